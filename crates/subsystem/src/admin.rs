@@ -1,5 +1,5 @@
-//! Admin commands, one file each, and what they have in common.
-// What a host has sent must not be able to end us: see docs/testing.md.
+//! Admin commands, one file each, and what they share.
+// Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(
@@ -33,7 +33,7 @@ use crate::lane_counters::LaneTotals;
 use crate::limits::Limits;
 use crate::subsystem::{Namespace, Subsystem, SubsystemId};
 
-/// What the end of a successful command says.
+/// The outcome of a successful command.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     /// Result dwords.
@@ -42,30 +42,30 @@ pub(crate) struct Reply {
     pub(crate) data: Option<Box<[u8]>>,
 }
 
-/// How a command ended.
+/// The outcome of a command.
 pub(crate) type Outcome = Result<Reply, Status>;
 
-/// What commands look at beside the controller they came to.
+/// Context of an admin command beside its controller.
 pub(crate) struct Surroundings<'a> {
     pub(crate) limits: &'a Limits,
     /// The controller's own; `None` for a discovery controller.
     pub(crate) subsystem: Option<&'a Subsystem>,
-    /// All there are, for the discovery log.
+    /// All subsystems, for the discovery log.
     pub(crate) subsystems: &'a BTreeMap<SubsystemId, Subsystem>,
     pub(crate) discovery: &'a Discovery,
     /// Ids of the controllers of the subsystem, in ascending order, if the command is about them.
     pub(crate) cntlids: &'a [Cntlid],
-    /// What all controllers of the subsystem have done since the target began, if the command is about that.
+    /// Traffic of all controllers of the subsystem since the target started, if the command reports it.
     pub(crate) traffic: LaneTotals,
     /// The version of the namespace table that every reactor serves.
     pub(crate) version_in_use: u64,
     pub(crate) now_ns: u64,
-    /// When the target began.
+    /// When the target started.
     pub(crate) boot_ns: u64,
 }
 
 impl<'a> Surroundings<'a> {
-    /// Namespaces that hosts are shown, in ascending order.
+    /// Namespaces visible to hosts, in ascending order.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = (Nsid, &'a Namespace)> {
         let version = self.version_in_use;
         let all = self.subsystem.into_iter().flat_map(|subsystem| &subsystem.namespaces);
@@ -73,7 +73,7 @@ impl<'a> Surroundings<'a> {
         shown.map(|(nsid, namespace)| (*nsid, namespace))
     }
 
-    /// The namespace of this id, if hosts are shown it.
+    /// The namespace with this id, if it is visible to hosts.
     pub(crate) fn namespace(&self, nsid: Nsid) -> Option<&'a Namespace> {
         let namespace = self.subsystem?.namespaces.get(&nsid)?;
         (namespace.shown_from <= self.version_in_use).then_some(namespace)
@@ -84,7 +84,7 @@ impl<'a> Surroundings<'a> {
         self.subsystem.is_some_and(Subsystem::has_key_value)
     }
 
-    /// Whether `nsid` can name a namespace here, whether there is one or not.
+    /// Whether `nsid` is a valid namespace id here, allocated or not.
     pub(crate) fn is_possible(&self, nsid: Nsid) -> bool {
         (1..=self.limits.nsid_max).contains(&nsid.get())
     }
@@ -98,11 +98,11 @@ pub(crate) fn possible_events(kind: ControllerKind) -> AsyncEvents {
     }
 }
 
-/// Checks what holds for every command over TCP. wire §5
+/// Checks the form that all commands over TCP share. wire §5
 pub(crate) fn check_form(sqe: &Sqe) -> Result<(), Status> {
     let is_fabrics = sqe.opcode == AdminOpcode::FABRICS.raw();
     let direction = DataDirection::of(if is_fabrics { sqe.fctype().raw() } else { sqe.opcode });
-    // Fabrics commands without data may leave it out. wire §6
+    // A Fabrics command without data may omit its SGL. wire §6
     let needs_sgl = !is_fabrics || direction != DataDirection::None;
     if sqe.flags.fuse() != Fuse::NONE || needs_sgl && sqe.flags.psdt() != Psdt::SGL {
         return Err(Status::INVALID_FIELD.with_dnr());
@@ -110,7 +110,7 @@ pub(crate) fn check_form(sqe: &Sqe) -> Result<(), Status> {
     Ok(())
 }
 
-/// Bytes that the host has room for.
+/// Size of the host's buffer, bytes.
 pub(crate) fn room(sqe: &Sqe) -> Result<usize, Status> {
     match sqe.dptr.classify() {
         DataPointer::Transport { length: 0 } => Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr()),
@@ -120,8 +120,8 @@ pub(crate) fn room(sqe: &Sqe) -> Result<usize, Status> {
     }
 }
 
-/// Ends a command with data of a length that the command itself has fixed: a host with less room for it cannot have meant
-/// the command, one with more gets just that. wire §5.3
+/// Completes a command with data of a length that the command fixes: less room is an error, more is left unused. wire
+/// §5.3
 pub(crate) fn reply_with(sqe: &Sqe, data: Vec<u8>) -> Outcome {
     if room(sqe)? < data.len() {
         return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
@@ -129,7 +129,7 @@ pub(crate) fn reply_with(sqe: &Sqe, data: Vec<u8>) -> Outcome {
     Ok(Reply { result: 0, data: Some(data.into()) })
 }
 
-/// Ends a command with dword 0 as its result.
+/// Completes a command with dword 0 as its result.
 pub(crate) fn reply_dw0(dw0: u32) -> Outcome {
     Ok(Reply { result: dw0.into(), data: None })
 }

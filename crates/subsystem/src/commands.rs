@@ -2,7 +2,7 @@
 //! [`Executor`] moves them on.
 //!
 //! [`Executor`]: crate::executor::Executor
-// What a host has sent must not be able to end us: see docs/testing.md.
+// Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(

@@ -1,8 +1,8 @@
-//! How a target is to be: what a configuration file says, or a command line.
+//! Configuration of a target, from a file or a command line.
 //!
-//! [`ConfigFile::read`] reads a file, [`TargetConfig::check`] finds what cannot be, and
-//! [`TargetConfig::resolve`] fills in what was left open: numbers, identities, serial numbers. None of them
-//! touches anything outside; [`TargetConfig::inspect`] looks at the storage, and changes nothing.
+//! [`ConfigFile::read`] reads a file, [`TargetConfig::check`] finds contradictions and values out of range, and
+//! [`TargetConfig::resolve`] fills in the defaults: numbers, identities, serial numbers. None of them touches anything
+//! outside; [`TargetConfig::inspect`] reads the storage and changes nothing.
 
 mod check;
 mod file;
@@ -31,69 +31,69 @@ pub use check::{Place, Problem};
 pub use file::{ConfigError, ConfigErrors, ConfigFile};
 pub use resolve::{ResolvedNamespace, ResolvedSubsystem};
 
-/// Everything about a target.
+/// Configuration of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetConfig {
-    /// What tells this machine from others; `None` for its own machine-id.
+    /// Identifier of this machine; `None` for its own machine-id.
     pub machine: Option<String>,
     /// Threads and their memory.
     pub reactors: ReactorConfig,
-    /// What hosts may ask for.
+    /// Limits that hosts are held to.
     pub limits: Limits,
-    /// How long peers may take.
+    /// Timeouts of peers.
     pub timeouts: TimeoutConfig,
-    /// Where hosts connect.
+    /// Listeners for NVMe hosts.
     pub listeners: Vec<ListenerConfig>,
-    /// Where memcached's clients connect; the first key-value namespace is behind it.
+    /// Listeners for memcached clients; they serve the first key-value namespace.
     pub memcached: Vec<SocketAddr>,
-    /// What the discovery service tells.
+    /// The discovery service.
     pub discovery: DiscoveryConfig,
-    /// What is served.
+    /// Subsystems.
     pub subsystems: Vec<SubsystemConfig>,
 }
 
 /// Threads and their memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReactorConfig {
-    /// Which threads there are.
+    /// Reactors and their cores.
     pub threads: Threads,
-    /// How they wait and do storage I/O; `None` for whatever works best here.
+    /// I/O engine of the reactors; `None` for the best one available.
     pub engine: Option<EngineKind>,
-    /// Buffers of each, bytes.
+    /// Buffer pool of each reactor, bytes.
     pub pool_bytes: usize,
-    /// When answers leave, where neither listener nor subsystem says otherwise.
+    /// Doorbell policy where neither listener nor subsystem sets one.
     pub doorbell: DoorbellPolicy,
-    /// Whether they spin before they sleep.
+    /// Whether reactors spin before they sleep.
     pub spin: SpinPolicy,
-    /// By what lanes get their reactor.
+    /// Placement policy: how a lane gets its reactor.
     pub placement: PlacementPolicy,
-    /// How they poll the devices of their sockets.
+    /// Busy polling of network devices.
     pub busy_poll: BusyPoll,
-    /// How received bytes are asked for. Anything but the default is for measuring what that is worth.
+    /// How received bytes are requested from the kernel. Values other than the default serve measurements.
     pub receive: Receive,
-    /// Data of writes, or the rest of it, is received straight into its buffer from this size on, bytes.
+    /// Smallest (rest of) write data that is received straight into its buffer, bytes.
     pub in_place_bytes: usize,
-    /// Which answers are sent from where they lie, without a copy.
+    /// Which responses are sent without a copy.
     pub zero_copy: ZeroCopy,
 }
 
-/// A receive of its own for each such piece costs no more than its copy out of a warm buffer; from 256 KiB on less
-/// (docs/design/socket-path.md).
+/// Receiving a piece of this size separately costs no more than copying it out of a warm buffer, and less from 256 KiB
+/// on (docs/design/socket-path.md).
 const IN_PLACE_BYTES: usize = 16 << 10;
 
-/// Which reactors there are.
+/// Reactors and their cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// One for each core that we may use.
+    /// One for each core that the process may use.
     Auto,
-    /// So many, wherever the system puts them.
+    /// This number, on cores that the system chooses.
     Count(u16),
     /// One on each of these cores.
     Cores(CoreList),
 }
 
 impl Threads {
-    /// How many they are on this machine.
+    /// Number of reactors on this machine.
     #[must_use]
     pub fn count(&self) -> usize {
         match self {
@@ -121,20 +121,20 @@ impl Default for ReactorConfig {
     }
 }
 
-/// How long peers may take.
+/// Timeouts of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeoutConfig {
-    /// From accept to ICReq, and from there to Connect, ms.
+    /// From accept to ICReq, and from ICReq to Connect, ms.
     pub connect_ms: u64,
     /// From a PDU's first byte to its last, ms.
     pub pdu_ms: u64,
-    /// For a peer that reads nothing of what we send, ms.
+    /// For a peer that reads none of the bytes sent to it, ms.
     pub send_ms: u64,
     /// From a request for a write's data (R2T) to all of it, ms.
     pub data_ms: u64,
     /// Replaces `send_ms` and `data_ms` while other hosts wait for buffers, ms.
     pub contended_ms: u64,
-    /// For lanes to end what they have begun when the target stops, ms.
+    /// For lanes to finish their operations when the target stops, ms.
     pub stop_ms: u64,
 }
 
@@ -151,69 +151,69 @@ impl Default for TimeoutConfig {
     }
 }
 
-/// Where hosts connect.
+/// A listener for NVMe hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerConfig {
     /// Address and port; port 0 takes a free one.
     pub address: SocketAddr,
-    /// What hosts are told instead.
+    /// Address advertised to hosts instead.
     pub advertise: Option<Advertised>,
-    /// It leads to subsystems.
+    /// Hosts may connect to subsystems here.
     pub subsystems: bool,
-    /// It leads to the discovery service.
+    /// Hosts may connect to the discovery service here.
     pub discovery: bool,
-    /// When answers leave on lanes that came in here, if not as everywhere.
+    /// Doorbell policy of lanes that come in here; `None` for the target's.
     pub doorbell: Option<DoorbellPolicy>,
 }
 
 impl ListenerConfig {
-    /// A listener for everything; on the port of discovery, for that only.
+    /// A listener for subsystems and discovery; for discovery only on the discovery port.
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         let subsystems = address.port() != DISCOVERY_PORT;
         Self { address, advertise: None, subsystems, discovery: true, doorbell: None }
     }
 
-    /// The listeners of a target that was told nothing but an address: subsystems and discovery on port 4420,
-    /// discovery also on 8009.
+    /// The listeners of a target configured by address only: subsystems and discovery on port 4420, discovery also on
+    /// 8009.
     #[must_use]
     pub fn usual(ip: IpAddr) -> Vec<Self> {
         [IO_PORT, DISCOVERY_PORT].map(|port| Self::new(SocketAddr::new(ip, port))).to_vec()
     }
 }
 
-/// What the discovery service tells.
+/// Configuration of the discovery service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiscoveryConfig {
-    /// Its own name; `None` to make one of the machine and the first listener.
+    /// Its unique name; `None` to derive one from the machine and the first listener.
     pub nqn: Option<Nqn>,
-    /// Other services.
+    /// Other discovery services.
     pub referrals: Vec<Referral>,
 }
 
 /// A subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubsystemConfig {
-    /// Its name.
+    /// NQN.
     pub nqn: Nqn,
-    /// Serial number; `None` to make one of the machine and the name.
+    /// Serial number; `None` to derive one from the machine and the NQN.
     pub serial: Option<String>,
     /// Model.
     pub model: String,
-    /// Who may connect.
+    /// Hosts that may connect.
     pub access: Access,
-    /// memcached's clients may use it although `access` lists hosts: they have no identity that could be compared.
+    /// Whether memcached clients may use it although `access` lists hosts: they have no identity to compare.
     pub opens_to_memcached: bool,
-    /// Ids its controllers get.
+    /// Range of controller ids.
     pub cntlids: RangeInclusive<u16>,
-    /// When answers leave, if not as the listener has it.
+    /// Doorbell policy; `None` for the listener's.
     pub doorbell: Option<DoorbellPolicy>,
-    /// What is in it.
+    /// Namespaces.
     pub namespaces: Vec<NamespaceConfig>,
 }
 
 impl SubsystemConfig {
-    /// A subsystem without namespaces that anybody may use.
+    /// A subsystem without namespaces, open to any host.
     #[must_use]
     pub fn new(nqn: Nqn) -> Self {
         Self {
@@ -232,18 +232,18 @@ impl SubsystemConfig {
 /// A namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceConfig {
-    /// Its number; `None` for the lowest that is free, in order.
+    /// Namespace id; `None` for the lowest free one, in order.
     pub nsid: Option<Nsid>,
-    /// What is behind it.
+    /// Storage.
     pub storage: Spec,
-    /// Its UUID; `None` for that of the specification, or one of its storage (docs/design/identity.md).
+    /// UUID; `None` for that of the specification or of the storage (docs/design/identity.md).
     pub uuid: Option<Uuid>,
-    /// Its NGUID; `None` for the bytes of the UUID.
+    /// NGUID; `None` for the bytes of the UUID.
     pub nguid: Option<[u8; 16]>,
 }
 
 impl NamespaceConfig {
-    /// A namespace of which nothing else is said.
+    /// A namespace with defaults for everything but its storage.
     #[must_use]
     pub fn new(storage: Spec) -> Self {
         Self { nsid: None, storage, uuid: None, nguid: None }

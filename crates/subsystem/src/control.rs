@@ -1,7 +1,7 @@
 //! The control plane: subsystems, controllers, discovery, and the table of namespaces that all reactors share.
 //!
-//! It runs on reactor 0, and everything there is one of is here. It knows no sockets, clocks or threads:
-//! messages come in, messages go out.
+//! It runs on reactor 0 and owns all singleton state. It uses no sockets, clocks or threads: messages come in, messages
+//! go out.
 //!
 //! ```text
 //! lanes ───on_request──────────┐                    ┌─▶ Answer, End, Abort     to lanes
@@ -14,7 +14,7 @@
 //!
 //! The driver calls an input, then drains [`Control::next_message`], and calls [`Control::on_deadline`] when
 //! [`Control::next_deadline_ns`] has come. Every command gets exactly one answer, unless its lane ends first.
-// What a host has sent must not be able to end us: see docs/testing.md.
+// Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(
@@ -59,20 +59,20 @@ use crate::subsystem::{Subsystem, SubsystemId};
 use connect::PendingConnect;
 use rollout::Rollouts;
 
-/// What a control plane begins with.
+/// The initial settings of a control plane.
 #[derive(Clone, Debug)]
 pub struct ControlSettings {
-    /// What hosts may ask for.
+    /// Limits that hosts are held to.
     pub limits: Limits,
-    /// How many reactors there are.
+    /// Number of reactors.
     pub reactor_count: u16,
-    /// The name of this discovery service alone.
+    /// The unique name of this discovery service.
     pub discovery_nqn: Nqn,
-    /// Something no other start of the target has: controller ids begin elsewhere each time.
+    /// Differs on every start of the target: the search for free controller ids begins at a different place each time.
     pub entropy: u64,
-    /// The time, ns of the reactors' clock.
+    /// Current time, ns of the reactors' clock.
     pub now_ns: u64,
-    /// The time, ms since the beginning of 1970: generations of the discovery log begin with it.
+    /// Current time, ms since the beginning of 1970: generations of the discovery log start at it.
     pub wall_ms: u64,
 }
 
@@ -85,33 +85,33 @@ pub struct Control {
     next_subsystem: u32,
     next_namespace: u64,
     discovery: Discovery,
-    /// When answers leave where nothing else is said.
+    /// Doorbell policy where neither the subsystem nor the listener sets one.
     doorbell: DoorbellPolicy,
     controllers: BTreeMap<ControllerKey, ControllerRecord>,
-    /// What controllers that have ended did, by subsystem.
+    /// Traffic of controllers that have ended, by subsystem.
     past_traffic: BTreeMap<SubsystemId, LaneTotals>,
-    /// Where the search for a free controller id goes on.
+    /// Where the search for a free controller id continues.
     cntlid_cursors: BTreeMap<ControllerKind, u16>,
     lanes: BTreeMap<LaneId, LaneUse>,
     /// Connects that wait for other lanes to end, in order of arrival.
     held: Vec<HeldConnect>,
     rollouts: Rollouts,
-    /// Listeners that were removed, and when the associations that came in there end, ns.
+    /// Removed listeners, and the time at which the associations that came in there end, ns.
     removed_listeners: BTreeMap<ListenerTag, u64>,
     stopping: Option<Stopping>,
     pub(crate) admission: Admission,
     outbox: VecDeque<(usize, Message)>,
-    /// When to look at deadlines again: never too late, perhaps too early.
+    /// When to check deadlines next: never too late, possibly too early.
     wake_ns: Option<u64>,
 }
 
-/// What a connected lane is.
+/// A connected lane.
 #[derive(Clone, Copy, Debug)]
 struct LaneUse {
     controller: ControllerKey,
     qid: Qid,
     listener: ListenerTag,
-    /// When its answers leave.
+    /// Its doorbell policy.
     doorbell: DoorbellPolicy,
 }
 
@@ -122,7 +122,7 @@ struct HeldConnect {
     until_ns: u64,
 }
 
-/// The target ends.
+/// The shutdown of the target in progress.
 struct Stopping {
     answers: Sender<OrderAnswer>,
     until_ns: u64,
@@ -131,23 +131,23 @@ struct Stopping {
 
 const MILLISECOND_NS: u64 = 1_000_000;
 
-/// Deadlines of associations are looked at no more often than this, so that a thousand of them do not wake an
-/// idle target all the time.
+/// Minimum interval between two checks of association deadlines, so that a thousand of them do not keep waking an idle
+/// target.
 const TICK_NS: u64 = 250 * MILLISECOND_NS;
 
-/// If we look so much later than we wanted, we were not running at all, and nor did the lanes: they get this
-/// long to take in what has arrived meanwhile, before anybody is declared dead.
+/// If a check runs this late, the target itself was stopped and so were the lanes: they get this long to receive what
+/// has arrived before any association expires.
 const LATE_NS: u64 = 1000 * MILLISECOND_NS;
 
-/// The discovery log may change so often in a ms, on average since the start, and a target that is started again has none of the generations
-/// of the one before.
+/// Average rate of changes of the discovery log since the start, per ms, up to which a restarted target never repeats a
+/// generation.
 const GENERATIONS_PER_MS: u64 = 1 << 16;
 
-/// How long the parts of a discovery log are kept for a host to read on, ns.
+/// How long the discovery log that a host is reading in parts is kept, ns.
 const DISCOVERY_PAGE_NS: u64 = 10_000 * MILLISECOND_NS;
 
 impl Control {
-    /// A control plane without subsystems and listeners: they come with the first order.
+    /// A control plane without subsystems and listeners: the first order adds them.
     #[must_use]
     pub fn new(settings: ControlSettings) -> Self {
         Self {
@@ -176,13 +176,13 @@ impl Control {
         }
     }
 
-    /// The limits that hold.
+    /// The limits in force.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// A lane has something to tell or ask.
+    /// Handles a request or report of a lane.
     pub fn on_request(&mut self, now_ns: u64, request: Request) {
         let lane = request.lane;
         match request.kind {
@@ -215,7 +215,7 @@ impl Control {
         }
     }
 
-    /// The operator wants something.
+    /// Handles an order of the operator.
     pub fn on_order(&mut self, now_ns: u64, order: Order) {
         let Order { kind, answers } = order;
         match kind {
@@ -225,7 +225,7 @@ impl Control {
                 } else {
                     self.apply(now_ns, steps, &answers)
                 };
-                // Nobody is left to hear it if the operator has given up waiting.
+                // The send fails if the operator has given up waiting.
                 let _ = answers.send(OrderAnswer::Applied(outcomes));
             }
             OrderKind::State => {
@@ -235,14 +235,14 @@ impl Control {
         }
     }
 
-    /// Reactor `reactor` serves this version of the namespace table, and no older one any more.
+    /// Reactor `reactor` serves this version of the namespace table, and no older one.
     pub fn on_table_in_use(&mut self, reactor: u16, version: u64) {
         if self.rollouts.on_table_in_use(reactor, version) {
             self.finish_rollouts();
         }
     }
 
-    /// The lane has tried to abort what `asked_by` wanted it to.
+    /// The lane has carried out the Abort that `asked_by` requested.
     pub fn on_aborted(&mut self, asked_by: CommandId, is_aborted: bool) {
         let Some(LaneUse { controller, .. }) = self.lanes.get(&asked_by.lane) else { return };
         let Some(record) = self.controllers.get_mut(controller) else { return };
@@ -251,13 +251,13 @@ impl Control {
         self.answer(asked_by, Ok(abort::reply(is_aborted)));
     }
 
-    /// The namespaces that `asked_by` wanted flushed are, as far as they can be.
+    /// The flush of namespaces that `asked_by` requested is done, as far as it can be.
     pub fn on_flushed(&mut self, asked_by: CommandId) {
         let Some(LaneUse { controller, .. }) = self.lanes.get(&asked_by.lane) else { return };
         self.on_shut_down(*controller, asked_by);
     }
 
-    /// Time has passed: to be called at or after [`next_deadline_ns`](Self::next_deadline_ns).
+    /// Handles expired deadlines: to be called at or after [`next_deadline_ns`](Self::next_deadline_ns).
     pub fn on_deadline(&mut self, now_ns: u64) {
         let Some(wake_ns) = self.wake_ns.filter(|wake_ns| *wake_ns <= now_ns) else { return };
         if now_ns.saturating_sub(wake_ns) >= LATE_NS {
@@ -271,29 +271,29 @@ impl Control {
         self.expire_stop(now_ns);
     }
 
-    /// The next message to post, and to which reactor.
+    /// The next message to post, and the reactor to post it to.
     pub fn next_message(&mut self) -> Option<(usize, Message)> {
         self.outbox.pop_front()
     }
 
-    /// When to call [`on_deadline`](Self::on_deadline), if nothing else happens before.
+    /// When to call [`on_deadline`](Self::on_deadline) at the latest.
     #[must_use]
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.wake_ns
     }
 
-    /// Whether the target has stopped: every reactor was told to end.
+    /// Whether the target has stopped: every reactor has been ordered to end.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.stopping.as_ref().is_some_and(|stopping| stopping.is_done)
     }
 
-    /// Looks again at deadlines at `deadline_ns` or before.
+    /// Schedules the next check of deadlines for `deadline_ns` or earlier.
     fn wake_at(&mut self, deadline_ns: u64) {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |wake_ns| wake_ns.min(deadline_ns)));
     }
 
-    /// As [`wake_at`](Self::wake_at), but not to the moment.
+    /// As [`wake_at`](Self::wake_at), but rounded.
     fn wake_about(&mut self, deadline_ns: u64) {
         self.wake_at(deadline_ns.checked_next_multiple_of(TICK_NS).unwrap_or(u64::MAX));
     }
@@ -302,7 +302,7 @@ impl Control {
         self.outbox.push_back((reactor.into(), message));
     }
 
-    /// Ends a command.
+    /// Completes a command.
     fn answer(&mut self, command: CommandId, outcome: Outcome) {
         let (status, reply) = match outcome {
             Ok(reply) => (Status::SUCCESS, reply),
@@ -312,7 +312,7 @@ impl Control {
         self.post(command.lane.reactor, Message::Lane(LaneMessage::Answer(Box::new(answer))));
     }
 
-    /// Ends a Connect that was accepted.
+    /// Completes a Connect that was accepted.
     fn establish(&mut self, command: CommandId, cntlid: Cntlid, established: Established) {
         let answer = Answer {
             command,
@@ -341,7 +341,7 @@ impl Control {
         self.subsystems.iter().find(|(_, subsystem)| subsystem.nqn == *nqn).map(|(id, _)| *id)
     }
 
-    /// Notes the counters of a lane that has been connected.
+    /// Records the counters of a lane that has connected.
     fn add_lane(&mut self, lane: LaneId, lane_use: LaneUse, counters: Arc<LaneCounters>) {
         self.lanes.insert(lane, lane_use);
         if let Some(record) = self.controllers.get_mut(&lane_use.controller) {
@@ -349,7 +349,7 @@ impl Control {
         }
     }
 
-    /// When answers leave on a lane: what is said for the subsystem, for the listener, for all.
+    /// The doorbell policy of a lane: that of the subsystem, else of the listener, else the target's.
     fn doorbell_of(&self, kind: ControllerKind, listener: ListenerTag) -> DoorbellPolicy {
         let of_subsystem = match kind {
             ControllerKind::Io(subsystem) => {
@@ -361,7 +361,7 @@ impl Control {
         of_subsystem.or_else(of_listener).unwrap_or(self.doorbell)
     }
 
-    /// Tells living lanes whose answers are to leave at other moments than before.
+    /// Sends the new doorbell policy to live lanes whose policy has changed.
     fn tell_doorbells(&mut self) {
         let mut changed = Vec::new();
         for (lane, lane_use) in &self.lanes {

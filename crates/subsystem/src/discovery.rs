@@ -2,7 +2,7 @@
 //!
 //! Every host has a log of its own: it lists only subsystems that the host may connect to, at addresses it
 //! can reach the way it came.
-// What a host has sent must not be able to end us: see docs/testing.md.
+// Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(

@@ -5,7 +5,7 @@
 //!    ├──▶ RequestData ─(R2T)─▶ resume, with the data
 //!    └──▶ Started ─▶ … Commands::on_completion, on_timer … on_replies, retry ─▶ Commands::next_ended
 //! ```
-// What a host has sent must not be able to end us: see docs/testing.md.
+// Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(

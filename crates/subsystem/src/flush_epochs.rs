@@ -10,7 +10,7 @@
 //!     ▼                                       ▼
 //! open(n + 1) ──first Flush──▶ fails ──▶ open(n + 1) ──Flush──▶ covers what was written since
 //! ```
-// What a host has sent must not be able to end us: see docs/testing.md.
+// Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(

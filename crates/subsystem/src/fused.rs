@@ -5,7 +5,7 @@
 //! SECOND ▶ (its data) ─┴─▶ lock the range ─▶ compare ──equal──▶ write ─▶ both end, range unlocked
 //!                                               └─different──▶ 0x285 and 0x009
 //! ```
-// What a host has sent must not be able to end us: see docs/testing.md.
+// Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(

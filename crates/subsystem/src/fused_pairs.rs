@@ -1,5 +1,5 @@
 //! The fused commands of one queue, put together to pairs of Compare and Write as they and their data arrive. wire §16
-// What a host has sent must not be able to end us: see docs/testing.md.
+// Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(

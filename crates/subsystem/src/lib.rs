@@ -1,52 +1,66 @@
 //! Subsystems and controllers served over lanes.
 //!
-//! Reactors run lanes: sockets, queue pairs and the I/O of their commands. Reactor 0 also runs the control
-//! plane, which owns everything there is one of: subsystems, controllers, the configuration. They speak
-//! through mailboxes.
+//! Reactors run lanes: sockets, queue pairs and the I/O of their commands. Reactor 0 also runs the control plane, which
+//! owns all singleton state: subsystems, controllers, the configuration. They communicate through mailboxes.
+//!
+//! The modules below are listed from the top floor down: a group uses those under it.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
+// The running target: its threads, and what each reactor runs.
+pub mod server;
+mod serving;
+
+// Configuration, and the operator's thread that puts it in place.
+pub mod config;
+pub mod operator;
+
+// The control plane on reactor 0: Connect, admin commands, which connections are admitted, and to which reactor.
 pub mod admin;
 mod admission;
-pub mod association;
+pub mod control;
+pub mod placement;
+
+// The I/O path of a reactor: from a lane's command to storage and back.
 mod attached;
 mod buffer_quota;
 mod commands;
-pub mod config;
-pub mod control;
-pub mod controller;
-pub mod discovery;
 mod exclusion;
 mod executor;
-pub mod flush_epochs;
 mod fused;
 mod fused_pairs;
-pub mod identity;
 mod io_command;
-pub mod key_value;
 mod key_value_io;
 mod lane;
-pub mod lane_counters;
-pub mod lane_id;
 mod lane_table;
-pub mod limits;
 mod log_waiters;
-pub mod machine;
-pub mod message;
-mod named_uuid;
-pub mod namespace_table;
-pub mod namespace_traffic;
 mod nvm_io;
 mod nvm_status;
-pub mod operator;
-pub mod placement;
 mod reserve;
 mod running;
-pub mod server;
-mod serving;
-pub mod state;
 mod stopwatch;
 mod store_access;
+
+// What reactors, the control plane and the operator send each other.
+pub mod key_value;
+pub mod message;
+pub mod state;
+
+// The objects of a target: subsystems, namespaces, controllers and associations, the discovery log.
+pub mod association;
+pub mod controller;
+pub mod discovery;
+pub mod flush_epochs;
+pub mod namespace_table;
+pub mod namespace_traffic;
 pub mod subsystem;
+
+// Names, numbers and limits, which know nothing of the rest.
+pub mod identity;
+pub mod lane_counters;
+pub mod lane_id;
+pub mod limits;
+pub mod machine;
+mod named_uuid;
 
 pub use serving::Serving;

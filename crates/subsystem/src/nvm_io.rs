@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Limits are compared in blocks, with checked arithmetic, before anything else happens.
-// What a host has sent must not be able to end us: see docs/testing.md.
+// Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(

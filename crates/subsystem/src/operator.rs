@@ -1,4 +1,5 @@
-//! The operator: opens storage, binds sockets, orders changes from the control plane, and knows what runs.
+//! The operator: opens storage, binds sockets, orders changes from the control plane, and records the running
+//! configuration.
 //!
 //! All that may block (opening and resizing storage, binding sockets) happens on the operator's thread, before an [`Order`] reaches the
 //! control plane.
@@ -30,42 +31,41 @@ pub use diff::{Change, Outline, diff};
 use identities::Identities;
 use storage::Seen;
 
-/// How long the operator waits until no reactor uses removed storage any more. It is closed later if that
-/// takes longer.
+/// How long the operator waits for reactors to release removed storage. After that it is closed when they do.
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
 
-/// Hands an order to the control plane; `false` if there is none any more.
+/// Hands an order to the control plane; `false` if the target has stopped.
 pub type Post<'a> = &'a dyn Fn(Order) -> bool;
 
-/// What a reload did.
+/// The outcome of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// A line for each difference, in order.
+    /// One line per difference, in order.
     pub lines: Vec<ReportLine>,
 }
 
-/// What became of one difference.
+/// The outcome of one difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportLine {
-    /// How it went.
+    /// Whether it was applied.
     pub outcome: Outcome,
-    /// What to tell the operator.
+    /// Text for the operator.
     pub text: String,
 }
 
-/// How a change went.
+/// Whether a change was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is in place.
+    /// Applied.
     Done,
-    /// It could not be: what it is about is as before.
+    /// Failed: the old state remains.
     Failed,
-    /// It will be in place after a restart.
+    /// Applied by the next restart.
     NeedsRestart,
 }
 
 impl Report {
-    /// Whether everything that was wanted is in place.
+    /// Whether every change was applied.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.lines.iter().all(|line| line.outcome == Outcome::Done)
@@ -88,54 +88,53 @@ impl fmt::Display for Report {
     }
 }
 
-/// What runs, and the means to change it. Lives on a thread of its own, which may block.
+/// The running configuration, and the means to change it. Lives on a thread of its own, which may block.
 pub struct Operator {
     running: Outline,
     stores: BTreeMap<(Nqn, Nsid), Store>,
-    /// What hosts were last told of the storage.
+    /// The state of storage last reported to hosts.
     seen: BTreeMap<(Nqn, Nsid), Seen>,
-    /// In the order of the configuration.
+    /// Namespaces, in the order of the configuration.
     listeners: Vec<RunningListener>,
     discovery_nqn: Nqn,
     identities: Identities,
     next_tag: ListenerTag,
-    /// Reactors that share the storage.
+    /// Number of reactors that share the storage.
     reactor_count: usize,
 }
 
-/// A listener that is open.
+/// An open listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunningListener {
     /// As configured.
     pub config: ListenerConfig,
-    /// Where it really listens: port 0 has become one that was free.
+    /// The address it is bound to: port 0 replaced by the port that the system chose.
     pub address: SocketAddr,
     tag: ListenerTag,
 }
 
-/// A change that is ready to be ordered, and what runs once it is done.
+/// A prepared change, and the resources that run once it is applied.
 struct Prepared {
     change: Change,
     step: Step,
     effect: Effect,
 }
 
-/// What a change leaves behind with the operator.
+/// The resources that the operator keeps after a change.
 enum Effect {
-    /// Nothing but the new outline.
+    /// No resources: only the outline changes.
     None,
     Listener(RunningListener),
-    /// A namespace with its identity settled.
+    /// A namespace whose identity is settled.
     Namespace(Store, ResolvedNamespace),
 }
 
 impl Operator {
-    /// Opens everything that a configuration names, and gives the steps that put it in place. Nothing is
-    /// created before all of it was looked at. May block.
+    /// Opens everything that a configuration names and returns the steps that put it in place. Nothing is created
+    /// before everything has been checked. May block.
     ///
     /// # Errors
-    /// What is wrong with the configuration or its storage, or which address cannot be listened on; nothing
-    /// is left open then.
+    /// The problems of the configuration or its storage, or an address that cannot be bound; nothing is left open then.
     pub fn start(config: &TargetConfig, reactor_count: u16) -> Result<(Self, Vec<Step>), Vec<Problem>> {
         for problems in [config.check(), config.inspect()] {
             if !problems.is_empty() {
@@ -201,26 +200,26 @@ impl Operator {
         Ok(steps)
     }
 
-    /// The name of the discovery service.
+    /// The unique name of the discovery service.
     #[must_use]
     pub fn discovery_nqn(&self) -> &Nqn {
         &self.discovery_nqn
     }
 
-    /// Where the target listens, in the order of the configuration.
+    /// Addresses of the listeners, in the order of the configuration.
     #[must_use]
     pub fn listeners(&self) -> &[RunningListener] {
         &self.listeners
     }
 
-    /// What runs.
+    /// The running configuration.
     #[must_use]
     pub fn running(&self) -> &Outline {
         &self.running
     }
 
-    /// Applies what differs from what runs, without touching the rest. A part that fails stays as it is, and
-    /// everything else is applied. May block.
+    /// Applies the differences between the running and the wanted configuration. A change that fails leaves the old
+    /// state; the others are applied. May block.
     pub fn reload(&mut self, wanted: &TargetConfig, post: Post<'_>) -> Report {
         let mut report = Report::default();
         let problems = wanted.check();
@@ -260,7 +259,7 @@ impl Operator {
         report
     }
 
-    /// Does what may block for a change.
+    /// Performs the blocking part of a change.
     fn prepare(&mut self, change: &Change) -> Result<(Step, Effect), String> {
         let none = |step| Ok((step, Effect::None));
         match change {
@@ -293,7 +292,7 @@ impl Operator {
             Change::ResizeNamespace { subsystem, nsid, spec, bytes } => {
                 let store = self.store(subsystem, *nsid)?;
                 let has = store.bytes();
-                // A file whose size was not said until now.
+                // A file whose specification gave no size so far.
                 if has > *bytes && identity::storage_name(spec).is_some() {
                     return Err(format!("it has {} already: leave size out to use all of it", Size(has)));
                 }
@@ -324,7 +323,8 @@ impl Operator {
         }
     }
 
-    /// Opens storage, or takes what runs of it: a namespace may move to another subsystem, or another number.
+    /// Opens storage, or reuses storage that is already open: a namespace may move to another subsystem or another
+    /// number.
     fn open(&self, spec: &Spec) -> Result<Store, String> {
         let shape = |spec: &Spec| Spec { uuid: None, ..spec.clone() };
         let is_it = |(subsystem_nqn, nsid): &(Nqn, Nsid)| {
@@ -333,7 +333,7 @@ impl Operator {
             let is_same = running.is_some_and(|running| shape(&running.spec) == shape(spec));
             is_same && self.identities.has_open(subsystem_nqn, *nsid, spec)
         };
-        // What has no name cannot be meant: each is another.
+        // Storage without a name cannot be referred to: each is separate.
         let has_name = identity::storage_name(spec).is_some();
         match self.stores.iter().find(|(key, _)| has_name && is_it(key)) {
             Some((_, store)) => Ok(store.clone()),
@@ -341,8 +341,8 @@ impl Operator {
         }
     }
 
-    /// As [`open_new`](Self::open_new), but waits a while for storage that is in use. What a killed target had begun to
-    /// write ends after it, and holds its lock until then: none of it comes after what we write.
+    /// As [`open_new`](Self::open_new), but waits a while for storage that is in use. I/O begun by a killed target
+    /// completes after it and holds its lock until then, so none of it lands after our writes.
     fn open_in_time(&self, spec: &Spec) -> Result<Store, OpenError> {
         let until = Instant::now() + STORAGE_WAIT;
         let mut was_told = false;
@@ -385,7 +385,7 @@ impl Operator {
         (running, Step::AddListener { tag: running.tag, entry: entry(&running), socket })
     }
 
-    /// Orders what was prepared and notes what came of it.
+    /// Orders the prepared changes and records the outcome.
     fn carry_out(&mut self, prepared: Vec<Prepared>, post: Post<'_>, report: &mut Report) {
         if prepared.is_empty() {
             return;
@@ -431,7 +431,7 @@ impl Operator {
         }
     }
 
-    /// Remembers that a change is in place.
+    /// Records an applied change.
     fn note(&mut self, change: Change, effect: Effect) {
         let config = &mut self.running.config;
         match (change, effect) {
@@ -460,7 +460,7 @@ impl Operator {
                 self.stores.retain(|(subsystem, _), _| *subsystem != nqn);
             }
             (Change::AddSubsystem(mut subsystem), _) => {
-                // Its namespaces are changes of their own.
+                // Its namespaces are separate changes.
                 subsystem.namespaces.clear();
                 self.running.subsystems.insert(subsystem.nqn.clone(), subsystem);
             }
@@ -475,7 +475,7 @@ impl Operator {
                 self.stores.remove(&(nqn, nsid));
             }
             (Change::ResizeNamespace { subsystem, nsid, spec, .. }, _) => {
-                // Its hosts were told with the change.
+                // The change itself has notified its hosts.
                 self.see(&subsystem, nsid);
                 self.with_subsystem(&subsystem, |subsystem| {
                     if let Some(namespace) = subsystem.namespaces.get_mut(&nsid) {
@@ -502,7 +502,7 @@ impl Operator {
     }
 }
 
-/// Asks how things are; `None` if the target is gone.
+/// Queries the state of the target; `None` if it has stopped.
 #[must_use]
 pub fn state(post: Post<'_>) -> Option<TargetState> {
     let (answers, received) = channel();
@@ -515,8 +515,8 @@ pub fn state(post: Post<'_>) -> Option<TargetState> {
     }
 }
 
-/// Stops the target and waits for it. Gives the number of lanes that had not ended when `grace_ms` were over;
-/// `None` if the target is gone.
+/// Stops the target and waits for it. Returns the number of lanes that had not ended after `grace_ms`; `None` if the
+/// target has stopped already.
 pub fn stop(post: Post<'_>, grace_ms: u64) -> Option<usize> {
     let (answers, received) = channel();
     if !post(Order { kind: OrderKind::Stop { grace_ms }, answers }) {
@@ -528,9 +528,9 @@ pub fn stop(post: Post<'_>, grace_ms: u64) -> Option<usize> {
     }
 }
 
-/// Waits until no reactor uses what was removed, and closes it here, where that may block.
+/// Waits until no reactor uses the removed storage, and closes it on this thread, which may block.
 fn close_released(received: &Receiver<OrderAnswer>) {
-    // Nothing comes if everything that was removed is still in use elsewhere.
+    // Nothing arrives if all removed storage is still in use elsewhere.
     if let Ok(OrderAnswer::Released(stores)) = received.recv_timeout(RELEASE_WAIT) {
         drop(stores);
     }
@@ -542,10 +542,10 @@ fn remove_first<T>(list: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) {
     }
 }
 
-/// How long an address may stay in use by what a killed target has left to the kernel.
+/// How long an address may stay in use by sockets that a killed target left in the kernel.
 pub(crate) const BIND_WAIT: Duration = Duration::from_secs(2);
 
-/// How long storage may stay in use by what a killed target has begun.
+/// How long storage may stay in use by I/O that a killed target began.
 const STORAGE_WAIT: Duration = Duration::from_secs(5);
 
 fn bind(address: SocketAddr) -> Result<Listener, String> {

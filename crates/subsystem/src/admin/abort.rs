@@ -9,18 +9,18 @@ use crate::controller::{ControllerRecord, PendingAbort};
 use crate::lane_id::{CommandId, LaneId};
 use crate::limits::Limits;
 
-/// What an Abort comes to.
+/// The outcome of an Abort.
 #[derive(Debug)]
 pub(crate) enum Aborting {
-    /// Nothing: the command is not there, or past being aborted.
+    /// No command to abort: it does not exist, or is past being aborted.
     NotAborted,
-    /// This Asynchronous Event Request is no more.
+    /// This Asynchronous Event Request is aborted.
     Aborted(CommandId),
-    /// The lane of the command has to be asked.
+    /// The command's lane must abort it.
     Ask {
-        /// Which lane.
+        /// The lane.
         lane: LaneId,
-        /// Which command.
+        /// The command.
         cid: u16,
     },
 }
@@ -45,7 +45,7 @@ pub(crate) fn execute(
     Ok(Aborting::Ask { lane, cid: command.cid })
 }
 
-/// The end of an Abort.
+/// The completion of an Abort.
 pub(crate) fn reply(is_aborted: bool) -> Reply {
     let result = AbortResult::default().with_not_aborted(!is_aborted);
     Reply { result: result.bits().into(), data: None }

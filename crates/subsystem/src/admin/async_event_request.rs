@@ -4,7 +4,7 @@ use wire::status::Status;
 
 use crate::controller::{ControllerRecord, EventRequest};
 
-/// Takes in a request, which is answered when something happens.
+/// Holds a request until an event occurs.
 pub(crate) fn execute(record: &mut ControllerRecord, request: EventRequest) -> Result<(), Status> {
     record.events.on_request(request)
 }

@@ -17,11 +17,11 @@ use crate::controller::{ControllerKind, ControllerRecord};
 pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> Outcome {
     let command = GetFeatures::from_sqe(sqe);
     let kind = FeatureKind::find(command.fid, record.key.kind).ok_or(Status::INVALID_FIELD.with_dnr())?;
-    // Without a namespace, or for all, the default is told: tools that are given a controller ask so. wire §12
+    // Without a namespace, or for all namespaces, return the default: tools given a controller ask this way. wire §12
     if kind.is_per_namespace && ![Nsid::NONE, Nsid::ALL].contains(&sqe.nsid()) {
         check_namespace(around, sqe.nsid())?;
     }
-    // Discovery controllers do not announce that they can select.
+    // Discovery controllers do not announce support for Select.
     let select = match record.key.kind {
         ControllerKind::Io(_) => command.select,
         ControllerKind::Discovery => FeatureSelect::CURRENT,
@@ -35,7 +35,7 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
             };
             values.answer(record, around, sqe, &command)
         }
-        // Nothing can be saved, so what is saved is the default.
+        // No feature can be saved, so the saved value is the default.
         FeatureSelect::DEFAULT | FeatureSelect::SAVED => {
             let features = Features::new(around.limits.io_queue_count_max, around.now_ns);
             let values = Values { features: &features, events: AsyncEvents::empty(), keep_alive_ms: 0 };
@@ -96,7 +96,7 @@ impl Values<'_> {
     }
 }
 
-/// Whether a feature that each namespace has for itself can be asked of this one.
+/// Whether a namespace-specific feature can be queried for this namespace.
 pub(super) fn check_namespace(around: &Surroundings<'_>, nsid: Nsid) -> Result<(), Status> {
     match around.namespace(nsid) {
         Some(_) => Ok(()),

@@ -1,7 +1,7 @@
 //! Get Log Page. wire §11
 //!
-//! Pages are made whole and cut to what the host asked for; what it asks for past the end reads as zero. Only
-//! the discovery log is kept between two reads, so that its parts belong together.
+//! Pages are built whole and cut to the range the host requested; bytes past the end read as zero. Only the discovery
+//! log is kept between two reads, so that its parts are consistent.
 
 mod effects;
 mod health;
@@ -38,7 +38,7 @@ const IO_PAGES: &[Lid] = &[
 /// Pages of discovery controllers.
 const DISCOVERY_PAGES: &[Lid] = &[Lid::SUPPORTED_PAGES, Lid::ERROR, Lid::DISCOVERY];
 
-/// Whether a Get Log Page asks for the page that tells the subsystem's traffic.
+/// Whether a Get Log Page requests the page with the subsystem's traffic.
 pub(crate) fn tells_traffic(sqe: &Sqe) -> bool {
     GetLogPage::from_sqe(sqe).lid == Lid::SMART
 }
@@ -49,7 +49,7 @@ pub(crate) fn execute(record: &mut ControllerRecord, around: &Surroundings<'_>, 
     if !pages(record.key.kind).contains(&command.lid) {
         return Err(Status::INVALID_LOG_PAGE.with_dnr());
     }
-    // Only the health log exists for a namespace of its own. wire §11
+    // Only the health log can be requested per namespace. wire §11
     if sqe.nsid().is_one_namespace() {
         if command.lid != Lid::SMART {
             return Err(Status::INVALID_FIELD.with_dnr());
@@ -110,7 +110,7 @@ fn page(
 /// A page was read and its event is not to be retained. wire §13
 fn on_read(record: &mut ControllerRecord, command: &GetLogPage, length: usize) {
     record.events.on_log_read(command.lid, false);
-    // The list is cleared by the read that brings its end: a host may read it in parts.
+    // The read that includes the end of the list clears it: a host may read it in parts.
     let listed = (record.changed.len() as u64).min(1024).saturating_mul(4);
     if command.lid == Lid::CHANGED_NAMESPACES && command.offset.saturating_add(length as u64) >= listed {
         record.changed.clear();
@@ -150,7 +150,7 @@ fn features() -> Vec<u8> {
     log.as_bytes().to_vec()
 }
 
-/// The log as it was when the host last read its beginning: a read from the beginning takes a new one. wire §20
+/// The log as of the host's last read from offset 0; a read from offset 0 takes a new one. wire §20
 fn discovery(record: &mut ControllerRecord, around: &Surroundings<'_>, offset: u64) -> Arc<[u8]> {
     let kept = record.discovery_page.take().filter(|_| offset > 0).map(|(page, _)| page);
     let page = kept.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! Identify: what the controller, its subsystem and its namespaces are. wire §10
+//! Identify: data structures of the controller, its subsystem and its namespaces. wire §10
 
 mod controller;
 mod namespace;
@@ -20,19 +20,19 @@ use super::{Outcome, Surroundings, reply_with};
 use crate::controller::{ControllerKind, ControllerRecord};
 use crate::subsystem::{Namespace, Subsystem};
 
-/// Every namespace takes a Flush of all of them.
+/// A Flush with NSID FFFFFFFFh flushes all namespaces.
 const FLUSH_ALL: FlushAll = FlushAll::SUPPORTED;
 
 /// The ANA group of every namespace: there is one, and it is optimized. wire §19
 pub(crate) const ANA_GROUP: u32 = 1;
 
-/// Firmware revision: our version, as far as it fits.
+/// Firmware revision: the version of this crate, truncated to the field.
 pub(crate) fn firmware() -> &'static str {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
     VERSION.get(..8).unwrap_or(VERSION)
 }
 
-/// Whether an Identify asks for controllers of the subsystem.
+/// Whether an Identify requests the controllers of the subsystem.
 pub(crate) fn lists_controllers(sqe: &Sqe) -> bool {
     matches!(IdentifyCommand::from_sqe(sqe).cns, Cns::NAMESPACE_CONTROLLERS | Cns::SUBSYSTEM_CONTROLLERS)
 }
@@ -41,7 +41,7 @@ pub(crate) fn lists_controllers(sqe: &Sqe) -> bool {
 pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> Outcome {
     let command = IdentifyCommand::from_sqe(sqe);
     if record.key.kind == ControllerKind::Discovery && command.cns != Cns::CONTROLLER {
-        // There is nothing else to identify; nvmet says so as well. wire §10.1
+        // Nothing else is identified; nvmet answers the same. wire §10.1
         return Err(Status::INVALID_OPCODE.with_dnr());
     }
     let data = match command.cns {
@@ -104,10 +104,10 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
     reply_with(sqe, data)
 }
 
-/// Version of the key-value command set whose structures we fill in: 1.3.
+/// Version of the key-value command set whose structures are filled in: 1.3.
 const KV_VERSION: Vs = Vs::from_bits(0x0001_0300);
 
-/// Key value is a command set of a subsystem that has a namespace of it.
+/// Checks that the subsystem has this command set: key value only if one of its namespaces is of it.
 fn known(around: &Surroundings<'_>, csi: Csi) -> Result<(), Status> {
     match csi {
         Csi::NVM => Ok(()),
@@ -122,12 +122,12 @@ fn csi_of(around: &Surroundings<'_>, nsid: Nsid) -> Csi {
     if is_kv { Csi::KV } else { Csi::NVM }
 }
 
-/// What is asked for concerns no namespace.
+/// Checks that the command names no namespace.
 fn no_namespace(sqe: &Sqe) -> Result<(), Status> {
     if sqe.nsid() == Nsid::NONE { Ok(()) } else { Err(Status::INVALID_FIELD.with_dnr()) }
 }
 
-/// A structure of one namespace: all zero where there is none, which tells hosts just that. wire §10
+/// A structure of one namespace: all zero for an inactive one, as hosts expect. wire §10
 fn of_namespace(
     around: &Surroundings<'_>,
     sqe: &Sqe,
@@ -149,7 +149,7 @@ fn nsid_list(
     after: Nsid,
     is_meant: impl Fn(&Namespace) -> bool,
 ) -> Result<Vec<u8>, Status> {
-    // The last two ids name no namespace that a list could go on after.
+    // The last two ids are reserved: no list can start after them.
     if after >= Nsid::new(0xFFFF_FFFE) {
         return Err(Status::INVALID_NAMESPACE.with_dnr());
     }
@@ -181,7 +181,7 @@ fn descriptors(around: &Surroundings<'_>, nsid: Nsid) -> Result<Vec<u8>, Status>
 fn nvm_controller(around: &Surroundings<'_>) -> Vec<u8> {
     let mut controller = NvmController::default();
     let page_bytes = around.limits.cap().page_bytes_min();
-    // Verify and Dataset Management work in parts of their own: no limit beyond that of their fields.
+    // Verify and Dataset Management are processed in parts: their fields are the only limit.
     controller.set_write_zeroes_limit_bytes(Some(around.limits.write_zeroes_bytes_max), page_bytes);
     controller.as_bytes().to_vec()
 }

@@ -15,7 +15,7 @@ use super::{Outcome, Surroundings, possible_events, reply_dw0};
 use crate::controller::ControllerRecord;
 use crate::controller::features::{FeatureKind, Features};
 
-/// Answers a Set Features that came with `data`.
+/// Executes a Set Features with its `data`.
 pub(crate) fn execute(
     record: &mut ControllerRecord,
     around: &Surroundings<'_>,
@@ -67,7 +67,7 @@ pub(crate) fn execute(
             let bytes = exactly(data)?;
             features.clock.set(Timestamp::from_bits(u64::from_le_bytes(bytes)), around.now_ns);
         }
-        // Rounded up to what Get Features then says.
+        // Rounded up to the value that Get Features then returns.
         Fid::KEEP_ALIVE => record.keep_alive.set_timeout(command.value, around.now_ns),
         Fid::HOST_BEHAVIOR => {
             let behavior = HostBehavior::read_from_bytes(data)
@@ -78,7 +78,7 @@ pub(crate) fn execute(
             features.host_behavior = HostBehavior::default();
             features.host_behavior.acre = behavior.acre;
         }
-        // Over fabrics Connect has set it. wire §12
+        // Over fabrics Connect sets it. wire §12
         Fid::HOST_ID => return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
         _ => return Err(invalid),
     }

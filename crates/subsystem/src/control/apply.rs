@@ -1,4 +1,4 @@
-//! Puts the operator's steps in place.
+//! Applies the operator's steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,7 +23,7 @@ use crate::namespace_traffic::NamespaceTraffic;
 use crate::subsystem::{Namespace, NamespaceId, Subsystem, SubsystemId};
 
 impl Control {
-    /// Puts steps in place. What follows for reactors and hosts comes with one new version of the namespace table.
+    /// Applies steps. Their effects on reactors and hosts come with one new version of the namespace table.
     pub(super) fn apply(
         &mut self,
         now_ns: u64,
@@ -108,7 +108,7 @@ impl Control {
                 let traffic = self.traffic_of_storage(id);
                 let (subsystem_id, known) = self.subsystem_mut(&subsystem)?;
                 let known = known.namespaces.get_mut(&nsid).ok_or(StepError::NoNamespace)?;
-                // To hosts it stays the same namespace if its identity does: it never goes away for them.
+                // A namespace whose identity stays is still the same one to hosts: it never disappears for them.
                 let is_same = (known.uuid, known.nguid) == (namespace.uuid, namespace.nguid);
                 let shown_from = if is_same { known.shown_from } else { shown_from };
                 let replaced = mem::replace(known, configured(namespace, id, shown_from, traffic));
@@ -159,9 +159,9 @@ impl Control {
         subsystem.map(|subsystem| (id, subsystem)).ok_or(StepError::NoSubsystem)
     }
 
-    /// What reactors know a namespace's storage by. Storage that gets another identity, or another place, keeps it: they
-    /// go on with what they have attached. RAM may be attached to only once, keys would be gone, and a second log in
-    /// one file would overwrite the first.
+    /// The id by which reactors know a namespace's storage. Storage that gets another identity or another path keeps
+    /// its id, so reactors keep what they have attached. RAM may be attached only once, or its keys would be lost; a
+    /// second log in one file would overwrite the first.
     #[expect(clippy::arithmetic_side_effects, reason = "the operator adds them")]
     fn namespace_id(&mut self, store: &Store, rollout: &Rollout) -> NamespaceId {
         let namespaces = self.subsystems.values().flat_map(|subsystem| subsystem.namespaces.values());
@@ -174,7 +174,7 @@ impl Control {
         NamespaceId(self.next_namespace)
     }
 
-    /// Ends the associations with a subsystem of the hosts that `is_to_go` says. Gives their number.
+    /// Ends the associations with a subsystem whose host matches `is_to_go`. Returns their number.
     fn end_associations_of(
         &mut self,
         now_ns: u64,
@@ -192,7 +192,7 @@ impl Control {
         keys.len()
     }
 
-    /// What each discovery controller is shown, in short.
+    /// A digest of the log that each discovery controller sees.
     fn listings(&self) -> BTreeMap<ControllerKey, u64> {
         let discovery =
             self.controllers.values().filter(|record| record.key.kind == ControllerKind::Discovery);
@@ -205,7 +205,7 @@ impl Control {
         discovery.map(listing).collect()
     }
 
-    /// The counters for a namespace's storage: those that exist if another subsystem has it too.
+    /// The counters for a namespace's storage: the existing ones if another subsystem has it too.
     fn traffic_of_storage(&self, id: NamespaceId) -> Arc<NamespaceTraffic> {
         let mut known = self.subsystems.values().flat_map(|subsystem| subsystem.namespaces.values());
         known.find(|namespace| namespace.id == id).map_or_else(
@@ -214,9 +214,9 @@ impl Control {
         )
     }
 
-    /// Tells the hosts whose discovery log is not what it was.
+    /// Notifies the hosts whose discovery log has changed.
     fn tell_listings_changed(&mut self, before: &BTreeMap<ControllerKey, u64>) {
-        // A host without a controller gets no event: it sees the change from the generation. wire §28.26
+        // A host without a controller gets no event: it sees the change by the generation. wire §28.26
         self.discovery.generation = self.discovery.generation.wrapping_add(1);
         for (key, listing) in self.listings() {
             if before.get(&key) == Some(&listing) {

@@ -1,4 +1,4 @@
-//! Commands on admin queues, and what little else the control plane hears from I/O queues.
+//! Commands on admin queues, and the few on I/O queues that the control plane handles.
 
 use wire::fabrics::Disconnect;
 use wire::id::Qid;
@@ -18,7 +18,7 @@ use crate::lane_id::CommandId;
 use crate::message::{Failure, LaneMessage, Message};
 
 impl Control {
-    /// A command on the admin queue of a controller.
+    /// Handles a command on the admin queue of a controller.
     pub(super) fn on_admin_command(
         &mut self,
         now_ns: u64,
@@ -47,7 +47,7 @@ impl Control {
         self.tell_events(key);
     }
 
-    /// A command that only an enabled controller takes: `None` if it is answered later.
+    /// Handles a command that only an enabled controller accepts: `None` if it is answered later.
     fn on_ready_command(
         &mut self,
         now_ns: u64,
@@ -115,7 +115,7 @@ impl Control {
         }
     }
 
-    /// A host has given the command id of an Asynchronous Event Request to another command.
+    /// A host has reused the command id of an Asynchronous Event Request.
     pub(super) fn on_superseded(&mut self, request: CommandId) {
         let Some(LaneUse { controller: key, .. }) = self.lanes.get(&request.lane).copied() else { return };
         let Some(record) = self.controllers.get_mut(&key) else { return };
@@ -125,7 +125,7 @@ impl Control {
         self.tell_events(key);
     }
 
-    /// A Fabrics command on an I/O queue.
+    /// Handles a Fabrics command on an I/O queue.
     pub(super) fn on_io_fabrics_command(&mut self, key: ControllerKey, command: CommandId, sqe: &Sqe) {
         let is_fabrics = sqe.opcode == AdminOpcode::FABRICS.raw();
         let outcome = match sqe.fctype() {
@@ -147,7 +147,7 @@ impl Control {
         self.answer(command, outcome);
     }
 
-    /// Completes the event requests of a controller that something is there for.
+    /// Completes the event requests of a controller that has pending events.
     pub(super) fn tell_events(&mut self, key: ControllerKey) {
         let Some(record) = self.controllers.get_mut(&key) else { return };
         let told: Vec<_> = std::iter::from_fn(|| record.events.next_completion()).collect();
@@ -156,7 +156,7 @@ impl Control {
         }
     }
 
-    /// A feature has changed: perhaps when the association expires.
+    /// A feature has changed: the association may expire at another time.
     fn wake_for(&mut self, key: ControllerKey) {
         let record = self.controllers.get(&key);
         if let Some(deadline_ns) = record.and_then(|record| self.association_deadline_ns(record)) {
@@ -172,14 +172,14 @@ impl Control {
     }
 }
 
-/// Why a Fabrics command is refused that we do not serve.
+/// The status for a Fabrics command that is not supported.
 fn refused(fctype: FabricsType) -> Status {
     match fctype {
         // No host is asked to authenticate, and there is no key to do it with.
         FabricsType::AUTHENTICATION_SEND | FabricsType::AUTHENTICATION_RECEIVE => {
             Status::INVALID_FIELD.with_dnr()
         }
-        // These are for the admin queue.
+        // These are valid on the admin queue only.
         FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET => Status::INVALID_FIELD.with_dnr(),
         _ => Status::INVALID_OPCODE.with_dnr(),
     }

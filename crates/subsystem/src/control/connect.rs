@@ -1,4 +1,4 @@
-//! Connect: who may have a controller or a queue, and which. wire §6
+//! Connect: which hosts get a controller or a queue, and which one. wire §6
 //!
 //! ```text
 //!                ┌─▶ refused
@@ -38,7 +38,7 @@ use crate::limits::VERSION;
 use crate::message::{Answer, Established, LaneMessage, Message};
 use crate::subsystem::Subsystem;
 
-/// A Connect, as it came.
+/// A Connect as received.
 pub(super) struct PendingConnect {
     pub(super) command: CommandId,
     pub(super) sqe: Sqe,
@@ -49,7 +49,7 @@ pub(super) struct PendingConnect {
     pub(super) counters: Arc<LaneCounters>,
 }
 
-/// A Connect whose fields make sense.
+/// A Connect whose fields are valid.
 struct Wish {
     command: ConnectCommand,
     host: HostName,
@@ -58,26 +58,26 @@ struct Wish {
     cntlid: Cntlid,
 }
 
-/// What becomes of a Connect.
+/// The decision about a Connect.
 enum Verdict {
-    /// It makes this controller.
+    /// Creates this controller.
     NewController(ControllerKind, RangeInclusive<u16>),
-    /// It adds an I/O queue to this controller.
+    /// Adds an I/O queue to this controller.
     NewQueue(ControllerKey),
-    /// It waits.
+    /// Waits.
     Hold(Hold),
 }
 
-/// What a Connect waits for.
+/// The reason why a Connect waits.
 #[derive(Clone, Copy)]
 enum Hold {
-    /// The host's former associations have lanes that may still write.
+    /// Lanes of the host's previous associations may still write.
     OldLanes,
-    /// A lane with the same queue id.
+    /// A lane has the same queue id.
     Twin,
 }
 
-/// Why a Connect is not possible: the status, and for invalid parameters which. wire §6.3
+/// The refusal of a Connect: its status, and for invalid parameters which one. wire §6.3
 struct Refusal {
     status: Status,
     parameter: InvalidParameter,
@@ -89,16 +89,16 @@ impl From<Status> for Refusal {
     }
 }
 
-/// Refuses a parameter for good.
+/// Refuses a parameter with DNR.
 fn invalid(parameter: InvalidParameter) -> Refusal {
     Refusal { status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter }
 }
 
-/// Where Connect's data has the names, also if they are none. wire §6.2
+/// Offsets of the names in Connect's data. wire §6.2
 const SUBSYSTEM_NAME: std::ops::Range<usize> = 256..512;
 const HOST_NAME: std::ops::Range<usize> = 512..768;
 
-/// The ids that controllers without a range of their own get.
+/// Ids of controllers of subsystems without a range of their own.
 const CNTLIDS: RangeInclusive<u16> = 1..=Cntlid::MAX.get();
 
 impl Control {
@@ -109,8 +109,7 @@ impl Control {
         self.consider_connect(now_ns, connect, None);
     }
 
-    /// Lanes of a host have ended, or time has passed for all: some Connects need not wait any more, or have
-    /// waited for too long.
+    /// Decides again about Connects that wait: for a host whose lanes have ended, or for all after time has passed.
     pub(super) fn reconsider_connects(&mut self, now_ns: u64, of_host: Option<HostId>) {
         for held in std::mem::take(&mut self.held) {
             if of_host.is_some_and(|hostid| hostid != held.hostid) {
@@ -121,7 +120,7 @@ impl Control {
         }
     }
 
-    /// Decides about a Connect, which may be held until `until_ns`, or for as long as its reason allows.
+    /// Decides about a Connect, which may be held until `until_ns`, or as long as its reason allows.
     fn consider_connect(&mut self, now_ns: u64, connect: PendingConnect, until_ns: Option<u64>) {
         let wish = match wish(&connect) {
             Ok(wish) => wish,
@@ -153,7 +152,7 @@ impl Control {
     }
 
     fn judge(&self, connect: &PendingConnect, wish: &Wish) -> Result<Verdict, Refusal> {
-        // A target that ends may be back soon.
+        // A target that is stopping may be restarted soon.
         if self.stopping.is_some() {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
@@ -172,7 +171,7 @@ impl Control {
         }
     }
 
-    /// What kind of controller the host wants, if it may have one, and the ids it can get.
+    /// The kind of controller that the host requests, if it may have one, and the ids available.
     fn kind_of(
         &self,
         connect: &PendingConnect,
@@ -205,7 +204,7 @@ impl Control {
         kind: ControllerKind,
         range: RangeInclusive<u16>,
     ) -> Result<Verdict, Refusal> {
-        // Controllers are made as hosts come: none can be asked for by its id. wire §6.2
+        // Controllers are dynamic: a host cannot request one by its id. wire §6.2
         if wish.cntlid != Cntlid::DYNAMIC {
             return Err(invalid(InvalidParameter::CNTLID));
         }
@@ -233,7 +232,7 @@ impl Control {
             return Err(invalid(InvalidParameter::CNTLID));
         }
         let Some(record) = self.controllers.get(&key).filter(|record| record.life == Life::Live) else {
-            // Its association may just have expired. The host is to begin anew, not to give up. wire §28.29
+            // Its association may just have expired: without DNR the host starts over instead of giving up. wire §28.29
             let status = Status::CONNECT_INVALID_PARAMETERS;
             return Err(Refusal { status, parameter: InvalidParameter::CNTLID });
         };
@@ -249,7 +248,7 @@ impl Control {
         Ok(Verdict::NewQueue(key))
     }
 
-    /// A free id of the range: the one after the last given, so that none comes again soon. wire §28.14
+    /// A free id of the range, searched from the one after the last given, so that no id is reused soon. wire §28.14
     #[expect(clippy::arithmetic_side_effects, clippy::expect_used, reason = "within the range of 16 bits")]
     fn allocate(&mut self, kind: ControllerKind, range: &RangeInclusive<u16>) -> Option<Cntlid> {
         let (first, last) = (*range.start(), *range.end());
@@ -270,7 +269,7 @@ impl Control {
         let association = Arc::new(Association::default());
         association.on_sign(now_ns);
         let lane = connect.command.lane;
-        // Hosts then choose all command sets, and look for the namespaces of each.
+        // Hosts then select all command sets, and list the namespaces of each.
         let subsystem = match key.kind {
             ControllerKind::Io(subsystem) => self.subsystems.get(&subsystem),
             ControllerKind::Discovery => None,
@@ -345,7 +344,7 @@ impl Control {
         match wish {
             Some(Wish { host, hostid, subnqn, command, .. }) => {
                 let (qid, shown, subsystem) = (command.qid.get(), quoted(host), quoted(subnqn));
-                // No list can name a host without a name, and the log is where its user finds out.
+                // No access list can name a host without a name; its user finds the reason in the log.
                 let why = if host.is_empty() && status.is(Status::CONNECT_INVALID_HOST) {
                     "connect refused: the host NQN is empty, and hosts= lists names"
                 } else {
@@ -371,7 +370,7 @@ impl Control {
     }
 }
 
-/// Reads a Connect.
+/// Parses a Connect.
 fn wish(connect: &PendingConnect) -> Result<Wish, Refusal> {
     let data = ConnectData::read_from_bytes(&connect.data)
         .map_err(|_| Refusal::from(Status::DATA_SGL_LENGTH_INVALID.with_dnr()))?;
@@ -379,7 +378,7 @@ fn wish(connect: &PendingConnect) -> Result<Wish, Refusal> {
     if command.recfmt != 0 {
         return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr().into());
     }
-    // Hosts use names of any form, or none. Subsystems are ours to name. wire §21
+    // Hosts use names of any form, or none; subsystem names are checked. wire §21
     let subnqn = data.subsystem().ok().filter(|nqn| nqn.as_str().starts_with("nqn."));
     let subnqn = subnqn.ok_or_else(|| invalid(InvalidParameter::SUBNQN))?;
     let host = data.host().map_err(|_| invalid(InvalidParameter::HOSTNQN))?;

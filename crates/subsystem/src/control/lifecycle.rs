@@ -6,8 +6,8 @@
 //! host gone:  all lanes end ─▶ the controller is forgotten
 //! ```
 //!
-//! A lane has ended when nothing it began can change a namespace any more. So no write lands after a reset or
-//! shutdown was reported, and none meets a host that has come back.
+//! A lane has ended when none of its operations can change a namespace any more. So no write lands after a reset or
+//! shutdown was reported complete, nor after the host has reconnected.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
@@ -29,22 +29,22 @@ use crate::lane_counters::LaneTotals;
 use crate::lane_id::{CommandId, LaneId};
 use crate::message::{LaneMessage, Message, OrderAnswer, ReactorMessage};
 
-/// Why an association ends.
+/// The reason why an association ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The admin queue's connection is gone.
+    /// The admin queue's connection was closed.
     HostGone,
-    /// The host was silent for longer than its keep-alive timeout.
+    /// The keep-alive timeout passed without a command.
     KeepAliveExpired,
-    /// A discovery controller was not used for some time.
+    /// A discovery controller was idle.
     Idle,
-    /// The host has let time pass on one of its queues.
+    /// The host missed a deadline on one of its queues.
     Stalled,
-    /// The configuration does not let the host in any more.
+    /// The configuration no longer allows the host.
     Removed,
     /// The listener that it came in through was removed.
     ListenerRemoved,
-    /// The target ends.
+    /// The target is stopping.
     Stopping,
 }
 
@@ -68,7 +68,7 @@ impl Control {
         if record.life == Life::Ending || matches!(record.transition, Transition::Reset { .. }) {
             return Some(Err(Status::COMMAND_SEQUENCE_ERROR));
         }
-        // The controller shows its new state once that is true.
+        // CSTS shows the new state only once it has been reached.
         let mut after = record.machine;
         let effect = match after.on_property_set(PropertySet::from_sqe(sqe)) {
             Ok(effect) => effect,
@@ -105,7 +105,7 @@ impl Control {
         }
     }
 
-    /// Goes on with what a controller waits for, once its I/O lanes have ended.
+    /// Continues a reset or shutdown of a controller whose I/O lanes have ended.
     fn proceed(&mut self, now_ns: u64, key: ControllerKey) {
         let Some(record) = self.controllers.get_mut(&key) else { return };
         if !record.io.is_empty() {
@@ -134,7 +134,7 @@ impl Control {
         }
     }
 
-    /// The flush for a shutdown is done; one that a reset has overtaken does not matter any more.
+    /// The flush for a shutdown is done; it is ignored if a reset has replaced the shutdown.
     pub(super) fn on_shut_down(&mut self, key: ControllerKey, asked_by: CommandId) {
         let Some(record) = self.controllers.get(&key) else { return };
         if matches!(record.transition, Transition::Flush { command } if command == asked_by) {
@@ -149,8 +149,8 @@ impl Control {
         tracing::info!(cntlid = key.cntlid.get(), host = %quoted(&record.host), "controller shut down");
     }
 
-    /// Ends the commands of a controller that wait for something else than a lane: events, and lanes' word
-    /// about aborts.
+    /// Completes the commands of a controller that wait for something other than I/O: event requests, and Aborts that a
+    /// lane has not answered.
     fn answer_waiting(&mut self, key: ControllerKey) {
         let Some(record) = self.controllers.get_mut(&key) else { return };
         let requests = record.events.reset();
@@ -159,12 +159,12 @@ impl Control {
             self.answer(asked_by, Ok(abort::reply(false)));
         }
         for request in requests {
-            // SPDK asks anew after any other error. wire §13
+            // SPDK resends after any other status. wire §13
             self.answer(request.command, Err(Status::ABORTED_SQ_DELETED));
         }
     }
 
-    /// Ends an association: its lanes are told, and it is forgotten when they have ended.
+    /// Ends an association: orders its lanes to close, and forgets it when they have ended.
     pub(super) fn end_association(&mut self, now_ns: u64, key: ControllerKey, cause: Cause) {
         let Some(record) = self.controllers.get_mut(&key).filter(|record| record.life == Life::Live) else {
             return;
@@ -204,7 +204,7 @@ impl Control {
         }
     }
 
-    /// A lane has ended.
+    /// Handles the end of a lane.
     pub(super) fn on_ended(&mut self, now_ns: u64, lane: LaneId) {
         self.held.retain(|held| held.connect.command.lane != lane);
         let Some(LaneUse { controller: key, qid, .. }) = self.lanes.remove(&lane) else { return };
@@ -215,7 +215,7 @@ impl Control {
         }
         if qid.is_admin() {
             record.admin = None;
-            // Nobody is left to hear about them.
+            // No lane is left to answer.
             record.aborts.clear();
             self.end_association(now_ns, key, Cause::HostGone);
         } else {
@@ -233,8 +233,8 @@ impl Control {
         self.stop_if_ended();
     }
 
-    /// A lane was closed because its host has let time pass. A host that means well takes the loss of a queue for the end of its
-    /// association; others are not to keep the rest of it.
+    /// A lane was closed for a missed deadline. A well-behaved host takes the loss of a queue as the end of its
+    /// association; others must not keep the remaining queues.
     pub(super) fn on_expelled(&mut self, now_ns: u64, lane: LaneId) {
         let key = self.lanes.get(&lane).map(|lane| lane.controller);
         self.on_ended(now_ns, lane);
@@ -255,8 +255,8 @@ impl Control {
         }
     }
 
-    /// What all controllers of a subsystem have done since the target began, those that have ended included; for one namespace,
-    /// what they have done with it since it was added.
+    /// Traffic of all controllers of a subsystem since the target started, including those that have ended; for one
+    /// namespace, since it was added.
     pub(super) fn traffic(&self, kind: ControllerKind, nsid: Nsid) -> LaneTotals {
         let ControllerKind::Io(subsystem) = kind else { return LaneTotals::default() };
         if nsid.is_one_namespace() {
@@ -270,7 +270,7 @@ impl Control {
         totals
     }
 
-    /// When to look whether an association has expired, ns; `None` if it never does.
+    /// When to check whether an association has expired, ns; `None` if it never does.
     pub(super) fn association_deadline_ns(&self, record: &ControllerRecord) -> Option<u64> {
         if record.life == Life::Ending {
             return None;
@@ -278,7 +278,7 @@ impl Control {
         let mut keep_alive = record.keep_alive;
         keep_alive.on_sign(record.association.last_sign_ns());
         match record.key.kind {
-            // A discovery connection without keep-alive is forgotten by tools that were killed. wire §20
+            // Killed tools leave discovery connections without keep-alive behind. wire §20
             ControllerKind::Discovery if record.keep_alive.timeout_ms() == 0 => {
                 let idle_ns = self.limits.discovery_idle_ms.saturating_mul(MILLISECOND_NS);
                 Some(record.association.last_sign_ns().saturating_add(idle_ns))
@@ -287,7 +287,7 @@ impl Control {
         }
     }
 
-    /// Ends the associations whose hosts were silent for too long, and sees when to look again.
+    /// Ends the associations whose keep-alive timeout has passed, and schedules the next check.
     pub(super) fn expire_associations(&mut self, now_ns: u64) {
         let mut expired = Vec::new();
         let mut next_ns = None;
@@ -323,7 +323,7 @@ impl Control {
         lanes.map(|lane| lane.controller).filter(is_live).collect()
     }
 
-    /// Ends the associations of listeners that were removed long enough ago.
+    /// Ends the associations of removed listeners whose grace is over.
     pub(super) fn expire_removed_listeners(&mut self, now_ns: u64) {
         for (tag, until_ns) in self.removed_listeners.clone() {
             if until_ns > now_ns {
@@ -336,7 +336,7 @@ impl Control {
         }
     }
 
-    /// The target ends: no more connections, every association ends, then the reactors.
+    /// Begins to stop the target: refuses connections, ends every association, then the reactors.
     pub(super) fn on_stop(&mut self, now_ns: u64, grace_ms: u64, answers: Sender<OrderAnswer>) {
         if self.stopping.is_some() {
             // The first order to stop stands.
@@ -362,7 +362,7 @@ impl Control {
         }
     }
 
-    /// Stops although lanes are left, if it is time.
+    /// Stops with lanes left once the grace is over.
     pub(super) fn expire_stop(&mut self, now_ns: u64) {
         let Some(until_ns) = self.stopping.as_ref().map(|stopping| stopping.until_ns) else { return };
         if until_ns <= now_ns {

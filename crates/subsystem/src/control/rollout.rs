@@ -1,7 +1,7 @@
-//! Versions of the namespace table on their way to all reactors.
+//! Distribution of namespace table versions to all reactors.
 //!
-//! Hosts are told of a change when every reactor serves it: whichever lane they then use finds what they were
-//! told. Storage that was taken out of the table is let go at the same moment.
+//! Hosts are notified of a change once every reactor serves it, so any lane they then use finds what was announced.
+//! Storage removed from the table is released at the same moment.
 //!
 //! ```text
 //! change ─▶ Table to every reactor ─▶ TableInUse from every reactor ─▶ hosts told, listeners opened, storage let go
@@ -22,23 +22,23 @@ use crate::message::{Message, OrderAnswer, ReactorMessage};
 use crate::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::subsystem::{Namespace, NamespaceId, SubsystemId};
 
-/// Where versions have got to.
+/// Progress of the versions.
 #[derive(Debug)]
 pub(super) struct Rollouts {
-    /// The version that was sent out last.
+    /// The version sent out last.
     version: u64,
-    /// By reactor.
+    /// Version in use, by reactor.
     in_use: Vec<u64>,
-    /// What waits for its version to be in use everywhere, in order.
+    /// Actions that wait for their version to be in use everywhere, in order.
     waiting: VecDeque<Rollout>,
 }
 
-/// What follows when a version is in use everywhere.
+/// An action to perform once a version is in use everywhere.
 pub(super) struct Rollout {
     version: u64,
     pub(super) changed: BTreeMap<SubsystemId, BTreeSet<Nsid>>,
     pub(super) listeners: Vec<(ListenerTag, Listener)>,
-    /// Storage that no namespace has any more, and what reactors know it by.
+    /// Storage that no namespace uses any more, and its id on the reactors.
     pub(super) retired: Vec<(NamespaceId, Store)>,
     answers: Sender<OrderAnswer>,
 }
@@ -70,7 +70,7 @@ impl Rollouts {
         self.version + 1
     }
 
-    /// Notes what a reactor serves. Says whether all of them have got further.
+    /// Records the version a reactor serves. Returns whether the version served by all of them has advanced.
     pub(super) fn on_table_in_use(&mut self, reactor: u16, version: u64) -> bool {
         let before = self.version_in_use();
         if let Some(in_use) = self.in_use.get_mut(usize::from(reactor)) {
@@ -79,7 +79,7 @@ impl Rollouts {
         self.version_in_use() > before
     }
 
-    /// Begins what follows from a change that is under way.
+    /// Starts the actions that a change makes possible.
     pub(super) fn begin(&self, answers: &Sender<OrderAnswer>) -> Rollout {
         Rollout {
             version: self.next_version(),
@@ -92,7 +92,7 @@ impl Rollouts {
 }
 
 impl Control {
-    /// Sends the table of a new version to every reactor, with what is to follow.
+    /// Sends the table of a new version to every reactor, and queues the actions that follow it.
     pub(super) fn roll_out(&mut self, rollout: Rollout) {
         self.rollouts.version = rollout.version;
         let entries = |namespaces: &BTreeMap<Nsid, Namespace>| {
@@ -115,14 +115,14 @@ impl Control {
         }
     }
 
-    /// A version is in use everywhere: does what was to follow.
+    /// Performs the actions of versions that are in use everywhere.
     pub(super) fn finish_rollouts(&mut self) {
         let version = self.rollouts.version_in_use();
         while self.rollouts.waiting.front().is_some_and(|rollout| rollout.version <= version) {
             let Some(rollout) = self.rollouts.waiting.pop_front() else { return };
             if self.stopping.is_none() {
                 for (tag, listener) in rollout.listeners {
-                    // One that was removed meanwhile is not to be opened any more.
+                    // A listener that was removed meanwhile stays closed.
                     if self.discovery.listeners.contains_key(&tag) {
                         self.post(0, Message::Reactor(ReactorMessage::Listen(tag, listener)));
                     }
@@ -132,14 +132,14 @@ impl Control {
                 self.tell_namespaces_changed(*subsystem, nsids);
             }
             if !rollout.retired.is_empty() {
-                // Closing may block: that is for the operator's thread, if it still waits.
+                // Closing may block, so the operator's thread does it if it still waits.
                 let stores = rollout.retired.into_iter().map(|(_, store)| store).collect();
                 let _ = rollout.answers.send(OrderAnswer::Released(stores));
             }
         }
     }
 
-    /// Tells the hosts of a subsystem that these namespaces were added, removed or resized.
+    /// Notifies the hosts of a subsystem that these namespaces were added, removed or resized.
     fn tell_namespaces_changed(&mut self, subsystem: SubsystemId, nsids: &BTreeSet<Nsid>) {
         let kind = ControllerKind::Io(subsystem);
         let concerned = self.controllers.values_mut();

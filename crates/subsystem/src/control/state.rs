@@ -1,4 +1,4 @@
-//! Tells how things are.
+//! Builds the snapshot of the target's state.
 
 use proto::controller::ControllerState as MachineState;
 use reactor::Counter;

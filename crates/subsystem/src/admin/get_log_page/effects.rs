@@ -4,7 +4,7 @@ use wire::log::support::{CommandEffects, CommandsAndEffects};
 use wire::opcode::{AdminOpcode, KvOpcode, NvmOpcode};
 use zerocopy::IntoBytes;
 
-/// None of them changes anything that Linux would have to freeze its queues for.
+/// Effects of a command that requires no queue freeze in Linux.
 const ADMIN: &[AdminOpcode] = &[
     AdminOpcode::GET_LOG_PAGE,
     AdminOpcode::IDENTIFY,

@@ -1,5 +1,5 @@
-//! SMART or health (LID 02): what all controllers of the subsystem have done since the target began, or what hosts have done with
-//! one namespace since it was added. wire §11
+//! SMART / health (LID 02): traffic of all controllers of the subsystem since the target started, or of one namespace
+//! since it was added. wire §11
 
 use wire::log::health::HealthLog;
 use zerocopy::IntoBytes;
@@ -12,7 +12,7 @@ const HOUR_NS: u64 = 3_600_000_000_000;
 pub(super) fn page(record: &ControllerRecord, around: &Surroundings<'_>) -> Vec<u8> {
     let totals = around.traffic;
     let mut health = HealthLog::default();
-    // Temperature, busy time and wear stay zero: we know nothing of them.
+    // Temperature, busy time and wear are unknown and stay zero.
     health.spare = 100;
     health.set_bytes_read(totals.read_bytes.into());
     health.set_bytes_written(totals.written_bytes.into());

@@ -15,10 +15,10 @@ use crate::identity;
 use crate::limits::VERSION;
 use crate::subsystem::Subsystem;
 
-/// How long a shutdown may take, microseconds: hosts wait as long for the flush.
+/// Maximum duration of a shutdown, microseconds: hosts wait this long for the flush.
 const SHUTDOWN_US: u32 = 30_000_000;
 
-/// Seconds an ANA group may be in change. None ever is, but Linux wants a number.
+/// Maximum ANA transition time, seconds. No group ever changes, but Linux requires a nonzero value.
 const ANA_CHANGE_SECONDS: u8 = 10;
 
 /// Model of the discovery service.
@@ -30,13 +30,13 @@ pub(super) fn identify(record: &ControllerRecord, around: &Surroundings<'_>) -> 
     let mut controller = IdentifyController::fabrics();
     let (serial, model) = match around.subsystem {
         Some(subsystem) => (subsystem.serial.clone(), subsystem.model.as_str()),
-        // Every discovery service has a name of its own, made of the machine and its first listener.
+        // Every discovery service has a unique name, derived from the machine and its first listener.
         None => (identity::discovery_serial(&around.discovery.nqn), DISCOVERY_MODEL),
     };
     controller.set_serial(&serial).expect("checked with the configuration");
     controller.set_model(model).expect("checked with the configuration");
     controller.set_firmware(firmware()).expect("at most 8 characters");
-    // There is no offset to move a part of a value with: among keys and values each format's limit holds alone.
+    // Values cannot be transferred in parts: with keys and values alone, each format's own limit applies.
     let is_limited = !around.subsystem.is_some_and(Subsystem::has_key_value_only);
     let transfer_bytes_max = is_limited.then_some(limits.transfer_bytes_max.into());
     controller.set_transfer_limit_bytes(transfer_bytes_max, limits.cap().page_bytes_min());
@@ -71,7 +71,7 @@ pub(super) fn identify(record: &ControllerRecord, around: &Surroundings<'_>) -> 
     controller.as_bytes().to_vec()
 }
 
-/// What only a controller with namespaces has.
+/// Fields that only a controller with namespaces has.
 fn io(controller: &mut IdentifyController, around: &Surroundings<'_>) {
     let limits = around.limits;
     controller.cntrltype = ControllerType::IO;
@@ -93,8 +93,8 @@ fn io(controller: &mut IdentifyController, around: &Surroundings<'_>) {
             | Oncs::COPY,
     );
     controller.set_fuses(Fuses::COMPARE_AND_WRITE);
-    // A namespace with a cache may be added any time, and Linux asks only once: without it there is no Flush
-    // and no FUA.
+    // A namespace with a volatile write cache may be added later, and Linux asks only once: without this bit it sends
+    // no Flush and no FUA.
     controller.vwc = Vwc::default().with_present(true).with_flush_all(FLUSH_ALL);
     controller.set_atomic_compare_write_blocks(limits.compare_and_write_blocks_max);
     controller.set_ocfs(Ocfs::FORMAT_0);

@@ -1,4 +1,4 @@
-//! Identify namespace (CNS 00, 11) and its part that all command sets share (CNS 08). wire §10.2
+//! Identify namespace (CNS 00, 11), and the structure independent of the command set (CNS 08). wire §10.2
 
 use store::{Geometry, KeyValueShape};
 use wire::identify::command_set::{
@@ -58,7 +58,7 @@ pub(super) fn key_value(
     structure.nsze.set(shape.bytes);
     structure.nmic = Nmic::SHARED;
     structure.set_format_count(1);
-    // There is no offset to fetch a part of a value with: it must fit into one transfer, if those have a limit.
+    // Values cannot be read in parts: a value must fit into one transfer if transfers are limited.
     let transfer_bytes_max = if is_limited { limits.transfer_bytes_max } else { u32::MAX };
     let value_bytes_max = shape.value_bytes_max.min(transfer_bytes_max);
     structure.kvf[0] = KvFormat::new(16, value_bytes_max, 0);
