@@ -174,7 +174,7 @@ fn without_io_uring_epoll_serves_and_the_log_says_so() {
     process.exercise();
     let ended = process.end();
     assert!(ended.is_success, "{}", ended.log);
-    assert!(ended.log.contains("io_uring is not to be had here"), "{}", ended.log);
+    assert!(ended.log.contains("io_uring is unavailable here"), "{}", ended.log);
     // Who asks for it by name is told, and nothing starts.
     let output = Command::new(wrapper[0])
         .args(&wrapper[1..])

@@ -1,7 +1,7 @@
-//! The discovery log: where a host finds the subsystems it may use. wire §20
+//! The discovery log: the subsystems that a host may use, and their addresses. wire §20
 //!
-//! Every host has a log of its own: it lists only subsystems that the host may connect to, at addresses it
-//! can reach the way it came.
+//! Every host has its own log: it lists only subsystems that the host may connect to, at addresses reachable by the
+//! route that the host used.
 // Input from a host must never cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
@@ -27,61 +27,61 @@ use crate::subsystem::Subsystem;
 /// A listener as discovery sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerEntry {
-    /// Where it listens, with the port it really has.
+    /// The bound address, with the actual port.
     pub address: SocketAddr,
-    /// What hosts are told instead, because they reach it by another address: NAT, guests.
+    /// Address advertised to hosts that reach the listener by another one: NAT, virtual machines.
     pub advertise: Option<Advertised>,
     /// Hosts may connect to subsystems here.
     pub serves_subsystems: bool,
     /// Hosts may connect to the discovery service here.
     pub serves_discovery: bool,
-    /// When answers leave on lanes that came in here; `None` for what holds everywhere.
+    /// Doorbell policy of lanes that come in here; `None` for the target's.
     pub doorbell: Option<Policy>,
 }
 
-/// An address that hosts are told.
+/// An advertised address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertised {
     /// The address.
     pub ip: IpAddr,
-    /// The port, if it is another than the listener's.
+    /// The port; `None` for the listener's.
     pub port: Option<u16>,
 }
 
-/// How the host of a discovery controller reached the target: the log lists addresses that it can reach.
+/// The route by which a host reached its discovery controller: the log lists addresses reachable by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Through which listener.
+    /// The listener.
     pub listener: ListenerTag,
-    /// At which address.
+    /// The address that the host connected to.
     pub local: Option<SocketAddr>,
 }
 
-/// Another discovery service that hosts are sent on to.
+/// A referral: another discovery service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Referral {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// Its name: the well-known one unless it has its own.
+    /// Its NQN: the well-known one, or a unique one.
     pub nqn: Nqn,
 }
 
-/// What the discovery service knows beside the subsystems.
+/// State of the discovery service beside the subsystems.
 #[derive(Debug)]
 pub struct Discovery {
-    /// The name of this service alone. It answers to the well-known name as well.
+    /// The unique name of this service. It also answers to the well-known name.
     pub nqn: Nqn,
-    /// Grows with every change that some host can see.
+    /// Generation counter: grows with every change that some host can see.
     pub generation: u64,
     /// By tag.
     pub listeners: BTreeMap<ListenerTag, ListenerEntry>,
-    /// Other services.
+    /// Referrals to other services.
     pub referrals: Vec<Referral>,
 }
 
 impl Discovery {
-    /// A service without listeners. Generations begin at `generation`: one that grows with the time keeps them
-    /// apart over restarts.
+    /// Creates a service without listeners. Generations start at `generation`; a start value that grows with time keeps
+    /// them distinct across restarts.
     #[must_use]
     pub fn new(nqn: Nqn, generation: u64) -> Self {
         Self { nqn, generation, listeners: BTreeMap::new(), referrals: Vec::new() }
@@ -108,7 +108,7 @@ impl Discovery {
         log
     }
 
-    /// What the log lists: this service first, then subsystems, then other services.
+    /// The entries of the log: this service first, then subsystems, then other services.
     pub(crate) fn entries<'a>(
         &self,
         host: &HostName,
@@ -121,7 +121,7 @@ impl Discovery {
         {
             let mut entry = entry(*tag, *address, &self.nqn);
             entry.subtype = SubsystemType::DISCOVERY;
-            // Tools connect to each entry of this kind unless another one leads to the same log. wire §28.27
+            // Tools connect to each entry of this type unless another one leads to the same log. wire §28.27
             let is_same_again = *tag != route.listener;
             debug_assert!(listener.serves_discovery);
             entry.set_eflags(if is_same_again {
@@ -143,7 +143,7 @@ impl Discovery {
         entries
     }
 
-    /// The listeners that a host which came by `route` can reach, with the address to tell it.
+    /// The listeners that a host with this `route` can reach, with the address to advertise.
     fn reachable(&self, route: &Route) -> Vec<(ListenerTag, ListenerEntry, SocketAddr)> {
         let came_to = route.local.map(|local| local.ip().to_canonical());
         let address = |listener: &ListenerEntry| {
@@ -153,12 +153,13 @@ impl Discovery {
             }
             let ip = bound.ip().to_canonical();
             match came_to {
-                // A wildcard listens on the address that the host has just used, if it is of the same family.
+                // A wildcard listener is reachable at the address that the host has just used, if it is of the same
+                // family.
                 Some(used) if ip.is_unspecified() && used.is_ipv4() == ip.is_ipv4() => {
                     Some(SocketAddr::new(used, bound.port()))
                 }
                 _ if ip.is_unspecified() => None,
-                // The loopback address of this machine is another machine's own.
+                // A loopback address is not reachable from another machine.
                 Some(used) if ip.is_loopback() && !used.is_loopback() => None,
                 _ => Some(SocketAddr::new(ip, bound.port())),
             }
@@ -171,7 +172,7 @@ impl Discovery {
 fn entry(tag: ListenerTag, address: SocketAddr, nqn: &Nqn) -> DiscoveryEntry {
     let mut entry = DiscoveryEntry::tcp(address.ip(), address.port(), nqn);
     entry.portid.set(u16::try_from(tag).unwrap_or(u16::MAX));
-    // With it nvme-cli turns SQ flow control off, and reads end with their data. wire §4.2
+    // With this bit nvme-cli disables SQ flow control, and reads complete with their data. wire §4.2
     entry.treq = Treq::default().with_sq_flow_disable(true);
     entry
 }
@@ -247,7 +248,7 @@ mod tests {
             listed(&service, 2, "[2001:db8::5]:4420", &disks),
             ["2001:db8::5 4420 discovery", "2001:db8::5 4420 disks"]
         );
-        // A version 4 address as a version 6 socket shows it.
+        // An IPv4 address as an IPv6 socket shows it.
         assert_eq!(listed(&service, 1, "[::ffff:192.0.2.5]:4420", &[]), ["192.0.2.5 4420 discovery"]);
     }
 

@@ -1,4 +1,5 @@
-//! Keys and values as commands and messages know them: what is asked of a partition, and what a command holds until it ends.
+//! Keys and values as commands and messages see them: requests to a partition, and resources that a command holds until
+//! it ends.
 //!
 //! ```text
 //! NVMe lane ─▶ key_value_io ─▶ command (an SQE, parsed) ─▶ operation, here ─────────────────▶ answer

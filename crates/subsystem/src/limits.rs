@@ -1,16 +1,16 @@
-//! What hosts are told they may ask for, and held to: one set of numbers for the control plane and the data path.
+//! Limits advertised to hosts and enforced: one set of numbers for the control plane and the data path.
 
 use wire::pdu::DataAlignment;
 use wire::property::{Cap, Vs};
 
 use crate::subsystem::Subsystem;
 
-/// The version every controller shows. From 2.0 on hosts ask for the structures of command sets (CNS 06, 08),
-/// with which a controller says more than MDTS about the size of single commands. wire §7, §10
+/// The version of every controller. From 2.0 on hosts request the structures of command sets (CNS 06, 08), which limit
+/// single commands beyond MDTS. wire §7, §10
 pub const VERSION: Vs = Vs::V2_0;
 
-/// The longest a host may have to wait for CSTS.RDY to follow CC.EN, ms. It follows at once but for a reset,
-/// which waits for I/O that runs.
+/// Maximum time until CSTS.RDY follows CC.EN (CAP.TO), ms. It follows at once except after a reset, which waits for I/O
+/// in flight.
 const READY_TIMEOUT_MS: u32 = 15_000;
 
 /// Limits of a target.
@@ -18,7 +18,7 @@ const READY_TIMEOUT_MS: u32 = 15_000;
 pub struct Limits {
     /// Entries of a queue (MQES).
     pub queue_entries_max: u16,
-    /// Entries an admin queue must have: room for every Asynchronous Event Request and a few commands beside them.
+    /// Minimum entries of an admin queue: all Asynchronous Event Requests and a few commands.
     pub admin_queue_entries_min: u16,
     /// I/O queues of a controller.
     pub io_queue_count_max: u16,
@@ -26,17 +26,17 @@ pub struct Limits {
     pub transfer_bytes_max: u32,
     /// In-capsule data of I/O commands (IOCCSZ), bytes.
     pub in_capsule_bytes: u32,
-    /// The same of a subsystem with nothing but keys and values, if that is more: a batch comes without being asked for.
+    /// As above for a subsystem with key-value namespaces only, if larger: batches then arrive without an R2T.
     pub key_value_in_capsule_bytes: u32,
     /// Data of one H2CData (MAXH2CDATA), bytes: a multiple of 4, at least 4096.
     pub h2c_data_bytes_max: u32,
-    /// Data asked for in one R2T, bytes: a multiple of 4.
+    /// Data of one R2T, bytes: a multiple of 4.
     pub window_bytes_max: u32,
-    /// R2Ts of one command that are open at once, as far as its host takes as many.
+    /// R2Ts of one command in flight, up to the host's own limit.
     pub window_count_max: u8,
-    /// Where data begins in PDUs to us (CPDA). Linux hosts take no other alignment than the default.
+    /// Data alignment in PDUs to the target (CPDA). Linux hosts accept the default only.
     pub data_alignment: DataAlignment,
-    /// Bytes of one Write Zeroes (WZSL). It moves no data, so it may be larger than a transfer.
+    /// Bytes of one Write Zeroes (WZSL). It moves no data, so it may exceed a transfer.
     pub write_zeroes_bytes_max: u64,
     /// Blocks of a fused Compare and Write (ACWU).
     pub compare_and_write_blocks_max: u32,
@@ -50,25 +50,25 @@ pub struct Limits {
     pub abort_count_max: u16,
     /// Entries of the error log (ELPE).
     pub error_entry_count_max: u16,
-    /// The highest namespace id (NN, MNAN). Linux sizes its buffer for the ANA log by it.
+    /// The highest namespace id (NN, MNAN). Linux sizes its ANA log buffer by it.
     pub nsid_max: u32,
-    /// Controllers of the target, discovery controllers included.
+    /// Controllers of the target, including discovery controllers.
     pub controller_count_max: usize,
     /// Controllers of one host.
     pub controller_count_per_host_max: usize,
-    /// Connections that hosts may have, all together.
+    /// NVMe connections, in total.
     pub connection_count_max: u32,
-    /// Connections from one IP address.
+    /// NVMe connections from one IP address.
     pub connection_count_per_address_max: u32,
     /// Memcached connections, in total.
     pub memcached_connection_count_max: u32,
-    /// Of these, from one IP address.
+    /// Memcached connections from one IP address.
     pub memcached_connection_count_per_address_max: u32,
-    /// Connections that have not connected a queue (yet), or have broken the protocol: of more, the oldest makes room.
+    /// Connections that have no queue (yet), or have broken the protocol: beyond this number the oldest is closed.
     pub unconnected_count_max: u32,
-    /// Connections accepted in a second; more wait in the system's queue.
+    /// Connections accepted per second; more wait in the kernel's queue.
     pub connections_per_s_max: u32,
-    /// How long a host that comes back waits for the lanes of its dead associations, ms.
+    /// How long the Connect of a returning host waits for the lanes of its previous associations, ms.
     pub old_lane_wait_ms: u64,
     /// How long a Connect waits for a lane with its queue id to end, ms.
     pub twin_wait_ms: u64,
@@ -113,7 +113,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// In-capsule data of I/O commands in a subsystem, bytes; none of them for discovery.
+    /// In-capsule data of I/O commands in a subsystem, bytes; zero for discovery.
     #[must_use]
     pub fn in_capsule_bytes_of(&self, subsystem: Option<&Subsystem>) -> u32 {
         match subsystem {
@@ -124,7 +124,7 @@ impl Limits {
         }
     }
 
-    /// The capabilities every controller shows. wire §7
+    /// The capabilities (CAP) of every controller. wire §7
     #[must_use]
     pub fn cap(&self) -> Cap {
         Cap::default()

@@ -1,5 +1,5 @@
-//! Key-value namespaces with a log: commands that wait for values, and answers that wait until what they tell of
-//! survives.
+//! Key-value namespaces with a log: commands that wait for values, and answers that wait until the changes they report
+//! are durable.
 //!
 //! ```text
 //! Run, Act, RunPart, Ask ─▶ not read yet: kept │ value in the log: station, fetch │ else carried out ─▶ answer
@@ -7,8 +7,9 @@
 //!                                        settled up to the change that it has seen ─▶ posted ◀──────┘
 //! ```
 //!
-//! What brings a value that there is no memory for waits, and all that comes after it, until more has been written: then values can leave
-//! memory that are in the log. Once all is written it is carried out in any case, and refused if there is still none.
+//! A Store that does not fit in memory waits, and so does everything behind it, until more of the log is written:
+//! values in the log can then leave memory. Once all is written the Store is executed in any case, and refused if there
+//! is still no memory.
 
 mod part;
 
@@ -31,20 +32,20 @@ use crate::log_waiters::part::Part;
 use crate::message::Message;
 use crate::subsystem::NamespaceId;
 
-/// With more commands than this waiting for values, messages wait.
+/// Messages wait while more commands than this wait for values.
 const PARKED_COUNT_MAX: usize = 16 * 1024;
 
-/// What waits for the log of one namespace on one reactor.
+/// The commands and answers that wait for the log of one namespace on one reactor.
 pub(crate) struct LogWaiters {
     station: Station<Parked>,
-    /// Parts of batches of which operations wait for values.
+    /// Parts of batches with operations that wait for values.
     parts: Vec<Option<Part>>,
     held: VecDeque<Held>,
-    /// Requests that came before the log was read, or while much waited.
+    /// Requests that arrived before the log was read, or while too many commands waited.
     arrived: VecDeque<PartitionRequest>,
-    /// The first of them waits for memory: until the log has come further than this.
+    /// If the first of them waits for memory: the log position that must be passed.
     short_at: Option<u64>,
-    /// Counted among what runs in the namespace.
+    /// Whether it is counted as running in the namespace.
     is_counted: bool,
     was_ready: bool,
 }
@@ -66,12 +67,12 @@ impl Default for LogWaiters {
 /// A partition with a log.
 pub(crate) struct LoggedKeys<'a> {
     pub(crate) logged: &'a mut Logged,
-    /// memcached on it.
+    /// The memcached server on it.
     pub(crate) memcached: &'a mut Service,
 }
 
 impl LoggedKeys<'_> {
-    /// The partition as memcached's clients see it.
+    /// The partition as the memcached protocol sees it.
     fn executor(&mut self) -> Executor<'_> {
         self.memcached.on(self.logged.partition())
     }
@@ -84,17 +85,17 @@ struct Parked {
 }
 
 enum Waiting {
-    /// One of memcached's.
+    /// A memcached command.
     Command(RemoteBatch),
-    /// One of memcached's whose value came in parts.
+    /// A memcached command whose value arrived in parts.
     Large(u64, AnswerId, LargeStore),
-    /// One of NVMe's.
+    /// An NVMe command.
     Action(store::Ticket, Key, KvAction),
-    /// One of a batch: its part, and which of it.
+    /// An operation of a batch: its part, and its index.
     Operation(usize, usize),
 }
 
-/// An answer that waits for a change to survive.
+/// An answer that waits until a change is durable.
 struct Held {
     number: u64,
     to: usize,
@@ -106,7 +107,8 @@ impl LogWaiters {
         self.station.is_empty() && self.held.is_empty() && self.arrived.is_empty()
     }
 
-    /// Counts what waits here among what runs in the namespace, until a look at it shows that nothing does. Says whether that is new.
+    /// Counts the waiting work as running in the namespace, until a check finds none. Returns whether it was newly
+    /// counted.
     pub(crate) fn count_in(&mut self) -> bool {
         !std::mem::replace(&mut self.is_counted, true)
     }
@@ -116,7 +118,7 @@ impl LogWaiters {
         keys.logged.is_ready() && self.station.len() <= PARKED_COUNT_MAX && !is_short
     }
 
-    /// Whether values of so many bytes can be stored, as far as memory is concerned, or nothing would come of waiting.
+    /// Whether values of this many bytes fit in memory, or waiting for memory would not help.
     fn has_room(&mut self, keys: &mut LoggedKeys<'_>, bytes: usize) -> bool {
         if keys.logged.has_room(bytes) {
             return true;
@@ -125,12 +127,12 @@ impl LogWaiters {
         self.short_at.is_none()
     }
 
-    /// Puts requests that wait for memory before all others.
+    /// Puts requests that wait for memory in front of all others.
     fn put_back(&mut self, requests: impl DoubleEndedIterator<Item = PartitionRequest>) {
         requests.rev().for_each(|request| self.arrived.push_front(request));
     }
 
-    /// Posts an answer, now or when the change it has seen survives.
+    /// Posts an answer, now or when the change it depends on is durable.
     fn answer(
         &mut self,
         io: &mut impl Io<Message>,
@@ -144,7 +146,7 @@ impl LogWaiters {
         }
     }
 
-    /// Puts a command aside if the value of its key is on its way, or has to be fetched first.
+    /// Queues a command if the value of its key is being fetched, or has to be.
     fn park(
         &mut self,
         keys: &mut LoggedKeys<'_>,
@@ -163,7 +165,7 @@ impl LogWaiters {
         None
     }
 
-    /// Carries out commands of memcached's clients, and gives back those that wait for memory.
+    /// Executes memcached commands, and returns those that wait for memory.
     fn run(
         &mut self,
         io: &mut impl Io<Message>,
@@ -247,7 +249,7 @@ impl LogWaiters {
         let settled = keys.logged.settled();
         let number = match number_of_flush {
             Some(number) => Some(number).filter(|number| *number > settled),
-            // Memory for a value tells nothing of the one before.
+            // The memory check of one value does not cover the next.
             None if is_of_key && !has_room => keys.logged.awaited(hash),
             None => None,
         };
@@ -281,7 +283,7 @@ impl LogWaiters {
         self.keep_or_answer(io, place, part);
     }
 
-    /// Carries out an operation of a part, unless it has to wait for its value.
+    /// Executes an operation of a part, unless it has to wait for its value.
     fn run_of_part(&mut self, keys: &mut LoggedKeys<'_>, part: &mut Part, place: usize, at: usize) {
         let operation = part.operation(at);
         let waiting = Parked { from: part.from, what: Waiting::Operation(place, at) };
@@ -303,7 +305,7 @@ impl LogWaiters {
         self.answer(io, part.number, part.from, answer);
     }
 
-    /// A value that an operation of a part has waited for is here, or is not to be had.
+    /// The value that an operation of a part waited for has arrived or is unavailable.
     fn go_on_with_part(
         &mut self,
         io: &mut impl Io<Message>,
@@ -335,7 +337,7 @@ impl LogWaiters {
         self.answer(io, number, from, MemcachedReply::Stats { session, ticket, stats });
     }
 
-    /// Serves a request; one that waits for memory is put back.
+    /// Serves a request; one that waits for memory is queued again.
     fn serve(&mut self, io: &mut impl Io<Message>, keys: &mut LoggedKeys<'_>, request: PartitionRequest) {
         let bytes = brought_bytes(&request.work);
         if bytes > 0 && !self.has_room(keys, bytes) {
@@ -368,7 +370,7 @@ impl LogWaiters {
         }
     }
 
-    /// A value is here, or is not to be had.
+    /// A value has arrived or is unavailable.
     fn on_loaded(
         &mut self,
         io: &mut impl Io<Message>,
@@ -382,7 +384,7 @@ impl LogWaiters {
         self.go_on(io, keys, namespace, waiting, is_good);
     }
 
-    /// Values are here, or are not to be had: carries on with what has waited for them.
+    /// Values have arrived or are unavailable: resumes the commands that waited for them.
     fn go_on(
         &mut self,
         io: &mut impl Io<Message>,
@@ -391,7 +393,7 @@ impl LogWaiters {
         waiting: Vec<Parked>,
         is_good: bool,
     ) {
-        // One that waits for memory has all behind it wait.
+        // A request that waits for memory blocks all behind it.
         let mut short = Vec::new();
         for Parked { from, what } in waiting {
             match what {
@@ -422,7 +424,7 @@ impl LogWaiters {
         self.put_back(short.into_iter());
     }
 
-    /// Serves a request, unless it has to wait for memory, or behind those that do.
+    /// Serves a request, unless it must wait for memory or behind others that do.
     fn serve_unless(
         &mut self,
         io: &mut impl Io<Message>,
@@ -438,7 +440,7 @@ impl LogWaiters {
         }
     }
 
-    /// Nothing can be carried out any more: everything that waits is told.
+    /// Fails everything that waits: the log can execute nothing any more.
     pub(super) fn give_up(
         &mut self,
         io: &mut impl Io<Message>,
@@ -470,13 +472,13 @@ impl LogWaiters {
                 message => io.post(to, message.into()),
             }
         }
-        // As if the namespace were gone.
+        // As if the namespace had been removed.
         for request in std::mem::take(&mut self.arrived) {
             io.post(io.reactor(), request.into());
         }
     }
 
-    /// Takes in a request, and serves it unless it has to wait. Gives it back if the log has failed.
+    /// Accepts a request, and serves it unless it has to wait. Returns it if the log has failed.
     pub(super) fn take_in(
         &mut self,
         io: &mut impl Io<Message>,
@@ -494,7 +496,7 @@ impl LogWaiters {
         None
     }
 
-    /// Serves what has come to be served since the log was polled. Returns whether anything was.
+    /// Serves the requests that have become ready since the log was polled. Returns whether there were any.
     pub(super) fn resume(
         &mut self,
         io: &mut impl Io<Message>,
@@ -515,10 +517,10 @@ impl LogWaiters {
         has_run
     }
 
-    /// Posts the answers whose changes survive. Returns whether there were any.
+    /// Posts the answers whose changes are durable. Returns whether there were any.
     pub(super) fn post_settled(&mut self, io: &mut impl Io<Message>, settled: u64) -> bool {
         let mut has_posted = false;
-        // Those with later changes may wait behind those with earlier ones: the first says when to look.
+        // Later changes may queue behind earlier ones: the first gives the time of the next check.
         for _ in 0..self.held.len() {
             let held = self.held.pop_front().expect("counted");
             if held.number <= settled {
@@ -531,22 +533,22 @@ impl LogWaiters {
         has_posted
     }
 
-    /// Whether its log has come to be ready since this was asked last.
+    /// Whether its log has become ready since the last call.
     pub(super) fn has_become_ready(&mut self, is_ready: bool) -> bool {
         is_ready && !std::mem::replace(&mut self.was_ready, true)
     }
 
-    /// Whether it is now counted among what runs in the namespace, or no longer; `None` if that has not changed.
+    /// Whether it is now counted as running in the namespace or no longer; `None` if that has not changed.
     pub(super) fn count_change(&mut self, is_busy: bool) -> Option<bool> {
         let is_busy = is_busy || !self.is_idle();
         (std::mem::replace(&mut self.is_counted, is_busy) != is_busy).then_some(is_busy)
     }
 }
 
-/// What memcached's clients are told when a log fails.
+/// The error that memcached clients receive when a log fails.
 const REFUSAL: &[u8] = b"SERVER_ERROR the log cannot be read or written\r\n";
 
-/// Bytes of values that a request wants stored, or memory for. memcached commands are looked at one by one.
+/// Bytes of values that a request stores or reserves. memcached commands are checked one by one.
 fn brought_bytes(work: &Work) -> usize {
     match work {
         Work::Act { action, .. } => action.brought_bytes(),

@@ -1,4 +1,4 @@
-//! What tells this machine from others: part of every identity that a target makes by itself.
+//! The identity of this machine: part of every identity that a target derives.
 //!
 //! Sources, in this order:
 //!
@@ -7,7 +7,7 @@
 //! 3. an id made once and kept in the file `machine-id` of `$STATE_DIRECTORY` (systemd sets it), `/var/lib/nvlane`,
 //!    `$XDG_STATE_HOME/nvlane` or `~/.local/state/nvlane`: the first of them that can be written.
 //!
-//! machine-id(5) asks not to show the id as it is: only a hash of it leaves this module.
+//! machine-id(5) asks not to expose the id itself: only a hash of it leaves this module.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use wire::uuid::Uuid;
 
 use crate::named_uuid::{ROOT, named};
 
-/// A machine. Machines with different ids differ; the id cannot be computed from it.
+/// A machine, identified by a hash of its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine(Uuid);
 
-/// Why machines cannot be told apart here, and what to do.
+/// The error if no machine id exists and none can be stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct NoMachine {
-    /// Each place where an id could have been kept, and why not.
+    /// Each place where an id could have been stored, with the error.
     tried: Vec<String>,
 }
 
@@ -42,16 +42,16 @@ impl fmt::Display for NoMachine {
 }
 
 impl Machine {
-    /// The machine of this id, or of whatever text the operator has chosen for it.
+    /// The machine with this id, or with any text that the operator chose.
     #[must_use]
     pub fn named(id: &str) -> Self {
         Self(named(ROOT, &format!("machine {}", id.trim())))
     }
 
-    /// The one that a configuration names, or this one.
+    /// The machine that a configuration names, or this one.
     ///
     /// # Errors
-    /// If this one has no id, and none can be kept.
+    /// If this machine has no id and none can be stored.
     pub fn chosen(id: Option<&str>) -> Result<Self, NoMachine> {
         id.map_or_else(Self::here, |id| Ok(Self::named(id)))
     }
@@ -59,12 +59,12 @@ impl Machine {
     /// This machine.
     ///
     /// # Errors
-    /// If it has no id, and none can be kept.
+    /// If it has no id and none can be stored.
     pub fn here() -> Result<Self, NoMachine> {
         Sources::of_this_machine().machine()
     }
 
-    /// The same, as far as it can be known without making an id.
+    /// As above, but `None` instead of creating an id.
     #[must_use]
     pub fn known(id: Option<&str>) -> Option<Self> {
         match id {
@@ -80,14 +80,14 @@ impl Machine {
     }
 }
 
-/// Where ids are.
+/// Locations of ids.
 struct Sources {
     ids: Vec<PathBuf>,
-    /// Directories of our own, the first one preferred.
+    /// Our own directories, the preferred one first.
     state: Vec<PathBuf>,
 }
 
-/// The file with the id in a directory of our own.
+/// The file with the id in one of our directories.
 const KEPT: &str = "machine-id";
 
 impl Sources {
@@ -109,7 +109,7 @@ impl Sources {
         }
     }
 
-    /// The id that is there.
+    /// The existing id.
     fn known(&self) -> Option<String> {
         let kept = |directory: &PathBuf| read_id(&directory.join(KEPT));
         self.ids.iter().find_map(|path| read_id(path)).or_else(|| self.state.iter().find_map(kept))
@@ -134,14 +134,15 @@ impl Sources {
     }
 }
 
-/// What this machine is called; containers have names of their own.
+/// The host name of this machine; containers have their own.
 #[must_use]
 pub fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
 }
 
-/// An id as machine-id(5) has it: 32 hexadecimal digits, not all of them zero. Anything else, such as "uninitialized", is none.
+/// An id as machine-id(5) defines it: 32 hexadecimal digits, not all zero. Anything else, such as "uninitialized", is
+/// rejected.
 fn read_id(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let id = text.lines().next()?.trim();
@@ -159,7 +160,7 @@ fn keep_new(directory: &Path) -> std::io::Result<String> {
     }
     let path = directory.join(KEPT);
     place_new(&mut SystemFiles, &path, format!("{id}\n").as_bytes())?;
-    // Another target may have been first: what is kept counts.
+    // Another target may have been first: the stored id counts.
     read_id(&path).ok_or_else(|| std::io::Error::other("machine-id is there, but holds no id"))
 }
 
@@ -188,7 +189,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         std::fs::write(&file, "").unwrap();
-        // The first directory cannot be made.
+        // The first directory cannot be created.
         let state = vec![file.join("nvlane"), root.path().join("a/nvlane"), root.path().join("b/nvlane")];
         let sources = Sources { ids: vec![file.clone()], state };
         let machine = sources.machine().unwrap();

@@ -39,7 +39,7 @@ pub enum Message {
     Lane(LaneMessage),
     /// To the reactor as a whole.
     Reactor(ReactorMessage),
-    /// To a reactor that gets a connection or gives one away.
+    /// To a reactor that receives a connection or hands one over.
     Connection(ConnectionMessage),
     /// About locks of fused commands.
     Lock(LockMessage),

@@ -352,7 +352,7 @@ impl Operator {
                     if Instant::now() < until =>
                 {
                     if !was_told {
-                        tracing::info!(%error, "waiting for it to be let go");
+                        tracing::info!(%error, "waiting until the storage is no longer in use");
                         was_told = true;
                     }
                     std::thread::sleep(Duration::from_millis(5));

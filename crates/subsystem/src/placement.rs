@@ -5,7 +5,7 @@
 //!                                                                              └─▶ on_left, when it ends
 //! ```
 //!
-//! Pure: it knows how many lanes each reactor has from what it has decided itself and from the ends it is told of.
+//! Pure: it derives the number of lanes per reactor from its own decisions and from the ends reported to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,25 +15,25 @@ use std::str::FromStr;
 use reactor::Arrival;
 use wire::id::Qid;
 
-/// By what a lane gets its reactor.
+/// A placement policy: how an I/O lane gets its reactor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The reactor with least to do.
+    /// The least loaded reactor.
     #[default]
     Load,
-    /// All lanes that come in through one queue of a device to one reactor, so that it alone polls that queue.
+    /// One reactor for all lanes that come in through the same device queue, so that it alone polls that queue.
     Napi,
-    /// The reactor on the core that takes the lane's packets in.
+    /// The reactor on the core that receives the lane's packets.
     Cpu,
-    /// Queue n of each controller to reactor n - 1, in turn.
+    /// Queue n of each controller goes to reactor n - 1, modulo the number of reactors.
     Queue,
 }
 
 impl Policy {
-    /// Every policy, in the order of their documentation.
+    /// All policies, in the order of their documentation.
     pub const ALL: [Self; 4] = [Self::Load, Self::Napi, Self::Cpu, Self::Queue];
 
-    /// As it is written.
+    /// The name of the policy.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What a policy may be called.
+/// The error for an unknown policy name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no placement policy: write load, napi, cpu or queue")]
 pub struct UnknownPolicy(String);
@@ -65,24 +65,24 @@ impl FromStr for Policy {
     }
 }
 
-/// By what I/O lanes were given their reactors. Each lane counts once, when it connects.
+/// Numbers of I/O lanes by the criterion that placed them. Each lane counts once, when it connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlacementCounters {
-    /// By how little the reactor had to do, as the policy wants it.
+    /// By load, as configured.
     pub by_load: u64,
-    /// By the queue of the device.
+    /// By the device queue.
     pub by_napi: u64,
-    /// By the core that takes packets in.
+    /// By the core that receives packets.
     pub by_cpu: u64,
-    /// By the number of the queue.
+    /// By the queue id.
     pub by_queue: u64,
-    /// By load, because what the policy asks for is not known: no such device, no reactor on that core.
+    /// By load, because the configured criterion is unknown: no such device, or no reactor on that core.
     pub fell_back: u64,
-    /// Lanes that were handed over to another reactor when they connected.
+    /// Lanes handed over to another reactor at Connect.
     pub moved: u64,
-    /// Lanes that should have been and could not: more had come than their Connect.
+    /// Lanes that should have been handed over, but more than their Connect had arrived.
     pub stuck: u64,
-    /// Lanes that came in through another queue of the device when they connected than when they were accepted.
+    /// Lanes that came in through different device queues at accept and at Connect.
     pub napi_changed: u64,
 }
 
@@ -91,11 +91,11 @@ pub struct PlacementCounters {
 pub struct Connecting {
     /// The reactor that has it.
     pub reactor: usize,
-    /// Its queue.
+    /// Its queue id.
     pub qid: Qid,
     /// The device queue that it is counted under.
     pub counted_napi: Option<NonZeroU32>,
-    /// Where its last packet came in.
+    /// Where its last packet was received.
     pub arrival: Arrival,
 }
 
@@ -106,51 +106,51 @@ pub struct Left {
     pub reactor: usize,
     /// The device queue that it is counted under.
     pub napi: Option<NonZeroU32>,
-    /// It was placed as an I/O lane.
+    /// Whether it was placed as an I/O lane.
     pub is_io: bool,
 }
 
-/// What a reactor has. Less than nothing for a moment, while a lane has ended where it was and is counted where it was to go.
+/// Load of a reactor. May be negative for a moment: a lane has ended on its old reactor and is counted on its new one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     /// All its lanes.
     lanes: i64,
     /// Its I/O lanes.
     io_lanes: i64,
-    /// Lanes that had commands lately.
+    /// Lanes with recent commands.
     active: i64,
 }
 
-/// A queue of a device.
+/// A device queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct DeviceQueue {
-    /// Who polls it, once that was decided.
+    /// The reactor that polls it, once decided.
     reactor: Option<usize>,
     lanes: u32,
 }
 
-/// NAPI ids that are remembered for good; the kernel never gives one twice.
+/// Maximum number of NAPI ids remembered for statistics; the kernel never reuses one.
 const SEEN_COUNT_MAX: usize = 1024;
 
-/// What is known for placing lanes.
+/// The state of placement.
 #[derive(Debug)]
 pub struct Placement {
     policy: Policy,
     /// The core of each reactor, if it is tied to one.
     cores: Vec<Option<usize>>,
     shares: Vec<Share>,
-    /// By NAPI id: the kernel gives new ones when a device is set up anew, so those without lanes are forgotten.
+    /// By NAPI id: the kernel assigns new ones when a device is reset, so those without lanes are dropped.
     devices: BTreeMap<NonZeroU32, DeviceQueue>,
-    /// The ids of all that ever had lanes, as far as they are kept.
+    /// NAPI ids of all queues that ever had lanes, up to a maximum number.
     seen: BTreeSet<NonZeroU32>,
-    /// Where a search among equals begins.
+    /// Where the search among equal reactors starts.
     next: usize,
     next_memcached: usize,
     counters: PlacementCounters,
 }
 
 impl Placement {
-    /// For reactors on these cores, at least one.
+    /// Creates the placement for reactors on these cores, at least one.
     #[must_use]
     pub fn new(policy: Policy, cores: Vec<Option<usize>>) -> Self {
         let shares = vec![Share::default(); cores.len()];
@@ -159,24 +159,24 @@ impl Placement {
         Self { policy, cores, shares, devices, seen, next: 0, next_memcached: 0, counters }
     }
 
-    /// The policy for lanes to come.
+    /// The policy for new lanes.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// Changes the policy; lanes that there are stay where they are.
+    /// Changes the policy; existing lanes stay where they are.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
-    /// What was placed by what.
+    /// Numbers of lanes by the criterion that placed them.
     #[must_use]
     pub fn counters(&self) -> PlacementCounters {
         self.counters
     }
 
-    /// Device queues with lanes, the reactor that polls each, and how many lanes come in through it.
+    /// Device queues with lanes, the reactor that polls each, and its number of lanes.
     pub fn devices(&self) -> impl Iterator<Item = (NonZeroU32, Option<usize>, u32)> + '_ {
         self.devices.iter().map(|(id, device)| (*id, device.reactor, device.lanes))
     }
@@ -186,7 +186,7 @@ impl Placement {
         self.seen.iter().copied()
     }
 
-    /// A connection has been accepted: the reactor that is to have it for now.
+    /// Places an accepted connection: returns its reactor until Connect.
     pub fn on_accept(&mut self, arrival: Arrival) -> usize {
         self.count_napi(arrival.napi_id);
         let reactor = self.by_fact(arrival).unwrap_or_else(|| {
@@ -198,7 +198,7 @@ impl Placement {
         reactor
     }
 
-    /// A memcached connection arrives: the reactor that owns it until it is closed.
+    /// Places a memcached connection: returns the reactor that owns it until it is closed.
     pub fn on_memcached(&mut self, arrival: Arrival) -> usize {
         self.by_fact(arrival).unwrap_or_else(|| {
             let reactor = self.next_memcached;
@@ -207,7 +207,7 @@ impl Placement {
         })
     }
 
-    /// An I/O lane connects: the reactor that is to have it from now on.
+    /// Places an I/O lane that connects: returns its final reactor.
     pub fn on_connect(&mut self, lane: Connecting) -> usize {
         let Connecting { reactor: at, qid, counted_napi, arrival } = lane;
         if counted_napi != arrival.napi_id {
@@ -246,7 +246,7 @@ impl Placement {
         to
     }
 
-    /// A lane was not handed over, `from` one reactor `to` another, after all: it could not be, or is gone.
+    /// A handover from reactor `from` to reactor `to` failed: it was impossible, or the lane has ended.
     pub fn on_not_moved(&mut self, from: usize, to: usize, is_gone: bool) {
         for (reactor, change) in [(to, -1), (from, 1)] {
             if let Some(share) = self.shares.get_mut(reactor) {
@@ -267,7 +267,7 @@ impl Placement {
         }
     }
 
-    /// So many lanes of a reactor had commands lately.
+    /// Records the number of lanes of a reactor with recent commands.
     pub fn on_active(&mut self, reactor: usize, count: u32) {
         if let Some(share) = self.shares.get_mut(reactor) {
             share.active = count.into();
@@ -293,7 +293,7 @@ impl Placement {
         }
     }
 
-    /// The reactor that the policy wants for what comes in there, if that is known.
+    /// The reactor that the policy selects for this origin, if it is known.
     fn by_fact(&mut self, arrival: Arrival) -> Option<usize> {
         match self.policy {
             Policy::Napi => arrival.napi_id.map(|id| self.of_napi(id)),
@@ -305,8 +305,8 @@ impl Placement {
         }
     }
 
-    /// The reactor of a device queue. A new one goes to a reactor that has none, as long as there is one: a thread that polls
-    /// several polls none of them well.
+    /// The reactor of a device queue. A new queue goes to a reactor without one while there is such a reactor: a thread
+    /// that polls several queues polls none of them well.
     fn of_napi(&mut self, id: NonZeroU32) -> usize {
         if let Some(reactor) = self.devices.get(&id).and_then(|device| device.reactor) {
             return reactor;
@@ -324,7 +324,7 @@ impl Placement {
         least
     }
 
-    /// The reactor with the least of something; among equals the first from `begin` on.
+    /// The reactor with the lowest load; among equals the first from `begin` on.
     fn least(&self, begin: usize, of: impl Fn(&Share) -> i64) -> usize {
         let count = self.shares.len();
         (0..count).map(|at| (begin + at) % count).min_by_key(|&at| of(&self.shares[at])).unwrap_or(0)
@@ -346,7 +346,7 @@ mod tests {
         Placement::new(policy, (0..count).map(Some).collect())
     }
 
-    /// Accepts and connects a lane; gives its reactor.
+    /// Accepts and connects a lane; returns its reactor.
     fn lane(placement: &mut Placement, qid: u16, arrival: Arrival) -> usize {
         let reactor = placement.on_accept(arrival);
         let qid = Qid::new(qid);
@@ -448,7 +448,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, reactors exist, and when all lanes are gone nothing is left of them.
+        /// After any sequence of events, placements name existing reactors, and the load is zero once all lanes have
+        /// ended.
         #[test]
         fn what_comes_and_goes_leaves_nothing(
             events in proptest::collection::vec((0u32..4, 0u16..5, 0u8..3, 0usize..4), 1..80),
@@ -474,7 +475,7 @@ mod tests {
                     placement.on_not_moved(reactor, to, false);
                     left.reactor = reactor;
                 } else if to != reactor && fate == 2 {
-                    // It ends before the order to hand it over comes.
+                    // It ends before the order to hand it over arrives.
                     left.reactor = reactor;
                     placement.on_left(left);
                     placement.on_not_moved(reactor, to, true);

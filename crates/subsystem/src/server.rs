@@ -1,4 +1,4 @@
-//! A running target: its threads, and the one handle to them.
+//! A running target: its threads, and the handle to them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,49 +25,49 @@ use crate::operator::{self, Operator, Outline, Report, RunningListener};
 use crate::serving::{Home, MEMCACHED, Serving, ServingSettings};
 use crate::state::{ReactorState, TargetState};
 
-/// Why a target did not start. Nothing of it is left.
+/// The reason why a target did not start. Everything it opened is closed again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The configuration, its storage or its addresses.
+    /// The configuration, its storage or its addresses are wrong.
     #[error("{}", problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("\n"))]
     Config {
-        /// What is wrong, each with its place in the configuration.
+        /// The problems, each with its place in the configuration.
         problems: Vec<Problem>,
     },
-    /// The engine that was asked for.
-    #[error("io_uring is not to be had here ({source}): ask for the epoll engine, or for none")]
+    /// The requested engine is unavailable.
+    #[error("io_uring is unavailable here ({source}): choose the epoll engine, or auto")]
     Engine {
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A reactor could not be made.
+    /// A reactor could not be created.
     #[error("reactor {reactor} could not start: {source}")]
     Reactor {
-        /// Which.
+        /// Its index.
         reactor: usize,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// A target that runs.
+/// A running target.
 pub struct Target {
     operator: Operator,
     addresses: Vec<Address<Message>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     engine: EngineKind,
-    /// What each reactor does.
+    /// Statistics of each reactor.
     turns: Vec<Arc<TurnCounters>>,
     stop_ms: u64,
     memcached: Vec<SocketAddr>,
 }
 
 impl Target {
-    /// Starts what a configuration describes. Hosts can connect when this returns.
+    /// Starts a target. Hosts can connect when this returns.
     ///
     /// # Errors
-    /// Why it cannot be; nothing is left running or open then.
+    /// The reason why it cannot start; nothing is left running or open then.
     ///
     /// # Panics
     /// If the system's clock is before 1970.
@@ -154,58 +154,59 @@ impl Target {
         Ok(target)
     }
 
-    /// What runs.
+    /// The running configuration.
     #[must_use]
     pub fn running(&self) -> &Outline {
         self.operator.running()
     }
 
-    /// Where it listens, in the order of the configuration.
+    /// Addresses of its NVMe listeners, in the order of the configuration.
     #[must_use]
     pub fn listeners(&self) -> &[RunningListener] {
         self.operator.listeners()
     }
 
-    /// Where memcached's clients connect, in the order of the configuration.
+    /// Addresses of its memcached listeners, in the order of the configuration.
     #[must_use]
     pub fn memcached(&self) -> &[SocketAddr] {
         &self.memcached
     }
 
-    /// The name of its discovery service.
+    /// The unique name of its discovery service.
     #[must_use]
     pub fn discovery_nqn(&self) -> &Nqn {
         self.operator.discovery_nqn()
     }
 
-    /// Which engine its reactors use: epoll if any of them does.
+    /// The engine of its reactors: epoll if any of them uses it.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.engine
     }
 
-    /// How many reactors it has.
+    /// Its number of reactors.
     #[must_use]
     pub fn reactor_count(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Applies what differs in `wanted` from what runs, without touching the rest.
+    /// Applies the differences between `wanted` and the running configuration.
     pub fn reload(&mut self, wanted: &TargetConfig) -> Report {
         let control = self.addresses[0].clone();
         self.operator
             .reload(wanted, &move |order| control.post(Message::Control(ControlMessage::Order(order))))
     }
 
-    /// Reopens namespaces that are closed, and does what [`look_after_storage`](Self::look_after_storage) does.
+    /// Reopens namespaces that are closed, then does the same as [`look_after_storage`](Self::look_after_storage).
     pub fn reopen_closed(&mut self) -> Report {
         let control = self.addresses[0].clone();
         self.operator
             .reopen_closed(&move |order| control.post(Message::Control(ControlMessage::Order(order))))
     }
 
-    /// Looks whether storage has changed underneath, and tells hosts of namespaces that have grown, were closed, or are
-    /// open again. To be called every few seconds if [`has_storage_to_watch`](Self::has_storage_to_watch). May block.
+    /// Checks whether storage has changed underneath, and notifies hosts of namespaces that have grown, were closed, or
+    /// are open again. To be called every few seconds if [`has_storage_to_watch`](Self::has_storage_to_watch). May
+    /// block.
     pub fn look_after_storage(&mut self) -> Report {
         let control = self.addresses[0].clone();
         self.operator
@@ -218,7 +219,7 @@ impl Target {
         self.operator.has_storage_to_watch()
     }
 
-    /// How things are; `None` if its reactors have died.
+    /// The state of the target; `None` if its reactors have died.
     #[must_use]
     pub fn state(&self) -> Option<TargetState> {
         let control = self.addresses[0].clone();
@@ -238,11 +239,11 @@ impl Target {
         Some(state)
     }
 
-    /// Ends associations and then the reactors: what lanes have begun ends first, as far as the configured time
-    /// allows. Returns how many lanes were cut off.
+    /// Ends associations and then the reactors. Operations in flight complete first, within the configured time.
+    /// Returns the number of lanes that were cut off.
     ///
     /// # Errors
-    /// Why a reactor had ended before.
+    /// The error of a reactor that had ended before.
     pub fn stop(mut self) -> io::Result<usize> {
         let control = self.addresses[0].clone();
         let lanes_left = operator::stop(
@@ -253,12 +254,12 @@ impl Target {
         Ok(lanes_left.unwrap_or(0))
     }
 
-    /// Ends the threads of a target that did not come up.
+    /// Ends the threads of a target whose start failed.
     fn abandon(mut self, error: StartError) -> StartError {
         for address in &self.addresses {
             address.post(Message::Reactor(ReactorMessage::Stop));
         }
-        // What they say matters less than why we are here.
+        // The original error matters more than theirs.
         let _ = self.join();
         error
     }
@@ -275,8 +276,8 @@ impl Target {
     }
 }
 
-/// What the reactors of a target run, for a driver that is not this module's threads: a simulator. The control plane
-/// is in the first, with `steps` carried out.
+/// The reactors of a target for a driver other than this module's threads: a simulator. The control plane is in the
+/// first, with `steps` applied.
 #[must_use]
 pub fn applications(
     settings: ControlSettings,
@@ -303,7 +304,7 @@ fn open_memcached(address: SocketAddr) -> Result<Listener, StartError> {
     })
 }
 
-/// Packets taken in by polling in our network namespace, as the kernel counts them.
+/// Packets received by busy polling in this network namespace, as counted by the kernel.
 fn busy_polled_packets() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/net/netstat").ok()?;
     let lines: Vec<&str> = text.lines().collect();
@@ -314,7 +315,7 @@ fn busy_polled_packets() -> Option<u64> {
     })
 }
 
-/// Adds what a reactor counts.
+/// Adds the statistics of a reactor.
 fn with_turns(reactor: ReactorState, turns: &[Arc<TurnCounters>]) -> ReactorState {
     let turns = &turns[usize::from(reactor.reactor)];
     ReactorState {
@@ -326,10 +327,10 @@ fn with_turns(reactor: ReactorState, turns: &[Arc<TurnCounters>]) -> ReactorStat
     }
 }
 
-/// What a reactor's thread says of its start.
+/// A reactor thread's report of its start.
 type Started = io::Result<(EngineKind, Arc<TurnCounters>)>;
 
-/// What a reactor's thread is given.
+/// Arguments of a reactor's thread.
 struct Plan {
     settings: Settings,
     serving: ServingSettings,
@@ -343,7 +344,7 @@ struct Plan {
 
 fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) -> io::Result<()> {
     let index = plan.index;
-    // Threads for storage inherit it.
+    // Storage threads inherit it.
     reactor::block_signals();
     let made = match plan.core {
         Some(core) => reactor::pin(core),
@@ -369,7 +370,7 @@ fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) 
     }
 }
 
-/// What a control plane of this machine begins with.
+/// The initial settings of a control plane on this machine.
 fn control_settings(config: &TargetConfig, discovery_nqn: &Nqn, reactor_count: u16) -> ControlSettings {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
     ControlSettings {
@@ -382,7 +383,7 @@ fn control_settings(config: &TargetConfig, discovery_nqn: &Nqn, reactor_count: u
     }
 }
 
-/// The control plane with its first order carried out.
+/// A control plane with its first order applied.
 fn home(settings: ControlSettings, cores: Vec<Option<usize>>, steps: Vec<Step>) -> Home {
     let now_ns = settings.now_ns;
     let mut control = Control::new(settings);
@@ -403,7 +404,7 @@ fn choose_engine(wanted: Option<EngineKind>) -> Result<EngineKind, StartError> {
         }
         (Some(EngineKind::Uring), Err(source)) => Err(StartError::Engine { source }),
         (None, Err(error)) => {
-            tracing::warn!(%error, "io_uring is not to be had here, using epoll: storage is slower");
+            tracing::warn!(%error, "io_uring is unavailable here, falling back to epoll: storage is slower");
             Ok(EngineKind::Epoll)
         }
     }
@@ -418,7 +419,7 @@ fn cores(threads: &Threads) -> io::Result<Vec<Option<usize>>> {
     })
 }
 
-/// How lanes serve, as far as it does not hang on the reactors' settings.
+/// The settings of lanes that do not depend on those of the reactors.
 fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig, reactor_count: u16) -> ServingSettings {
     let defaults = ReactorConfig::default();
     let milliseconds = |ms: u64| ms.saturating_mul(1_000_000);

@@ -1,4 +1,5 @@
-//! What each reactor of the target runs: its lanes, the commands under way, and on reactor 0 the control plane.
+//! The code that each reactor of the target runs: its lanes, the commands in flight, and on reactor 0 the control
+//! plane.
 
 mod dispatch;
 mod lanes;
@@ -34,10 +35,10 @@ use memcached_connections::MemcachedConnections;
 pub(crate) use settings::ServingSettings;
 use timers::{CONTROL_TIMER, MEMCACHED_TIMER, NOTICE_TIMER, PRESSURE_TIMER, SWEEP_TIMER};
 
-/// One receive takes in at most this much: whole caravans, in few calls, into memory that stays warm.
+/// Maximum size of one receive: whole caravans in few calls, into memory that stays in the cache.
 const STAGING_BYTES: usize = 256 * 1024;
 
-/// The home of the control plane.
+/// The reactor of the control plane.
 pub(crate) struct Home {
     pub(crate) control: Control,
     pub(crate) locks: LockManager,
@@ -46,7 +47,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// For reactors tied to these cores.
+    /// Creates one for each of the reactors on these cores.
     pub(crate) fn new(control: Control, cores: Vec<Option<usize>>) -> Self {
         let locks = LockManager::new(u16::try_from(cores.len()).expect("counted in 16 bits"));
         let placement = Placement::new(PlacementPolicy::default(), cores);
@@ -54,8 +55,8 @@ impl Home {
     }
 }
 
-/// What one reactor of a target runs: its lanes, their commands, and on reactor 0 the control plane. It sees the world
-/// only through [`Io`].
+/// One reactor of a target: its lanes, their commands, and on reactor 0 the control plane. It reaches the outside only
+/// through [`Io`].
 pub struct Serving {
     reactor: u16,
     /// By index of the socket: the place of its lane, or with [`MEMCACHED`] that of its memcached connection.
@@ -63,9 +64,9 @@ pub struct Serving {
     lanes: LaneServer,
     memcached: MemcachedConnections,
     home: Option<Home>,
-    /// Where sockets are received into, if not in place.
+    /// Staging buffer for receives that are not in place.
     staging: Box<[u8]>,
-    /// Version of the table that the control plane was last told to be in use.
+    /// Version of the namespace table last reported to the control plane as in use.
     table_version_told: u64,
 }
 
@@ -88,7 +89,7 @@ impl Serving {
         }
     }
 
-    /// Tells the control plane once that nothing of an older table is in use.
+    /// Reports to the control plane once that nothing of an older table is in use.
     fn report_table(&mut self, io: &mut impl Io<Message>) {
         if let Some(version) = self.lanes.commands.namespaces.settled_version()
             && version > self.table_version_told
@@ -98,7 +99,7 @@ impl Serving {
         }
     }
 
-    /// Reports ranges that fused commands of any reactor wait for and that no write is under way in.
+    /// Reports ranges in which no write is in flight any more, to the fused commands of any reactor that wait for it.
     fn report_quiet(&mut self, io: &mut impl Io<Message>) {
         let running = &self.lanes.commands.running;
         let namespaces = &mut self.lanes.commands.namespaces;
@@ -149,7 +150,7 @@ impl Serving {
         }
     }
 
-    /// Decides where a lane goes on; on the first reactor.
+    /// Assigns a reactor to an I/O lane; on reactor 0 only.
     fn place(&mut self, io: &mut impl Io<Message>, placing: Placing) {
         let Some(home) = &mut self.home else { return };
         let Placing { connecting, connect } = placing;
@@ -164,7 +165,7 @@ impl Serving {
         }
     }
 
-    /// Sends what the control plane wants sent.
+    /// Posts the messages of the control plane.
     fn drain_control(&mut self, io: &mut impl Io<Message>) {
         let Some(home) = &mut self.home else { return };
         while let Some((reactor, message)) = home.control.next_message() {
@@ -185,7 +186,7 @@ impl Serving {
         self.memcached.receive(io, namespaces, index & !MEMCACHED, socket, &mut self.staging)
     }
 
-    /// Adopts memcached connections that have waited for a namespace of keys and values.
+    /// Adopts memcached connections that waited for a key-value namespace.
     fn let_in(&mut self, io: &mut impl Io<Message>) {
         while let Some((socket, index)) = self.memcached.next_in(io, &mut self.lanes.commands.namespaces) {
             self.index_socket(socket, index);
@@ -239,7 +240,7 @@ impl Serving {
         }
     }
 
-    /// Carries on with logs, and with what waits for them.
+    /// Polls the logs, and continues the commands that wait for them.
     #[cold]
     #[inline(never)]
     fn tend_logs(&mut self, io: &mut impl Io<Message>) -> bool {
@@ -296,7 +297,7 @@ impl Serving {
             ReactorMessage::Unlisten(tag) => io.unlisten(tag),
             ReactorMessage::Describe(to) => {
                 let placement = self.home.as_ref().map(|home| (&home.placement).into());
-                // The operator may have given up waiting.
+                // The send fails if the operator has given up waiting.
                 let _ = to.send(ReactorReport { reactor: self.lanes.describe(io), placement });
             }
             ReactorMessage::Stop => io.stop(),

@@ -1,4 +1,4 @@
-//! How things are: what `nvlane list` and its JSON show.
+//! The state of a target: the data that `nvlane list` and its JSON show.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -8,59 +8,59 @@ use serde::Serialize;
 use crate::lane_counters::LaneReport;
 use crate::placement::Placement;
 
-/// Everything the control plane knows, for people and programs to read.
+/// The state of a target, for people and programs to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TargetState {
     /// Unique name of the discovery service.
     pub discovery_nqn: String,
     /// Generation of the discovery log.
     pub discovery_generation: u64,
-    /// Where the target listens.
+    /// Listeners.
     pub listeners: Vec<ListenerState>,
-    /// What it serves.
+    /// Subsystems.
     pub subsystems: Vec<SubsystemState>,
     /// Hosts that use the discovery service.
     pub discovery_controllers: Vec<ControllerState>,
     /// Connects that wait for an earlier association of their host to end.
     pub waiting_connect_count: usize,
-    /// Connections, and what was wrong with some.
+    /// Connections, and counts of those refused or closed.
     pub connections: ConnectionsState,
-    /// The threads; empty if they were not asked.
+    /// The reactors; empty if they were not asked.
     pub reactors: Vec<ReactorState>,
-    /// How lanes get their reactors; `None` if it was not asked.
+    /// Placement of lanes; `None` if it was not asked.
     pub placement: Option<PlacementState>,
-    /// Packets that were taken in by polling devices, by anybody in our network namespace.
+    /// Packets received by busy polling, by any process in this network namespace.
     pub busy_polled_packets: Option<u64>,
 }
 
-/// Connections of hosts, and of memcached's clients.
+/// NVMe and memcached connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ConnectionsState {
-    /// Those there are.
+    /// Open NVMe connections.
     pub count: u32,
-    /// Those of memcached's clients.
+    /// Open memcached connections.
     pub memcached_count: u32,
-    /// How many were refused or ended, or had to be told off, by reason.
+    /// Connections refused or closed, and protocol errors answered, by reason.
     pub complaints: BTreeMap<String, u64>,
 }
 
 /// A listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ListenerState {
-    /// Where it listens.
+    /// The bound address.
     pub address: String,
-    /// What hosts are told instead.
+    /// Address advertised to hosts instead.
     pub advertise: Option<String>,
-    /// It serves subsystems.
+    /// Hosts may connect to subsystems here.
     pub subsystems: bool,
-    /// It serves discovery.
+    /// Hosts may connect to the discovery service here.
     pub discovery: bool,
 }
 
 /// A subsystem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SubsystemState {
-    /// Its name.
+    /// NQN.
     pub nqn: String,
     /// Serial number.
     pub serial: String,
@@ -77,32 +77,32 @@ pub struct SubsystemState {
 /// A namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamespaceState {
-    /// Its number.
+    /// Namespace id.
     pub nsid: u32,
     /// UUID.
     pub uuid: String,
-    /// What the configuration calls its storage.
+    /// The storage as the configuration specifies it.
     pub storage: String,
     /// Size, bytes.
     pub bytes: u64,
     /// Bytes of a logical block.
     pub block_bytes: u32,
-    /// It cannot be written.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// Hosts are shown it: every reactor serves it.
+    /// Whether it is visible to hosts: every reactor serves it.
     pub shown: bool,
-    /// Why it is closed, and will be until it is reopened; `None` while it is open.
+    /// Why it is closed until it is reopened; `None` while it is open.
     pub closed: Option<String>,
 }
 
 /// A controller: a host's association.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ControllerState {
-    /// Its id.
+    /// Controller id.
     pub cntlid: u16,
-    /// The host's name.
+    /// NQN of the host.
     pub host: String,
-    /// The host's identifier.
+    /// Identifier of the host.
     pub hostid: String,
     /// "disabled", "ready", "shutting down", "shut down", "resetting" or "ending".
     pub state: &'static str,
@@ -125,13 +125,13 @@ pub struct ControllerState {
 /// An I/O queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueState {
-    /// Its id.
+    /// Queue id.
     pub qid: u16,
     /// The reactor that serves it.
     pub reactor: u16,
-    /// The device queue (NAPI id) that its packets came in through when it connected; 0 for none.
+    /// The device queue (NAPI id) that its packets came in through at Connect; 0 for none.
     pub napi_id: u64,
-    /// When its answers leave.
+    /// Doorbell policy.
     pub doorbell: String,
     /// Reads completed.
     pub read_count: u64,
@@ -141,26 +141,26 @@ pub struct QueueState {
     pub send_count: u64,
     /// PDUs sent.
     pub pdu_count: u64,
-    /// Receives that brought something.
+    /// Receives that returned data.
     pub receive_count: u64,
-    /// What its lane has done.
+    /// Counters of its lane.
     pub counters: LaneReport,
 }
 
-/// A thread.
+/// A reactor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReactorState {
-    /// Its number.
+    /// Its index.
     pub reactor: u16,
     /// Its lanes.
     pub lanes: usize,
-    /// Of these, those for I/O.
+    /// Its I/O lanes.
     pub io_lanes: usize,
     /// I/O lanes that it has ever served.
     pub io_lanes_ever: u64,
     /// The device queues (NAPI ids) that packets of its lanes came in through.
     pub napi_ids: Vec<u32>,
-    /// Turns in which there was work.
+    /// Turns with work.
     pub busy_turn_count: u64,
     /// Turns spent spinning.
     pub spin_turn_count: u64,
@@ -168,33 +168,33 @@ pub struct ReactorState {
     pub sleep_count: u64,
     /// Time asleep, ns.
     pub asleep_ns: u64,
-    /// What became of busy polling.
+    /// Busy polling.
     pub busy_poll: BusyPollState,
-    /// Its buffers.
+    /// Its buffer pool.
     pub buffers: BuffersState,
 }
 
-/// A thread's buffers for data.
+/// A reactor's buffer pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BuffersState {
-    /// All of them, bytes.
+    /// Total size, bytes.
     pub bytes: usize,
-    /// Those that are free now, bytes.
+    /// Free now, bytes.
     pub free_bytes: usize,
-    /// The fewest that were ever free, bytes.
+    /// Lowest free amount so far, bytes.
     pub free_bytes_min: usize,
-    /// Commands that had to wait for some.
+    /// Commands that had to wait for a buffer.
     pub waited_count: u64,
-    /// Lanes with commands that wait for some now.
+    /// Lanes with commands that wait for a buffer now.
     pub waiting_lanes: usize,
-    /// Times that a lane was held back because its host did not read.
+    /// How often a lane was held back because its host did not read.
     pub held_back_count: u64,
 }
 
-/// What the kernel has granted a thread: "off", "on", or "refused: " and why.
+/// Busy polling of a reactor as the kernel granted it: "off", "on", or "refused: " and the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BusyPollState {
-    /// How long waits are to poll, µs; 0 for off.
+    /// Busy polling time of waits, µs; 0 for off.
     pub wait_us: u32,
     /// On its ring or epoll set.
     pub engine: String,
@@ -202,66 +202,66 @@ pub struct BusyPollState {
     pub sockets: String,
     /// Before interrupts.
     pub prefer: String,
-    /// So many packets in a pass.
+    /// Packets per pass.
     pub budget: String,
     /// Sockets that poll.
     pub socket_count: u64,
-    /// Sockets that were refused it.
+    /// Sockets that the kernel refused to poll.
     pub refused_count: u64,
-    /// Times that the thread had nothing to do and looked on before it slept.
+    /// Times that an idle reactor spun before it slept.
     pub spins: u64,
     /// Of these, those that found work.
     pub spin_hits: u64,
     /// Sleeps that polled devices first.
     pub polled_sleeps: u64,
-    /// Of these, those that ended within the time for that.
+    /// Of these, those that ended within the polling time.
     pub polled_hits: u64,
 }
 
-/// How lanes get their reactors. Each I/O lane counts once, when it connects.
+/// Placement of I/O lanes. Each lane counts once, when it connects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PlacementState {
-    /// The policy for lanes to come.
+    /// The policy for new lanes.
     pub policy: String,
-    /// Lanes placed by load, as asked.
+    /// Lanes placed by load, as configured.
     pub by_load: u64,
-    /// By the queue of the device.
+    /// By the device queue.
     pub by_napi: u64,
-    /// By the core that takes their packets in.
+    /// By the core that receives their packets.
     pub by_cpu: u64,
-    /// By the number of the queue.
+    /// By the queue id.
     pub by_queue: u64,
-    /// By load, because what the policy asks for is not known.
+    /// By load, because the configured criterion is unknown.
     pub fell_back: u64,
     /// Handed over to another reactor.
     pub moved: u64,
-    /// Not handed over although they should have been.
+    /// Not handed over although the policy selected another reactor.
     pub stuck: u64,
-    /// Came in through another queue of the device when they connected than before.
+    /// Came in through different device queues at accept and at Connect.
     pub napi_changed: u64,
-    /// NAPI ids of all queues of devices that lanes have ever come in through.
+    /// NAPI ids of all device queues that lanes have ever come in through.
     pub napi_ids_seen: Vec<u32>,
-    /// Queues of devices that lanes come in through now.
+    /// Device queues that lanes come in through now.
     pub device_queues: Vec<DeviceQueueState>,
 }
 
-/// A queue of a device.
+/// A device queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceQueueState {
     /// Its NAPI id.
     pub napi_id: u32,
-    /// The reactor that all its lanes are to go to, if that was decided.
+    /// The reactor that all its lanes are assigned to, if decided.
     pub reactor: Option<usize>,
     /// Lanes that come in through it.
     pub lanes: u32,
 }
 
-/// What a reactor answers when it is asked how it is.
+/// A reactor's answer to a query of its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReactorReport {
-    /// How it is.
+    /// Its state.
     pub reactor: ReactorState,
-    /// How lanes are placed, from the one that does.
+    /// The placement of lanes, from the reactor that decides it.
     pub placement: Option<PlacementState>,
 }
 

@@ -323,7 +323,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:2:13: alignment is 132: take a multiple of 4 from 4 to 128
     nvlane.toml:2:17: queue_entries is 4096: take 16 to 1024
     nvlane.toml:2:13: io_queues is 0: take 1 to 1024
-    nvlane.toml:2:9: pdu_s is 0: nobody could be so fast, take 1 or more
+    nvlane.toml:2:9: pdu_s is 0: no peer could meet it, take 1 or more
     nvlane.toml:2:11: "localhost:4420" is no address: write IP or IP:PORT, as in 192.0.2.1:4420 or [::]:4420
     nvlane.toml:3:13: hosts cannot connect to a wildcard: advertise an address of its own
     nvlane.toml:2:11: the listener on 0.0.0.0:8009 leads to nothing: turn on subsystems or discovery

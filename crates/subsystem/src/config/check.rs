@@ -183,10 +183,8 @@ impl TargetConfig {
             ("contended_s", timeouts.contended_ms),
         ] {
             if timeout_ms == 0 {
-                findings.add(
-                    Place::Timeouts(key),
-                    format!("{key} is 0: nobody could be so fast, take 1 or more"),
-                );
+                findings
+                    .add(Place::Timeouts(key), format!("{key} is 0: no peer could meet it, take 1 or more"));
             }
         }
     }

@@ -1,5 +1,6 @@
-//! A part of a batch on a partition with a log. Its operations run in order, but for those whose values have to be fetched first;
-//! all of them are answered together, when the last change that any of them has seen survives: one commit for the whole batch.
+//! A part of a batch on a partition with a log. Its operations run in order, except those whose values must be fetched
+//! first; they are answered together once the last change that any of them depends on is durable: one commit for the
+//! whole batch.
 
 use std::ops::Range;
 
@@ -10,22 +11,22 @@ use wire::status::Status;
 use crate::key_value::batch_part::{self, AHEAD_COUNT, PartOfBatch};
 use crate::key_value::operation::{BATCH_VECTOR_BYTES_MAX, Done, Effort, operate};
 
-/// A part of which not everything is carried out yet.
+/// A part with operations left to execute.
 pub(super) struct Part {
-    /// Who asks.
+    /// The sender of the request.
     pub(super) from: usize,
-    /// As what the batch runs there.
+    /// The client that the batch runs as.
     pub(super) ticket: store::Ticket,
-    /// The last change that an operation of it has seen and that may not survive yet.
+    /// The last change that one of its operations depends on and that may not be durable yet.
     pub(super) number: Option<u64>,
     part: PartOfBatch,
-    /// Where each operation begins.
+    /// Offset of each operation.
     starts: Vec<usize>,
-    /// By operation: how it ended, and where its data is.
+    /// By operation: its outcome, and where its data is.
     outcomes: Vec<Option<(Done, usize)>>,
     data: Vec<u8>,
     left_count: usize,
-    /// Bytes of vectors that may still be worked on.
+    /// Budget of vector bytes left to process.
     vector_bytes: u32,
 }
 
@@ -46,7 +47,7 @@ impl Part {
         }
     }
 
-    /// How many operations there are.
+    /// Number of operations.
     pub(super) fn len(&self) -> usize {
         self.starts.len()
     }
@@ -55,7 +56,7 @@ impl Part {
         self.part.operation(self.starts[at])
     }
 
-    /// Has the lines on their way that some operations need.
+    /// Prefetches the lines that some operations need.
     pub(super) fn prefetch(&self, partition: &mut Partition, operations: Range<usize>) {
         let processor = &mut partition.processor;
         let mut hashes = [processor.hash(&[]); AHEAD_COUNT];
@@ -67,7 +68,7 @@ impl Part {
         processor.prefetch_all(&hashes[..count]);
     }
 
-    /// Carries out an operation whose value is here.
+    /// Executes an operation whose value has arrived.
     pub(super) fn run(&mut self, partition: &mut Partition, at: usize) {
         let operation = self.part.operation(self.starts[at]);
         let processor = &mut partition.processor;
@@ -82,7 +83,7 @@ impl Part {
         self.end(at, done, start);
     }
 
-    /// An operation whose value is not to be had.
+    /// Fails an operation whose value is unavailable.
     pub(super) fn refuse(&mut self, at: usize, status: Status) {
         self.end(at, Done::new(status, 0), 0);
     }

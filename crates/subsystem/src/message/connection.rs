@@ -18,7 +18,7 @@ use crate::placement::{Connecting, Left, Policy};
 pub enum ConnectionMessage {
     /// A connection to serve from now on, counted under this device queue.
     Adopt(Connection, ListenerTag, Option<NonZeroU32>),
-    /// The lane of this Connect is to go to reactor `to`.
+    /// The lane of this Connect moves to reactor `to`.
     HandOver {
         /// The reactor.
         to: usize,
@@ -54,7 +54,7 @@ pub enum PlacementMessage {
         from: usize,
         /// The reactor that it was meant for.
         to: usize,
-        /// It has ended meanwhile.
+        /// Whether it has ended meanwhile.
         is_gone: bool,
     },
     /// A lane has ended.
@@ -73,13 +73,13 @@ pub enum PlacementMessage {
 /// An I/O lane that waits for a reactor.
 #[derive(Debug)]
 pub struct Placing {
-    /// What its reactor is chosen by.
+    /// The criteria for choosing its reactor.
     pub connecting: Connecting,
     /// Its Connect, for the control plane.
     pub connect: Request,
 }
 
-/// A lane between two reactors.
+/// A lane on its way between two reactors.
 #[derive(Debug)]
 pub struct Moving {
     pub(crate) connection: Connection,

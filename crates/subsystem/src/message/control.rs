@@ -25,7 +25,7 @@ pub enum ControlMessage {
         /// Whether the command was aborted.
         is_aborted: bool,
     },
-    /// From a reactor: it serves this version of the namespace table from now on, and no older one any more.
+    /// From a reactor: it serves this version of the namespace table, and no older one.
     TableInUse {
         /// The reactor.
         reactor: u16,
@@ -34,7 +34,7 @@ pub enum ControlMessage {
     },
     /// From a reactor: the flush of [`ReactorMessage::Flush`](super::ReactorMessage::Flush) has ended.
     Flushed {
-        /// As it was asked.
+        /// The command that requested it.
         asked_by: CommandId,
     },
     /// From the operator.
@@ -50,7 +50,7 @@ pub struct Request {
     pub kind: RequestKind,
 }
 
-/// What a lane asks or reports.
+/// The kind of a lane's request or report.
 #[derive(Debug)]
 pub enum RequestKind {
     /// A Fabrics or admin command, with the data that came with it.

@@ -15,7 +15,8 @@ use crate::subsystem::SubsystemId;
 pub enum LaneMessage {
     /// Completes a Fabrics or admin command.
     Answer(Box<Answer>),
-    /// Ends the lane: its controller is gone. It reports [`RequestKind::Ended`](super::RequestKind::Ended) once nothing of it runs.
+    /// Ends the lane: its controller is gone. Reports [`RequestKind::Ended`](super::RequestKind::Ended) once none of
+    /// its operations runs.
     End(LaneId),
     /// Aborts a command if it can still be aborted. Answered with [`ControlMessage::Aborted`](super::ControlMessage::Aborted).
     Abort {
@@ -26,7 +27,7 @@ pub enum LaneMessage {
         /// The Abort command that waits for the outcome.
         asked_by: CommandId,
     },
-    /// Changes when the lane's responses leave.
+    /// Changes the lane's doorbell policy.
     SetDoorbell(LaneId, DoorbellPolicy),
 }
 
@@ -60,7 +61,7 @@ pub struct Established {
     pub association: Arc<Association>,
     /// The subsystem whose namespaces it reaches; `None` for discovery.
     pub subsystem: Option<SubsystemId>,
-    /// When its responses leave.
+    /// Doorbell policy.
     pub doorbell: DoorbellPolicy,
     /// NQN of its host, for the log.
     pub host: String,

@@ -1,7 +1,7 @@
 //! Orders of the operator to the control plane, and their answers.
 //!
-//! What may block (opening and resizing storage, binding sockets) is done on the operator's thread: an order brings the result,
-//! which the control plane only puts in place.
+//! Blocking work (opening and resizing storage, binding sockets) is done on the operator's thread: an order carries the
+//! result, which the control plane only puts in place.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -19,45 +19,45 @@ use crate::placement::Policy as PlacementPolicy;
 use crate::state::TargetState;
 use crate::subsystem::Access;
 
-/// How long associations outlive the listener that they came in through, ms: their hosts can connect elsewhere meanwhile, once the
-/// discovery service has told them.
+/// How long associations outlive a removed listener, ms: meanwhile the discovery service notifies their hosts, which
+/// can connect elsewhere.
 pub const REMOVED_LISTENER_GRACE_MS: u64 = 5000;
 
 /// An order to the control plane.
 #[derive(Debug)]
 pub struct Order {
-    /// What to do.
+    /// The kind of order.
     pub kind: OrderKind,
     /// Where its answers go.
     pub answers: Sender<OrderAnswer>,
 }
 
-/// What is ordered.
+/// The kind of an order.
 #[derive(Debug)]
 pub enum OrderKind {
-    /// Put these steps in place, in order. Answered with [`OrderAnswer::Applied`], and then
-    /// [`OrderAnswer::Released`] if storage was taken out of use.
+    /// Apply these steps, in order. Answered with [`OrderAnswer::Applied`], and then [`OrderAnswer::Released`] if
+    /// storage was removed.
     Apply(Vec<Step>),
     /// Answered with [`OrderAnswer::State`].
     State,
     /// End every association and then the reactors. Answered with [`OrderAnswer::Stopped`].
     Stop {
-        /// How long lanes may take to end what they have begun, ms.
+        /// Time for lanes to finish their operations, ms.
         grace_ms: u64,
     },
 }
 
-/// What the control plane answers.
+/// An answer of the control plane.
 pub enum OrderAnswer {
-    /// What became of each step.
+    /// The result of each step.
     Applied(Vec<StepOutcome>),
-    /// No reactor uses this storage any more: it is closed when it is dropped.
+    /// No reactor uses this storage any more: dropping it closes it.
     Released(Vec<Store>),
-    /// How things are.
+    /// The state of the target.
     State(Box<TargetState>),
-    /// The target has stopped; so many lanes had not ended in time.
+    /// The target has stopped.
     Stopped {
-        /// Lanes that were cut off.
+        /// Number of lanes that had not ended in time and were cut off.
         lanes_left: usize,
     },
 }
@@ -73,39 +73,39 @@ impl fmt::Debug for OrderAnswer {
     }
 }
 
-/// What became of a step: how many associations it ends, or why it could not be.
+/// The result of a step: the number of associations that it ends, or why it failed.
 pub type StepOutcome = Result<usize, StepError>;
 
-/// Why a step could not be done; nothing of it was.
+/// The reason why a step failed; it had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
     /// No such subsystem.
     #[error("there is no such subsystem")]
     NoSubsystem,
-    /// Such a subsystem exists.
+    /// A subsystem with this name exists.
     #[error("there is such a subsystem already")]
     SubsystemExists,
     /// No such namespace.
     #[error("there is no such namespace")]
     NoNamespace,
-    /// Such a namespace exists.
+    /// A namespace with this number exists.
     #[error("there is such a namespace already")]
     NamespaceExists,
     /// No such listener.
     #[error("there is no such listener")]
     NoListener,
-    /// The target is ending.
+    /// The target is stopping.
     #[error("the target is stopping")]
     Stopping,
 }
 
-/// One change to what runs.
+/// One change of the running target.
 pub enum Step {
-    /// Accepts connections. They come in once every reactor knows what was configured with it.
+    /// Accepts connections, once every reactor knows what was configured with the listener.
     AddListener {
         /// Its tag, never used before.
         tag: ListenerTag,
-        /// What it serves.
+        /// Its role and addresses.
         entry: ListenerEntry,
         /// Its socket, bound.
         socket: Listener,
@@ -115,74 +115,74 @@ pub enum Step {
         /// Its tag.
         tag: ListenerTag,
     },
-    /// Serves something else from now on.
+    /// Changes the role of a listener.
     ChangeListener {
         /// Its tag.
         tag: ListenerTag,
-        /// What it serves.
+        /// Its role and addresses.
         entry: ListenerEntry,
     },
-    /// Sends hosts on to these discovery services.
+    /// Refers hosts to these discovery services.
     SetReferrals(Vec<Referral>),
-    /// Gives lanes to come their reactors by this.
+    /// Sets the placement policy for new lanes.
     SetPlacement(PlacementPolicy),
-    /// When answers leave, where neither listener nor subsystem says otherwise: those of living lanes, too.
+    /// Sets the doorbell policy where neither listener nor subsystem has one, for live lanes as well.
     SetDoorbell(DoorbellPolicy),
-    /// The same for a subsystem; `None` to leave it to the listener.
+    /// Sets the doorbell policy of a subsystem; `None` for the listener's.
     SetSubsystemDoorbell(Nqn, Option<DoorbellPolicy>),
     /// Adds a subsystem without namespaces.
     AddSubsystem(NewSubsystem),
     /// Removes a subsystem with its namespaces and ends its associations.
     RemoveSubsystem(Nqn),
-    /// Lets these hosts in and no others; associations of others end.
+    /// Allows only these hosts; associations of others end.
     SetAccess(Nqn, Access),
-    /// Gives new controllers ids of this range.
+    /// Sets the range of ids for new controllers.
     SetCntlids(Nqn, RangeInclusive<u16>),
     /// Adds a namespace.
     AddNamespace {
-        /// To which subsystem.
+        /// NQN of the subsystem.
         subsystem: Nqn,
-        /// Under which number.
+        /// Namespace id.
         nsid: Nsid,
         /// The namespace.
         namespace: NewNamespace,
     },
     /// Removes a namespace.
     RemoveNamespace {
-        /// From which subsystem.
+        /// NQN of the subsystem.
         subsystem: Nqn,
-        /// Which.
+        /// Namespace id.
         nsid: Nsid,
     },
-    /// Puts other storage or another identity in the place of a namespace.
+    /// Replaces the storage or identity of a namespace.
     ReplaceNamespace {
-        /// Of which subsystem.
+        /// NQN of the subsystem.
         subsystem: Nqn,
-        /// Which.
+        /// Namespace id.
         nsid: Nsid,
-        /// The namespace as it is to be.
+        /// The new namespace.
         namespace: NewNamespace,
     },
-    /// The storage of a namespace has another size now.
+    /// Announces a new size of a namespace's storage.
     NamespaceResized {
-        /// Of which subsystem.
+        /// NQN of the subsystem.
         subsystem: Nqn,
-        /// Which.
+        /// Namespace id.
         nsid: Nsid,
-        /// What the configuration calls its storage now.
+        /// The new specification of its storage.
         storage: String,
     },
-    /// The storage of a namespace was closed or reopened, or has grown underneath: hosts are to look at it again.
+    /// Announces that a namespace's storage was closed, reopened, or has grown: hosts read it again.
     StorageChanged {
-        /// Of which subsystem.
+        /// NQN of the subsystem.
         subsystem: Nqn,
-        /// Which.
+        /// Namespace id.
         nsid: Nsid,
     },
 }
 
 impl Step {
-    /// Whether a host may see it in its discovery log.
+    /// Whether the step can change the discovery log of a host.
     pub(crate) fn changes_discovery(&self) -> bool {
         match self {
             Self::AddListener { .. }
@@ -208,17 +208,17 @@ impl Step {
 /// A subsystem to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSubsystem {
-    /// Its name.
+    /// NQN.
     pub nqn: Nqn,
     /// Serial number, at most 20 printable ASCII characters.
     pub serial: String,
     /// Model, at most 40 printable ASCII characters.
     pub model: String,
-    /// Who may connect.
+    /// Hosts that may connect.
     pub access: Access,
-    /// Ids its controllers get.
+    /// Range of controller ids.
     pub cntlids: RangeInclusive<u16>,
-    /// When answers leave; `None` to leave it to the listener.
+    /// Doorbell policy; `None` for the listener's.
     pub doorbell: Option<DoorbellPolicy>,
 }
 
@@ -227,7 +227,7 @@ pub struct NewSubsystem {
 pub struct NewNamespace {
     /// Its storage, open.
     pub store: Store,
-    /// What the configuration calls it.
+    /// The storage as the configuration specifies it.
     pub storage: String,
     /// Its UUID.
     pub uuid: Uuid,

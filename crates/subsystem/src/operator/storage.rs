@@ -90,7 +90,7 @@ impl Operator {
             let (answers, received) = channel();
             let is_posted = post(Order { kind: OrderKind::Apply(steps), answers });
             if !is_posted || !matches!(received.recv(), Ok(OrderAnswer::Applied(_))) {
-                report.add(Outcome::Failed, "hosts were not told: the target is gone".into());
+                report.add(Outcome::Failed, "hosts were not notified: the target is gone".into());
             }
         }
         report

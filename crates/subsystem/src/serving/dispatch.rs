@@ -1,4 +1,4 @@
-//! Takes the commands of lanes to the store or to the control plane, and their ends back to the lanes.
+//! Routes the commands of lanes to the store or to the control plane, and their completions back.
 
 use std::sync::Arc;
 
@@ -28,10 +28,10 @@ use crate::running::{Owner, Running, Step, Supply};
 use crate::stopwatch::Stage;
 use crate::subsystem::SubsystemId;
 
-/// Data that admin and Fabrics commands may bring, bytes.
+/// Maximum data of admin and Fabrics commands, bytes.
 const CONTROL_DATA_BYTES_MAX: u32 = 8192;
 
-/// Commands other than Connect that a connection may try before it is closed.
+/// Commands other than Connect that a connection may send before it is closed.
 const UNCONNECTED_COMMAND_COUNT_MAX: u8 = 8;
 
 /// Takes commands of lanes to where they are executed, and their ends back.
@@ -49,20 +49,20 @@ pub(super) struct Dispatcher<'a, I> {
     pub(super) timeouts: &'a LaneTimeouts,
 }
 
-/// What the server of a lane has to do after an event.
+/// The action that the server of a lane takes after an event.
 #[derive(Debug)]
 #[must_use]
 pub(super) enum After {
     Nothing,
-    /// Flush: as many bytes wait as are sent at once.
+    /// Flush: enough bytes wait for an immediate send.
     Flush,
-    /// The same, and what waits are values: they hold memory of the store until they are sent.
+    /// As `Flush`, but values wait: they hold memory of the store until they are sent.
     FlushValues,
     /// Close the lane.
     Close,
-    /// Remove the lane if nothing of it is in flight.
+    /// Remove the lane if none of its commands is in flight.
     Remove,
-    /// Have the lane of this Connect placed, or its Connect carried out.
+    /// Have the lane of this Connect placed, or execute its Connect.
     Connect(Box<Request>),
 }
 
@@ -76,7 +76,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         FusedExecutor { commands: self.commands, io: self.io }
     }
 
-    /// An I/O command has begun: completes it, asks for its data, or keeps its ticket.
+    /// An I/O command has begun: completes it, requests its data, or records its ticket.
     #[inline]
     pub(super) fn on_begun(&mut self, index: u32, slot: Slot, sqe: &Sqe, begun: Begun) -> After {
         let Some((lane, lists)) = self.lanes.entry(index) else { return After::Nothing };
@@ -155,8 +155,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         lane.queue.set_context(slot, Some(ticket));
     }
 
-    /// Computes digests of the long value whose turn it is, and queues it when they are known. Gives its lane then, and
-    /// what follows.
+    /// Computes digests of the next long value, and queues the value when they are known. Returns its lane then, and
+    /// the resulting action.
     #[cold]
     pub(super) fn digest(&mut self) -> Option<(u32, After)> {
         let (running, digested) = self.commands.digest_next()?;
@@ -187,7 +187,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         }
     }
 
-    /// Asks for a command's data, or waits for a buffer to ask for it.
+    /// Requests a command's data, or waits for a buffer first.
     fn request_data(&mut self, index: u32, slot: Slot, sqe: &Sqe, length: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
@@ -207,8 +207,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         }
     }
 
-    /// Queues a command in its lane's line for buffers, if the lane has one and the command brings no data. Returns
-    /// whether it did.
+    /// Queues a command behind those of its lane that wait for buffers, if there are any and the command brings no
+    /// data. Returns whether it did.
     #[cold]
     fn lines_up(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: &[u8]) -> bool {
         let Some(lane) = self.lanes.get_mut(index) else { return false };
@@ -221,8 +221,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         true
     }
 
-    /// A lane's line for buffers has become empty, or its fused commands are complete: decides anew in which order its
-    /// commands start.
+    /// No command of a lane waits for buffers any more, or its fused commands are complete: decides again in which
+    /// order its commands start.
     pub(super) fn settle(&mut self, index: u32) {
         let holds_back = self.commands.quota.holds_back(index);
         if let Some(lane) = self.lanes.get_mut(index) {
@@ -245,7 +245,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
                 *refused_count += 1;
                 Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr())
             }
-            // Nothing may follow a Connect before it is answered, and a second one never.
+            // No command may follow a Connect before its answer, and no second Connect ever.
             LaneState::Connecting { .. } => Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
             LaneState::Admin { .. } | LaneState::Io(_) if is_connect => {
                 Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr())
@@ -279,8 +279,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         After::Nothing
     }
 
-    /// Tells the control plane which event requests a host has completed by itself, before it hears of the commands
-    /// that have their ids now.
+    /// Reports the event requests that a host has completed by reusing their command ids, before the commands that use
+    /// the ids now.
     pub(super) fn post_superseded(&mut self, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         while let Some(slot) = lane.queue.next_superseded() {
@@ -295,7 +295,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         let is_connect = matches!(lane.state, LaneState::Unconnected { .. });
         if is_connect {
             lane.enter(LaneState::Connecting { qid: ConnectCommand::from_sqe(sqe).qid }, now_ns);
-            // It may have to wait for an older association of its host: it is not closed for others meanwhile.
+            // It may wait for a previous association of its host: it is not closed to make room meanwhile.
             lists.on_connected(lane);
         }
         let kind = RequestKind::Command {
@@ -373,7 +373,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         After::Nothing
     }
 
-    /// Carries out what follows for fused commands, and all that follows from that.
+    /// Acts on a verdict about fused commands, and on all that follows from it.
     fn on_verdict(&mut self, index: u32, first: Option<Verdict>) {
         let mut next = first;
         while let Some(verdict) = next {
@@ -404,7 +404,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         }
     }
 
-    /// Data that was asked for is there.
+    /// Requested data has arrived.
     pub(super) fn on_data_received(&mut self, index: u32, slot: Slot, is_intact: bool) -> After {
         let Some(lane) = self.lanes.get_mut(index) else { return After::Nothing };
         if !is_intact {
@@ -438,7 +438,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         self.begin_received(index, slot, &sqe, ticket, is_intact, buffer)
     }
 
-    /// A part of a value is there.
+    /// A part of a value has arrived.
     #[cold]
     fn on_part_received(&mut self, index: u32, slot: Slot, ticket: Ticket, is_intact: bool, chunk: Chunk) {
         if is_intact {
@@ -459,7 +459,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         lane.queue.complete(slot, status, 0);
     }
 
-    /// All data of a command is here: begins the command with it.
+    /// All data of a command has arrived: begins the command.
     fn begin_received(
         &mut self,
         index: u32,
@@ -504,7 +504,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         Some(Caller { owner, subsystem: lane.subsystem()?, needs_stable_copy: lane.needs_stable_copy() })
     }
 
-    /// A command that did not end at once has ended.
+    /// A command that did not complete at once has completed.
     pub(super) fn on_ended(&mut self, ended: Ended) -> After {
         let (index, generation, slot) = match ended.owner {
             Owner::Lane { index, generation, slot } => (index, generation, slot),
@@ -568,7 +568,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         After::Nothing
     }
 
-    /// Aborts a command of a lane if nothing of it has begun to run. wire §18
+    /// Aborts a command of a lane unless it has started to run. wire §18
     pub(super) fn on_abort(&mut self, id: LaneId, cid: u16, asked_by: CommandId) {
         let is_aborted = self.abort(id, cid);
         self.io.post(0, Message::Control(ControlMessage::Aborted { asked_by, is_aborted }));
@@ -579,7 +579,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         let Some((lane, lists)) = entry else { return false };
         let Some(slot) = lane.queue.find(cid) else { return false };
         let Some(ticket) = *lane.queue.context(slot) else { return false };
-        // Halves of fused pairs end together or not at all.
+        // Halves of fused pairs complete together or not at all.
         if lane.state.pairs().is_some() || !self.commands.abort(ticket) {
             return false;
         }
@@ -590,7 +590,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     }
 }
 
-/// How much data a command for the control plane has to be asked for, if any.
+/// Length of the data to request for a command of the control plane; `None` if there is none to request.
 fn control_data(sqe: &Sqe, data: &[u8]) -> Result<Option<u32>, Status> {
     let direction = if sqe.opcode == AdminOpcode::FABRICS.raw() {
         DataDirection::of(sqe.fctype().raw())
@@ -618,7 +618,7 @@ fn control_data(sqe: &Sqe, data: &[u8]) -> Result<Option<u32>, Status> {
     }
 }
 
-/// Counts a command that has ended without data for the host.
+/// Counts a command that completed without data for the host.
 fn count(lane: &mut Lane, lists: &mut LaneLists, slot: Slot, sqe: &Sqe, status: Status) {
     let is_io = lane.state.io_queue().is_some();
     if status.is_success() {

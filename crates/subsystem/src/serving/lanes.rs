@@ -50,15 +50,15 @@ pub(super) struct LaneServer {
     reactor: u16,
     pub(super) lanes: LaneTable,
     pub(super) commands: Commands,
-    /// What lanes have sent in this turn, bytes.
+    /// Bytes that lanes have sent in this turn.
     sent_bytes: u64,
     has_notice_timer: bool,
     pressure: PressureWatch,
-    /// Lanes that had commands lately, as last reported to the placement of lanes.
+    /// Lanes with recent commands, as last reported to the placement.
     active_count_told: u32,
     /// I/O lanes that have connected here.
     io_lanes_ever: u64,
-    /// It was logged that a lane's device cannot be polled.
+    /// Whether it was logged that a lane's device cannot be polled.
     has_told_unpolled: bool,
 }
 
@@ -95,7 +95,7 @@ impl LaneServer {
         }
     }
 
-    /// Does what follows from an event of a lane.
+    /// Acts on the outcome of a lane event.
     #[inline]
     fn follow_up(&mut self, io: &mut impl Io<Message>, index: u32, after: After) {
         match after {
@@ -108,7 +108,7 @@ impl LaneServer {
         }
     }
 
-    /// Takes a connection over that was accepted. Gives its socket and the place of its lane.
+    /// Adopts an accepted connection. Returns its socket and the place of its lane.
     pub(super) fn adopt(
         &mut self,
         io: &mut impl Io<Message>,
@@ -121,7 +121,7 @@ impl LaneServer {
         Some((socket, index))
     }
 
-    /// Begins a lane; one that another reactor has begun `is_placed`.
+    /// Begins a lane; `is_placed` if another reactor has handed it over.
     fn begin_lane(
         &mut self,
         io: &mut impl Io<Message>,
@@ -193,7 +193,7 @@ impl LaneServer {
         self.close_as(io, index, true);
     }
 
-    /// Receives as much as a turn allows, and acts on it. Returns whether anything came.
+    /// Receives within the turn's budget, and acts on the input. Returns whether there was any.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -218,7 +218,7 @@ impl LaneServer {
         worked
     }
 
-    /// The socket of a lane has room again.
+    /// The socket of a lane is writable again.
     pub(super) fn on_writable(&mut self, index: u32, socket: SocketId) {
         if let Some((lane, lists)) = self.lanes.entry(index)
             && lane.socket() == Some(socket)
@@ -227,7 +227,7 @@ impl LaneServer {
         }
     }
 
-    /// Receives once. Returns whether anything came.
+    /// Receives once. Returns whether there was input.
     #[inline]
     fn receive_once(
         &mut self,
@@ -458,7 +458,7 @@ impl LaneServer {
         io.post(0, Message::Control(ControlMessage::Request(Request { lane: lane.id, kind })));
     }
 
-    /// Looks for notices again later, if some are awaited.
+    /// Schedules the next poll for zero-copy notifications, if some are outstanding.
     pub(super) fn on_notice_timer(&mut self, io: &mut impl Io<Message>) {
         self.has_notice_timer = false;
         self.take_notices(io);
@@ -499,8 +499,8 @@ impl LaneServer {
         self.lanes.lists.put_back_dirty(dirty);
     }
 
-    /// So many bytes wait on a lane that it is flushed before the turn ends. A caravan that is leaving continues at the
-    /// end of the turn, or when the socket has room; until then its bytes are only counted.
+    /// Enough bytes wait on a lane to flush it before the turn ends. A caravan that is leaving continues at the end of
+    /// the turn, or when the socket has room; until then its bytes are only counted.
     fn on_full(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         if !lane.queue.caravan().is_leaving() {
@@ -510,7 +510,7 @@ impl LaneServer {
         }
     }
 
-    /// The same for values: bytes that the turn's budget leaves out hold buffers, or memory of the store.
+    /// As above for values: bytes that the turn's budget leaves out hold buffers, or memory of the store.
     #[cold]
     fn on_full_of_values(&mut self, io: &mut impl Io<Message>, index: u32) {
         self.on_full(io, index);
@@ -568,7 +568,7 @@ impl LaneServer {
         Flushed::Left
     }
 
-    /// Has a lane looked after whose sends the kernel may still read.
+    /// Polls for zero-copy notifications of a lane whose sends the kernel may still read.
     #[inline]
     fn await_notices(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
@@ -578,7 +578,7 @@ impl LaneServer {
         }
     }
 
-    /// Releases what the kernel does not read any more.
+    /// Releases buffers that the kernel has finished reading.
     #[cold]
     fn take_notices(&mut self, io: &mut impl Io<Message>) {
         self.lanes.retain_awaiting(|lane| {
@@ -615,7 +615,7 @@ impl LaneServer {
         }
     }
 
-    /// Continues the commands that backends have replied to, and takes their ends to their lanes.
+    /// Continues the commands that backends have replied to, and delivers their completions to their lanes.
     pub(super) fn drain_commands(&mut self, io: &mut impl Io<Message>) -> bool {
         let mut worked = false;
         loop {
@@ -688,7 +688,7 @@ impl LaneServer {
         }
     }
 
-    /// The control plane has carried out a command, maybe the Connect of its lane.
+    /// The control plane has completed a command, possibly the Connect of its lane.
     pub(super) fn on_answer(&mut self, io: &mut impl Io<Message>, answer: Answer) {
         let now_ns = io.now_ns();
         let zero_copy = self.settings.zero_copy;
@@ -786,12 +786,12 @@ impl LaneServer {
         worked
     }
 
-    /// Aborts a command of a lane if nothing of it has begun to run. wire §18
+    /// Aborts a command of a lane unless it has started to run. wire §18
     pub(super) fn on_abort(&mut self, io: &mut impl Io<Message>, id: LaneId, cid: u16, asked_by: CommandId) {
         self.dispatcher(io).on_abort(id, cid, asked_by);
     }
 
-    /// The reactor ends: closes every socket.
+    /// Closes every socket: the reactor ends.
     pub(super) fn close_all(&mut self, io: &mut impl Io<Message>) {
         for lane in self.lanes.iter_mut() {
             lane.close_socket(io);
@@ -817,7 +817,7 @@ impl LaneServer {
             && !std::mem::replace(&mut self.has_told_unpolled, true)
         {
             tracing::info!(
-                ?peer,
+                peer = peer.map(tracing::field::display),
                 "busy polling: packets of this host come through no device that can be polled"
             );
         }
@@ -837,7 +837,7 @@ impl LaneServer {
             _ => None,
         });
         let Some((lane, qid)) = connecting else {
-            // It has ended, or will at once.
+            // It has ended, or is about to.
             return io.post(0, not_moved(true));
         };
         let parted = lane.queue.part(slot).filter(|_| lane.held.is_none());
@@ -871,7 +871,7 @@ impl LaneServer {
         Some((socket, index))
     }
 
-    /// Tells the placement of lanes that a lane does not load this reactor any more.
+    /// Reports to the placement that a lane has left this reactor.
     fn post_left(&self, io: &mut impl Io<Message>, napi: Option<NonZeroU32>, is_io: bool) {
         let left = Left { reactor: self.reactor.into(), napi, is_io };
         io.post(0, Message::Placement(PlacementMessage::Left(left)));

@@ -43,12 +43,12 @@ struct MemcachedConnection {
     peer: Option<SocketAddr>,
     generation: u32,
     session: Session,
-    /// Input waits until output has been sent.
+    /// Whether input waits until output has been sent.
     is_stalled: bool,
     is_closing: bool,
     is_dirty: bool,
     is_blocked: bool,
-    /// When something last moved.
+    /// Time of the last progress.
     moved_ns: u64,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct MemcachedConnections {
     /// The namespace that `batches` are for: in another one keys have other hashes.
     batches_for: Option<NamespaceId>,
     stats: ListenerStats,
-    /// Of all reactors.
+    /// Statistics of all reactors.
     counters: Arc<MemcachedCounters>,
     is_sweep_set: bool,
 }
@@ -107,7 +107,7 @@ impl<I: Io<Message>> Router for Route<'_, I> {
 
     fn send_all(&mut self, ticket: AnswerId, flush: Option<i64>, with_own: bool) {
         let from = self.io.reactor();
-        // What was asked before comes before.
+        // Earlier commands go first.
         post_batches(self.io, self.batches, self.namespace);
         for to in (0..self.io.reactor_count()).filter(|&to| with_own || to != from) {
             self.post(to, Work::Stats { session: self.session, ticket, flush });
@@ -119,7 +119,7 @@ impl<I: Io<Message>> Router for Route<'_, I> {
     }
 
     fn store_large(&mut self, to: usize, ticket: AnswerId, store: LargeStore) {
-        // What was asked before comes before.
+        // Earlier commands go first.
         post_batches(self.io, self.batches, self.namespace);
         self.post(to, Work::StoreLarge { session: self.session, ticket, store });
     }
@@ -148,7 +148,7 @@ fn post_batches(io: &mut impl Io<Message>, batches: &mut [RemoteBatch], namespac
     }
 }
 
-/// The partition that memcached's clients use, its clock set.
+/// The partition that memcached clients use, with its clock set.
 fn partition(namespaces: &mut Attachments) -> Option<(NamespaceId, Executor<'_>)> {
     let (namespace, executor) = namespaces.key_value()?;
     executor.partition.set_now(store::unix_s());
@@ -175,7 +175,7 @@ impl MemcachedConnections {
         self.connections.get_mut(index as usize)?.as_deref_mut()
     }
 
-    /// Whether something is to be sent or posted.
+    /// Whether there is output to send or a batch to post.
     pub(crate) fn has_work(&self) -> bool {
         !self.dirty.is_empty() || self.batches.iter().any(|batch| !batch.is_empty())
     }
@@ -196,7 +196,7 @@ impl MemcachedConnections {
         let (socket, peer) = loop {
             let connection = self.waiting.pop()?;
             let peer = connection.peer;
-            // Those that died while they waited are passed over.
+            // Connections that closed while they waited are skipped.
             match io.adopt(connection) {
                 Ok(socket) => break (socket, peer),
                 Err(_) => io.post(
@@ -208,7 +208,7 @@ impl MemcachedConnections {
                 ),
             }
         };
-        // No Connect follows: it takes its full part in turns at once.
+        // No Connect follows: it gets its full share of turns at once.
         io.establish(socket);
         let index = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
@@ -315,7 +315,7 @@ impl MemcachedConnections {
         }
     }
 
-    /// The socket takes bytes again.
+    /// The socket is writable again.
     pub(crate) fn on_writable(&mut self, index: u32, socket: SocketId) {
         if let Some(connection) = self.connection(index).filter(|connection| connection.socket == socket) {
             connection.is_blocked = false;
@@ -484,7 +484,7 @@ impl MemcachedConnections {
             }
             self.mark(index);
         });
-        // Only now, so that what had to wait goes on in batches as well.
+        // Last, so that commands that had to wait are batched as well.
         answers.for_each(|session, _, _, _| {
             let Some(index) = self.session(session) else { return };
             let goes_on =
@@ -495,7 +495,7 @@ impl MemcachedConnections {
         });
     }
 
-    /// Another partition has given memory for a value that arrives, or has none.
+    /// Another partition has reserved memory for an arriving value, or has none.
     fn on_room(
         &mut self,
         io: &mut impl Io<Message>,
@@ -514,7 +514,7 @@ impl MemcachedConnections {
         }
     }
 
-    /// Has a session fetch what it is to send next of a long value. `false` if that is gone: its namespace is.
+    /// Has a session fetch the next piece of a long value. `false` if its namespace is gone.
     fn fetch(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments, index: u32) -> bool {
         let Some((namespace, executor)) = partition(namespaces) else { return false };
         let Some(connection) = self.connections[index as usize].as_deref_mut() else { return false };
@@ -524,14 +524,14 @@ impl MemcachedConnections {
         connection.session.fetch(&mut route)
     }
 
-    /// Another partition has given the next piece of a long value, or has none.
+    /// Another partition has returned the next piece of a long value, or has none.
     fn on_piece(&mut self, io: &mut impl Io<Message>, session: u64, piece: Vec<u8>) {
         let Some(index) = self.session(session) else { return };
         let is_there = self.connection(index).is_some_and(|connection| connection.session.on_piece(piece));
         if is_there { self.mark(index) } else { self.close(io, index) }
     }
 
-    /// Another partition has said what it holds, or that it has flushed.
+    /// Another partition has returned its statistics, or has flushed.
     fn on_stats(
         &mut self,
         io: &mut impl Io<Message>,

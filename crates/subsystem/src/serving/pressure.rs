@@ -1,5 +1,5 @@
-//! Peers that withhold buffers while other lanes wait for them: those that neither read nor send what they were asked
-//! for are closed.
+//! Closes peers that withhold buffers while other lanes wait for them: peers that neither read responses nor send
+//! requested data.
 
 use reactor::Io;
 
@@ -33,22 +33,22 @@ impl PressureWatch {
     }
 }
 
-/// Why a lane is to be closed while others wait for buffers, if it is: its peer has not read, or has sent next to
-/// nothing of the data that it owes, for [`LaneTimeouts::contended_ns`].
+/// The reason to close a lane while others wait for buffers, if any: for [`LaneTimeouts::contended_ns`] its peer has
+/// not read, or has sent next to none of the requested data.
 pub(super) fn withholds_buffers(
     lane: &mut Lane,
     running: &RunningTable,
     timeouts: &LaneTimeouts,
     now_ns: u64,
 ) -> Option<&'static str> {
-    // Answers of admin queues take no buffers.
+    // Responses on admin queues use no buffers.
     if lane.state.qid().is_admin() || lane.socket().is_none() {
         return None;
     }
     if lane.deadlines.is_unread(timeouts, now_ns) {
         return Some(reason::READS_NOTHING_CONTENDED);
     }
-    // Parts of long values go into memory of the store, which lanes do not wait for here.
+    // Parts of long values use memory of the store, which no lane waits for here.
     if !lane.deadlines.is_on(Wait::Data) || running.taken_bytes(lane.id.index) == 0 {
         return None;
     }

@@ -1,4 +1,4 @@
-//! How the lanes of a target serve.
+//! Settings for serving the lanes of a target.
 
 use proto::ReceivePlan;
 use proto::controller_queue::QueueSettings;
@@ -18,7 +18,7 @@ pub(crate) struct ServingSettings {
     pub(crate) receive: ReceivePlan,
     /// Which answers are sent without a copy.
     pub(crate) zero_copy: ZeroCopy,
-    /// Connections without a queue, of all reactors.
+    /// Connections without a queue, on all reactors.
     pub(crate) unconnected_count_max: u32,
     pub(crate) reactor_count: u16,
 }

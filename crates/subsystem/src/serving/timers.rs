@@ -3,17 +3,17 @@
 
 use reactor::Token;
 
-/// The control plane's.
+/// Deadlines of the control plane.
 pub(super) const CONTROL_TIMER: Token = 1 << 62;
 
 /// Releases memory of idle lanes.
 pub(super) const SWEEP_TIMER: Token = CONTROL_TIMER | 1;
 
-/// Memcached connections'.
+/// Deadlines of memcached connections.
 pub(super) const MEMCACHED_TIMER: Token = CONTROL_TIMER | 2;
 
-/// Looks for notices of what was sent without a copy.
+/// Poll for zero-copy notifications.
 pub(super) const NOTICE_TIMER: Token = CONTROL_TIMER | 3;
 
-/// Looks for peers that withhold buffers.
+/// Check for peers that withhold buffers.
 pub(super) const PRESSURE_TIMER: Token = CONTROL_TIMER | 4;
