@@ -120,8 +120,8 @@ pub(crate) fn room(sqe: &Sqe) -> Result<usize, Status> {
     }
 }
 
-/// Completes a command with data of a length that the command fixes: less room is an error, more is left unused. wire
-/// §5.3
+/// Completes a command with data of a length that the command fixes: less room is an error, more is left unused.
+/// wire §5.3
 pub(crate) fn reply_with(sqe: &Sqe, data: Vec<u8>) -> Outcome {
     if room(sqe)? < data.len() {
         return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
