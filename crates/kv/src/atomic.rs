@@ -1,5 +1,5 @@
-//! Values as single numbers: read, changed and written in one step.
-// What a host has sent must not be able to end us: see docs/testing.md.
+//! Atomic operations on values that are single numbers: read, changed and written in one step.
+// No input from a host may cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(
@@ -15,23 +15,23 @@ use crate::pair::{Attributes, Condition, Stored};
 use crate::place::Place;
 use crate::processor::Processor;
 
-/// What is done to a number of 4 or 8 bytes, little-endian. The operand is cut to as many.
+/// An operation on a number of 4 or 8 bytes, little-endian. The operand is truncated to that width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomic {
     /// Adds, wrapping.
     Add(u64),
-    /// Adds if the sum is at most the limit; subtracting is adding a negative number that wraps.
+    /// Adds if the sum is at most the limit; to subtract, add a negative number, which wraps.
     AddUpTo {
-        /// What is added.
+        /// The number to add.
         operand: u64,
-        /// What the sum may be.
+        /// The largest permitted sum.
         limit: u64,
     },
-    /// Takes away if so much is there.
+    /// Subtracts if the number is at least the operand.
     TakeAway(u64),
-    /// The lesser, unsigned.
+    /// The smaller of both, unsigned.
     Min(u64),
-    /// The greater, unsigned.
+    /// The larger of both, unsigned.
     Max(u64),
     /// Bits set in both.
     And(u64),
@@ -39,34 +39,34 @@ pub enum Atomic {
     Or(u64),
     /// Bits that differ.
     Xor(u64),
-    /// Another value.
+    /// Replaces the number.
     Swap(u64),
-    /// Another value, if this is the one there.
+    /// Replaces the number, if it equals `expected`.
     CompareAndSwap {
-        /// What must be there.
+        /// The number to compare with.
         expected: u64,
-        /// What is stored.
+        /// The number to store.
         new: u64,
     },
 }
 
-/// What came of it.
+/// The result of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicResult {
-    /// It was done; the number before.
+    /// Done; the previous number.
     Done(u64),
-    /// It would have gone past its limit, or the number is another; the number as it is.
+    /// Not done: the limit would be exceeded, or the comparison failed; the present number.
     Unchanged(u64),
-    /// There is no value.
+    /// The key is absent.
     NotFound,
-    /// The value has neither 4 nor 8 bytes.
+    /// The value has neither 4 nor 8 bytes; its length.
     Length(usize),
-    /// No memory for what has to be copied first.
+    /// No memory for the copy that is needed first.
     NoMemory,
 }
 
 impl Atomic {
-    /// The number that follows on `value`, or `None` if it is to stay. `mask` has the bits that numbers have.
+    /// The new number for `value`, or `None` if it does not change. `mask` has the bits of a number of its width.
     fn apply(self, value: u64, mask: u64) -> Option<u64> {
         Some(match self {
             Self::Add(operand) => value.wrapping_add(operand) & mask,
@@ -99,7 +99,7 @@ impl Processor {
         }
     }
 
-    /// The same where the key was just found.
+    /// As [`atomic`](Self::atomic), for a pair that was just found.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -126,7 +126,7 @@ impl Processor {
         }
     }
 
-    /// As [`atomic`](Self::atomic), on a number of 8 bytes that begins with `initial` if there is none.
+    /// As [`atomic`](Self::atomic), on a number of 8 bytes that is created with `initial` if the key is absent.
     pub fn atomic_or_new(&mut self, hash: KeyHash, key: &[u8], atomic: Atomic, initial: u64) -> AtomicResult {
         match self.atomic(hash, key, atomic) {
             AtomicResult::NotFound => {

@@ -1,19 +1,19 @@
-//! Many look-ups at once: while one is made, the lines of those behind it are on their way.
+//! Batched look-ups: while one runs, the cache lines of the following ones are being fetched.
 //!
 //! ```text
-//! key i + 2w: hash, fetch its bucket │ key i + w: read its bucket, fetch its item │ key i: look it up
+//! key i + 2w: hash, prefetch its bucket │ key i + w: read its bucket, prefetch its item │ key i: look it up
 //! ```
 
 use crate::key::KeyHash;
 use crate::place::Place;
 use crate::processor::Processor;
 
-/// Keys between two stages. The processor keeps about 16 misses under way; measured flat from 8 to 24.
+/// Keys between two stages. The CPU keeps about 16 misses under way; measured flat from 8 to 24.
 const WINDOW: usize = 12;
 
 impl Processor {
-    /// Looks up all keys in order, and calls `each` with the place of each before the next is looked up: what
-    /// it changes, they see.
+    /// Looks up all keys in order, and calls `each` with the place of each before the next is looked up, so that later
+    /// look-ups see its changes.
     #[inline]
     pub fn find_each<'k>(
         &mut self,
@@ -41,7 +41,7 @@ impl Processor {
         }
     }
 
-    /// Fetches what the operations on these keys will need, in two passes. For callers that go over their
+    /// Prefetches buckets and items for operations on these keys, in two passes. For callers that iterate over their
     /// operations themselves.
     #[inline]
     pub fn prefetch_all(&self, hashes: &[KeyHash]) {

@@ -5,13 +5,13 @@
 //! │ 12 tags  │ kinds │ cell 0 │ cell 1 │ …                 │ cell 11 │
 //! ```
 //!
-//! A cell of four bytes is empty, the line of an item outside the index, or a part of an *inline pair*: a
-//! small pair that lies in the bucket itself, in two or more neighbouring cells. The tag of its first cell is
-//! the tag of the key, that of the second holds both lengths.
+//! A cell of four bytes is empty, the line of an item outside the index, or a part of an *inline pair*: a small pair
+//! stored in the bucket itself, in two or more neighbouring cells. The tag of its first cell is the tag of the key,
+//! that of the second holds both lengths.
 //!
-//! A bucket that *overflows* has further entries in the last line of its group, and costs no cell for saying
-//! so. There the tag is which bucket of the group an entry belongs to and five bits of the key's. Such a line
-//! keeps in its last cell where the next one is, once it is full itself.
+//! A bucket that *overflows* has further entries in the last line of its group; a bit of the kinds records this, so it
+//! costs no cell. There the tag consists of the number of the entry's bucket in the group and five bits of the key's
+//! tag. When such a line is full, its last cell links the next one.
 
 use reactor::{LINE_BYTES, equal_bytes};
 
@@ -26,25 +26,25 @@ pub(crate) const INLINE_VALUE_BYTES_MAX: usize = 15;
 
 const KINDS_AT: usize = 12;
 const CELLS_AT: usize = 16;
-/// The bit of the kinds that says that the last cell leads on.
+/// The bit of the kinds that marks the last cell as a link.
 const CHAINED: u32 = 1 << 31;
-/// The bit that says that there is more in the last line of the group.
+/// The bit of the kinds that marks further entries in the last line of the group.
 const OVERFLOWS: u32 = 1 << 30;
-/// Bits of a key's tag that the tag has where several buckets' entries lie.
+/// Bits of a key's tag that remain in a line shared by several buckets.
 const SHARED_TAG_BITS: u32 = 5;
-/// One bit per cell. The kinds are two of them: which cells begin an entry, and behind that which are inline.
+/// One bit per cell. The kinds are two such sets: which cells begin an entry, and above them which are inline.
 const ALL: u32 = (1 << CELL_COUNT) - 1;
 
-/// What a cell is.
+/// The content type of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Free.
+    /// Not in use.
     Empty,
     /// The line of an item.
     Item,
-    /// The first of an inline pair.
+    /// The first cell of an inline pair.
     Inline,
-    /// A further one of an inline pair, or the link to the next line.
+    /// A further cell of an inline pair, or the link to the next line.
     Rest,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Bucket<'a>(pub(crate) &'a [u8; LINE_BYTES]);
 /// A line, changed as a bucket.
 pub(crate) struct BucketMut<'a>(pub(crate) &'a mut [u8; LINE_BYTES]);
 
-/// Cells of an inline pair, or `None` if it is too large for one.
+/// Cells of an inline pair; `None` if the pair is too large for one.
 #[inline]
 pub(crate) fn inline_cells(key_bytes: usize, value_bytes: usize) -> Option<usize> {
     if key_bytes > INLINE_KEY_BYTES_MAX || value_bytes > INLINE_VALUE_BYTES_MAX {
@@ -64,7 +64,7 @@ pub(crate) fn inline_cells(key_bytes: usize, value_bytes: usize) -> Option<usize
     Some((key_bytes + value_bytes).div_ceil(CELL_BYTES).max(2))
 }
 
-/// The tag of an entry among those that several buckets share: of the bucket in `slot` of its group.
+/// The tag, in a shared line, of an entry of the bucket in `slot` of its group.
 #[inline]
 pub(crate) fn shared_tag(slot: u32, tag: u8) -> u8 {
     (slot << SHARED_TAG_BITS) as u8 | tag & ((1 << SHARED_TAG_BITS) - 1)
@@ -94,7 +94,7 @@ impl<'a> Bucket<'a> {
         u32::from_le_bytes(self.0[KINDS_AT..KINDS_AT + 4].try_into().expect("four bytes"))
     }
 
-    /// What `cell` is.
+    /// The content type of `cell`.
     #[inline]
     pub(crate) fn kind(self, cell: usize) -> Kind {
         let kinds = self.kinds() >> cell;
@@ -128,7 +128,7 @@ impl<'a> Bucket<'a> {
     /// Cells that begin an entry with this tag.
     #[inline]
     pub(crate) fn matches(self, tag: u8) -> Cells {
-        // The last four bytes are no tags but the kinds: cells beyond the last begin nothing.
+        // The last four bytes are not tags but the kinds: cells beyond the last begin nothing.
         let tags = self.0.first_chunk().expect("a line has more");
         Cells(equal_bytes(tags, tag) & self.kinds() & ALL)
     }
@@ -147,13 +147,13 @@ impl<'a> Bucket<'a> {
         Cells(cells)
     }
 
-    /// Whether the line of the group has entries of this bucket.
+    /// Whether the last line of the group has entries of this bucket.
     #[inline]
     pub(crate) fn overflows(self) -> bool {
         self.kinds() & OVERFLOWS != 0
     }
 
-    /// The line behind this one, if several buckets share it.
+    /// The next line of a chain of shared lines.
     #[inline]
     pub(crate) fn next(self) -> Option<u32> {
         (self.kinds() & CHAINED != 0).then(|| self.cell(CELL_COUNT - 1))
@@ -168,7 +168,7 @@ impl<'a> Bucket<'a> {
         (key, &rest[..value_bytes])
     }
 
-    /// Cells that the entry at `cell` takes.
+    /// Number of cells of the entry at `cell`.
     #[inline]
     pub(crate) fn width(self, cell: usize) -> usize {
         if self.kind(cell) == Kind::Item {
@@ -178,7 +178,7 @@ impl<'a> Bucket<'a> {
         (key_bytes + value_bytes).div_ceil(CELL_BYTES).max(2)
     }
 
-    /// Empty cells.
+    /// Number of empty cells.
     #[inline]
     pub(crate) fn empty_count(self) -> usize {
         self.empty().count_ones() as usize
@@ -197,7 +197,7 @@ impl<'a> Bucket<'a> {
 }
 
 impl BucketMut<'_> {
-    /// Says of `count` cells from `cell` on whether they begin an entry and whether they are inline.
+    /// Sets for `count` cells from `cell` on whether they begin an entry and whether they are inline.
     #[inline]
     fn set_kinds(&mut self, cell: usize, count: usize, begins: u32, inline: u32) {
         let mask = ((1u32 << count) - 1) << cell;
@@ -206,7 +206,7 @@ impl BucketMut<'_> {
         self.0[KINDS_AT..KINDS_AT + 4].copy_from_slice(&kinds.to_le_bytes());
     }
 
-    /// Puts an item's line into an empty cell, or another line in place of the one that is there.
+    /// Puts an item's line into an empty cell, or replaces the line there.
     #[inline]
     pub(crate) fn put_item(&mut self, cell: usize, tag: u8, line: u32) {
         self.set_kinds(cell, 1, 1, 0);
@@ -215,7 +215,7 @@ impl BucketMut<'_> {
         self.0[at..at + 4].copy_from_slice(&line.to_le_bytes());
     }
 
-    /// Puts an inline pair into as many cells as it takes.
+    /// Puts an inline pair into the cells from `cell` on.
     #[inline]
     pub(crate) fn put_inline(&mut self, cell: usize, tag: u8, key: &[u8], value: &[u8]) {
         let count = inline_cells(key.len(), value.len()).expect("small enough");
@@ -241,7 +241,7 @@ impl BucketMut<'_> {
         self.0[at..at + 4].copy_from_slice(&line.to_le_bytes());
     }
 
-    /// Says whether the line of the group has entries of this bucket.
+    /// Sets whether the last line of the group has entries of this bucket.
     pub(crate) fn set_overflows(&mut self, overflows: bool) {
         let mut kinds = Bucket(self.0).kinds() & !OVERFLOWS;
         if overflows {
@@ -250,10 +250,10 @@ impl BucketMut<'_> {
         self.0[KINDS_AT..KINDS_AT + 4].copy_from_slice(&kinds.to_le_bytes());
     }
 
-    /// Links the next line, or none. The last cell is empty, or was the link.
+    /// Sets the link to the next line, or removes it. The last cell is empty or the link.
     pub(crate) fn set_next(&mut self, next: Option<u32>) {
         let last = CELL_COUNT - 1;
-        // The link is a cell that begins nothing and is inline.
+        // The link is marked as a cell that begins no entry and is inline.
         self.set_kinds(last, 1, 0, u32::from(next.is_some()));
         let mut kinds = Bucket(self.0).kinds() & !CHAINED;
         if let Some(line) = next {
@@ -264,7 +264,7 @@ impl BucketMut<'_> {
         self.0[KINDS_AT..KINDS_AT + 4].copy_from_slice(&kinds.to_le_bytes());
     }
 
-    /// Moves all entries together at the front, so that the empty cells are neighbours.
+    /// Moves all entries to the front, so that the empty cells are contiguous.
     pub(crate) fn pack(&mut self) {
         let before = *self.0;
         let old = Bucket(&before);
@@ -279,7 +279,7 @@ impl BucketMut<'_> {
     }
 }
 
-/// Copies the entry at `cell` to the empty cells from `to` on, under this tag.
+/// Copies the entry at `cell` to the empty cells from `to` on, with this tag.
 #[inline(always)]
 pub(crate) fn copy_entry(from: Bucket<'_>, cell: usize, into: &mut BucketMut<'_>, to: usize, tag: u8) {
     if from.kind(cell) == Kind::Item {
@@ -308,7 +308,7 @@ mod tests {
         bucket.put_item(3, 0, 2000);
         let bucket = Bucket(&line);
         assert_eq!(bucket.matches(7).collect::<Vec<_>>(), [0, 1]);
-        // Tag 0 and the lengths of the pair are not taken for empty cells or other tags.
+        // Tag 0 and the lengths of the pair do not match empty cells or other tags.
         assert_eq!(bucket.matches(0).collect::<Vec<_>>(), [3]);
         assert_eq!(bucket.matches(line[2]).collect::<Vec<_>>(), [] as [usize; 0]);
         assert_eq!(bucket.inline(1), (&b"key"[..], &b"value"[..]));

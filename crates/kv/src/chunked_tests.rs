@@ -1,5 +1,5 @@
-//! Values of mebibytes against a plain map: stored whole or as they arrive, changed, evicted, given up half-way, and
-//! read while others take their place.
+//! Values of mebibytes compared with a map: stored whole or in pieces, changed, evicted, abandoned half-way, and read
+//! while others replace them.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ enum Step {
         key: u8,
         length: usize,
     },
-    /// Memory for a value that arrives.
+    /// Takes memory for an arriving value.
     Take {
         key: u8,
         length: usize,
@@ -71,7 +71,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a value consists of: pages of a byte each, that goes on from page to page.
+/// The content of a value: pages of one byte each, which increases from page to page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     first: u8,
@@ -249,14 +249,14 @@ proptest! {
             prop_assert!(twins.processor.used_bytes() <= 12 << 20);
         }
         (0..6).for_each(|key| twins.compare(key));
-        // Whatever was under way: all memory comes back.
+        // Whatever was under way, all memory is freed.
         twins.arriving.clear();
         twins.kept.clear();
         twins.processor.clear();
         let processor = &mut twins.processor;
         prop_assert_eq!(processor.pairs.heap.chunked.taken_bytes(), 0);
         while processor.pairs.heap.close_chunk() {}
-        // But what the smallest index takes.
+        // Except for that of the smallest index.
         prop_assert_eq!(processor.pairs.heap.regions.free_count() + 1, processor.pairs.heap.regions.count());
     }
 }
@@ -320,13 +320,13 @@ fn chunks_are_touched_ahead_of_those_that_are_taken_and_no_memory_is_lost() {
     drop(made);
     let next = processor.take_chunks(2).expect("memory");
     assert!(next.iter().all(|chunk| places.contains(&chunk.as_ptr())), "what was touched is taken first");
-    // No more of them wait than whoever touches them takes.
+    // No more of them wait than the toucher accepts.
     let all = processor.take_chunks(40).expect("memory");
     assert_eq!(touched.try_iter().count(), 6);
     drop((first, next, all, touched));
-    // Nobody touches any more: they are to be had all the same.
+    // The toucher is gone: chunks are available all the same.
     assert!(processor.take_chunks(58).is_some());
-    // And regions have it back.
+    // And regions get the memory back.
     let value = vec![7; 60_000];
     for number in 0..900u32 {
         let key = number.to_le_bytes();

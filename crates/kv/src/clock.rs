@@ -1,6 +1,6 @@
-//! The clock of a partition: Unix time in the 32 bits that an item has for its expiry.
+//! The clock of a partition: Unix time mapped to the 32 bits of an item's expiry.
 
-/// The time of a partition, in seconds of its own, none of which is 0.
+/// The clock of a partition, in seconds counted from its own base; no second is 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// Unix time of second 0, s.
@@ -9,7 +9,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The second at which pairs that end at once have ended: over before anything is stored.
+    /// The expiry of pairs that expire at once: it has passed before anything is stored.
     pub const ENDED_S: u32 = 1;
 
     /// A clock that starts at a moment in Unix time, s.
@@ -25,7 +25,7 @@ impl Clock {
         self.now_s = u32::try_from(unix_s - self.base_s).unwrap_or(0).max(self.now_s);
     }
 
-    /// Seconds of the partition.
+    /// The current second of the partition's clock.
     #[inline]
     #[must_use]
     pub fn now_s(&self) -> u32 {
@@ -50,7 +50,7 @@ impl Clock {
         self.base_s
     }
 
-    /// Whether a pair with this expiry has ended; 0 is none.
+    /// Whether this expiry has passed; 0 means no expiry.
     #[inline(always)]
     pub(crate) fn has_passed(&self, expiry_s: u32) -> bool {
         expiry_s != 0 && expiry_s <= self.now_s

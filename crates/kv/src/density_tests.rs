@@ -1,18 +1,18 @@
-//! What the layout promises: lines touched per operation, bytes per pair.
+//! Density of the layout: lines touched per operation, bytes per pair.
 
 use crate::index::GROUP_BUCKETS;
 use crate::pair::{Attributes, Condition, Stored};
 use crate::processor::Processor;
 use crate::settings::{Eviction, Settings};
 
-/// Lines read per GET and read and written per PUT, at a load of the index.
+/// Lines read per GET, and read and written per PUT, at a given load of the index.
 struct Touched {
     get: f64,
     replace: f64,
     insert: f64,
 }
 
-/// Groups of the index that is filled.
+/// Groups of the index under test.
 const GROUPS: u64 = 10_000;
 
 fn key(number: usize, key_bytes: usize, into: &mut [u8; 32]) -> &[u8] {
@@ -81,7 +81,7 @@ fn small_pairs_cost_one_line_to_read_and_two_to_write() {
         let touched = measure(4, 4, 2, load);
         assert!(touched.get <= 1.1 && touched.replace <= 2.1 && touched.insert <= 2.5);
     }
-    // Wider pairs pack worse.
+    // Wider pairs pack less well.
     assert!(measure(8, 8, 4, 0.5).get <= 1.1);
     measure(8, 8, 4, 0.75);
     measure(8, 4, 3, 0.75);
@@ -95,7 +95,7 @@ fn pairs_of_16_and_32_bytes_cost_one_line_more() {
     }
 }
 
-/// How many pairs of 16 and 32 bytes fit into so much memory.
+/// Number of pairs of 16 and 32 bytes that fit into `memory_bytes`.
 fn capacity(memory_bytes: usize) -> usize {
     let settings = Settings { memory_bytes, eviction: Eviction::None, ..Settings::default() };
     let mut processor = Processor::new(settings).expect("memory");

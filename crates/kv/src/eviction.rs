@@ -1,9 +1,9 @@
-//! Making room: moving items together, and letting those go that nobody uses.
+//! Making room: moving items together, and evicting unused ones.
 //!
-//! A hand per class goes over its blocks in order. What was used since it came by loses a use and stays; what
-//! was not is evicted. A new pair has no use yet, a pair read once has one, read again two: the used ones are
-//! the protected segment of a segmented LRU, without its lists. Every sixteenth time a whole region is taken
-//! from whichever class uses its own least, so that memory follows the sizes that are stored.
+//! A hand per class passes over its blocks in order. A pair used since the last pass loses a use and stays; an unused
+//! one is evicted. A new pair has no use yet, a pair read once has one, read again two: the used ones form the
+//! protected segment of a segmented LRU, without its lists. Every sixteenth time a whole region is taken from the class
+//! with the least used regions, so that memory follows the sizes that are stored.
 
 use crate::chunked::REGIONS_PER_CHUNK;
 use crate::hands::Hands;
@@ -12,28 +12,28 @@ use crate::pairs::Pairs;
 use crate::regions::{Class, Use};
 use crate::settings::Eviction;
 
-/// Every so often a whole region is taken instead of blocks of the class that wants one.
+/// One in this many times a whole region is taken instead of blocks of the requested class.
 const REGION_TURN: u32 = 16;
-/// Lines that are evicted together.
+/// Lines evicted at a time.
 const BATCH_LINES: usize = 8;
-/// Regions that are compared before one is taken.
+/// Regions compared before one is emptied.
 const CANDIDATE_COUNT: usize = 8;
-/// Regions searched for expired items at a time when nothing may be evicted.
+/// Regions scanned for expired items at a time, when eviction is disabled.
 const CRAWL_COUNT: usize = 64;
 
-/// What makes room among pairs, and where it goes on.
+/// The evictor: its policy, and the positions of its hands.
 pub(crate) struct Evictor {
     policy: Eviction,
     pub(crate) hands: Hands,
 }
 
 impl Evictor {
-    /// That has not begun.
+    /// An evictor with all hands at the start.
     pub(crate) fn new(policy: Eviction) -> Self {
         Self { policy, hands: Hands::default() }
     }
 
-    /// Frees a block of the class, or a region. `false` if nothing could be done.
+    /// Frees a block of the class, or a region. `false` if nothing could be freed.
     #[cold]
     pub(crate) fn make_room(&mut self, pairs: &mut Pairs, class: Option<Class>) -> bool {
         if pairs.heap.let_go() || pairs.heap.close_chunk() {
@@ -50,8 +50,8 @@ impl Evictor {
                 || self.crawl(pairs, pairs.heap.regions.count()) > 0;
         }
         if self.policy == Eviction::None {
-            // Only what has expired may go; one search over everything, in pieces that say whether it was
-            // worth it.
+            // Only expired pairs may be removed: one scan over everything, which stops after the first piece that freed
+            // something.
             let mut left = pairs.heap.regions.count();
             while left > 0 {
                 if self.crawl(pairs, CRAWL_COUNT.min(left)) > 0 {
@@ -79,12 +79,12 @@ impl Evictor {
         }
     }
 
-    /// Goes on with the hand of a class until it has evicted a few blocks.
+    /// Advances the hand of a class until it has evicted a few blocks.
     pub(crate) fn evict_in(&mut self, pairs: &mut Pairs, class: Class) -> bool {
         let (mut member, mut block) = self.hands.by_class[class.number()];
         let wanted = (BATCH_LINES / class.lines()).max(1);
         let mut evicted = 0;
-        // Each round takes a use from everything: three rounds find something unless all is held.
+        // Each round takes a use from every pair, so three rounds find something unless all is held.
         let mut regions_left = 3 * pairs.heap.regions.members(class).len() + 1;
         while evicted < wanted && regions_left > 0 {
             let members = pairs.heap.regions.members(class);
@@ -100,7 +100,7 @@ impl Evictor {
             };
             block = at + 1;
             evicted += usize::from(pairs.pass(line));
-            // The region may have become free, and another one has its place.
+            // The region may have been freed, and replaced by another one in the list.
             if pairs.heap.regions.use_of(region) != Use::Items(class) {
                 block = 0;
             }
@@ -109,7 +109,7 @@ impl Evictor {
         evicted > 0
     }
 
-    /// Empties the least used of a few regions; of equals rather one of another class.
+    /// Empties the least used of a few regions; among equals it prefers another class.
     pub(crate) fn evict_region(&mut self, pairs: &mut Pairs, own: Option<Class>) -> bool {
         let count = pairs.heap.regions.count() as u32;
         let mut best: Option<(usize, u32)> = None;
@@ -121,7 +121,7 @@ impl Evictor {
             {
                 continue;
             }
-            // With them much more memory would go than a region's. They have a hand of their own.
+            // Evicting these items would free much more than a region. Chunks have a hand of their own.
             if pairs.heap.regions.next_taken(region, 0).is_some_and(|(_, line)| pairs.heap.is_chunked(line)) {
                 continue;
             }
@@ -149,8 +149,8 @@ impl Evictor {
         true
     }
 
-    /// Looks through the next `region_count` regions for expired items and removes them. Returns how many
-    /// there were. For idle moments; it goes on where it stopped.
+    /// Scans the next `region_count` regions and removes expired items. Returns the number removed. To be called when
+    /// idle; it continues where it stopped.
     pub(crate) fn crawl(&mut self, pairs: &mut Pairs, region_count: usize) -> usize {
         let count = pairs.heap.regions.count() as u32;
         let mut removed = 0;
@@ -176,8 +176,8 @@ impl Evictor {
         removed
     }
 
-    /// Lets go of the values of the least used of a few regions, as far as they are in the log. Says whether
-    /// that has freed anything.
+    /// Drops the values of the least used of a few regions from memory, as far as they are in the log. Returns whether
+    /// that freed anything.
     pub(crate) fn demote_region(&mut self, pairs: &mut Pairs) -> bool {
         let count = pairs.heap.regions.count() as u32;
         let mut looked_at = 0;
@@ -222,7 +222,7 @@ impl Evictor {
         if self.policy == Eviction::None {
             return self.make_room(pairs, None);
         }
-        // Mostly from its own kind, and every so often from others: memory follows the sizes that are stored.
+        // Usually from its own kind, and regularly from others: memory follows the sizes that are stored.
         pairs.heap.chunked.pressure += 1;
         if pairs.heap.chunked.pressure.is_multiple_of(if pairs.heap.is_mostly_chunked() { 4 } else { 2 }) {
             let emptied = (0..REGIONS_PER_CHUNK).take_while(|_| self.evict_region(pairs, None)).count();

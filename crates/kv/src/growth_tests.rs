@@ -1,5 +1,5 @@
-//! The index while it grows and shrinks: everything is found, listed once, and moved in small steps; memory is
-//! put to use whatever is stored.
+//! Growth and shrinking of the index: every key is found, listed once, and moved in small steps; memory is used
+//! whatever is stored.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ fn processor(memory_bytes: usize, eviction: Eviction) -> Processor {
     Processor::new(Settings { memory_bytes, eviction, seed: 9, ..Settings::default() }).expect("memory")
 }
 
-/// Keys of eight bytes, some of sixteen, some that lie in the index and some that do not.
+/// Keys of eight bytes, some of sixteen; some are stored in the index and some are not.
 fn key(number: u32) -> Vec<u8> {
     let mut key = format!("{number:08}").into_bytes();
     if number.is_multiple_of(3) {
@@ -82,8 +82,8 @@ proptest! {
         }
     }
 
-    /// Whoever lists page by page, each from the last key of the one before, is given every key that is there
-    /// all the while exactly once, in one order, whatever comes, goes and is moved between two pages.
+    /// A list in pages, each from the last key of the previous one, contains every key that exists throughout exactly
+    /// once, in one order, whatever is stored, removed and moved between two pages.
     #[test]
     fn a_list_in_pages_is_whole_while_the_index_changes(
         kept_count in 1u32..3000,
@@ -111,7 +111,7 @@ proptest! {
             }
             listed.append(&mut page);
             let &(from, count, stores, groups, steps) = changes.next().expect("it never ends");
-            // Not the key that the next page begins with: any other may come and go.
+            // Never the key that the next page begins with: all others may come and go.
             for number in from..from + count {
                 if stores {
                     put(&mut processor, &key(number), b"2");
@@ -149,7 +149,7 @@ fn no_store_moves_more_than_a_bucket_of_a_growing_index() {
     assert!(most < 250 && sum < 20 * u64::from(count));
 }
 
-/// Pairs that fit into memory, and what share of it their bytes are.
+/// Number of pairs that fit into memory, and the fraction of memory that their bytes take.
 fn capacity(memory_bytes: usize, key_bytes: usize, value_bytes: usize) -> f64 {
     let mut processor = processor(memory_bytes, Eviction::None);
     let value = vec![7; value_bytes];

@@ -1,10 +1,10 @@
-//! The hands of eviction, which go over what is stored and take what was not used since they came by.
+//! The hands of eviction, which pass over stored pairs and evict those unused since the last pass.
 
 use crate::regions::CLASS_COUNT;
 
-/// Where the hands are.
+/// Positions of the hands.
 pub(crate) struct Hands {
-    /// By class: which of its regions, and which block.
+    /// By class: index of the region, and of the block in it.
     pub(crate) by_class: [(usize, usize); CLASS_COUNT],
     pub(crate) region: u32,
     pub(crate) crawl: u32,

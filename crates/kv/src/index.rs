@@ -1,7 +1,7 @@
 //! The index of a partition: which line is the bucket of a hash. It has groups of lines in proportion to the pairs.
 //!
 //! ```text
-//! group, eight lines:  bucket 0 │ bucket 1 │ … │ bucket 6 │ what overflows from any of them ─▶ further lines
+//! group, eight lines:  bucket 0 │ bucket 1 │ … │ bucket 6 │ overflow of all of them ─▶ further lines
 //!
 //! hashes   0 ─────────── frontier ─────────── 2^32
 //! spread over    `low` groups       `high` groups          a resize moves the frontier, bucket by bucket

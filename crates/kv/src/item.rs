@@ -5,14 +5,14 @@
 //! │ cas  │kl│ bits │ length │flags│expiry│ wide flags? │ extents? │ key │ value, or its tail │
 //! ```
 //!
-//! A pair of 16 and 32 bytes fills a line exactly. A value that does not fit into a region with its key has
-//! its first parts in whole regions, its *extents*, listed in the item, and its tail behind the key. One of a
-//! mebibyte or more has its whole mebibytes in chunks outside of the regions, before its extents: the first
-//! number of the list says where they are known.
+//! A pair of 16 and 32 bytes fills a line exactly. A value that does not fit into a region with its key has its first
+//! parts in whole regions, its *extents*, listed in the item, and its tail after the key. One of a mebibyte or more has
+//! its whole mebibytes in chunks outside of the regions, before its extents: the first number of the list identifies
+//! them.
 //!
-//! In a partition that is written to a log, items that may be reduced to a stub have their place in the log as
-//! the last eight bytes, 0 while they are in none. A *stub* has no value, but the place of it where extents
-//! would be listed.
+//! In a partition with a log, items that may be reduced to a stub hold their place in the log as their last eight
+//! bytes, 0 while they are not in the log. A *stub* has no value, but the place of its value where extents would be
+//! listed.
 
 use reactor::CHUNK_BYTES;
 
@@ -25,31 +25,31 @@ pub const HEADER_BYTES: usize = 16;
 pub(crate) const LARGE: u8 = 1 << 2;
 /// Set if the flags do not fit in 16 bits.
 pub(crate) const WIDE: u8 = 1 << 3;
-/// Set if the block stays where it is: it is being filled or sent.
+/// Set if the block must stay where it is, because it is being filled or sent.
 pub(crate) const HELD: u8 = 1 << 4;
 /// Set once the value was read.
 pub(crate) const FETCHED: u8 = 1 << 5;
-/// memcached's mark of a value that should be made anew.
+/// memcached's mark of a value that should be recomputed.
 pub(crate) const STALE: u8 = 1 << 6;
-/// memcached's mark that somebody makes it anew.
+/// memcached's mark that a client is recomputing the value.
 pub(crate) const WON: u8 = 1 << 7;
-/// Bits of an item that go with it into the log and back.
+/// Bits of an item that are kept in the log.
 pub(crate) const MARKS: u8 = STALE | WON | FETCHED;
-/// How often it was used lately, 0 to 2.
+/// Recent uses, 0 to 2.
 pub(crate) const USES: u8 = 0b11;
-/// Uses of an item that are counted at most.
+/// The largest use count of an item.
 pub const USES_MAX: u8 = 2;
 
-/// Where the length of the key is in the header.
+/// Offset of the key length in the header.
 pub(crate) const KEY_BYTES_AT: usize = 6;
-/// Where the bits are in the header, right behind that.
+/// Offset of the bits in the header, directly after the key length.
 pub(crate) const BITS_AT: usize = 7;
-/// Where the expiry is in the header.
+/// Offset of the expiry in the header.
 pub(crate) const EXPIRY_AT: usize = 12;
 
-/// Set in the length of the list of a stub: its place follows, as long as two of them.
+/// Set in the length of a stub's list: the place of its value follows, in two numbers.
 pub(crate) const AWAY: u32 = 1 << 31;
-/// Bytes of a place in the log.
+/// Size of a place in the log.
 pub(crate) const PLACE_BYTES: usize = 8;
 
 const CAS_BITS: u32 = 48;
@@ -66,20 +66,20 @@ pub(crate) struct Header {
     pub(crate) expiry: u32,
 }
 
-/// Where the parts of an item are, bytes from its start.
+/// Offsets of the parts of an item, bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) bits: u8,
     /// Whole chunks before the extents.
     pub(crate) chunk_count: usize,
     pub(crate) extent_count: usize,
-    /// Where the extents are listed, behind the number of the chunks if there are any.
+    /// Offset of the list of extents, after the number of the chunks if there is one.
     pub(crate) extents_at: usize,
     pub(crate) key_at: usize,
     pub(crate) value_at: usize,
     /// Bytes of value in the block.
     pub(crate) tail_bytes: usize,
-    /// Where the place in the log is, or 0 if the item has none.
+    /// Offset of the place in the log, or 0 if the item has none.
     pub(crate) place_at: usize,
     pub(crate) total_bytes: usize,
 }
@@ -110,7 +110,7 @@ impl Header {
         bytes
     }
 
-    /// Byte of the block where the key is, given the length of its list.
+    /// Offset of the key in the block, given the length of its list.
     #[inline]
     pub(crate) fn key_at(self, list_count: usize) -> usize {
         let mut at = HEADER_BYTES;
@@ -125,7 +125,7 @@ impl Header {
 }
 
 impl Layout {
-    /// How an item is laid out; with `has_log`, with its place in it if a stub would be half as large.
+    /// The layout of an item. With `has_log`, it includes a place if a stub would take at most half as many lines.
     #[inline]
     pub(crate) fn new(key_bytes: usize, value_bytes: usize, flags: u32, has_log: bool) -> Self {
         let bits = if flags > u32::from(u16::MAX) { WIDE } else { 0 };
@@ -171,7 +171,7 @@ impl Layout {
         }
     }
 
-    /// How a stub is laid out.
+    /// The layout of a stub.
     pub(crate) fn stub(key_bytes: usize, flags: u32) -> Self {
         let bits = if flags > u32::from(u16::MAX) { WIDE } else { 0 };
         let extents_at = HEADER_BYTES + if bits == 0 { 0 } else { 4 } + 8;
@@ -189,7 +189,7 @@ impl Layout {
         }
     }
 
-    /// Numbers in its list.
+    /// Length of its list.
     pub(crate) fn list_count(&self) -> usize {
         self.extent_count + usize::from(self.chunk_count > 0)
     }
@@ -201,13 +201,13 @@ impl Layout {
     }
 }
 
-/// Whole chunks of a value.
+/// Number of whole chunks of a value.
 #[inline]
 pub(crate) fn chunk_count(value_bytes: usize) -> usize {
     value_bytes / CHUNK_BYTES
 }
 
-/// Bytes for the place in the log: none if a stub would not be worth it.
+/// Bytes for the place in the log: 0 if a stub would save too little.
 #[inline]
 fn place_bytes(fixed: usize, key_bytes: usize, value_bytes: usize) -> usize {
     let whole = (fixed + key_bytes + value_bytes).div_ceil(reactor::LINE_BYTES);

@@ -1,4 +1,4 @@
-//! Kept values: read as they were, and their memory returned.
+//! Kept values: they stay readable and unchanged, and their memory is freed.
 
 use crate::kept::Kept;
 use crate::pair::{Attributes, Condition, Stored};
@@ -26,7 +26,7 @@ fn keep(processor: &mut Processor) -> Kept {
 fn what_is_kept_is_read_as_it_was_and_its_memory_comes_back() {
     let mut processor = processor();
     let value = |round: u8| -> Vec<u8> { (0..700_001u32).map(|at| (at / 7) as u8 ^ round).collect() };
-    // Far more in all than there is memory for.
+    // Far more in total than fits in memory.
     for round in 0..40 {
         assert_eq!(store(&mut processor, &value(round)), Stored::Done, "round {round}");
         let kept = keep(&mut processor);

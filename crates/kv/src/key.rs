@@ -1,11 +1,11 @@
-//! Keys: how long they are, and where they are looked for.
+//! Keys: their length and hash.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 
 /// Longest key, bytes.
 pub const KEY_BYTES_MAX: usize = 250;
 
-/// The hash of a key: where it is looked for.
+/// The hash of a key, which determines its partition, bucket and tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyHash(pub(crate) u64);
 
@@ -14,7 +14,7 @@ impl KeyHash {
     #[inline]
     #[must_use]
     pub fn partition(self, count: usize) -> usize {
-        // Bits that neither bucket nor tag depend on.
+        // Bits that affect neither bucket nor tag.
         (((self.0 >> 8 & 0xff_ffff) * count as u64) >> 24) as usize
     }
 
@@ -23,7 +23,7 @@ impl KeyHash {
         self.0 as u8
     }
 
-    /// All of its bits.
+    /// All bits of the hash.
     #[inline]
     pub(crate) fn raw(self) -> u64 {
         self.0
@@ -35,7 +35,7 @@ impl KeyHash {
     }
 }
 
-/// Hashes keys. All of one seed agree.
+/// Hashes keys. All hashers with one seed agree.
 pub(crate) struct KeyHasher {
     secrets: RapidSecrets,
 }

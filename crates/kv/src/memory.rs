@@ -1,4 +1,4 @@
-//! The lines of a partition, and the count of those that an operation touches.
+//! The lines of a partition, and counts of those that operations touch.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub struct Touches {
 #[derive(Default)]
 struct Counter {
     touches: Touches,
-    /// What this operation has touched, as far as it is remembered: enough for small pairs.
+    /// Lines touched by the current operation, as far as they are remembered: enough for small pairs.
     read: Vec<u32>,
     written: Vec<u32>,
 }
@@ -34,7 +34,7 @@ struct Counter {
 impl Counter {
     fn count(&mut self, line: u32, is_write: bool) {
         const REMEMBERED_COUNT: usize = 32;
-        // What was written is at hand.
+        // A line that was written is in the cache.
         let is_known = self.written.contains(&line) || !is_write && self.read.contains(&line);
         if is_known {
             return;
@@ -60,12 +60,12 @@ impl Memory {
         })
     }
 
-    /// For who populates it.
+    /// The untouched memory, for a caller that populates it.
     pub(crate) fn untouched(&self) -> reactor::Untouched {
         self.lines.untouched()
     }
 
-    /// An operation begins.
+    /// Begins an operation.
     #[inline(always)]
     pub(crate) fn begin_operation(&self) {
         #[cfg(any(test, feature = "count-touches"))]
@@ -76,7 +76,7 @@ impl Memory {
         }
     }
 
-    /// What operations have touched so far.
+    /// Lines touched by operations so far.
     #[cfg(any(test, feature = "count-touches"))]
     pub(crate) fn touches(&self) -> Touches {
         self.counter.borrow().touches
@@ -99,7 +99,7 @@ impl Memory {
         &self.lines[line as usize].0
     }
 
-    /// One line, to be changed.
+    /// One line, mutable.
     #[inline(always)]
     pub(crate) fn line_mut(&mut self, line: u32) -> &mut [u8; LINE_BYTES] {
         self.count(line, 1, true);
@@ -114,7 +114,7 @@ impl Memory {
         &self.lines.bytes()[start..start + length]
     }
 
-    /// `length` bytes from byte `offset` of `line` on, to be changed.
+    /// `length` bytes from byte `offset` of `line` on, mutable.
     #[inline(always)]
     pub(crate) fn bytes_mut(&mut self, line: u32, offset: usize, length: usize) -> &mut [u8] {
         let start = line as usize * LINE_BYTES + offset;
@@ -122,7 +122,7 @@ impl Memory {
         &mut self.lines.bytes_mut()[start..start + length]
     }
 
-    /// A line will be needed.
+    /// Prefetches a line.
     #[inline(always)]
     pub(crate) fn prefetch(&self, line: u32) {
         if let Some(line) = self.lines.get(line as usize) {
@@ -130,28 +130,28 @@ impl Memory {
         }
     }
 
-    /// A line, looked at ahead of its operation, which counts it.
+    /// A line read ahead of its operation, which counts it.
     #[inline(always)]
     pub(crate) fn peek(&self, line: u32) -> &[u8; LINE_BYTES] {
         &self.lines[line as usize].0
     }
 
-    /// Zeroes lines, and gives their memory back.
+    /// Zeroes lines, and returns their memory to the system.
     pub(crate) fn zero(&mut self, lines: std::ops::Range<u32>) {
         self.lines.zero(lines.start as usize..lines.end as usize);
     }
 
-    /// Gives the memory of lines back to the system, as far as they are whole pages. What is in them means nothing then.
+    /// Returns the memory of lines to the system, as far as they are whole pages. Their contents become undefined.
     pub(crate) fn give_back(&mut self, lines: std::ops::Range<u32>) {
         self.lines.give_back(lines.start as usize..lines.end as usize);
     }
 
-    /// The memory of lines is theirs again.
+    /// Allows memory for lines again after [`give_back`](Self::give_back).
     pub(crate) fn allow(&mut self, lines: std::ops::Range<u32>) {
         self.lines.allow(&(lines.start as usize..lines.end as usize));
     }
 
-    /// Copies `length` bytes from one line on to another; they do not overlap.
+    /// Copies `length` bytes from one line to another; they do not overlap.
     pub(crate) fn copy(&mut self, from: u32, to: u32, length: usize) {
         let (from, to) = (from as usize * LINE_BYTES, to as usize * LINE_BYTES);
         self.lines.bytes_mut().copy_within(from..from + length, to);

@@ -1,4 +1,4 @@
-//! The processor against a plain map: whatever is stored, changed, pinned, evicted, moved and expired.
+//! The processor compared with a map, for all that is stored, changed, pinned, evicted, moved and expired.
 
 use std::collections::HashMap;
 
@@ -60,7 +60,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Keys of all lengths, some of which look alike.
+/// Keys of all lengths, some of them similar.
 fn key_bytes(key: u16) -> Vec<u8> {
     let mut bytes = key.to_be_bytes().to_vec();
     let padding = match key % 7 {
@@ -112,7 +112,7 @@ impl Twins {
         pair.expiry_s != 0 && pair.expiry_s <= self.processor.now_s()
     }
 
-    /// What the model has, as far as it has not expired. What was evicted is taken out of it.
+    /// The pair in the model, unless it has expired. An evicted pair is removed from the model.
     fn expected(&mut self, key: u16) -> Option<Pair> {
         let pair = self.model.get(&key)?.clone();
         if self.is_expired(&pair) {
@@ -166,7 +166,7 @@ impl Twins {
                 }
                 self.model.insert(key, Pair { value, flags, expiry_s });
             }
-            // A pair in the index gets no number if there is no memory to take it out.
+            // A pair in the index gets no CAS number if there is no memory to take it out.
             Stored::Exists => {
                 assert!(old.is_some() && matches!(condition, Condition::Absent | Condition::Unchanged(7)));
             }
@@ -179,7 +179,7 @@ impl Twins {
                         || !self.filling.is_empty(),
                     "no memory for {length} bytes"
                 );
-                // The old value may have had to go.
+                // The old value may have been removed.
                 if self.processor.find(hash, &bytes).is_none() {
                     self.model.remove(&key);
                 }
@@ -462,7 +462,7 @@ fn regions_that_are_half_empty_make_room_without_any_loss() {
         let hash = processor.hash(key.as_bytes());
         assert!(processor.delete(hash, key.as_bytes()));
     }
-    // Three quarters are free, but no region is.
+    // Three quarters of memory are free, but no region is.
     let large = (count..).find(|&key| put(&mut processor, key, 5000) != Stored::Done).expect("memory ends");
     assert!(large - count > 100, "only {} large ones fit", large - count);
     assert!((0..count).step_by(4).all(|key| get(&mut processor, key)));

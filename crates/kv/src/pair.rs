@@ -1,49 +1,49 @@
-//! What a pair has beside key and value, when a value is stored, and what became of a store.
+//! Attributes and marks of a pair, conditions of a store, and its result.
 
-/// What a pair has beside key and value.
+/// Attributes of a pair besides key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// The client's.
+    /// The client's flags.
     pub flags: u32,
-    /// The second at which it ends, or 0 if it does not.
+    /// The second at which it expires, or 0 if it does not.
     pub expiry_s: u32,
 }
 
-/// What memcached's meta commands know of a pair.
+/// Marks of a pair for memcached's meta commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// It was read since it was stored.
+    /// Whether it was read since it was stored.
     pub is_fetched: bool,
-    /// It should be made anew.
+    /// Whether it should be recomputed.
     pub is_stale: bool,
-    /// Somebody makes it anew.
+    /// Whether a client is recomputing it.
     pub is_won: bool,
 }
 
-/// When a value is stored.
+/// Condition of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// In any case.
+    /// None.
     Always,
-    /// If there is none.
+    /// The key must be absent.
     Absent,
-    /// If there is one.
+    /// The key must be present.
     Present,
-    /// If it is still the one that had this number.
+    /// The value must still be the one with this CAS number.
     Unchanged(u64),
 }
 
-/// What became of a store.
+/// Result of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// It was done.
+    /// Stored.
     Done,
-    /// There is a value, or another than was meant.
+    /// The key is present, or its value has another CAS number.
     Exists,
-    /// There is no value.
+    /// The key is absent.
     NotFound,
-    /// Memory is full.
+    /// Not enough memory.
     NoMemory,
-    /// The value is longer than values may be.
+    /// The value exceeds the longest permitted length.
     TooLarge,
 }

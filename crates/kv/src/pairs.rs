@@ -1,6 +1,6 @@
-//! The pairs of a partition: what lies in its heap, is found by its table and noted in its journal.
+//! The pairs of a partition: stored in its heap, found by its table, and recorded in its journal.
 //!
-//! Here pairs are found and leave. For those that come in, room is made above.
+//! Pairs are found and removed here. The processor above makes room for new ones.
 
 mod journaled;
 mod leave;
@@ -21,7 +21,7 @@ pub(crate) struct Pairs {
     pub(crate) table: Table,
     pub(crate) counters: Counters,
     pub(crate) clock: Clock,
-    /// What a log has to know, if there is one.
+    /// Changes for the log, if there is one.
     pub(crate) journal: Option<Box<Journal>>,
 }
 
@@ -74,7 +74,7 @@ impl Pairs {
         self.table.settle(&mut self.heap, self.table.home(hash));
     }
 
-    /// How an item of this partition is laid out.
+    /// The layout of an item in this partition.
     #[inline]
     pub(crate) fn layout(&self, key_bytes: usize, value_bytes: usize, flags: u32) -> Layout {
         Layout::new(key_bytes, value_bytes, flags, self.journal.is_some())

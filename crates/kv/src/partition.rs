@@ -1,27 +1,27 @@
-//! A partition: the keys of one reactor, the time by which they expire, and the log that keeps them.
+//! A partition: the keys of one reactor, the clock by which they expire, and the log that keeps them.
 
 use crate::clock::Clock;
 use crate::log::{Log, LogSettings};
 use crate::processor::Processor;
 
-/// The keys of one reactor. Protocols reach them here.
+/// One reactor's part of the key space, and the entry point for protocols.
 pub struct Partition {
-    /// What is stored.
+    /// The stored pairs.
     pub processor: Processor,
     log: Option<Box<Log>>,
-    /// The second of the partition in which everything is removed, if that was asked for.
+    /// The second of the partition's clock at which all pairs are removed, if requested.
     clear_at_s: Option<u32>,
 }
 
 impl Partition {
-    /// A partition in memory, at a moment in Unix time, s.
+    /// A partition in memory; `unix_s` is the current time.
     #[must_use]
     pub fn new(mut processor: Processor, unix_s: i64) -> Self {
         processor.pairs.clock = Clock::at(unix_s);
         Self { processor, log: None, clear_at_s: None }
     }
 
-    /// A partition with a log, which is to be read first. The processor must be empty.
+    /// A partition with a log, which must be recovered first. The processor must be empty.
     #[must_use]
     pub fn with_log(processor: Processor, unix_s: i64, settings: LogSettings) -> Self {
         let mut partition = Self::new(processor, unix_s);
@@ -35,7 +35,7 @@ impl Partition {
         self.log.as_deref()
     }
 
-    /// The log, if there is one, and the processor whose changes it keeps.
+    /// The log, if there is one, and the processor whose changes it records.
     pub fn log_mut(&mut self) -> Option<(&mut Log, &mut Processor)> {
         Some((self.log.as_deref_mut()?, &mut self.processor))
     }
@@ -48,13 +48,13 @@ impl Partition {
         }
     }
 
-    /// Removes everything.
+    /// Removes all pairs.
     pub fn clear(&mut self) {
         self.clear_at_s = None;
         self.processor.clear();
     }
 
-    /// Removes everything in a second of the partition that is yet to come, and in none that was given before.
+    /// Removes all pairs at a future second of the partition's clock; replaces an earlier request.
     pub fn clear_at(&mut self, at_s: u32) {
         self.clear_at_s = Some(at_s);
     }

@@ -1,8 +1,8 @@
-//! A value that arrives: it has memory, and is not in the index yet.
+//! A value that is arriving: it has memory, and is not in the index yet.
 
 use crate::item::Layout;
 
-/// A value on its way in: it has its memory, and is no one's yet.
+/// An arriving value: it has its memory, and cannot be found yet.
 #[derive(Debug)]
 pub struct Pending {
     pub(crate) line: u32,

@@ -1,8 +1,8 @@
-//! Pins: items that keep their value while it is sent or written.
+//! Pins: items whose value stays unchanged while it is sent or written.
 
 use std::collections::HashMap;
 
-/// A value that stays as it is until it is unpinned, whatever becomes of its key.
+/// A value that stays unchanged until it is unpinned, whatever happens to its key.
 #[derive(Debug)]
 pub struct Pin {
     pub(crate) line: u32,
@@ -11,7 +11,7 @@ pub struct Pin {
 /// The pins of one item.
 pub(crate) struct Pins {
     pub(crate) count: u32,
-    /// The pair is no longer in the index.
+    /// Whether the pair is no longer in the index.
     pub(crate) is_detached: bool,
 }
 

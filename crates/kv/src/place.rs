@@ -1,14 +1,14 @@
-//! Where a pair is: its entry in the index, and its item.
+//! The place of a pair: its entry in the index, and its item.
 
 use std::num::NonZeroU64;
 
-/// Where a pair is. Two numbers, so that a look-up gives it back in registers: in parts it would be written, and
-/// read again in other widths before that is done.
+/// The place of a pair. It is two numbers, so that a look-up returns it in registers: smaller fields would be written
+/// to memory, and read back in other widths before the writes complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The line of the entry, and the cell there; never 0.
     entry: NonZeroU64,
-    /// The item's line and one more, or 0 if the pair lies in the index.
+    /// The item's line plus 1, or 0 if the pair is in the index.
     item: u64,
 }
 
@@ -19,7 +19,7 @@ impl Place {
         Self { entry, item: item.map_or(0, |line| u64::from(line) + 1) }
     }
 
-    /// For what is asked of the item alone.
+    /// A place without an entry, for reading an item alone.
     pub(crate) fn of_item(line: u32) -> Self {
         Self::new(0, 0, Some(line))
     }
@@ -30,24 +30,24 @@ impl Place {
         (self.entry.get() >> 8) as u32
     }
 
-    /// The cell there.
+    /// The cell in that line.
     #[inline(always)]
     pub(crate) fn cell(self) -> usize {
         (self.entry.get() as u8 >> 1).into()
     }
 
-    /// The item's line; `None` if the pair lies in the index.
+    /// The item's line; `None` if the pair is in the index.
     #[inline(always)]
     pub fn item(self) -> Option<u32> {
         self.item.checked_sub(1).map(|line| line as u32)
     }
 }
 
-/// Where the bucket of a key was, when it was asked for.
+/// The bucket of a key at the time of its prefetch.
 #[derive(Clone, Copy, Debug)]
 pub struct Home(pub(crate) u32);
 
 impl Home {
-    /// No bucket: for a key that is not asked for yet.
+    /// No bucket, for a key whose bucket was not prefetched.
     pub const NONE: Self = Self(0);
 }

@@ -1,12 +1,14 @@
-//! What a log consists of: the headers of segments and the records in them.
+//! The format of a log: segment headers and records.
 //!
 //! ```text
 //! segment  │ header, one block │ record │ record │ 0 … to the end of a block │ record │ …
-//! record   │ kind 1 │ key length 1 │ marks 1 │ 0 │ crc 4 │ value length 4 │ flags 4 │ cas 8 │ expiry 8 │ key │ value │ crc 4 │
+//! record   │ kind 1 │ key length 1 │ marks 1 │ 0 │ crc 4 │ value length 4 │ flags 4 │ cas 8 │ expiry 8 │ …
+//!          │ key │ value │ crc 4 │
 //! ```
 //!
-//! The first checksum covers what precedes the value, and where it is: who wrote the segment, its generation,
-//! the position. What an earlier use of the segment has left is no record. The second covers the value.
+//! The first checksum covers everything before the value, and the location: the run that wrote the segment, its
+//! generation, and the position. So remains of an earlier use of the segment are not taken for records. The second
+//! covers the value.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -14,22 +16,22 @@ use crate::key::KEY_BYTES_MAX;
 
 /// Bytes of a record before its key.
 pub(crate) const HEAD_BYTES: usize = 32;
-/// Bytes of a record behind its value.
+/// Bytes of a record after its value.
 pub(crate) const TAIL_BYTES: usize = 4;
-/// What a record takes beside key and value.
+/// Bytes of a record besides key and value.
 pub(crate) const RECORD_EXTRA_BYTES: usize = HEAD_BYTES + TAIL_BYTES;
 
 const MAGIC: [u8; 8] = *b"nvlkvseg";
 const HEADER_BYTES: usize = 64;
 
-/// What a record says of its key.
+/// The state of a key in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It has this value.
+    /// The key has this value.
     Pair,
-    /// It has none.
+    /// The key has no value.
     Removed,
-    /// No key has any: the record has none of its own.
+    /// All keys were removed; the record has no key.
     Cleared,
 }
 
@@ -43,27 +45,27 @@ pub(crate) struct Head {
     pub(crate) value_bytes: usize,
     pub(crate) flags: u32,
     pub(crate) cas: u64,
-    /// Unix time in seconds, or 0.
+    /// Expiry in Unix time, s, or 0.
     pub(crate) expiry_s: i64,
 }
 
-/// Where a record is: part of its checksum.
+/// Location of a record, which is part of its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Where {
-    /// Who wrote the segment: generations are counted anew after one that a power cut has taken back.
+    /// The run that wrote the segment: after a power cut, generations that were lost are counted again.
     pub(crate) run: u64,
     pub(crate) generation: u64,
-    /// Byte in the segment.
+    /// Offset in the segment.
     pub(crate) position: u64,
 }
 
 impl Head {
-    /// Bytes of the whole record.
+    /// Size of the whole record.
     pub(crate) fn record_bytes(&self) -> usize {
         RECORD_EXTRA_BYTES + self.key_bytes + self.value_bytes
     }
 
-    /// The record up to its value.
+    /// Encodes the record up to its value.
     pub(crate) fn encode(&self, key: &[u8], place: Where, into: &mut [u8]) {
         debug_assert_eq!(key.len(), self.key_bytes);
         let kind = match self.kind {
@@ -81,7 +83,7 @@ impl Head {
         into[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// What the first [`HEAD_BYTES`] say, before anything is checked.
+    /// Decodes the first [`HEAD_BYTES`], without checking the checksum.
     pub(crate) fn decode(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
@@ -107,7 +109,7 @@ impl Head {
         })
     }
 
-    /// Whether these bytes, up to the value, are a record that was written here.
+    /// Whether these bytes, up to the value, are a record written at this location.
     pub(crate) fn is_genuine(bytes: &[u8], place: Where) -> bool {
         bytes[4..8] == checksum(bytes, place).to_le_bytes()
     }
@@ -123,7 +125,7 @@ fn checksum(bytes: &[u8], place: Where) -> u32 {
     checksum.finish()
 }
 
-/// The checksum of bytes that come in pieces.
+/// A checksum computed piece by piece.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checksum(u32);
 
@@ -145,20 +147,20 @@ impl Checksum {
     }
 }
 
-/// The first block of a segment.
+/// The header of a segment, its first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// Which log it belongs to.
+    /// Identity of the log.
     pub(crate) log: u64,
-    /// Names the start of the process that wrote it, unlike any other.
+    /// Random number of the start that wrote it.
     pub(crate) run: u64,
-    /// Which of its segments it is, counted from 1.
+    /// Generation of the segment, counted from 1.
     pub(crate) generation: u64,
-    /// The oldest generation that was needed when this one began.
+    /// The oldest generation needed when this header was written.
     pub(crate) oldest: u64,
-    /// Where the segment before this one ends.
+    /// End of the previous segment.
     pub(crate) previous_end: u64,
-    /// A number that no value had then.
+    /// A CAS number that no value had at that time.
     pub(crate) next_cas: u64,
 }
 
@@ -174,7 +176,7 @@ impl SegmentHeader {
         into[60..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// `None` if this log has written no header here.
+    /// Decodes a header; `None` if this log has written none here.
     pub(crate) fn decode(bytes: &[u8], log: u64) -> Option<Self> {
         let bytes = bytes.get(..HEADER_BYTES)?;
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));

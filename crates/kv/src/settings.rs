@@ -2,33 +2,33 @@
 
 use crate::regions::REGION_BYTES;
 
-/// What is done when memory is full.
+/// Policy when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eviction {
-    /// Nothing new is stored.
+    /// New pairs are refused.
     None,
-    /// Pairs not used lately make room. A pair used twice since stays for two rounds of the hand, a new one
-    /// for none.
+    /// Pairs not used recently are evicted. A pair used twice since the last pass stays for two passes of the hand, a
+    /// new one for none.
     Clock,
 }
 
 /// Settings of a partition.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Memory for index, pairs and the records about them.
+    /// Memory for index, pairs and their records, bytes.
     pub memory_bytes: usize,
-    /// The largest pair, key and value, that lies in the index itself.
+    /// Size of the largest pair, key plus value, that is stored in the index itself.
     pub inline_bytes_max: usize,
-    /// What is done when memory is full.
+    /// Policy when memory is full.
     pub eviction: Eviction,
-    /// The longest value.
+    /// Length of the longest value.
     pub value_bytes_max: usize,
-    /// Where keys go, secret from peers.
+    /// Hash seed; secret, so that peers cannot construct collisions.
     pub seed: u64,
 }
 
 impl Settings {
-    /// The least memory of a partition, bytes: for its index, pairs of several classes, and records.
+    /// Minimum memory of a partition, bytes: for its index, pairs of several classes, and records.
     pub const MEMORY_BYTES_MIN: usize = 4 * REGION_BYTES;
 }
 

@@ -1,17 +1,17 @@
-//! Stubs: pairs whose values are in the log only, and pairs as their records have them.
+//! Stubs, whose values are only in the log, and pairs read from records.
 
 use crate::pair::Attributes;
 
-/// A value that is in the log only.
+/// The location of a value that is only in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Away {
-    /// Where its record is.
+    /// Place of its record.
     pub(crate) place: u64,
     pub(crate) value_bytes: usize,
     pub(crate) attributes: Attributes,
 }
 
-/// A pair as its record has it.
+/// A pair as read from its record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Restored {
     pub(crate) value_bytes: usize,

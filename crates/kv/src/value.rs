@@ -1,4 +1,4 @@
-//! A value as it lies in memory: whole, or in parts.
+//! A value in memory: whole, or in parts.
 
 use reactor::{CHUNK_BYTES, Chunk};
 
@@ -8,7 +8,7 @@ use crate::regions::{REGION_BYTES, Regions};
 /// A value, borrowed from its partition.
 #[derive(Clone, Copy)]
 pub struct Value<'a> {
-    /// All of it, or what follows its extents.
+    /// All of it, or the part after its extents.
     tail: &'a [u8],
     length: usize,
     extents: Option<Extents<'a>>,
@@ -18,9 +18,9 @@ pub struct Value<'a> {
 struct Extents<'a> {
     memory: &'a Memory,
     regions: &'a Regions,
-    /// What comes before the regions.
+    /// The part before the extents.
     chunks: &'a [Chunk],
-    /// Numbers of the regions, four bytes each.
+    /// Numbers of the regions of its extents, four bytes each.
     table: &'a [u8],
 }
 
@@ -40,21 +40,21 @@ impl<'a> Value<'a> {
         Self { tail, length, extents: Some(Extents { memory, regions, chunks, table }) }
     }
 
-    /// Bytes of the value.
+    /// Length of the value, bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The bytes from `offset` on, as far as they lie together; empty at the end only.
+    /// The bytes from `offset` on, as far as they are contiguous; empty only at the end.
     #[inline]
     #[must_use]
     pub fn part(&self, offset: usize) -> &'a [u8] {
@@ -85,7 +85,7 @@ impl<'a> Value<'a> {
         self.part(0)
     }
 
-    /// All of a value that lies together.
+    /// The value, if it is contiguous.
     #[inline]
     #[must_use]
     pub fn as_whole(&self) -> Option<&'a [u8]> {
@@ -114,7 +114,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Appends what there is from `offset` on to `out`.
+    /// Appends the bytes from `offset` on to `out`.
     pub fn append_from(&self, mut offset: usize, out: &mut Vec<u8>) {
         out.reserve(self.length - offset);
         while offset < self.length {

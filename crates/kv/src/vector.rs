@@ -1,8 +1,8 @@
-//! Values as arrays of numbers: changed and summed up where they lie.
+//! Values as arrays of numbers: changed and reduced in place.
 //!
-//! A value of many elements moves once, or not at all, instead of once per element. Elements are
-//! little-endian; the loops are written so that the compiler makes vector instructions of them.
-// What a host has sent must not be able to end us: see docs/testing.md.
+//! A value of many elements is transferred once, or not at all, instead of once per element. Elements are
+//! little-endian; the loops are written so that the compiler vectorizes them.
+// No input from a host may cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(
@@ -19,7 +19,7 @@ use crate::key::KeyHash;
 use crate::place::Place;
 use crate::processor::Processor;
 
-/// What a value is an array of.
+/// The element type of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// Unsigned, 1 byte.
@@ -44,14 +44,14 @@ pub enum Element {
     F64,
 }
 
-/// What is done to two elements.
+/// A function of two elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
     /// Their sum; integers wrap.
     Add,
-    /// The lesser. Of a number and NaN the number.
+    /// The smaller. Of a number and NaN the number.
     Min,
-    /// The greater. Of a number and NaN the number.
+    /// The larger. Of a number and NaN the number.
     Max,
     /// Bits set in both; integers only.
     And,
@@ -61,7 +61,7 @@ pub enum Function {
     Xor,
 }
 
-/// Which elements a filter keeps: those that are … than the operand.
+/// The elements that a filter keeps, by comparison with the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// Less.
@@ -78,18 +78,18 @@ pub enum Comparison {
     Greater,
 }
 
-/// Why a vector operation was not done. Nothing has changed then.
+/// Why a vector operation was refused. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VectorError {
-    /// The value is no whole number of elements, or the operand is not of the right length.
+    /// The value is not a whole number of elements, or the operand has the wrong length.
     Length,
-    /// Bits of floating-point numbers.
+    /// A bitwise function on floating-point numbers.
     Function,
-    /// No memory for what has to be copied first.
+    /// No memory for the copy that is needed first.
     NoMemory,
 }
 
-/// Partial results that are kept side by side: two vectors of the widest kind.
+/// Partial results kept in parallel: two vectors of the widest kind.
 const LANE_COUNT: usize = 16;
 
 impl Element {
@@ -110,7 +110,7 @@ impl Element {
     }
 }
 
-/// The functions of one type, chosen once per call so that each loop holds one.
+/// The functions of one type, selected once per call so that each loop contains one.
 macro_rules! with_function {
     (int $type:ty, $function:expr, $each:ident, ($($argument:expr),*)) => {
         match $function {
@@ -168,7 +168,7 @@ pub fn update_by_scalar(element: Element, function: Function, values: &mut [u8],
     with_element!(element, function, each, (values, operand));
 }
 
-/// Applies a function to each element of `values` and the one at the same place in `operands`.
+/// Applies a function to each element of `values` and the corresponding one of `operands`.
 ///
 /// # Panics
 /// As [`update_by_scalar`].
@@ -191,7 +191,7 @@ pub fn update_by_vector(element: Element, function: Function, values: &mut [u8],
 }
 
 /// Folds the elements of `values` into `state`, in sixteen lanes that are folded together at the end: sums of
-/// floating-point numbers depend on that order and on nothing else.
+/// floating-point numbers depend only on that order.
 ///
 /// # Panics
 /// As [`update_by_scalar`].
@@ -221,7 +221,7 @@ pub fn reduce(element: Element, function: Function, values: &[u8], state: &mut [
     with_element!(element, function, each, (values, state));
 }
 
-/// Appends to `kept` the elements of `values` that compare so with the operand.
+/// Appends to `kept` the elements of `values` for which the comparison with the operand holds.
 ///
 /// # Panics
 /// As [`update_by_scalar`].
@@ -237,7 +237,7 @@ pub fn filter(element: Element, comparison: Comparison, values: &[u8], operand: 
             let operand = <$type>::from_le_bytes(operand.try_into().expect("one element"));
             let (values, rest) = values.as_chunks::<BYTES>();
             assert!(rest.is_empty(), "whole elements");
-            // Every element is written, and only those kept are counted: no branch that could go wrong.
+            // Every element is written, and only those kept are counted: no branch to mispredict.
             let start = kept.len();
             kept.resize(start + values.len() * BYTES, 0);
             let (room, _) = kept[start..].as_chunks_mut::<BYTES>();
@@ -284,11 +284,11 @@ impl Processor {
         Ok(())
     }
 
-    /// Applies a function to every element of the value of a key, just found at `place`, with one operand. The old value goes to
-    /// `old`, if it is wanted.
+    /// Applies a function to each element of the value of a key, just found at `place`, with one operand. Copies the
+    /// old value to `old`, if given.
     ///
     /// # Errors
-    /// What keeps it from being done.
+    /// The reason why it was refused.
     pub fn vector_update_by_scalar(
         &mut self,
         (hash, key, place): (KeyHash, &[u8], Place),
@@ -310,11 +310,11 @@ impl Processor {
         if self.change(hash, key, place, update) { Ok(()) } else { Err(VectorError::NoMemory) }
     }
 
-    /// Applies a function to each element of the value of a key, just found at `place`, and the one at the same place in
-    /// `operands`. The old value goes to `old`, if it is wanted.
+    /// Applies a function to each element of the value of a key, just found at `place`, and the corresponding one of
+    /// `operands`. Copies the old value to `old`, if given.
     ///
     /// # Errors
-    /// What keeps it from being done.
+    /// The reason why it was refused.
     pub fn vector_update_by_vector(
         &mut self,
         (hash, key, place): (KeyHash, &[u8], Place),
@@ -344,7 +344,7 @@ impl Processor {
     /// Folds the elements of a value into `state`.
     ///
     /// # Errors
-    /// What keeps it from being done.
+    /// The reason why it was refused.
     pub fn vector_reduce(
         &mut self,
         place: Place,
@@ -362,10 +362,10 @@ impl Processor {
         Ok(())
     }
 
-    /// Appends to `kept` the elements of a value that compare so with the operand.
+    /// Appends to `kept` the elements of a value for which the comparison with the operand holds.
     ///
     /// # Errors
-    /// What keeps it from being done.
+    /// The reason why it was refused.
     pub fn vector_filter(
         &mut self,
         place: Place,
@@ -400,7 +400,7 @@ mod tests {
         Element::I64,
     ];
 
-    /// One element as a number, by the book.
+    /// One element as a number, computed the simple way.
     fn number(element: Element, bytes: &[u8]) -> i128 {
         let mut wide = [0; 16];
         wide[..bytes.len()].copy_from_slice(bytes);
@@ -507,7 +507,7 @@ mod tests {
         let key = (hash, &b"v"[..], place);
         processor.vector_update_by_scalar(key, kind, &1u64.to_le_bytes(), Some(&mut old)).expect("done");
         assert!(old == value);
-        // The value that is being sent is another one now.
+        // The value in place is no longer the one being sent.
         let place = processor.find(hash, b"v").expect("changed");
         processor.vector_update_by_vector((hash, b"v", place), kind, &value, None).expect("done");
         let mut sum = 0u64.to_le_bytes();

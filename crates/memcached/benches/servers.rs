@@ -1,6 +1,9 @@
 //! memcached's protocol, pipelined, against running servers: the processor time of each per operation.
 //!
-//! `cargo bench -p nvlane-memcached --bench servers -- NAME=ADDR:PORT@PID ... [keys=N] [rounds=N] [seconds=N] [only=TEXT]`
+//! ```text
+//! cargo bench -p nvlane-memcached --bench servers --
+//!     NAME=ADDR:PORT@PID ... [keys=N] [rounds=N] [seconds=N] [only=TEXT]
+//! ```
 //!
 //! Batches come from four connections at once, so that a server is never idle. Servers take turns within each round;
 //! the table has the medians. *k/s* is the rate reached, *k/CPU s* the operations per second of the server's processor

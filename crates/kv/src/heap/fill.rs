@@ -26,7 +26,7 @@ impl Heap {
         let layout = &pending.layout;
         if offset / CHUNK_BYTES < layout.chunk_count {
             let header = self.header(pending.line);
-            let chunks = self.chunks_mut(pending.line, header).expect("nobody else has a pending value");
+            let chunks = self.chunks_mut(pending.line, header).expect("a pending value has one owner");
             return &mut chunks[offset / CHUNK_BYTES][offset % CHUNK_BYTES..];
         }
         let whole = layout.chunk_count * CHUNK_BYTES;

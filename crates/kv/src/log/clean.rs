@@ -1,7 +1,7 @@
-//! Freeing segments: what is current in the oldest is written again at the head.
+//! Cleaning segments: current records of the oldest are rewritten at the head.
 //!
 //! ```text
-//! Idle ──short of segments──▶ Scanning ──end of the segment──▶ Settling ──all written again survives──▶ Idle
+//! Idle ──short of segments──▶ Scanning ──end of the segment──▶ Settling ──all rewritten is durable──▶ Idle
 //! ```
 
 use super::recover::piece;
@@ -12,34 +12,34 @@ use crate::place::Place;
 use crate::processor::Processor;
 use crate::record::{Head, Kind};
 
-/// Keys that wait to be written again; with more, reading waits.
+/// Keys waiting to be rewritten above which scanning pauses.
 const AGAIN_COUNT_MAX: usize = 512;
-/// Values that are fetched to be written again; with more, reading waits.
+/// Fetches of values to be rewritten above which scanning pauses.
 const FETCH_COUNT_MAX: usize = 8;
 
-/// How far the oldest segment is.
+/// Progress of cleaning the oldest segment.
 #[derive(Debug, Default)]
 pub(super) struct Cleaner {
     scanner: Option<Scanner>,
     pub(super) is_reading: bool,
     is_settling: bool,
-    /// Values that are being fetched to be written again.
+    /// Values being fetched to be rewritten.
     pub(super) fetch_count: usize,
-    /// Keys taken for being written again so far; of those, written; of those, surviving.
+    /// Keys queued for rewriting so far; of those, written; of those, durable.
     pub(super) again_taken: u64,
     pub(super) again_written: u64,
     again_settled: u64,
 }
 
 impl Cleaner {
-    /// What was written so far survives.
+    /// Records that everything written so far is durable.
     pub(super) fn on_settled(&mut self) {
         self.again_settled = self.again_written;
     }
 }
 
 impl Log {
-    /// Begins, goes on with and ends the cleaning of the oldest segment.
+    /// Begins, continues and ends the cleaning of the oldest segment.
     pub(super) fn tend(&mut self, processor: &mut Processor) {
         if self.cleaner.is_settling {
             let again_count = processor.changes().again_count();
@@ -109,7 +109,7 @@ impl Log {
 struct CleanSink<'a> {
     processor: &'a mut Processor,
     start: u64,
-    /// Keys whose values are here only.
+    /// Keys whose values are only in this segment.
     away: Vec<(KeyHash, Box<[u8]>)>,
 }
 
@@ -136,7 +136,7 @@ impl Sink for CleanSink<'_> {
         if processor.pairs.place_of(line).is_some_and(|place| place != here) {
             return;
         }
-        // Until it is written it must not be let go of.
+        // Until it is written it must not become a stub.
         processor.pairs.unplace(line);
         processor.changes().write_again(key);
     }

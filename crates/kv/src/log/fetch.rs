@@ -8,32 +8,32 @@ use crate::processor::Processor;
 use crate::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
 use crate::stub::Away;
 
-/// One value on its way.
+/// A value being fetched.
 #[derive(Debug)]
 pub(super) struct Fetch {
     hash: KeyHash,
     key: Box<[u8]>,
-    /// It is to be written again.
+    /// Whether it is to be rewritten.
     is_again: bool,
-    /// Somebody waits for it.
+    /// Whether an operation waits for it.
     is_wanted: bool,
     is_reading: bool,
     course: Option<Course>,
 }
 
-/// How far the reading of a value is.
+/// Progress of reading a value.
 #[derive(Debug)]
 struct Course {
     away: Away,
     pending: Pending,
-    /// Bytes of the record that were taken in.
+    /// Bytes of the record processed.
     done: usize,
     checksum: Checksum,
     tail: [u8; TAIL_BYTES],
 }
 
 impl Log {
-    /// Has the value of a key fetched, for [`next_loaded`](Self::next_loaded).
+    /// Requests the value of a key; [`next_loaded`](Self::next_loaded) reports it.
     pub fn fetch(&mut self, processor: &mut Processor, key: &[u8]) {
         let hash = processor.hash(key);
         self.want(hash, key, false);
@@ -64,7 +64,7 @@ impl Log {
         self.fetch_queue.push_back(number as u32);
     }
 
-    /// The next read of a value.
+    /// The next read of a fetch.
     pub(super) fn next_fetch(&mut self, processor: &mut Processor) -> Option<Work> {
         while let Some(&number) = self.fetch_queue.front() {
             if self.is_fetch_stuck {
@@ -78,7 +78,7 @@ impl Log {
                     continue;
                 };
                 let Some(pending) = processor.begin(&fetch.key, away.value_bytes, away.attributes) else {
-                    // What is being written can make room when it is.
+                    // Writing changes can make room.
                     if self.flight.is_some() || processor.changes().has_due(false) {
                         self.is_fetch_stuck = true;
                         return None;
@@ -131,7 +131,7 @@ impl Log {
             processor.load(fetch.hash, &fetch.key, place, course.pending);
         } else {
             processor.abandon(course.pending);
-            // The pair may be another by now, and its record elsewhere.
+            // The pair may have changed since, or its record may have moved.
             let now = processor.away(fetch.hash, &fetch.key);
             if now.is_some_and(|away| away.place != place) {
                 return self.fetch_queue.push_back(number);
@@ -168,7 +168,7 @@ impl Log {
 }
 
 impl Course {
-    /// Bytes of the record from where it goes on. Whether they are what was written.
+    /// Processes the next bytes of the record. Returns whether they match what was written.
     fn take_in(&mut self, processor: &mut Processor, key: &[u8], place: Where, mut bytes: &[u8]) -> bool {
         let value_at = HEAD_BYTES + key.len();
         if self.done == 0 {

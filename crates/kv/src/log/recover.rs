@@ -1,4 +1,4 @@
-//! Reading the log at the start.
+//! Recovery: reading the log at the start.
 
 use super::scan::{Scanner, Sink};
 use super::{Failure, Job, Log, LogSettings, PIECE_BYTES, Phase, Segment, Work};
@@ -10,23 +10,23 @@ use crate::processor::Processor;
 use crate::record::{Head, Kind, SegmentHeader};
 use crate::stub::Restored;
 
-/// Numbers that may have been given to values of which nothing was written before the power went.
+/// CAS numbers skipped at recovery: they may have been given to values that were lost with the power.
 const CAS_LOST_COUNT: u64 = 1 << 24;
 
-/// How far the log was read.
+/// Progress of recovery.
 #[derive(Debug)]
 pub(super) struct Recovery {
     pub(super) is_reading: bool,
     headers: Vec<Option<SegmentHeader>>,
     slot_count: u64,
-    /// What there is to read, from the oldest on, and which of it is being read.
+    /// Segments to read, from the oldest on, and the index of the current one.
     segments: Vec<Segment>,
     at: usize,
     scanner: Option<Scanner>,
     replay: Replay,
 }
 
-/// The pair that is being read.
+/// The record being read.
 #[derive(Debug, Default)]
 struct Replay {
     /// First byte of the segment in the file.
@@ -40,7 +40,7 @@ struct Replay {
 enum Found {
     Removed,
     Cleared,
-    /// What is left of the value, and how much is there.
+    /// A pair with its value, of which this many bytes are filled.
     Whole(Restored, KeyHash, Pending, usize),
     Stub(Restored, KeyHash),
 }
@@ -115,7 +115,7 @@ impl Log {
         self.go_on(processor);
     }
 
-    /// All headers are there: what is between the oldest that the newest needs and itself is the log.
+    /// Determines the log from all headers: it is the newest segment, the oldest one it needs, and all between them.
     fn arrange(&mut self, processor: &mut Processor) {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         let headers = recovery.headers.iter().zip(0..);
@@ -146,7 +146,7 @@ impl Log {
         self.oldest_told = newest.oldest;
         self.newest = Some(newest);
         processor.next_cas = processor.next_cas.max(newest.next_cas);
-        // The others in the order in which they were freed, as far as that is known.
+        // The other slots, in the order in which they were freed, as far as that is known.
         let mut free: Vec<(u64, u64)> = (0..self.settings.segment_count)
             .filter(|slot| !recovery.segments.iter().any(|segment| segment.slot == *slot))
             .map(|slot| (recovery.headers[slot as usize].map_or(0, |header| header.generation), slot))
@@ -156,7 +156,7 @@ impl Log {
         self.go_on(processor);
     }
 
-    /// The next segment, or the end.
+    /// Continues with the next segment, or ends recovery.
     fn go_on(&mut self, processor: &mut Processor) {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         match recovery.segments.get(recovery.at) {
@@ -200,7 +200,7 @@ impl Sink for ReplaySink<'_> {
                 let expiry_s = match head.expiry_s {
                     0 => 0,
                     expiry_s if expiry_s - self.processor.pairs.clock.base_s() <= now_s => {
-                        // It has ended; so has what was there before it.
+                        // The pair has expired, and replaces the previous one all the same.
                         replay.found = Some(Found::Removed);
                         return;
                     }

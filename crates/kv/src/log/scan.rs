@@ -1,4 +1,4 @@
-//! Reading a segment from front to back, in pieces of any length, without keeping values.
+//! Scanning a segment from front to back, in pieces of any length, without buffering values.
 //!
 //! ```text
 //! Head ──all of it, genuine──▶ Value ──last byte──▶ Tail ──checksum right──▶ Head …
@@ -9,24 +9,24 @@
 use crate::key::KEY_BYTES_MAX;
 use crate::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
 
-/// What is done with what is read.
+/// Receives the records of a segment.
 pub(crate) trait Sink {
     /// A record begins, at this byte of the segment.
     fn on_head(&mut self, head: &Head, key: &[u8], position: u64);
-    /// A part of its value.
+    /// A part of its value follows.
     fn on_value(&mut self, part: &[u8]);
-    /// It ends; with `is_whole`, as it was written.
+    /// The record ends; `is_whole` if its checksum is right.
     fn on_end(&mut self, is_whole: bool);
 }
 
-/// How far a segment was read.
+/// Scanner of a segment, and its progress.
 #[derive(Debug)]
 pub(crate) struct Scanner {
     place: Where,
     block_bytes: u64,
-    /// Nothing is read from here on.
+    /// Bytes from here on are not read.
     limit: u64,
-    /// Behind the last whole record.
+    /// One past the last whole record.
     end: u64,
     state: State,
     room: [u8; HEAD_BYTES + KEY_BYTES_MAX],
@@ -45,7 +45,7 @@ enum State {
 }
 
 impl Scanner {
-    /// Of a segment from its second block on, up to `limit`.
+    /// A scanner of a segment from its second block on, up to `limit`.
     pub(crate) fn new(run: u64, generation: u64, block_bytes: u64, limit: u64) -> Self {
         Self {
             place: Where { run, generation, position: block_bytes },
@@ -60,7 +60,7 @@ impl Scanner {
         }
     }
 
-    /// Where to read on; `None` if there is nothing more.
+    /// Position of the next bytes to read; `None` at the end.
     pub(crate) fn next_position(&self) -> Option<u64> {
         (self.state != State::Over && self.place.position < self.limit).then_some(self.place.position)
     }
@@ -77,12 +77,12 @@ impl Scanner {
         self.state = State::Over;
     }
 
-    /// No more can be read, or nothing more is there.
+    /// Ends the scan: no more can be read, or there is nothing more.
     pub(crate) fn on_end(&mut self, sink: &mut impl Sink) {
         self.over(sink);
     }
 
-    /// Bytes from [`next_position`](Self::next_position) on.
+    /// Handles bytes from [`next_position`](Self::next_position) on.
     pub(crate) fn on_bytes(&mut self, mut bytes: &[u8], sink: &mut impl Sink) {
         let room = self.limit - self.place.position;
         bytes = &bytes[..bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
@@ -133,11 +133,11 @@ impl Scanner {
         }
     }
 
-    /// Takes bytes of what precedes a value. `None` if they are of no record.
+    /// Handles bytes up to the value. Returns `None` if they are not of a record.
     fn on_head(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Option<usize> {
         let start = self.place.position - self.filled as u64;
         if self.filled == 0 && bytes[0] == 0 {
-            // At the front of a block nothing was written.
+            // At the start of a block this means that nothing was written.
             if start.is_multiple_of(self.block_bytes) {
                 return None;
             }

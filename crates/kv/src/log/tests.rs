@@ -1,4 +1,4 @@
-//! The log on a disk that loses power: after every step, with every kind of what may then be on it.
+//! The log on a disk that loses power: after every step, with all kinds of resulting disk contents.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,13 +26,13 @@ fn settings(sync: Sync) -> LogSettings {
     }
 }
 
-/// What a disk holds for sure, and what it may hold.
+/// A disk with durable contents, and unflushed sectors.
 #[derive(Clone)]
 struct Disk {
     durable: Vec<u8>,
-    /// As it reads.
+    /// Contents as read.
     bytes: Vec<u8>,
-    /// Sectors that may have got there or not, in order.
+    /// Sectors that may or may not have been written, in order.
     unsure: Vec<(usize, Vec<u8>)>,
 }
 
@@ -46,7 +46,7 @@ impl Disk {
         Self { durable: bytes.clone(), bytes, unsure: Vec::new() }
     }
 
-    /// What may be there after a power cut, with those unsure sectors of which `is_there` says so.
+    /// Contents after a power cut, with the unflushed sectors for which `is_there` holds.
     fn cut(&self, is_there: impl Fn(usize) -> bool) -> Vec<u8> {
         let mut bytes = self.durable.clone();
         for (_, (offset, sector)) in self.unsure.iter().enumerate().filter(|(at, _)| is_there(*at)) {
@@ -67,7 +67,7 @@ struct Bench {
     disk: Disk,
     buffer: Vec<u8>,
     write: Option<Write>,
-    /// Writes that the log is told have failed.
+    /// Whether writes are reported as failed.
     fails: bool,
 }
 
@@ -92,7 +92,7 @@ impl Bench {
         Self { processor, log, disk, buffer: vec![0; PIECE_BYTES], write: None, fails: false }
     }
 
-    /// Begins or ends one operation. Says whether there was one.
+    /// Begins or ends one operation. Returns whether there was one.
     fn step(&mut self) -> bool {
         if let Some(write) = self.write.take() {
             if write.is_durable {
@@ -134,7 +134,7 @@ impl Bench {
         let mut left = 100_000;
         while self.step() {
             left -= 1;
-            assert!(left > 0, "it never comes to rest");
+            assert!(left > 0, "the log never becomes idle");
         }
     }
 
@@ -149,7 +149,7 @@ impl Bench {
         if self.processor.is_away(hash, key) {
             self.log.fetch(&mut self.processor, key);
             loop {
-                assert!(self.step(), "the value never comes");
+                assert!(self.step(), "the value is never loaded");
                 if let Some(loaded) = self.log.next_loaded() {
                     assert!(loaded.is_good && *loaded.key == *key);
                     break;
@@ -166,7 +166,7 @@ impl Bench {
     }
 }
 
-/// What is known of each key: its states, by the change that made them.
+/// Known states of each key, each with the change that made it.
 #[derive(Clone, Default)]
 struct History {
     states: BTreeMap<u8, Vec<State>>,
@@ -180,7 +180,7 @@ impl History {
         self.states.entry(key).or_default().push((number, value));
     }
 
-    /// Only what a recovered key was found to hold is known of it.
+    /// After recovery, the only known state of a key is the recovered one.
     fn restart(&mut self, bench: &mut Bench) {
         for key in KEYS {
             let value = bench.value(&[key]);
@@ -188,7 +188,7 @@ impl History {
         }
     }
 
-    /// Whether a key may hold this after a cut that came when changes up to `settled` were told to survive.
+    /// Whether a key may have this value after a power cut, when changes up to `settled` were reported durable.
     fn allows(&self, key: u8, settled: u64, value: &Option<Vec<u8>>) -> bool {
         let Some(states) = self.states.get(&key) else { return value.is_none() };
         let last = states.iter().rposition(|(number, _)| *number <= settled);
@@ -227,7 +227,7 @@ fn change(bench: &mut Bench, history: &mut History, random: &mut SplitMix64) {
     }
 }
 
-/// Opens what a cut has left, and holds it against what was known. Returns it.
+/// Recovers a disk image, and compares it with the history. Returns the recovered bench.
 fn check(settings: LogSettings, image: Vec<u8>, history: &History, settled: u64, seed: u64) -> Bench {
     let mut bench = Bench::open(settings, Disk::of(image));
     while !bench.log.is_ready() {
@@ -265,7 +265,7 @@ fn crash_states(sync: Sync, seeds: std::ops::Range<u64>) -> usize {
             }
             for _ in 0..random.below(5) {
                 bench.step();
-                // Nobody is told more than this.
+                // No more than this is reported as durable.
                 let settled = bench.log.settled(&mut bench.processor);
                 let count = bench.disk.unsure.len();
                 let bits = random.draw();
@@ -286,7 +286,7 @@ fn crash_states(sync: Sync, seeds: std::ops::Range<u64>) -> usize {
                 }
             }
             if random.below(20) == 0 {
-                // It goes on with what a cut has left.
+                // The run continues with the image of a power cut.
                 let settled = bench.log.settled(&mut bench.processor);
                 let bits = random.draw();
                 let image = bench.disk.cut(|at| bits >> (at % 61) & 1 == 1);
@@ -302,7 +302,7 @@ fn crash_states(sync: Sync, seeds: std::ops::Range<u64>) -> usize {
     state_count
 }
 
-/// Lives that end with their first write, whatever it is, take segments and free none; the next one goes on as long as there is one free.
+/// Runs that end with their first write take segments and free none; the next run continues as long as one is free.
 #[test]
 fn a_log_of_lives_of_one_write_goes_on() {
     for sync in [Sync::Always, Sync::Batch, Sync::None] {
@@ -313,7 +313,7 @@ fn a_log_of_lives_of_one_write_goes_on() {
             bench
         };
         let mut bench = open(Disk::new(&settings));
-        // Three quarters of what may live. What a segment holds takes several writes.
+        // Three quarters of the limit for live records. The contents of a segment take several writes.
         for key in 0..40u8 {
             assert_eq!(bench.set(&[key + 1], &[key; 100_000]), Stored::Done);
         }
@@ -338,7 +338,8 @@ fn a_log_of_lives_of_one_write_goes_on() {
     }
 }
 
-/// Lives too short for a segment to be freed, each with a head of its own, take all room there is; then segments are freed without anything to write again.
+/// Runs too short for freeing a segment, each with a head of its own, take all segments; then segments are freed
+/// without rewriting anything.
 #[test]
 fn a_log_of_many_short_lives_goes_on() {
     for sync in [Sync::Always, Sync::Batch, Sync::None] {
@@ -352,7 +353,7 @@ fn a_log_of_many_short_lives_goes_on() {
             bench.log.ask_flush(&mut bench.processor);
             while let Some(work) = bench.log.next(&mut bench.processor) {
                 match work {
-                    // It comes too late.
+                    // The read ends too late.
                     Work::Read { .. } => {}
                     work => bench.carry_out(work),
                 }
@@ -361,7 +362,7 @@ fn a_log_of_many_short_lives_goes_on() {
                 }
             }
             if bench.log.settled(&mut bench.processor) < count {
-                // No room: this life is longer.
+                // No free segment: this run is longer.
                 bench = Bench::open(settings, bench.disk);
                 bench.recover();
                 assert_eq!(bench.set(b"key", &[life]), Stored::Done);
@@ -388,12 +389,12 @@ fn what_was_flushed_is_there_after_every_cut_when_nothing_waits() {
     println!("{} states", crash_states(Sync::None, 100..120));
 }
 
-/// Every state of every write: all its prefixes, suffixes, each sector alone and each missing, and every combination where it has few
-/// sectors. With batches of keys, with values that take several writes, and from where an earlier cut has left the log.
+/// Every state of every write: all its prefixes, suffixes, each sector alone and each missing, and every combination
+/// for few sectors. With batches of keys, with values that take several writes, and starting from an earlier power cut.
 #[test]
 fn what_was_acknowledged_is_there_however_a_write_is_torn() {
     let small = settings(Sync::Always);
-    // Values up to 300 KiB: a record of several pieces.
+    // Values up to 300 KiB: a record takes several pieces.
     let large = LogSettings { segment_bytes: 640 << 12, start: 4096, block_bytes: 4096, ..small };
     let lengths: [&[usize]; 2] = [&[3, 200, 700, 1000], &[100, 300_000]];
     for sync in [Sync::Always, Sync::Batch] {
@@ -415,7 +416,7 @@ fn torn_writes(settings: LogSettings, lengths: &[usize], rounds: u64, seed: u64)
     let mut history = History::default();
     let mut state_count = 0;
     for _ in 0..rounds {
-        // A batch: all of it is noted before any of it is written.
+        // A batch: all of it is recorded before any of it is written.
         for _ in 0..=random.below(lengths.len() as u64) {
             let key = KEYS.start + random.below(6) as u8;
             let length = lengths[random.below(lengths.len() as u64) as usize];
@@ -434,7 +435,7 @@ fn torn_writes(settings: LogSettings, lengths: &[usize], rounds: u64, seed: u64)
             }
         }
         if random.below(4) == 0 {
-            // It goes on with a log whose last write is torn.
+            // Continue with a log whose last write is torn.
             let key = KEYS.start;
             assert_eq!(bench.set(&[key], &[9; 900]), Stored::Done);
             history.note(key, bench.processor.changes().count(), Some(vec![9; 900]));
@@ -448,13 +449,14 @@ fn torn_writes(settings: LogSettings, lengths: &[usize], rounds: u64, seed: u64)
     state_count
 }
 
-/// What may be left of the sectors that are unsure: of few every combination, of many those that tear at one place or miss one sector.
+/// Possible contents after a power cut: every combination of few sectors; of many, those torn at one position or
+/// missing one sector.
 fn torn(disk: &Disk) -> Vec<Vec<u8>> {
     let count = disk.unsure.len();
     if count <= 6 {
         return (0..1u32 << count).map(|kept| disk.cut(|at| kept >> at & 1 == 1)).collect();
     }
-    // Of the long ones some are looked at: the first and the last sectors, and a few between.
+    // For long writes only some are checked: the first and the last sectors, and a few between.
     let is_looked_at = |at: &usize| *at < 2 || *at + 2 >= count || at.is_multiple_of(count / 4 + 1);
     let places: Vec<_> = (0..count).filter(is_looked_at).collect();
     let mut images = vec![disk.cut(|_| false), disk.cut(|_| true)];
@@ -579,10 +581,10 @@ fn attributes_numbers_and_expiry_come_back() {
     again.set(b"a", b"new");
     assert!(again.processor.cas(hash, b"a") > cas);
     again.processor.pairs.clock.set(UNIX_S + 200);
-    assert!(again.value(b"a").is_some(), "it was stored anew");
+    assert!(again.value(b"a").is_some(), "it was stored again");
 }
 
-/// Values over a piece, more of them than memory holds.
+/// Values longer than a piece, more of them than memory holds.
 #[test]
 fn large_values_are_written_in_pieces_and_leave_memory() {
     let settings = LogSettings {
@@ -611,8 +613,8 @@ fn large_values_are_written_in_pieces_and_leave_memory() {
     }
 }
 
-/// Operations on one key whose value is in the log only: together at the station, and one by one. Returns what
-/// each has cost.
+/// Increments of one key whose value is only in the log: together at the station, or one by one. Returns the accesses
+/// per increment.
 fn accesses_per_increment(count: u64, has_station: bool) -> f64 {
     let settings = settings(Sync::Always);
     let mut bench = Bench::open(settings, Disk::new(&settings));

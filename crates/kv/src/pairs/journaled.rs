@@ -1,11 +1,11 @@
-//! Pairs that are written to a log: changes are noted, and values leave memory for it.
+//! Pairs of a partition with a log: changes are recorded, and values may leave memory for the log.
 //!
 //! ```text
 //! whole, place 0 ──written──▶ whole, place in the log ──memory is short──▶ stub ──fetched──▶ whole, its place …
 //!       ▲──────────────────────────── changed ───────────────────────┘         └─replaced─▶ whole, place 0
 //! ```
 //!
-//! Pairs of which a stub would not be half as large stay whole for good.
+//! Pairs whose stub would take more than half as many lines always stay whole.
 
 use crate::item::{AWAY, HEADER_BYTES, HELD, Header, Layout, MARKS, PLACE_BYTES, WIDE};
 use crate::key::{KEY_BYTES_MAX, KeyHash};
@@ -13,11 +13,11 @@ use crate::pairs::Pairs;
 use crate::place::Place;
 use crate::table::lines::redirect;
 
-/// Free regions that are kept for stubs: one for each number of lines a stub may have, and one more.
+/// Free regions reserved for stubs: one for each possible number of lines of a stub, and one more.
 const KEPT_BACK_COUNT: usize = 6;
 
 impl Pairs {
-    /// A pair has changed.
+    /// Records that a pair has changed.
     #[inline]
     pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8]) {
         if let Some(journal) = &mut self.journal {
@@ -25,7 +25,7 @@ impl Pairs {
         }
     }
 
-    /// An item has changed where it lies.
+    /// Records that an item was changed in place.
     #[inline]
     pub(crate) fn note_item(&mut self, hash: KeyHash, key: &[u8], line: u32) {
         self.note(hash, key);
@@ -60,7 +60,7 @@ impl Pairs {
         self.heap.attributes(Place::of_item(line)).flags
     }
 
-    /// Where in an item its place is. A stub's place is where its value is: it is no item's own.
+    /// Offset of the place in an item. A stub has none: its place is the location of its value.
     pub(crate) fn place_at(&self, line: u32) -> Option<usize> {
         self.journal.as_ref()?;
         let header = self.heap.header(line);
@@ -72,7 +72,7 @@ impl Pairs {
         (layout.place_at != 0).then_some(layout.place_at)
     }
 
-    /// The place of an item in the log, if it is there as it is here.
+    /// The place of an item in the log, if its present state is there.
     pub(crate) fn place_of(&self, line: u32) -> Option<u64> {
         let at = self.place_at(line)?;
         let bytes = self.heap.memory.bytes(line, at, PLACE_BYTES);
@@ -80,14 +80,14 @@ impl Pairs {
         (place != 0).then_some(place)
     }
 
-    /// An item is in the log now, here.
+    /// Records the place of an item in the log.
     pub(crate) fn set_place(&mut self, line: u32, place: u64) {
         if let Some(at) = self.place_at(line) {
             self.heap.memory.bytes_mut(line, at, PLACE_BYTES).copy_from_slice(&place.to_le_bytes());
         }
     }
 
-    /// An item is not in the log as it is now.
+    /// Records that the present state of an item is not in the log.
     #[inline]
     pub(crate) fn unplace(&mut self, line: u32) {
         if self.journal.is_some() {
@@ -95,7 +95,7 @@ impl Pairs {
         }
     }
 
-    /// Makes a stub of an item, if its value can be had from the log.
+    /// Reduces an item to a stub, if its value is in the log.
     pub(crate) fn demote(&mut self, line: u32) -> bool {
         let header = self.heap.header(line);
         if header.bits & HELD != 0 {

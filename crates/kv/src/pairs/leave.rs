@@ -1,4 +1,4 @@
-//! Pairs that leave, or lie elsewhere then, so that others have room.
+//! Pairs that are evicted or moved to make room.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::regions::Use;
 use crate::table::lines::redirect;
 
 impl Pairs {
-    /// The hand comes by an item: it loses a use, or its memory. Says whether it is gone.
+    /// Passes the hand over an item, which loses a use, or is evicted if it has none. Returns whether it is gone.
     pub(crate) fn pass(&mut self, line: u32) -> bool {
         let header = self.heap.header(line);
         if header.bits & HELD != 0 {
@@ -39,8 +39,8 @@ impl Pairs {
         self.unlink(hash, Place::new(node, cell, Some(line)));
     }
 
-    /// How much a region is used, by a few of its blocks. They lose a use by it: a class that nothing is
-    /// stored in has no hand that goes over it.
+    /// The use of a region, estimated from a few of its blocks. They lose a use by it, because no hand passes over a
+    /// class in which nothing is stored.
     pub(crate) fn cool(&mut self, region: u32) -> usize {
         let (mut uses, mut seen, mut block) = (0, 0, 0);
         while seen < 8
@@ -57,8 +57,7 @@ impl Pairs {
         uses * 64 / seen.max(1)
     }
 
-    /// Moves a region's items to free blocks of other regions of their class. Says whether the region is free
-    /// then.
+    /// Moves a region's items to free blocks of other regions of their class. Returns whether the region is then free.
     pub(crate) fn empty_by_moving(&mut self, region: u32) -> bool {
         let Use::Items(class) = self.heap.regions.use_of(region) else { return false };
         self.heap.regions.shut(region);
@@ -86,22 +85,22 @@ impl Pairs {
         is_free
     }
 
-    /// The hand goes on over values in chunks until it has evicted one.
+    /// Advances the hand over values in chunks until it has evicted one.
     pub(crate) fn evict_chunked(&mut self) -> bool {
         self.pass_chunked(Self::pass)
     }
 
-    /// The same, and leaves a stub of the value.
+    /// As [`evict_chunked`](Self::evict_chunked), but leaves a stub of the value.
     pub(crate) fn demote_chunked(&mut self) -> bool {
         self.pass_chunked(Self::demote)
     }
 
     pub(crate) fn pass_chunked(&mut self, mut pass: impl FnMut(&mut Self, u32) -> bool) -> bool {
         let count = self.heap.chunked.entries.len();
-        // Each round takes a use from everything.
+        // Each round takes a use from every value.
         for _ in 0..3 * count {
             self.heap.chunked.hand = (self.heap.chunked.hand + 1) % count;
-            // One that is being sent frees nothing yet.
+            // Evicting a value that is being sent frees nothing yet.
             let Some(Entry { line, chunks }) = &self.heap.chunked.entries[self.heap.chunked.hand] else {
                 continue;
             };

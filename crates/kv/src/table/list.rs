@@ -134,7 +134,7 @@ impl Table {
             loop {
                 let sorted = self.sorted(heap, share.home, least);
                 for &(hash, node, cell) in &sorted.entries[..sorted.count] {
-                    assert!((from..share.end).contains(&(hash >> 32)), "a key lies where it does not belong");
+                    assert!((from..share.end).contains(&(hash >> 32)), "a key is in the wrong bucket");
                     let bucket = Bucket(heap.memory.line(node));
                     let key = match bucket.kind(cell.into()) {
                         Kind::Item => {
