@@ -23,7 +23,7 @@ pub struct Marks {
 /// Condition of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// None.
+    /// No condition: the value is always stored.
     Always,
     /// The key must be absent.
     Absent,

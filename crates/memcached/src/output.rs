@@ -61,7 +61,7 @@ struct LongValues {
     queue: VecDeque<(usize, LongValue)>,
     /// Bytes of the first value already sent.
     sent_bytes: usize,
-    /// The current piece of its rest, as far as it is here.
+    /// The current piece of its rest, as far as received.
     piece: Vec<u8>,
     piece_sent_bytes: usize,
     /// Whether the next piece has been requested.
@@ -125,7 +125,7 @@ impl Output {
         self.long.is_some()
     }
 
-    /// The bytes to send, in order, as far as they are here.
+    /// The bytes to send, in order, up to the first piece that must still be fetched.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let mut at = self.sent_bytes;
         let (mut skip, mut piece) = self

@@ -10,7 +10,8 @@ use crate::regions::Use;
 use crate::table::lines::redirect;
 
 impl Pairs {
-    /// Passes the hand over an item, which loses a use, or is evicted if it has none. Returns whether it is gone.
+    /// Passes the hand over an item, which loses a use, or is evicted if it has none or has
+    /// expired. Returns whether it is gone.
     pub(crate) fn pass(&mut self, line: u32) -> bool {
         let header = self.heap.header(line);
         if header.bits & HELD != 0 {

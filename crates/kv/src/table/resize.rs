@@ -69,7 +69,7 @@ impl Table {
             return Some(((2.0 * cells as f64 / grows_at) as u64).max(GROUPS_MIN));
         }
         let growth = self.final_groups(heap, pair_count, has_log) / groups as f64;
-        // The last steps end where memory does, and are not small.
+        // The last steps reach the final size, and none of them is small.
         let growth = match growth {
             ..2.0 => growth,
             ..4.0 => growth.sqrt(),
