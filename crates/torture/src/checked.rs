@@ -1,4 +1,4 @@
-//! Load on namespaces whose every block is accounted for: what was acknowledged must be there, what was interrupted may be.
+//! Verified load on namespaces: every acknowledged write must be readable, an interrupted one may be.
 
 use std::time::{Duration, Instant};
 
@@ -10,28 +10,28 @@ use load::stream::{Region, Step};
 use load::verify::Marker;
 use load::workload::{Deallocated, Kind};
 
-/// How long nothing may end while the target is there.
+/// Time limit for one completion while the target is running.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Blocks of one command, at most.
+/// Maximum blocks per command.
 const BLOCKS_MAX: u64 = 32;
 
-/// What was done and seen.
+/// Counts of a verified load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Commands that were acknowledged.
+    /// Acknowledged commands.
     pub(crate) acknowledged: u64,
-    /// Of these, flushes and writes with FUA.
+    /// Acknowledged flushes and writes with FUA.
     pub(crate) durable: u64,
-    /// Commands of which nobody knows whether they have happened.
+    /// Commands whose outcome is unknown.
     pub(crate) interrupted: u64,
-    /// Blocks read and held against the ledger.
+    /// Blocks read and compared with the ledger.
     pub(crate) blocks_checked: u64,
-    /// Blocks that held what they must not, and commands that ended as they must not.
+    /// Blocks with wrong content, and commands with a wrong outcome.
     pub(crate) violations: u64,
 }
 
-/// A namespace and what its blocks may hold. It outlives associations.
+/// A namespace and the contents allowed for each of its blocks. It outlives associations.
 pub(crate) struct Account {
     namespace: Namespace,
     ledger: Ledger,
@@ -39,7 +39,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Of a namespace of which nothing is known yet.
+    /// A ledger for a namespace of unknown content.
     pub(crate) fn new(namespace: Namespace, run_id: u64) -> Self {
         let region = Region { first: 0, blocks: namespace.block_count() };
         let ledger = Ledger::new(region, Deallocated::Zeroes);
@@ -57,10 +57,10 @@ impl Account {
     }
 }
 
-/// What a command in flight does.
+/// The effect of a command in flight.
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    /// Something with the blocks of an account; durably if it says so.
+    /// A change of an account's blocks, durable if set.
     Blocks {
         account: usize,
         step: Step,
@@ -69,7 +69,7 @@ enum Action {
     Flush,
 }
 
-/// One host's load on all namespaces.
+/// The load of one host on all namespaces.
 pub(crate) struct Checked<'a> {
     accounts: &'a mut [Account],
     lanes: LaneSet,
@@ -77,7 +77,7 @@ pub(crate) struct Checked<'a> {
     flights: Vec<Option<Action>>,
     free: Vec<usize>,
     counts: Counts,
-    /// What was wrong first, in words.
+    /// Description of the first error.
     findings: Vec<String>,
 }
 
@@ -95,12 +95,12 @@ impl<'a> Checked<'a> {
         })
     }
 
-    /// Writes every block once, so that everything is known from here on.
+    /// Writes every block once, so that all contents are known from here on.
     pub(crate) fn fill(&mut self) -> Result<()> {
         self.each_range(Kind::Write)
     }
 
-    /// Reads every block and holds it against what it must be.
+    /// Reads every block and compares it with the ledger.
     pub(crate) fn verify(&mut self) -> Result<()> {
         self.each_range(Kind::Read)
     }
@@ -119,7 +119,7 @@ impl<'a> Checked<'a> {
         self.drain()
     }
 
-    /// Random load until `is_over`, which is asked now and then.
+    /// Issues random commands until `is_over`, which is polled, returns `true`.
     pub(crate) fn run(&mut self, mut is_over: impl FnMut(&Counts) -> bool) -> Result<()> {
         while !is_over(&self.counts) {
             for _ in 0..16 {
@@ -130,7 +130,7 @@ impl<'a> Checked<'a> {
         Ok(())
     }
 
-    /// Lets everything end.
+    /// Waits for all outstanding commands.
     pub(crate) fn drain(&mut self) -> Result<()> {
         while self.lanes.outstanding() > 0 {
             self.wait()?;
@@ -138,7 +138,7 @@ impl<'a> Checked<'a> {
         Ok(())
     }
 
-    /// Ends here, with whatever is in flight: of that nobody knows what becomes. Gives what was done, and what was wrong.
+    /// Stops with commands in flight, whose outcome stays unknown. Returns the counts and the first error.
     pub(crate) fn abandon(mut self) -> (Counts, Vec<String>) {
         for action in std::mem::take(&mut self.flights).into_iter().flatten() {
             if let Action::Blocks { account, step, .. } = action {
@@ -166,7 +166,7 @@ impl<'a> Checked<'a> {
         self.submit(account, Step { kind, slba, blocks }, is_durable);
     }
 
-    /// Submits a step if its blocks are free and there is room.
+    /// Submits a step if its blocks are idle and a command slot is free.
     fn submit(&mut self, account: usize, step: Step, is_durable: bool) -> bool {
         let Some(lane) = self.lane_with_room() else { return false };
         let of = &mut self.accounts[account];
@@ -212,14 +212,14 @@ impl<'a> Checked<'a> {
             .expect("room, and the right length");
     }
 
-    /// Waits until something ends.
+    /// Waits for a completion.
     fn wait(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while self.take(Duration::from_millis(100)) == 0 {
             if let Some(over) = self.lanes.lanes().iter().find_map(|lane| lane.over()) {
                 bail!("the association ended: {over}");
             }
-            ensure!(Instant::now() < until, "{} commands do not end", self.lanes.outstanding());
+            ensure!(Instant::now() < until, "{} commands did not complete", self.lanes.outstanding());
         }
         Ok(())
     }
@@ -244,7 +244,8 @@ impl<'a> Checked<'a> {
                     self.counts.acknowledged += 1;
                     self.counts.durable += 1;
                 }
-                // The first one after each loss: what was not flushed may be gone, if it was more than the process that died.
+                // Only the first flush after each loss may report lost writes, and only if more than the target process
+                // failed.
                 Err(Failure::Unflushed) => {}
                 Err(failure) => self.find(format!("a flush failed: {failure}")),
             };

@@ -1,5 +1,5 @@
-//! The two ways to keys and values, as what a worker sends deeds through: memcached's protocol in pipelines, and NVMe's commands one by one
-//! or in batches.
+//! Clients of a key-value namespace, through which a worker sends its deeds: memcached's protocol in pipelines, and
+//! NVMe commands one by one or in batches.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,38 +12,38 @@ use wire::status::Status;
 
 use crate::pairs::{Deed, End};
 
-/// How long an answer may take while the target is there.
+/// Time limit for an answer while the target is running.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What became of a flush.
+/// Outcome of a flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
-    /// Everything that was answered before it survives.
+    /// Everything answered before it is durable.
     Done,
-    /// It was not done, or there is no such command: why.
+    /// The flush failed or is not supported, with the reason.
     Not(String),
-    /// The target was away: what was answered before may be gone, and the next flush says nothing of it.
+    /// The target restarted: earlier answers may be lost, and the next flush does not report that.
     Lost,
 }
 
-/// A way to keys and values.
+/// A client of a key-value namespace.
 pub(crate) trait Client: Send {
-    /// Carries out deeds on keys, each another, and says how each has ended.
+    /// Executes deeds on distinct keys and returns the outcome of each.
     fn run(&mut self, deeds: &[(Key, &Deed)]) -> Vec<End>;
 
-    /// Has everything survive that was answered so far.
+    /// Makes everything answered so far durable.
     fn flush(&mut self) -> Flushed {
         Flushed::Not("memcached's protocol has no flush".into())
     }
 
-    /// The target was started again.
+    /// Reconnects after a restart of the target.
     ///
-    /// # Errors
+    /// The target cannot be reached.
     /// If it cannot be reached.
     fn reconnect(&mut self) -> Result<()>;
 }
 
-/// One of memcached's clients: all deeds leave together.
+/// A memcached client. All deeds leave in one send.
 pub(crate) struct MemcachedClient {
     place: SocketAddr,
     stream: BufReader<TcpStream>,
@@ -77,7 +77,7 @@ impl MemcachedClient {
                 self.stream.read_exact(&mut value)?;
                 match (self.line()?.as_str(), self.line()?.as_str()) {
                     ("", "END") => End::Found(Some(value)),
-                    (after, end) => End::Wrong(format!("{after:?} and {end:?} behind a value")),
+                    (after, end) => End::Wrong(format!("{after:?} and {end:?} after a value")),
                 }
             }
             (Deed::Add(_), number) => match number.parse() {
@@ -112,7 +112,7 @@ impl Client for MemcachedClient {
                 Deed::Add(by) => bytes.extend_from_slice(format!("incr {key} {by}\r\n").as_bytes()),
             }
         }
-        // Whatever of it has left may be carried out, and answers may be there although not all of it could be sent.
+        // Deeds already sent may be executed, and answered, although the send failed.
         let _ = self.stream.get_mut().write_all(&bytes);
         let mut ends = Vec::with_capacity(deeds.len());
         for (_, deed) in deeds {
@@ -135,10 +135,10 @@ impl Client for MemcachedClient {
     }
 }
 
-/// An NVMe host with a lane: deeds leave one by one, or as one batch.
+/// An NVMe host with one lane. Deeds leave one by one or as one batch.
 pub(crate) struct NvmeClient {
     keys: BlockingKeyValue,
-    /// Batches and single commands in turn.
+    /// Alternates between batches and single commands.
     run_count: u64,
 }
 
@@ -158,7 +158,7 @@ impl NvmeClient {
                 Deed::Add(by) => batch.atomic(key, &AtomicOperation::new(AtomicFunction::ADD, *by)),
             };
             if pushed.is_err() {
-                // Full: the rest another time.
+                // The queue is full: the rest is sent later.
                 break;
             }
         }
@@ -194,7 +194,7 @@ fn end_of(deed: &Deed, outcome: &Outcome<'_>) -> End {
     }
 }
 
-/// How a command ended that could not be carried out, or may have been.
+/// Outcome of a command that failed, or whose execution is uncertain.
 fn end_of_failed(error: &Error) -> End {
     match error {
         Error::Failed { failure, .. } if failure.may_have_happened() => End::Unknown,
@@ -234,7 +234,7 @@ impl Client for NvmeClient {
     }
 
     fn reconnect(&mut self) -> Result<()> {
-        // The library does, by itself.
+        // The library reconnects by itself.
         Ok(())
     }
 }

@@ -1,14 +1,15 @@
-//! The flood: everything that costs a peer nothing, all at once, and what a healthy host and the target's memory make of it.
+//! The flood: all attacks that are cheap for a peer, at once, and their effect on a healthy host and on the target's
+//! memory.
 //!
 //! ```text
 //! healthy host   ──quiet──▶ ──arriving──▶ ──────────flooded──────────▶ ──────returning──────▶
 //! attackers                 half-open, slow, deaf, owing: held ────────────────held──────────▶
 //!                                         connects, controllers, wrong digests: over and over │
 //! ```
-//! Attackers that are held keep their connections open for as long as the target lets them.
+//! Held connections stay open for as long as the target allows.
 //!
-//! On few cores those who flood are in the healthy host's way whatever they flood. So they do the same to a *decoy* first, a target of the
-//! same kind on their own core, and what the healthy host gets beside that is what it is compared with.
+//! With few cores the attackers disturb the healthy host whatever target they flood. They therefore flood a *decoy*
+//! first, a second target on their own core; the healthy host's figures during that flood are the baseline.
 
 mod attack;
 mod cores;
@@ -30,42 +31,42 @@ use report::{Beside, FloodReport};
 
 use crate::target::{Target, TargetOptions};
 
-/// How long any answer to an attacker may take.
+/// Time limit for an answer to an attacker.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Everything must have come back this long after the flood.
+/// Time after the flood within which all resources must be released.
 const RETURN_LIMIT: Duration = Duration::from_secs(35);
 
-/// How often the target is looked at.
+/// Sampling interval of the target's resources.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What is to be done.
+/// Options of a flood.
 #[derive(Clone, Debug)]
 pub(crate) struct FloodOptions {
-    /// With what.
+    /// Attacks to run.
     pub(crate) attacks: Vec<Attack>,
-    /// Connections that never say a word.
+    /// Number of half-open connections.
     pub(crate) half_open: usize,
-    /// Connections of each slow or deaf kind.
+    /// Number of connections of each slow or non-reading kind.
     pub(crate) slow: usize,
-    /// How long it lasts.
+    /// Duration of the flood.
     pub(crate) time: Duration,
-    /// Whether target, healthy host and attackers are kept apart, for what takes time to mean something.
+    /// Whether target, healthy host and attackers run on separate cores, which makes timings meaningful.
     pub(crate) is_timed: bool,
-    /// The `nvlane` program.
+    /// Path of the `nvlane` program.
     pub(crate) program: PathBuf,
-    /// Where the log is.
+    /// Directory of the log.
     pub(crate) directory: PathBuf,
-    /// The cores of the target, if they are to be others.
+    /// Cores of the target, if not the default.
     pub(crate) cores: Option<String>,
-    /// More options of `nvlane target`.
+    /// Further options of `nvlane target`.
     pub(crate) arguments: Vec<String>,
 }
 
-/// What attackers share.
+/// State shared by the attackers.
 #[derive(Default)]
 struct Scene {
-    /// Everybody is there who is to be held.
+    /// All connections to be held are open.
     is_open: AtomicBool,
     has_flood_ended: AtomicBool,
     has_all_ended: AtomicBool,
@@ -73,18 +74,18 @@ struct Scene {
     tally: Tally,
 }
 
-/// What is seen of the target from outside.
+/// Resources of the target, measured from outside.
 #[derive(Default)]
 struct Sight {
     is_over: AtomicBool,
-    /// Descriptors, now and at most.
+    /// Open descriptors, now and at most.
     descriptor_count: AtomicUsize,
     descriptor_count_max: AtomicUsize,
-    /// Memory at most, bytes.
+    /// Peak memory, bytes.
     resident_bytes_max: AtomicU64,
 }
 
-/// Runs it.
+/// Runs the flood.
 pub(crate) fn run(options: &FloodOptions) -> Result<FloodReport> {
     reactor::allow_descriptors();
     let cores = if options.is_timed { Cores::apart()? } else { None };
@@ -147,7 +148,8 @@ fn start(options: &FloodOptions, cores: Option<String>, log: &str) -> Result<Tar
     })
 }
 
-/// A target that is as little in the healthy host's way as attackers are: it has what the thread has that starts it.
+/// A second target that disturbs the healthy host only as attackers do: it inherits the core and priority of its
+/// thread.
 fn start_decoy(options: &FloodOptions, cores: &Cores) -> Result<Target> {
     let start = move || {
         cores.place_attacker(0)?;
@@ -157,7 +159,7 @@ fn start_decoy(options: &FloodOptions, cores: &Cores) -> Result<Target> {
     started.map_err(|_| anyhow!("the start of the decoy panicked"))?.context("the decoy")
 }
 
-/// Those who flood, and who watches: threads beside the healthy host's.
+/// The threads that attack and measure, beside the healthy host's.
 #[derive(Clone, Copy)]
 struct Attackers<'a> {
     options: &'a FloodOptions,
@@ -165,7 +167,7 @@ struct Attackers<'a> {
 }
 
 impl Attackers<'_> {
-    /// Floods a target beside the healthy host. Those who are held stay until `afterwards` is over.
+    /// Floods a target beside the healthy host. Held connections stay open until `afterwards` returns.
     fn flood<T>(
         self,
         peer: &Peer,
@@ -191,19 +193,19 @@ impl Attackers<'_> {
                 let held = scene.held_count.load(Ordering::Relaxed);
                 anyhow::Ok((Beside { arriving, paced, closed, floods, held }, afterwards(healthy)?))
             })();
-            // Whatever went wrong, the others end now.
+            // After a failure, too, the other threads must end.
             scene.has_flood_ended.store(true, Ordering::Relaxed);
             scene.has_all_ended.store(true, Ordering::Relaxed);
             outcome.context("the healthy host")
         })
     }
 
-    /// Whether the healthy host's core is theirs.
+    /// Whether the attackers run on the healthy host's core.
     fn share_core(self) -> bool {
         self.cores.is_some_and(Cores::are_shared)
     }
 
-    /// Opens what is to be held, and says a byte a second where something is said.
+    /// Opens the connections to be held, and sends one byte per second on the slow ones.
     fn hold(self, scene: &Scene, peer: &Peer) {
         let options = self.options;
         self.place(0);
@@ -220,7 +222,7 @@ impl Attackers<'_> {
         }
     }
 
-    /// Does something over and over, once everybody is there.
+    /// Repeats one attack, once all held connections are open.
     fn repeat(self, scene: &Scene, peer: &Peer, at: usize, attack: Attack, once: fn(&Peer)) {
         self.place(at);
         while !scene.is_open.load(Ordering::Relaxed) {
@@ -232,7 +234,7 @@ impl Attackers<'_> {
         }
     }
 
-    /// Looks at the target now and then.
+    /// Samples the target's resources.
     fn watch(self, pid: u32, sight: &Sight) -> Result<()> {
         self.place(0);
         while !sight.is_over.load(Ordering::Relaxed) {
@@ -245,21 +247,21 @@ impl Attackers<'_> {
         Ok(())
     }
 
-    /// Puts the calling thread where it belongs.
+    /// Moves the calling thread to its core.
     fn place(self, at: usize) {
         if let Some(Err(error)) = self.cores.map(|cores| cores.place_attacker(at)) {
-            eprintln!("an attacker is in the healthy host's way: {error:#}");
+            eprintln!("an attacker disturbs the healthy host: {error:#}");
         }
     }
 }
 
-/// Whether so much time has passed from now on.
+/// Returns a predicate that is `true` once this duration has passed.
 fn over(time: Duration) -> impl FnMut() -> bool {
     let start = Instant::now();
     move || start.elapsed() >= time
 }
 
-/// Memory that a process has touched, bytes.
+/// Resident memory of a process, bytes.
 fn resident_bytes(pid: u32) -> Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).context("the target's memory")?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;

@@ -1,13 +1,13 @@
-//! Hosts that live through kills.
+//! Hosts that survive kills of their target.
 
 use anyhow::Result;
 use host::{HostIdentity, Options, ReconnectSettings, ReplayPolicy};
 use wire::nqn::Nqn;
 
-/// So many kills one association lives through.
+/// Kills that one association survives.
 pub(crate) const KILLS_PER_HOST: u32 = 4;
 
-/// How the host of this number is, which has a name of its own. Every other one has its writes sent again for it.
+/// Options of host number `number`, with its own NQN. Every second one has its library repeat interrupted writes.
 pub(crate) fn options(number: u64, lanes: u16) -> Result<Options> {
     let replays = number % 2 == 1;
     let name = format!("nqn.2026-01.io.nvlane:host-{number}").parse::<Nqn>()?;

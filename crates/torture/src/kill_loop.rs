@@ -1,12 +1,13 @@
-//! The kill loop: a target over files, verified load over real sockets, SIGKILL at a random moment, the same again. hostile R12
+//! The kill loop: a target over files, verified load over real sockets, SIGKILL at a random moment, restart, repeat.
+//! hostile R12
 //!
 //! ```text
 //! load ──random time──▶ SIGKILL ──▶ start again ──▶ the host library reconnects ──▶ more load ──▶ every block is read
 //!   ▲                                   └─ every fourth time: a new host, which has only the ledger ──┘       │
 //!   └─────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! A process that dies loses nothing that it has answered: not what was made durable, and not the rest either, which the kernel
-//! has by then. (What a power cut leaves is another question, which the crash states of `nvlane-sim` ask.)
+//! The death of the target process loses nothing that was answered: durable writes are on the disk, all others in the
+//! kernel. (Power cuts are covered by the crash states of `nvlane-sim`.)
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,26 +23,26 @@ use crate::checked::{Account, Checked, Counts};
 use crate::hosts::{self, KILLS_PER_HOST};
 use crate::target::{Target, TargetOptions};
 
-/// What is served: whole pages, and blocks smaller than a page, small enough that every block is met often.
+/// Namespaces: whole pages, and blocks smaller than a page; small, so that each block is used often.
 const NAMESPACES: [&str; 2] = ["size=16M", "size=4M&lba=512"];
 
-/// Commands that are acknowledged after a restart before everything is read.
+/// Commands acknowledged after a restart before all blocks are read.
 const COMMANDS_AFTER: u64 = 200;
 
-/// What is to be done.
+/// Options of the loop.
 #[derive(Clone, Debug)]
 pub(crate) struct KillOptions {
     pub(crate) kills: u32,
     pub(crate) seed: u64,
-    /// The `nvlane` program.
+    /// Path of the `nvlane` program.
     pub(crate) program: PathBuf,
-    /// Where the files are.
+    /// Directory of the files.
     pub(crate) directory: PathBuf,
-    /// More options of `nvlane target`.
+    /// Further options of `nvlane target`.
     pub(crate) arguments: Vec<String>,
 }
 
-/// What came of it.
+/// Results of the loop.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KillReport {
     pub(crate) kills: u32,
@@ -76,7 +77,7 @@ pub(crate) fn run(options: &KillOptions) -> Result<KillReport> {
     Ok(report)
 }
 
-/// One host: it begins by reading everything, lives through some kills, and ends with commands in flight.
+/// One host: reads everything, survives some kills, and ends with commands in flight.
 fn run_host(
     target: &mut Target,
     accounts: &mut Vec<Account>,
@@ -140,7 +141,7 @@ fn run_host(
     Ok(())
 }
 
-/// A host of its own name. Every other pair of them has digests.
+/// A host with its own NQN. Every second pair of hosts uses digests.
 fn connect(target: &Target, number: u32) -> Result<Association> {
     let options = hosts::options(number.into(), 2)?;
     let options = if number % 4 >= 2 { options.with_digests() } else { options };
@@ -148,7 +149,7 @@ fn connect(target: &Target, number: u32) -> Result<Association> {
 }
 
 impl KillReport {
-    /// In a few lines.
+    /// The results in a few lines.
     pub(crate) fn print(&self, engine: &str) {
         let Counts { acknowledged, durable, interrupted, blocks_checked, violations } = self.counts;
         println!(
@@ -164,7 +165,7 @@ impl KillReport {
     }
 }
 
-/// A directory for the files of a run: given, or one that goes away with the run.
+/// Directory of a run's files: the given one, or a temporary one.
 pub(crate) fn directory(given: Option<&Path>) -> Result<(PathBuf, Option<tempfile::TempDir>)> {
     match given {
         Some(path) => {

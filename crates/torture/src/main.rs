@@ -1,4 +1,4 @@
-//! `nvlane-torture`: what a target does to those who rely on it while it is killed, or flooded.
+//! `nvlane-torture`: checks a target process while it is killed, or flooded, under load.
 #![forbid(unsafe_code)]
 
 mod checked;
@@ -30,33 +30,35 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Kill the target at random moments under verified load: nothing that it has answered may be gone
+    /// Kill the target at random moments under verified load: nothing that it has answered may be lost
     CrashLoop(CrashLoopArguments),
-    /// Flood the target with everything that costs a peer nothing, beside a host that reads
+    /// Flood the target with attacks that are cheap for a peer, beside a host that reads
     Flood(FloodArguments),
 }
 
 #[derive(Args)]
 struct CrashLoopArguments {
-    /// What is served: blocks; pairs, keys and values with a log, through NVMe and memcached [default: both, one after the other]
+    /// Storage to serve: blocks; pairs, keys and values with a log, through NVMe and memcached [default: both, one
+    /// after the other]
     #[arg(long, value_name = "WHAT")]
     of: Option<Served>,
-    /// When answers of pairs leave: always, batch or none [default: half of the kills always, the others the rest]
+    /// When answers of pairs leave: always, batch or none [default: always for half of the kills, the others for the
+    /// rest]
     #[arg(long, value_name = "WHEN")]
     sync: Option<String>,
-    /// How often, of each and on each engine
+    /// Number of kills of each kind of storage on each engine
     #[arg(long, value_name = "N", default_value_t = 200)]
     kills: u32,
-    /// Where random choices begin [default: the time]
+    /// Seed of the random choices [default: the time]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Only this engine [default: both, one after the other]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<String>,
-    /// The nvlane program [default: the one beside this]
+    /// Path of the nvlane program [default: the one beside this]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Where the files are [default: a temporary directory]
+    /// Directory of the files [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }
@@ -72,16 +74,16 @@ struct FloodArguments {
     /// Only these attacks [default: all]
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     attacks: Vec<Attack>,
-    /// Connections that never say a word
+    /// Number of connections that never send a byte
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     half_open: usize,
-    /// Connections of each kind that says a byte a second, or reads nothing
+    /// Number of connections of each kind that sends one byte per second, or reads nothing
     #[arg(long, value_name = "N", default_value_t = 64)]
     slow: usize,
-    /// How long without and with the flood
+    /// Seconds to measure, once without and once with the flood
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
     seconds: u64,
-    /// Keep nobody to cores of its own, and do not judge what the healthy host gets: on a busy machine it says nothing
+    /// Assign no cores, and do not judge the healthy host's results: for busy machines, where they mean nothing
     #[arg(long)]
     untimed: bool,
     /// Only this engine [default: both, one after the other]
@@ -90,10 +92,10 @@ struct FloodArguments {
     /// The cores of the target, such as 0 [default: the first; all if untimed]
     #[arg(long, value_name = "LIST")]
     cores: Option<String>,
-    /// The nvlane program [default: the one beside this]
+    /// Path of the nvlane program [default: the one beside this]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Where the log is [default: a temporary directory]
+    /// Directory of the log [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 }
@@ -112,7 +114,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The engines of a run: the one that was asked for, or both.
+/// The engines of a run: the requested one, or both.
 fn engines(only: Option<&str>) -> Vec<String> {
     only.map_or_else(|| vec!["uring".into(), "epoll".into()], |engine| vec![engine.to_owned()])
 }
@@ -153,7 +155,7 @@ fn kill_options(
     Ok(KillOptions { kills, seed, program, directory, arguments: vec!["--engine".into(), engine.to_owned()] })
 }
 
-/// Says how much was found.
+/// Runs the loop on blocks and returns the number of violations.
 fn kill_blocks(arguments: &CrashLoopArguments, engine: &str, seed: u64) -> Result<u64> {
     let (directory, _made) = directory(arguments.directory.as_deref())?;
     let report = kill_loop::run(&kill_options(arguments, engine, seed, arguments.kills, directory)?)?;
@@ -161,7 +163,7 @@ fn kill_blocks(arguments: &CrashLoopArguments, engine: &str, seed: u64) -> Resul
     Ok(report.counts.violations)
 }
 
-/// Says how much was found.
+/// Runs the loop on keys and values and returns the number of violations.
 fn kill_pairs(arguments: &CrashLoopArguments, engine: &str, seed: u64) -> Result<u64> {
     let rest = arguments.kills / 4;
     let shares = match &arguments.sync {

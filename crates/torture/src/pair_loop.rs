@@ -1,13 +1,13 @@
-//! The kill loop for keys and values: a target over a file, load through NVMe and memcached, SIGKILL at a random moment, now and then another while it
-//! reads its log, and every key held against what was answered.
+//! The kill loop for keys and values: a target over a file, load through NVMe and memcached, SIGKILL at a random
+//! moment, sometimes a second one while the target reads its log, and every key compared with what was answered.
 //!
 //! ```text
-//! workers, each with keys of its own ──random time──▶ SIGKILL ──▶ start again (─▶ SIGKILL ─▶ start again) ──▶ every key is read
+//! workers, each with its own keys ──random time──▶ SIGKILL ──▶ start again (─▶ SIGKILL ─▶ start again) ──▶ every key is read
 //!    ▲                                                                     through the client of another worker ──┘      │
 //!    └────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! What was answered is there, where answers wait until it survives (`sync=always`); elsewhere what was answered before a Flush is.
-//! What was not answered has happened as a whole or not at all.
+//! With `sync=always` every answered change survives; with other policies every change answered before a Flush does. A
+//! change that was not answered has happened as a whole or not at all.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,32 +23,32 @@ use crate::kill_loop::KillOptions;
 use crate::pairs::{Deed, End, Form, Ledger};
 use crate::target::{Target, TargetOptions, free_places};
 
-/// Keys of each worker. Their values together are more than memory holds.
+/// Keys of each worker. Their values together exceed the target's memory.
 const KEY_COUNT: usize = 400;
 
 /// Workers of each protocol.
 const WORKERS: u64 = 2;
 
-/// Deeds that leave together, at most.
+/// Maximum deeds in one send.
 const DEED_COUNT_MAX: u64 = 24;
 
-/// The first flush after a restart is refused by the library, and says so.
+/// Attempts to flush: the library refuses the first flush after a restart.
 const FLUSH_TRIES: u32 = 3;
 
-/// The longest value that a file of this size takes, with up to four partitions.
+/// The longest value that a file of this size accepts with up to four partitions.
 const VALUE_BYTES_MAX: u64 = 30 << 10;
 
-/// What is served, but for where.
+/// The namespace, without the path of its file.
 const STORAGE: &str = "size=64M&memory=5M";
 
-/// What came of it.
+/// Results of the loop.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PairReport {
     pub(crate) kills: u32,
     /// Kills while a target read its log.
     pub(crate) kills_at_start: u32,
     pub(crate) acknowledged: u64,
-    /// Of these, what changes something.
+    /// Deeds that change a key.
     pub(crate) changes: u64,
     pub(crate) flushes: u64,
     pub(crate) interrupted: u64,
@@ -58,7 +58,7 @@ pub(crate) struct PairReport {
     pub(crate) took: Duration,
 }
 
-/// A client, and what is known of its keys.
+/// A client, and the expected state of its keys.
 struct Worker {
     client: Box<dyn Client>,
     ledger: Ledger,
@@ -66,7 +66,7 @@ struct Worker {
     report: PairReport,
 }
 
-/// Runs the loop with answers that leave as `sync` says: always, batch or none.
+/// Runs the loop with the sync policy `sync`: always, batch or none.
 pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
     let start = Instant::now();
     let places = free_places(2)?;
@@ -116,7 +116,7 @@ pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
     Ok(report)
 }
 
-/// Load, a kill in the middle of it, and a look at every key.
+/// Runs load, kills the target in the middle of it, and reads every key.
 fn cycle(
     target: &mut Target,
     workers: &mut [Worker],
@@ -148,7 +148,8 @@ fn cycle(
         worker.client.reconnect()?;
         worker.ledger.killed();
     }
-    // What hosts have sent again was answered after the start, perhaps before it is in the log: what is found below is to survive.
+    // Repeated commands were answered after the restart, perhaps before their log write: what is read below must be
+    // durable.
     let mut refusals = Vec::new();
     let is_flushed = workers.iter_mut().any(|worker| {
         (0..FLUSH_TRIES).any(|_| match worker.client.flush() {
@@ -160,7 +161,7 @@ fn cycle(
         })
     });
     ensure!(is_flushed, "no host could flush: {refusals:?}");
-    // Whoever has changed a key, others see it as well.
+    // Changes by one client are visible to the others.
     let turn = usize::try_from(random.below(workers.len() as u64)).expect("few workers");
     for at in 0..workers.len() {
         let through = (at + turn) % workers.len();
@@ -171,7 +172,7 @@ fn cycle(
     Ok(())
 }
 
-/// Takes the place of a client that is in use.
+/// Placeholder for a client that is in use.
 struct Shut;
 
 impl Client for Shut {
@@ -185,19 +186,19 @@ impl Client for Shut {
 }
 
 impl Worker {
-    /// Random deeds until the target is gone.
+    /// Executes random deeds until the target is gone.
     fn load(&mut self, is_over: &AtomicBool) {
         while !is_over.load(Ordering::Acquire) {
             let count = 1 + self.random.below(DEED_COUNT_MAX);
             let first = self.random.below(KEY_COUNT as u64);
-            // Neighbours, so that each key is met once, from anywhere on.
+            // Consecutive keys from a random start, so that each occurs once.
             let keys = (first..first + count).map(|at| usize::try_from(at).expect("few keys") % KEY_COUNT);
             let deeds: Vec<_> = keys.map(|at| (at, self.ledger.deed(at, &mut self.random))).collect();
             let asked: Vec<_> = deeds.iter().map(|(at, deed)| (self.ledger.key(*at), deed)).collect();
             let ends = self.client.run(&asked);
             let is_cut = ends.contains(&End::Unknown);
             if is_over.load(Ordering::Acquire) {
-                // A host's commands that were sent again are answered by the target that was started again.
+                // Commands that a host repeats are answered by the restarted target.
                 self.ledger.cut();
             }
             for ((at, deed), end) in deeds.iter().zip(ends) {
@@ -218,7 +219,7 @@ impl Worker {
                         self.report.flushes += 1;
                         self.ledger.flushed();
                     }
-                    // The library may know of the kill before the killer has said so.
+                    // The library may notice the kill before the killer has reported it.
                     Flushed::Lost => self.ledger.cut(),
                     Flushed::Not(_) => {}
                 }
@@ -252,7 +253,7 @@ impl Worker {
     }
 }
 
-/// An NVMe host with a lane.
+/// An NVMe host with one lane.
 fn connect(target: &Target, number: u64) -> Result<Box<dyn Client>> {
     let association =
         Association::connect(&target.address(), hosts::options(number, 1)?).context("cannot connect")?;
@@ -278,7 +279,7 @@ impl PairReport {
         self.findings.extend(other.findings);
     }
 
-    /// In a few lines.
+    /// The results in a few lines.
     pub(crate) fn print(&self, engine: &str, sync: &str) {
         println!(
             "{} kills ({engine}, sync={sync}; {} of them at the start), {} commands acknowledged ({} of them changes), {} flushes, \

@@ -1,16 +1,16 @@
-//! What the keys of one worker may hold: after every change that was answered, and after those of which nobody knows.
+//! The states allowed for one worker's keys, after answered changes and after changes with an unknown outcome.
 
 use load::random::Prng;
 
-/// A value, or none.
+/// A value; `None` if the key does not exist.
 pub(crate) type State = Option<Vec<u8>>;
 
-/// How the number in a counter is written.
+/// Encoding of the number in a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// In decimal digits, as memcached has it.
+    /// Decimal digits, as memcached uses.
     Digits,
-    /// As eight bytes, as the vendor command has it.
+    /// Eight bytes, as the vendor command uses.
     Word,
 }
 
@@ -30,64 +30,64 @@ impl Form {
     }
 }
 
-/// What is done to a key.
+/// An operation on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     Set(Vec<u8>),
     Delete,
     Get,
-    /// To a counter that is there.
+    /// Adds to an existing counter.
     Add(u64),
 }
 
-/// How it ended.
+/// Outcome of a deed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It was done.
+    /// It was executed.
     Done,
-    /// What a key held.
+    /// The value of a key.
     Found(State),
-    /// The number after an addition.
+    /// The sum after an addition.
     Sum(u64),
-    /// It was begun, and nobody knows what became of it.
+    /// It was sent, and its outcome is unknown.
     Unknown,
-    /// It was never begun.
+    /// It was never sent.
     NotBegun,
-    /// Memory is full of what is on its way to the file: nothing was done.
+    /// Refused for lack of memory while values wait for the file: nothing was changed.
     Full,
-    /// The same, and the value before was given up, as memcached does.
+    /// Refused likewise, and the previous value was dropped, as memcached does.
     Gone,
-    /// It ended as it must not.
+    /// An outcome that is not allowed.
     Wrong(String),
 }
 
-/// What a key may hold.
+/// The states allowed for a key.
 #[derive(Clone, Debug)]
 struct Known {
-    /// What survives for sure, and what it was since; the last is what it is, unless that is uncertain.
+    /// The durable state first, then the states since; the last is the current one, unless that is uncertain.
     states: Vec<State>,
-    /// Any of the states may be the one.
+    /// Any of the states may be the current one.
     is_uncertain: bool,
 }
 
-/// The keys of one worker, which nobody else changes.
+/// The keys of one worker; no other worker changes them.
 pub(crate) struct Ledger {
     first: u64,
     form: Form,
-    /// Whether an answer means that what it tells of survives.
+    /// Whether an answer means that its change is durable.
     settles: bool,
     known: Vec<Known>,
     version: u64,
     value_bytes_max: u64,
-    /// The target may have been killed and started again since: nobody knows which of both has given an answer.
+    /// The target may have been killed and restarted, so an answer may come from either process.
     is_between: bool,
 }
 
-/// So many of a worker's keys are counters.
+/// The number of a worker's keys that are counters.
 const COUNTER_COUNT: usize = 8;
 
 impl Ledger {
-    /// Of keys that are not there yet: `count` from number `first` on.
+    /// Keys that do not exist yet: `count` of them, from number `first` on.
     pub(crate) fn new(first: u64, count: usize, form: Form, settles: bool, value_bytes_max: u64) -> Self {
         let known = Known { states: vec![None], is_uncertain: false };
         let known = vec![known; count];
@@ -106,7 +106,7 @@ impl Ledger {
         String::from_utf8_lossy(self.key(at).as_bytes()).into_owned()
     }
 
-    /// Something to do to a key.
+    /// Picks a deed for a key.
     pub(crate) fn deed(&mut self, at: usize, random: &mut Prng) -> Deed {
         if at < COUNTER_COUNT {
             let is_there = self.known[at].states.iter().all(Option::is_some);
@@ -121,7 +121,7 @@ impl Ledger {
             0 | 1 => Deed::Delete,
             2..8 => Deed::Get,
             _ => {
-                // Mostly small ones; some so large that they take several writes.
+                // Mostly small values; some need several log writes.
                 let length = match random.below(16) {
                     0..8 => 8 + random.below(100),
                     8..15 => 8 + random.below(8192),
@@ -135,15 +135,15 @@ impl Ledger {
         }
     }
 
-    /// Takes in how a deed ended.
+    /// Records the outcome of a deed.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The outcome is not allowed.
     pub(crate) fn end(&mut self, at: usize, deed: &Deed, end: End) -> Result<(), String> {
         let wrong = |what: String| Err(format!("{} {}: {what}", self.name(at), shown(deed)));
         match (deed, end) {
             (_, End::NotBegun) => {}
-            // Where answers do not wait for the file, stores may come faster than that takes them.
+            // Unless answers wait for the file, stores may outrun it.
             (Deed::Set(_) | Deed::Add(_), End::Full) if !self.settles => {}
             (Deed::Set(_), End::Gone) if !self.settles => self.known[at].become_(None, false),
             (_, End::Wrong(what)) => return wrong(what),
@@ -174,7 +174,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What a key was found to hold.
+    /// Records the value read from a key.
     fn observe(&mut self, at: usize, found: &State) -> Result<(), String> {
         let known = &self.known[at];
         if !known.possible().contains(found) {
@@ -182,26 +182,26 @@ impl Ledger {
             return Err(format!("{} holds {}, not one of {allowed:?}", self.name(at), summary(found)));
         }
         if known.is_uncertain && !self.is_between {
-            // It was found after a restart: it has come from the log.
+            // A value read after a restart came from the log.
             self.known[at] = Known { states: vec![found.clone()], is_uncertain: false };
         }
         Ok(())
     }
 
-    /// Everything that was answered survives from now on.
+    /// Records that everything answered so far is durable.
     pub(crate) fn flushed(&mut self) {
         for known in self.known.iter_mut().filter(|known| !known.is_uncertain) {
             known.states.drain(..known.states.len() - 1);
         }
     }
 
-    /// The target is being killed, and perhaps started again already, while answers come.
+    /// Records that the target is being killed, and perhaps restarted, while answers arrive.
     pub(crate) fn cut(&mut self) {
         self.killed();
         self.is_between = true;
     }
 
-    /// The target has ended: what does not survive for sure may be gone. What is found from now on does.
+    /// Records that the target has ended: only durable states are certain, and every value read from now on is durable.
     pub(crate) fn killed(&mut self) {
         self.is_between = false;
         for known in self.known.iter_mut().filter(|known| known.states.len() > 1) {
@@ -211,7 +211,7 @@ impl Ledger {
 }
 
 impl Known {
-    /// What it may be now.
+    /// The possible current states.
     fn possible(&self) -> &[State] {
         if self.is_uncertain { &self.states } else { &self.states[self.states.len() - 1..] }
     }
@@ -239,7 +239,7 @@ fn shown(deed: &Deed) -> String {
     }
 }
 
-/// A value in a few characters: its length, and its version.
+/// A short form of a value: its length and version.
 fn summary(state: &State) -> String {
     match state {
         None => "nothing".into(),

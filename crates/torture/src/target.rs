@@ -1,4 +1,4 @@
-//! `nvlane target` as a process that can be killed at any moment and started again at the same address.
+//! A `nvlane target` process that can be killed at any moment and restarted at the same address.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -11,32 +11,33 @@ use host::Address;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-/// How long a target may take until it is ready. After a kill it may have to wait for what the kernel still holds of the last one.
+/// Time limit until a target is ready. After a kill it may have to wait until the kernel releases its predecessor's
+/// resources.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
 const NQN: &str = "nqn.2026-01.io.nvlane:torture";
 
-/// How a target is to be.
+/// Configuration of a target process.
 #[derive(Clone, Debug)]
 pub(crate) struct TargetOptions {
-    /// The `nvlane` program.
+    /// Path of the `nvlane` program.
     pub(crate) program: PathBuf,
-    /// What it serves, in the words of `--namespace`.
+    /// Storage, in the syntax of `--namespace`.
     pub(crate) namespaces: Vec<String>,
-    /// More options of `nvlane target`.
+    /// Further options of `nvlane target`.
     pub(crate) arguments: Vec<String>,
-    /// Where its log goes.
+    /// Path of its log.
     pub(crate) log: PathBuf,
 }
 
 impl TargetOptions {
-    /// Where it says how things are.
+    /// Path of its state file.
     fn state_file(&self) -> PathBuf {
         self.log.with_extension("state")
     }
 }
 
-/// A running target. It ends with us.
+/// A running target process, killed on drop.
 pub(crate) struct Target {
     options: TargetOptions,
     place: SocketAddr,
@@ -50,7 +51,7 @@ impl Target {
         Self::start_at(options, place)
     }
 
-    /// Starts a target there, and waits until it is ready.
+    /// Starts a target at this address, and waits until it is ready.
     pub(crate) fn start_at(options: TargetOptions, place: SocketAddr) -> Result<Self> {
         let said = length(&options.log);
         let child = spawn(&options, place)?;
@@ -59,24 +60,24 @@ impl Target {
         Ok(target)
     }
 
-    /// Kills it without a warning: not an instruction of it is executed any more.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.child.kill().context("cannot kill the target")?;
         self.child.wait().context("the target's end")?;
         Ok(())
     }
 
-    /// Starts it again where it was, on the same storage.
+    /// Restarts the target at the same address, on the same storage.
     pub(crate) fn restart(&mut self) -> Result<()> {
         let said = length(&self.options.log);
         self.child = spawn(&self.options, self.place)?;
         self.await_ready(said)
     }
 
-    /// How it says that things are; `None` if it does not.
+    /// Requests the target's state; `None` if it does not answer.
     pub(crate) fn state(&self) -> Option<Value> {
         let file = self.options.state_file();
-        // What is there already is older.
+        // An existing state file is older.
         let _ = std::fs::remove_file(&file);
         rustix::process::kill_process(Pid::from_child(&self.child), Signal::USR1).ok()?;
         let until = Instant::now() + START_LIMIT;
@@ -89,15 +90,15 @@ impl Target {
         None
     }
 
-    /// Starts it again and kills it after a while, whether it is ready by then or not.
+    /// Restarts the target and kills it after a while, whether it is ready by then or not.
     pub(crate) fn restart_and_kill(&mut self, after: Duration) -> Result<()> {
         self.child = spawn(&self.options, self.place)?;
         std::thread::sleep(after);
         self.kill()
     }
 
-    /// Waits until it says that it is ready, behind so many bytes of its log. (A connection would prove nothing: the kernel may
-    /// keep the listener of a killed process for a moment.)
+    /// Waits until the target logs that it is ready, after the first `said` bytes of its log. (A successful connect
+    /// would prove nothing: the kernel may keep the listener of a killed process for a moment.)
     fn await_ready(&mut self, said: usize) -> Result<()> {
         let until = Instant::now() + START_LIMIT;
         loop {
@@ -123,7 +124,7 @@ impl Target {
         self.child.id()
     }
 
-    /// Where hosts find its subsystem.
+    /// Address of the subsystem.
     pub(crate) fn address(&self) -> Address {
         format!("{}/{NQN}", self.place).parse().expect("an address")
     }
@@ -131,16 +132,16 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Free ports below those that the kernel gives to whoever connects: a connect to one of those, while nobody listens there, may
-/// meet itself.
+/// Free ports outside the kernel's ephemeral range: a connect to an ephemeral port without a listener may be assigned
+/// that port as its source, and so connect to itself.
 pub(crate) fn free_places(count: usize) -> Result<Vec<SocketAddr>> {
-    // Apart from those of a neighbour that is started at the same time.
+    // Apart from the ports of another test process started at the same time.
     let first = 20_000 + 2 * u16::try_from(std::process::id() % 4000).expect("below 4000");
     let places = (first..30_000).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let free: Vec<_> = places.filter(|place| TcpListener::bind(place).is_ok()).take(count).collect();

@@ -1,4 +1,4 @@
-//! Those who flood: connections that are held and cost their peers nothing, and others over and over.
+//! Attackers: connections that are held open at the target's expense, and operations that are repeated.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -24,24 +24,24 @@ use crate::target::Target;
 /// A kind of attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Attack {
-    /// Connections that never say a word
+    /// Connections that never send a byte
     HalfOpen,
     /// Handshakes, commands and data, a byte a second
     Slow,
-    /// Reads whose data nobody takes, some of them with no window to speak of
+    /// Reads whose data is never received, some with a nearly closed window
     Deaf,
     /// Writes whose data never comes
     Owing,
-    /// Connects over and over, closed as soon as they are there
+    /// Connects, over and over, each closed at once
     Connect,
-    /// Controllers over and over, each left behind at once
+    /// Controllers, created over and over and each abandoned at once
     Admin,
-    /// Wrong digests over and over
+    /// Wrong digests, over and over
     Digest,
 }
 
 impl Attack {
-    /// What is done over and over, if it is one of those.
+    /// The operation of an attack that repeats one.
     pub(super) fn repeated(self) -> Option<fn(&Peer)> {
         match self {
             Self::Connect => Some(|peer| drop(TcpStream::connect(peer.settings.host.address))),
@@ -52,7 +52,7 @@ impl Attack {
     }
 }
 
-/// How often each was done.
+/// Number of operations of each repeated attack.
 #[derive(Debug, Default)]
 pub(super) struct Tally([AtomicU64; 3]);
 
@@ -63,7 +63,7 @@ impl Tally {
         }
     }
 
-    /// How often a second of this time each of these was done.
+    /// Operations per second of each repeated attack over this time.
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     pub(super) fn tell(&self, attacks: &[Attack], time: Duration) -> Vec<String> {
         let tell = |&attack: &Attack| {
@@ -83,7 +83,7 @@ impl Tally {
     }
 }
 
-/// A peer of the target, as it was before the flood.
+/// A peer of the target, configured before the flood.
 pub(super) fn peer(target: &Target) -> Result<Peer> {
     Peer::new(Settings {
         host: RawHost {
@@ -104,7 +104,7 @@ pub(super) fn peer(target: &Target) -> Result<Peer> {
     .map_err(|finding: Finding| anyhow!("{finding}"))
 }
 
-/// A capsule whose header digest is wrong: the target says so, and closes.
+/// A capsule with a wrong header digest: the target reports it and closes.
 fn wrong_digest(peer: &Peer) {
     let Ok(mut link) = peer.host().link(Digests::all()) else { return };
     let mut bytes = Draft::command(link.form, Sqe::read(Nsid::new(1), 0, 1), &[]).seal();
@@ -115,18 +115,18 @@ fn wrong_digest(peer: &Peer) {
     let _ = link.receive();
 }
 
-/// Connections that are kept for as long as the target lets them.
+/// Connections held open for as long as the target allows.
 #[derive(Default)]
 pub(super) struct Held {
     silent: Vec<TcpStream>,
-    /// What each has still to say, a byte a second.
+    /// Bytes that each slow connection still has to send, one per second.
     slow: Vec<Slow>,
     deaf: Vec<Queue>,
     owing: Vec<Queue>,
 }
 
 impl Held {
-    /// What cannot be had is not held: that the target refuses some is what is to be seen.
+    /// A connection that the target refuses is not held: refusals are part of the result.
     pub(super) fn open(attacks: &[Attack], half_open: usize, of_each: usize, peer: &Peer) -> Self {
         let mut held = Self::default();
         let place = peer.settings.host.address;
@@ -155,11 +155,11 @@ impl Held {
         self.silent.len() + self.slow.len() + self.deaf.len() + self.owing.len()
     }
 
-    /// Says a byte on each slow connection.
+    /// Sends one byte on each slow connection.
     pub(super) fn drip(&mut self) {
         for Slow { line, bytes } in &mut self.slow {
             let Some(byte) = bytes.next() else { continue };
-            // The target may have had enough of it.
+            // The target may have closed it.
             let _ = match line {
                 Line::Bare(stream) => stream.write_all(&[byte]).is_ok(),
                 Line::Queue(queue) => queue.link.send(&[byte]).is_ok(),
@@ -168,16 +168,16 @@ impl Held {
     }
 }
 
-/// A connection that says a byte now and then.
+/// A connection that sends one byte at a time.
 struct Slow {
     line: Line,
-    /// What it has still to say.
+    /// Bytes left to send.
     bytes: std::vec::IntoIter<u8>,
 }
 
 enum Line {
     Bare(TcpStream),
-    /// With the association it belongs to.
+    /// Keeps its association open.
     Queue(Box<Queue>),
 }
 
@@ -187,14 +187,14 @@ fn slow_handshake(place: SocketAddr) -> Option<Slow> {
     Some(Slow { line: Line::Bare(TcpStream::connect(place).ok()?), bytes })
 }
 
-/// A whole association, on which a command comes byte by byte.
+/// A complete association on which a command arrives byte by byte.
 fn slow_capsule(peer: &Peer) -> Option<Slow> {
     let queue = peer.io(Digests::empty()).ok()?;
     let bytes = Draft::command(queue.form(), Sqe::read(Nsid::new(1), 0, 1), &[]).seal().into_iter();
     Some(Slow { line: Line::Queue(Box::new(queue)), bytes })
 }
 
-/// The same with data that was asked for.
+/// A complete association on which requested write data arrives byte by byte.
 fn slow_data(peer: &Peer, disk: Disk) -> Option<Slow> {
     let mut queue = peer.io(Digests::empty()).ok()?;
     let data = disk.fill(8, 1);
@@ -204,14 +204,14 @@ fn slow_data(peer: &Peer, disk: Disk) -> Option<Slow> {
     Some(Slow { line: Line::Queue(Box::new(queue)), bytes })
 }
 
-/// A queue full of reads whose data nobody takes; the window of the connection may be next to none from the beginning.
+/// A queue full of reads whose data is never received; the receive window may be nearly closed from the start.
 fn deaf(peer: &Peer, disk: Disk, is_narrow: bool) -> Option<Queue> {
     let mut queue = peer.io(Digests::empty()).ok()?;
     if is_narrow {
-        // The kernel takes the least that it allows.
+        // The kernel raises it to its minimum.
         rustix::net::sockopt::set_socket_recv_buffer_size(queue.link.stream(), 1).ok()?;
     }
-    // More than the kernel keeps for both sockets.
+    // More than both sockets buffer.
     for at in 0..31 {
         let read = disk.read(at * 256, 256);
         queue.submit(read, Move::Back(disk.block_bytes * 256)).ok()?;
@@ -219,7 +219,7 @@ fn deaf(peer: &Peer, disk: Disk, is_narrow: bool) -> Option<Queue> {
     Some(queue)
 }
 
-/// A queue full of writes whose data never comes.
+/// A queue full of writes whose data never arrives.
 fn owing(peer: &Peer, disk: Disk) -> Option<Queue> {
     let mut queue = peer.io(Digests::empty()).ok()?;
     let data = vec![0; disk.block_bytes as usize * 256];

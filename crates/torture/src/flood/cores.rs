@@ -1,22 +1,22 @@
-//! Who runs where: nobody who floods a target runs on its cores, so here they do not either.
+//! Core assignment: real attackers do not run on the target's cores, so these must not either.
 //!
-//! The target has the first core to itself, the healthy host the second, and those who flood the rest. Where there is no third they
-//! share the healthy host's, and run only while it does not (`SCHED_IDLE`).
+//! The target has the first core, the healthy host the second, and the attackers the rest. Without a third core the
+//! attackers share the healthy host's, and run only while it is idle (`SCHED_IDLE`).
 
 use anyhow::{Context, Result};
 use reactor::{CoreList, pin, step_back};
 
-/// Which cores are whose.
+/// The assignment of cores.
 #[derive(Clone, Debug)]
 pub(super) struct Cores {
     target: usize,
     healthy: usize,
-    /// The first of those for the attackers; the healthy host's if there are no more.
+    /// First core of the attackers; the healthy host's if there are no others.
     attackers: Vec<usize>,
 }
 
 impl Cores {
-    /// Apart, as far as this machine has cores; `None` with one core.
+    /// Separate cores, as far as this machine has them; `None` with one core.
     pub(super) fn apart() -> Result<Option<Self>> {
         let allowed = CoreList::allowed().context("the cores of this machine")?;
         Ok(match *allowed.cores() {
@@ -28,25 +28,25 @@ impl Cores {
         })
     }
 
-    /// For `nvlane target --cores`.
+    /// The target's core, for `nvlane target --cores`.
     pub(super) fn of_target(&self) -> String {
         self.target.to_string()
     }
 
-    /// The same for a target on the attackers' side.
+    /// The core of a target on the attackers' side.
     pub(super) fn of_decoy(&self) -> String {
         self.attackers[0].to_string()
     }
 
-    /// Puts the calling thread on the healthy host's core, and all threads that it will start.
+    /// Moves the calling thread, and all threads that it will start, to the healthy host's core.
     pub(super) fn place_healthy(&self) -> Result<()> {
         pin(self.healthy).context("the core of the healthy host")
     }
 
-    /// Puts the calling thread where number `at` of the attackers belongs.
+    /// Moves the calling thread to the core of attacker number `at`.
     pub(super) fn place_attacker(&self, at: usize) -> Result<()> {
         pin(self.attackers[at % self.attackers.len()]).context("the cores of the attackers")?;
-        if self.are_shared() { step_back().context("an attacker cannot step back") } else { Ok(()) }
+        if self.are_shared() { step_back().context("cannot lower an attacker's priority") } else { Ok(()) }
     }
 
     /// Whether attackers run on the healthy host's core.

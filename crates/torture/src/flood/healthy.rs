@@ -1,7 +1,8 @@
-//! The healthy host: one lane whose reads come at fixed moments, one that reads as fast as it gets answers.
+//! The healthy host: one lane issues reads on a schedule, another as fast as completions arrive.
 //!
-//! The first is what is judged: its reads are due whatever happens, and latency counts from when they were due. The second says how much
-//! of the target is left; its host is one of many on its core, so what it gets is told by the time that it ran as well.
+//! The first lane is judged: its reads are due at fixed times, and latency counts from the due time. The second shows
+//! the target's remaining capacity; its host shares a core with others, so its IOPS are also given per unit of CPU
+//! time.
 
 use std::time::{Duration, Instant};
 
@@ -16,33 +17,33 @@ use wire::id::Nsid;
 use super::PATIENCE;
 use crate::target::Target;
 
-/// Reads that are due at once, and how often.
+/// Reads that are due together, and their interval.
 pub(super) const BURST: usize = 32;
 pub(super) const PERIOD: Duration = Duration::from_micros(500);
 
-/// So long before they are due the host is awake, whatever its sleep took.
+/// Wake-up margin before reads are due, which hides the latency of sleeping.
 const LEAD: Duration = Duration::from_micros(150);
 
-/// Reads outstanding in the closed loop.
+/// Outstanding reads of the closed loop.
 pub(super) const DEPTH: usize = 16;
 
-/// Reads that have been due for longer are given up: they are not made, and missing.
+/// Reads overdue by more than this are dropped and counted as missing.
 const LATE_MAX: Duration = Duration::from_millis(100);
 
 const BLOCK_BYTES: usize = 4096;
 
-/// What a lane got.
+/// Result of a lane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Health {
     pub(super) iops: f64,
     pub(super) p99_us: f64,
     pub(super) longest_us: f64,
-    /// Of the time, the host had a core for so much.
+    /// Fraction of the time in which the host had a core.
     pub(super) ran_share: f64,
 }
 
 impl Health {
-    /// IOPS while the host ran.
+    /// IOPS per second of CPU time of the host.
     pub(super) fn iops_of_ran(&self) -> f64 {
         if self.ran_share > 0.0 { self.iops / self.ran_share } else { 0.0 }
     }
@@ -62,11 +63,11 @@ struct Reader {
     random: Prng,
     free: Vec<Vec<u8>>,
     ended: Vec<Completion<Vec<u8>>>,
-    /// Moments that reads carry are counted from here.
+    /// Epoch of the timestamps that reads carry.
     epoch: Instant,
 }
 
-/// What is being measured, on one thread.
+/// A measurement on one thread.
 struct Window {
     start: Instant,
     ran_before: Duration,
@@ -83,7 +84,7 @@ impl Healthy {
         Ok(Self { association, namespace, paced, closed })
     }
 
-    /// Reads at fixed moments, until it is over.
+    /// Issues reads on schedule until the end.
     pub(super) fn paced(&mut self, mut is_over: impl FnMut() -> bool) -> Result<Health> {
         let reader = &mut self.paced;
         let mut window = Window::begin();
@@ -106,13 +107,13 @@ impl Healthy {
         Ok(window.end())
     }
 
-    /// Reads as fast as it gets answers for so long, on a thread of its own. One that `steps_back` has no more right to its core than those
-    /// who flood.
+    /// Reads for this long as fast as completions arrive, on a thread of its own. If `steps_back`, the thread has no
+    /// more right to its core than the attackers.
     pub(super) fn closed(&mut self, time: Duration, steps_back: bool) -> Result<Health> {
         let Self { namespace, closed: reader, .. } = self;
         let measure = move || -> Result<Health> {
             if steps_back {
-                step_back().context("the closed loop cannot step back")?;
+                step_back().context("cannot lower the priority of the closed loop")?;
             }
             let mut window = Window::begin();
             while window.start.elapsed() < time {
@@ -141,7 +142,7 @@ impl Reader {
         Self { lane, random: Prng::new(1), free, ended: Vec::new(), epoch: Instant::now() }
     }
 
-    /// Reads with all buffers that are free.
+    /// Submits a read for every free buffer.
     fn submit_all(&mut self, namespace: &Namespace) -> Result<()> {
         let now_ns = ns(self.epoch.elapsed());
         for buffer in self.free.drain(..) {
@@ -151,9 +152,9 @@ impl Reader {
         Ok(())
     }
 
-    /// Waits for answers, and tells how long each took since it was submitted.
+    /// Waits for completions and reports the latency of each since its submission.
     fn take(&mut self, mut each: impl FnMut(Duration)) -> Result<()> {
-        ensure!(self.lane.wait(&mut self.ended, PATIENCE) > 0, "nothing ends in {PATIENCE:?}");
+        ensure!(self.lane.wait(&mut self.ended, PATIENCE) > 0, "no completion within {PATIENCE:?}");
         let now = self.epoch.elapsed();
         for end in self.ended.drain(..) {
             end.result.context("a read")?;
@@ -182,7 +183,7 @@ impl Window {
     }
 }
 
-/// How long the calling thread has had a core.
+/// CPU time of the calling thread.
 fn ran() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

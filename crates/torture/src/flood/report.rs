@@ -1,4 +1,4 @@
-//! What came of a flood, and what must not have.
+//! Results of a flood, and their limits.
 
 use std::time::Duration;
 
@@ -7,59 +7,59 @@ use serde_json::Value;
 use super::RETURN_LIMIT;
 use super::healthy::{BURST, DEPTH, Health, PERIOD};
 
-/// Memory over idle, at most.
+/// Maximum memory above idle.
 const MEMORY_LIMIT_BYTES: u64 = 256 << 20;
 
-/// What a healthy host keeps of its IOPS at least, and how many times as long its p99 may become.
+/// Minimum share of its IOPS that a healthy host keeps, and maximum factor of its p99.
 const KEPT_MIN: f64 = 0.8;
 const SLOWER_MAX: f64 = 3.0;
 
-/// However busy the machine is: between two hosts of one target it is not as unfair as this.
+/// Minimum share of IOPS even on a busy machine.
 const STANDSTILL: f64 = 0.05;
 
-/// What a healthy host got beside a flood, and what the flood was.
+/// Results of a healthy host during a flood, and the attack rates.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Beside {
-    /// While those who are held came.
+    /// While the held connections were opened.
     pub(super) arriving: Health,
-    /// While all were there.
+    /// While all held connections were open.
     pub(super) paced: Health,
     pub(super) closed: Health,
-    /// Connections opened to be held.
+    /// Connections that were opened to be held.
     pub(super) held: usize,
-    /// What was done over and over, and how often a second.
+    /// Repeated operations, per second.
     pub(super) floods: Vec<String>,
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FloodReport {
-    /// Who ran where, if it was laid down.
+    /// Core assignment, if there was one.
     pub(super) placement: Option<String>,
     pub(super) quiet: Health,
     pub(super) quiet_closed: Health,
-    /// Beside the same flood of another target, if there was one.
+    /// Results during the flood of the decoy, if there was one.
     pub(super) decoy: Option<Beside>,
-    /// Beside the flood of its own.
+    /// Results during the flood of the healthy host's own target.
     pub(super) target: Beside,
-    /// From the end of the flood until everything was back.
+    /// Time from the end of the flood until all resources were released.
     pub(super) returning: Health,
-    /// Memory of the target, idle and at most, bytes.
+    /// Memory of the target, idle and peak, bytes.
     pub(super) idle_bytes: u64,
     pub(super) peak_bytes: u64,
-    /// Of the kernel, for all sockets of this machine.
+    /// Kernel memory of all sockets of this machine.
     pub(super) socket_bytes: u64,
-    /// Connections of the target at most, and how long until all were gone.
+    /// Peak number of connections of the target, and the time until all were closed.
     pub(super) peak_connections: usize,
     pub(super) returned: Option<Duration>,
-    /// Connections that were still there.
+    /// Lines of the target's state about its buffers and about connections that it refused or closed.
     pub(super) left: usize,
-    /// What the target says of its buffers and of connections that it refused or ended, a line each.
+    /// Log lines of the target about its buffers and about connections that it refused or closed.
     pub(super) state: Vec<String>,
 }
 
 impl FloodReport {
-    /// What the target says of its buffers, and of those whom it sent away.
+    /// Adds lines about buffers and closed connections from the target's state.
     pub(super) fn tell_state(&mut self, state: Option<Value>) {
         let Some(state) = state else { return };
         let mib = |value: &Value| value.as_u64().unwrap_or(0) >> 20;
@@ -80,12 +80,12 @@ impl FloodReport {
         self.state.extend(complaints.map(|(reason, count)| format!("{count} connections: {reason}")));
     }
 
-    /// Memory over idle, bytes.
+    /// Peak memory above idle, bytes.
     fn over_idle_bytes(&self) -> u64 {
         self.peak_bytes.saturating_sub(self.idle_bytes)
     }
 
-    /// The figures.
+    /// The figures, as lines.
     pub(crate) fn print(&self, engine: &str) {
         let mib = |bytes: u64| bytes >> 20;
         println!("flood ({engine}): {} connections of the target at most", self.peak_connections);
@@ -125,14 +125,14 @@ impl FloodReport {
         }
     }
 
-    /// The floods that there were.
+    /// Both floods, if there were two.
     fn floods(&self) -> impl Iterator<Item = (&'static str, &Beside)> {
         self.decoy.iter().map(|beside| ("decoy", beside)).chain([("target", &self.target)])
     }
 
-    /// What is not as it must be. Times count only if `is_timed`.
+    /// Violated limits. Timings count only if `is_timed`.
     pub(crate) fn failures(&self, is_timed: bool) -> Vec<String> {
-        // Beside the decoy's flood, the healthy host has everything against it but what its own target makes of a flood.
+        // The baseline during the decoy's flood has every disturbance but the load on the healthy host's own target.
         let (before, before_closed) = match &self.decoy {
             Some(beside) => (&beside.paced, &beside.closed),
             None => (&self.quiet, &self.quiet_closed),
