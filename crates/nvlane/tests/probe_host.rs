@@ -75,5 +75,5 @@ fn our_load_bears_what_comes_in_place_of_data() {
 fn a_command_that_gets_along_with_no_target_is_not_probed() {
     let ended = Ended::of(nvlane().args(["probe", "--role", "host", "--run", "exit 4"]));
     let line = ended.complaint(1);
-    assert_eq!(line, "before any row: a target that is right: exit code 4");
+    assert_eq!(line, "before any row: a target without a fault: exit code 4");
 }

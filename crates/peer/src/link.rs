@@ -145,7 +145,7 @@ impl Link {
         }
         match self.stream.write_all(bytes) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                Err(Finding::Hangs("it takes in nothing more".into()))
+                Err(Finding::Hangs("it stops receiving".into()))
             }
             _ => Ok(()),
         }

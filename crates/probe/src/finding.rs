@@ -1,4 +1,4 @@
-//! The outcome of a row, for reports.
+//! The outcome of a row, as reports contain it.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Everything was right.
+    /// The reaction was right.
     Pass,
-    /// Something else than is right.
+    /// The reaction was not the right one.
     Differs,
-    /// Nothing in time.
+    /// No reaction within the time limit.
     Hangs,
     /// The peer is gone.
     Dies,
-    /// Not tried.
+    /// The row was not run.
     Skipped,
 }
 

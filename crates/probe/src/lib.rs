@@ -1,11 +1,11 @@
-//! Hostile inputs over real sockets, against any NVMe/TCP peer.
+//! Hostile inputs over real sockets, for any NVMe/TCP peer.
 //!
-//! A *row* is one hostile input with the answer that is right. Rows for targets are run from here against whatever listens at an
-//! address; rows for hosts by a target of our own that misbehaves. After each row the peer must still be sound: it answers,
-//! a neighbour's I/O has gone on, and a new association works. Every PDU that comes is checked as well, down to reserved
-//! bytes that must be zero.
+//! A *row* is one hostile input and the right reaction to it. Rows for targets connect to the address of any target;
+//! rows for hosts run in a fake target that injects faults. After each row the peer must still work: it answers, a
+//! neighbour's I/O has continued, and a new association succeeds. Every received PDU is checked as well, including
+//! reserved bytes that must be zero.
 //!
-//! The connections are those of `peer`: blocking sockets with time limits.
+//! Connections are those of `peer`: blocking sockets with time limits.
 #![forbid(unsafe_code)]
 
 pub mod finding;

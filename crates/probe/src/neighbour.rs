@@ -1,4 +1,4 @@
-//! A healthy host beside the hostile one: its I/O must go on.
+//! A healthy host that runs beside the hostile one: its I/O must continue.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,13 +11,13 @@ use wire::pdu::Digests;
 
 use crate::target::{Disk, Target};
 
-/// Blocks it works on, the last ones.
+/// Blocks that it uses, at the end of the namespace.
 pub const BLOCKS: u64 = 16;
 
-/// Time between two of its commands.
+/// Interval between its commands.
 const PACE: Duration = Duration::from_millis(1);
 
-/// A host that writes and reads blocks all the time, or only reads where nothing may be written.
+/// A host that continuously writes and reads blocks, or only reads if writing is not allowed.
 #[derive(Debug)]
 pub struct Neighbour {
     shared: Arc<Shared>,
@@ -32,16 +32,16 @@ struct Shared {
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// The longest a command took since it was asked for last.
+    /// Longest duration of a command since the last query.
     pause: Duration,
-    /// Since when the command that runs does.
+    /// Start of the command in flight.
     since: Option<Instant>,
     failure: Option<Finding>,
     count: u64,
 }
 
 impl Neighbour {
-    /// Starts one.
+    /// Connects and starts one.
     ///
     /// # Errors
     /// It cannot connect.
@@ -59,10 +59,10 @@ impl Neighbour {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// How its I/O went since the last question: the longest pause, or what failed.
+    /// Returns the longest pause of its I/O since the last query.
     ///
     /// # Errors
-    /// What failed.
+    /// The failure of its I/O.
     pub fn report(&self) -> Check<Duration> {
         self.shared.lock(|state| {
             if let Some(failure) = &state.failure {
@@ -88,7 +88,7 @@ impl Shared {
         act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs a step of its work and keeps how long it took.
+    /// Runs one step and records its duration.
     fn timed<T>(&self, act: impl FnOnce() -> Check<T>) -> Check<T> {
         let start = Instant::now();
         self.lock(|state| state.since = Some(start));
@@ -124,7 +124,7 @@ fn work(io: &mut Queue, disk: Disk, may_write: bool, shared: &Shared) -> Check {
     Ok(())
 }
 
-/// A block that is like no other.
+/// A block with unique content.
 fn pattern(disk: Disk, lba: u64, round: u64) -> Vec<u8> {
     let words = [lba.to_le_bytes(), round.to_le_bytes()].concat();
     words.into_iter().cycle().take(disk.block_bytes as usize).collect()

@@ -1,4 +1,4 @@
-//! What a run came to: a table for people, JSON for programs.
+//! The report of a run: a table for people, JSON for programs.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,54 +8,54 @@ use serde::Serialize;
 
 use crate::finding::Outcome;
 
-/// One row's result.
+/// Result of one row.
 #[derive(Clone, Debug, Serialize)]
 pub struct RowResult {
-    /// The row.
+    /// Identifier of the row.
     pub id: String,
-    /// What its section is about.
+    /// Title of its section.
     pub section: String,
-    /// What was sent.
+    /// The input.
     pub sent: String,
-    /// What is right.
+    /// The right reaction.
     pub right: String,
-    /// Why that is a judgement, if it is one.
+    /// The reason, where the specification does not demand the reaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judgement: Option<String>,
-    /// What it came to.
+    /// Outcome of the row.
     pub outcome: Outcome,
-    /// What was found, or why it was skipped.
+    /// Description of the fault found, or why the row was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finding: Option<String>,
-    /// What is wrong and decides nothing.
+    /// Deviations that do not affect the outcome.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// How long it took.
+    /// Duration of the row.
     pub elapsed_ms: u64,
-    /// The longest pause of the neighbour's I/O meanwhile.
+    /// The longest pause of the neighbour's I/O during the row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub neighbour_pause_ms: Option<u64>,
 }
 
 impl RowResult {
-    /// Sets what it came to.
+    /// Sets outcome and finding from a check.
     #[must_use]
     pub fn decided(self, check: &Check) -> Self {
         Self { outcome: Outcome::from(check), finding: check.as_ref().err().map(ToString::to_string), ..self }
     }
 }
 
-/// A run.
+/// Results of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Whom it was about.
+    /// The peer under test.
     pub peer: String,
-    /// The rows, in the order of the list.
+    /// The rows, in the order of the document.
     pub rows: Vec<RowResult>,
 }
 
 impl Report {
-    /// Rows with this outcome.
+    /// Number of rows with this outcome.
     #[must_use]
     pub fn count(&self, outcome: Outcome) -> usize {
         self.rows.iter().filter(|row| row.outcome == outcome).count()
@@ -68,7 +68,7 @@ impl Report {
     }
 }
 
-/// Milliseconds, rounded up, so that what took time is not nothing.
+/// Milliseconds, rounded up, so that a measured duration is never 0.
 #[must_use]
 pub fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)

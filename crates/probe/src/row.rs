@@ -7,22 +7,22 @@ use crate::target::Target;
 /// A row for targets.
 #[derive(Clone, Copy)]
 pub struct Row {
-    /// Its name in the list.
+    /// Identifier, as in the document.
     pub id: &'static str,
-    /// What is sent.
+    /// The input.
     pub sent: &'static str,
-    /// What answer is right.
+    /// The right reaction.
     pub right: &'static str,
-    /// Why that is a judgement of ours, if nothing but sense demands it.
+    /// The reason, where the specification does not demand the reaction.
     pub judgement: Option<&'static str>,
-    /// It waits for the peer's timers: such rows run beside the others.
+    /// The row waits for timers of the peer: such rows run concurrently with the others.
     pub is_slow: bool,
-    /// How it is tried.
+    /// The check.
     pub check: fn(&Target) -> Check,
 }
 
 impl Row {
-    /// A row.
+    /// A row with this input, right reaction and check.
     #[must_use]
     pub const fn new(
         id: &'static str,
@@ -33,13 +33,13 @@ impl Row {
         Self { id, sent, right, judgement: None, is_slow: false, check }
     }
 
-    /// A row whose answer is our judgement.
+    /// Adds the reason for a reaction that the specification does not demand.
     #[must_use]
     pub const fn judged(self, why: &'static str) -> Self {
         Self { judgement: Some(why), ..self }
     }
 
-    /// A row that waits for timers.
+    /// Marks a row that waits for timers.
     #[must_use]
     pub const fn slow(self) -> Self {
         Self { is_slow: true, ..self }
@@ -52,13 +52,13 @@ impl std::fmt::Debug for Row {
     }
 }
 
-/// Rows about one thing.
+/// A section: the rows of one subject.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
-    /// Its number in the list.
+    /// Section number, as in the document.
     pub number: u8,
-    /// What it is about.
+    /// Title.
     pub title: &'static str,
-    /// Its rows.
+    /// The rows.
     pub rows: &'static [Row],
 }

@@ -36,7 +36,7 @@ pub const SECTIONS: &[Section] = &[
     Section { number: 15, title: "memcached", rows: memcached::ROWS },
 ];
 
-/// Each row with its section, in the order of the list.
+/// Each row with its section, in the order of the document.
 pub fn all() -> impl Iterator<Item = (&'static Section, &'static Row)> {
     SECTIONS.iter().flat_map(|section| section.rows.iter().map(move |row| (section, row)))
 }
@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    /// The list has so many rows of each letter; rows H are for hosts, but for the one that is for both.
+    /// Number of rows of each letter in the document; rows H are for hosts, except the one that applies to both.
     const COUNTS: [(char, u32); 15] = [
         ('P', 16),
         ('I', 11),

@@ -1,5 +1,5 @@
-//! Whether this machine stands still now and then: suspended, or without a processor for us. Nothing that took its time
-//! then tells of the peer.
+//! Detects that this machine stood still: suspended, or without a processor for this process. Times measured meanwhile
+//! say nothing about the peer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(20);
 
-/// A tick that is late by so much is one of stillness.
+/// A tick late by more than this counts as a standstill.
 const LATE: Duration = Duration::from_millis(500);
 
-/// Counts the times of stillness.
+/// Counts standstills.
 #[derive(Debug)]
 pub(crate) struct Stillness {
     shared: Arc<Shared>,
@@ -25,7 +25,7 @@ struct Shared {
 }
 
 impl Stillness {
-    /// Begins to watch.
+    /// Starts the watch.
     pub(crate) fn watch() -> Self {
         let shared = Arc::new(Shared::default());
         let watched = Arc::clone(&shared);
@@ -41,12 +41,12 @@ impl Stillness {
         Self { shared, thread: Some(thread) }
     }
 
-    /// Lets the watch see what has just been: whoever wakes with it may be faster.
+    /// Waits for the watch's next tick, as the caller may wake up before it.
     pub(crate) fn settle() {
         std::thread::sleep(5 * TICK);
     }
 
-    /// How often so far.
+    /// Number of standstills so far.
     pub(crate) fn total(&self) -> u64 {
         self.shared.count.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! A target as it was found before anything hostile was sent to it.
+//! The target under test: its settings, and its identity before any hostile input.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,86 +20,86 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::FromBytes;
 
-/// Whom to probe, and how.
+/// Settings of a probe.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The host that rows connect as, and the subsystem it dials.
+    /// The host NQN that rows use, and the subsystem they connect to.
     pub host: RawHost,
-    /// The namespace; the first one of blocks if not given.
+    /// The namespace; by default the first block namespace.
     pub nsid: Option<Nsid>,
-    /// How long one row may take; four times as long if it waits for the target's timers.
+    /// Time limit of one row; four times as long if it waits for the target's timers.
     pub row_limit: Duration,
-    /// The namespace's content may be lost.
+    /// Whether the namespace's content may be destroyed.
     pub may_overwrite: bool,
-    /// The longest pause of a neighbour's I/O that is right.
+    /// The longest allowed pause of the neighbour's I/O.
     pub pause_limit: Duration,
-    /// Where the target's keys and values are reached by memcached's protocol.
+    /// Address of the memcached listener.
     pub memcached: Option<SocketAddr>,
-    /// A namespace that may go away, and how.
+    /// A namespace that may be removed and restored.
     pub removal: Option<Removal>,
-    /// Where the target writes its log.
+    /// Path of the target's log.
     pub log: Option<PathBuf>,
 }
 
-/// A namespace that may go away while rows run, other than the one they use.
+/// A namespace that may be removed while rows run; other rows do not use it.
 #[derive(Clone, Debug)]
 pub struct Removal {
-    /// Its id.
+    /// Namespace id.
     pub nsid: Nsid,
-    /// A line for the shell that takes it away from the target.
+    /// Shell command line that removes it from the target.
     pub remove: String,
-    /// A line for the shell that gives it back.
+    /// Shell command line that restores it.
     pub restore: String,
 }
 
-/// The target, and what it has said of itself.
+/// The target under test, with what it reports about itself.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Whom to probe.
+    /// Settings of the probe.
     pub settings: Settings,
-    /// Its capabilities.
+    /// Its CAP property.
     pub cap: Cap,
-    /// Its controllers.
+    /// Its Identify Controller data.
     pub identify: Box<IdentifyController>,
-    /// What Connect says.
+    /// The CNTLID that Connect returned.
     pub connected: ConnectResult,
-    /// The namespace that is probed.
+    /// The block namespace under test.
     pub disk: Option<Disk>,
-    /// The namespace of keys and values that is probed.
+    /// The key-value namespace under test.
     pub store: Option<Store>,
 }
 
-/// A namespace of blocks.
+/// A block namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Disk {
-    /// Its id.
+    /// Namespace id.
     pub nsid: Nsid,
-    /// Bytes of a block.
+    /// Block size, bytes.
     pub block_bytes: u32,
-    /// Blocks.
+    /// Size, blocks.
     pub block_count: u64,
-    /// Data that fits in a capsule, bytes.
+    /// In-capsule data size, bytes.
     pub in_capsule_bytes: u32,
 }
 
-/// A namespace of keys and values.
+/// A key-value namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Store {
-    /// Its id.
+    /// Namespace id.
     pub nsid: Nsid,
-    /// Its size, bytes.
+    /// Size, bytes.
     pub size_bytes: u64,
-    /// The longest value.
+    /// Maximum value length, bytes.
     pub value_bytes_max: u32,
-    /// Data that fits in a capsule, bytes.
+    /// In-capsule data size, bytes.
     pub in_capsule_bytes: u32,
 }
 
 impl Target {
-    /// Looks at a target.
+    /// Connects and identifies the target and its namespaces.
     ///
     /// # Errors
-    /// It cannot be used at all.
+    /// The target cannot be used.
     pub fn new(settings: Settings) -> Check<Self> {
         let mut peer = Self {
             settings,
@@ -124,7 +124,7 @@ impl Target {
             if peer.settings.removal.as_ref().is_some_and(|removal| removal.nsid == nsid) {
                 continue;
             }
-            // One with other commands than those on blocks has no such page.
+            // Namespaces of other command sets have no such page.
             let sqe = IdentifyCommand { cns: Cns::NAMESPACE, ..IdentifyCommand::default() }.to_sqe(nsid);
             let data = admin.run(sqe, Move::Back(IDENTIFY_BYTES)).about("Identify of a namespace")?.data;
             let Ok(namespace) = IdentifyNamespace::read_from_bytes(&data) else { continue };
@@ -143,7 +143,7 @@ impl Target {
         self.settings.nsid.is_none_or(|wanted| wanted == nsid)
     }
 
-    /// The first namespace of keys and values, or the one named.
+    /// The first key-value namespace, or the configured one.
     fn find_store(&self, admin: &mut Queue) -> Check<Option<Store>> {
         if !self.cap.css_csi() {
             return Ok(None);
@@ -164,16 +164,16 @@ impl Target {
         }))
     }
 
-    /// The host that rows connect as.
+    /// The host that rows use.
     #[must_use]
     pub fn host(&self) -> &RawHost {
         &self.settings.host
     }
 
-    /// An admin queue with its controller enabled.
+    /// Opens an admin queue with an enabled controller.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// The target refuses.
     pub fn admin(&self, digests: Digests) -> Check<(Queue, Cntlid)> {
         if self.connected.authentication_required() {
             return skipped("the target wants authentication");
@@ -181,18 +181,18 @@ impl Target {
         self.host().admin(digests)
     }
 
-    /// An association with one I/O queue.
+    /// Opens an association with one I/O queue.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// The target refuses.
     pub fn associate(&self, digests: Digests) -> Check<Association> {
         self.associate_with(digests, ENTRIES)
     }
 
-    /// The same with a queue of this length.
+    /// [`associate`](Self::associate) with an I/O queue of this many entries.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// The target refuses.
     pub fn associate_with(&self, digests: Digests, entries: u32) -> Check<Association> {
         let (mut admin, cntlid) = self.admin(digests)?;
         set_queues(&mut admin, 8)?;
@@ -200,27 +200,27 @@ impl Target {
         Ok(Association { admin, io, cntlid })
     }
 
-    /// An I/O queue that keeps its admin queue.
+    /// Opens an I/O queue that holds its admin queue.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// The target refuses.
     pub fn io(&self, digests: Digests) -> Check<Queue> {
         self.io_with(digests, ENTRIES)
     }
 
-    /// The same with a queue of this length.
+    /// [`io`](Self::io) with this many entries.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// The target refuses.
     pub fn io_with(&self, digests: Digests, entries: u32) -> Check<Queue> {
         let Association { admin, io, .. } = self.associate_with(digests, entries)?;
         Ok(io.keeping(admin))
     }
 
-    /// The namespace, if there is one of blocks.
+    /// The block namespace.
     ///
     /// # Errors
-    /// Skipped.
+    /// Skipped without one.
     pub fn disk(&self) -> Check<Disk> {
         match self.disk {
             Some(disk) if disk.size_bytes() >= 32 << 20 => Ok(disk),
@@ -229,10 +229,10 @@ impl Target {
         }
     }
 
-    /// The namespace, if its content may be lost.
+    /// The block namespace, if its content may be destroyed.
     ///
     /// # Errors
-    /// Skipped.
+    /// Skipped otherwise.
     pub fn scratch(&self) -> Check<Disk> {
         if !self.settings.may_overwrite {
             return skipped("it writes: allow that with --overwrite");
@@ -240,10 +240,10 @@ impl Target {
         self.disk()
     }
 
-    /// The namespace of keys and values, if its content may be lost.
+    /// The key-value namespace, if its content may be destroyed.
     ///
     /// # Errors
-    /// Skipped.
+    /// Skipped otherwise.
     pub fn scratch_store(&self) -> Check<Store> {
         match self.store {
             Some(_) if !self.settings.may_overwrite => skipped("it writes: allow that with --overwrite"),
@@ -252,22 +252,22 @@ impl Target {
         }
     }
 
-    /// Most bytes that one command may transfer, as far as the target says.
+    /// Maximum data transfer size that the target reports, bytes.
     #[must_use]
     pub fn transfer_bytes_max(&self) -> Option<u64> {
         self.identify.transfer_limit_bytes(self.cap.page_bytes_min())
     }
 
-    /// In-capsule data of an I/O command, bytes.
+    /// In-capsule data size of I/O commands, bytes.
     #[must_use]
     pub fn in_capsule_bytes(&self) -> u32 {
         u32::try_from(self.identify.in_capsule_bytes()).unwrap_or(u32::MAX)
     }
 
-    /// Everything works: a new association, and I/O on it.
+    /// Checks that a new association and I/O on it work.
     ///
     /// # Errors
-    /// Something does not.
+    /// One of them fails.
     pub fn check_healthy(&self) -> Check {
         let mut association = self.associate(Digests::empty())?;
         let Ok(disk) = self.disk() else { return Ok(()) };
@@ -276,10 +276,10 @@ impl Target {
     }
 }
 
-/// A command refused with the place of what is wrong in it.
+/// Checks that a command failed with this parameter error location.
 ///
 /// # Errors
-/// It was not, or names another place.
+/// It did not, or with another location.
 pub fn expect_parameter(answer: &Answer, offset: u16, in_data: bool) -> Check {
     expect_status(answer, &[Status::CONNECT_INVALID_PARAMETERS])?;
     let wanted = u32::from(offset) | u32::from(in_data) << 16;
@@ -289,55 +289,56 @@ pub fn expect_parameter(answer: &Answer, offset: u16, in_data: bool) -> Check {
 }
 
 impl Disk {
-    /// Its size in bytes.
+    /// Size, bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.block_count.saturating_mul(self.block_bytes.into())
     }
 
-    /// Reads blocks.
+    /// A Read command.
     #[must_use]
     pub fn read(&self, lba: u64, blocks: u32) -> Sqe {
         Sqe::read(self.nsid, lba, blocks)
     }
 
-    /// Writes blocks.
+    /// A Write command.
     #[must_use]
     pub fn write(&self, lba: u64, blocks: u32) -> Sqe {
         Sqe::write(self.nsid, lba, blocks)
     }
 
-    /// Data for so many blocks.
+    /// Data for this many blocks, every byte the same.
     #[must_use]
     pub fn fill(&self, blocks: u32, byte: u8) -> Vec<u8> {
         vec![byte; (blocks * self.block_bytes) as usize]
     }
 
-    /// How data goes to the controller: in the capsule if it fits, as hosts do.
+    /// Data transfer of a write: in the capsule if it fits, as hosts do.
     #[must_use]
     pub fn bring<'a>(&self, data: &'a [u8]) -> Move<'a> {
         if data.len() <= self.in_capsule_bytes as usize { Move::InCapsule(data) } else { Move::Asked(data) }
     }
 
-    /// Blocks of a write that does not fit in a capsule, at least 8: not every target asks for what would have fitted.
+    /// Length of a write that does not fit in a capsule, blocks; at least 8, as some targets request no data that would
+    /// have fitted.
     #[must_use]
     pub fn asked_blocks(&self) -> u32 {
         (self.in_capsule_bytes / self.block_bytes + 1).clamp(8, 512)
     }
 
-    /// Writes blocks of one byte.
+    /// Fills blocks with one byte value.
     ///
     /// # Errors
-    /// It fails.
+    /// The write fails.
     pub fn put(&self, io: &mut Queue, lba: u64, blocks: u32, byte: u8) -> Check {
         let data = self.fill(blocks, byte);
         io.must(self.write(lba, blocks), self.bring(&data)).about("Write").map(drop)
     }
 
-    /// Blocks must be of one byte.
+    /// Checks that blocks contain one byte value.
     ///
     /// # Errors
-    /// They are not.
+    /// They do not, or the read fails.
     pub fn holds(&self, io: &mut Queue, lba: u64, blocks: u32, byte: u8) -> Check {
         let answer = io.must(self.read(lba, blocks), Move::Back(blocks * self.block_bytes)).about("Read")?;
         let wrong = answer.data.iter().position(|have| *have != byte);

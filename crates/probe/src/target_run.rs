@@ -1,4 +1,4 @@
-//! Runs rows against a target, one after the other, with a neighbour beside them.
+//! Runs rows against a target one after the other, with a neighbour beside them.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,16 @@ use crate::rows;
 use crate::stillness::Stillness;
 use crate::target::{Settings, Target};
 
-/// How often a target that has just been hurt is asked whether it is healthy again.
+/// Interval of health checks after a row.
 const RECOVERY_POLL: Duration = Duration::from_millis(100);
 
-/// By when all resources of a bad connection are back.
+/// Time limit for the release of a bad connection's resources.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(35);
 
-/// Runs the rows with these names, or all. `on_result` hears of each as it is decided.
+/// Runs the rows with these names, or all. Calls `on_result` with each result.
 ///
 /// # Errors
-/// The target cannot be used before anything hostile is sent.
+/// The target is unusable before the first row.
 pub fn run(settings: Settings, ids: &[String], on_result: &mut dyn FnMut(&RowResult)) -> Check<Report> {
     let peer = Target::new(settings).about("before any row")?;
     let wanted = |row: &Row| ids.is_empty() || ids.iter().any(|id| id.eq_ignore_ascii_case(row.id));
@@ -59,7 +59,7 @@ pub fn run(settings: Settings, ids: &[String], on_result: &mut dyn FnMut(&RowRes
     Ok(report)
 }
 
-/// Tries a row; once more if this machine stood still meanwhile, as then nothing follows from a time that has passed.
+/// Runs a row, again if this machine stood still meanwhile, as its times are then meaningless.
 fn try_row(peer: &Target, section: &Section, row: &Row, stillness: &Stillness) -> RowResult {
     let before = stillness.total();
     let result = try_once(peer, section, row);
@@ -70,13 +70,13 @@ fn try_row(peer: &Target, section: &Section, row: &Row, stillness: &Stillness) -
     if has_failed && stillness.total() > before { try_once(peer, section, row) } else { result }
 }
 
-/// Tries a row, and whether the target is as it was afterwards.
+/// Runs a row and checks that the target is healthy afterwards.
 fn try_once(peer: &Target, section: &Section, row: &Row) -> RowResult {
     let start = Instant::now();
     trial::begin(peer.settings.row_limit * if row.is_slow { 4 } else { 1 });
     let check = (row.check)(peer);
     let notes = trial::end();
-    // The target has time of its own to recover.
+    // The target may use its own time to recover.
     trial::begin(RECOVERY_LIMIT + peer.settings.host.patience);
     let check = match check {
         Err(Finding::Skipped(_)) => check,
@@ -98,7 +98,7 @@ fn try_once(peer: &Target, section: &Section, row: &Row) -> RowResult {
     result.decided(&check)
 }
 
-/// The same, with an eye on the neighbour.
+/// [`try_row`], with a check of the neighbour.
 fn watched_row(
     peer: &Target,
     neighbour: &mut Option<Check<Neighbour>>,
@@ -106,7 +106,7 @@ fn watched_row(
     row: &Row,
     stillness: &Stillness,
 ) -> RowResult {
-    // What happened before is not this row's doing.
+    // Discards earlier pauses, which this row did not cause.
     let _ = neighbour.as_ref().and_then(|neighbour| neighbour.as_ref().ok()).map(Neighbour::report);
     let before = stillness.total();
     let result = try_row(peer, section, row, stillness);
@@ -121,7 +121,7 @@ fn watched_row(
             if pause > peer.settings.pause_limit {
                 Stillness::settle();
             }
-            // What stands still with the whole machine is not the target.
+            // If the whole machine stood still, the pause is not the target's.
             let is_too_long = pause > peer.settings.pause_limit && stillness.total() == before;
             if is_too_long && result.outcome == Outcome::Pass {
                 let what = format!("a neighbour's I/O paused for {} ms", ms(pause));
@@ -130,7 +130,7 @@ fn watched_row(
             result
         }
         Err(finding) => {
-            // A new one for the next row.
+            // A new neighbour for the next row.
             *running = match peer.disk() {
                 Ok(disk) => Neighbour::start(peer, disk),
                 Err(finding) => Err(finding),
@@ -140,7 +140,7 @@ fn watched_row(
     }
 }
 
-/// The target must be healthy again in time.
+/// Waits until the target is healthy, up to the time limit.
 fn recover(peer: &Target) -> Check {
     let start = Instant::now();
     loop {

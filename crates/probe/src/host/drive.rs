@@ -1,4 +1,4 @@
-//! The host that is probed: this project's own library, or any command.
+//! The host under test: this project's own library, or a command.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -13,16 +13,16 @@ use wire::nqn::Nqn;
 use wire::pdu::Digests;
 use wire::text::is_hidden;
 
-/// The host that is probed.
+/// The host under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// The host library of this project, within this process: it connects, writes, flushes, reads and compares.
+    /// This project's host library, within this process: it connects, writes, flushes, reads and compares.
     Library,
-    /// A command, run with the fake target's address in `$NVLANE_ADDR`. One word is a line for the shell.
+    /// A command, run with the fake target's address in `$NVLANE_ADDR`. A single word is a shell command line.
     Command(Vec<String>),
 }
 
-/// What the library is to do.
+/// The task of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// Write and read.
@@ -31,23 +31,23 @@ pub(crate) enum Task {
     Discover,
 }
 
-/// How a host ended.
+/// How a run of the host ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// All went well, as far as it says.
+    /// The host reports success.
     Well,
-    /// It says what went wrong.
+    /// The host reports this failure.
     Failing(String),
 }
 
-/// How long a host may take for all of it.
+/// Time limit of one run.
 const LIMIT: Duration = Duration::from_secs(30);
 
 impl Host {
-    /// Drives the host once against the fake target.
+    /// Runs the host once against the fake target.
     ///
     /// # Errors
-    /// It does not end, dies, or has read something else than it has written.
+    /// It does not end, dies, or reads other data than it has written.
     pub(crate) fn drive(&self, address: SocketAddr, subsystem: &Nqn, task: Task) -> Check<Ended> {
         match self {
             Self::Library => library(address, subsystem, task),
@@ -69,7 +69,7 @@ fn library(address: SocketAddr, subsystem: &Nqn, task: Task) -> Check<Ended> {
     match wait.recv_timeout(LIMIT) {
         Ok(result) => result,
         Err(RecvTimeoutError::Timeout) => {
-            Err(Finding::Hangs(format!("the host does not end within {} s", LIMIT.as_secs())))
+            Err(Finding::Hangs(format!("the host did not end within {} s", LIMIT.as_secs())))
         }
         Err(RecvTimeoutError::Disconnected) => {
             let panic = thread.join().err();
@@ -93,7 +93,7 @@ fn options() -> Options {
     .tuned(|tuning| tuning.admin_timeout = Duration::from_secs(2))
 }
 
-/// Offsets and lengths that are written and read: in a capsule, and asked for.
+/// Offsets and lengths to write and read: some fit in a capsule, some need an R2T.
 const EXTENTS: [(u64, usize); 3] = [(0, 4096), (16 << 10, 8192), (1 << 20, 64 << 10)];
 
 fn work(address: &Address, digests: Digests) -> Check<Ended> {
@@ -106,7 +106,7 @@ fn work(address: &Address, digests: Digests) -> Check<Ended> {
         (0..length as u64).map(|at| ((at / 7) ^ offset >> 9).to_le_bytes()[0] | 1).collect()
     };
     for (offset, length) in EXTENTS {
-        // What was interrupted may be written again.
+        // An interrupted write may be repeated.
         let mut result = disk.write_at(&data(length, offset), offset);
         if result.is_err() {
             result = disk.write_at(&data(length, offset), offset);
@@ -124,7 +124,7 @@ fn work(address: &Address, digests: Digests) -> Check<Ended> {
             return failing(&error);
         }
         if read != data(length, offset) {
-            return differs("the host takes other data for what it has written");
+            return differs("the host accepts data other than what it wrote");
         }
     }
     Ok(Ended::Well)
@@ -174,7 +174,7 @@ fn run(words: &[String], address: SocketAddr, subsystem: &Nqn) -> Check<Ended> {
         if start.elapsed() > LIMIT {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(Finding::Hangs(format!("the command does not end within {} s", LIMIT.as_secs())));
+            return Err(Finding::Hangs(format!("the command did not end within {} s", LIMIT.as_secs())));
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -183,18 +183,16 @@ fn run(words: &[String], address: SocketAddr, subsystem: &Nqn) -> Check<Ended> {
         output.append(&mut reader.join().unwrap_or_default());
     }
     if String::from_utf8_lossy(&output).chars().any(|char| char != '\n' && is_hidden(char)) {
-        return differs(
-            "the command writes characters that a terminal acts on or hides, which the target has sent",
-        );
+        return differs("the command prints characters from the target that a terminal interprets or hides");
     }
-    // What a Rust program ends with that has panicked.
+    // Exit code of a Rust program that panicked.
     const PANIC: i32 = 101;
     match status.code() {
         Some(0) => Ok(Ended::Well),
         Some(PANIC) => Err(Finding::Dies("the command panics".into())),
-        // 128 and more is how shells pass on a signal.
+        // Shells report a signal as 128 plus its number.
         Some(code) if code >= 128 => Err(Finding::Dies(format!("the command ends with {code}"))),
-        Some(3) => differs("the command says that data is not what was written"),
+        Some(3) => differs("the command reports data other than what was written"),
         Some(code) => Ok(Ended::Failing(format!("exit code {code}"))),
         None => Err(Finding::Dies("the command is killed by a signal".into())),
     }

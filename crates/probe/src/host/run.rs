@@ -15,10 +15,10 @@ use crate::host::rows::case::{Case, Right};
 use crate::host::rows::{HostRow, ROWS};
 use crate::report::{Report, RowResult, ms};
 
-/// Runs the rows with these names, or all. `on_result` hears of each as it is decided.
+/// Runs the rows with these names, or all. Calls `on_result` with each result.
 ///
 /// # Errors
-/// The host does not even get along with a target that is right.
+/// The host fails against a target without a fault.
 pub fn run(
     listen: SocketAddr,
     host: &Host,
@@ -55,7 +55,7 @@ pub fn run(
     Ok(report)
 }
 
-/// Against a target without a fault everything must work.
+/// Runs the host against a target without a fault, where everything must work.
 fn check_healthy(listen: SocketAddr, host: &Host) -> Check {
     let target = FakeTarget::start(listen, Box::new(|_, _| Ok(Then::AsUsual)), false)?;
     let (address, subsystem) = (target.stage.address, target.stage.subsystem.clone());
@@ -63,11 +63,11 @@ fn check_healthy(listen: SocketAddr, host: &Host) -> Check {
     target.end()?;
     match ended {
         Ended::Well => Ok(()),
-        Ended::Failing(why) => differs(format!("a target that is right: {why}")),
+        Ended::Failing(why) => differs(format!("a target without a fault: {why}")),
     }
 }
 
-/// Tries each case of a row. The row is skipped if none of its faults was injected.
+/// Runs each case of a row. The row is skipped if none of its faults was injected.
 fn try_row(listen: SocketAddr, host: &Host, row: &HostRow) -> Check {
     let mut done = 0;
     for case in (row.cases)()? {
@@ -76,23 +76,23 @@ fn try_row(listen: SocketAddr, host: &Host, row: &HostRow) -> Check {
             done += 1;
         }
     }
-    if done == 0 { skipped("the host did nothing that it could be tried with") } else { Ok(()) }
+    if done == 0 { skipped("the host did nothing that triggers the fault") } else { Ok(()) }
 }
 
-/// Tries one case. Returns whether its fault was injected.
+/// Runs one case. Returns whether its fault was injected.
 fn try_case(listen: SocketAddr, host: &Host, case: Case) -> Check<bool> {
     let target = FakeTarget::start(listen, case.fault, case.is_once)?;
     let (address, subsystem) = (target.stage.address, target.stage.subsystem.clone());
     let ended = host.drive(address, &subsystem, case.task)?;
     let stage = Arc::clone(&target.stage);
-    // Joins its threads: a host may be gone before they have marked the fault.
+    // Joins the session threads: the host may end before they have recorded the fault.
     target.end()?;
     if !stage.is_injected() {
         return Ok(false);
     }
     match (case.right, ended) {
-        (Right::Fails, Ended::Well) => differs("the host is content with it"),
-        (Right::Survives, Ended::Failing(why)) => differs(format!("the host does not get over it: {why}")),
+        (Right::Fails, Ended::Well) => differs("the host reports success"),
+        (Right::Survives, Ended::Failing(why)) => differs(format!("the host does not recover: {why}")),
         _ => Ok(true),
     }
 }

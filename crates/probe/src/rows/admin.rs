@@ -49,7 +49,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
 ];
 
-/// What an admin command may say that is not possible.
+/// Admin commands with impossible values.
 const REFUSALS: [Status; 12] = [
     Status::INVALID_FIELD,
     Status::INVALID_NAMESPACE,
@@ -122,7 +122,7 @@ fn logs(peer: &Target) -> Check {
                         answer.data.len() == back as usize,
                         format!("{what}: {} bytes", answer.data.len()),
                     )?;
-                    // What begins beyond every log is beyond this one.
+                    // An offset beyond every log is beyond this one.
                     holds(offset != u64::MAX - 511, format!("{what} succeeds"))?;
                 } else {
                     expect_status(&answer, &REFUSALS).about(what)?;
@@ -130,7 +130,7 @@ fn logs(peer: &Target) -> Check {
             }
         }
     }
-    // More than anyone can have memory for: with a buffer that is as long, or as it should be.
+    // More bytes than a target can have memory for: with a buffer of that length, and with one of the right length.
     for length in [1_u64 << 32, 1 << 31, 64 << 20] {
         for pointer in [u32::MAX - 3, 4096] {
             let cid = admin.cid();
@@ -161,7 +161,8 @@ fn features(peer: &Target) -> Check {
                 expect_status(&answer, &REFUSALS).about(what)?;
             }
         }
-        // Set to what it is, and with the save bit; what ends a connection or moves data is left alone.
+        // Sets each feature to its current value, with and without the save bit; features that end a connection or move
+        // data are left alone.
         let current = {
             let sqe = GetFeatures { fid: Fid::from_raw(fid), ..GetFeatures::default() }.to_sqe(Nsid::NONE);
             admin.run(sqe, Move::Back(4096))?
@@ -192,13 +193,13 @@ fn event_requests(peer: &Target) -> Check {
     let limit = peer.identify.aer_limit();
     let sqe = Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.raw(), Nsid::NONE);
     let held: Vec<_> = (0..limit).map(|_| admin.submit(sqe, Move::None)).collect::<Check<_>>()?;
-    // Those beyond the limit end at once; an event for one that is held must not be taken for that.
+    // Requests beyond the limit end at once; an event for a held request must not be taken for that.
     for round in 0..1000 {
         let cid = admin.submit(sqe, Move::None)?;
         let answer = admin.finish(cid, &[]).about(format!("request {}", round + limit))?;
         expect_status(&answer, &[Status::AER_LIMIT_EXCEEDED]).about(format!("request {}", round + limit))?;
     }
-    // A host may complete one by itself and use its id again.
+    // A host may give up an event request by itself and reuse its id.
     if let Some(cid) = held.first().copied() {
         for round in 0..3 {
             admin.send(Sqe::keep_alive().with_cid(cid), &[])?;
@@ -207,7 +208,7 @@ fn event_requests(peer: &Target) -> Check {
                 .about(format!("time {round} of an id of an event request"))?;
         }
     }
-    // Each other can be aborted.
+    // Every other request can be aborted.
     for cid in held.into_iter().skip(1) {
         let abort = admin.must(Sqe::abort(Qid::ADMIN, cid), Move::None).about("Abort of an event request")?;
         if AbortResult::from_bits(abort.cqe.dw0()).bits() & 1 == 0 {
@@ -231,13 +232,13 @@ fn aborts(peer: &Target) -> Check {
     for (qid, cid) in [(0, 0xFFFF), (0, 0), (1, 0x4001), (1, 0xFFFF), (7, 1), (0xFFFF, 0xFFFF)] {
         not_aborted(admin, qid, cid, &format!("Abort of {cid:#x} on queue {qid}"))?;
     }
-    // Itself.
+    // An Abort of itself.
     let cid = admin.cid();
     admin.send(Sqe::abort(Qid::ADMIN, cid).with_cid(cid), &[])?;
     let answer = admin.finish(cid, &[]).about("Abort of itself")?;
     holds(answer.cqe.dw0() & 1 == 1 || !answer.status().is_success(), "it has aborted itself")?;
     let disk = peer.disk()?;
-    // Commands that run, as many as there can be: each ends once, whether aborted or not.
+    // As many commands in flight as possible: each must end exactly once, aborted or not.
     for _ in 0..20 {
         let cids: Vec<_> = (0..8)
             .map(|_| association.io.submit(disk.read(0, 8), Move::Back(8 * disk.block_bytes)))
@@ -255,7 +256,7 @@ fn aborts(peer: &Target) -> Check {
             )?;
         }
     }
-    // One that waits for data that does not come.
+    // A write that waits for data that never arrives.
     if peer.settings.may_overwrite {
         let blocks = disk.asked_blocks();
         let data = disk.fill(blocks, 0xAB);
@@ -281,20 +282,20 @@ fn keep_alive(peer: &Target) -> Check {
         let cntlid = wire::fabrics::ConnectResult::from_bits(answer.cqe.dw0()).cntlid();
         Ok((admin, Cntlid::new(cntlid)))
     };
-    // Nothing at all: the association ends, not before its time and not long after.
+    // Without any command the association must end, neither before KATO nor much later.
     let (admin, _) = connect(KATO)?;
     let start = Instant::now();
     let mut link = admin.link.patient(4 * KATO);
     link.expect_closed().about("without keep-alive")?;
     let lasted = start.elapsed();
     holds(lasted + Duration::from_millis(50) >= KATO, format!("it ends after {} ms", lasted.as_millis()))?;
-    // Kept alive.
+    // With Keep Alive commands.
     let (mut admin, _) = connect(KATO)?;
     for _ in 0..8 {
         std::thread::sleep(KATO / 4);
         admin.must(Sqe::keep_alive(), Move::None).about("Keep Alive")?;
     }
-    // I/O alone, if the target says that it counts.
+    // With I/O alone, if the target counts I/O as keep-alive traffic (TBKAS).
     let counts = peer.identify.ctratt().contains(wire::identify::capabilities::Ctratt::TBKAS);
     let Ok(disk) = peer.disk() else { return Ok(()) };
     let (mut admin, cntlid) = connect(KATO)?;
@@ -352,13 +353,13 @@ fn short_buffers(peer: &Target) -> Check {
             if cns == Cns::CONTROLLER || cns == Cns::ACTIVE_NAMESPACES { Nsid::NONE } else { nsid };
         let whole = identify(&mut other, cns, for_whom)?;
         let sqe = IdentifyCommand { cns, ..IdentifyCommand::default() }.to_sqe(for_whom);
-        // The id differs from controller to controller.
+        // CNTLID differs between controllers.
         let whole = if cns == Cns::CONTROLLER { Vec::new() } else { whole };
         if !whole.is_empty() {
             check(sqe, &whole, &format!("Identify {cns}"))?;
         }
     }
-    // A log is asked for in the length of the buffer.
+    // Requests the length of the buffer from the log.
     for lid in [Lid::ANA, Lid::SUPPORTED_PAGES, Lid::COMMANDS_AND_EFFECTS] {
         let whole = other.run(page(lid.raw(), 4096, 0).to_sqe(Nsid::NONE), Move::Back(4096))?;
         if !whole.status().is_success() {
@@ -376,7 +377,7 @@ fn short_buffers(peer: &Target) -> Check {
                 )?;
             }
         }
-        // And into a buffer that is shorter than asked for.
+        // Also into a buffer shorter than the requested length.
         let cid = other.cid();
         let sqe = page(lid.raw(), 4096, 0).to_sqe(Nsid::NONE);
         other.send(sqe.with_cid(cid).with_data(Sgl::transport(64)), &[])?;

@@ -1,7 +1,7 @@
-//! Section 6: authentication, as far as a host without keys can try it: no message that is tried here needs one.
+//! Section 6: authentication by a host without keys: no message here needs one.
 //!
-//! A target that asks for it must answer what is wrong with AUTH_Failure1 and let nobody in; one that does not must refuse
-//! the same messages.
+//! A target that requires authentication must answer invalid messages with AUTH_Failure1 and grant no access; one that
+//! does not must refuse the same messages.
 
 use peer::finding::{About, Check, Finding, differs, holds, skipped};
 use peer::queue::{Move, Queue, expect_status};
@@ -24,7 +24,7 @@ use crate::rows::authentication_messages::{
 use crate::rows::queue_setup::discovery;
 use crate::target::Target;
 
-/// Why a row says less on a target without authentication.
+/// Note on rows whose check is weaker on a target without authentication.
 const REFUSAL: &str = "a target that asks for no authentication refuses the messages";
 
 pub(super) const ROWS: &[Row] = &[
@@ -60,7 +60,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("A20", "both directions asked for, one key", "reason 01", both_directions).judged(REFUSAL),
 ];
 
-/// What a target may say that does not want any of it.
+/// Statuses with which a target without authentication may refuse its commands.
 const UNWANTED: [Status; 4] = [
     Status::INVALID_FIELD,
     Status::INVALID_OPCODE,
@@ -68,7 +68,7 @@ const UNWANTED: [Status; 4] = [
     Status::DATA_SGL_LENGTH_INVALID,
 ];
 
-/// Reasons of AUTH_Failure1.
+/// Reason codes of AUTH_Failure1.
 mod reason {
     pub(super) const FAILED: u8 = 1;
     pub(super) const PROTOCOL: u8 = 2;
@@ -79,10 +79,10 @@ mod reason {
     pub(super) const MESSAGE: u8 = 7;
 }
 
-/// The most that a message may have.
+/// Maximum length of a message.
 const ROOM: u32 = 4096;
 
-/// A queue that has to authenticate itself, or would if it were asked to.
+/// A queue that must authenticate, or would have to if the target required it.
 struct Talk {
     queue: Queue,
     is_asked: bool,
@@ -96,7 +96,8 @@ impl Talk {
         Ok(Self { queue, is_asked })
     }
 
-    /// Sends a message: a wrong one is no reason to fail the command, unless nobody has asked for one.
+    /// Sends a message. The command itself must succeed even if the message is wrong, unless the target requires no
+    /// authentication.
     fn send(&mut self, message: &[u8]) -> Check {
         let length = u32::try_from(message.len()).expect("short");
         let sqe = AuthenticationCommand::new(length).to_send_sqe();
@@ -108,7 +109,7 @@ impl Talk {
         }
     }
 
-    /// The message that comes; none where nobody has asked.
+    /// Receives a message; `None` if the target requires no authentication.
     fn receive(&mut self) -> Check<Option<Vec<u8>>> {
         let sqe = AuthenticationCommand::new(ROOM).to_receive_sqe();
         let answer = self.queue.run(sqe, Move::Back(ROOM)).about("Receive")?;
@@ -120,7 +121,7 @@ impl Talk {
         Ok(None)
     }
 
-    /// Sends this, and it must be answered with a failure for one of these reasons.
+    /// Sends this message and expects AUTH_Failure1 with one of these reasons.
     fn fails(&mut self, message: &[u8], reasons: &[u8]) -> Check {
         self.send(message)?;
         if let Some(answer) = self.receive()? {
@@ -133,11 +134,11 @@ impl Talk {
         self.is_shut()
     }
 
-    /// Nothing but authentication is answered yet; where none is asked for, all is.
+    /// Before authentication only authentication commands are answered; if none is required, all are.
     fn is_shut(&mut self) -> Check {
         let answer = self.queue.run(Sqe::property_get(Property::CAP), Move::None);
         match (self.is_asked, answer) {
-            (true, Err(Finding::Differs(_))) => Ok(()), // closed
+            (true, Err(Finding::Differs(_))) => Ok(()), // The target has closed the connection.
             (true, Ok(answer)) => {
                 expect_status(&answer, &[Status::AUTHENTICATION_REQUIRED]).about("a command after that")
             }
@@ -146,7 +147,7 @@ impl Talk {
         }
     }
 
-    /// Begins as it should be, and gives the challenge; a made-up one where nobody has asked.
+    /// Negotiates correctly and returns the challenge; a made-up one if the target requires no authentication.
     fn challenged(&mut self, negotiate: &Negotiate) -> Check<Challenge> {
         self.send(&negotiate.bytes())?;
         match self.receive()? {
@@ -162,12 +163,12 @@ impl Talk {
     }
 }
 
-/// On a connection of its own, this Negotiate fails.
+/// On a new connection, this Negotiate must fail.
 fn negotiate_fails(peer: &Target, what: &str, message: &[u8], reasons: &[u8]) -> Check {
     Talk::new(peer)?.fails(message, reasons).about(what)
 }
 
-/// On a connection of its own, the Reply made of its challenge fails.
+/// On a new connection, the Reply made from the challenge must fail.
 fn reply_fails(
     peer: &Target,
     what: &str,
@@ -270,7 +271,7 @@ fn nothing_in_common(peer: &Target) -> Check {
             Negotiate { hashes: hashes.to_vec(), groups: groups.to_vec(), ..Negotiate::default() };
         negotiate_fails(peer, what, &negotiate.bytes(), &[right])?;
     }
-    // The same ones thirty times over are as good as once.
+    // Thirty repetitions of the same ids count as one.
     let many = Negotiate { hashes: vec![1; 30], groups: vec![1; 30], ..Negotiate::default() };
     let mut talk = Talk::new(peer)?;
     talk.send(&many.bytes()).about("thirty of the same")?;
@@ -284,7 +285,7 @@ fn secure_channels(peer: &Target) -> Check {
         let what = format!("SC_C {secure_channel}");
         negotiate_fails(peer, &what, &negotiate.bytes(), &[reason::SECURE_CHANNEL])?;
     }
-    // A key for TLS cannot come of no exchange.
+    // A TLS key cannot be derived without a Diffie-Hellman exchange.
     let negotiate = Negotiate { secure_channel: 2, groups: vec![0], ..Negotiate::default() };
     let reasons = [reason::SECURE_CHANNEL, reason::GROUP];
     negotiate_fails(peer, "SC_C 2 without a group", &negotiate.bytes(), &reasons)
@@ -381,7 +382,7 @@ fn wrong_order(peer: &Target) -> Check {
                 "when challenged" => drop(talk.challenged(&negotiate)?),
                 _ => talk.fails(&[0xEE; 16], &[1, 2, 3, 4, 5, 6, 7])?,
             }
-            // To begin anew is right at first, and may be right later.
+            // Starting again is right at first, and may be right later.
             talk.send(message).about(&what)?;
             if let Some(answer) = talk.receive().about(&what)? {
                 let kind = answer.get(..2).unwrap_or_default();
@@ -529,7 +530,7 @@ fn flood(peer: &Target) -> Check {
     let negotiate = Negotiate::with_group(FFDHE_8192);
     for round in 0..100 {
         let mut talk = Talk::new(peer)?;
-        // As much work as one message can make.
+        // The most expensive single message.
         talk.send(&negotiate.bytes()).about(format!("attempt {round}"))?;
         if let Some(message) = talk.receive()?
             && let Some(challenge) = Challenge::read(&message)

@@ -1,19 +1,19 @@
-//! Messages of authentication, byte by byte: right ones, to be made wrong.
+//! Authentication messages, byte by byte: valid ones, which rows then modify.
 
 /// Type and id of AUTH_Failure1.
 pub(super) const AUTH_FAILURE: [u8; 2] = [0, 0xF1];
-/// Of a challenge.
+/// Type and id of a challenge.
 pub(super) const CHALLENGE: [u8; 2] = [1, 1];
-/// Of Success1.
+/// Type and id of Success1.
 pub(super) const SUCCESS: [u8; 2] = [1, 3];
 
-/// What every message begins with.
+/// The first bytes of every message.
 pub(super) fn common(kind: u8, id: u8, transaction: u16) -> [u8; 6] {
     let [low, high] = transaction.to_le_bytes();
     [kind, id, 0, 0, low, high]
 }
 
-/// A group of the key exchange.
+/// A Diffie-Hellman group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     id: u8,
@@ -23,7 +23,7 @@ pub(super) struct Group {
 pub(super) const FFDHE_2048: Group = Group { id: 1, value_bytes: 256 };
 pub(super) const FFDHE_8192: Group = Group { id: 5, value_bytes: 1024 };
 
-/// The prime of ffdhe2048, as RFC 7919 has it.
+/// The prime of ffdhe2048. RFC 7919
 const PRIME_2048: &str = "\
      ffffffffffffffffadf85458a2bb4a9aafdc5620273d3cf1d8b9c583ce2d3695a9e13641146433fbcc939dce249b3ef9 \
      7d2fe363630c75d8f681b202aec4617ad3df1ed5d5fd65612433f51f5f066ed0856365553ded1af3b557135e7f57c935 \
@@ -33,7 +33,7 @@ const PRIME_2048: &str = "\
      886b423861285c97ffffffffffffffff";
 
 impl Group {
-    /// The prime of the group of 2048 bits.
+    /// The prime of the 2048-bit group.
     pub(super) fn prime(self) -> Vec<u8> {
         assert_eq!(self, FFDHE_2048, "the others are not needed");
         let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
@@ -42,7 +42,7 @@ impl Group {
     }
 }
 
-/// A number, big-endian, less one.
+/// A big-endian number minus one.
 pub(super) fn decremented(number: &[u8]) -> Vec<u8> {
     let mut number = number.to_vec();
     for byte in number.iter_mut().rev() {
@@ -87,7 +87,7 @@ impl Negotiate {
     }
 }
 
-/// A challenge of the target.
+/// A challenge from the target.
 #[derive(Clone, Debug)]
 pub(super) struct Challenge {
     pub(super) transaction: u16,
@@ -98,12 +98,12 @@ pub(super) struct Challenge {
 }
 
 impl Challenge {
-    /// One for those that never get any.
+    /// A made-up challenge, for targets that send none.
     pub(super) fn made_up() -> Self {
         Self { transaction: 7, hash_bytes: 32, sequence: 1, value: vec![0x5A; 32], public_value_bytes: 0 }
     }
 
-    /// Reads one; `None` if it is not whole, or its lengths are none that there are.
+    /// Parses a challenge; `None` if it is incomplete or its lengths are invalid.
     pub(super) fn read(message: &[u8]) -> Option<Self> {
         let header: &[u8; 16] = message.first_chunk()?;
         let hash_bytes = Some(header[6]).filter(|length| [32, 48, 64].contains(length))?;
@@ -118,13 +118,13 @@ impl Challenge {
         (message.len() >= challenge.length()).then_some(challenge)
     }
 
-    /// Bytes of the message.
+    /// Length of the message, bytes.
     pub(super) fn length(&self) -> usize {
         16 + self.value.len() + usize::from(self.public_value_bytes)
     }
 }
 
-/// A Reply, whose response nobody with a key would give.
+/// A Reply with a response that matches no key.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub(super) transaction: u16,

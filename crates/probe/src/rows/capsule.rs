@@ -65,7 +65,7 @@ fn write_with(disk: Disk, pointer: Sgl) -> Sqe {
     disk.write(0, 1).with_data(pointer)
 }
 
-/// Sends a command with its pointer as it stands, and waits for its end.
+/// Sends a command with its data pointer unchanged, and waits for its completion.
 fn run_raw(queue: &mut Queue, sqe: Sqe, data: &[u8]) -> Check<Answer> {
     let cid = queue.cid();
     queue.send(sqe.with_cid(cid), data)?;
@@ -96,7 +96,7 @@ fn huge_length(peer: &Target) -> Check {
     for length in [u32::MAX, u32::MAX - 3, 1 << 31] {
         let sqe = write_with(disk, Sgl::transport(length));
         let rights = [Status::DATA_SGL_LENGTH_INVALID, Status::INVALID_FIELD];
-        // As long as it is longer than a transfer may be, it cannot be meant for this block.
+        // A pointer longer than MDTS cannot be meant for this block.
         must_fail(&mut io, sqe, &[], &rights).about(format!("{length} bytes"))?;
     }
     Ok(())
@@ -121,7 +121,7 @@ fn other_length(peer: &Target) -> Check {
     let answer =
         admin.must(command.to_sqe(Nsid::NONE), Move::Back(2 * IDENTIFY_BYTES)).about("a longer Identify")?;
     holds(answer.data.len() == IDENTIFY_BYTES as usize, format!("{} bytes of Identify", answer.data.len()))?;
-    // Of what has one length only, a part may be given as well.
+    // Where only one length is valid, the target may also accept a part.
     let answer = admin.run(command.to_sqe(Nsid::NONE), Move::Back(512)).about("a shorter Identify")?;
     if answer.status().is_success() {
         holds(answer.data.len() == 512, "a shorter Identify is neither refused nor clipped")?;
@@ -131,7 +131,7 @@ fn other_length(peer: &Target) -> Check {
     if !peer.settings.may_overwrite {
         return Ok(());
     }
-    // The peer asks for the block and no more.
+    // The peer requests this block and no more.
     let blocks = disk.asked_blocks();
     let data = disk.fill(blocks + 1, 0x44);
     let cid = io.submit(disk.write(0, blocks), Move::Asked(&data))?;
@@ -180,7 +180,7 @@ fn too_much_in_capsule(peer: &Target) -> Check {
             Got::TermReq { fes, fei, .. } => {
                 holds(fes.raw() == 5 || fes.raw() == 1 && fei == 4, format!("a TermReq ({fes}, {fei})"))?;
             }
-            // A reset may overtake the TermReq, as not all was taken in.
+            // A TCP reset may overtake the TermReq, as not all bytes were received.
             Got::Closed => {}
             got => return differs(got),
         }
@@ -270,7 +270,7 @@ fn other_flags(peer: &Target) -> Check {
     for (what, bits) in [("PRP", 0x00), ("PSDT 10", 0x80), ("PSDT 11", 0xC0), ("FUSE 11", 0x43)] {
         let sqe = Sqe { flags: SqeFlags::from_bits(bits), ..read };
         let rights = [Status::INVALID_FIELD, Status::SGL_TYPE_INVALID];
-        // A data pointer of SGLs with memory beside it may be refused for that.
+        // An SGL data pointer with host memory may be refused for that.
         must_fail(&mut io, sqe, &[], &rights).about(what)?;
     }
     for bits in [0x44, 0x48, 0x50, 0x60, 0x7C] {
@@ -278,7 +278,7 @@ fn other_flags(peer: &Target) -> Check {
         let cid = io.cid();
         io.send(sqe.with_cid(cid), &[])?;
         let answer = io.finish(cid, &[]).about(format!("flags {bits:#04x}"))?;
-        // Bits without a meaning may be passed over.
+        // Reserved bits may be ignored.
         let rights = [Status::INVALID_FIELD, Status::SUCCESS];
         expect_status(&answer, &rights).about(format!("flags {bits:#04x}"))?;
     }
@@ -311,13 +311,13 @@ fn too_many(peer: &Target) -> Check {
     for entries in [2, 4, 32] {
         let mut io = peer.io_with(Digests::empty(), entries)?;
         let sqe = disk.write(0, blocks).with_data(Sgl::transport(blocks * disk.block_bytes));
-        // None of them gets its data, so all stay.
+        // No command gets its data, so all stay outstanding.
         for cid in 0..=u16::try_from(entries).expect("few") {
             io.send(sqe.with_cid(cid), &[])?;
         }
         let bytes = Draft::command(io.form(), sqe, &[]).seal();
         let last = [&bytes[..10], &u16::try_from(entries).expect("few").to_le_bytes(), &bytes[12..]].concat();
-        // A queue that is full has an entry free, or not: the command too many is one of two.
+        // A full queue may or may not have a spare entry: the excess command is one of two.
         let before =
             [&bytes[..10], &(u16::try_from(entries).expect("few") - 1).to_le_bytes(), &bytes[12..]].concat();
         expect_too_many(&mut io, &[&last, &before]).about(format!("{entries} entries"))?;
@@ -341,7 +341,7 @@ fn expect_too_many(io: &mut Queue, offending: &[&[u8]]) -> Check {
     }
 }
 
-/// Admin commands that change what nobody wants changed.
+/// Admin commands whose effects would disturb the target.
 const LEFT_OUT: [u8; 7] = [0x0D, 0x10, 0x11, 0x14, 0x15, 0x80, 0x84];
 
 fn opcodes(peer: &Target) -> Check {
@@ -356,7 +356,7 @@ fn opcodes(peer: &Target) -> Check {
         sqe
     };
     let is_kept = |opcode: &u8| *opcode != AdminOpcode::FABRICS.raw();
-    // On the admin queue: event requests never end, and what is left out is left out.
+    // Admin queue: event requests stay outstanding, and commands with side effects are omitted.
     let (mut admin, _) = peer.admin(Digests::empty())?;
     for opcode in (0..=u8::MAX).filter(is_kept) {
         let is_event_request = opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw();
@@ -369,7 +369,7 @@ fn opcodes(peer: &Target) -> Check {
             expect_status(&answer, &[Status::INVALID_OPCODE]).about(format!("admin opcode {opcode:#04x}"))?;
         }
     }
-    // On an I/O queue: no namespace, so that nothing can be written.
+    // I/O queue: no namespace, so nothing can be written.
     if peer.disk().is_ok() {
         let mut io = peer.io(Digests::empty())?;
         for opcode in (0..=u8::MAX).filter(is_kept) {
@@ -382,7 +382,7 @@ fn opcodes(peer: &Target) -> Check {
             }
         }
     }
-    // Fabrics commands of every type, on both.
+    // Fabrics commands of every type, on both queues.
     for fctype in 2..=u8::MAX {
         let sqe = Sqe::new(AdminOpcode::FABRICS.raw(), Nsid::new(fctype.into()));
         let answer = admin.run(sqe, Move::None);
@@ -441,7 +441,7 @@ fn before_enable(peer: &Target) -> Check {
 
 fn results_of_failures(peer: &Target) -> Check {
     let (mut admin, _) = peer.admin(Digests::empty())?;
-    // Whoever waits for a failure looks at its result as well.
+    // A failure must have no result, as hosts read it too.
     let unknown = IdentifyCommand { cns: Cns::from_raw(0xEE), ..IdentifyCommand::default() };
     admin.must_end(unknown.to_sqe(Nsid::NONE), Move::Back(IDENTIFY_BYTES), &[Status::INVALID_FIELD])?;
     admin.must_end(Sqe::new(0xC7, Nsid::NONE), Move::None, &[Status::INVALID_OPCODE])?;

@@ -1,4 +1,4 @@
-//! Section 1: the eight bytes that every PDU begins with.
+//! Section 1: the eight-byte common header of every PDU.
 
 use std::time::Duration;
 
@@ -44,12 +44,12 @@ pub(super) const ROWS: &[Row] = &[
 
 const DIGESTS: [Digests; 2] = [Digests::empty(), Digests::all()];
 
-/// A command that needs nothing: it may stand on any queue before Connect.
+/// A command without data or namespace, valid on any queue before Connect.
 fn some_command() -> Sqe {
     Sqe::property_get(Property::CAP).with_cid(1)
 }
 
-/// Sends this and expects to be told off for it.
+/// Sends this PDU and expects a TermReq.
 pub(super) fn expect_term_req(mut link: Link, bytes: &[u8], rights: &[Term]) -> Check {
     link.send(bytes)?;
     link.expect_term_req(rights, bytes)
@@ -63,7 +63,7 @@ fn first_bytes(peer: &Target) -> Check {
     ] {
         expect_term_req(peer.host().tcp()?, &bytes, &[term(2)]).about(what)?;
     }
-    // Something else than NVMe: its first byte is no type either.
+    // Other protocols: their first byte is no PDU type either.
     for text in ["GET / HTTP/1.1\r\nHost: probe\r\n\r\n", "SSH-2.0-probe\r\n\r\n\r\n\r\n"] {
         expect_term_req(peer.host().tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)]).about(text.trim())?;
     }
@@ -141,7 +141,7 @@ fn unfit_lengths(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let room = peer.in_capsule_bytes();
     for digests in DIGESTS {
-        // No data is announced, but comes.
+        // Announces no data, but sends some.
         let io = peer.io(digests)?;
         let sqe = disk.read(0, 1).with_cid(1).with_data(Sgl::transport(disk.block_bytes));
         let bytes = Draft::command(io.form(), sqe, &[0; 16]).seal();
@@ -149,7 +149,7 @@ fn unfit_lengths(peer: &Target) -> Check {
         if room < 8192 {
             continue;
         }
-        // What is announced and what comes differ.
+        // Announced and sent lengths differ.
         for (announced, comes) in [(512, 508), (512, 516), (4096, 512), (512, 4096)] {
             let io = peer.io(digests)?;
             let sqe = disk.write(0, 1).with_cid(1).with_data(Sgl::in_capsule(announced));
@@ -323,7 +323,7 @@ fn term_reqs(peer: &Target) -> Check {
     Ok(())
 }
 
-/// The stream ends at each of a few places; then nothing of the write must have happened.
+/// Closes the stream at several places; the write must then have had no effect.
 fn ends(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     disk.put(&mut peer.io(Digests::empty())?, 0, disk.asked_blocks(), 0x11)?;
@@ -341,7 +341,7 @@ fn ends(peer: &Target) -> Check {
             association.io.link.expect_closed().about(format!("the end after {end} bytes"))?;
             association = peer.associate(digests)?;
         }
-        // In the middle of data that was asked for.
+        // In the middle of requested data.
         let data = disk.fill(disk.asked_blocks(), 0x22);
         let cid = association.io.submit(disk.write(0, disk.asked_blocks()), Move::Asked(&data))?;
         let Step::Wants(window) = association.io.step(cid)? else { return skipped("no R2T for a write") };
@@ -394,7 +394,7 @@ fn urgent(peer: &Target) -> Check {
     let sent = rustix::net::send(link.stream(), &bytes[40..], rustix::net::SendFlags::OOB);
     holds(sent.is_ok(), "urgent data cannot be sent from here")?;
     match link.receive() {
-        // The last byte was out of band: a target that leaves it there waits for one more.
+        // The last byte was urgent data: a target that does not read it inline waits for one more.
         Err(Finding::Hangs(_)) => {
             link.send(&bytes[bytes.len() - 1..])?;
             link.receive().map(drop)

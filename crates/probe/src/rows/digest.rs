@@ -1,4 +1,4 @@
-//! Section 5: digests that do not match, or are not where they belong.
+//! Section 5: wrong digests, and digests in the wrong place.
 
 use peer::finding::{About, Check, holds, skipped};
 use peer::link::{term, term_at};
@@ -35,7 +35,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("G7", "a flood of PDUs with wrong digests", "0/22 each", flood),
 ];
 
-/// The PDU with its last byte wrong: that of its data digest.
+/// The PDU with its last byte, part of the data digest, changed.
 fn spoilt(draft: Draft) -> Vec<u8> {
     let mut bytes = draft.seal();
     *bytes.last_mut().expect("not empty") ^= 1;
@@ -53,7 +53,7 @@ fn wrong_header(peer: &Target) -> Check {
             let rights = [peer::link::Term { fes: FatalErrorStatus::from_raw(3), fei: Some(received) }];
             expect_term_req(link, &bytes, &rights).about(format!("byte {flip}"))?;
         }
-        // A header that says something else than its digest: not acted on.
+        // A header that does not match its digest must not be acted on.
         let link = peer.host().link(digests)?;
         let mut bytes = Draft::command(link.form, Sqe::property_get(Property::CAP).with_cid(1), &[]).seal();
         bytes[20] ^= 1;
@@ -84,7 +84,7 @@ fn in_a_capsule(peer: &Target) -> Check {
         io.link.send(&bytes)?;
         expect_status(&io.finish(cid, &[])?, &CORRUPT)?;
         disk.holds(&mut io, 0, 1, 0x5A)?;
-        // A command that is refused already, for its namespace.
+        // A command that is refused anyway, for its namespace.
         let cid = io.cid();
         let sqe = Sqe::write(wire::id::Nsid::new(0xFFFF_FFF0), 0, 1).with_cid(cid);
         let bytes = spoilt(in_capsule(io.form(), sqe, &data));
@@ -96,7 +96,7 @@ fn in_a_capsule(peer: &Target) -> Check {
     Ok(())
 }
 
-/// A write in two H2CData, of which the ones named are spoilt.
+/// A write in two H2CData PDUs, of which these are corrupted.
 fn spoil(peer: &Target, spoilt_parts: [bool; 2]) -> Check {
     for digests in [Digests::DATA, Digests::all()] {
         let (disk, mut io) = disk_with(peer, digests)?;
@@ -145,7 +145,7 @@ fn no_room(peer: &Target) -> Check {
     for plen in [24, 27, 29, 31, 32] {
         let link = peer.host().link(Digests::all())?;
         let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 64], true).with_plen(plen).seal();
-        // Without data it may as well be refused for that.
+        // Without data the command may be refused for that instead.
         expect_term_req(link, &bytes, &[term_at(1, 4), term_at(1, 16)])
             .about(format!("H2CData of {plen}"))?;
     }

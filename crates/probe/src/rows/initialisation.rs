@@ -1,4 +1,4 @@
-//! Section 2: the handshake, and what comes instead of it.
+//! Section 2: the handshake, and other PDUs in its place.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ fn request() -> IcReq {
     IcReq::new(DataAlignment::NONE, Digests::empty(), 1)
 }
 
-/// A request with other bytes at this place.
+/// A request with these bytes at this offset.
 fn request_with(at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut request = request().as_bytes().to_vec();
     request[at..at + bytes.len()].copy_from_slice(bytes);
@@ -98,7 +98,7 @@ fn alignments(peer: &Target) -> Check {
             let alignment = DataAlignment::from_raw(hpda).expect("up to 31");
             let mut link = peer.host().tcp()?;
             link.handshake(&IcReq::new(alignment, digests, 1)).about(format!("HPDA {hpda}"))?;
-            // What comes is checked for its place.
+            // The received PDU is checked for its layout.
             let mut admin = Queue::new(link, 32);
             peer.host().connect_admin(&mut admin)?;
             enable(&mut admin)?;

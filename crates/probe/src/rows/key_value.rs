@@ -1,4 +1,4 @@
-//! Section 10: commands on keys and values.
+//! Section 10: key-value commands.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -46,15 +46,15 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("K10", "one key through NVMe and memcached at once", "one history", two_protocols),
 ];
 
-/// Keys that rows have stored begin with this.
+/// Prefix of all keys that rows store.
 const MARK: &[u8] = b"\xFEprobe";
 
-/// A key of a row that no other has.
+/// A key of this row, unlike those of any other row.
 fn key(row: u8, number: u32) -> Key {
     Key::new(&[MARK, &[row], &number.to_be_bytes()].concat()).expect("11 bytes")
 }
 
-/// A queue to the namespace, and how its commands are made.
+/// A queue to the namespace, with helpers for its commands.
 struct Values {
     store: Store,
     io: Queue,
@@ -92,7 +92,7 @@ impl Values {
         self.io.must(sqe, data).about(format!("Store of {key:?}")).map(drop)
     }
 
-    /// The value of a key, as far as there is room; `None` if there is none.
+    /// The value of a key, truncated to the buffer; `None` if the key does not exist.
     fn get(&mut self, key: &Key, room: u32) -> Check<Option<Answer>> {
         let sqe = Sqe::kv_retrieve(self.store.nsid, key, room, RetrieveOptions::empty());
         let data = if room == 0 { Move::None } else { Move::Back(room) };
@@ -101,7 +101,7 @@ impl Values {
         Ok(answer.status().is_success().then_some(answer))
     }
 
-    /// The key must have this value.
+    /// Checks that the key has this value.
     fn holds(&mut self, key: &Key, value: &[u8]) -> Check {
         let Some(answer) = self.get(key, 4096)? else { return differs(format!("{key:?} is gone")) };
         holds(answer.data == value, format!("{key:?} has another value"))?;
@@ -111,7 +111,7 @@ impl Values {
 
     fn delete(&mut self, key: &Key) -> Check {
         let answer = self.io.run(Sqe::kv_delete(self.store.nsid, key), Move::None)?;
-        // That there is none may be said, if the host wants to hear of it.
+        // The target may report a missing key if the host requests it.
         expect_status(&answer, &[Status::SUCCESS, Status::KEY_DOES_NOT_EXIST]).about("Delete")
     }
 
@@ -121,7 +121,7 @@ impl Values {
         Ok(answer.status().is_success())
     }
 
-    /// One page of keys: as many as it counts, whole, and nothing behind them.
+    /// One page of keys: complete keys, as many as the page claims, and nothing after them.
     fn page(&mut self, from: Option<&Key>, room: u32) -> Check<Vec<Key>> {
         let sqe = Sqe::kv_list(self.store.nsid, from, room);
         let data = self.io.must(sqe, Move::Back(room)).about(format!("List into {room} bytes"))?.data;
@@ -138,13 +138,13 @@ impl Values {
         Ok(keys)
     }
 
-    /// All keys, page by page, each with how often it came.
+    /// Lists all keys page by page, each with the number of times it appeared.
     fn all(&mut self, room: u32) -> Check<HashMap<Key, u32>> {
         let mut seen = HashMap::new();
         let mut from: Option<Key> = None;
         for _ in 0..10_000_000 / room {
             let keys = self.page(from.as_ref(), room)?;
-            // It begins with the last one of the page before, which must not count twice.
+            // A page starts with the last key of the previous one, which must not count twice.
             let skipped = usize::from(from.is_some() && keys.first() == from.as_ref());
             for key in &keys[skipped..] {
                 *seen.entry(*key).or_insert(0) += 1;
@@ -159,7 +159,7 @@ impl Values {
 }
 
 impl Values {
-    /// Deletes all keys that begin so.
+    /// Deletes all keys with this prefix.
     fn delete_all(&mut self, mark: &[u8]) -> Check {
         for name in self.all(64 << 10)?.into_keys().filter(|name| name.as_bytes().starts_with(mark)) {
             self.delete(&name)?;
@@ -205,7 +205,7 @@ fn value_sizes(peer: &Target) -> Check {
         let answer = values.io.finish(cid, &[]).about(format!("a value of {length} bytes"))?;
         expect_status(&answer, &[Status::INVALID_VALUE_SIZE]).about(format!("a value of {length} bytes"))?;
     }
-    // More than the data pointer has.
+    // Longer than the data pointer's buffer.
     let sqe = Sqe::kv_store(values.store.nsid, &name, 512, StoreOptions::empty());
     let rights = [Status::DATA_SGL_LENGTH_INVALID, Status::INVALID_FIELD];
     values.io.must_end(sqe, Move::InCapsule(&[1; 64]), &rights).about("512 bytes out of 64")?;
@@ -229,7 +229,7 @@ fn options(peer: &Target) -> Check {
     let mut values = Values::new(peer)?;
     let name = key(3, 0);
     values.put(&name, &[1; 64])?;
-    // What excludes each other, and every bit without a meaning.
+    // Mutually exclusive options, and every reserved bit.
     for options in [0x03, 0x08, 0x10, 0x20, 0x40, 0x80, 0xFB] {
         let sqe = values.store_sqe(&name, &[2; 64], StoreOptions::from_bits_retain(options));
         let data = values.bring(&[2; 64]);
@@ -265,9 +265,9 @@ fn races(peer: &Target) -> Check {
                 holds(winner.replace(content).is_none(), "two have stored what must not exist")?;
             }
         }
-        let Some(winner) = winner else { return differs("nobody has stored what did not exist") };
+        let Some(winner) = winner else { return differs("no Store of a missing key succeeded") };
         one.holds(&name, winner).about("the winner's")?;
-        // One deletes while the other stores only if it is there: whoever is first, it is gone.
+        // One deletes while the other stores only if the key exists: in either order the key is gone afterwards.
         let content = [round; 64];
         let sqe = other.store_sqe(&name, &content, StoreOptions::MUST_EXIST);
         let data = other.bring(&content);
@@ -286,7 +286,7 @@ fn lists(peer: &Target) -> Check {
     for name in &keys {
         values.put(name, b"listed")?;
     }
-    // Two keys of any length are the least that a list can go on with.
+    // A list needs room for two keys of maximum length to make progress.
     for room in [44, 64, 512, 4096] {
         let seen = values.all(room).about(format!("pages of {room} bytes"))?;
         for name in &keys {
@@ -294,7 +294,7 @@ fn lists(peer: &Target) -> Check {
             holds(count == 1, format!("pages of {room} bytes: {name:?} comes {count} times"))?;
         }
     }
-    // From a key that is not there the target may begin where it likes.
+    // From a missing key the target may start anywhere.
     values.page(Some(&key(5, 1_000_000)), 512).about("from a key that is not there")?;
     values
         .page(Some(&Key::new(&[0xFF; 16]).expect("16 bytes")), 512)
@@ -329,7 +329,7 @@ fn similar_keys(peer: &Target) -> Check {
     }
     for name in &keys {
         values.holds(name, &value(name))?;
-        // Bytes behind the key do not belong to it.
+        // Bytes after the key are not part of it.
         let sqe = Sqe::kv_exist(values.store.nsid, name);
         let mut command = KvCommand::from_sqe(&sqe);
         command.key_field[name.as_bytes().len()..].fill(0xEE);
@@ -369,7 +369,7 @@ fn overwrites(peer: &Target) -> Check {
             expect_status(&answer, &[Status::SUCCESS, Status::KEY_DOES_NOT_EXIST])?;
             if answer.status().is_success() {
                 let is_old = round > 1 && answer.data == value(round - 1) || answer.data == value(round);
-                holds(is_old || round == 1 && answer.data == value(0), "a value that nobody has stored")?;
+                holds(is_old || round == 1 && answer.data == value(0), "a value that was never stored")?;
                 holds(answer.cqe.dw0() as usize == answer.data.len(), "the size is not the value's")?;
             }
         }
@@ -379,7 +379,7 @@ fn overwrites(peer: &Target) -> Check {
     writer.delete(&name)
 }
 
-/// The most that a namespace may have for a row to fill it.
+/// Maximum size of a namespace that a row fills.
 const FILL_BYTES_MAX: u64 = 1 << 30;
 
 fn fill(peer: &Target) -> Check {
@@ -401,7 +401,7 @@ fn fill(peer: &Target) -> Check {
         count += 1;
     }
     holds(count > 1, "nothing fits")?;
-    // What is there can be deleted, listed and written over, and room is room again.
+    // Existing keys can be deleted, listed and overwritten, and freed space can be used again.
     let last = key(8, count - 2);
     if is_full {
         holds(!values.exists(&key(8, count - 1))?, "a key is there whose Store has failed")?;
@@ -461,7 +461,7 @@ fn many_keys(peer: &Target) -> Check {
 fn two_protocols(peer: &Target) -> Check {
     let mut values = Values::new(peer)?;
     let mut client = Client::new(peer)?;
-    // Memcached has printable keys only.
+    // Memcached keys are printable.
     let (text, name) = ("probe-k10", Key::new(b"probe-k10").expect("9 bytes"));
     for round in 0..100_u32 {
         let content = format!("round {round}").into_bytes();
@@ -470,7 +470,7 @@ fn two_protocols(peer: &Target) -> Check {
         let answer = client.set(text, &content[1..])?;
         holds(answer == "STORED", format!("memcached's set: {answer}"))?;
         values.holds(&name, &content[1..])?;
-        // Both at once: one of them is last, here and there alike.
+        // Both concurrently: one of the values is last, and both protocols return it.
         let sqe = values.store_sqe(&name, b"nvme's own", StoreOptions::empty());
         let data = values.bring(b"nvme's own");
         let cid = values.io.submit(sqe, data)?;
@@ -478,9 +478,9 @@ fn two_protocols(peer: &Target) -> Check {
         holds(answer == "STORED", format!("memcached's set: {answer}"))?;
         expect_status(&values.io.finish(cid, b"nvme's own")?, &[Status::SUCCESS])?;
         let Some(there) = client.get(text)? else { return differs("a key is gone that two have stored") };
-        holds([&b"nvme's own"[..], b"memcached's"].contains(&&there[..]), "a value that nobody has stored")?;
+        holds([&b"nvme's own"[..], b"memcached's"].contains(&&there[..]), "a value that was never stored")?;
         values.holds(&name, &there)?;
-        // Whoever creates it first: the other must see it.
+        // One of them creates the key: the other must see it.
         values.delete(&name)?;
         holds(client.get(text)?.is_none(), "memcached has a key that was deleted")?;
         let sqe = values.store_sqe(&name, b"nvme's own", StoreOptions::MUST_NOT_EXIST);

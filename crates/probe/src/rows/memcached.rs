@@ -1,4 +1,4 @@
-//! Section 15: memcached's protocols, where a target speaks them as well.
+//! Section 15: memcached's protocols, for targets that support them.
 
 mod binary;
 
@@ -56,23 +56,23 @@ pub(super) const ROWS: &[Row] = &[
     ),
 ];
 
-/// The longest answer that is read.
+/// Maximum length of an answer.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// A client of memcached's text protocol.
 pub(super) struct Client {
     stream: TcpStream,
     patience: Duration,
-    /// Bytes read and not taken.
+    /// Bytes received and not consumed.
     input: Vec<u8>,
 }
 
-/// What a line that is wrong came to.
+/// Reaction to an invalid line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum After {
-    /// The lines that came, all of them refusals, before the next command was answered as usual.
+    /// The refusals received before the next command was answered normally.
     Goes(Vec<String>),
-    /// The connection was closed.
+    /// The target closed the connection.
     Closed,
 }
 
@@ -95,18 +95,18 @@ impl Client {
         Ok(Self { stream, patience, input: Vec::new() })
     }
 
-    /// Sends bytes; whether the other side still takes them.
+    /// Sends bytes. Returns whether the target still receives.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Check<bool> {
         match self.stream.write_all(bytes) {
             Ok(()) => Ok(true),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                Err(Finding::Hangs("it takes in nothing more".into()))
+                Err(Finding::Hangs("it stops receiving".into()))
             }
             Err(_) => Ok(false),
         }
     }
 
-    /// Reads more; `false` at the end of the connection.
+    /// Receives more bytes; `false` at the end of the connection.
     fn more(&mut self, until: Instant) -> Check<bool> {
         let mut bytes = [0; 64 << 10];
         loop {
@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// So many bytes; `None` if the connection ends before.
+    /// Receives `count` bytes; `None` if the connection ends first.
     pub(super) fn take(&mut self, count: usize) -> Check<Option<Vec<u8>>> {
         let until = Instant::now() + self.patience;
         while self.input.len() < count {
@@ -140,7 +140,7 @@ impl Client {
         Ok(Some(self.input.drain(..count).collect()))
     }
 
-    /// The next line, without its end; `None` if the connection ends before.
+    /// Receives a line, without its end; `None` if the connection ends first.
     fn next_line(&mut self) -> Check<Option<String>> {
         let until = Instant::now() + self.patience;
         let mut seen = 0;
@@ -159,7 +159,7 @@ impl Client {
         }
     }
 
-    /// Sends this and gives the line that comes.
+    /// Sends a command and returns the answer line.
     pub(super) fn line(&mut self, text: &str) -> Check<String> {
         self.send(text.as_bytes())?;
         match self.next_line()? {
@@ -168,13 +168,13 @@ impl Client {
         }
     }
 
-    /// Sends this, and this line must come.
+    /// Sends a command and expects this answer line.
     fn expect(&mut self, text: &str, right: &str) -> Check {
         let line = self.line(text).about(text.escape_debug())?;
         holds(line == right, format!("{:?}: {line:?}, not {right:?}", text.escape_debug().to_string()))
     }
 
-    /// A value; `None` if there is none.
+    /// The value of a key; `None` if it does not exist.
     pub(super) fn get(&mut self, key: &str) -> Check<Option<Vec<u8>>> {
         let line = self.line(&format!("get {key}\r\n"))?;
         if line == "END" {
@@ -194,14 +194,14 @@ impl Client {
         }
     }
 
-    /// Stores a value, and gives the answer.
+    /// Stores a value and returns the answer.
     pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Check<String> {
         self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes())?;
         self.send(value)?;
         self.line("\r\n")
     }
 
-    /// Sends what is wrong, then a question: up to its answer there may be refusals, and `others`, and nothing else.
+    /// Sends invalid input, then a valid command: only refusals and lines in `others` may precede its answer.
     fn wrong(&mut self, bytes: &[u8], others: &[&str]) -> Check<After> {
         let what = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).escape_debug().to_string();
         let question: &[u8] = if bytes.ends_with(b"\n") { b"version\r\n" } else { b"\r\nversion\r\n" };
@@ -220,7 +220,7 @@ impl Client {
         differs(format!("{what}: 10,000 lines"))
     }
 
-    /// The same, on a connection of its own, and at least one refusal must come unless it is closed.
+    /// [`wrong`](Self::wrong) on a new connection; at least one refusal must arrive unless the target closes.
     fn refused(peer: &Target, bytes: &[u8]) -> Check {
         match Self::new(peer)?.wrong(bytes, &[])? {
             After::Goes(lines) => holds(!lines.is_empty(), "it is passed over"),
@@ -251,7 +251,7 @@ fn odd_lengths(peer: &Target) -> Check {
             Client::refused(peer, line.as_bytes()).about(format!("{verb} of {length:?} bytes"))?;
         }
     }
-    // A sign is a part of numbers to some.
+    // Some implementations accept a sign in numbers.
     Client::new(peer)?.wrong(b"set probe-e1 0 0 +5\r\nvalue\r\n", &["STORED"])?;
     for field in
         ["set probe-e1 x 0 5", "set probe-e1 0 x 5", "set probe-e1 -1 0 5", "set probe-e1 4294967296 0 5"]
@@ -286,7 +286,7 @@ fn odd_keys(peer: &Target) -> Check {
         let key = [b"probe-e2".as_slice(), &[byte], b"x"].concat();
         let store = [b"set ".as_slice(), &key, b" 0 0 5\r\nvalue\r\n"].concat();
         let stored = Client::new(peer)?.wrong(&store, &["STORED"]).about(format!("byte {byte:#04x}"))?;
-        // It is never the end of the key.
+        // The sign is never the end of the key.
         holds(client.get("probe-e2")?.is_none(), format!("byte {byte:#04x} ends a key"))?;
         if matches!(&stored, After::Goes(lines) if lines.iter().any(|line| line == "STORED")) {
             let delete = [b"delete ".as_slice(), &key, b"\r\n"].concat();
@@ -305,7 +305,7 @@ fn odd_lines(peer: &Target) -> Check {
             sent += chunk.len();
         }
         if sent >= 64 << 20 {
-            // All was taken in: then it must at least be told off.
+            // The whole input was accepted as one line: then at least one refusal is required.
             match client.wrong(b"", &[]).about(what)? {
                 After::Goes(lines) => holds(!lines.is_empty(), "a line of 64 MiB is passed over")?,
                 After::Closed => {}
@@ -314,7 +314,7 @@ fn odd_lines(peer: &Target) -> Check {
     }
     Client::new(peer)?.wrong(b"version\nget probe-e3\n", &["END"]).map(drop).or_else(
         |finding| match finding {
-            // The first of the two answers looks as the question's.
+            // Both answers look alike.
             Finding::Differs(_) => Ok(()),
             finding => Err(finding),
         },
@@ -335,7 +335,7 @@ fn many_keys(peer: &Target) -> Check {
     for (key, count) in [("probe-e4-none", 0), ("probe-e4", COUNT)] {
         let mut client = Client::new(peer)?;
         let line = format!("get{}\r\n", format!(" {key}").repeat(COUNT));
-        // What comes is read meanwhile: neither side must wait for the other.
+        // Reads answers while sending: neither side may wait for the other.
         let mut writer = client.stream.try_clone().map_err(|error| Finding::Dies(error.to_string()))?;
         let sender = std::thread::spawn(move || {
             let _ = writer.write_all(line.as_bytes());
@@ -350,7 +350,7 @@ fn many_keys(peer: &Target) -> Check {
     client.expect("delete probe-e4\r\n", "DELETED")
 }
 
-/// Values up to the end; `None` if it is refused.
+/// Values up to `END`; `None` if the command is refused.
 fn read_values(client: &mut Client, key: &str) -> Check<Option<usize>> {
     let mut values = 0;
     loop {
@@ -392,7 +392,7 @@ fn meta(peer: &Target) -> Check {
     ] {
         Client::refused(peer, line.as_bytes()).about(line.trim().escape_debug())?;
     }
-    // One that is not known may be passed over.
+    // An unknown flag may be ignored.
     Client::new(peer)?.wrong(b"mg probe-e7 v ! Z\r\n", &["EN"])?;
     let mut client = Client::new(peer)?;
     client.expect("ms probe-e7 5\r\nvalue\r\n", "HD")?;
@@ -454,7 +454,7 @@ fn times(peer: &Target) -> Check {
         let winner = if answers[0] == "STORED" { b"1" } else { b"2" };
         holds(one.get("probe-e9")?.as_deref() == Some(winner), "another value than the winner's")?;
     }
-    // At once, long ago, and a day that is over: all of them are gone already.
+    // Expiry now, in the past, and more than a day ago: all have expired already.
     for exptime in ["-1", "-2147483648", "2592001"] {
         one.expect(&format!("set probe-e9 0 {exptime} 1\r\nx\r\n"), "STORED").about(exptime)?;
         holds(one.get("probe-e9")?.is_none(), format!("a value with exptime {exptime} is there"))?;
@@ -487,7 +487,7 @@ fn udp(peer: &Target) -> Check {
     let mut bytes = [0; 2048];
     for request in ["stats\r\n", "version\r\n"] {
         let frame = [&[0, 1, 0, 0, 0, 1, 0, 0], request.as_bytes()].concat();
-        // Refused by the host, or nobody says anything: either is right.
+        // Refused by the host's kernel, or never answered: either is right.
         let _ = socket.send(&frame);
         if let Ok(count) = socket.recv(&mut bytes) {
             return differs(format!("an answer of {count} bytes by UDP"));
@@ -514,7 +514,7 @@ fn slow(peer: &Target) -> Check {
         let limit = peer.settings.pause_limit.max(Duration::from_millis(500));
         holds(took <= limit, format!("another client waits for {} ms", took.as_millis()))?;
     }
-    // Whoever was borne gets what is right.
+    // Connections that were accepted must get correct answers.
     let mut bytes = 0;
     while deaf.more(Instant::now() + Duration::from_secs(2)).unwrap_or(false) && bytes < 600_000_000 {
         bytes += deaf.input.len();
@@ -523,7 +523,7 @@ fn slow(peer: &Target) -> Check {
         deaf.input.clear();
     }
     healthy.expect("get probe-e11-mute\r\n", "END").about("a value that is not whole")?;
-    // A cache may have made room meanwhile.
+    // A cache may have evicted it.
     let deleted = healthy.line("delete probe-e11\r\n")?;
     holds(deleted == "DELETED" || deleted == "NOT_FOUND", format!("delete: {deleted}"))
 }

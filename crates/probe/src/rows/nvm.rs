@@ -1,4 +1,4 @@
-//! Section 9: commands on blocks.
+//! Section 9: block commands.
 
 use peer::finding::{About, Check, differs, holds, skipped};
 use peer::queue::{Move, Queue, Step, expect_status};
@@ -35,7 +35,7 @@ pub(super) const ROWS: &[Row] = &[
 
 const BEYOND: [Status; 1] = [Status::LBA_OUT_OF_RANGE];
 
-/// Reads and, where that is allowed, writes: both must end so.
+/// Reads and, if writing is allowed, writes: both must end with one of these statuses.
 fn both(peer: &Target, io: &mut Queue, disk: Disk, lba: u64, blocks: u32, rights: &[Status]) -> Check {
     let what = format!("{blocks} blocks at {lba:#x}");
     let length = blocks * disk.block_bytes;
@@ -51,7 +51,7 @@ fn ends(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let mut io = peer.io(Digests::empty())?;
     let end = disk.block_count;
-    // The last block is the neighbour's as well: it is only read.
+    // The neighbour uses the last block too, so it is only read.
     let last = Move::Back(disk.block_bytes);
     io.must(disk.read(end - 1, 1), last).about("the last block")?;
     for (lba, blocks) in [(end - 1, 2), (end, 1), (end, 8), (end + 1, 1), (end - 7, 8), (end * 2, 1)] {
@@ -88,10 +88,10 @@ fn transfer_limit(peer: &Target) -> Check {
     if blocks < 65_536 {
         let mut rights = vec![Status::INVALID_FIELD];
         if disk.block_count < 65_536 {
-            // Which of the two is wrong is said is a choice.
+            // The target may report either of the two errors.
             rights.push(Status::LBA_OUT_OF_RANGE);
         }
-        // A buffer as long as what is asked for, as far as a length can say so.
+        // A buffer of the requested length, as far as the length field can express it.
         let length = u32::try_from(65_536 * u64::from(disk.block_bytes)).unwrap_or(u32::MAX);
         io.must_end(disk.read(0, 65_536), Move::Back(length), &rights).about("65,536 blocks")?;
         io.must_end(disk.read(0, blocks + 1), Move::Back(limit + disk.block_bytes), &rights)
@@ -138,7 +138,7 @@ fn ranges(peer: &Target) -> Check {
             io.must_end(sqe, disk.bring(&data), &BEYOND).about(format!("Compare of {what}"))?;
         }
         if commands.contains(Oncs::DATASET_MANAGEMENT) {
-            // A right range before it must not matter.
+            // A valid range before it must make no difference.
             let ranges = [DsmRange::new(200, 0), DsmRange::new(lba, blocks)];
             let answer = deallocate(&mut io, disk, &ranges)?;
             expect_status(&answer, &BEYOND).about(format!("Deallocate of {what}"))?;
@@ -186,7 +186,7 @@ fn short_ranges(peer: &Target) -> Check {
         let what = format!("{count} ranges in {length} bytes");
         io.must_end(sqe, disk.bring(&data), &rights).about(&what)?;
     }
-    // No data at all.
+    // No data.
     let command = DatasetManagement { range_count: 1, attributes: DsmAttributes::DEALLOCATE };
     io.must_end(command.to_sqe(disk.nsid), Move::None, &[Status::DATA_SGL_LENGTH_INVALID])
         .about("no data")
@@ -253,7 +253,7 @@ fn reserved(peer: &Target) -> Check {
     Ok(())
 }
 
-/// Sends two commands in a row and gives both ends.
+/// Sends two consecutive commands and returns both completions.
 fn pair(io: &mut Queue, what: &str, commands: [(Sqe, &[u8]); 2]) -> Check<[Status; 2]> {
     let mut cids = [0; 2];
     for (cid, (sqe, data)) in cids.iter_mut().zip(commands) {
@@ -303,7 +303,7 @@ fn compares(peer: &Target) -> Check {
         let rights = [&either[..], &[Status::INVALID_NAMESPACE]].concat();
         expect(what, got, [&rights, &rights])?;
     }
-    // A first after a first ends the one before it, and waits itself for what follows.
+    // A fused first command after another one aborts the earlier one, and itself waits for a second command.
     let mut cids = Vec::new();
     for sqe in [first, first, disk.write(1, 1)] {
         cids.push((io.submit(sqe, Move::Asked(&same))?, &same[..]));
@@ -329,7 +329,7 @@ fn overlaps(peer: &Target) -> Check {
         for (queue, number) in queues.iter_mut().zip(0_u8..) {
             let byte = round.wrapping_mul(8).wrapping_add(number);
             let data = disk.fill(blocks, byte);
-            // Each begins at another block, so that they overlap in part.
+            // Start blocks differ, so that the commands overlap in part.
             let cid = queue.submit(disk.write(number.into(), blocks), Move::Asked(&data))?;
             let Step::Wants(window) = queue.step(cid)? else { return differs("a write without data ends") };
             under_way.push((cid, window, data));

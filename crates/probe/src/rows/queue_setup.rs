@@ -59,7 +59,7 @@ pub(super) const ROWS: &[Row] = &[
         .judged("with which status is a choice"),
 ];
 
-/// Sends a Connect on a connection of its own.
+/// Sends a Connect on a new connection.
 fn connect(peer: &Target, command: &ConnectCommand, data: &[u8]) -> Check<(Queue, Answer)> {
     let mut queue = peer.host().queue(Digests::empty())?;
     let answer = queue.run(command.to_sqe(), Move::InCapsule(data))?;
@@ -114,7 +114,7 @@ fn names(peer: &Target) -> Check {
         expect_parameter(&answer, 256, true).about(format!("subsystem {what:?}"))?;
         let data = with_host(bytes);
         let (_, answer) = connect(peer, &command, data.as_bytes())?;
-        // Hosts in the field have names of any form, and none; whether they are let in is the target's to say.
+        // Hosts in the field use NQNs of any form, and empty ones; the target decides whether to accept them.
         let may_be_let_in = ["disk", "nothing"].contains(what);
         if may_be_let_in && !answer.status().is(Status::CONNECT_INVALID_PARAMETERS) {
             let rights = [Status::SUCCESS, Status::CONNECT_INVALID_HOST];
@@ -123,7 +123,7 @@ fn names(peer: &Target) -> Check {
             expect_parameter(&answer, 512, true).about(format!("host {what:?}"))?;
         }
     }
-    // Well formed, but no such subsystem, with what a log might trip over.
+    // Well formed, but no existing subsystem; contains characters that may break log lines.
     for text in ["nqn.2014-08.org.x:%s%n%s", "nqn.2014-08.org.x:\"',;--"] {
         let data = with_subsystem(text.as_bytes());
         let (_, answer) = connect(peer, &command, data.as_bytes())?;
@@ -173,10 +173,10 @@ fn queue_ids(peer: &Target) -> Check {
     if let Ok(disk) = peer.disk() {
         first.must(disk.read(0, 1), Move::Back(disk.block_bytes)).about("the queue that had the id")?;
     }
-    // The admin queue of a controller that is somebody's.
+    // The admin queue of another host's controller.
     let (_, answer) = connect(peer, &peer.host().connect_command(0, ENTRIES), data.as_bytes())?;
     expect_parameter(&answer, 16, true).about("an admin queue of a controller that is there")?;
-    // The id is free again once its queue is gone.
+    // The queue id is free again once its queue is closed.
     drop(first);
     for _ in 0..50 {
         match peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty()) {
@@ -214,7 +214,7 @@ fn connect_twice(peer: &Target) -> Check {
     identify(&mut admin, Cns::CONTROLLER, Nsid::NONE).map(drop)
 }
 
-/// Somebody else.
+/// Another host.
 fn stranger() -> (Nqn, HostId) {
     let uuid = Uuid::from_bytes([0x5A, 1, 2, 3, 4, 5, 0x46, 7, 0x88, 9, 10, 11, 12, 13, 14, 15]);
     (Nqn::from_uuid(uuid), uuid.into())
@@ -242,7 +242,7 @@ fn strangers(peer: &Target) -> Check {
         let data = peer.host().connect_data(Cntlid::new(other));
         refused(&data, &format!("controller {other:#06x}"))?;
     }
-    // A controller whose host has left.
+    // A controller whose host has disconnected.
     let (gone, gone_id) = peer.admin(Digests::empty())?;
     drop(gone);
     std::thread::sleep(Duration::from_millis(200));
@@ -283,7 +283,7 @@ fn ends_within_connect(peer: &Target) -> Check {
         link.send(&bytes[..end])?;
         if round % 2 == 0 { link.reset() } else { drop(link) }
     }
-    // The same with an I/O queue: its controller stays.
+    // Likewise with an I/O queue: its controller stays.
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
     set_queues(&mut admin, 2)?;
     let data = peer.host().connect_data(cntlid);
@@ -320,7 +320,7 @@ fn properties(peer: &Target) -> Check {
         let set = PropertySet { size: property.size().unwrap_or_default(), property, value };
         admin.must_end(set.to_sqe(), Move::None, &refused).about(format!("Set of {:#x}", property.raw()))?;
     }
-    // CC with a page size, arbitration and entry sizes that are not offered: refused, or passed over while enabled.
+    // CC with an unsupported page size, arbitration or entry size: refused, or ignored while enabled.
     for bits in [0x0046_0781_u32, 0x0046_3801, 0x0011_0001, 0x00FF_0001, 0x0046_0071] {
         let (mut admin, _) = {
             let mut admin = peer.host().queue(Digests::empty())?;
@@ -336,7 +336,7 @@ fn properties(peer: &Target) -> Check {
             holds(csts & 3 != 1, format!("a controller is ready with CC {bits:#x}"))?;
         }
     }
-    // Enabled and disabled, many times.
+    // Enables and disables the controller many times.
     for round in 0..200 {
         let cc = enabled(peer.cap).with_en(round % 2 == 1);
         admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None).about("toggling")?;
@@ -365,7 +365,7 @@ fn reset_under_way(peer: &Target) -> Check {
     let cc = enabled(peer.cap).with_en(false);
     association.admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None)?;
     wait_ready(&mut association.admin, false)?;
-    // The data comes late: its write must not land.
+    // The data arrives late: the write must not be executed.
     association.io.serve(&window, &data)?;
     match association.io.link.receive() {
         Ok(Got::Closed | Got::TermReq { .. }) => {}
@@ -378,7 +378,7 @@ fn reset_under_way(peer: &Target) -> Check {
     disk.holds(&mut peer.io(Digests::empty())?, 0, blocks, 0xC1).about("after a reset")
 }
 
-/// Runs a line for the shell.
+/// Runs a shell command line.
 fn shell(line: &str) -> Check {
     let status = std::process::Command::new("sh").args(["-c", line]).status();
     match status {
@@ -439,7 +439,7 @@ fn removed_under_way(peer: &Target) -> Check {
     let result = check();
     shell(&removal.restore)?;
     result?;
-    // It comes back, for whoever comes then.
+    // The namespace is restored for later rows.
     for _ in 0..200 {
         let answer = peer.io(Digests::empty())?.run(read, Move::Back(block_bytes))?;
         if answer.status().is_success() {
@@ -450,7 +450,7 @@ fn removed_under_way(peer: &Target) -> Check {
     differs("the namespace does not come back")
 }
 
-/// An admin queue of the discovery controller, enabled, if there is one at this address.
+/// The admin queue of an enabled discovery controller, if this address has a discovery service.
 pub(super) fn discovery(peer: &Target) -> Check<Queue> {
     let host = peer.host();
     let mut queue = peer.host().queue(Digests::empty())?;
@@ -482,7 +482,7 @@ fn log_offsets(peer: &Target) -> Check {
         let answer = queue.run(page(offset, 1024).to_sqe(Nsid::NONE), Move::Back(1024))?;
         let what = format!("offset {offset:#x}");
         if answer.status().is_success() {
-            // At the very end there may be nothing to say.
+            // A read at the very end may return nothing.
             holds(offset == end, format!("{what} succeeds"))?;
             holds(answer.data.iter().all(|byte| *byte == 0), format!("{what}: bytes of its memory"))?;
         } else {
@@ -536,11 +536,11 @@ fn discovery_io(peer: &Target) -> Check {
     holds(!answer.status().is_success(), "Identify of a namespace succeeds")?;
     for opcode in [0x00, 0x01, 0x04, 0x05, 0x18, 0x19] {
         let answer = queue.run(Sqe::new(opcode, Nsid::new(1)), Move::None)?;
-        // Keep Alive is welcome.
+        // Keep Alive is allowed.
         let is_keep_alive = opcode == AdminOpcode::KEEP_ALIVE.raw();
         holds(is_keep_alive || !answer.status().is_success(), format!("opcode {opcode:#04x} succeeds"))?;
     }
-    // An I/O queue of a discovery controller.
+    // A Connect of an I/O queue to a discovery controller.
     let host = peer.host();
     let mut second = peer.host().queue(Digests::empty())?;
     let data = ConnectData::new(host.hostid, Cntlid::DYNAMIC, &Nqn::discovery(), &host.nqn);

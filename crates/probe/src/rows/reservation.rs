@@ -1,4 +1,5 @@
-//! Section 11: reservations, and I/O against them (N11). A target without reservations must know none of their commands.
+//! Section 11: reservations, and I/O under them (N11). A target without reservations must support none of their
+//! commands.
 
 use peer::finding::{About, Check, differs, holds, skipped};
 use peer::queue::{Answer, Move, Queue, Step, expect_status};
@@ -19,7 +20,7 @@ use zerocopy::IntoBytes;
 use crate::row::Row;
 use crate::target::{Disk, Settings, Target};
 
-/// What decides which of two answers is right.
+/// The judgement behind several rows: the right reaction depends on what the target supports.
 const REFUSAL: &str = "a target without reservations refuses their commands: 0/01";
 
 pub(super) const ROWS: &[Row] = &[
@@ -40,12 +41,12 @@ pub(super) const ROWS: &[Row] = &[
     .judged(REFUSAL),
 ];
 
-/// The key of the host with this number.
+/// The key of host number `number`.
 const fn key(number: u32) -> u64 {
     0x5052_4F42_0000_0001 + number as u64
 }
 
-/// Whether the target has reservations; if not, it must know none of their commands.
+/// Whether the target supports reservations; if not, it must support none of their commands.
 fn is_there(peer: &Target) -> Check<bool> {
     if peer.identify.oncs().contains(Oncs::RESERVATIONS) {
         return Ok(true);
@@ -73,7 +74,7 @@ fn unless_there(peer: &Target, why: &str) -> Check {
     if is_there(peer)? { skipped(why) } else { Ok(()) }
 }
 
-/// The target as another host sees it.
+/// The target as seen by another host.
 fn as_host(peer: &Target, number: u32) -> Target {
     let mut bytes = [0x52; 16];
     bytes[..4].copy_from_slice(&number.to_be_bytes());
@@ -108,7 +109,7 @@ impl Host {
         self.io.run(command.to_sqe(self.nsid), Move::InCapsule(data.as_bytes()))
     }
 
-    /// Removes all keys and the reservation.
+    /// Removes all registrations and the reservation.
     fn clear(&mut self) -> Check {
         expect_status(&self.register(RegisterAction::REGISTER)?, &[Status::SUCCESS]).about("Register")?;
         let command = ReleaseCommand::default().with_action(ReleaseAction::CLEAR);
@@ -139,7 +140,7 @@ fn registrants(peer: &Target) -> Check {
         }
         accepted += 1;
     }
-    holds(accepted >= 1, "nobody can register")?;
+    holds(accepted >= 1, "no host can register")?;
     let answer = first.report(64 + 1001 * 64)?;
     let Some(report) = Report::new(&answer.data, true) else { return differs("a report that is none") };
     let count = report.registrants().count();
@@ -192,7 +193,7 @@ fn preempts(peer: &Target) -> Check {
     expect_status(&holder.acquire(AcquireAction::ACQUIRE, kind, 0)?, &[Status::SUCCESS]).about("Acquire")?;
     let answer = holder.acquire(AcquireAction::PREEMPT_AND_ABORT, kind, victim.key)?;
     expect_status(&answer, &[Status::SUCCESS]).about("Preempt and Abort")?;
-    // The data comes late: its write must not land.
+    // The data arrives late: the write must not be executed.
     victim.io.serve(&window, &data)?;
     if let Ok(answer) = victim.io.finish(cid, &data) {
         holds(!answer.status().is_success(), "a write succeeds after its host was preempted")?;
@@ -201,7 +202,7 @@ fn preempts(peer: &Target) -> Check {
     holder.clear()
 }
 
-/// N11: what each host may do under each kind of reservation.
+/// N11: the I/O that each host may do under each reservation type.
 pub(super) fn conflicts(peer: &Target) -> Check {
     if !is_there(peer)? {
         return Ok(());

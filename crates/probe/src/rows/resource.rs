@@ -1,4 +1,4 @@
-//! Section 12: what wears a target out, and how long it bears it.
+//! Section 12: inputs that exhaust resources of a target, and its limits against them.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ fn idle_connections(peer: &Target) -> Check {
     for _ in 0..400 {
         match peer.host().tcp() {
             Ok(link) => held.push(link),
-            // A target may have enough of them.
+            // A target may limit the number of connections.
             Err(_) => break,
         }
     }
@@ -82,7 +82,7 @@ fn idle_connections(peer: &Target) -> Check {
     peer.check_healthy().about(format!("beside {} idle connections", held.len()))
 }
 
-/// It must be closed, but not before a slow host can answer.
+/// The target must close the connection, but not before a slow host could answer.
 fn closed_in_time(link: &mut Link, start: Instant) -> Check {
     link.expect_closed()?;
     holds(start.elapsed() > Duration::from_secs(1), "it closes before a slow host can go on")
@@ -91,7 +91,7 @@ fn closed_in_time(link: &mut Link, start: Instant) -> Check {
 fn no_connect(peer: &Target) -> Check {
     let mut link = peer.host().link(Digests::empty())?.patient(Duration::from_secs(20));
     let start = Instant::now();
-    // Commands that are no Connect do not help.
+    // Commands other than Connect must not extend the time.
     link.send(&Draft::command(link.form, Sqe::property_get(Property::CAP), &[]).seal())?;
     let _ = link.receive()?;
     closed_in_time(&mut link, start)
@@ -106,7 +106,7 @@ fn no_authentication(peer: &Target) -> Check {
         admin.link = admin.link.patient(Duration::from_secs(150));
         return closed_in_time(&mut admin.link, start);
     }
-    // Nothing is awaited of it: it stays.
+    // The target waits for nothing, so the connection stays open.
     std::thread::sleep(Duration::from_secs(15));
     admin.must(Sqe::property_get(Property::CAP), Move::None).about("after 15 s").map(drop)
 }
@@ -125,7 +125,7 @@ fn dribble(peer: &Target) -> Check {
     let bytes = Draft::command(queue.form(), read, &[]).seal();
     slow(queue, bytes, 1, "a header")?;
     if peer.settings.may_overwrite && peer.in_capsule_bytes() >= disk.block_bytes {
-        // On a block of its own: other rows run meanwhile.
+        // Uses its own block, as other rows run concurrently.
         let lba = disk.block_count / 2;
         let queue = peer.io(Digests::empty())?;
         let bytes = in_capsule(queue.form(), disk.write(lba, 1).with_cid(1), &disk.fill(1, 1)).seal();
@@ -244,7 +244,7 @@ fn expiry(peer: &Target) -> Check {
     let data = disk.fill(blocks, 0xD2);
     let cid = io.submit(disk.write(lba, blocks), Move::Asked(&data))?;
     let Step::Wants(window) = io.step(cid)? else { return skipped("no R2T for a write") };
-    // A second on the wire, a few more until somebody looks.
+    // A second of no progress on the wire, and a few more until the target's timer rings.
     let mut link = admin.link.patient(Duration::from_secs(15));
     link.expect_closed().about("the admin queue")?;
     io.serve(&window, &data)?;
@@ -315,7 +315,7 @@ fn hoarders(peer: &Target) -> Check {
         for _ in 1..deaf.entries {
             deaf.submit(disk.read(0, blocks), Move::Back(length))?;
         }
-        // Nothing is written: the data never comes.
+        // The data never arrives, so nothing is written.
         let mut owing = peer.io(Digests::empty())?;
         let data = vec![0; length as usize];
         for _ in 1..owing.entries {

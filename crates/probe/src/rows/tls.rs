@@ -1,5 +1,5 @@
-//! Section 13: TLS, as far as a host without keys can try it. A port without TLS must end each of these connections as soon
-//! as it sees that they are no NVMe; one with TLS must refuse the handshake.
+//! Section 13: TLS, as far as a host without keys can test it. A port without TLS must close each of these connections
+//! as soon as it sees that they are not NVMe; one with TLS must refuse the handshake.
 
 use std::io::{ErrorKind, Read};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 use crate::row::Row;
 use crate::target::Target;
 
-/// What decides which of two answers is right.
+/// The judgement behind several rows: the right reaction depends on what the target supports.
 const PLAIN: &str = "a port without TLS tells off or closes, one with it sends an alert or closes";
 
 pub(super) const ROWS: &[Row] = &[
@@ -36,23 +36,23 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("T9", "messages that some hosts do not know", "never sent", needs_session).judged(PLAIN),
 ];
 
-/// Types of records.
+/// TLS record types.
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 
-/// The most that a record may have.
+/// Maximum length of a record.
 const RECORD_BYTES_MAX: usize = 16_384;
 
-/// How a port refused a hello.
+/// How a port refused a ClientHello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// It speaks TLS: an alert.
+    /// TLS: with an alert.
     Alert,
-    /// It does not: a TermReq.
+    /// NVMe/TCP: with a TermReq.
     TermReq,
-    /// It only closed.
+    /// Only by closing.
     Closed,
 }
 
@@ -61,7 +61,7 @@ fn record(kind: u8, body: &[u8]) -> Vec<u8> {
     [&[kind, 3, 1][..], &length.to_be_bytes(), body].concat()
 }
 
-/// A hello over as many records as it needs.
+/// A ClientHello in as many records as it needs.
 fn records(message: &[u8]) -> Vec<u8> {
     message.chunks(RECORD_BYTES_MAX).flat_map(|part| record(HANDSHAKE, part)).collect()
 }
@@ -74,7 +74,7 @@ fn with_length_16(bytes: &[u8]) -> Vec<u8> {
 #[derive(Clone, Debug)]
 struct Hello {
     versions: Vec<u16>,
-    /// 0: the key alone, 1: with a key exchange. None: certificates only.
+    /// PSK key exchange mode, 0: without, 1: with (EC)DHE. `None`: certificates only.
     key_modes: Option<Vec<u8>>,
     identities: Vec<Vec<u8>>,
     binder_bytes: usize,
@@ -108,7 +108,7 @@ impl Hello {
         }
         extension(10, &with_length_16(&[0, 29, 0, 23]));
         extension(13, &with_length_16(&[4, 3, 8, 4, 4, 1]));
-        // A share of x25519: its base point is as good as any.
+        // An x25519 key share: its base point serves as any other.
         let share = [&[0, 29][..], &with_length_16(&[&[9][..], &[0; 31]].concat())].concat();
         extension(51, &with_length_16(&share));
         if self.has_early_data {
@@ -126,7 +126,7 @@ impl Hello {
                     .concat();
             let binders = binder.repeat(self.identities.len());
             let both = [with_length_16(&identities), with_length_16(&binders)].concat();
-            // It is the last one, as it must be.
+            // The last extension, as it must be.
             if let Ok(length) = u16::try_from(both.len()) {
                 extensions.extend_from_slice(&41_u16.to_be_bytes());
                 extensions.extend_from_slice(&length.to_be_bytes());
@@ -149,7 +149,7 @@ impl Hello {
     }
 }
 
-/// Everything that comes up to the end of the connection. Ours ends as soon as the peer has said one whole thing.
+/// Everything received until the end of the connection. Closes our side after the first complete message.
 fn answer(link: &mut Link, patience: Duration) -> Check<Vec<u8>> {
     let start = Instant::now();
     let mut bytes = Vec::new();
@@ -164,7 +164,7 @@ fn answer(link: &mut Link, patience: Duration) -> Check<Vec<u8>> {
                 link.finish();
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            // A reset is an end, too.
+            // A reset counts as an end.
             Err(_) => return Ok(bytes),
         }
         if start.elapsed() > patience {
@@ -173,7 +173,7 @@ fn answer(link: &mut Link, patience: Duration) -> Check<Vec<u8>> {
     }
 }
 
-/// The answer must be a refusal, whole, with nothing in it but what was sent.
+/// Checks that the answer is a complete refusal that contains no other data.
 fn refusal(bytes: &[u8], sent: &[u8]) -> Check<Refusal> {
     let Some(first) = bytes.first() else { return Ok(Refusal::Closed) };
     if *first == (PduType::C2hTermReq as u8) {
@@ -195,7 +195,7 @@ fn refusal(bytes: &[u8], sent: &[u8]) -> Check<Refusal> {
     }
 }
 
-/// Sends this on a connection of its own, and it must be refused.
+/// Sends this on a new connection and expects a refusal.
 fn refused(peer: &Target, what: &str, bytes: &[u8]) -> Check<Refusal> {
     let mut link = peer.host().tcp()?;
     link.send(bytes).about(what)?;
@@ -203,7 +203,7 @@ fn refused(peer: &Target, what: &str, bytes: &[u8]) -> Check<Refusal> {
     refusal(&answer, bytes).about(what)
 }
 
-/// Afterwards hosts get in as before.
+/// Afterwards hosts can still connect.
 fn others_get_in(peer: &Target) -> Check {
     peer.host().link(Digests::empty()).about("a host afterwards").map(drop)
 }
@@ -250,7 +250,7 @@ fn many_identities(peer: &Target) -> Check {
         refused(peer, what, &hello.bytes())?;
     }
     let whole = right().bytes();
-    // The record and the hello say that more comes: then nothing does.
+    // Record and ClientHello announce more bytes, which never arrive.
     let mut link = peer.host().tcp()?;
     link.send(&whole[..whole.len() - 16])?;
     link.finish();
@@ -286,11 +286,11 @@ fn odd_records(peer: &Target) -> Check {
         ("a record of a kind that is none", record(99, &hello)),
         ("data before the hello", record(APPLICATION_DATA, &[0; 512])),
         ("a change of cipher before the hello", record(CHANGE_CIPHER_SPEC, &[1]).repeat(1000)),
-        // One alone is shorter than a PDU's header, which a port without TLS waits for.
+        // A single one is shorter than a PDU header, which a port without TLS waits for.
         ("alerts before the hello", record(ALERT, &[2, 0]).repeat(2)),
         ("records of a byte", hello.chunks(1).flat_map(|byte| record(HANDSHAKE, byte)).collect()),
     ] {
-        // Records without anything in them may be waited through.
+        // A target may keep waiting after empty records.
         match refused(peer, what, &bytes) {
             Err(Finding::Hangs(_)) if what.ends_with("empty records") => {}
             result => drop(result?),
@@ -306,7 +306,7 @@ fn flipped_bits(peer: &Target) -> Check {
         wrong[at] ^= 1 << (at % 8);
         let mut link = peer.host().tcp()?;
         link.send(&wrong)?;
-        // Lengths may now say that more is to come.
+        // These lengths may announce more bytes.
         link.finish();
         let what = format!("byte {at}");
         refusal(&answer(&mut link, peer.settings.host.patience).about(&what)?, &wrong).about(&what)?;
@@ -332,7 +332,7 @@ fn cut_hellos(peer: &Target) -> Check {
 fn needs_session(peer: &Target) -> Check {
     match refused(peer, "a hello", &Hello::default().bytes())? {
         Refusal::Alert => skipped("it takes a session, and that takes the port's key"),
-        // Without TLS there is no key to wear out, and nothing of the kind is sent.
+        // Without TLS there is no key to exhaust, and nothing is sent.
         Refusal::TermReq | Refusal::Closed => Ok(()),
     }
 }

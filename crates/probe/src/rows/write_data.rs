@@ -1,4 +1,4 @@
-//! Section 4: R2T and the data that it asks for.
+//! Section 4: R2T and H2CData.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("H23", "a write that would fit in a capsule, to be asked for", "an R2T", small_asked),
 ];
 
-/// A write that has been asked for its data.
+/// A write whose data was requested by an R2T.
 struct Asked {
     io: Queue,
     window: Window,
@@ -73,14 +73,14 @@ impl Asked {
         }
     }
 
-    /// Everything right.
+    /// The valid PDU.
     fn right(&self) -> Draft {
         let Window { ttag, length, .. } = self.window;
         Draft::h2c_data(self.io.form(), self.cid, ttag, 0, &self.data[..length as usize], true)
     }
 }
 
-/// Sends a PDU made from the right one, and expects to be told off.
+/// Sends a modified copy of the valid PDU and expects a TermReq.
 fn wrong_data(peer: &Target, change: impl Fn(&Asked) -> Vec<u8>, rights: &[Term]) -> Check {
     let disk = peer.scratch()?;
     for digests in [Digests::empty(), Digests::all()] {
@@ -101,7 +101,7 @@ fn tag_beyond(peer: &Target) -> Check {
 
 fn other_tags(peer: &Target) -> Check {
     let disk = peer.scratch()?;
-    // All of them would take as many connections: those near the right one, those with one bit, and a few more.
+    // Each value takes one connection: those near the right one, those with one bit set, and a few more.
     let one_bit = (0..16).map(|bit| 1_u16 << bit);
     let right = Asked::new(peer, disk, Digests::empty())?.window.ttag;
     let near = (0..64).chain((right.saturating_sub(16))..right.saturating_add(16));
@@ -119,13 +119,13 @@ fn other_tags(peer: &Target) -> Check {
 fn not_wanted(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let rights = [term(2), term_at(1, 10)];
-    // The same window once more, after the command is over.
+    // Data for the same R2T again, after the command has completed.
     let mut asked = Asked::new(peer, disk, Digests::empty())?;
     let (window, data, bytes) = (asked.window, asked.data.clone(), asked.right().seal());
     asked.io.serve(&window, &data)?;
     expect_status(&asked.io.finish(asked.cid, &data)?, &[Status::SUCCESS])?;
     expect_term_req(asked.io.link, &bytes, &rights).about("after the end of the command")?;
-    // The same window twice at once.
+    // Data for the same R2T twice at once.
     let mut asked = Asked::new(peer, disk, Digests::empty())?;
     asked.io.link.send(&bytes_twice(&asked))?;
     match skip_completions(&mut asked.io)? {
@@ -134,7 +134,7 @@ fn not_wanted(peer: &Target) -> Check {
         }
         got => return differs(format!("twice: {got}")),
     }
-    // For commands that never wanted any: a read, and a write that brought its data.
+    // Commands that need no R2T: a read, and a write with in-capsule data.
     for sqe in [disk.read(0, 1), disk.write(0, 1)] {
         let mut io = peer.io(Digests::empty())?;
         let data = disk.fill(1, 1);
@@ -155,7 +155,7 @@ fn bytes_twice(asked: &Asked) -> Vec<u8> {
     [&bytes[..], &bytes[..]].concat()
 }
 
-/// What comes that is neither a completion nor a window.
+/// Receives a PDU that is neither a completion nor an R2T.
 fn skip_completions(io: &mut Queue) -> Check<Got> {
     loop {
         match io.link.receive()? {
@@ -195,7 +195,7 @@ fn other_offset(peer: &Target) -> Check {
             .about(format!("DATAO {offset}"))?;
     }
     let disk = peer.scratch()?;
-    // Repeated, going back, and with a gap, in the middle of a window.
+    // In the middle of the requested range: repeated, backwards, and with a gap.
     for (what, second) in [("repeated", 0), ("back", 512 - 4), ("a gap", 1024)] {
         let mut asked = Asked::new(peer, disk, Digests::empty())?;
         let (form, cid, ttag) = (asked.io.form(), asked.cid, asked.window.ttag);
@@ -219,7 +219,7 @@ fn beyond_window(peer: &Target) -> Check {
         let bytes = Draft::h2c_data(form, cid, ttag, 0, &asked.data, true).seal();
         expect_term_req(asked.io.link, &bytes, &[term(4)]).about(format!("{extra} bytes too many"))?;
     }
-    // An offset that wraps with the length, after a right beginning.
+    // An offset that overflows with the length, after a valid start.
     for offset in [0xFFFF_F000_u32, 0xFFFF_FFFC, 0u32.wrapping_sub(512)] {
         let asked = Asked::new(peer, disk, Digests::empty())?;
         let (form, cid, ttag) = (asked.io.form(), asked.cid, asked.window.ttag);
@@ -312,7 +312,7 @@ fn error_within(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let asked = Asked::new(peer, disk, Digests::empty())?;
     let wrong = asked.right().with(12, &4_u32.to_le_bytes()).seal();
-    // Part of the data comes with the error, the rest and right commands after it.
+    // Part of the data arrives with the error; the rest and valid commands follow.
     let mut link = asked.io.link;
     link.send(&wrong[..600])?;
     std::thread::sleep(Duration::from_millis(20));
@@ -361,7 +361,7 @@ fn interleaved(peer: &Target) -> Check {
                 }
             }
         }
-        // A piece of each in turn, as long as there are pieces.
+        // Alternates between the two writes until all data is sent.
         let form = io.form();
         let longest = windows.iter().map(|window| window.length).max().unwrap_or(0);
         for at in (0..longest).step_by(512) {
@@ -392,7 +392,7 @@ fn no_answer(peer: &Target) -> Check {
     for _ in 0..100 {
         asked.io.must(disk.read(64, 1), Move::Back(disk.block_bytes)).about("a command instead of data")?;
     }
-    // As many as the queue holds, all without data; the others on this target must not notice.
+    // As many writes as the queue holds, all without data; other hosts of this target must not be affected.
     let more: Vec<_> = (0..asked.io.entries - 3)
         .map(|_| asked.io.submit(disk.write(0, disk.asked_blocks()), Move::Asked(&asked.data)))
         .collect::<Check<_>>()?;
@@ -417,7 +417,7 @@ fn aborted(peer: &Target) -> Check {
         let Step::Wants(window) = association.io.step(cid)? else { return skipped("no R2T for a write") };
         let abort = association.admin.must(Sqe::abort(Qid::new(1), cid), Move::None).about("Abort")?;
         let was_aborted = AbortResult::from_bits(abort.cqe.dw0()).bits() & 1 == 0;
-        // Its data may come all the same, in pieces.
+        // The data may still arrive, in pieces.
         let (form, length) = (association.io.form(), window.length);
         let half = length / 2;
         for (start, end) in [(0, half), (half, length)] {

@@ -1,4 +1,4 @@
-//! H15: logs of asymmetric access that contradict themselves.
+//! H15: ANA logs that contradict themselves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,10 +13,10 @@ use zerocopy::IntoBytes;
 
 use super::case::{Case, Right, case, is_identify};
 
-/// Asymmetric access has changed: log page 0Ch.
+/// Event: the ANA state has changed, log page 0Ch.
 const CHANGED: u64 = 0x000C_0302;
 
-/// Events that are sent; more would only be more of the same.
+/// Number of events sent.
 const EVENT_COUNT: u64 = 16;
 
 /// The log: a header, and one group with one namespace.
@@ -33,12 +33,12 @@ fn log(change_count: u64, group_count: u16, group: u32, nsid_count: u32, state: 
     log
 }
 
-/// A target that reports asymmetric access, changes it again and again, and answers reads of the log out of these.
+/// A target with ANA that reports one change after another and answers reads of the log with these.
 fn with_logs(name: &str, make: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static) -> Case {
     let (reads, events) = (AtomicU64::new(0), AtomicU64::new(0));
     case(
         name,
-        // A host that does not ask for the log has nothing to refuse.
+        // A host that does not read the log has nothing to refuse.
         Right::Ends,
         Box::new(move |session, event| {
             let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };

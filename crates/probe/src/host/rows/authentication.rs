@@ -1,4 +1,4 @@
-//! H19: a target that asks its host for authentication, and does not authenticate itself as it should.
+//! H19: a target that requires authentication and fails to authenticate itself.
 
 use std::sync::Mutex;
 
@@ -11,20 +11,20 @@ use wire::status::Status;
 
 use super::case::{Case, Right, case};
 
-/// Messages of the host.
+/// Message ids of the host.
 const REPLY: [u8; 2] = [1, 2];
 const FAILURE: [u8; 2] = [0, 0xF0];
 
-/// What the target does, beside asking for authentication.
+/// The target's messages.
 #[derive(Clone, Copy, Debug)]
 struct Deed {
-    /// Its challenge, but for the transaction: from byte 6 on.
+    /// The challenge from byte 6 on, without the transaction id.
     challenge: fn() -> Vec<u8>,
-    /// Its answer to a Reply, but for the transaction: kind, id and what is behind the transaction.
+    /// The answer to a Reply: type, id, and the bytes after the transaction id.
     answer: fn() -> Vec<u8>,
 }
 
-/// A challenge of SHA-256 without a group, that is right.
+/// A valid SHA-256 challenge without a Diffie-Hellman group.
 fn right_challenge() -> Vec<u8> {
     challenge(32, 1, 0, 0, 32)
 }
@@ -37,7 +37,7 @@ fn challenge(hash_bytes: u8, hash: u8, group: u8, public_bytes: u16, length: usi
     rest
 }
 
-/// Success1: whether it has a response, and of which length.
+/// A Success1 message, with a response of this length or none.
 fn success(hash_bytes: u8, validity: u8, length: usize) -> Vec<u8> {
     let mut message = vec![1, 3, hash_bytes, 0, validity];
     message.resize(2 + 10 + length, 0);
@@ -45,7 +45,7 @@ fn success(hash_bytes: u8, validity: u8, length: usize) -> Vec<u8> {
     message
 }
 
-/// What has been said so far on the connection that is in question.
+/// State of the exchange on the connection under test.
 #[derive(Default)]
 struct Talk {
     transaction: [u8; 2],
@@ -56,7 +56,7 @@ fn asking(name: &str, deed: Deed) -> Case {
     let talk = Mutex::new(Talk::default());
     case(
         name,
-        // Whether it can authenticate itself or not: this target must not be taken for the right one.
+        // Whether or not the host can authenticate itself, it must not accept this target.
         Right::Fails,
         Box::new(move |session, event| {
             let Event::Command { sqe, data } = event else { return Ok(Then::AsUsual) };

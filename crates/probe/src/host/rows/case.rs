@@ -1,4 +1,4 @@
-//! One case of a row: a fault, when it triggers, and what the host must come to. Helpers that build the common ones.
+//! One case of a row: a fault, its trigger, and the result required of the host. Helpers build the common ones.
 
 use peer::fake_target::Fault;
 use peer::link::Term;
@@ -22,14 +22,14 @@ pub(crate) struct Case {
     pub(crate) task: Task,
 }
 
-/// The result required of the host, beside its immediate reaction.
+/// The result required of the host, in addition to its immediate reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     /// It must not succeed.
     Fails,
     /// It must succeed.
     Survives,
-    /// Either: it must end, and whatever it has read must be what was written.
+    /// Either: it must end, and all data that it reads must be the data written.
     Ends,
 }
 

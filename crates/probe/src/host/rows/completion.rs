@@ -1,4 +1,4 @@
-//! Completions that are wrong, late, or never come; asynchronous events without end.
+//! Completions that are wrong, late or missing; asynchronous events without end.
 
 use peer::finding::{Check, differs, holds};
 use peer::link::{Term, term, term_at};
@@ -20,7 +20,7 @@ pub(super) fn completions() -> Check<Vec<Case>> {
         }),
         to_read("twice", RIGHT, |session, sqe| {
             let data = session.stage.read(0, length_of(sqe) as usize);
-            // For the first extent this is right; the others are not reached.
+            // Right for the first extent; the others are not reached.
             session.send_data(sqe, &data);
             session.complete(sqe, Status::SUCCESS, 0);
             session.complete(sqe, Status::SUCCESS, 0);
@@ -54,7 +54,7 @@ pub(super) fn no_answer() -> Check<Vec<Case>> {
                 };
                 session.stage.mark();
                 session.complete(&sqe, Status::ABORT_REQUESTED, 0);
-                // Its id and its buffer may be in use again, for the same read: whatever it is, this is not its data.
+                // The id and buffer may belong to a repetition of the same read: either way this is not its data.
                 session.send_data(&sqe, &vec![0xBD; length_of(&sqe) as usize]);
                 match session.receive()? {
                     Event::Command { .. } => session.expect_term_req(&[term_at(1, 8)]),
@@ -80,7 +80,7 @@ pub(super) fn events() -> Check<Vec<Case>> {
                 }
                 let number = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                 holds(number < 10_000, "the host asks for more than 10,000 events")?;
-                // A namespace has changed: log page 04.
+                // Event: a namespace has changed, log page 04.
                 session.complete(sqe, Status::SUCCESS, 0x0004_0002);
                 Ok(Then::GoOn)
             }),

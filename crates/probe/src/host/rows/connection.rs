@@ -1,4 +1,4 @@
-//! Handshakes, TermReqs and connections that end.
+//! Faults of handshakes, TermReqs and closed connections.
 
 use peer::fake_target::Fault;
 use peer::finding::{Check, differs};
@@ -21,7 +21,7 @@ pub(super) fn ic_resp() -> Check<Vec<Case>> {
                 change(&mut bytes);
                 session.stage.mark();
                 session.send(&bytes);
-                // It may give up with a TermReq or without, but it must not go on.
+                // The host may give up with or without a TermReq, but must not go on.
                 match session.receive()? {
                     Event::Closed | Event::TermReq { .. } => Ok(Then::End),
                     _ => differs("the host goes on after it"),
@@ -106,12 +106,13 @@ pub(super) fn term_reqs() -> Check<Vec<Case>> {
 }
 
 pub(super) fn ends() -> Check<Vec<Case>> {
-    // After so many PDUs of the host, before the answer to the last of them, and in the middle of a read's data.
+    // The target closes after this many PDUs of the host, before it answers the last one, and in the middle of a read's
+    // data.
     let mut cases: Vec<_> = (1..=24_u64)
         .map(|count| {
             case(
                 format!("before the answer to PDU {count}"),
-                // Setting up is tried once; what is set up comes back.
+                // The first connect is tried once; an established association reconnects.
                 Right::Ends,
                 Box::new(move |session: &mut Session<'_>, _: &Event| {
                     Ok(if session.stage.pdu_count() >= count { Then::End } else { Then::AsUsual })

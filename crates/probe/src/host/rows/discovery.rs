@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 
 use super::case::{Case, Right, case, is_identify};
 
-/// Answers a read of the discovery log out of this one, made anew for each.
+/// Answers each read of the discovery log from a log built for it.
 fn with_log(name: &str, make: impl Fn(&Session<'_>, u64) -> Vec<u8> + Send + Sync + 'static) -> Case {
     let count = std::sync::atomic::AtomicU64::new(0);
     case(
@@ -75,7 +75,7 @@ pub(super) fn discovery() -> Check<Vec<Case>> {
             [DiscoveryHeader::new(1, 1).as_bytes(), referral(session).as_bytes()].concat()
         }),
         with_log("referrals without end", move |session, number| {
-            // Each leads to another address of this machine, where the same target answers.
+            // Each entry leads to another address of this machine, where the same target answers.
             let stage = session.stage;
             let mut log = DiscoveryHeader::new(1, 64).as_bytes().to_vec();
             for index in 0..64_u64 {
@@ -93,7 +93,7 @@ pub(super) fn discovery() -> Check<Vec<Case>> {
 
 pub(super) fn escapes() -> Check<Vec<Case>> {
     const HOSTILE: &[u8] = b"\x1b[2J\x1b]0;owned\x07\r\n%s";
-    // What turns text around, line and paragraph separators, what has no width, C1 controls, bytes that are not UTF-8.
+    // Bidirectional overrides, line and paragraph separators, zero-width characters, C1 controls, invalid UTF-8.
     const HIDDEN: &[u8] = "\u{202e}\u{2028}\u{2029}\u{200b}\u{9b}2J \" cntlid=1\n\u{feff}".as_bytes();
     let names = case(
         "model and serial number",

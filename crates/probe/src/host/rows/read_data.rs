@@ -1,4 +1,4 @@
-//! C2HData that does not fit the read it is for.
+//! C2HData that does not fit its read.
 
 use peer::finding::Check;
 use peer::link::{Term, term, term_at};
@@ -88,7 +88,7 @@ pub(super) fn short_reads() -> Check<Vec<Case>> {
         let data = vec![0xBD; length as usize];
         session.send(&Draft::c2h_data(session.form, sqe.cid.get(), 0, &data, flags).seal());
     };
-    // Whatever it does, it must not take this for what was read: the drive compares.
+    // The host must not take this for the data: the drive compares.
     let on_read = |name: &str, act: fn(&mut Session<'_>, &Sqe)| {
         case(
             name,

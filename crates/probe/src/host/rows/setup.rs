@@ -1,4 +1,4 @@
-//! Admin commands of the set-up that fail or return impossible values.
+//! Admin commands of the controller start-up that fail or return impossible values.
 
 use peer::fake_target::Fault;
 use peer::finding::Check;

@@ -1,4 +1,4 @@
-//! R2Ts that do not fit the write they are for.
+//! R2Ts that do not fit their write.
 
 use peer::finding::{Check, differs, holds};
 use peer::link::{Term, term, term_at};

@@ -8,10 +8,10 @@ use crate::target::Target;
 const HEADER_BYTES: usize = 24;
 const NO_OPERATION: u8 = 0x0A;
 
-/// The longest response that is right here.
+/// Maximum length of a right response.
 const BODY_BYTES_MAX: u32 = 1 << 20;
 
-/// A request whose lengths are as they stand.
+/// A request with these lengths, whether or not they match.
 #[derive(Clone, Copy, Debug)]
 struct Request<'a> {
     opcode: u8,
@@ -45,7 +45,7 @@ struct Response {
     opaque: u32,
 }
 
-/// The next response, all of it within bounds; `None` if the connection is closed.
+/// Receives a response within its bounds; `None` if the target closes.
 fn response(client: &mut Client) -> Check<Option<Response>> {
     let Some(header) = client.take(HEADER_BYTES)? else { return Ok(None) };
     let short = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -61,8 +61,8 @@ fn response(client: &mut Client) -> Check<Option<Response>> {
     Ok(Some(Response { opcode: header[1], status: short(6), opaque: long(12) }))
 }
 
-/// Sends a request and a harmless one behind it: either the first is answered as `is_right` says and then the second, or the
-/// connection is closed.
+/// Sends a request and a harmless one after it: either the first is answered as `is_right` requires and then the
+/// second, or the target closes.
 fn ask(peer: &Target, request: &Request<'_>, is_right: impl Fn(u16) -> bool) -> Check {
     const OPAQUE: u32 = 0x0BAD_CAFE;
     let mut client = Client::new(peer)?;
@@ -76,7 +76,7 @@ fn ask(peer: &Target, request: &Request<'_>, is_right: impl Fn(u16) -> bool) -> 
             Some(answer) => {
                 holds(is_right(answer.status), format!("status {:#06x}", answer.status))?;
                 if !is_whole && answer.status != 0 {
-                    // What comes behind it belongs to its body.
+                    // The following bytes belong to its body.
                     return Ok(());
                 }
             }
@@ -114,14 +114,14 @@ pub(super) fn odd(peer: &Target) -> Check {
             ))?;
         }
     }
-    // Every opcode with nothing, and with a body that means nothing. Those that remove everything are left out.
+    // Every opcode without a body and with a meaningless one, except opcodes that remove everything.
     for opcode in (0..=u8::MAX).filter(|opcode| ![0x08, 0x18].contains(opcode)) {
         for body in [&[][..], &body] {
             ask(peer, &Request::new(opcode, body), |_| true)
                 .about(format!("opcode {opcode:#04x} with {} bytes", body.len()))?;
         }
     }
-    // Questions that need no answer, many at once: the one behind them is answered, and nothing else.
+    // Many quiet requests at once: only the one after them is answered.
     let mut client = Client::new(peer)?;
     let key = b"probe-e5";
     let quiet = Request { key_bytes: 8, ..Request::new(0x09, key) }.bytes(7);
@@ -148,6 +148,6 @@ pub(super) fn sasl(peer: &Target) -> Check {
     ] {
         ask(peer, &request, |status| status != 0).about(what)?;
     }
-    // The mechanisms may be told.
+    // The target may list SASL mechanisms.
     ask(peer, &Request::new(0x20, &[]), |_| true).about("the mechanisms")
 }
