@@ -4,7 +4,7 @@ use subsystem::config::ConfigFile;
 use subsystem::identity::TargetIdentity;
 use subsystem::machine::Machine;
 
-/// A text is a configuration that can be resolved, or everything that is wrong with it is said, with the place.
+/// Parses and resolves a configuration, or reports every mistake in it with its place.
 pub fn configuration(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match ConfigFile::parse("fuzz.toml", text) {

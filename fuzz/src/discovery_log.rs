@@ -1,6 +1,6 @@
-//! The discovery log as a host reads it: part by part, while it changes, with as many entries as it claims.
+//! The discovery log as a host reads it: in parts, while it changes, with any claimed number of entries.
 //!
-//! Input: one byte (bit 0: the service takes offsets), then the damage done to each part that is asked for.
+//! Input: one byte (bit 0: the service supports offsets), then the damage to each part that the host reads.
 
 use std::sync::LazyLock;
 
@@ -10,25 +10,25 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::input::Input;
 
-/// Parts of this length at most are sent.
+/// Maximum length of a part.
 const PART_BYTES_MAX: u64 = 16 * DISCOVERY_RECORD_BYTES as u64;
 
-/// Parts that a reader may ask for: all entries one by one, for as often as it begins anew, and a few.
+/// Maximum number of parts read: every entry by itself, for each restart, and a few more.
 const PART_COUNT_MAX: u64 = 16 * ENTRY_COUNT_MAX;
 
-/// A reader comes to an end, keeps its limits, and makes addresses only of what can be one.
+/// The reader must end, keep its limits, and derive only valid addresses.
 pub fn discovery_log(data: &[u8]) {
     let mut input = Input::new(data);
     let mut reader = LogReader::new(input.byte() & 1 != 0);
     for _ in 0..PART_COUNT_MAX {
         let Some(asked) = reader.next_part() else {
-            // Each of them was looked at in its part.
+            // Each entry was checked with its part.
             assert!(reader.into_discovered().entries.len() as u64 <= ENTRY_COUNT_MAX);
             return;
         };
         let length = asked.length_bytes.min(PART_BYTES_MAX);
         if input.is_empty() {
-            // As good as the next one: with a large count there are many of them.
+            // Equivalent to the next part: with a large count there are many of them.
             if reader.on_part(part_of(&PAGE, length)).is_err() {
                 return;
             }
@@ -36,11 +36,11 @@ pub fn discovery_log(data: &[u8]) {
         }
         let mut part = part_of(&PAGE, length).to_vec();
         input.damage(&mut part);
-        // Now and then it is shorter than asked for.
+        // Sometimes the part is shorter than requested.
         let cut = usize::from(input.byte());
         part.truncate(part.len() - cut.min(part.len()));
         let _ = DiscoveryLog::new(&part).map(|log| log.is_complete());
-        // A part that begins with the header may be taken for one that does not.
+        // A part that begins with the header may be mistaken for one that does not.
         if let Ok((entries, _)) =
             <[DiscoveryEntry]>::ref_from_prefix_with_elems(&part, part.len() / DISCOVERY_RECORD_BYTES)
         {

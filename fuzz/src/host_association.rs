@@ -1,7 +1,7 @@
-//! The machine of an association, and a controller that keeps the transport's rules and says of itself whatever it likes:
-//! properties, Identify, features, lists and logs.
+//! The association state machine of a host, against a controller that follows the transport's rules but reports
+//! anything about itself: properties, Identify data, features, lists and logs.
 //!
-//! Input: for each command that the host sends, one byte that says how it is answered ([`Answer`]), and what belongs to it.
+//! Input: for each command from the host, one byte that selects its answer ([`Answer`]), and the answer's parameters.
 
 use std::sync::Arc;
 
@@ -32,17 +32,17 @@ use crate::input::Input;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Commands that one input answers; all later ones have no answer.
+/// Commands that one input answers; later ones get no answer.
 const COMMAND_COUNT_MAX: usize = 256;
 
 /// How a command is answered.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// As a controller in order does.
+    /// As a correct controller answers.
     Honest,
-    /// With its data damaged here and there.
+    /// With damaged data.
     Damaged,
-    /// With this result, and its data as it is.
+    /// With this result and correct data.
     Result,
     /// With this status.
     Status,
@@ -73,7 +73,7 @@ struct Peer {
     is_lost: bool,
 }
 
-/// Whatever a controller says of itself, its host ends in good order, and says of each association whether it is up.
+/// Whatever a controller reports, the host must end cleanly and report for each association whether it is up.
 pub fn host_association(data: &[u8]) {
     let mut input = Input::new(data);
     let settings = AssociationSettings {
@@ -163,7 +163,7 @@ pub fn host_association(data: &[u8]) {
     assert_eq!(answered, 1, "each command of a caller has one answer");
 }
 
-/// What is made of a namespace: commands on it, or the reason for none.
+/// Checks that each namespace is consistent, if it is usable.
 fn look_at(namespaces: &Arc<[proto::host_namespaces::NamespaceInfo]>) {
     for info in namespaces.iter() {
         if let Ok(geometry) = info.geometry {
@@ -186,13 +186,13 @@ impl Peer {
     }
 }
 
-/// Answers the commands in `bytes` as the input says; gives what the target sends.
+/// Answers the commands in `bytes` as the input says, and returns the bytes that the target sends.
 fn exchange(peer: &mut Peer, bytes: &[u8], input: &mut Input<'_>, commands: &mut usize) -> Vec<u8> {
     let mut rest = bytes;
     while let Some(event) = peer.queue.next_event(&mut rest).expect("a host that keeps the rules") {
         if let Event::Command { slot, sqe, .. } = event {
             *commands += 1;
-            // An input that is over is a controller in order.
+            // Once the input has ended, the controller is correct.
             let kind = if *commands > COMMAND_COUNT_MAX { 4 } else { input.byte() };
             execute(peer, slot, &sqe, Answer::new(kind), input);
         }
@@ -229,7 +229,7 @@ fn execute(peer: &mut Peer, slot: Slot, sqe: &Sqe, answer: Answer, input: &mut I
             let _ = peer.properties.on_property_set(PropertySet::from_sqe(sqe));
         }
         (AdminOpcode::ASYNC_EVENT_REQUEST, _) => {
-            // They are answered when the input wants an event.
+            // Event requests are answered when the input requests an event.
             peer.events.push(slot);
             if let Answer::Result = answer
                 && let Some(slot) = peer.events.pop()
@@ -274,7 +274,7 @@ fn execute(peer: &mut Peer, slot: Slot, sqe: &Sqe, answer: Answer, input: &mut I
     }
 }
 
-/// A page of a controller in order, with two namespaces of blocks.
+/// An Identify page of a correct controller with two block namespaces.
 fn identify(command: IdentifyCommand) -> Vec<u8> {
     let mut page = vec![0; 4096];
     match command.cns {

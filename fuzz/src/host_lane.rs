@@ -1,6 +1,6 @@
-//! A lane of a host with commands outstanding, and a target that keeps no rules.
+//! A host lane with outstanding commands, and a target that breaks any rule.
 //!
-//! Input: digests, then sections of kind and what belongs to it ([`Step`]).
+//! Input: digests, then sections of a kind byte and its parameters ([`Step`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,19 +28,19 @@ const DEPTH: u16 = 8;
 const SECOND: u64 = 1_000_000_000;
 const IN_CAPSULE_BYTES: u32 = 4096;
 
-/// What happens next.
+/// The next step.
 enum Step {
-    /// A command of so many blocks of 512 bytes: read, write, flush.
+    /// Submits a read, write or flush of this many blocks of 512 bytes.
     Submit,
-    /// Bytes as they are, in one piece or placed where the lane wants them.
+    /// Bytes of the input, received in one piece or placed where the lane wants them.
     Raw,
-    /// A PDU that is right around the rest of its header, for one of the commands outstanding: cid, then the input's.
+    /// A PDU with a valid common header for an outstanding command: its cid, then bytes of the input.
     Pdu(PduType),
     /// Time passes, 100 ms for each unit.
     Time,
-    /// The caller wants one of its commands no more.
+    /// The caller cancels a command.
     Cancel,
-    /// The connection is lost; there is another one.
+    /// The connection is lost, and a new one is made.
     Lose,
 }
 
@@ -60,24 +60,25 @@ impl Step {
     }
 }
 
-/// The lane and what its caller knows.
+/// The lane and the state of its caller.
 struct Caller {
     core: LaneCore<Vec<u8>>,
     attachment: Attachment,
     digests: Digests,
     now_ns: u64,
-    /// Length of the buffer of each command that has not ended.
+    /// Length of the buffer of each outstanding command.
     outstanding: BTreeMap<u64, Option<usize>>,
     next_user: u64,
-    /// What the lane has sent and nobody has looked at.
+    /// Sent bytes that the target has not read.
     sent: Vec<u8>,
     /// Ids of commands seen on this connection.
     cids: BTreeSet<u16>,
-    /// The honest end of the connection, until the handshake is over.
+    /// The correct controller that serves the connection until the handshake and Connect are done.
     peer: Option<ControllerQueue<Vec<u8>, Vec<u8>>>,
 }
 
-/// Bytes of a target to a lane: each command ends once and gives its buffer back, a read that succeeds has what was asked.
+/// Feeds a target's bytes to a lane: each command must end once and return its buffer, and a successful read must have
+/// its data.
 pub fn host_lane(data: &[u8]) {
     let mut input = Input::new(data);
     let mut caller = Caller::new(Digests::from_bits_retain(input.byte() & 3));
@@ -173,7 +174,7 @@ impl Caller {
         }
     }
 
-    /// A PDU about a command that is outstanding, if any is.
+    /// A PDU for an outstanding command, if there is one.
     fn pdu(&mut self, kind: PduType, input: &mut Input<'_>) -> Vec<u8> {
         let pick = usize::from(input.byte());
         let cid = self.cids.iter().nth(pick % self.cids.len().max(1)).copied().unwrap_or(0);
@@ -190,7 +191,7 @@ impl Caller {
         common[4..].copy_from_slice(&layout.plen().to_le_bytes());
         input.damage(rest);
         match kind {
-            // The completion has the cid further back. wire §5.2
+            // A completion has the cid at a higher offset. wire §5.2
             PduType::CapsuleResp => rest[12..14].copy_from_slice(&cid.to_le_bytes()),
             PduType::C2hData | PduType::R2t => rest[..2].copy_from_slice(&cid.to_le_bytes()),
             _ => {}
@@ -212,7 +213,7 @@ impl Caller {
         pdu
     }
 
-    /// Bytes arrive, the first of them where the lane wants them if `is_placed`.
+    /// Feeds bytes to the lane, the first of them in place if `is_placed`.
     fn receive(&mut self, bytes: &[u8], is_placed: bool) {
         let mut input = bytes;
         if is_placed && let Some(place) = self.core.place() {
@@ -258,14 +259,14 @@ impl Caller {
         let until_ns = self.now_ns + ns;
         while let Some(deadline_ns) = self.core.next_deadline().filter(|deadline_ns| *deadline_ns <= until_ns)
         {
-            // As a thread that wakes up is never on time.
+            // A thread wakes up a little late.
             self.now_ns = self.now_ns.max(deadline_ns) + 1;
             self.run();
         }
         self.now_ns = self.now_ns.max(until_ns);
     }
 
-    /// Does what the lane wants done, until it wants nothing more.
+    /// Performs the lane's actions until there are none.
     fn run(&mut self) {
         for _ in 0..1000 {
             if let Err(cause) = self.core.on_time(self.now_ns) {
@@ -304,7 +305,7 @@ impl Caller {
         panic!("it never comes to rest");
     }
 
-    /// What an honest target says to what was sent: up to the Connect. Then it is only listened to.
+    /// A correct target's answers, up to Connect. After that its output is only recorded.
     fn answer(&mut self) -> Vec<u8> {
         let sent = std::mem::take(&mut self.sent);
         let Some(peer) = &mut self.peer else {
@@ -340,7 +341,7 @@ impl Caller {
         bytes
     }
 
-    /// Notes the ids of the commands in a stream of whole PDUs.
+    /// Records the command ids in a stream of complete PDUs.
     fn note(&mut self, mut sent: &[u8]) {
         while let Some(header) = sent.first_chunk::<12>() {
             if header[0] == PduType::CapsuleCmd as u8 {
@@ -351,7 +352,7 @@ impl Caller {
         }
     }
 
-    /// The caller closes: every command ends.
+    /// The caller closes: every command must end.
     fn end(mut self) {
         self.core.end();
         self.drain();
@@ -360,13 +361,13 @@ impl Caller {
     }
 }
 
-/// Digest flags of a PDU that has data or none.
+/// Digest flags of a PDU with or without data.
 fn layout_flags(length: u16, digests: Digests) -> u8 {
     let data = if length > 0 { digests.bits() & Digests::DATA.bits() } else { 0 };
     digests.bits() & Digests::HEADER.bits() | data
 }
 
-/// What a host wants of a controller.
+/// The host's requirements on a controller.
 pub(crate) fn controller_settings() -> ControllerSettings {
     ControllerSettings {
         host: "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".parse().expect("a name"),

@@ -1,4 +1,4 @@
-//! What the bytes of a fuzzer are taken for. Nothing here fails: an input that ends goes on with zeroes.
+//! Interpretation of a fuzzer's bytes. Nothing here fails: after its end an input continues with zeroes.
 
 /// An input, read from the front.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    /// At most so many bytes.
+    /// Up to `length` bytes.
     pub(crate) fn bytes(&mut self, length: usize) -> &'a [u8] {
         let (bytes, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;
@@ -32,23 +32,23 @@ impl<'a> Input<'a> {
         byte
     }
 
-    /// 16 bits, little-endian.
+    /// A little-endian 16-bit number.
     pub(crate) fn word(&mut self) -> u16 {
         u16::from_le_bytes(self.array())
     }
 
-    /// 32 bits, little-endian.
+    /// A little-endian 32-bit number.
     pub(crate) fn dword(&mut self) -> u32 {
         u32::from_le_bytes(self.array())
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         self.bytes(usize::MAX)
     }
 
-    /// Changes a structure that was good here and there: a count, then offset, length (up to 15) and bytes of each change.
-    /// So a fuzzer need not find the good part of a page by itself.
+    /// Damages a valid structure: a count, then offset, length (up to 15) and bytes of each change. This way a fuzzer
+    /// need not discover the valid parts of a page.
     pub(crate) fn damage(&mut self, page: &mut [u8]) {
         for _ in 0..self.byte() {
             if self.is_empty() {

@@ -1,7 +1,7 @@
-//! Key-value commands of two queues, held against a map.
+//! Key-value commands on two queues, compared with a map.
 //!
-//! Input: entries of verb, options, key (length and bytes), and the length of the value or buffer. What a value holds is counted
-//! up, so that no two are the same.
+//! Input: entries of opcode, options, key (length and bytes), and the length of the value or buffer. Values are derived
+//! from a counter, so that all differ.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use crate::raw_host::{self, KEYS, Queue};
 /// Commands that one input may submit.
 const COMMAND_COUNT_MAX: usize = 128;
 
-/// Values up to this length; few enough of them for none to be evicted.
+/// Maximum length of a value; short enough that none is evicted.
 const VALUE_BYTES_MAX: u16 = 4096;
 
-/// Store, Retrieve, List, Delete and Exist do what they do on a map, whatever else is in the command.
+/// Store, Retrieve, List, Delete and Exist must match operations on a map, whatever the other fields contain.
 pub fn key_values(data: &[u8]) {
     let mut input = Input::new(data);
     let mut target = raw_host::target();
@@ -38,7 +38,7 @@ pub fn key_values(data: &[u8]) {
         let name = input.bytes(key_length.into()).to_vec();
         let length = usize::from(input.word() % VALUE_BYTES_MAX);
         let Some(key) = Key::new(&name) else {
-            // Longer than a command has room for, or none: refused, whatever is asked.
+            // A key that is empty or too long for the command must be refused.
             let length_said = if name.is_empty() { 0 } else { key_length };
             refuse(&mut queue, &mut target, verb, length_said);
             continue;
@@ -101,13 +101,13 @@ pub fn key_values(data: &[u8]) {
                     let buffer = completion.buffer.expect("the one that was given");
                     for listed in KeyList::new(&buffer[..completion.received as usize]).expect("a list") {
                         let listed = listed.expect("no key is cut");
-                        assert!(model.contains_key(listed.as_bytes()), "a key that nobody stored");
+                        assert!(model.contains_key(listed.as_bytes()), "a key that was never stored");
                     }
                 }
             }
             3 => {
                 let completion = call(Sqe::kv_delete(KEYS, &key), Transfer::None);
-                // Of an absent key, too. wire §23
+                // Also of a missing key. wire §23
                 assert!(completion.status.is_success(), "{}", completion.status);
                 model.remove(&name);
             }
@@ -120,7 +120,7 @@ pub fn key_values(data: &[u8]) {
     target.end();
 }
 
-/// A command whose key is none.
+/// A command with an invalid key.
 fn refuse(queue: &mut Queue, target: &mut crate::reactor::MemoryReactor, verb: u8, key_length: u8) {
     let opcode = match verb % 4 {
         0 => KvOpcode::STORE,

@@ -1,8 +1,9 @@
-//! What fuzzers feed with bytes: one function for each way in that a peer, or a person, has.
+//! Fuzzing entry points: one function for each input that a peer or user controls.
 //!
-//! The fuzzers themselves (`fuzz_targets`) and the plain test that replays the corpora (`tests/corpus.rs`) call the same
-//! functions. Each takes any bytes and panics if something is wrong; beside panics of the product it looks for what must hold
-//! whatever comes: buffers that come back, commands that end once, answers that do not depend on how a stream is cut.
+//! The fuzzers (`fuzz_targets`) and the plain test that replays the corpora (`tests/corpus.rs`) call the same
+//! functions. Each accepts any bytes and panics on an error: besides panics of the product these are violated
+//! invariants, such as buffers that are not returned, commands that do not end exactly once, and answers that depend on
+//! how a stream is cut.
 #![forbid(unsafe_code)]
 
 mod configuration;
@@ -32,16 +33,16 @@ pub use structures::structures;
 pub use target_commands::target_commands;
 pub use target_stream::target_stream;
 
-/// A function that fuzzers feed.
+/// A fuzzing entry point.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name: of the fuzzer, and of the directory with its corpus.
+    /// Name of the fuzzer and of its corpus directory.
     pub name: &'static str,
     /// The function.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All entry points.
 pub const TARGETS: &[Target] = &[
     Target { name: "configuration", run: configuration },
     Target { name: "discovery_log", run: discovery_log },

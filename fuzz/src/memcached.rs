@@ -1,4 +1,4 @@
-//! memcached's protocols: whatever arrives, cut however, is answered the same; by one partition or several.
+//! memcached's protocols: the answers must not depend on how the input is cut, with one partition or several.
 //!
 //! Input: one byte (how the stream is cut, 0 for byte by byte), then the stream.
 
@@ -15,19 +15,19 @@ use crate::input::Input;
 /// Memory of a partition: small, so that it fills up.
 const MEMORY_BYTES: usize = 1 << 20;
 
-/// Values up to this length, so that longer ones are soon found.
+/// Maximum value length, so that inputs soon contain longer values.
 const VALUE_BYTES_MAX: usize = 8192;
 
-/// Values that are kept are fetched in pieces of so many bytes.
+/// Piece size in which retained values are fetched, bytes.
 const PIECE_BYTES: usize = 1000;
 
-/// Unix time of all of it, s.
+/// Unix time of the whole run, s.
 const NOW_S: i64 = 1_700_000_000;
 
-/// Bytes of answers of which each byte of input costs at most so many: a key is asked for by six, and has one value.
+/// Maximum answer bytes per input byte: a get of a key takes six bytes and returns one value.
 const ANSWER_BYTES_MAX: usize = VALUE_BYTES_MAX + 4096;
 
-/// Partitions in one place; what goes to another is answered when it is asked for.
+/// All partitions on one thread; a command for another partition is answered when it is polled.
 struct Partitions {
     all: Vec<(Partition, Service)>,
     sent: Vec<Sent>,
@@ -130,7 +130,8 @@ impl Partitions {
     }
 }
 
-/// A stream is answered the same whole, cut, and byte by byte; with two partitions nothing panics and all is answered.
+/// Feeds a stream whole, cut, and byte by byte: the answers must be equal. With two partitions nothing may panic and
+/// every command must be answered.
 pub fn memcached(data: &[u8]) {
     let mut input = Input::new(data);
     let cut = usize::from(input.byte());
@@ -138,7 +139,7 @@ pub fn memcached(data: &[u8]) {
     let whole = talk(1, stream, usize::MAX);
     let (pieces, _) = talk(1, stream, cut.max(1));
     let answers_differ = whole.0 != pieces;
-    // Statistics count reads of the socket, too.
+    // Statistics also count reads of the socket.
     let counts_itself =
         stream.windows(4).any(|window| window.eq_ignore_ascii_case(b"stat")) || stream.contains(&0x80);
     assert!(counts_itself || !answers_differ, "cut into {cut}, it is answered otherwise");
@@ -161,7 +162,7 @@ fn talk(partitions: usize, stream: &[u8], cut: usize) -> (Vec<u8>, bool) {
             }
             progress = session.resume(&mut partitions);
         }
-        assert!(!session.is_awaiting(), "an answer that nobody will give");
+        assert!(!session.is_awaiting(), "an answer that will never come");
         if progress == Progress::Close {
             return (answers, true);
         }

@@ -1,4 +1,5 @@
-//! Names, addresses, identifiers and sizes as people write them: what is taken is printed so that it is taken again, as the same.
+//! Names, addresses, identifiers and sizes as text: an accepted text must be printed so that it parses to the same
+//! value.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -14,7 +15,7 @@ use wire::uuid::Uuid;
 
 use crate::input::Input;
 
-/// Input: one byte that picks the kind, then the text (for the last kind: a name's field on the wire).
+/// Input: one byte that selects the kind, then the text (for the last kind: a name's field on the wire).
 pub fn names(data: &[u8]) {
     let mut input = Input::new(data);
     let kind = input.byte() % 8;
@@ -49,7 +50,7 @@ pub fn names(data: &[u8]) {
     }
 }
 
-/// However bytes are shown, nothing of them is hidden, and a quoted text ends at its last quote.
+/// Quoted bytes must hide nothing, and a quoted text must end at its last quote.
 fn is_shown_on_one_line(bytes: &[u8]) {
     let in_quotes = quoted(bytes).to_string();
     for shown in [&in_quotes, &escaped(bytes).to_string()] {

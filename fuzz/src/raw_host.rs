@@ -1,4 +1,4 @@
-//! A target in memory, and a host that comes in by the rules: how far, the input says.
+//! A target in memory, and a correct host that connects to it up to a stage chosen by the input.
 
 use std::sync::Arc;
 
@@ -24,22 +24,22 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::reactor::MemoryReactor;
 
-/// The namespace of blocks.
+/// The block namespace.
 pub(crate) const BLOCKS: Nsid = Nsid::new(1);
-/// The namespace of keys and values.
+/// The key-value namespace.
 pub(crate) const KEYS: Nsid = Nsid::new(2);
 
 const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:fuzz";
 const BLOCK_BYTES: u32 = 512;
-/// A namespace this small is written over and over, and its end is near.
+/// Size of a namespace: small, so that it is overwritten often and its end is near.
 pub(crate) const NAMESPACE_BYTES: u64 = 128 * 1024;
-/// Room for each size of block, so that nothing is evicted.
+/// Memory for each block size, so that nothing is evicted.
 const KEY_MEMORY_BYTES: u64 = 4 << 20;
 
-/// Entries of the queues.
+/// Queue entries.
 const ENTRIES: u16 = 32;
 
-/// A target with a namespace of blocks and one of keys.
+/// A target with a block namespace and a key-value namespace.
 pub(crate) fn target() -> MemoryReactor {
     let settings = ControlSettings {
         limits: Limits::default(),
@@ -89,7 +89,7 @@ pub(crate) fn target() -> MemoryReactor {
     MemoryReactor::new(applications.remove(0))
 }
 
-/// The host's end of one queue, in good order.
+/// The host's end of one queue, which follows the protocol.
 pub(crate) struct Queue {
     pub(crate) link: usize,
     host: HostQueue<Vec<u8>>,
@@ -97,7 +97,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Connects and shakes hands.
+    /// Connects and completes the handshake.
     pub(crate) fn open(target: &mut MemoryReactor, offer: HostOffer, room: usize) -> Self {
         let link = target.dial(room);
         let mut queue = Self { link, host: HostQueue::new(offer, ENTRIES - 1), next_user: 0 };
@@ -105,7 +105,7 @@ impl Queue {
         queue
     }
 
-    /// An admin queue, and its controller enabled.
+    /// Opens an admin queue and enables its controller.
     pub(crate) fn admin(target: &mut MemoryReactor, offer: HostOffer, room: usize) -> (Self, Cntlid) {
         let mut queue = Self::open(target, offer, room);
         let cntlid = queue.connect(target, Qid::ADMIN, Cntlid::DYNAMIC);
@@ -115,7 +115,7 @@ impl Queue {
         (queue, cntlid)
     }
 
-    /// An I/O queue of that controller.
+    /// Opens an I/O queue of that controller.
     pub(crate) fn io(target: &mut MemoryReactor, offer: HostOffer, room: usize, cntlid: Cntlid) -> Self {
         let mut queue = Self::open(target, offer, room);
         queue.connect(target, Qid::new(1), cntlid);
@@ -141,7 +141,7 @@ impl Queue {
         Cntlid::new(ConnectResult::from_bits(dw0).cntlid())
     }
 
-    /// A command that succeeds at once.
+    /// Runs a command that must succeed at once.
     fn call(
         &mut self,
         target: &mut MemoryReactor,
@@ -154,14 +154,14 @@ impl Queue {
         completion.expect("one command, one answer")
     }
 
-    /// Submits a command if there is room; it leaves with the next [`exchange`](Self::exchange).
+    /// Submits a command if there is room; it is sent by the next [`exchange`](Self::exchange).
     pub(crate) fn submit(&mut self, sqe: Sqe, transfer: Transfer<Vec<u8>>) {
         if self.host.has_room() && self.host.submit(sqe, transfer, self.next_user).is_ok() {
             self.next_user += 1;
         }
     }
 
-    /// Sends what waits, and reads nothing. Says whether there was anything.
+    /// Sends pending bytes and reads nothing. Returns whether there were any.
     pub(crate) fn push(&mut self, target: &mut MemoryReactor) -> bool {
         let mut sent = Vec::new();
         while self.host.ring() {
@@ -176,13 +176,13 @@ impl Queue {
         !sent.is_empty()
     }
 
-    /// Whether the rules still hold on this queue.
+    /// Whether the target keeps the connection open.
     pub(crate) fn is_live(&self, target: &MemoryReactor) -> bool {
         !target.is_closed(self.link)
     }
 
-    /// Sends what waits and takes in what comes, until nothing more does. The target has to keep the rules; it may ask for less
-    /// data than a command has, which the host does not bear: it ends the connection.
+    /// Exchanges bytes until both sides are idle. The target must follow the protocol, except that it may request less
+    /// data than a command has, on which the host closes the connection.
     pub(crate) fn exchange(&mut self, target: &mut MemoryReactor) -> Vec<Completion<Vec<u8>>> {
         let mut ended = Vec::new();
         loop {
@@ -201,7 +201,7 @@ impl Queue {
                             "the target breaks the rules: {violation}"
                         );
                         target.send(self.link, &term_req);
-                        assert!(target.is_closed(self.link), "a host that gives up is let go");
+                        assert!(target.is_closed(self.link), "a host that closes must be disconnected");
                         return ended;
                     }
                 }
@@ -212,7 +212,7 @@ impl Queue {
         }
     }
 
-    /// Whether what the host complains about is the success of a command that it holds data for.
+    /// Whether the host's error is a successful completion of a command whose data was not all requested.
     fn asked_for_less(&self, term_req: &[u8]) -> bool {
         let copy = term_req.get(size_of::<TermReq>()..).unwrap_or_default();
         let Ok((response, _)) = CapsuleResp::read_from_prefix(copy) else { return false };

@@ -1,4 +1,4 @@
-//! A reactor in memory: one application of the target, its sockets as queues of bytes, a clock that is told.
+//! A reactor in memory: one application of the target, its sockets as byte queues, and a manual clock.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read};
@@ -10,20 +10,20 @@ use reactor::{
 use subsystem::Serving;
 use subsystem::message::Message;
 
-/// More turns than this without rest are a loop without an end.
+/// Maximum turns without idling; more count as an endless loop.
 const TURN_COUNT_MAX: usize = 100_000;
 
-/// The listener that connections come in through.
+/// The listener of all connections.
 const LISTENER: ListenerTag = 1;
 
 /// The only generation: connections are never reused.
 const GENERATION: u32 = 1;
 
-/// One application and its world.
+/// One application and its environment.
 pub(crate) struct MemoryReactor {
     application: Serving,
     core: Core,
-    /// Bytes of the pool that are free when nothing is going on.
+    /// Free bytes of the pool when the target is idle.
     idle_free_bytes: usize,
 }
 
@@ -40,7 +40,7 @@ struct Core {
 struct Link {
     to_target: VecDeque<u8>,
     from_target: Vec<u8>,
-    /// Bytes that the peer's side takes until it is read.
+    /// Free space of the peer's receive buffer, bytes.
     room: usize,
     is_taken: bool,
     is_closed: bool,
@@ -50,7 +50,7 @@ struct Link {
 }
 
 impl MemoryReactor {
-    /// Starts an application that is the only one.
+    /// Starts the only application.
     pub(crate) fn new(application: Serving) -> Self {
         let core = Core {
             now_ns: 1,
@@ -67,7 +67,7 @@ impl MemoryReactor {
         reactor
     }
 
-    /// A peer connects; it takes `room` bytes before it has to be read.
+    /// A peer connects; it receives `room` bytes before it must read.
     pub(crate) fn dial(&mut self, room: usize) -> usize {
         let id = self.core.links.len();
         self.core.links.push(Link {
@@ -94,11 +94,11 @@ impl MemoryReactor {
         self.settle();
     }
 
-    /// A peer reads what there is.
+    /// A peer reads the received bytes.
     pub(crate) fn receive(&mut self, id: usize) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.core.links[id].from_target);
         self.settle();
-        // What had no room.
+        // Bytes that did not fit before.
         while !self.core.links[id].from_target.is_empty() && bytes.len() < 64 << 20 {
             bytes.append(&mut self.core.links[id].from_target);
             self.settle();
@@ -117,7 +117,7 @@ impl MemoryReactor {
         self.core.links[id].is_closed
     }
 
-    /// Time passes.
+    /// Advances the clock.
     pub(crate) fn pass(&mut self, ns: u64) {
         let until_ns = self.core.now_ns.saturating_add(ns);
         while let Some(next_ns) = self.core.timers.next_deadline_ns().filter(|next_ns| *next_ns <= until_ns) {
@@ -128,13 +128,13 @@ impl MemoryReactor {
         self.settle();
     }
 
-    /// Bytes of the pool that can be had.
+    /// Free bytes of the pool.
     #[cfg(test)]
     pub(crate) fn free_bytes(&self) -> usize {
         self.core.pool.free_bytes()
     }
 
-    /// Every peer closes, and what the target held for them comes back.
+    /// Closes every peer; all buffers held for them must be returned.
     pub(crate) fn end(mut self) {
         for link in &mut self.core.links {
             link.has_peer_closed = true;
@@ -147,13 +147,13 @@ impl MemoryReactor {
         assert_eq!(self.core.pool.free_bytes(), self.idle_free_bytes, "buffers that are not back");
     }
 
-    /// Turns until there is nothing more to do.
+    /// Runs turns until the application is idle.
     fn settle(&mut self) {
         let has_settled = (0..TURN_COUNT_MAX).any(|_| !self.turn());
         assert!(has_settled, "it never comes to rest");
     }
 
-    /// One pass over everything, as `reactor::Reactor` does it. Says whether there was work.
+    /// One turn, as `reactor::Reactor` runs it. Returns whether there was work.
     fn turn(&mut self) -> bool {
         let Self { application, core, .. } = self;
         let mut worked = false;
@@ -181,7 +181,7 @@ impl MemoryReactor {
             worked = true;
         }
         worked |= application.on_turn_end(core);
-        assert!(!core.has_stopped, "nobody told it to stop");
+        assert!(!core.has_stopped, "it stopped without an order");
         worked || !core.messages.is_empty()
     }
 }
@@ -191,7 +191,7 @@ fn socket(at: usize) -> SocketId {
 }
 
 impl Core {
-    /// The connection, as long as the target has not closed it.
+    /// The connection, unless the target has closed it.
     fn link(&mut self, socket: SocketId) -> Option<&mut Link> {
         self.links.get_mut(socket.index()).filter(|link| !link.is_closed)
     }
@@ -216,7 +216,7 @@ impl Io<Message> for Core {
     }
 
     fn release(&mut self, _: SocketId) -> Option<Connection> {
-        // There is one reactor: nothing is handed over.
+        // With a single reactor nothing is handed over.
         None
     }
 
@@ -236,7 +236,7 @@ impl Io<Message> for Core {
         for place in into {
             let mut place = &mut place[..];
             while !place.is_empty() {
-                // As far as the queue goes in one piece.
+                // The contiguous part of the queue.
                 let length = link.to_target.read(place).expect("memory");
                 if length == 0 {
                     break;

@@ -1,4 +1,5 @@
-//! A whole target in memory whose peers keep its buffers: others go on, and what is kept comes back. Its pool has 3 MiB for commands.
+//! A target in memory whose peers hold its buffers: other hosts must make progress, and held buffers must be released.
+//! Its pool has 3 MiB for commands.
 
 use proto::handshake::HostOffer;
 use proto::host_queue::Transfer;
@@ -10,21 +11,21 @@ use crate::reactor::MemoryReactor;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Blocks of the largest read, and its bytes: the whole namespace.
+/// Blocks and bytes of the largest read: the whole namespace.
 const READ_BLOCKS: u32 = 256;
 const READ_BYTES: usize = READ_BLOCKS as usize * 512;
 
-/// What an idle pool has for commands: all but the reserve.
+/// Bytes that an idle pool has for commands: all but the reserve.
 const POOL_BYTES: usize = 3 << 20;
 
-/// An association with one I/O queue. Data digests make reads take buffers.
+/// An association with one I/O queue. Data digests make reads use buffers.
 struct RawHost {
     admin: Queue,
     io: Queue,
 }
 
 impl RawHost {
-    /// One whose side takes `room` bytes before it has to be read.
+    /// An association whose side receives `room` bytes before it must be read.
     fn new(target: &mut MemoryReactor, room: usize) -> Self {
         let offer = HostOffer { digests: Digests::DATA, ..HostOffer::default() };
         let (admin, cntlid) = Queue::admin(target, offer, usize::MAX);
@@ -32,7 +33,7 @@ impl RawHost {
         Self { admin, io }
     }
 
-    /// One that asks for all it can, and reads nothing of it.
+    /// A host that requests as much as it can, and reads nothing.
     fn deaf(target: &mut MemoryReactor) -> Self {
         let mut host = Self::new(target, 4096);
         (0..31).for_each(|_| host.submit_read(READ_BLOCKS));
@@ -40,7 +41,7 @@ impl RawHost {
         host
     }
 
-    /// One that begins writes and does not send their data.
+    /// A host that starts writes and does not send their data.
     fn owing(target: &mut MemoryReactor) -> Self {
         let mut host = Self::new(target, usize::MAX);
         for _ in 0..31 {
@@ -55,14 +56,14 @@ impl RawHost {
         self.io.submit(Sqe::read(BLOCKS, 0, blocks), Transfer::FromController { buffer, is_exact: true });
     }
 
-    /// How many of the reads that wait, and of as many more, are answered now.
+    /// Submits `count` reads and returns how many reads succeed now, earlier ones included.
     fn read(&mut self, target: &mut MemoryReactor, count: usize, blocks: u32) -> usize {
         (0..count).for_each(|_| self.submit_read(blocks));
         let ended = self.io.exchange(target);
         ended.iter().filter(|ended| ended.status.is_success()).count()
     }
 
-    /// Whether its connections are both closed, or both open.
+    /// Whether its two connections are both closed; otherwise both must be open.
     fn is_gone(&self, target: &MemoryReactor) -> bool {
         assert_eq!(target.is_closed(self.io.link), target.is_closed(self.admin.link));
         target.is_closed(self.io.link)
@@ -74,10 +75,10 @@ fn a_host_that_reads_nothing_keeps_no_more_than_its_part() {
     assert_eq!(NAMESPACE_BYTES, READ_BYTES as u64);
     let mut target = raw_host::target();
     let mut deaf = RawHost::deaf(&mut target);
-    // A caravan that is on its way and one that fills.
+    // One caravan in flight and one that fills.
     let kept = POOL_BYTES - target.free_bytes();
     assert!((1 << 20..=(2 << 20) + READ_BYTES).contains(&kept), "{kept}");
-    // When it reads after all, it gets everything.
+    // When it reads after all, it receives everything.
     assert_eq!(deaf.read(&mut target, 0, 1), 31);
     assert_eq!(target.free_bytes(), POOL_BYTES);
     target.end();
@@ -91,7 +92,8 @@ fn hosts_that_read_nothing_hold_up_nobody() {
     assert!(target.free_bytes() * 4 < POOL_BYTES, "{}", target.free_bytes());
     assert_eq!(healthy.read(&mut target, 16, 8), 16, "small reads go on at once");
     assert!(deaf.iter().all(|deaf| !deaf.is_gone(&target)));
-    // A large one waits until those who keep everything are sent away, which is soon. Others take their place once.
+    // A large read waits until the holders of all buffers are disconnected, which is soon. Once, others take their
+    // place.
     assert_eq!(healthy.read(&mut target, 1, READ_BLOCKS), 0);
     let gone = |target: &MemoryReactor| deaf.iter().filter(|deaf| deaf.is_gone(target)).count();
     target.pass(SECOND / 2);
@@ -112,7 +114,7 @@ fn hosts_that_owe_data_hold_up_nobody() {
     let mut healthy = RawHost::new(&mut target, usize::MAX);
     let owing: Vec<RawHost> = (0..12).map(|_| RawHost::owing(&mut target)).collect();
     assert_eq!(healthy.read(&mut target, 16, 8), 16, "small reads go on at once");
-    // They wait themselves: those who keep most go.
+    // These hosts wait themselves: those that hold most buffers are disconnected.
     target.pass(4 * SECOND);
     assert!(owing.iter().any(|owing| owing.is_gone(&target)));
     assert_eq!(healthy.read(&mut target, 1, READ_BLOCKS), 1);
@@ -128,7 +130,7 @@ fn data_that_was_asked_for_is_not_waited_for_for_ever() {
     owing.io.push(&mut target);
     assert!(target.free_bytes() < POOL_BYTES);
     target.pass(29 * SECOND);
-    assert!(!owing.is_gone(&target), "nobody waits for its buffer");
+    assert!(!owing.is_gone(&target), "no lane waits for its buffer");
     target.pass(2 * SECOND);
     assert!(owing.is_gone(&target));
     assert_eq!(target.free_bytes(), POOL_BYTES);

@@ -1,6 +1,6 @@
-//! Every structure that comes over the wire, read from any bytes.
+//! Parsers of every structure on the wire, on any bytes.
 //!
-//! Input: one byte that picks the structure, then its bytes.
+//! Input: one byte that selects the structure, then its bytes.
 
 use proto::host_limits::Limits;
 use proto::host_namespaces::{Ids, NamespaceInfo};
@@ -34,7 +34,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::input::Input;
 
-/// Parsers of `wire`, and what a host makes of what they say.
+/// The parsers of `wire`, and the host's interpretation of their results.
 pub fn structures(data: &[u8]) {
     let mut input = Input::new(data);
     let kind = input.byte();
@@ -79,7 +79,7 @@ pub fn structures(data: &[u8]) {
     }
 }
 
-/// A submission queue entry, as each of the commands it may be.
+/// A submission queue entry, parsed as each of the commands.
 fn entry(bytes: &[u8]) {
     let Ok((sqe, data)) = Sqe::read_from_prefix(bytes) else { return };
     let block = BlockCommand::from_sqe(&sqe);
@@ -111,7 +111,7 @@ fn entry(bytes: &[u8]) {
     let _ = ReportCommand::from_sqe(&sqe);
 }
 
-/// A data pointer: what it says is what it was.
+/// A data pointer must encode to the bytes that it was parsed from.
 fn descriptor(bytes: &[u8]) {
     let Ok((sgl, _)) = Sgl::read_from_prefix(bytes) else { return };
     match sgl.classify() {

@@ -1,12 +1,12 @@
-//! Commands of every kind on a transport that is in order: capsule to command to storage and back.
+//! Commands of every kind over a correct transport: from capsule to command to storage and back.
 //!
-//! Input: entries of one selecting byte, opcode, flags, namespace, command dwords (2, 3, 10 to 15), transfer kind, length
-//! (16 bits), and the data that is sent.
+//! Input: entries of one selector byte, opcode, flags, namespace, command dwords (2, 3, 10 to 15), transfer kind,
+//! length (16 bits), and the data to send.
 //!
-//! | Selecting byte | |
+//! | Selector byte | |
 //! |---|---|
 //! | bit 0 | on the admin queue |
-//! | bit 1 | it leaves with the one after it |
+//! | bit 1 | sent together with the next one |
 //! | bit 2 | then 100 ms pass |
 
 use proto::handshake::HostOffer;
@@ -23,7 +23,8 @@ use crate::raw_host::{self, BLOCKS, KEYS, Queue};
 /// Commands that one input may submit.
 const COMMAND_COUNT_MAX: usize = 64;
 
-/// Any command with any fields: the target answers by the rules of the transport, each command once, and gives every buffer back.
+/// Sends any command with any fields: the target must follow the transport protocol, answer each command once, and
+/// release every buffer.
 pub fn target_commands(data: &[u8]) {
     let mut input = Input::new(data);
     let digests = Digests::from_bits_retain(input.byte() & 3);
@@ -67,7 +68,7 @@ pub(crate) fn command(input: &mut Input<'_>) -> (Sqe, Transfer<Vec<u8>>) {
         other => Nsid::new(other.into()),
     };
     let mut sqe = Sqe::new(opcode, nsid);
-    // Zero is the usual command.
+    // Zero selects the usual command.
     sqe.flags = SqeFlags::from_bits(flags ^ SqeFlags::SGL.bits());
     for dword in [
         &mut sqe.cdw2,
@@ -84,11 +85,11 @@ pub(crate) fn command(input: &mut Input<'_>) -> (Sqe, Transfer<Vec<u8>>) {
     let (kind, length) = (input.byte(), usize::from(input.word()));
     let is_fabrics = opcode == AdminOpcode::FABRICS.raw();
     let code = if is_fabrics { sqe.nsid.get().to_le_bytes()[0] } else { opcode };
-    // Which way the data goes, as the opcode has it: a host that means another way would blame the target for its R2T, or for
-    // asking for nothing. wire §5.1
+    // The data direction follows from the opcode: with another one the host would report a protocol violation for an
+    // R2T, or for a missing one. wire §5.1
     let transfer = match (kind & 3, DataDirection::of(code)) {
         (1 | 2, DataDirection::None) => 0,
-        // No command that a target knows has data both ways; what is sent comes first.
+        // No command that a target supports transfers data both ways; sending comes first.
         (1 | 2, DataDirection::HostToController | DataDirection::Both) => 1,
         (1 | 2, DataDirection::ControllerToHost) => 2,
         (kind, _) => kind,

@@ -1,14 +1,14 @@
-//! Bytes from hosts that keep no rules, at any point of an association that was begun by them.
+//! Bytes from hosts that break any rule, at any stage of an association that was set up correctly.
 //!
 //! Input: one byte of options, then sections of kind, length (16 bits) and bytes.
 //!
 //! | Options | |
 //! |---|---|
-//! | bits 1:0 | digests that the handshake agrees on |
-//! | bits 3:2 | how far the association is: nothing, handshake, admin queue, I/O queue |
+//! | bits 1:0 | digests negotiated in the handshake |
+//! | bits 3:2 | stage of the association: none, handshake, admin queue, I/O queue |
 //! | bit 4 | the host reads slowly: 4 KiB at a time |
 //!
-//! The low half of a section's kind says what it is ([`Section`]), the high half on which connection.
+//! The low half of a section's kind selects the [`Section`], the high half its connection.
 
 use peer::pdu::{Draft, Form};
 use proto::handshake::HostOffer;
@@ -26,13 +26,13 @@ const SECTION_BYTES_MAX: u16 = 16 * 1024;
 /// Connections that one input may open.
 const LINK_COUNT_MAX: usize = 8;
 
-/// What a section is.
+/// The kind of a section.
 enum Section {
     /// Bytes, as they are.
     Raw,
-    /// Bytes, one at a time.
+    /// Bytes, received one at a time.
     Drip,
-    /// A command and in-capsule data, in a capsule that is right.
+    /// A valid capsule with any command and in-capsule data.
     Capsule,
     /// Time passes, 10 ms for each unit of the length.
     Time,
@@ -55,7 +55,8 @@ impl Section {
     }
 }
 
-/// Bytes of hosts to a target: it must neither panic, nor fall into a loop, nor lose buffers, and what it says must be PDUs.
+/// Feeds hosts' bytes to a target: it must not panic, loop forever or leak buffers, and its output must consist of
+/// PDUs.
 pub fn target_stream(data: &[u8]) {
     let mut input = Input::new(data);
     let options = input.byte();
@@ -114,11 +115,11 @@ fn capsule(digests: Digests, bytes: &[u8]) -> Vec<u8> {
     Draft::command(Form { digests, alignment: DataAlignment::NONE }, sqe, data).seal()
 }
 
-/// What the target has said is PDUs of a controller, the last of which may be cut if the connection is closed.
+/// The target's output must be controller PDUs; the last may be cut if the connection is closed.
 fn assert_pdus(target: &mut MemoryReactor, link: usize, room: usize) {
     let bytes = target.receive(link);
     let mut rest = &bytes[..];
-    // With little room a PDU may be on its way for long.
+    // With little room a PDU may be in flight for long.
     while room == usize::MAX && !rest.is_empty() {
         let header = rest.first_chunk::<8>().expect("a common header");
         let [kind, _, hlen, pdo, p0, p1, p2, p3] = *header;

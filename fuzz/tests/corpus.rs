@@ -1,4 +1,4 @@
-//! The corpora, replayed: what fuzzers have found interesting, and every input that once broke something.
+//! Replays the corpora: inputs that fuzzers found interesting, and every input that once triggered a bug.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ fn every_corpus_is_replayed() {
         let paths = names_in(&corpus(target.name));
         assert!(!paths.is_empty(), "{} has no corpus", target.name);
         for path in paths {
-            // Shown if it fails: the last one is it.
+            // Shown if the test fails: the last name printed is the failing input.
             println!("{}", path.display());
             (target.run)(&std::fs::read(&path).expect("readable"));
         }

@@ -1,6 +1,6 @@
-//! The corpora, changed at random: not what a fuzzer does, which sees where an input leads, but on any compiler and at once.
+//! Replays the corpora with random changes: without a fuzzer's coverage feedback, but on any compiler and at once.
 //!
-//! `NVLANE_FUZZ_ROUNDS` says how many inputs each function gets. The same number gives the same inputs.
+//! `NVLANE_FUZZ_ROUNDS` sets the number of inputs for each function. The same number gives the same inputs.
 
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -8,16 +8,16 @@ use std::path::Path;
 use nvlane_fuzz::TARGETS;
 use reactor::random::SplitMix64;
 
-/// Inputs of each function, unless the environment says otherwise.
+/// Default number of inputs for each function.
 const ROUNDS: u64 = 3000;
 
-/// Longer inputs are cut.
+/// Longer inputs are truncated.
 const INPUT_BYTES_MAX: usize = 20_000;
 
-/// Numbers at which something may change.
+/// Numbers near which behaviour may change.
 const EDGES: [u8; 9] = [0, 1, 2, 0x0f, 0x40, 0x7f, 0x80, 0xfe, 0xff];
 
-/// Changes an input in one place.
+/// Changes an input at one place.
 fn change(input: &mut Vec<u8>, other: &[u8], random: &mut SplitMix64) {
     let at = random.index(input.len());
     let count = random.index(16).min(input.len() - at);
