@@ -1,5 +1,5 @@
-//! Lanes over a pair of virtual Ethernet devices with two queues each, which can be polled: each queue has its reactor,
-//! and that polls it. Takes root, `ip` and `ethtool`.
+//! Lanes over a pair of virtual Ethernet devices with two queues each, which can be polled: each queue has its own
+//! reactor, which polls it. Needs root, `ip` and `ethtool`.
 #![allow(clippy::cast_possible_truncation)]
 
 #[allow(dead_code)] // Each test program uses a part of it.
@@ -54,7 +54,7 @@ fn each_device_queue_has_its_reactor_which_polls_it() {
         load();
         let mut after = target.state();
         let polled = |state: &Value| state["busy_polled_packets"].as_u64().expect("a counter of the kernel");
-        // Whoever waits polls; where the other side always has the next one ready, nobody waits.
+        // A waiting side polls; if the other side always has the next command ready, neither side waits.
         for _ in 0..50 {
             if polled(&after) > polled(&before) {
                 break;
@@ -91,7 +91,7 @@ fn each_device_queue_has_its_reactor_which_polls_it() {
         );
         for reactor in after["reactors"].as_array().expect("reactors") {
             let polling = &reactor["busy_poll"];
-            // Linux 6.9; sockets poll everywhere.
+            // Polling by the engine needs Linux 6.9; sockets can poll on every kernel.
             assert!(
                 polling["engine"] == "on" || polling["engine"].as_str().unwrap_or("").contains("refused")
             );

@@ -1,4 +1,4 @@
-//! Measurements on a machine that is busy with something else: no number, no verdict, and the reason.
+//! Measurements on a busy machine: no number, no verdict, and the reason.
 
 mod support;
 
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use support::{Ended, nvlane};
 
-/// Busy loops on both cores of a study, stopped at the end, and after ten minutes in any case.
+/// Busy loops on both cores of a study, stopped at the end, or after ten minutes.
 struct BusyLoops(Vec<Child>);
 
 impl BusyLoops {
@@ -19,7 +19,7 @@ impl BusyLoops {
                 .expect("timeout and taskset are there")
         };
         let cores = reactor::CoreList::allowed().expect("cores");
-        // Two on each: then not even a favoured thread keeps its core.
+        // Two on each core, so that not even a favoured thread has its core to itself.
         Self(cores.cores().iter().take(2).flat_map(|core| [busy(*core), busy(*core)]).collect())
     }
 }
@@ -27,7 +27,7 @@ impl BusyLoops {
 impl Drop for BusyLoops {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // `timeout` passes it on to its command.
+            // `timeout` passes the signal on to its command.
             let _ = Command::new("kill").arg(child.id().to_string()).status();
             let _ = child.wait();
         }

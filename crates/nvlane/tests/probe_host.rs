@@ -1,4 +1,4 @@
-//! Every fault of a target that a host can be tried with: on our library, and on commands of ours.
+//! Every fault that `nvlane probe` injects into a target, against the host library and nvlane's commands.
 
 mod support;
 
@@ -44,7 +44,7 @@ fn our_commands_bear_what_they_meet() {
     assert_good(&probe(&["--row", "H22", "--run", &command("smart-log")]), 1);
 }
 
-/// What a target says of itself is the same in JSON, whatever it is.
+/// JSON output has the target's strings unchanged, whatever they contain.
 #[test]
 fn json_has_what_the_target_has_said() {
     let directory = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn json_has_what_the_target_has_said() {
     assert!(shown.iter().any(|shown| shown.starts_with(model)), "{shown:?}");
 }
 
-/// Its load knows what every block must hold.
+/// The load knows the expected content of every block.
 #[test]
 fn our_load_bears_what_comes_in_place_of_data() {
     let perf = "perf -t 0.1 -a 0 -q 2 -o 4k/50:64k/50 -w randrw --verify -H -I $NVLANE_ADDR";

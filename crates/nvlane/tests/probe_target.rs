@@ -1,4 +1,4 @@
-//! Every hostile input that a target can be tried with, on both engines.
+//! Every row of `nvlane probe` for targets, with both engines.
 
 mod support;
 
@@ -6,7 +6,7 @@ use std::thread;
 
 use support::{Target, nvlane};
 
-/// What is served: blocks, blocks that go away meanwhile, and keys and values that make room for new ones or do not.
+/// Namespaces: blocks, blocks that are removed meanwhile, and key-value namespaces with and without eviction.
 fn configuration(engine: &str, has_second: bool) -> String {
     let mut text = format!(
         "memcached = [\"127.0.0.1:0\"]\n[reactors]\nengine = \"{engine}\"\n[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:probed\"\nhosts = \"any\"\n"
@@ -19,10 +19,10 @@ fn configuration(engine: &str, has_second: bool) -> String {
     text
 }
 
-/// Rows that need more of a target than what reaches it over its sockets, its log and its configuration.
+/// Rows that need more access to a target than its sockets, log and configuration.
 const SKIPPED: [&str; 5] = ["C15", "A19", "R10", "R11", "R12"];
 
-/// Runs all rows on a target of this engine; what was wrong, and which rows were skipped.
+/// Runs all rows on a target with this engine; returns the failed and the skipped rows.
 fn probe(engine: &str) -> (Vec<String>, Vec<String>) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name).display().to_string();

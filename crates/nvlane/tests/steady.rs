@@ -1,4 +1,4 @@
-//! What a command costs on a lane, in allocations: none, on either end.
+//! Allocations per command on a lane: none, on either end.
 #![allow(clippy::cast_possible_truncation)]
 
 #[allow(dead_code)] // Each test program uses a part of it.
@@ -16,7 +16,7 @@ use setup::{Rig, engines, options};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// What commands are like.
+/// Kinds of commands.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     blocks: u32,
@@ -53,7 +53,7 @@ fn run(
     }
 }
 
-/// One test, so that nothing else allocates beside it.
+/// A single test, so that nothing else allocates concurrently.
 #[test]
 fn commands_allocate_nothing_on_either_end() {
     every_shape_comes_to_rest();
@@ -62,12 +62,12 @@ fn commands_allocate_nothing_on_either_end() {
     }
 }
 
-/// Reads, writes with their data in the capsule and writes that are asked for it, a third each.
+/// Reads, writes with in-capsule data and writes with an R2T, a third each.
 fn a_million_commands_allocate_nothing(engine: EngineKind) {
     const ROUND_COUNT: usize = 10;
     const ROUND: u64 = 100_000;
     let rig = Rig::with(engine, &["ram:4M"], |config| config.reactors.threads = Threads::Count(1));
-    // A keep alive is no command of the data path; on a slow machine one would come every few rounds.
+    // A keep alive is not on the data path; on a slow machine one would be sent every few rounds.
     let keep_alive = Duration::from_mins(10);
     let association = rig.connect(Options { depth: 32, keep_alive, ..options() });
     let namespace = association.addressed_namespace().expect("one namespace");
@@ -75,7 +75,7 @@ fn a_million_commands_allocate_nothing(engine: EngineKind) {
     let mut completions = Vec::with_capacity(64);
     let shapes = [(1, 100), (1, 0), (3, 0)].map(|(blocks, read_percent)| Shape { blocks, read_percent });
     let mut buffers = shapes.map(|shape| vec![vec![0; shape.blocks as usize * 4096]; 32]);
-    // A burst larger than all before it may come late: then counting begins again, a few times.
+    // A burst larger than all before may come late: then counting restarts, a few times.
     let mut counts: Vec<u64> = Vec::new();
     while counts.len() < 4 * ROUND_COUNT && !counts.ends_with(&[0; ROUND_COUNT]) {
         let before = CountingAllocator::total_count();
@@ -110,8 +110,8 @@ fn every_shape_comes_to_rest() {
                 for shape in shapes {
                     let length = shape.blocks as usize * 4096;
                     let mut buffers = vec![vec![0; length]; 32];
-                    // What is kept grows to the largest burst there was, and then no more: on a busy machine that
-                    // may take a few rounds.
+                    // Retained memory grows to the largest burst and then stays: on a busy machine that may take a few
+                    // rounds.
                     let mut counts = Vec::with_capacity(20);
                     while counts.len() < 20 && !counts.ends_with(&[0, 0]) {
                         let before = CountingAllocator::total_count();

@@ -1,4 +1,4 @@
-//! Studies, as their users run them. What is measured is not looked at: machines differ.
+//! Studies as users run them. Measured values are not checked, as machines differ.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn a_study_leaves_a_report_for_people_and_one_for_programs() {
     assert_eq!(cells.len(), 1);
     assert_eq!(cells[0]["parameters"]["depth"], 4);
     assert_eq!(cells[0]["rounds"].as_array().expect("rounds").len(), 2);
-    // On a machine that is busy with something else there are no numbers, and a reason for each.
+    // On a busy machine there are no numbers, and a reason for each.
     let rejected = cells[0]["rejected"].as_array().map_or(0, Vec::len);
     let share = &results["headline"]["share_read_qd4"];
     if rejected < 2 {

@@ -1,4 +1,4 @@
-//! The command as anybody may run it: no privileges, hardly any locked memory, no `io_uring`.
+//! The command without privileges: little locked memory, no `io_uring`.
 #![allow(clippy::cast_possible_truncation)]
 
 #[allow(dead_code)] // Each test program uses a part of it.
@@ -20,20 +20,20 @@ use wire::id::Nsid;
 use exercise::{Load, Model};
 use setup::{engines, options};
 
-/// A target that lives until its command's input ends.
+/// A target that runs until its command's input ends.
 struct Process {
     child: Child,
     address: Address,
 }
 
-/// What a target has said and how it ended.
+/// Output and exit status of a target.
 struct Ended {
     log: String,
     is_success: bool,
 }
 
 impl Process {
-    /// Starts `nvlane target` through `wrapper`, which ends with a program's name and arguments to come.
+    /// Starts `nvlane target` through `wrapper`, a command line that takes a program and its arguments.
     fn start(wrapper: &[&str], program: &str, arguments: &[&str]) -> Self {
         let mut words: Vec<&str> = wrapper.to_vec();
         words.push(program);
@@ -65,7 +65,7 @@ impl Process {
         Ended { log, is_success: self.child.wait().expect("a child").success() }
     }
 
-    /// Descriptors that are open.
+    /// Number of open descriptors.
     fn descriptor_count(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("its descriptors").count()
     }
@@ -74,7 +74,7 @@ impl Process {
         Association::connect(&self.address, options).expect("a host connects")
     }
 
-    /// Verified load on its first two namespaces.
+    /// Runs verified load on its first two namespaces.
     fn exercise(&self) {
         let association = self.connect(Options { lanes: 2, depth: 32, ..options() });
         for nsid in 1..=2 {
@@ -88,7 +88,7 @@ impl Process {
     }
 }
 
-/// The program and a place for files, for a user who can read nothing of ours.
+/// The program and a directory for files, for a user without access to ours.
 fn public_copy() -> (TempDir, String) {
     let directory = tempfile::tempdir().expect("a directory");
     let open = |path: &std::path::Path, mode| {
@@ -101,7 +101,7 @@ fn public_copy() -> (TempDir, String) {
     (directory, program.display().to_string())
 }
 
-/// What makes a program run as nobody, with 64 KiB of locked memory.
+/// Command that runs a program as user nobody, with 64 KiB of locked memory.
 fn as_nobody() -> Vec<&'static str> {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| {
         use std::os::unix::fs::MetadataExt;
@@ -118,7 +118,7 @@ fn as_nobody() -> Vec<&'static str> {
 #[test]
 fn nobody_serves_ram_and_files_with_hardly_any_locked_memory() {
     let (directory, program) = public_copy();
-    // Which engine it takes by itself depends on what others of this user have locked.
+    // The default engine depends on the memory that this user's other processes have locked.
     for engine in [None, Some("epoll")] {
         let file = directory.path().join(engine.unwrap_or("any"));
         let namespace = format!("file:{}?size=4M", file.display());
@@ -175,7 +175,7 @@ fn without_io_uring_epoll_serves_and_the_log_says_so() {
     let ended = process.end();
     assert!(ended.is_success, "{}", ended.log);
     assert!(ended.log.contains("io_uring is unavailable here"), "{}", ended.log);
-    // Who asks for it by name is told, and nothing starts.
+    // If io_uring is requested explicitly, the error is reported and nothing starts.
     let output = Command::new(wrapper[0])
         .args(&wrapper[1..])
         .args([&program, "target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M", "--engine", "uring"])
@@ -196,7 +196,7 @@ fn hosts_that_come_and_go_leave_no_descriptor_behind() {
             let lanes = association.lanes::<Vec<u8>>().expect("lanes");
             drop((association, lanes));
         };
-        // Whatever the first ones open and keep.
+        // Descriptors that the first hosts open and retain.
         round();
         let settled = || {
             let until = std::time::Instant::now() + setup::PATIENCE;

@@ -1,6 +1,5 @@
-//! What a target sends without a copy is read by the kernel when it leaves, which is late where the peer reads slowly.
-//! Memory that is freed is overwritten here, and namespaces are rewritten all the while: neither may show in what the
-//! peer receives.
+//! The kernel reads zero-copy data only when it leaves, which is late if the peer reads slowly. Here freed memory is
+//! overwritten and namespaces are rewritten all the time: neither may show in the data that the peer receives.
 #![allow(clippy::cast_possible_truncation)]
 
 #[allow(dead_code)] // Each test program uses a part of it.
@@ -30,19 +29,19 @@ static ALLOCATOR: PoisoningAllocator = PoisoningAllocator;
 const ONE: Nsid = Nsid::new(1);
 const MIB: usize = 1 << 20;
 
-/// The largest block that is atomic.
+/// The largest atomic block.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// A read: a whole number of blocks, and more than a send takes in.
+/// Length of a read: a whole number of blocks, and more than one send transfers.
 const READ_BYTES: usize = MIB;
 
-/// So many that sends stop anywhere in a block.
+/// Number of reads: enough that sends stop anywhere in a block.
 const READ_COUNT: usize = 24;
 
-/// Smaller than a segment of loopback, so that nearly all that is sent waits on the target's side.
+/// Smaller than a loopback segment, so that nearly all sent data waits on the target's side.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 10;
 
-/// What the slow host takes in at a time: so much that the target sends again soon, and no multiple of a block.
+/// Bytes per receive of the slow host: enough that the target soon sends again, and no multiple of a block.
 const STEP_BYTES: usize = 40_000;
 
 fn rig(engine: EngineKind, zero_copy: ZeroCopy) -> Rig {
@@ -58,7 +57,7 @@ fn reports(rig: &Rig) -> Vec<LaneReport> {
     queues.filter(|queue| queue.qid > 0).map(|queue| queue.counters).collect()
 }
 
-/// The data of each read in the order of arrival, out of the PDUs of a connection without digests.
+/// The data of each read in arrival order, from the PDUs of a connection without digests.
 fn data_of(mut bytes: &[u8]) -> Vec<u8> {
     let mut data = Vec::new();
     while let Ok((header, _)) = CommonHeader::read_from_prefix(bytes) {
@@ -78,12 +77,12 @@ fn data_of(mut bytes: &[u8]) -> Vec<u8> {
     data
 }
 
-/// Reads through a window that is nearly closed while another host writes everything anew between any two receives.
+/// Reads through a nearly closed window while another host rewrites everything between two receives.
 fn slow_reads(rig: &Rig) -> Vec<u8> {
     let mut writer = rig.open(options());
     let mut version = 1;
     let mut write = |version: &mut u8| {
-        // Neither zero nor poison: each is a version of its own.
+        // Neither zero nor poison: each byte value is a version.
         *version = if *version >= 200 { 1 } else { *version + 1 };
         writer.write_at(&vec![*version; 2 * MIB], 0).expect("a write");
     };
@@ -101,13 +100,13 @@ fn slow_reads(rig: &Rig) -> Vec<u8> {
     }
     let (mut bytes, mut ended) = (Vec::new(), 0);
     while ended < READ_COUNT * READ_BYTES {
-        // A header, a part of data; never more than there will be.
+        // A header and a part of the data; never more than remains.
         let left = READ_COUNT * READ_BYTES - ended;
         bytes.extend(slow.io.receive(STEP_BYTES.min(left)));
         ended += STEP_BYTES.min(left);
         write(&mut version);
     }
-    // Headers and completions made room for as much data, which comes now.
+    // The space of headers and completions is now available for data.
     let mut whole = data_bytes_in(&bytes);
     while whole.1 < READ_COUNT * READ_BYTES {
         bytes.extend(slow.io.receive(whole.0));
@@ -116,7 +115,7 @@ fn slow_reads(rig: &Rig) -> Vec<u8> {
     data_of(&bytes)
 }
 
-/// How many bytes are missing of the last PDU (or of the next one's common header), and the data in whole PDUs.
+/// Missing bytes of the last PDU (or of the next common header), and the data in complete PDUs.
 fn data_bytes_in(mut bytes: &[u8]) -> (usize, usize) {
     let mut data = 0;
     loop {

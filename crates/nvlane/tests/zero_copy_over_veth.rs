@@ -1,5 +1,5 @@
-//! Zero-copy where packets leave by a device, but not the machine: lanes begin with it, hear that the kernel copies
-//! after all, and give it up. Takes root, `ip` and `ethtool`.
+//! Zero-copy where packets leave through a device but not the machine: lanes start with it, learn that the kernel
+//! copies after all, and disable it. Needs root, `ip` and `ethtool`.
 #![allow(clippy::cast_possible_truncation)]
 
 #[allow(dead_code)] // Each test program uses a part of it.
@@ -19,10 +19,10 @@ use exercise::{Load, Model};
 use setup::options;
 use veth::{Network, Target};
 
-/// Sends that may be on their way when the first notices come.
+/// Maximum sends in flight when the first notifications arrive.
 const SENDS_MAX: u64 = 64;
 
-/// Sends without a copy, and those of them that the kernel copied, of all lanes of the target.
+/// Zero-copy sends, and those that the kernel copied, over all lanes of the target.
 fn counted(state: &Value) -> [u64; 2] {
     let queues = state["subsystems"][0]["controllers"][0]["queues"].as_array().expect("queues");
     ["zero_copy_count", "zero_copy_copied_count"]

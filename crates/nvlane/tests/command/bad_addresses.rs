@@ -1,4 +1,4 @@
-//! What keeps a host from a target is said in one line that tells what to do.
+//! Failures to reach a target are reported in one line that says how to fix them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -134,7 +134,7 @@ fn digests_that_are_not_agreed_to_are_said() {
     let address = strange_peer(|stream| {
         let mut request = [0; IC_BYTES];
         let _ = stream.read_exact(&mut request);
-        // An ICResp without digests, with 64 KiB of data to a PDU.
+        // An ICResp without digests, with MAXH2CDATA of 64 KiB.
         let mut response = [0; IC_BYTES];
         (response[0], response[2], response[4]) = (1, 128, 128);
         response[12..16].copy_from_slice(&(64u32 << 10).to_le_bytes());

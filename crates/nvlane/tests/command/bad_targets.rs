@@ -1,11 +1,11 @@
-//! What a target cannot serve is said in one line, before anything was done.
+//! Storage and options that a target cannot serve are reported in one line, and nothing is changed.
 
 use std::net::TcpListener;
 
 use crate::support::{Ended, nvlane};
 use tempfile::TempDir;
 
-/// Runs a target in a directory of its own, which must be as it was afterwards.
+/// Runs a target in its own directory, which must be unchanged afterwards.
 fn complaint(directory: &TempDir, arguments: &[&str]) -> String {
     let files = || {
         let entries = std::fs::read_dir(directory.path()).unwrap();

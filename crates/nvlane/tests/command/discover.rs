@@ -1,4 +1,4 @@
-//! `nvlane discover`: what a discovery service knows, and those it refers to.
+//! `nvlane discover`: the log of a discovery service, and of the services it refers to.
 
 use crate::support::{Target, nvlane, run};
 use serde_json::Value;
@@ -49,7 +49,7 @@ fn the_address_may_come_from_the_environment_and_name_a_subsystem() {
     assert_eq!(log["records"].as_array().unwrap().len(), 2);
 }
 
-/// Two services that refer to each other, and one that is not there.
+/// Two services that refer to each other, and one that does not exist.
 #[test]
 fn referrals_are_followed_once_each() {
     let directory = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ fn referrals_are_followed_once_each() {
         std::fs::write(&path, format!("{referrals}{subsystem}")).unwrap();
         path
     };
-    // The second one is given the port of the first, and the first refers to a port that was the second's.
+    // The second one gets the port of the first, and the first refers to the former port of the second.
     let second_place = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap().to_string()

@@ -1,4 +1,4 @@
-//! Targets that fall silent: every verb ends in a stated time, and a load reports what it measured.
+//! Targets that stop answering: every verb ends within a stated time, and a load reports its measurements so far.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use crate::support::{Ended, Target, nvlane, run, strange_peer};
 use wire::pdu::IC_BYTES;
 
-/// No test waits longer: whatever takes this long has no end.
+/// Limit of every wait in these tests.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A peer that accepts and says nothing.
+/// A peer that accepts connections and sends nothing.
 fn silent() -> String {
     strange_peer(|stream| {
         let _ = stream.read_to_end(&mut Vec::new());
     })
 }
 
-/// A peer that answers the handshake and then nothing.
+/// A peer that answers only the handshake.
 fn only_handshake() -> String {
     strange_peer(|stream| {
         let mut request = [0; IC_BYTES];
@@ -31,7 +31,7 @@ fn only_handshake() -> String {
     })
 }
 
-/// A peer that answers the handshake and one command, which is Connect, and then nothing.
+/// A peer that answers only the handshake and one command, which is Connect.
 fn only_connect() -> String {
     strange_peer(|stream| {
         let mut request = [0; IC_BYTES];
@@ -57,7 +57,7 @@ fn signal(pid: u32, name: &str) {
     assert!(sent.expect("kill runs").success());
 }
 
-/// A process that is stopped until the end of the test.
+/// A process that is stopped (SIGSTOP) until the end of the test.
 struct Stopped(u32);
 
 impl Stopped {
@@ -73,7 +73,7 @@ impl Drop for Stopped {
     }
 }
 
-/// How a process ended that ends by itself.
+/// Waits for a process that must end by itself, and returns its output.
 #[track_caller]
 fn ended(mut process: Child) -> Ended {
     let since = Instant::now();
@@ -96,7 +96,7 @@ fn start(arguments: &[&str]) -> Child {
     nvlane().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
 }
 
-/// Waits until the target has worked for a fifth of a second: the load is under way.
+/// Waits until the target has used 0.2 s of CPU time, so the load is under way.
 fn wait_for_load(target: &Target) {
     let since = Instant::now();
     let cpu = || {
@@ -185,7 +185,7 @@ fn a_load_that_is_interrupted_reports_what_it_measured_even_if_the_target_stoppe
         assert_eq!(ended.code, 1, "{ended:?}");
         assert!(ended.stdout.contains("IOPS") && ended.stderr.contains("did not answer"), "{ended:?}");
 
-        // A target that answers leaves nothing to complain of.
+        // With a target that answers there is no error line.
         let load = start(&["perf", &target.address, "-t", "600", "-a", "0"]);
         wait_for_load(&target);
         signal(load.id(), name);
@@ -200,7 +200,7 @@ fn the_second_interrupt_ends_at_once() {
     let mut load = start(&["perf", &target.address, "-t", "600", "-a", "0"]);
     wait_for_load(&target);
     let stopped = Stopped::new(target.id());
-    // The second is one only after the first was taken.
+    // The second signal counts as one only after the first was handled.
     while load.try_wait().expect("it can be waited for").is_none() {
         signal(load.id(), "-INT");
         std::thread::sleep(Duration::from_millis(50));

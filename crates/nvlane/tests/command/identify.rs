@@ -6,7 +6,7 @@ fn target() -> Target {
     Target::serving(&["ram:64M", "ram:16M?lba=512&uuid=11111111-2222-4333-8444-555555555555&readonly"])
 }
 
-/// The value behind a name, in the part of the text that begins with this title.
+/// The value of a field in the section of the output with this title.
 fn fact<'a>(text: &'a str, title: &str, name: &str) -> &'a str {
     let part = &text[text.find(title).unwrap_or_else(|| panic!("{title} in {text}"))..];
     let line = part.lines().find(|line| line.trim_start().starts_with(&format!("{name}  ")));
@@ -33,7 +33,7 @@ fn the_text_tells_controller_and_namespaces() {
 #[test]
 fn json_has_the_names_that_scripts_know() {
     let target = target();
-    // Digests on every PDU change nothing of it.
+    // Digests on every PDU must not change the output.
     let report = target.ask(&["identify", "-H", "-I", "-o", "json"]).json();
     let controller = &report["controller"];
     assert_eq!((&controller["mn"], &controller["subnqn"]), (&"nvlane".into(), &target.nqn().into()));
@@ -50,7 +50,7 @@ fn json_has_the_names_that_scripts_know() {
     assert_eq!(second["nguid"].as_str().unwrap().len(), 32);
 }
 
-/// Only namespaces of blocks become disks.
+/// Only block namespaces become disks.
 #[test]
 fn json_has_the_link_that_hosts_make_to_a_disk() {
     let target = Target::serving(&["kv:ram:64M", "ram:1M"]);

@@ -1,4 +1,4 @@
-//! `nvlane kv`: what its users see.
+//! `nvlane kv`: output and exit codes.
 
 use std::io::Write;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! `nvlane list`: the namespaces of one subsystem, or of all that a discovery service names.
+//! `nvlane list`: the namespaces of one subsystem, or of all subsystems in a discovery log.
 
 use crate::support::{Target, run};
 

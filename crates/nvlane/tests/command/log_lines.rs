@@ -1,4 +1,4 @@
-//! What the log of a target says about the names that hosts send: every name ends where it seems to.
+//! A target's log quotes host-supplied names so that the end of each name is unambiguous.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -61,7 +61,7 @@ impl Logged {
         Self { target, lines, subsystem: subsystem.to_owned() }
     }
 
-    /// The next line about a Connect.
+    /// Waits for the next line about a Connect.
     fn next(&mut self) -> String {
         let is_about = |line: &String| line.contains("host connected") || line.contains("connect refused");
         self.lines.by_ref().map(|line| line.expect("UTF-8")).find(is_about).expect("a line")
@@ -97,7 +97,7 @@ fn a_name_that_hides_text_is_refused_and_shown_with_escapes() {
     let (_, _) = connect(logged.target.place(), b"nqn.\xff", &logged.subsystem);
     let line = logged.next();
     assert!(line.contains(r#"host="nqn.\xff""#), "{line}");
-    // The names of subsystems that hosts ask for are theirs, too.
+    // NQNs of requested subsystems are host-supplied too.
     connect(logged.target.place(), b"h", "nqn.2026-01.io.nvlane:none qid=7");
     let line = logged.next();
     assert!(line.contains(r#"subsystem="nqn.2026-01.io.nvlane:none qid=7""#), "{line}");

@@ -1,4 +1,5 @@
-//! The command as users run it: verbs, options, what they print, and how they end. One program, so that it is linked once.
+//! The command as users run it: verbs, options, output and exit codes. A single test program, so that it is linked
+//! once.
 
 mod bad_addresses;
 mod bad_targets;

@@ -1,5 +1,5 @@
-//! What users get wrong, and what goes wrong around them, ends in one line that tells what to do, or in silence if
-//! nobody listens.
+//! Users' mistakes and failures of their environment end in one line that says how to fix them, or in silence if the
+//! reader of the output is gone.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use crate::support::{Target, nvlane, run};
 
 const USAGE: i32 = 2;
 
-/// How a process ends that should do so soon.
+/// The output of a process that must end soon.
 #[track_caller]
 fn code_soon(process: &mut Child) -> Option<i32> {
     let since = Instant::now();

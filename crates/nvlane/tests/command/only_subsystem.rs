@@ -1,11 +1,11 @@
-//! An address without NQN leads to the only subsystem there, and names differ from target to target.
+//! An address without an NQN leads to the only subsystem there, and generated NQNs differ between targets.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use crate::support::{Target, nvlane, run};
 
-/// Whether a name is one that was made.
+/// Whether an NQN is a generated one.
 fn is_default(nqn: &str) -> bool {
     let digits = nqn.strip_prefix("nqn.2026-01.io.nvlane:target-").unwrap_or_default();
     digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())

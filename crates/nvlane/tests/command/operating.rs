@@ -1,4 +1,4 @@
-//! What an operator does to a target that runs, and what the machine does to it: reloads, limits, signals.
+//! Operating a running target: reloads, limits, signals.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -29,7 +29,7 @@ struct Target {
 }
 
 impl Target {
-    /// Serves these on a free port, `DIR` in them standing for a directory of its own.
+    /// Serves this configuration on a free port; `DIR` in it stands for a new directory.
     fn start(engine: &str, storage: &[&str]) -> Self {
         Self::start_as(nvlane(), engine, storage)
     }
@@ -79,7 +79,7 @@ impl Target {
         serde_json::from_slice(&fs::read(self.path("state.json")).expect("it was written")).expect("JSON")
     }
 
-    /// Waits until the target has written a state like this.
+    /// Waits until the target has written a state that satisfies the condition.
     fn await_state(&self, is_it: impl Fn(&Value) -> bool) {
         let until = Instant::now() + PATIENCE;
         let path = self.path("state.json");
@@ -105,7 +105,7 @@ impl Target {
         BlockingNamespace::new(&association, namespace).expect("a lane")
     }
 
-    /// Ends it, and says how it did.
+    /// Ends the target and returns its output.
     fn end(mut self) {
         kill_process(self.pid(), Signal::TERM).expect("it runs");
         let status = self.process.wait().expect("it ends");
@@ -169,7 +169,7 @@ fn reload_says_why_it_reaches_no_target() {
     target.end();
     let ended = complain(&kept).complaint(4);
     assert!(ended.contains("has ended"), "{ended}");
-    // Another process may have its id by now.
+    // Another process may have the same id by now.
     let mut state: Value = serde_json::from_slice(&fs::read(&kept).expect("there")).expect("JSON");
     state["process"]["pid"] = std::process::id().into();
     fs::write(&kept, state.to_string()).expect("written");
@@ -245,14 +245,14 @@ fn a_file_that_may_not_be_made_so_large_is_not_left_half_made() {
     }
 }
 
-/// The signals that a thread does not take.
+/// The signals that a thread blocks.
 fn blocked(task: &Path) -> Option<u64> {
     let status = fs::read_to_string(task.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// Checks that no thread that does I/O takes signals. Gives their names.
+/// Checks that every I/O thread blocks signals. Returns the threads' names.
 fn check_masks(pid: u32) -> Vec<String> {
     let mut names = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).expect("threads") {
@@ -274,7 +274,7 @@ fn a_storm_of_signals_holds_up_no_storage() {
     for engine in ENGINES {
         let target = Target::start(engine, &["file:DIR/a.img?size=4M"]);
         let mut namespace = target.connect();
-        // Threads for storage start with the first operation.
+        // Storage threads start with the first operation.
         assert_eq!(status(namespace.write_at(&[1; 4096], 0)), None);
         let names = check_masks(target.process.id());
         let is_there = |prefix: &str| names.iter().any(|name| name.starts_with(prefix));

@@ -1,4 +1,4 @@
-//! `nvlane smart-log`: health, as the controller counts it.
+//! `nvlane smart-log`: the health log of a controller.
 
 use crate::support::{Target, run};
 

@@ -1,4 +1,4 @@
-//! What must not end a target, nor keep others from it.
+//! Conditions that must not end a target or keep it from serving other hosts.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -33,14 +33,14 @@ fn more_connections_than_the_usual_limit_leave_room_for_others() {
     let connections: Vec<_> = (0..700).filter_map(|_| TcpStream::connect(target.place()).ok()).collect();
     assert_eq!(connections.len(), 700);
     run(["list", &target.address, "--timeout", "5"]).text();
-    // They are still there, which is what was to be shown.
+    // Both connections are still open, as the test requires.
     let mut last = connections.last().expect("many");
     last.set_nonblocking(true).expect("a socket");
     assert!(last.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
 }
 
-/// A target without a free descriptor accepts nothing more, keeps what it has, and accepts again once descriptors are
-/// free.
+/// A target without a free descriptor accepts no new connection, keeps those it has, and accepts again once descriptors
+/// are free.
 ///
 /// hostile R10
 #[test]
@@ -54,7 +54,7 @@ fn a_target_out_of_descriptors_accepts_again_once_some_are_free() {
     );
     command.args(["-c", &line, "sh"]);
     let target = Target::start_raw(&mut command);
-    // The system completes these connections; the target has no descriptors for all of them.
+    // The kernel completes these connections; the target lacks descriptors for some of them.
     let connections: Vec<_> =
         (0..2 * LIMIT).map(|_| TcpStream::connect(target.place()).expect("accepted")).collect();
     let open = || std::fs::read_dir(format!("/proc/{}/fd", target.id())).expect("its descriptors").count();

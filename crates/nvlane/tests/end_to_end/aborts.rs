@@ -1,4 +1,4 @@
-//! An Abort says what it has done: a command that was aborted has not happened, one that was not ends by itself.
+//! The result of Abort is accurate: an aborted command has not been executed, any other completes by itself.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ fn a_command_that_waits_is_aborted_and_has_not_happened() {
             let write = host.io.write_in_capsule(Sqe::write(ONE, 0, 1), &[7; 4096]);
             let compare = host.io.write_in_capsule(Sqe::compare(ONE, 0, 1), &[7; 4096]);
             let verify = host.io.transport(Sqe::verify(ONE, 0, 1), 0);
-            // They have arrived when this has ended.
+            // They have arrived once this command has completed.
             assert_eq!(host.io.run(Sqe::flush(ONE), &[]), Status::SUCCESS);
             for cid in [write, compare, read, verify] {
                 assert!(host.abort(cid), "it has not begun");
@@ -42,7 +42,7 @@ fn a_command_that_has_begun_ends_by_itself() {
     for engine in engines() {
         let rig = Rig::new(engine, &["ram:1M?delay=write:800ms"]);
         let mut host = RawHost::new(&rig);
-        // It has read, and waits to write.
+        // The command has read, and waits to write.
         let source = wire::nvm::CopySource::new(Nsid::NONE, 0, 1);
         let format = wire::nvm::CopyFormat::FORMAT_0;
         let copy = wire::nvm::CopyCommand::new(8, format, 1).to_sqe(ONE);
@@ -77,7 +77,7 @@ fn data_of_an_aborted_write_is_dropped() {
             let r2t = host.io.r2t(cid);
             assert!(host.abort(cid));
             assert_eq!(host.io.completion(cid).status(), Status::ABORT_REQUESTED);
-            // More writes, whose tags must not be those of the first.
+            // More writes, whose transfer tags must differ from those of the first.
             let other = host.io.transport(Sqe::write(ONE, 8, 4), 16_384);
             let other_r2t = host.io.r2t(other);
             assert_ne!(r2t.ttag, other_r2t.ttag);
@@ -106,7 +106,7 @@ fn a_host_that_cancels_gets_its_buffer_back_at_once() {
         lane.submit(write, Some(vec![1; 255 * 4096]), 2).expect("room");
         lane.submit(flush, None, 4).expect("room");
         let until = Instant::now() + PATIENCE;
-        // They have arrived when the flush has ended.
+        // They have arrived once the flush has completed.
         let mut ended = Vec::new();
         while ended.is_empty() {
             assert!(Instant::now() < until, "no flush");
@@ -128,7 +128,7 @@ fn a_host_that_cancels_gets_its_buffer_back_at_once() {
     }
 }
 
-/// A command that waits keeps neither its lane nor its namespace.
+/// A waiting command blocks neither its lane nor its namespace.
 #[test]
 fn nothing_waits_for_what_has_not_begun() {
     for engine in engines() {

@@ -1,4 +1,4 @@
-//! Load through losses of the connection: what was reported done is there, and nothing that was never written.
+//! Load through losses of the connection: completed writes are readable, and so is nothing that was never written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use host::{Failure, Lane, Namespace};
 
 use crate::setup::PATIENCE;
 
-/// Blocks that are used.
+/// Number of blocks used.
 const BLOCKS: u64 = 64;
 
-/// What a block may hold.
+/// The contents allowed for a block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// The newest write that was reported done.
+    /// The newest completed write.
     done: u64,
-    /// Writes since then whose end is not known: any of them may have happened.
+    /// Later writes with an unknown outcome: any of them may have been executed.
     maybe: Option<(u64, u64)>,
 }
 
@@ -30,28 +30,28 @@ impl Known {
     }
 }
 
-/// A lane with what must be behind it. Each block is written with the number of its write, again and again.
+/// A lane and the expected contents behind it. Each write of a block carries the number of the write.
 pub(crate) struct Churn {
     lane: Lane,
     namespace: Namespace,
     known: [Known; BLOCKS as usize],
     number: u64,
-    /// Commands that have succeeded.
+    /// Number of commands that succeeded.
     done: Arc<AtomicU64>,
 }
 
 impl Churn {
-    /// On a namespace of zeroes.
+    /// A load on a zeroed namespace.
     pub(crate) fn new(lane: Lane, namespace: Namespace) -> Self {
         Self { lane, namespace, known: [Known::default(); BLOCKS as usize], number: 0, done: Arc::default() }
     }
 
-    /// The number of commands that have succeeded, to watch while they run.
+    /// Counter of successful commands, to watch from another thread.
     pub(crate) fn done(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.done)
     }
 
-    /// Writes and reads until it is over. `may_fail` says which failures are to be expected, of a write or of a read.
+    /// Writes and reads until stopped. `may_fail` says which failures of a write or a read are expected.
     pub(crate) fn run(&mut self, is_over: &AtomicBool, may_fail: impl Fn(Failure, bool) -> bool) {
         let mut in_flight = BTreeMap::new();
         let mut ended = Vec::new();
@@ -96,7 +96,7 @@ impl Churn {
         }
     }
 
-    /// Reads everything.
+    /// Reads and checks every block.
     pub(crate) fn check_all(&mut self) {
         let mut ended = Vec::new();
         for (lba, block) in (0..).zip(&self.known) {
@@ -111,7 +111,7 @@ impl Churn {
         }
     }
 
-    /// Goes on with another lane.
+    /// Continues on another lane.
     pub(crate) fn with_lane(self, lane: Lane) -> Self {
         Self { lane, ..self }
     }

@@ -1,4 +1,4 @@
-//! A network that changes bits: with digests on, no wrong byte gets through in either direction.
+//! A network that flips bits: with digests, no wrong byte is accepted in either direction.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

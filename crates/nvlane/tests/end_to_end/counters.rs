@@ -1,4 +1,4 @@
-//! What both ends of a lane count, and where they find its time to go.
+//! Counters of both ends of a lane, and the times they report.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use wire::id::Nsid;
 
 use crate::setup::{PATIENCE, Rig, engines, options};
 
-/// Commands, all of one kind.
+/// Number of commands, all of one kind.
 const COMMAND_COUNT: u64 = 1000;
 
-/// Sends so many commands of 8 KiB over one lane and gives what both ends have counted.
+/// Runs [`COMMAND_COUNT`] commands of 8 KiB over one lane and returns both ends' counters.
 fn counted(rig: &Rig, options: Options, is_write: bool) -> (host::LaneCounters, LaneReport) {
     let association = rig.connect(Options { lanes: 1, depth: 16, ..options });
     let namespace = association.namespace(Nsid::new(1)).expect("a namespace");
@@ -31,7 +31,7 @@ fn counted(rig: &Rig, options: Options, is_write: bool) -> (host::LaneCounters, 
             buffers.extend(completion.buffer);
         }
     }
-    // The target counts what it sends when it has sent it: the host may be faster.
+    // The target updates its send counter after the send, which the host may overtake.
     let until = Instant::now() + PATIENCE;
     loop {
         let report = rig.controllers()[0].queues[0].counters.clone();

@@ -1,4 +1,4 @@
-//! Doorbell policy of live lanes, changed by a reload: for all, for a listener, for a subsystem. wire §4.4
+//! The doorbell policy of live lanes, changed by a reload: for all, for a listener, for a subsystem. wire §4.4
 
 use host::{Association, DoorbellPolicy, LaneSet, Options};
 use subsystem::state::QueueState;
@@ -9,7 +9,7 @@ use crate::setup::{PATIENCE, Rig, engines, options};
 const ONE: Nsid = Nsid::new(1);
 const DEPTH: u16 = 32;
 
-/// Reads in batches; gives answers and sends of the only lane since the last time.
+/// Reads in batches; returns the responses and sends of the only lane since the last call.
 fn sends(rig: &Rig, association: &Association, lanes: &mut LaneSet<Vec<u8>>) -> (u64, u64) {
     let namespace = association.namespace(ONE).expect("a namespace");
     let before = queue(rig);

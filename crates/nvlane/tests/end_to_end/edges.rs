@@ -1,4 +1,4 @@
-//! What each command does at its edges, on every kind of storage.
+//! Edge cases of each command, on every kind of storage.
 
 use host::BlockingNamespace;
 use host::{BlockRange, Command, Error, Failure};
@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::setup::{Rig, engines, options};
 
-/// Storage that keeps what is written.
+/// Storage that retains written data.
 const KEEPING: [&str; 4] = ["ram:2M", "ram:2M?lba=512", "file:2M", "file:2M?lba=512"];
 
 /// Runs `check` on each kind of storage, with each engine.
@@ -22,7 +22,7 @@ fn on_each(storage: &[&str], check: impl Fn(&mut BlockingNamespace)) {
     }
 }
 
-/// How a raw command ends.
+/// The completion of a raw command.
 pub(crate) fn status(namespace: &mut BlockingNamespace, command: Command, buffer: Option<Vec<u8>>) -> Status {
     match namespace.run("test", command, buffer) {
         Ok(_) => Status::SUCCESS,
@@ -194,7 +194,7 @@ fn a_copy_puts_its_sources_one_after_the_other() {
         let copies: [(u64, &[(u64, u32)]); 4] = [
             (half, &[(0, 1)]),
             (half + 10, &[(5, 3), (0, 1), (5, 3), (100, 100)]),
-            // Onto itself, a bit further.
+            // Onto itself, shifted.
             (21, &[(20, 8)]),
             (half, &[(half - 1, 1), (half + 1, 64)]),
         ];
@@ -278,7 +278,7 @@ fn nothing_changes_a_read_only_namespace() {
         };
         check(&mut crate::setup::open(&association, 1));
         drop(association);
-        // A file that was written before.
+        // A file with existing data.
         let path = rig.config.subsystems[0].namespaces[1].storage.clone();
         rig.reload(|config| {
             config.subsystems[0].namespaces.remove(1);

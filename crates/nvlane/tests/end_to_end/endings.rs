@@ -1,4 +1,4 @@
-//! Hosts that go, in whatever way, leave nothing behind; what was reported done stays.
+//! Hosts that disconnect in any way leave no resources behind; completed writes remain.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::setup::{PATIENCE, Rig, await_more, engines, open, options, options_of
 const ONE: Nsid = Nsid::new(1);
 const MIB: usize = 1 << 20;
 
-/// Takes all buffers that one host gets of a reactor that has four transfers' worth, and waits for one more.
+/// Takes all buffers that one host may hold on a reactor with four transfers' worth, and waits for one more.
 fn take_all_buffers(host: &mut RawHost) {
     let large: Vec<u16> =
         (0..3).map(|at| host.io.transport(Sqe::write(ONE, at * 256, 256), MIB as u32)).collect();
@@ -33,7 +33,7 @@ fn small_rig(engine: reactor::EngineKind) -> Rig {
     })
 }
 
-/// Needs as many buffers as another host had.
+/// Needs as many buffers as the other host held.
 fn check_that_buffers_are_free(rig: &Rig) {
     let mut namespace = rig.open(options());
     let data = vec![7; 4 * MIB];
@@ -61,7 +61,7 @@ fn a_host_that_falls_silent_is_let_go_of_with_all_it_had() {
 fn a_host_that_says_it_is_there_stays() {
     for engine in engines() {
         let rig = Rig::new(engine, &["ram:1M"]);
-        // More than two timeouts in all; a keep-alive may be 1.5 s late.
+        // More than two timeouts in total; a keep-alive may be 1.5 s late.
         let mut host = RawHost::with_keep_alive(&rig, 2000);
         for _ in 0..10 {
             std::thread::sleep(Duration::from_millis(500));
@@ -80,7 +80,7 @@ fn a_host_that_is_cut_off_within_its_data_leaves_nothing_behind() {
             let mut host = RawHost::new(&rig);
             take_all_buffers(&mut host);
             let mut other = RawHost::new(&rig);
-            // The beginning of an H2CData.
+            // The beginning of an H2CData PDU.
             let mut pdu = vec![6, 4, 24, 24];
             pdu.extend((24 + MIB as u32).to_le_bytes());
             pdu.extend([1, 0]);
@@ -94,7 +94,7 @@ fn a_host_that_is_cut_off_within_its_data_leaves_nothing_behind() {
     }
 }
 
-/// A write whose host is gone before its data was complete has not happened, not even in part.
+/// A write whose host disconnects before its data is complete is not executed, not even in part.
 #[test]
 fn half_a_write_is_none() {
     for engine in engines() {
@@ -147,8 +147,8 @@ fn many_hosts_come_and_go() {
     }
 }
 
-/// A target is stopped and started again, with the same file, while a host writes: nothing that was reported done is
-/// lost, and nothing appears that was never written.
+/// A target is stopped and restarted with the same file while a host writes: no completed write is lost, and no data
+/// appears that was never written.
 #[test]
 fn a_target_that_comes_back_has_everything_that_was_reported_done() {
     for engine in engines() {
@@ -188,7 +188,7 @@ fn a_target_that_comes_back_has_everything_that_was_reported_done() {
     }
 }
 
-/// What comes in while a lane is being ended by order is answered or not, but its connection ends.
+/// A command received while its lane is being closed may or may not be answered, but the connection ends.
 #[test]
 fn a_target_that_stops_ends_its_lanes_under_load() {
     for engine in engines() {
@@ -208,19 +208,19 @@ fn a_target_that_stops_ends_its_lanes_under_load() {
     }
 }
 
-/// A host that comes back is not served before what it had begun is over: its own late write would destroy what it
-/// writes next.
+/// A reconnecting host is served only after its earlier commands have ended: a late write of the old association would
+/// overwrite its new data.
 #[test]
 fn a_host_never_meets_its_own_late_writes() {
     for engine in engines() {
         let rig = Rig::new(engine, &["ram:1M?delay=write:600ms"]);
         let mut before = RawHost::new(&rig);
-        // It has begun, so it can only be waited for.
+        // This write has started, so the target must wait for it.
         let source = wire::nvm::CopySource::new(Nsid::NONE, 0, 1);
         let format = wire::nvm::CopyFormat::FORMAT_0;
         let copy = wire::nvm::CopyCommand::new(8, format, 1).to_sqe(ONE);
         before.io.write_in_capsule(copy, zerocopy::IntoBytes::as_bytes(&source));
-        // It has not, so it never will.
+        // This one has not, so it never will.
         before.io.write_in_capsule(Sqe::write(ONE, 9, 1), &[1; 4096]);
         assert_eq!(before.io.run(Sqe::flush(ONE), &[]), Status::SUCCESS);
         drop(before);

@@ -1,7 +1,7 @@
-//! Verified load: commands of all sizes on several lanes, and what every block must hold.
+//! Verified load: commands of all sizes on several lanes, and the expected content of every block.
 //!
-//! Each block says its number and its generation, so the model is one number per block. No two commands in flight
-//! touch the same block, unless both only read it.
+//! Each block contains its number and generation, so the model is one number per block. No two commands in flight touch
+//! the same block, unless both read it.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -12,22 +12,22 @@ use reactor::random::SplitMix64;
 use crate::setup::PATIENCE;
 use reactor::random::mix;
 
-/// What a namespace must hold.
+/// The expected contents of a namespace.
 pub(crate) struct Model {
     seed: u64,
-    /// By block: 0 for zeroes.
+    /// Generation of each block, 0 for zeroes.
     generations: Vec<u64>,
-    /// By block: how many commands read it, or -1 if one changes it.
+    /// Number of commands that read each block, or -1 if one changes it.
     users: Vec<i16>,
     lba_bytes: usize,
     newest: u64,
 }
 
-/// How much load.
+/// Amount of load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) commands: u32,
-    /// Bytes that commands transfer in all, at most.
+    /// Maximum bytes transferred in total.
     pub(crate) bytes: u64,
     /// The longest transfer, blocks.
     pub(crate) blocks_max: u32,
@@ -49,7 +49,7 @@ struct Flight {
 }
 
 impl Model {
-    /// A namespace of zeroes.
+    /// A zeroed namespace.
     pub(crate) fn new(namespace: &Namespace, seed: u64) -> Self {
         let count = usize::try_from(namespace.block_count()).expect("a small namespace");
         let lba_bytes = namespace.lba_bytes() as usize;
@@ -71,7 +71,7 @@ impl Model {
     }
 
     /// # Panics
-    /// If a block holds anything else than it must.
+    /// A block has unexpected content.
     fn check(&self, blocks: Range<usize>, bytes: &[u8]) {
         let mut expected = vec![0; self.lba_bytes];
         for (block, found) in blocks.zip(bytes.chunks_exact(self.lba_bytes)) {
@@ -100,7 +100,7 @@ impl Model {
         self.users[blocks].iter_mut().for_each(|users| *users = (*users).max(1) - 1);
     }
 
-    /// Runs the load, and then reads everything.
+    /// Runs the load, and then reads and checks every block.
     pub(crate) fn run(
         &mut self,
         lanes: &mut LaneSet,
@@ -139,7 +139,7 @@ impl Model {
         self.verify(lanes, namespace);
     }
 
-    /// Reads everything.
+    /// Reads and checks every block.
     pub(crate) fn verify(&mut self, lanes: &mut LaneSet, namespace: &Namespace) {
         let step = namespace.transfer_blocks_max();
         for range in Namespace::split(0, namespace.block_count(), step) {
@@ -199,7 +199,7 @@ impl Model {
         let mut buffer = vec![0xee; length as usize];
         match flight.kind {
             Kind::Write(generation) => self.fill(flight.blocks.clone(), generation, &mut buffer),
-            // What is there must compare equal.
+            // The current content must compare equal.
             Kind::Check => {
                 for (at, block) in flight.blocks.clone().enumerate() {
                     let into = &mut buffer[at * self.lba_bytes..][..self.lba_bytes];

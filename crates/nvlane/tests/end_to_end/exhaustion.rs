@@ -1,4 +1,4 @@
-//! A pool of buffers too small for the load: commands wait for a buffer, and all end with the right data. hostile C15
+//! A buffer pool too small for the load: commands wait for a buffer, and all complete with the right data. hostile C15
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -72,7 +72,7 @@ fn large_compares_do_not_wait_for_each_other() {
     }
 }
 
-/// Many small transfers keep the pool in pieces; a large one gets its turn all the same.
+/// Many small transfers fragment the pool; a large one still gets its buffer.
 #[test]
 fn a_large_transfer_is_not_starved_by_small_ones() {
     for engine in engines() {
@@ -120,7 +120,7 @@ fn a_large_transfer_is_not_starved_by_small_ones() {
     }
 }
 
-/// The host has what all buffers wait for, and sends something else first.
+/// The host owes the data that all buffers wait for, and sends another command first.
 #[test]
 fn a_write_in_its_capsule_does_not_stop_the_data_behind_it() {
     for engine in engines() {
@@ -147,7 +147,7 @@ fn a_write_in_its_capsule_does_not_stop_the_data_behind_it() {
     }
 }
 
-/// The ranges of a Copy lie in its capsule, as the data of a write may.
+/// The ranges of a Copy are in-capsule data, as the data of a write may be.
 #[test]
 fn a_copy_does_not_stop_the_data_behind_it() {
     for engine in engines() {
@@ -173,7 +173,7 @@ fn a_copy_does_not_stop_the_data_behind_it() {
     }
 }
 
-/// Fused pairs that have to be asked for their data, more than there is memory for.
+/// Fused pairs with R2T data, more than memory can hold.
 #[test]
 fn halves_of_pairs_do_not_wait_for_each_other() {
     for engine in engines() {
@@ -192,7 +192,7 @@ fn halves_of_pairs_do_not_wait_for_each_other() {
             while lane.outstanding() > 0 {
                 assert!(lane.wait(&mut ended, PATIENCE) > 0, "{} halves do not end", lane.outstanding());
             }
-            // What could not be had room for is to be tried again.
+            // A pair that found no room must be retryable.
             for lba in 0..60 {
                 let halves: Vec<_> =
                     ended.iter().filter(|end| end.user == lba).map(|end| end.result).collect();

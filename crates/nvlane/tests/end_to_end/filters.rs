@@ -1,4 +1,4 @@
-//! What filters make of storage reaches the host, and nothing else does.
+//! Hosts see exactly the effects of storage filters.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,7 @@ fn errors_of_storage_become_the_status_that_says_so() {
             let verify = info.verify(0, 200).expect("a verify");
             assert_eq!(status(&mut namespace, verify, None), of_read, "{name}");
             assert!(!namespace.compare_and_write_at(&[0; 4096], &[1; 4096], 0).is_ok_and(|done| done));
-            // Beyond it everything works.
+            // Beyond the filter's range everything works.
             assert_eq!(
                 (read(&mut namespace, 16), write(&mut namespace, 17)),
                 (Status::SUCCESS, Status::SUCCESS)
@@ -102,7 +102,7 @@ fn a_flush_that_fails_is_not_reported_done() {
         let mut namespace = rig.open(options());
         let results: Vec<_> = (0..4).map(|_| flush(&mut namespace)).collect();
         assert_eq!(results.iter().filter(|status| status.is_success()).count(), 2, "{results:?}");
-        // Of all namespaces at once it succeeds only if it did for each.
+        // A command on all namespaces succeeds only if it did for each.
         let all: Vec<_> =
             (0..4).map(|_| status(&mut namespace, host::Command::raw(Sqe::flush(Nsid::ALL)), None)).collect();
         assert_eq!(all.iter().filter(|status| status.is_success()).count(), 2, "{all:?}");

@@ -37,7 +37,7 @@ fn a_counter_of_several_hosts_loses_nothing() {
                     let mut namespace = open(&association, 1);
                     scope.spawn(move || count(&mut namespace, thread, increments));
                 }
-                // Beside it, somebody who writes all the time.
+                // Concurrently, another host writes all the time.
                 let mut other = open(&association, 1);
                 let bytes = other.namespace().lba_bytes() as usize;
                 for round in 0..100u64 {
@@ -55,7 +55,7 @@ fn a_counter_of_several_hosts_loses_nothing() {
     }
 }
 
-/// Adds to the first word, and to this thread's own.
+/// Increments the first word of the block, and this thread's own.
 fn count(namespace: &mut host::BlockingNamespace, thread: u64, increments: u64) {
     let mut block = vec![0; namespace.namespace().lba_bytes() as usize];
     let mut done = 0;
@@ -101,7 +101,7 @@ fn on_each(check: impl Fn(&mut RawLane)) {
     }
 }
 
-/// The ends of these two commands, which may come in any order.
+/// The completions of these two commands, in either order.
 fn ends(lane: &mut RawLane, cids: [u16; 2]) -> [Status; 2] {
     let mut statuses = [Status::SUCCESS; 2];
     for _ in 0..2 {
@@ -141,7 +141,7 @@ fn a_pair_writes_if_what_it_compares_is_there() {
 fn half_a_pair_is_aborted_and_does_nothing() {
     let missing = Status::ABORTED_MISSING_FUSED.with_dnr();
     on_each(|lane| {
-        // A first alone, with its data, and before it.
+        // A first command alone, with its data, and before the data arrives.
         let alone = lane.write_in_capsule(first(0), &[0; 4096]);
         let read = lane.transport(Sqe::verify(ONE, 0, 1), 0);
         assert_eq!(ends(lane, [alone, read]), [missing, Status::SUCCESS]);
@@ -149,15 +149,15 @@ fn half_a_pair_is_aborted_and_does_nothing() {
         let r2t = lane.r2t(alone);
         let read = lane.transport(Sqe::verify(ONE, 0, 1), 0);
         assert_eq!(ends(lane, [alone, read]), [missing, Status::SUCCESS]);
-        // Its data comes all the same, and is dropped.
+        // The data still arrives, and is dropped.
         lane.data(&r2t, &[9; 4096]);
-        // Two firsts: the second may still have a second.
+        // Two first commands: the later one may still be followed by a second command.
         let alone = lane.write_in_capsule(first(0), &[0; 4096]);
         let next = lane.write_in_capsule(first(1), &[0; 4096]);
         assert_eq!(lane.completion(alone).status(), missing);
         let last = lane.write_in_capsule(second(1), &[5; 4096]);
         assert_eq!(ends(lane, [next, last]), [Status::SUCCESS; 2]);
-        // A second alone.
+        // A second command alone.
         let alone = lane.write_in_capsule(second(0), &[6; 4096]);
         assert_eq!(lane.completion(alone).status(), missing);
         let alone = lane.transport(second(0), 4096);
@@ -202,7 +202,7 @@ fn a_pair_waits_for_the_data_of_both() {
     on_each(|lane| {
         let pair = [lane.transport(first(0), 4096), lane.transport(second(0), 4096)];
         let r2ts = pair.map(|cid| lane.r2t(cid));
-        // Others overtake it.
+        // Other commands overtake it.
         let write = lane.write_in_capsule(Sqe::write(ONE, 0, 1), &[3; 4096]);
         assert_eq!(lane.completion(write).status(), Status::SUCCESS);
         lane.data(&r2ts[1], &[4; 4096]);

@@ -1,4 +1,4 @@
-//! Keys and values over NVMe: every command of ours, with partitions on one reactor and on several.
+//! Key-value commands over NVMe, vendor commands included, with partitions on one reactor and on several.
 
 use host::BlockingKeyValue;
 use host::{
@@ -92,7 +92,7 @@ fn a_batch_does_what_its_operations_would_do_one_by_one() {
         let stored: Vec<_> = keys.run_batch(&mut batch).expect("run").map(|outcome| outcome.status).collect();
         assert_eq!(stored, vec![Status::SUCCESS; KEY_COUNT as usize]);
         batch.clear();
-        // One in three is not there; some have less room than their value takes.
+        // One key in three does not exist; some buffers are shorter than their value.
         for number in 0..KEY_COUNT {
             batch.retrieve(&key(number * 3 / 2), 64).expect("room");
         }
@@ -110,7 +110,7 @@ fn a_batch_does_what_its_operations_would_do_one_by_one() {
         }
         assert_eq!(count, KEY_COUNT);
         batch.clear();
-        // Those on one key see one another.
+        // Commands on one key see each other's effects.
         let (counter, add) = (key(9999), AtomicOperation::new(AtomicFunction::ADD, 2));
         for _ in 0..100 {
             batch.atomic(&counter, &add.or_create(5)).expect("room");
@@ -211,7 +211,7 @@ fn a_batch_that_cannot_be_is_refused_as_a_whole() {
         done.sort_by_key(|completion| completion.user);
         done
     };
-    // Nobody waits for it.
+    // No command waits for this value.
     lane.submit(submit(1, 1, &store, 16), Some(store.to_vec()), 0).expect("taken");
     assert!(status(&run(lane, 1)[0]).is(Status::COMMAND_SEQUENCE_ERROR));
     let truncated = &store[..12];
@@ -233,7 +233,7 @@ fn a_batch_that_cannot_be_is_refused_as_a_whole() {
             data.len()
         );
     }
-    // Two that wait under one tag cannot be told apart; the first goes on waiting until it is cancelled.
+    // Two waiting commands with one tag cannot be told apart; the first waits until it is cancelled.
     for user in [0, 1] {
         lane.submit(collect(3, 64), Some(vec![0; 64]), user).expect("taken");
     }

@@ -1,4 +1,4 @@
-//! Values of mebibytes over NVMe: in parts, while others replace them, and with what ends them half-way.
+//! Values of several MiB over NVMe: transferred in parts, replaced concurrently, and interrupted half-way.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -26,7 +26,7 @@ fn key(number: usize) -> Key {
     Key::new(format!("key-{number}").as_bytes()).expect("1 to 16 bytes")
 }
 
-/// Says that it is over, also if a thread panics.
+/// Signals the end on drop, also if the thread panics.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -35,7 +35,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A value that tells where each of its bytes belongs.
+/// A value in which each byte shows its position.
 fn value(first: usize, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     for (at, page) in bytes.chunks_mut(4096).enumerate() {
@@ -76,7 +76,7 @@ fn values_of_mebibytes_come_back_whatever_their_length_and_partition() {
                     let found = keys.retrieve(&key(number)).expect("asked").expect("there");
                     assert!(found == value(number, length), "{length} bytes, {threads} reactors");
                 }
-                // Less room than the value takes, within its chunks and behind them.
+                // Buffers shorter than the value, ending within its chunks and after them.
                 let (number, length) = (5, lengths[5]);
                 for room in [1, 4096, MEBIBYTE, 3 * MEBIBYTE + 5, length - 1] {
                     let command = namespace.retrieve(&key(number), room as u32).expect("a command");
@@ -125,7 +125,7 @@ fn a_value_is_read_as_a_whole_while_others_replace_it() {
                 scope.spawn(|| {
                     let mut keys = connect(&rig);
                     while !is_over.load(Ordering::Relaxed) {
-                        // Between deleting and storing there is none.
+                        // Between Delete and Store the key does not exist.
                         let Some(found) = keys.retrieve(&key(0)).expect("asked") else { continue };
                         let round = usize::from(found[0]);
                         assert_eq!(found.len(), length(round));
@@ -145,7 +145,7 @@ fn a_value_is_read_as_a_whole_while_others_replace_it() {
                 }
                 let start = Instant::now();
                 while read_count.load(Ordering::Relaxed) < 20 {
-                    assert!(start.elapsed() < PATIENCE, "nobody reads");
+                    assert!(start.elapsed() < PATIENCE, "no reader makes progress");
                     std::thread::sleep(Duration::from_millis(5));
                 }
             });
@@ -162,7 +162,7 @@ fn what_does_not_fit_is_refused_and_what_breaks_off_leaves_nothing_behind() {
             keys.store(&key(0), &value(1, 3 * MEBIBYTE)).expect("stored");
             let refused = status(keys.store(&key(0), &value(2, 200 * MEBIBYTE)));
             assert_eq!(refused, Some(Status::CAPACITY_EXCEEDED.with_dnr()));
-            // More of such than memory has room for, were they to stay.
+            // More such values than memory could hold if they were retained.
             for round in 0..12 {
                 let mut other = connect(&rig);
                 let namespace = *other.namespace();
@@ -240,7 +240,7 @@ fn a_changed_bit_fails_the_store_and_the_old_value_stays() {
     }
 }
 
-/// One of memcached's clients.
+/// A memcached client.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -298,7 +298,7 @@ fn memcached_and_nvme_see_the_same_values_of_mebibytes() {
             let refused = client.set("key-0", &value(0, 64 * MEBIBYTE + 1));
             assert_eq!(refused, "SERVER_ERROR object too large for cache\r\n");
             assert_eq!(client.get("key-0"), None, "as with memcached, the old value goes");
-            // One who goes away half-way, and one who reads nothing.
+            // One client disconnects half-way, and one reads nothing.
             for round in 0..20 {
                 let mut other = Client::new(&rig);
                 let stream = other.0.get_mut();
@@ -315,7 +315,7 @@ fn memcached_and_nvme_see_the_same_values_of_mebibytes() {
     }
 }
 
-/// A target that serves a new file in this directory through NVMe and memcached, and values of up to nearly 2 MiB.
+/// A target that serves a new file in this directory through NVMe and memcached, with values of up to nearly 2 MiB.
 fn rig_of_file(engine: EngineKind, threads: u16, directory: &tempfile::TempDir) -> Rig {
     let path = directory.path().join("pairs");
     let spec = format!("kv:file:{}?size=2G&memory=32M&item=2M", path.display());
@@ -354,7 +354,7 @@ fn values_of_mebibytes_in_a_file_leave_memory_and_are_there_after_a_restart() {
                     assert!(found == Some(value(number, length(number))), "{number}");
                 }
             }
-            // Values that are away are replaced, and what breaks off replaces none.
+            // Values that are only on disk are replaced; interrupted stores replace none.
             for number in 0..COUNT / 4 {
                 keys.store(&key(number), &value(number + 1, length(number + 1))).expect("stored");
                 let mut other = Client::new(&rig);
@@ -401,7 +401,7 @@ fn a_value_in_a_file_is_read_as_a_whole_while_others_replace_it() {
                 let mut keys = connect(&rig);
                 for round in 1..40 {
                     keys.store(&key(0), &vec![round as u8; length(round)]).expect("stored");
-                    // So that the other one leaves memory now and then.
+                    // So that the other value is evicted from memory now and then.
                     keys.store(&key(round % 25 + 1), &vec![7; 3 * MEBIBYTE / 2]).expect("stored");
                 }
             });
@@ -409,7 +409,7 @@ fn a_value_in_a_file_is_read_as_a_whole_while_others_replace_it() {
     }
 }
 
-/// Who announces many values and sends none of them keeps little of the memory from others.
+/// A client that announces many values and sends none of them holds little memory.
 #[test]
 fn values_that_are_announced_and_not_sent_hold_little_memory() {
     for threads in [1, 2] {
@@ -425,7 +425,7 @@ fn values_that_are_announced_and_not_sent_hold_little_memory() {
             other.lane_mut().ring();
             other
         };
-        // Their first parts are asked for; nobody turns their lanes, so that nothing is sent.
+        // The first parts are requested; the lanes are not polled, so nothing is sent.
         let silent: Vec<_> = (0..12).map(|_| announce()).collect();
         let mut keys = connect(&rig);
         std::thread::sleep(Duration::from_millis(50));

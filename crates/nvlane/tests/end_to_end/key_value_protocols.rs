@@ -1,4 +1,5 @@
-//! Keys and values through NVMe and memcached at once: what clients see of one another, and what is there after a restart.
+//! Keys and values through NVMe and memcached at once: each protocol sees the other's changes, and values survive a
+//! restart.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -41,7 +42,7 @@ fn rig(engine: EngineKind, threads: u16, directory: &TempDir, storage: &str) -> 
     })
 }
 
-/// One of memcached's clients.
+/// A memcached client.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -127,7 +128,7 @@ fn number(value: &[u8]) -> u64 {
     text.trim_end().parse().expect("a number")
 }
 
-/// Some deeds of one of memcached's clients on a key.
+/// Random operations of one memcached client on a key.
 fn deed_of_client(client: &mut Client, random: &mut SplitMix64, name: &str) -> Deed {
     let new = random.below(1_000_000);
     let text = new.to_string();
@@ -171,7 +172,7 @@ fn deed_of_host(host: &mut RawHost, random: &mut SplitMix64, name: &str) -> Deed
     }
 }
 
-/// Clients of both kinds on few keys, each history held against a register.
+/// Clients of both protocols on a few keys; each key's history must be linearizable.
 fn histories_are_linear(storage: &str, threads: u16) {
     const NAMES: [&str; 3] = ["a", "hot-key-0", "key-of-16-bytes!"];
     let directory = tempfile::tempdir().expect("a directory");
@@ -283,7 +284,7 @@ fn more_values_than_memory_holds_are_served_through_both_protocols() {
         let name = format!("key-{other}");
         assert!(retrieve(&mut host, &name) == Some(value(other)), "{name}");
     }
-    // Many at once, of which most are away; answers keep their order.
+    // Many at once, most of them only on disk; answers must keep their order.
     let names: Vec<u64> = (0..200).map(|_| random.below(1000)).collect();
     let line: String = names.iter().map(|at| format!(" key-{at}")).collect();
     client.say(format!("get{line}\r\n").as_bytes());
@@ -294,7 +295,7 @@ fn more_values_than_memory_holds_are_served_through_both_protocols() {
         assert!(read[..20_000] == value(at));
     }
     assert_eq!(client.line(), "END");
-    // Commands on one key that is away, in one send.
+    // Commands on one key that is only on disk, in one send.
     client.say(b"append key-3 0 0 2\r\n!!\r\nget key-3\r\ndelete key-3\r\nget key-3\r\n");
     assert_eq!(client.line(), "STORED");
     assert_eq!(client.line(), "VALUE key-3 0 20002");
@@ -304,7 +305,7 @@ fn more_values_than_memory_holds_are_served_through_both_protocols() {
     assert_eq!((client.line(), client.line(), client.line()), ("END".into(), "DELETED".into(), "END".into()));
 }
 
-/// What changes numbers and vectors waits for values that are away, as others do, and is there after a restart.
+/// Changes of numbers and vectors wait for values that are only on disk, and survive a restart.
 #[test]
 fn numbers_and_vectors_change_through_the_log() {
     const VECTOR_COUNT: u32 = 20;
@@ -324,14 +325,14 @@ fn numbers_and_vectors_change_through_the_log() {
             );
             keys.store(&name("vector", number), &bytes(&vector(number))).expect("stored");
         }
-        // Twice as much as memory holds: what was stored first is away.
+        // Twice as much as memory holds: the values stored first are only on disk.
         for number in 0..1600 {
             keys.store(&name("other", number), &[1; 20_000]).expect("stored");
         }
         for number in 0..VECTOR_COUNT {
             let (counter, place) = (name("count", number), name("vector", number));
             assert!(keys.exist(&place).expect("asked"));
-            // The first that needs the value is another one each time.
+            // A different command is the first to need the value each time.
             match number % 4 {
                 0 => assert_eq!(keys.vector_scalar(&place, add, 1).expect("updated"), 20_000),
                 1 => keys.vector_vector(&place, add, &bytes(&[1; 5000])).expect("updated"),
@@ -347,7 +348,7 @@ fn numbers_and_vectors_change_through_the_log() {
             assert_eq!(keys.vector_reduce(&place, add, 0).expect("folded"), sum);
             let swap = keys.compare_and_swap(&counter, u64::from(number) + 3, 7).expect("swapped");
             assert!(swap.took_effect);
-            // A number where there is a vector, that was away or was not.
+            // A number where a vector is stored, on disk only or in memory.
             assert!(
                 keys.fetch_add(&place, 1, None).is_err()
                     && keys.fetch_add(&name("other", number), 1, None).is_err()
@@ -403,15 +404,15 @@ fn batches_are_offered_with_and_without_a_log() {
         for opcode in [KvOpcode::BATCH_SUBMIT, KvOpcode::BATCH_COLLECT, KvOpcode::ATOMIC] {
             assert!(effects.io(opcode.raw()).supported());
         }
-        // What is reserved is refused wherever the key is.
+        // A reserved command is refused wherever the key is stored.
         let reserved = StoreOptions::from_bits_retain(1 << 3);
         assert_eq!(store(&mut host, "k", b"v", reserved), Status::INVALID_FIELD.with_dnr());
         assert_eq!(retrieve(&mut host, "k"), None);
     }
 }
 
-/// More values than memory holds, stored, changed and read in batches: outcomes are in order whichever of them had to
-/// be fetched, those on one key see one another, and all of it is there after a restart.
+/// More values than memory holds, stored, changed and read in batches: outcomes are in order whichever values had to be
+/// fetched, commands on one key see each other's effects, and everything survives a restart.
 #[test]
 fn batches_work_on_values_that_are_in_the_log_only() {
     const COUNT: u64 = 3000;
@@ -461,8 +462,8 @@ fn batches_work_on_values_that_are_in_the_log_only() {
     }
 }
 
-/// A batch is one write to the log, and is answered when all of it survives: if the log fails, none of it is said to
-/// have been done.
+/// A batch is one write to the log, answered once all of it is durable: if the log fails, none of it is reported as
+/// done.
 #[test]
 fn a_batch_is_one_write_and_is_refused_as_a_whole_if_that_fails() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -484,7 +485,7 @@ fn a_batch_is_one_write_and_is_refused_as_a_whole_if_that_fails() {
     assert!(error.contains("unrecovered"), "{error}");
 }
 
-/// Where answers do not wait, a Flush does: it ends well only if what was answered before survives, in whichever
+/// With policies other than `always`, a Flush succeeds only if everything answered before is durable in every
 /// partition.
 #[test]
 fn flushes_reach_the_logs_of_all_partitions() {
@@ -507,7 +508,7 @@ fn flushes_reach_the_logs_of_all_partitions() {
     }
 }
 
-/// A write to the log fails: whatever was answered before is there after a restart, and nothing is answered after.
+/// After a failed log write, everything answered before survives a restart, and nothing is answered any more.
 #[test]
 fn a_log_that_cannot_be_written_closes_the_namespace_and_loses_nothing_that_was_acknowledged() {
     for at in 1..12 {
@@ -539,7 +540,7 @@ fn a_log_that_cannot_be_written_closes_the_namespace_and_loses_nothing_that_was_
     }
 }
 
-/// Values that come faster than a slow disk takes them: several times what memory holds.
+/// Values stored faster than a slow disk writes them: several times the size of memory.
 const BURST_COUNT: usize = 300;
 
 fn of_burst(number: usize) -> Vec<u8> {
@@ -554,8 +555,8 @@ fn say_burst(client: &mut Client) {
     }
 }
 
-/// Where answers do not wait for the log, those who store wait for it once memory is full, whatever the protocol, and
-/// everything is kept.
+/// With policies other than `always`, stores wait for the log once memory is full, through either protocol, and no
+/// value is lost.
 #[test]
 fn stores_that_outrun_a_slow_disk_wait_for_it() {
     for (sync, threads) in [("batch", 1), ("batch", 2), ("none", 1)] {
@@ -569,7 +570,7 @@ fn stores_that_outrun_a_slow_disk_wait_for_it() {
             for number in 0..BURST_COUNT / 2 {
                 keys.store(&key(&format!("nvme-{number}")), &of_burst(number)).expect("stored");
             }
-            // Counters go on meanwhile, in their order.
+            // Counters continue meanwhile, in order.
             assert_eq!(second.store("set", "counter", b"0"), "STORED");
             for number in 1..50 {
                 assert_eq!(second.ask("incr counter 1"), number.to_string());
@@ -597,7 +598,7 @@ fn stores_that_outrun_a_slow_disk_wait_for_it() {
     }
 }
 
-/// Those who wait for a log are told when it fails, and let go of when their namespace is removed.
+/// Commands that wait for a log fail when it fails, and end when their namespace is removed.
 #[test]
 fn waiting_for_a_slow_disk_ends_with_the_log_and_with_the_namespace() {
     for fails in [true, false] {
@@ -619,11 +620,11 @@ fn waiting_for_a_slow_disk_ends_with_the_log_and_with_the_namespace() {
         });
         assert_eq!(client.line(), "STORED");
         if !fails {
-            // Another one takes its place.
+            // Another namespace takes its place.
             let other = rig.namespace_config(1, "kv:ram:16M");
             rig.reload(|config| config.subsystems[0].namespaces = vec![other]);
         }
-        // Whatever is answered: all are, or the connection ends.
+        // Either all commands are answered, or the connection ends.
         let mut answered = Vec::new();
         for _ in 1..BURST_COUNT {
             let mut line = String::new();
@@ -631,7 +632,7 @@ fn waiting_for_a_slow_disk_ends_with_the_log_and_with_the_namespace() {
                 Ok(0) => break,
                 Ok(_) => answered.push(line),
                 Err(error) => {
-                    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "nobody was told");
+                    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "the clients got no error");
                     break;
                 }
             }

@@ -1,28 +1,28 @@
-//! Whether what concurrent clients saw of one key can have happened one after the other: Wing and Gong's search.
+//! Linearizability of one key's history with concurrent clients, by Wing and Gong's search.
 //!
-//! Each operation has taken effect at some moment between its call and its answer. The search takes any operation that
-//! was called before the first answer still outstanding, applies it to the register, and goes on if its answer fits;
-//! states that it has been in it does not enter again.
+//! Each operation takes effect at some moment between its call and its answer. The search picks any operation called
+//! before the first outstanding answer, applies it to the register, and continues if its answer fits; states visited
+//! before are skipped.
 
 use std::collections::HashSet;
 use std::time::Instant;
 
-/// What a client has asked, and what it was answered.
+/// An operation of a client and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     Read(Option<u64>),
     Write(u64),
-    /// Only if there was none; whether it was done.
+    /// Stores if the key does not exist; whether it was done.
     WriteNew(u64, bool),
-    /// Only if there was one; whether it was done.
+    /// Stores if the key exists; whether it was done.
     Replace(u64, bool),
-    /// Whether there was one, if the answer tells.
+    /// Deletes; whether the key existed, if the answer tells.
     Delete(Option<bool>),
-    /// By how much, and the sum; `None` if there was nothing.
+    /// Adds this number; the sum, or `None` if the key does not exist.
     Add(u64, Option<u64>),
 }
 
-/// A deed and when it was done.
+/// An operation with the times of its call and answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     pub(crate) called: Instant,
@@ -30,7 +30,7 @@ pub(crate) struct Done {
     pub(crate) deed: Deed,
 }
 
-/// The register after a deed, if the answer fits.
+/// The register after an operation, if the answer fits.
 fn apply(value: Option<u64>, deed: &Deed) -> Option<Option<u64>> {
     match *deed {
         Deed::Read(seen) => (seen == value).then_some(value),
@@ -46,11 +46,11 @@ fn apply(value: Option<u64>, deed: &Deed) -> Option<Option<u64>> {
     }
 }
 
-/// Whether there is an order that explains the history of a key which was not there before.
+/// Whether some order explains the history of a key that did not exist before.
 pub(crate) fn is_linear(history: &[Done]) -> bool {
     let mut history = history.to_vec();
     history.sort_by_key(|done| done.called);
-    // What is done so far: all up to the first that is not, and some after it; and the register then.
+    // Operations applied so far: all up to the first that is not, and some after it; and the register's state.
     let mut seen: HashSet<(usize, Vec<usize>, Option<u64>)> = HashSet::new();
     let mut open = vec![(0, Vec::new(), None)];
     while let Some((first, ahead, value)) = open.pop() {

@@ -1,5 +1,5 @@
-//! The target's data path, reached with the host library over loopback: what every command does, in every way in which
-//! two ends can agree, and under what goes wrong.
+//! The target's data path, reached by the host library over loopback: every command, every combination of negotiated
+//! options, and failures.
 #![allow(clippy::cast_possible_truncation)]
 
 mod aborts;

@@ -1,4 +1,4 @@
-//! nvlane against nvlane, in every way in which two ends can agree: the data is right.
+//! nvlane host and nvlane target with every combination of negotiated options: the data is right.
 
 use host::{Association, Options, Receive};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use wire::pdu::{DataAlignment, Digests};
 use crate::exercise::{Load, Model};
 use crate::setup::{Rig, engines, options};
 
-/// What the target's end of a connection is.
+/// Options of the target's end of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
     h2c_data: u32,
@@ -22,7 +22,7 @@ struct Offer {
     receive: Receive,
 }
 
-/// What the host's end is.
+/// Options of the host's end.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     digests: u8,
@@ -36,7 +36,7 @@ struct Wish {
     receive: Receive,
 }
 
-/// Ways to receive; most lanes take the first.
+/// Receive modes; most lanes use the first.
 const RECEIVES: [Receive; 3] = [Receive::Staging, Receive::Staging, Receive::Pdu];
 
 impl Offer {
@@ -80,7 +80,7 @@ fn check(association: &Association, nsid: u32, load: Load, random: &mut SplitMix
     let agreed = lanes.lanes()[0].agreement();
     assert_eq!(agreed.digests, association.options().digests);
     assert_eq!(agreed.to_host, association.options().tuning.alignment);
-    // What an earlier host has left is not known.
+    // The content left by an earlier host is unknown.
     let mut model = Model::new(&namespace, random.draw());
     for range in host::Namespace::split(0, namespace.block_count(), namespace.write_zeroes_blocks_max()) {
         let command = namespace.write_zeroes(range.lba, range.blocks, true).expect("within the namespace");
@@ -92,8 +92,7 @@ fn check(association: &Association, nsid: u32, load: Load, random: &mut SplitMix
     model.run(&mut lanes, &namespace, load, random);
 }
 
-/// The product of what meets on one connection: engine, digests, who aligns, how write data comes.
-/// The rest takes turns.
+/// Every combination of engine, digests, data alignment and write data transfer; other options alternate.
 #[test]
 fn every_agreement_carries_data_unchanged() {
     let mut random = SplitMix64::new(3);
@@ -128,7 +127,7 @@ fn every_agreement_carries_data_unchanged() {
     }
 }
 
-/// Storage that does not answer at once, at every depth.
+/// Storage that completes asynchronously, at every queue depth.
 #[test]
 fn every_depth_and_number_of_lanes_works_on_every_storage() {
     let mut random = SplitMix64::new(5);
@@ -176,7 +175,7 @@ fn wishes() -> impl Strategy<Value = Wish> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Every number that the two ends may agree on.
+    /// Every value that the two ends may negotiate.
     #[test]
     fn any_agreement_carries_data_unchanged(offer in offers(), wish in wishes(), seed: u64) {
         let mut random = SplitMix64::new(seed);

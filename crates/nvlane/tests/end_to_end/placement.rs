@@ -1,4 +1,4 @@
-//! Which reactor serves which lane, as the lanes' own counters tell: by every policy, with what falls back, and after a
+//! The assignment of lanes to reactors, as the lanes' counters report it: with every policy, its fallback, and after a
 //! reload.
 
 use std::collections::BTreeMap;
@@ -31,19 +31,19 @@ fn placement(state: &TargetState) -> PlacementState {
     state.placement.clone().expect("reactors that were asked")
 }
 
-/// Lanes that work, of an association.
+/// Number of an association's working lanes.
 fn lanes(association: &Association, count: usize) -> LaneSet<Vec<u8>> {
     let lanes = (0..count).map(|_| association.lane().expect("a lane")).collect();
     LaneSet::new(lanes).expect("a set")
 }
 
-/// Puts a load on a namespace that nothing was written to.
+/// Runs a load on a namespace that was never written.
 fn exercise(association: &Association, lanes: &mut LaneSet<Vec<u8>>) {
     let namespace = association.namespace(ONE).expect("a namespace");
     exercise_on(&mut Model::new(&namespace, 1), association, lanes);
 }
 
-/// Puts a load on a namespace that is as the model has it.
+/// Runs a load on a namespace with the model's contents.
 fn exercise_on(model: &mut Model, association: &Association, lanes: &mut LaneSet<Vec<u8>>) {
     let namespace = association.namespace(ONE).expect("a namespace");
     let load = Load { commands: 200, bytes: 4 << 20, blocks_max: 16 };
@@ -123,7 +123,7 @@ fn a_lane_goes_to_the_core_that_takes_its_packets_in() {
             config.reactors.threads = Threads::Cores(cores);
         });
         let association = rig.connect(Options { lanes: 4, ..options() });
-        // Over loopback whoever sends takes the packet in at the other end as well.
+        // Over loopback the sender's core also processes the receive.
         let mut expected = BTreeMap::new();
         let mut connected: Vec<host::Lane> = Vec::new();
         for (reactor, core) in [(0, first), (1, second), (0, first), (1, second)] {

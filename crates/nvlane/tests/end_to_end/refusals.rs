@@ -1,4 +1,4 @@
-//! Commands that cannot be: each ends with the status that says why, and the lane goes on.
+//! Invalid commands: each completes with the right status, and the lane continues.
 
 use peer::link::Got;
 use wire::id::Nsid;
@@ -19,7 +19,7 @@ fn on_each(check: impl Fn(&mut RawLane)) {
             let rig = Rig::new(engine, &[storage]);
             let mut host = RawHost::new(&rig);
             check(&mut host.io);
-            // And the lane goes on.
+            // The lane continues.
             assert_eq!(host.io.read(Sqe::read(ONE, 0, 1), 4096).len(), 4096);
         }
     }
@@ -115,7 +115,7 @@ fn a_data_pointer_that_does_not_fit_is_refused() {
             assert_eq!(lane.run(read.with_data(sgl), &[]), kind, "read with {identifier:#x}");
             assert_eq!(lane.run(write.with_data(sgl), &[]), kind, "write with {identifier:#x}");
         }
-        // More than is needed is no harm: Linux does so. wire §14
+        // A longer buffer than needed is allowed: Linux uses one. wire §14
         let cid = lane.write_in_capsule(Sqe::write(ONE, 0, 1), &[7; 8192]);
         assert_eq!(lane.completion(cid).status(), Status::SUCCESS);
     });

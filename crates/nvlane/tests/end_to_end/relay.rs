@@ -1,4 +1,4 @@
-//! A relay between host and target that cuts the stream of bytes as it likes.
+//! A relay between host and target that cuts the byte stream at chosen places.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use reactor::random::SplitMix64;
 
-/// More than two ends say to each other until commands go.
+/// More bytes than both ends exchange before the first command.
 const HANDSHAKE_BYTES: usize = 32 << 10;
 
 /// How a stream is cut.
@@ -19,11 +19,11 @@ pub(crate) enum Cut {
     Bytes,
     /// Segments of random length up to this.
     Below(usize),
-    /// As it comes, but about one bit in so many bytes is another, once the connection is made.
+    /// Unchanged in length, but about one bit in this many bytes is flipped, once the connection is set up.
     Flip(usize),
 }
 
-/// A relay for any number of connections, to the end of this value.
+/// A relay for any number of connections, until it is dropped.
 pub(crate) struct Relay {
     address: SocketAddr,
     is_over: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! What a namespace is changes under load: nothing is lost that stays, nothing is answered that is gone.
+//! Reloads under load: retained namespaces lose no data, removed ones answer nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -105,7 +105,7 @@ fn a_namespace_grows_and_shrinks_under_load() {
                 for mebibytes in [3, 2, 4, 1, 2] {
                     let changed = rig.namespace_config(0, &format!("{storage}:{mebibytes}M"));
                     if storage == "file" && mebibytes < 3 {
-                        // A file never shrinks by what its target is told.
+                        // A reload never shrinks a file.
                         continue;
                     }
                     rig.reload(|config| config.subsystems[0].namespaces[0] = changed);
@@ -133,8 +133,7 @@ fn a_namespace_grows_and_shrinks_under_load() {
     }
 }
 
-/// A host has been asked for the data of a write when another namespace, with larger blocks, takes the place of the
-/// first.
+/// An R2T was sent for a write when another namespace with larger blocks takes the place of the first.
 #[test]
 fn data_for_smaller_blocks_is_not_taken_for_larger_ones() {
     for engine in engines() {
@@ -167,19 +166,19 @@ fn data_for_smaller_blocks_is_not_taken_for_larger_ones() {
     }
 }
 
-/// A fused pair waits for a write elsewhere when their namespace is removed: it ends, and so does the removal.
+/// A fused pair waits for a write elsewhere when its namespace is removed: the pair ends, and so does the removal.
 #[test]
 fn a_namespace_is_removed_while_a_pair_waits_for_a_write() {
     for engine in engines() {
         let mut rig = Rig::with(engine, &["ram:1M?delay=write:2s"], |config| {
             config.reactors.threads = Threads::Count(4);
         });
-        // Which reactor gets which connection is not ours to say: with so many, some are apart.
+        // The kernel assigns connections to reactors; with this many, some are on different ones.
         let mut hosts: Vec<RawHost> = (0..6).map(|_| RawHost::new(&rig)).collect();
         let mut writes = Vec::new();
         for host in &mut hosts[1..] {
             writes.push(host.io.write_in_capsule(Sqe::write(ONE, 0, 1), &[1; 4096]));
-            // The write has begun when this has ended.
+            // The write has started once this command has completed.
             assert_eq!(host.io.run(Sqe::flush(ONE), &[]), Status::SUCCESS);
         }
         let first = Sqe::compare(ONE, 0, 1).with_fuse(Fuse::FIRST);

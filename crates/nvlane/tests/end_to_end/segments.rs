@@ -1,4 +1,4 @@
-//! However TCP cuts the stream, down to one byte at a time: the data is right.
+//! The data is right however TCP cuts the stream, down to single bytes.
 
 use host::{LaneSet, Options};
 use reactor::random::SplitMix64;
@@ -26,7 +26,7 @@ fn check(cut: Cut, load: Load, digests: Digests, seed: u64) {
     }
 }
 
-/// What these tests rest on.
+/// The premise of these tests.
 #[test]
 #[should_panic(expected = "block 77 is not of generation")]
 fn a_block_that_is_not_right_is_found() {

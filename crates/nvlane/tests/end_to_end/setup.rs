@@ -1,4 +1,4 @@
-//! A target in this process, and hosts of it.
+//! A target in this process, and hosts for it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use wire::uuid::Uuid;
 /// The subsystem.
 pub(crate) const NQN: &str = "nqn.2026-01.io.nvlane:test";
 
-/// How long anything may take that is not expected to take any time, on the busiest machine.
+/// Time limit for anything that should be immediate, on the busiest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The engines that this machine has.
+/// The engines available on this machine.
 pub(crate) fn engines() -> Vec<EngineKind> {
     match Features::probe().ring {
         Ok(_) => vec![EngineKind::Uring, EngineKind::Epoll],
@@ -30,7 +30,7 @@ pub(crate) fn engines() -> Vec<EngineKind> {
     }
 }
 
-/// A target with its storage. It ends with this value.
+/// A target with its storage. It stops on drop.
 pub(crate) struct Rig {
     pub(crate) config: TargetConfig,
     target: Option<Target>,
@@ -38,7 +38,7 @@ pub(crate) struct Rig {
     directory: TempDir,
 }
 
-/// A loopback address that nobody else uses: while a target is away, no other connection is given its port.
+/// An unused loopback address: while a target is stopped, no other socket gets its port.
 fn own_address() -> IpAddr {
     static COUNT: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();
@@ -51,7 +51,7 @@ impl Rig {
         Self::with(engine, storage, |_| {})
     }
 
-    /// The same, with something changed. In `storage`, `file:SIZE` is a new file of that size.
+    /// [`new`](Self::new) with a changed configuration. In `storage`, `file:SIZE` is a new file of that size.
     pub(crate) fn with(engine: EngineKind, storage: &[&str], change: impl FnOnce(&mut TargetConfig)) -> Self {
         let directory = tempfile::tempdir().expect("a directory for files");
         let mut subsystem = SubsystemConfig::new(NQN.parse().expect("a good name"));
@@ -73,7 +73,7 @@ impl Rig {
         rig
     }
 
-    /// Starts it, on the same port as before.
+    /// Starts the target on the same port as before.
     pub(crate) fn start(&mut self) {
         assert_eq!(self.config.check(), [], "a configuration that can be");
         let target = Target::start(&self.config).expect("a target starts");
@@ -81,14 +81,14 @@ impl Rig {
         self.target = Some(target);
     }
 
-    /// Stops it; says how many lanes had to be cut off.
+    /// Stops the target; returns the number of lanes that had to be cut off.
     pub(crate) fn stop(&mut self) -> usize {
         let target = self.target.take().expect("a target that runs");
         self.config.listeners[0].address = self.address;
         target.stop().expect("reactors that live to the end")
     }
 
-    /// Changes what it serves while it does.
+    /// Reloads the configuration while it runs.
     pub(crate) fn reload(&mut self, change: impl FnOnce(&mut TargetConfig)) {
         change(&mut self.config);
         let report = self.target.as_mut().expect("a target that runs").reload(&self.config);
@@ -100,7 +100,7 @@ impl Rig {
         }
     }
 
-    /// Has it look whether storage has changed underneath.
+    /// Makes the target check whether its storage has changed.
     pub(crate) fn look(&mut self) -> Report {
         self.target.as_mut().expect("a target that runs").look_after_storage()
     }
@@ -110,7 +110,7 @@ impl Rig {
         self.directory.path().join(format!("{at}.img"))
     }
 
-    /// What a storage specification stands for, for a reload.
+    /// The expansion of a storage specification, for a reload.
     pub(crate) fn namespace_config(&self, at: usize, storage: &str) -> NamespaceConfig {
         namespace(&self.directory, at, storage)
     }
@@ -124,7 +124,7 @@ impl Rig {
         self.state().subsystems.remove(0).controllers
     }
 
-    /// Waits until no host is left.
+    /// Waits until no controller is left.
     pub(crate) fn await_quiet(&self) {
         let until = Instant::now() + PATIENCE;
         while !self.controllers().is_empty() {
@@ -137,7 +137,7 @@ impl Rig {
         self.address
     }
 
-    /// Where memcached's clients connect.
+    /// Address of the memcached listener.
     pub(crate) fn memcached(&self) -> SocketAddr {
         self.target.as_ref().expect("a target that runs").memcached()[0]
     }
@@ -164,7 +164,7 @@ impl Drop for Rig {
 
 fn namespace(directory: &TempDir, at: usize, storage: &str) -> NamespaceConfig {
     let spec = match storage.strip_prefix("file:") {
-        // A path is one that is there.
+        // A path names an existing file.
         Some(rest) if !rest.starts_with('/') => {
             let (size, options) = rest.split_once('?').unwrap_or((rest, ""));
             let path = directory.path().join(format!("{at}.img"));
@@ -186,7 +186,7 @@ pub(crate) fn await_more(count: &AtomicU64, more: u64) {
     }
 }
 
-/// Options of a host that gives up as soon as it is cut off.
+/// Options of a host that gives up as soon as its connection is lost.
 pub(crate) fn options() -> Options {
     Options {
         identity: Some(HostIdentity::from_uuid(Uuid::from_bytes([7; 16]))),
@@ -200,7 +200,7 @@ pub(crate) fn options() -> Options {
     })
 }
 
-/// Options of the how-many-th host.
+/// Options of host number `host`.
 pub(crate) fn options_of(host: u8) -> Options {
     Options { identity: Some(HostIdentity::from_uuid(Uuid::from_bytes([host; 16]))), ..options() }
 }

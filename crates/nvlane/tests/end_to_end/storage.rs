@@ -1,4 +1,4 @@
-//! Storage that other programs change underneath a target: no host is told that data is there which is not.
+//! Storage that other programs change underneath a target: no lost data is reported as present.
 
 use std::fs::OpenOptions;
 use std::time::Instant;
@@ -48,7 +48,7 @@ fn a_namespace_whose_file_is_cut_is_closed_until_it_is_reopened_and_every_host_l
         let file = OpenOptions::new().write(true).open(rig.file(0)).expect("its file");
         file.set_len(BYTES / 2).expect("cut");
         assert_eq!(flush(&mut hosts[0]), Status::WRITE_FAULT);
-        // As before, with zeroes where data was.
+        // As before, with zeroes in place of the data.
         file.set_len(BYTES).expect("long again");
         for host in &mut hosts[..2] {
             assert_eq!(
@@ -69,9 +69,9 @@ fn a_namespace_whose_file_is_cut_is_closed_until_it_is_reopened_and_every_host_l
             Status::SUCCESS,
             "one of its flushes has failed while it was closed"
         );
-        // The third had no command in that time.
+        // The third host had no command in that time.
         assert_eq!(read(&mut hosts[2]), Status::SUCCESS);
-        assert_eq!(flush(&mut hosts[2]), LOST, "{engine:?}: what it has written may be lost");
+        assert_eq!(flush(&mut hosts[2]), LOST, "{engine:?}: its writes may be lost");
         assert_eq!(flush(&mut hosts[2]), Status::SUCCESS);
         let mut late = rig.open(options_of(5));
         assert_eq!((write(&mut late, false), flush(&mut late)), (Status::SUCCESS, Status::SUCCESS));
@@ -122,7 +122,7 @@ fn a_file_that_grows_or_is_cut_is_noticed_without_any_io() {
         let report = rig.look();
         assert!(report.to_string().contains("is closed: its storage was cut from 2M to 1M"), "{report}");
         assert_eq!([read(&mut namespace), flush(&mut namespace)], [NOT_READY; 2]);
-        // The operator accepts what is left: the configuration says no size.
+        // The operator accepts the remaining data: the configuration sets no size.
         rig.reload(|_| {});
         size(BYTES);
         let mut namespace = open(&association, 2);

@@ -1,5 +1,5 @@
-//! Data that is sent without a copy, in both directions: it is right, and every buffer comes back, whatever happens to
-//! the lane meanwhile. Over loopback the kernel copies in the end, and says so.
+//! Zero-copy sends in both directions: the data is right, and every buffer is returned, whatever happens to the lane
+//! meanwhile. Over loopback the kernel copies in the end, and reports that.
 
 use std::time::{Duration, Instant};
 
@@ -23,13 +23,13 @@ fn rig(engine: EngineKind, storage: &str, zero_copy: ZeroCopy) -> Rig {
     Rig::with(engine, &[storage], |config| config.reactors.zero_copy = zero_copy)
 }
 
-/// What the I/O lanes of the target have counted.
+/// Counters of the target's I/O lanes.
 fn reports(rig: &Rig) -> Vec<LaneReport> {
     let queues = rig.controllers().into_iter().flat_map(|controller| controller.queues);
     queues.filter(|queue| queue.qid > 0).map(|queue| queue.counters).collect()
 }
 
-/// Waits until the target has heard of all its sends.
+/// Waits until the target has received the notifications of all its sends.
 fn await_notices(rig: &Rig) -> Vec<LaneReport> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -88,8 +88,8 @@ fn loopback_does_not_pay_for_it_unasked() {
     }
 }
 
-/// A block that is being read and written at once is the old or the new one, never half of each: memory of a namespace
-/// is not sent from where it lies but by copy.
+/// A block that is read and written concurrently is entirely the old or the new one: memory of a namespace is copied
+/// before it is sent.
 #[test]
 fn memory_that_may_change_is_copied() {
     let rig = Rig::with(engines()[0], &["ram:4M"], |config| {
@@ -107,7 +107,7 @@ fn memory_that_may_change_is_copied() {
     assert!(bytes < MIB as u64, "answers without data at most: {reports:?}");
 }
 
-/// A target with one reactor, which has buffers for 24 large transfers.
+/// A target with one reactor that has buffers for 24 large transfers.
 fn small_rig(engine: EngineKind) -> Rig {
     Rig::with(engine, &["file:8M"], |config| {
         config.reactors.zero_copy = ZeroCopy::From(4096);
@@ -116,14 +116,14 @@ fn small_rig(engine: EngineKind) -> Rig {
     })
 }
 
-/// A host that asks for more than its socket holds, and reads nothing.
+/// A host that requests more than its socket buffers, and reads nothing.
 fn host_that_reads_nothing(rig: &Rig) -> RawHost {
     let mut host = RawHost::new(rig);
     for at in 0..8 {
         host.io.transport(Sqe::read(ONE, at * 256, 256), MIB as u32);
     }
     let until = Instant::now() + PATIENCE;
-    // Which takes free buffers: half of them at least.
+    // These use free buffers: half of them at least.
     while !reports(rig).iter().any(|lane| lane.zero_copy_awaited_count > 0 && lane.blocked_count > 0) {
         assert!(Instant::now() < until, "nothing waits in the socket: {:?}", reports(rig));
         std::thread::sleep(Duration::from_millis(2));
@@ -159,7 +159,7 @@ fn a_target_that_ends_does_not_wait_for_hosts_that_read_nothing() {
     }
 }
 
-/// All that the host reads late is what was there when it was read.
+/// Data that the host reads late is the content at the time of the read command.
 #[test]
 fn data_that_waits_in_the_socket_is_not_overwritten() {
     for engine in engines() {
@@ -170,7 +170,7 @@ fn data_that_waits_in_the_socket_is_not_overwritten() {
         let cids: Vec<u16> =
             (0..8).map(|at| slow.io.transport(Sqe::read(ONE, at * 256, 256), MIB as u32)).collect();
         std::thread::sleep(Duration::from_millis(50));
-        // Others use the buffers that are free.
+        // Other hosts use the free buffers.
         let mut other = rig.open(options());
         for value in 0..8 {
             other.write_at(&vec![value ^ 0xA5; 4 * MIB], 0).expect("a write");
@@ -178,7 +178,7 @@ fn data_that_waits_in_the_socket_is_not_overwritten() {
             other.read_at(&mut read, 0).expect("a read");
             assert!(read.iter().all(|&byte| byte == value ^ 0xA5));
         }
-        // The first reads were done before that; those that waited for a buffer came later.
+        // The first reads were executed before that; those that waited for a buffer later.
         let mut seen = vec![Vec::new(); cids.len()];
         let mut ended = 0;
         while ended < cids.len() {

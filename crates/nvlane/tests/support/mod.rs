@@ -1,5 +1,5 @@
-//! The command as its users run it: a target on a free port, and other commands beside it.
-#![allow(dead_code)] // Each test uses a part of this.
+//! The command as users run it: a target on a free port, and other commands that use it.
+#![allow(dead_code)] // Each test program uses a part of this.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 
-/// The command with nothing of this machine's in its environment.
+/// The command with an environment cleared of nvlane's variables.
 pub(crate) fn nvlane() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvlane"));
     command.env_remove("NVLANE_ADDR").env_remove("RUST_BACKTRACE").env("NVLANE_LOG", "warn");
@@ -15,7 +15,7 @@ pub(crate) fn nvlane() -> Command {
     command
 }
 
-/// How a command ended.
+/// Output of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -34,7 +34,7 @@ impl Ended {
         }
     }
 
-    /// The same where standard output goes elsewhere.
+    /// Runs a command whose standard output goes elsewhere.
     pub(crate) fn of_stderr(command: &mut Command) -> Self {
         let process = command.stderr(Stdio::piped()).spawn().expect("the command runs");
         let output = process.wait_with_output().expect("it ends");
@@ -42,7 +42,7 @@ impl Ended {
         Self { code: output.status.code().expect("no signal"), stdout: String::new(), stderr }
     }
 
-    /// What it wrote, if all went well and it had nothing to complain of.
+    /// Standard output of a command that succeeded without messages.
     #[track_caller]
     pub(crate) fn text(self) -> String {
         assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.stdout);
@@ -54,7 +54,7 @@ impl Ended {
         serde_json::from_str(&self.text()).expect("JSON")
     }
 
-    /// The one line that it ends with: nothing was written, and the exit code is this.
+    /// The error line of a command that wrote no output and ended with this exit code.
     #[track_caller]
     pub(crate) fn complaint(self, code: i32) -> String {
         assert_eq!(self.code, code, "{self:?}");
@@ -70,7 +70,7 @@ pub(crate) fn run<Argument: AsRef<OsStr>>(arguments: impl IntoIterator<Item = Ar
     Ended::of(nvlane().args(arguments))
 }
 
-/// A target that ends with the test.
+/// A running target, killed on drop.
 pub(crate) struct Target {
     process: Child,
     stdin: Option<ChildStdin>,
@@ -85,18 +85,18 @@ impl Target {
         Self::start(nvlane().args(["target", "--listen", "127.0.0.1:0"]).args(specs))
     }
 
-    /// Serves what a configuration says, on a free port.
+    /// Serves a configuration on a free port.
     pub(crate) fn configured(config: &Path) -> Self {
         Self::start(nvlane().args(["target", "--listen", "127.0.0.1:0", "--config"]).arg(config))
     }
 
-    /// Runs `nvlane target` for as long as it is read from: with a command that says the address and then waits.
+    /// Runs `nvlane target` with a `--run` command that prints the address and waits until its input closes.
     pub(crate) fn start(command: &mut Command) -> Self {
         command.arg("--run");
         Self::start_raw(command)
     }
 
-    /// The same for a command that wants nothing but what it is to run.
+    /// [`start`](Self::start) for a command line that already ends where the command to run belongs.
     pub(crate) fn start_raw(command: &mut Command) -> Self {
         command.arg("echo $NVLANE_ADDR; read end").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("the target starts");
@@ -106,7 +106,7 @@ impl Target {
         Self { process, stdin, address: address.trim().to_owned() }
     }
 
-    /// What it says, if that was piped.
+    /// Its standard error, if that was piped.
     pub(crate) fn stderr(&mut self) -> Option<ChildStderr> {
         self.process.stderr.take()
     }
@@ -121,12 +121,12 @@ impl Target {
         self.address.split_once('/').map_or("", |(_, nqn)| nqn)
     }
 
-    /// Machine and port.
+    /// Host and port.
     pub(crate) fn place(&self) -> &str {
         self.address.split_once('/').map_or(&self.address, |(place, _)| place)
     }
 
-    /// Runs a command with this target's address behind it.
+    /// Runs a command with this target's address as the last argument.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Ended {
         run(arguments.iter().copied().chain([self.address.as_str()]))
     }
@@ -142,7 +142,7 @@ impl Drop for Target {
     }
 }
 
-/// A peer that does something else than a target on each connection; its address.
+/// A peer that runs `serve` on each connection in place of a target; returns its address.
 pub(crate) fn strange_peer(serve: impl Fn(&mut TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");

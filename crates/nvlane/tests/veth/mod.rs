@@ -1,4 +1,4 @@
-//! A pair of virtual Ethernet devices with a target behind it, in a network namespace of its own. Takes root, `ip` and
+//! A pair of virtual Ethernet devices with a target behind it, in its own network namespace. Needs root, `ip` and
 //! `ethtool`.
 
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ pub(crate) fn run(program: &str, arguments: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("{program} {arguments}: {said}")) }
 }
 
-/// A network namespace with a device whose other end is here; gone when it is dropped.
+/// A network namespace whose device has its peer here; removed on drop.
 pub(crate) struct Network {
     namespace: String,
     near: String,
@@ -25,7 +25,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// `None` where there can be none, which is said.
+    /// `None` if it cannot be created, which is printed.
     pub(crate) fn new(number: u32) -> Option<Self> {
         let id = std::process::id();
         let [_, _, high, low] = (id << 2).to_be_bytes();
@@ -74,7 +74,7 @@ impl Drop for Network {
     }
 }
 
-/// A target in that namespace, which tells how it is.
+/// A target in that namespace, with a state file.
 pub(crate) struct Target {
     child: Child,
     pub(crate) address: host::Address,
