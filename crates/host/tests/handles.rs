@@ -1,4 +1,4 @@
-//! The blocking and the asynchronous handles of a namespace, cancellation, discovery.
+//! Blocking and asynchronous namespace handles, cancellation, and discovery.
 #![allow(clippy::cast_possible_truncation)]
 
 mod target;
@@ -49,7 +49,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The smallest executor there is.
+/// A minimal executor.
 fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = pin!(future);
@@ -63,7 +63,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls several futures at once until all are done.
+/// Polls several futures concurrently until all are done.
 fn join<T>(futures: Vec<Pin<Box<dyn Future<Output = T> + '_>>>) -> Vec<T> {
     let mut futures: Vec<_> = futures.into_iter().map(|future| (future, None)).collect();
     block_on(std::future::poll_fn(move |context| {
@@ -168,7 +168,7 @@ fn a_controller_tells_what_it_is_asked() {
     assert_eq!(association.feature(Fid::TEMPERATURE_THRESHOLD, Nsid::NONE).unwrap(), 0x400);
     assert_eq!(association.property(Property::VS).unwrap(), u64::from(Vs::V1_4.bits()));
     let failed = association.property(Property::CRTO).unwrap_err();
-    // Without DNR: that is how nvme-cli knows a property that is not there.
+    // Without DNR, which is how nvme-cli recognizes an unsupported property.
     assert!(!failed.is_permanent() && failed.to_string().contains("invalid field"), "{failed}");
 }
 
@@ -248,7 +248,7 @@ fn a_reconnect_is_told_to_flushes_once_for_all_lanes() {
     assert!(results[1..].iter().all(Result::is_ok));
 }
 
-/// A buffer that keeps its lane's thread waiting when it is sent, until the other end of the channel is dropped.
+/// A buffer that blocks its lane's thread when it is sent, until the other end of the channel is dropped.
 #[derive(Debug)]
 struct GatedBuffer {
     bytes: Vec<u8>,
@@ -260,7 +260,7 @@ impl GatedBuffer {
         Self { bytes: vec![0; 512], gate: None }
     }
 
-    /// Returns the buffer, a channel that reports that the thread waits, and the sender whose drop releases it.
+    /// Returns the buffer, a channel that reports that the thread is blocked, and the sender whose drop releases it.
     fn closed() -> (Self, Receiver<()>, Sender<()>) {
         let (entered_sender, entered) = channel();
         let (release, released) = channel();
@@ -298,7 +298,7 @@ fn no_flush_succeeds_until_a_future_has_told_of_the_loss() {
     let is_told =
         |result: Result<(), Error>| matches!(result, Err(Error::Failed { failure: Failure::Unflushed, .. }));
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    // The lane's thread waits, so that it ends the first flush only after that has been polled.
+    // The lane's thread is blocked, so it completes the first flush only after the second was polled.
     let (buffer, entered, release) = GatedBuffer::closed();
     let mut write = Box::pin(disk.write_at(buffer, 0));
     assert!(write.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -306,14 +306,14 @@ fn no_flush_succeeds_until_a_future_has_told_of_the_loss() {
     let mut first = Box::pin(disk.flush());
     assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     drop(release);
-    // The lane ends them in their order.
+    // The lane completes them in order.
     assert!(is_told(block_on(disk.flush())), "the first has ended, and its caller does not know yet");
     assert!(is_told(block_on(first)));
     block_on(disk.flush()).unwrap();
     block_on(write).unwrap();
 }
 
-/// Holds the commands of lanes from now on. Each that arrives is reported.
+/// Holds commands of lanes from now on, and reports each arrival.
 fn hold_commands(target: &Target) -> Receiver<()> {
     let (sender, arrived) = channel();
     target.script(move |seen| {
@@ -382,7 +382,7 @@ fn a_lane_cancels_what_waits_and_aborts_what_is_out() {
     }
     assert_eq!(completions[0].result, Err(Failure::Cancelled));
     assert_eq!(completions.remove(0).buffer.unwrap().len(), 512);
-    // While the association is away nothing is out: it ends at once.
+    // While the association is down no command is on the wire, so it ends at once.
     target.set_open(false);
     target.drop_connections();
     wait_for("the loss is seen", || {
@@ -393,7 +393,7 @@ fn a_lane_cancels_what_waits_and_aborts_what_is_out() {
     assert!(lane.cancel(2));
     assert_eq!(lane.poll(&mut completions), 1);
     assert_eq!(completions[0].result, Err(Failure::Cancelled));
-    // Of a pair neither half goes out alone.
+    // Neither half of a fused pair is sent alone.
     for half in [3, 4] {
         let [first, second] = [
             Sqe::compare(namespace.nsid(), 0, 1).with_fuse(Fuse::FIRST),
@@ -420,7 +420,7 @@ fn the_buffer_of_a_cancelled_command_stays_until_the_controller_has_answered() {
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     target.script(move |seen| {
         if seen.qid > 0 && seen.sqe.opcode == NvmOpcode::READ.raw() {
-            // Answers late, whatever was aborted.
+            // Answers late, aborted or not.
             let _ = receiver.recv_timeout(SECOND);
         }
         Reaction::Execute
@@ -499,7 +499,7 @@ fn referrals_are_followed_once_each() {
         entry.subtype = SubsystemType::REFERRAL;
         entry
     };
-    // Both refer to both: themselves included.
+    // Both services refer to both, including themselves.
     first.state().entries = vec![referral(&first), referral(&second), nowhere, entry(4420, "one")];
     second.state().entries = vec![referral(&first), referral(&second), entry(4420, "two")];
     let survey = discovery::survey(&Address::from(first.address), &options()).unwrap();

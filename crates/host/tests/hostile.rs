@@ -1,5 +1,5 @@
-//! A hostile target: every row of the hostile-inputs list that concerns a host. Expected in each: no panic, no buffer touched that
-//! must not be, the right TermReq, and a library that works on once the target behaves.
+//! A hostile target: every row of docs/hostile-inputs.md for hosts. Each requires: no panic, no buffer written that
+//! must not be, the right TermReq, and a library that works again once the target behaves.
 #![allow(clippy::cast_possible_truncation)]
 
 mod target;
@@ -52,14 +52,14 @@ fn r2t(cid: U16, offset: u32, length: u32) -> Vec<u8> {
     R2t::new(Digests::empty(), cid, U16::new(1), offset, length).as_bytes().to_vec()
 }
 
-/// What one nasty answer to the first command on the lane leads to.
+/// The effect of one hostile answer to the first command on the lane.
 struct Outcome {
     term_reqs: Vec<(u16, u32)>,
     read: Completion<Vec<u8>>,
     losses: u64,
 }
 
-/// The target answers the first read (or write, or flush) on the lane with these bytes, everything else as it should.
+/// The target answers the first read (or write, or flush) on the lane with these bytes, and everything else correctly.
 fn answer_with(opcode: u8, bytes: impl Fn(U16) -> Vec<u8> + Send + 'static) -> Outcome {
     let target = Target::with(Config { script_before_data: true, ..Config::default() });
     target.state().memory[0].fill(0x11);
@@ -81,7 +81,7 @@ fn answer_with(opcode: u8, bytes: impl Fn(U16) -> Vec<u8> + Send + 'static) -> O
     };
     lane.submit(command.0, command.1, 1).unwrap();
     let read = finish(&mut lane).remove(0);
-    // Whatever happened, the lane works on.
+    // In every case the lane still works.
     lane.submit(namespace.read(50, 1).unwrap(), Some(vec![0; 512]), 2).unwrap();
     assert_eq!(finish(&mut lane).remove(0).buffer.unwrap(), vec![0x11; 512]);
     if lane.counters().losses > 0 {
@@ -95,7 +95,7 @@ const READ: u8 = 0x02;
 const WRITE: u8 = 0x01;
 const FLUSH: u8 = 0x00;
 
-/// The answer breaks the protocol so: TermReq, and the read is read again with the right data.
+/// The answer violates the protocol: the host sends this TermReq and repeats the read, which returns the right data.
 fn violates(bytes: impl Fn(U16) -> Vec<u8> + Send + 'static, fes: u16, fei: u32) {
     let outcome = answer_with(READ, bytes);
     assert_eq!(outcome.term_reqs, [(fes, fei)]);
@@ -103,7 +103,7 @@ fn violates(bytes: impl Fn(U16) -> Vec<u8> + Send + 'static, fes: u16, fei: u32)
     assert_eq!((outcome.read.result, outcome.read.buffer.unwrap()), (Ok(0), vec![0x11; 4096]));
 }
 
-/// The same, in answer to a write or a flush, which is not repeated.
+/// [`violates`] for an answer to a write or a flush, which is not repeated.
 fn violates_on(opcode: u8, bytes: impl Fn(U16) -> Vec<u8> + Send + 'static, fes: u16, fei: u32) {
     let outcome = answer_with(opcode, bytes);
     assert_eq!(outcome.term_reqs, [(fes, fei)]);
@@ -137,7 +137,7 @@ fn a_wrong_handshake_fails_the_connect() {
             bytes
         };
         let target = Target::with(Config { ic_resp: Some(Box::new(hook)), ..Config::default() });
-        // Only what never becomes whole is waited for.
+        // The host only waits for bytes that never complete a PDU.
         let connect_timeout =
             if name == "partial" { Duration::from_millis(40) } else { Duration::from_secs(10) };
         let options = Options { connect_timeout, ..options() };
@@ -236,7 +236,7 @@ fn completions_of_nothing_are_refused() {
     violates(|cid| response(U16::new(cid.get() ^ 0x400), Status::SUCCESS), 2, 0);
     violates(|_| response(U16::new(0xffff), Status::SUCCESS), 2, 0);
     violates_on(WRITE, |cid| response(cid, Status::SUCCESS), 2, 0);
-    // Twice: the first one ends the read, the second one the connection.
+    // Twice: the first completion ends the read, the second one the connection.
     let outcome = answer_with(READ, |cid| {
         let data = c2h(cid, 0, 4096, PduFlags::LAST);
         [data, response(cid, Status::SUCCESS), response(cid, Status::SUCCESS)].concat()

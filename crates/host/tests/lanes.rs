@@ -15,7 +15,7 @@ use wire::status::Status;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Waits for all that is outstanding.
+/// Waits for all outstanding commands.
 fn finish<B: nvlane_host::DataBuffer>(lane: &mut Lane<B>) -> Vec<Completion<B>> {
     let (mut completions, start) = (Vec::new(), Instant::now());
     while lane.outstanding() > 0 {
@@ -129,7 +129,7 @@ fn large_reads_are_received_in_place() {
         assert!(done.buffer.unwrap() == target.state().memory[0][index << 20..(index + 1) << 20]);
     }
     let counters = lane.counters();
-    // Of each, half may have come through staging with its header.
+    // Half of each may have passed through the staging buffer with its header.
     assert!(counters.in_place_bytes >= 2 << 20, "{counters:?}");
 }
 
@@ -330,7 +330,7 @@ fn what_finds_its_lane_idle_leaves_at_once_if_wished() {
 
 #[test]
 fn a_poll_ends_however_much_there_is_to_write() {
-    // What a turn has room for: the rest of one caravan may follow, and what was received may have let more go.
+    // Limit of one turn: the rest of one caravan may follow, and received completions may have released more.
     const POLL_BYTES_MAX: u64 = 2 * ((512 << 10) + (64 << 10));
     let mut config = Config::default();
     config.settings.window_bytes = 1 << 20;

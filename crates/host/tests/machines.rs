@@ -1,5 +1,5 @@
-//! The machine of an association and the core of a lane under virtual time: no sockets, no clock, no threads. What takes minutes
-//! takes none here.
+//! The association state machine and the lane core in virtual time: no sockets, clocks or threads. Scenarios of minutes
+//! run at once.
 #![allow(clippy::cast_possible_truncation)]
 
 use std::collections::VecDeque;
@@ -46,7 +46,7 @@ fn controller_settings() -> ControllerSettings {
     }
 }
 
-/// What a test has a target do with an I/O command.
+/// The reaction of a target to an I/O command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Data,
@@ -60,7 +60,7 @@ struct Peer {
     properties: Controller,
     answer: Answer,
     seen: usize,
-    /// Statuses of the next I/O commands, those first that come first; success where there is none.
+    /// Statuses of the next I/O commands in order; success once it is empty.
     statuses: VecDeque<Status>,
 }
 
@@ -77,7 +77,7 @@ impl Peer {
         }
     }
 
-    /// Takes in what the host sent; gives what the target sends.
+    /// Receives bytes from the host and returns the target's answer.
     fn exchange(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut input = bytes;
         loop {
@@ -133,7 +133,7 @@ impl Peer {
                 }
                 return self.queue.complete_with_data(slot, page, 4096, 0, |_, _| 0);
             }
-            // A read: the same opcode as Get Log Page, which is not sent here.
+            // A Read: it shares its opcode with Get Log Page, which is not sent here.
             (AdminOpcode::GET_LOG_PAGE, _) => {
                 self.seen += 1;
                 return match self.answer {
@@ -148,7 +148,7 @@ impl Peer {
     }
 }
 
-/// A machine and a target that is there or not.
+/// A state machine, and a target that is present or not.
 struct Kept {
     machine: AssociationMachine,
     peer: Option<Peer>,
@@ -173,7 +173,7 @@ impl Kept {
         Self { machine, peer: None, is_reachable: true, answers: true, now_ns: 0, events: Vec::new() }
     }
 
-    /// Everything that happens at this moment.
+    /// Processes everything due at this moment.
     fn step(&mut self) {
         loop {
             if let Err(cause) = self.machine.advance(self.now_ns) {
@@ -258,7 +258,7 @@ fn a_target_is_waited_for_ten_minutes_and_not_longer() {
     kept.is_reachable = false;
     let reset = || std::io::Error::from(std::io::ErrorKind::ConnectionReset).into();
     kept.machine.on_lost(reset(), kept.now_ns);
-    // No attempt is begun that would come later, so the last one may be a wait early.
+    // No attempt starts after the deadline, so the last one may be early by one delay.
     kept.run_until(639 * SECOND);
     assert!(!kept.machine.is_over());
     kept.run_until(651 * SECOND);
@@ -314,7 +314,7 @@ impl Laned {
         Self::attached(1, None)
     }
 
-    /// In the association of this generation, and with others' flush_epoch.
+    /// In the association of this generation, with a shared flush epoch.
     fn attached(generation: u64, flush_epoch: Option<&FlushEpoch>) -> Self {
         let mut identify = IdentifyController::fabrics();
         identify.set_in_capsule_bytes(8192);
@@ -402,7 +402,7 @@ impl Laned {
         self.step();
     }
 
-    /// The connection is lost, and the lane has one of the next association.
+    /// Loses the connection and gives the lane one of the next association.
     fn reconnect(&mut self) {
         self.core.on_lost(LinkError::Association);
         let before = Attachment::clone(self.core.attachment().unwrap());
@@ -438,7 +438,8 @@ impl Laned {
 fn a_silent_command_is_aborted_after_its_time_and_then_costs_the_connection() {
     let mut lane = Laned::new();
     lane.peer.answer = Answer::Nothing;
-    // Long idle before: the time counts from when the command is first seen, not from the last look at the clock.
+    // After a long idle time the timeout counts from when the command is first seen, not from the previous clock
+    // reading.
     lane.now_ns += 3600 * SECOND;
     lane.read();
     let start_ns = lane.now_ns;
@@ -495,7 +496,7 @@ fn no_flush_succeeds_on_any_lane_until_one_has_told_of_the_loss() {
     one.reconnect();
     two.reconnect();
     one.submit_flush();
-    assert!(one.core.has_done(), "it has ended, and nobody knows yet");
+    assert!(one.core.has_done(), "it has ended, which is not reported yet");
     assert_eq!(two.flush(), Err(Failure::Unflushed));
     one.step();
     assert_eq!(one.done.pop().unwrap().result, Err(Failure::Unflushed));
@@ -524,23 +525,23 @@ fn a_flush_that_was_in_flight_tells_a_lane_alone_and_not_its_neighbours() {
     one.submit_flush();
     one.reconnect();
     assert_eq!(one.done.pop().unwrap().result, Err(Failure::Unflushed));
-    // The other lane had a write answered after that, and heard of the loss only then.
+    // The other lane had a write answered after that, and learned of the loss only afterwards.
     two.reconnect();
     assert_eq!((two.flush(), one.flush()), (Err(Failure::Unflushed), Ok(0)));
 }
 
-/// What happens to a lane whose namespaces cannot always be reached.
+/// An event for a lane whose namespaces are sometimes unreachable.
 #[derive(Clone, Debug)]
 enum Step {
     Read(u32),
     Write(u32),
     Flush,
     Pair,
-    /// The next commands end so.
+    /// The next commands end with these statuses.
     Answer(Vec<u16>),
     /// The ANA log reports these states of namespaces 1 and 2.
     Ana(u8, u8),
-    /// So many ms go by.
+    /// Time passes, ms.
     Wait(u32),
     Cancel(u64),
     Reconnect,
@@ -570,7 +571,7 @@ fn inaccessible(states: [u8; 2]) -> Inaccessible {
 }
 
 proptest! {
-    /// Whatever a path does, each command ends once, and none is held longer than allowed.
+    /// Whatever happens to a path, each command ends once, and none is held longer than allowed.
     #[test]
     fn commands_that_are_held_end_exactly_once(steps in prop::collection::vec(step(), 1..60)) {
         let mut lane = Laned::new();
@@ -618,7 +619,7 @@ proptest! {
             user += submitted;
             lane.step();
         }
-        // The path stays as it is: what is held ends by its own time, at the latest.
+        // The path stays as it is: held commands end at their deadline at the latest.
         lane.peer.statuses.clear();
         lane.run_until(lane.now_ns + 31 * SECOND);
         prop_assert_eq!((lane.core.outstanding(), lane.core.next_deadline()), (0, None));

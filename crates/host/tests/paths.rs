@@ -1,4 +1,4 @@
-//! A namespace that cannot be reached for a while: its commands are held within the time that the caller allows, and end exactly once.
+//! Namespaces that are temporarily unreachable: their commands are held up to the caller's limit, and end exactly once.
 #![allow(clippy::cast_possible_truncation)]
 
 mod target;
@@ -31,7 +31,7 @@ fn connect(target: &Target, options: Options) -> (Association, Lane, Namespace) 
     (association, lane, namespace)
 }
 
-/// Has the target answer the next `count` I/O commands with a status; gives the number it has seen.
+/// Makes the target answer the next `count` I/O commands with a status; returns the counter of commands seen.
 fn fail_first(target: &Target, count: u32, status: Status) -> Arc<AtomicU32> {
     let seen = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&seen);
@@ -94,7 +94,7 @@ fn a_path_that_stays_away_is_waited_for_as_long_as_the_caller_says() {
         assert!(text.contains("internal path error (0x300): given up after 3"), "{text}");
         assert_eq!(completion.buffer.map(|buffer| buffer.len()), Some(512), "the buffer comes back");
     }
-    // 10, 20, 40, 80, 160 ms: a few tries each, however long the path is away.
+    // Retries after 10, 20, 40, 80 and 160 ms: a few attempts, however long the path is down.
     let count = seen.load(Ordering::Relaxed);
     assert!(count <= 100 * 9, "{count} commands were sent");
 }
@@ -125,7 +125,7 @@ fn what_no_wait_helps_ends_at_once() {
     assert_eq!(seen.load(Ordering::Relaxed), 1);
 }
 
-/// Polls a lane until the target has seen its ANA log read so often, and the lane has had time to hear of it.
+/// Polls a lane until the target has seen this many reads of its ANA log, and the lane has had time to process them.
 fn until(lane: &mut Lane, mut is_so: impl FnMut() -> bool) -> Vec<Completion<Vec<u8>>> {
     let mut done = Vec::new();
     let start = Instant::now();
@@ -137,7 +137,7 @@ fn until(lane: &mut Lane, mut is_so: impl FnMut() -> bool) -> Vec<Completion<Vec
     done
 }
 
-/// Counts I/O commands and answers them as the ANA state of the target wants it.
+/// Counts I/O commands and answers them according to the target's ANA state.
 fn obey_ana(target: &Target) -> Arc<AtomicU32> {
     let seen = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&seen);
@@ -160,7 +160,7 @@ fn commands_of_an_inaccessible_group_are_held_without_being_sent() {
     for is_told in [true, false] {
         let target = Target::with(Config::with_ana());
         target.set_ana(AnaState::INACCESSIBLE, false);
-        // The log is read before the association is up, so the very first command is held.
+        // The log is read before the association is up, so even the first command is held.
         let (_association, mut lane, namespace) = connect(&target, options());
         let seen = obey_ana(&target);
         for user in 0..20 {
@@ -168,7 +168,7 @@ fn commands_of_an_inaccessible_group_are_held_without_being_sent() {
         }
         lane.submit(namespace.flush(), None, 20).unwrap();
         let reads = target.state().ana_reads;
-        // It is polled, for targets that do not tell.
+        // The log is polled, for targets that send no events.
         let early = until(&mut lane, || target.state().ana_reads >= reads + 2);
         assert!(early.is_empty());
         assert_eq!((seen.load(Ordering::Relaxed), lane.outstanding()), (0, 21), "held, and counted");
@@ -269,7 +269,7 @@ fn a_pair_is_held_and_sent_again_as_one() {
     for status in [Status::ANA_TRANSITION, Status::NAMESPACE_NOT_READY] {
         let target = Target::new();
         let (_association, mut lane, namespace) = connect(&target, options());
-        // Both halves fail, three times; the second as controllers have it that do not look at it.
+        // Both halves fail three times; the second with the status of controllers that do not execute it.
         let mut count = 0;
         target.script(move |command| {
             if command.qid == 0 {
@@ -317,7 +317,7 @@ fn the_calls_of_a_handle_wait_and_then_say_for_how_long() {
     let Error::Failed { failure, .. } = error else { panic!("{text}") };
     assert!(!failure.may_have_happened());
     target.set_ana(AnaState::OPTIMIZED, true);
-    // The event may be on its way still.
+    // The event may still be in flight.
     let start = Instant::now();
     while disk.write_at(&[1; 4096], 0).is_err() {
         assert!(start.elapsed() < 60 * SECOND);

@@ -1,4 +1,5 @@
-//! Associations that are lost: what is replayed, what ends how, and that nothing is reported done that was not.
+//! Lost associations: which commands are replayed, how the others end, and that no unexecuted command is reported as
+//! done.
 #![allow(clippy::cast_possible_truncation)]
 
 mod target;
@@ -44,7 +45,7 @@ fn connect(target: &Target, options: Options) -> (Association, Lane, Namespace) 
     (association, lane, namespace)
 }
 
-/// The target closes everything when it sees `opcode` on an I/O queue the first time, having done it or not.
+/// The target closes all connections at the first `opcode` on an I/O queue, after or before it executes the command.
 fn fail_once(target: &Target, opcode: NvmOpcode, is_executed: bool) {
     let mut has_failed = false;
     target.script(move |seen| {
@@ -100,7 +101,7 @@ fn writes_are_repeated_if_the_caller_says_they_may_be() {
     }
 }
 
-/// Until it is sent again it waits, and ends at once when it is cancelled; but it may have happened.
+/// A command that waits to be repeated ends at once when cancelled, but it may have been executed.
 #[test]
 fn a_write_that_was_out_is_not_said_to_be_cancelled() {
     let target = Target::new();
@@ -117,7 +118,7 @@ fn a_write_that_was_out_is_not_said_to_be_cancelled() {
     assert!(lane.cancel(1));
     assert_eq!(one(&mut lane), Err(Failure::Interrupted));
     assert_eq!(target.state().memory[0][512 * 3..512 * 4], [9; 512]);
-    // What was never out is cancelled.
+    // A command that was never sent ends as cancelled.
     lane.submit(namespace.write(4, 1).unwrap(), Some(vec![9; 512]), 2).unwrap();
     assert!(lane.cancel(2));
     assert_eq!(one(&mut lane), Err(Failure::Cancelled));
@@ -370,11 +371,11 @@ fn a_target_that_is_restarted_is_found_again() {
     assert_eq!(finish(&mut lane).remove(0).buffer.unwrap(), vec![3; 512]);
 }
 
-/// What one run of the matrix does: a few commands of each kind, the connections cut somewhere.
+/// One run of the matrix: a few commands of each kind, with the connections cut at some point.
 fn run_cut(pdus: u32, bytes: usize, replay: ReplayPolicy) -> u32 {
     let target = Target::new();
     let (_association, mut lane, namespace) = connect(&target, Options { replay, depth: 16, ..options() });
-    // Block n holds n; each write goes to a block of its own and writes 100 + n.
+    // Block n holds n; each write goes to its own block and writes 100 + n.
     for block in 0..64 {
         target.state().memory[0][block * 512..(block + 1) * 512].fill(block as u8);
     }
@@ -385,7 +386,7 @@ fn run_cut(pdus: u32, bytes: usize, replay: ReplayPolicy) -> u32 {
         while lane.has_room(1) && user < 24 {
             let command = match user % 3 {
                 0 => namespace.read(user, 2).unwrap(),
-                // Both ways of writing: in the capsule, and after an R2T.
+                // Both transfers of write data: in the capsule, and after an R2T.
                 1 => namespace.write(user, 1).unwrap(),
                 _ => namespace.write(user * 40, 20).unwrap(),
             };

@@ -1,4 +1,4 @@
-//! In steady state a lane allocates nothing, however many commands go over it.
+//! In steady state a lane allocates nothing, for any number of commands.
 #![allow(clippy::cast_possible_truncation)]
 
 mod target;
@@ -12,7 +12,7 @@ use target::{Target, options};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Runs `rounds` of a mix of commands at full depth, using the same buffers again and again.
+/// Runs `rounds` of mixed commands at full depth, reusing the same buffers.
 fn run(
     lane: &mut Lane,
     namespace: &Namespace,
@@ -53,7 +53,7 @@ fn a_lane_in_steady_state_allocates_nothing() {
         let namespace = association.addressed_namespace().unwrap();
         let mut buffers = vec![vec![0; 4096]; 128];
         let mut completions = Vec::with_capacity(256);
-        // Kept memory grows to the largest burst and stays: a target on a busy machine may need a few rounds.
+        // Retained memory grows to the largest burst and then stays: a target on a busy machine may need a few rounds.
         let counts = (0..20).map(|_| {
             let work = || run(&mut lane, &namespace, &mut buffers, &mut completions, 3000);
             CountingAllocator::measure(work).1.count

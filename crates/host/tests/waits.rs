@@ -1,5 +1,5 @@
-//! Targets that stop answering at any point: every wait ends within the limits of the caller's options, with an error that
-//! names what was not answered.
+//! Targets that stop answering at any point: every wait ends within the limits of the caller's options, with an error
+//! that names the unanswered step.
 #![allow(clippy::cast_possible_truncation)]
 
 mod target;
@@ -22,10 +22,10 @@ use wire::property::Property;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Much longer than any limit here, and than any busy machine needs: a wait that lasts so long has no end.
+/// Much longer than any limit here, and than any busy machine needs: a longer wait counts as endless.
 const ENDLESS: Duration = Duration::from_secs(30);
 
-/// Every wait is short, and nothing is tried twice.
+/// Options with short timeouts and a single attempt.
 fn brief() -> Options {
     Options {
         connect_timeout: 60 * MS,
@@ -59,7 +59,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls `first` and `second` on this thread until `second` is done; gives its output.
+/// Polls `first` and `second` on this thread until `second` is done; returns its output.
 fn until_second<A: Future, B: Future>(first: Pin<&mut A>, second: B) -> B::Output {
     let (mut first, mut second) = (first, std::pin::pin!(second));
     let waker = Arc::new(Unpark(std::thread::current())).into();
@@ -109,8 +109,8 @@ fn use_once(api: Api, address: &Address, options: Options) -> Result<(), Error> 
 
 const ALL: [Api; 3] = [Api::Blocking, Api::Futures, Api::Lane];
 
-/// Calls a target that falls silent after `pdus` PDUs and `bytes` bytes of the next one. Returns whether the call failed
-/// because of it.
+/// Runs a call against a target that falls silent after `pdus` PDUs and `bytes` bytes of the next one. Returns whether
+/// the call failed for that reason.
 fn ends_when_stalled(api: Api, pdus: u32, bytes: usize, options: Options) -> bool {
     let target = Target::with(Config { abort_works: false, ..Config::default() });
     target.stall_after(pdus, bytes);
@@ -133,7 +133,7 @@ fn ends_when_stalled(api: Api, pdus: u32, bytes: usize, options: Options) -> boo
     }
 }
 
-/// At every PDU and within it: nothing at all, half an ICResp, ICResp only, Connect and nothing more, …, everything but the read.
+/// Silent at and within every PDU: nothing at all, half an ICResp, ICResp only, up to Connect, …, all but the read.
 #[test]
 fn a_target_that_falls_silent_at_any_pdu_is_not_waited_for_longer_than_asked() {
     std::thread::scope(|scope| {
@@ -149,7 +149,7 @@ fn a_target_that_falls_silent_at_any_pdu_is_not_waited_for_longer_than_asked() {
     });
 }
 
-/// With a deadline the other waits may be as long as they are, and attempts to reconnect go on until then.
+/// With a deadline the other timeouts may be long, and attempts to reconnect continue until the deadline.
 #[test]
 fn a_deadline_ends_everything() {
     std::thread::scope(|scope| {
@@ -164,7 +164,7 @@ fn a_deadline_ends_everything() {
             });
         }
     });
-    // The target goes away for good: attempts to reconnect would go on for ten minutes.
+    // The target is gone for good: without the deadline attempts to reconnect would continue for ten minutes.
     let target = Target::new();
     let options = Options { deadline: Some(400 * MS), ..options() };
     let mut disk = BlockingNamespace::connect(&target.address(), options).unwrap();
@@ -178,7 +178,7 @@ fn a_deadline_ends_everything() {
     assert!(error.contains("the deadline of 400 ms has passed during"), "{error}");
 }
 
-/// Everything is answered but I/O.
+/// Everything but I/O is answered.
 #[test]
 fn a_target_that_answers_everything_but_io_costs_the_command_timeout() {
     for api in ALL {
@@ -208,7 +208,7 @@ fn connecting_holds_up_no_other_task_and_ends_with_its_future() {
     drop(waiting);
     socket.set_read_timeout(Some(ENDLESS)).unwrap();
     let mut bytes = Vec::new();
-    // An ICReq, and then the end: by a close or a reset.
+    // An ICReq, and then the end of the connection by a FIN or a reset.
     let _ = socket
         .read_to_end(&mut bytes)
         .map_err(|error| assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset));
@@ -233,7 +233,7 @@ fn closing_and_dropping_take_no_longer_than_asked() {
         }
         assert!((50 * MS..ENDLESS).contains(&start.elapsed()), "{:?}", start.elapsed());
     }
-    // The last handle of a task's does not wait at all, though the target would have an hour.
+    // Dropping a task's last handle does not wait at all, although the target would have an hour to answer.
     let target = Target::new();
     let options = options().tuned(|tuning| tuning.close_timeout = Duration::from_secs(3600));
     let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
@@ -269,7 +269,7 @@ fn what_waits_for_a_lost_association_ends_when_asked() {
         let Err(Failure::NoConnection { waited_ms }) = completion.result else { panic!("{completion:?}") };
         assert!(waited_ms >= 150 && completion.buffer.is_some());
     }
-    // And at once from then on, until it is back.
+    // At once from then on, until the target is back.
     lane.submit(namespace.read(0, 1).unwrap(), Some(vec![1; 512]), 3).unwrap();
     assert_eq!(lane.wait(&mut done, ENDLESS), 1);
     let error = association.property(Property::VS).unwrap_err().to_string();

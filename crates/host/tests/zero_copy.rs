@@ -1,4 +1,4 @@
-//! Writes whose data is sent without a copy: their buffers are returned only after the kernel released them.
+//! Zero-copy writes: their buffers are returned only after the kernel has released them.
 #![allow(clippy::cast_possible_truncation)]
 
 mod target;
@@ -32,7 +32,7 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..BYTES).map(|index| (seed * 31 + index * 7 + index / 251) as u8).collect()
 }
 
-/// A target that takes `in_capsule` bytes with a command.
+/// A target with this in-capsule data size, bytes.
 fn target(in_capsule: u32) -> Target {
     let mut config = Config::default();
     config.settings.in_capsule_bytes = in_capsule;
@@ -59,7 +59,7 @@ fn write_all(lane: &mut Lane, namespace: &Namespace) {
     lane.ring();
 }
 
-/// Every buffer is back, as it was given.
+/// Checks that every buffer was returned unchanged.
 fn check_buffers(completions: &[Completion<Vec<u8>>]) {
     assert_eq!(completions.len(), 8);
     for done in completions {
@@ -116,7 +116,7 @@ fn data_that_moves_with_its_command_is_copied() {
     for user in 0..8 {
         assert!(target.state().memory[0][user << 15..][..32 << 10] == [user as u8 + 1; 32 << 10]);
     }
-    // What is in several pieces elsewhere does not move.
+    // The pieces of a scattered buffer keep their addresses.
     let (_association, mut lane, namespace) = connect(&target, wanted());
     let pieces = Vectored::new(vec![vec![7; 32 << 10], vec![8; 96 << 10]]);
     lane.submit(namespace.write(0, 256).unwrap(), Some(pieces.clone()), 1).unwrap();
@@ -163,7 +163,7 @@ fn a_connection_that_breaks_gives_every_buffer_back() {
         let target = target(in_capsule);
         let (association, mut lane, namespace) = connect(&target, Options { replay, ..wanted() });
         for round in 0..5 {
-            // Within the data of one of the writes.
+            // In the middle of a write's data.
             target.cut_after(1 + round, 5000);
             write_all(&mut lane, &namespace);
             let completions = finish(&mut lane);
@@ -216,7 +216,7 @@ fn a_lane_that_is_dropped_does_not_wait_for_a_target_that_reads_nothing() {
         }
         Reaction::Execute
     });
-    // More than the sockets hold.
+    // More than the sockets buffer.
     for user in 0..16 {
         lane.submit(namespace.write(0, BLOCKS * 2).unwrap(), Some(vec![1; 2 * BYTES]), user).unwrap();
     }

@@ -35,23 +35,23 @@ use zerocopy::{FromBytes, IntoBytes};
 
 pub const NQN: &str = "nqn.2016-06.io.nvlane:test";
 
-/// What a test wants done with a command.
+/// The reaction to a command that a test requests.
 pub enum Reaction {
-    /// What it asks for.
+    /// Execute the command normally.
     Execute,
-    /// Nothing, and this answer.
+    /// Do not execute it, and send this status.
     Status(Status),
-    /// It is carried out, and answered with this.
+    /// Execute it, and send this status.
     ExecuteThen(Status),
-    /// Nothing, until it is aborted or the connection ends.
+    /// Do nothing until it is aborted or the connection ends.
     Hold,
-    /// It is carried out, but never answered.
+    /// Execute it, and never answer.
     ExecuteSilently,
-    /// The connection is closed, without an answer.
+    /// Close the connection without an answer.
     Close,
-    /// It is carried out, and the connection is closed without an answer.
+    /// Execute it, and close the connection without an answer.
     ExecuteAndClose,
-    /// These bytes are sent in place of an answer.
+    /// Send these bytes in place of an answer.
     Raw(Vec<u8>),
 }
 
@@ -66,14 +66,14 @@ pub struct Seen<'a> {
 type Script = Box<dyn FnMut(&Seen<'_>) -> Reaction + Send>;
 type IcRespHook = Box<dyn Fn(IcResp) -> Vec<u8> + Send + Sync>;
 
-/// How the target is.
+/// Configuration of the target.
 pub struct Config {
     pub settings: QueueSettings,
     pub cap: Cap,
     pub vs: Vs,
     pub identify: IdentifyController,
     pub lba_bytes: u32,
-    /// Blocks of namespaces 1, 2, …; 0 for one that is not there.
+    /// Sizes of namespaces 1, 2, … in blocks; 0 for one that does not exist.
     pub namespaces: Vec<u64>,
     pub queue_pairs: u16,
     /// Maximum bytes of one send.
@@ -83,12 +83,12 @@ pub struct Config {
     pub entries: Vec<DiscoveryEntry>,
     pub is_discovery: bool,
     pub abort_works: bool,
-    /// A test sees a write before its data was asked for, in place of after.
+    /// Whether a test sees a write before its data was requested, rather than after.
     pub script_before_data: bool,
 }
 
 impl Config {
-    /// With ANA reporting: all namespaces are in group 1, whose state is [`State::ana_state`].
+    /// Whether to report ANA: all namespaces are in group 1, whose state is [`State::ana_state`].
     pub fn with_ana() -> Self {
         let mut config = Self::default();
         config.identify.cmic = Cmic::ANA;
@@ -140,7 +140,7 @@ impl Default for Config {
 
 pub struct Target {
     pub address: SocketAddr,
-    /// The status with which I/O commands of the ANA group's state end, 0 for none: for scripts.
+    /// Status of I/O commands in the ANA group's state, 0 for success: for scripts.
     pub is_away: Arc<AtomicU32>,
     inner: Arc<Inner>,
 }
@@ -148,13 +148,13 @@ pub struct Target {
 pub struct Inner {
     config: Config,
     state: Mutex<State>,
-    /// A connection has ended.
+    /// Signalled when a connection has ended.
     ended: Condvar,
     is_open: AtomicBool,
     next_connection: AtomicU32,
-    /// PDUs, and further bytes, that the target still sends; after them every connection is closed.
+    /// PDUs, and further bytes, to send before every connection is closed.
     cut: Mutex<Option<(u32, usize)>>,
-    /// PDUs and further bytes that the target still sends; after them it is silent, and connections stay open.
+    /// PDUs, and further bytes, to send before falling silent with all connections open.
     stall: Mutex<Option<(u32, usize)>>,
 }
 
@@ -165,7 +165,7 @@ pub struct State {
     script: Option<Script>,
     connections: HashMap<u32, TcpStream>,
     next_cntlid: u16,
-    /// Controllers that exist: Connect of an I/O queue needs one.
+    /// Existing controllers: Connect of an I/O queue needs one.
     controllers: HashSet<u16>,
     /// Commands to abort: controller, queue, cid.
     aborts: HashSet<(u16, u16, u16)>,
@@ -176,15 +176,15 @@ pub struct State {
     /// Admin commands seen, by opcode.
     pub admin_seen: Vec<u8>,
     pub connects: Vec<(u16, u16)>,
-    /// How the host ended connections: fatal error status and information.
+    /// TermReqs of the host: fatal error status and information.
     pub term_reqs: Vec<(u16, u32)>,
     pub refuse_connect: Option<(Status, u32)>,
     pub refuse_io_connect: bool,
-    /// Commands that are executing or held.
+    /// Commands in execution or held.
     pub open_count: u32,
-    /// State of the ANA group that all namespaces are in, if the configuration has ANA.
+    /// State of the ANA group that all namespaces are in, if ANA is configured.
     pub ana_state: AnaState,
-    /// Times that the ANA log was read.
+    /// Number of reads of the ANA log.
     pub ana_reads: u32,
 }
 
@@ -247,7 +247,7 @@ impl Target {
         Address::from(self.address).with_subsystem(NQN.parse().unwrap())
     }
 
-    /// What is done with commands from now on.
+    /// Sets the reaction to commands from now on.
     pub fn script(&self, script: impl FnMut(&Seen<'_>) -> Reaction + Send + 'static) {
         self.state().script = Some(Box::new(script));
     }
@@ -256,24 +256,24 @@ impl Target {
         self.state().script = None;
     }
 
-    /// Closes every connection, as a target does that dies.
+    /// Closes every connection, as if the target died.
     pub fn drop_connections(&self) {
         for stream in self.state().connections.values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Accepts connections, or refuses them.
+    /// Accepts connections from now on, or refuses them.
     pub fn set_open(&self, is_open: bool) {
         self.inner.is_open.store(is_open, Ordering::Relaxed);
     }
 
-    /// Ids of the connections that are open.
+    /// Ids of the open connections.
     pub fn connections(&self) -> Vec<u32> {
         self.state().connections.keys().copied().collect()
     }
 
-    /// Waits until the target has noticed the end of all these connections, and processed what came before.
+    /// Waits until the target has processed all input of these connections and noticed their ends.
     pub fn wait_ended(&self, connections: &[u32]) {
         let is_open = |state: &mut State| connections.iter().any(|id| state.connections.contains_key(id));
         let limit = Duration::from_secs(30);
@@ -292,12 +292,12 @@ impl Target {
         *self.inner.stall.lock().unwrap() = Some((pdus, bytes));
     }
 
-    /// Goes on.
+    /// Ends the silence.
     pub fn unstall(&self) {
         *self.inner.stall.lock().unwrap() = None;
     }
 
-    /// Whether it has come to where it sends nothing.
+    /// Whether the target has fallen silent.
     pub fn is_stalled(&self) -> bool {
         matches!(*self.inner.stall.lock().unwrap(), Some((0, 0)))
     }
@@ -335,7 +335,7 @@ impl Drop for Target {
     }
 }
 
-/// Options for tests: quick, and the same host each time.
+/// Options for tests: short timeouts, and the same host identity each time.
 pub fn options() -> Options {
     let identity = HostIdentity::from_uuid("11111111-2222-3333-4444-555555555555".parse().unwrap());
     let mut options =
@@ -362,7 +362,7 @@ struct Connection {
     event_slots: Vec<Slot>,
     held: Vec<(Slot, u16)>,
     writes: HashMap<Slot, Sqe>,
-    /// A Compare that waits for its Write.
+    /// A Compare that waits for its fused Write.
     fused: Option<(Slot, Sqe, Vec<u8>)>,
     is_over: bool,
 }
@@ -463,7 +463,7 @@ impl Connection {
         }
     }
 
-    /// Events to tell and commands to abort.
+    /// Events to send and commands to abort.
     fn look(&mut self) {
         let inner = Arc::clone(&self.inner);
         let mut state = inner.state();
@@ -540,7 +540,7 @@ impl Connection {
     }
 
     fn on_command(&mut self, slot: Slot, sqe: Sqe, data: Vec<u8>) {
-        // Write data is asked for first, so that a test sees it.
+        // Write data is requested first, so that a test sees it.
         let DataPointer::Transport { length } = sqe.dptr.classify() else {
             return self.on_data(slot, sqe, data);
         };
@@ -582,7 +582,7 @@ impl Connection {
         }
     }
 
-    /// What the test wants done.
+    /// The reaction that the test requests.
     fn ask(&mut self, sqe: &Sqe, data: &[u8]) -> Reaction {
         let is_fabrics = sqe.opcode == AdminOpcode::FABRICS.raw();
         let inner = Arc::clone(&self.inner);
@@ -630,7 +630,7 @@ impl Connection {
         }
     }
 
-    /// A command on blocks.
+    /// A block command.
     fn execute_io(&mut self, sqe: &Sqe, data: &[u8]) -> (Status, Vec<u8>) {
         let lba_bytes = self.inner.config.lba_bytes as usize;
         let mut state = self.inner.state();
@@ -750,7 +750,7 @@ impl Connection {
                 let status = match IdentifyCommand::from_sqe(sqe).cns {
                     Cns::CONTROLLER => {
                         let mut identify = inner.config.identify;
-                        // A test that wants another id has set one.
+                        // Keep an id that the test has set.
                         if identify.cntlid() == Cntlid::new(0) {
                             identify.set_cntlid(Cntlid::new(self.cntlid));
                         }
