@@ -1,5 +1,4 @@
-//! What is allocated: nothing per command once a queue is warm, nothing by a number that a peer sent, nothing for a
-//! connection that is idle.
+//! Allocations: none per command once a queue is warm, none sized by a peer's numbers, none for an idle connection.
 
 #![allow(clippy::cast_possible_truncation)]
 
@@ -32,7 +31,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
     CountingAllocator::measure(work).1.count
 }
 
-/// The most bytes that `work` held at once, and how many it leaves.
+/// Peak of the bytes that `work` holds, and the bytes that it leaves allocated.
 fn bytes<T>(work: impl FnOnce() -> T) -> (T, i64, i64) {
     let (value, allocations) = CountingAllocator::measure(work);
     (value, allocations.peak_bytes, allocations.held_bytes)
@@ -49,7 +48,7 @@ fn target(dialect: Dialect) -> Target {
     queue
 }
 
-/// Sends all that waits, in two sends, into `sent`.
+/// Sends all pending bytes into `sent`, in two sends.
 fn send(queue: &mut Target, sent: &mut Vec<u8>) {
     let caravan = queue.caravan();
     caravan.ring();
@@ -65,7 +64,7 @@ fn send(queue: &mut Target, sent: &mut Vec<u8>) {
     caravan.on_sent(count - count / 3, drop);
 }
 
-/// Answers what `input` brings, cut in pieces of `cut` bytes.
+/// Processes `input` in pieces of `cut` bytes and answers it.
 fn serve(queue: &mut Target, input: &[u8], cut: usize, buffers: &mut Vec<Box<[u8]>>, sent: &mut Vec<u8>) {
     enum Then {
         Complete,
@@ -125,7 +124,7 @@ fn a_warm_controller_s_queue_allocates_nothing_per_command() {
                     sent.clear();
                     serve(&mut queue, &commands, cut, &mut buffers, &mut sent);
                 });
-                // The host answers R2Ts, two windows for each write; that is not measured.
+                // The host answers R2Ts, two for each write; this is not measured.
                 while queue.outstanding() > 0 {
                     answers.clear();
                     for r2t in pdus::cut(&sent).into_iter().filter(|pdu| pdu[0] == 0x09) {
@@ -179,7 +178,7 @@ impl Initiator {
 
     fn submit(&mut self) {
         self.sent.clear();
-        // Their lengths decide: a third of the writes fits its capsule.
+        // Their lengths decide: a third of the writes fits into its capsule.
         for user in 0..32 {
             let buffer = self.buffers.pop().expect("enough");
             let (opcode, transfer) = match user % 2 {
@@ -214,7 +213,7 @@ fn a_warm_host_s_queue_allocates_nothing_per_command() {
             let (mut answers, mut rest) = (Vec::with_capacity(1 << 20), Vec::with_capacity(1 << 20));
             for round in 0..40 {
                 let mut count = allocations(|| host.submit());
-                // What the controller answers is not measured.
+                // The controller's answers are not measured.
                 answers.clear();
                 rest.clear();
                 for pdu in pdus::cut(&host.sent) {
@@ -250,7 +249,7 @@ fn a_warm_host_s_queue_allocates_nothing_per_command() {
 
 #[test]
 fn nothing_is_reserved_by_a_number_that_a_peer_sent() {
-    // The longest PDU there can be, of each kind, told by its first 8 bytes.
+    // The longest PDU of each kind, announced by its first 8 bytes.
     for kind in [0x04, 0x06] {
         let mut queue = target(Dialect::PLAIN);
         let mut header = Dialect::PLAIN.pdu(kind, 0, &[0; 64][..if kind == 0x04 { 64 } else { 16 }], &[0; 4]);
@@ -259,7 +258,7 @@ fn nothing_is_reserved_by_a_number_that_a_peer_sent() {
         assert!(result.is_err());
         assert_eq!(peak, 0);
     }
-    // A capsule that never comes, and one that comes slowly: what is here, at most twice.
+    // A capsule that never arrives, and one that arrives slowly: at most twice the bytes received.
     let capsule = Dialect::PLAIN.command(sqe(WRITE, 1, IN_CAPSULE, CAPSULE_BYTES_MIN), &pattern(8192));
     for count in [72, 73, 1000, 8000] {
         let mut queue = target(Dialect::PLAIN);
@@ -270,12 +269,12 @@ fn nothing_is_reserved_by_a_number_that_a_peer_sent() {
         });
         assert!(peak <= 2 * (count as i64 - 72).max(8), "{peak} bytes for {count}");
     }
-    // 4 GiB to be written: nothing but a slot and its place in the index.
+    // A write of 4 GiB: only a slot and an entry in the index.
     let mut queue = target(Dialect::PLAIN);
     let command = Dialect::PLAIN.command(sqe(WRITE, 1, TRANSPORT, u32::MAX), &[]);
     let (_, peak, _) = bytes(|| assert!(queue.next_event(&mut &command[..]).unwrap().is_some()));
     assert!(peak < 4096, "{peak} bytes");
-    // As many commands as there may be: no more than their slots.
+    // The maximum number of commands: only their slots.
     let mut queue = Target::new(QueueSettings::default());
     queue.next_event(&mut &ic_req(0, 0, 0)[..]).unwrap();
     queue.establish(u16::MAX, false);
@@ -288,7 +287,7 @@ fn nothing_is_reserved_by_a_number_that_a_peer_sent() {
     assert_eq!(queue.outstanding(), 1024);
     assert!(live < 160 * 1024 && peak < 320 * 1024, "{live} bytes live, {peak} at most");
 
-    // At the host: a C2HData of 4 GiB.
+    // Host: a C2HData of 4 GiB.
     let mut host = Initiator::new(0);
     host.submit();
     let cid = u16::from_le_bytes([host.sent[10], host.sent[11]]);

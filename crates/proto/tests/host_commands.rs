@@ -1,4 +1,4 @@
-//! A host's commands beyond request and answer: listed, sent without a copy, and taken out after their connection has
+//! A host's commands beyond request and answer: iterated, sent without a copy, and removed after their connection has
 //! closed.
 
 #![allow(clippy::cast_possible_truncation)]
@@ -23,7 +23,7 @@ use wire::status::Status;
 use crate::ends::HostEnd;
 use crate::pdus::{Dialect, LAST, READ, SUCCESS, TRANSPORT, WRITE, cqe, ic_resp, pattern};
 
-/// A queue that is connected, of commands with data of this kind.
+/// A connected queue whose commands have data of this kind.
 fn connected<B: nvlane_proto::host_queue::DataBuffer>() -> HostQueue<B> {
     let mut queue = HostQueue::new(nvlane_proto::handshake::HostOffer::default(), 16);
     assert!(queue.ring());
@@ -35,7 +35,7 @@ fn connected<B: nvlane_proto::host_queue::DataBuffer>() -> HostQueue<B> {
     queue
 }
 
-/// The bytes on their way.
+/// The bytes in flight.
 fn leaving<B: nvlane_proto::host_queue::DataBuffer>(queue: &HostQueue<B>) -> Vec<u8> {
     let mut bytes = Vec::new();
     queue.for_each_piece(|piece| {
@@ -94,7 +94,7 @@ fn a_full_queue_gives_the_data_back() {
     assert_eq!((data, queue.room(), queue.outstanding()), (pattern(8), 0, 16));
 }
 
-/// An answer that comes late does not end a later command.
+/// A late answer does not end a later command.
 #[test]
 fn a_slot_has_64_ids_by_turns() {
     let mut end = HostEnd::plain(Dialect::PLAIN);
@@ -152,7 +152,7 @@ fn data_that_leaves_without_a_copy_holds_its_command_until_the_last_notice() {
     queue.on_sent_zero_copy(100, true);
     queue.on_sent_zero_copy(bytes.len() - 100, true);
     assert_eq!((queue.awaited_count(), leaving(&queue)), (2, Vec::new()));
-    // It is answered, and the kernel may still read it.
+    // It is answered, but the kernel may still read its data.
     assert!(matches!(queue.next_event(&mut &response(cid)[..]), Ok(None)));
     queue.on_notice(1, 1);
     assert!(!queue.has_finished() && queue.awaited_count() == 1);
@@ -216,7 +216,7 @@ fn what_has_not_ended_is_taken_out_with_what_is_known_of_it() {
     assert!(end.queue.ring());
     let bytes = leaving(&end.queue);
     let answered = u16::from_le_bytes([bytes[10], bytes[11]]);
-    // The controller answers before the last of its data has left.
+    // The controller answers before the last of the data has been sent.
     end.queue.on_sent(bytes.len() - 1);
     assert_eq!(end.feed(&response(answered)), Ok(Vec::new()));
     end.queue.submit(Sqe::new(0, Nsid::new(1)), Transfer::None, 9).expect("there is room");
@@ -240,7 +240,7 @@ fn what_has_not_ended_is_taken_out_with_what_is_known_of_it() {
     assert_eq!((unfinished.len(), end.queue.room()), (3, room));
 }
 
-/// Data that tells when it is freed.
+/// Data that reports when it is freed.
 struct Watched(Rc<Cell<bool>>, Vec<u8>);
 
 impl AsRef<[u8]> for Watched {

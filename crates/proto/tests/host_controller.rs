@@ -1,4 +1,4 @@
-//! A host's controller machine against a scripted controller: initialization, every failure of it, and operation.
+//! A host's controller state machine against a scripted controller: start-up, each of its failures, and operation.
 
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ use zerocopy::IntoBytes;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What a host asks for the limits of the command set of blocks with.
+/// The request by which a host reads the limits of the NVM command set.
 const READ_LIMITS: &str = "identify I/O command set specific controller";
 
 fn settings() -> ControllerSettings {
@@ -43,24 +43,24 @@ fn cap() -> Cap {
     Cap::from_bits(0).with_queue_entries_max(128).with_ready_timeout_ms(2000).with_css_nvm(true)
 }
 
-/// A controller that answers what a test does not answer otherwise.
+/// A controller with default answers that a test may replace.
 struct Peer {
     properties: Controller,
     identify: IdentifyController,
-    /// Blocks of the namespaces 1, 2, …
+    /// Sizes of namespaces 1, 2, …, blocks.
     namespaces: Vec<u64>,
-    /// Property reads of CSTS until it is ready.
+    /// Property reads of CSTS until RDY is set.
     polls_until_ready: u32,
     host: HostController,
     now_ns: u64,
     sent: Vec<String>,
     open_events: u32,
-    /// Events that the host has asked for.
+    /// Outstanding event requests.
     events: AsyncEvents,
     notices: VecDeque<Notice>,
-    /// Refuse the command with this number.
+    /// Number of the command to refuse.
     refuse: Option<(usize, Status, u32)>,
-    /// Answer the command of this name so.
+    /// Answers to commands with these names.
     instead: Option<(&'static str, u64, Vec<u8>)>,
 }
 
@@ -89,7 +89,7 @@ impl Peer {
         }
     }
 
-    /// Answers until the host asks for nothing more now.
+    /// Answers requests until the host makes no more for now.
     fn run(&mut self) -> Result<(), ControllerError> {
         while let Some(request) = self.host.next_request(self.now_ns)? {
             let (name, answer) = self.answer(&request);
@@ -339,7 +339,7 @@ fn a_controller_gets_its_own_time_to_become_ready() {
 
 #[test]
 fn a_controller_that_has_failed_is_given_up() {
-    // Fatal status, and all ones: what a device that is gone reads as.
+    // CSTS.CFS, and all ones, as reads of a removed device return.
     for csts in [0b10, u64::from(u32::MAX)] {
         let mut peer = Peer::new(settings());
         peer.instead = Some(("get controller status", csts, Vec::new()));

@@ -1,5 +1,5 @@
-//! A host queue and a controller queue joined by two byte pipes: with any agreement and any cut of the bytes, every
-//! command ends once and every byte arrives.
+//! A host queue and a controller queue joined by two byte pipes: with any negotiated parameters and any cut of the
+//! bytes, every command ends once and every byte arrives.
 
 #![allow(clippy::cast_possible_truncation)]
 

@@ -1,4 +1,4 @@
-//! A host whose data lies in several pieces: what leaves and what arrives is the same as in one.
+//! A host whose data lies in several pieces sends and receives the same bytes as with contiguous data.
 
 #![allow(clippy::cast_possible_truncation)]
 
@@ -15,7 +15,7 @@ use wire::id::Nsid;
 use wire::pdu::Digests;
 use wire::sqe::Sqe;
 
-/// Pieces of memory that are not empty.
+/// Non-empty pieces of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pieces(Vec<Vec<u8>>);
 
@@ -142,7 +142,7 @@ proptest! {
             let (mut chunk, others) = rest.split_at((*cut).min(rest.len()));
             rest = others;
             if places && let Some(place) = queue.place() {
-                // As far as it lies in one piece.
+                // The contiguous part.
                 let count = place.len().min(chunk.len());
                 place[..count].copy_from_slice(&chunk[..count]);
                 queue.on_placed(count).unwrap();
@@ -161,7 +161,7 @@ proptest! {
 
 #[test]
 fn data_longer_than_a_pdu_can_say_is_not_taken() {
-    /// Says it is that long.
+    /// Data that claims this length.
     #[derive(Debug)]
     struct Claim(usize);
     impl DataBuffer for Claim {

@@ -42,11 +42,11 @@ const LENGTH_MAX: u32 = 5;
 const BYTES: usize = 64;
 const HALF: usize = BYTES / 2;
 
-/// What came of each PDU in each state.
+/// The reactions to each PDU in each state.
 #[derive(Default)]
 struct Table {
     reactions: BTreeMap<(String, &'static str), String>,
-    /// Sequences that were run, or that go on behind an end.
+    /// Number of sequences run, including those that continue after an end.
     sequences: u64,
     letters: u64,
 }
@@ -56,8 +56,8 @@ impl Table {
         Self { letters: letters as u64, ..Self::default() }
     }
 
-    /// Notes a reaction: the same state never has another. `length` PDUs were run; after the end of a connection all
-    /// longer sequences count as run.
+    /// Records a reaction, which must be the same each time for a state. `length` PDUs were run; after the end of a
+    /// connection all longer sequences count as run.
     fn note(&mut self, state: String, letter: &'static str, reaction: &str, length: u32, is_over: bool) {
         let behind: u64 =
             if is_over { (1..=LENGTH_MAX - length).map(|more| self.letters.pow(more)).sum() } else { 0 };
@@ -93,7 +93,7 @@ fn violation(violation: Violation) -> String {
     }
 }
 
-/// The TermReq that is due for this violation: of the right status and place, quoting from the front of `offending`.
+/// The TermReq for this violation: the right status and offset, and a copy of the front of `offending`.
 fn assert_term(sent: &[u8], kind: u8, why: Violation, offending: &[u8]) {
     let (fes, fei) = codes(why);
     let copied = sent.len() - 24;
@@ -106,7 +106,7 @@ fn assert_term(sent: &[u8], kind: u8, why: Violation, offending: &[u8]) {
 const A: u16 = 0x0102;
 const B: u16 = 0x0304;
 
-/// PDUs that a controller gets; those behind `wrong header digest` only where there are digests.
+/// PDUs for a controller; those after `wrong header digest` only with digests.
 const TO_CONTROLLER: [&str; 23] = [
     "ICReq",
     "H2CTermReq",
@@ -133,18 +133,18 @@ const TO_CONTROLLER: [&str; 23] = [
     "all data of A, wrong data digest",
 ];
 
-/// A command that is open.
+/// An outstanding command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
     Held,
-    /// It was asked for its data, under this tag, and so many bytes have come.
+    /// Its R2T was sent, with this tag, and this many bytes have arrived.
     Asked {
         ttag: u16,
         next: usize,
     },
 }
 
-/// What is known of a controller's end without looking into it.
+/// The state of a controller's end as seen from outside.
 struct ControllerRun {
     end: ControllerEnd,
     dialect: Dialect,
@@ -152,7 +152,7 @@ struct ControllerRun {
     completes: bool,
     is_shaken: bool,
     open: BTreeMap<u16, (Open, nvlane_proto::Slot)>,
-    /// The last tag of A.
+    /// The latest tag of A.
     ttag: u16,
 }
 
@@ -200,7 +200,7 @@ impl ControllerRun {
             "first half of A" => dialect.h2c(A, self.ttag, 0, &data[..HALF], 0),
             "second half of A" => dialect.h2c(A, self.ttag, HALF as u32, &data[HALF..], LAST),
             "data of A with a tag of nobody" => dialect.h2c(A, 0xFFF0, 0, &data, LAST),
-            // The tag that A had last may be B's by now, and this would be right.
+            // A's latest tag may be B's by now, which would make this PDU valid.
             "data of A with B's id" if !self.is_asked() => dialect.h2c(B, 0xFFF0, 0, &data, LAST),
             "data of A with B's id" => dialect.h2c(B, self.ttag, 0, &data, LAST),
             "data of A beyond its end" => dialect.h2c(A, self.ttag, BYTES as u32, &data, LAST),
@@ -225,7 +225,7 @@ impl ControllerRun {
         }
     }
 
-    /// Feeds one PDU. What came of it, and whether that was the end.
+    /// Feeds one PDU. Returns the reaction, and whether that was the end.
     fn step(&mut self, letter: &'static str) -> (String, bool) {
         let pdu = self.pdu(letter);
         let seen = match self.end.feed(&pdu) {
@@ -295,7 +295,7 @@ impl ControllerRun {
         }
     }
 
-    /// What it sends is right, and no more than one answer's worth.
+    /// Checks that the output is valid and at most one answer long.
     fn look_at_sent(&mut self) {
         let sent = self.end.sent();
         assert!(sent.len() <= 2 * 128 + BYTES, "{} bytes in answer to one PDU", sent.len());
@@ -318,7 +318,7 @@ impl ControllerRun {
         }
     }
 
-    /// It is the end: told as it should be, and final.
+    /// Checks that the connection has ended with the right TermReq.
     fn ends(&mut self, why: Violation, pdu: &[u8]) -> String {
         let is_told = self.end.queue.fail(why);
         let sent = self.end.sent();
@@ -333,8 +333,8 @@ impl ControllerRun {
         }
         self.end.assert_dead(why);
         if pdu[0] == 0x06 && self.is_shaken && !self.is_asked() {
-            // The tag that A had last may be free, or belong to a command that wants no data, or to another one: it
-            // says more than the state that is looked at here.
+            // A's latest tag may be free, or belong to a command without data, or to another one: that is more than the
+            // state considered here contains.
             let rights = [
                 Violation::Sequence,
                 Violation::HeaderField { offset: 10 },
@@ -393,7 +393,7 @@ fn a_controller_reacts_to_every_sequence_as_the_table_says() {
 
 // ---- The host's end.
 
-/// PDUs that a host gets, with one read and one write out.
+/// PDUs for a host with one read and one write outstanding.
 const TO_HOST: [&str; 21] = [
     "ICResp",
     "C2HTermReq",
@@ -418,13 +418,13 @@ const TO_HOST: [&str; 21] = [
     "a PDU of no type",
 ];
 
-/// What is known of a host's end without looking into it.
+/// The state of a host's end as seen from outside.
 struct HostRun {
     end: HostEnd,
     is_shaken: bool,
     /// Ids of the read and the write.
     cids: [u16; 2],
-    /// Bytes that have come for the read, if it is open; that were sent of the write.
+    /// Bytes received for the read, if it is outstanding; bytes sent of the write.
     progress: [Option<usize>; 2],
 }
 
@@ -447,7 +447,7 @@ impl HostRun {
 
     fn pdu(&self, letter: &str) -> Vec<u8> {
         const OK: u16 = 0;
-        /// LBA out of range, not to be tried again, as it travels.
+        /// LBA out of range with DNR, as on the wire.
         const FAILED: u16 = (0x4000 | 0x80) << 1;
         let (dialect, data, [read, write]) = (Dialect::BOTH_DIGESTS, pattern(BYTES), self.cids);
         let nobody = 0x5A5A;

@@ -46,7 +46,7 @@ fn violation(violation: Violation) -> String {
     }
 }
 
-/// The end is told by the TermReq that is due, or by none where none is.
+/// Checks that the connection ended with the right TermReq, or without one if none is due.
 fn assert_told(told: Option<Vec<u8>>, kind: u8, why: Violation, offending: &[u8]) {
     if matches!(why, Violation::EndedByPeer { .. } | Violation::MalformedTermReq) {
         return assert_eq!(told, None);
@@ -58,7 +58,7 @@ fn assert_told(told: Option<Vec<u8>>, kind: u8, why: Violation, offending: &[u8]
     assert_eq!(told, term_req(kind, fes, fei, &offending[..copied]));
 }
 
-/// A good PDU of each type for a command with this cid and tag and 64 bytes of data.
+/// A valid PDU of each type for a command with this cid and tag and 64 bytes of data.
 fn good(dialect: Dialect, kind: u8, cid: u16, ttag: u16) -> Vec<u8> {
     match kind {
         0x00 => ic_req(0, dialect.digests, 0),
@@ -72,7 +72,7 @@ fn good(dialect: Dialect, kind: u8, cid: u16, ttag: u16) -> Vec<u8> {
     }
 }
 
-/// Values as ranges.
+/// Formats values as ranges.
 fn ranges(values: &[u8]) -> String {
     let mut text = String::new();
     let mut rest = values;
@@ -121,11 +121,11 @@ fn table(text: &mut String, state: &str, mut react: impl FnMut(u8, usize, u8) ->
 enum State {
     BeforeHandshake,
     AfterHandshake,
-    /// A flush is out, or a read at the host.
+    /// A flush is outstanding, or a read at the host.
     CommandOutstanding,
-    /// A write has been asked for its data.
+    /// An R2T was sent for a write.
     R2tOutstanding,
-    /// That write was aborted. At the host: it has served an R2T.
+    /// That write was aborted. At the host: it has answered an R2T.
     Draining,
 }
 
@@ -248,7 +248,7 @@ fn a_host_reacts_to_every_header_byte_as_the_table_says() {
     insta::assert_snapshot!("host", text);
 }
 
-/// With a digest over it, no byte behind the common header can be changed unseen.
+/// With a header digest, no byte after the common header can be changed undetected.
 #[test]
 fn no_byte_of_a_header_with_its_digest_changes_unseen() {
     let dialect = Dialect::HEADER_DIGEST;
@@ -265,7 +265,7 @@ fn no_byte_of_a_header_with_its_digest_changes_unseen() {
                 match end.feed(&changed) {
                     Err(Violation::HeaderDigest { .. }) => {}
                     Err(_) => assert!(at < 8),
-                    // A longer PDU than there is.
+                    // A PDU longer than any valid one.
                     Ok(seen) => assert!(at < 8 && seen.is_empty() && end.queue.is_within_pdu()),
                 }
             }

@@ -1,4 +1,4 @@
-//! What each machine does at each event in each of its states, found by driving it there and doing that.
+//! The reaction of each state machine to each event in each state, observed by driving it there.
 
 #![allow(clippy::cast_possible_truncation)]
 
@@ -33,7 +33,7 @@ fn mistake(panic: &(dyn std::any::Any + Send)) -> String {
     format!("panics: {}", text.unwrap_or("?").lines().next().unwrap_or_default())
 }
 
-/// PDUs that were sent, by name, with what matters of them.
+/// Names of the sent PDUs, with their significant fields.
 fn sent(bytes: &[u8]) -> Vec<String> {
     let long = |pdu: &[u8], at: usize| u32::from_le_bytes(pdu[at..at + 4].try_into().unwrap());
     let name = |pdu: &[u8]| match pdu[0] {
@@ -51,7 +51,7 @@ fn sent(bytes: &[u8]) -> Vec<String> {
 const CID: u16 = 9;
 const DIALECT: Dialect = Dialect { digests: DDGST, alignment: 0 };
 
-/// A command at a controller.
+/// The state of a command at a controller.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     NotThere,
@@ -79,7 +79,7 @@ const PHASES: [Phase; 10] = [
     Phase::DrainingArriving,
 ];
 
-/// A controller whose command is in this phase, another one beside it; and the tag it was given.
+/// A controller with a command in this phase and another one beside it, and the transfer tag.
 fn controller_in(phase: Phase) -> (ControllerEnd, u16) {
     let settings = QueueSettings { window_bytes: 64, ..QueueSettings::default() };
     let mut end = ControllerEnd::connected(settings, DIALECT, 1, 16);
@@ -168,7 +168,7 @@ const CONTROLLER_EVENTS: [ControllerEvent; 11] = [
     ControllerEvent::Fail,
 ];
 
-/// What comes of it: events, PDUs, and what the queue says of the command afterwards.
+/// The reaction: events, PDUs, and the queue's view of the command afterwards.
 fn controller_does(end: &mut ControllerEnd, tag: u16, event: ControllerEvent) -> String {
     let data = |range: std::ops::Range<usize>, more| {
         DIALECT.h2c(CID, tag, range.start as u32, &pattern(64)[range], more)
@@ -242,7 +242,7 @@ fn phases_of_a_command_at_a_controller() {
         for event in CONTROLLER_EVENTS {
             let is_arriving =
                 matches!(phase, Phase::CapsuleArriving | Phase::DataArriving | Phase::DrainingArriving);
-            // Within a PDU the next bytes are its own, whatever they are meant to be.
+            // Within a PDU the next bytes belong to it, whatever they contain.
             if is_arriving
                 && matches!(
                     event,
@@ -265,7 +265,7 @@ fn phases_of_a_command_at_a_controller() {
     insta::assert_snapshot!("command_at_controller", table);
 }
 
-/// A command at a host.
+/// The state of a command at a host.
 #[derive(Clone, Copy, Debug)]
 enum HostPhase {
     NotThere,
@@ -447,7 +447,7 @@ fn set(value: u64) -> PropertySet {
 #[test]
 fn life_of_a_controller() {
     use ShutdownNotification as Shn;
-    // How to get into each state, from a new controller: writes of CC, and whether the shutdown is done.
+    // The way into each state from a new controller: writes of CC, and whether the shutdown is done.
     let states: [(&str, &[Cc], bool); 6] = [
         ("disabled", &[], false),
         ("ready", &[cc(true, Shn::NONE)], false),

@@ -1,4 +1,4 @@
-//! The controller's side.
+//! Golden exchanges of the controller.
 
 use nvlane_proto::controller_queue::QueueSettings;
 use nvlane_proto::handshake::ControllerOffer;
@@ -9,7 +9,7 @@ use crate::ends::{ControllerEnd, Seen};
 use crate::pdus::Dialect;
 use crate::{assert_bytes, feed_what_is_wanted, hex};
 
-/// One command as it is delivered.
+/// A delivered command.
 #[track_caller]
 fn deliver(end: &mut ControllerEnd, bytes: &str) -> (nvlane_proto::Slot, Vec<u8>) {
     let mut seen = end.feed(&hex(bytes)).unwrap();
@@ -151,7 +151,7 @@ fn linux_connects_its_admin_queue() {
         ",
     );
 
-    // Asynchronous event request, cid 31, which stays; a keep alive overtakes it.
+    // Asynchronous event request, cid 31, which stays outstanding; a keep alive overtakes it.
     let (event, _) = deliver(
         &mut end,
         "04 00 48 00 48 00 00 00  0C 40 1F 00 00 00 00 00 00*16 00*8 00 00 00 00 00 00 00 5A 00*24",
@@ -187,8 +187,8 @@ fn a_write_in_its_capsule() {
     assert_bytes(&end.sent(), "05 00 18 00 18 00 00 00  00*8  01 00 00 00 11 40 00 00");
 }
 
-/// Header of 72 bytes with its digest, padding up to 128, data, its digest: a driver that receives the bytes that are
-/// wanted, at most 1000, stops at each.
+/// A header of 72 bytes with its digest, padding up to 128, data, its digest: a driver that receives the wanted bytes,
+/// at most 1000, stops at each.
 #[test]
 fn what_is_wanted_of_a_capsule_ends_with_each_part() {
     let dialect = Dialect { digests: 3, alignment: 31 };
@@ -209,7 +209,7 @@ fn what_is_wanted_of_a_capsule_ends_with_each_part() {
     assert_eq!(end.queue.wanted_bytes(), 8);
 }
 
-/// wire §4.1: the data comes in two H2CData, since 128 KiB is the most in one.
+/// wire §4.1: the data arrives in two H2CData, since one carries at most 128 KiB.
 #[test]
 fn a_write_by_r2t() {
     let mut end = connected("00", false);
@@ -272,7 +272,7 @@ fn a_read_with_its_response() {
     );
 }
 
-/// wire §4.2: without flow control the last data stands for the response, unless that has a result.
+/// wire §4.2: without flow control SUCCESS on the last data replaces the response, unless that has a result.
 #[test]
 fn a_read_that_ends_with_its_data() {
     let mut end = connected("00", true);
@@ -291,13 +291,13 @@ fn a_read_that_ends_with_its_data() {
             05 00 18 00 18 00 00 00  01 02 03 04 05 06 07 08  FF FF 00 00 11 40 00 00
         ",
     );
-    // Nothing to send is no C2HData.
+    // Without data there is no C2HData.
     let (slot, _) = deliver(&mut end, READ);
     end.answer(slot, Vec::new(), 0);
     assert_bytes(&end.sent(), "05 00 18 00 18 00 00 00  00*8  FF FF 00 00 11 40 00 00");
 }
 
-/// wire §4.2: ascending, LAST on the last.
+/// wire §4.2: ascending offsets, LAST on the last PDU.
 #[test]
 fn a_read_in_several_pdus() {
     let settings = QueueSettings { c2h_data_bytes: 4096, ..QueueSettings::default() };
@@ -316,7 +316,7 @@ fn a_read_in_several_pdus() {
     );
 }
 
-/// wire §3: every header but the handshake's has its digest, all data its own.
+/// wire §3: every header except those of the handshake has its digest, and all data has one.
 #[test]
 fn writes_and_a_read_with_both_digests() {
     let mut end = connected("03", false);
@@ -347,7 +347,7 @@ fn writes_and_a_read_with_both_digests() {
         ",
     );
     end.queue.request_data(slot, vec![0; 1024], 1024);
-    // The slot is the first command's, a generation on.
+    // The slot of the first command, in its next generation.
     assert_bytes(
         &end.sent(),
         "09 01 18 00 1C 00 00 00  11 40 00 20 00 00 00 00  00 04 00 00 00 00 00 00  3B 78 D4 7B",
@@ -384,7 +384,7 @@ fn writes_and_a_read_with_both_digests() {
     );
 }
 
-/// wire §3: a host that wants data at multiples of 128, a controller that wants it at multiples of 32.
+/// wire §3: a host that requires data at multiples of 128, a controller that requires it at multiples of 32.
 #[test]
 fn writes_and_a_read_with_alignment_both_ways() {
     let offer =
@@ -447,7 +447,7 @@ fn writes_and_a_read_with_alignment_both_ways() {
     );
 }
 
-/// Asynchronous Event Request and Property Set of CC with a shutdown, of one id each.
+/// An Asynchronous Event Request, and a Property Set of CC with a shutdown, with the same cid.
 fn event_request(cid: &str) -> String {
     format!("04 00 48 00 48 00 00 00  0C 40 {cid} 00 00 00 00 00*16 00*8 00 00 00 00 00 00 00 5A 00*24")
 }

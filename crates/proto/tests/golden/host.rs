@@ -1,4 +1,4 @@
-//! The host's side. Its cids are a slot in the lower 10 bits and a generation above: the first is 0x0400.
+//! Golden exchanges of the host. Its cids have a slot in the lower 10 bits and a generation above: the first is 0x0400.
 
 use nvlane_proto::HostQueue;
 use nvlane_proto::handshake::HostOffer;
@@ -12,7 +12,7 @@ use crate::ends::HostEnd;
 use crate::pdus::Dialect;
 use crate::{assert_bytes, feed_what_is_wanted, hex};
 
-/// A queue that has sent its ICReq and got this answer.
+/// A queue that has sent its ICReq and received this answer.
 fn initialised(offer: HostOffer, request: &str, answer: &str) -> HostEnd {
     let mut end = HostEnd { queue: HostQueue::new(offer, 32) };
     assert_bytes(&end.sent(), request);
@@ -26,12 +26,12 @@ fn plain() -> HostEnd {
     initialised(
         HostOffer::default(),
         "00 00 80 00 80 00 00 00  00*120",
-        // nvmet: 4 MiB in one H2CData.
+        // nvmet: 4 MiB per H2CData.
         "01 00 80 00 80 00 00 00  00 00 00 00 00 00 40 00  00*112",
     )
 }
 
-/// A Write or Read of blocks from 8 on.
+/// A Write or Read of blocks, the first of them block 8.
 fn io(opcode: u8, block_count: u32) -> Sqe {
     let mut sqe = Sqe::new(opcode, Nsid::new(1));
     sqe.cdw10.set(8);
@@ -47,11 +47,11 @@ fn read(length: usize) -> Transfer<Vec<u8>> {
     Transfer::FromController { buffer: vec![0; length], is_exact: true }
 }
 
-/// wire §6: as an admin queue begins, against nvmet.
+/// wire §6: the start of an admin queue, against nvmet.
 #[test]
 fn an_admin_queue_connects() {
     let mut end = plain();
-    // Connect, whose data is in the capsule whatever the limit.
+    // Connect, whose data is in the capsule whatever the in-capsule limit.
     let mut connect = Sqe::new(0x7F, Nsid::new(1));
     connect.cdw11.set(31);
     connect.cdw12.set(5000);
@@ -113,7 +113,7 @@ fn an_admin_queue_connects() {
     assert_eq!((identify.status, identify.received), (Status::SUCCESS, 4096));
     assert_eq!(identify.buffer, Some(vec![0x1D; 4096]));
 
-    // A refusal: invalid field, do not retry.
+    // A failure: invalid field, do not retry.
     submit(&mut end, Sqe::new(0x09, Nsid::new(0)), Transfer::None);
     end.sent();
     let refused = end.complete(&hex("05 00 18 00 18 00 00 00  00*8  04 00 00 00 00 10 04 80"));
@@ -139,8 +139,8 @@ fn a_write_in_its_capsule() {
     assert_eq!((written.status, written.buffer), (Status::SUCCESS, Some(vec![0xA5; 4096])));
 }
 
-/// Header of 24 bytes with its digest, padding up to 128, data, its digest; then a response: a driver that receives the
-/// bytes that are wanted, at most 1000, stops at each.
+/// A header of 24 bytes with its digest, padding up to 128, data, its digest; then a response: a driver that receives
+/// the wanted bytes, at most 1000, stops at each.
 #[test]
 fn what_is_wanted_of_an_answer_ends_with_each_part() {
     let dialect = Dialect { digests: 3, alignment: 31 };
@@ -158,7 +158,8 @@ fn what_is_wanted_of_an_answer_ends_with_each_part() {
     assert_eq!(wanted, [5, 20, 100, 1480, 480, 4, 8, 20]);
 }
 
-/// wire §4.1: one byte more than fits, so by R2T; SPDK asks for it in two windows, and takes 8 KiB in one H2CData.
+/// wire §4.1: one byte too long for the capsule, so by R2T; SPDK requests it in two R2Ts, and accepts 8 KiB per
+/// H2CData.
 #[test]
 fn a_write_by_r2t() {
     let mut end = initialised(
@@ -215,7 +216,7 @@ fn reads_with_a_response_and_with_success() {
     "));
     assert_eq!((done.status, done.buffer), (Status::SUCCESS, Some(hex("A5*512 5A*512"))));
 
-    // Two at once, in each other's way; SUCCESS ends them.
+    // Two at once, interleaved; SUCCESS ends them.
     submit(&mut end, io(0x02, 2), read(1024));
     submit(&mut end, io(0x02, 1), read(512));
     end.sent();
@@ -279,7 +280,7 @@ fn writes_and_reads_with_both_digests() {
     );
     let r2t = "09 01 18 00 1C 00 00 00  00 04 EF BE 00 00 00 00  00 04 00 00 00 00 00 00  CE 3F 7B D8";
     end.feed(&hex(r2t)).unwrap();
-    // 4096 bytes may go in one, so all of it does.
+    // 4096 bytes may go in one PDU, so all of the data does.
     assert_bytes(
         &end.sent(),
         "
@@ -355,7 +356,7 @@ fn writes_and_a_read_with_alignment_both_ways() {
     assert_eq!((done.status, done.buffer), (Status::SUCCESS, Some(vec![0x77; 512])));
 }
 
-/// wire §4.1: Fabrics data goes in the capsule as far as every controller takes it there.
+/// wire §4.1: Fabrics data goes in the capsule up to the size that every controller accepts.
 #[test]
 fn fabrics_data_that_fits_no_capsule_goes_by_r2t() {
     for (length, byte_39) in [(8192, 0x01), (8196, 0x5A)] {

@@ -1,5 +1,5 @@
-//! Whole exchanges as they travel, written out from the tables of wire §2, §5 and §6 byte by byte: what a controller
-//! answers to what Linux sends, and what a host sends to what Linux and SPDK answer.
+//! Golden exchanges, written out byte by byte from the tables of wire §2, §5 and §6: a controller's answers to Linux,
+//! and a host's answers to Linux and SPDK.
 
 #![allow(clippy::cast_possible_truncation)]
 
@@ -13,7 +13,7 @@ mod pdus;
 mod controller;
 mod host;
 
-/// Bytes written in hex, with comments. `5A*512` is that byte so often.
+/// Parses bytes in hex, with comments. `5A*512` repeats a byte.
 fn hex(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for line in text.lines() {
@@ -27,13 +27,13 @@ fn hex(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Bytes as a table of 16, so that a difference shows where it is.
+/// Bytes as a table of 16 columns, so that a difference shows its place.
 fn table(bytes: &[u8]) -> String {
     let rows = bytes.chunks(16).enumerate().map(|(row, chunk)| format!("{:5}: {chunk:02x?}\n", row * 16));
     rows.collect()
 }
 
-/// Feeds an end 3 bytes and then as many bytes at a time as it wants, 1000 at most: what it wanted each time.
+/// Feeds an end 3 bytes, then as many bytes at a time as it wants, 1000 at most. Returns the wanted lengths.
 fn feed_what_is_wanted<E>(
     end: &mut E,
     bytes: &[u8],

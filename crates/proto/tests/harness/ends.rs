@@ -1,4 +1,4 @@
-//! One end of a queue pair, fed with bytes by hand: what it delivers and what it sends.
+//! One end of a queue pair that a test feeds with bytes, with the events it delivers and the bytes it sends.
 
 use nvlane_proto::controller_queue::{Event, QueueSettings};
 use nvlane_proto::handshake::{Agreement, HostOffer};
@@ -25,17 +25,18 @@ pub(crate) enum Seen {
 /// A controller's end.
 pub(crate) struct ControllerEnd {
     pub(crate) queue: ControllerQueue<Vec<u8>, Vec<u8>>,
-    /// Commands that were delivered and not completed.
+    /// Delivered commands that are not completed.
     live: Vec<Slot>,
 }
 
 impl ControllerEnd {
-    /// Before its handshake.
+    /// A queue before its handshake.
     pub(crate) fn new(settings: QueueSettings) -> Self {
         Self { queue: ControllerQueue::new(settings), live: Vec::new() }
     }
 
-    /// After handshake and Connect: this dialect both ways, so many R2Ts at once, so many entries, SQ flow control on.
+    /// A queue after handshake and Connect: this dialect both ways, this many R2Ts at once, this many entries, SQ flow
+    /// control on.
     pub(crate) fn connected(settings: QueueSettings, dialect: Dialect, r2ts: u32, entries: u16) -> Self {
         let mut settings = settings;
         settings.offer.alignment = DataAlignment::from_raw(dialect.alignment).unwrap();
@@ -67,7 +68,7 @@ impl ControllerEnd {
         }))
     }
 
-    /// Everything that comes of `bytes`.
+    /// All events that `bytes` cause.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Seen>, Violation> {
         let (mut input, mut seen) = (bytes, Vec::new());
         while let Some(event) = self.next(&mut input)? {
@@ -78,7 +79,7 @@ impl ControllerEnd {
         Ok(seen)
     }
 
-    /// Feeds a command that is delivered, and gives its slot.
+    /// Feeds a command that must be delivered, and returns its slot.
     #[track_caller]
     pub(crate) fn deliver(&mut self, pdu: &[u8]) -> Slot {
         match self.feed(pdu).expect("a command in order")[..] {
@@ -87,7 +88,7 @@ impl ControllerEnd {
         }
     }
 
-    /// Everything it has to send.
+    /// Takes all bytes that it has to send.
     pub(crate) fn sent(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let caravan = self.queue.caravan();
@@ -118,8 +119,8 @@ impl ControllerEnd {
         self.queue.complete_with_data(slot, data, length, result, digest);
     }
 
-    /// `bytes` break the transport: nothing of them is delivered, the TermReq is exact, and nothing follows it. The
-    /// TermReq copies `copied` of `bytes`, the offending header.
+    /// Checks that `bytes` violate the protocol: nothing of them is delivered, the TermReq is exact, and nothing
+    /// follows it. The TermReq copies `copied` of `bytes`, the offending header.
     #[track_caller]
     pub(crate) fn assert_fatal(mut self, bytes: &[u8], copied: std::ops::Range<usize>, expected: Violation) {
         let mut input = bytes;
@@ -130,7 +131,7 @@ impl ControllerEnd {
         self.assert_dead(expected);
     }
 
-    /// `bytes` end the lane without a TermReq.
+    /// Checks that `bytes` end the lane without a TermReq.
     #[track_caller]
     pub(crate) fn assert_dropped(mut self, bytes: &[u8], expected: Violation) {
         assert_eq!(self.feed(bytes), Err(expected));
@@ -139,7 +140,7 @@ impl ControllerEnd {
         self.assert_dead(expected);
     }
 
-    /// Nothing more comes out, whatever goes in, and nothing is placed.
+    /// Checks that no input causes output or is placed any more.
     #[track_caller]
     pub(crate) fn assert_dead(&mut self, cause: Violation) {
         let command = Dialect::PLAIN.command([0; 64], &[]);
@@ -176,7 +177,7 @@ pub(crate) struct HostEnd {
 }
 
 impl HostEnd {
-    /// Before its handshake; its ICReq is gone.
+    /// A queue before its handshake; its ICReq has been sent.
     pub(crate) fn new(dialect: Dialect, r2ts: u32) -> Self {
         let offer = HostOffer {
             alignment: DataAlignment::from_raw(dialect.alignment).unwrap(),
@@ -188,7 +189,8 @@ impl HostEnd {
         end
     }
 
-    /// After its handshake: this dialect both ways, in-capsule data up to 8192 bytes, H2CData up to `h2c_bytes`.
+    /// A queue after its handshake: this dialect both ways, in-capsule data up to 8192 bytes, H2CData up to
+    /// `h2c_bytes`.
     pub(crate) fn connected(dialect: Dialect, r2ts: u32, h2c_bytes: u32) -> Self {
         let mut end = Self::new(dialect, r2ts);
         let mut answer = &ic_resp(dialect.alignment, dialect.digests, h2c_bytes)[..];
@@ -201,7 +203,7 @@ impl HostEnd {
         Self::connected(dialect, 1, 1 << 20)
     }
 
-    /// Submits a read of so many bytes and gives its cid; `user` is its cid, too.
+    /// Submits a read of this many bytes and returns its cid, which is also its `user`.
     pub(crate) fn read(&mut self, length: usize) -> u16 {
         self.submit(0x02, Transfer::FromController { buffer: vec![0xEE; length], is_exact: true })
     }
@@ -216,14 +218,14 @@ impl HostEnd {
         self.submit(0x00, Transfer::None)
     }
 
-    /// Submits a command, lets its capsule leave, and gives its cid.
+    /// Submits a command, sends its capsule, and returns its cid.
     pub(crate) fn submit(&mut self, opcode: u8, transfer: Transfer<Vec<u8>>) -> u16 {
         self.queue.submit(Sqe::new(opcode, Nsid::new(1)), transfer, 7).expect("there is room");
         let sent = self.sent();
         u16::from_le_bytes([sent[10], sent[11]])
     }
 
-    /// Everything that comes of `bytes`.
+    /// All events that `bytes` cause.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Completion<Vec<u8>>>, Violation> {
         let (mut input, mut completions) = (bytes, Vec::new());
         while let Some(event) = self.queue.next_event(&mut input)? {
@@ -237,7 +239,7 @@ impl HostEnd {
         Ok(completions)
     }
 
-    /// Feeds bytes of which one completion comes.
+    /// Feeds bytes that must cause one completion.
     #[track_caller]
     pub(crate) fn complete(&mut self, bytes: &[u8]) -> Completion<Vec<u8>> {
         let mut completions = self.feed(bytes).expect("an answer in order");
@@ -245,7 +247,7 @@ impl HostEnd {
         completions.remove(0)
     }
 
-    /// Everything it has to send.
+    /// Takes all bytes that it has to send.
     pub(crate) fn sent(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         while self.queue.caravan().is_leaving() || self.queue.ring() {
@@ -259,7 +261,8 @@ impl HostEnd {
         bytes
     }
 
-    /// `bytes` break the transport: nothing is completed, the TermReq is right to the byte, and that is the end.
+    /// Checks that `bytes` violate the protocol: nothing is completed, the TermReq is exact, and no more input is
+    /// accepted.
     #[track_caller]
     pub(crate) fn assert_fatal(mut self, bytes: &[u8], copied: std::ops::Range<usize>, expected: Violation) {
         assert_eq!(self.feed(bytes).map(|_| ()), Err(expected));
@@ -269,7 +272,7 @@ impl HostEnd {
         self.assert_dead(expected);
     }
 
-    /// `bytes` end the lane without a TermReq.
+    /// Checks that `bytes` end the lane without a TermReq.
     #[track_caller]
     pub(crate) fn assert_dropped(mut self, bytes: &[u8], expected: Violation) {
         assert_eq!(self.feed(bytes).map(|_| ()), Err(expected));
@@ -277,7 +280,7 @@ impl HostEnd {
         self.assert_dead(expected);
     }
 
-    /// Nothing more comes out, whatever goes in; every command ends once, with the given status.
+    /// Checks that no input causes output any more and that every command ends once, with the given status.
     #[track_caller]
     pub(crate) fn assert_dead(&mut self, cause: Violation) {
         for bytes in [&[][..], &[5], &ic_resp(0, 0, 8192)] {

@@ -1,4 +1,4 @@
-//! Host and controller queue in one process, with a hostile sense of how to cut a stream.
+//! Host and controller queue in one process, connected by streams that are cut at random places.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use wire::sgl::DataPointer;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
-/// What is agreed, and how the controller behaves.
+/// Negotiated parameters, and the behaviour of the controller.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) host: HostOffer,
@@ -21,7 +21,7 @@ pub(crate) struct Shape {
     pub(crate) depth: u16,
 }
 
-/// What a command does in these tests: the opcode only tells the two sides apart.
+/// Kinds of commands in these tests: the opcode only tells both sides which.
 const WRITE: u8 = 0x01;
 const READ: u8 = 0x02;
 const FAILING_READ: u8 = 0x12;
@@ -34,10 +34,10 @@ pub(crate) struct Link {
     to_host: Vec<u8>,
     seed: u64,
     cut_max: usize,
-    /// Commands that were submitted and have not ended: what they are and the data written.
+    /// Outstanding commands: their kind and the data written.
     open: HashMap<u64, (u8, Vec<u8>)>,
     next_user: u64,
-    /// Write commands whose data was asked for: what was expected.
+    /// Writes whose data was requested, with the expected data.
     receiving: HashMap<Slot, Sqe>,
 }
 
@@ -98,7 +98,7 @@ impl Link {
             }
             _ => (FLUSH, Transfer::None),
         };
-        // The digest of what is written lets the controller check it.
+        // The digest of the written data lets the controller check it.
         let mut sqe = Sqe::new(opcode, Nsid::new(1));
         sqe.cdw10 = data_digest(&data).into();
         sqe.cdw11 = (user as u32).into();
@@ -120,7 +120,7 @@ impl Link {
         panic!("the queue stays full");
     }
 
-    /// Moves some bytes each way and lets both sides act on them.
+    /// Moves some bytes each way and lets both sides process them.
     pub(crate) fn step(&mut self) {
         self.host.ring();
         let mut bytes = Vec::new();
@@ -244,7 +244,7 @@ impl Link {
         }
     }
 
-    /// Goes on until all commands have ended.
+    /// Runs until all commands have ended.
     pub(crate) fn finish(&mut self) {
         for _ in 0..3_000_000 {
             if self.open.is_empty() && self.controller.outstanding() == 0 {

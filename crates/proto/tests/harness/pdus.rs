@@ -1,4 +1,4 @@
-//! PDUs put together byte by byte from the tables of wire §2 and §3, without the encoders under test.
+//! PDUs built byte by byte from the tables of wire §2 and §3, without the encoders under test.
 
 use wire::digest::data_digest;
 
@@ -20,7 +20,7 @@ pub(crate) const EVENT_REQUEST: u8 = 0x0C;
 pub(crate) const IN_CAPSULE: u8 = 0x01;
 pub(crate) const TRANSPORT: u8 = 0x5A;
 
-/// What was agreed for one direction: digests as in `dgst`, alignment as in `cpda` or `hpda`.
+/// Negotiated layout of one direction: digests as in `dgst`, alignment as in `cpda` or `hpda`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dialect {
     pub(crate) digests: u8,
@@ -32,7 +32,7 @@ impl Dialect {
     pub(crate) const HEADER_DIGEST: Self = Self { digests: 1, alignment: 0 };
     pub(crate) const BOTH_DIGESTS: Self = Self { digests: 3, alignment: 0 };
 
-    /// Every combination of digests, without padding and with some.
+    /// Every combination of digests, without and with padding.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         [0, 6, 31].into_iter().flat_map(|alignment| (0..4).map(move |digests| Self { digests, alignment }))
     }
@@ -42,12 +42,12 @@ impl Dialect {
         usize::from(hlen) + if self.digests & HDGST != 0 { 4 } else { 0 }
     }
 
-    /// Where data begins after a header of this length.
+    /// Offset of data after a header of this length.
     pub(crate) fn pdo(self, hlen: u8) -> usize {
         self.prefix(hlen).next_multiple_of((usize::from(self.alignment) + 1) * 4)
     }
 
-    /// Bytes of the data digest.
+    /// Length of the data digest, bytes.
     pub(crate) fn trailer(self) -> usize {
         if self.digests & DDGST != 0 { 4 } else { 0 }
     }
@@ -102,7 +102,7 @@ impl Dialect {
         self.pdu(0x09, 0, &data_rest(cid, ttag, offset, length as usize), &[])
     }
 
-    /// `pdu` with `bytes` in the place of those at `at`. If those are in the header, its digest is made right again.
+    /// `pdu` with `bytes` written at offset `at`. A change of the header updates its digest.
     pub(crate) fn with(self, mut pdu: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
         let hlen = header_length(pdu[0]);
         pdu[at..at + bytes.len()].copy_from_slice(bytes);
@@ -177,7 +177,7 @@ pub(crate) fn sqe(opcode: u8, cid: u16, pointer: u8, length: u32) -> [u8; 64] {
     sqe
 }
 
-/// A completion: result 0, a head, the status word as it travels. wire §5.2
+/// A completion: result 0, an SQ head, the status word as on the wire. wire §5.2
 pub(crate) fn cqe(cid: u16, sqhd: u16, status: u16) -> [u8; 16] {
     let mut cqe = [0; 16];
     cqe[8..10].copy_from_slice(&sqhd.to_le_bytes());
@@ -186,12 +186,12 @@ pub(crate) fn cqe(cid: u16, sqhd: u16, status: u16) -> [u8; 16] {
     cqe
 }
 
-/// Bytes that differ by place.
+/// Bytes that depend on their offset.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 251) as u8).collect()
 }
 
-/// The PDUs of a stream that is well-formed.
+/// The PDUs of a well-formed stream.
 pub(crate) fn cut(mut stream: &[u8]) -> Vec<&[u8]> {
     let mut pdus = Vec::new();
     while !stream.is_empty() {

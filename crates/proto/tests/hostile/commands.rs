@@ -1,8 +1,8 @@
 //! Rows C: command capsules and their data pointers, at the controller. wire §4.1, §5
 //!
-//! What a command implies (its blocks, its direction, its fused twin) is known to the driver alone, so C1, C2, C3, C7,
-//! C9 and half of C8 are its to refuse: it gets the entry as it came, nothing is reserved before it asks, and its
-//! refusal leaves with nothing but zeroes in it.
+//! Only the driver knows a command's semantics (its blocks, its direction, its fused twin), so it must refuse C1, C2,
+//! C3, C7, C9 and half of C8: it gets the entry unchanged, nothing is reserved before it asks, and its refusal contains
+//! only zeroes otherwise.
 
 use nvlane_proto::Violation;
 use nvlane_proto::controller_queue::QueueSettings;
@@ -23,12 +23,12 @@ fn refused_by_driver(entry: [u8; 64], data: &[u8], status: Status, word: u16) {
         end.complete(*slot, status);
         let cid = u16::from_le_bytes([entry[2], entry[3]]);
         assert_eq!(end.sent(), dialect.response(cqe(cid, 1, word)));
-        // The lane lives.
+        // The lane stays open.
         end.deliver(&dialect.command(entry, data));
     }
 }
 
-/// The queue answers `entry` by itself; the lane lives.
+/// Checks that the queue answers `entry` by itself and the lane stays open.
 #[track_caller]
 fn refused_by_queue(entry: [u8; 64], data: &[u8], status: Status, word: u16) {
     for dialect in Dialect::all() {
@@ -60,7 +60,7 @@ fn c2_c3_a_length_beyond_the_command_reserves_nothing() {
             0x801E,
         );
     }
-    // The driver asks for exactly what the command moves, however much the host said.
+    // The driver requests the length that the command transfers, however much the host announced.
     let mut end = ControllerEnd::plain(Dialect::PLAIN);
     let slot = end.deliver(&Dialect::PLAIN.command(sqe(WRITE, 9, TRANSPORT, 8192), &[]));
     end.queue.request_data(slot, vec![0; 512], 512);
@@ -121,7 +121,8 @@ fn c7_a_read_with_data_in_its_capsule_is_handed_on() {
 #[test]
 fn c8_other_pointers_are_handed_on_without_data_and_unsupported_with_it() {
     for pointer in (0..=0xFF).filter(|pointer| ![IN_CAPSULE, TRANSPORT].contains(pointer)) {
-        // SPDK's host leaves the pointer of a command without data zero: only the driver knows which those are.
+        // SPDK's host leaves the data pointer of a command without data zero: only the driver knows which commands
+        // those are.
         let mut end = ControllerEnd::plain(Dialect::PLAIN);
         end.deliver(&Dialect::PLAIN.command(sqe(WRITE, 9, pointer, 512), &[]));
         for dialect in [Dialect::PLAIN, Dialect::BOTH_DIGESTS] {
@@ -146,7 +147,7 @@ fn c9_pointer_kinds_fused_pairs_and_reserved_flags_are_handed_on() {
 fn c10_a_cid_in_use_is_a_conflict_for_the_second_command_only() {
     for dialect in Dialect::all() {
         let conflict = Status::COMMAND_ID_CONFLICT.with_dnr();
-        // While the first executes, and while it waits for its data.
+        // While the first one executes, and while it waits for its data.
         for asks in [false, true] {
             let mut end = ControllerEnd::plain(dialect);
             let slot = end.deliver(&dialect.command(sqe(WRITE, 9, TRANSPORT, 512), &[]));
@@ -175,7 +176,7 @@ fn c10_a_cid_in_use_is_a_conflict_for_the_second_command_only() {
     }
 }
 
-/// A host that completes its event requests by itself uses their cids again, mostly to shut down. wire §13
+/// A host that abandons its event requests reuses their cids, mostly for a shutdown. wire §13
 #[test]
 fn c10_a_command_with_the_cid_of_a_waiting_event_request_takes_its_place() {
     for dialect in Dialect::all() {
@@ -186,7 +187,7 @@ fn c10_a_command_with_the_cid_of_a_waiting_event_request_takes_its_place() {
             let command = end.deliver(&dialect.command(sqe(WRITE, 9, pointer, data.len() as u32), data));
             assert_eq!((end.queue.next_superseded(), end.queue.next_superseded()), (Some(request), None));
             assert_eq!((end.queue.find(9), end.queue.outstanding()), (Some(command), 1));
-            // The event comes just then: the host would take its completion for the command's.
+            // If the event occurred now, the host would take its completion for that of the command.
             end.complete(request, Status::SUCCESS);
             assert_eq!(end.sent(), []);
             assert_eq!(end.queue.find(9), Some(command));
@@ -206,7 +207,7 @@ fn c10_an_event_request_that_was_completed_gives_way_to_no_command() {
     end.queue.await_event(request);
     end.complete(request, Status::SUCCESS);
     assert_eq!(end.sent(), dialect.response(cqe(9, 1, 0)));
-    // The slot goes to a command that does not give way.
+    // The slot goes to a command that is no event request.
     assert_eq!(end.deliver(&dialect.command(sqe(FLUSH, 9, TRANSPORT, 0), &[])), request);
     let conflict = Status::COMMAND_ID_CONFLICT.with_dnr();
     let twin = dialect.command(sqe(FLUSH, 9, TRANSPORT, 0), &[]);
@@ -220,7 +221,7 @@ fn c10_event_requests_of_one_cid_may_follow_one_another_without_end() {
     let mut end = ControllerEnd::plain(dialect);
     let pdu = dialect.command(sqe(EVENT_REQUEST, 9, TRANSPORT, 0), &[]);
     let mut superseded = Vec::new();
-    // The driver is slow: as long as there are slots, each request has one of its own.
+    // The driver is slow: as long as there are slots, each request gets its own.
     for _ in 0..nvlane_proto::SLOT_COUNT_MAX {
         let slot = end.deliver(&pdu);
         end.queue.await_event(slot);
@@ -256,7 +257,7 @@ fn c11_more_commands_than_entries_are_out_of_sequence() {
 
 #[test]
 fn c11_commands_whose_answers_wait_unsent_count() {
-    // A host that never reads: each answer is queued, and no more of them than the queue has entries.
+    // A host that never reads: each answer is queued, up to the number of queue entries.
     let dialect = Dialect::PLAIN;
     let mut end = ControllerEnd::connected(QueueSettings::default(), dialect, 1, 4);
     for cid in 0..4 {
@@ -266,7 +267,7 @@ fn c11_commands_whose_answers_wait_unsent_count() {
     assert_eq!(end.queue.caravan().waiting_bytes(), 4 * 24);
     end.assert_fatal(&dialect.command(sqe(FLUSH, 9, TRANSPORT, 0), &[]), 0..72, Violation::Sequence);
 
-    // The same with answers that the queue gives by itself.
+    // Likewise with answers from the queue itself.
     let mut end = ControllerEnd::connected(QueueSettings::default(), dialect, 1, 4);
     let mut offset = sqe(WRITE, 9, IN_CAPSULE, 0);
     offset[24] = 4;
@@ -275,7 +276,7 @@ fn c11_commands_whose_answers_wait_unsent_count() {
     }
     end.assert_fatal(&dialect.command(offset, &[]), 0..72, Violation::Sequence);
 
-    // Answers that have left do not count, nor do those that are on their way.
+    // Answers already sent do not count, nor do those in flight.
     let mut end = ControllerEnd::connected(QueueSettings::default(), dialect, 1, 4);
     for cid in 0..100 {
         let slot = end.deliver(&dialect.command(sqe(FLUSH, cid, TRANSPORT, 0), &[]));

@@ -54,7 +54,7 @@ fn h1_an_impossible_icresp_fails_the_connect() {
     for limit in [0_u32, 4, 4092, 4095, 4097, 8190, u32::MAX] {
         fresh().assert_fatal(&with(12, &limit.to_le_bytes()), 0..128, header_field(12));
     }
-    // Partial, or none: nothing is agreed.
+    // Partial or missing: nothing is negotiated.
     for cut in 0..128 {
         let mut end = fresh();
         assert!(end.feed(&good[..cut]).unwrap().is_empty());
@@ -166,7 +166,7 @@ fn h4_read_data_comes_in_order_and_within_its_buffer() {
         let mut end = HostEnd::plain(dialect);
         let cid = end.read(1024);
         end.assert_fatal(&dialect.c2h(cid, 0, &[], LAST), 0..24, header_field(16));
-        // A PDU longer than any buffer, told from its header alone.
+        // A PDU longer than any buffer, recognized by its header alone.
         let mut end = HostEnd::plain(dialect);
         let cid = end.read(1024);
         let length = u32::MAX - (dialect.pdo(24) + dialect.trailer()) as u32;
@@ -197,13 +197,13 @@ fn h5_a_read_that_came_short_never_succeeds() {
             assert_eq!(completion.status, Status::DATA_TRANSFER_ERROR);
             assert_eq!(completion.received, [512, 512, 0][index]);
         }
-        // Where any length will do, what came is told.
+        // If any length is allowed, the received length is reported.
         let mut end = HostEnd::plain(dialect);
         let transfer = Transfer::FromController { buffer: vec![0; 1024], is_exact: false };
         let cid = end.submit(0x02, transfer);
         let completion = end.complete(&dialect.c2h(cid, 0, &pattern(512), LAST | SUCCESS));
         assert_eq!((completion.status, completion.received), (Status::SUCCESS, 512));
-        // A failing read may bring a part, and keeps its status.
+        // A failed read may have part of its data, and keeps its status.
         let mut end = HostEnd::plain(dialect);
         let cid = end.read(1024);
         let answer = [dialect.c2h(cid, 0, &pattern(512), 0), dialect.response(cqe(cid, 0, 0x8100))].concat();
@@ -227,7 +227,7 @@ fn h6_an_answer_that_cannot_be_is_out_of_sequence() {
         let answer = dialect.response(cqe(cid, 0, 0));
         end.complete(&answer);
         end.assert_fatal(&answer, 0..24, Violation::Sequence);
-        // Success of a write whose data was not asked for, or not all of it. Failure is possible.
+        // Success of a write whose data was not requested, or only in part. A failure is allowed.
         for asked in [0, 4096] {
             let write = || {
                 let mut end = HostEnd::plain(dialect);
@@ -270,7 +270,7 @@ fn h8_an_r2t_for_a_command_that_is_no_write_sends_nothing() {
         let mut end = HostEnd::plain(dialect);
         let cid = end.write(pattern(9000));
         end.assert_fatal(&dialect.r2t(cid ^ 0x400, 1, 0, 9000), 0..24, CID);
-        // Data that left with its capsule cannot be asked for again.
+        // Data sent in the capsule cannot be requested again.
         let mut end = HostEnd::plain(dialect);
         let cid = end.write(pattern(512));
         end.assert_fatal(&dialect.r2t(cid, 1, 0, 512), 0..24, Violation::OutOfRange);
@@ -294,7 +294,7 @@ fn h9_an_r2t_outside_what_is_left_of_its_command_is_out_of_range() {
             let cid = end.write(pattern(9000));
             end.assert_fatal(&dialect.r2t(cid, 1, offset, length), 0..24, Violation::OutOfRange);
         }
-        // After a first window: overlapping it, leaving a gap, going past the end.
+        // After the first R2T: overlapping it, leaving a gap, beyond the end.
         for (offset, length) in [(0, 4096), (4092, 8), (4100, 4), (4096, 4908), (4096, u32::MAX)] {
             let mut end = HostEnd::plain(dialect);
             let cid = end.write(pattern(9000));
@@ -317,12 +317,12 @@ fn h10_more_r2ts_at_once_than_agreed_exceed_the_limit() {
                 }
                 (end, cid)
             };
-            // The same again, the next one, nonsense: whatever it says, it is one too many.
+            // The same again, the next one, nonsense: any further R2T is one too many.
             for (offset, length) in [(0, 4096), (limit * 4096, 4096), (0, u32::MAX)] {
                 let (end, cid) = serving();
                 end.assert_fatal(&dialect.r2t(cid, 9, offset, length), 0..24, Violation::LimitExceeded);
             }
-            // Once the data of one is gone, the next may come.
+            // Once the data of one R2T is sent, the next may arrive.
             let (mut end, cid) = serving();
             end.sent();
             assert!(end.feed(&dialect.r2t(cid, 9, limit * 4096, 4096)).unwrap().is_empty());
@@ -368,11 +368,11 @@ fn h12_a_wrong_data_digest_fails_that_read_only() {
             let corrupt = Status::TRANSIENT_TRANSPORT_ERROR;
             let expected = if bad == 2 { [corrupt, Status::SUCCESS] } else { [Status::SUCCESS, corrupt] };
             assert_eq!([completions[0].status, completions[1].status], expected);
-            // The lane lives.
+            // The lane stays open.
             let cid = end.flush();
             assert!(end.complete(&dialect.response(cqe(cid, 0, 0))).status.is_success());
         }
-        // A failure is worth more than a digest.
+        // A failure takes precedence over a digest error.
         let mut end = HostEnd::plain(dialect);
         let cid = end.read(512);
         let mut stream = dialect.c2h(cid, 0, &pattern(512), 0);
@@ -384,7 +384,7 @@ fn h12_a_wrong_data_digest_fails_that_read_only() {
 
 #[test]
 fn h13_an_answer_that_comes_late_finds_no_command() {
-    // The next command in the same place has another cid, 63 times over.
+    // The next command in the same slot has another cid, 63 times in a row.
     let dialect = Dialect::PLAIN;
     let mut end = HostEnd::plain(dialect);
     let mut seen = Vec::new();
@@ -402,7 +402,7 @@ fn h13_an_answer_that_comes_late_finds_no_command() {
             again.assert_fatal(&dialect.response(cqe(late, 0, 0)), 0..24, Violation::Sequence);
         }
     }
-    // A buffer is not given back while the caravan refers to it, whatever the controller says.
+    // A buffer is not returned while the caravan refers to it, whatever the controller sends.
     let mut end = HostEnd::plain(dialect);
     let cid = end.write(pattern(9000));
     assert!(end.feed(&dialect.r2t(cid, 1, 0, 9000)).unwrap().is_empty());

@@ -26,7 +26,7 @@ fn corrupt(mut pdu: Vec<u8>) -> Vec<u8> {
 #[test]
 fn g1_a_wrong_header_digest_is_told_back_and_nothing_is_acted_on() {
     for dialect in with_header_digest() {
-        // A bit in the entry, and a bit in the digest itself. The digest as it came is the information.
+        // A bit in the entry, and a bit in the digest itself. The received digest is the TermReq's information.
         for at in (8..76).step_by(5) {
             let mut bytes = dialect.command(sqe(WRITE, 9, IN_CAPSULE, 64), &pattern(64));
             bytes[at] ^= 0x10;
@@ -54,15 +54,15 @@ fn g2_a_wrong_data_digest_in_a_capsule_fails_the_command_only() {
             let mut bytes = good.clone();
             bytes[at] ^= 0x80;
             assert_eq!(end.feed(&bytes).unwrap(), [Seen::Refused { cid: 9, status }]);
-            // In pieces, too.
+            // Also in pieces.
             let seen: Vec<Seen> = bytes.chunks(100).flat_map(|chunk| end.feed(chunk).unwrap()).collect();
             assert_eq!(seen, [Seen::Refused { cid: 9, status }]);
             assert_eq!(end.queue.outstanding(), 0);
             end.sent();
         }
-        // The lane lives, the cid is free.
+        // The lane stays open, and the cid is free.
         end.deliver(&good);
-        // A command that was refused anyway is answered once, with its own status.
+        // A command that is refused anyway is answered once, with its own status.
         assert_eq!(
             end.feed(&corrupt(good)).unwrap(),
             [Seen::Refused { cid: 9, status: Status::COMMAND_ID_CONFLICT.with_dnr() }]
@@ -123,7 +123,7 @@ fn g5_a_pdu_too_short_for_its_digests_is_refused_at_byte_4() {
 
 #[test]
 fn g6_neither_handshake_nor_termreq_carries_a_digest() {
-    // Four bytes behind an ICReq that asks for digests begin the next PDU.
+    // The four bytes after an ICReq that requests digests begin the next PDU.
     let mut end = ControllerEnd::new(Default::default());
     let mut bytes = ic_req(0, 3, 0);
     bytes.extend_from_slice(&[0xAA, 0x36, 0x91, 0x8A, 0, 0, 0, 0]);
@@ -131,14 +131,14 @@ fn g6_neither_handshake_nor_termreq_carries_a_digest() {
     assert!(matches!(end.next(&mut input), Ok(Some(Seen::Initialised(_)))));
     assert_eq!(end.sent().len(), 128);
     end.assert_fatal(input, 0..8, Violation::HeaderField { offset: 0 });
-    // Ours neither, whatever was agreed: `assert_fatal` compares it to the byte.
+    // Ours has none either, whatever was negotiated: `assert_fatal` compares it to the byte.
     let bytes = Dialect::BOTH_DIGESTS.with(Dialect::BOTH_DIGESTS.command([0; 64], &[]), 2, &[71]);
     ControllerEnd::plain(Dialect::BOTH_DIGESTS).assert_fatal(
         &bytes,
         0..8,
         Violation::HeaderField { offset: 2 },
     );
-    // Theirs is read without one.
+    // The peer's is read without one.
     let ended = ControllerEnd::plain(Dialect::BOTH_DIGESTS).feed(&term_req(0x02, 3, 7, &[]));
     assert!(matches!(ended, Err(Violation::EndedByPeer { fei: 7, .. })));
 }

@@ -29,7 +29,7 @@ fn i3_a_connection_may_end_at_every_byte_of_the_handshake() {
         end.queue.clear(|_| panic!("there is no command"));
         assert_eq!(end.sent(), []);
     }
-    // Its answer half sent.
+    // Its answer is half sent.
     let mut end = fresh();
     end.feed(&request).unwrap();
     end.queue.caravan().ring();
@@ -118,7 +118,7 @@ fn i10_an_icreq_with_anything_behind_its_128_bytes_is_refused_at_byte_4() {
 
 #[test]
 fn an_offer_that_no_host_would_take_is_never_made() {
-    // wire §2.3: at least 4096 bytes in an H2CData, a dword multiple.
+    // wire §2.3: MAXH2CDATA is at least 4096 bytes and a multiple of 4.
     for (ours, offered) in
         [(0, 4096), (4095, 4096), (4099, 4096), (1 << 20, 1 << 20), (u32::MAX, u32::MAX - 3)]
     {

@@ -19,7 +19,7 @@ fn write(length: u32) -> [u8; 64] {
     sqe(WRITE, 0x1234, IN_CAPSULE, length)
 }
 
-/// A controller whose command 7 has asked for 8192 bytes, and the tag it gave.
+/// A controller that has requested 8192 bytes for command 7, and the transfer tag.
 pub(crate) fn asking(dialect: Dialect) -> (ControllerEnd, u16) {
     let mut end = ControllerEnd::plain(dialect);
     let slot = end.deliver(&dialect.command(sqe(WRITE, 7, TRANSPORT, 8192), &[]));
@@ -100,13 +100,13 @@ fn p5_a_capsule_past_its_limit_is_refused_on_its_first_8_bytes() {
             bytes[4..8].copy_from_slice(&plen.to_le_bytes());
             ControllerEnd::plain(dialect).assert_fatal(&bytes[..8], 0..8, header_field(4));
         }
-        // The longest that may be is taken.
+        // The longest allowed PDU is accepted.
         let data = pattern(CAPSULE_BYTES_MIN as usize);
         let seen =
             ControllerEnd::plain(dialect).feed(&dialect.command(write(CAPSULE_BYTES_MIN), &data)).unwrap();
         assert!(matches!(&seen[..], [Seen::Command { data: delivered, .. }] if *delivered == data));
     }
-    // What an I/O queue takes can be more, never less.
+    // An I/O queue may accept more, never less.
     for (in_capsule_bytes, limit) in [(0, 8192), (16384, 16384)] {
         let settings = QueueSettings { in_capsule_bytes, ..QueueSettings::default() };
         let end = || ControllerEnd::connected(settings, Dialect::PLAIN, 1, 16);
@@ -114,7 +114,7 @@ fn p5_a_capsule_past_its_limit_is_refused_on_its_first_8_bytes() {
         let bytes = Dialect::PLAIN.command(write(limit + 4), &pattern(limit as usize + 4));
         end().assert_fatal(&bytes, 0..8, header_field(4));
     }
-    // Or more than others take, once it is known what it is for.
+    // It may also accept more than other queues once its queue id is known.
     for (in_capsule_bytes, limit) in [(16384, 16384), (4096, 8192)] {
         for dialect in Dialect::all() {
             let end = || {
@@ -138,7 +138,7 @@ fn p6_a_length_that_is_not_the_sum_of_its_parts_is_refused_at_byte_4() {
             let bytes = dialect.with(good.clone(), 4, &wrong.to_le_bytes());
             ControllerEnd::plain(dialect).assert_fatal(&bytes, 0..72, header_field(4));
         }
-        // Data that no data pointer speaks of.
+        // Data that no data pointer describes.
         for length in [0, 512] {
             let bytes = dialect.command(sqe(WRITE, 1, TRANSPORT, length), &pattern(512));
             ControllerEnd::plain(dialect).assert_fatal(&bytes, 0..72, header_field(4));
@@ -188,7 +188,7 @@ fn p10_flags_other_than_those_agreed_are_refused_at_byte_1() {
             let bytes = dialect.with(dialect.h2c(7, ttag, 0, &pattern(8192), LAST), 1, &[flags]);
             end.assert_fatal(&bytes, 0..8, header_field(1));
         }
-        // Peers differ in whether a PDU without data bears the flag of a data digest.
+        // Peers differ in whether a PDU without data sets the data digest flag.
         for flags in 0..=0xFF {
             let bytes = dialect.with(dialect.command(sqe(FLUSH, 1, TRANSPORT, 0), &[]), 1, &[flags]);
             if flags == digests || flags == digests & HDGST {
@@ -252,7 +252,7 @@ fn p13_a_termreq_is_never_answered() {
         let bytes = Dialect::PLAIN.with(term_req(0x02, 1, 0, &[]), 4, &plen.to_le_bytes());
         ControllerEnd::plain(Dialect::PLAIN).assert_dropped(&bytes[..8], Violation::MalformedTermReq);
     }
-    // The other side's TermReq is a type like any other.
+    // The other direction's TermReq is a PDU type like any other.
     let bytes = term_req(0x03, 1, 0, &[4; 72]);
     ControllerEnd::plain(Dialect::PLAIN).assert_fatal(&bytes, 0..8, header_field(0));
     ControllerEnd::new(QueueSettings::default()).assert_fatal(&bytes, 0..8, Violation::Sequence);
@@ -284,7 +284,7 @@ fn p14_p15_a_connection_that_ends_anywhere_executes_nothing_that_is_incomplete()
 
 #[test]
 fn a_violation_of_the_driver_s_own_stops_the_lane_too() {
-    // A timer that has run out: row D15.
+    // An expired timer: row D15.
     let (mut end, ttag) = asking(Dialect::PLAIN);
     let data = Dialect::PLAIN.h2c(7, ttag, 0, &pattern(8192), LAST);
     end.feed(&data[..1000]).unwrap();

@@ -1,8 +1,8 @@
-//! Hostile peers, row by row of the list of hostile inputs (P, I, C, D, G, H): what breaks the transport ends the lane
-//! with the right TermReq and nothing of it is acted on; what is merely impossible is answered, and the lane lives.
+//! Hostile peers, row by row of docs/hostile-inputs.md (P, I, C, D, G, H): a protocol violation ends the lane with the
+//! right TermReq and has no effect; a merely invalid command is answered, and the lane stays open.
 //!
-//! Rows that a queue cannot decide (what a command implies, time, sockets) are the driver's; here they show that the
-//! queue hands on what the driver needs for it.
+//! Rows that a queue cannot decide (command semantics, time, sockets) belong to the driver; here they show that the
+//! queue passes on the necessary information.
 
 #![allow(clippy::cast_possible_truncation)]
 

@@ -13,13 +13,13 @@ const TAG: Violation = Violation::HeaderField { offset: 10 };
 const LENGTH: Violation = Violation::HeaderField { offset: 16 };
 const FLAGS: Violation = Violation::HeaderField { offset: 1 };
 
-/// The tag of an R2T.
+/// The transfer tag of an R2T.
 fn ttag(r2t: &[u8]) -> u16 {
     assert_eq!(r2t[0], 0x09);
     u16::from_le_bytes([r2t[10], r2t[11]])
 }
 
-/// An H2CData, changed at one place, for a command that has asked for 8192 bytes.
+/// An H2CData, modified at one place, for a command with an R2T of 8192 bytes.
 #[track_caller]
 fn refused(at: usize, bytes: &[u8], copied: usize, expected: Violation) {
     for dialect in Dialect::all() {
@@ -33,7 +33,7 @@ fn refused(at: usize, bytes: &[u8], copied: usize, expected: Violation) {
 fn d1_d2_a_tag_that_was_never_given_is_refused_at_byte_10() {
     let dialect = Dialect::PLAIN;
     let mut end = ControllerEnd::connected(QueueSettings::default(), dialect, 2, 64);
-    // 20 commands, of which one has asked: its tag is the only one.
+    // 20 commands, one with an R2T: its tag is the only valid one.
     let mut only = 0;
     for cid in 0..20 {
         let slot = end.deliver(&dialect.command(sqe(WRITE, cid, TRANSPORT, 8192), &[]));
@@ -42,7 +42,7 @@ fn d1_d2_a_tag_that_was_never_given_is_refused_at_byte_10() {
             only = ttag(&end.sent());
         }
     }
-    // The tags of commands that have not asked are row D3.
+    // Tags of commands without an R2T are row D3.
     let (generation, slot) = (only >> 12, only & 0x3FF);
     let is_of_a_command = |tag: u16| tag >> 12 == generation && tag & 0x3FF < 20 && tag & 0x3FF != slot;
     for tag in (0..=0xFFFF).filter(|tag| *tag != only && !is_of_a_command(*tag)) {
@@ -64,7 +64,7 @@ fn d1_d2_a_tag_that_was_never_given_is_refused_at_byte_10() {
 fn d3_the_tag_of_a_command_that_waits_for_no_data_is_out_of_sequence() {
     for dialect in [Dialect::PLAIN, Dialect::BOTH_DIGESTS] {
         let data = |ttag| dialect.h2c(7, ttag, 0, &pattern(8192), LAST);
-        // Executing: never asked, a read, a write with its data in the capsule.
+        // Executing: without an R2T, a read, a write with in-capsule data.
         for (opcode, pointer, length) in
             [(WRITE, TRANSPORT, 0), (READ, TRANSPORT, 0), (WRITE, IN_CAPSULE, 64)]
         {
@@ -72,7 +72,7 @@ fn d3_the_tag_of_a_command_that_waits_for_no_data_is_out_of_sequence() {
             end.deliver(&dialect.command(sqe(opcode, 7, pointer, length), &pattern(length as usize)));
             end.assert_fatal(&data(0x1000), 0..24, Violation::Sequence);
         }
-        // Received, and received and completed while another command is there.
+        // Received, and received and completed while another command is outstanding.
         for completes in [false, true] {
             let (mut end, ttag) = asking(dialect);
             let seen = end.feed(&data(ttag)).unwrap();
@@ -81,7 +81,7 @@ fn d3_the_tag_of_a_command_that_waits_for_no_data_is_out_of_sequence() {
                 end.complete(slot, Status::SUCCESS);
                 end.deliver(&dialect.command(sqe(FLUSH, 8, TRANSPORT, 0), &[]));
                 end.sent();
-                // The flush has taken the slot, so that this tag is nobody's now.
+                // The flush has taken the slot, so this tag is now invalid.
                 end.assert_fatal(&data(ttag), 0..24, TAG);
             } else {
                 end.assert_fatal(&data(ttag), 0..24, Violation::Sequence);
@@ -105,7 +105,7 @@ fn d4_data_without_any_command_is_out_of_sequence() {
             let pdu = dialect.h2c(7, tag, 0, &pattern(64), LAST);
             ControllerEnd::plain(dialect).assert_fatal(&pdu, 0..24, Violation::Sequence);
         }
-        // After the last command, too.
+        // Also after the last command.
         let (mut end, ttag) = asking(dialect);
         let data = dialect.h2c(7, ttag, 0, &pattern(8192), LAST);
         let seen = end.feed(&data).unwrap();
@@ -144,7 +144,7 @@ fn d7_d12_data_past_its_window_is_out_of_range() {
             let (end, ttag) = asking(dialect);
             end.assert_fatal(&dialect.h2c(7, ttag, 0, &pattern(8196), flags), 0..24, Violation::OutOfRange);
         }
-        // Past the window, within the command.
+        // Beyond the requested range, within the command.
         let settings = QueueSettings { window_bytes: 4096, ..QueueSettings::default() };
         let mut end = ControllerEnd::connected(settings, dialect, 1, 16);
         let slot = end.deliver(&dialect.command(sqe(WRITE, 7, TRANSPORT, 8192), &[]));
@@ -152,7 +152,7 @@ fn d7_d12_data_past_its_window_is_out_of_range() {
         let ttag = ttag(&end.sent());
         end.assert_fatal(&dialect.h2c(7, ttag, 0, &pattern(4100), LAST), 0..24, Violation::OutOfRange);
     }
-    // 32 bits wrap: 0x1000 + 0xFFFFF000 is 0. Such a PDU is past the limit before it is past the window.
+    // 32-bit overflow: 0x1000 + 0xFFFFF000 is 0. Such a PDU exceeds the length limit before it exceeds the range.
     let mut header = Dialect::PLAIN.h2c(7, 0x1000, 0x1000, &[0; 4], LAST);
     header[4..8].copy_from_slice(&0xFFFF_F018_u32.to_le_bytes());
     header[16..20].copy_from_slice(&0xFFFF_F000_u32.to_le_bytes());
@@ -170,7 +170,7 @@ fn d7_d12_data_past_its_window_is_out_of_range() {
 #[test]
 fn d8_a_data_pdu_without_data_is_refused_at_byte_16() {
     for dialect in Dialect::all() {
-        // Without an offset, and with the offset where data would be.
+        // Without an offset, and with the offset in the place of data.
         let bare = dialect.h2c(7, 0x1000, 0, &[], 0);
         let mut pointed = dialect.with(bare.clone(), 3, &[dialect.pdo(24) as u8]);
         pointed.resize(dialect.pdo(24), 0);
@@ -223,7 +223,7 @@ fn d11_last_belongs_on_the_last_pdu_of_a_window_and_nowhere_else() {
 
 #[test]
 fn d13_nothing_behind_an_error_is_looked_at() {
-    // The command behind it in the same bytes is not delivered, nor is data that was half in.
+    // The command after it in the same bytes is not delivered, nor is partially received data.
     for dialect in Dialect::all() {
         let (end, ttag) = asking(dialect);
         let mut bytes = dialect.h2c(7, ttag ^ 1, 0, &pattern(8192), LAST);
@@ -258,7 +258,7 @@ fn d14_windows_of_one_command_may_interleave() {
                 end.feed(&dialect.h2c(7, tags[window], at, &data[at as usize..][..2048], flags)).unwrap();
             assert_eq!(seen, []);
         }
-        // The third window was granted when the second closed.
+        // The third R2T was sent when the second was fulfilled.
         let sent = end.sent();
         let third = ttag(&sent);
         assert_eq!(sent, dialect.r2t(7, third, 8192, 4096));
@@ -280,7 +280,7 @@ fn d15_new_commands_instead_of_data_are_taken_up_to_the_queue_s_size() {
     let mut input = &one_more[..];
     assert_eq!(end.next(&mut input), Err(Violation::Sequence));
     drop(end);
-    // The data may still come afterwards.
+    // The data may still arrive afterwards.
     let (mut end, _) = asking(dialect);
     end.deliver(&dialect.command(sqe(FLUSH, 100, TRANSPORT, 0), &[]));
     let seen = end.feed(&dialect.h2c(7, ttag, 0, &pattern(8192), LAST)).unwrap();
@@ -295,7 +295,7 @@ fn d16_data_of_a_command_that_was_aborted_is_swallowed_to_the_byte() {
         let answer = dialect.response(cqe(7, 1, 0x000E));
         let (_, ttag) = asking(dialect);
         let whole = data(ttag, 0, 8192, LAST);
-        // Aborted at each point of its data's way in; its cid may come again at once, its tag may not.
+        // Aborted at each point of the data's arrival; its cid may be reused at once, its tag may not.
         for at in (0..whole.len()).step_by(509).chain([1, 24, whole.len() - 1]) {
             let (mut end, _) = asking(dialect);
             let slot = end.queue.find(7).unwrap();
@@ -317,7 +317,7 @@ fn d16_data_of_a_command_that_was_aborted_is_swallowed_to_the_byte() {
             assert_eq!(seen, [Seen::DataReceived { slot: again, is_intact: true }]);
             assert_eq!(end.queue.take_buffer(again), pattern(8192));
         }
-        // In several PDUs, with another command between them, and corrupt.
+        // In several PDUs, with another command between them, and corrupted.
         let (mut end, _) = asking(dialect);
         let slot = end.queue.find(7).unwrap();
         assert_eq!(end.feed(&data(ttag, 0, 4096, 0)).unwrap(), []);
@@ -358,7 +358,7 @@ fn d16_the_rules_hold_for_data_that_is_swallowed() {
 
 #[test]
 fn bytes_that_were_placed_count_even_if_their_command_is_aborted_before_that_is_known() {
-    // The kernel receives into the buffer while the driver aborts: the stream must not lose its place.
+    // The driver aborts while the kernel receives into the buffer: the stream must stay in step.
     for dialect in [Dialect::PLAIN, Dialect::BOTH_DIGESTS] {
         let (mut end, ttag) = asking(dialect);
         let slot = end.queue.find(7).unwrap();
@@ -377,7 +377,7 @@ fn bytes_that_were_placed_count_even_if_their_command_is_aborted_before_that_is_
 #[test]
 fn a_buffer_is_kept_while_the_kernel_may_be_writing_to_it() {
     use std::rc::Rc;
-    /// Tells whether it was dropped.
+    /// Data that reports whether it was dropped.
     struct Watched(Vec<u8>, #[allow(dead_code)] Rc<()>);
     impl AsRef<[u8]> for Watched {
         fn as_ref(&self) -> &[u8] {
@@ -406,7 +406,8 @@ fn a_buffer_is_kept_while_the_kernel_may_be_writing_to_it() {
 
 #[test]
 fn slots_that_only_drain_never_end_the_lane_of_a_host_that_keeps_its_depth() {
-    // Every slot there can be: as many commands as may be, aborted while their data is owed, and as many again.
+    // Every slot there can be: the maximum number of commands, aborted while their data is outstanding, and as many
+    // again.
     let dialect = Dialect::PLAIN;
     let mut end = ControllerEnd::connected(QueueSettings::default(), dialect, 1, 1024);
     let mut tags = Vec::new();
@@ -417,7 +418,7 @@ fn slots_that_only_drain_never_end_the_lane_of_a_host_that_keeps_its_depth() {
         end.complete(slot, Status::ABORT_REQUESTED);
         end.sent();
     }
-    // There is no slot left. That passes, so the answer lets the host try again.
+    // No slot is left. That is temporary, so the answer allows a retry.
     let command = dialect.command(sqe(WRITE, 9, IN_CAPSULE, 64), &pattern(64));
     let status = Status::INTERNAL_ERROR;
     assert_eq!(end.feed(&command).unwrap(), [Seen::Refused { cid: 9, status }]);

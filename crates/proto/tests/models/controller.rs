@@ -1,4 +1,4 @@
-//! The controller's end: the model is a list of commands and a list of windows.
+//! The controller's end. The model is a list of commands and a list of R2Ts.
 
 use nvlane_proto::controller_queue::QueueSettings;
 use nvlane_proto::{Slot, Violation};
@@ -15,17 +15,17 @@ const WINDOW: usize = 1000;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// A flush, read, write in its capsule, write by R2T, event request.
+    /// A flush, read, write with in-capsule data, write by R2T, or event request.
     Command { kind: u8, cid: u16, dwords: usize, keeps_depth: bool },
-    /// The driver asks for the data of a write.
+    /// The driver requests the data of a write.
     Ask(prop::sample::Index),
-    /// The host sends some data of some window.
+    /// The host sends part of the data of some R2T.
     Data { window: prop::sample::Index, dwords: usize },
-    /// The driver completes a command, wherever it is: data may still be owed to it.
+    /// The driver completes a command in any state: data may still be outstanding.
     Complete { command: prop::sample::Index, fails: bool },
-    /// The driver completes an event request whose cid another command has by now.
+    /// The driver completes an event request whose cid another command has reused.
     CompleteSuperseded(prop::sample::Index),
-    /// What waits leaves.
+    /// Pending bytes are sent.
     Send,
     /// The lane is idle for a while.
     Shrink,
@@ -35,7 +35,7 @@ fn op() -> impl Strategy<Value = Op> {
     let dwords = || prop_oneof![1usize..8, 1usize..1000];
     prop_oneof![
         6 => (0u8..5, 0u16..24, dwords(), prop::bool::weighted(0.97)).prop_map(|(kind, cid, dwords, keeps_depth)| {
-            // Low bits alike, so that ids are looked for beyond their home.
+            // Equal low bits, so that a lookup has to probe further.
             Op::Command { kind, cid: (cid & 7) | (cid >> 3) << 12, dwords, keeps_depth }
         }),
         4 => any::<prop::sample::Index>().prop_map(Op::Ask),
@@ -51,7 +51,7 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Executing,
-    /// Asked for so many bytes of its data, of which so many are here.
+    /// The bytes requested, and how many of them have arrived.
     Receiving {
         asked: usize,
         here: usize,
@@ -68,14 +68,14 @@ struct Command {
     stage: Stage,
 }
 
-/// What the host has been asked for and has not sent.
+/// An R2T whose data is not complete.
 #[derive(Debug)]
 struct Window {
     cid: u16,
     ttag: u16,
     next: usize,
     end: usize,
-    /// Its command, unless that is completed.
+    /// Its command, unless that has completed.
     owner: Option<Slot>,
 }
 
@@ -85,10 +85,10 @@ struct Model {
     r2ts: usize,
     head: u16,
     commands: Vec<Command>,
-    /// Event requests whose cids other commands have taken over.
+    /// Event requests whose cids other commands have reused.
     superseded: Vec<Slot>,
     windows: Vec<Window>,
-    /// What must be sent, but for the tags of R2Ts.
+    /// Expected output, without the tags of R2Ts.
     expected: Vec<Vec<u8>>,
     unsent_answers: usize,
 }
@@ -110,7 +110,7 @@ impl Model {
         }
     }
 
-    /// Does one thing on both sides. Says whether the lane lives.
+    /// Applies one step to both sides. Returns whether the lane is open.
     fn step(&mut self, op: &Op) -> bool {
         match op {
             Op::Command { kind, cid, dwords, keeps_depth } => {
@@ -202,7 +202,7 @@ impl Model {
         self.grant(slot);
     }
 
-    /// Grants what may be granted now. The tags are known when the R2Ts are seen.
+    /// Sends the R2Ts that are allowed now. Their tags are known once the R2Ts are seen.
     fn grant(&mut self, slot: Slot) {
         let command = self.commands.iter_mut().find(|command| command.slot == slot).unwrap();
         let Stage::Receiving { asked, .. } = &mut command.stage else { return };
@@ -226,7 +226,7 @@ impl Model {
         let window = &mut self.windows[at];
         let end = window.end.min(window.next + count);
         let is_last = end == window.end;
-        // Each command's data is the same pattern, so that its place shows.
+        // All commands' data is the same pattern, so that its offset shows.
         let data = &pattern(window.end)[window.next..end];
         let more = if is_last { LAST } else { 0 };
         let pdu = self.dialect.h2c(window.cid, window.ttag, window.next as u32, data, more);
@@ -278,7 +278,7 @@ impl Model {
         }
     }
 
-    /// Everything leaves, and is what was expected. R2Ts tell their tags, which no other window has.
+    /// Sends everything and compares it with the expectation. Learns the R2Ts' tags, which must be unique.
     fn send(&mut self) {
         let sent = self.end.sent();
         let pdus = cut(&sent);
@@ -320,7 +320,7 @@ proptest! {
         r2ts in 1u32..6,
         ops in prop::collection::vec(op(), 1..150),
     ) {
-        // More windows than there are bits for are never open at once.
+        // The number of open R2Ts never exceeds the number of bits.
         let mut model = Model::new(Dialect { digests, alignment: 0 }, r2ts);
         model.r2ts = model.r2ts.min(nvlane_proto::WINDOW_COUNT_MAX);
         let mut lives = true;

@@ -1,4 +1,4 @@
-//! The host's end: the model is a list of commands and the bytes that have to leave.
+//! The host's end. The model is a list of commands and the bytes to send.
 
 use std::collections::VecDeque;
 
@@ -21,25 +21,25 @@ enum Op {
         kind: u8,
         dwords: usize,
     },
-    /// The controller asks for more of a write.
+    /// The controller requests more data of a write.
     R2t {
         command: prop::sample::Index,
         dwords: usize,
     },
-    /// The controller sends more of a read; with SUCCESS if that is all and it may.
+    /// The controller sends more data of a read; with SUCCESS if that is allowed and the data is complete.
     Data {
         command: prop::sample::Index,
         dwords: usize,
         success: bool,
         is_corrupt: bool,
     },
-    /// The controller answers.
+    /// The controller completes the command.
     Respond {
         command: prop::sample::Index,
         fails: bool,
     },
     Ring,
-    /// The kernel takes so many bytes of what is on its way.
+    /// The kernel accepts this many bytes in flight.
     Send(usize),
 }
 
@@ -64,18 +64,18 @@ struct Command {
     cid: u16,
     kind: u8,
     length: usize,
-    /// Bytes asked for and queued, or received.
+    /// Bytes requested and queued, or received.
     moved: usize,
     is_corrupt: bool,
-    /// What the controller has answered, while its data has not left.
+    /// The received status, while data of the command is still to be sent.
     answer: Option<Status>,
 }
 
-/// Bytes that have to leave.
+/// Bytes to send.
 #[derive(Debug)]
 struct Piece {
     bytes: VecDeque<u8>,
-    /// Whose they are.
+    /// The command they belong to.
     user: u64,
     kind: PieceKind,
 }
@@ -84,11 +84,11 @@ struct Piece {
 enum PieceKind {
     /// Header or digest of a capsule.
     Capsule,
-    /// Data of a capsule, that lies in the command's buffer.
+    /// In-capsule data, which lies in the command's buffer.
     CapsuleData,
     /// Header or digest of an H2CData.
     Header,
-    /// Data of an H2CData, that lies in the command's buffer; the last of a window or not.
+    /// Data of an H2CData, which lies in the command's buffer; whether it is the last for its R2T.
     Data { ends_window: bool },
 }
 
@@ -97,7 +97,7 @@ struct Model {
     dialect: Dialect,
     r2ts: usize,
     next_user: u64,
-    /// Generations of the slots there are, and which of them are free, the next one last.
+    /// Generations of the slots, and the free slots, the next one last.
     generations: Vec<u16>,
     free: Vec<u16>,
     commands: Vec<Command>,
@@ -122,23 +122,23 @@ impl Model {
         }
     }
 
-    /// Data of a command that has not left.
+    /// Unsent data of a command.
     fn in_transit(&self, user: u64) -> usize {
         self.count(user, |kind| matches!(kind, PieceKind::CapsuleData | PieceKind::Data { .. }))
     }
 
-    /// Pieces of a command that have not left.
+    /// Unsent pieces of a command.
     fn count(&self, user: u64, wanted: impl Fn(PieceKind) -> bool) -> usize {
         let pieces = self.leaving.iter().chain(&self.filling);
         pieces.filter(|piece| piece.user == user && wanted(piece.kind)).count()
     }
 
-    /// Whether the controller knows of a command: its capsule has left.
+    /// Whether the controller knows of a command: its capsule has been sent.
     fn is_known(&self, user: u64) -> bool {
         self.count(user, |kind| matches!(kind, PieceKind::Capsule | PieceKind::CapsuleData)) == 0
     }
 
-    /// The cid of the next command: the slot that was given back last, in its next generation.
+    /// The cid of the next command: the slot released last, in its next generation.
     fn next_cid(&mut self) -> u16 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.generations.push(0);
@@ -193,7 +193,7 @@ impl Model {
         self.push(&pdu, 72, data.len(), user, [PieceKind::Capsule, PieceKind::CapsuleData]);
     }
 
-    /// Queues a PDU, cut where its data begins and ends.
+    /// Queues a PDU, split at the start and end of its data.
     fn push(&mut self, pdu: &[u8], hlen: u8, length: usize, user: u64, [bytes, data]: [PieceKind; 2]) {
         let at = if length > 0 { self.dialect.pdo(hlen) } else { pdu.len() };
         let piece = |bytes: &[u8], kind| Piece { bytes: bytes.to_vec().into(), user, kind };
@@ -267,7 +267,7 @@ impl Model {
 
     fn respond(&mut self, index: prop::sample::Index, fails: bool) {
         let Some(at) = self.pick(index, |command| {
-            // A write cannot succeed before all of its data was asked for.
+            // A write cannot succeed before all of its data was requested.
             let can = fails || command.kind != 1 || command.moved == command.length;
             command.answer.is_none() && can && self.is_known(command.user)
         }) else {
@@ -280,7 +280,7 @@ impl Model {
         self.ended(at, status, seen);
     }
 
-    /// The controller has ended a command: it ends now, or once its data has left.
+    /// The controller has completed a command: it ends now, or once its data has been sent.
     fn ended(&mut self, at: usize, status: Status, seen: Vec<Completion<Vec<u8>>>) {
         let command = &mut self.commands[at];
         let status = match status.is_success() {
@@ -345,7 +345,7 @@ impl Model {
         actual.truncate(expected.len());
         assert!(actual == expected);
         self.end.queue.on_sent(expected.len());
-        // Completions that were held back for data that is gone now.
+        // Completions that were held back for data that has now been sent.
         let is_done = |command: &&Command| command.answer.is_some() && self.in_transit(command.user) == 0;
         let done_count = self.commands.iter().filter(is_done).count();
         assert_eq!(self.end.queue.has_finished(), done_count > 0);
@@ -363,7 +363,7 @@ impl Model {
         assert_eq!(self.end.queue.caravan().waiting_bytes(), waiting);
     }
 
-    /// The connection is lost: what was answered keeps its answer.
+    /// The connection is lost: received statuses are kept.
     fn lose(mut self) {
         let lost = Status::HOST_PATHING_ERROR;
         for command in &mut self.commands {

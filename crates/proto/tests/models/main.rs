@@ -1,5 +1,5 @@
-//! Both ends of a queue pair beside simple models of them, through any order of events: slots, ids, tags, windows,
-//! aborts while data is in flight, completions in any order, sends that stop anywhere. wire §4.3, §28.23
+//! Both ends of a queue pair compared with simple models, for any order of events: slots, ids, tags, R2Ts, aborts while
+//! data is in flight, completions in any order, sends that stop anywhere. wire §4.3, §28.23
 
 #![allow(clippy::cast_possible_truncation)]
 

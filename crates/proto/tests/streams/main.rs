@@ -1,5 +1,5 @@
-//! Streams cut and damaged in every way: a cut changes nothing; damage never panics, and with both digests nothing is
-//! acted on that was not sent. wire §4.3
+//! Streams cut and damaged in every way: a cut changes nothing; damage never causes a panic, and with both digests no
+//! altered PDU has an effect. wire §4.3
 
 #![allow(clippy::cast_possible_truncation)]
 
@@ -16,12 +16,12 @@ mod to_host;
 use pdus::Dialect;
 use proptest::prelude::*;
 
-/// What is agreed, up to padding and both digests.
+/// Negotiated parameters, up to padding and both digests.
 fn dialect() -> impl Strategy<Value = Dialect> {
     (0u8..4, prop_oneof![Just(0u8), 1u8..32]).prop_map(|(digests, alignment)| Dialect { digests, alignment })
 }
 
-/// Small decisions of a test, repeatable.
+/// A repeatable source of small random decisions.
 #[derive(Clone, Debug)]
 struct Choice(u64);
 
@@ -40,20 +40,20 @@ impl Choice {
     }
 }
 
-/// What happens to a stream on its way.
+/// Damage to a stream.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
     /// A bit is flipped.
     Flip,
     /// A byte becomes another.
     Set(u8),
-    /// Bytes are missing.
+    /// Bytes are removed.
     Cut(usize),
-    /// Bytes are added.
+    /// Bytes are inserted.
     Insert(usize, u8),
-    /// Bytes come twice.
+    /// Bytes are duplicated.
     Repeat(usize),
-    /// Two runs of bytes change places.
+    /// Two runs of bytes are swapped.
     Swap(usize),
 }
 

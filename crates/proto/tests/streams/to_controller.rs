@@ -1,4 +1,4 @@
-//! What hosts send.
+//! Streams from hosts.
 
 use nvlane_proto::controller_queue::QueueSettings;
 use nvlane_proto::handshake::ControllerOffer;
@@ -39,11 +39,11 @@ fn settings() -> QueueSettings {
     }
 }
 
-/// What a driver saw and did.
+/// The events that a driver saw, and its actions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Outcome {
     seen: Vec<Seen>,
-    /// Data of writes that came by R2T, if intact.
+    /// Write data received by R2T, if intact.
     written: Vec<Vec<u8>>,
     sent: Vec<u8>,
     failure: Option<Violation>,
@@ -77,7 +77,7 @@ impl Target {
         }
     }
 
-    /// Feeds it straight into the buffer that it belongs to, as far as there is one. Returns what is left.
+    /// Feeds bytes straight into the buffer they belong to, as far as there is one. Returns the rest.
     fn place<'a>(&mut self, input: &'a [u8]) -> &'a [u8] {
         let Some(place) = self.end.queue.place() else { return input };
         let count = place.len().min(input.len());
@@ -117,13 +117,13 @@ impl Target {
         sent
     }
 
-    /// Whether what it holds is within what was agreed.
+    /// Whether its memory is within the negotiated limits.
     fn assert_bounded(&mut self) {
         assert!(self.end.queue.outstanding() <= ENTRIES);
     }
 }
 
-/// A window that the host has been granted.
+/// An R2T that the host has received.
 struct Window {
     cid: u16,
     ttag: u16,
@@ -132,7 +132,7 @@ struct Window {
     is_corrupt: bool,
 }
 
-/// What a host sends for `ops`: in parts, each of which needs the answers to those before.
+/// A host's output for `ops`, in parts, each of which needs the answers to those before.
 fn conversation(dialect: Dialect, r2ts: u32, ops: &[Op], choice: &mut Choice) -> Vec<Vec<u8>> {
     let mut target = Target::new(dialect, r2ts);
     let mut parts: Vec<Vec<u8>> = Vec::new();
@@ -227,7 +227,7 @@ proptest! {
         prop_assert!(play(dialect, r2ts, &bytes, None) == whole);
     }
 
-    /// Who reads no more than is wanted never reads past a PDU, and takes five reads for one at most.
+    /// A reader that reads no more than is wanted never reads past a PDU, and needs at most five reads for one.
     #[test]
     fn what_is_wanted_ends_with_its_pdu(
         dialect in dialect(), r2ts in 1u32..5, ops in ops(), seed in 1u64..,
@@ -267,7 +267,7 @@ proptest! {
         play(dialect, 2, &[stream], Some(&mut choice));
     }
 
-    /// With both digests nothing is delivered that was not sent: neither a command, nor data.
+    /// With both digests no altered command or data is delivered.
     #[test]
     fn what_was_damaged_is_never_acted_on(
         alignment in prop_oneof![Just(0u8), 1u8..32],
@@ -288,7 +288,7 @@ proptest! {
             })
             .collect();
         for (damage, at) in damage {
-            // Parts keep their ends, so that answers leave in time; one of them is damaged.
+            // Parts keep their ends, so that answers are sent in time; one of them is damaged.
             let mut parts = parts.clone();
             let part = at.index(parts.len());
             damage.apply(&mut parts[part], at);
@@ -331,7 +331,7 @@ proptest! {
             *first = kind;
         }
         if keeps_header && bytes.len() >= 76 {
-            // Past the common header, so that the rest is looked at.
+            // Beyond the common header, so that the rest is examined.
             let hlen = header_length(kind);
             let data = vec![0; if hlen == 128 { 0 } else { bytes.len() }];
             let good = dialect.pdu(kind, 0, &vec![0; hlen - 8], &data);
@@ -351,7 +351,7 @@ proptest! {
 
 #[test]
 fn slots_are_named_in_the_order_of_their_commands() {
-    // The conversation is the same each time only because slots are.
+    // The conversation is only repeatable because slots are.
     let mut target = Target::new(Dialect::PLAIN, 1);
     let mut slots: Vec<Slot> = Vec::new();
     for cid in 0..4 {

@@ -1,4 +1,4 @@
-//! What controllers send.
+//! Streams from controllers.
 
 use nvlane_proto::Violation;
 use nvlane_proto::host_queue::{Completion, HostEvent, Transfer};
@@ -15,9 +15,9 @@ use crate::{Choice, Damage, dialect};
 struct Op {
     kind: u8,
     dwords: usize,
-    /// The data digest of its data is wrong, if there is one.
+    /// The data digest is wrong, if there is one.
     is_corrupt: bool,
-    /// It fails.
+    /// The command fails.
     fails: bool,
 }
 
@@ -28,10 +28,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..16)
 }
 
-/// What a driver got and sent.
+/// The driver's completions and output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Outcome {
-    /// By user: their order depends on what had left before.
+    /// By user: their order depends on earlier sends.
     completed: Vec<Completion<Vec<u8>>>,
     sent: Vec<u8>,
     failure: Option<Violation>,
@@ -43,7 +43,7 @@ struct Initiator {
 }
 
 impl Initiator {
-    /// All commands are submitted; those by R2T are longer than fits a capsule.
+    /// Submits all commands; those by R2T are too long for a capsule.
     fn new(dialect: Dialect, r2ts: u32, ops: &[Op]) -> Self {
         let mut end = HostEnd::connected(dialect, r2ts, 4096);
         end.queue.set_in_capsule_bytes(512);
@@ -93,7 +93,7 @@ impl Initiator {
         self.feed(&[]);
         let ended = self.outcome.completed.len();
         assert!(self.outcome.failure.is_some() || !self.end.queue.has_finished());
-        // Every command ends exactly once, whatever came.
+        // Every command ends exactly once, whatever arrived.
         let mut users: Vec<u64> = self.outcome.completed.iter().map(|completed| completed.user).collect();
         while let Some(completion) = self.end.queue.next_unfinished(Status::HOST_PATHING_ERROR) {
             users.push(completion.user);
@@ -108,14 +108,14 @@ impl Initiator {
     }
 }
 
-/// What a controller still has to do for a command.
+/// The controller's remaining work on a command.
 enum Rest {
     Read { next: usize, end: usize },
     Write { next: usize, end: usize, windows: Vec<usize> },
     Answer,
 }
 
-/// What a controller answers to `ops`: in parts, each of which needs what the host sends for those before.
+/// A controller's answers to `ops`, in parts, each of which needs the host's output for those before.
 fn conversation(dialect: Dialect, r2ts: u32, ops: &[Op], choice: &mut Choice) -> Vec<Vec<u8>> {
     let mut host = Initiator::new(dialect, r2ts, ops);
     let mut commands: Vec<(u16, Op, Rest)> = cut(&host.outcome.sent)
@@ -161,7 +161,7 @@ fn conversation(dialect: Dialect, r2ts: u32, ops: &[Op], choice: &mut Choice) ->
                     success
                 }
                 Rest::Write { next, end, windows } if *next < *end || !windows.is_empty() => {
-                    // Data of windows before this part has come.
+                    // Data of earlier R2Ts has arrived before this part.
                     if *next < *end && windows.len() < r2ts as usize {
                         let stop = (*next + count).min(*end);
                         part.extend(dialect.r2t(*cid, at as u16, *next as u32, (stop - *next) as u32));
@@ -251,7 +251,7 @@ proptest! {
         prop_assert!(play(dialect, r2ts, &ops, &bytes, None) == whole);
     }
 
-    /// Who reads no more than is wanted never reads past a PDU, and takes five reads for one at most.
+    /// A reader that reads no more than is wanted never reads past a PDU, and needs at most five reads for one.
     #[test]
     fn what_is_wanted_ends_with_its_pdu(
         dialect in dialect(), r2ts in 1u32..5, ops in ops(), seed in 1u64..,
@@ -291,7 +291,8 @@ proptest! {
         play(dialect, 2, &ops, &parts, Some(&mut choice));
     }
 
-    /// With both digests a read that succeeds has the data that was sent, and no command ends in a way nobody said.
+    /// With both digests a successful read has the data that was sent, and no command ends with a status that was not
+    /// sent.
     #[test]
     fn what_was_damaged_is_never_acted_on(
         alignment in prop_oneof![Just(0u8), 1u8..32],
@@ -344,7 +345,7 @@ proptest! {
             *first = kind;
         }
         if keeps_header && bytes.len() >= 76 {
-            // Past the common header, and to a command that is there.
+            // Beyond the common header, and for an outstanding command.
             let hlen = header_length(kind);
             let data = vec![0; if hlen == 128 { 0 } else { bytes.len() }];
             let good = dialect.pdu(kind, 0, &vec![0; hlen - 8], &data);
