@@ -1,5 +1,5 @@
-//! What `make bench` does: what measures time, and the bars that hang on it. Nothing here is part of `make test`: a
-//! noisy machine can make any of it fail.
+//! `make bench`: the measurements of time, and their bars. `make test` runs none of them, as any may fail on a noisy
+//! machine.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -15,7 +15,7 @@ struct Bar {
     limit: &'static str,
 }
 
-/// The bars that are checked here; the studies report more.
+/// The bars checked here; the studies report more.
 const BARS: [Bar; 2] = [
     Bar {
         study: "ceiling",
@@ -33,7 +33,7 @@ const BARS: [Bar; 2] = [
     },
 ];
 
-/// Package and bench of all that needs nothing but itself.
+/// Package and name of each bench without external requirements.
 const BENCHES: [[&str; 2]; 4] = [
     ["nvlane-load", "cost"],
     ["nvlane-host", "cost"],
@@ -41,10 +41,10 @@ const BENCHES: [[&str; 2]; 4] = [
     ["nvlane-memcached", "processor"],
 ];
 
-/// Runs the studies that the bars hang on, then the benches.
+/// Runs the studies with bars, then the benches.
 ///
 /// # Errors
-/// If something cannot be measured, or a bar is not reached.
+/// A measurement fails, or a bar is missed.
 pub(crate) fn run() -> Result<()> {
     run_command(&mut cargo(&["build", "--release", "--locked", "--package", "nvlane"]))?;
     let program = target_dir().join("release/nvlane");

@@ -1,4 +1,4 @@
-//! What every commit passes before it is pushed; `ci` adds the slow tests.
+//! The checks that every commit must pass before it is pushed; `ci` adds the slow tests.
 
 use anyhow::Result;
 
@@ -24,14 +24,14 @@ fn lints() -> Result<()> {
     run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
 }
 
-/// Tests within the sources of every crate, and the programs that test the protocol without sockets.
+/// Unit tests of every crate, and the test programs of the protocol without sockets.
 fn quick_tests() -> Result<()> {
     run(&mut cargo(&["test", "--workspace", "--locked", "--lib", "--bins"]))?;
     run(&mut cargo(&["test", "--locked", "--package", "nvlane-proto", "--test", "*"]))
 }
 
-/// Test programs over real sockets, storage and processes, corpora, and the examples in documentation: what `make test` runs
-/// beyond [`quick_tests`].
+/// Test programs over real sockets, storage and processes, corpora, and doc tests: the part of `make test` beyond
+/// [`quick_tests`].
 ///
 /// # Errors
 /// A test fails.

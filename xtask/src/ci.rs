@@ -1,4 +1,4 @@
-//! What `make test` does, step by step.
+//! The steps of `make test`.
 
 use anyhow::Result;
 
@@ -6,10 +6,10 @@ use crate::command::{cargo, run as run_command};
 use crate::step::{Step, run_steps};
 use crate::{check, clients, deny, deps, instructions, interop, sim, syscalls, torture};
 
-/// Runs everything but what times or soaks.
+/// Runs every check except measurements and soak tests.
 ///
 /// # Errors
-/// Of the first step that fails.
+/// The first failing step's error.
 pub(crate) fn run() -> Result<()> {
     let mut steps = vec![Step { name: "installation", budget_s: 240, run: deps::install }];
     steps.extend_from_slice(check::STEPS);
@@ -34,7 +34,7 @@ fn build() -> Result<()> {
     run_command(&mut cargo(&["build", "--release", "--workspace", "--locked"]))
 }
 
-/// What `make run` does: loads whose every block is checked.
+/// `make run`: verified load, which checks every block.
 fn quickstart() -> Result<()> {
     run_command(&mut cargo(&["run", "--release", "--locked", "--package", "nvlane", "--", "quickstart"]))
 }

@@ -1,14 +1,14 @@
 //! Import circles between the files of a crate.
 //!
-//! Imports go downward. A file that heads a folder (`lane.rs` beside `lane/`) owns what is in it: it uses its parts, and they use it.
-//! Seen from outside, a folder and its head are one. Beyond that no files and folders use each other in a circle, but for two
-//! files of one folder, one of which says why in a comment:
+//! Imports go downward. A file that heads a folder (`lane.rs` beside `lane/`) owns its contents: the head and its parts
+//! may use each other, and from outside they count as one. Other files and folders must not use each other in a circle,
+//! except for two files of one folder if one of them says why in a comment:
 //!
 //! ```text
 //! // circle with shared.rs: an event names the link that it comes from
 //! ```
 //!
-//! Test modules are left out. An import of a re-exported name counts as a use of the file that defines the name.
+//! Test modules are ignored. An import of a re-exported name counts as a use of the file that defines the name.
 
 mod graph;
 mod source;
@@ -25,7 +25,7 @@ use source::{Edges, File, FileIndex, Source};
 /// Checks every crate of the repository.
 ///
 /// # Errors
-/// If there is a circle that no comment explains; it has been printed with the names that tie its files.
+/// There is a circle that no comment explains; it has been printed with the names that tie its files.
 pub(crate) fn run() -> Result<()> {
     let mut report = Report::default();
     for path in roots(root())? {
@@ -49,7 +49,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// What was found in all crates.
+/// The findings in all crates.
 #[derive(Default)]
 struct Report {
     findings: Vec<Finding>,
@@ -60,9 +60,9 @@ struct Report {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Finding {
-    /// These use each other.
+    /// A circle without an explanation.
     Circle(Circle),
-    /// The comment in `file` explains a circle with `other` that does not exist.
+    /// A comment in `file` explains a circle with `other` that does not exist.
     NoCircle { file: String, other: String },
 }
 
@@ -117,7 +117,7 @@ impl Report {
     }
 }
 
-/// The comments, by file and the file that they name, that explain a circle of two files of one folder; `None` if there is none.
+/// The comments that explain a circle of two files of one folder, by both files; `None` if there are none.
 fn explanations(one: &File, other: &File) -> Option<Vec<(String, String)>> {
     let name =
         |file: &File| Path::new(&file.path).file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -137,11 +137,11 @@ fn explanations(one: &File, other: &File) -> Option<Vec<(String, String)>> {
 fn circles(source: &Source) -> Vec<(Vec<FileIndex>, Circle)> {
     let files = source.files();
     let edges = source.edges();
-    // Each use belongs to the innermost folder that holds both files: there it leads from one file or folder to another.
+    // Each use is assigned to the innermost folder that holds both files: there it is an edge between files or folders.
     let mut folders: BTreeMap<&[String], Vec<(FileIndex, FileIndex)>> = BTreeMap::new();
     for (from, to) in edges.keys() {
         let folder = common(&files[*from].modules, &files[*to].modules);
-        // The head of a folder and its parts use each other as they like. A crate's root is no head: it only lists what there is.
+        // The head of a folder and its parts may use each other. A crate's root is no head: it only lists the modules.
         let is_of_head = files[*from].modules == folder || files[*to].modules == folder;
         if folder.is_empty() || !is_of_head {
             folders.entry(folder).or_default().push((*from, *to));
@@ -150,7 +150,7 @@ fn circles(source: &Source) -> Vec<(Vec<FileIndex>, Circle)> {
     folders.into_iter().flat_map(|(folder, uses)| circles_in(files, &edges, folder.len(), &uses)).collect()
 }
 
-/// The circles among what lies in one folder, `depth` modules below the root.
+/// The circles directly inside one folder, `depth` modules below the root.
 fn circles_in(
     files: &[File],
     edges: &Edges,
@@ -182,13 +182,13 @@ fn circles_in(
     graph::circles(parts.len(), &graph).into_iter().map(circle_of).collect()
 }
 
-/// What two lists begin with.
+/// The common prefix of two lists.
 fn common<'a>(one: &'a [String], other: &[String]) -> &'a [String] {
     let count = one.iter().zip(other).take_while(|(one, other)| one == other).count();
     &one[..count]
 }
 
-/// The roots of all crates, from the top of the repository.
+/// The roots of all crates, relative to the top of the repository.
 fn roots(top: &Path) -> Result<Vec<PathBuf>> {
     let mut folders = vec![PathBuf::from("fuzz"), PathBuf::from("xtask")];
     for entry in std::fs::read_dir(top.join("crates")).context("cannot list the crates")? {
@@ -204,7 +204,7 @@ fn roots(top: &Path) -> Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
-    /// What is found in a crate of these files.
+    /// The findings in a crate with these files.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let read = |path: &Path| {
             let text =
@@ -237,7 +237,7 @@ mod tests {
             ),
             [PAIR]
         );
-        // Glob imports and renamed ones lead to where the name is defined.
+        // Glob and renamed imports are resolved to the file that defines the name.
         assert_eq!(
             with("use crate::b::*; pub struct A(B);", "use crate::a::A as C; pub struct B(C);"),
             [PAIR]

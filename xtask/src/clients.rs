@@ -1,4 +1,4 @@
-//! Memcached's clients against `nvlane target`, as their own makers test them: scripts of `interop/memcached/`.
+//! memcached clients against `nvlane target`, with their makers' own tests: scripts of `interop/memcached/`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use crate::deps::{self, Clients};
 /// The scripts, without `.sh`.
 const SUITES: [&str; 3] = ["memccapable", "pymemcache", "python-memcached"];
 
-/// What is served: in RAM; and with a log, in a file whose values may have as many bytes as memcached's.
+/// Namespaces: in RAM; and in a file with a log, whose maximum value length is memcached's.
 const STORAGES: [(&str, &str); 2] =
     [("kv-ram", "kv:ram:50M?flush"), ("kv-file", "kv:file:{}?size=4G&memory=50M&flush")];
 
 const ENGINES: [&str; 2] = ["uring", "epoll"];
 
-/// No suite takes so long: one that does hangs.
+/// Time limit of a suite: a longer one hangs.
 const LIMIT_S: &str = "300";
 
 /// Options of `cargo xtask clients`.
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// Only this engine (both)
     #[arg(long, value_name = "ENGINE", value_parser = clap::builder::PossibleValuesParser::new(ENGINES))]
     engine: Option<String>,
-    /// How often
+    /// Number of runs
     #[arg(long, value_name = "N", default_value_t = 1)]
     times: u32,
     /// An nvlane binary to test instead of building one
@@ -44,10 +44,10 @@ impl Default for Options {
     }
 }
 
-/// Runs the suites chosen, each against a target of its own.
+/// Runs the chosen suites, each against its own target.
 ///
 /// # Errors
-/// If one fails, or something that it takes is missing.
+/// One fails, or a program it needs is missing.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let is_chosen = |suite: &&str| {
         options.names.is_empty() || options.names.iter().any(|name| suite.contains(name.as_str()))
@@ -96,7 +96,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Runs a suite in an empty directory against a target that lives as long. Says whether it has passed.
+/// Runs a suite in an empty directory against a new target. Returns whether it passed.
 fn run_suite(
     nvlane: &Path,
     clients: &Clients,

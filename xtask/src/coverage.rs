@@ -1,4 +1,4 @@
-//! Which lines of the wire-facing crates their tests run.
+//! Line coverage of the wire-facing crates by their tests.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -6,13 +6,13 @@ use serde_json::Value;
 use crate::command::{cargo, run as run_command, target_dir};
 use crate::deps;
 
-/// The crates, and the share of their lines that tests must reach, in percent.
+/// The crates, and the minimum share of their lines that tests must run, in percent.
 const CRATES: [(&str, f64); 2] = [("nvlane-wire", 95.0), ("nvlane-proto", 95.0)];
 
-/// Runs the tests of each crate with counters, and shows what they reach.
+/// Runs the tests of each crate with coverage counters, and prints the coverage.
 ///
 /// # Errors
-/// If a crate stays below its share.
+/// A crate is below its minimum.
 pub(crate) fn run() -> Result<()> {
     deps::install_for_coverage()?;
     let mut lines = Vec::new();

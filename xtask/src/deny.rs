@@ -1,14 +1,14 @@
-//! Dependencies, as `deny.toml` wants them.
+//! Checks of dependencies, as `deny.toml` configures them.
 
 use anyhow::Result;
 
 use crate::command::{cargo, run as run_command};
 use crate::deps;
 
-/// Licences, bans, sources; and known holes, if their database can be had.
+/// Checks licences, bans and sources; and known vulnerabilities, if their database is available.
 ///
 /// # Errors
-/// If a dependency is not as it has to be.
+/// A dependency violates a rule.
 pub(crate) fn run() -> Result<()> {
     deps::install_deny()?;
     run_command(&mut cargo(&[

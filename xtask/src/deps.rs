@@ -1,4 +1,4 @@
-//! What the tasks need on this machine, and getting it.
+//! Programs that the tasks need on this machine, and their installation.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::{cargo, is_installed, output_of, root, run, target_dir};
 
-/// A program, the Debian package that has it, and what it is for.
+/// A program, its Debian package, and its purpose.
 struct Program {
     name: &'static str,
     package: &'static str,
@@ -27,18 +27,18 @@ const CLIENT_PROGRAMS: &[Program] = &[
     Program { name: "python3", package: "python3", purpose: "memcached's clients in Python" },
 ];
 
-/// Packages for Python with memcached's clients in them, and what runs their tests.
+/// Python packages of memcached clients, and of their test runner.
 const PYTHON_PACKAGES: &[&str] = &["pytest==8.4.2", "pymemcache==4.0.0", PYTHON_MEMCACHED];
 
-/// Its tests are in its source only.
+/// Its tests are only in its source package.
 const PYTHON_MEMCACHED: &str = "python-memcached==1.62";
 
 const RUST_COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 
-/// Installs what is missing: Debian packages (as root), Rust components, the lab's images.
+/// Installs missing programs: Debian packages (as root), Rust components, the lab's images.
 ///
 /// # Errors
-/// If something is missing that this user cannot install; the message names the command.
+/// A program is missing that this user cannot install; the message names the command.
 pub(crate) fn install() -> Result<()> {
     debian_packages(PROGRAMS)?;
     rust_components()?;
@@ -46,15 +46,15 @@ pub(crate) fn install() -> Result<()> {
     lab(&[])
 }
 
-/// Memcached's clients in Python.
+/// The Python memcached clients.
 pub(crate) struct Clients {
-    /// A Python that has them.
+    /// A Python interpreter with the clients installed.
     pub(crate) python: PathBuf,
     /// The tests of python-memcached.
     pub(crate) python_memcached: PathBuf,
 }
 
-/// Installs memcached's clients, in an environment of their own.
+/// Installs the memcached clients, in their own virtual environment.
 ///
 /// # Errors
 /// As [`install`].
@@ -88,13 +88,13 @@ pub(crate) fn install_clients() -> Result<Clients> {
     Ok(clients)
 }
 
-/// Installs what counting instructions takes, and says where the runner of gungraun is.
+/// Installs the tools that count instructions, and returns the path of gungraun's runner.
 ///
 /// # Errors
 /// As [`install`].
 pub(crate) fn install_for_counting() -> Result<PathBuf> {
     install_valgrind()?;
-    // It must be of the version of the crate that the bench is written against.
+    // Its version must match the crate that the bench uses.
     let version = locked_version("gungraun")?;
     let is_right = |runner: &Path| {
         let says = output_of(Command::new(runner).arg("--version"));
@@ -110,7 +110,7 @@ pub(crate) fn install_for_counting() -> Result<PathBuf> {
     Ok(ours)
 }
 
-/// The version of a crate that `Cargo.lock` names.
+/// The version of a crate in `Cargo.lock`.
 fn locked_version(name: &str) -> Result<String> {
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).context("Cargo.lock")?;
     let of_crate = lock.split("[[package]]").find(|entry| entry.contains(&format!("\nname = \"{name}\"\n")));
@@ -119,7 +119,7 @@ fn locked_version(name: &str) -> Result<String> {
     Ok(version.trim_matches('"').to_owned())
 }
 
-/// Installs what fuzzing takes.
+/// Installs the fuzzing tools.
 ///
 /// # Errors
 /// As [`install`].
@@ -128,7 +128,7 @@ pub(crate) fn install_for_fuzzing() -> Result<()> {
     cargo_tool("cargo-fuzz", "0.13.2")
 }
 
-/// Installs what measures which lines tests run.
+/// Installs the coverage tools.
 ///
 /// # Errors
 /// As [`install`].
@@ -137,7 +137,7 @@ pub(crate) fn install_for_coverage() -> Result<()> {
     cargo_tool("cargo-llvm-cov", "0.6.21")
 }
 
-/// Installs what mutates code.
+/// Installs the mutation testing tool.
 ///
 /// # Errors
 /// As [`install`].
@@ -145,7 +145,7 @@ pub(crate) fn install_for_mutants() -> Result<()> {
     cargo_tool("cargo-mutants", "27.1.0")
 }
 
-/// Installs what judges dependencies. Without optimisation: it is built once, and hardly runs.
+/// Installs cargo-deny. Without optimization: it is built once and rarely runs.
 ///
 /// # Errors
 /// As [`install`].
@@ -156,7 +156,7 @@ pub(crate) fn install_deny() -> Result<()> {
     run(&mut cargo(&["install", "--locked", "--debug", "cargo-deny", "--version", "0.20.2"]))
 }
 
-/// Installs what traces system calls.
+/// Installs strace.
 ///
 /// # Errors
 /// As [`install`].
@@ -176,7 +176,7 @@ pub(crate) fn install_valgrind() -> Result<()> {
     }])
 }
 
-/// Installs a program from the registry, unless there is one.
+/// Installs a program from the registry, unless it is installed.
 fn cargo_tool(name: &str, version: &str) -> Result<()> {
     if is_installed(name) {
         return Ok(());
@@ -221,7 +221,7 @@ fn rust_components() -> Result<()> {
     run(Command::new("rustup").args(["component", "add"]).args(missing).current_dir(root()))
 }
 
-/// Gets the lab's images of the kernel series given (all, if none is), unless they are there.
+/// Gets the lab's images of the given kernel series (all, if none is given), unless they are present.
 ///
 /// # Errors
 /// If they cannot be downloaded and built.

@@ -1,4 +1,4 @@
-//! Fuzzing: each function of `fuzz/` under libFuzzer, for a while.
+//! Fuzzing: each function of `fuzz/` under libFuzzer, for a limited time.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::command::{cargo, root, run as run_command, target_dir};
 use crate::deps;
 
-/// Where fuzzers run: what `cargo fuzz` builds for by itself.
+/// Target triple of the fuzzers: the default of `cargo fuzz`.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
 /// Options of `cargo xtask fuzz`.
@@ -21,17 +21,17 @@ pub(crate) struct Options {
     /// How long each runs
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
-    /// Add what reached new code to fuzz/corpus, as few and as short inputs as do
+    /// Add inputs that reached new code to fuzz/corpus, minimized in number and length
     #[arg(long)]
     merge: bool,
 }
 
-/// What one fuzzer did.
+/// The result of one fuzzer.
 struct Round {
     name: String,
     executions: u64,
     seconds: f64,
-    /// Edges of the control flow that were passed.
+    /// Edges of the control flow that were covered.
     edges: u64,
     corpus_count: usize,
     is_clean: bool,
@@ -40,7 +40,7 @@ struct Round {
 /// Builds the fuzzers and runs them.
 ///
 /// # Errors
-/// If one finds something, or cannot be built.
+/// One finds a bug, or cannot be built.
 pub(crate) fn run(options: &Options) -> Result<()> {
     deps::install_for_fuzzing()?;
     let names = match &options.target {
@@ -85,8 +85,8 @@ fn names() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds all fuzzers. Without a sanitizer: there is no unsafe code in what they run but the buffer pool's, and so the
-/// stable compiler will do.
+/// Builds all fuzzers. Without a sanitizer: the only unsafe code that they run is the buffer pool's, so the stable
+/// compiler suffices.
 fn build() -> Result<()> {
     let mut command =
         cargo(&["fuzz", "build", "--fuzz-dir", "fuzz", "--sanitizer", "none", "--features", "libfuzzer"]);
@@ -97,17 +97,17 @@ fn build() -> Result<()> {
     run_command(&mut command)
 }
 
-/// Apart from other builds, which have other flags.
+/// Separate from other builds, which have other flags.
 fn build_dir() -> PathBuf {
     target_dir().join("fuzz")
 }
 
-/// Where inputs that break something are left.
+/// Directory for inputs that trigger a bug.
 fn found() -> PathBuf {
     build_dir().join("found")
 }
 
-/// Inputs found on this machine, on top of the corpus of the tree.
+/// Inputs found on this machine, in addition to the repository's corpus.
 fn grown(name: &str) -> PathBuf {
     build_dir().join("grown").join(name)
 }
@@ -133,8 +133,8 @@ fn fuzz(name: &str, seconds: u64) -> Result<Round> {
         .args([&grown, &corpus(name)])
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-artifact_prefix={}/{name}-", found.display()))
-        // An input that takes longer, on a loaded machine, too, or more memory, is a finding as well. Profiles of
-        // values are off: they take four executions of five.
+        // An input that exceeds these limits of time, chosen for a loaded machine, or memory is a finding too. Value
+        // profiles are off: they cost four of five executions.
         .args(["-timeout=300", "-rss_limit_mb=2048", "-print_final_stats=1"])
         .stderr(Stdio::piped())
         .spawn()
@@ -164,7 +164,7 @@ fn fuzz(name: &str, seconds: u64) -> Result<Round> {
     Ok(Round { name: name.to_owned(), executions, seconds, edges, corpus_count, is_clean })
 }
 
-/// Adds to the corpus of the tree what reaches code that it does not.
+/// Adds inputs that reach new code to the repository's corpus.
 fn merge(name: &str) -> Result<()> {
     let status =
         fuzzer(name).arg("-merge=1").args([corpus(name), grown(name)]).stderr(Stdio::null()).status()?;
@@ -174,7 +174,7 @@ fn merge(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The number behind a word, in a line of libFuzzer's.
+/// The number after a word in a line of libFuzzer's output.
 fn number_after(line: &str, word: &str) -> Option<u64> {
     let (_, rest) = line.split_once(word)?;
     rest.split(' ').next()?.parse().ok()

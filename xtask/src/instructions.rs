@@ -1,8 +1,8 @@
 //! Instructions of nvlane's own code per 4 KiB command, compared with the accepted baseline.
 //!
-//! Instructions are the same in every run and on every machine, as long as compiler, C library, valgrind and the
-//! processor that valgrind shows are: then 3 % is a change of the code. Where one of them differs the comparison is a
-//! loose one, and says so.
+//! Instruction counts are equal in every run and on every machine with the same compiler, C library, valgrind and
+//! emulated processor: then a difference of 3 % is a change of the code. If one of them differs, the comparison uses a
+//! wider limit and reports that.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,25 +18,25 @@ use crate::deps;
 /// Options of `cargo xtask instructions`.
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {
-    /// Take what is counted now for the new baseline
+    /// Accept the current counts as the new baseline
     #[arg(long)]
     accept: bool,
 }
 
-/// Where the baseline is kept.
+/// Path of the baseline.
 const BASELINE: &str = "crates/proto/benches/instructions.json";
 
-/// How to take a new one.
+/// How to accept a new baseline.
 const ACCEPT: &str = "cargo xtask instructions --accept";
 
 /// Commands that each case executes: `BATCH` in crates/proto/benches/instructions.rs.
 const BATCH: f64 = 32.0;
 
-/// Growth of a case that is too much: with the baseline's tools, and with others.
+/// Maximum growth of a case: with the baseline's tools, and with others.
 const GROWTH_MAX: f64 = 0.03;
 const GROWTH_MAX_LOOSE: f64 = 0.25;
 
-/// What a command needs on both sides, from submission to completion.
+/// Instructions of a command on both sides, from submission to completion.
 const WHOLE: [(&str, [&str; 3]); 2] = [
     (
         "a read, both sides",
@@ -52,7 +52,7 @@ const WHOLE: [(&str, [&str; 3]); 2] = [
     ),
 ];
 
-/// What the counts hang on besides the code.
+/// The tools that affect the counts.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Tools {
     rustc: String,
@@ -61,7 +61,7 @@ struct Tools {
     processor: String,
 }
 
-/// What was accepted.
+/// The accepted counts.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Baseline {
     tools: Tools,
@@ -69,10 +69,10 @@ struct Baseline {
     instructions: BTreeMap<String, f64>,
 }
 
-/// Counts, and compares with the baseline or makes a new one.
+/// Counts, and compares with the baseline or replaces it.
 ///
 /// # Errors
-/// If a case costs more than it may, or the baseline does not know it.
+/// A case exceeds its limit, or is not in the baseline.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let runner = deps::install_for_counting()?;
     let now = Baseline { instructions: count(&runner)?, tools: Tools::here()? };
@@ -95,7 +95,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A table for people, and what is wrong.
+/// Prints a table, and returns the violations.
 fn compare(accepted: &Baseline, now: &Baseline) -> (Vec<String>, Vec<String>) {
     let limit = if accepted.tools == now.tools {
         GROWTH_MAX
@@ -137,7 +137,7 @@ fn compare(accepted: &Baseline, now: &Baseline) -> (Vec<String>, Vec<String>) {
     (lines, faults)
 }
 
-/// Runs the bench and reads what it has written.
+/// Runs the bench and parses its output.
 fn count(runner: &Path) -> Result<BTreeMap<String, f64>> {
     let results = target_dir().join("gungraun/nvlane-proto/instructions");
     if results.exists() {
@@ -145,7 +145,7 @@ fn count(runner: &Path) -> Result<BTreeMap<String, f64>> {
     }
     let mut bench =
         cargo(&["bench", "--locked", "--package", "nvlane-proto", "--bench", "instructions", "--"]);
-    // Its own output is long and about caches.
+    // The bench's own output is long and about caches.
     bench.arg("--save-summary=json").env("GUNGRAUN_RUNNER", runner).stdout(Stdio::null());
     run_command(&mut bench)?;
     let mut counts = BTreeMap::new();
@@ -157,7 +157,7 @@ fn count(runner: &Path) -> Result<BTreeMap<String, f64>> {
             let summary: Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
             let total = &summary["profiles"][0]["data"]["total"]["metrics"]["Ir"]["values"]["new"];
             let total = total.as_f64().with_context(|| format!("{} has no count", path.display()))?;
-            // In tenths: no more is worth a line of a diff.
+            // In tenths: smaller changes are not worth a line of a diff.
             counts.insert(name, (total / BATCH * 10.0).round() / 10.0);
         }
     }
@@ -175,7 +175,7 @@ impl Tools {
     fn here() -> Result<Self> {
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let libc = output_of(Command::new("getconf").arg("GNU_LIBC_VERSION"));
-        // valgrind shows programs one of few processors, which one hangs on what there is.
+        // valgrind emulates one of a few processors, depending on the real one.
         #[cfg(target_arch = "x86_64")]
         let has_avx2 = if std::arch::is_x86_feature_detected!("avx2") { "AVX2" } else { "no AVX2" };
         #[cfg(not(target_arch = "x86_64"))]

@@ -131,7 +131,7 @@ struct Report {
     dir: PathBuf,
 }
 
-/// What the workers share.
+/// State shared by the workers.
 struct Session<'a> {
     queue: Mutex<Vec<Item<'a>>>,
     /// The binary under test; none in a self-check.
@@ -251,7 +251,7 @@ impl<'a> Session<'a> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner).push(Report { name, verdict, dir });
     }
 
-    /// Prints what failed, with the end of its logs, and the totals.
+    /// Prints the failures, with the end of their logs, and the totals.
     fn conclude(self, took: Duration) -> Result<()> {
         let reports = self.reports.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut failed = Vec::new();
@@ -279,7 +279,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Ends the target of a behaviour that passed: it must do so in good order.
+/// Ends the target of a behaviour that passed: it must shut down cleanly.
 fn stop(target: std::result::Result<Target, PoisonError<Target>>) -> Result<()> {
     let mut target = target.unwrap_or_else(PoisonError::into_inner);
     target.stop()?;
@@ -308,13 +308,13 @@ fn summary(behaviour: &Behaviour) -> Result<String> {
     }
 }
 
-/// What follows the last such mark in a log.
+/// The text after the last such mark in a log.
 fn marked_line(log: &Path, mark: &str) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     text.lines().rev().find_map(|line| line.strip_prefix(mark)).unwrap_or_default().to_owned()
 }
 
-/// The end of a log that may not be there.
+/// The end of a log, if it exists.
 fn last_lines(log: &Path, count: usize) -> String {
     let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
     let lines: Vec<_> = text.lines().collect();

@@ -1,5 +1,5 @@
-//! The unsafe crate under an interpreter that sees undefined behaviour, or under a tool that sees wrong memory
-//! accesses.
+//! Tests of the unsafe crate under an interpreter that detects undefined behaviour, or a tool that detects invalid
+//! memory accesses.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::command::{cargo, root, run as run_command, target_dir};
 use crate::deps;
 
-/// Tests that need nothing of the kernel that Miri does not know: all that is unsafe and no system call of ours.
+/// Tests without system calls that Miri lacks: all of the unsafe code except our own system calls.
 const UNDER_MIRI: [&str; 12] = [
     "buffers::",
     "chunks::",
@@ -24,11 +24,11 @@ const UNDER_MIRI: [&str; 12] = [
     "workers::",
 ];
 
-/// Tests of what valgrind does not understand, rings that the kernel and we write to, and one that opens a tebibyte,
-/// which valgrind notes down page by page.
+/// Tests that valgrind cannot run: io_uring rings, which the kernel writes too, and a file of a tebibyte, which
+/// valgrind tracks page by page.
 const NOT_UNDER_MEMCHECK: [&str; 3] = ["ring::", "probe::", "growth_beyond_the_reservation"];
 
-/// Random inputs to a test: interpreted, or emulated, each takes a hundred times as long.
+/// Random inputs per test: interpreted or emulated, each takes a hundred times as long.
 const MIRI_CASES: &str = "4";
 const MEMCHECK_CASES: &str = "16";
 
@@ -43,12 +43,12 @@ pub(crate) struct Options {
 /// Runs the unit tests of `reactor`.
 ///
 /// # Errors
-/// If they fail, or do with memory what they must not.
+/// A test fails or violates memory safety.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.memcheck {
         return memcheck();
     }
-    // Cargo itself, which runs us, knows no toolchain but its own.
+    // The running cargo only knows its own toolchain.
     let mut command = Command::new("rustup");
     command.args([
         "run",
@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     run_command(command.env("MIRIFLAGS", "-Zmiri-disable-isolation"))
 }
 
-/// Memcheck over all tests that make only system calls it knows.
+/// Runs memcheck on all tests whose system calls it supports.
 ///
 /// # Errors
 /// As [`run`].
@@ -76,7 +76,7 @@ pub(crate) fn memcheck() -> Result<()> {
     let mut command = cargo(&["test", "--locked", "--package", "nvlane-reactor", "--lib", "--"]);
     command.args(NOT_UNDER_MEMCHECK.iter().flat_map(|skipped| ["--skip", skipped]));
     command.arg("--test-threads=1");
-    // Valgrind stands between cargo and the test program; the processor it emulates has no later vector instructions.
+    // Valgrind runs the test program in cargo's place; the processor it emulates lacks the latest vector instructions.
     let runner = "valgrind --quiet --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite";
     command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", runner);
     command.env("CARGO_TARGET_DIR", target_dir());

@@ -1,13 +1,12 @@
-//! Mutations of the wire-facing crates: which changes their tests do not notice.
+//! Mutation tests of the wire-facing crates: changes that their tests do not notice.
 
 use anyhow::{Result, ensure};
 
 use crate::command::{cargo, target_dir};
 use crate::deps;
 
-/// The crates, and those of their tests that judge what the ones in its files have left alive. Each takes a build for
-/// each mutant, so what sweeps over everything and takes longest (`sweep`, `sequences`, `models`) is left out, as is
-/// `allocation`.
+/// The crates, and the test programs that run on mutants that survive the unit tests. Each takes a build for each
+/// mutant, so the slowest sweeps (`sweep`, `sequences`, `models`) and `allocation` are omitted.
 const CRATES: [(&str, &[&str]); 2] = [
     ("wire", &[]),
     (
@@ -25,11 +24,11 @@ const CRATES: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// What runs test programs: one that takes so many seconds of a processor, where all of its tests take few, is held not
-/// to end. The time that passes says little, as the machine may do other work.
+/// Runner of test programs: one that uses this many seconds of CPU time, where all tests need few, counts as endless.
+/// Elapsed time is no measure, as the machine may be busy.
 const RUNNER: &str = "--config=target.'cfg(unix)'.runner=['prlimit','--cpu=10','--']";
 
-/// Mutants that do what the code does, as a pattern of their names, and why.
+/// Equivalent mutants, as a pattern of their names, with the reasons.
 const EQUIVALENT: &[(&str, &str)] = &[
     ("replace < with <= in NumberOfQueues::queue_pairs", "the lesser of two equal numbers is either"),
     (
@@ -58,13 +57,13 @@ const EQUIVALENT: &[(&str, &str)] = &[
 /// Options of `cargo xtask mutants`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only mutants of this crate, wire or proto; two runs, one of each, do not disturb each other
+    /// Only mutants of this crate, wire or proto; runs for both can be concurrent
     #[arg(value_name = "CRATE", value_parser = ["wire", "proto"])]
     only: Option<String>,
-    /// One part of many, such as 1/20, of mutants all over each crate; without it, all: hours
+    /// One part of all mutants, such as 1/20, spread over each crate; without it, all: hours
     #[arg(long, value_name = "K/N")]
     shard: Option<String>,
-    /// Only mutants of this file, such as crates/wire/src/pdu.rs; may be said again
+    /// Only mutants of this file, such as crates/wire/src/pdu.rs; may be given several times
     #[arg(long, value_name = "PATH")]
     file: Vec<String>,
     /// Mutants tested at once
@@ -72,10 +71,10 @@ pub(crate) struct Options {
     jobs: u32,
 }
 
-/// Mutates `wire` and `proto`, runs the crate's own tests for each mutant, and shows those that live.
+/// Mutates `wire` and `proto`, runs the crate's own tests for each mutant, and prints the survivors.
 ///
 /// # Errors
-/// If the tests fail without a mutation, or a mutant cannot be tested. Mutants that live are no error: docs/testing.md.
+/// The tests fail without a mutation, or a mutant cannot be tested. Survivors are no error: docs/testing.md.
 pub(crate) fn run(options: &Options) -> Result<()> {
     deps::install_for_mutants()?;
     let is_wanted = |name: &str| options.only.as_ref().is_none_or(|only| only == name);
@@ -92,11 +91,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Which tests judge mutants.
+/// The tests that run on mutants.
 enum Judge<'a> {
-    /// Those in the crate's files: one program to build.
+    /// Unit tests: one program to build.
     Files,
-    /// These, of what lives after that.
+    /// These test programs, for the survivors.
     Others(&'a [&'a str]),
 }
 
@@ -123,21 +122,21 @@ fn mutate(name: &str, judge: &Judge<'_>, files: &[&String], options: &Options) -
             command.arg("--iterate").args(tests.iter().map(|test| format!("--cargo-arg=--test={test}")));
         }
     }
-    // A mutant is built oftener than it runs.
+    // A mutant is built more often than it runs.
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
     command.args(["--cargo-arg", RUNNER]);
     command.arg("--cargo-arg=--config=profile.dev.package.'*'.opt-level=1");
     command.env("CARGO_INCREMENTAL", "1");
-    // One copy of the tree finds what the last run has built; several need a place each.
+    // One copy of the tree reuses the last run's build; several copies need a directory each.
     if options.jobs == 1 {
         command.env("CARGO_TARGET_DIR", directory.join("build"));
     } else {
         command.env_remove("CARGO_TARGET_DIR");
     }
-    // Proptest is to find a counterexample, not to shrink it.
+    // Proptest must find a counterexample, but need not shrink it.
     command.env("PROPTEST_MAX_SHRINK_ITERS", "0").env("PROPTEST_CASES", "64");
     let status = command.status()?;
-    // 2: some live; 3: some ran into the time limit.
+    // 2: some survive; 3: some ran into the time limit.
     ensure!(matches!(status.code(), Some(0 | 2 | 3)), "cargo mutants: {status}");
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Bugs put into the product's own code, in a copy of it: the simulation must find each.
+//! Planted bugs in a copy of the product's own code: the simulation must find each.
 //!
-//! All are in one program, each behind a switch that an environment variable turns on, so that it is built once.
+//! All are built into one program, each enabled by an environment variable.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,27 +14,27 @@ use crate::command::{cargo, root, run as run_command, target_dir};
 /// Options of `cargo xtask product-bugs`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Bugs to put in, one after the other [default: all]
+    /// Bugs to plant, one after the other [default: all]
     names: Vec<String>,
     /// Seeds within which each must be found
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     seeds: u64,
 }
 
-/// What turns a bug on.
+/// The switch of a bug.
 const VARIABLE: &str = "NVLANE_BUG";
 
-/// A place that is changed.
+/// A place in the code to change.
 struct Site {
     file: &'static str,
-    /// What is there, once.
+    /// The original text, which must occur once.
     good: &'static str,
-    /// What comes in its place: `BUG(name)` is whether that bug is on.
+    /// The replacement: `BUG(name)` is whether that bug is enabled.
     bad: &'static str,
 }
 
 const SITES: &[Site] = &[
-    // A flush takes the answer of one that began before its writes ended.
+    // A flush completes with the result of one that began before its writes ended.
     Site {
         file: "crates/store/src/block/file_backend.rs",
         good: "        self.flushes.waiting.push(ticket);\n        if self.flushes.running.is_empty() {",
@@ -49,7 +49,7 @@ const SITES: &[Site] = &[
         bad: "        let is_hidden = matches!(task.work, Work::Flush) && BUG(failed-flush-closes-nothing);
         if let (Err(error), Some(what), false) = (result, task.work.durable_name(), is_hidden)\n",
     },
-    // After a reopening, the flush of a host that has written before does not fail.
+    // After a reopening, the flush of a host that wrote before does not fail.
     Site {
         file: "crates/subsystem/src/flush_epochs.rs",
         good: "        generation.is_closed() || had >= generation",
@@ -72,7 +72,7 @@ const SITES: &[Site] = &[
         good: "if let Work::Range { is_durable: true, .. } = task.work {",
         bad: "if let (Work::Range { is_durable: true, .. }, false) = (task.work, BUG(durable-zeroes-unflushed)) {",
     },
-    // A host that has completed its event requests by itself cannot leave.
+    // A host that completes its event requests by itself cannot disconnect.
     Site {
         file: "crates/subsystem/src/serving/dispatch.rs",
         good: "        if lane.qid.is_admin() && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw() {",
@@ -91,7 +91,7 @@ const SITES: &[Site] = &[
         good: "Class::Idempotent if policy == ReplayPolicy::Idempotent =>",
         bad: "Class::Idempotent if policy == ReplayPolicy::Idempotent || BUG(writes-replayed) =>",
     },
-    // After a lost connection the target may have lost its cache, and the flush reports success.
+    // After a lost connection the target may have lost its cache, but the flush reports success.
     Site {
         file: "crates/host/src/reconnect.rs",
         good: "Class::Flush if has_volatile_cache =>",
@@ -122,13 +122,13 @@ const SITES: &[Site] = &[
         good: "next_quiet(|blocks| running.changes(at, blocks))",
         bad: "next_quiet(|blocks| !BUG(lock-beside-writes) && running.changes(at, blocks))",
     },
-    // What is left of an interrupted read of memory is taken for a copy.
+    // The rest of an interrupted read of memory is taken for a copy.
     Site {
         file: "crates/reactor/src/segment.rs",
         good: "Self::Torn(torn) => torn.behind.is_none(),",
         bad: "Self::Torn(torn) => torn.behind.is_none() || BUG(namespace-memory-sent-without-copy),",
     },
-    // Storage whose namespace gets another identity is attached to once more.
+    // Storage whose namespace gets another identity is attached a second time.
     Site {
         file: "crates/subsystem/src/control/apply.rs",
         good: ".find(|(_, known)| Arc::ptr_eq(known, store))",
@@ -160,17 +160,17 @@ fn names() -> BTreeSet<String> {
     SITES.iter().flat_map(Site::names).map(str::to_owned).collect()
 }
 
-/// Puts each bug in and sees that it is found.
+/// Enables each bug and checks that the simulation finds it.
 ///
 /// # Errors
-/// If one is not, or if the simulation finds something without any.
+/// A bug is not found, or the simulation finds a violation without any.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let copy = target_dir().join("product-bugs");
     copy_sources(&copy.join("sources"))?;
     let bugs = names();
     let mut build =
         cargo(&["build", "--release", "--locked", "--package", "nvlane-sim", "--bin", "nvlane-sim"]);
-    // Quicker to build than what is shipped, and quick enough.
+    // Faster to build than the release profile, and fast enough.
     build.args(["--config", "profile.release.lto=false", "--config", "profile.release.debug=false"]);
     build.current_dir(copy.join("sources")).env("CARGO_TARGET_DIR", copy.join("build"));
     run_command(&mut build)?;
@@ -197,7 +197,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Copies what the simulation is built from. Files that are the same already stay, and need not be built again.
+/// Copies the sources of the simulation. Unchanged files are kept, so that they are not rebuilt.
 fn copy_sources(to: &Path) -> Result<()> {
     for file in ["Cargo.toml", "Cargo.lock"] {
         copy_file(Path::new(file), to)?;

@@ -1,4 +1,4 @@
-//! The simulation: many seeds, or one of them to look at.
+//! The simulation: many seeds, or one.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::command::{cargo, run as run_command};
 /// Options of `cargo xtask sim`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// What `nvlane-sim` takes: --seeds N, --seed S, --planted BUG, --planted-all, --crash-states N, --twice (see
+    /// Options of `nvlane-sim`: --seeds N, --seed S, --planted BUG, --planted-all, --crash-states N, --twice (see
     /// --help)
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -16,14 +16,14 @@ pub(crate) struct Options {
 /// Runs the simulator.
 ///
 /// # Errors
-/// If it finds a violation, or misses a planted bug.
+/// It finds a violation, or misses a planted bug.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut command =
         cargo(&["run", "--release", "--locked", "--package", "nvlane-sim", "--bin", "nvlane-sim", "--"]);
     run_command(command.args(&options.arguments))
 }
 
-/// What `make test` runs: ten thousand seeds, each planted bug, and the crash states.
+/// The simulation part of `make test`: ten thousand seeds, each planted bug, and the crash states.
 ///
 /// # Errors
 /// As [`run`].

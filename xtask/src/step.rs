@@ -1,11 +1,11 @@
-//! Steps of a check: run in order, each with its time beside its budget.
+//! The steps of a check, run in order, each with its time and its budget.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// One step, and how long it should take on two cores from a clean clone. Going over the budget is
-/// reported, but no failure: machines are noisy.
+/// One step, and its time budget on two cores from a clean clone. Exceeding the budget is reported but is no failure:
+/// machines are noisy.
 #[derive(Clone, Copy)]
 pub(crate) struct Step {
     pub(crate) name: &'static str,
@@ -13,10 +13,10 @@ pub(crate) struct Step {
     pub(crate) run: fn() -> Result<()>,
 }
 
-/// Runs the steps in order, up to the first that fails, and prints what each took.
+/// Runs the steps in order, up to the first that fails, and prints the time of each.
 ///
 /// # Errors
-/// Of the first step that fails.
+/// The error of the first failing step.
 pub(crate) fn run_steps(steps: &[Step]) -> Result<()> {
     let mut times = Vec::new();
     let mut result = Ok(());

@@ -1,5 +1,5 @@
-//! The system calls of a target: traced under load with both engines, held against `packaging/system-calls.txt`, which
-//! seccomp profiles are made of, and against the filter of `packaging/nvlane.service`.
+//! The system calls of a target, traced under load with both engines and compared with `packaging/system-calls.txt`,
+//! from which seccomp profiles are made, and with the filter of `packaging/nvlane.service`.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -15,21 +15,21 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::command::{root, run as run_command, target_dir};
 use crate::deps;
 
-/// A target under a tracer takes its time.
+/// Time limit for the start of a traced target, which is slow.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Files of a traced target, in its directory.
+/// Paths of a traced target, in its directory.
 const LOG: &str = "strace.txt";
 const IMAGE: &str = "namespace.img";
 const CONFIG: &str = "nvlane.toml";
 
-/// The subsystem that is used.
+/// The subsystem under test.
 const NQN: &str = "nqn.2026-01.io.nvlane:traced";
 
-/// Traces targets, and compares.
+/// Traces targets and compares their system calls with the lists.
 ///
 /// # Errors
-/// If a target makes a call that is not listed, or the lists differ.
+/// A target makes a call that is not listed, or the lists differ.
 pub(crate) fn run() -> Result<()> {
     deps::install_strace()?;
     let listed = listed()?;
@@ -51,7 +51,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// The list: one name a line, `#` begins a comment.
+/// The list: one name per line, `#` begins a comment.
 fn listed() -> Result<BTreeSet<String>> {
     let path = root().join("packaging/system-calls.txt");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -59,7 +59,7 @@ fn listed() -> Result<BTreeSet<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// What the unit's filter lets through.
+/// The system calls that the unit's filter allows.
 fn in_unit() -> Result<BTreeSet<String>> {
     let path = root().join("packaging/nvlane.service");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -67,7 +67,7 @@ fn in_unit() -> Result<BTreeSet<String>> {
     Ok(filters.flat_map(str::split_whitespace).map(str::to_owned).collect())
 }
 
-/// The calls of one target from its start to its end, with hosts, clients and an operator at it.
+/// The system calls of one target from start to end, with hosts, clients and an operator.
 fn trace(engine: &str) -> Result<BTreeSet<String>> {
     let dir = target_dir().join("syscalls").join(engine);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
@@ -97,7 +97,7 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
     Ok(text.lines().filter_map(name_of).map(str::to_owned).collect())
 }
 
-/// Everything that makes a target do something.
+/// Exercises every function of a target.
 fn use_target(program: &Path, dir: &Path, port: u16, memcached: u16, child: &mut Child) -> Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let start = Instant::now();
@@ -132,8 +132,8 @@ fn use_target(program: &Path, dir: &Path, port: u16, memcached: u16, child: &mut
     Ok(())
 }
 
-/// Everything that an operator does: storage that is cut and grows, reloads that reopen it, add and remove a namespace,
-/// and fail, and a look at how things are.
+/// Executes every operation of an operator: storage that shrinks and grows; reloads that reopen it, add and remove a
+/// namespace, and fail; and a state snapshot.
 fn operate(program: &Path, dir: &Path, target: Pid) -> Result<()> {
     let state = dir.join("state.json");
     let reload = || {
@@ -175,7 +175,7 @@ fn operate(program: &Path, dir: &Path, target: Pid) -> Result<()> {
     Ok(())
 }
 
-/// The target's process: the first that the trace names.
+/// The target's process: the first one in the trace.
 fn target_of(log: &Path) -> Result<Pid> {
     let text = std::fs::read_to_string(log).with_context(|| log.display().to_string())?;
     let word = text.split_whitespace().next().context("an empty trace")?;
@@ -203,7 +203,7 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// The call in a line of strace's: `PID name(...) = ...` or `PID <... name resumed> ...`.
+/// The call in a line of strace output: `PID name(...) = ...` or `PID <... name resumed> ...`.
 fn name_of(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once(' ')?;
     let rest = rest.trim_start();

@@ -1,4 +1,4 @@
-//! The target as a process over real sockets: killed, and flooded.
+//! Torture of a target process over real sockets: kills and floods.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::command::{cargo, run as run_command, target_dir};
 /// Options of `cargo xtask crash-loop` and `cargo xtask flood`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// What `nvlane-torture` takes (see --help)
+    /// Options of `nvlane-torture` (see --help)
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -15,7 +15,7 @@ pub(crate) struct Options {
 /// Kills a target under verified load: `--of blocks|pairs`, `--kills N`, `--engine uring|epoll`, `--seed S`.
 ///
 /// # Errors
-/// If anything that was acknowledged is not there afterwards.
+/// An acknowledged change is lost.
 pub(crate) fn crash_loop(options: &Options) -> Result<()> {
     build()?;
     run("crash-loop", &options.arguments)
@@ -24,15 +24,15 @@ pub(crate) fn crash_loop(options: &Options) -> Result<()> {
 /// Floods a target beside a host that reads: `--attacks KIND,...`, `--half-open N`, `--seconds N`, `--engine
 /// uring|epoll`, `--untimed`.
 ///
-/// # Errors
+/// It uses too much memory, the healthy host suffers, or a resource is not released.
 /// If it takes too much memory, the lane suffers, or something does not come back.
 pub(crate) fn flood(options: &Options) -> Result<()> {
     build()?;
     run("flood", &options.arguments)
 }
 
-/// What `make test` runs: on each engine a hundred kills of a target with blocks, forty of one with keys and values,
-/// and a flood.
+/// The torture part of `make test`: on each engine a hundred kills of a target with blocks, forty of one with keys and
+/// values, and a flood.
 ///
 /// # Errors
 /// As [`crash_loop`] and [`flood`].

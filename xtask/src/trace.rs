@@ -1,8 +1,8 @@
-//! Holds citations in code, tests and documents against the documents that they cite.
+//! Checks citations in code, tests and documents against the documents they cite.
 //!
 //! - Every citation (`wire` and a section, `hostile` and a row, a document's path and a section) resolves.
 //! - Every section of the wire reference that is implemented is cited by product code and by a test.
-//! - Every row of hostile inputs is tried by what its table says, or its table says why by nothing.
+//! - Every row of docs/hostile-inputs.md is checked as its table says, or the table gives a reason why not.
 //! - Every path of the repository that a document names exists.
 
 mod citation;
@@ -32,7 +32,7 @@ pub(crate) struct Options {
 /// Checks the tree.
 ///
 /// # Errors
-/// If anything is wrong; what is has been printed, one line each.
+/// There is an error; each has been printed on one line.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let tree = Tree::read(root())?;
     if options.list {
@@ -52,12 +52,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Who cites.
+/// The citing side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Product,
     Test,
-    /// Documents and tools: what they cite must exist, and that is all.
+    /// Documents and tools: their citations must resolve, but satisfy no requirement.
     Other,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Something to correct.
+/// An error to correct.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     place: Place,
@@ -87,7 +87,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was read of the tree.
+/// The contents of the tree that matter here.
 #[derive(Default)]
 struct Tree {
     /// Numbered sections by the path of their document.
@@ -95,9 +95,9 @@ struct Tree {
     rows: Vec<HostileRow>,
     probe: Vec<(Place, ProbeRow)>,
     citations: Vec<(Place, Role, Target)>,
-    /// Paths that documents name.
+    /// Paths in documents.
     paths: Vec<(Place, String)>,
-    /// Those of them that do not exist.
+    /// Those that do not exist.
     missing: BTreeSet<String>,
 }
 
@@ -150,7 +150,7 @@ impl Tree {
         }
     }
 
-    /// Everything to correct, in the order of the tree.
+    /// All errors, in the order of the tree.
     fn findings(&self) -> Vec<Finding> {
         let mut findings = self.unresolved();
         findings.extend(self.uncited_sections());
@@ -266,7 +266,7 @@ impl Tree {
         findings
     }
 
-    /// Where a section of the wire reference, or a part of it, is cited.
+    /// The places that cite a section of the wire reference, or a part of it.
     fn places(&self, section: &Number, role: Role) -> impl Iterator<Item = &Place> {
         let cited = self.citations.iter().filter(move |(_, by, target)| {
             let is_within = match target {
@@ -341,7 +341,7 @@ fn no_row(row: RowId, rows: &BTreeSet<RowId>) -> String {
     format!("{HOSTILE} has no row {row}; {nearest}")
 }
 
-/// Files that cite: Rust, shell and Markdown, but for what is built, hidden or fed to fuzzers.
+/// Files with citations: Rust, shell and Markdown, except build output, hidden files and fuzzing corpora.
 fn walk(directory: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     let context = || format!("cannot list {}", directory.display());
     let mut entries: Vec<_> =
@@ -351,7 +351,7 @@ fn walk(directory: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let kind = entry.file_type().with_context(context)?;
         if kind.is_dir() {
-            // A folder named `target` may be a crate: what cargo has built in has a tag.
+            // A folder named `target` may be a crate: cargo's has a tag file.
             let is_built = entry.path().join("CACHEDIR.TAG").exists();
             if !is_built && !name.starts_with('.') && name != "corpus" {
                 walk(&entry.path(), paths)?;
@@ -379,7 +379,7 @@ fn role_of(path: &str) -> Role {
     }
 }
 
-/// Lines of the modules of tests in a source file.
+/// Lines of the test modules in a source file.
 fn test_lines(path: &str, text: &str) -> Vec<std::ops::RangeInclusive<usize>> {
     let mut ranges = Vec::new();
     if !path.ends_with(".rs") {
@@ -408,7 +408,7 @@ fn test_lines(path: &str, text: &str) -> Vec<std::ops::RangeInclusive<usize>> {
 mod tests {
     use super::*;
 
-    /// The sign and the word are put in, so that these lines cite nothing themselves.
+    /// Inserts the sign and the word, so that these lines cite nothing themselves.
     fn tree(files: &[(&str, &str)]) -> Tree {
         let mut tree = Tree::default();
         for (path, text) in files {
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(only("crates/sim/src/b.rs", "/// wire $2.1\n"), [no_code]);
         assert_eq!(only("xtask/src/b.rs", "/// wire $2.1\n"), [no_test, no_code]);
         assert_eq!(only("docs/b.md", "wire $2.1\n"), [no_test, no_code]);
-        // The section is more than its part, and a part is less than the section.
+        // A citation of a section covers more than its part, and one of a part less than the section.
         assert_eq!(only("crates/x/src/b.rs", "/// wire $2\n"), [no_test, no_code]);
     }
 

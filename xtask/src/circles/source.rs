@@ -7,15 +7,15 @@ use anyhow::{Context, Result};
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-/// Imports may lead to imports; more links than this are a circle of re-exports.
+/// Maximum length of a chain of imports; a longer one is a circle of re-exports.
 const LINK_COUNT_MAX: usize = 8;
 
-/// The file of a crate, by its place in [`Source::files`].
+/// A file of the crate: its index in [`Source::files`].
 pub(crate) type FileIndex = usize;
 
 type ModuleIndex = usize;
 
-/// Which file uses which, and the names that it takes from there.
+/// The files that use each other, with the names that one takes from the other.
 pub(crate) type Edges = BTreeMap<(FileIndex, FileIndex), BTreeSet<String>>;
 
 /// The module tree below one crate root.
@@ -28,11 +28,11 @@ pub(crate) struct Source {
 
 /// A source file.
 pub(crate) struct File {
-    /// From the top of the repository.
+    /// Path from the top of the repository.
     pub(crate) path: String,
-    /// The names of the modules that lead to it from the root of the crate.
+    /// The module's path from the root of the crate.
     pub(crate) modules: Vec<String>,
-    /// Files that it may be in a circle with, by their names, and why.
+    /// Explained circles: names of the other files, and the reasons.
     pub(crate) reasons: Vec<(String, String)>,
 }
 
@@ -44,7 +44,7 @@ struct Module {
     globs: Vec<Vec<String>>,
 }
 
-/// What a name stands for in its module.
+/// The meaning of a name in its module.
 #[derive(Clone)]
 enum Name {
     Module(ModuleIndex),
@@ -58,14 +58,14 @@ struct Mention {
     path: Vec<String>,
 }
 
-/// Gives the text of a file, by its path from the top of the repository.
+/// Returns the text of a file, by its path from the top of the repository.
 pub(crate) type ReadFile<'a> = &'a dyn Fn(&Path) -> std::io::Result<String>;
 
 impl Source {
     /// Reads the module tree of the crate root `path`; test modules are left out.
     ///
     /// # Errors
-    /// If a file cannot be read or is not Rust.
+    /// A file cannot be read or is not Rust.
     pub(crate) fn read(read: ReadFile<'_>, path: &Path) -> Result<Self> {
         let mut source = Self::default();
         let children = path.parent().unwrap_or(path).to_owned();
@@ -134,7 +134,8 @@ impl Source {
         edges
     }
 
-    /// The file that defines what `path` names in `module`, and its name there. `None` for a module and for names of other crates.
+    /// The file that defines the name at the end of `path` in `module`, and its name there. `None` for modules and
+    /// other crates' names.
     fn resolve(
         &self,
         module: ModuleIndex,
@@ -154,7 +155,7 @@ impl Source {
         self.item_named(at, last, link_count)
     }
 
-    /// Where a path starts, and what of it is left.
+    /// The module where a path starts, and the rest of the path.
     fn start<'a>(
         &self,
         module: ModuleIndex,

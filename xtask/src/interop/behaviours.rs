@@ -1,6 +1,6 @@
 //! The behaviours, as data: one row per script of `interop/`.
 
-/// Who is the target.
+/// Which side is the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// `nvlane target` runs outside; the guest's kernel is the host.
@@ -40,7 +40,7 @@ const fn target(name: &'static str, limit_s: u64) -> Behaviour {
     Behaviour { side: Side::LinuxTarget, name, namespaces: &[], limit_s }
 }
 
-/// In the order they run in: long ones first, so that no guest is left with one at the end.
+/// In execution order: long ones first, so that no guest is left with one at the end.
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     target("brd", 400),
     target("file", 300),

@@ -24,7 +24,7 @@ const NVMET_PORT: u16 = 4420;
 pub(crate) struct JobEnd {
     /// Exit status of its script; 77 means skipped.
     pub(crate) status: i32,
-    /// Is the guest fit for another job?
+    /// Whether the guest can run another job.
     pub(crate) is_clean: bool,
 }
 
@@ -75,7 +75,7 @@ impl Guest {
         self.share.join("files")
     }
 
-    /// Runs the behaviour `path` with these variables, and answers what it asks for.
+    /// Runs the behaviour `path` with these variables, and executes its requests.
     /// Its output goes to `output`.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Guest {
         result
     }
 
-    /// Has the job ended, or can it not any more?
+    /// Whether the job has ended, or cannot end any more.
     fn poll(&mut self, deadline: Instant, limit: Duration) -> Result<Option<JobEnd>> {
         let done = self.share.join("done");
         if let Ok(text) = fs::read_to_string(&done) {
@@ -144,7 +144,7 @@ impl Guest {
         Ok(None)
     }
 
-    /// What the job asks for and has not yet been given.
+    /// The job's requests that have not been executed.
     fn requests(&self) -> Vec<Request> {
         let mut requests = Vec::new();
         for entry in fs::read_dir(self.share.join("ask")).into_iter().flatten().flatten() {
@@ -183,7 +183,7 @@ impl Drop for Guest {
             }
             sleep(POLL);
         }
-        // kernel-lab ends its guest when it is told to end; SIGKILL would leave it running.
+        // kernel-lab ends its guest on SIGTERM; SIGKILL would leave the guest running.
         if let Some(pid) = rustix::process::Pid::from_raw(self.lab.id().cast_signed()) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
@@ -196,7 +196,7 @@ struct Request {
     words: Vec<String>,
 }
 
-/// Writes a file that appears whole.
+/// Writes a file atomically.
 fn write_whole(path: &Path, text: &str) -> Result<()> {
     let name = path.file_name().context("a file has a name")?.to_string_lossy();
     let unfinished = path.with_file_name(format!(".{name}"));

@@ -1,4 +1,4 @@
-//! What a behaviour can have done outside its guest. `interop/README.md` lists the verbs.
+//! Actions that a behaviour can request outside its guest. `interop/README.md` lists the verbs.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
@@ -39,17 +39,17 @@ impl Outside {
         Self { target: target.map(Mutex::new), nvlane, files, nvmet_port, running: Mutex::default() }
     }
 
-    /// Does this request run a command, which may take as long as the behaviour?
+    /// Whether this request runs a command, which may take as long as the behaviour.
     pub(crate) fn is_command(words: &[String]) -> bool {
         words.first().is_some_and(|verb| verb == "nvlane")
     }
 
-    /// Carries out one request: words in, status and output back.
+    /// Executes one request: words in, status and output back.
     pub(crate) fn answer(&self, words: &[String]) -> (i32, String) {
         self.carry_out(words).unwrap_or_else(|error| (1, format!("{error:#}\n")))
     }
 
-    /// The behaviour is over: ends what still runs for it.
+    /// The behaviour is over: ends its remaining processes.
     pub(crate) fn end(&self) {
         for pid in self.running().iter() {
             let _ = kill_process(*pid, Signal::KILL);

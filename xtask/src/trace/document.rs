@@ -2,7 +2,7 @@
 
 use super::number::{Number, RowId};
 
-/// How much of a section nvlane does.
+/// Implementation status of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     /// At least a part of it: product code and tests cite it.
@@ -55,7 +55,7 @@ fn status_of(text: &str) -> Result<Status, String> {
     }
 }
 
-/// What a row of hostile inputs says of itself.
+/// A row's entry in the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HostileRow {
     pub(super) id: RowId,
@@ -63,14 +63,14 @@ pub(super) struct HostileRow {
     pub(super) checked_by: Result<CheckedBy, String>,
 }
 
-/// What tries a row.
+/// What checks a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CheckedBy {
     /// `nvlane probe`.
     pub(super) probe: bool,
     /// A test that cites the row.
     pub(super) test: bool,
-    /// Nothing, for a reason.
+    /// Nothing, with a reason.
     pub(super) nothing: bool,
 }
 
@@ -112,7 +112,7 @@ fn checked_by(cell: &str) -> Result<CheckedBy, String> {
 pub(super) struct ProbeRow {
     pub(super) id: RowId,
     pub(super) line: usize,
-    /// It is skipped whatever the peer does.
+    /// The row is skipped for every peer.
     pub(super) is_skipped: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a citation names: the number of a section, or the id of a row.
+//! The target of a citation: the number of a section, or the id of a row.
 
 use std::fmt;
 

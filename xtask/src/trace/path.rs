@@ -1,8 +1,8 @@
-//! Paths of the repository that a document names.
+//! Paths of the repository in a document.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Folders of the repository: a word of a document that begins with one of these is a path.
+/// Top-level folders: a word of a document that begins with one of these is a path.
 const FOLDERS: [&str; 6] = ["crates/", "docs/", "fuzz/", "interop/", "packaging/", "xtask/"];
 
 /// A path as a document names it, from the root of the repository.
@@ -26,7 +26,7 @@ pub(super) fn named_paths(document: &str, text: &str) -> Vec<NamedPath> {
                     continue;
                 }
                 let path = path_at(&line[at..]);
-                // A folder's name alone, as in "crates/ and docs/", says nothing.
+                // The name of a folder alone, as in "crates/ and docs/", is not checked.
                 if path.len() > folder.len() {
                     add(path.trim_end_matches('/').to_owned());
                 }
@@ -42,8 +42,7 @@ pub(super) fn named_paths(document: &str, text: &str) -> Vec<NamedPath> {
     found
 }
 
-/// The path at the start of the text, without the full stop of a sentence and without a last part that is a
-/// placeholder.
+/// The path at the start of the text, without a sentence's full stop and without a last part that is a placeholder.
 fn path_at(text: &str) -> &str {
     let end = text.find(|next: char| !is_of_path(next)).unwrap_or(text.len());
     let (path, rest) = text.split_at(end);
