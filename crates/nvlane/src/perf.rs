@@ -472,7 +472,7 @@ pub(crate) fn cores(text: &str) -> anyhow::Result<CoreList> {
     Ok(wanted)
 }
 
-/// Bytes that no data is longer than, if not so many.
+/// A length in bytes, limited to 32 bits: no transfer is longer.
 fn clamped(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
