@@ -1,7 +1,7 @@
-//! Filters: stand over any storage, or over each other, and delay, fail, limit or log what passes.
+//! Filters: layers over any storage, or over each other, that delay, fail, limit or log requests.
 //!
-//! Under a filter nothing is done at once: every request goes through [`Backend::start`], where the filter may keep it.
-//! A request is either kept by one filter or runs below it, so a timer that rings for a ticket is for whoever has it.
+//! Nothing under a filter is done at once: every request goes through [`Backend::start`], where the filter may hold it.
+//! A request is either held by one filter or runs below it, so the holder of a ticket gets its timers.
 
 mod delay;
 mod error;
@@ -22,7 +22,7 @@ use crate::namespace::{
     Backend, BlockStore, Generation, Geometry, Grown, Request, StoreError, StoreIo, Ticket,
 };
 
-/// What a request asks for.
+/// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// [`Request::Read`].
@@ -37,24 +37,24 @@ pub enum Kind {
     WriteZeroes,
 }
 
-/// A filter and how it is set.
+/// A filter and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Filter {
-    /// Makes requests wait.
+    /// Delays requests.
     Delay(Delay),
-    /// Makes requests fail.
+    /// Fails requests.
     Error(Fault),
-    /// Lets so much pass in a second.
+    /// Limits the rate of requests.
     Limit(Limit),
     /// Logs and counts requests.
     Trace,
 }
 
 impl Kind {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Flush, Self::Deallocate, Self::WriteZeroes];
 
-    /// What a request asks for.
+    /// The kind of a request.
     #[must_use]
     pub fn of(request: &Request) -> Self {
         match request {
@@ -66,7 +66,7 @@ impl Kind {
         }
     }
 
-    /// As it is written in a specification.
+    /// The name used in a specification.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -92,7 +92,7 @@ impl Filter {
     }
 }
 
-/// The first byte a request touches, and how many.
+/// The first byte that a request touches, and the number of bytes.
 fn range_of(request: &Request) -> (u64, u64) {
     match request {
         Request::Read { offset, buffer } | Request::Write { offset, buffer, .. } => {
@@ -105,15 +105,15 @@ fn range_of(request: &Request) -> (u64, u64) {
     }
 }
 
-/// Part of a filter that all reactors share.
+/// State of a filter that all reactors share.
 trait Setting: Send + Sync {
-    /// Part of a filter that each reactor has.
+    /// State of a filter on each reactor.
     type Gate: Gate;
 
     fn gate(&self) -> Self::Gate;
 }
 
-/// What a filter does on one reactor with what passes.
+/// The handling of requests by a filter on one reactor.
 trait Gate: 'static {
     fn on_start(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, request: Request);
 

@@ -1,8 +1,8 @@
 //! The identity of a namespace in a file, kept with the file as an extended attribute.
 //!
-//! The attribute holds one line: `UUID MACHINE INODE PATH`. The UUID is the identity. The other three say which file received it:
-//! an attribute travels with a file that is moved, and also with a copy that preserves attributes, and the two are told apart by
-//! looking at the place where the identity was given.
+//! The attribute holds one line: `UUID MACHINE INODE PATH`. The UUID is the identity. The other three name the file
+//! that received it: an attribute moves with its file, and also with a copy that preserves attributes; the two are
+//! distinguished by checking the place where the identity was given.
 //!
 //! ```text
 //! no attribute                                 ─▶ a new random UUID
@@ -29,7 +29,7 @@ pub const ATTRIBUTE: &str = "user.nvlane.identity";
 const ATTRIBUTE_BYTES_MAX: usize = 2048;
 const PATH_BYTES_MAX: usize = 1024;
 
-/// Which file a path leads to, as the kernel knows it.
+/// A file as the kernel identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     device: u64,
@@ -37,10 +37,10 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// Of the file that `path` leads to now.
+    /// The file that `path` leads to now.
     ///
     /// # Errors
-    /// If there is none, or it cannot be seen.
+    /// If there is no such file, or it cannot be examined.
     pub fn of(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&std::fs::metadata(path)?))
     }
@@ -52,20 +52,21 @@ impl From<&std::fs::Metadata> for FileId {
     }
 }
 
-/// How a file came by the identity that it has now.
+/// The origin of a file's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The file has had it before.
+    /// The file already had it.
     Kept,
-    /// The file had none.
+    /// The file had none: it is new.
     New,
-    /// Another file had it, which is not where it was: this one was moved here, or restored, or is a copy from elsewhere.
+    /// Another file had it that is no longer in its place: this one was moved here or restored, or is a copy from
+    /// elsewhere.
     Moved,
-    /// The file is a copy of this one, and was given an identity of its own.
+    /// The file is a copy of this one, and received an identity of its own.
     CopyOf(PathBuf),
 }
 
-/// What an attribute says.
+/// The content of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record {
     uuid: Uuid,
@@ -106,19 +107,20 @@ impl Record {
     }
 }
 
-/// The identity that a file has, if it has one and its file system keeps attributes.
+/// The identity of a file; `None` if it has none, or its file system keeps no attributes.
 #[must_use]
 pub fn read(path: &Path) -> Option<Uuid> {
     Some(Record::of(&open(path).ok()?).ok()??.uuid)
 }
 
-/// As [`read`], of a file that is open, perhaps without a name by now.
+/// As [`read`], for an open file, whose name may be gone.
 #[must_use]
 pub fn of_open(file: impl AsFd) -> Option<Uuid> {
     Some(Record::of(file).ok()??.uuid)
 }
 
-/// The identity of a file: the one it has, or a new one, kept with it from now on. `machine` tells machines apart.
+/// The identity of a file: the existing one, or a new one that is stored with the file. `machine` identifies this
+/// machine.
 ///
 /// # Errors
 /// If the file cannot be opened, or its file system keeps no attributes.
@@ -187,7 +189,7 @@ mod tests {
         Uuid::from_bytes([number; 16])
     }
 
-    /// A directory on a file system with attributes; `None` where there is none to be had.
+    /// A directory on a file system with attributes; `None` if no such file system is available.
     fn directory() -> Option<tempfile::TempDir> {
         let directory = tempfile::tempdir().unwrap();
         let probe = directory.path().join("probe");

@@ -21,20 +21,20 @@ pub use crate::key_value::memory::KeyValueSettings;
 use crate::namespace::BlockStore;
 use crate::open_error::OpenError;
 
-/// The longest value that memcached's clients may store unless the specification says otherwise, as memcached has it:
-/// a mebibyte with its header.
+/// The longest value that memcached clients may store unless the specification says otherwise: memcached's own limit, a
+/// mebibyte with its header.
 pub const ITEM_BYTES_DEFAULT: u32 = 1_048_500;
 
-/// What clients are told of a key-value namespace.
+/// Properties of a key-value namespace that clients see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyValueShape {
     /// Memory of all partitions together.
     pub bytes: u64,
     /// The longest value.
     pub value_bytes_max: u32,
-    /// The longest value that memcached's clients may store.
+    /// The longest value that memcached clients may store.
     pub item_bytes: u32,
-    /// Whether memcached's clients may remove everything at once.
+    /// Whether memcached clients may remove everything at once.
     pub allows_flush: bool,
 }
 
@@ -55,16 +55,16 @@ pub enum KeyValueBackend {
 }
 
 impl KeyValueStore {
-    /// The unit in which the size of a key-value namespace is reported where blocks are asked for, bytes.
+    /// The unit in which the size of a key-value namespace is reported as blocks, bytes.
     pub(crate) const UNIT_BYTES: u32 = 4096;
 
-    /// A namespace in RAM, without keys. Each reactor takes its memory as it attaches.
+    /// Creates an empty namespace in RAM. Each reactor allocates its memory as it attaches.
     #[must_use]
     pub fn in_memory(settings: KeyValueSettings) -> Self {
         Self(Kind::Memory(KeyValueMemory::new(settings)))
     }
 
-    /// A namespace in a file that is open already, one log per reactor.
+    /// Creates a namespace in a file that is already open, with one log per reactor.
     #[must_use]
     pub fn in_file(settings: KeyValueFileSettings, below: Arc<dyn BlockStore>) -> Self {
         Self(Kind::File(KeyValueFile::new(settings, below)))
@@ -73,7 +73,7 @@ impl KeyValueStore {
     /// Sets the number of reactors that will attach, before the first does.
     ///
     /// # Errors
-    /// If a file is divided among another number of partitions, or memory does not suffice for so many.
+    /// If a file is divided into another number of partitions, or memory does not suffice for this number.
     pub fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
         match &self.0 {
             Kind::Memory(memory) => memory.set_reactor_count(count),
@@ -81,10 +81,10 @@ impl KeyValueStore {
         }
     }
 
-    /// Attaches the calling reactor to its partition, the one of its number.
+    /// Attaches the calling reactor to the partition of its number.
     ///
     /// # Errors
-    /// What keeps this thread from using the partition: no memory, or a file that was not divided yet.
+    /// The reason why this thread cannot use the partition: no memory, or a file that is not divided yet.
     pub fn attach(&self, reactor: usize) -> io::Result<KeyValueBackend> {
         match &self.0 {
             Kind::Memory(memory) => memory.attach().map(KeyValueBackend::Memory),
@@ -92,7 +92,7 @@ impl KeyValueStore {
         }
     }
 
-    /// What clients are told of it.
+    /// The properties that clients see.
     #[must_use]
     pub fn shape(&self) -> KeyValueShape {
         match &self.0 {
@@ -128,7 +128,7 @@ impl KeyValueStore {
         }
     }
 
-    /// The blocks that the logs are in, if there are logs.
+    /// The block storage of the logs, if there are logs.
     pub(crate) fn below(&self) -> Option<&dyn BlockStore> {
         match &self.0 {
             Kind::Memory(_) => None,
@@ -137,7 +137,7 @@ impl KeyValueStore {
     }
 }
 
-/// The least memory of one partition, bytes.
+/// Minimum memory of one partition, bytes.
 pub(crate) const MEMORY_BYTES_MIN: u64 = Settings::MEMORY_BYTES_MIN as u64;
 
 /// Checks that `bytes` of memory suffice for `partition_count` partitions.
@@ -150,9 +150,9 @@ pub(crate) fn check_memory(bytes: u64, partition_count: usize) -> Result<(), Ope
     Ok(())
 }
 
-/// Unix time, s: what keys and values expire by.
+/// Unix time, s: expiry times of keys refer to it.
 #[must_use]
 pub fn unix_s() -> i64 {
-    // As of the kernel's last tick: every command asks, so no clock is read for it.
+    // The coarse clock of the kernel's last tick is cheap enough to read for every command.
     clock_gettime(ClockId::RealtimeCoarse).tv_sec
 }

@@ -1,4 +1,4 @@
-//! What is behind a namespace: RAM, files, devices, filters that stack over any of them; and key-value partitions.
+//! Storage of namespaces: RAM, files, devices, filters that stack over any of them; and key-value partitions.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 

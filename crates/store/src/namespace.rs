@@ -1,4 +1,4 @@
-//! What a backend must do to stand behind a block namespace.
+//! The interface of a backend of a block namespace.
 //!
 //! A [`BlockStore`] is the namespace's storage as the whole process sees it: opened once, shared by all reactors. Each
 //! reactor attaches a [`Backend`] of its own, which it calls without locks and from one thread only.
@@ -14,7 +14,7 @@
 
 use reactor::{Buffer, Completion, Operation, Payload, Pool};
 
-/// Block sizes that a namespace can have, bytes: the powers of two among them.
+/// Range of valid block sizes, bytes: the powers of two in it.
 pub(crate) const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=65536;
 
 /// Block size of a namespace unless configured, bytes. The same on every machine: partition tables depend on it.
@@ -31,13 +31,13 @@ pub struct Geometry {
     pub is_read_only: bool,
     /// Whether completed writes may be lost until a flush (volatile write cache present).
     pub has_volatile_cache: bool,
-    /// Whether space can be given back.
+    /// Whether space can be deallocated.
     pub can_deallocate: bool,
-    /// Whether blocks read as zeroes after they were deallocated; nothing is known of them otherwise.
+    /// Whether blocks read as zeroes after they were deallocated; their content is undefined otherwise.
     pub reads_zeroes_after_deallocate: bool,
-    /// Blocks that are best written together, aligned to as many; 1 if all are alike.
+    /// Preferred write granularity and alignment, blocks; 1 for none.
     pub preferred_write_blocks: u32,
-    /// Blocks that are given back together, aligned to as many; 1 if all are alike.
+    /// Preferred deallocation granularity and alignment, blocks; 1 for none.
     pub preferred_deallocate_blocks: u32,
 }
 
@@ -49,69 +49,69 @@ impl Geometry {
     }
 }
 
-/// Which opening of its storage serves a namespace: even while that is open, odd once it is closed. Reopening gives the
-/// next even number.
+/// The generation of a namespace: counts the openings of its storage. Even while the storage is open, odd once it is
+/// closed; reopening gives the next even number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub(crate) u64);
 
 impl Generation {
-    /// Whether the namespace answers nothing but [`StoreError::Closed`].
+    /// Whether the namespace is closed: it answers every request with [`StoreError::Closed`].
     #[must_use]
     pub fn is_closed(self) -> bool {
         self.0 & 1 == 1
     }
 
-    /// Whether the storage was ever closed: writes of an earlier opening may be lost.
+    /// Whether the storage was ever closed: writes of an earlier generation may be lost.
     #[must_use]
     pub fn is_first(self) -> bool {
         self.0 == 0
     }
 
-    /// This generation while it is open, the next one to be opened once it is closed.
+    /// This generation while the storage is open; the next one to be opened once it is closed.
     #[must_use]
     pub fn open(self) -> Self {
         Self(self.0 + (self.0 & 1))
     }
 }
 
-/// A namespace whose storage was found to have grown.
+/// A namespace whose storage has grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
-    /// Size of the namespace so far, bytes.
+    /// Size of the namespace before, bytes.
     pub before: u64,
-    /// Size from now on, bytes.
+    /// Size of the namespace now, bytes.
     pub after: u64,
 }
 
-/// Names one started request towards its backend. Chosen by the caller, unique among those that run.
+/// Identifies a started request. Chosen by the caller, unique among the requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// Set in tickets that backends have of their own, and in no other.
+/// Set in tickets of a backend's own, and in no others.
 pub const OWN_TICKET: u64 = 1 << 62;
 
-/// Something to do to a namespace.
+/// A request to a namespace.
 #[derive(Debug)]
 pub enum Request {
     /// Fills the whole buffer from `offset` on.
     Read {
         /// First byte.
         offset: u64,
-        /// What to fill.
+        /// The buffer to fill.
         buffer: Buffer,
     },
     /// Writes the whole buffer at `offset`.
     Write {
         /// First byte.
         offset: u64,
-        /// What to write.
+        /// The data to write.
         buffer: Buffer,
         /// Reply only when the data is on stable media (FUA).
         is_durable: bool,
     },
     /// Makes every write that was replied to before this request durable.
     Flush,
-    /// Gives space back. Blocks read as the geometry says afterwards.
+    /// Deallocates a range. Its blocks read as the geometry says afterwards.
     Deallocate {
         /// First byte.
         offset: u64,
@@ -124,23 +124,23 @@ pub enum Request {
         offset: u64,
         /// Bytes, not 0.
         length: u64,
-        /// Reply only when that holds on stable media (FUA).
+        /// Reply only when the zeroes are on stable media (FUA).
         is_durable: bool,
         /// Whether the range may be deallocated to that end.
         may_deallocate: bool,
     },
 }
 
-/// The end of a request.
+/// The reply to a request.
 #[derive(Debug)]
 pub struct Reply {
-    /// Whether it was done.
+    /// The result.
     pub result: Result<(), StoreError>,
-    /// The buffer of a read or write, back.
+    /// The buffer of a read or write, returned.
     pub buffer: Option<Buffer>,
 }
 
-/// Why a request was not done.
+/// The reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -150,7 +150,7 @@ pub enum StoreError {
     /// The backing store is full.
     #[error("no space left in the backing store")]
     NoSpace,
-    /// The process may not write as far into a file (`RLIMIT_FSIZE`).
+    /// The file size limit of the process (`RLIMIT_FSIZE`) is exceeded.
     #[error("the file size limit of the target's process does not reach as far (ulimit -f, LimitFSIZE=)")]
     FileSizeLimit,
     /// The backing store could not read.
@@ -163,29 +163,29 @@ pub enum StoreError {
     /// just shrunk.
     #[error("the backing store is shorter than the namespace")]
     Truncated,
-    /// The backing file has no name any more: what is written to it is lost when the target ends.
+    /// The backing file has been deleted: data written to it is lost when the target ends.
     #[error("the backing file was deleted or replaced")]
     Gone,
-    /// A flush or a durable write has failed, or the storage was changed underneath, so nobody knows what is there: the
+    /// A flush or a durable write has failed, or the storage was changed underneath, so its content is unknown: the
     /// namespace is closed until it is reopened.
     #[error(
         "the namespace is closed until it is reopened: a flush or a durable write failed, or its storage was changed"
     )]
     Closed,
-    /// The backend cannot do this.
+    /// The backend does not support the request.
     #[error("not supported by the backend")]
     Unsupported,
-    /// The backing store cannot be reached at present. The same request may succeed later.
+    /// The backing store is unreachable at present. The same request may succeed later.
     #[error("the backing store cannot be reached at present")]
     Unreachable,
-    /// An error that a filter was told to make.
+    /// An error injected by a filter.
     #[error("injected error")]
     Injected,
 }
 
-/// What a backend is given to work with.
+/// The services of the reactor that a backend uses.
 pub trait StoreIo {
-    /// The time of this turn, ns since some fixed moment.
+    /// The time of this turn, ns since a fixed moment.
     fn now_ns(&self) -> u64;
     /// This reactor's buffers.
     fn pool(&self) -> &Pool;
@@ -193,19 +193,19 @@ pub trait StoreIo {
     fn take_critical(&mut self, length: usize) -> Option<Buffer> {
         self.pool().take(length)
     }
-    /// Returns a buffer that [`take_critical`](Self::take_critical) gave.
+    /// Returns a buffer taken with [`take_critical`](Self::take_critical).
     fn give_back(&mut self, buffer: Option<Buffer>) {
         drop(buffer);
     }
-    /// Starts an operation for a ticket; it comes back through [`Backend::on_completion`] with that ticket. One
-    /// operation of a ticket runs at a time. When too many run, it waits for its turn by itself.
+    /// Starts an operation for a ticket; its completion arrives through [`Backend::on_completion`] with that ticket. A
+    /// ticket has at most one operation in flight. Operations beyond the limit are queued.
     fn start(&mut self, ticket: Ticket, operation: Operation);
     /// Calls [`Backend::on_timer`] with the ticket at or after `deadline_ns`.
     fn set_timer(&mut self, deadline_ns: u64, ticket: Ticket);
-    /// Ends a ticket.
+    /// Replies to a ticket.
     fn reply(&mut self, ticket: Ticket, reply: Reply);
-    /// A ticket of the backend's own, for operations and timers that no request has asked for: as many as there are
-    /// numbers of 24 bits, each the same every time.
+    /// A ticket of the backend's own, for operations and timers that belong to no request. `number` has 24 bits; the
+    /// same number always gives the same ticket.
     fn own(&self, number: u32) -> Ticket {
         Ticket(OWN_TICKET | u64::from(number))
     }
@@ -213,12 +213,12 @@ pub trait StoreIo {
 
 /// One reactor's access to a namespace's storage.
 pub trait Backend {
-    /// The shape of the namespace as it is now.
+    /// The current shape of the namespace.
     fn geometry(&self) -> Geometry;
 
     /// Reads `length` bytes at once, if this backend can do so without waiting. The payload may refer to the
-    /// namespace's memory, and is then read when it is sent. With `needs_stable_copy` it is one that stays as it is. Without a `pool`
-    /// no buffer may be taken for it.
+    /// namespace's memory, and is then read when it is sent; with `needs_stable_copy` it does not change. Without a
+    /// `pool` no buffer is taken for it.
     fn read_now(
         &mut self,
         pool: Option<&Pool>,
@@ -236,20 +236,20 @@ pub trait Backend {
     /// Starts a request.
     fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request);
 
-    /// Takes back a request of which nothing has begun, if it can: then no reply follows, and a timer that was set for
-    /// the ticket must not ring here.
+    /// Withdraws a request that has not begun, if possible: then no reply follows, and no timer for the ticket may fire
+    /// here.
     fn withdraw(&mut self, ticket: Ticket) -> Option<Request> {
         let _ = ticket;
         None
     }
 
-    /// An operation started for `ticket` has ended.
+    /// An operation started for `ticket` has completed.
     fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion);
 
-    /// A timer set for `ticket` rings.
+    /// A timer set for `ticket` has fired.
     fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket);
 
-    /// Which opening of the storage serves the namespace now.
+    /// The current generation of the namespace.
     fn generation(&self) -> Generation {
         Generation::default()
     }
@@ -257,29 +257,29 @@ pub trait Backend {
 
 /// A namespace's storage, shared by all reactors.
 pub trait BlockStore: Send + Sync {
-    /// The shape of the namespace as it is now.
+    /// The current shape of the namespace.
     fn geometry(&self) -> Geometry;
 
     /// Attaches the calling reactor.
     ///
     /// # Errors
-    /// What keeps this thread from using the storage.
+    /// The reason why this thread cannot use the storage.
     fn attach(&self) -> std::io::Result<Box<dyn Backend>>;
 
     /// Makes the namespace `bytes` long (a multiple of the block size). Data within stays; growth reads as zeroes.
     ///
     /// # Errors
-    /// Why it cannot be: no space, a device of fixed size.
+    /// The reason why it cannot be resized: no space, or a device of fixed size.
     fn resize(&self, bytes: u64) -> std::io::Result<()>;
 
-    /// Opens the storage anew after it was closed by a failed flush, or replaced. Requests of earlier generations do not
-    /// succeed any more.
+    /// Reopens the storage after it was closed by a failed flush, or replaced. Requests of earlier generations fail
+    /// from then on.
     ///
     /// # Errors
-    /// Why it cannot be opened; the namespace stays closed.
+    /// The reason why it cannot be opened; the namespace stays closed.
     fn reopen(&self) -> std::io::Result<()>;
 
-    /// Which opening of the storage serves the namespace now.
+    /// The current generation of the namespace.
     fn generation(&self) -> Generation {
         Generation::default()
     }
@@ -289,12 +289,13 @@ pub trait BlockStore: Send + Sync {
         None
     }
 
-    /// Whether the storage can change without the target: [`revalidate`](Self::revalidate) has something to look at.
+    /// Whether the storage can change without the target, so that [`revalidate`](Self::revalidate) has something to
+    /// check.
     fn can_change_underneath(&self) -> bool {
         false
     }
 
-    /// Compares the namespace with what its storage is now: takes in what it has grown by, closes the namespace if the
+    /// Compares the namespace with the current state of its storage: adopts growth, and closes the namespace if the
     /// storage was cut, deleted or removed. May block.
     fn revalidate(&self) -> Option<Grown> {
         None

@@ -1,4 +1,4 @@
-//! Why a namespace's storage cannot be opened: each says what to do.
+//! Errors of opening a namespace's storage, each with its remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,124 +8,124 @@ use rustix::io::Errno;
 use crate::namespace::BLOCK_BYTES;
 use crate::size::Size;
 
-/// Why a namespace's storage cannot be opened.
+/// The reason why a namespace's storage cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No logical block is that large.
+    /// The block size is not supported.
     #[error("a logical block cannot have {0} bytes: take a power of two from 512 to 65536")]
     BlockSize(u32),
-    /// The size is no multiple of the block size.
+    /// The size is not a multiple of the block size.
     #[error("{name} has {bytes} bytes, not a multiple of its block size {block_bytes}: {}", remedy(*bytes, *block_bytes))]
     SizeNotBlocks {
-        /// What has that size.
+        /// The storage.
         name: String,
         /// The size.
         bytes: u64,
         /// The block size.
         block_bytes: u32,
     },
-    /// The size is no multiple of what its parts are, which cannot be chosen.
+    /// The size is not a multiple of a unit that is fixed.
     #[error("{name} has {bytes} bytes, not a multiple of {unit_bytes}: make it {}", bytes.next_multiple_of((*unit_bytes).into()))]
     SizeNotWhole {
-        /// What has that size.
+        /// The storage.
         name: String,
         /// The size.
         bytes: u64,
-        /// What it is to be a multiple of.
+        /// The unit.
         unit_bytes: u32,
     },
-    /// There is nothing in it.
+    /// The storage is empty.
     #[error("{name} is empty: {remedy}")]
     Empty {
-        /// What is empty.
+        /// The storage.
         name: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// The system does not give that much memory.
+    /// The system does not provide that much memory.
     #[error("cannot have {} of memory: {source}", Size(*bytes))]
     Memory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: u64,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no such file.
+    /// The file does not exist.
     #[error("{} does not exist: {remedy}", path.display())]
     Missing {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// It is another kind of file than was said.
+    /// The file is of another kind than specified.
     #[error("{} is {is}: {remedy}", path.display())]
     WrongKind {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What it is.
+        /// Its kind.
         is: &'static str,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
     /// Another process, or another namespace of this one, uses it.
     #[error("{} is in use by another namespace or target process: two would destroy each other's data", path.display())]
     Locked {
-        /// Which.
+        /// Its path.
         path: PathBuf,
     },
     /// The kernel uses the device.
     #[error("{} is in use: it is mounted, swap, or a part of another device", path.display())]
     Busy {
-        /// Which.
+        /// Its path.
         path: PathBuf,
     },
-    /// The file is larger than it is to be.
+    /// The file is larger than specified.
     #[error("{} has {} and size={} is less: leave size out to use all of it", path.display(), Size(*bytes), Size(*wanted))]
     TooLarge {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Its size.
         bytes: u64,
-        /// The size asked for.
+        /// The size requested.
         wanted: u64,
     },
-    /// The file was cut, and is not reopened with less than it is to have.
+    /// The file was cut, and is not reopened with less than its specified size.
     #[error(
         "{} has {} and size={} is more: it was cut. Bring back what lay behind and reload; or, to give that up, remove the \
          namespace from the configuration, reload, and add it again with size={}",
         path.display(), Size(*bytes), Size(*wanted), Size(*bytes)
     )]
     Cut {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Its size.
         bytes: u64,
-        /// The size that it is to have.
+        /// The size specified.
         wanted: u64,
     },
-    /// The file is smaller than it is to be, and must not be changed.
+    /// The file is smaller than specified, and must not be changed.
     #[error("{} has {} and cannot grow to size={}: it is opened read-only", path.display(), Size(*bytes), Size(*wanted))]
     CannotGrow {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Its size.
         bytes: u64,
-        /// The size asked for.
+        /// The size requested.
         wanted: u64,
     },
-    /// The file is too small for what it is to hold.
+    /// The file is too small for its use.
     #[error("{} has {}: it needs at least {}", path.display(), Size(*bytes), Size(*bytes_min))]
     TooSmall {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Its size.
         bytes: u64,
-        /// The least that would do.
+        /// The minimum size.
         bytes_min: u64,
     },
-    /// The memory is too small for what is to be held in it.
+    /// The memory is too small for its use.
     #[error(
         "{} of memory, divided among {partition_count} threads, is too little for keys and values: take {} or more",
         Size(*bytes), Size(*bytes_min)
@@ -135,40 +135,40 @@ pub enum OpenError {
         bytes: u64,
         /// Reactors that share it.
         partition_count: u64,
-        /// The least that would do.
+        /// The minimum size.
         bytes_min: u64,
     },
-    /// The keys in the file are divided among another number of reactors.
+    /// The keys in the file are partitioned for another number of reactors.
     #[error(
         "{} is divided among {has} threads, and the target runs {wanted}: start it with {has}, or copy the pairs to \
          a new file",
         path.display()
     )]
     OtherPartitions {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Reactors that it was made for.
+        /// Number of reactors that it was created for.
         has: u64,
-        /// Reactors that there are.
+        /// Number of reactors of this target.
         wanted: u64,
     },
-    /// What lies below cannot write such small blocks.
+    /// The storage below cannot write blocks this small.
     #[error("{} cannot be written in blocks of {block_bytes} bytes: use lba={block_bytes_min} or more", path.display())]
     BlockTooSmall {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// The block size asked for.
+        /// The block size requested.
         block_bytes: u32,
-        /// The smallest that it takes.
+        /// The smallest block size possible.
         block_bytes_min: u32,
     },
-    /// The path leads to another file now.
+    /// The path now leads to another file.
     #[error("{} was replaced by another file", path.display())]
     Replaced {
-        /// Which.
+        /// Its path.
         path: PathBuf,
     },
-    /// The path leads to a file of another identity, which hosts would take for the one that was served.
+    /// The path leads to a file with another identity, which hosts would take for the one served before.
     #[error(
         "{} is another file than the one that was served, and hosts would take the two for one disk: bring the served file back, \
          or a copy that has its attribute {} (cp --preserve=xattr); to serve this one, remove the namespace, reload, and add it under another \
@@ -177,22 +177,22 @@ pub enum OpenError {
         crate::identity::ATTRIBUTE
     )]
     OtherIdentity {
-        /// Which.
+        /// Its path.
         path: PathBuf,
     },
-    /// The system says no.
+    /// A system call failed.
     #[error("cannot {action} {}: {source}{}", path.display(), advice(source))]
     System {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// With which file.
+        /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What to do about an error of the system, where that is known.
+/// The remedy for a system error, where one is known.
 fn advice(error: &io::Error) -> String {
     let text = match Errno::from_io_error(error) {
         Some(Errno::FBIG) => {
@@ -217,7 +217,7 @@ fn advice(error: &io::Error) -> String {
     text.to_owned()
 }
 
-/// What would fit: another block size, if there is one, or a size (larger, so that nothing is lost).
+/// A size or block size that would be valid (a larger size, so that no data is lost).
 fn remedy(bytes: u64, block_bytes: u32) -> String {
     let larger = bytes.next_multiple_of(block_bytes.into());
     let fitting = 1_u64 << bytes.trailing_zeros().min(u32::BITS);

@@ -6,14 +6,14 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
-/// Suffixes and what they stand for, largest first.
+/// Suffixes and their factors, largest first.
 const SUFFIXES: [(char, u64); 4] = [('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
 
 impl Size {
-    /// Reads digits with or without a suffix.
+    /// Parses digits with an optional suffix.
     ///
     /// # Errors
-    /// At which byte and what is wrong.
+    /// The position of the error, bytes, and its description.
     pub fn parse(text: &str) -> Result<Self, (usize, String)> {
         let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (digits, suffix) = text.split_at(end);
@@ -31,7 +31,7 @@ impl Size {
                 .ok_or_else(|| (end, format!("no size ends in '{suffix}': use K, M, G or T, as in 64M")))?,
         };
         let bytes = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(factor));
-        // A file's offsets are signed.
+        // File offsets are signed.
         match bytes.filter(|bytes| *bytes <= i64::MAX.cast_unsigned()) {
             Some(bytes) => Ok(Self(bytes)),
             None => Err((0, format!("{text} is more than any namespace can have"))),

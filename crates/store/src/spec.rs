@@ -1,4 +1,4 @@
-//! What is behind a namespace, in one line: for the command line and the configuration.
+//! The specification of a namespace's storage in one line: for the command line and the configuration.
 //!
 //! ```text
 //! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH | kv:ram:SIZE | kv:file:PATH,
@@ -44,109 +44,109 @@ use crate::namespace::{BLOCK_BYTES_DEFAULT, BlockStore};
 use crate::open_error::OpenError;
 use crate::store::Store;
 
-/// What is behind a namespace.
+/// The specification of a namespace's storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Where the bytes are.
+    /// The kind of storage.
     pub source: Source,
-    /// Bytes of a logical block, if given: else 4096, and for devices what theirs has.
+    /// Bytes of a logical block, if given; otherwise 4096, and for devices their own block size.
     pub block_bytes: Option<u32>,
     /// The namespace's identity, if given.
     pub uuid: Option<Uuid>,
     /// Whether writes are refused.
     pub is_read_only: bool,
-    /// From the lowest up.
+    /// Filters, from the lowest up.
     pub filters: Vec<Filter>,
 }
 
-/// Where the bytes of a namespace are.
+/// The kind of a namespace's storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// In RAM.
     Memory {
-        /// How many.
+        /// Size, bytes.
         bytes: u64,
-        /// Whether to ask for huge pages.
+        /// Whether to request huge pages.
         huge_pages: bool,
     },
-    /// Nowhere.
+    /// No storage: reads return zeroes.
     Null {
-        /// How many there seem to be.
+        /// Apparent size, bytes.
         bytes: u64,
     },
     /// In a file.
     File {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// The size it is created with or grows to.
+        /// The size that it is created with or grows to.
         bytes: Option<u64>,
     },
     /// Keys and values in RAM.
     KeyValue {
-        /// Memory for them and their index.
+        /// Memory for keys, values and their index.
         bytes: u64,
-        /// Whether pairs that nobody uses make room for others.
+        /// Whether unused pairs are evicted to make room for new ones.
         evicts: bool,
-        /// The longest value that memcached's clients may store.
+        /// The longest value that memcached clients may store.
         item_bytes: u32,
-        /// Whether memcached's clients may remove everything at once.
+        /// Whether memcached clients may remove everything at once.
         allows_flush: bool,
-        /// Whether the memory is touched ahead.
+        /// Whether memory is prefaulted.
         prefaults: bool,
     },
-    /// Keys and values in a file, and in RAM what is used of them.
+    /// Keys and values in a file, with the used ones in RAM.
     KeyValueFile {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// The size it is created with.
+        /// The size that it is created with.
         bytes: Option<u64>,
-        /// RAM, if given.
+        /// Memory, if given.
         memory_bytes: Option<u64>,
-        /// When answers leave.
+        /// When answers are sent.
         sync: Sync,
-        /// The longest value that memcached's clients may store.
+        /// The longest value that memcached clients may store.
         item_bytes: u32,
-        /// Whether memcached's clients may remove everything at once.
+        /// Whether memcached clients may remove everything at once.
         allows_flush: bool,
-        /// Whether the memory is touched ahead.
+        /// Whether memory is prefaulted.
         prefaults: bool,
     },
     /// On a block device.
     Device {
-        /// Which.
+        /// Path.
         path: PathBuf,
     },
 }
 
-/// A text that specifies no namespace: what is wrong, where, and what would be right.
+/// The error of a specification: the position, the problem and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("namespace '{text}', character {position}: {message}")]
 pub struct SpecError {
     /// The whole text.
     pub text: String,
-    /// Which character is wrong, from 1.
+    /// Position of the wrong character, from 1.
     pub position: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub message: String,
 }
 
 impl Spec {
-    /// A namespace without options.
+    /// A specification without options.
     #[must_use]
     pub fn new(source: Source) -> Self {
         Self { source, block_bytes: None, uuid: None, is_read_only: false, filters: Vec::new() }
     }
 
-    /// Whether keys and values are there, not blocks.
+    /// Whether the storage holds keys and values rather than blocks.
     #[must_use]
     pub fn is_key_value(&self) -> bool {
         matches!(self.source, Source::KeyValue { .. } | Source::KeyValueFile { .. })
     }
 
-    /// Checks that what is asked for is enough to be divided among so many reactors.
+    /// Checks that the size suffices for one partition per reactor.
     ///
     /// # Errors
-    /// The least that would do.
+    /// The minimum size.
     pub fn check_shares(&self, reactor_count: usize) -> Result<(), OpenError> {
         match &self.source {
             Source::KeyValue { bytes, .. } => check_memory(*bytes, reactor_count),
@@ -166,7 +166,7 @@ impl Spec {
     /// Opens the storage, for one reactor or for several (`is_shared`).
     ///
     /// # Errors
-    /// What is not in order with it, and what to do.
+    /// The problem of the storage, with its remedy.
     pub fn open(&self, is_shared: bool) -> Result<Store, OpenError> {
         let is_read_only = self.is_read_only;
         let block_bytes = self.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT);
@@ -213,10 +213,10 @@ impl Spec {
     }
 }
 
-/// Units of time and how many us each is, largest first.
+/// Units of time, us, largest first.
 const TIME_UNITS: [(&str, u64); 3] = [("s", 1_000_000), ("ms", 1000), ("us", 1)];
 
-/// When answers leave, by name.
+/// Sync modes by name.
 const SYNCS: [(&str, Sync); 3] = [("always", Sync::Always), ("batch", Sync::Batch), ("none", Sync::None)];
 
 #[cfg(test)]

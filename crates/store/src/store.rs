@@ -1,4 +1,4 @@
-//! What is behind a namespace: blocks or keys and values.
+//! Storage of a namespace: blocks or keys and values.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// The blocks, if blocks are behind it.
+    /// The block storage, if the namespace has blocks.
     #[must_use]
     pub fn blocks(&self) -> Option<&dyn BlockStore> {
         match self {
@@ -26,7 +26,7 @@ impl Store {
         }
     }
 
-    /// What hosts are told of keys and values; `None` for blocks.
+    /// Properties of keys and values that hosts see; `None` for blocks.
     #[must_use]
     pub fn key_value(&self) -> Option<KeyValueShape> {
         match self {
@@ -35,7 +35,7 @@ impl Store {
         }
     }
 
-    /// Whether keys and values are behind it.
+    /// Whether the storage holds keys and values.
     #[must_use]
     pub fn is_key_value(&self) -> bool {
         matches!(self, Self::Keys(_))
@@ -50,7 +50,7 @@ impl Store {
         }
     }
 
-    /// Bytes of a logical block; for keys and values the unit that their size is counted in.
+    /// Bytes of a logical block; for keys and values the unit that their size is reported in.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         match self {
@@ -81,7 +81,7 @@ impl Store {
     /// Sets the number of reactors that will attach, before the first does.
     ///
     /// # Errors
-    /// If keys are partitioned for another number, or memory does not suffice for a partition each.
+    /// If keys are partitioned for another number, or memory does not suffice for one partition each.
     pub fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
         match self {
             Self::Blocks(_) => Ok(()),
@@ -92,7 +92,7 @@ impl Store {
     /// Makes the namespace `bytes` long, as [`BlockStore::resize`].
     ///
     /// # Errors
-    /// Why it cannot be resized; keys and values never can.
+    /// The reason why it cannot be resized; keys and values never can.
     pub fn resize(&self, bytes: u64) -> io::Result<()> {
         match self {
             Self::Blocks(blocks) => blocks.resize(bytes),
@@ -103,7 +103,7 @@ impl Store {
     /// Opens storage that was closed, as [`BlockStore::reopen`].
     ///
     /// # Errors
-    /// Why it cannot be opened; the namespace stays closed.
+    /// The reason why it cannot be opened; the namespace stays closed.
     pub fn reopen(&self) -> io::Result<()> {
         match self {
             Self::Blocks(blocks) => blocks.reopen(),
@@ -111,7 +111,7 @@ impl Store {
         }
     }
 
-    /// Which opening of the storage serves the namespace now.
+    /// The current generation of the namespace.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.watched().map_or_else(Generation::default, BlockStore::generation)
@@ -129,12 +129,12 @@ impl Store {
         self.watched().is_some_and(BlockStore::can_change_underneath)
     }
 
-    /// Compares the namespace with what its storage is now, as [`BlockStore::revalidate`].
+    /// Compares the namespace with the current state of its storage, as [`BlockStore::revalidate`].
     pub fn revalidate(&self) -> Option<Grown> {
         self.watched()?.revalidate()
     }
 
-    /// The blocks that can change or fail: the namespace's, or those below a log of keys.
+    /// The block storage that can change or fail: the namespace's, or that of its key log.
     fn watched(&self) -> Option<&dyn BlockStore> {
         match self {
             Self::Blocks(blocks) => Some(&**blocks),

@@ -1,4 +1,4 @@
-//! What tests drive backends with: a disk that fails as it is told, and a real reactor.
+//! Test drivers for backends: a disk with injected faults, and a real reactor.
 
 mod disk;
 mod model;
@@ -15,7 +15,7 @@ use reactor::Payload;
 use crate::namespace::{Backend, Reply, Request, StoreError, StoreIo, Ticket};
 use crate::open_error::OpenError;
 
-/// Something to ask of a namespace.
+/// A request of a test to a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Read { offset: u64, length: usize },
@@ -26,8 +26,8 @@ pub(crate) enum Step {
     WriteZeroes { offset: u64, length: u64, is_durable: bool, may_deallocate: bool },
 }
 
-/// Opens storage that may have been open a moment ago: a program that another test starts holds copies of all descriptors until it runs, and locks
-/// with them.
+/// Opens storage that may have been open a moment ago: a process that another test starts holds copies of all
+/// descriptors until it executes its program, and locks with them.
 pub(crate) fn open_in_time<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
     let until = Instant::now() + Duration::from_millis(500);
     loop {
@@ -40,12 +40,12 @@ pub(crate) fn open_in_time<T>(open: impl Fn() -> Result<T, OpenError>) -> Result
     }
 }
 
-/// What came of it: the bytes of a read, 1 or 0 for a comparison, nothing for the others.
+/// The result of a step: the bytes of a read, 1 or 0 for a comparison, empty for the others.
 pub(crate) type Outcome = Result<Vec<u8>, StoreError>;
 
-/// Something that carries out steps.
+/// An executor of steps.
 pub(crate) trait Bench {
-    /// Starts all steps at once and says how each ended.
+    /// Starts all steps at once and returns their results.
     fn run_all(&mut self, steps: Vec<Step>) -> Vec<Outcome>;
 
     fn run(&mut self, step: Step) -> Outcome {
@@ -97,7 +97,7 @@ fn begin(backend: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, step: 
     None
 }
 
-/// What a request's reply means for its step.
+/// The result of a step from the reply to its request.
 fn outcome_of(step: &Step, reply: Reply) -> Outcome {
     let has_buffer = matches!(step, Step::Read { .. } | Step::Write { .. });
     assert_eq!(reply.buffer.is_some(), has_buffer, "{step:?}: {reply:?}");

@@ -1,16 +1,16 @@
-//! What a backend knows of the requests that run, found by their tickets.
+//! State of a backend's requests in flight, by ticket.
 //!
-//! A table keeps the room it once needed: in steady state nothing is allocated.
+//! A table keeps its capacity: nothing is allocated in steady state.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::namespace::Ticket;
 
-/// Running requests by ticket.
+/// Requests in flight by ticket.
 pub(crate) type Tickets<T> = HashMap<Ticket, T, BuildHasherDefault<TicketHasher>>;
 
-/// Spreads tickets. They are ours, so nobody can choose them badly.
+/// Hashes tickets. We choose the tickets, so no peer can construct collisions.
 #[derive(Default)]
 pub(crate) struct TicketHasher(u64);
 

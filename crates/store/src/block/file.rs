@@ -20,10 +20,10 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Opens a file or device, and keeps others from using it.
+    /// Opens a file or device and locks it against use by others.
     ///
     /// # Errors
-    /// What is not in order with it, and what to do.
+    /// The problem of the storage, with its remedy.
     pub fn open(settings: &FileSettings) -> Result<Self, OpenError> {
         let opened = file_open::open(settings)?;
         let (bytes, block_bytes, traits) = (opened.bytes, opened.block_bytes, opened.traits);
@@ -121,7 +121,7 @@ impl BlockStore for FileStore {
         let shared = &self.shared;
         if let Source::Os { settings, current } = &shared.source {
             let mut current = lock(current);
-            // Closed first: while another file takes its place, nothing may run.
+            // Closed first: nothing may run while another file takes its place.
             if !Generation(shared.gate.fetch_or(1, Ordering::AcqRel)).is_closed() {
                 *lock(&shared.reason) = Some("it is being reopened".to_owned());
             }

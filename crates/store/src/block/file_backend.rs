@@ -7,7 +7,7 @@
 //!                                            └ what is not supported leaves it to the next ┘
 //! ```
 //!
-//! What fails in passing (EINTR, EAGAIN, no buffer for zeroes) is tried again, at once or a little later.
+//! Transient failures (EINTR, EAGAIN, no buffer for zeroes) are retried, at once or a little later.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,19 +21,19 @@ use super::file_shared::{Descriptions, Shared};
 use crate::namespace::{Backend, Generation, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 use crate::tickets::Tickets;
 
-/// Attempts at an operation that fails in passing or makes no progress.
+/// Maximum attempts at an operation that fails transiently or makes no progress.
 pub(super) const ATTEMPT_LIMIT: u32 = 10;
 
-/// As many of them follow at once; then each waits, the next twice as long.
+/// Retries made without a delay; the later ones wait, each twice as long as the one before.
 const PROMPT_ATTEMPT_COUNT: u32 = 3;
 
-/// The first wait, ns.
+/// The first delay, ns.
 const RETRY_NS: u64 = 1_000_000;
 
-/// How soon to ask again for a buffer of zeroes, ns.
+/// Interval between attempts to get a buffer of zeroes, ns.
 pub(super) const BUFFER_WAIT_NS: u64 = 200_000;
 
-/// Ranges that are punched or zeroed at once. Each may block a thread, and keeps the file's lock from all others.
+/// Ranges punched or zeroed concurrently. Each may block a thread, and holds the file's lock.
 pub(super) const RANGE_LIMIT: usize = 2;
 
 /// Bytes punched or zeroed in one operation, so that reads and writes get their turn between.
@@ -45,7 +45,7 @@ const ZEROES_BYTES: u64 = 256 << 10;
 /// One reactor's access.
 pub(super) struct FileBackend {
     shared: Arc<Shared>,
-    /// The state of the namespace that `files` are of.
+    /// The state of the namespace that `files` belong to.
     gate: Generation,
     files: Descriptions,
     tasks: Tickets<Task>,
@@ -53,9 +53,9 @@ pub(super) struct FileBackend {
     ranges: Ranges,
 }
 
-/// A request that runs.
+/// A request in flight.
 struct Task {
-    /// The state in which it was started. In another one it cannot end well.
+    /// The state in which it was started. It cannot succeed in another one.
     gate: Generation,
     attempt_count: u32,
     work: Work,
@@ -63,7 +63,7 @@ struct Task {
     parked: Option<Buffer>,
 }
 
-/// What is left of a request.
+/// The remaining work of a request.
 #[derive(Clone, Copy)]
 enum Work {
     Read {
@@ -75,7 +75,7 @@ enum Work {
         done: usize,
         is_durable: bool,
     },
-    /// Waits for a flush: the one that runs or the next.
+    /// Waits for a flush: the one in flight or the next.
     Flush,
     /// Bytes `offset..end` are still to be changed.
     Range {
@@ -86,23 +86,23 @@ enum Work {
     },
 }
 
-/// How a range is changed.
+/// The way in which a range is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Space is given back, or nothing is done.
+    /// Deallocate, or do nothing.
     GiveBack,
-    /// It is zeroed by giving back its space; if that is not supported, in the next way.
+    /// Zero by deallocating; if that is not supported, in the next way.
     Punch,
-    /// It is zeroed and keeps its space; if that is not supported, in the next way.
+    /// Zero and keep the space; if that is not supported, in the next way.
     Zero,
-    /// Zeroes are written.
+    /// Write zeroes.
     Write,
 }
 
 /// Flushes that arrive while one runs share the next: the running one may have begun before their writes ended.
 #[derive(Default)]
 struct Flushes {
-    /// Whom the running flush is for. It runs under the first ticket.
+    /// Requests that the flush in flight serves. It runs under the first ticket.
     running: Vec<Ticket>,
     waiting: Vec<Ticket>,
 }
@@ -121,7 +121,7 @@ impl FileBackend {
         Self { shared, gate, files, tasks, flushes, ranges }
     }
 
-    /// Whether requests may start. After a reopen, turns to the new file.
+    /// Whether requests may start. After a reopen, switches to the new file.
     fn enter(&mut self) -> Result<(), StoreError> {
         let gate = self.shared.gate();
         if gate.is_closed() {
@@ -139,7 +139,7 @@ impl FileBackend {
         Ok(())
     }
 
-    /// What there is to do, if it may be done; `None` if that is nothing.
+    /// The work of a request, if it may be done; `None` if there is none.
     fn plan(&mut self, request: &Request) -> Result<Option<Work>, StoreError> {
         self.enter()?;
         let shared = &self.shared;
@@ -152,12 +152,12 @@ impl FileBackend {
                 (*offset, *length)
             }
         };
-        // Whoever asks may have checked against the geometry before a resize.
+        // The caller may have checked against the geometry before a resize.
         let end = offset.checked_add(length).filter(|end| *end <= shared.bytes());
         let end = end.ok_or(StoreError::Truncated)?;
         match (request, shared.is_read_only()) {
             (Request::Read { .. }, _) | (_, false) => {}
-            // Nothing was written, so nothing is to be flushed.
+            // Nothing was written, so there is nothing to flush.
             (Request::Flush, true) => return Ok(None),
             (_, true) => return Err(StoreError::ReadOnly),
         }
@@ -168,7 +168,7 @@ impl FileBackend {
             Request::Deallocate { .. } if shared.can_punch() => {
                 Some(Work::Range { offset, end, way: Way::GiveBack, is_durable: false })
             }
-            // Giving back is a hint.
+            // Deallocation is a hint.
             Request::Deallocate { .. } => None,
             Request::WriteZeroes { is_durable, may_deallocate, .. } => {
                 let way = if may_deallocate { Way::Punch } else { Way::Zero };
@@ -183,7 +183,7 @@ impl FileBackend {
         if task.gate != self.shared.gate() {
             return self.end(io, ticket, Err(StoreError::Closed), buffer);
         }
-        // Looked at before each operation, also those that go on with what was begun: a write would extend the file.
+        // Checked before each operation, also before those that continue a request: a write would extend the file.
         if !matches!(task.work, Work::Read { .. })
             && let Err(error) = self.shared.inspect(&self.files, task.gate)
         {
@@ -223,7 +223,7 @@ impl FileBackend {
         io.start(ticket, operation);
     }
 
-    /// Lets ranges begin whose turn it is. One that ends at once makes room for the next in this same loop.
+    /// Starts the ranges that are next. One that ends at once makes room for another in this same loop.
     fn start_ranges(&mut self, io: &mut dyn StoreIo) {
         if std::mem::replace(&mut self.ranges.is_starting, true) {
             return;
@@ -237,7 +237,7 @@ impl FileBackend {
         self.ranges.is_starting = false;
     }
 
-    /// A range has ended: the next one begins.
+    /// A range has ended: starts the next one.
     fn on_range_end(&mut self, io: &mut dyn StoreIo) {
         self.ranges.running_count -= 1;
         self.start_ranges(io);
@@ -250,9 +250,9 @@ impl FileBackend {
         }
     }
 
-    /// Starts one flush for all who wait.
+    /// Starts one flush for all waiting requests.
     fn start_flush(&mut self, io: &mut dyn StoreIo) {
-        // Data that a cut or deleted file has lost is not made durable by any flush.
+        // No flush makes data durable that a cut or deleted file has lost.
         let found = self.shared.inspect_whole(&self.files, self.gate);
         let gate = self.shared.gate();
         let mut waiting = std::mem::take(&mut self.flushes.waiting);
@@ -267,14 +267,14 @@ impl FileBackend {
             }
             true
         });
-        // Both vectors keep their room.
+        // Both vectors keep their capacity.
         self.flushes.waiting = std::mem::replace(&mut self.flushes.running, waiting);
         if let Some(leader) = self.flushes.running.first() {
             io.start(*leader, Operation::Sync { file: self.files.sync.clone() });
         }
     }
 
-    /// The running flush has ended for all it was for.
+    /// The flush in flight has completed, for all requests that it serves.
     fn end_flush(&mut self, io: &mut dyn StoreIo, result: Result<(), StoreError>) {
         let mut ended = std::mem::take(&mut self.flushes.running);
         for ticket in ended.drain(..) {
@@ -286,8 +286,8 @@ impl FileBackend {
         }
     }
 
-    /// The one way out of a request that was begun. A durable one that fails closes the namespace, whatever the cause; no
-    /// request succeeds in another state than the one that it was started in.
+    /// Completes a request that was begun; every request passes here. A durable one that fails closes the namespace,
+    /// whatever the cause; no request succeeds in another state than the one it was started in.
     fn finish(
         &mut self,
         io: &mut dyn StoreIo,
@@ -306,7 +306,7 @@ impl FileBackend {
         io.reply(ticket, Reply { result, buffer });
     }
 
-    /// Tries a task again, now or later; lets it fail with `errno` if that was done too often.
+    /// Retries a task, now or later; fails it with `errno` after too many attempts.
     fn retry(&mut self, io: &mut dyn StoreIo, ticket: Ticket, errno: Errno, buffer: Option<Buffer>) {
         let Some(task) = self.tasks.get_mut(&ticket) else { return };
         task.attempt_count += 1;
@@ -329,7 +329,7 @@ impl FileBackend {
         }
     }
 
-    /// Ends a task that reads, writes or changes a range.
+    /// Completes a task that reads, writes or changes a range.
     fn end(
         &mut self,
         io: &mut dyn StoreIo,
@@ -341,7 +341,7 @@ impl FileBackend {
         if !matches!(task.work, Work::Range { .. }) {
             return self.finish(io, ticket, result, buffer);
         }
-        // Zeroes that were being written are ours.
+        // A buffer of zeroes is ours, not the request's.
         io.give_back(buffer);
         self.finish(io, ticket, result, None);
         self.on_range_end(io);
@@ -357,7 +357,7 @@ impl FileBackend {
                 self.end(io, ticket, Err(StoreError::ReadFailed(errno.raw_os_error())), buffer);
             }
             Work::Write { .. } | Work::Range { .. } => {
-                // A device that has become shorter also says that there is no space.
+                // A device that has shrunk also reports lack of space.
                 let error = match write_error(errno) {
                     StoreError::NoSpace if self.shared.is_cut(&self.files, gate) => StoreError::Truncated,
                     error => error,
@@ -367,7 +367,7 @@ impl FileBackend {
         }
     }
 
-    /// Bytes were read, written or changed: goes on, or ends.
+    /// Bytes were read, written or changed: continues, or completes.
     fn on_progress(&mut self, io: &mut dyn StoreIo, ticket: Ticket, count: usize, buffer: Option<Buffer>) {
         let block_bytes = self.shared.block_bytes() as usize;
         let Some(task) = self.tasks.get_mut(&ticket) else { return };
@@ -377,7 +377,7 @@ impl FileBackend {
                 let before = *done;
                 *done = (*done + count).min(length);
                 let is_complete = *done == length;
-                // Direct I/O goes on at whole blocks only.
+                // Direct I/O continues at whole blocks only.
                 if !is_complete {
                     *done -= *done % block_bytes;
                 }
@@ -402,7 +402,7 @@ impl FileBackend {
             return self.issue(io, ticket, buffer);
         }
         if let Work::Read { .. } = task.work {
-            // Nothing is there, or a part of a block, though the namespace has not ended.
+            // The storage returned nothing, or a part of a block, although the namespace has not ended.
             let gate = task.gate;
             if self.shared.is_cut(&self.files, gate) || count == 0 {
                 return self.end(io, ticket, Err(StoreError::Truncated), buffer);
@@ -411,7 +411,7 @@ impl FileBackend {
         self.retry(io, ticket, Errno::IO, buffer);
     }
 
-    /// What was tried with a range is not supported: the next way, or none.
+    /// The way tried for a range is not supported: the next way, or none.
     fn on_unsupported(&mut self, io: &mut dyn StoreIo, ticket: Ticket, way: Way) {
         match way {
             Way::GiveBack | Way::Punch => self.shared.on_punch_unsupported(),
@@ -428,7 +428,7 @@ impl FileBackend {
     fn complete(&mut self, io: &mut dyn StoreIo, ticket: Ticket, buffer: Option<Buffer>) {
         let Some(task) = self.tasks.get_mut(&ticket) else { return };
         if let Work::Range { is_durable: true, .. } = task.work {
-            // A flush takes the place of what cannot be written durably by itself.
+            // A flush replaces a durable write that the storage cannot do directly.
             task.work = Work::Flush;
             task.attempt_count = 0;
             io.give_back(buffer);
@@ -440,7 +440,7 @@ impl FileBackend {
 }
 
 impl Work {
-    /// What to call it if its reply says that something is durable.
+    /// The failure to report if its reply promises durability.
     fn durable_name(&self) -> Option<&'static str> {
         match self {
             Self::Flush => Some("a flush has failed"),
@@ -452,7 +452,7 @@ impl Work {
 }
 
 impl Way {
-    /// Leaves the ways that were found not to be supported.
+    /// Skips the ways known to be unsupported.
     fn turn_to_supported(&mut self, shared: &Shared) {
         if *self == Self::Punch && !shared.can_punch() {
             *self = Self::Zero;
@@ -544,8 +544,8 @@ impl Backend for FileBackend {
     }
 }
 
-/// A buffer of zeroes for the next write of a range of `length` bytes: the one used before, or a new one as large as
-/// the pool has. A fused pair may wait for the range, and those who keep the pool's buffers for the pair.
+/// A buffer of zeroes for the next write of a range of `length` bytes: the previous one, or a new one as large as the
+/// pool provides. A fused pair may wait for the range, and lanes that hold the pool's buffers may wait for the pair.
 fn zeroes(io: &mut dyn StoreIo, used: Option<Buffer>, length: u64, block_bytes: u32) -> Option<Buffer> {
     let wanted = usize::try_from(length.min(ZEROES_BYTES)).expect("a small number");
     if let Some(mut buffer) = used {
@@ -559,7 +559,7 @@ fn zeroes(io: &mut dyn StoreIo, used: Option<Buffer>, length: u64, block_bytes: 
     Some(buffer)
 }
 
-/// Whether the same may work another time.
+/// Whether the same operation may succeed later.
 fn is_passing(errno: Errno) -> bool {
     matches!(errno, Errno::INTR | Errno::AGAIN)
 }

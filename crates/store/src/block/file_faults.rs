@@ -1,4 +1,4 @@
-//! A file backend on a disk that fails as it is told: what is said to be done is done, whatever happens.
+//! Tests of the file backend on a disk with injected faults: completed requests hold, whatever fails.
 
 use proptest::prelude::*;
 use reactor::{BLOCK_BYTES_MAX, File, Operation};
@@ -48,10 +48,10 @@ fn trace() -> Vec<Step> {
     ]
 }
 
-/// What is known of each byte by the replies so far; `None` after a change failed.
+/// The known value of each byte by the replies so far; `None` after a failed change.
 struct Ledger {
     known: Vec<Option<u8>>,
-    /// What the last flush or durable write covered.
+    /// The state covered by the last flush or durable write.
     durable: Vec<Option<u8>>,
     has_failed_flush: bool,
 }
@@ -62,7 +62,7 @@ impl Ledger {
         Self { known: zeroes.clone(), durable: zeroes, has_failed_flush: false }
     }
 
-    /// Holds a reply against what the disk holds.
+    /// Compares a reply with the disk's content.
     fn check(&mut self, step: &Step, outcome: &Outcome, store: &dyn BlockStore, place: &Place) {
         let media = place.borrow();
         assert!(!(self.has_failed_flush && outcome.is_ok()), "success after a failed flush: {step:?}");
@@ -115,7 +115,7 @@ impl Ledger {
     }
 }
 
-/// Runs the trace; operations meet `fault`. Says how each step ended and how many operations it took.
+/// Runs the trace; operations meet `fault`. Returns the results of the steps and the number of operations.
 fn run_trace(fault: impl FnMut(usize, &Operation) -> Option<Fault> + 'static) -> (Vec<Outcome>, usize) {
     let (store, place, mut double) = Double::file(BLOCK * BLOCK_COUNT, BLOCK as u32);
     place.borrow_mut().fault = Box::new(fault);

@@ -1,4 +1,4 @@
-//! Opening a file or block device: that it is what was said, nobody else uses it, and its blocks fit.
+//! Opening a file or block device: checks its kind and block size, and locks it.
 
 use std::fs::{Metadata, OpenOptions};
 use std::io;
@@ -14,7 +14,7 @@ use crate::namespace::{BLOCK_BYTES, BLOCK_BYTES_DEFAULT};
 use crate::open_error::{OpenError, check_size};
 use crate::size::Size;
 
-/// What kind of file is behind a namespace.
+/// The kind of file behind a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file.
@@ -23,39 +23,39 @@ pub enum FileKind {
     Device,
 }
 
-/// What is stored in a file.
+/// The content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// The blocks of hosts.
     Blocks,
-    /// Logs of keys and values, behind a superblock.
+    /// Key logs behind a superblock.
     Pairs,
 }
 
-/// How a file or block device is to be opened.
+/// Settings for opening a file or block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSettings {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What it must be.
+    /// The required kind.
     pub kind: FileKind,
-    /// What it is to hold. One that holds the other is left alone.
+    /// The required content. A file with the other content is left alone.
     pub contents: Contents,
-    /// The size a file is created with or grows to; as it is if not given.
+    /// The size that a file is created with or grows to; `None` for its current size.
     pub bytes: Option<u64>,
-    /// Bytes of a logical block: 4096 if not given, and for devices what theirs has.
+    /// Bytes of a logical block; if `None`, 4096, and for devices their own block size.
     pub block_bytes: Option<u32>,
     /// Whether writes are refused.
     pub is_read_only: bool,
 }
 
-/// A file or device that was found to be in order.
+/// An open file or device that has passed all checks.
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// Claims a device, and resizes.
+    /// Used to claim a device, and to resize.
     pub(super) keeper: OwnedFd,
-    /// Holds the lock. What is read and written directly goes through this description, all reactors' alike: the
-    /// kernel keeps it, and the lock with it, until the last of it has ended, also when the process is killed.
+    /// Holds the lock. Direct reads and writes of all reactors use this description: the kernel keeps it, and the lock
+    /// with it, until the last of them has completed, even if the process is killed.
     pub(super) data: OwnedFd,
     pub(super) identity: Identity,
     pub(super) bytes: u64,
@@ -63,25 +63,25 @@ pub(super) struct Opened {
     pub(super) traits: Traits,
 }
 
-/// Which file it is, whatever its path leads to by now.
+/// Identity of the file, wherever its path leads now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
     inode: u64,
-    /// Of a device: which one.
+    /// Identity of the device, if it is one.
     special: u64,
 }
 
-/// What is known of the storage behind.
+/// Properties of the storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traits {
-    /// Whether the page cache is passed by.
+    /// Whether direct I/O bypasses the page cache.
     pub(super) is_direct: bool,
     /// Whether the file had a name when it was opened.
     pub(super) has_name: bool,
     pub(super) has_volatile_cache: bool,
     pub(super) can_punch: bool,
-    /// Bytes best written, or given back, together.
+    /// Preferred granularity of writes, or of deallocation, bytes.
     pub(super) write_grain_bytes: u32,
     pub(super) deallocate_grain_bytes: u32,
 }
@@ -92,7 +92,7 @@ impl Identity {
     }
 }
 
-/// Opens for the first time: creates the file, or lets it grow, if a size is given.
+/// Opens for the first time: creates the file, or grows it, if a size is given.
 pub(super) fn open(settings: &FileSettings) -> Result<Opened, OpenError> {
     if let (FileKind::Regular, Some(bytes)) = (settings.kind, settings.bytes) {
         let block_bytes = settings.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT);
@@ -105,18 +105,18 @@ pub(super) fn open(settings: &FileSettings) -> Result<Opened, OpenError> {
     open_existing(settings, settings.bytes)
 }
 
-/// Opens what was open before. Never makes or changes a file.
+/// Reopens storage. Never creates or changes a file.
 pub(super) fn reopen(settings: &FileSettings, block_bytes: u32) -> Result<Opened, OpenError> {
     let settings = FileSettings { block_bytes: Some(block_bytes), ..settings.clone() };
     open_existing(&settings, None)
 }
 
-/// Whether there is something of the right kind at the path.
+/// Whether a file of the right kind exists at the path.
 pub(super) fn check_place(settings: &FileSettings) -> Result<(), OpenError> {
     check_kind(settings, &look_up(settings)?)
 }
 
-/// What the path leads to now.
+/// The file that the path leads to now.
 pub(super) fn identity_at(settings: &FileSettings) -> io::Result<Identity> {
     Ok(Identity::of(&rustix::fs::stat(&settings.path)?))
 }
@@ -128,7 +128,7 @@ fn look_up(settings: &FileSettings) -> Result<Metadata, OpenError> {
     })
 }
 
-/// A description of its own for I/O on what `opened` found: errors of writing back are told to each once.
+/// A separate description for I/O on the file of `opened`: each description gets its writeback errors once.
 pub(super) fn open_again(
     settings: &FileSettings,
     identity: Identity,
@@ -149,12 +149,12 @@ fn create(settings: &FileSettings, bytes: u64) -> Result<Opened, OpenError> {
     if settings.is_read_only {
         return Err(missing(settings));
     }
-    // Others may not read what a peer stored there.
+    // Other users must not read the data that a peer stored there.
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
     let file = file.map_err(|error| system("create", path, error))?;
     let made = (|| {
         file.set_len(bytes).map_err(|error| system("give its size to", path, error))?;
-        // The name must be there after a crash, as must the size.
+        // The name must survive a crash, as must the size.
         file.sync_all().map_err(|error| system("flush", path, error))?;
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let directory = std::fs::File::open(directory.unwrap_or(Path::new(".")));
@@ -164,7 +164,7 @@ fn create(settings: &FileSettings, bytes: u64) -> Result<Opened, OpenError> {
         open_existing(settings, None)
     })();
     if !matches!(made, Ok(_) | Err(OpenError::Locked { .. })) {
-        // Nothing half done. If even this fails, the first error is the one to tell.
+        // Leave nothing half done. If even this fails, report the first error.
         let _ = std::fs::remove_file(path);
     }
     made
@@ -172,7 +172,7 @@ fn create(settings: &FileSettings, bytes: u64) -> Result<Opened, OpenError> {
 
 fn open_existing(settings: &FileSettings, grow_to: Option<u64>) -> Result<Opened, OpenError> {
     let path = &settings.path;
-    // Looked at before it is opened: opening a FIFO would wait for its other end.
+    // Checked before opening: opening a FIFO would wait for its other end.
     check_place(settings)?;
     let (keeper, is_direct) = open_keeper(settings, |flags| open_with(settings, flags))?;
     let stat = rustix::fs::fstat(&keeper).map_err(|errno| system("look at", path, errno.into()))?;
@@ -219,7 +219,7 @@ fn check_kind(settings: &FileSettings, metadata: &Metadata) -> Result<(), OpenEr
     Err(OpenError::WrongKind { path, is, remedy })
 }
 
-/// Checks block size and size. Those of keys and values have no choice of blocks.
+/// Checks block size and size. Block size is fixed for keys and values.
 fn check_bytes(settings: &FileSettings, name: String, bytes: u64, block_bytes: u32) -> Result<(), OpenError> {
     match check_size(&name, bytes, block_bytes) {
         Err(OpenError::SizeNotBlocks { .. }) if settings.contents == Contents::Pairs => {
@@ -229,10 +229,10 @@ fn check_bytes(settings: &FileSettings, name: String, bytes: u64, block_bytes: u
     }
 }
 
-/// What namespaces of one kind have stored is not written over by one of the other.
+/// Protects data of one kind of namespace from being overwritten by the other.
 fn check_contents(settings: &FileSettings, identity: Identity) -> Result<(), OpenError> {
     let path = &settings.path;
-    // Through the page cache nothing has to be aligned.
+    // The page cache requires no alignment.
     let file = std::fs::File::from(open_again(settings, identity, false)?);
     let unreadable = |error| system("read", path, error);
     let has_superblock = superblock::is_in(&file).map_err(unreadable)?;
@@ -265,7 +265,7 @@ fn open_with(settings: &FileSettings, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(options.open(&settings.path)?.into())
 }
 
-/// Opens past the page cache if the file system lets us, and says whether it does.
+/// Opens with direct I/O if the file system supports it, and returns whether it does.
 fn open_keeper(
     settings: &FileSettings,
     open: impl Fn(OFlags) -> io::Result<OwnedFd>,
@@ -284,7 +284,7 @@ fn open_keeper(
         Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {}
         opened => {
             let file = opened.map_err(refused)?;
-            // Some file systems take such opens and serve them from the page cache all the same.
+            // Some file systems accept such opens but use the page cache.
             if direct_alignment(&file) != Some(0) {
                 return Ok((file, true));
             }
@@ -306,7 +306,7 @@ fn lock(settings: &FileSettings, data: &OwnedFd) -> Result<(), OpenError> {
     match rustix::fs::flock(data, wanted) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(OpenError::Locked { path: settings.path.clone() }),
-        // Some network file systems have no locks: better to serve than to refuse.
+        // Some network file systems have no locks: serving is better than refusing.
         Err(errno @ (Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK)) => {
             tracing::warn!(
                 path = %settings.path.display(), %errno,
@@ -318,34 +318,34 @@ fn lock(settings: &FileSettings, data: &OwnedFd) -> Result<(), OpenError> {
     }
 }
 
-/// What offsets and lengths of direct I/O on the file must be multiples of, if the kernel says so (Linux 6.1); 0 if
-/// it does none.
+/// The alignment of offsets and lengths for direct I/O on the file, if the kernel reports it (Linux 6.1); 0 if direct
+/// I/O is unsupported.
 fn direct_alignment(file: &OwnedFd) -> Option<u32> {
     let statx = rustix::fs::statx(file, c"", rustix::fs::AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     (statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0).then_some(statx.stx_dio_offset_align)
 }
 
-/// Lets others have the file, although its description may still be in use.
+/// Releases the lock, although the description may still be in use.
 pub(super) fn unlock(opened: &Opened) {
     if let Err(errno) = rustix::fs::flock(&opened.data, FlockOperation::NonBlockingUnlock) {
         tracing::debug!(%errno, "was not locked");
     }
 }
 
-/// Takes the lock of what stays open after another attempt has failed.
+/// Takes the lock again for a file that stays open after another attempt has failed.
 pub(super) fn lock_again(settings: &FileSettings, opened: &Opened) {
     if let Err(error) = lock(settings, &opened.data) {
         tracing::error!(%error, "the file stays open without its lock");
     }
 }
 
-/// The smallest block that can be read and written past the page cache.
+/// The smallest block for direct reads and writes.
 fn alignment(settings: &FileSettings, keeper: &OwnedFd) -> Result<u32, OpenError> {
     if settings.kind == FileKind::Device {
         let size = rustix::fs::ioctl_blksszget(keeper);
         return size.map_err(|errno| system("find the block size of", &settings.path, errno.into()));
     }
-    // An older kernel must be tried: what it cannot do at this offset it refuses.
+    // Older kernels must be tried: they refuse an offset that they do not support.
     Ok(direct_alignment(keeper).unwrap_or_else(|| {
         let mut memory = vec![0; 2 * 4096];
         let start = memory.as_ptr().align_offset(4096);
@@ -373,7 +373,7 @@ fn grow(settings: &FileSettings, keeper: &OwnedFd, bytes: u64, wanted: u64) -> R
         }
         let grown = rustix::fs::ftruncate(keeper, wanted).and_then(|()| rustix::fs::fsync(keeper));
         grown.map_err(|errno| system("grow", path, errno.into()))?;
-        // It may also have been cut since it was last served: then zeroes are where data was.
+        // It may also have been cut since it was last served: then zeroes replace its data.
         tracing::warn!(
             path = %path.display(), before = %Size(bytes), after = %Size(wanted),
             "the file was shorter than its size= says, and was made that long with zeroes"
@@ -383,7 +383,7 @@ fn grow(settings: &FileSettings, keeper: &OwnedFd, bytes: u64, wanted: u64) -> R
 }
 
 fn of_file(settings: &FileSettings, keeper: &OwnedFd, stat: &Stat, is_direct: bool, bytes: u64) -> Traits {
-    // Asked where there is nothing to lose: past the end, size kept.
+    // Tried where no data can be lost: past the end, with the size kept.
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let can_punch = !settings.is_read_only
         && !matches!(rustix::fs::fallocate(keeper, mode, bytes, 4096), Err(errno) if is_unsupported(errno));
@@ -391,7 +391,7 @@ fn of_file(settings: &FileSettings, keeper: &OwnedFd, stat: &Stat, is_direct: bo
     Traits {
         is_direct,
         has_name: stat.st_nlink > 0,
-        // Even where data lies safely once written, the file's own metadata does not.
+        // Even if written data is safe at once, the file's own metadata is not.
         has_volatile_cache: !settings.is_read_only,
         can_punch,
         write_grain_bytes: grain,
@@ -403,7 +403,7 @@ fn of_device(stat: &Stat, is_direct: bool, block_bytes: u32) -> Traits {
     let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
     let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     let text = |name: &str| {
-        // A partition's limits are those of the disk it is on.
+        // A partition's limits are those of its disk.
         let queue = [device.join("queue"), device.join("../queue")];
         queue.iter().find_map(|queue| std::fs::read_to_string(queue.join(name)).ok())
     };
@@ -413,14 +413,14 @@ fn of_device(stat: &Stat, is_direct: bool, block_bytes: u32) -> Traits {
         is_direct,
         has_name: false,
         has_volatile_cache: !is_direct || text("write_cache").is_none_or(|it| it.trim() != "write through"),
-        // Punching needs a device that zeroes by itself; giving back, one that discards.
+        // Punching requires a device that can zero by itself; deallocation, one that discards.
         can_punch: number("write_zeroes_max_bytes") > 0 && number("discard_max_bytes") > 0,
         write_grain_bytes: grain(number("optimal_io_size").max(number("physical_block_size"))),
         deallocate_grain_bytes: grain(number("discard_granularity")),
     }
 }
 
-/// Whether the file system or device cannot do this at all.
+/// Whether the file system or device does not support this at all.
 pub(super) fn is_unsupported(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV)
 }
@@ -465,7 +465,7 @@ mod tests {
             settings
         }
 
-        /// Why it cannot be opened, as the user sees it.
+        /// The error of opening as the user sees it.
         fn refusal(&self, settings: &FileSettings) -> String {
             let error =
                 open_in_time(|| FileStore::open(settings)).err().expect("it must be refused").to_string();

@@ -1,4 +1,4 @@
-//! The state of a file or device that all reactors share: its generation, and how it is found cut, deleted or closed.
+//! State of a file or device that all reactors share: its generation, and the detection of cuts, deletion and failure.
 //!
 //! ```text
 //! Open(generation) ──a flush or durable write fails on any reactor, or the storage is found cut or deleted──▶ Closed
@@ -6,12 +6,12 @@
 //!   └───────────────────── Open(generation + 1) ◀──────────────────────── reopen ──────────────────────────────┘
 //! ```
 //!
-//! After one failed `fdatasync` the kernel reports success, so no reactor may ask it again: the namespace is closed. A
-//! file that was cut has lost data, also if it grows again later. A request that was started in an earlier state never
-//! succeeds in a later one.
+//! After one failed `fdatasync` the kernel reports success, so no reactor may call it again: the namespace is closed. A
+//! file that was cut has lost data, also if it grows again later. A request started in an earlier state never succeeds
+//! in a later one.
 //!
-//! The kernel tells an error of writing back once to each open file description. Each reactor therefore has
-//! descriptions of its own, and a separate one for flushes: no durable write can take the error that a flush must see.
+//! The kernel reports a writeback error once to each open file description. Each reactor therefore has descriptions of
+//! its own, and a separate one for flushes: no durable write can consume the error that a flush must see.
 
 use std::fmt;
 use std::io;
@@ -29,11 +29,11 @@ use crate::size::Size;
 
 /// State of a file or device that all reactors share.
 pub(super) struct Shared {
-    /// What a log calls it.
+    /// Its name in log lines.
     pub(super) name: String,
     pub(super) source: Source,
     pub(super) block_bytes: u32,
-    /// The generation, and in the lowest bit whether it is closed.
+    /// The generation, whose lowest bit says whether it is closed.
     pub(super) gate: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) is_read_only: bool,
@@ -42,29 +42,29 @@ pub(super) struct Shared {
     pub(super) can_punch: AtomicBool,
     /// Whether ranges can be zeroed without writing them.
     pub(super) can_zero: AtomicBool,
-    /// Why the namespace is closed.
+    /// The reason why the namespace is closed.
     pub(super) reason: Mutex<Option<String>>,
-    /// Whether the namespace has been made smaller: what lies behind its end may be a late write of its own.
+    /// Whether the namespace has been shrunk: bytes behind its end may come from its own late writes.
     pub(super) has_shrunk: AtomicBool,
     pub(super) write_grain_bytes: u32,
     pub(super) deallocate_grain_bytes: u32,
 }
 
-/// Where the bytes are.
+/// The underlying file.
 pub(super) enum Source {
-    /// In a file or device of the system.
+    /// A file or device of the system.
     Os { settings: FileSettings, current: Mutex<Current> },
-    /// In a file of a simulated disk.
+    /// A file of a simulated disk.
     Simulated(File),
 }
 
-/// The file of the present generation.
+/// The file of the current generation.
 pub(super) struct Current {
     /// `None` after an attempt to reopen a device has failed.
     pub(super) opened: Option<Opened>,
-    /// The size that the configuration says; `None` for what the file has.
+    /// The configured size; `None` for the file's own.
     pub(super) wanted: Option<u64>,
-    /// What was logged about the path or size last, so that each change is logged once.
+    /// The last logged state of path or size, so that each change is logged once.
     pub(super) noted: Option<String>,
 }
 
@@ -75,20 +75,20 @@ pub(super) struct Descriptions {
     pub(super) data: File,
     /// For flushes.
     pub(super) sync: File,
-    /// What to look for before storage is changed or flushed.
+    /// The check before storage is changed or flushed.
     pub(super) watch: Watch,
 }
 
-/// What can happen to storage underneath the target.
+/// Changes that can happen to storage underneath the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watch {
-    /// Nothing: a simulated file.
+    /// None: a simulated file.
     Nothing,
-    /// A device can become smaller or go away. A write past its end fails by itself, so only flushes look.
+    /// A device can shrink or disappear. A write past its end fails by itself, so only flushes check.
     Device,
     /// A file can be cut.
     Size,
-    /// A file can be cut, and lose its name.
+    /// A file can be cut and deleted.
     SizeAndName,
 }
 
@@ -133,14 +133,14 @@ impl Shared {
         self.can_zero.load(Ordering::Relaxed)
     }
 
-    /// Remembers that punching is not supported.
+    /// Records that punching is not supported.
     pub(super) fn on_punch_unsupported(&self) {
         if self.can_punch.swap(false, Ordering::Relaxed) {
             tracing::warn!(name = self.name, "space cannot be given back here: deallocation does nothing");
         }
     }
 
-    /// Remembers that zeroing without writing is not supported.
+    /// Records that zeroing without writing is not supported.
     pub(super) fn on_zero_unsupported(&self) {
         if self.can_zero.swap(false, Ordering::Relaxed) {
             tracing::info!(name = self.name, "ranges cannot be zeroed here: zeroes are written");
@@ -159,9 +159,9 @@ impl Shared {
         }
     }
 
-    /// Whether a write that failed so was refused before anything was written: then every earlier write is as durable as
-    /// it was. All other failures may be that of a flush, which has reported a loss of other writes. Through the page
-    /// cache, lack of space can be an error of writing back.
+    /// Whether a write that failed with this error was refused before anything was written: then every earlier write is
+    /// as durable as before. Any other failure may be that of a flush, which has reported a loss of other writes.
+    /// Through the page cache, lack of space can be a writeback error.
     pub(super) fn is_refusal(&self, error: StoreError) -> bool {
         let is_direct = self.is_direct.load(Ordering::Relaxed);
         match error {
@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// Descriptions for a reactor, of the present generation.
+    /// Descriptions for a reactor, of the current generation.
     pub(super) fn describe(&self) -> io::Result<Descriptions> {
         let (settings, current) = match &self.source {
             Source::Os { settings, current } => (settings, lock(current)),
@@ -199,10 +199,10 @@ impl Shared {
         Ok(Descriptions { data, sync, watch: watch_of(settings, opened) })
     }
 
-    /// Looks at a file before it is written, zeroed or given back: a write past its end would make it longer again.
+    /// Checks a file before it is written, zeroed or deallocated: a write past its end would extend it again.
     ///
     /// # Errors
-    /// What was found; the namespace is closed then.
+    /// The problem found; the namespace is closed then.
     pub(super) fn inspect(&self, files: &Descriptions, gate: Generation) -> Result<(), StoreError> {
         match files.watch {
             Watch::Nothing | Watch::Device => Ok(()),
@@ -210,10 +210,10 @@ impl Shared {
         }
     }
 
-    /// Looks at a file or device: it is to be as long as the namespace, and to have its name.
+    /// Checks a file or device: it must be as long as the namespace, and must not be deleted.
     ///
     /// # Errors
-    /// What was found; the namespace is closed then.
+    /// The problem found; the namespace is closed then.
     pub(super) fn inspect_whole(&self, files: &Descriptions, gate: Generation) -> Result<(), StoreError> {
         let Ok(file) = files.data.descriptor() else { return Ok(()) };
         self.inspect_open(file, files.watch, gate)
@@ -225,7 +225,7 @@ impl Shared {
         watch: Watch,
         gate: Generation,
     ) -> Result<(), StoreError> {
-        // A resize runs on another thread: the file is as long as the smaller of both sizes at any moment.
+        // A resize runs on another thread: the file is never shorter than the smaller of both sizes.
         let before = self.bytes();
         let (actual, link_count) = match watch {
             Watch::Nothing => return Ok(()),
@@ -238,7 +238,7 @@ impl Shared {
         let actual = actual.map_err(|error| StoreError::WriteFailed(error.raw_os_error().unwrap_or(0)))?;
         let wanted = before.min(self.bytes());
         if watch == Watch::SizeAndName && link_count == 0 {
-            // Whoever deleted it by mistake can still copy it, as long as the description is open.
+            // If it was deleted by mistake, it can still be copied while the description is open.
             let process = std::process::id();
             let descriptor = file.as_raw_fd();
             let why = format!(
@@ -259,12 +259,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Looks for a cut after an operation has met the end of its storage.
+    /// Checks for a cut after an operation has reached the end of its storage.
     pub(super) fn is_cut(&self, files: &Descriptions, gate: Generation) -> bool {
         self.inspect_whole(files, gate) == Err(StoreError::Truncated)
     }
 
-    /// Sizes the file, which `opened` keeps.
+    /// Resizes the file, which `opened` keeps open.
     pub(super) fn resize_file(
         &self,
         settings: &FileSettings,
@@ -272,7 +272,7 @@ impl Shared {
         bytes: u64,
     ) -> io::Result<()> {
         if settings.kind == FileKind::Device {
-            // It may have been resized by whoever made it; we cannot.
+            // Its owner may have resized it; the target cannot.
             let actual = file_open::size(&opened.keeper)?;
             if bytes != actual {
                 let message = format!("{} has a fixed size of {actual} bytes", self.name);
@@ -281,14 +281,15 @@ impl Shared {
         } else {
             let before = self.bytes();
             if bytes < before {
-                // Nothing is started past the new end from now on.
+                // From now on no operation starts past the new end.
                 self.has_shrunk.store(true, Ordering::Relaxed);
                 self.bytes.store(bytes, Ordering::Release);
             } else if self.has_shrunk.load(Ordering::Relaxed) {
-                // A write that was late when we last shrank may have left something.
+                // A late write during the last shrink may have left data.
                 rustix::fs::ftruncate(&opened.keeper, before)?;
             } else {
-                // What another program has put behind the end stays: it comes into the namespace, or is not touched.
+                // Data that another program wrote past the end stays: it becomes part of the namespace, or is not
+                // touched.
                 let actual = file_open::size(&opened.keeper)?;
                 if actual > bytes {
                     let message = format!("{} has {} already: make it no smaller", self.name, Size(actual));
@@ -330,7 +331,8 @@ pub(super) fn lock<T>(current: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Current {
-    /// Opens what the path leads to now. If that fails, the old file stays open: it may be the last way to its data.
+    /// Opens the file that the path leads to now. If that fails, the old file stays open: it may be the last way to its
+    /// data.
     pub(super) fn reopen(&mut self, settings: &FileSettings, shared: &Shared) -> Result<(), OpenError> {
         file_open::check_place(settings)?;
         let before = match (settings.kind, self.opened.take()) {
@@ -338,7 +340,7 @@ impl Current {
                 file_open::unlock(&opened);
                 Some(opened)
             }
-            // The claim on a device is one, and nothing but the device has its data.
+            // There is a single claim on a device, which always leads to its data.
             (_, opened) => {
                 opened.iter().for_each(file_open::unlock);
                 None
@@ -405,7 +407,7 @@ impl Current {
     }
 }
 
-/// Whether hosts may take `opened` for the file that was served `before`: it is that file, or a copy that has its identity.
+/// Whether hosts may take `opened` for the file served `before`: it is that file, or a copy with its identity.
 fn may_follow(opened: &Opened, before: &Opened) -> bool {
     let identity = crate::identity::of_open(&before.data);
     opened.identity == before.identity

@@ -1,4 +1,4 @@
-//! A namespace in RAM: sparse, gone when the target ends.
+//! A namespace in RAM: sparse, lost when the target ends.
 
 use std::io;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use super::{done, ended};
 use crate::namespace::{Backend, BlockStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 use crate::open_error::{OpenError, check_size};
 
-/// What errors call it.
+/// Its name in errors.
 const NAME: &str = "the RAM namespace";
 
-/// Pages given back in one go: some milliseconds if all of them were in use.
+/// Pages deallocated in one step: some milliseconds if all were in use.
 const RELEASED_BYTES: usize = 256 << 20;
 
-/// Bytes overwritten with zeroes in one go.
+/// Bytes overwritten with zeroes in one step.
 const OVERWRITTEN_BYTES: usize = 16 << 20;
 
-/// How a namespace in RAM is to be.
+/// Settings of a namespace in RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySettings {
     /// Its size, a multiple of the block size.
@@ -27,9 +27,9 @@ pub struct MemorySettings {
     pub block_bytes: u32,
     /// Whether writes are refused.
     pub is_read_only: bool,
-    /// Whether several reactors will attach. If only one does, its reads are sent from where the bytes lie.
+    /// Whether several reactors will attach. With only one, reads are sent from the namespace's memory without a copy.
     pub is_shared: bool,
-    /// Whether to ask the kernel for huge pages, which it may decline.
+    /// Whether to request huge pages, which the kernel may decline.
     pub huge_pages: bool,
 }
 
@@ -45,7 +45,7 @@ struct MemoryBackend {
     access: MemoryAccess,
     block_bytes: u32,
     is_read_only: bool,
-    /// Large ranges that are zeroed bit by bit, so that others get their turn.
+    /// Large ranges that are zeroed in steps, so that other requests get their turn.
     clearances: Vec<Clearance>,
 }
 
@@ -59,10 +59,10 @@ struct Clearance {
 }
 
 impl MemoryStore {
-    /// A namespace of zeroes.
+    /// Creates a namespace of zeroes.
     ///
     /// # Errors
-    /// [`OpenError::SizeNotBlocks`], or that there is not so much memory.
+    /// [`OpenError::SizeNotBlocks`], or that there is not enough memory.
     pub fn new(settings: &MemorySettings) -> Result<Self, OpenError> {
         let &MemorySettings { bytes, block_bytes, is_read_only, is_shared, huge_pages } = settings;
         check_size(NAME, bytes, block_bytes)?;
@@ -114,7 +114,7 @@ fn place(offset: u64) -> Result<usize, StoreError> {
     usize::try_from(offset).map_err(|_| StoreError::Truncated)
 }
 
-/// Someone checked against a length that is no more.
+/// The caller checked against a length that has changed.
 fn truncated(_: PastEnd) -> StoreError {
     StoreError::Truncated
 }
@@ -138,7 +138,7 @@ impl MemoryBackend {
         Ok(Clearance { ticket, offset: place(offset)?, length: place(length)?, release: true })
     }
 
-    /// Zeroes a part of the range; replies after the last.
+    /// Zeroes a part of the range; replies after the last part.
     fn clear(&mut self, io: &mut dyn StoreIo, rest: Clearance) {
         let Clearance { ticket, offset, length, release } = rest;
         let part = length.min(if release { RELEASED_BYTES } else { OVERWRITTEN_BYTES });
@@ -196,7 +196,7 @@ impl Backend for MemoryBackend {
             }
             Request::Flush => return io.reply(ticket, done(Ok(()))),
             Request::Deallocate { offset, length } => self.clearance(ticket, offset, length),
-            // Nothing promises that a page once written stays: give back what pays, and overwrite what is small.
+            // Written pages need not stay allocated: deallocate whole pages, and overwrite the small rest.
             Request::WriteZeroes { offset, length, may_deallocate, .. } => {
                 let release = may_deallocate || length >= STRIPE_BYTES as u64;
                 self.clearance(ticket, offset, length).map(|whole| Clearance { release, ..whole })

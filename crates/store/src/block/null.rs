@@ -1,4 +1,4 @@
-//! A namespace that holds nothing: reads zeroes, swallows writes. What is left is the cost of everything else.
+//! A namespace without storage: reads zeroes and discards writes. It measures the cost of everything else.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{done, ended};
 use crate::namespace::{Backend, BlockStore, Geometry, Request, StoreError, StoreIo, Ticket};
 use crate::open_error::{OpenError, check_size};
 
-/// What errors call it.
+/// Its name in errors.
 const NAME: &str = "the null namespace";
 
 /// A namespace of zeroes.
@@ -18,7 +18,7 @@ pub struct NullStore {
     shape: Shape,
 }
 
-/// What everything is compared with.
+/// The zeroes for comparisons.
 static ZEROES: [u8; 4096] = [0; 4096];
 
 #[derive(Clone)]
@@ -29,7 +29,7 @@ struct Shape {
 }
 
 impl NullStore {
-    /// A namespace that seems to have `bytes`.
+    /// Creates a namespace with an apparent size of `bytes`.
     ///
     /// # Errors
     /// [`OpenError::SizeNotBlocks`].

@@ -1,4 +1,4 @@
-//! Makes requests wait before they start: as long as told, or a random time between two.
+//! The delay filter: requests wait for a fixed or random time before they start.
 
 use std::collections::hash_map::Entry;
 use std::ops::RangeInclusive;
@@ -10,12 +10,12 @@ use super::{Gate, Kind, Setting};
 use crate::namespace::{Backend, Request, StoreIo, Ticket};
 use crate::tickets::Tickets;
 
-/// How long requests wait.
+/// Settings of the delay filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delay {
-    /// Which wait; all if not given.
+    /// The kind of requests to delay; all if `None`.
     pub kind: Option<Kind>,
-    /// How long, us: evenly distributed over this range.
+    /// Delay, us: uniformly distributed over this range.
     pub wait_us: RangeInclusive<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Makes requests fail: every n-th, or by chance, of a kind or in a range.
+//! The error filter: fails every n-th request, or a random fraction, of a kind or in a range.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use reactor::random::SplitMix64;
 use super::{Gate, Kind, Setting, range_of};
 use crate::namespace::{Backend, Reply, Request, StoreError, StoreIo, Ticket};
 
-/// Which requests fail, and how. A request that fails is not carried out.
+/// Settings of the error filter. A request that fails is not executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which kind; all if not given.
+    /// The kind of requests to fail; all if `None`.
     pub kind: Option<Kind>,
-    /// How many of these.
+    /// The rate of failures among these.
     pub rate: FaultRate,
-    /// Only those that touch these bytes.
+    /// Only requests that touch these bytes.
     pub range: Option<Range<u64>>,
-    /// With what.
+    /// The error.
     pub error: FaultKind,
-    /// What chance is made of. The same seed and order of requests give the same faults.
+    /// Random seed. The same seed and order of requests give the same faults.
     pub seed: u64,
 }
 
-/// How many requests fail.
+/// A rate of failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultRate {
     /// The n-th, the 2n-th, and so on, counted over all reactors. Not 0.
     Every(u64),
-    /// So many of a million, by chance.
+    /// A random fraction, in millionths.
     PerMillion(u32),
 }
 
-/// With what a request fails.
+/// The error that a request fails with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultKind {
     /// [`StoreError::Injected`].
@@ -56,7 +56,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// All there are.
+    /// All errors.
     pub const ALL: [Self; 8] = [
         Self::Injected,
         Self::Io,
@@ -68,7 +68,7 @@ impl FaultKind {
         Self::Unreachable,
     ];
 
-    /// As it is written in a specification.
+    /// The name used in a specification.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -102,7 +102,7 @@ impl FaultKind {
 #[derive(Clone)]
 pub(super) struct Shared {
     fault: Fault,
-    /// Requests that might have failed so far.
+    /// Candidate requests so far.
     count: Arc<AtomicU64>,
 }
 

@@ -1,7 +1,7 @@
-//! Lets so many operations and bytes pass in a second, in the order in which they come, over all reactors together.
+//! The limit filter: bounds operations and bytes per second over all reactors together, in order of arrival.
 //!
-//! Each request takes its place in time when it comes: after all before it. That place may be some time (the burst)
-//! earlier than an even spacing would put it, which is what an idle namespace has saved up.
+//! Each request reserves its start time on arrival, after all before it. That time may precede an even spacing by at
+//! most the burst, which an idle namespace accumulates.
 
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,29 +10,29 @@ use super::{Gate, Kind, Setting, range_of};
 use crate::namespace::{Backend, Request, StoreIo, Ticket};
 use crate::tickets::Tickets;
 
-/// How much may pass.
+/// Settings of the limit filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Requests in a second, of all kinds. Not 0.
+    /// Requests per second, of all kinds. Not 0.
     pub operations_per_s: Option<u64>,
-    /// Bytes read and written in a second. Not 0.
+    /// Bytes read and written per second. Not 0.
     pub bytes_per_s: Option<u64>,
-    /// How much time's worth may pass at once after a pause, us.
+    /// Burst: the time whose allowance may be used at once after a pause, us.
     pub burst_us: u64,
 }
 
 impl Limit {
-    /// The burst when none is given, us.
+    /// Default burst, us.
     pub const BURST_US_DEFAULT: u64 = 10_000;
 }
 
-/// Places in time, as fractions of a ns: so that no rate suffers from rounding.
+/// Start times in fractions of a ns, so that rounding does not reduce the rate.
 const FRACTION_BITS: u32 = 20;
 
-/// One thing that is limited.
+/// One limited quantity.
 struct Rate {
     per_s: u64,
-    /// When the next place would be if all were evenly spaced.
+    /// The next start time at even spacing.
     next: u128,
 }
 
@@ -50,12 +50,12 @@ pub(super) struct Shared {
 pub(super) struct Queue {
     bucket: Arc<Mutex<Bucket>>,
     kept: Tickets<Request>,
-    /// When the last of them starts: timers for the same moment would ring in any order.
+    /// Start of the last one: timers for the same moment would fire in any order.
     last_ns: u64,
 }
 
 impl Rate {
-    /// Takes a place for `amount`: when it is, ns.
+    /// Reserves a start time for `amount`, ns.
     fn take(&mut self, now_ns: u64, burst_ns: u64, amount: u64) -> u64 {
         let even = self.next.max(u128::from(now_ns) << FRACTION_BITS);
         let amount_s = u128::from(amount) << FRACTION_BITS;
@@ -65,7 +65,7 @@ impl Rate {
 }
 
 impl Bucket {
-    /// When a request may start, ns.
+    /// The start time of a request, ns.
     fn take(&mut self, now_ns: u64, byte_count: u64) -> u64 {
         let burst_ns = self.burst_ns;
         let by_operations = self.operations.as_mut().map(|rate| rate.take(now_ns, burst_ns, 1));

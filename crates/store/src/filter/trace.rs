@@ -1,4 +1,4 @@
-//! Logs and counts what passes: kind, place, length, outcome and latency.
+//! The trace filter: logs and counts requests: kind, offset, length, outcome and latency.
 
 use std::fmt;
 use std::io;
@@ -16,18 +16,18 @@ pub struct Traced {
     filtered: Filtered<Counters>,
 }
 
-/// What has passed of one kind.
+/// Counters of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindCounters {
-    /// Requests that ended.
+    /// Requests that completed.
     pub count: u64,
-    /// Those of them that failed.
+    /// Requests that failed.
     pub failed_count: u64,
-    /// Bytes that those asked for which did not.
+    /// Bytes of requests that succeeded.
     pub bytes: u64,
-    /// Time from start to reply, ns: the sum.
+    /// Sum of the times from start to reply, ns.
     pub latency_ns_sum: u64,
-    /// The longest.
+    /// Longest time from start to reply, ns.
     pub latency_ns_max: u64,
 }
 
@@ -49,7 +49,7 @@ struct Log {
     running: Tickets<Passage>,
 }
 
-/// A request that runs below.
+/// A request in flight below.
 #[derive(Clone, Copy)]
 struct Passage {
     kind: Kind,
@@ -59,13 +59,13 @@ struct Passage {
 }
 
 impl Traced {
-    /// Stands over `below`.
+    /// Creates the filter over `below`.
     #[must_use]
     pub fn over(below: Arc<dyn BlockStore>) -> Self {
         Self { filtered: Filtered { below, setting: Counters::default() } }
     }
 
-    /// What has passed so far.
+    /// The counters so far.
     #[must_use]
     pub fn counters(&self, kind: Kind) -> KindCounters {
         self.filtered.setting.read(kind)
@@ -114,7 +114,7 @@ impl Log {
     }
 }
 
-/// Sees the replies from below.
+/// Receives the replies from below.
 struct Watch<'a> {
     io: &'a mut dyn StoreIo,
     log: &'a mut Log,

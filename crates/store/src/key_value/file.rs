@@ -16,7 +16,7 @@ use crate::open_error::OpenError;
 /// Default memory of a key-value file: its size divided by this, but at least [`MEMORY_BYTES_LEAST`].
 const MEMORY_SHARE: u64 = 4;
 
-/// The least default memory of a key-value file, bytes.
+/// Minimum default memory of a key-value file, bytes.
 const MEMORY_BYTES_LEAST: u64 = 16 << 20;
 
 /// Settings of a key-value namespace in a file.
@@ -26,13 +26,13 @@ pub struct KeyValueFileSettings {
     pub path: PathBuf,
     /// Memory of all partitions together, if given.
     pub memory_bytes: Option<u64>,
-    /// When answers leave.
+    /// When answers are sent.
     pub sync: Sync,
-    /// Whether memcached's clients may remove everything at once.
+    /// Whether memcached clients may remove everything at once.
     pub allows_flush: bool,
-    /// The longest value that memcached's clients may store.
+    /// The longest value that memcached clients may store.
     pub item_bytes: u32,
-    /// Whether the memory is touched ahead.
+    /// Whether memory is prefaulted.
     pub prefaults: bool,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct KeyValueFile {
 }
 
 impl KeyValueFile {
-    /// On storage that is open already.
+    /// Creates one on storage that is already open.
     pub(super) fn new(settings: KeyValueFileSettings, below: Arc<dyn BlockStore>) -> Self {
         Self { settings, below, superblock: Mutex::default() }
     }

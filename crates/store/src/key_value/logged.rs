@@ -1,4 +1,4 @@
-//! A partition with a log: what the log wants read and written becomes requests to the storage below.
+//! A partition with a log: turns the log's reads and writes into requests to the storage below.
 //!
 //! ```text
 //! target ─▶ partition ─▶ changes ─▶ poll: Log::next ─▶ requests with tickets of our own ─▶ below
@@ -12,10 +12,10 @@ use reactor::{Buffer, Completion, Operation, Pool};
 
 use crate::namespace::{Backend, Reply, Request, StoreIo, Ticket};
 
-/// Requests that run below at once.
+/// Maximum requests in flight below.
 const RUN_COUNT_MAX: usize = 64;
 
-/// How soon to ask again for a buffer, ns.
+/// Interval between attempts to get a buffer, ns.
 const BUFFER_WAIT_NS: u64 = 200_000;
 
 /// The number of the timer's ticket.
@@ -26,7 +26,7 @@ pub struct Logged {
     /// It has a log.
     partition: Partition,
     below: Box<dyn Backend>,
-    /// What runs below, by the number of its ticket.
+    /// Requests in flight below, by the number of their ticket.
     runs: Vec<Option<Run>>,
     run_count: usize,
     replies: Vec<(Ticket, Reply)>,
@@ -41,7 +41,7 @@ enum Run {
     Flush,
 }
 
-/// What the storage below sees of the reactor.
+/// The reactor as the storage below sees it.
 struct Beneath<'a> {
     io: &'a mut dyn StoreIo,
     replies: &'a mut Vec<(Ticket, Reply)>,
@@ -94,36 +94,36 @@ impl Logged {
         }
     }
 
-    /// Whether the log was read and can be written.
+    /// Whether the log has been read and can be written.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.log().is_ready()
     }
 
-    /// Whether the log could not be read or written: nothing is served any more.
+    /// Whether the log could not be read or written: the partition serves nothing any more.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.log().failure().is_some()
     }
 
-    /// Whether answers wait until what they tell of survives.
+    /// Whether answers wait until the changes they report are durable.
     #[must_use]
     pub fn settles_answers(&self) -> bool {
         self.log().settings().sync == kv::log::Sync::Always
     }
 
-    /// Whether requests run below.
+    /// Whether requests are in flight below.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.run_count > 0
     }
 
-    /// The partition, once its log was read.
+    /// The partition, once its log has been read.
     pub fn ready_partition(&mut self) -> Option<&mut Partition> {
         self.is_ready().then_some(&mut self.partition)
     }
 
-    /// The partition, whether its log was read or not.
+    /// The partition, whether its log has been read or not.
     pub fn partition(&mut self) -> &mut Partition {
         &mut self.partition
     }
@@ -137,60 +137,61 @@ impl Logged {
         each(log, processor)
     }
 
-    /// What the log has done.
+    /// Statistics of the log.
     #[must_use]
     pub fn counters(&self) -> kv::log::LogCounters {
         self.log().counters()
     }
 
-    /// Whether the value of a key is to be [fetched](Self::fetch) before anything needs it.
+    /// Whether the value of a key must be [fetched](Self::fetch) before it is used.
     #[must_use]
     pub fn is_away(&self, key: &[u8]) -> bool {
         let processor = &self.partition.processor;
         processor.is_away(processor.hash(key), key)
     }
 
-    /// Has a value fetched, with the next [`poll`](Self::poll).
+    /// Schedules the fetch of a value for the next [`poll`](Self::poll).
     pub fn fetch(&mut self, key: &[u8]) {
         self.with_log(|log, processor| log.fetch(processor, key));
     }
 
-    /// The next key whose value was fetched or could not be.
+    /// The next key whose value was fetched or failed to be.
     pub fn next_loaded(&mut self) -> Option<Loaded> {
         self.with_log(|log, _| log.next_loaded())
     }
 
-    /// The change that an answer about a key has to wait for, if it has to.
+    /// The change that an answer about a key must wait for, if any.
     pub fn awaited(&mut self, hash: KeyHash) -> Option<u64> {
         self.log().awaited(&self.partition.processor, hash)
     }
 
-    /// The last change so far, if an answer about any key has to wait for it.
+    /// The last change so far, if an answer about any key must wait for it.
     pub fn awaited_last(&mut self) -> Option<u64> {
         self.with_log(|log, processor| log.awaited_last(processor))
     }
 
-    /// The last change that survives with all before it.
+    /// The last change that is durable with all before it.
     pub fn settled(&mut self) -> u64 {
         self.with_log(|log, processor| log.settled(processor))
     }
 
-    /// Whether memory for values of so many bytes is to be had. If not, and the log is [behind](Self::progress), it will be.
+    /// Whether memory for values of this many bytes is available. If not, and the log is [behind](Self::progress), it
+    /// will be.
     pub fn has_room(&mut self, bytes: usize) -> bool {
         self.partition.processor.has_room(bytes)
     }
 
-    /// How many writes have ended, as long as there are changes that are not written: when it says otherwise, there may be room.
+    /// Number of completed writes while there are unwritten changes: when it changes, there may be room.
     pub fn progress(&mut self) -> Option<u64> {
         self.with_log(|log, processor| log.progress(processor))
     }
 
-    /// Everything so far is to survive soon. Returns the change to wait for.
+    /// Makes all changes so far durable soon. Returns the change to wait for.
     pub fn ask_flush(&mut self) -> u64 {
         self.with_log(Log::ask_flush)
     }
 
-    /// Carries on with what there is to read and write.
+    /// Continues reading and writing the log.
     pub fn poll(&mut self, io: &mut dyn StoreIo) {
         loop {
             self.take_replies();
@@ -221,14 +222,14 @@ impl Logged {
         self.report_failure();
     }
 
-    /// An operation started for `ticket` has ended.
+    /// An operation started for `ticket` has completed.
     pub fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {
         let mut beneath = Beneath { io, replies: &mut self.replies };
         self.below.on_completion(&mut beneath, ticket, completion);
         self.poll(io);
     }
 
-    /// A timer set for `ticket` rings.
+    /// A timer set for `ticket` has fired.
     pub fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
         if ticket == io.own(TIMER) {
             self.is_timer_set = false;

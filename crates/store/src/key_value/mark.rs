@@ -1,5 +1,5 @@
-//! What a file of keys and values is marked with, out of reach of hosts: those of blocks may write whatever they like into theirs, a superblock too,
-//! and must not have it refused by that.
+//! The mark of a key-value file, which hosts cannot reach: hosts of a block namespace may write anything into its file,
+//! a superblock too, and must not cause the file to be refused.
 
 use std::os::fd::AsFd;
 
@@ -9,18 +9,18 @@ use rustix::fs::XattrFlags;
 const NAME: &str = "user.nvlane.contents";
 const PAIRS: &[u8] = b"pairs";
 
-/// Marks a file as one of keys and values. Without the mark it is only guessed at.
+/// Marks a file as key-value storage. Unmarked files are classified by their content.
 pub(crate) fn set(file: &impl AsFd) {
     let _ = rustix::fs::fsetxattr(file, NAME, PAIRS, XattrFlags::empty());
 }
 
-/// Whether a file is marked so.
+/// Whether a file is marked.
 pub(crate) fn is_set(file: &impl AsFd) -> bool {
     let mut value = [0; PAIRS.len() + 1];
     matches!(rustix::fs::fgetxattr(file, NAME, &mut value[..]), Ok(length) if &value[..length] == PAIRS)
 }
 
-/// Takes the mark of a file that holds keys and values no longer.
+/// Removes the mark from a file that holds no keys and values any more.
 pub(crate) fn clear(file: &impl AsFd) {
     if is_set(file) {
         let _ = rustix::fs::fremovexattr(file, NAME);

@@ -16,11 +16,11 @@ pub struct KeyValueSettings {
     pub bytes: u64,
     /// Whether unused pairs are evicted to make room for new ones.
     pub evicts: bool,
-    /// The longest value that memcached's clients may store.
+    /// The longest value that memcached clients may store.
     pub item_bytes: u32,
-    /// Whether memcached's clients may remove everything at once.
+    /// Whether memcached clients may remove everything at once.
     pub allows_flush: bool,
-    /// Whether the memory is touched ahead.
+    /// Whether memory is prefaulted.
     pub prefaults: bool,
 }
 

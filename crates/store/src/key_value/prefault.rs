@@ -1,5 +1,5 @@
-//! A thread that has the system give a partition its memory before it is wanted: all of it, piece by piece, and chunks for long values
-//! ahead of those that come. Memory that was never touched is slow, and else a reactor waits for it.
+//! A thread that prefaults a partition's memory: all of it, piece by piece, and chunks for long values ahead of their
+//! use. First touches of memory are slow and would otherwise stall a reactor.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use kv::Processor;
 use reactor::{Chunk, Untouched};
 
-/// What is asked for at once: others wait for no more.
+/// Bytes prefaulted in one step, which bounds how long others wait.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Chunks that wait to be touched.
+/// Maximum number of chunks that wait to be touched.
 const CHUNK_COUNT: usize = 16;
 
-/// How often the log tells how far it is.
+/// Interval of progress log lines.
 const TELL: Duration = Duration::from_secs(10);
 
-/// Begins; the thread ends with the partition. It runs on the cores that have the same memory close by as the calling one.
+/// Starts the thread, which ends with the partition. It runs on cores of the calling thread's memory node.
 pub(super) fn begin(processor: &mut Processor) -> io::Result<()> {
     let (sender, chunks) = sync_channel(CHUNK_COUNT);
     let untouched = processor.touch_ahead(move |chunk| sender.try_send(chunk).is_ok());
     thread::Builder::new().name("prefault".into()).spawn(move || {
-        // Where it runs is a matter of speed only.
+        // Its placement affects only speed.
         let _ = reactor::spread_over_node();
         run(untouched, &chunks);
     })?;
@@ -35,7 +35,7 @@ fn run(mut untouched: Untouched, chunks: &Receiver<Chunk>) {
     let mut told = start;
     let total_bytes = untouched.len();
     let result = loop {
-        // Chunks are wanted soon.
+        // Chunks are needed soon.
         match chunks.try_recv() {
             Ok(chunk) => {
                 touch(chunk);
@@ -60,7 +60,7 @@ fn run(mut untouched: Untouched, chunks: &Receiver<Chunk>) {
         Ok(()) => tracing::info!(mib, ms, "memory of a key-value namespace was touched ahead"),
         Err(error) => tracing::warn!(%error, mib, "memory of a key-value namespace cannot be touched ahead"),
     }
-    // What is not touched here is when it is used.
+    // Memory not prefaulted here is faulted in at its first use.
     drop(untouched);
     loop {
         match chunks.recv_timeout(TELL) {
@@ -71,7 +71,7 @@ fn run(mut untouched: Untouched, chunks: &Receiver<Chunk>) {
     }
 }
 
-/// It goes back to its partition.
+/// Returns to its partition.
 fn touch(mut chunk: Chunk) {
     if let Err(error) = chunk.populate() {
         tracing::debug!(%error, "a chunk is touched when it is used");
@@ -86,7 +86,7 @@ mod tests {
 
     const MEMORY_BYTES: usize = 128 << 20;
 
-    /// Memory that this process has, bytes.
+    /// Resident memory of this process, bytes.
     fn resident_bytes() -> usize {
         let text = std::fs::read_to_string("/proc/self/statm").expect("a process");
         let pages = text.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok());

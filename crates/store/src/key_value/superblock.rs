@@ -1,4 +1,4 @@
-//! The first block of a key-value file: how the rest is divided, and what must stay the same from start to start.
+//! The superblock of a key-value file: its division into partitions, and settings that must not change between starts.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -12,40 +12,40 @@ use rustix::io::Errno;
 
 use crate::open_error::OpenError;
 
-/// Bytes of it, and what reads and writes of the logs are multiples of.
+/// Size of the superblock, and unit of the logs' reads and writes, bytes.
 pub(super) const BLOCK_BYTES: u64 = 4096;
 
-/// The same, as the length of a buffer.
+/// As above, as a buffer length.
 const BLOCK_LENGTH: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"nvlanekv";
 const VERSION: u64 = 1;
 
-/// Segments that a partition's log has.
+/// Segments of a partition's log, unless their size reaches a limit.
 const SEGMENT_COUNT: u64 = 64;
 const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 
-/// What it says.
+/// The content of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
-    /// Tells this file's segments from what was there before.
+    /// Identifies this file's segments among older data.
     pub(super) identity: u64,
-    /// Where keys go.
+    /// Hash seed of the keys.
     pub(super) seed: u64,
-    /// Partitions, each with a log of its own.
+    /// Number of partitions, each with a log of its own.
     pub(super) partition_count: u64,
     pub(super) segment_bytes: u64,
     /// Of each partition.
     pub(super) segment_count: u64,
 }
 
-/// A number that nobody can foresee.
+/// A random number that peers cannot predict.
 pub(super) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
 impl Superblock {
-    /// For a new file of so many bytes, if that is enough.
+    /// Creates the superblock of a new file of this many bytes; `None` if that is too small.
     pub(super) fn new(bytes: u64, partition_count: u64) -> Option<Self> {
         let share = bytes.saturating_sub(BLOCK_BYTES) / partition_count.max(1);
         let segment_bytes = share / SEGMENT_COUNT / BLOCK_BYTES * BLOCK_BYTES;
@@ -103,7 +103,7 @@ impl Superblock {
         })
     }
 
-    /// That of a file which is open already, and was found to hold one or nothing; writes one if there is none.
+    /// Reads the superblock of an open file that holds one, or writes one to an empty file.
     pub(super) fn open(path: &Path, bytes: u64, partition_count: u64) -> Result<Self, OpenError> {
         let system = |action| move |source| OpenError::System { action, path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(system("open"))?;
@@ -135,13 +135,13 @@ impl Superblock {
     }
 }
 
-/// The least that a file has for so many partitions, bytes.
+/// Minimum file size for this many partitions, bytes.
 pub(crate) const fn bytes_min(partition_count: u64) -> u64 {
     let each = SEGMENT_COUNT_MIN * *SEGMENT_BYTES.start();
     BLOCK_BYTES.saturating_add(partition_count.saturating_mul(each))
 }
 
-/// Checks that a file of so many bytes is enough for so many partitions.
+/// Checks that a file of this many bytes suffices for this many partitions.
 pub(crate) fn check_size(path: &Path, bytes: u64, partition_count: u64) -> Result<(), OpenError> {
     let bytes_min = bytes_min(partition_count);
     if bytes < bytes_min {
@@ -150,7 +150,7 @@ pub(crate) fn check_size(path: &Path, bytes: u64, partition_count: u64) -> Resul
     Ok(())
 }
 
-/// Whether a file begins as a superblock does, of whatever version, and whole or not.
+/// Whether a file begins like a superblock of any version, damaged or not.
 pub(crate) fn is_in(file: &File) -> io::Result<bool> {
     let mut first = [0; MAGIC.len()];
     match file.read_exact_at(&mut first, 0) {
@@ -159,7 +159,7 @@ pub(crate) fn is_in(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether a file holds nothing but zeroes. Holes are passed over, where the file system tells of them.
+/// Whether a file holds zeroes only. Holes are skipped where the file system reports them.
 pub(crate) fn is_zero(file: &File) -> io::Result<bool> {
     let mut bytes = vec![0; 1 << 20];
     let mut at = 0;
@@ -184,7 +184,7 @@ pub(crate) fn is_zero(file: &File) -> io::Result<bool> {
 fn write(file: &File, path: &Path, superblock: &Superblock) -> io::Result<()> {
     file.write_all_at(&superblock.encode(), 0)?;
     file.sync_all()?;
-    // The file has a name from now on, also after a power cut.
+    // Makes the file's name durable.
     match path.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => File::open(directory)?.sync_all(),
         _ => File::open(".")?.sync_all(),

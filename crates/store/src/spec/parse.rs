@@ -1,4 +1,4 @@
-//! Reading a specification: piece by piece, so that what is wrong is told with its place.
+//! Parser of specifications: works piece by piece, so that an error has its position.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -16,14 +16,14 @@ use crate::key_value::{MEMORY_BYTES_MIN, superblock};
 use crate::namespace::BLOCK_BYTES;
 use crate::size::Size;
 
-/// A part of the text, and where it begins (in bytes).
+/// A part of the text, and its offset, bytes.
 #[derive(Clone, Copy)]
 struct Piece<'a> {
     text: &'a str,
     at: usize,
 }
 
-/// What is wrong at which byte.
+/// An error, and its offset.
 struct Wrong {
     at: usize,
     message: String,
@@ -36,12 +36,12 @@ impl<'a> Piece<'a> {
         Err(Wrong { at: self.at, message: message.into() })
     }
 
-    /// What follows the first `count` bytes.
+    /// The text after the first `count` bytes.
     fn skip(self, count: usize) -> Self {
         Self { text: &self.text[count..], at: self.at + count }
     }
 
-    /// What is before and after the first `separator`.
+    /// The parts before and after the first `separator`.
     fn split(self, separator: char) -> (Self, Option<Self>) {
         match self.text.find(separator) {
             Some(at) => (Self { text: &self.text[..at], ..self }, Some(self.skip(at + separator.len_utf8()))),
@@ -97,13 +97,13 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// A day.
+/// One day.
 const TIME_US_MAX: u64 = 24 * 3600 * 1_000_000;
 
-/// The sources, for messages.
+/// The kinds of storage, for messages.
 const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE or kv:file:PATH";
 
-/// What may stand behind keys and values.
+/// The kinds of storage for keys and values.
 const KEY_VALUE_OPTIONS: &str = "only evict, item, flush, prefault and uuid go with kv:ram:";
 const KEY_VALUE_FILE_OPTIONS: &str =
     "only size, memory, sync, item, flush, prefault, uuid and filters go with kv:file:";

@@ -1,4 +1,4 @@
-//! Writing a specification: what is read back as the same.
+//! Printing of specifications: the text parses back to the same specification.
 
 use crate::key_value::ITEM_BYTES_DEFAULT;
 use std::ffi::OsStr;
@@ -87,7 +87,7 @@ impl fmt::Display for Spec {
     }
 }
 
-/// A path in a specification: valid text, without what means something else.
+/// A path in a specification: valid text, with special characters escaped.
 struct PathText<'a>(&'a OsStr);
 
 impl fmt::Display for PathText<'_> {
