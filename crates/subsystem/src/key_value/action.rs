@@ -1,4 +1,4 @@
-//! What a command of an NVMe lane asks of the partition that has its key, and how that ended.
+//! Actions that commands of NVMe lanes request from the partition of their key, and their outcomes.
 
 use kv::ChunkList;
 use reactor::{CHUNK_BYTES, Chunk};
@@ -6,46 +6,45 @@ use wire::kv::Key;
 use wire::opcode::KvOpcode;
 use wire::status::Status;
 
-/// What a command asks of the partition that has its key.
+/// An action that a command requests from the partition of its key.
 #[derive(Debug)]
 pub enum KvAction {
-    /// Carry out one operation.
+    /// Execute one operation.
     Operate {
-        /// Which, by the code of its own command.
+        /// Its opcode.
         opcode: KvOpcode,
         /// Its options.
         options: u8,
-        /// What is done, of those that do different things.
+        /// Its function, for opcodes that have several.
         kind: u8,
-        /// Bytes of data that the host takes.
+        /// Size of the host's data buffer, bytes.
         room_bytes: u32,
         /// The value, or operands.
         operand: Box<[u8]>,
     },
-    /// Have everything survive that was done so far, on this partition and those after it.
+    /// Make all earlier changes durable, on this partition and those after it.
     Flush,
-    /// Give memory for parts of a value that arrives.
+    /// Reserve memory for parts of an arriving value.
     Reserve {
         /// Options of the Store.
         options: u8,
-        /// Bytes of the value.
+        /// Length of the value, bytes.
         length: u32,
-        /// For how many parts.
+        /// Number of parts.
         count: usize,
     },
     /// Store a value that has arrived.
     Commit {
         /// Options of the Store.
         options: u8,
-        /// Bytes of the value.
+        /// Length of the value, bytes.
         length: u32,
         /// The value.
         chunks: Vec<Chunk>,
     },
-    /// Go on with a list of keys, from the first partition named to the last: what there is of it, and the
-    /// room in all.
+    /// Continue a list of keys on the next partition, with the keys so far and the total room.
     List {
-        /// Key to begin with, on the first partition only.
+        /// First key to list, on the first partition only.
         from: Option<Key>,
         /// Keys so far.
         keys: Vec<Key>,
@@ -55,7 +54,7 @@ pub enum KvAction {
 }
 
 impl KvAction {
-    /// Whether it cannot be carried out without the value that is there.
+    /// Whether it needs the stored value to be in memory.
     pub(crate) fn needs_value(&self) -> bool {
         match self {
             Self::Operate { opcode, .. } => needs_value(*opcode),
@@ -63,7 +62,7 @@ impl KvAction {
         }
     }
 
-    /// Bytes of a value that it wants stored, or memory for.
+    /// Bytes of a value that it stores or reserves memory for.
     pub(crate) fn brought_bytes(&self) -> usize {
         match self {
             Self::Operate { opcode: KvOpcode::STORE, operand, .. } => operand.len(),
@@ -74,23 +73,23 @@ impl KvAction {
     }
 }
 
-/// Whether an operation cannot be carried out without the value that is there.
+/// Whether an operation needs the stored value to be in memory.
 pub(crate) fn needs_value(opcode: KvOpcode) -> bool {
     !matches!(opcode, KvOpcode::STORE | KvOpcode::DELETE | KvOpcode::EXIST)
 }
 
-/// How a command ended at its partition.
+/// The outcome of a command at its partition.
 #[derive(Debug)]
 pub struct KvOutcome {
-    /// How.
+    /// The status.
     pub status: Status,
     /// The value's length.
     pub result: u64,
-    /// What the host is sent.
+    /// Data for the host.
     pub data: Box<[u8]>,
-    /// What it is sent before that, and how much of both.
+    /// Chunks to send before that data, and the total length.
     pub chunks: Option<(ChunkList, u32)>,
-    /// Memory for a value that arrives.
+    /// Memory for an arriving value.
     pub room: Vec<Chunk>,
 }
 

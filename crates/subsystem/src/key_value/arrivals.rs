@@ -1,23 +1,23 @@
-//! Which values each lane receives in parts, and which of its Stores wait for their turn.
+//! Values that lanes receive in parts, and the Stores that wait for their turn.
 
 use std::collections::VecDeque;
 
 use store::Ticket;
 
-/// The values that lanes receive.
+/// The values that lanes receive in parts.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
     lanes: Vec<LaneArrivals>,
-    /// Lanes where something has ended.
+    /// Lanes where a value has ended.
     pub(crate) to_settle: Vec<u32>,
 }
 
-/// The values that one lane receives.
+/// The values that one lane receives in parts.
 #[derive(Debug, Default)]
 pub(crate) struct LaneArrivals {
     /// The one that began last.
     pub(crate) last: Option<Ticket>,
-    /// The one before that, of which only the last part is missing.
+    /// The one before, with only its last part missing.
     pub(crate) before: Option<Ticket>,
     /// Those that have not begun, in order.
     pub(crate) waiting: VecDeque<Ticket>,
@@ -32,12 +32,12 @@ impl Arrivals {
         &mut self.lanes[at]
     }
 
-    /// A value of a lane does not arrive any more.
+    /// A value of a lane has stopped arriving.
     pub(crate) fn on_aborted(&mut self, lane: u32) {
         self.to_settle.push(lane);
     }
 
-    /// Whether there are lanes where something has ended.
+    /// Whether there are lanes where a value has ended.
     pub(crate) fn has_changed(&self) -> bool {
         !self.to_settle.is_empty()
     }

@@ -1,4 +1,4 @@
-//! A Store whose value arrives in parts: which chunks it has, and what it asks of its partition next.
+//! A Store whose value arrives in parts: its chunks, and the next request to its partition.
 
 use std::ops::Range;
 
@@ -8,19 +8,19 @@ use wire::status::Status;
 
 use crate::key_value::action::KvAction;
 
-/// Chunks that a value has beside those that have come, once one has: what is received, and the next.
+/// Chunks reserved beyond those received, once one has arrived: the current one and the next.
 const AHEAD_COUNT: usize = 2;
 
-/// Bytes of a part.
+/// Size of a part, bytes.
 const PART_BYTES: u32 = 1 << 20;
 const _: () = assert!(PART_BYTES as usize == CHUNK_BYTES);
 
-/// Where a command's data is received.
+/// The memory that a command's data is received into.
 #[derive(Debug)]
 pub(crate) enum Intake {
-    /// In a buffer of the pool.
+    /// A buffer of the pool.
     Buffer(Buffer),
-    /// In a part of a value.
+    /// A part of a value.
     Chunk(Chunk),
 }
 
@@ -50,27 +50,27 @@ pub(crate) struct Arriving {
     pub(crate) key: Key,
     pub(crate) options: u8,
     pub(crate) length: u32,
-    /// What has come.
+    /// The parts received.
     pub(crate) chunks: Vec<Chunk>,
-    /// Memory for what comes next.
+    /// Memory for the next parts.
     pub(crate) spare: Vec<Chunk>,
-    /// Chunks that were given so far.
+    /// Number of chunks reserved so far.
     pub(crate) given_count: usize,
     pub(crate) stage: Stage,
     pub(crate) is_asking: bool,
-    /// Since when the host owes the part that it was asked for last, ns.
+    /// Since when the part requested last is awaited, ns.
     pub(crate) asked_since_ns: Option<u64>,
-    /// It has failed, and ends when that part is here: until then the host sends.
+    /// Whether it has failed: it ends once the requested part, which the host still sends, has arrived.
     pub(crate) failure: Option<Status>,
 }
 
-/// How far a value is.
+/// The progress of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Others of its lane come first.
+    /// It waits behind others of its lane.
     Waiting,
     Arriving,
-    /// It is whole: its partition has it.
+    /// It has arrived in full: its partition has it.
     Whole,
 }
 
@@ -80,7 +80,7 @@ impl Arriving {
         self.stage == Stage::Whole
     }
 
-    /// Since when a part that was asked for is awaited, ns, if one is.
+    /// Since when a requested part is awaited, ns; `None` if none is.
     pub(crate) fn asked_since_ns(&self) -> Option<u64> {
         self.asked_since_ns
     }
@@ -89,12 +89,12 @@ impl Arriving {
         (self.length as usize).div_ceil(CHUNK_BYTES)
     }
 
-    /// Whether no more than one part is missing, for which there is memory.
+    /// Whether at most one part is missing, with memory reserved for it.
     pub(crate) fn is_nearly_whole(&self) -> bool {
         self.is_whole() || self.given_count == self.part_count() && self.given_count - self.chunks.len() <= 1
     }
 
-    /// The next part to ask the host for, if there is memory for it.
+    /// The next part to request from the host, if there is memory for it.
     pub(crate) fn next_part(&mut self, now_ns: u64) -> Option<(Intake, Range<u32>)> {
         if self.asked_since_ns.is_some() || self.failure.is_some() {
             return None;
@@ -106,7 +106,7 @@ impl Arriving {
         Some((Intake::Chunk(chunk), start..end))
     }
 
-    /// What its partition is to do next, if anything.
+    /// The next action for its partition, if any.
     pub(crate) fn next_action(&mut self) -> Option<KvAction> {
         if self.chunks.len() == self.part_count() {
             self.stage = Stage::Whole;

@@ -1,4 +1,4 @@
-//! The part of a batch that one partition carries out.
+//! The part of a batch that one partition executes.
 
 use kv::Partition;
 use wire::kv::batch::{OUTCOME_HEADER_BYTES, Operation, Operations, OutcomeWriter, Outcomes};
@@ -7,20 +7,20 @@ use wire::status::Status;
 
 use crate::key_value::operation::{BATCH_VECTOR_BYTES_MAX, Done, Effort, operate};
 
-/// Operations that are looked at ahead of the one that is carried out. Measured: flat from 32 on.
+/// Number of operations prefetched ahead of the current one. Measured: flat from 32 on.
 pub(crate) const AHEAD_COUNT: usize = 64;
 
-/// Operations for one partition, in their order.
+/// Operations for one partition, in order.
 #[derive(Debug)]
 pub struct PartOfBatch {
-    /// As of a Batch Submit.
+    /// The operations, encoded as in a Batch Submit.
     pub(crate) operations: Box<[u8]>,
-    /// Bytes that their outcomes take at most.
+    /// Maximum bytes of their outcomes.
     pub(crate) outcome_bytes: usize,
 }
 
 impl PartOfBatch {
-    /// Carries them out; the outcomes are in their order. Without a partition the namespace is being removed.
+    /// Executes them; outcomes are in the same order. Without a partition the namespace is being removed.
     pub(crate) fn run(&self, partition: Option<&mut Partition>) -> Box<[u8]> {
         let mut outcomes = vec![0; self.outcome_bytes];
         let mut writer = OutcomeWriter::new(&mut outcomes);
@@ -40,12 +40,12 @@ impl PartOfBatch {
         outcomes.into()
     }
 
-    /// Bytes of its operations, values and all.
+    /// Bytes of its operations, including values.
     pub(crate) fn operation_bytes(&self) -> usize {
         self.operations.len()
     }
 
-    /// Where each of its operations begins.
+    /// Offset of each operation.
     pub(crate) fn starts(&self) -> Vec<usize> {
         let mut operations = Operations::new(&self.operations);
         let mut starts = Vec::new();
@@ -58,14 +58,14 @@ impl PartOfBatch {
         }
     }
 
-    /// The operation that [begins](Self::starts) there.
+    /// The operation that [starts](Self::starts) at this offset.
     pub(crate) fn operation(&self, start: usize) -> Operation<'_> {
         let operation = Operations::new(&self.operations[start..]).next();
         operation.and_then(Result::ok).expect("read before")
     }
 }
 
-/// Writes outcomes with their data, as of a Batch Collect.
+/// Writes outcomes with their data, encoded as in a Batch Collect.
 pub(crate) fn written<'a>(outcomes: impl Iterator<Item = (Done, &'a [u8])> + Clone) -> Box<[u8]> {
     let bytes = |data: &[u8]| OUTCOME_HEADER_BYTES + data.len().next_multiple_of(8);
     let mut buffer = vec![0; outcomes.clone().map(|(_, data)| bytes(data)).sum()];
@@ -80,13 +80,13 @@ pub(crate) fn written<'a>(outcomes: impl Iterator<Item = (Done, &'a [u8])> + Clo
     buffer.into()
 }
 
-/// The same operations, all ended so.
+/// The outcomes if all operations fail with the same status.
 pub(crate) fn refused(outcomes: &[u8], status: Status) -> Box<[u8]> {
     let count = Outcomes::new(outcomes).count();
     written(std::iter::repeat_n((Done::new(status, 0), &[][..]), count))
 }
 
-/// Carries out operations of this partition in order: while one is, the lines that those behind it need are on their way.
+/// Executes operations of this partition in order, prefetching the lines that the next ones need.
 pub(crate) fn run_here(
     partition: &mut Partition,
     data: &[u8],

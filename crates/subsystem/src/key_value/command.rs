@@ -1,4 +1,4 @@
-//! I/O commands of the key-value command set, parsed: an SQE becomes what it asks for. wire §23
+//! I/O commands of the key-value command set, parsed from SQEs. wire §23
 
 use wire::kv::batch::{BatchCollect, BatchSubmit};
 use wire::kv::operation::KvVendorCommand;
@@ -10,17 +10,17 @@ use wire::status::Status;
 /// A command of the key-value command set.
 #[derive(Debug)]
 pub(crate) enum KeyValueCommand {
-    /// All that was stored before survives.
+    /// Makes all earlier changes durable.
     Flush,
     /// Receives the outcomes of a batch. docs/kv-commands.md §4
     BatchCollect(BatchCollect),
-    /// Brings the operations of a batch. docs/kv-commands.md §4
+    /// Carries the operations of a batch. docs/kv-commands.md §4
     BatchSubmit(BatchSubmit),
     /// Lists keys.
     List {
-        /// The first one, if given.
+        /// The first key, if given.
         from: Option<Key>,
-        /// Bytes of the host's buffer.
+        /// Size of the host's buffer, bytes.
         room_bytes: u32,
     },
     /// One operation on one key.
@@ -33,25 +33,25 @@ pub(crate) struct KeyedCommand {
     pub(crate) key: Key,
     pub(crate) opcode: KvOpcode,
     pub(crate) options: u8,
-    /// Which function, of opcodes that have several.
+    /// The function, for opcodes that have several.
     pub(crate) kind: u8,
-    /// Bytes of the host's buffer for data.
+    /// Size of the host's data buffer, bytes.
     pub(crate) room_bytes: u32,
-    /// Bytes of data that the host sends: a value or operands.
+    /// Length of the data from the host, a value or operands, bytes.
     pub(crate) brought_bytes: u32,
-    /// The operand in the command itself, of opcodes that have one.
+    /// The operand in the command itself, for opcodes that have one.
     pub(crate) scalar: Option<[u8; 8]>,
 }
 
 impl KeyValueCommand {
-    /// Reads a command.
+    /// Parses a command.
     ///
     /// # Errors
     /// The status to refuse it with.
     pub(crate) fn parse(sqe: &Sqe) -> Result<Self, Status> {
         let opcode = KvOpcode::from_raw(sqe.opcode);
         match opcode {
-            // Of all command sets. wire §23
+            // Common to all command sets. wire §23
             _ if opcode.raw() == NvmOpcode::FLUSH.raw() => return Ok(Self::Flush),
             KvOpcode::BATCH_COLLECT => return Ok(Self::BatchCollect(BatchCollect::from_sqe(sqe))),
             KvOpcode::BATCH_SUBMIT => return Ok(Self::BatchSubmit(BatchSubmit::from_sqe(sqe))),

@@ -1,31 +1,31 @@
-//! A long value whose PDUs get their data digests before it is sent, a part of them in each turn.
+//! A long value whose data digests are computed before it is sent, a part per turn.
 
 use std::ops::Range;
 
 use reactor::Payload;
 use wire::digest::DataDigest;
 
-/// Bytes of which digests are computed in a turn. Values up to this length have theirs when they are sent.
+/// Bytes digested per turn. Shorter values are digested when they are sent.
 pub(crate) const TURN_BYTES: u32 = 1 << 20;
 
-/// A value that is sent when the digests of its PDUs are known.
+/// A value that is sent once the digests of its PDUs are computed.
 #[derive(Debug)]
 pub(crate) struct Digested {
     pub(crate) payload: Payload,
-    /// Bytes of the payload that the host gets.
+    /// Bytes of the payload to send.
     pub(crate) length: u32,
     pub(crate) result: u64,
-    /// Bytes of all PDUs but the last.
+    /// Bytes of each PDU but the last.
     pdu_bytes: u32,
-    /// Of the PDUs that are done.
+    /// Digests of the finished PDUs.
     digests: Vec<u32>,
-    /// Of what is done of the next one.
+    /// Digest of the next PDU so far.
     digest: DataDigest,
-    /// Bytes that are done.
+    /// Bytes digested.
     at: u32,
 }
 
-/// Whether the digests of a payload take long.
+/// Whether digesting a payload takes longer than a turn allows.
 #[inline]
 pub(crate) fn takes_long(payload: &Payload, length: u32) -> bool {
     length > TURN_BYTES && matches!(payload, Payload::Chunks(..))
@@ -37,7 +37,7 @@ impl Digested {
         Self { payload, length, result, pdu_bytes, digests, digest: DataDigest::new(), at: 0 }
     }
 
-    /// Goes on, no further than a turn has room for. Says whether all are known.
+    /// Continues within the budget of a turn. Returns whether all digests are known.
     pub(crate) fn go_on(&mut self) -> bool {
         let end = self.length.min(self.at.saturating_add(TURN_BYTES));
         while self.at < end {
@@ -53,7 +53,7 @@ impl Digested {
         self.at == self.length
     }
 
-    /// The value, and the digests of its PDUs by the bytes that they have of it.
+    /// The value, and the digests of its PDUs with the bytes each covers.
     pub(crate) fn into_parts(self) -> (Payload, impl Fn(&Payload, Range<usize>) -> u32) {
         let Self { payload, pdu_bytes, digests, .. } = self;
         (payload, move |_: &Payload, range: Range<usize>| digests[range.start / pdu_bytes as usize])

@@ -1,4 +1,4 @@
-//! Messages about keys and values, by who speaks to whom: requests to a partition, and its replies.
+//! Messages about keys and values: requests to a partition, and its replies.
 
 use std::sync::Arc;
 
@@ -23,23 +23,23 @@ pub enum KeyValueMessage {
     ToCommand(CommandReply),
 }
 
-/// What a connection or a command of any reactor asks of a partition.
+/// A request of a connection or a command of any reactor to a partition.
 #[derive(Debug)]
 pub struct PartitionRequest {
     /// The reactor that gets the reply.
     pub from: usize,
-    /// The namespace that the partition is of.
+    /// The namespace of the partition.
     pub namespace: NamespaceId,
-    /// What is asked.
+    /// The requested work.
     pub work: Work,
 }
 
-/// What a partition is asked for.
+/// The work requested from a partition.
 #[derive(Debug)]
 pub enum Work {
     /// Execute memcached commands. Reply: [`MemcachedReply::Answers`].
     Execute(RemoteBatch),
-    /// Give memory for parts of a value that a memcached connection receives. Reply: [`MemcachedReply::Room`].
+    /// Reserve memory for parts of a value that a memcached connection receives. Reply: [`MemcachedReply::Room`].
     Reserve {
         /// The session that receives.
         session: u64,
@@ -50,7 +50,7 @@ pub enum Work {
     StoreLarge {
         /// The session that received it.
         session: u64,
-        /// Names the answer.
+        /// Identifies the answer.
         ticket: AnswerId,
         /// The command.
         store: LargeStore,
@@ -64,13 +64,13 @@ pub enum Work {
         /// First byte of the piece.
         offset: usize,
     },
-    /// Remove everything, if so asked, and count what there is. Reply: [`MemcachedReply::Stats`].
+    /// Count the items, and remove everything if requested. Reply: [`MemcachedReply::Stats`].
     Stats {
-        /// The session that asks.
+        /// The requesting session.
         session: u64,
-        /// Names the answer.
+        /// Identifies the answer.
         ticket: AnswerId,
-        /// The client's time to remove everything at, if it asked for that.
+        /// The client's time at which everything is removed, if requested.
         flush: Option<i64>,
     },
     /// Perform the action of an NVMe command. Reply: [`CommandReply::Outcome`].
@@ -82,7 +82,7 @@ pub enum Work {
         /// The action.
         action: KvAction,
     },
-    /// Carry out the operations of a batch that are on this partition. Reply: [`CommandReply::PartOutcomes`].
+    /// Execute the operations of a batch that are on this partition. Reply: [`CommandReply::PartOutcomes`].
     RunPart {
         /// The Batch Submit.
         ticket: Ticket,
@@ -91,44 +91,44 @@ pub enum Work {
     },
 }
 
-/// What a partition replies to a memcached connection.
+/// A reply of a partition to a memcached connection.
 #[derive(Debug)]
 pub enum MemcachedReply {
     /// Answers to commands.
     Answers(RemoteAnswers),
-    /// Memory for parts of a value; none if there is none.
+    /// Memory for parts of a value; empty if there is none.
     Room {
-        /// As asked.
+        /// As requested.
         session: u64,
         /// The memory.
         chunks: Vec<Chunk>,
     },
     /// The next piece of a value; empty if the value is gone.
     Piece {
-        /// As asked.
+        /// As requested.
         session: u64,
         /// The piece.
         piece: Vec<u8>,
     },
     /// Counts of the partition.
     Stats {
-        /// As asked.
+        /// As requested.
         session: u64,
-        /// As asked.
+        /// As requested.
         ticket: AnswerId,
         /// The counts.
         stats: Box<PartitionStats>,
     },
 }
 
-/// What a partition replies to a command of an NVMe lane.
+/// A reply of a partition to a command of an NVMe lane.
 #[derive(Debug)]
 pub enum CommandReply {
     /// The outcome of its action.
     Outcome(Ticket, KvOutcome),
     /// The outcomes of a part of its batch.
     PartOutcomes {
-        /// As asked.
+        /// As requested.
         ticket: Ticket,
         /// The partition.
         partition: usize,
@@ -155,32 +155,32 @@ impl From<CommandReply> for KeyValueMessage {
     }
 }
 
-/// Answers to a batch, in its order.
+/// Answers to a batch of commands, in order.
 #[derive(Debug, Default)]
 pub struct RemoteAnswers {
     bytes: Vec<u8>,
-    /// Session, ticket and where the answer ends.
+    /// Session, ticket and end of each answer.
     entries: Vec<(u64, AnswerId, usize)>,
-    /// Values that belong into answers, each at this byte of all: none is the beginning of one.
+    /// Values that belong into answers, each with its offset in all answers; none is at the start of an answer.
     long: Vec<(usize, LongValue)>,
 }
 
-/// Answers of one batch to one session: how many bytes were copied for it so far.
+/// Bytes copied so far for the answers of one batch to one session.
 #[derive(Debug, Default)]
 pub(crate) struct Copied {
     session: u64,
     bytes: usize,
 }
 
-/// A message has no more answers once it has this many bytes: its receiver copies them, and holds no more than this twice.
+/// A message is full once it has this many bytes of answers: its receiver copies them, and holds at most twice this.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// Once this many bytes of answers are on their way to a session, further values are not copied but [fetched](Work::Fetch) as they are
-/// sent: it does not know how long answers are when it asks, and may have asked for many.
+/// Once this many bytes of answers are on their way to a session, further values are [fetched](Work::Fetch) as they are
+/// sent instead of copied: a session requests answers without knowing their length.
 const SESSION_BYTES_MAX: usize = 256 << 10;
 
 impl Copied {
-    /// Whether a session has many bytes on their way.
+    /// Whether many bytes are on their way to a session.
     fn is_much(&mut self, session: u64) -> bool {
         if self.session != session {
             *self = Self { session, bytes: 0 };
@@ -190,7 +190,7 @@ impl Copied {
 }
 
 impl RemoteAnswers {
-    /// No answers yet, with room for `count`.
+    /// Creates an empty list with room for `count`.
     pub(crate) fn with_capacity(count: usize) -> Self {
         Self { entries: Vec::with_capacity(count), ..Self::default() }
     }
@@ -201,12 +201,12 @@ impl RemoteAnswers {
         self.entries.push((session, ticket, self.bytes.len()));
     }
 
-    /// Whether they are enough for a message.
+    /// Whether they fill a message.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes.len() >= MESSAGE_BYTES_MAX
     }
 
-    /// Carries out a command and adds its answer.
+    /// Executes a command and adds its answer.
     pub(crate) fn push_command(
         &mut self,
         copied: &mut Copied,
@@ -226,7 +226,7 @@ impl RemoteAnswers {
         copied.bytes += self.bytes.len() - before;
     }
 
-    /// Adds the answer of an executor to a command that `execute` has it carry out.
+    /// Adds the executor's answer to a command that `execute` runs.
     pub(crate) fn push_executed(
         &mut self,
         session: u64,
@@ -244,7 +244,7 @@ impl RemoteAnswers {
         self.entries.is_empty()
     }
 
-    /// The same questions, all answered with this.
+    /// The same commands, all with this answer.
     pub(crate) fn refused(&self, answer: &[u8]) -> Self {
         let mut refused = Self::default();
         self.for_each(|session, ticket, _, _| {

@@ -1,5 +1,4 @@
-//! One operation on one key of a partition: what a command of its own and an entry of a batch have in common.
-//! docs/kv-commands.md §2
+//! One operation on one key of a partition, as a single command or an entry of a batch. docs/kv-commands.md §2
 
 use kv::vector::{Comparison, Element, Function, VectorError};
 use kv::{Atomic, AtomicResult, Attributes, Condition, KeyHash, Place, Processor, Stored};
@@ -12,20 +11,20 @@ use wire::kv::operation::{
 use wire::opcode::KvOpcode;
 use wire::status::Status;
 
-/// The longest vector that is worked on, bytes: a reactor has others to serve.
+/// The longest vector that is processed, bytes: bounds the time taken from other lanes of the reactor.
 pub(crate) const VECTOR_BYTES_MAX: u32 = 1 << 20;
 
-/// Bytes of vectors that the operations of one batch work on together.
+/// Budget of vector bytes for the operations of one batch.
 pub(crate) const BATCH_VECTOR_BYTES_MAX: u32 = 16 << 20;
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Done {
-    /// How.
+    /// The status.
     pub(crate) status: Status,
-    /// The value's length, the number before, a sum: what the result dwords say.
+    /// Content of the result dwords: the value's length, the previous number, or a sum.
     pub(crate) result: u64,
-    /// Bytes of data in the room it was given.
+    /// Bytes of data written to the given room.
     pub(crate) data_bytes: usize,
 }
 
@@ -35,18 +34,18 @@ impl Done {
     }
 }
 
-/// What the operations of a command have beside the partition.
+/// State that the operations of a command share beside the partition.
 pub(crate) struct Effort<'a> {
-    /// Bytes of vectors that may still be worked on.
+    /// Budget of vector bytes left to process.
     pub(crate) vector_bytes: u32,
-    /// For data that is made before it is known how much of it is wanted.
+    /// Scratch for data whose requested length is not known yet.
     pub(crate) scratch: &'a mut Vec<u8>,
 }
 
-/// Why an operation was not done, or what it gave.
+/// The status that an operation failed with, or its result.
 type Outcome = Result<Done, Status>;
 
-/// Carries out an operation. Its data goes into `room`, as much as fits.
+/// Executes an operation. Its data goes into `room`, as far as it fits.
 #[inline]
 pub(crate) fn operate(
     processor: &mut Processor,
@@ -75,7 +74,7 @@ fn rare(
 ) -> Outcome {
     match operation.opcode {
         KvOpcode::DELETE => {
-            // That there was nothing to delete is no error, unless a host asks for one, which none can here. wire §23
+            // Deleting a missing key is no error, unless a host enables one, which is not supported. wire §23
             processor.delete(hash, operation.key);
             Ok(Done::new(Status::SUCCESS, 0))
         }
@@ -117,7 +116,7 @@ fn retrieve(processor: &mut Processor, hash: KeyHash, key: &[u8], room: &mut [u8
     Ok(Done { status: Status::SUCCESS, result: value.len() as u64, data_bytes })
 }
 
-/// What became of a store. wire §23
+/// The outcome of a store. wire §23
 pub(crate) fn status_of(stored: Stored) -> Status {
     match stored {
         Stored::Done => Status::SUCCESS,
@@ -128,7 +127,7 @@ pub(crate) fn status_of(stored: Stored) -> Status {
     }
 }
 
-/// When a Store is done; `None` if its options contradict each other.
+/// The condition of a Store; `None` if its options contradict each other.
 #[inline]
 pub(crate) fn condition(options: StoreOptions) -> Option<Condition> {
     match (options.contains(StoreOptions::MUST_EXIST), options.contains(StoreOptions::MUST_NOT_EXIST)) {
@@ -151,7 +150,7 @@ pub(crate) fn store(
     status_of(processor.store(hash, key, value, Attributes::default(), condition))
 }
 
-/// Changes the number that is a key's value.
+/// Changes the number that is the value of a key.
 fn change_number(processor: &mut Processor, hash: KeyHash, key: &[u8], atomic: &AtomicOperation) -> Outcome {
     let AtomicOperation { operand, second, initial, options, .. } = *atomic;
     let action = match atomic.function {
@@ -239,7 +238,7 @@ fn vector_status(error: VectorError) -> Status {
     }
 }
 
-/// What a vector operation works on: where the vector is, its element, the operation's code, and the vector's bytes.
+/// Arguments of a vector operation: offset of the vector, its element, the opcode, and the vector's length in bytes.
 fn begin_vector(
     processor: &mut Processor,
     hash: KeyHash,
@@ -444,7 +443,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a host makes of an operation, it ends with a status.
+        /// Every operation that a host can encode ends with a status.
         #[test]
         fn no_operation_makes_the_target_panic(
             operations in prop::collection::vec(

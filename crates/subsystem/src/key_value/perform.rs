@@ -10,13 +10,13 @@ use wire::status::Status;
 use crate::key_value::action::{KvAction, KvOutcome};
 use crate::key_value::operation::{Done, Effort, VECTOR_BYTES_MAX, condition, operate, status_of};
 
-/// A value in chunks, as far as a host has room for it.
+/// A value in chunks, cut to the host's buffer.
 #[derive(Debug)]
 pub(crate) struct LongValue {
     pub(crate) chunks: ChunkList,
     /// Bytes of the whole value.
     pub(crate) length: usize,
-    /// Bytes that the host gets.
+    /// Bytes to send.
     pub(crate) data_bytes: usize,
 }
 
@@ -37,12 +37,12 @@ impl LongValue {
         Some(Self { chunks, length, data_bytes: length.min(room_bytes) })
     }
 
-    /// Bytes that the host gets of what follows the chunks.
+    /// Bytes to send from behind the chunks.
     pub(crate) fn rest_bytes(&self) -> usize {
         self.data_bytes.saturating_sub(self.chunks.len() * CHUNK_BYTES)
     }
 
-    /// Copies what follows the chunks.
+    /// Copies the bytes behind the chunks.
     pub(crate) fn copy_rest(&self, partition: &mut Partition, hash: KeyHash, key: &[u8], into: &mut [u8]) {
         let Some(place) = partition.processor.find(hash, key) else { return };
         let value = partition.processor.value(place);
@@ -56,8 +56,7 @@ impl LongValue {
     }
 }
 
-/// Carries out what a command of another reactor's lane asks of this partition. `Err` if the next partition
-/// is to go on.
+/// Performs the action of another reactor's command on this partition. `Err` if the next partition must continue.
 pub(crate) fn perform(
     partition: &mut Partition,
     key: &Key,
@@ -109,7 +108,7 @@ pub(crate) fn perform(
     })
 }
 
-/// Carries out one step of a Store in parts, at the partition that has its key.
+/// Performs one step of a Store in parts, at the partition of its key.
 fn store_in_parts(partition: &mut Partition, key: &Key, action: KvAction) -> KvOutcome {
     let processor = &mut partition.processor;
     let hash = processor.hash(key.as_bytes());
@@ -118,7 +117,7 @@ fn store_in_parts(partition: &mut Partition, key: &Key, action: KvAction) -> KvO
             let Some(condition) = StoreOptions::from_bits(options).and_then(condition) else {
                 return KvOutcome::new(Status::INVALID_FIELD.with_dnr());
             };
-            // What will be refused need not be sent.
+            // A value that will be refused need not be sent.
             if let Err(refusal) = processor.would_store(hash, key.as_bytes(), length as usize, condition) {
                 return KvOutcome::new(status_of(refusal));
             }
@@ -142,17 +141,17 @@ fn store_in_parts(partition: &mut Partition, key: &Key, action: KvAction) -> KvO
     }
 }
 
-/// Bytes of a list of keys as hosts get it.
+/// Size of a list of keys in the format for hosts, bytes.
 fn list_bytes(keys: &[Key]) -> usize {
     4 + keys.iter().map(|key| (2 + key.as_bytes().len()).next_multiple_of(4)).sum::<usize>()
 }
 
-/// Adds this partition's keys as far as there is room. Says whether there is room for more.
+/// Adds this partition's keys as far as they fit. Returns whether there is room for more.
 fn list(partition: &Partition, from: Option<&Key>, keys: &mut Vec<Key>, room: usize) -> bool {
     let mut used = list_bytes(keys);
     let mut has_room = true;
     partition.processor.list(from.map(Key::as_bytes), |key| {
-        // Longer keys are memcached's: no host can name them.
+        // Longer keys are memcached's: no NVMe host can address them.
         let Some(key) = Key::new(key) else { return true };
         used += list_bytes(&[key]) - 4;
         has_room = used <= room;
@@ -176,7 +175,7 @@ fn written(keys: &[Key], room: usize) -> Box<[u8]> {
     data.into()
 }
 
-/// The result of a command of its own: by the standard, Exist has none. wire §23
+/// The result of a single command: Exist has none by the standard. wire §23
 pub(crate) fn own_result(opcode: KvOpcode, result: u64) -> u64 {
     if opcode == KvOpcode::EXIST { 0 } else { result }
 }

@@ -1,4 +1,4 @@
-//! A batch whose operations several partitions carry out: what has come back of it.
+//! A batch whose operations run on several partitions, and the outcomes returned so far.
 
 use store::Ticket;
 use wire::kv::batch::{OutcomeWriter, Outcomes};
@@ -6,20 +6,20 @@ use wire::kv::batch::{OutcomeWriter, Outcomes};
 /// A batch whose operations are on several partitions.
 #[derive(Debug)]
 pub(crate) struct Scattered {
-    /// Where the outcomes go.
+    /// The memory for the outcomes.
     pub(crate) collect: Ticket,
-    /// Whose each operation is.
+    /// The partition of each operation.
     pub(crate) owners: Vec<u16>,
     /// Outcomes, by partition.
     pub(crate) outcomes: Vec<Box<[u8]>>,
     /// Partitions that have not answered.
     pub(crate) left_count: usize,
-    /// Bytes of all outcomes at most.
+    /// Maximum bytes of all outcomes.
     pub(crate) outcome_bytes: usize,
 }
 
 impl Scattered {
-    /// All outcomes in the order of the operations, and how many are no success.
+    /// All outcomes in the order of the operations, and the number of failures.
     pub(crate) fn gathered(&self) -> (Box<[u8]>, u32) {
         let mut data = vec![0; self.outcome_bytes];
         let mut writer = OutcomeWriter::new(&mut data);

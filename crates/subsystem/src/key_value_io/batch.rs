@@ -1,4 +1,4 @@
-//! Batches: many operations of one capsule, their outcomes by the command that waits for them. docs/kv-commands.md §4
+//! Batches: many operations in one capsule, whose outcomes a waiting command receives. docs/kv-commands.md §4
 //!
 //! ```text
 //! Collect ─▶ waits, with nothing but its place in the queue
@@ -7,7 +7,7 @@
 //!                                                        └▶ Collect ends with the outcomes, then Submit
 //! ```
 //!
-//! A Submit without a Collect that waits is refused, so that no outcome is ever kept for a host that may not come.
+//! A Submit without a waiting Collect is refused, so no outcomes are kept for a host that may not fetch them.
 
 use reactor::{Buffer, Io, Payload};
 use store::Ticket;
@@ -31,8 +31,7 @@ use crate::running::{Owner, Running, Step, Supply};
 /// Operations of one batch.
 pub(crate) const OPERATION_COUNT_MAX: u16 = 1024;
 
-/// Checks all operations before the first is carried out: that they can be read, that they are as many as the command
-/// says, and that there is room for all outcomes.
+/// Checks all operations before the first is executed: their encoding, their number, and the room for all outcomes.
 fn check(data: &[u8], command: &BatchSubmit) -> Checked<()> {
     let (mut count, mut outcome_bytes) = (0u32, 0usize);
     for operation in Operations::new(data) {
@@ -47,7 +46,7 @@ fn check(data: &[u8], command: &BatchSubmit) -> Checked<()> {
     Ok(())
 }
 
-/// What a Batch Submit says of itself, if it is one of ours: bytes of its buffer for operations and outcomes together.
+/// The parameters of a Batch Submit, if it is valid: bytes of its buffer for operations and outcomes together.
 pub(crate) fn room_bytes(sqe: &Sqe, length: u32, transfer_bytes_max: u32) -> u32 {
     if sqe.opcode != KvOpcode::BATCH_SUBMIT.raw() {
         return length;
@@ -81,7 +80,7 @@ impl<I: Io<Message>> Start<'_, I> {
         Ok(Begun::Started { ticket, hold: Hold::None })
     }
 
-    /// Carries out a batch. If it is refused, so is the Collect that waits for it.
+    /// Executes a batch. If it is refused, so is the Collect that waits for it.
     pub(crate) fn batch_submit(&mut self, at: AttachedIndex, command: &BatchSubmit) -> Checked<Begun> {
         let key = self.collect_key(command.tag)?;
         let collect = self.commands.collecting.get(&key);
@@ -108,7 +107,7 @@ impl<I: Io<Message>> Start<'_, I> {
             return Ok(request);
         }
         check(&bytes(self.data, &self.supply)[..length], command)?;
-        // With a log operations may have to wait for their values, and all of them for the log: its partitions see to that.
+        // With a log, operations may wait for their values, and all of them for the log: the partitions handle both.
         if (self.io.reactor_count() > 1 || self.has_log(at))
             && let Some(begun) = self.scatter(at, command, collect)?
         {
@@ -125,15 +124,15 @@ impl<I: Io<Message>> Start<'_, I> {
         Ok(Begun::Complete(Status::SUCCESS, collect_result(failed_count, command.count.into())))
     }
 
-    /// Carries out a batch whose keys are all of this partition; `None` if there is no buffer for the outcomes.
+    /// Executes a batch whose keys are all on this partition; `None` if there is no buffer for the outcomes.
     fn batch_here(
         &mut self,
         at: AttachedIndex,
         length: usize,
         outcome_bytes: usize,
     ) -> Checked<Option<(Buffer, usize, u32)>> {
-        // What was asked for lies in a buffer that has room for the outcomes behind it: whoever holds a buffer does not
-        // wait for another.
+        // The operations are in a buffer that has room for the outcomes behind them: no command waits for a second
+        // buffer.
         let own = match std::mem::replace(&mut self.supply, Supply::None) {
             Supply::Buffer(buffer) if buffer.len() >= length + outcome_bytes => Some(buffer),
             other => {
@@ -169,8 +168,8 @@ impl<I: Io<Message>> Start<'_, I> {
         }
     }
 
-    /// Sends the operations of a batch to the partitions that have their keys; `None` if that is this one for all of them, and
-    /// it can carry them out at once.
+    /// Sends the operations of a batch to the partitions of their keys; `None` if all are on this one, which can
+    /// execute them at once.
     fn scatter(
         &mut self,
         at: AttachedIndex,
@@ -222,7 +221,7 @@ impl<I: Io<Message>> Start<'_, I> {
 }
 
 impl Commands {
-    /// A partition has carried out its part of a batch. With the last one the batch ends.
+    /// A partition has executed its part of a batch. The last one completes the batch.
     pub(crate) fn on_part_outcomes(&mut self, ticket: Ticket, partition: usize, outcomes: Box<[u8]>) {
         let Some(running) = self.running.get_mut(ticket) else { return };
         let Step::Scattered(scattered) = &mut running.step else {
@@ -244,7 +243,7 @@ impl Commands {
         self.end(ticket, Status::SUCCESS, collect_result(failed_count, count), None);
     }
 
-    /// A Collect will not be served any more.
+    /// A Collect is not served any more.
     pub(crate) fn forget_collect(&mut self, owner: Owner, sqe: &Sqe) {
         if let Owner::Lane { index, generation, .. } = owner {
             self.collecting.remove(&(index, generation, sqe.nsid(), BatchCollect::from_sqe(sqe).tag));

@@ -1,10 +1,10 @@
-//! Data digests of long values, a part of one in each turn: what a lane is sent does not hold up the others of its reactor.
+//! Data digests of long values, a part per turn, so that one lane does not stall the others of its reactor.
 //!
 //! ```text
 //! value, in chunks ─▶ digest of its first PDU ─ turn ─▶ … ─▶ of its last ─▶ sent
 //! ```
 //!
-//! Chunks do not change, so what is computed before a value is sent is right when it is.
+//! Chunks never change, so digests computed ahead are valid when the value is sent.
 
 use reactor::Payload;
 use store::Ticket;
@@ -15,7 +15,7 @@ use crate::key_value::digested::Digested;
 use crate::running::{Owner, Running, Step};
 
 impl Commands {
-    /// Puts a value aside that is sent in PDUs of so many bytes, until their digests are known.
+    /// Queues a value that is sent in PDUs of this many bytes, until their digests are known.
     #[cold]
     pub(crate) fn digest_first(
         &mut self,
@@ -40,7 +40,7 @@ impl Commands {
         ticket
     }
 
-    /// Computes digests of the value whose turn it is. Gives it back when all are known.
+    /// Computes digests of the next value. Returns the value once all are known.
     pub(crate) fn digest_next(&mut self) -> Option<(Running, Digested)> {
         let ticket = self.digesting.pop_front()?;
         // Aborted, or its lane has ended.

@@ -1,7 +1,7 @@
-//! I/O commands of the key-value command set: what each asks of the partitions. wire §23
+//! I/O commands of the key-value command set, turned into requests to partitions. wire §23
 //!
-//! A command whose key belongs to another reactor's partition goes there as a message, with all that it
-//! brings, and its outcome comes back as one.
+//! A command whose key belongs to another reactor's partition is sent there as a message with all its data, and its
+//! outcome returns as one.
 
 use kv::{KeyHash, Partition};
 use reactor::{Buffer, Io, Payload};
@@ -65,7 +65,7 @@ impl<I: Io<Message>> Start<'_, I> {
         }
     }
 
-    /// Carries out one operation, here or where its key is.
+    /// Executes one operation, here or on the reactor of its key.
     fn operate(&mut self, at: AttachedIndex, command: &KeyedCommand) -> Checked<Begun> {
         let room = self.room(command.opcode, command.room_bytes)?;
         let brought = self.transfer(command.brought_bytes.into())?;
@@ -85,7 +85,8 @@ impl<I: Io<Message>> Start<'_, I> {
         self.operate_with(at, &command.key, operation, brought)
     }
 
-    /// Carries out one operation, here or where its key is. Its operand is the first `brought` bytes of what the host sent, if any.
+    /// Executes one operation, here or on the reactor of its key. Its operand is the first `brought` bytes from the
+    /// host, if any.
     fn operate_with(
         &mut self,
         at: AttachedIndex,
@@ -97,7 +98,7 @@ impl<I: Io<Message>> Start<'_, I> {
         let here = self.io.reactor();
         let hash = self.partition(at)?.processor.hash(operation.key);
         let owner = hash.partition(count);
-        // With a log not everything can be answered at once: it is carried out as what others ask for.
+        // With a log some operations are answered later: it runs like a request of another reactor.
         if owner != here || self.has_log(at) {
             let Operation { opcode, options, kind, room_bytes, .. } = operation;
             let operand =
@@ -114,7 +115,7 @@ impl<I: Io<Message>> Start<'_, I> {
         }
         let mut room: Option<Buffer> = None;
         if operation.room_bytes > 0 {
-            // No more than there is: buffers go by the value, not by what the host has room for.
+            // Buffers are sized by the value, not by the host's room.
             let partition = self.partition(at)?;
             let length = match partition.processor.find(hash, operation.key) {
                 Some(place) => partition.processor.value(place).len().min(operation.room_bytes as usize),
@@ -143,7 +144,7 @@ impl<I: Io<Message>> Start<'_, I> {
         })
     }
 
-    /// Sends a value from where it lies.
+    /// Sends a value without a copy.
     #[cold]
     fn send_large(
         &mut self,
@@ -164,21 +165,21 @@ impl<I: Io<Message>> Start<'_, I> {
         Ok(Begun::Value(payload, length, large.length as u64))
     }
 
-    /// Sees to it that the host's `length` bytes are there: `Some` if they have to be asked for first.
+    /// Ensures that the host's `length` bytes have arrived: `Some` if they must be requested first.
     pub(crate) fn key_value_data(&self, length: usize) -> Checked<Option<Begun>> {
         self.host_data_within(length, self.commands.limits.key_value_in_capsule_bytes)
     }
 
-    /// The room that a host has for what it asks for, as far as it is used.
+    /// The part of the host's buffer that a command can use.
     fn room(&self, opcode: KvOpcode, length: u32) -> Checked<usize> {
         self.check_room(length as usize)?;
-        // Values may be longer than a transfer; of everything else there is no more.
+        // Values may be longer than a transfer; all other data fits into one.
         let most =
             if opcode == KvOpcode::RETRIEVE { u32::MAX } else { self.commands.limits.transfer_bytes_max };
         Ok(length.min(most) as usize)
     }
 
-    /// Whether changes of a namespace go into a log.
+    /// Whether changes of a namespace are logged.
     pub(crate) fn has_log(&mut self, at: AttachedIndex) -> bool {
         self.commands.namespaces.keys_mut(at).has_log()
     }
@@ -189,7 +190,7 @@ impl<I: Io<Message>> Start<'_, I> {
         Ok(partition)
     }
 
-    /// Whether the host's descriptor has room for so many bytes.
+    /// Whether the host's descriptor has room for this many bytes.
     pub(crate) fn check_room(&self, length: usize) -> Checked<()> {
         match self.sqe.dptr.classify() {
             _ if length == 0 => Ok(()),
@@ -207,27 +208,27 @@ impl<I: Io<Message>> Start<'_, I> {
         }
         let count = self.io.reactor_count();
         let partition = self.partition(at)?;
-        // Partition after partition, in their order.
+        // One partition after another, in order.
         let first = from.map_or(0, |key| partition.processor.hash(key.as_bytes()).partition(count));
         let action = KvAction::List { from, keys: Vec::new(), room };
         let key = from.unwrap_or_else(|| Key::new(&[0]).expect("one byte"));
         Ok(self.send(at, first, key, action))
     }
 
-    /// Flushes the logs of all partitions, one after the other: this is how `ticket` ends.
+    /// Flushes the logs of all partitions, one after another, and then completes `ticket`.
     pub(crate) fn flush_logs(&mut self, at: AttachedIndex, ticket: Ticket) {
         let key = Key::new(&[0]).expect("one byte");
         self.post(at, 0, ticket, key, KvAction::Flush);
     }
 
-    /// Has another partition (or this one, by way of its mailbox) carry out the command.
+    /// Has another partition (or this one, through its mailbox) execute the command.
     fn send(&mut self, at: AttachedIndex, to: usize, key: Key, action: KvAction) -> Begun {
         let ticket = self.run(at, Step::Partition);
         self.post(at, to, ticket, key, action);
         Begun::Started { ticket, hold: Hold::None }
     }
 
-    /// Posts what `ticket` asks of a partition.
+    /// Posts the request of `ticket` to a partition.
     fn post(&mut self, at: AttachedIndex, to: usize, ticket: Ticket, key: Key, action: KvAction) {
         let namespace = self.commands.namespaces.get_mut(at).id;
         let from = self.io.reactor();
@@ -237,12 +238,12 @@ impl<I: Io<Message>> Start<'_, I> {
 }
 
 impl Commands {
-    /// A partition has carried out a command of a lane of this reactor.
+    /// A partition has executed a command of a lane of this reactor.
     pub(crate) fn on_kv_outcome<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket, outcome: KvOutcome) {
         match self.running.get_mut(ticket).map(|running| &running.step) {
             Some(Step::Arriving(_)) => return self.on_arriving_outcome(io, ticket, outcome),
             Some(_) => {}
-            // A Store in parts that was aborted.
+            // An aborted Store in parts.
             None => return,
         }
         if let Some((chunks, length)) = outcome.chunks {

@@ -1,15 +1,15 @@
-//! Values that are longer than a transfer: received part by part into memory of the store, and sent from where they lie.
+//! Values longer than a transfer: received in parts into memory of the store, and sent without a copy.
 //!
 //! ```text
 //! Store ─▶ waits, while its lane receives another ─▶ Reserve ─▶ chunks ─▶ R2T, data ─▶ … ─▶ Commit ─▶ ended
 //!                                                       ▲─ the next one, ahead ──┘
 //! ```
 //!
-//! A lane receives one value at a time, and the next when all that is missing of it is asked for: whoever announces many and
-//! sends none has two chunks at most, and whoever sends one more than that.
+//! A lane receives one value at a time, and the next once all missing parts are requested: a host that announces many
+//! values and sends none holds two chunks at most; sending one adds one.
 //!
-//! A part is a chunk, which whoever holds it owns: whatever ends a Store before it is whole, its chunks are free again
-//! and the value before stays. A Retrieve shares the chunks of the value that it has found.
+//! A part is a chunk, owned by its holder: if a Store ends early, its chunks are freed and the previous value stays. A
+//! Retrieve shares the chunks of the value that it has found.
 
 use std::ops::Range;
 
@@ -31,23 +31,23 @@ use crate::nvm_io::{Checked, Start};
 use crate::running::Step;
 
 impl<I: Io<Message>> Start<'_, I> {
-    /// Whether the value of a Store is received part by part.
+    /// Whether the value of a Store is received in parts.
     pub(crate) fn comes_in_parts(&self, length: u32) -> bool {
         let is_asked_for = matches!(self.sqe.dptr.classify(), DataPointer::Transport { .. });
         length > self.commands.limits.transfer_bytes_max || length as usize >= CHUNK_BYTES && is_asked_for
     }
 
-    /// The longest value that hosts were told of.
+    /// The longest value advertised to hosts.
     fn value_bytes_max(&mut self, at: AttachedIndex) -> Checked<usize> {
         let value_bytes_max = self.partition(at)?.processor.settings().value_bytes_max;
-        // Beside namespaces of blocks there is a limit to what one command transfers.
+        // Beside block namespaces one command's transfer is limited.
         let all = self.commands.namespaces.all_of(self.caller.subsystem);
         let is_limited = all.into_iter().any(|at| !self.commands.namespaces.has_keys(at));
         let transfer_bytes_max = self.commands.limits.transfer_bytes_max as usize;
         Ok(if is_limited { value_bytes_max.min(transfer_bytes_max) } else { value_bytes_max })
     }
 
-    /// Begins a Store whose value is received part by part.
+    /// Begins a Store whose value is received in parts.
     pub(crate) fn store_in_parts(&mut self, at: AttachedIndex, command: &KeyedCommand) -> Checked<Begun> {
         let length = command.brought_bytes;
         if length as usize > self.value_bytes_max(at)? {
@@ -76,7 +76,7 @@ impl<I: Io<Message>> Start<'_, I> {
 }
 
 impl Commands {
-    /// Lets the next values of a lane begin to arrive, as far as those before them have.
+    /// Starts the next values of a lane, as far as earlier ones have arrived.
     fn begin_arrivals<I: Io<Message>>(&mut self, io: &mut I, lane: u32) {
         loop {
             let LaneArrivals { last, before, .. } = *self.arrivals.lane(lane);
@@ -99,7 +99,7 @@ impl Commands {
         }
     }
 
-    /// Lets values begin to arrive after others that were aborted.
+    /// Starts values that waited behind aborted ones.
     #[cold]
     pub(crate) fn settle_arrivals<I: Io<Message>>(&mut self, io: &mut I) {
         while let Some(lane) = self.arrivals.to_settle.pop() {
@@ -117,7 +117,7 @@ impl Commands {
         }
     }
 
-    /// Has the partition of a value do what comes next, and lets others of its lane begin if that is its last.
+    /// Requests the next action from the partition of a value, and starts others of its lane if it is the last.
     fn carry_on_arriving<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket) {
         self.ask_partition(io, ticket);
         let is_nearly_whole = self.arriving(ticket).is_some_and(|of| of.is_nearly_whole());
@@ -141,7 +141,7 @@ impl Commands {
         io.post(to, PartitionRequest { from: io.reactor(), namespace, work }.into());
     }
 
-    /// The partition of a value has done what it was told to.
+    /// The partition of a value has performed the requested action.
     pub(crate) fn on_arriving_outcome<I: Io<Message>>(
         &mut self,
         io: &mut I,
@@ -176,7 +176,7 @@ impl Commands {
         }
     }
 
-    /// A part of a value is here: what to ask the host for next, if there is memory for it already.
+    /// A part of a value has arrived: returns the next part to request, if memory for it is reserved.
     pub(crate) fn on_part_arrived<I: Io<Message>>(
         &mut self,
         io: &mut I,

@@ -16,20 +16,20 @@ use crate::message::Message;
 use crate::store_access::StoreAccess;
 use crate::subsystem::NamespaceId;
 
-/// The answer to memcached's clients once the namespace was removed.
+/// The answer to memcached clients once the namespace was removed.
 const GONE: &[u8] = b"SERVER_ERROR the namespace is gone\r\n";
 
-/// The partition of a namespace, if it serves.
+/// The partition of a namespace, if it can serve.
 fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<&mut Partition> {
     namespaces.keys_of(namespace)?.partition()
 }
 
-/// The partition of a namespace, whether its log was read or not.
+/// The partition of a namespace, whether its log has been read or not.
 fn partition_unread_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<&mut Partition> {
     Some(namespaces.keys_of(namespace)?.partition_unread())
 }
 
-/// The partition of a namespace as memcached's clients see it, if it serves, its clock set.
+/// The partition of a namespace as the memcached protocol sees it, if it can serve, with its clock set.
 fn executor_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<Executor<'_>> {
     let executor = namespaces.keys_of(namespace)?.executor()?;
     executor.partition.set_now(store::unix_s());
@@ -127,7 +127,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
 }
 
 impl Commands {
-    /// Polls all logs and serves what waited for them. Returns whether anything was done.
+    /// Polls all logs and serves the requests that waited for them. Returns whether there was any work.
     pub(crate) fn tend_logs<I: Io<Message>>(&mut self, io: &mut I) -> bool {
         let mut worked = false;
         let (queues, reserve) = (&mut self.queues, &mut self.reserve);

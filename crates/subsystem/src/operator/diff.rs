@@ -1,4 +1,4 @@
-//! What differs between the configuration that runs and the one that is wanted, and what of it can be applied.
+//! Differences between the running and the wanted configuration, and which of them can be applied.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,55 +18,55 @@ use crate::identity::{TargetIdentity, storage_name};
 use crate::placement::Policy as PlacementPolicy;
 use crate::subsystem::Access;
 
-/// One difference. Shown, it says what is to be done; the report adds how it went.
+/// One difference. Its text says what changes; the report adds the outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Listen there no more. Associations that came in there end after a grace.
+    /// Close a listener. Associations that came in there end after a grace.
     RemoveListener(SocketAddr),
-    /// Listen there as well.
+    /// Add a listener.
     AddListener(ListenerConfig),
-    /// Serve or advertise something else there.
+    /// Change the role or advertised address of a listener.
     ChangeListener(ListenerConfig),
-    /// Refer hosts to these.
+    /// Refer hosts to these discovery services.
     SetReferrals(Vec<Referral>),
-    /// Give lanes to come their reactors by this.
+    /// Set the placement policy for new lanes.
     SetPlacement(PlacementPolicy),
-    /// Have answers leave at other moments, where neither listener nor subsystem says which.
+    /// Set the doorbell policy where neither listener nor subsystem has one.
     SetDoorbell(DoorbellPolicy),
-    /// The same for a subsystem.
+    /// Set the doorbell policy of a subsystem.
     SetSubsystemDoorbell(Nqn, Option<DoorbellPolicy>),
-    /// Remove a subsystem with all that is in it.
+    /// Remove a subsystem with all its namespaces.
     RemoveSubsystem(Nqn),
     /// Remove a namespace.
     RemoveNamespace(Nqn, Nsid, Spec),
     /// Add a subsystem, without its namespaces.
     AddSubsystem(ResolvedSubsystem),
-    /// Let other hosts in.
+    /// Change the hosts allowed in.
     SetAccess(Nqn, Access),
-    /// Give new controllers other ids.
+    /// Change the ids for new controllers.
     SetCntlids(Nqn, RangeInclusive<u16>),
-    /// Make a namespace larger, or one in RAM smaller.
+    /// Resize a namespace: grow it, or shrink one in RAM.
     ResizeNamespace {
-        /// Of which subsystem.
+        /// NQN of the subsystem.
         subsystem: Nqn,
-        /// Which.
+        /// Namespace id.
         nsid: Nsid,
-        /// Its specification from then on.
+        /// Its new specification.
         spec: Spec,
-        /// How large.
+        /// Its new size.
         bytes: u64,
     },
-    /// Put other storage with the same contents in the place of a namespace.
+    /// Replace the storage of a namespace by other storage with the same contents.
     ReplaceNamespace(Nqn, Nsid, ResolvedNamespace),
     /// Add a namespace.
     AddNamespace(Nqn, Nsid, ResolvedNamespace),
-    /// Something that can only be at a start.
+    /// A difference that only a restart applies.
     NeedsRestart(String),
-    /// Something that is not done while the target runs.
+    /// A difference that is refused while the target runs.
     Refused {
-        /// What was wanted.
+        /// The change.
         what: String,
-        /// Why not, and what to do.
+        /// The reason and the remedy.
         why: String,
     },
 }
@@ -111,31 +111,31 @@ impl fmt::Display for Change {
     }
 }
 
-/// So many things, in words.
+/// A number with its noun.
 pub(super) fn counted(count: usize, thing: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{s}")
 }
 
-/// What runs, or is wanted, in comparable form.
+/// A running or wanted configuration in comparable form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
     /// Everything but the subsystems.
     pub config: TargetConfig,
-    /// The subsystems, with nothing left open.
+    /// The subsystems, resolved.
     pub subsystems: BTreeMap<Nqn, ResolvedSubsystem>,
 }
 
 impl Outline {
-    /// Of a configuration that was checked.
+    /// Creates it from a checked configuration.
     #[must_use]
     pub fn new(config: &TargetConfig, identity: &TargetIdentity) -> Self {
         Self { config: config.clone(), subsystems: config.resolve(identity) }
     }
 }
 
-/// The changes that lead from what runs to what is wanted, in an order in which they can be applied: what
-/// goes first, then what stays, then what comes.
+/// The changes that lead from the running to the wanted configuration, in an applicable order: removals, then changes,
+/// then additions.
 #[must_use]
 pub fn diff(running: &Outline, wanted: &Outline) -> Vec<Change> {
     let mut changes = Vec::new();
@@ -205,7 +205,7 @@ fn subsystem(
         changed.push(Change::SetSubsystemDoorbell(nqn.clone(), wanted.doorbell));
     }
     if (&running.serial, &running.model) != (&wanted.serial, &wanted.model) {
-        // Hosts keep the first they saw, and refuse a controller that says otherwise.
+        // Hosts keep the first values they saw, and refuse a controller with others.
         changed.push(Change::NeedsRestart(format!("serial or model of {nqn}")));
     }
     if let Some(refused) = renumbered(running, wanted) {
@@ -222,7 +222,7 @@ fn subsystem(
     added.extend(new.map(|(nsid, namespace)| Change::AddNamespace(nqn.clone(), *nsid, namespace.clone())));
 }
 
-/// Whether numbers that were given in order would move storage to other numbers under the hosts that use it.
+/// Whether implicit numbering would move storage to other namespace ids while hosts use it.
 fn renumbered(running: &ResolvedSubsystem, wanted: &ResolvedSubsystem) -> Option<Change> {
     let is_same = |one: &Spec, other: &Spec| match (storage_name(one), storage_name(other)) {
         (Some(one), Some(other)) => one == other,
@@ -236,7 +236,7 @@ fn renumbered(running: &ResolvedSubsystem, wanted: &ResolvedSubsystem) -> Option
         }
         let before = running.namespaces.iter().find(|(_, running)| is_this(running));
         if let Some((before, ResolvedNamespace { spec, uuid, .. })) = before {
-            // With the number alone it would get the identity of the number.
+            // With the namespace id alone it would get the identity of that id.
             return Some(Change::Refused {
                 what: format!("change the namespaces of {}", wanted.nqn),
                 why: format!(
@@ -248,10 +248,10 @@ fn renumbered(running: &ResolvedSubsystem, wanted: &ResolvedSubsystem) -> Option
     None
 }
 
-/// What becomes of a namespace whose number stays.
+/// The change of a namespace that keeps its number.
 fn in_place(nqn: &Nqn, nsid: Nsid, running: &ResolvedNamespace, wanted: &ResolvedNamespace) -> Vec<Change> {
     let is_null = |spec: &Spec| matches!(spec.source, Source::Null { .. });
-    // Hosts go on with what they have cached of the old storage, and write it to the new. Without contents nothing can differ.
+    // Hosts write cached data of the old storage to the new. Storage without contents cannot differ.
     let is_same_storage = storage_name(&running.spec) == storage_name(&wanted.spec)
         && discriminant(&running.spec.source) == discriminant(&wanted.spec.source);
     if !is_same_storage {
@@ -264,7 +264,7 @@ fn in_place(nqn: &Nqn, nsid: Nsid, running: &ResolvedNamespace, wanted: &Resolve
             ),
         }];
     }
-    // Linux drops a namespace whose identity changes, and finds it again only when it is told to scan. wire §10.3
+    // Linux drops a namespace whose identity changes, and finds it again only on a manual rescan. wire §10.3
     if (running.uuid, running.nguid) != (wanted.uuid, wanted.nguid) {
         let (uuid, nguid) = (running.uuid, Uuid::from_bytes(running.nguid));
         let given = if running.nguid == running.uuid.to_bytes() {
@@ -314,8 +314,7 @@ fn in_place(nqn: &Nqn, nsid: Nsid, running: &ResolvedNamespace, wanted: &Resolve
     vec![Change::ReplaceNamespace(nqn.clone(), nsid, wanted.clone())]
 }
 
-/// Whether two specifications differ in nothing but the size of the storage, and the identity, which is
-/// compared elsewhere.
+/// Whether two specifications differ only in the size of the storage, and in the identity, which is compared elsewhere.
 fn same_but_size(one: &Spec, other: &Spec) -> bool {
     let shape = |spec: &Spec| {
         let mut spec = Spec { uuid: None, ..spec.clone() };
@@ -331,7 +330,7 @@ fn same_but_size(one: &Spec, other: &Spec) -> bool {
     shape(one) == shape(other)
 }
 
-/// The size that a specification says.
+/// The size in a specification.
 fn size(spec: &Spec) -> Option<u64> {
     match spec.source {
         Source::Memory { bytes, .. } | Source::Null { bytes } | Source::KeyValue { bytes, .. } => Some(bytes),
@@ -341,7 +340,7 @@ fn size(spec: &Spec) -> Option<u64> {
 }
 
 fn restart(running: &TargetConfig, wanted: &TargetConfig, changes: &mut Vec<Change>) {
-    // These two change while it runs.
+    // These two change while the target runs.
     let (doorbell, placement) = (wanted.reactors.doorbell, wanted.reactors.placement);
     let reactors = ReactorConfig { doorbell, placement, ..running.reactors.clone() };
     let differing = [

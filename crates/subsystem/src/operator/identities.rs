@@ -1,6 +1,6 @@
-//! Which identity each namespace has: the one that was given, that of its file, or one made of the target's own.
+//! Identities of namespaces: given, stored with the file, or derived from the target.
 //!
-//! Hosts take two namespaces of one identity for one disk, so none is put in place with the identity of another.
+//! Hosts take two namespaces of one identity for one disk, so none is served under the identity of another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,16 +21,16 @@ type Key = (Nqn, Nsid);
 /// The identities of a target.
 pub(super) struct Identities {
     target: TargetIdentity,
-    /// The namespaces that are in place, or will be once the changes at hand are.
+    /// The namespaces in place, including those of pending changes.
     taken: BTreeMap<Key, ResolvedNamespace>,
-    /// The file that each namespace has open.
+    /// The open file of each namespace.
     files: BTreeMap<Key, FileId>,
-    /// What each device that is served called itself when it was opened.
+    /// The identity that each served device reported when it was opened.
     devices: BTreeMap<Key, String>,
 }
 
 impl Identities {
-    /// Of the target with this configuration whose first listener has this address.
+    /// Creates it for the target with this configuration whose first listener has this address.
     pub(super) fn new(config: &TargetConfig, first: std::net::SocketAddr) -> Result<Self, Problem> {
         let machine = match Machine::chosen(config.machine.as_deref()) {
             Ok(machine) => machine,
@@ -41,12 +41,12 @@ impl Identities {
         Ok(Self { target, taken: BTreeMap::new(), files: BTreeMap::new(), devices: BTreeMap::new() })
     }
 
-    /// What its own are made of.
+    /// The source of derived identities.
     pub(super) fn target(&self) -> &TargetIdentity {
         &self.target
     }
 
-    /// Changes of `running` are at hand: what they remove takes no identity any more.
+    /// Starts changes of `running`: identities of removed namespaces are free.
     pub(super) fn begin(&mut self, running: &Outline, changes: &[Change]) {
         self.taken.clear();
         for (nqn, subsystem) in &running.subsystems {
@@ -128,7 +128,7 @@ impl Identities {
         }
     }
 
-    /// Notes the namespaces whose open file has another path now, and says so: to their hosts nothing differs.
+    /// Reports the namespaces whose open file has another path now: nothing changes for their hosts.
     pub(super) fn follow_renamed(&self, running: &mut Outline, wanted: &Outline) -> Vec<String> {
         let mut lines = Vec::new();
         for (nqn, subsystem) in &mut running.subsystems {
@@ -150,7 +150,7 @@ impl Identities {
         lines
     }
 
-    /// Gives what is wanted the identities that run, where nothing says otherwise and the storage is the same.
+    /// Gives the wanted configuration the running identities where it sets none and the storage is the same.
     pub(super) fn carry_over(&self, running: &Outline, wanted: &mut Outline) {
         for (nqn, subsystem) in &mut wanted.subsystems {
             let Some(running) = running.subsystems.get(nqn) else { continue };
@@ -168,16 +168,16 @@ impl Identities {
         }
     }
 
-    /// Whether the path of a device leads to the device that the namespace was opened with.
+    /// Checks that the path of a device leads to the device that the namespace has open.
     ///
     /// # Errors
-    /// What to tell the operator if it leads to another one.
+    /// The text for the operator if it leads to another one.
     pub(super) fn check_device(&self, nqn: &Nqn, nsid: Nsid) -> Result<(), String> {
         let key = (nqn.clone(), nsid);
         let (Some(before), Some(namespace)) = (self.devices.get(&key), self.taken.get(&key)) else {
             return Ok(());
         };
-        // Where there is nothing, opening says so.
+        // If nothing is there, opening reports it.
         let Some(path) = path(&namespace.spec).filter(|path| path.exists()) else { return Ok(()) };
         let now = device_name(path);
         if now == *before {
@@ -198,12 +198,12 @@ impl Identities {
         FileId::of(path).is_ok_and(|file| file == *open)
     }
 
-    /// The same where the storage of the namespace is in no file, as for all that is known.
+    /// As above, or `true` where the namespace's storage is in no file.
     pub(super) fn has_open(&self, nqn: &Nqn, nsid: Nsid, spec: &Spec) -> bool {
         !self.files.contains_key(&(nqn.clone(), nsid)) || self.is_open(nqn, nsid, spec)
     }
 
-    /// What to report of namespaces whose path leads to another file than the one that they have open. Of `closed` ones, reopening
+    /// Reports namespaces whose path leads to another file than the one they have open. For `closed` ones, reopening
     /// reports it.
     pub(super) fn replaced_files(
         &self,
@@ -241,7 +241,7 @@ impl Identities {
 }
 
 impl TargetConfig {
-    /// Whether nothing has to be made that could be the same on another machine.
+    /// Whether no identity is derived that could be the same on another machine.
     fn gives_all_identities(&self) -> bool {
         self.subsystems.iter().all(|subsystem| {
             subsystem.serial.is_some()

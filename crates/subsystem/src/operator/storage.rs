@@ -11,7 +11,7 @@ use wire::nqn::Nqn;
 use super::{Operator, Outcome, Post, Report};
 use crate::message::{Order, OrderAnswer, OrderKind, Step};
 
-/// What hosts were last told of a namespace's storage.
+/// The state of a namespace's storage last reported to hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     generation: Generation,
@@ -37,7 +37,7 @@ impl Operator {
         closed.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Reopens the namespaces that are closed, and tells hosts of all storage that has changed. May block.
+    /// Reopens the closed namespaces, and notifies hosts of all changed storage. May block.
     pub fn reopen_closed(&mut self, post: Post<'_>) -> Report {
         let mut report = Report::default();
         let stores: Vec<_> = self.stores.iter().map(|(key, store)| (key.clone(), store.clone())).collect();
@@ -65,7 +65,7 @@ impl Operator {
         report
     }
 
-    /// Looks whether storage has changed underneath, and tells hosts of what has. May block.
+    /// Checks whether storage has changed underneath, and notifies hosts of changes. May block.
     pub fn look_after_storage(&mut self, post: Post<'_>) -> Report {
         let mut report = Report::default();
         let mut steps = Vec::new();
@@ -96,7 +96,7 @@ impl Operator {
         report
     }
 
-    /// Hosts are told of this namespace as it is now.
+    /// Records that hosts know the current state of this namespace.
     pub(super) fn see(&mut self, nqn: &Nqn, nsid: Nsid) {
         let key = (nqn.clone(), nsid);
         if let Some(store) = self.stores.get(&key) {
@@ -104,7 +104,7 @@ impl Operator {
         }
     }
 
-    /// Hosts are told of all namespaces as they are now.
+    /// Records that hosts know the current state of all namespaces.
     pub(super) fn see_all(&mut self) {
         self.seen = self.stores.iter().map(|(key, store)| (key.clone(), Seen::of(store))).collect();
     }
