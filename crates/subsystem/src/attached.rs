@@ -28,7 +28,7 @@ pub(crate) struct AttachedIndex(u32);
 pub(crate) struct Attached {
     pub(crate) id: NamespaceId,
     pub(crate) backing: Backing,
-    /// Commands that have something running here.
+    /// Number of commands running in it on this reactor.
     pub(crate) running: u32,
     /// Where this reactor counts what hosts do with it.
     traffic: Arc<NamespaceTraffic>,
@@ -36,7 +36,7 @@ pub(crate) struct Attached {
     is_removed: bool,
 }
 
-/// What is behind an attached namespace: its command set.
+/// The storage of an attached namespace: its command set.
 pub(crate) enum Backing {
     Blocks(Blocks),
     Keys(Box<Keys>),
@@ -49,7 +49,7 @@ pub(crate) struct Blocks {
     pub(crate) geometry: Geometry,
     /// log2 of the block size.
     pub(crate) block_shift: u32,
-    /// Ranges that a fused command somewhere holds for itself.
+    /// Ranges that a fused command of any reactor holds.
     pub(crate) exclusions: Exclusions,
 }
 
@@ -149,12 +149,12 @@ impl Keys {
         matches!(self.partition, KeysIn::Log(..))
     }
 
-    /// Whether the log could not be read or written: nothing is served any more.
+    /// Whether the log could not be read or written: the namespace serves nothing any more.
     fn has_failed(&self) -> bool {
         matches!(&self.partition, KeysIn::Log(logged, _) if logged.has_failed())
     }
 
-    /// The partition, once its log was read.
+    /// The partition, once its log has been read.
     pub(crate) fn partition(&mut self) -> Option<&mut Partition> {
         match &mut self.partition {
             KeysIn::Memory(partition) => Some(partition),
@@ -170,7 +170,7 @@ impl Keys {
         }
     }
 
-    /// The partition for a command that waits where its log was not read yet.
+    /// The partition for a command that waits if its log has not been read yet.
     ///
     /// # Errors
     /// If the log has failed.
@@ -181,7 +181,7 @@ impl Keys {
         Ok(self.partition_unread())
     }
 
-    /// The partition as memcached's clients see it, once its log was read.
+    /// The partition as the memcached protocol sees it, once its log has been read.
     pub(crate) fn executor(&mut self) -> Option<Executor<'_>> {
         let partition = match &mut self.partition {
             KeysIn::Memory(partition) => partition,
@@ -198,12 +198,12 @@ impl Keys {
 }
 
 impl AttachedIndex {
-    /// The number of a ticket that the backend here has of its own.
+    /// The number of a backend's own ticket.
     pub(crate) fn own_ticket(self, number: u32) -> Ticket {
         Ticket(OWN_TICKET | u64::from(self.0) << OWN_BITS | u64::from(number))
     }
 
-    /// Whose own a ticket is, if it is one.
+    /// The namespace whose backend owns a ticket, if one does.
     #[inline]
     pub(crate) fn of_own_ticket(ticket: Ticket) -> Option<Self> {
         (ticket.0 & OWN_TICKET != 0).then(|| {
@@ -213,7 +213,7 @@ impl AttachedIndex {
     }
 }
 
-/// Bits of the numbers that a backend gives its own tickets.
+/// Bits of the numbers of a backend's own tickets.
 const OWN_BITS: u32 = 24;
 
 /// All attached namespaces of a reactor.
@@ -226,17 +226,17 @@ pub(crate) struct Attachments {
     views: Vec<Vec<(Nsid, Found)>>,
     /// Removed namespaces that still have something running.
     leaving: u32,
-    /// Those who waited for writes to namespaces that are let go of: nothing is under way there any more.
+    /// Holders that waited for writes to removed namespaces: no write is in flight there any more.
     released: Vec<(u16, u64)>,
-    /// The first namespace with keys and values: where memcached's clients are led.
+    /// The first key-value namespace: memcached clients use it.
     key_value: Option<(NamespaceId, AttachedIndex)>,
     /// This reactor's number.
     reactor: usize,
-    /// Whether any has a log that is to be looked after.
+    /// Whether any namespace has a log to poll.
     pub(crate) has_logs: bool,
 }
 
-/// What an NSID stands for: the command set that its commands are of.
+/// The target of an NSID: the command set of its commands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found {
     /// A namespace of the NVM command set.
@@ -260,7 +260,7 @@ impl Found {
 }
 
 impl Attachments {
-    /// Goes over to another table: attaches what is new, lets go of what is gone.
+    /// Switches to another table: attaches new namespaces and releases removed ones.
     /// `reactor` is this one's number.
     pub(crate) fn replace(&mut self, table: Arc<NamespaceTable>, reactor: usize) {
         self.reactor = reactor;
@@ -336,7 +336,7 @@ impl Attachments {
         Some(AttachedIndex(u32::try_from(at).expect("fewer namespaces than 32 bits count")))
     }
 
-    /// What `nsid` stands for in a subsystem.
+    /// The target of `nsid` in a subsystem.
     #[inline]
     pub(crate) fn find(&self, subsystem: SubsystemId, nsid: Nsid) -> Found {
         let Some(view) = self.views.get(subsystem.0 as usize) else { return Found::Missing };
@@ -431,7 +431,7 @@ impl Attachments {
             })
     }
 
-    /// Who need not wait any more for writes to a namespace that is gone.
+    /// The holder that need not wait any more for writes to a removed namespace.
     pub(crate) fn take_released(&mut self) -> Vec<(u16, u64)> {
         std::mem::take(&mut self.released)
     }
@@ -441,7 +441,7 @@ impl Attachments {
         self.get_mut(at).running += 1;
     }
 
-    /// Something has ended. Says whether that was the last thing any removed namespace waited for.
+    /// An operation has ended. Returns whether it was the last one that any removed namespace waited for.
     pub(crate) fn end(&mut self, at: AttachedIndex) -> bool {
         let attached = self.get_mut(at);
         attached.running -= 1;

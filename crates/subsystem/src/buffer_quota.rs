@@ -48,10 +48,10 @@ pub(crate) struct BufferQuota {
     /// Bytes for commands in total.
     pool_bytes: usize,
     lanes: Vec<LaneQuota>,
-    /// Lanes with commands in line, the one that has waited longest first; without those that wait for their own peer
+    /// Lanes with queued commands, the longest wait first; without those that wait for their own peer
     /// to read.
     waiting: VecDeque<u32>,
-    /// Lanes whose last command has left the line.
+    /// Lanes whose queue has become empty.
     settled: Vec<u32>,
     /// Less than half of the pool was free at the last check, or a lane is served strictly first.
     is_tight: bool,
@@ -68,11 +68,11 @@ pub(crate) struct BufferQuota {
 struct LaneQuota {
     /// Bytes of answers that its socket has no room for, at the last check.
     unsent_bytes: usize,
-    /// These are so many that none of its commands starts.
+    /// Its unsent answers exceed the limit: none of its commands starts.
     is_held_back: bool,
     /// Commands that wait, in order. They hold no buffer.
     line: VecDeque<Ticket>,
-    /// Since when its first waits for buffers that other lanes hold, ns.
+    /// Since when its first command waits for buffers that other lanes hold, ns.
     short_since_ns: Option<u64>,
     /// In [`BufferQuota::waiting`].
     is_waiting: bool,
@@ -175,7 +175,7 @@ impl BufferQuota {
         self.waiting.len()
     }
 
-    /// Takes the lane whose turn it is out of the queue. [`end_turn`](Self::end_turn) puts it back.
+    /// Takes the next lane out of the queue. [`end_turn`](Self::end_turn) puts it back.
     pub(crate) fn next_turn(&mut self) -> Option<u32> {
         self.waiting.pop_front()
     }

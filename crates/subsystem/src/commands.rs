@@ -113,7 +113,7 @@ impl Commands {
         buffer
     }
 
-    /// Whether a command may have a buffer of the pool, if there is one of that length.
+    /// Whether a command may take a buffer of that length from the pool, if one is free.
     #[inline]
     pub(crate) fn may_take(&mut self, pool: &Pool, owner: Owner, length: usize) -> bool {
         !self.quota.is_tight() || self.may_take_if_tight(pool, owner, length)
@@ -137,7 +137,7 @@ impl Commands {
         buffer.or_else(|| self.reserve.take(length))
     }
 
-    /// Releases a buffer: it becomes the reserve, if that is not there.
+    /// Releases a buffer: it becomes the reserve if that is empty.
     pub(crate) fn release(&mut self, buffer: Option<Buffer>) {
         self.reserve.release(buffer);
     }
@@ -215,7 +215,7 @@ impl Commands {
             .sum()
     }
 
-    /// Commands of a lane that the backend still has, or whose end has not been taken.
+    /// Commands of a lane that the backend still has, or whose completion has not been taken.
     pub(crate) fn count_of_lane(&self, lane: u32, generation: u32) -> u32 {
         let ended = self.ended.iter().filter(|ended| ended.owner.is_of_lane(lane, generation)).count();
         self.running.count_of_lane(lane, generation).saturating_add(u32::try_from(ended).unwrap_or(u32::MAX))
@@ -243,7 +243,7 @@ impl Commands {
         self.quota.line_up(lane, ticket);
     }
 
-    /// Puts a command at the end of the line of those that wait.
+    /// Queues a command behind all others that wait.
     pub(crate) fn wait(&mut self, ticket: Ticket, supply: Supply) {
         let running = self.running.live_mut(ticket);
         running.step = Step::Waiting(supply);

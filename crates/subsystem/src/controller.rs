@@ -20,7 +20,7 @@ use crate::subsystem::SubsystemId;
 use error_log::ErrorLog;
 use features::Features;
 
-/// What a controller is for.
+/// The purpose of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ControllerKind {
     /// I/O to the namespaces of a subsystem.
@@ -29,10 +29,10 @@ pub enum ControllerKind {
     Discovery,
 }
 
-/// Names a controller as long as it exists. Its id may come again later.
+/// Identifies a controller while it exists. Its id may be reused later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ControllerKey {
-    /// What it is for.
+    /// Its purpose.
     pub kind: ControllerKind,
     /// Its id, unique among those of its subsystem, or among discovery controllers.
     pub cntlid: Cntlid,
@@ -41,7 +41,7 @@ pub struct ControllerKey {
 /// A controller: an admin queue, its I/O queues and their state.
 #[derive(Debug)]
 pub struct ControllerRecord {
-    /// Its id and what it is for.
+    /// Its id and purpose.
     pub key: ControllerKey,
     /// The name it was connected to.
     pub subnqn: Nqn,
@@ -49,23 +49,23 @@ pub struct ControllerRecord {
     pub host: HostName,
     /// Who connected, as reservations know it.
     pub hostid: HostId,
-    /// How the host came.
+    /// The route by which the host connected.
     pub route: Route,
-    /// Where the association is in its life.
+    /// Phase of the association.
     pub life: Life,
     /// Properties and life cycle.
     pub machine: Controller,
-    /// What the host asked for with a property and is not done yet.
+    /// The change requested with a property that is not complete yet.
     pub transition: Transition,
     /// Whether the host is alive.
     pub keep_alive: KeepAlive,
     /// Events that wait, and requests for them.
     pub events: AsyncEventQueue<EventRequest>,
-    /// Abort commands that wait for a lane to say what became of them.
+    /// Aborts that wait for the answer of a lane.
     pub aborts: Vec<PendingAbort>,
     /// Values of its features.
     pub features: Features,
-    /// What went wrong lately.
+    /// Its error log.
     pub errors: ErrorLog,
     /// Namespaces that were added, removed or resized since the host last asked.
     pub changed: BTreeSet<Nsid>,
@@ -77,18 +77,18 @@ pub struct ControllerRecord {
     pub io: BTreeMap<Qid, LaneId>,
     /// In-capsule data of its I/O queues, bytes, whatever becomes of its subsystem.
     pub in_capsule_bytes: u32,
-    /// What its lanes share.
+    /// State shared by its lanes.
     pub association: Arc<Association>,
     /// Counters of its lanes.
     pub counters: BTreeMap<LaneId, Arc<LaneCounters>>,
     /// Counters of lanes that have ended.
     pub past: LaneTotals,
-    /// When it was made, ns.
+    /// Time of creation, ns.
     pub created_ns: u64,
 }
 
-/// Where an association is in its life. One whose admin queue is gone, or whose host was silent for too long,
-/// ends: it takes no commands any more, and is forgotten once every lane of it has ended.
+/// The phase of an association. One whose admin queue is gone, or whose keep-alive timeout has passed, is ending: it
+/// takes no commands, and is forgotten once all its lanes have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// The host may use it.
@@ -121,7 +121,7 @@ pub enum Transition {
     },
 }
 
-/// An Asynchronous Event Request that waits.
+/// An outstanding Asynchronous Event Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRequest {
     /// Where its answer goes.
@@ -130,7 +130,7 @@ pub struct EventRequest {
     pub cid: u16,
 }
 
-/// An Abort that waits for the lane of the command it is about.
+/// An Abort that waits for the lane of the aborted command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingAbort {
     /// The Abort.
@@ -152,17 +152,18 @@ impl ControllerRecord {
         self.hostid == hostid && self.host == *host
     }
 
-    /// Takes back the Asynchronous Event Request that is this command: its host has completed it by itself. Says whether it waited.
+    /// Drops the Asynchronous Event Request with this command, whose id its host has reused. Returns whether it was
+    /// outstanding.
     pub fn take_back_event_request(&mut self, command: CommandId) -> bool {
         self.events.take_back(|request| request.command == command).is_some()
     }
 
-    /// Takes out the Asynchronous Event Request with this command id; `None` if there is none.
+    /// Removes the Asynchronous Event Request with this command id; `None` if there is none.
     pub fn abort_event_request(&mut self, cid: u16) -> Option<CommandId> {
         self.events.abort(|request| request.cid == cid).map(|request| request.command)
     }
 
-    /// What its lanes have done since it was made.
+    /// Traffic of its lanes since it was created.
     #[must_use]
     pub fn totals(&self) -> LaneTotals {
         let mut totals = self.past;

@@ -101,7 +101,7 @@ impl<I: Io<Message>> Executor<'_, I> {
                 Some(Running { step: Step::InLine, sqe, .. }) => {
                     return Some(sqe.dptr.length.get().min(self.commands.limits.transfer_bytes_max) as usize);
                 }
-                // It has gone on, or waits for something else now.
+                // It has continued, or waits for another resource now.
                 _ => self.commands.quota.leave_line(lane),
             }
             ended_bytes = ended_bytes.saturating_add(self.commands.ended_bytes(ended_count));
@@ -280,7 +280,7 @@ impl<I: Io<Message>> Executor<'_, I> {
     )]
     fn copy(&mut self, ticket: Ticket, at: AttachedIndex, mut copy: Box<Copy>, mut buffer: Buffer) {
         let request = if copy.is_reading {
-            // What was read goes out.
+            // The data read goes out.
             copy.is_reading = false;
             Request::Write { offset: copy.part_destination, buffer, is_durable: copy.is_durable }
         } else {

@@ -44,7 +44,7 @@ impl FlushEpochs {
         }
     }
 
-    /// Whether a Flush that comes now may succeed. If not, the host knows of the loss with its failure.
+    /// Whether a Flush that arrives now may succeed. If not, its failure tells the host of the loss.
     pub(crate) fn may_flush(&self, namespace: NamespaceId, generation: Generation) -> bool {
         if generation.is_first() {
             return true;
@@ -53,7 +53,7 @@ impl FlushEpochs {
         let known = all.entry(namespace).or_default();
         let had = *known;
         *known = had.max(generation.open());
-        // What is closed refuses the Flush itself.
+        // A closed namespace refuses the Flush itself.
         generation.is_closed() || had >= generation
     }
 

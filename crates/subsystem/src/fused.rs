@@ -39,7 +39,7 @@ pub(crate) struct FusedExecutor<'a, I> {
 }
 
 impl<I: Io<Message>> FusedExecutor<'_, I> {
-    /// How many bytes one half of a fused pair moves.
+    /// Number of bytes that one half of a fused pair moves.
     ///
     /// # Errors
     /// The status to refuse it with.
@@ -144,7 +144,7 @@ impl<I: Io<Message>> FusedExecutor<'_, I> {
         }
     }
 
-    /// What a pair compares with has been read.
+    /// The data to compare with has been read.
     pub(crate) fn on_read(&mut self, ticket: Ticket, pair: &FusedPair, buffer: Buffer) {
         let is_equal = buffer.get(..pair.length) == Some(pair.expected_bytes());
         self.on_compared(ticket, pair, is_equal, Some(buffer));

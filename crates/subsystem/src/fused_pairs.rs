@@ -46,13 +46,13 @@ struct Half {
 enum HalfState {
     /// Its data was asked for.
     AwaitsData,
-    /// Its data is there.
+    /// Its data has arrived.
     Ready(Supply),
     /// It was completed with an error already; the other half must not succeed.
     Failed,
 }
 
-/// What follows for commands of a queue with fused commands.
+/// Verdicts about commands of a queue with fused commands.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // Made and taken apart in one go.
 pub(crate) enum Verdict {
@@ -117,7 +117,7 @@ impl Pairs {
         Ok(())
     }
 
-    /// What follows from what has arrived. Pull until `None`.
+    /// The next verdict. Pull until `None`.
     pub(crate) fn next_verdict(&mut self) -> Option<Verdict> {
         for at in 0..self.pairs.len() {
             let Some(Pair { first, second: Some(second) }) = self.pairs.get_mut(at) else { continue };

@@ -1,5 +1,5 @@
-//! Names and identities that are made where the configuration gives none: stable over restarts, and unlike those of any other
-//! target. docs/design/identity.md says what each is made of.
+//! Names and identities derived where the configuration gives none: stable over restarts, and distinct from those of
+//! any other target. docs/design/identity.md lists their sources.
 //!
 //! They are UUIDs of version 5 below [`ROOT`]. The identity of a namespace in a file is not made of anything: it is random, and
 //! kept with the file ([`store::identity`]).
@@ -15,7 +15,7 @@ use wire::uuid::Uuid;
 use crate::machine::Machine;
 pub use crate::named_uuid::{ROOT, named};
 
-/// What identities of one target are made of: its machine, and what tells it from other targets on that machine.
+/// The source of a target's derived identities: its machine, and its distinction from other targets on that machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetIdentity {
     machine: Machine,
@@ -31,7 +31,7 @@ impl TargetIdentity {
         Self { machine, target: named(machine.uuid(), &format!("target {hostname} {first}")) }
     }
 
-    /// What tells its machine from others.
+    /// The identity of its machine.
     #[must_use]
     pub fn machine(&self) -> Machine {
         self.machine
@@ -52,13 +52,13 @@ impl TargetIdentity {
         }
     }
 
-    /// The serial number of a subsystem that was given none: 20 hexadecimal digits.
+    /// The derived serial number of a subsystem: 20 hexadecimal digits.
     #[must_use]
     pub fn serial_of(&self, subsystem: &Nqn) -> String {
         serial(self.machine.uuid(), subsystem)
     }
 
-    /// The name of a discovery service that was given none.
+    /// The derived name of a discovery service.
     #[must_use]
     pub fn discovery_nqn(&self) -> Nqn {
         Nqn::from_uuid(named(self.target, "discovery"))
@@ -100,10 +100,10 @@ pub fn default_nqn(machine: Machine, first: SocketAddr) -> Nqn {
     format!("{DEFAULT_NQN_PREFIX}{digits}").parse().expect("well formed")
 }
 
-/// What names of [`default_nqn`] begin with; 16 hexadecimal digits follow.
+/// Prefix of names from [`default_nqn`]; 16 hexadecimal digits follow.
 pub const DEFAULT_NQN_PREFIX: &str = "nqn.2026-01.io.nvlane:target-";
 
-/// A path without its links, where it exists.
+/// A path with its links resolved, if it exists.
 fn place(path: &Path) -> String {
     let absolute = path.canonicalize().or_else(|_| std::path::absolute(path));
     absolute.as_deref().unwrap_or(path).display().to_string()

@@ -40,7 +40,7 @@ pub(crate) struct Caller {
     pub(crate) needs_stable_copy: bool,
 }
 
-/// How a command begins.
+/// The way in which a command begins.
 #[derive(Debug)]
 pub(crate) enum Begun {
     /// It has ended, without data for the host.
@@ -49,13 +49,13 @@ pub(crate) enum Begun {
     Data(Payload, u32),
     /// It has succeeded with this result: the host gets this number of bytes of the payload.
     Value(Payload, u32, u64),
-    /// This number of bytes is to be asked for; begin it again with them.
+    /// Request this number of bytes, then begin the command again with them.
     RequestData(u32),
-    /// It is in the running table, and comes out of `Commands::next_ended`.
+    /// It is in the running table, and completes through `Commands::next_ended`.
     Started { ticket: Ticket, hold: Hold },
 }
 
-/// What a running command means for those behind it.
+/// The effect of a running command on those behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// Nothing.

@@ -58,7 +58,7 @@ pub(crate) struct Lane {
     pub(crate) is_placed: bool,
     /// Times one of its commands.
     pub(crate) watch: Stopwatch,
-    /// What keeps its input from being taken in.
+    /// The reason why its input is held back.
     pub(crate) held: Option<HeldInput>,
     /// Decides when waiting answers are sent.
     doorbell: Doorbell,
@@ -66,7 +66,7 @@ pub(crate) struct Lane {
     brought_count: u32,
     /// Failed commands that were not reported yet.
     pub(crate) failures: Vec<Failure>,
-    /// Which sends leave their bytes where they lie.
+    /// Which sends avoid the copy.
     zero_copy: Threshold,
     /// Its unsent answers count in the buffer quota.
     pub(crate) is_behind: bool,
@@ -86,11 +86,11 @@ pub(crate) struct HeldInput {
 /// The lists of the lane table that a lane is on.
 #[derive(Debug)]
 pub(crate) struct Marks {
-    /// Those with bytes to send.
+    /// Lanes with bytes to send.
     pub(crate) is_dirty: bool,
-    /// Those of which the kernel may still read what was sent.
+    /// Lanes whose sends the kernel may still read.
     pub(crate) awaits_notices: bool,
-    /// Those that no queue belongs to, whose number is limited.
+    /// Lanes without a queue, whose number is limited.
     pub(crate) is_unconnected: bool,
     /// Those that took in commands lately, unless it is idle.
     pub(crate) activity: Activity,
@@ -107,7 +107,7 @@ pub(crate) enum Activity {
     Active,
 }
 
-/// How a flush ended.
+/// The outcome of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
     /// Everything is sent.
@@ -158,7 +158,7 @@ impl Lane {
         }
     }
 
-    /// Its socket, as long as that is open.
+    /// Its socket while it is open.
     #[inline]
     pub(crate) fn socket(&self) -> Option<SocketId> {
         let is_closed =
@@ -188,7 +188,7 @@ impl Lane {
         self.doorbell.set_policy(policy);
     }
 
-    /// From now on its sends may leave their bytes where they lie.
+    /// Enables zero-copy sends.
     pub(crate) fn set_zero_copy<I: Io<Message>>(&mut self, io: &mut I, policy: ZeroCopy) {
         let threshold = Threshold::new(policy, stays_on_this_machine(self.local, self.peer));
         let Some(socket) = self.socket().filter(|_| threshold.is_on()) else { return };
@@ -199,7 +199,7 @@ impl Lane {
         }
     }
 
-    /// Goes over to another state, and waits for what ends it.
+    /// Enters another state, and arms its deadline.
     pub(crate) fn enter(&mut self, state: LaneState, now_ns: u64) {
         for wait in [Wait::IcReq, Wait::Connect, Wait::Close] {
             self.deadlines.stop(wait);
@@ -430,7 +430,7 @@ impl Lane {
         self.queue.caravan().awaited_count() > 0
     }
 
-    /// Releases what the kernel does not read any more.
+    /// Releases buffers that the kernel has finished reading.
     pub(crate) fn take_notices<I: Io<Message>>(&mut self, io: &mut I) {
         let Some(socket) = self.socket() else { return };
         let caravan = self.queue.caravan();

@@ -4,7 +4,7 @@ use proto::doorbell::{DoorbellCounters, Reason};
 use reactor::{Counter, Durations, Notice, SharedDurations};
 use serde::Serialize;
 
-/// What a lane has done.
+/// Counters of a lane.
 #[derive(Debug, Default)]
 pub struct LaneCounters {
     /// Read commands completed.
@@ -37,23 +37,23 @@ pub struct LaneCounters {
     pub dry_receive_count: Counter,
     /// Bytes received, headers included.
     pub received_bytes: Counter,
-    /// Of these, bytes received where they belong.
+    /// Of these, bytes received in place.
     pub in_place_bytes: Counter,
-    /// Sends that left their bytes where they lay.
+    /// Zero-copy sends.
     pub zero_copy_count: Counter,
     /// Bytes of these.
     pub zero_copy_bytes: Counter,
-    /// Of these sends, those whose bytes the kernel copied after all.
+    /// Zero-copy sends whose bytes the kernel copied anyway.
     pub zero_copy_copied_count: Counter,
-    /// Of these sends, those whose bytes the kernel may still read.
+    /// Zero-copy sends whose bytes the kernel may still read.
     pub zero_copy_awaited_count: Counter,
     /// Doorbells by [`Reason`].
     pub rings: [Counter; Reason::ALL.len()],
     /// Time that the oldest of each caravan waited for the doorbell, ns in all.
     pub doorbell_waited_ns: Counter,
-    /// The device queue that its packets came in through when it connected; 0 for none.
+    /// The device queue (NAPI id) that its packets came in through at Connect; 0 for none.
     pub napi_id: Counter,
-    /// Where the time of commands went.
+    /// Time of commands by phase.
     pub phases: PhaseCounters,
 }
 
@@ -75,7 +75,7 @@ pub struct PhaseCounters {
     pub send: SharedDurations,
 }
 
-/// What a lane has done, at one moment: its counters for people and programs to read.
+/// A snapshot of a lane's counters, for people and programs to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LaneReport {
     /// Commands completed.
@@ -96,25 +96,25 @@ pub struct LaneReport {
     pub dry_receive_count: u64,
     /// Bytes received, headers included.
     pub received_bytes: u64,
-    /// Of these, bytes received where they belong.
+    /// Of these, bytes received in place.
     pub in_place_bytes: u64,
-    /// Sends that left their bytes where they lay.
+    /// Zero-copy sends.
     pub zero_copy_count: u64,
     /// Bytes of these.
     pub zero_copy_bytes: u64,
-    /// Of these sends, those whose bytes the kernel copied after all.
+    /// Zero-copy sends whose bytes the kernel copied anyway.
     pub zero_copy_copied_count: u64,
-    /// Of these sends, those whose bytes the kernel may still read.
+    /// Zero-copy sends whose bytes the kernel may still read.
     pub zero_copy_awaited_count: u64,
     /// Doorbells by reason.
     pub rings: Vec<(&'static str, u64)>,
     /// Time that the oldest of each caravan waited for the doorbell, ns in all.
     pub doorbell_waited_ns: u64,
-    /// Where the time of the commands went that were followed, in the order in which they go through these phases.
+    /// Time of the sampled commands by phase, in the order of the phases.
     pub phases: Vec<PhaseReport>,
 }
 
-/// How long commands spent in one phase.
+/// Time that commands spent in one phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PhaseReport {
     /// Which.
@@ -123,14 +123,14 @@ pub struct PhaseReport {
     pub count: u64,
     /// The mean, ns.
     pub mean_ns: u64,
-    /// What 99 of 100 did not pass, ns, to a factor of two.
+    /// The 99th percentile, ns, to a factor of two.
     pub p99_ns: u64,
     /// The longest, ns.
     pub max_ns: u64,
 }
 
 impl LaneCounters {
-    /// A doorbell was rung for so many PDUs, and counts so many rings.
+    /// Counts a doorbell for this many PDUs.
     #[inline]
     pub(crate) fn on_rung(&self, pdu_count: u32, doorbell: &DoorbellCounters) {
         self.caravan_count.add(1);
@@ -139,21 +139,21 @@ impl LaneCounters {
         self.doorbell_waited_ns.set(doorbell.waited_ns);
     }
 
-    /// So many bytes were sent from where they lie; the kernel reads so many sends now.
+    /// Counts a zero-copy send of this many bytes, and records the number of sends that the kernel reads now.
     pub(crate) fn on_zero_copy(&self, sent_bytes: usize, awaited_count: u32) {
         self.zero_copy_count.add(1);
         self.zero_copy_bytes.add(sent_bytes as u64);
         self.zero_copy_awaited_count.set(awaited_count.into());
     }
 
-    /// The kernel is done with some of them, and still reads so many.
+    /// Some zero-copy sends have completed: records the number that the kernel still reads.
     pub(crate) fn on_notice(&self, notice: Notice, awaited_count: u32) {
         let copied_count = if notice.is_copied { notice.send_count() } else { 0 };
         self.zero_copy_copied_count.add(copied_count.into());
         self.zero_copy_awaited_count.set(awaited_count.into());
     }
 
-    /// How they stand.
+    /// A snapshot of the counters.
     #[must_use]
     pub fn report(&self) -> LaneReport {
         let commands = [&self.read_count, &self.write_count, &self.other_count, &self.failed_count];
@@ -219,7 +219,7 @@ pub struct LaneTotals {
 }
 
 impl LaneTotals {
-    /// Adds those of other lanes.
+    /// Adds the counters of other lanes.
     pub fn merge(&mut self, other: &Self) {
         self.read_count = self.read_count.saturating_add(other.read_count);
         self.write_count = self.write_count.saturating_add(other.write_count);
@@ -230,7 +230,7 @@ impl LaneTotals {
         self.media_error_count = self.media_error_count.saturating_add(other.media_error_count);
     }
 
-    /// Adds what a lane has done so far.
+    /// Adds a lane's counters so far.
     pub fn add(&mut self, lane: &LaneCounters) {
         self.read_count = self.read_count.saturating_add(lane.read_count.get());
         self.write_count = self.write_count.saturating_add(lane.write_count.get());

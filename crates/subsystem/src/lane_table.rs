@@ -1,4 +1,4 @@
-//! The lanes of a reactor, and the lists of those that something is to be done about.
+//! The lanes of a reactor, and lists of lanes with work to do.
 
 mod unconnected;
 
@@ -30,15 +30,15 @@ struct Place {
 /// Lists of lanes. A lane is on each at most once; its [marks](Lane::marks) say on which.
 #[derive(Debug)]
 pub(crate) struct LaneLists {
-    /// Those with bytes to send.
+    /// Lanes with bytes to send.
     dirty: Vec<u32>,
-    /// Those with input that is held back.
+    /// Lanes whose input is held back.
     held: Vec<u32>,
-    /// Those with failed commands to report.
+    /// Lanes with failed commands to report.
     failing: Vec<u32>,
-    /// Those of which the kernel may still read what was sent.
+    /// Lanes whose sends the kernel may still read.
     awaiting: Vec<LaneId>,
-    /// Those that took in commands since they last released memory.
+    /// Lanes that took in commands since they last released memory.
     active: Vec<LaneId>,
     unconnected: Unconnected,
 }
@@ -97,7 +97,7 @@ impl LaneTable {
         self.places.iter_mut().filter_map(|place| place.lane.as_deref_mut())
     }
 
-    /// All places, also those without a lane.
+    /// All places, including empty ones.
     pub(crate) fn indices(&self) -> std::ops::Range<u32> {
         0..u32::try_from(self.places.len()).expect("fewer lanes than descriptors")
     }
@@ -153,7 +153,7 @@ impl LaneLists {
         std::mem::take(&mut self.dirty)
     }
 
-    /// Puts those back that still have bytes to send, before lanes that were marked since.
+    /// Puts lanes back that still have bytes to send, before lanes that were marked since.
     pub(crate) fn put_back_dirty(&mut self, mut dirty: Vec<u32>) {
         dirty.append(&mut self.dirty);
         self.dirty = dirty;
@@ -176,7 +176,7 @@ impl LaneLists {
         std::mem::take(&mut self.held)
     }
 
-    /// Puts those back whose input is still held back, before lanes that were held since.
+    /// Puts lanes back whose input is still held back, before lanes that were held since.
     pub(crate) fn put_back_held(&mut self, mut held: Vec<u32>) {
         held.append(&mut self.held);
         self.held = held;
@@ -227,7 +227,7 @@ impl LaneLists {
         self.active.len() == 1
     }
 
-    /// Counts a lane among those that no queue belongs to. Returns the lane to close if their number exceeds its limit.
+    /// Counts a lane without a queue. Returns the lane to close if their number exceeds its limit.
     pub(crate) fn on_unconnected(&mut self, lane: &mut Lane) -> Option<u32> {
         if std::mem::replace(&mut lane.marks.is_unconnected, true) {
             return None;

@@ -34,7 +34,7 @@ use crate::nvm_status::{compare_failure, lost_before_flush, status_of};
 use crate::running::{After, Copy, Owner, Running, Step, Supply};
 use crate::subsystem::SubsystemId;
 
-/// What a step of a command gives, or the status that the command ends with.
+/// The result of a step of a command, or the status that the command completes with.
 pub(crate) type Checked<T> = Result<T, Status>;
 
 /// A command that begins, or continues after a wait.
@@ -51,7 +51,7 @@ pub(crate) struct Start<'a, I> {
     pub(crate) ticket: Option<Ticket>,
 }
 
-/// What a command with blocks is about.
+/// The range of blocks of a command.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     pub(crate) at: AttachedIndex,
@@ -225,7 +225,7 @@ impl<I: Io<Message>> Start<'_, I> {
         self.execute_write(&extent, length)
     }
 
-    /// Writes the host's data, which is here.
+    /// Writes the host's data, which has arrived.
     #[inline]
     fn execute_write(&mut self, extent: &Extent, length: usize) -> Checked<Begun> {
         if self.is_held_back(extent) {

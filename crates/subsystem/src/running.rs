@@ -25,15 +25,15 @@ use crate::lane_id::CommandId;
 /// A command under way.
 #[derive(Debug)]
 pub(crate) struct Running {
-    /// Whose it is.
+    /// The caller.
     pub(crate) owner: Owner,
     /// The command.
     pub(crate) sqe: Sqe,
-    /// Where it works, if it works on a namespace.
+    /// Its namespace; `None` if it works on none.
     pub(crate) namespace: Option<AttachedIndex>,
-    /// Where it stands.
+    /// Its progress.
     pub(crate) step: Step,
-    /// Memory that it has taken and that comes back at its end at the latest, bytes.
+    /// Memory that it has taken and releases at its end at the latest, bytes.
     pub(crate) taken_bytes: usize,
 }
 
@@ -83,7 +83,7 @@ pub(crate) enum Step {
     InLine,
     /// It waits for a buffer, or for a range to be free again, with the data it has.
     Waiting(Supply),
-    /// The backend has it; then comes this.
+    /// The backend has it; the next step follows.
     Backend(After),
     /// A partition of keys has it, or several do one after the other.
     Partition,
@@ -277,7 +277,7 @@ impl Running {
 pub(crate) struct RunningTable {
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// What the commands of each lane have taken, bytes.
+    /// Memory taken by the commands of each lane, bytes.
     taken_bytes: Vec<usize>,
 }
 
@@ -334,7 +334,7 @@ impl RunningTable {
         Some(running)
     }
 
-    /// Counts memory that a command has taken, instead of what it had before.
+    /// Records the memory that a command has taken, replacing the previous amount.
     pub(crate) fn charge(&mut self, ticket: Ticket, bytes: usize) {
         let Some(running) = self.get_mut(ticket) else { return };
         let before = std::mem::replace(&mut running.taken_bytes, bytes);
@@ -346,7 +346,7 @@ impl RunningTable {
         self.taken_bytes[lane] = self.taken_bytes[lane] + bytes - before;
     }
 
-    /// Since when a command waits for the data that it has asked for, ns, if it does.
+    /// Since when a command waits for requested data, ns; `None` if it does not.
     pub(crate) fn asked_since_ns(&self, ticket: Ticket) -> Option<u64> {
         let entry = self.entries.get((ticket.0 & 0xffff_ffff) as usize)?;
         let running = entry.running.as_ref().filter(|_| u64::from(entry.generation) == ticket.0 >> 32)?;
@@ -357,7 +357,7 @@ impl RunningTable {
         }
     }
 
-    /// What the commands of a lane have taken, bytes.
+    /// Memory taken by the commands of a lane, bytes.
     pub(crate) fn taken_bytes(&self, lane: u32) -> usize {
         self.taken_bytes.get(lane as usize).copied().unwrap_or(0)
     }

@@ -8,10 +8,10 @@ use crate::lane_counters::PhaseCounters;
 /// One command in this number is followed; a power of two, so that finding it is one test of the count.
 const SAMPLE_INTERVAL: u32 = 64;
 
-/// What the command that is followed waits for.
+/// The phase of the sampled command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// None is followed.
+    /// No command is sampled.
     #[default]
     Idle,
     /// Data that it has asked for.
@@ -39,7 +39,7 @@ impl Stopwatch {
         self.stage
     }
 
-    /// A command has come: whether it is to be followed.
+    /// A command has arrived: decides whether it is sampled.
     #[inline]
     pub(crate) fn follows_next(&mut self) -> bool {
         let is_due = self.passed_count.is_multiple_of(SAMPLE_INTERVAL);
@@ -58,7 +58,7 @@ impl Stopwatch {
         (self.stage, self.since_ns) = (Stage::Backend(slot), now_ns);
     }
 
-    /// The namespace has done it: its answer waits to leave.
+    /// The namespace has completed it: its answer waits to be sent.
     #[cold]
     pub(crate) fn on_done(&mut self, times: &PhaseCounters, now_ns: u64) {
         times.backend.add(now_ns.saturating_sub(self.since_ns));

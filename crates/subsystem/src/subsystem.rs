@@ -12,7 +12,7 @@ use wire::uuid::Uuid;
 
 use crate::namespace_traffic::NamespaceTraffic;
 
-/// Names a subsystem within the target, for as long as it exists. Never reused.
+/// Identifies a subsystem within the target while it exists. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubsystemId(pub u32);
 
@@ -34,9 +34,9 @@ pub struct Subsystem {
     pub access: Access,
     /// Ids its controllers get. Targets that serve one subsystem together have disjoint ranges.
     pub cntlids: RangeInclusive<u16>,
-    /// When answers leave; `None` to leave it to the listener.
+    /// Doorbell policy; `None` for the listener's.
     pub doorbell: Option<Policy>,
-    /// What is in it.
+    /// Its namespaces.
     pub namespaces: BTreeMap<Nsid, Namespace>,
 }
 
@@ -79,7 +79,7 @@ impl Access {
 /// One namespace of a subsystem.
 #[derive(Clone)]
 pub struct Namespace {
-    /// What reactors know its storage by.
+    /// The id by which reactors know its storage.
     pub id: NamespaceId,
     /// Its storage.
     pub store: Store,
@@ -87,9 +87,9 @@ pub struct Namespace {
     pub traffic: Arc<NamespaceTraffic>,
     /// Stable over restarts, the same on every target that serves it, unlike any other's.
     pub uuid: Uuid,
-    /// As stable as the UUID, whose bytes it has unless it was chosen.
+    /// As stable as the UUID, from whose bytes it is made unless it was chosen.
     pub nguid: [u8; 16],
-    /// What the configuration calls its storage, for the operator to read.
+    /// The specification of its storage, for the operator to read.
     pub storage: String,
     /// Hosts are shown the namespace once every reactor serves this version of the table: they find it
     /// wherever their lanes are.

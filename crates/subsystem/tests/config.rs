@@ -1,4 +1,4 @@
-//! The configuration file: what it means, and what is said about mistakes.
+//! The configuration file: its meaning, and the errors reported for mistakes.
 
 use nvlane_subsystem::config::{
     ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,

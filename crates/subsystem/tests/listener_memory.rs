@@ -48,7 +48,7 @@ fn connect(target: &Target) -> TcpStream {
     stream
 }
 
-/// Sends what is taken of it. Says whether that was all.
+/// Sends as much as the socket takes. Returns whether that was all.
 fn say(stream: &mut TcpStream, bytes: &[u8]) -> bool {
     match stream.write_all(bytes) {
         Ok(()) => true,
@@ -67,7 +67,7 @@ fn value(number: usize) -> Vec<u8> {
     (0..LENGTHS[number % LENGTHS.len()]).map(|at| (at / 512 + number).to_le_bytes()[0]).collect()
 }
 
-/// Waits until nobody allocates any more.
+/// Waits until allocations have ceased.
 fn settle() {
     let (mut seen, mut since) = (0, Instant::now());
     while since.elapsed() < QUIET {

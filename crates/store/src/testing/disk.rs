@@ -1,5 +1,5 @@
-//! A disk in memory, and a reactor without a thread: operations are carried out when the test says so, in the order it
-//! says, and fail as it says.
+//! A disk in memory, and a reactor without a thread: the test decides when operations run, in which order, and which
+//! fail.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(crate) struct Media {
     pub(crate) durable: Vec<u8>,
     /// Operations carried out so far, by name.
     pub(crate) log: Vec<&'static str>,
-    /// Decides what an operation meets, by its number and what it is.
+    /// Decides the outcome of an operation, by its number and kind.
     pub(crate) fault: Box<Plan>,
 }
 
@@ -33,7 +33,7 @@ type Plan = dyn FnMut(usize, &Operation) -> Option<Fault>;
 pub(crate) enum Fault {
     /// It fails, and nothing is done.
     Error(Errno),
-    /// It stops after so many bytes.
+    /// It stops after this number of bytes.
     Short(usize),
 }
 

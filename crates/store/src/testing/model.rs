@@ -1,4 +1,4 @@
-//! A namespace behaves like a vector of bytes: random requests on both.
+//! Model test: a namespace behaves like a vector of bytes under random requests.
 
 use proptest::prelude::*;
 

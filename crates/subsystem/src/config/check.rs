@@ -1,4 +1,4 @@
-//! What cannot be: found before anything is touched.
+//! Checks of a configuration: contradictions and values out of range, found before anything is touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use super::{TargetConfig, Threads};
 use crate::identity::storage_name;
 use crate::subsystem::Access;
 
-/// What a problem is about: the position in the lists of a [`TargetConfig`].
+/// The place of a problem: the position in the lists of a [`TargetConfig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// What tells the machine from others.
+    /// The identifier of the machine.
     Machine,
     /// Reactors: which key.
     Reactors(&'static str),
@@ -37,11 +37,11 @@ pub enum Place {
     Namespace(usize, usize, &'static str),
 }
 
-/// Something that cannot be, and what to do about it.
+/// A problem of the configuration, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Problem {
-    /// What it is about.
+    /// Its place.
     pub place: Place,
     /// The line to show.
     pub message: String,
@@ -74,7 +74,7 @@ const _: () = assert!(TRANSFER_BYTES_MAX as usize == reactor::BLOCK_BYTES_MAX);
 const IN_CAPSULE_BYTES_MAX: u32 = 64 << 10;
 
 impl TargetConfig {
-    /// What cannot be, in the order of the configuration; empty if all is well.
+    /// The problems of the configuration, in its order; empty if it is valid.
     #[must_use]
     pub fn check(&self) -> Vec<Problem> {
         let mut findings = Findings(Vec::new());
@@ -109,7 +109,7 @@ impl TargetConfig {
                 findings.add(Place::Reactors(key), message);
             }
         }
-        // One transfer, and a bit for everything else.
+        // One transfer, and some space for everything else.
         let least = 4 * u64::from(self.limits.transfer_bytes_max);
         if (self.reactors.pool_bytes as u64) < least {
             let (pool, least) = (Size(self.reactors.pool_bytes as u64), Size(least));
@@ -334,7 +334,7 @@ impl TargetConfig {
         }
     }
 
-    /// No two namespaces of the target may be told apart by nothing, or write to the same place.
+    /// No two namespaces of the target may share an identity, or write to the same place.
     fn check_identities(&self, findings: &mut Findings) {
         if !findings.0.is_empty() {
             // Numbers may not make sense yet.

@@ -1,4 +1,4 @@
-//! The configuration file: TOML, documented by `examples/nvlane.toml`. What is wrong is said with line and column.
+//! The configuration file: TOML, documented by `examples/nvlane.toml`. Errors have line and column.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,14 +26,14 @@ use crate::discovery::{Advertised, Referral};
 use crate::limits::Limits;
 use crate::subsystem::Access;
 
-/// What is wrong with a configuration file, and where.
+/// An error in a configuration file, and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file, as it was called.
+    /// The name of the file.
     pub file: String,
-    /// Line and column, both from 1; `None` if it is about the whole file.
+    /// Line and column, both from 1; `None` if the error concerns the whole file.
     pub position: Option<(usize, usize)>,
-    /// What is wrong, and what to do.
+    /// The problem and its remedy.
     pub message: String,
 }
 
@@ -67,7 +67,7 @@ impl std::error::Error for ConfigErrors {}
 /// A configuration with the file that it came from.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
-    /// What it says.
+    /// The configuration.
     pub config: TargetConfig,
     source: Source,
     spans: Spans,
@@ -80,7 +80,7 @@ struct Source {
     text: String,
 }
 
-/// Where in the text each place is.
+/// The position of each place in the text.
 type Spans = BTreeMap<Place, Range<usize>>;
 
 impl Source {
@@ -113,7 +113,7 @@ impl ConfigFile {
     /// Reads and checks the text of a file that is called `name`.
     ///
     /// # Errors
-    /// Everything that is wrong; of what is no TOML, or has unknown keys, the first thing.
+    /// All errors; for invalid TOML or unknown keys, only the first.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigErrors> {
         let source = Source { name: name.into(), text: text.into() };
         let raw: RawFile = toml::from_str(text)
@@ -142,7 +142,7 @@ impl ConfigFile {
         }
     }
 
-    /// Says where in the file problems are.
+    /// Adds positions in the file to problems.
     #[must_use]
     pub fn located(&self, problems: &[Problem]) -> ConfigErrors {
         let error = |problem: &Problem| {
@@ -316,7 +316,7 @@ enum RawSize {
     Text(String),
 }
 
-/// Turns what TOML says into what is meant, and collects what makes no sense.
+/// Converts the TOML values to the configuration, and collects invalid ones.
 struct Reader<'a> {
     source: &'a Source,
     spans: Spans,
@@ -328,7 +328,7 @@ impl Reader<'_> {
         self.errors.push(self.source.error(Some(span), message));
     }
 
-    /// Parses a text, or notes what is wrong with it.
+    /// Parses a text, or records its error.
     fn parsed<T: FromStr<Err: fmt::Display>>(&mut self, text: &Spanned<String>, remedy: &str) -> Option<T> {
         match text.get_ref().parse() {
             Ok(value) => Some(value),
@@ -718,7 +718,7 @@ impl Reader<'_> {
             RawHosts::List(names) => {
                 let mut access = std::collections::BTreeSet::new();
                 for name in names {
-                    // Hosts use names of any form, so a list takes what Connect takes. wire §21
+                    // Hosts use names of any form, so a list accepts all that Connect accepts. wire §21
                     match name.parse::<HostName>() {
                         Ok(host) => drop(access.insert(host)),
                         Err(error) => self.wrong(hosts.span(), format!("host {}: {error}", quoted(name))),

@@ -31,7 +31,7 @@ fn inspect(spec: &Spec, reactor_count: usize) -> Result<(), OpenError> {
         return Ok(());
     }
     if let Source::Memory { bytes, .. } = spec.source {
-        // Whether there is as much memory is only known when it is taken: look at the shape alone.
+        // Available memory is only known when it is allocated: check the shape alone.
         let shape = Spec { source: Source::Null { bytes }, filters: Vec::new(), ..spec.clone() };
         return shape.open(false).map(drop).map_err(|error| match error {
             OpenError::SizeNotBlocks { bytes, block_bytes, .. } => {

@@ -1,4 +1,4 @@
-//! Fills in what a configuration leaves open.
+//! Resolves a configuration: fills in all defaults.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -28,20 +28,20 @@ pub struct ResolvedSubsystem {
     pub cntlids: RangeInclusive<u16>,
     /// When answers leave, if not as the listener has it.
     pub doorbell: Option<DoorbellPolicy>,
-    /// What is in it.
+    /// Namespaces.
     pub namespaces: BTreeMap<Nsid, ResolvedNamespace>,
 }
 
 /// A namespace of which nothing is left open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedNamespace {
-    /// What is behind it.
+    /// Storage.
     pub spec: Spec,
     /// Its UUID.
     pub uuid: Uuid,
     /// Its NGUID.
     pub nguid: [u8; 16],
-    /// Its number was chosen, not given in order.
+    /// Whether its number was given rather than assigned in order.
     pub is_numbered: bool,
     /// Its UUID was chosen.
     pub is_uuid_given: bool,

@@ -1,4 +1,4 @@
-//! What went wrong on a controller lately: the entries of its error log. wire §11
+//! Recent errors of a controller: the entries of its error log. wire §11
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use zerocopy::IntoBytes;
 
 use crate::message::Failure;
 
-/// No parameter is to blame, or we cannot tell which.
+/// No parameter is at fault, or it is unknown.
 const NO_PARAMETER: u16 = 0xFFFF;
 
-/// The latest failures of a controller, and how many there were in all.
+/// The latest errors of a controller, and their total number.
 #[derive(Debug)]
 pub struct ErrorLog {
     /// Oldest first.

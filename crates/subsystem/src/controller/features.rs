@@ -1,4 +1,4 @@
-//! Features of a controller: which there are, what may be done with them, and their values. wire §12
+//! Features of a controller: their set, capabilities and values. wire §12
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use wire::id::Nsid;
 
 use super::ControllerKind;
 
-/// What may be done with a feature.
+/// The capabilities of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FeatureKind {
     pub(crate) fid: Fid,
@@ -32,7 +32,7 @@ pub(crate) const FEATURES: &[FeatureKind] = &[
     kind(Fid::POWER_MANAGEMENT),
     kind(Fid::TEMPERATURE_THRESHOLD),
     FeatureKind { is_per_namespace: true, ..kind(Fid::ERROR_RECOVERY) },
-    // Backends cache what they cache: a host can rely on Flush and FUA, but not switch the cache off.
+    // Backends have fixed caches: a host can rely on Flush and FUA, but cannot switch the cache off.
     FeatureKind { is_changeable: false, ..kind(Fid::VOLATILE_WRITE_CACHE) },
     kind(Fid::NUMBER_OF_QUEUES),
     // There are no interrupts, but hosts that know PCIe controllers ask.
@@ -64,7 +64,7 @@ impl FeatureKind {
 pub struct Features {
     /// Arbitration.
     pub arbitration: Arbitration,
-    /// Power state: there is only one.
+    /// Power state: the only one.
     pub power: PowerManagement,
     /// Thresholds of the composite temperature, kelvin, by type: over, under.
     pub temperature_kelvin: [u16; 2],
@@ -76,11 +76,11 @@ pub struct Features {
     pub write_atomicity: WriteAtomicity,
     /// The timestamp.
     pub clock: TimestampClock,
-    /// What the host can do.
+    /// Features supported by the host.
     pub host_behavior: HostBehavior,
 }
 
-/// A timestamp that goes on from the value it was set to.
+/// A timestamp that advances from the value it was set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimestampClock {
     base_ms: u64,
@@ -99,12 +99,12 @@ impl TimestampClock {
         Self { base_ms: 0, base_ns: now_ns, is_set: false }
     }
 
-    /// Goes on from what the host says.
+    /// Sets the timestamp to the host's value.
     pub fn set(&mut self, timestamp: Timestamp, now_ns: u64) {
         *self = Self { base_ms: timestamp.milliseconds(), base_ns: now_ns, is_set: true };
     }
 
-    /// What it shows now.
+    /// The current timestamp.
     #[must_use]
     pub fn timestamp(&self, now_ns: u64) -> Timestamp {
         let elapsed_ms = now_ns.saturating_sub(self.base_ns) / 1_000_000;

@@ -1,4 +1,4 @@
-//! What a lane waits for its peer to do, since when, and when each wait ends.
+//! The waits of a lane for its peer: their start and their deadlines.
 
 /// Deadlines are rounded up to a multiple of this, ns: thousands of lanes whose deadlines pass wake the reactor a few
 /// times a second and not one by one.
@@ -7,10 +7,10 @@ const TIMER_STEP_NS: u64 = 250_000_000;
 /// A peer that sends less than this within [`LaneTimeouts::contended_ns`] while it owes data makes no progress, bytes.
 const PROGRESS_BYTES_MIN: u64 = 64 << 10;
 
-/// How long a lane waits for its peer, ns.
+/// Timeouts of a lane's waits for its peer, ns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneTimeouts {
-    /// From accept to ICReq, and from there to Connect.
+    /// From accept to ICReq, and from ICReq to Connect.
     pub(crate) connect_ns: u64,
     /// From a PDU's first byte to its last.
     pub(crate) pdu_ns: u64,
@@ -38,7 +38,7 @@ impl Default for LaneTimeouts {
     }
 }
 
-/// What a lane waits for its peer to do.
+/// The action that a lane waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Send ICReq.
@@ -49,7 +49,7 @@ pub(crate) enum Wait {
     Pdu,
     /// Read, so that the socket has room again.
     Read,
-    /// Acknowledge what was sent without a copy.
+    /// Acknowledge a zero-copy send.
     Acknowledge,
     /// Send data that was asked for.
     Data,

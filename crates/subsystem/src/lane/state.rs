@@ -32,7 +32,7 @@ pub(crate) enum LaneState {
     Admin { association: Arc<Association> },
     /// An I/O queue of a controller.
     Io(IoQueue),
-    /// It takes in no commands any more.
+    /// It accepts no commands any more.
     Closing(Closing),
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Order {
     Fused(Box<Pairs>),
 }
 
-/// A lane that takes in no commands any more.
+/// A lane that accepts no commands any more.
 #[derive(Debug)]
 pub(crate) struct Closing {
     pub(crate) qid: Qid,
@@ -66,7 +66,7 @@ pub(crate) struct Closing {
     pub(crate) step: ClosingStep,
 }
 
-/// How far a lane is that takes in no commands any more.
+/// Progress of a lane that accepts no commands any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClosingStep {
     /// A TermReq is sent or about to be: the peer is expected to close.
@@ -115,7 +115,7 @@ impl LaneState {
         }
     }
 
-    /// How far it is with closing, if it does.
+    /// Its progress of closing, if it is closing.
     #[inline]
     pub(crate) fn closing(&mut self) -> Option<&mut Closing> {
         match self {

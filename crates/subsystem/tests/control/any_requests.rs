@@ -71,7 +71,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 struct World {
     target: Target,
-    /// Those that have not ended.
+    /// Lanes that have not ended.
     lanes: Vec<LaneId>,
 }
 

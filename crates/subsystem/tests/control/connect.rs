@@ -1,4 +1,4 @@
-//! Connect: what is accepted, what is refused and with which status. wire §6
+//! Connect: accepted and refused commands, with their statuses. wire §6
 
 use std::collections::BTreeSet;
 

@@ -169,7 +169,7 @@ fn an_abort_on_an_io_queue_waits_for_what_the_lane_says() {
     target.settle();
     assert_eq!(target.answer(aborts[1]).result, not_aborted(false));
     assert_eq!(target.answer(aborts[0]).result, not_aborted(true));
-    // The lane ends: nobody will say any more.
+    // The lane ends without an answer.
     target.end(association.io[0]);
     for abort in &aborts[2..] {
         assert_eq!(target.answer(*abort).result, not_aborted(true));

@@ -1,4 +1,4 @@
-//! A target of which only the control plane is real: lanes and reactors do what the test lets them.
+//! A target whose lanes and reactors are simulated by the test: only the control plane is real.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -125,7 +125,7 @@ impl ConnectSpec {
 /// What the lanes and reactors do by themselves.
 #[derive(Clone, Copy)]
 pub(crate) struct Habits {
-    /// Lanes end as soon as they are told to.
+    /// Lanes end as soon as they are ordered to.
     pub(crate) lanes_end: bool,
     /// Reactors serve a new table as soon as they get it.
     pub(crate) tables_are_taken: bool,
@@ -143,7 +143,7 @@ pub(crate) struct Target {
     pub(crate) open: BTreeSet<CommandId>,
     /// Lanes that have ended.
     pub(crate) ended: BTreeSet<LaneId>,
-    /// Messages that nobody has acted upon.
+    /// Messages that have not been acted upon.
     pub(crate) messages: Vec<(usize, Message)>,
     pub(crate) established: BTreeMap<LaneId, Established>,
     pub(crate) counters: BTreeMap<LaneId, Arc<LaneCounters>>,
@@ -197,7 +197,7 @@ impl Target {
         }
     }
 
-    /// A connection that has not said anything yet.
+    /// A connection that has sent nothing yet.
     pub(crate) fn lane(&mut self) -> LaneId {
         self.lane_count += 1;
         let index = self.lane_count;
@@ -274,7 +274,7 @@ impl Target {
         Association { admin, cntlid, host, subnqn: subnqn.into(), io: Vec::new() }
     }
 
-    /// An association that is enabled, with so many I/O queues.
+    /// An enabled association with this number of I/O queues.
     pub(crate) fn ready(&mut self, host: Host, subnqn: &str, queue_count: u16) -> Association {
         let mut association = self.associate(host, subnqn);
         self.enable(association.admin);
@@ -367,7 +367,7 @@ impl Target {
         }
     }
 
-    /// Lanes that were told to end and have not yet.
+    /// Lanes that were ordered to end and have not yet.
     pub(crate) fn ending(&self) -> Vec<LaneId> {
         let lane = |(_, message): &(usize, Message)| match message {
             Message::Lane(LaneMessage::End(lane)) => Some(*lane),
@@ -396,7 +396,7 @@ impl Target {
         *state
     }
 
-    /// Adds a listener on a free port of this machine, and gives its tag.
+    /// Adds a listener on a free port of this machine, and returns its tag.
     pub(crate) fn listen(&mut self, subsystems: bool, discovery: bool) -> u32 {
         let socket = reactor::Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let entry = nvlane_subsystem::discovery::ListenerEntry {

@@ -156,7 +156,7 @@ fn a_linux_host_finds_all_it_checks() {
         assert_eq!((namespace.write_granularity_blocks(), namespace.deallocate_granularity_blocks()), (8, 4));
         assert_eq!(namespace.dlfeat.bits(), 0b1001, "zeroes after deallocation, which Write Zeroes may use");
     }
-    // A namespace comes, the host is told and looks.
+    // A namespace is added, the host is notified and reads it.
     target.apply(vec![add_namespace(7, Shape::blocks(512, 8))]);
     assert_eq!(target.answer(event).result, AsyncEvent::NAMESPACE_ATTRIBUTE.bits().into());
     let changed = target.data(admin, log(Lid::CHANGED_NAMESPACES, 4096));

@@ -39,7 +39,7 @@ fn blocks(target: &mut Target, association: &Association, nsid: u32) -> u64 {
     IdentifyNamespace::read_from_bytes(&target.data(association.admin, sqe)).unwrap().ncap.get()
 }
 
-/// Two hosts that want to be told.
+/// Two hosts with event requests.
 fn audience(target: &mut Target) -> (Vec<Association>, Vec<nvlane_subsystem::lane_id::CommandId>) {
     let associations = vec![target.ready(host(HOST), DISKS, 1), target.ready(host(OTHER_HOST), DISKS, 1)];
     let mut events = Vec::new();

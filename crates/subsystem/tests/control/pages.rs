@@ -272,7 +272,7 @@ fn features_take_what_they_can_hold() {
     assert_eq!(target.demand(admin, get(Fid::ERROR_RECOVERY, 3)).result, 0);
     assert_eq!(target.demand(admin, set(Fid::ERROR_RECOVERY, u32::MAX, 9)).result, 0);
     assert_eq!(target.demand(admin, get(Fid::ERROR_RECOVERY, 3)).result, 9);
-    // Tools ask without a namespace, too, and are told the default.
+    // Tools also ask without a namespace, and get the default.
     assert_eq!(target.demand(admin, get(Fid::ERROR_RECOVERY, 0)).result, 0);
     assert_eq!(target.demand(admin, get(Fid::ERROR_RECOVERY, u32::MAX)).result, 0);
     assert_eq!(target.ask(admin, get(Fid::ERROR_RECOVERY, 2)).status, Status::INVALID_NAMESPACE.with_dnr());

@@ -1,4 +1,4 @@
-//! The operator's side: what a new configuration changes, what it leaves, and what is said about it.
+//! Reloads: changes that a new configuration makes, state that it leaves, and the report.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -177,7 +177,7 @@ fn only_what_differs_is_touched_and_each_change_is_told() {
     assert_eq!(names, ["stays", "disks", "comes"]);
     assert_eq!(state.subsystems[0].controllers.len(), 2, "untouched");
     assert_eq!(state.subsystems[1].controllers.len(), 1);
-    // What does not take a restart is not told again.
+    // A change that needs no restart is not reported again.
     let again = running.reload(&after.concat());
     insta::assert_snapshot!(shown(&again), @r"
     NeedsRestart: change serial or model of nqn.2026-01.io.nvlane:disks: takes a restart
@@ -249,7 +249,7 @@ fn files_grow_but_are_never_cut() {
     assert_eq!(running.state().subsystems[0].namespaces[0].block_bytes, 4096);
 }
 
-/// A target with one file as namespace 1, and what it answers to reloads.
+/// A target with one file as namespace 1, and its reports of reloads.
 struct OneFile {
     directory: tempfile::TempDir,
     running: Running,
