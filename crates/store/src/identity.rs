@@ -24,8 +24,8 @@ use wire::uuid::Uuid;
 /// The attribute.
 pub const ATTRIBUTE: &str = "user.nvlane.identity";
 
-/// The largest attribute that is read, and the longest path that is written, bytes: file systems limit all attributes of a file
-/// to 4 KiB.
+/// The largest attribute that is read, and the longest path that is written, bytes: file systems limit all attributes
+/// of a file to 4 KiB.
 const ATTRIBUTE_BYTES_MAX: usize = 2048;
 const PATH_BYTES_MAX: usize = 1024;
 

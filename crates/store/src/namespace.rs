@@ -8,9 +8,10 @@
 //!           └─None──▶ start(ticket, request) ──▶ … operations of the reactor … ──▶ reply(ticket)
 //! ```
 //!
-//! Every started ticket gets exactly one reply, from `start` itself, `on_completion` or `on_timer`; a withdrawn ticket gets none.
-//! Replies come in any order. Offsets and lengths are bytes, multiples of the block size, within the namespace: the caller has
-//! checked them against the geometry. If the namespace has shrunk since, the reply is [`StoreError::Truncated`].
+//! Every started ticket gets exactly one reply, from `start` itself, `on_completion` or `on_timer`; a withdrawn ticket
+//! gets none. Replies come in any order. Offsets and lengths are bytes, multiples of the block size, within the
+//! namespace: the caller has checked them against the geometry. If the namespace has shrunk since, the reply is
+//! [`StoreError::Truncated`].
 
 use reactor::{Buffer, Completion, Operation, Payload, Pool};
 

@@ -1,8 +1,8 @@
 //! Which opening of each namespace's storage the flushes of a host cover.
 //!
-//! A namespace that was closed and reopened may have lost writes that were answered before and not flushed. Each association
-//! that existed then must learn of it, whatever it did meanwhile: its first Flush after the reopening fails, and the next one
-//! covers what was written since.
+//! A namespace that was closed and reopened may have lost writes that were answered before and not flushed. Each
+//! association that existed then must learn of it, whatever it did meanwhile: its first Flush after the reopening
+//! fails, and the next one covers what was written since.
 //!
 //! ```text
 //! closed(n) ──Flush──▶ fails: the host knows ─┐
@@ -28,8 +28,8 @@ use store::Generation;
 
 use crate::subsystem::NamespaceId;
 
-/// What the lanes of one association share about flushes. Touched by Flush only, and only for namespaces that were closed
-/// at least once.
+/// What the lanes of one association share about flushes. Touched by Flush only, and only for namespaces that were
+/// closed at least once.
 #[derive(Debug, Default)]
 pub struct FlushEpochs {
     /// The generation from which on flushes cover all that this host has written; the first one if it is not here.

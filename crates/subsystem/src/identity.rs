@@ -1,8 +1,8 @@
 //! Names and identities derived where the configuration gives none: stable over restarts, and distinct from those of
 //! any other target. docs/design/identity.md lists their sources.
 //!
-//! They are UUIDs of version 5 below [`ROOT`]. The identity of a namespace in a file is not made of anything: it is random, and
-//! kept with the file ([`store::identity`]).
+//! They are UUIDs of version 5 below [`ROOT`]. The identity of a namespace in a file is not made of anything: it is
+//! random, and kept with the file ([`store::identity`]).
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,8 +24,8 @@ pub struct TargetIdentity {
 }
 
 impl TargetIdentity {
-    /// Of the target on this machine whose first listener has this address. Containers share an address and a machine-id, but not a
-    /// host name.
+    /// Of the target on this machine whose first listener has this address. Containers share an address and a
+    /// machine-id, but not a host name.
     #[must_use]
     pub fn new(machine: Machine, hostname: &str, first: SocketAddr) -> Self {
         Self { machine, target: named(machine.uuid(), &format!("target {hostname} {first}")) }
@@ -37,7 +37,8 @@ impl TargetIdentity {
         self.machine
     }
 
-    /// The UUID of a namespace that was given none. For one in a file it holds where the file system keeps no attributes.
+    /// The UUID of a namespace that was given none. For one in a file it holds where the file system keeps no
+    /// attributes.
     #[must_use]
     pub fn of_namespace(&self, subsystem: &Nqn, nsid: Nsid, spec: &Spec) -> Uuid {
         let machine = self.machine.uuid();
@@ -83,8 +84,8 @@ pub fn of_second_namespace(uuid: Uuid, subsystem: &Nqn, nsid: Nsid) -> Uuid {
     named(uuid, &format!("namespace {subsystem} {nsid}"))
 }
 
-/// The name of the only subsystem of a target that was given none: of the machine and the first listener. A target on a free port
-/// has another one each time.
+/// The name of the only subsystem of a target that was given none: of the machine and the first listener. A target on a
+/// free port has another one each time.
 #[must_use]
 pub fn default_nqn(machine: Machine, first: SocketAddr) -> Nqn {
     let uuid = match first.port() {
@@ -109,8 +110,8 @@ fn place(path: &Path) -> String {
     absolute.as_deref().unwrap_or(path).display().to_string()
 }
 
-/// What a device calls itself, and which part of it is meant; its path where it has no name. Paths of devices are given in the order
-/// in which they are found, and change owners.
+/// What a device calls itself, and which part of it is meant; its path where it has no name. Paths of devices are given
+/// in the order in which they are found, and change owners.
 pub(crate) fn device_name(path: &Path) -> String {
     let own = || {
         let device = std::fs::canonicalize(path).ok()?;

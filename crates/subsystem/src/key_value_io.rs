@@ -1,4 +1,5 @@
-//! Commands of the key-value command set: from the parsed command to the partition, here or on another reactor, and back.
+//! Commands of the key-value command set: from the parsed command to the partition, here or on another reactor, and
+//! back.
 
 pub(crate) mod batch;
 mod digest;

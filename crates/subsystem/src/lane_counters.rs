@@ -64,8 +64,8 @@ pub struct LaneCounters {
 /// ```
 #[derive(Debug, Default)]
 pub struct PhaseCounters {
-    /// From the beginning of the turn that received the command (of a write that was asked for its data: the last of that) until it
-    /// was begun: the receive, and what came before it.
+    /// From the beginning of the turn that received the command (of a write that was asked for its data: the last of
+    /// that) until it was begun: the receive, and what came before it.
     pub socket: SharedDurations,
     /// Until the namespace had done it.
     pub backend: SharedDurations,

@@ -10,8 +10,8 @@ pub struct NamespaceTraffic {
     reactors: Box<[ReactorTraffic]>,
 }
 
-/// Commands of NVMe hosts that have completed in one namespace, as one reactor counts them. Reactors write to cache lines of
-/// their own.
+/// Commands of NVMe hosts that have completed in one namespace, as one reactor counts them. Reactors write to cache
+/// lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct ReactorTraffic {

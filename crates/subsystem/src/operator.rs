@@ -1,8 +1,8 @@
 //! The operator: opens storage, binds sockets, orders changes from the control plane, and records the running
 //! configuration.
 //!
-//! All that may block (opening and resizing storage, binding sockets) happens on the operator's thread, before an [`Order`] reaches the
-//! control plane.
+//! All that may block (opening and resizing storage, binding sockets) happens on the operator's thread, before an
+//! [`Order`] reaches the control plane.
 
 mod diff;
 mod identities;

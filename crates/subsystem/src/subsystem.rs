@@ -16,8 +16,8 @@ use crate::namespace_traffic::NamespaceTraffic;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubsystemId(pub u32);
 
-/// Names the storage of a namespace within the target, for as long as any namespace has it: also under another identity or
-/// in another subsystem. Never reused, unlike an NSID.
+/// Names the storage of a namespace within the target, for as long as any namespace has it: also under another identity
+/// or in another subsystem. Never reused, unlike an NSID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceId(pub u64);
 

@@ -1,4 +1,5 @@
-//! What memcached connections hold beside the namespace's memory, whatever they ask for and do not read, and whatever they begin to send.
+//! What memcached connections hold beside the namespace's memory, whatever they ask for and do not read, and whatever
+//! they begin to send.
 #![allow(missing_docs)]
 
 use std::io::{ErrorKind, Read, Write};
@@ -15,8 +16,8 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 const MEBIBYTE: usize = 1 << 20;
 const CONNECTION_COUNT: usize = 16;
 
-/// What a connection may hold: a value nearly as long as those that lie in the namespace from their first byte on, and what says whose
-/// it is.
+/// What a connection may hold: a value nearly as long as those that lie in the namespace from their first byte on, and
+/// what says whose it is.
 const HELD_BYTES_MAX: usize = MEBIBYTE + 4096;
 
 /// Lengths short of whole mebibytes, and some that are copied.

@@ -229,8 +229,8 @@ impl TargetConfig {
         }
     }
 
-    /// memcached's clients have no identity that a list of hosts could be compared with. They are led to the oldest namespace with
-    /// keys, which after reloads may be that of any subsystem.
+    /// memcached's clients have no identity that a list of hosts could be compared with. They are led to the oldest
+    /// namespace with keys, which after reloads may be that of any subsystem.
     fn check_memcached(&self, findings: &mut Findings) {
         let Some(address) = self.memcached.first() else { return };
         for (at, subsystem) in self.subsystems.iter().enumerate() {

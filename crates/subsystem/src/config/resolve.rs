@@ -62,8 +62,8 @@ impl ResolvedNamespace {
 }
 
 impl TargetConfig {
-    /// The subsystems by name, with every number and identity. A namespace in a file has the identity of its place: the one that is
-    /// kept with the file is known when the file is open.
+    /// The subsystems by name, with every number and identity. A namespace in a file has the identity of its place: the
+    /// one that is kept with the file is known when the file is open.
     #[must_use]
     pub fn resolve(&self, identity: &TargetIdentity) -> BTreeMap<Nqn, ResolvedSubsystem> {
         let resolved = |subsystem: &SubsystemConfig| (subsystem.nqn.clone(), subsystem.resolve(identity));

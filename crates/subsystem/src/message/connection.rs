@@ -1,4 +1,5 @@
-//! Messages about connections between their reactor and reactor 0, which admits and places them. docs/design/placement.md
+//! Messages about connections between their reactor and reactor 0, which admits and places them.
+//! docs/design/placement.md
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;

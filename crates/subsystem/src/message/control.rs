@@ -70,7 +70,8 @@ pub enum RequestKind {
         /// Counters to keep if this is a Connect.
         counters: Arc<LaneCounters>,
     },
-    /// The host reused the command id of this Asynchronous Event Request: it is answered like any other, but the answer is not sent.
+    /// The host reused the command id of this Asynchronous Event Request: it is answered like any other, but the answer
+    /// is not sent.
     Superseded {
         /// The slot of the request.
         slot: Slot,

@@ -18,7 +18,8 @@ pub enum LaneMessage {
     /// Ends the lane: its controller is gone. Reports [`RequestKind::Ended`](super::RequestKind::Ended) once none of
     /// its operations runs.
     End(LaneId),
-    /// Aborts a command if it can still be aborted. Answered with [`ControlMessage::Aborted`](super::ControlMessage::Aborted).
+    /// Aborts a command if it can still be aborted. Answered with
+    /// [`ControlMessage::Aborted`](super::ControlMessage::Aborted).
     Abort {
         /// The lane.
         lane: LaneId,

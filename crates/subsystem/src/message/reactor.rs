@@ -13,9 +13,11 @@ use crate::subsystem::SubsystemId;
 /// A message to a whole reactor.
 #[derive(Debug)]
 pub enum ReactorMessage {
-    /// Replaces the namespaces of all subsystems. Answered with [`ControlMessage::TableInUse`](super::ControlMessage::TableInUse).
+    /// Replaces the namespaces of all subsystems. Answered with
+    /// [`ControlMessage::TableInUse`](super::ControlMessage::TableInUse).
     Table(Arc<NamespaceTable>),
-    /// Flushes all namespaces of a subsystem. Answered with [`ControlMessage::Flushed`](super::ControlMessage::Flushed).
+    /// Flushes all namespaces of a subsystem. Answered with
+    /// [`ControlMessage::Flushed`](super::ControlMessage::Flushed).
     Flush {
         /// The subsystem.
         subsystem: SubsystemId,

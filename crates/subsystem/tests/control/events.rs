@@ -50,7 +50,8 @@ fn an_event_comes_again_only_after_its_log_was_read() {
     assert_eq!(target.answer(second).status, Status::SUCCESS);
 }
 
-/// A host that completes its event requests by itself: their lanes say so before the commands that have the ids now come.
+/// A host that completes its event requests by itself: their lanes say so before the commands that have the ids now
+/// come.
 #[test]
 fn requests_that_the_host_has_completed_are_forgotten_and_it_can_shut_down() {
     let mut target = Target::new();

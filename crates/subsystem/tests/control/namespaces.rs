@@ -168,7 +168,8 @@ fn storage_names(target: &Target) -> Vec<Vec<(u32, NamespaceId)>> {
     tables.next().expect("one was sent").subsystems.values().map(entries).collect()
 }
 
-/// Reactors go on with what they have attached: RAM of one reactor can be attached only once, keys in RAM would be gone.
+/// Reactors go on with what they have attached: RAM of one reactor can be attached only once, keys in RAM would be
+/// gone.
 #[test]
 fn storage_keeps_its_name_under_another_identity_and_in_another_subsystem() {
     let mut target = Target::new();

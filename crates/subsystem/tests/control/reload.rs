@@ -466,7 +466,8 @@ fn is_in_use(path: &Path) -> bool {
     }
 }
 
-/// Waits until the file's lock is free: programs that other tests start hold copies of every descriptor until they exec.
+/// Waits until the file's lock is free: programs that other tests start hold copies of every descriptor until they
+/// exec.
 fn await_free(path: &Path) {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while is_in_use(path) {
@@ -548,8 +549,8 @@ fn a_target_that_is_gone_is_noticed() {
     running.target.borrow_mut().pass(SECOND_NS);
 }
 
-/// A subsystem's namespaces by number, each with the index of its size. Storage and identity belong to the number: hosts would not bear
-/// others.
+/// A subsystem's namespaces by number, each with the index of its size. Storage and identity belong to the number:
+/// hosts would not bear others.
 type Shape = Vec<(u8, Vec<(u8, u8)>, bool)>;
 
 fn shape() -> impl Strategy<Value = Shape> {
