@@ -76,7 +76,7 @@ pub const ROWS: &[HostRow] = &[
     row(
         "H15",
         "ANA logs that contradict themselves, and events without end",
-        "refused, or not asked for",
+        "refused, or not requested",
         ana::cases,
     ),
     row("H16", "discovery logs that are huge, odd, or never the same", "limited", discovery::discovery),

@@ -310,7 +310,7 @@ fn keep_alive(peer: &Target) -> Check {
         }
         std::thread::sleep(KATO / 8);
     }
-    holds(counts, "traffic counts as keep-alive, though it is not said to")
+    holds(counts, "traffic counts as keep-alive, although TBKAS is not set")
 }
 
 fn vendor_opcodes(peer: &Target) -> Check {

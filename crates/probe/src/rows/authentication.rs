@@ -28,8 +28,8 @@ use crate::target::Target;
 const REFUSAL: &str = "a target that asks for no authentication refuses the messages";
 
 pub(super) const ROWS: &[Row] = &[
-    Row::new("A1", "commands before authentication", "1/91; as usual where none is asked for", before),
-    Row::new("A2", "messages where none is asked for", "they may begin, or 0/02", unasked)
+    Row::new("A1", "commands before authentication", "1/91; as usual if none is required", before),
+    Row::new("A2", "messages if none is required", "they may begin, or 0/02", unasked)
         .judged("a target without keys may not know the commands: 0/01"),
     Row::new("A3", "protocol, subtype and lengths that are wrong", "status 0/02", wrong_fields)
         .judged("a target without keys may not know the commands: 0/01"),
@@ -52,12 +52,17 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("A16", "our own challenge reflected", "reason 01", reflections).judged(REFUSAL),
     Row::new("A17", "names that are nearly another host's", "fails", similar_names)
         .judged("without a key, no such host gets in; without authentication, it is a host as any other"),
-    Row::new("A18", "a flood of attempts with the largest group", "limited, and nobody else waits", flood)
-        .judged(REFUSAL),
+    Row::new(
+        "A18",
+        "a flood of attempts with the largest group",
+        "limited, and other hosts do not wait",
+        flood,
+    )
+    .judged(REFUSAL),
     Row::new("A19", "malformed secrets", "a configuration error", |_| {
         skipped("secrets are part of the target's configuration: no bytes from here can be one")
     }),
-    Row::new("A20", "both directions asked for, one key", "reason 01", both_directions).judged(REFUSAL),
+    Row::new("A20", "both directions requested, one key", "reason 01", both_directions).judged(REFUSAL),
 ];
 
 /// Statuses with which a target without authentication may refuse its commands.
@@ -105,7 +110,7 @@ impl Talk {
         if self.is_asked {
             expect_status(&answer, &[Status::SUCCESS]).about("Send")
         } else {
-            expect_status(&answer, &UNWANTED).about("Send where no authentication is asked for")
+            expect_status(&answer, &UNWANTED).about("Send where no authentication is required")
         }
     }
 
@@ -117,7 +122,7 @@ impl Talk {
             expect_status(&answer, &[Status::SUCCESS]).about("Receive")?;
             return Ok(Some(answer.data));
         }
-        expect_status(&answer, &UNWANTED).about("Receive where no authentication is asked for")?;
+        expect_status(&answer, &UNWANTED).about("Receive where no authentication is required")?;
         Ok(None)
     }
 

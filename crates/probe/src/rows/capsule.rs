@@ -52,7 +52,7 @@ pub(super) const ROWS: &[Row] = &[
     )
     .judged("firmware, format, sanitize and namespace management are left out"),
     Row::new("C13", "commands before Connect", "0/0C each; closed after 8", before_connect)
-        .judged("how many are borne"),
+        .judged("the number accepted is a choice"),
     Row::new("C14", "commands before CC.EN, and after it is cleared", "status 0/0C", before_enable),
     Row::new("C15", "no memory at the k-th allocation", "0/06, or closed", |_| {
         skipped("memory cannot be taken away from here")

@@ -334,7 +334,7 @@ fn similar_keys(peer: &Target) -> Check {
         let mut command = KvCommand::from_sqe(&sqe);
         command.key_field[name.as_bytes().len()..].fill(0xEE);
         let sqe = command.to_sqe(KvOpcode::EXIST, values.store.nsid);
-        values.io.must(sqe, Move::None).about(format!("{name:?} with bytes behind it"))?;
+        values.io.must(sqe, Move::None).about(format!("{name:?} with bytes after it"))?;
     }
     for (index, name) in keys.iter().enumerate() {
         values.delete(name)?;

@@ -41,7 +41,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::new(
         "E11",
         "a client that does not read, one that does not write",
-        "closed, or borne; others go on",
+        "closed, or accepted; others continue",
         slow,
     )
     .judged("after how long is a choice")
@@ -79,7 +79,7 @@ enum After {
 impl Client {
     pub(super) fn new(peer: &Target) -> Check<Self> {
         let Some(address) = peer.settings.memcached else {
-            return skipped("where memcached's clients connect is not said: --memcached");
+            return skipped("the address of the memcached listener is unknown: --memcached");
         };
         if !peer.settings.may_overwrite {
             return skipped("it writes: allow that with --overwrite");
@@ -223,7 +223,7 @@ impl Client {
     /// [`wrong`](Self::wrong) on a new connection; at least one refusal must arrive unless the target closes.
     fn refused(peer: &Target, bytes: &[u8]) -> Check {
         match Self::new(peer)?.wrong(bytes, &[])? {
-            After::Goes(lines) => holds(!lines.is_empty(), "it is passed over"),
+            After::Goes(lines) => holds(!lines.is_empty(), "it is ignored"),
             After::Closed => Ok(()),
         }
     }
@@ -307,7 +307,7 @@ fn odd_lines(peer: &Target) -> Check {
         if sent >= 64 << 20 {
             // The whole input was accepted as one line: then at least one refusal is required.
             match client.wrong(b"", &[]).about(what)? {
-                After::Goes(lines) => holds(!lines.is_empty(), "a line of 64 MiB is passed over")?,
+                After::Goes(lines) => holds(!lines.is_empty(), "a line of 64 MiB is ignored")?,
                 After::Closed => {}
             }
         }
@@ -477,7 +477,7 @@ fn times(peer: &Target) -> Check {
 
 fn udp(peer: &Target) -> Check {
     let Some(address) = peer.settings.memcached else {
-        return skipped("where memcached's clients connect is not said: --memcached");
+        return skipped("the address of the memcached listener is unknown: --memcached");
     };
     let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let failed = |error: std::io::Error| Finding::Skipped(format!("no UDP from here: {error}"));

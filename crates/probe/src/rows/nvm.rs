@@ -21,10 +21,10 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("N1", "the last block, and blocks beyond it", "accepted; status 0/80", ends),
     Row::new("N2", "block addresses whose bytes wrap 64 bits", "status 0/80, nothing written", wraps),
     Row::new("N3", "transfers of the limit, and of 65,536 blocks", "accepted; status 0/02", transfer_limit),
-    Row::new("N4", "ranges beyond the end, empty, overlapping", "0/80; empty ones passed over", ranges),
+    Row::new("N4", "ranges beyond the end, empty, overlapping", "0/80; empty ones ignored", ranges),
     Row::new("N5", "Dataset Management with less data than ranges", "status 0/0F", short_ranges),
     Row::new("N6", "namespaces that are none", "status 0/0B", namespaces),
-    Row::new("N7", "reserved dwords, protection without any, directives", "0/02, or passed over", reserved)
+    Row::new("N7", "reserved dwords, protection without any, directives", "0/02, or ignored", reserved)
         .judged("either is sound, if nothing else happens"),
     Row::new("N8", "Compare that differs; fused pairs that are none", "2/85; 0/09 and 0/0A", compares),
     Row::new("N9", "overlapping writes from four queues", "each block from one of them", overlaps),

@@ -390,7 +390,7 @@ fn shell(line: &str) -> Check {
 
 fn removed_under_way(peer: &Target) -> Check {
     let Some(removal) = &peer.settings.removal else {
-        return skipped("how a namespace is taken away is not said: --removable, --remove and --restore");
+        return skipped("no namespace may be removed: --removable, --remove and --restore");
     };
     let mut association = peer.associate(Digests::empty())?;
     let (nsid, page) = (removal.nsid, Move::Back(IDENTIFY_BYTES));

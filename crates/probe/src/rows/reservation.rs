@@ -36,7 +36,7 @@ pub(super) const ROWS: &[Row] = &[
     })
     .judged(REFUSAL),
     Row::new("V6", "more notifications than the log holds", "lost ones are counted", |peer| {
-        unless_there(peer, "how many its log holds a target does not say")
+        unless_there(peer, "a target does not report the capacity of its log")
     })
     .judged(REFUSAL),
 ];

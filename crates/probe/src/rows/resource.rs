@@ -21,14 +21,14 @@ use crate::target::Target;
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("R1", "hundreds of connections without a byte", "others get through", idle_connections)
-        .judged("how many are let in is a choice"),
+        .judged("the number of connections accepted is a choice"),
     Row::new("R2", "ICReq, then no Connect", "closed", no_connect)
         .judged("after how long is a choice")
         .slow(),
     Row::new(
         "R3",
         "Connect, then no authentication",
-        "closed; borne where none is asked for",
+        "closed; accepted if none is required",
         no_authentication,
     )
     .judged("after how long is a choice")
@@ -38,7 +38,7 @@ pub(super) const ROWS: &[Row] = &[
         .slow(),
     Row::new(
         "R5",
-        "a host that reads nothing of what it asks for",
+        "a host that does not receive the data it requests",
         "closed within 40 s, or nothing but that waits",
         no_reader,
     )
@@ -62,7 +62,7 @@ pub(super) const ROWS: &[Row] = &[
         .judged("how much is too much"),
     Row::new(
         "R14",
-        "queues full of reads that nobody reads and of writes whose data does not come, a small read on another",
+        "queues full of reads whose data is not received and of writes whose data is not sent, a small read on another",
         "it does not wait",
         hoarders,
     )
@@ -78,7 +78,7 @@ fn idle_connections(peer: &Target) -> Check {
             Err(_) => break,
         }
     }
-    holds(held.len() >= 16, format!("{} connections are let in", held.len()))?;
+    holds(held.len() >= 16, format!("{} connections are accepted", held.len()))?;
     peer.check_healthy().about(format!("beside {} idle connections", held.len()))
 }
 
@@ -199,7 +199,7 @@ fn many_associations(peer: &Target) -> Check {
 fn floods_of_log(peer: &Target) -> Check {
     const LOG_BYTES_MAX: u64 = 64 << 10;
     let Some(path) = &peer.settings.log else {
-        return skipped("where the target writes its log is not said: --target-log");
+        return skipped("the path of the target's log is unknown: --target-log");
     };
     let size = || match std::fs::metadata(path) {
         Ok(metadata) => Ok(metadata.len()),

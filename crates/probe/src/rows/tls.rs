@@ -13,13 +13,13 @@ use crate::row::Row;
 use crate::target::Target;
 
 /// The judgement behind several rows: the right reaction depends on what the target supports.
-const PLAIN: &str = "a port without TLS tells off or closes, one with it sends an alert or closes";
+const PLAIN: &str = "a port without TLS sends a TermReq or closes, one with it sends an alert or closes";
 
 pub(super) const ROWS: &[Row] = &[
     Row::new(
         "T1",
         "a TLS hello to a plain port, ICReq to one with TLS",
-        "closed, or told off",
+        "closed, or a TermReq",
         other_protocol,
     ),
     Row::new("T2", "hellos that do not fit", "an alert", unfit_hellos).judged(PLAIN),
@@ -222,7 +222,7 @@ fn other_protocol(peer: &Target) -> Check {
 fn unfit_hellos(peer: &Target) -> Check {
     let right = Hello::default;
     for (what, hello) in [
-        ("an identity that nobody has", right()),
+        ("an unknown identity", right()),
         ("TLS 1.2", Hello { versions: vec![0x0303], ..right() }),
         ("no version", Hello { versions: Vec::new(), ..right() }),
         ("versions that are none", Hello { versions: vec![0x0305, 0x7F7F, 0], ..right() }),

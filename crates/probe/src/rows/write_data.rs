@@ -47,7 +47,7 @@ pub(super) const ROWS: &[Row] = &[
     )
     .judged("how long a command may wait for its data is a choice"),
     Row::new("D16", "data for a command that was aborted", "swallowed; abort status", aborted),
-    Row::new("H23", "a write that would fit in a capsule, to be asked for", "an R2T", small_asked),
+    Row::new("H23", "a write that would fit in a capsule, without in-capsule data", "an R2T", small_asked),
 ];
 
 /// A write whose data was requested by an R2T.

@@ -25,7 +25,7 @@ pub(super) fn completions() -> Check<Vec<Case>> {
             session.complete(sqe, Status::SUCCESS, 0);
             session.complete(sqe, Status::SUCCESS, 0);
         }),
-        to_write("success for a write whose data was never asked for", RIGHT, |session, sqe| {
+        to_write("success for a write whose data was never requested", RIGHT, |session, sqe| {
             session.complete(sqe, Status::SUCCESS, 0);
         }),
     ])

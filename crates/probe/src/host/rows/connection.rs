@@ -40,7 +40,7 @@ pub(super) fn ic_resp() -> Check<Vec<Case>> {
         }),
         wrong("PFV 1", |bytes| bytes[8] = 1),
         wrong("CPDA 32", |bytes| bytes[10] = 32),
-        wrong("digests not asked for", |bytes| bytes[11] ^= 3),
+        wrong("digests that were not requested", |bytes| bytes[11] ^= 3),
         wrong("MAXH2CDATA 0", |bytes| bytes[12..16].fill(0)),
         wrong("MAXH2CDATA 4092", |bytes| bytes[12..16].copy_from_slice(&4092_u32.to_le_bytes())),
         wrong("MAXH2CDATA 4098", |bytes| bytes[12..16].copy_from_slice(&4098_u32.to_le_bytes())),
