@@ -1,5 +1,5 @@
-//! A raw NVMe/TCP peer: speaks the protocol by hand over blocking sockets, so that a test or probe can set every field of
-//! every PDU, and checks every PDU it receives down to reserved bytes.
+//! A raw NVMe/TCP peer: speaks the protocol by hand over blocking sockets, so that a test or probe can set every field
+//! of every PDU, and checks every PDU it receives down to reserved bytes.
 //!
 //! ```text
 //! RawHost ── connects ──▶ Queue ── sends commands over ──▶ Link ── sends ──▶ Draft::seal()
@@ -10,13 +10,13 @@
 //! - [`link::Link`]: one connection to a target.
 //! - [`queue::Queue`]: one queue pair over a link: command identifiers, R2Ts, data, completions.
 //! - [`raw_host::RawHost`]: Connect and controller start-up of a well-behaved host.
-//! - [`fake_target::FakeTarget`]: a listening target with one namespace, each connection a [`session::Session`]; a fault may
-//!   replace its answer to any event.
+//! - [`fake_target::FakeTarget`]: a listening target with one namespace, each connection a [`session::Session`]; a
+//!   fault may replace its answer to any event.
 //!
 //! Operations return a [`finding::Check`]: `Err` says what the other side did wrong, or that it did nothing in time.
 //!
-//! This crate must not depend on `proto`, `host` or `subsystem`: it is the independent second implementation that they are
-//! tested against.
+//! This crate must not depend on `proto`, `host` or `subsystem`: it is the independent second implementation that they
+//! are tested against.
 #![forbid(unsafe_code)]
 
 pub mod fake_target;

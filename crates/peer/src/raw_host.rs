@@ -1,4 +1,4 @@
-//! The association of a well-behaved host, made step by step: each step may be left out, repeated or replaced by a test.
+//! The association of a well-behaved host, made step by step: a test may leave out, repeat or replace each step.
 
 use std::net::SocketAddr;
 use std::time::Duration;

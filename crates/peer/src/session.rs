@@ -1,5 +1,5 @@
-//! One connection of a host to the fake target, and the default behaviour of that target: one controller with one namespace
-//! in memory. A reaction may replace the default for any event.
+//! One connection of a host to the fake target, and the default behaviour of that target: one controller with one
+//! namespace in memory. A reaction may replace the default for any event.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

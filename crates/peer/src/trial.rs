@@ -1,4 +1,5 @@
-//! The trial that the current thread runs: a deadline for everything it waits for, and notes on oddities that decide nothing.
+//! The trial that the current thread runs: the deadline of all its waits, and notes on deviations that do not affect
+//! the result.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
