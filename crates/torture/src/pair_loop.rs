@@ -2,9 +2,9 @@
 //! moment, sometimes a second one while the target reads its log, and every key compared with what was answered.
 //!
 //! ```text
-//! workers, each with its own keys ──random time──▶ SIGKILL ──▶ start again (─▶ SIGKILL ─▶ start again) ──▶ every key is read
-//!    ▲                                                                     through the client of another worker ──┘      │
-//!    └────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! workers with their own keys ──random time──▶ SIGKILL ──▶ restart (─▶ SIGKILL ─▶ restart) ──▶ every key is read
+//!    ▲                                                       through the client of another worker ──┘         │
+//!    └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! With `sync=always` every answered change survives; with other policies every change answered before a Flush does. A
 //! change that was not answered has happened as a whole or not at all.
