@@ -85,7 +85,7 @@ fn a_host_that_reads_nothing_keeps_no_more_than_its_part() {
 }
 
 #[test]
-fn hosts_that_read_nothing_hold_up_nobody() {
+fn hosts_that_read_nothing_block_no_other_host() {
     let mut target = raw_host::target();
     let mut healthy = RawHost::new(&mut target, usize::MAX);
     let deaf: Vec<RawHost> = (0..12).map(|_| RawHost::deaf(&mut target)).collect();
@@ -109,7 +109,7 @@ fn hosts_that_read_nothing_hold_up_nobody() {
 }
 
 #[test]
-fn hosts_that_owe_data_hold_up_nobody() {
+fn hosts_that_owe_data_block_no_other_host() {
     let mut target = raw_host::target();
     let mut healthy = RawHost::new(&mut target, usize::MAX);
     let owing: Vec<RawHost> = (0..12).map(|_| RawHost::owing(&mut target)).collect();
@@ -138,7 +138,7 @@ fn data_that_was_asked_for_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn a_host_that_reads_nothing_is_sent_away_though_nobody_waits() {
+fn a_host_that_reads_nothing_is_disconnected_without_contention() {
     let mut target = raw_host::target();
     let deaf = RawHost::deaf(&mut target);
     target.pass(9 * SECOND);

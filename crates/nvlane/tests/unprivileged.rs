@@ -116,7 +116,7 @@ fn as_nobody() -> Vec<&'static str> {
 }
 
 #[test]
-fn nobody_serves_ram_and_files_with_hardly_any_locked_memory() {
+fn user_nobody_serves_ram_and_files_with_little_locked_memory() {
     let (directory, program) = public_copy();
     // The default engine depends on the memory that this user's other processes have locked.
     for engine in [None, Some("epoll")] {

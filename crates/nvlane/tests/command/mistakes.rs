@@ -112,7 +112,7 @@ fn a_namespace_of_the_other_kind_is_not_what_was_asked_for() {
 }
 
 #[test]
-fn a_probe_that_finds_nobody_says_so_with_its_code() {
+fn an_unreachable_peer_ends_a_probe_with_its_exit_code() {
     let line = run(["probe", "127.0.0.1:1/nqn.2026-01.io.nvlane:x"]).complaint(4);
     assert!(line.contains("before any row"), "{line}");
 }

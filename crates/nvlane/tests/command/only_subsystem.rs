@@ -139,9 +139,9 @@ fn a_reload_that_changes_nothing_says_so_and_a_wildcard_is_told_as_an_address() 
         }
         line.contains("reload: ")
     });
-    let said = said.expect("the reload is told");
+    let said = said.expect("the reload is logged");
     assert!(said.ends_with("reload: the configuration is unchanged"), "{said}");
-    let connect = connect.expect("how to connect is told first");
+    let connect = connect.expect("the address to connect to is logged first");
     assert!(!connect.contains("-a 0.0.0.0"), "{connect}");
     drop(target.stdin.take());
     for _ in lines {}

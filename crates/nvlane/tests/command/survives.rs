@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::support::{Target, nvlane, run};
 
 #[test]
-fn a_log_that_nobody_reads_any_more_does_not_end_the_target() {
+fn a_log_whose_reader_is_gone_does_not_end_the_target() {
     let mut command = nvlane();
     command.args(["target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M"]);
     command.env("NVLANE_LOG", "debug").stderr(Stdio::piped());
