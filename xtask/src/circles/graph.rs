@@ -35,6 +35,6 @@ mod tests {
     fn a_circle_is_what_leads_back_to_itself() {
         let edges = BTreeSet::from([(0, 1), (1, 2), (2, 1), (2, 3), (4, 5), (5, 6), (6, 4), (0, 4)]);
         assert_eq!(circles(7, &edges), [vec![1, 2], vec![4, 5, 6]]);
-        assert_eq!(circles(2, &BTreeSet::from([(0, 1)])), [vec![0; 0]; 0]);
+        assert!(circles(2, &BTreeSet::from([(0, 1)])).is_empty());
     }
 }
