@@ -75,10 +75,9 @@ const SITES: &[Site] = &[
     // A host that completes its event requests by itself cannot disconnect.
     Site {
         file: "crates/subsystem/src/serving/dispatch.rs",
-        good: "        if lane.qid.is_admin() && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw() {",
-        bad: "        if lane.qid.is_admin() && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw()
-            && !BUG(event-request-keeps-its-id)
-        {",
+        good: "            && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw()\n",
+        bad: "            && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw()
+            && !BUG(event-request-keeps-its-id)\n",
     },
     Site {
         file: "crates/proto/src/command_table.rs",
@@ -109,8 +108,8 @@ const SITES: &[Site] = &[
     },
     Site {
         file: "crates/subsystem/src/nvm_io.rs",
-        good: "        self.commands.namespaces.get_mut(extent.at).exclusions.holds_back(&blocks)",
-        bad: "        !BUG(locked-range-written) && self.commands.namespaces.get_mut(extent.at).exclusions.holds_back(&blocks)",
+        good: "        self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
+        bad: "        !BUG(locked-range-written) && self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
     },
     Site {
         file: "crates/subsystem/src/exclusion.rs",
@@ -124,15 +123,15 @@ const SITES: &[Site] = &[
     },
     // The rest of an interrupted read of memory is taken for a copy.
     Site {
-        file: "crates/reactor/src/segment.rs",
+        file: "crates/reactor/src/payload.rs",
         good: "Self::Torn(torn) => torn.behind.is_none(),",
         bad: "Self::Torn(torn) => torn.behind.is_none() || BUG(namespace-memory-sent-without-copy),",
     },
     // Storage whose namespace gets another identity is attached a second time.
     Site {
         file: "crates/subsystem/src/control/apply.rs",
-        good: ".find(|(_, known)| Arc::ptr_eq(known, store))",
-        bad: ".find(|(_, known)| !BUG(storage-attached-twice) && Arc::ptr_eq(known, store))",
+        good: ".find(|(_, known)| known.is_same(store))",
+        bad: ".find(|(_, known)| !BUG(storage-attached-twice) && known.is_same(store))",
     },
 ];
 
