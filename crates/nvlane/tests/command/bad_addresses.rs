@@ -9,7 +9,7 @@ use wire::pdu::IC_BYTES;
 #[test]
 fn an_address_that_is_none_says_how_to_write_one() {
     for (address, hint) in [
-        ("1.2.3/nqn.2026-01.io.nvlane:x", "no IP address"),
+        ("1.2.3/nqn.2026-01.io.nvlane:x", "nor an IP address"),
         ("::1", "[::1]"),
         ("host:port/nqn.2026-01.io.nvlane:x", "1 to 65535"),
         ("http://host/nqn.2026-01.io.nvlane:x", "nvme+tcp://"),

@@ -133,5 +133,5 @@ fn a_bench_checks_what_it_gets_and_reports_it() {
     assert!(refused.contains("is no mix"), "{refused}");
     let block = Target::serving(&["ram:16M"]);
     let refused = kv(&block, "get", &["k"]).complaint(4);
-    assert!(refused.contains("no namespace of keys and values"), "{refused}");
+    assert!(refused.contains("not a key-value namespace"), "{refused}");
 }
