@@ -4,13 +4,13 @@
 //! default.
 //!
 //! - *array*: the same keys, hashed the same way, read 32 bytes each from a plain array of lines, with the best
-//! prefetching we know: the limit of memory.
+//!   prefetching we know: the limit of memory.
 //! - *two arrays*: the same with an array of lines in front that says where to read: the limit of memory when an index
-//! is read first.
+//!   is read first.
 //! - *ceiling*: the same table as the server's, looked up in batches with a rolling prefetch; each value is read in
-//! place. The reference for the following.
+//!   place. The reference for the following.
 //! - *server*: the work of a memcached connection between the parsed batch and its answer: 64 commands, their buckets
-//! prefetched, then their items, then each executed and its answer written.
+//!   prefetched, then their items, then each executed and its answer written.
 //! - *session*: the same with parsing, from a multiget's bytes to the bytes of its answer.
 //! - *single*: one look-up after the other, as fast as the processor overlaps them by itself.
 //! - *dependent*: each look-up depends on the previous one, as between two commands of a server.
