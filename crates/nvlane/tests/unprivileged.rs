@@ -182,7 +182,7 @@ fn without_io_uring_epoll_serves_and_the_log_says_so() {
         .output()
         .expect("a program that starts");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("ask for the epoll engine"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("choose the epoll engine"), "{output:?}");
 }
 
 #[test]
