@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::support::{Ended, Target, nvlane, run, strange_peer};
+use crate::support::{Ended, Target, answer_handshake, nvlane, run, strange_peer};
 use wire::pdu::IC_BYTES;
 
 #[test]
@@ -132,13 +132,7 @@ fn one_that_never_answers_is_waited_for_as_long_as_asked() {
 #[test]
 fn digests_that_are_not_agreed_to_are_said() {
     let address = strange_peer(|stream| {
-        let mut request = [0; IC_BYTES];
-        let _ = stream.read_exact(&mut request);
-        // An ICResp without digests, with MAXH2CDATA of 64 KiB.
-        let mut response = [0; IC_BYTES];
-        (response[0], response[2], response[4]) = (1, 128, 128);
-        response[12..16].copy_from_slice(&(64u32 << 10).to_le_bytes());
-        let _ = stream.write_all(&response);
+        answer_handshake(stream);
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let line = run(["identify", "-H", &address]).complaint(4);

@@ -5,8 +5,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, Target, nvlane, run, strange_peer};
-use wire::pdu::IC_BYTES;
+use crate::support::{Ended, Target, answer_handshake, nvlane, run, strange_peer};
 
 /// Limit of every wait in these tests.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -21,12 +20,7 @@ fn silent() -> String {
 /// A peer that answers only the handshake.
 fn only_handshake() -> String {
     strange_peer(|stream| {
-        let mut request = [0; IC_BYTES];
-        let _ = stream.read_exact(&mut request);
-        let mut response = [0; IC_BYTES];
-        (response[0], response[2], response[4]) = (1, 128, 128);
-        response[12..16].copy_from_slice(&(64u32 << 10).to_le_bytes());
-        let _ = stream.write_all(&response);
+        answer_handshake(stream);
         let _ = stream.read_to_end(&mut Vec::new());
     })
 }
@@ -34,12 +28,7 @@ fn only_handshake() -> String {
 /// A peer that answers only the handshake and one command, which is Connect.
 fn only_connect() -> String {
     strange_peer(|stream| {
-        let mut request = [0; IC_BYTES];
-        let _ = stream.read_exact(&mut request);
-        let mut response = [0; IC_BYTES];
-        (response[0], response[2], response[4]) = (1, 128, 128);
-        response[12..16].copy_from_slice(&(64u32 << 10).to_le_bytes());
-        let _ = stream.write_all(&response);
+        answer_handshake(stream);
         // A capsule of 72 bytes and 1024 of data.
         let mut connect = [0; 72 + 1024];
         let _ = stream.read_exact(&mut connect);

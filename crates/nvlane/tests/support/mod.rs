@@ -2,10 +2,12 @@
 #![allow(dead_code)] // Each test program uses a part of this.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+
+use wire::pdu::IC_BYTES;
 
 /// The command with an environment cleared of nvlane's variables.
 pub(crate) fn nvlane() -> Command {
@@ -154,4 +156,14 @@ pub(crate) fn strange_peer(serve: impl Fn(&mut TcpStream) + Send + 'static) -> S
         }
     });
     format!("{address}/nqn.2026-01.io.nvlane:strange")
+}
+
+/// Answers the handshake of a connection: an ICResp without digests, with MAXH2CDATA of 64 KiB.
+pub(crate) fn answer_handshake(stream: &mut TcpStream) {
+    let mut request = [0; IC_BYTES];
+    let _ = stream.read_exact(&mut request);
+    let mut response = [0; IC_BYTES];
+    (response[0], response[2], response[4]) = (1, 128, 128);
+    response[12..16].copy_from_slice(&(64u32 << 10).to_le_bytes());
+    let _ = stream.write_all(&response);
 }
