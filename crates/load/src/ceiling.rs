@@ -1,10 +1,10 @@
 //! What the kernel's TCP allows: the same bytes over the same kind of sockets in the same batches, with no NVMe at all.
 //!
-//! Two threads move exactly what a host and a target would move, on one lane or on several, which operations go round.
-//! Both spin; each takes in whatever has arrived on a connection in one call and answers all of it in one vectored
-//! send. Payloads come from one warm place and nobody looks at what arrives, so that nothing but the sockets is
-//! measured. What is larger than all caches cannot be moved so fast by anybody: for that, payloads come from and go to
-//! memory of each connection's own.
+//! Two threads move exactly the bytes that a host and a target would move, on one lane or on several in turn. Both
+//! spin; each receives everything that has arrived on a connection in one call and answers all of it in one vectored
+//! send. Payloads come from one warm place and received bytes are not read, so only the sockets are measured. Data
+//! larger than all caches moves slower for every program: for such sizes, payloads come from and go to memory of each
+//! connection's own.
 //!
 //! ```text
 //! read              72 ─▶          ◀─ 24 + data + 24      C2HData, CapsuleResp

@@ -314,7 +314,7 @@ impl Executor<'_> {
         noted_bytes
     }
 
-    /// Executes a command and appends its answer, copying no values of more than `SPARED_BYTES_MAX`.
+    /// Executes a command and appends its answer, copying no values of more than 4 KiB.
     pub fn execute_sparing(&mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) {
         self.service.copied_bytes_max = SPARED_BYTES_MAX;
         self.execute(hash, command, out);

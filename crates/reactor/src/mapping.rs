@@ -154,7 +154,7 @@ mod tests {
 
     fn filled(page_bytes: usize) -> Mapping {
         let mapping = Mapping::with_pages(4 * page_bytes, 1, true, page_bytes).unwrap();
-        // SAFETY: open to its end, and nobody else has it.
+        // SAFETY: open to its end, and nothing else refers to it.
         unsafe { mapping.at(0).as_ptr().write_bytes(7, mapping.len()) };
         mapping
     }

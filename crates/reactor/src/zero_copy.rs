@@ -473,7 +473,7 @@ mod tests {
         message.msg_control = control.0.as_mut_ptr().cast();
         // SAFETY: a calculation.
         message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as _;
-        // SAFETY: the control buffer is aligned as headers are, has room for one with this error, and nobody else
+        // SAFETY: the control buffer is aligned as headers are, has room for one with this error, and nothing else
         // refers to it.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const message);
