@@ -397,7 +397,7 @@ mod tests {
     use rustix::fd::OwnedFd;
 
     use super::*;
-    use crate::operation::{Completion, File};
+    use crate::operation::{Allocation, Completion, File};
 
     const BYTES: usize = 4096;
 
@@ -445,6 +445,60 @@ mod tests {
             }
         }
         assert_eq!((engine.in_flight.len(), engine.backlog.len()), (0, 0));
+    }
+
+    /// What waits in the submission queue, as the kernel sees it: opcode, descriptor and flags of each call. `None`
+    /// before Linux 5.19, which does not show it.
+    fn queued(engine: &RingEngine) -> Option<Vec<(String, i32, u32)>> {
+        let path = format!("/proc/self/fdinfo/{}", engine.ring.as_raw_fd());
+        let text = std::fs::read_to_string(path).unwrap();
+        let field = |entry: &str, name: &str| {
+            let (_, rest) = entry.split_once(name).expect("an entry has it");
+            rest.split(',').next().expect("a value").to_owned()
+        };
+        let parse = |line: &str| {
+            let flags = u32::from_str_radix(&field(line, "rw_flags:0x"), 16).expect("hexadecimal");
+            (field(line, "opcode:"), field(line, "fd:").parse().expect("a number"), flags)
+        };
+        let entries = text.lines().filter(|line| line.contains("rw_flags:"));
+        text.contains("SQEs:").then(|| entries.map(parse).collect())
+    }
+
+    #[test]
+    fn the_kernel_is_asked_for_durability_by_durable_writes_and_flushes_only() {
+        const DATASYNC: u32 = 1;
+        let pool = Pool::new(1).unwrap();
+        let [data, sync] = [numbered(1), numbered(1)];
+        let [data_fd, sync_fd] = [&data, &sync].map(|file| file.descriptor().unwrap().as_raw_fd());
+        for is_registered in [true, false] {
+            let Some(mut engine) = small(&pool) else { return };
+            if !is_registered {
+                engine.registered = 0..0;
+            } else if engine.registered.is_empty() {
+                // No memory may be locked here.
+                continue;
+            }
+            let write = |durable| {
+                let buffer = pool.take(BYTES).unwrap();
+                Operation::Write { file: data.clone(), offset: 0, buffer, skip: 0, durable }
+            };
+            let zero =
+                Operation::Allocate { file: data.clone(), offset: 0, length: 512, change: Allocation::Zero };
+            for operation in [write(true), write(false), Operation::Sync { file: sync.clone() }, zero] {
+                assert!(engine.start(0, operation).is_ok());
+            }
+            let opcode = if is_registered { "WRITE_FIXED" } else { "WRITE" };
+            let expected = [
+                (opcode, data_fd, libc::RWF_DSYNC.cast_unsigned()),
+                (opcode, data_fd, 0),
+                ("FSYNC", sync_fd, DATASYNC),
+                ("FALLOCATE", data_fd, 0),
+            ];
+            let Some(queued) = queued(&engine) else {
+                return eprintln!("skipped: the kernel does not show it");
+            };
+            assert_eq!(queued, expected.map(|(opcode, fd, flags)| (opcode.to_owned(), fd, flags)));
+        }
     }
 
     #[test]

@@ -256,6 +256,75 @@ mod tests {
         }
     }
 
+    /// Errors that [`answer_durable_calls`] gives, one for each call.
+    const DURABLE_WRITE: i32 = libc::EXDEV;
+    const FLUSH: i32 = libc::ESTALE;
+    const PLAIN_WRITE: i32 = libc::EMLINK;
+
+    /// Lets the kernel fail the calls that this thread and its later children make to write durably, to flush, and to
+    /// write: each with an error of its own, so that a test sees which was made.
+    fn answer_durable_calls() -> io::Result<()> {
+        use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+        use libc::{SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO};
+        const NUMBER_AT: u32 = 0;
+        // The low half of the sixth argument, on a little-endian machine.
+        const FLAGS_AT: u32 = 16 + 5 * 8;
+        let make = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let load = |at| make(BPF_LD | BPF_W | BPF_ABS, 0, 0, at);
+        let fail = |errno: i32| make(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | errno.cast_unsigned());
+        let equal = |value, jt, jf| make(BPF_JMP | BPF_JEQ | BPF_K, jt, jf, value);
+        let mut filter = [
+            load(NUMBER_AT),
+            equal(libc::SYS_fdatasync as u32, 0, 1),
+            fail(FLUSH),
+            equal(libc::SYS_pwrite64 as u32, 3, 0),
+            equal(libc::SYS_pwritev2 as u32, 0, 4),
+            load(FLAGS_AT),
+            equal(libc::RWF_DSYNC.cast_unsigned(), 1, 0),
+            fail(PLAIN_WRITE),
+            fail(DURABLE_WRITE),
+            make(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the program is as long as it says, and is copied by the call.
+        let result = unsafe {
+            match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {
+                0 => libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+                failed => failed,
+            }
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    #[cfg_attr(miri, ignore = "no seccomp")]
+    fn the_kernel_is_asked_for_durability_by_durable_writes_and_flushes_only() {
+        if let Err(error) = answer_durable_calls() {
+            return eprintln!("skipped: no seccomp here: {error}");
+        }
+        let workers = Workers::new().unwrap();
+        let pool = Pool::new(1).unwrap();
+        let file = File::new(tempfile::tempfile().unwrap().into());
+        let write = |durable| {
+            let buffer = pool.take(512).unwrap();
+            Operation::Write { file: file.clone(), offset: 0, buffer, skip: 0, durable }
+        };
+        let mut operations = [write(true), write(false), Operation::Sync { file: file.clone() }];
+        for (slot, operation) in (0..).zip(&mut operations) {
+            workers.start(slot, Job::of(operation));
+        }
+        let (mut results, mut done) = ([None; 3], Vec::new());
+        while results.contains(&None) {
+            workers.take_done(&mut done);
+            for (slot, result) in done.drain(..) {
+                results[slot as usize] = result.unwrap_err().raw_os_error();
+            }
+            std::thread::yield_now();
+        }
+        assert_eq!(results, [DURABLE_WRITE, PLAIN_WRITE, FLUSH].map(Some));
+    }
+
     #[test]
     fn dropping_the_workers_waits_for_their_operations() {
         let pool = Pool::new(1).unwrap();
