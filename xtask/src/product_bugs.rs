@@ -129,7 +129,7 @@ const SITES: &[Site] = &[
     },
     // Storage whose namespace gets another identity is attached a second time.
     Site {
-        file: "crates/subsystem/src/control/apply.rs",
+        file: "crates/subsystem/src/catalog.rs",
         good: ".find(|(_, known)| known.is_same(store))",
         bad: ".find(|(_, known)| !BUG(storage-attached-twice) && known.is_same(store))",
     },

@@ -18,8 +18,6 @@ pub(crate) mod identify;
 pub(crate) mod keep_alive;
 pub(crate) mod set_features;
 
-use std::collections::BTreeMap;
-
 use wire::async_event::AsyncEvents;
 use wire::id::{Cntlid, Nsid};
 use wire::opcode::{AdminOpcode, DataDirection};
@@ -27,11 +25,11 @@ use wire::sgl::DataPointer;
 use wire::sqe::{Fuse, Psdt, Sqe};
 use wire::status::Status;
 
+use crate::catalog::Catalog;
 use crate::controller::ControllerKind;
-use crate::discovery::Discovery;
 use crate::lane_counters::LaneTotals;
 use crate::limits::Limits;
-use crate::subsystem::{Namespace, Subsystem, SubsystemId};
+use crate::subsystem::{Namespace, Subsystem};
 
 /// The outcome of a successful command.
 #[derive(Debug, Default)]
@@ -50,9 +48,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) limits: &'a Limits,
     /// The controller's own; `None` for a discovery controller.
     pub(crate) subsystem: Option<&'a Subsystem>,
-    /// All subsystems, for the discovery log.
-    pub(crate) subsystems: &'a BTreeMap<SubsystemId, Subsystem>,
-    pub(crate) discovery: &'a Discovery,
+    pub(crate) catalog: &'a Catalog,
     /// Ids of the controllers of the subsystem, in ascending order, if the command is about them.
     pub(crate) cntlids: &'a [Cntlid],
     /// Traffic of all controllers of the subsystem since the target started, if the command reports it.

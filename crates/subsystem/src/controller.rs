@@ -83,8 +83,6 @@ pub struct ControllerRecord {
     pub counters: BTreeMap<LaneId, Arc<LaneCounters>>,
     /// Counters of lanes that have ended.
     pub past: LaneTotals,
-    /// Time of creation, ns.
-    pub created_ns: u64,
 }
 
 /// The phase of an association. One whose admin queue is gone, or whose keep-alive timeout has passed, is ending: it

@@ -48,6 +48,7 @@ pub mod state;
 
 // The objects of a target: subsystems, namespaces, controllers and associations, the discovery log.
 pub mod association;
+mod catalog;
 pub mod controller;
 pub mod discovery;
 pub mod flush_epochs;

@@ -154,8 +154,8 @@ fn features() -> Vec<u8> {
 fn discovery(record: &mut ControllerRecord, around: &Surroundings<'_>, offset: u64) -> Arc<[u8]> {
     let kept = record.discovery_page.take().filter(|_| offset > 0).map(|(page, _)| page);
     let page = kept.unwrap_or_else(|| {
-        let subsystems = around.subsystems.values();
-        around.discovery.log(&record.host, &record.route, subsystems).into()
+        let subsystems = around.catalog.subsystems.values();
+        around.catalog.discovery.log(&record.host, &record.route, subsystems).into()
     });
     record.discovery_page = Some((Arc::clone(&page), around.now_ns));
     page

@@ -8,6 +8,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,25 +19,53 @@ use proto::doorbell::Policy;
 use proto::keep_alive::KeepAlive;
 use reactor::ListenerTag;
 use reactor::random::SplitMix64;
-use wire::fabrics::{ConnectCommand, ConnectData, InvalidParameter};
-use wire::id::{Cntlid, Qid};
+use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, InvalidParameter};
+use wire::id::Cntlid;
 use wire::nqn::{HostId, HostName, Nqn};
 use wire::sqe::Sqe;
 use wire::status::{Status, StatusTable};
 use wire::text::{Text, quoted};
 use zerocopy::FromBytes;
 
-use super::{Control, HeldConnect, LaneUse, MILLISECOND_NS};
+use super::associations::{Associations, LaneUse};
+use super::outputs::{MILLISECOND_NS, Outputs};
 use crate::association::Association;
+use crate::catalog::Catalog;
 use crate::controller::error_log::ErrorLog;
 use crate::controller::features::Features;
 use crate::controller::{ControllerKey, ControllerKind, ControllerRecord, Life, Transition};
 use crate::discovery::Route;
 use crate::lane_counters::{LaneCounters, LaneTotals};
-use crate::lane_id::CommandId;
-use crate::limits::VERSION;
-use crate::message::{Answer, Established, LaneMessage, Message};
+use crate::lane_id::{CommandId, LaneId};
+use crate::limits::{Limits, VERSION};
+use crate::message::{Answer, Established};
 use crate::subsystem::Subsystem;
+
+/// The Connects that wait, and the ids of new controllers.
+pub(super) struct Connects {
+    limits: Limits,
+    entropy: u64,
+    /// Connects that wait for other lanes to end, in order of arrival.
+    held: Vec<HeldConnect>,
+    /// Where the search for a free controller id continues.
+    cntlid_cursors: BTreeMap<ControllerKind, u16>,
+}
+
+/// What Connects are decided by, and where the accepted ones go.
+pub(super) struct Scene<'a> {
+    pub(super) now_ns: u64,
+    pub(super) is_stopping: bool,
+    pub(super) catalog: &'a Catalog,
+    pub(super) associations: &'a mut Associations,
+    pub(super) outputs: &'a mut Outputs,
+}
+
+/// A Connect that waits.
+struct HeldConnect {
+    connect: PendingConnect,
+    hostid: HostId,
+    until_ns: u64,
+}
 
 /// A Connect as received.
 pub(super) struct PendingConnect {
@@ -101,156 +130,78 @@ const HOST_NAME: std::ops::Range<usize> = 512..768;
 /// Ids of controllers of subsystems without a range of their own.
 const CNTLIDS: RangeInclusive<u16> = 1..=Cntlid::MAX.get();
 
-impl Control {
-    pub(super) fn on_connect(&mut self, now_ns: u64, connect: PendingConnect) {
+impl Connects {
+    pub(super) fn new(limits: Limits, entropy: u64) -> Self {
+        Self { limits, entropy, held: Vec::new(), cntlid_cursors: BTreeMap::new() }
+    }
+
+    /// The number of Connects that wait.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(super) fn on_connect(&mut self, scene: &mut Scene<'_>, connect: PendingConnect) {
         if self.held.iter().any(|held| held.connect.command.lane == connect.command.lane) {
-            return self.answer(connect.command, Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()));
+            let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+            return scene.outputs.answer(connect.command, Err(status));
         }
-        self.consider_connect(now_ns, connect, None);
+        self.consider(scene, connect, None);
+    }
+
+    /// A lane has ended: its Connect waits no more.
+    pub(super) fn on_lane_ended(&mut self, lane: LaneId) {
+        self.held.retain(|held| held.connect.command.lane != lane);
     }
 
     /// Decides again about Connects that wait: for a host whose lanes have ended, or for all after time has passed.
-    pub(super) fn reconsider_connects(&mut self, now_ns: u64, of_host: Option<HostId>) {
-        for held in std::mem::take(&mut self.held) {
+    pub(super) fn reconsider(&mut self, scene: &mut Scene<'_>, of_host: Option<HostId>) {
+        for held in mem::take(&mut self.held) {
             if of_host.is_some_and(|hostid| hostid != held.hostid) {
                 self.held.push(held);
             } else {
-                self.consider_connect(now_ns, held.connect, Some(held.until_ns));
+                self.consider(scene, held.connect, Some(held.until_ns));
             }
         }
     }
 
     /// Decides about a Connect, which may be held until `until_ns`, or as long as its reason allows.
-    fn consider_connect(&mut self, now_ns: u64, connect: PendingConnect, until_ns: Option<u64>) {
+    fn consider(&mut self, scene: &mut Scene<'_>, connect: PendingConnect, until_ns: Option<u64>) {
         let wish = match wish(&connect) {
             Ok(wish) => wish,
-            Err(refusal) => return self.refuse_connect(&connect, &refusal, None),
+            Err(refusal) => return scene.refuse(&connect, &refusal, None),
         };
-        match self.judge(&connect, &wish) {
-            Err(refusal) => self.refuse_connect(&connect, &refusal, Some(&wish)),
-            Ok(Verdict::NewController(kind, range)) => match self.allocate(kind, &range) {
-                Some(cntlid) => self.new_controller(now_ns, connect, wish, ControllerKey { kind, cntlid }),
-                None => {
-                    self.refuse_connect(&connect, &Status::CONNECT_CONTROLLER_BUSY.into(), Some(&wish));
-                }
-            },
-            Ok(Verdict::NewQueue(key)) => self.new_queue(connect, &wish, key),
-            Ok(Verdict::Hold(why)) => {
-                let (wait_ms, status) = match why {
-                    Hold::OldLanes => (self.limits.old_lane_wait_ms, Status::CONNECT_CONTROLLER_BUSY),
-                    Hold::Twin => (self.limits.twin_wait_ms, Status::COMMAND_SEQUENCE_ERROR),
+        let why = match scene.judge(&self.limits, &connect, &wish) {
+            Err(refusal) => return scene.refuse(&connect, &refusal, Some(&wish)),
+            Ok(Verdict::NewController(kind, range)) => {
+                return match self.allocate(scene.associations, kind, &range) {
+                    Some(cntlid) => self.new_controller(scene, connect, wish, ControllerKey { kind, cntlid }),
+                    None => scene.refuse(&connect, &Status::CONNECT_CONTROLLER_BUSY.into(), Some(&wish)),
                 };
-                let until_ns =
-                    until_ns.unwrap_or_else(|| now_ns.saturating_add(wait_ms.saturating_mul(MILLISECOND_NS)));
-                if now_ns >= until_ns {
-                    return self.refuse_connect(&connect, &status.into(), Some(&wish));
-                }
-                self.wake_at(until_ns);
-                self.held.push(HeldConnect { connect, hostid: wish.hostid, until_ns });
             }
-        }
-    }
-
-    fn judge(&self, connect: &PendingConnect, wish: &Wish) -> Result<Verdict, Refusal> {
-        // A target that is stopping may be restarted soon.
-        if self.stopping.is_some() {
-            return Err(Status::CONNECT_CONTROLLER_BUSY.into());
-        }
-        let (kind, range) = self.kind_of(connect, wish)?;
-        let entries = wish.command.queue_entries;
-        // 0-based: 0 in the field, refused for every queue, is one entry.
-        let entries_min =
-            if wish.command.qid.is_admin() { self.limits.admin_queue_entries_min.into() } else { 2 };
-        if !(entries_min..=u32::from(self.limits.queue_entries_max)).contains(&entries) {
-            return Err(invalid(InvalidParameter::SQSIZE));
-        }
-        if wish.command.qid.is_admin() {
-            self.judge_admin(wish, kind, range)
-        } else {
-            self.judge_io(wish, kind)
-        }
-    }
-
-    /// The kind of controller that the host requests, if it may have one, and the ids available.
-    fn kind_of(
-        &self,
-        connect: &PendingConnect,
-        wish: &Wish,
-    ) -> Result<(ControllerKind, RangeInclusive<u16>), Refusal> {
-        if self.removed_listeners.contains_key(&connect.listener) {
-            return Err(invalid(InvalidParameter::SUBNQN));
-        }
-        let listener = self.discovery.listeners.get(&connect.listener);
-        if self.discovery.is_named(&wish.subnqn) {
-            if listener.is_some_and(|listener| !listener.serves_discovery) {
-                return Err(invalid(InvalidParameter::SUBNQN));
-            }
-            return Ok((ControllerKind::Discovery, CNTLIDS));
-        }
-        let known = self.subsystem_named(&wish.subnqn);
-        let known = known.filter(|_| listener.is_none_or(|listener| listener.serves_subsystems));
-        let Some((id, subsystem)) = known.and_then(|id| Some((id, self.subsystems.get(&id)?))) else {
-            return Err(invalid(InvalidParameter::SUBNQN));
+            Ok(Verdict::NewQueue(key)) => return scene.new_queue(connect, &wish, key),
+            Ok(Verdict::Hold(why)) => why,
         };
-        if !subsystem.access.allows(&wish.host) {
-            return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
-        }
-        Ok((ControllerKind::Io(id), subsystem.cntlids.clone()))
-    }
-
-    fn judge_admin(
-        &self,
-        wish: &Wish,
-        kind: ControllerKind,
-        range: RangeInclusive<u16>,
-    ) -> Result<Verdict, Refusal> {
-        // Controllers are dynamic: a host cannot request one by its id. wire §6.2
-        if wish.cntlid != Cntlid::DYNAMIC {
-            return Err(invalid(InvalidParameter::CNTLID));
-        }
-        let of_host =
-            || self.controllers.values().filter(|record| record.belongs_to(&wish.host, wish.hostid));
-        let is_ending = |record: &ControllerRecord| record.life == Life::Ending && record.key.kind == kind;
-        if kind != ControllerKind::Discovery && of_host().any(is_ending) {
-            return Ok(Verdict::Hold(Hold::OldLanes));
-        }
-        let is_full = self.controllers.len() >= self.limits.controller_count_max
-            || of_host().count() >= self.limits.controller_count_per_host_max;
-        if is_full {
-            return Err(Status::CONNECT_CONTROLLER_BUSY.into());
-        }
-        Ok(Verdict::NewController(kind, range))
-    }
-
-    fn judge_io(&self, wish: &Wish, kind: ControllerKind) -> Result<Verdict, Refusal> {
-        let is_discovery = kind == ControllerKind::Discovery;
-        if is_discovery || wish.command.qid.get() > self.limits.io_queue_count_max {
-            return Err(invalid(InvalidParameter::QID));
-        }
-        let key = ControllerKey { kind, cntlid: wish.cntlid };
-        if wish.cntlid > Cntlid::MAX {
-            return Err(invalid(InvalidParameter::CNTLID));
-        }
-        let Some(record) = self.controllers.get(&key).filter(|record| record.life == Life::Live) else {
-            // Its association may just have expired: without DNR the host starts over instead of giving up. wire §28.29
-            let status = Status::CONNECT_INVALID_PARAMETERS;
-            return Err(Refusal { status, parameter: InvalidParameter::CNTLID });
+        let (wait_ms, status) = match why {
+            Hold::OldLanes => (self.limits.old_lane_wait_ms, Status::CONNECT_CONTROLLER_BUSY),
+            Hold::Twin => (self.limits.twin_wait_ms, Status::COMMAND_SEQUENCE_ERROR),
         };
-        if !record.belongs_to(&wish.host, wish.hostid) {
-            return Err(invalid(InvalidParameter::CNTLID));
+        let longest_ns = scene.now_ns.saturating_add(wait_ms.saturating_mul(MILLISECOND_NS));
+        let until_ns = until_ns.unwrap_or(longest_ns);
+        if scene.now_ns >= until_ns {
+            return scene.refuse(&connect, &status.into(), Some(&wish));
         }
-        if !record.is_ready() {
-            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
-        }
-        if record.io.contains_key(&wish.command.qid) {
-            return Ok(Verdict::Hold(Hold::Twin));
-        }
-        Ok(Verdict::NewQueue(key))
+        scene.outputs.wake_at(until_ns);
+        self.held.push(HeldConnect { connect, hostid: wish.hostid, until_ns });
     }
 
     /// A free id of the range, searched from the one after the last given, so that no id is reused soon. wire §28.14
     #[expect(clippy::arithmetic_side_effects, clippy::expect_used, reason = "within the range of 16 bits")]
-    fn allocate(&mut self, kind: ControllerKind, range: &RangeInclusive<u16>) -> Option<Cntlid> {
+    fn allocate(
+        &mut self,
+        associations: &Associations,
+        kind: ControllerKind,
+        range: &RangeInclusive<u16>,
+    ) -> Option<Cntlid> {
         let (first, last) = (*range.start(), *range.end());
         let count = u64::from(last.checked_sub(first)?) + 1;
         let begin = u64::from(first) + SplitMix64::nth(self.entropy ^ seed_of(kind), 1) % count;
@@ -258,27 +209,22 @@ impl Control {
         let cursor = *self.cntlid_cursors.get(&kind).unwrap_or(&begin);
         let cursor = if range.contains(&cursor) { cursor } else { first };
         let mut candidates = (cursor..=last).chain(first..cursor);
-        let is_free =
-            |id: &u16| !self.controllers.contains_key(&ControllerKey { kind, cntlid: Cntlid::new(*id) });
+        let is_free = |id: &u16| associations.get(ControllerKey { kind, cntlid: Cntlid::new(*id) }).is_none();
         let id = candidates.find(is_free)?;
         self.cntlid_cursors.insert(kind, if id == last { first } else { id + 1 });
         Some(Cntlid::new(id))
     }
 
-    fn new_controller(&mut self, now_ns: u64, connect: PendingConnect, wish: Wish, key: ControllerKey) {
+    fn new_controller(&self, scene: &mut Scene<'_>, connect: PendingConnect, wish: Wish, key: ControllerKey) {
+        let now_ns = scene.now_ns;
         let association = Arc::new(Association::default());
         association.on_sign(now_ns);
-        let lane = connect.command.lane;
-        // Hosts then select all command sets, and list the namespaces of each.
-        let subsystem = match key.kind {
-            ControllerKind::Io(subsystem) => self.subsystems.get(&subsystem),
-            ControllerKind::Discovery => None,
-        };
+        let subsystem = scene.catalog.subsystem_of(key.kind);
         for namespace in subsystem.into_iter().flat_map(|subsystem| subsystem.namespaces.values()) {
             association.flush_epochs.begin(namespace.id, namespace.store.generation());
         }
+        // Hosts then select all command sets, and list the namespaces of each.
         let has_key_value = subsystem.is_some_and(Subsystem::has_key_value);
-        let in_capsule_bytes = self.limits.in_capsule_bytes_of(subsystem);
         let record = ControllerRecord {
             key,
             subnqn: wish.subnqn,
@@ -295,13 +241,12 @@ impl Control {
             errors: ErrorLog::new(self.limits.error_entry_count_max),
             changed: BTreeSet::new(),
             discovery_page: None,
-            admin: Some(lane),
+            admin: Some(connect.command.lane),
             io: BTreeMap::new(),
-            in_capsule_bytes,
-            association: Arc::clone(&association),
+            in_capsule_bytes: self.limits.in_capsule_bytes_of(subsystem),
+            association,
             counters: BTreeMap::new(),
             past: LaneTotals::default(),
-            created_ns: now_ns,
         };
         tracing::info!(
             peer = connect.peer.map(tracing::field::display),
@@ -311,32 +256,127 @@ impl Control {
             keep_alive_ms = record.keep_alive.timeout_ms(),
             "host connected"
         );
-        let doorbell = self.doorbell_of(key.kind, connect.listener);
-        let established = established(&wish.command, &record, doorbell);
-        let deadline_ns = self.association_deadline_ns(&record);
-        self.controllers.insert(key, record);
-        let lane_use = LaneUse { controller: key, qid: Qid::ADMIN, listener: connect.listener, doorbell };
-        self.add_lane(lane, lane_use, connect.counters);
-        if let Some(deadline_ns) = deadline_ns {
-            self.wake_about(deadline_ns);
+        scene.associations.add(record, scene.outputs);
+        scene.accept(connect, &wish.command, key);
+    }
+}
+
+impl Scene<'_> {
+    fn judge(&self, limits: &Limits, connect: &PendingConnect, wish: &Wish) -> Result<Verdict, Refusal> {
+        // A target that is stopping may be restarted soon.
+        if self.is_stopping {
+            return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
-        self.establish(connect.command, key.cntlid, established);
+        let (kind, range) = self.kind_of(connect, wish)?;
+        let is_admin = wish.command.qid.is_admin();
+        // 0-based: 0 in the field, refused for every queue, is one entry.
+        let entries_min = if is_admin { limits.admin_queue_entries_min.into() } else { 2 };
+        if !(entries_min..=u32::from(limits.queue_entries_max)).contains(&wish.command.queue_entries) {
+            return Err(invalid(InvalidParameter::SQSIZE));
+        }
+        if is_admin { self.judge_admin(limits, wish, kind, range) } else { self.judge_io(limits, wish, kind) }
+    }
+
+    /// The kind of controller that the host requests, if it may have one, and the ids available.
+    fn kind_of(
+        &self,
+        connect: &PendingConnect,
+        wish: &Wish,
+    ) -> Result<(ControllerKind, RangeInclusive<u16>), Refusal> {
+        if self.catalog.removed_listeners.contains_key(&connect.listener) {
+            return Err(invalid(InvalidParameter::SUBNQN));
+        }
+        let listener = self.catalog.discovery.listeners.get(&connect.listener);
+        if self.catalog.discovery.is_named(&wish.subnqn) {
+            if listener.is_some_and(|listener| !listener.serves_discovery) {
+                return Err(invalid(InvalidParameter::SUBNQN));
+            }
+            return Ok((ControllerKind::Discovery, CNTLIDS));
+        }
+        let known = self.catalog.named(&wish.subnqn);
+        let known = known.filter(|_| listener.is_none_or(|listener| listener.serves_subsystems));
+        let (id, subsystem) = known.ok_or_else(|| invalid(InvalidParameter::SUBNQN))?;
+        if !subsystem.access.allows(&wish.host) {
+            return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
+        }
+        Ok((ControllerKind::Io(id), subsystem.cntlids.clone()))
+    }
+
+    fn judge_admin(
+        &self,
+        limits: &Limits,
+        wish: &Wish,
+        kind: ControllerKind,
+        range: RangeInclusive<u16>,
+    ) -> Result<Verdict, Refusal> {
+        // Controllers are dynamic: a host cannot request one by its id. wire §6.2
+        if wish.cntlid != Cntlid::DYNAMIC {
+            return Err(invalid(InvalidParameter::CNTLID));
+        }
+        let of_host = || self.associations.all().filter(|record| record.belongs_to(&wish.host, wish.hostid));
+        let is_ending = |record: &ControllerRecord| record.life == Life::Ending && record.key.kind == kind;
+        if kind != ControllerKind::Discovery && of_host().any(is_ending) {
+            return Ok(Verdict::Hold(Hold::OldLanes));
+        }
+        let is_full = self.associations.all().len() >= limits.controller_count_max
+            || of_host().count() >= limits.controller_count_per_host_max;
+        if is_full {
+            return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+        }
+        Ok(Verdict::NewController(kind, range))
+    }
+
+    fn judge_io(&self, limits: &Limits, wish: &Wish, kind: ControllerKind) -> Result<Verdict, Refusal> {
+        let is_discovery = kind == ControllerKind::Discovery;
+        if is_discovery || wish.command.qid.get() > limits.io_queue_count_max {
+            return Err(invalid(InvalidParameter::QID));
+        }
+        let key = ControllerKey { kind, cntlid: wish.cntlid };
+        if wish.cntlid > Cntlid::MAX {
+            return Err(invalid(InvalidParameter::CNTLID));
+        }
+        let Some(record) = self.associations.get(key).filter(|record| record.life == Life::Live) else {
+            // Its association may just have expired: without DNR the host starts over instead of giving up. wire §28.29
+            let status = Status::CONNECT_INVALID_PARAMETERS;
+            return Err(Refusal { status, parameter: InvalidParameter::CNTLID });
+        };
+        if !record.belongs_to(&wish.host, wish.hostid) {
+            return Err(invalid(InvalidParameter::CNTLID));
+        }
+        if !record.is_ready() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
+        }
+        if record.io.contains_key(&wish.command.qid) {
+            return Ok(Verdict::Hold(Hold::Twin));
+        }
+        Ok(Verdict::NewQueue(key))
     }
 
     fn new_queue(&mut self, connect: PendingConnect, wish: &Wish, key: ControllerKey) {
-        let lane = connect.command.lane;
-        let doorbell = self.doorbell_of(key.kind, connect.listener);
-        let Some(record) = self.controllers.get_mut(&key) else { unreachable!("it was just found") };
-        record.io.insert(wish.command.qid, lane);
-        let established = established(&wish.command, record, doorbell);
-        tracing::debug!(cntlid = key.cntlid.get(), qid = wish.command.qid.get(), ?lane, "queue connected");
-        let qid = wish.command.qid;
-        let lane_use = LaneUse { controller: key, qid, listener: connect.listener, doorbell };
-        self.add_lane(lane, lane_use, connect.counters);
-        self.establish(connect.command, key.cntlid, established);
+        let (lane, qid) = (connect.command.lane, wish.command.qid);
+        let Some(record) = self.associations.get_mut(key) else { unreachable!("it was just found") };
+        record.io.insert(qid, lane);
+        tracing::debug!(cntlid = key.cntlid.get(), qid = qid.get(), ?lane, "queue connected");
+        self.accept(connect, &wish.command, key);
     }
 
-    fn refuse_connect(&mut self, connect: &PendingConnect, refusal: &Refusal, wish: Option<&Wish>) {
+    /// Completes a Connect with a queue of this controller.
+    fn accept(&mut self, connect: PendingConnect, command: &ConnectCommand, key: ControllerKey) {
+        let doorbell = self.catalog.doorbell_of(key.kind, connect.listener);
+        let Some(record) = self.associations.get(key) else { unreachable!("it was just found") };
+        let established = established(command, record, doorbell);
+        let lane_use = LaneUse { controller: key, qid: command.qid, listener: connect.listener, doorbell };
+        self.associations.add_lane(connect.command.lane, lane_use, connect.counters);
+        self.outputs.complete(Answer {
+            command: connect.command,
+            status: Status::SUCCESS,
+            result: ConnectResult::default().with_cntlid(key.cntlid.get()).bits().into(),
+            data: None,
+            established: Some(established),
+        });
+    }
+
+    fn refuse(&mut self, connect: &PendingConnect, refusal: &Refusal, wish: Option<&Wish>) {
         let status = refusal.status;
         let reason = status.name_in(StatusTable::Fabrics);
         let parameter = refusal.parameter.name();
@@ -359,14 +399,13 @@ impl Control {
                 tracing::info!(peer, host, subsystem, reason, parameter, "connect refused: malformed");
             }
         }
-        let answer = Answer {
+        self.outputs.complete(Answer {
             command: connect.command,
             status,
             result: refusal.parameter.bits().into(),
             data: None,
             established: None,
-        };
-        self.post(connect.command.lane.reactor, Message::Lane(LaneMessage::Answer(Box::new(answer))));
+        });
     }
 }
 

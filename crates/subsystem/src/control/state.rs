@@ -4,16 +4,26 @@ use proto::controller::ControllerState as MachineState;
 use reactor::Counter;
 use wire::id::Qid;
 
-use super::Control;
+use super::associations::Associations;
+use crate::catalog::Catalog;
 use crate::controller::{ControllerKind, ControllerRecord, Life, Transition};
 use crate::lane_counters::LaneCounters;
 use crate::lane_id::LaneId;
 use crate::state::{ControllerState, ListenerState, NamespaceState, QueueState, SubsystemState, TargetState};
 use crate::subsystem::{Access, Subsystem, SubsystemId};
 
-impl Control {
-    pub(super) fn state(&self) -> TargetState {
-        let listeners = self.discovery.listeners.values().map(|listener| ListenerState {
+/// The parts of the control plane that the snapshot shows.
+pub(super) struct Snapshot<'a> {
+    pub(super) catalog: &'a Catalog,
+    pub(super) associations: &'a Associations,
+    /// The version of the namespace table that every reactor serves.
+    pub(super) version_in_use: u64,
+}
+
+impl Snapshot<'_> {
+    pub(super) fn target(&self) -> TargetState {
+        let discovery = &self.catalog.discovery;
+        let listeners = discovery.listeners.values().map(|listener| ListenerState {
             address: listener.address.to_string(),
             advertise: listener.advertise.map(|advertised| match advertised.port {
                 Some(port) => std::net::SocketAddr::new(advertised.ip, port).to_string(),
@@ -22,24 +32,18 @@ impl Control {
             subsystems: listener.serves_subsystems,
             discovery: listener.serves_discovery,
         });
+        let subsystems = self.catalog.subsystems.iter();
         TargetState {
-            discovery_nqn: self.discovery.nqn.to_string(),
-            discovery_generation: self.discovery.generation,
+            discovery_nqn: discovery.nqn.to_string(),
+            discovery_generation: discovery.generation,
             listeners: listeners.collect(),
-            subsystems: self
-                .subsystems
-                .iter()
-                .map(|(id, subsystem)| self.subsystem_state(*id, subsystem))
-                .collect(),
-            discovery_controllers: self.controller_states(ControllerKind::Discovery),
-            waiting_connect_count: self.held.len(),
-            connections: self.admission.state(),
+            subsystems: subsystems.map(|(id, subsystem)| self.subsystem(*id, subsystem)).collect(),
+            discovery_controllers: self.controllers(ControllerKind::Discovery),
             ..TargetState::default()
         }
     }
 
-    fn subsystem_state(&self, id: SubsystemId, subsystem: &Subsystem) -> SubsystemState {
-        let version = self.rollouts.version_in_use();
+    fn subsystem(&self, id: SubsystemId, subsystem: &Subsystem) -> SubsystemState {
         let namespaces = subsystem.namespaces.iter().map(|(nsid, namespace)| NamespaceState {
             nsid: nsid.get(),
             uuid: namespace.uuid.to_string(),
@@ -47,7 +51,7 @@ impl Control {
             bytes: namespace.store.bytes(),
             block_bytes: namespace.store.block_bytes(),
             read_only: namespace.store.is_read_only(),
-            shown: namespace.shown_from <= version,
+            shown: namespace.shown_from <= self.version_in_use,
             closed: namespace.store.closed_because(),
         });
         SubsystemState {
@@ -59,23 +63,22 @@ impl Control {
                 Access::Only(hosts) => Some(hosts.iter().map(ToString::to_string).collect()),
             },
             namespaces: namespaces.collect(),
-            controllers: self.controller_states(ControllerKind::Io(id)),
+            controllers: self.controllers(ControllerKind::Io(id)),
         }
     }
 
-    fn controller_states(&self, kind: ControllerKind) -> Vec<ControllerState> {
-        let records = self.controllers.values().filter(|record| record.key.kind == kind);
-        records.map(|record| self.controller_state(record)).collect()
+    fn controllers(&self, kind: ControllerKind) -> Vec<ControllerState> {
+        self.associations.of_kind(kind).map(|record| self.controller(record)).collect()
     }
 
-    fn queue_state(&self, record: &ControllerRecord, qid: Qid, lane: LaneId) -> QueueState {
+    fn queue(&self, record: &ControllerRecord, qid: Qid, lane: LaneId) -> QueueState {
         let counters = record.counters.get(&lane);
         let count = |of: fn(&LaneCounters) -> &Counter| counters.map_or(0, |counters| of(counters).get());
         QueueState {
             qid: qid.get(),
             reactor: lane.reactor,
             napi_id: count(|lane| &lane.napi_id),
-            doorbell: self.lanes.get(&lane).map_or_else(String::new, |lane| lane.doorbell.to_string()),
+            doorbell: self.associations.lane(lane).map_or_else(String::new, |lane| lane.doorbell.to_string()),
             read_count: count(|lane| &lane.read_count),
             write_count: count(|lane| &lane.write_count),
             send_count: count(|lane| &lane.send_count),
@@ -85,9 +88,9 @@ impl Control {
         }
     }
 
-    fn controller_state(&self, record: &ControllerRecord) -> ControllerState {
+    fn controller(&self, record: &ControllerRecord) -> ControllerState {
         let totals = record.totals();
-        let queues = record.io.iter().map(|(qid, lane)| self.queue_state(record, *qid, *lane));
+        let queues = record.io.iter().map(|(qid, lane)| self.queue(record, *qid, *lane));
         ControllerState {
             cntlid: record.key.cntlid.get(),
             host: record.host.to_string(),

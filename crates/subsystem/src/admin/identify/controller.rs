@@ -31,7 +31,7 @@ pub(super) fn identify(record: &ControllerRecord, around: &Surroundings<'_>) -> 
     let (serial, model) = match around.subsystem {
         Some(subsystem) => (subsystem.serial.clone(), subsystem.model.as_str()),
         // Every discovery service has a unique name, derived from the machine and its first listener.
-        None => (identity::discovery_serial(&around.discovery.nqn), DISCOVERY_MODEL),
+        None => (identity::discovery_serial(&around.catalog.discovery.nqn), DISCOVERY_MODEL),
     };
     controller.set_serial(&serial).expect("checked with the configuration");
     controller.set_model(model).expect("checked with the configuration");
