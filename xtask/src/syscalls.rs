@@ -75,7 +75,9 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
     let config = write_config(&dir, engine, port, memcached)?;
     let log = dir.join(LOG);
     let program = target_dir().join("release/nvlane");
-    let mut child = Command::new("strace")
+    // An earlier trace names a process that has ended.
+    let _ = std::fs::remove_file(&log);
+    let child = Command::new("strace")
         .args(["-f", "-qq", "-o"])
         .arg(&log)
         .arg(&program)
@@ -86,23 +88,39 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
         .stdin(Stdio::null())
         .spawn()
         .context("cannot run strace")?;
-    let used = use_target(&program, &dir, port, memcached, &mut child);
-    if used.is_err() {
-        let _ = child.kill();
-    }
-    let status = child.wait()?;
-    used?;
+    let mut traced = Traced { child, log: &log };
+    use_target(&program, &dir, port, memcached, &mut traced)?;
+    let status = traced.child.wait()?;
     ensure!(status.success(), "the target ended with {status}");
     let text = std::fs::read_to_string(&log).with_context(|| log.display().to_string())?;
     Ok(text.lines().filter_map(name_of).map(str::to_owned).collect())
 }
 
+/// A running strace and its target. Dropping it ends both: a target whose strace is killed would run on.
+struct Traced<'a> {
+    child: Child,
+    log: &'a Path,
+}
+
+impl Drop for Traced<'_> {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        if let Ok(target) = target_of(self.log) {
+            let _ = kill_process(target, Signal::KILL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Exercises every function of a target.
-fn use_target(program: &Path, dir: &Path, port: u16, memcached: u16, child: &mut Child) -> Result<()> {
+fn use_target(program: &Path, dir: &Path, port: u16, memcached: u16, traced: &mut Traced<'_>) -> Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let start = Instant::now();
     while TcpStream::connect(address).is_err() {
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = traced.child.try_wait()? {
             bail!("the target ended with {status}");
         }
         ensure!(start.elapsed() < START_TIMEOUT, "the target does not listen");
@@ -126,7 +144,7 @@ fn use_target(program: &Path, dir: &Path, port: u16, memcached: u16, child: &mut
     let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, memcached))?;
     client.write_all(b"set k 0 0 1\r\nv\r\nget k\r\nquit\r\n")?;
     client.read_to_end(&mut Vec::new())?;
-    let target = target_of(&dir.join(LOG))?;
+    let target = target_of(traced.log)?;
     operate(program, dir, target)?;
     kill_process(target, Signal::TERM)?;
     Ok(())
@@ -223,6 +241,34 @@ mod tests {
         assert_eq!(name_of("12    <... epoll_wait resumed>[], 8, 1) = 0"), Some("epoll_wait"));
         assert_eq!(name_of("12 +++ exited with 0 +++"), None);
         assert_eq!(name_of("12 --- SIGTERM {si_signo=SIGTERM} ---"), None);
+    }
+
+    #[test]
+    fn a_failing_step_leaves_no_target_behind() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = dir.path().join(LOG);
+        // As strace: the first word of its log is the process that it has started.
+        let line = format!("sleep 600 & echo \"$! execve()\" > {}; wait", log.display());
+        let child = Command::new("sh").args(["-c", &line]).spawn().expect("a shell");
+        let traced = Traced { child, log: &log };
+        let target = loop {
+            if let Ok(target) = target_of(&log) {
+                break target;
+            }
+            sleep(Duration::from_millis(1));
+        };
+        drop(traced);
+        let start = Instant::now();
+        while is_running(target) {
+            assert!(start.elapsed() < START_TIMEOUT, "{target:?} still runs");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether the process exists and is no zombie, which waits for a parent that may take its time.
+    fn is_running(process: Pid) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero()));
+        status.is_ok_and(|status| !status.contains("State:\tZ"))
     }
 
     #[test]
