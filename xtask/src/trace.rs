@@ -423,8 +423,7 @@ mod tests {
 
     const REFERENCE: &str = "## 2. PDUs\n### 2.1 Header\nStatus: implemented.\n## 3. Peers\nStatus: peers.\n";
     const ROWS: &str = "| D5 | x | probe |\n| C15 | x | nothing: memory is fixed at start |\n";
-    const PROBE: (&str, &str) =
-        ("crates/probe/src/rows/a.rs", "[\n    Row::new(\"D5\", \"x\", \"y\", z),\n];\n");
+    const PROBE: (&str, &str) = ("crates/probe/src/rows/a.rs", "[\n    row(\"D5\", z),\n];\n");
     const CODE: (&str, &str) =
         ("crates/wire/src/a.rs", "/// wire $2.1\n#[cfg(test)]\nmod tests {\n    /// wire $2.1\n}\n");
 
@@ -493,8 +492,8 @@ mod tests {
                     | D6 | x | nothing: for a reason |\n| D7 | x | maybe |\n| D7 | x | nothing: for a reason |\n";
         let probe = (
             "crates/probe/src/rows/a.rs",
-            "[\n Row::new(\"D2\", \"\", \"\", |_| { skipped(\"\") }),\n Row::new(\"D5\", \"\", \"\", z),\n\
-             Row::new(\"D9\", \"\", \"\", z),\n];\n",
+            "[\n row(\"D2\", |_| { skipped(\"\") }),\n row(\"D5\", z),\n\
+             row(\"D9\", z),\n];\n",
         );
         let tests = ("crates/x/tests/b.rs", "/// @ D4, D5\n/// @ D6\n");
         assert_eq!(

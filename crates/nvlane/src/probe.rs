@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use host::Address;
 use peer::raw_host::RawHost;
+use probe::document::Words;
 use probe::finding::Outcome;
 use probe::host::drive::Host;
 use probe::report::RowResult;
@@ -127,7 +128,7 @@ pub(crate) fn probe(arguments: &ProbeArguments) -> Ended {
 fn on_result(result: &RowResult) {
     if matches!(result.outcome, Outcome::Differs | Outcome::Hangs | Outcome::Dies) {
         let finding = result.finding.as_deref().unwrap_or_default();
-        eprintln!("{} {}: {finding}", result.id, result.outcome);
+        eprintln!("{} {}: {finding}", result.words.id, result.outcome);
     }
 }
 
@@ -164,36 +165,10 @@ fn removal(arguments: &ProbeArguments) -> Option<Removal> {
     Some(Removal { nsid: Nsid::new(arguments.removable?), remove, restore })
 }
 
-/// A row of `--list`.
-struct Listed {
-    section: String,
-    id: &'static str,
-    sent: &'static str,
-    right: &'static str,
-    judgement: Option<&'static str>,
-}
-
-fn rows_of(role: Role) -> Vec<Listed> {
+fn rows_of(role: Role) -> Vec<Words> {
     match role {
-        Role::Target => rows::all()
-            .map(|(section, row)| Listed {
-                section: format!("{} {}", section.number, section.title),
-                id: row.id,
-                sent: row.sent,
-                right: row.right,
-                judgement: row.judgement,
-            })
-            .collect(),
-        Role::Host => host_side::rows::ROWS
-            .iter()
-            .map(|row| Listed {
-                section: "14 hosts".into(),
-                id: row.id,
-                sent: row.sent,
-                right: row.right,
-                judgement: row.judgement,
-            })
-            .collect(),
+        Role::Target => rows::words().collect(),
+        Role::Host => host_side::rows::words().collect(),
     }
 }
 
@@ -207,13 +182,9 @@ fn check_rows(arguments: &ProbeArguments) -> Result<(), Failure> {
 }
 
 fn list(arguments: &ProbeArguments) -> String {
-    let ids = &arguments.row;
     let mut text = String::new();
     let mut title = String::new();
-    for row in rows_of(arguments.role) {
-        if !ids.is_empty() && !ids.iter().any(|id| id.eq_ignore_ascii_case(row.id)) {
-            continue;
-        }
+    for row in rows_of(arguments.role).into_iter().filter(|row| row.is_among(&arguments.row)) {
         if row.section != title {
             text.push_str(&format!("{}\n", row.section));
             title = row.section;

@@ -74,7 +74,7 @@ fn a_target_bears_every_row_on_both_engines() {
 #[test]
 fn rows_are_chosen_by_name_and_listed() {
     let list = support::run(["probe", "--list"]).text();
-    for row in ["  P1   first bytes that are no ICReq: TermReq 02", "  D16  data for a command"] {
+    for row in ["  P1   The first PDU is not ICReq: TermReq 02", "  D16  Data for an aborted command"] {
         assert!(list.contains(row), "{list}");
     }
     let line = support::run(["probe", "--row", "X99", "127.0.0.1/nqn.2026-01.io.nvlane:x"]).complaint(2);

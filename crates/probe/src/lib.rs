@@ -8,11 +8,12 @@
 //! Connections are those of `peer`: blocking sockets with time limits.
 #![forbid(unsafe_code)]
 
+pub mod document;
 pub mod finding;
 pub mod host;
 pub mod neighbour;
 pub mod report;
-pub mod row;
+mod row;
 pub mod rows;
 mod stillness;
 pub mod target;

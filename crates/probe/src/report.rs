@@ -6,22 +6,15 @@ use std::time::Duration;
 use peer::finding::Check;
 use serde::Serialize;
 
+use crate::document::Words;
 use crate::finding::Outcome;
 
 /// Result of one row.
 #[derive(Clone, Debug, Serialize)]
 pub struct RowResult {
-    /// Identifier of the row.
-    pub id: String,
-    /// Title of its section.
-    pub section: String,
-    /// The input.
-    pub sent: String,
-    /// The right reaction.
-    pub right: String,
-    /// The reason, where the specification does not demand the reaction.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub judgement: Option<String>,
+    /// What the document says of the row.
+    #[serde(flatten)]
+    pub words: Words,
     /// Outcome of the row.
     pub outcome: Outcome,
     /// Description of the fault found, or why the row was skipped.
@@ -38,6 +31,18 @@ pub struct RowResult {
 }
 
 impl RowResult {
+    /// The result of a row that took this long, without a check yet.
+    pub(crate) fn new(words: &Words, elapsed: Duration) -> Self {
+        Self {
+            words: words.clone(),
+            outcome: Outcome::Pass,
+            finding: None,
+            notes: Vec::new(),
+            elapsed_ms: ms(elapsed),
+            neighbour_pause_ms: None,
+        }
+    }
+
     /// Sets outcome and finding from a check.
     #[must_use]
     pub fn decided(self, check: &Check) -> Self {
@@ -78,12 +83,17 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut section = "";
         for row in &self.rows {
-            if row.section != section {
-                section = &row.section;
+            let words = &row.words;
+            if words.section != section {
+                section = &words.section;
                 writeln!(f, "{section}")?;
             }
-            let judged = if row.judgement.is_some() { "*" } else { " " };
-            writeln!(f, "  {:4}{judged} {:8} {:>6} ms  {}", row.id, row.outcome, row.elapsed_ms, row.sent)?;
+            let judged = if words.judgement.is_some() { "*" } else { " " };
+            writeln!(
+                f,
+                "  {:4}{judged} {:8} {:>6} ms  {}",
+                words.id, row.outcome, row.elapsed_ms, words.sent
+            )?;
             if let Some(finding) = &row.finding {
                 writeln!(f, "{:26}{finding}", "")?;
             }
@@ -91,7 +101,7 @@ impl fmt::Display for Report {
                 writeln!(f, "{:26}note: {note}", "")?;
             }
             if !matches!(row.outcome, Outcome::Pass | Outcome::Skipped) {
-                writeln!(f, "{:26}right: {}", "", row.right)?;
+                writeln!(f, "{:26}right: {}", "", words.right)?;
             }
         }
         let all = [Outcome::Pass, Outcome::Differs, Outcome::Hangs, Outcome::Dies, Outcome::Skipped];

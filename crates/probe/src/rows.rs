@@ -16,29 +16,43 @@ mod resource;
 mod tls;
 mod write_data;
 
-use crate::row::{Row, Section};
+use peer::finding::Check;
 
-/// All rows for targets.
-pub const SECTIONS: &[Section] = &[
-    Section { number: 1, title: "PDU common header", rows: common_header::ROWS },
-    Section { number: 2, title: "connection initialisation", rows: initialisation::ROWS },
-    Section { number: 3, title: "command capsules and SGLs", rows: capsule::ROWS },
-    Section { number: 4, title: "R2T and H2CData", rows: write_data::ROWS },
-    Section { number: 5, title: "digests", rows: digest::ROWS },
-    Section { number: 6, title: "authentication", rows: authentication::ROWS },
-    Section { number: 7, title: "Connect, queues, properties, discovery", rows: queue_setup::ROWS },
-    Section { number: 8, title: "admin commands", rows: admin::ROWS },
-    Section { number: 9, title: "NVM commands", rows: nvm::ROWS },
-    Section { number: 10, title: "key-value commands", rows: key_value::ROWS },
-    Section { number: 11, title: "reservations", rows: reservation::ROWS },
-    Section { number: 12, title: "exhaustion and time", rows: resource::ROWS },
-    Section { number: 13, title: "TLS", rows: tls::ROWS },
-    Section { number: 15, title: "memcached", rows: memcached::ROWS },
+use crate::document::Words;
+use crate::row::Row;
+use crate::target::Target;
+
+/// A row for targets.
+pub(crate) type TargetRow = Row<fn(&Target) -> Check>;
+
+/// The rows of each section, by its number.
+const SECTIONS: [(u8, &[TargetRow]); 14] = [
+    (1, common_header::ROWS),
+    (2, initialisation::ROWS),
+    (3, capsule::ROWS),
+    (4, write_data::ROWS),
+    (5, digest::ROWS),
+    (6, authentication::ROWS),
+    (7, queue_setup::ROWS),
+    (8, admin::ROWS),
+    (9, nvm::ROWS),
+    (10, key_value::ROWS),
+    (11, reservation::ROWS),
+    (12, resource::ROWS),
+    (13, tls::ROWS),
+    (15, memcached::ROWS),
 ];
 
-/// Each row with its section, in the order of the document.
-pub fn all() -> impl Iterator<Item = (&'static Section, &'static Row)> {
-    SECTIONS.iter().flat_map(|section| section.rows.iter().map(move |row| (section, row)))
+/// Each row with its words, in the order of the document.
+pub(crate) fn all() -> impl Iterator<Item = (Words, &'static TargetRow)> {
+    SECTIONS
+        .into_iter()
+        .flat_map(|(number, rows)| rows.iter().map(move |row| (Words::new(number, row.id), row)))
+}
+
+/// The words of all rows for targets.
+pub fn words() -> impl Iterator<Item = Words> {
+    all().map(|(words, _)| words)
 }
 
 #[cfg(test)]
@@ -72,8 +86,12 @@ mod tests {
             .into_iter()
             .flat_map(|(letter, count)| (1..=count).map(move |number| format!("{letter}{number}")))
             .collect();
-        let for_targets: Vec<_> = all().map(|(_, row)| row.id.to_owned()).collect();
-        let for_hosts: Vec<_> = crate::host::rows::ROWS.iter().map(|row| row.id.to_owned()).collect();
+        let ids = |words: Words| {
+            assert!(!words.sent.is_empty() && !words.right.is_empty(), "{words:?}");
+            words.id.to_owned()
+        };
+        let for_targets: Vec<_> = words().map(ids).collect();
+        let for_hosts: Vec<_> = crate::host::rows::words().map(ids).collect();
         let have: BTreeSet<String> = for_targets.iter().chain(&for_hosts).cloned().collect();
         assert_eq!(have, wanted);
         assert_eq!((for_targets.len(), for_hosts.len()), (175, 23), "each once, and H23 for both");

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use peer::finding::{About, Check, Finding};
 use peer::trial;
 
+use crate::document::Words;
 use crate::finding::Outcome;
 use crate::neighbour::Neighbour;
 use crate::report::{Report, RowResult, ms};
-use crate::row::{Row, Section};
-use crate::rows;
+use crate::rows::{self, TargetRow};
 use crate::stillness::Stillness;
 use crate::target::{Settings, Target};
 
@@ -25,8 +25,7 @@ const RECOVERY_LIMIT: Duration = Duration::from_secs(35);
 /// The target is unusable before the first row.
 pub fn run(settings: Settings, ids: &[String], on_result: &mut dyn FnMut(&RowResult)) -> Check<Report> {
     let peer = Target::new(settings).about("before any row")?;
-    let wanted = |row: &Row| ids.is_empty() || ids.iter().any(|id| id.eq_ignore_ascii_case(row.id));
-    let chosen: Vec<_> = rows::all().filter(|(_, row)| wanted(row)).collect();
+    let chosen: Vec<_> = rows::all().filter(|(words, _)| words.is_among(ids)).collect();
     let mut results: Vec<Option<RowResult>> = vec![None; chosen.len()];
     let stillness = Stillness::watch();
     std::thread::scope(|scope| {
@@ -34,17 +33,17 @@ pub fn run(settings: Settings, ids: &[String], on_result: &mut dyn FnMut(&RowRes
             .iter()
             .enumerate()
             .filter(|(_, (_, row))| row.is_slow)
-            .map(|(index, (section, row))| {
+            .map(|(index, (words, row))| {
                 let (peer, stillness) = (&peer, &stillness);
-                (index, scope.spawn(move || try_row(peer, section, row, stillness)))
+                (index, scope.spawn(move || try_row(peer, words, row, stillness)))
             })
             .collect();
         let mut neighbour = peer.disk().ok().map(|disk| Neighbour::start(&peer, disk));
-        for (index, (section, row)) in chosen.iter().enumerate() {
+        for (index, (words, row)) in chosen.iter().enumerate() {
             if row.is_slow {
                 continue;
             }
-            let result = watched_row(&peer, &mut neighbour, section, row, &stillness);
+            let result = watched_row(&peer, &mut neighbour, words, row, &stillness);
             on_result(&result);
             results[index] = Some(result);
         }
@@ -60,21 +59,21 @@ pub fn run(settings: Settings, ids: &[String], on_result: &mut dyn FnMut(&RowRes
 }
 
 /// Runs a row, again if this machine stood still meanwhile, as its times are then meaningless.
-fn try_row(peer: &Target, section: &Section, row: &Row, stillness: &Stillness) -> RowResult {
+fn try_row(peer: &Target, words: &Words, row: &TargetRow, stillness: &Stillness) -> RowResult {
     let before = stillness.total();
-    let result = try_once(peer, section, row);
+    let result = try_once(peer, words, row);
     let has_failed = !matches!(result.outcome, Outcome::Pass | Outcome::Skipped);
     if has_failed {
         Stillness::settle();
     }
-    if has_failed && stillness.total() > before { try_once(peer, section, row) } else { result }
+    if has_failed && stillness.total() > before { try_once(peer, words, row) } else { result }
 }
 
 /// Runs a row and checks that the target is healthy afterwards.
-fn try_once(peer: &Target, section: &Section, row: &Row) -> RowResult {
+fn try_once(peer: &Target, words: &Words, row: &TargetRow) -> RowResult {
     let start = Instant::now();
     trial::begin(peer.settings.row_limit * if row.is_slow { 4 } else { 1 });
-    let check = (row.check)(peer);
+    let check = (row.trial)(peer);
     let notes = trial::end();
     // The target may use its own time to recover.
     trial::begin(RECOVERY_LIMIT + peer.settings.host.patience);
@@ -83,33 +82,21 @@ fn try_once(peer: &Target, section: &Section, row: &Row) -> RowResult {
         check => check.and_then(|()| recover(peer)),
     };
     drop(trial::end());
-    let result = RowResult {
-        id: row.id.into(),
-        section: format!("{} {}", section.number, section.title),
-        sent: row.sent.into(),
-        right: row.right.into(),
-        judgement: row.judgement.map(Into::into),
-        outcome: Outcome::Pass,
-        finding: None,
-        notes,
-        elapsed_ms: ms(start.elapsed()),
-        neighbour_pause_ms: None,
-    };
-    result.decided(&check)
+    RowResult { notes, ..RowResult::new(words, start.elapsed()) }.decided(&check)
 }
 
 /// [`try_row`], with a check of the neighbour.
 fn watched_row(
     peer: &Target,
     neighbour: &mut Option<Check<Neighbour>>,
-    section: &Section,
-    row: &Row,
+    words: &Words,
+    row: &TargetRow,
     stillness: &Stillness,
 ) -> RowResult {
     // Discards earlier pauses, which this row did not cause.
     let _ = neighbour.as_ref().and_then(|neighbour| neighbour.as_ref().ok()).map(Neighbour::report);
     let before = stillness.total();
-    let result = try_row(peer, section, row, stillness);
+    let result = try_row(peer, words, row, stillness);
     let Some(running) = neighbour else { return result };
     let pause = match running {
         Ok(running) => running.report(),

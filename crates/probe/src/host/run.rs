@@ -9,11 +9,10 @@ use peer::finding::{About, Check, differs, skipped};
 use peer::session::Then;
 use wire::pdu::Digests;
 
-use crate::finding::Outcome;
 use crate::host::drive::{Ended, Host, Task};
 use crate::host::rows::case::{Case, Right};
-use crate::host::rows::{HostRow, ROWS};
-use crate::report::{Report, RowResult, ms};
+use crate::host::rows::{self, HostRow};
+use crate::report::{Report, RowResult};
 
 /// Runs the rows with these names, or all. Calls `on_result` with each result.
 ///
@@ -31,24 +30,10 @@ pub fn run(
         Host::Command(words) => words.join(" "),
     };
     let mut report = Report { peer, rows: Vec::new() };
-    for row in
-        ROWS.iter().filter(|row| ids.is_empty() || ids.iter().any(|id| id.eq_ignore_ascii_case(row.id)))
-    {
+    for (words, row) in rows::all().filter(|(words, _)| words.is_among(ids)) {
         let start = Instant::now();
         let check = try_row(listen, host, row).and_then(|()| check_healthy(listen, host).about("afterwards"));
-        let result = RowResult {
-            id: row.id.into(),
-            section: "14 hosts".into(),
-            sent: row.sent.into(),
-            right: row.right.into(),
-            judgement: row.judgement.map(Into::into),
-            outcome: Outcome::Pass,
-            finding: None,
-            notes: Vec::new(),
-            elapsed_ms: ms(start.elapsed()),
-            neighbour_pause_ms: None,
-        };
-        let result = result.decided(&check);
+        let result = RowResult::new(&words, start.elapsed()).decided(&check);
         on_result(&result);
         report.rows.push(result);
     }
@@ -70,7 +55,7 @@ fn check_healthy(listen: SocketAddr, host: &Host) -> Check {
 /// Runs each case of a row. The row is skipped if none of its faults was injected.
 fn try_row(listen: SocketAddr, host: &Host, row: &HostRow) -> Check {
     let mut done = 0;
-    for case in (row.cases)()? {
+    for case in (row.trial)()? {
         let name = case.name.clone();
         if try_case(listen, host, case).about(name)? {
             done += 1;

@@ -18,35 +18,19 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::row::Row;
+use crate::row::{row, slow_row};
+use crate::rows::TargetRow;
 use crate::target::Target;
 
-pub(super) const ROWS: &[Row] = &[
-    Row::new("M1", "Identify with every CNS, odd CSI and NSID", "a whole page, 0/02 or 0/0B", identifies),
-    Row::new("M2", "Get Log Page of every log, at odd lengths and offsets", "the log, 0/02 or 1/09", logs),
-    Row::new("M3", "every feature, got and set", "as each feature says", features)
-        .judged("what is written back is what was read"),
-    Row::new(
-        "M4",
-        "1000 Asynchronous Event Requests, an id of one used again",
-        "1/05 beyond the limit",
-        event_requests,
-    ),
-    Row::new("M5", "Abort of everything", "success; one completion each", aborts),
-    Row::new(
-        "M6",
-        "no keep-alive, with I/O and without",
-        "ends in time; traffic counts if it is said to",
-        keep_alive,
-    )
-    .slow(),
-    Row::new("M7", "vendor's opcodes", "status 0/01", vendor_opcodes),
-    Row::new(
-        "M8",
-        "pages at their largest into short buffers",
-        "clipped to the buffer, or 0/0F",
-        short_buffers,
-    ),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("M1", identifies),
+    row("M2", logs),
+    row("M3", features),
+    row("M4", event_requests),
+    row("M5", aborts),
+    slow_row("M6", keep_alive),
+    row("M7", vendor_opcodes),
+    row("M8", short_buffers),
 ];
 
 /// Admin commands with impossible values.

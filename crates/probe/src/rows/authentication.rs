@@ -16,7 +16,8 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::row::Row;
+use crate::row::row;
+use crate::rows::TargetRow;
 use crate::rows::authentication_messages::{
     AUTH_FAILURE, CHALLENGE, Challenge, FFDHE_2048, FFDHE_8192, Negotiate, Reply, SUCCESS, common,
     decremented,
@@ -24,45 +25,27 @@ use crate::rows::authentication_messages::{
 use crate::rows::queue_setup::discovery;
 use crate::target::Target;
 
-/// Note on rows whose check is weaker on a target without authentication.
-const REFUSAL: &str = "a target that asks for no authentication refuses the messages";
-
-pub(super) const ROWS: &[Row] = &[
-    Row::new("A1", "commands before authentication", "1/91; as usual if none is required", before),
-    Row::new("A2", "messages if none is required", "they may begin, or 0/02", unasked)
-        .judged("a target without keys may not know the commands: 0/01"),
-    Row::new("A3", "protocol, subtype and lengths that are wrong", "status 0/02", wrong_fields)
-        .judged("a target without keys may not know the commands: 0/01"),
-    Row::new("A4", "Negotiate too short, or with odd lists", "reason 06, or 02", odd_negotiates)
-        .judged(REFUSAL),
-    Row::new("A5", "no common hash or group", "reason 04 or 05", nothing_in_common).judged(REFUSAL),
-    Row::new("A6", "secure channels that are none", "reason 03", secure_channels).judged(REFUSAL),
-    Row::new("A7", "Reply with lengths that do not fit", "reason 06", odd_replies).judged(REFUSAL),
-    Row::new("A8", "public values that are no such", "reason 05 or 06", public_values).judged(REFUSAL),
-    Row::new("A9", "wrong transaction, wrong response", "reason 01 or 06", wrong_responses).judged(REFUSAL),
-    Row::new("A10", "messages in every wrong order", "reason 07, never authenticated", wrong_order)
-        .judged("a message that is wrong in itself may be refused for that"),
-    Row::new("A11", "Receive into short buffers", "status 0/02", short_receives).judged(REFUSAL),
-    Row::new("A12", "Receive into long buffers", "the rest is zero", long_receives).judged(REFUSAL),
-    Row::new("A13", "two Sends at once, Negotiate again and again", "one after the other", again_and_again)
-        .judged(REFUSAL),
-    Row::new("A14", "transactions left unfinished", "ended in time", unfinished).judged(REFUSAL),
-    Row::new("A15", "a Reply of one connection on another", "fails", replays)
-        .judged("without a key, only a Reply that has failed can be sent again"),
-    Row::new("A16", "our own challenge reflected", "reason 01", reflections).judged(REFUSAL),
-    Row::new("A17", "names that are nearly another host's", "fails", similar_names)
-        .judged("without a key, no such host gets in; without authentication, it is a host as any other"),
-    Row::new(
-        "A18",
-        "a flood of attempts with the largest group",
-        "limited, and other hosts do not wait",
-        flood,
-    )
-    .judged(REFUSAL),
-    Row::new("A19", "malformed secrets", "a configuration error", |_| {
-        skipped("secrets are part of the target's configuration: no bytes from here can be one")
-    }),
-    Row::new("A20", "both directions requested, one key", "reason 01", both_directions).judged(REFUSAL),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("A1", before),
+    row("A2", unasked),
+    row("A3", wrong_fields),
+    row("A4", odd_negotiates),
+    row("A5", nothing_in_common),
+    row("A6", secure_channels),
+    row("A7", odd_replies),
+    row("A8", public_values),
+    row("A9", wrong_responses),
+    row("A10", wrong_order),
+    row("A11", short_receives),
+    row("A12", long_receives),
+    row("A13", again_and_again),
+    row("A14", unfinished),
+    row("A15", replays),
+    row("A16", reflections),
+    row("A17", similar_names),
+    row("A18", flood),
+    row("A19", |_| skipped("secrets are part of the target's configuration: no bytes from here can be one")),
+    row("A20", both_directions),
 ];
 
 /// Statuses with which a target without authentication may refuse its commands.

@@ -17,47 +17,28 @@ use wire::sgl::Sgl;
 use wire::sqe::{Sqe, SqeFlags};
 use wire::status::Status;
 
-use crate::row::Row;
+use crate::row::row;
+use crate::rows::TargetRow;
 use crate::rows::common_header::expect_term_req;
 use crate::target::{Disk, Target};
 
-pub(super) const ROWS: &[Row] = &[
-    Row::new("C1", "an SGL of length 0 on Read and Write", "status 0/0F", no_length),
-    Row::new("C2", "an SGL of 4 GiB on a Write", "status 0/0F, no R2T", huge_length),
-    Row::new(
-        "C3",
-        "an SGL shorter or longer than the command",
-        "0/0F; only what the command says",
-        other_length,
-    ),
-    Row::new("C4", "in-capsule data beyond the limit", "0/16, or TermReq 05 or 01 at 4", too_much_in_capsule)
-        .judged("whether the data is skipped or the connection ended"),
-    Row::new(
-        "C5",
-        "an in-capsule SGL of another length than the data",
-        "TermReq 01 at 4",
-        other_than_present,
-    ),
-    Row::new("C6", "an in-capsule SGL with an offset", "0/16, or TermReq 06", offset),
-    Row::new("C7", "in-capsule data with a Read", "status 0/02", read_in_capsule),
-    Row::new("C8", "SGLs of other types", "0/11; with data, TermReq 06", other_types),
-    Row::new("C9", "PRPs, reserved flags, a fused place that is none", "status 0/02", other_flags),
-    Row::new("C10", "a command id that is in use", "0/03; the first goes on", same_cid),
-    Row::new("C11", "more commands than the queue has entries", "TermReq 02", too_many),
-    Row::new(
-        "C12",
-        "every opcode on every queue, with odd dwords",
-        "an answer each, 0/01 if unknown",
-        opcodes,
-    )
-    .judged("firmware, format, sanitize and namespace management are left out"),
-    Row::new("C13", "commands before Connect", "0/0C each; closed after 8", before_connect)
-        .judged("the number accepted is a choice"),
-    Row::new("C14", "commands before CC.EN, and after it is cleared", "status 0/0C", before_enable),
-    Row::new("C15", "no memory at the k-th allocation", "0/06, or closed", |_| {
-        skipped("memory cannot be taken away from here")
-    }),
-    Row::new("C16", "commands that fail in every way", "result dwords are zero", results_of_failures),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("C1", no_length),
+    row("C2", huge_length),
+    row("C3", other_length),
+    row("C4", too_much_in_capsule),
+    row("C5", other_than_present),
+    row("C6", offset),
+    row("C7", read_in_capsule),
+    row("C8", other_types),
+    row("C9", other_flags),
+    row("C10", same_cid),
+    row("C11", too_many),
+    row("C12", opcodes),
+    row("C13", before_connect),
+    row("C14", before_enable),
+    row("C15", |_| skipped("memory cannot be taken away from here")),
+    row("C16", results_of_failures),
 ];
 
 /// A Write of one block with this data pointer.

@@ -14,32 +14,27 @@ use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use zerocopy::IntoBytes;
 
-use crate::row::Row;
+use crate::row::row;
+use crate::rows::TargetRow;
 use crate::target::Target;
 
-pub(super) const ROWS: &[Row] = &[
-    Row::new("P1", "first bytes that are no ICReq", "TermReq 02", first_bytes),
-    Row::new("P2", "every type that hosts do not send", "TermReq 01 at 0", types),
-    Row::new("P3", "HLEN of another length than the type's", "TermReq 01 at 2", header_lengths),
-    Row::new("P4", "PLEN below HLEN", "TermReq 01 at 4", short_lengths),
-    Row::new("P5", "PLEN beyond any in-capsule data", "TermReq 01 at 4", long_lengths),
-    Row::new("P6", "PLEN that does not fit the command", "TermReq 01 at 4", unfit_lengths),
-    Row::new("P7", "PDO within the header", "TermReq 01 at 3", early_data),
-    Row::new("P8", "PDO beyond the PDU, or with needless padding", "TermReq 01 at 3", late_data),
-    Row::new("P9", "PDO without data", "TermReq 01 at 3", data_offset_without_data),
-    Row::new("P10", "flags that are reserved or not agreed", "TermReq 01 at 1", flags),
-    Row::new("P11", "a PDU byte by byte, and cut at every byte", "accepted", splits),
-    Row::new("P12", "1000 PDUs in a segment, a PDU in 1000 segments", "accepted", segments),
-    Row::new("P13", "TermReqs, right and wrong", "closed, without a TermReq in answer", term_reqs),
-    Row::new(
-        "P14",
-        "the end of the stream within a header or data",
-        "closed, the write not carried out",
-        ends,
-    ),
-    Row::new("P15", "a reset at every step of a write", "cleaned up", resets),
-    Row::new("P16", "TCP urgent data", "taken as any other byte, or closed", urgent)
-        .judged("urgent data has no meaning in the protocol"),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("P1", first_bytes),
+    row("P2", types),
+    row("P3", header_lengths),
+    row("P4", short_lengths),
+    row("P5", long_lengths),
+    row("P6", unfit_lengths),
+    row("P7", early_data),
+    row("P8", late_data),
+    row("P9", data_offset_without_data),
+    row("P10", flags),
+    row("P11", splits),
+    row("P12", segments),
+    row("P13", term_reqs),
+    row("P14", ends),
+    row("P15", resets),
+    row("P16", urgent),
 ];
 
 const DIGESTS: [Digests; 2] = [Digests::empty(), Digests::all()];

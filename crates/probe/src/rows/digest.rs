@@ -11,28 +11,19 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::row::Row;
+use crate::row::row;
+use crate::rows::TargetRow;
 use crate::rows::common_header::expect_term_req;
 use crate::target::{Disk, Target};
 
-pub(super) const ROWS: &[Row] = &[
-    Row::new("G1", "a header digest that is wrong", "TermReq 03, nothing acted on", wrong_header),
-    Row::new(
-        "G2",
-        "a data digest that is wrong, in a capsule",
-        "0/22, nothing written, the connection lives",
-        in_a_capsule,
-    ),
-    Row::new(
-        "G3",
-        "a data digest that is wrong, not in the last H2CData",
-        "as G2, the rest swallowed",
-        not_last,
-    ),
-    Row::new("G4", "a data digest that is wrong, in the last H2CData", "as G2", last),
-    Row::new("G5", "PLEN without room for the digests", "TermReq 01 at 4", no_room),
-    Row::new("G6", "digests on ICReq and TermReq", "TermReq 01; closed", where_none_belong),
-    Row::new("G7", "a flood of PDUs with wrong digests", "0/22 each", flood),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("G1", wrong_header),
+    row("G2", in_a_capsule),
+    row("G3", not_last),
+    row("G4", last),
+    row("G5", no_room),
+    row("G6", where_none_belong),
+    row("G7", flood),
 ];
 
 /// The PDU with its last byte, part of the data digest, changed.

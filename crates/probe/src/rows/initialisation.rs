@@ -12,23 +12,23 @@ use wire::property::Property;
 use wire::sqe::Sqe;
 use zerocopy::IntoBytes;
 
-use crate::row::Row;
+use crate::row::{row, slow_row};
+use crate::rows::TargetRow;
 use crate::rows::common_header::expect_term_req;
 use crate::target::Target;
 
-pub(super) const ROWS: &[Row] = &[
-    Row::new("I1", "ICReq twice", "TermReq 02", twice),
-    Row::new("I2", "ICReq twice, digests agreed", "TermReq 02", twice_with_digests),
-    Row::new("I3", "ICReq, then the end at once", "cleaned up", request_and_end),
-    Row::new("I4", "PFV that is not 0", "TermReq 06 at 8", versions),
-    Row::new("I5", "HPDA above 31; 0 to 31", "TermReq 01 at 10; data begins there", alignments),
-    Row::new("I6", "reserved digest bits", "ignored, or TermReq 06 at 11", reserved_digests)
-        .judged("either is sound"),
-    Row::new("I7", "MAXR2T 0 and FFFFFFFFh", "accepted", r2t_limits),
-    Row::new("I8", "a command before ICReq, H2CData before Connect", "TermReq 02", too_early),
-    Row::new("I9", "no ICReq for 10 s", "closed", silence).judged("how long is a choice").slow(),
-    Row::new("I10", "ICReq with PLEN 129, or with data", "TermReq 01 at 4", long_request),
-    Row::new("I11", "connections that end as they begin", "cleaned up", instant_ends),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("I1", twice),
+    row("I2", twice_with_digests),
+    row("I3", request_and_end),
+    row("I4", versions),
+    row("I5", alignments),
+    row("I6", reserved_digests),
+    row("I7", r2t_limits),
+    row("I8", too_early),
+    slow_row("I9", silence),
+    row("I10", long_request),
+    row("I11", instant_ends),
 ];
 
 fn request() -> IcReq {

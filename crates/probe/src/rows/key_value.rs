@@ -16,34 +16,22 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::FromBytes;
 
-use crate::row::Row;
+use crate::row::row;
+use crate::rows::TargetRow;
 use crate::rows::memcached::Client;
 use crate::target::{Store, Target};
 
-pub(super) const ROWS: &[Row] = &[
-    Row::new("K1", "key lengths 0 and above 16", "status 0/86", key_lengths)
-        .judged("a length above the field's limit may as well be 0/02"),
-    Row::new(
-        "K2",
-        "values beyond the limit, buffers below the value",
-        "0/85; the size, and no more than fits",
-        value_sizes,
-    ),
-    Row::new("K3", "Store options that exclude each other, or are reserved", "status 0/02", options),
-    Row::new("K4", "races of two queues for one key", "one winner", races),
-    Row::new(
-        "K5",
-        "List from odd keys into small buffers",
-        "the right count, whole records, every key",
-        lists,
-    ),
-    Row::new("K6", "keys that are nearly the same", "distinct", similar_keys),
-    Row::new("K7", "Delete and Store during Retrieve", "one value or the other, whole", overwrites),
-    Row::new("K8", "as much as fits, then more", "0/81, or old ones make room; Delete still works", fill)
-        .judged("whether old values make room"),
-    Row::new("K9", "as many keys as 3 s bring, then one List of all", "within the size it states", many_keys)
-        .judged("the list says ten million, which few targets are to be filled with from outside"),
-    Row::new("K10", "one key through NVMe and memcached at once", "one history", two_protocols),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("K1", key_lengths),
+    row("K2", value_sizes),
+    row("K3", options),
+    row("K4", races),
+    row("K5", lists),
+    row("K6", similar_keys),
+    row("K7", overwrites),
+    row("K8", fill),
+    row("K9", many_keys),
+    row("K10", two_protocols),
 ];
 
 /// Prefix of all keys that rows store.

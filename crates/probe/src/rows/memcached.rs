@@ -11,49 +11,25 @@ use peer::link::{term, term_at};
 use wire::pdu::{DataAlignment, Digests, IcReq};
 use zerocopy::IntoBytes;
 
-use crate::row::Row;
+use crate::row::{row, slow_row};
+use crate::rows::TargetRow;
 use crate::rows::common_header::expect_term_req;
 use crate::target::Target;
 
-pub(super) const ROWS: &[Row] = &[
-    Row::new("E1", "set with lengths that are none", "CLIENT_ERROR, then as usual, or closed", odd_lengths),
-    Row::new("E2", "keys too long, empty, with control bytes", "CLIENT_ERROR, and no other key", odd_keys)
-        .judged("control bytes but for the ends of words may be part of a key"),
-    Row::new("E3", "lines without an end, values without their end", "an error, or closed", odd_lines),
-    Row::new("E4", "get with 100,000 keys", "every answer, or refused", many_keys)
-        .judged("how many keys a line may have is a choice"),
-    Row::new(
-        "E5",
-        "binary requests with lengths that contradict each other",
-        "an error, or closed",
-        binary::odd,
-    ),
-    Row::new("E6", "SASL in the wrong order, and huge", "refused", binary::sasl),
-    Row::new("E7", "meta commands with odd flags, opaques and base64", "CLIENT_ERROR", meta),
-    Row::new(
-        "E8",
-        "arithmetic on what is no number, and at its ends",
-        "as memcached documents it",
-        arithmetic,
-    ),
-    Row::new("E9", "races of cas, times of all kinds", "as memcached documents it", times),
-    Row::new("E10", "the same port by UDP", "no answer", udp),
-    Row::new(
-        "E11",
-        "a client that does not read, one that does not write",
-        "closed, or accepted; others continue",
-        slow,
-    )
-    .judged("after how long is a choice")
-    .slow(),
-    Row::new("E12", "commands for the operator", "refused", operator)
-        .judged("flush_all and verbosity may be allowed"),
-    Row::new(
-        "E13",
-        "NVMe, HTTP and memcached at each other's listeners",
-        "an error, or closed",
-        wrong_protocols,
-    ),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("E1", odd_lengths),
+    row("E2", odd_keys),
+    row("E3", odd_lines),
+    row("E4", many_keys),
+    row("E5", binary::odd),
+    row("E6", binary::sasl),
+    row("E7", meta),
+    row("E8", arithmetic),
+    row("E9", times),
+    row("E10", udp),
+    slow_row("E11", slow),
+    row("E12", operator),
+    row("E13", wrong_protocols),
 ];
 
 /// Maximum length of an answer.

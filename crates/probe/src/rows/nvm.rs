@@ -13,24 +13,23 @@ use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::row::Row;
+use crate::row::row;
+use crate::rows::TargetRow;
 use crate::rows::reservation;
 use crate::target::{Disk, Target};
 
-pub(super) const ROWS: &[Row] = &[
-    Row::new("N1", "the last block, and blocks beyond it", "accepted; status 0/80", ends),
-    Row::new("N2", "block addresses whose bytes wrap 64 bits", "status 0/80, nothing written", wraps),
-    Row::new("N3", "transfers of the limit, and of 65,536 blocks", "accepted; status 0/02", transfer_limit),
-    Row::new("N4", "ranges beyond the end, empty, overlapping", "0/80; empty ones ignored", ranges),
-    Row::new("N5", "Dataset Management with less data than ranges", "status 0/0F", short_ranges),
-    Row::new("N6", "namespaces that are none", "status 0/0B", namespaces),
-    Row::new("N7", "reserved dwords, protection without any, directives", "0/02, or ignored", reserved)
-        .judged("either is sound, if nothing else happens"),
-    Row::new("N8", "Compare that differs; fused pairs that are none", "2/85; 0/09 and 0/0A", compares),
-    Row::new("N9", "overlapping writes from four queues", "each block from one of them", overlaps),
-    Row::new("N10", "thousands of Flush and FUA", "all carried out", flushes),
-    Row::new("N11", "I/O against reservations", "0/83 as the table says", reservation::conflicts)
-        .judged("a target without reservations refuses their commands: 0/01"),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("N1", ends),
+    row("N2", wraps),
+    row("N3", transfer_limit),
+    row("N4", ranges),
+    row("N5", short_ranges),
+    row("N6", namespaces),
+    row("N7", reserved),
+    row("N8", compares),
+    row("N9", overlaps),
+    row("N10", flushes),
+    row("N11", reservation::conflicts),
 ];
 
 const BEYOND: [Status; 1] = [Status::LBA_OUT_OF_RANGE];

@@ -24,39 +24,28 @@ use wire::status::Status;
 use wire::uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::row::Row;
+use crate::row::row;
+use crate::rows::TargetRow;
 use crate::target::{Target, expect_parameter};
 
-pub(super) const ROWS: &[Row] = &[
-    Row::new("Q1", "Connect with other than 1024 bytes", "status 0/0F", data_lengths),
-    Row::new("Q2", "names that are none, or hostile", "1/82 with the place", names),
-    Row::new("Q3", "RECFMT that is not 0", "status 1/80", formats),
-    Row::new("Q4", "SQSIZE 0, beyond MQES, FFFFh", "1/82 with the place", queue_sizes),
-    Row::new(
-        "Q5",
-        "queue ids beyond all, or in use; another host's controller",
-        "1/82 with the place; 0/0C",
-        queue_ids,
-    ),
-    Row::new("Q6", "Connect twice; an I/O queue on the admin connection", "status 0/0C", connect_twice),
-    Row::new("Q7", "I/O queues of other hosts and of no controller", "1/82 with the place", strangers),
-    Row::new("Q8", "a host identifier of zeros", "1/82 with the place", no_hostid),
-    Row::new("Q9", "KATO 0, 1 and FFFFFFFFh", "accepted, or 0/1A", keep_alive_times)
-        .judged("a value may be clamped or refused"),
-    Row::new("Q10", "connections that end within Connect", "nothing left behind", ends_within_connect),
-    Row::new(
-        "Q11",
-        "properties that are not there, or not so",
-        "0/02, or 1/82; the state stays sound",
-        properties,
-    ),
-    Row::new("Q12", "CC.EN cleared with writes under way", "quiet, and no late write", reset_under_way),
-    Row::new("Q13", "a namespace that goes away meanwhile", "0/0B, or closed", removed_under_way),
-    Row::new("Q14", "odd offsets into the discovery log", "0/02, or zeros and nothing else", log_offsets),
-    Row::new("Q15", "65,535 I/O queues", "fewer granted; 0/02 for FFFFh", queue_counts),
-    Row::new("Q16", "Disconnect, then more commands", "closed; refused where it is not offered", disconnect),
-    Row::new("Q17", "I/O on a discovery controller", "refused", discovery_io)
-        .judged("with which status is a choice"),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("Q1", data_lengths),
+    row("Q2", names),
+    row("Q3", formats),
+    row("Q4", queue_sizes),
+    row("Q5", queue_ids),
+    row("Q6", connect_twice),
+    row("Q7", strangers),
+    row("Q8", no_hostid),
+    row("Q9", keep_alive_times),
+    row("Q10", ends_within_connect),
+    row("Q11", properties),
+    row("Q12", reset_under_way),
+    row("Q13", removed_under_way),
+    row("Q14", log_offsets),
+    row("Q15", queue_counts),
+    row("Q16", disconnect),
+    row("Q17", discovery_io),
 ];
 
 /// Sends a Connect on a new connection.

@@ -17,28 +17,17 @@ use wire::status::Status;
 use wire::uuid::Uuid;
 use zerocopy::IntoBytes;
 
-use crate::row::Row;
+use crate::row::row;
+use crate::rows::TargetRow;
 use crate::target::{Disk, Settings, Target};
 
-/// The judgement behind several rows: the right reaction depends on what the target supports.
-const REFUSAL: &str = "a target without reservations refuses their commands: 0/01";
-
-pub(super) const ROWS: &[Row] = &[
-    Row::new("V1", "17, 64 and 1000 registrants", "accepted up to the limit", registrants).judged(REFUSAL),
-    Row::new("V2", "Report into short buffers", "clipped", short_reports).judged(REFUSAL),
-    Row::new("V3", "Preempt of odd keys with I/O under way", "the fence holds", preempts).judged(REFUSAL),
-    Row::new("V4", "a crash while state is saved", "the old state or the new", |peer| {
-        unless_there(peer, "the target cannot be killed from here")
-    })
-    .judged(REFUSAL),
-    Row::new("V5", "a state file that cannot be read", "not writable", |peer| {
-        unless_there(peer, "the target's files cannot be changed from here")
-    })
-    .judged(REFUSAL),
-    Row::new("V6", "more notifications than the log holds", "lost ones are counted", |peer| {
-        unless_there(peer, "a target does not report the capacity of its log")
-    })
-    .judged(REFUSAL),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("V1", registrants),
+    row("V2", short_reports),
+    row("V3", preempts),
+    row("V4", |peer| unless_there(peer, "the target cannot be killed from here")),
+    row("V5", |peer| unless_there(peer, "the target's files cannot be changed from here")),
+    row("V6", |peer| unless_there(peer, "a target does not report the capacity of its log")),
 ];
 
 /// The key of host number `number`.

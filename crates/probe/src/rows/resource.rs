@@ -16,57 +16,25 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::row::Row;
+use crate::row::{row, slow_row};
+use crate::rows::TargetRow;
 use crate::target::Target;
 
-pub(super) const ROWS: &[Row] = &[
-    Row::new("R1", "hundreds of connections without a byte", "others get through", idle_connections)
-        .judged("the number of connections accepted is a choice"),
-    Row::new("R2", "ICReq, then no Connect", "closed", no_connect)
-        .judged("after how long is a choice")
-        .slow(),
-    Row::new(
-        "R3",
-        "Connect, then no authentication",
-        "closed; accepted if none is required",
-        no_authentication,
-    )
-    .judged("after how long is a choice")
-    .slow(),
-    Row::new("R4", "a byte every 5 s, of a header, capsule data, H2CData", "closed within 40 s", dribble)
-        .judged("after how long is a choice")
-        .slow(),
-    Row::new(
-        "R5",
-        "a host that does not receive the data it requests",
-        "closed within 40 s, or nothing but that waits",
-        no_reader,
-    )
-    .judged("after how long is a choice")
-    .slow(),
-    Row::new("R6", "a malformed PDU, then the end before the answer", "cleaned up", hit_and_run),
-    Row::new("R7", "hundreds of associations made and ended", "the last is as the first", many_associations),
-    Row::new("R8", "keep-alive that expires with a write under way", "closed, and no late write", expiry)
-        .slow(),
-    Row::new("R9", "one queue full of large reads, a small read on another", "it does not wait", fairness),
-    Row::new("R10", "no descriptors and no memory", "back-pressure", |_| {
-        skipped("neither can be taken away from here")
-    }),
-    Row::new("R11", "a clock that jumps", "nothing", |_| {
-        skipped("the target's clock cannot be set from here")
-    }),
-    Row::new("R12", "a target killed under load", "nothing durable is lost", |_| {
-        skipped("the target cannot be killed from here")
-    }),
-    Row::new("R13", "thousands of wrong PDUs, to flood the log", "64 KiB of log at most", floods_of_log)
-        .judged("how much is too much"),
-    Row::new(
-        "R14",
-        "queues full of reads whose data is not received and of writes whose data is not sent, a small read on another",
-        "it does not wait",
-        hoarders,
-    )
-    .judged("how long is a wait"),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("R1", idle_connections),
+    slow_row("R2", no_connect),
+    slow_row("R3", no_authentication),
+    slow_row("R4", dribble),
+    slow_row("R5", no_reader),
+    row("R6", hit_and_run),
+    row("R7", many_associations),
+    slow_row("R8", expiry),
+    row("R9", fairness),
+    row("R10", |_| skipped("neither can be taken away from here")),
+    row("R11", |_| skipped("the target's clock cannot be set from here")),
+    row("R12", |_| skipped("the target cannot be killed from here")),
+    row("R13", floods_of_log),
+    row("R14", hoarders),
 ];
 
 fn idle_connections(peer: &Target) -> Check {

@@ -9,31 +9,20 @@ use peer::link::Link;
 use wire::pdu::{DataAlignment, Digests, IcReq, PduType, TERM_REQ_BYTES};
 use zerocopy::IntoBytes;
 
-use crate::row::Row;
+use crate::row::{row, slow_row};
+use crate::rows::TargetRow;
 use crate::target::Target;
 
-/// The judgement behind several rows: the right reaction depends on what the target supports.
-const PLAIN: &str = "a port without TLS sends a TermReq or closes, one with it sends an alert or closes";
-
-pub(super) const ROWS: &[Row] = &[
-    Row::new(
-        "T1",
-        "a TLS hello to a plain port, ICReq to one with TLS",
-        "closed, or a TermReq",
-        other_protocol,
-    ),
-    Row::new("T2", "hellos that do not fit", "an alert", unfit_hellos).judged(PLAIN),
-    Row::new("T3", "64 KiB of identities, a thousand, binders cut off", "an alert", many_identities)
-        .judged(PLAIN),
-    Row::new("T4", "a handshake a byte a second", "closed within 20 s", dribble)
-        .judged("after how long is a choice")
-        .slow(),
-    Row::new("T5", "early data, floods of empty records, records too long", "refused", odd_records)
-        .judged(PLAIN),
-    Row::new("T6", "a bit wrong anywhere in the hello", "refused", flipped_bits).judged(PLAIN),
-    Row::new("T7", "the end of the stream within the handshake", "cleaned up", cut_hellos),
-    Row::new("T8", "as many records as a key may have", "a new key", needs_session).judged(PLAIN),
-    Row::new("T9", "messages that some hosts do not know", "never sent", needs_session).judged(PLAIN),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("T1", other_protocol),
+    row("T2", unfit_hellos),
+    row("T3", many_identities),
+    slow_row("T4", dribble),
+    row("T5", odd_records),
+    row("T6", flipped_bits),
+    row("T7", cut_hellos),
+    row("T8", needs_session),
+    row("T9", needs_session),
 ];
 
 /// TLS record types.

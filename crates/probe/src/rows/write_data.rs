@@ -15,39 +15,29 @@ use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
-use crate::row::Row;
+use crate::row::row;
+use crate::rows::TargetRow;
 use crate::rows::common_header::expect_term_req;
 use crate::target::{Disk, Target};
 
-pub(super) const ROWS: &[Row] = &[
-    Row::new("D1", "H2CData with tag FFFFh", "TermReq 01 at 10", tag_beyond),
-    Row::new("D2", "H2CData with tag 0, and every tag but the right one", "TermReq 01 at 10", other_tags),
-    Row::new(
-        "D3",
-        "H2CData for a command that wants none",
-        "TermReq 02, or 01 at 10 for a tag long gone",
-        not_wanted,
-    ),
-    Row::new("D4", "H2CData before any command", "TermReq 02", before_any),
-    Row::new("D5", "H2CData with another command's id", "TermReq 01 at 8", other_cid),
-    Row::new("D6", "DATAO that is not the next", "TermReq 04", other_offset),
-    Row::new("D7", "data beyond the window, with and without a wrap", "TermReq 04", beyond_window),
-    Row::new("D8", "DATAL 0", "TermReq 01 at 16", no_data),
-    Row::new("D9", "DATAL that does not fit PLEN", "TermReq 01 at 16", other_length),
-    Row::new("D10", "more than MAXH2CDATA in one PDU", "TermReq 05", too_much),
-    Row::new("D11", "LAST that is missing or too early", "TermReq 01 at 1", last_flag),
-    Row::new("D12", "lengths that walk past the buffer", "as D6 to D10", walk_past),
-    Row::new("D13", "an error while data still comes", "nothing after the TermReq", error_within),
-    Row::new("D14", "windows answered in turns", "accepted", interleaved),
-    Row::new(
-        "D15",
-        "commands instead of data, and no data at all",
-        "accepted; closed in the end or never",
-        no_answer,
-    )
-    .judged("how long a command may wait for its data is a choice"),
-    Row::new("D16", "data for a command that was aborted", "swallowed; abort status", aborted),
-    Row::new("H23", "a write that would fit in a capsule, without in-capsule data", "an R2T", small_asked),
+pub(super) const ROWS: &[TargetRow] = &[
+    row("D1", tag_beyond),
+    row("D2", other_tags),
+    row("D3", not_wanted),
+    row("D4", before_any),
+    row("D5", other_cid),
+    row("D6", other_offset),
+    row("D7", beyond_window),
+    row("D8", no_data),
+    row("D9", other_length),
+    row("D10", too_much),
+    row("D11", last_flag),
+    row("D12", walk_past),
+    row("D13", error_within),
+    row("D14", interleaved),
+    row("D15", no_answer),
+    row("D16", aborted),
+    row("H23", small_asked),
 ];
 
 /// A write whose data was requested by an R2T.
