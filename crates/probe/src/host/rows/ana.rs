@@ -11,7 +11,7 @@ use wire::opcode::AdminOpcode;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use super::case::{Case, Right, case, is_identify};
+use super::case::{Case, Right, answer, answer_log, case, is_identify};
 
 /// Event: the ANA state has changed, log page 0Ch.
 const CHANGED: u64 = 0x000C_0302;
@@ -50,9 +50,7 @@ fn with_logs(name: &str, make: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static) 
                 controller.anagrpmax.set(4);
                 controller.nanagrpid.set(4);
                 controller.set_oaes(wire::async_event::AsyncEvents::all());
-                session.send_data(sqe, controller.as_bytes());
-                session.complete(sqe, Status::SUCCESS, 0);
-                return Ok(Then::GoOn);
+                return answer(session, sqe, controller.as_bytes());
             }
             if session.qid != Some(0) {
                 return Ok(Then::AsUsual);
@@ -62,19 +60,12 @@ fn with_logs(name: &str, make: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static) 
                 session.complete(sqe, Status::SUCCESS, CHANGED);
                 return Ok(Then::GoOn);
             }
-            let page = GetLogPage::from_sqe(sqe);
-            if sqe.opcode != AdminOpcode::GET_LOG_PAGE.raw() || page.lid != Lid::ANA {
+            if sqe.opcode != AdminOpcode::GET_LOG_PAGE.raw() || GetLogPage::from_sqe(sqe).lid != Lid::ANA {
                 return Ok(Then::AsUsual);
             }
             let number = reads.fetch_add(1, Ordering::SeqCst);
             holds(number < 10_000, "the host reads the log again and again")?;
-            let log = make(number);
-            let start = usize::try_from(page.offset).unwrap_or(usize::MAX).min(log.len());
-            let mut part = log[start..].to_vec();
-            part.resize(usize::try_from(page.length_bytes).unwrap_or(usize::MAX).min(64 << 10), 0);
-            session.send_data(sqe, &part);
-            session.complete(sqe, Status::SUCCESS, 0);
-            Ok(Then::GoOn)
+            answer_log(session, sqe, &make(number))
         }),
     )
     .every_time()

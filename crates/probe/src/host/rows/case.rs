@@ -1,15 +1,18 @@
 //! One case of a row: a fault, its trigger, and the result required of the host. Helpers build the common ones.
 
 use peer::fake_target::Fault;
+use peer::finding::Check;
 use peer::link::Term;
 use peer::session::{Event, Session, Then};
 use peer::stage::BLOCK_BYTES;
 use wire::identify::{Cns, IdentifyCommand};
+use wire::log::GetLogPage;
 use wire::nvm::BlockCommand;
 use wire::opcode::{AdminOpcode, NvmOpcode};
 use wire::pdu::Digests;
 use wire::sgl::DataPointer;
 use wire::sqe::Sqe;
+use wire::status::Status;
 
 use crate::host::drive::Task;
 
@@ -69,24 +72,50 @@ pub(crate) fn asked_write<'a>(session: &Session<'_>, event: &'a Event) -> Option
     matches!(sqe.dptr.classify(), DataPointer::Transport { .. }).then_some(sqe)
 }
 
+/// Injects `act` at commands that `select` returns.
+fn at(
+    name: impl Into<String>,
+    right: Right,
+    select: impl Fn(&Session<'_>, &Event) -> Option<Sqe> + Send + Sync + 'static,
+    act: impl Fn(&mut Session<'_>, &Sqe) -> Check<Then> + Send + Sync + 'static,
+) -> Case {
+    case(
+        name,
+        right,
+        Box::new(move |session, event| match select(session, event) {
+            Some(sqe) => act(session, &sqe),
+            None => Ok(Then::AsUsual),
+        }),
+    )
+}
+
+/// Injects `act` at the first command with this opcode on an I/O queue.
+pub(crate) fn at_io(
+    name: impl Into<String>,
+    right: Right,
+    opcode: NvmOpcode,
+    act: impl Fn(&mut Session<'_>, &Sqe) -> Check<Then> + Send + Sync + 'static,
+) -> Case {
+    at(name, right, move |session, event| io_command(session, event, opcode).copied(), act)
+}
+
+/// [`at_io`]; the host must answer with one of these TermReqs.
+pub(crate) fn to_io(
+    name: &str,
+    opcode: NvmOpcode,
+    rights: &'static [Term],
+    act: impl Fn(&mut Session<'_>, &Sqe) + Send + Sync + 'static,
+) -> Case {
+    at_io(name, Right::Ends, opcode, term_req_after(rights, act))
+}
+
 /// Injects `act` at the first Read; the host must answer with one of these TermReqs.
 pub(crate) fn to_read(
     name: &str,
     rights: &'static [Term],
     act: impl Fn(&mut Session<'_>, &Sqe) + Send + Sync + 'static,
 ) -> Case {
-    case(
-        name,
-        Right::Ends,
-        Box::new(move |session, event| {
-            let Some(sqe) = io_command(session, event, NvmOpcode::READ).copied() else {
-                return Ok(Then::AsUsual);
-            };
-            session.stage.mark();
-            act(session, &sqe);
-            session.expect_term_req(rights)
-        }),
-    )
+    to_io(name, NvmOpcode::READ, rights, act)
 }
 
 /// Injects `act` at the first Write that needs an R2T; the host must answer with one of these TermReqs.
@@ -95,16 +124,49 @@ pub(crate) fn to_write(
     rights: &'static [Term],
     act: impl Fn(&mut Session<'_>, &Sqe) + Send + Sync + 'static,
 ) -> Case {
-    case(
-        name,
-        Right::Ends,
-        Box::new(move |session, event| {
-            let Some(sqe) = asked_write(session, event).copied() else { return Ok(Then::AsUsual) };
-            session.stage.mark();
-            act(session, &sqe);
-            session.expect_term_req(rights)
-        }),
-    )
+    let select = |session: &Session<'_>, event: &Event| asked_write(session, event).copied();
+    at(name, Right::Ends, select, term_req_after(rights, act))
+}
+
+fn term_req_after(
+    rights: &'static [Term],
+    act: impl Fn(&mut Session<'_>, &Sqe),
+) -> impl Fn(&mut Session<'_>, &Sqe) -> Check<Then> {
+    move |session, sqe| {
+        session.stage.mark();
+        act(session, sqe);
+        session.expect_term_req(rights)
+    }
+}
+
+/// Answers every Identify of this kind with the page that `make` returns.
+pub(crate) fn with_page(
+    name: impl Into<String>,
+    right: Right,
+    cns: Cns,
+    make: impl Fn(&Session<'_>) -> Vec<u8> + Send + Sync + 'static,
+) -> Case {
+    let select = move |session: &Session<'_>, event: &Event| match event {
+        Event::Command { sqe, .. } if is_identify(session, sqe, cns) => Some(*sqe),
+        _ => None,
+    };
+    at(name, right, select, move |session, sqe| answer(session, sqe, &make(session))).every_time()
+}
+
+/// Sends the data of a command and its success.
+pub(crate) fn answer(session: &mut Session<'_>, sqe: &Sqe, data: &[u8]) -> Check<Then> {
+    session.send_data(sqe, data);
+    session.complete(sqe, Status::SUCCESS, 0);
+    Ok(Then::GoOn)
+}
+
+/// Sends the requested part of a log page and success.
+pub(crate) fn answer_log(session: &mut Session<'_>, sqe: &Sqe, log: &[u8]) -> Check<Then> {
+    let page = GetLogPage::from_sqe(sqe);
+    let start = usize::try_from(page.offset).unwrap_or(usize::MAX).min(log.len());
+    let mut part = log[start..].to_vec();
+    part.resize(usize::try_from(page.length_bytes).unwrap_or(usize::MAX).min(4 << 20), 0);
+    answer(session, sqe, &part)
 }
 
 /// Transfer length of a command, bytes.

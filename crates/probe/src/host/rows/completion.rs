@@ -8,7 +8,7 @@ use wire::cqe::Cqe;
 use wire::opcode::{AdminOpcode, NvmOpcode};
 use wire::status::Status;
 
-use super::case::{Case, Right, case, io_command, length_of, to_read, to_write};
+use super::case::{Case, Right, at_io, case, length_of, to_read, to_write};
 
 pub(super) fn completions() -> Check<Vec<Case>> {
     const RIGHT: &[Term] = &[term(2)];
@@ -32,37 +32,21 @@ pub(super) fn completions() -> Check<Vec<Case>> {
 }
 
 pub(super) fn no_answer() -> Check<Vec<Case>> {
-    let silent = |name: &str, opcode: NvmOpcode| {
-        case(
-            name,
-            Right::Survives,
-            Box::new(move |session, event| match io_command(session, event, opcode) {
-                Some(_) => Ok(Then::GoOn),
-                None => Ok(Then::AsUsual),
-            }),
-        )
-    };
+    let silent = |name: &str, opcode| at_io(name, Right::Survives, opcode, |_, _| Ok(Then::GoOn));
     Ok(vec![
         silent("a read without an answer", NvmOpcode::READ),
         silent("a write without an answer", NvmOpcode::WRITE),
-        case(
-            "data for a read that was aborted",
-            Right::Ends,
-            Box::new(|session, event| {
-                let Some(sqe) = io_command(session, event, NvmOpcode::READ).copied() else {
-                    return Ok(Then::AsUsual);
-                };
-                session.stage.mark();
-                session.complete(&sqe, Status::ABORT_REQUESTED, 0);
-                // The id and buffer may belong to a repetition of the same read: either way this is not its data.
-                session.send_data(&sqe, &vec![0xBD; length_of(&sqe) as usize]);
-                match session.receive()? {
-                    Event::Command { .. } => session.expect_term_req(&[term_at(1, 8)]),
-                    Event::TermReq { .. } => Ok(Then::End),
-                    _ => differs("the host closes without a TermReq"),
-                }
-            }),
-        ),
+        at_io("data for a read that was aborted", Right::Ends, NvmOpcode::READ, |session, sqe| {
+            session.stage.mark();
+            session.complete(sqe, Status::ABORT_REQUESTED, 0);
+            // The id and buffer may belong to a repetition of the same read: either way this is not its data.
+            session.send_data(sqe, &vec![0xBD; length_of(sqe) as usize]);
+            match session.receive()? {
+                Event::Command { .. } => session.expect_term_req(&[term_at(1, 8)]),
+                Event::TermReq { .. } => Ok(Then::End),
+                _ => differs("the host closes without a TermReq"),
+            }
+        }),
     ])
 }
 

@@ -8,7 +8,7 @@ use wire::opcode::NvmOpcode;
 use wire::pdu::{DataAlignment, FatalErrorStatus, IcResp, PduFlags, TermReq};
 use zerocopy::IntoBytes;
 
-use super::case::{Case, Right, case, io_command, length_of};
+use super::case::{Case, Right, at_io, case, length_of};
 
 pub(super) fn ic_resp() -> Check<Vec<Case>> {
     let wrong = |name: &str, change: fn(&mut Vec<u8>)| {
@@ -72,18 +72,11 @@ pub(super) fn ic_resp() -> Check<Vec<Case>> {
 
 pub(super) fn term_reqs() -> Check<Vec<Case>> {
     let case_of = |name: &str, bytes: Vec<u8>| {
-        case(
-            name,
-            Right::Survives,
-            Box::new(move |session, event| {
-                if io_command(session, event, NvmOpcode::READ).is_none() {
-                    return Ok(Then::AsUsual);
-                }
-                session.stage.mark();
-                session.send(&bytes);
-                session.expect_closed()
-            }),
-        )
+        at_io(name, Right::Survives, NvmOpcode::READ, move |session, _| {
+            session.stage.mark();
+            session.send(&bytes);
+            session.expect_closed()
+        })
     };
     let term_req = |fes: u16, copy: u8| {
         let header = TermReq::from_controller(FatalErrorStatus::from_raw(fes), 0, copy);
@@ -121,19 +114,12 @@ pub(super) fn ends() -> Check<Vec<Case>> {
         })
         .collect();
     for (name, cut) in [("within C2HData", 100), ("within its header", 10)] {
-        cases.push(case(
-            name,
-            Right::Survives,
-            Box::new(move |session, event| {
-                let Some(sqe) = io_command(session, event, NvmOpcode::READ).copied() else {
-                    return Ok(Then::AsUsual);
-                };
-                let data = vec![0xBD; length_of(&sqe) as usize];
-                let bytes = Draft::c2h_data(session.form, sqe.cid.get(), 0, &data, PduFlags::LAST).seal();
-                session.send(&bytes[..cut]);
-                Ok(Then::End)
-            }),
-        ));
+        cases.push(at_io(name, Right::Survives, NvmOpcode::READ, move |session, sqe| {
+            let data = vec![0xBD; length_of(sqe) as usize];
+            let bytes = Draft::c2h_data(session.form, sqe.cid.get(), 0, &data, PduFlags::LAST).seal();
+            session.send(&bytes[..cut]);
+            Ok(Then::End)
+        }));
     }
     Ok(cases)
 }

@@ -6,10 +6,9 @@ use wire::discovery::{DiscoveryEntry, DiscoveryHeader};
 use wire::identify::Cns;
 use wire::log::{GetLogPage, Lid};
 use wire::opcode::AdminOpcode;
-use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use super::case::{Case, Right, case, is_identify};
+use super::case::{Case, Right, answer_log, case, with_page};
 
 /// Answers each read of the discovery log from a log built for it.
 fn with_log(name: &str, make: impl Fn(&Session<'_>, u64) -> Vec<u8> + Send + Sync + 'static) -> Case {
@@ -19,25 +18,28 @@ fn with_log(name: &str, make: impl Fn(&Session<'_>, u64) -> Vec<u8> + Send + Syn
         Right::Ends,
         Box::new(move |session, event| {
             let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
-            let page = GetLogPage::from_sqe(sqe);
-            let is_log = sqe.opcode == AdminOpcode::GET_LOG_PAGE.raw() && page.lid == Lid::DISCOVERY;
+            let is_log = sqe.opcode == AdminOpcode::GET_LOG_PAGE.raw()
+                && GetLogPage::from_sqe(sqe).lid == Lid::DISCOVERY;
             if session.qid != Some(0) || !is_log {
                 return Ok(Then::AsUsual);
             }
             let number = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             holds(number < 20_000, "the host reads and reads")?;
             let log = make(session, number);
-            let start = usize::try_from(page.offset).unwrap_or(usize::MAX).min(log.len());
-            let length = usize::try_from(page.length_bytes).unwrap_or(usize::MAX).min(4 << 20);
-            let mut part = log[start..].to_vec();
-            part.resize(length, 0);
-            session.send_data(sqe, &part);
-            session.complete(sqe, Status::SUCCESS, 0);
-            Ok(Then::GoOn)
+            answer_log(session, sqe, &log)
         }),
     )
     .every_time()
     .discovering()
+}
+
+/// [`with_log`], where each log is a valid one with this change.
+fn with_change(name: &str, change: fn(&mut [u8], u64)) -> Case {
+    with_log(name, move |session, number| {
+        let mut log = discovery_log(session.stage);
+        change(&mut log, number);
+        log
+    })
 }
 
 pub(super) fn discovery() -> Check<Vec<Case>> {
@@ -49,27 +51,15 @@ pub(super) fn discovery() -> Check<Vec<Case>> {
         entry
     };
     Ok(vec![
-        with_log("NUMREC of 64 bits", |session, _| {
-            let mut log = discovery_log(session.stage);
-            log[8..16].fill(0xFF);
-            log
-        }),
-        with_log("RECFMT 9", |session, _| {
-            let mut log = discovery_log(session.stage);
-            log[16] = 9;
-            log
-        }),
-        with_log("another generation each time", |session, number| {
-            let mut log = discovery_log(session.stage);
+        with_change("NUMREC of 64 bits", |log, _| log[8..16].fill(0xFF)),
+        with_change("RECFMT 9", |log, _| log[16] = 9),
+        with_change("another generation each time", |log, number| {
             log[..8].copy_from_slice(&number.to_le_bytes());
-            log
         }),
-        with_log("texts without an end", |session, _| {
-            let mut log = discovery_log(session.stage);
+        with_change("texts without an end", |log, _| {
             log[1024 + 32..1024 + 64].fill(b'9');
             log[1024 + 256..1024 + 512].fill(b'n');
             log[1024 + 512..1024 + 768].fill(b'a');
-            log
         }),
         with_log("a referral to itself", move |session, _| {
             [DiscoveryHeader::new(1, 1).as_bytes(), referral(session).as_bytes()].concat()
@@ -95,37 +85,22 @@ pub(super) fn escapes() -> Check<Vec<Case>> {
     const HOSTILE: &[u8] = b"\x1b[2J\x1b]0;owned\x07\r\n%s";
     // Bidirectional overrides, line and paragraph separators, zero-width characters, C1 controls, invalid UTF-8.
     const HIDDEN: &[u8] = "\u{202e}\u{2028}\u{2029}\u{200b}\u{9b}2J \" cntlid=1\n\u{feff}".as_bytes();
-    let names = case(
-        "model and serial number",
-        Right::Ends,
-        Box::new(|session, event| {
-            let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
-            if !is_identify(session, sqe, Cns::CONTROLLER) {
-                return Ok(Then::AsUsual);
-            }
-            let mut page = session.controller().as_bytes().to_vec();
-            page[4..4 + HOSTILE.len()].copy_from_slice(HOSTILE);
-            page[24..24 + HIDDEN.len()].copy_from_slice(HIDDEN);
-            page[64..72].copy_from_slice(b"\xff\xc3\x28\xe2\x80\xae1\0");
-            session.send_data(sqe, &page);
-            session.complete(sqe, Status::SUCCESS, 0);
-            Ok(Then::GoOn)
-        }),
-    )
-    .every_time();
-    let log = with_log("a discovery log", |session, _| {
-        let mut log = discovery_log(session.stage);
+    let names = with_page("model and serial number", Right::Ends, Cns::CONTROLLER, |session| {
+        let mut page = session.controller().as_bytes().to_vec();
+        page[4..4 + HOSTILE.len()].copy_from_slice(HOSTILE);
+        page[24..24 + HIDDEN.len()].copy_from_slice(HIDDEN);
+        page[64..72].copy_from_slice(b"\xff\xc3\x28\xe2\x80\xae1\0");
+        page
+    });
+    let log = with_change("a discovery log", |log, _| {
         log[1024 + 256..1024 + 256 + HOSTILE.len()].copy_from_slice(HOSTILE);
         log[1024 + 512..1024 + 512 + HOSTILE.len()].copy_from_slice(HOSTILE);
-        log
     });
-    let hidden = with_log("a discovery log that hides text", |session, _| {
-        let mut log = discovery_log(session.stage);
+    let hidden = with_change("a discovery log that hides text", |log, _| {
         for at in [1024 + 32, 1024 + 256, 1024 + 512] {
             let length = if at == 1024 + 32 { HIDDEN.len().min(32) } else { HIDDEN.len() };
             log[at..at + length].copy_from_slice(&HIDDEN[..length]);
         }
-        log
     });
     Ok(vec![names, log, hidden])
 }

@@ -9,7 +9,7 @@ use wire::pdu::{Digests, PduFlags};
 use wire::sqe::Sqe;
 use wire::status::Status;
 
-use super::case::{Case, Right, case, io_command, length_of, to_read, to_write};
+use super::case::{Case, Right, at_io, length_of, to_io, to_read, to_write};
 
 pub(super) fn header_length() -> Check<Vec<Case>> {
     const RIGHT: &[Term] = &[term_at(1, 2)];
@@ -32,18 +32,7 @@ pub(super) fn data_for_others() -> Check<Vec<Case>> {
     Ok(vec![
         to_read("no command", RIGHT, move |session, sqe| send(session, sqe.cid.get() ^ 0x5A5A, 4096)),
         to_write("a write", RIGHT, move |session, sqe| send(session, sqe.cid.get(), length_of(sqe))),
-        case(
-            "a flush",
-            Right::Ends,
-            Box::new(move |session, event| {
-                let Some(sqe) = io_command(session, event, NvmOpcode::FLUSH).copied() else {
-                    return Ok(Then::AsUsual);
-                };
-                session.stage.mark();
-                send(session, sqe.cid.get(), 4096);
-                session.expect_term_req(RIGHT)
-            }),
-        ),
+        to_io("a flush", NvmOpcode::FLUSH, RIGHT, move |session, sqe| send(session, sqe.cid.get(), 4096)),
     ])
 }
 
@@ -90,17 +79,10 @@ pub(super) fn short_reads() -> Check<Vec<Case>> {
     };
     // The host must not take this for the data: the drive compares.
     let on_read = |name: &str, act: fn(&mut Session<'_>, &Sqe)| {
-        case(
-            name,
-            Right::Ends,
-            Box::new(move |session, event| {
-                let Some(sqe) = io_command(session, event, NvmOpcode::READ).copied() else {
-                    return Ok(Then::AsUsual);
-                };
-                act(session, &sqe);
-                Ok(Then::GoOn)
-            }),
-        )
+        at_io(name, Right::Ends, NvmOpcode::READ, move |session, sqe| {
+            act(session, sqe);
+            Ok(Then::GoOn)
+        })
     };
     Ok(vec![
         to_read("SUCCESS without LAST", NO_LAST, move |session, sqe| {
@@ -127,25 +109,16 @@ pub(super) fn short_reads() -> Check<Vec<Case>> {
 }
 
 pub(super) fn data_digest() -> Check<Vec<Case>> {
-    Ok(vec![
-        case(
-            "of a read",
-            Right::Ends,
-            Box::new(|session, event| {
-                let Some(sqe) = io_command(session, event, NvmOpcode::READ).copied() else {
-                    return Ok(Then::AsUsual);
-                };
-                if !session.form.digests.contains(Digests::DATA) {
-                    return Ok(Then::AsUsual);
-                }
-                let data = vec![0xBD; length_of(&sqe) as usize];
-                let mut bytes = Draft::c2h_data(session.form, sqe.cid.get(), 0, &data, PduFlags::LAST).seal();
-                *bytes.last_mut().expect("not empty") ^= 1;
-                session.send(&bytes);
-                session.complete(&sqe, Status::SUCCESS, 0);
-                Ok(Then::GoOn)
-            }),
-        )
-        .with_digests(),
-    ])
+    let act = |session: &mut Session<'_>, sqe: &Sqe| {
+        if !session.form.digests.contains(Digests::DATA) {
+            return Ok(Then::AsUsual);
+        }
+        let data = vec![0xBD; length_of(sqe) as usize];
+        let mut bytes = Draft::c2h_data(session.form, sqe.cid.get(), 0, &data, PduFlags::LAST).seal();
+        *bytes.last_mut().expect("not empty") ^= 1;
+        session.send(&bytes);
+        session.complete(sqe, Status::SUCCESS, 0);
+        Ok(Then::GoOn)
+    };
+    Ok(vec![at_io("of a read", Right::Ends, NvmOpcode::READ, act).with_digests()])
 }

@@ -10,44 +10,22 @@ use wire::opcode::{AdminOpcode, FabricsType};
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use super::case::{Case, Right, case, is_identify};
+use super::case::{Case, Right, case, with_page};
 
 pub(super) fn identify() -> Check<Vec<Case>> {
     let of_controller = |name: &str, change: fn(&mut [u8])| {
-        case(
-            name,
-            Right::Ends,
-            Box::new(move |session, event| {
-                let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
-                if !is_identify(session, sqe, Cns::CONTROLLER) {
-                    return Ok(Then::AsUsual);
-                }
-                let mut page = session.controller().as_bytes().to_vec();
-                change(&mut page);
-                session.send_data(sqe, &page);
-                session.complete(sqe, Status::SUCCESS, 0);
-                Ok(Then::GoOn)
-            }),
-        )
-        .every_time()
+        with_page(name, Right::Ends, Cns::CONTROLLER, move |session| {
+            let mut page = session.controller().as_bytes().to_vec();
+            change(&mut page);
+            page
+        })
     };
     let of_namespace = |name: &str, change: fn(&mut IdentifyNamespace)| {
-        case(
-            name,
-            Right::Ends,
-            Box::new(move |session, event| {
-                let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
-                if !is_identify(session, sqe, Cns::NAMESPACE) {
-                    return Ok(Then::AsUsual);
-                }
-                let mut page = namespace();
-                change(&mut page);
-                session.send_data(sqe, page.as_bytes());
-                session.complete(sqe, Status::SUCCESS, 0);
-                Ok(Then::GoOn)
-            }),
-        )
-        .every_time()
+        with_page(name, Right::Ends, Cns::NAMESPACE, move |_| {
+            let mut page = namespace();
+            change(&mut page);
+            page.as_bytes().to_vec()
+        })
     };
     let mut cases = vec![
         of_namespace("NSZE 0", |namespace| namespace.nsze.set(0)),
@@ -69,26 +47,13 @@ pub(super) fn identify() -> Check<Vec<Case>> {
         of_controller("everything FFh", |page| page.fill(0xFF)),
         of_controller("everything 0", |page| page.fill(0)),
     ];
-    for lbads in [0, 1, 8, 31, 32, 63, 255] {
-        cases.push(
-            case(
-                format!("LBADS {lbads}"),
-                Right::Ends,
-                Box::new(move |session, event| {
-                    let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
-                    if !is_identify(session, sqe, Cns::NAMESPACE) {
-                        return Ok(Then::AsUsual);
-                    }
-                    let mut page = namespace().as_bytes().to_vec();
-                    page[130] = lbads;
-                    session.send_data(sqe, &page);
-                    session.complete(sqe, Status::SUCCESS, 0);
-                    Ok(Then::GoOn)
-                }),
-            )
-            .every_time(),
-        );
-    }
+    cases.extend([0, 1, 8, 31, 32, 63, 255].map(|lbads| {
+        with_page(format!("LBADS {lbads}"), Right::Ends, Cns::NAMESPACE, move |_| {
+            let mut page = namespace().as_bytes().to_vec();
+            page[130] = lbads;
+            page
+        })
+    }));
     Ok(cases)
 }
 
@@ -111,22 +76,11 @@ pub(super) fn cntlids() -> Check<Vec<Case>> {
             }),
         )
         .every_time(),
-        case(
-            "another one in Identify",
-            Right::Fails,
-            Box::new(|session, event| {
-                let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
-                if !is_identify(session, sqe, Cns::CONTROLLER) {
-                    return Ok(Then::AsUsual);
-                }
-                let mut page = session.controller().as_bytes().to_vec();
-                page[78] ^= 0x55;
-                session.send_data(sqe, &page);
-                session.complete(sqe, Status::SUCCESS, 0);
-                Ok(Then::GoOn)
-            }),
-        )
-        .every_time(),
+        with_page("another one in Identify", Right::Fails, Cns::CONTROLLER, |session| {
+            let mut page = session.controller().as_bytes().to_vec();
+            page[78] ^= 0x55;
+            page
+        }),
     ])
 }
 

@@ -8,7 +8,7 @@ use wire::opcode::NvmOpcode;
 use wire::sgl::DataPointer;
 use wire::sqe::Sqe;
 
-use super::case::{Case, Right, asked_write, case, io_command, length_of, to_read, to_write};
+use super::case::{Case, Right, asked_write, at_io, case, length_of, to_read, to_write};
 
 fn r2t(session: &mut Session<'_>, sqe: &Sqe, offset: u32, length: u32) {
     session.send(&Draft::r2t(session.form, sqe.cid.get(), 0x1234, offset, length).seal());
@@ -23,24 +23,17 @@ pub(super) fn r2t_for_read() -> Check<Vec<Case>> {
     const RIGHT: &[Term] = &[term(2)];
     const UNKNOWN: &[Term] = &[term_at(1, 8), term(2)];
     Ok(vec![
-        case(
-            "a read",
-            Right::Ends,
-            Box::new(|session, event| {
-                let Some(sqe) = io_command(session, event, NvmOpcode::READ).copied() else {
-                    return Ok(Then::AsUsual);
-                };
-                session.stage.mark();
-                r2t(session, &sqe, 0, length_of(&sqe));
-                match session.receive()? {
-                    Event::Data { .. } => differs("the host sends its memory for a read"),
-                    Event::TermReq { fes: 2, .. } => Ok(Then::End),
-                    Event::TermReq { fes, .. } => differs(format!("a TermReq {fes:#04x}")),
-                    Event::Closed => differs("the host closes without a TermReq"),
-                    _ => session.expect_term_req(RIGHT),
-                }
-            }),
-        ),
+        at_io("a read", Right::Ends, NvmOpcode::READ, |session, sqe| {
+            session.stage.mark();
+            r2t(session, sqe, 0, length_of(sqe));
+            match session.receive()? {
+                Event::Data { .. } => differs("the host sends its memory for a read"),
+                Event::TermReq { fes: 2, .. } => Ok(Then::End),
+                Event::TermReq { fes, .. } => differs(format!("a TermReq {fes:#04x}")),
+                Event::Closed => differs("the host closes without a TermReq"),
+                _ => session.expect_term_req(RIGHT),
+            }
+        }),
         to_read("no command", UNKNOWN, |session, sqe| {
             let bytes = Draft::r2t(session.form, !sqe.cid.get(), 1, 0, 4096).seal();
             session.send(&bytes);
@@ -91,21 +84,12 @@ pub(super) fn r2t_again() -> Check<Vec<Case>> {
 }
 
 pub(super) fn in_capsule() -> Check<Vec<Case>> {
-    Ok(vec![
-        case(
-            "every write",
-            Right::Survives,
-            Box::new(|session, event| {
-                let Some(sqe) = io_command(session, event, NvmOpcode::WRITE) else {
-                    return Ok(Then::AsUsual);
-                };
-                session.stage.mark();
-                let fits = length_of(sqe) <= IN_CAPSULE_BYTES;
-                let is_asked = matches!(sqe.dptr.classify(), DataPointer::Transport { .. });
-                holds(!(fits && is_asked), format!("a write of {} bytes waits to be asked", length_of(sqe)))?;
-                Ok(Then::AsUsual)
-            }),
-        )
-        .every_time(),
-    ])
+    let act = |session: &mut Session<'_>, sqe: &Sqe| {
+        session.stage.mark();
+        let fits = length_of(sqe) <= IN_CAPSULE_BYTES;
+        let is_asked = matches!(sqe.dptr.classify(), DataPointer::Transport { .. });
+        holds(!(fits && is_asked), format!("a write of {} bytes waits to be asked", length_of(sqe)))?;
+        Ok(Then::AsUsual)
+    };
+    Ok(vec![at_io("every write", Right::Survives, NvmOpcode::WRITE, act).every_time()])
 }
