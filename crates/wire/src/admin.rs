@@ -1,41 +1,27 @@
 //! Admin commands that have no file of their own: Abort and Keep Alive. wire §9, wire §18
 
-use crate::bits::{dword, high16, low16};
 use crate::id::{Nsid, Qid};
 use crate::opcode::AdminOpcode;
 use crate::sqe::Sqe;
 
-/// Fields of an Abort: which command. wire §18
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AbortCommand {
-    /// Queue of the command.
-    pub sqid: Qid,
-    /// Id of the command.
-    pub cid: u16,
+tables! {
+    /// Fields of an Abort: which command. wire §18
+    pub command AbortCommand {
+        cdw10 [15:0] sqid: Qid, "Queue of the command.";
+        cdw10 [31:16] cid: u16, "Id of the command.";
+    }
+
+    /// Result dword of an Abort. wire §18
+    pub bits AbortResult: u32 {
+        [0] not_aborted, with_not_aborted: bool, "The command was not aborted.";
+    }
 }
 
 impl AbortCommand {
-    /// Reads the fields of an Abort.
-    #[must_use]
-    pub const fn from_sqe(sqe: &Sqe) -> Self {
-        let cdw10 = sqe.cdw10.get();
-        Self { sqid: Qid::new(low16(cdw10)), cid: high16(cdw10) }
-    }
-
     /// An Abort with these fields.
     #[must_use]
     pub fn to_sqe(&self) -> Sqe {
-        let mut sqe = Sqe::new(AdminOpcode::ABORT.raw(), Nsid::NONE);
-        sqe.cdw10.set(dword(self.sqid.get(), self.cid));
-        sqe
-    }
-}
-
-bit_fields! {
-    /// Result dword of an Abort. wire §18
-    pub struct AbortResult: u32 {
-        /// The command was not aborted.
-        not_aborted, with_not_aborted: bool [0];
+        self.fill(Sqe::new(AdminOpcode::ABORT.raw(), Nsid::NONE))
     }
 }
 

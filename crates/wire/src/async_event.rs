@@ -5,43 +5,30 @@ use crate::log::Lid;
 use crate::opcode::AdminOpcode;
 use crate::sqe::Sqe;
 
-flags! {
+tables! {
     /// Events a controller can send (Identify's oaes) and a host enables (feature 0x0B). wire §12, wire §13
-    pub struct AsyncEvents: u32 {
-        /// Critical warnings of the SMART log, a bit each.
-        SMART = 0xFF;
-        /// Namespace attributes changed.
-        NAMESPACE_ATTRIBUTE = 1 << 8;
-        /// Firmware activation starting.
-        FIRMWARE = 1 << 9;
-        /// Telemetry log changed.
-        TELEMETRY = 1 << 10;
-        /// ANA state changed.
-        ANA = 1 << 11;
-        /// Discovery log changed.
-        DISCOVERY = 1 << 31;
+    pub flags AsyncEvents: u32 {
+        [7:0] SMART, "Critical warnings of the SMART log, a bit each.";
+        [8] NAMESPACE_ATTRIBUTE, "Namespace attributes changed.";
+        [9] FIRMWARE, "Firmware activation starting.";
+        [10] TELEMETRY, "Telemetry log changed.";
+        [11] ANA, "ANA state changed.";
+        [31] DISCOVERY, "Discovery log changed.";
     }
-}
 
-codes! {
     /// Type of an event. wire §13
-    pub struct AsyncEventType: u8 {
-        ERROR = 0, "error";
-        SMART = 1, "SMART or health";
-        NOTICE = 2, "notice";
-        COMMAND_SET = 6, "I/O command set specific";
+    pub codes AsyncEventType: u8 {
+        0 ERROR, "error";
+        1 SMART, "SMART or health";
+        2 NOTICE, "notice";
+        6 COMMAND_SET, "I/O command set specific";
     }
-}
 
-bit_fields! {
     /// An event: dword 0 of a completed Asynchronous Event Request. wire §13
-    pub struct AsyncEvent: u32 {
-        /// Type.
-        kind, with_kind: AsyncEventType [2:0];
-        /// The type of an event.
-        information, with_information: u8 [15:8];
-        /// Log page to read; reading it without RAE lets the event come again.
-        log, with_log: Lid [23:16];
+    pub bits AsyncEvent: u32 {
+        [2:0] kind, with_kind: AsyncEventType, "Type.";
+        [15:8] information, with_information: u8, "The type of an event.";
+        [23:16] log, with_log: Lid, "Log page to read; reading it without RAE lets the event come again.";
     }
 }
 

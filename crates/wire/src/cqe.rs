@@ -1,7 +1,5 @@
 //! The completion queue entry: 16 bytes, one completion. wire §5.2
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
 use crate::bits::{high32, low32};
 use crate::status::Status;
 use crate::{U16, U64};
@@ -9,22 +7,16 @@ use crate::{U16, U64};
 /// Bytes of an entry.
 pub const CQE_BYTES: usize = 16;
 
-/// A completion. wire §5.2
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct Cqe {
-    /// Command result: dword 0 in the low half, dword 1 in the high half.
-    pub result: U64,
-    /// Submission queue head, an index into the queue; without meaning if SQ flow control is off.
-    pub sqhd: U16,
-    /// Submission queue id: 0 over fabrics, ignored by hosts.
-    pub sqid: U16,
-    /// Command id, as it came.
-    pub cid: U16,
-    /// Phase bit and status; see [`Cqe::status`].
-    pub status: U16,
+tables! {
+    /// A completion. wire §5.2
+    pub structure Cqe: CQE_BYTES {
+        0 pub result: U64, "Command result: dword 0 in the low half, dword 1 in the high half.";
+        8 pub sqhd: U16, "Submission queue head, an index into the queue; without meaning if SQ flow control is off.";
+        10 pub sqid: U16, "Submission queue id: 0 over fabrics, ignored by hosts.";
+        12 pub cid: U16, "Command id, as it came.";
+        14 pub status: U16, "Phase bit and status; see [`Cqe::status`].";
+    }
 }
-const _: () = assert!(size_of::<Cqe>() == CQE_BYTES);
 
 impl Cqe {
     /// A completion with an empty result.
@@ -80,6 +72,7 @@ impl Cqe {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
 

@@ -3,11 +3,11 @@
 use core::fmt::{self, Write};
 use core::net::IpAddr;
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros};
 
 use crate::id::Cntlid;
-use crate::nqn::{NQN_FIELD_BYTES, Nqn, NqnError};
-use crate::text::{Padding, Text, TextError, write_text};
+use crate::nqn::{NQN_FIELD_BYTES, Nqn};
+use crate::text::Text;
 use crate::{U16, U64};
 
 /// TCP port of the discovery service. wire §1
@@ -18,90 +18,63 @@ pub const IO_PORT: u16 = 4420;
 /// Bytes of the header, and of each entry.
 pub const DISCOVERY_RECORD_BYTES: usize = 1024;
 
-codes! {
+tables! {
     /// Transport of an entry. wire §20
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct TransportType: u8 {
-        RDMA = 1, "RDMA";
-        FC = 2, "Fibre Channel";
-        TCP = 3, "TCP";
-        LOOP = 254, "loop";
+    pub codes TransportType: u8 {
+        1 RDMA, "RDMA";
+        2 FC, "Fibre Channel";
+        3 TCP, "TCP";
+        254 LOOP, "loop";
     }
-}
 
-codes! {
     /// Kind of address of an entry. wire §20
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct AddressFamily: u8 {
-        IPV4 = 1, "IPv4";
-        IPV6 = 2, "IPv6";
+    pub codes AddressFamily: u8 {
+        1 IPV4, "IPv4";
+        2 IPV6, "IPv6";
     }
-}
 
-codes! {
     /// The kind of subsystem that an entry leads to. wire §20
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct SubsystemType: u8 {
-        REFERRAL = 1, "referral to another discovery service";
-        NVM = 2, "NVM subsystem";
-        DISCOVERY = 3, "this discovery subsystem";
+    pub codes SubsystemType: u8 {
+        1 REFERRAL, "referral to another discovery service";
+        2 NVM, "NVM subsystem";
+        3 DISCOVERY, "this discovery subsystem";
     }
-}
 
-codes! {
     /// Whether a secure channel is needed. wire §20
-    pub struct SecureChannel: u8 {
-        UNSPECIFIED = 0, "not specified";
-        REQUIRED = 1, "required";
-        NOT_REQUIRED = 2, "not required";
+    pub codes SecureChannel: u8 {
+        0 UNSPECIFIED, "not specified";
+        1 REQUIRED, "required";
+        2 NOT_REQUIRED, "not required";
     }
-}
 
-bit_fields! {
     /// Transport requirements of an entry. wire §20
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Treq: u8 {
-        /// Whether a secure channel is needed.
-        secure_channel, with_secure_channel: SecureChannel [1:0];
-        /// Hosts may turn SQ flow control off; tools then do.
-        sq_flow_disable, with_sq_flow_disable: bool [2];
+    pub bits Treq: u8 {
+        [1:0] secure_channel, with_secure_channel: SecureChannel, "Whether a secure channel is needed.";
+        [2] sq_flow_disable, with_sq_flow_disable: bool, "Hosts may turn SQ flow control off; tools then do.";
     }
-}
 
-flags! {
     /// Attributes of an entry. wire §20
-    pub struct Eflags: u16 {
-        /// The same can be learned from another entry.
-        DUPLICATE = 1 << 0;
-        /// Explicit persistent connections supported.
-        PERSISTENT = 1 << 1;
-        /// No connection to a central discovery controller.
-        NO_CDC = 1 << 2;
+    pub flags Eflags: u16 {
+        [0] DUPLICATE, "The same can be learned from another entry.";
+        [1] PERSISTENT, "Explicit persistent connections supported.";
+        [2] NO_CDC, "No connection to a central discovery controller.";
     }
-}
 
-codes! {
     /// Security of a TCP entry: the first byte of its tsas. wire §20
-    pub struct TcpSecurity: u8 {
-        NONE = 0, "none";
-        TLS_1_2 = 1, "TLS 1.2";
-        TLS_1_3 = 2, "TLS 1.3";
+    pub codes TcpSecurity: u8 {
+        0 NONE, "none";
+        1 TLS_1_2, "TLS 1.2";
+        2 TLS_1_3, "TLS 1.3";
+    }
+
+    /// Header of the log. wire §20
+    pub structure DiscoveryHeader: DISCOVERY_RECORD_BYTES {
+        0 pub genctr: U64, "Generation: changes whenever the log does; read again if it changed while reading.";
+        8 pub numrec: U64, "Entries in the log.";
+        16 pub recfmt: U16, "Format of the entries, 0.";
+        18 reserved_18: [u8; 1006];
     }
 }
-
-/// Header of the log. wire §20
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct DiscoveryHeader {
-    /// Generation: changes whenever the log does; read again if it changed while reading.
-    pub genctr: U64,
-    /// Entries in the log.
-    pub numrec: U64,
-    /// Format of the entries, 0.
-    pub recfmt: U16,
-    reserved_18: [u8; 1006],
-}
-const _: () = assert!(size_of::<DiscoveryHeader>() == DISCOVERY_RECORD_BYTES);
 
 impl DiscoveryHeader {
     /// A header of this generation with this many entries after it.
@@ -116,32 +89,26 @@ impl DiscoveryHeader {
     }
 }
 
-/// An entry of the log. wire §20
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct DiscoveryEntry {
-    /// Transport.
-    pub trtype: TransportType,
-    /// Kind of address.
-    pub adrfam: AddressFamily,
-    /// The kind of subsystem it leads to.
-    pub subtype: SubsystemType,
-    /// Transport requirements.
-    pub treq: Treq,
-    /// Port of the target, the same for all entries of one.
-    pub portid: U16,
-    cntlid: U16,
-    /// Entries of the admin queue at most, at least 32.
-    pub asqsz: U16,
-    eflags: U16,
-    reserved_12: [u8; 20],
-    trsvcid: [u8; 32],
-    reserved_64: [u8; 192],
-    subnqn: [u8; NQN_FIELD_BYTES],
-    traddr: [u8; 256],
-    tsas: [u8; 256],
+tables! {
+    /// An entry of the log. wire §20
+    pub structure DiscoveryEntry: DISCOVERY_RECORD_BYTES {
+        0 pub trtype: TransportType, "Transport.";
+        1 pub adrfam: AddressFamily, "Kind of address.";
+        2 pub subtype: SubsystemType, "The kind of subsystem it leads to.";
+        3 pub treq: Treq, "Transport requirements.";
+        4 pub portid: U16, "Port of the target, the same for all entries of one.";
+        6 cntlid: U16 as cntlid, set_cntlid: Cntlid, "Controller to connect to, [`Cntlid::DYNAMIC`] as a rule.";
+        8 pub asqsz: U16, "Entries of the admin queue at most, at least 32.";
+        10 eflags: U16 as eflags, set_eflags: Eflags, "Attributes.";
+        12 reserved_12: [u8; 20];
+        32 trsvcid: [u8; 32] as service_id, set_service_id: nul_padded, "Service id without padding, a port in TCP.";
+        64 reserved_64: [u8; 192];
+        256 subnqn: [u8; NQN_FIELD_BYTES] as subsystem, set_subsystem: nqn,
+            "Name of the subsystem: of the discovery service in a referral.";
+        512 traddr: [u8; 256] as address, set_address: nul_padded, "Address without padding, an IP address in TCP.";
+        768 tsas: [u8; 256];
+    }
 }
-const _: () = assert!(size_of::<DiscoveryEntry>() == DISCOVERY_RECORD_BYTES);
 
 impl DiscoveryEntry {
     /// An NVM subsystem at a TCP address: dynamic controllers, admin queues of 32 entries, no security.
@@ -162,38 +129,10 @@ impl DiscoveryEntry {
         entry
     }
 
-    /// Sets an address that is no IP address.
-    ///
-    /// # Errors
-    /// [`TextError`] if it has more than 256 bytes or is not printable ASCII.
-    pub fn set_address(&mut self, address: &str) -> Result<(), TextError> {
-        write_text(&mut self.traddr, address, Padding::Nul)
-    }
-
-    /// Sets a service id that is no port.
-    ///
-    /// # Errors
-    /// [`TextError`] if it has more than 32 bytes or is not printable ASCII.
-    pub fn set_service_id(&mut self, service_id: &str) -> Result<(), TextError> {
-        write_text(&mut self.trsvcid, service_id, Padding::Nul)
-    }
-
-    /// Address without padding.
-    #[must_use]
-    pub fn address(&self) -> Text<'_> {
-        Text::of(&self.traddr)
-    }
-
     /// Name of the subsystem as the service has it, which [`subsystem`](Self::subsystem) checks.
     #[must_use]
     pub fn subsystem_text(&self) -> Text<'_> {
         Text::of(&self.subnqn)
-    }
-
-    /// Service id without padding.
-    #[must_use]
-    pub fn service_id(&self) -> Text<'_> {
-        Text::of(&self.trsvcid)
     }
 
     /// The address as an IP address; `None` if it is none.
@@ -206,35 +145,6 @@ impl DiscoveryEntry {
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         self.service_id().as_str()?.parse().ok()
-    }
-
-    /// Name of the subsystem: of the discovery service in a referral.
-    ///
-    /// # Errors
-    /// The errors of [`Nqn::from_wire`].
-    pub fn subsystem(&self) -> Result<Nqn, NqnError> {
-        Nqn::from_wire(&self.subnqn)
-    }
-
-    /// Sets [`Self::subsystem`].
-    pub fn set_subsystem(&mut self, subsystem: &Nqn) {
-        self.subnqn = subsystem.to_wire();
-    }
-
-    /// Controller to connect to, [`Cntlid::DYNAMIC`] as a rule.
-    #[must_use]
-    pub const fn cntlid(&self) -> Cntlid {
-        Cntlid::new(self.cntlid.get())
-    }
-
-    /// Sets [`Self::cntlid`].
-    pub fn set_cntlid(&mut self, cntlid: Cntlid) {
-        self.cntlid.set(cntlid.get());
-    }
-
-    flag_fields! {
-        /// Attributes.
-        eflags, set_eflags: Eflags;
     }
 
     /// Security of a TCP entry.
@@ -299,8 +209,10 @@ mod tests {
     use core::net::{Ipv4Addr, Ipv6Addr};
 
     use proptest::prelude::*;
+    use zerocopy::IntoBytes;
 
     use super::*;
+    use crate::nqn::NqnError;
 
     fn subsystem() -> Nqn {
         "nqn.2016-06.io.nvlane:sub1".parse().expect("well formed")

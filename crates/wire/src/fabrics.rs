@@ -1,7 +1,7 @@
 //! Fabrics commands (opcode 0x7F): Connect, Property Get and Set, Disconnect, Authentication Send and
 //! Receive. wire §6
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::FromZeros;
 
 use crate::U16;
 use crate::bits::{byte, dword, high16, low16, zero_based16};
@@ -15,15 +15,13 @@ use crate::sqe::Sqe;
 /// Bytes of Connect data.
 pub const CONNECT_DATA_BYTES: u32 = 1024;
 
-bit_fields! {
+tables! {
     /// Attributes of a Connect. wire §6.1
-    pub struct ConnectAttributes: u8 {
-        /// Priority class of the queue.
-        priority, with_priority: u8 [1:0];
-        /// No SQ flow control: completions carry no head, and SUCCESS may end reads.
-        disable_sq_flow_control, with_disable_sq_flow_control: bool [2];
-        /// The host can delete single I/O queues.
-        individual_queue_deletion, with_individual_queue_deletion: bool [3];
+    pub bits ConnectAttributes: u8 {
+        [1:0] priority, with_priority: u8, "Priority class of the queue.";
+        [2] disable_sq_flow_control, with_disable_sq_flow_control: bool,
+            "No SQ flow control: completions carry no head, and SUCCESS may end reads.";
+        [3] individual_queue_deletion, with_individual_queue_deletion: bool, "The host can delete single I/O queues.";
     }
 }
 
@@ -67,22 +65,18 @@ impl ConnectCommand {
     }
 }
 
-/// Data of a Connect, always in capsule. wire §6.2
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct ConnectData {
-    /// Identifier of the host.
-    pub hostid: HostId,
-    /// Controller to connect to; see [`ConnectData::cntlid`].
-    pub cntlid: U16,
-    reserved_18: [u8; 238],
-    /// Name of the subsystem, NUL-terminated.
-    pub subnqn: [u8; NQN_FIELD_BYTES],
-    /// Name of the host, NUL-terminated.
-    pub hostnqn: [u8; NQN_FIELD_BYTES],
-    reserved_768: [u8; 256],
+tables! {
+    /// Data of a Connect, always in capsule. wire §6.2
+    pub structure ConnectData: CONNECT_DATA_BYTES {
+        0 pub hostid: HostId, "Identifier of the host.";
+        16 pub cntlid: U16 as cntlid: Cntlid, "Controller to connect to.";
+        18 reserved_18: [u8; 238];
+        256 pub subnqn: [u8; NQN_FIELD_BYTES] as subsystem: nqn,
+            "Name of the subsystem, NUL-terminated. Answer to a malformed one with [`InvalidParameter::SUBNQN`].";
+        512 pub hostnqn: [u8; NQN_FIELD_BYTES], "Name of the host, NUL-terminated.";
+        768 reserved_768: [u8; 256];
+    }
 }
-const _: () = assert!(size_of::<ConnectData>() == CONNECT_DATA_BYTES as usize);
 
 impl ConnectData {
     /// Data that connects `host` to a controller of `subsystem`: [`Cntlid::DYNAMIC`] on the admin queue.
@@ -97,20 +91,6 @@ impl ConnectData {
         }
     }
 
-    /// Controller to connect to.
-    #[must_use]
-    pub const fn cntlid(&self) -> Cntlid {
-        Cntlid::new(self.cntlid.get())
-    }
-
-    /// Name of the subsystem.
-    ///
-    /// # Errors
-    /// The errors of [`Nqn::from_wire`]; answer with [`InvalidParameter::SUBNQN`].
-    pub fn subsystem(&self) -> Result<Nqn, NqnError> {
-        Nqn::from_wire(&self.subnqn)
-    }
-
     /// Name of the host.
     ///
     /// # Errors
@@ -120,25 +100,19 @@ impl ConnectData {
     }
 }
 
-bit_fields! {
+tables! {
     /// Result dword of a successful Connect. wire §6.3
-    pub struct ConnectResult: u32 {
-        /// Id of the controller.
-        cntlid, with_cntlid: u16 [15:0];
-        /// The queue must authenticate.
-        authentication_required, with_authentication_required: bool [17];
-        /// The queue must authenticate and set up a secure channel by it.
-        secure_channel_required, with_secure_channel_required: bool [18];
+    pub bits ConnectResult: u32 {
+        [15:0] cntlid, with_cntlid: u16, "Id of the controller.";
+        [17] authentication_required, with_authentication_required: bool, "The queue must authenticate.";
+        [18] secure_channel_required, with_secure_channel_required: bool,
+            "The queue must authenticate and set up a secure channel by it.";
     }
-}
 
-bit_fields! {
     /// Result dword of a Connect refused with invalid parameters: which one. wire §6.3
-    pub struct InvalidParameter: u32 {
-        /// Byte offset of the parameter.
-        offset, with_offset: u16 [15:0];
-        /// The offset is in the data, else in the command.
-        in_data, with_in_data: bool [16];
+    pub bits InvalidParameter: u32 {
+        [15:0] offset, with_offset: u16, "Byte offset of the parameter.";
+        [16] in_data, with_in_data: bool, "The offset is in the data, else in the command.";
     }
 }
 
@@ -186,99 +160,32 @@ impl InvalidParameter {
     }
 }
 
-/// Fields of a Property Get; the value comes as the 8-byte result. wire §6.4
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PropertyGet {
-    /// Size asked for.
-    pub size: PropertySize,
-    /// Property asked for.
-    pub property: Property,
-}
-
-impl PropertyGet {
-    /// Reads the fields of a Property Get.
-    #[must_use]
-    pub const fn from_sqe(sqe: &Sqe) -> Self {
-        Self {
-            size: PropertySize::from_raw(byte(sqe.cdw10.get(), 0) & 7),
-            property: Property::from_raw(sqe.cdw11.get()),
-        }
+tables! {
+    /// Fields of a Property Get; the value comes as the 8-byte result. wire §6.4
+    pub command PropertyGet: FabricsType::PROPERTY_GET {
+        cdw10 [2:0] size: PropertySize, "Size asked for.";
+        cdw11 [31:0] property: Property, "Property asked for.";
     }
 
-    /// A Property Get with these fields.
-    #[must_use]
-    pub fn to_sqe(&self) -> Sqe {
-        let mut sqe = fabrics(FabricsType::PROPERTY_GET);
-        sqe.cdw10.set(u32::from(self.size.raw() & 7));
-        sqe.cdw11.set(self.property.raw());
-        sqe
-    }
-}
-
-/// Fields of a Property Set. wire §6.4
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PropertySet {
-    /// Size of the value.
-    pub size: PropertySize,
-    /// Property to set.
-    pub property: Property,
-    /// Value; the low half if the size is 4.
-    pub value: u64,
-}
-
-impl PropertySet {
-    /// Reads the fields of a Property Set.
-    #[must_use]
-    pub const fn from_sqe(sqe: &Sqe) -> Self {
-        let PropertyGet { size, property } = PropertyGet::from_sqe(sqe);
-        Self { size, property, value: sqe.cdw12_13() }
+    /// Fields of a Property Set. wire §6.4
+    pub command PropertySet: FabricsType::PROPERTY_SET {
+        cdw10 [2:0] size: PropertySize, "Size of the value.";
+        cdw11 [31:0] property: Property, "Property to set.";
+        cdw12_13 [63:0] value: u64, "Value; the low half if the size is 4.";
     }
 
-    /// A Property Set with these fields.
-    #[must_use]
-    pub fn to_sqe(&self) -> Sqe {
-        let mut sqe = fabrics(FabricsType::PROPERTY_SET);
-        sqe.cdw10.set(u32::from(self.size.raw() & 7));
-        sqe.cdw11.set(self.property.raw());
-        sqe.set_cdw12_13(self.value);
-        sqe
-    }
-}
-
-/// Fields of a Disconnect. wire §6.5
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Disconnect {
-    /// Record format, 0.
-    pub recfmt: u16,
-}
-
-impl Disconnect {
-    /// Reads the fields of a Disconnect.
-    #[must_use]
-    pub const fn from_sqe(sqe: &Sqe) -> Self {
-        Self { recfmt: low16(sqe.cdw10.get()) }
+    /// Fields of a Disconnect. wire §6.5
+    pub command Disconnect: FabricsType::DISCONNECT {
+        cdw10 [15:0] recfmt: u16, "Record format, 0.";
     }
 
-    /// A Disconnect with these fields.
-    #[must_use]
-    pub fn to_sqe(&self) -> Sqe {
-        let mut sqe = fabrics(FabricsType::DISCONNECT);
-        sqe.cdw10.set(u32::from(self.recfmt));
-        sqe
+    /// Fields of an Authentication Send or Receive. wire §6.6
+    pub command AuthenticationCommand {
+        cdw10 [15:8] spsp0: u8, "Protocol specific, 1.";
+        cdw10 [23:16] spsp1: u8, "Protocol specific, 1.";
+        cdw10 [31:24] secp: u8, "Security protocol, 0xE9.";
+        cdw11 [31:0] length: u32, "Bytes sent, or bytes the host has room for.";
     }
-}
-
-/// Fields of an Authentication Send or Receive. wire §6.6
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AuthenticationCommand {
-    /// Protocol specific, 1.
-    pub spsp0: u8,
-    /// Protocol specific, 1.
-    pub spsp1: u8,
-    /// Security protocol, 0xE9.
-    pub secp: u8,
-    /// Bytes sent, or bytes the host has room for.
-    pub length: u32,
 }
 
 impl AuthenticationCommand {
@@ -294,30 +201,16 @@ impl AuthenticationCommand {
         self.spsp0 == 1 && self.spsp1 == 1 && self.secp == 0xE9
     }
 
-    /// Reads the fields of an Authentication Send or Receive.
-    #[must_use]
-    pub const fn from_sqe(sqe: &Sqe) -> Self {
-        let cdw10 = sqe.cdw10.get();
-        Self { spsp0: byte(cdw10, 1), spsp1: byte(cdw10, 2), secp: byte(cdw10, 3), length: sqe.cdw11.get() }
-    }
-
     /// An Authentication Send with these fields; the data pointer is left to the caller.
     #[must_use]
     pub fn to_send_sqe(&self) -> Sqe {
-        self.to_sqe(FabricsType::AUTHENTICATION_SEND)
+        self.fill(fabrics(FabricsType::AUTHENTICATION_SEND))
     }
 
     /// An Authentication Receive with these fields; the data pointer is left to the caller.
     #[must_use]
     pub fn to_receive_sqe(&self) -> Sqe {
-        self.to_sqe(FabricsType::AUTHENTICATION_RECEIVE)
-    }
-
-    fn to_sqe(self, fctype: FabricsType) -> Sqe {
-        let mut sqe = fabrics(fctype);
-        sqe.cdw10.set(u32::from_le_bytes([0, self.spsp0, self.spsp1, self.secp]));
-        sqe.cdw11.set(self.length);
-        sqe
+        self.fill(fabrics(FabricsType::AUTHENTICATION_RECEIVE))
     }
 }
 
@@ -336,13 +229,14 @@ impl Sqe {
 }
 
 /// A Fabrics command without fields: the type lies where others have the namespace.
-fn fabrics(fctype: FabricsType) -> Sqe {
+pub(crate) fn fabrics(fctype: FabricsType) -> Sqe {
     Sqe::new(AdminOpcode::FABRICS.raw(), Nsid::new(u32::from(fctype.raw())))
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::IntoBytes;
 
     use super::*;
     use crate::property::{Cc, CommandSetSelection};

@@ -1,120 +1,57 @@
 //! Features: Get, Set and their values. wire §12
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
 use crate::bits::zero_based16;
 use crate::id::Nsid;
-use crate::opcode::AdminOpcode;
 use crate::sqe::Sqe;
 
-codes! {
+tables! {
     /// Feature identifier. wire §12
-    pub struct Fid: u8 {
-        ARBITRATION = 0x01, "arbitration";
-        POWER_MANAGEMENT = 0x02, "power management";
-        TEMPERATURE_THRESHOLD = 0x04, "temperature threshold";
-        ERROR_RECOVERY = 0x05, "error recovery";
-        VOLATILE_WRITE_CACHE = 0x06, "volatile write cache";
-        NUMBER_OF_QUEUES = 0x07, "number of queues";
-        INTERRUPT_COALESCING = 0x08, "interrupt coalescing";
-        INTERRUPT_VECTOR = 0x09, "interrupt vector configuration";
-        WRITE_ATOMICITY = 0x0A, "write atomicity";
-        ASYNC_EVENTS = 0x0B, "asynchronous event configuration";
-        TIMESTAMP = 0x0E, "timestamp";
+    pub codes Fid: u8 {
+        0x01 ARBITRATION, "arbitration";
+        0x02 POWER_MANAGEMENT, "power management";
+        0x04 TEMPERATURE_THRESHOLD, "temperature threshold";
+        0x05 ERROR_RECOVERY, "error recovery";
+        0x06 VOLATILE_WRITE_CACHE, "volatile write cache";
+        0x07 NUMBER_OF_QUEUES, "number of queues";
+        0x08 INTERRUPT_COALESCING, "interrupt coalescing";
+        0x09 INTERRUPT_VECTOR, "interrupt vector configuration";
+        0x0A WRITE_ATOMICITY, "write atomicity";
+        0x0B ASYNC_EVENTS, "asynchronous event configuration";
+        0x0E TIMESTAMP, "timestamp";
         /// Its value is the timeout in milliseconds, 0 for none.
-        KEEP_ALIVE = 0x0F, "keep-alive timer";
-        HOST_BEHAVIOR = 0x16, "host behavior support";
-        COMMAND_SET_PROFILE = 0x19, "I/O command set profile";
-        KV_CONFIGURATION = 0x20, "key value configuration";
-        SOFTWARE_PROGRESS = 0x80, "software progress marker";
-        HOST_ID = 0x81, "host identifier";
-        RESERVATION_NOTIFICATION = 0x82, "reservation notification mask";
-        RESERVATION_PERSISTENCE = 0x83, "reservation persistence";
-        WRITE_PROTECT = 0x84, "namespace write protect";
+        0x0F KEEP_ALIVE, "keep-alive timer";
+        0x16 HOST_BEHAVIOR, "host behavior support";
+        0x19 COMMAND_SET_PROFILE, "I/O command set profile";
+        0x20 KV_CONFIGURATION, "key value configuration";
+        0x80 SOFTWARE_PROGRESS, "software progress marker";
+        0x81 HOST_ID, "host identifier";
+        0x82 RESERVATION_NOTIFICATION, "reservation notification mask";
+        0x83 RESERVATION_PERSISTENCE, "reservation persistence";
+        0x84 WRITE_PROTECT, "namespace write protect";
     }
-}
 
-codes! {
     /// Which value of a feature is asked for. wire §12
-    pub struct FeatureSelect: u8 {
-        CURRENT = 0, "current";
-        DEFAULT = 1, "default";
-        SAVED = 2, "saved";
-        CAPABILITIES = 3, "capabilities";
-    }
-}
-
-bit_fields! {
-    /// Dword 10 of Get Features. wire §12
-    struct GetDword: u32 {
-        fid, with_fid: Fid [7:0];
-        select, with_select: FeatureSelect [10:8];
-    }
-}
-
-bit_fields! {
-    /// Dword 10 of Set Features. wire §12
-    struct SetDword: u32 {
-        fid, with_fid: Fid [7:0];
-        save, with_save: bool [31];
-    }
-}
-
-/// Fields of a Get Features. wire §12
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GetFeatures {
-    /// Feature asked for.
-    pub fid: Fid,
-    /// Which of its values.
-    pub select: FeatureSelect,
-    /// Dword 11, whose meaning depends on the feature.
-    pub value: u32,
-}
-
-impl GetFeatures {
-    /// Reads the fields of a Get Features.
-    #[must_use]
-    pub const fn from_sqe(sqe: &Sqe) -> Self {
-        let dword = GetDword::from_bits(sqe.cdw10.get());
-        Self { fid: dword.fid(), select: dword.select(), value: sqe.cdw11.get() }
+    pub codes FeatureSelect: u8 {
+        0 CURRENT, "current";
+        1 DEFAULT, "default";
+        2 SAVED, "saved";
+        3 CAPABILITIES, "capabilities";
     }
 
-    /// A Get Features with these fields; the data pointer, if the feature has data, is left to the caller.
-    #[must_use]
-    pub fn to_sqe(&self, nsid: Nsid) -> Sqe {
-        let mut sqe = Sqe::new(AdminOpcode::GET_FEATURES.raw(), nsid);
-        sqe.cdw10.set(GetDword::default().with_fid(self.fid).with_select(self.select).bits());
-        sqe.cdw11.set(self.value);
-        sqe
-    }
-}
-
-/// Fields of a Set Features. wire §12
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SetFeatures {
-    /// Feature to set.
-    pub fid: Fid,
-    /// Keep the value over power cycles.
-    pub save: bool,
-    /// Dword 11: the value, or part of it, depending on the feature.
-    pub value: u32,
-}
-
-impl SetFeatures {
-    /// Reads the fields of a Set Features.
-    #[must_use]
-    pub const fn from_sqe(sqe: &Sqe) -> Self {
-        let dword = SetDword::from_bits(sqe.cdw10.get());
-        Self { fid: dword.fid(), save: dword.save(), value: sqe.cdw11.get() }
+    /// Fields of a Get Features. wire §12
+    #[derive(Default)]
+    pub command GetFeatures: AdminOpcode::GET_FEATURES {
+        cdw10 [7:0] fid: Fid, "Feature asked for.";
+        cdw10 [10:8] select: FeatureSelect, "Which of its values.";
+        cdw11 [31:0] value: u32, "Dword 11, whose meaning depends on the feature.";
     }
 
-    /// A Set Features with these fields; the data pointer, if the feature has data, is left to the caller.
-    #[must_use]
-    pub fn to_sqe(&self, nsid: Nsid) -> Sqe {
-        let mut sqe = Sqe::new(AdminOpcode::SET_FEATURES.raw(), nsid);
-        sqe.cdw10.set(SetDword::default().with_fid(self.fid).with_save(self.save).bits());
-        sqe.cdw11.set(self.value);
-        sqe
+    /// Fields of a Set Features. wire §12
+    #[derive(Default)]
+    pub command SetFeatures: AdminOpcode::SET_FEATURES {
+        cdw10 [7:0] fid: Fid, "Feature to set.";
+        cdw10 [31] save: bool, "Keep the value over power cycles.";
+        cdw11 [31:0] value: u32, "Dword 11: the value, or part of it, depending on the feature.";
     }
 }
 
@@ -132,65 +69,42 @@ impl Sqe {
     }
 }
 
-bit_fields! {
+tables! {
     /// Arbitration (0x01). wire §12
-    pub struct Arbitration: u32 {
-        /// Burst, as the wire has it.
-        burst, with_burst: u8 [2:0];
-        /// Weight of low priority, as the wire has it.
-        low, with_low: u8 [15:8];
-        /// Weight of medium priority, as the wire has it.
-        medium, with_medium: u8 [23:16];
-        /// Weight of high priority, as the wire has it.
-        high, with_high: u8 [31:24];
+    pub bits Arbitration: u32 {
+        [2:0] burst, with_burst: u8, "Burst, as the wire has it.";
+        [15:8] low, with_low: u8, "Weight of low priority, as the wire has it.";
+        [23:16] medium, with_medium: u8, "Weight of medium priority, as the wire has it.";
+        [31:24] high, with_high: u8, "Weight of high priority, as the wire has it.";
     }
-}
 
-bit_fields! {
     /// Power management (0x02). wire §12
-    pub struct PowerManagement: u32 {
-        /// Power state.
-        state, with_state: u8 [4:0];
+    pub bits PowerManagement: u32 {
+        [4:0] state, with_state: u8, "Power state.";
     }
-}
 
-bit_fields! {
     /// Temperature threshold (0x04). wire §12
-    pub struct TemperatureThreshold: u32 {
-        /// Threshold, kelvin.
-        kelvin, with_kelvin: u16 [15:0];
-        /// Sensor.
-        sensor, with_sensor: u8 [19:16];
-        /// Type, as the wire has it.
-        kind, with_kind: u8 [21:20];
+    pub bits TemperatureThreshold: u32 {
+        [15:0] kelvin, with_kelvin: u16, "Threshold, kelvin.";
+        [19:16] sensor, with_sensor: u8, "Sensor.";
+        [21:20] kind, with_kind: u8, "Type, as the wire has it.";
     }
-}
 
-bit_fields! {
     /// Error recovery (0x05). wire §12
-    pub struct ErrorRecovery: u32 {
-        /// Time limited error recovery, as the wire has it.
-        tler, with_tler: u16 [15:0];
-        /// Reading deallocated blocks is an error.
-        dulbe, with_dulbe: bool [16];
+    pub bits ErrorRecovery: u32 {
+        [15:0] tler, with_tler: u16, "Time limited error recovery, as the wire has it.";
+        [16] dulbe, with_dulbe: bool, "Reading deallocated blocks is an error.";
     }
-}
 
-bit_fields! {
     /// Volatile write cache (0x06). wire §12
-    pub struct VolatileWriteCache: u32 {
-        /// The cache is on.
-        enabled, with_enabled: bool [0];
+    pub bits VolatileWriteCache: u32 {
+        [0] enabled, with_enabled: bool, "The cache is on.";
     }
-}
 
-bit_fields! {
     /// Number of queues (0x07), asked for in dword 11 and granted in the result. wire §12
-    pub struct NumberOfQueues: u32 {
-        /// Submission queues, 0-based; see [`NumberOfQueues::submission_queues`].
-        nsq, with_nsq: u16 [15:0];
-        /// Completion queues, 0-based; see [`NumberOfQueues::completion_queues`].
-        ncq, with_ncq: u16 [31:16];
+    pub bits NumberOfQueues: u32 {
+        [15:0] nsq, with_nsq: u16, "Submission queues, 0-based; see [`NumberOfQueues::submission_queues`].";
+        [31:16] ncq, with_ncq: u16, "Completion queues, 0-based; see [`NumberOfQueues::completion_queues`].";
     }
 }
 
@@ -228,115 +142,81 @@ impl NumberOfQueues {
     }
 }
 
-bit_fields! {
+tables! {
     /// Interrupt vector configuration (0x09). wire §12
-    pub struct InterruptVector: u32 {
-        /// The vector.
-        vector, with_vector: u16 [15:0];
-        /// Its interrupts are not coalesced.
-        coalescing_disable, with_coalescing_disable: bool [16];
+    pub bits InterruptVector: u32 {
+        [15:0] vector, with_vector: u16, "The vector.";
+        [16] coalescing_disable, with_coalescing_disable: bool, "Its interrupts are not coalesced.";
     }
-}
 
-bit_fields! {
     /// Write atomicity (0x0A). wire §12
-    pub struct WriteAtomicity: u32 {
-        /// Normal atomicity is off.
-        disable_normal, with_disable_normal: bool [0];
+    pub bits WriteAtomicity: u32 {
+        [0] disable_normal, with_disable_normal: bool, "Normal atomicity is off.";
     }
-}
 
-bit_fields! {
     /// Timestamp (0x0E): the 8 bytes of data, little-endian. wire §12
-    pub struct Timestamp: u64 {
-        /// Milliseconds since the beginning of 1970.
-        milliseconds, with_milliseconds: u64 [47:0];
-        /// Where it comes from, as the wire has it.
-        origin, with_origin: u8 [50:48];
+    pub bits Timestamp: u64 {
+        [47:0] milliseconds, with_milliseconds: u64, "Milliseconds since the beginning of 1970.";
+        [50:48] origin, with_origin: u8, "Where it comes from, as the wire has it.";
+    }
+
+    /// Host behavior support (0x16): the data. wire §12
+    pub structure HostBehavior: 512 {
+        0 pub acre: u8, "The host honours retry delays.";
+        1 pub etdas: u8, "Extended telemetry data area.";
+        2 pub lbafee: u8, "Extended LBA formats.";
+        3 reserved_3: [u8; 509];
     }
 }
-
-/// Host behavior support (0x16): the data. wire §12
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct HostBehavior {
-    /// The host honours retry delays.
-    pub acre: u8,
-    /// Extended telemetry data area.
-    pub etdas: u8,
-    /// Extended LBA formats.
-    pub lbafee: u8,
-    reserved_3: [u8; 509],
-}
-const _: () = assert!(size_of::<HostBehavior>() == 512);
 
 default_zeroed! { HostBehavior }
 
-bit_fields! {
+tables! {
     /// I/O command set profile (0x19). wire §12
-    pub struct CommandSetProfile: u32 {
-        /// Index into the vectors of Identify CNS 1C.
-        index, with_index: u16 [8:0];
+    pub bits CommandSetProfile: u32 {
+        [8:0] index, with_index: u16, "Index into the vectors of Identify CNS 1C.";
     }
-}
 
-bit_fields! {
     /// Key value configuration (0x20), per namespace. wire §12, wire §23
-    pub struct KvConfiguration: u32 {
-        /// Deleting a key that does not exist is an error.
-        ednek, with_ednek: bool [0];
+    pub bits KvConfiguration: u32 {
+        [0] ednek, with_ednek: bool, "Deleting a key that does not exist is an error.";
     }
-}
 
-bit_fields! {
     /// Host identifier (0x81). wire §12
-    pub struct HostIdentifier: u32 {
-        /// 16 bytes rather than 8; the only size over fabrics.
-        exhid, with_exhid: bool [0];
+    pub bits HostIdentifier: u32 {
+        [0] exhid, with_exhid: bool, "16 bytes rather than 8; the only size over fabrics.";
     }
-}
 
-flags! {
     /// Reservation notification mask (0x82) of a namespace: the notifications that are not sent. wire §12
-    pub struct ReservationMask: u32 {
-        /// Registration preempted.
-        REGISTRATION_PREEMPTED = 1 << 1;
-        /// Reservation released.
-        RELEASED = 1 << 2;
-        /// Reservation preempted.
-        PREEMPTED = 1 << 3;
+    pub flags ReservationMask: u32 {
+        [1] REGISTRATION_PREEMPTED, "Registration preempted.";
+        [2] RELEASED, "Reservation released.";
+        [3] PREEMPTED, "Reservation preempted.";
     }
-}
 
-bit_fields! {
     /// Reservation persistence (0x83), per namespace. wire §12
-    pub struct ReservationPersistence: u32 {
-        /// Persist through power loss.
-        ptpl, with_ptpl: bool [0];
+    pub bits ReservationPersistence: u32 {
+        [0] ptpl, with_ptpl: bool, "Persist through power loss.";
     }
-}
 
-codes! {
     /// Write protection of a namespace. wire §12
-    pub struct WriteProtection: u8 {
-        NONE = 0, "not protected";
-        PROTECTED = 1, "protected";
-        UNTIL_POWER_CYCLE = 2, "protected until the next power cycle";
-        PERMANENT = 3, "protected for ever";
+    pub codes WriteProtection: u8 {
+        0 NONE, "not protected";
+        1 PROTECTED, "protected";
+        2 UNTIL_POWER_CYCLE, "protected until the next power cycle";
+        3 PERMANENT, "protected for ever";
     }
-}
 
-bit_fields! {
     /// Namespace write protect (0x84), per namespace. wire §12
-    pub struct WriteProtect: u32 {
-        /// State.
-        state, with_state: WriteProtection [2:0];
+    pub bits WriteProtect: u32 {
+        [2:0] state, with_state: WriteProtection, "State.";
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::IntoBytes;
 
     use super::*;
     use crate::async_event::AsyncEvents;
@@ -404,8 +284,6 @@ mod tests {
     proptest! {
         #[test]
         fn every_field_comes_back_alone(bits: u32, wide: u64) {
-            GetDword::check_fields(bits);
-            SetDword::check_fields(bits);
             Arbitration::check_fields(bits);
             PowerManagement::check_fields(bits);
             TemperatureThreshold::check_fields(bits);

@@ -1,31 +1,33 @@
 //! Identifiers that would be plain integers otherwise, and easily swapped.
 
-use core::fmt;
+tables! {
+    /// Namespace id. wire §5.1
+    pub id Nsid: u32 {
+        0 NONE, "No namespace: commands that concern the controller.";
+        0xFFFF_FFFF ALL, "Every namespace of the controller.";
+    }
 
-/// Namespace id. wire §5.1
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Nsid(u32);
+    /// Queue id: 0 is the admin queue, 1 and up are I/O queues. wire §1
+    pub id Qid: u16 {
+        0 ADMIN, "The admin queue.";
+    }
+
+    /// Controller id, unique within a subsystem. wire §6.2
+    pub id Cntlid: u16 {
+        0xFFFF DYNAMIC, "In a Connect of the admin queue: make a controller.";
+        0xFFFE ANY_STATIC, "In a Connect of the admin queue: any static controller.";
+        0xFFEF MAX, "The highest id that a controller may have. wire §28.14";
+    }
+
+    /// Command set identifier: the I/O command set of a namespace. wire §10
+    pub codes Csi: u8 {
+        0 NVM, "NVM";
+        1 KV, "key value";
+        2 ZNS, "zoned namespace";
+    }
+}
 
 impl Nsid {
-    /// No namespace: commands that concern the controller.
-    pub const NONE: Self = Self(0);
-    /// Every namespace of the controller.
-    pub const ALL: Self = Self(0xFFFF_FFFF);
-
-    /// Takes the value as the wire has it; any is accepted.
-    #[inline]
-    #[must_use]
-    pub const fn new(raw: u32) -> Self {
-        Self(raw)
-    }
-
-    /// The value as the wire has it.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
     /// Whether it can name one namespace, which 0 and 0xFFFFFFFF cannot.
     #[inline]
     #[must_use]
@@ -34,108 +36,12 @@ impl Nsid {
     }
 }
 
-impl From<u32> for Nsid {
-    #[inline]
-    fn from(raw: u32) -> Self {
-        Self(raw)
-    }
-}
-
-impl fmt::Display for Nsid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// Queue id: 0 is the admin queue, 1 and up are I/O queues. wire §1
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Qid(u16);
-
 impl Qid {
-    /// The admin queue.
-    pub const ADMIN: Self = Self(0);
-
-    /// Takes the value as the wire has it; any is accepted.
-    #[inline]
-    #[must_use]
-    pub const fn new(raw: u16) -> Self {
-        Self(raw)
-    }
-
-    /// The value as the wire has it.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u16 {
-        self.0
-    }
-
     /// Whether this is the admin queue.
     #[inline]
     #[must_use]
     pub const fn is_admin(self) -> bool {
         self.0 == Self::ADMIN.0
-    }
-}
-
-impl From<u16> for Qid {
-    #[inline]
-    fn from(raw: u16) -> Self {
-        Self(raw)
-    }
-}
-
-impl fmt::Display for Qid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// Controller id, unique within a subsystem. wire §6.2
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cntlid(u16);
-
-impl Cntlid {
-    /// In a Connect of the admin queue: make a controller.
-    pub const DYNAMIC: Self = Self(0xFFFF);
-    /// In a Connect of the admin queue: any static controller.
-    pub const ANY_STATIC: Self = Self(0xFFFE);
-    /// The highest id that a controller may have. wire §28.14
-    pub const MAX: Self = Self(0xFFEF);
-
-    /// Takes the value as the wire has it; any is accepted.
-    #[inline]
-    #[must_use]
-    pub const fn new(raw: u16) -> Self {
-        Self(raw)
-    }
-
-    /// The value as the wire has it.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u16 {
-        self.0
-    }
-}
-
-impl From<u16> for Cntlid {
-    #[inline]
-    fn from(raw: u16) -> Self {
-        Self(raw)
-    }
-}
-
-impl fmt::Display for Cntlid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-codes! {
-    /// Command set identifier: the I/O command set of a namespace. wire §10
-    pub struct Csi: u8 {
-        NVM = 0, "NVM";
-        KV = 1, "key value";
-        ZNS = 2, "zoned namespace";
     }
 }
 

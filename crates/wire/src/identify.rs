@@ -7,78 +7,46 @@ pub mod descriptors;
 pub mod lists;
 pub mod namespace;
 
-use crate::bits::{byte, dword, high16, low16};
 use crate::id::{Cntlid, Csi, Nsid};
-use crate::opcode::AdminOpcode;
 use crate::sqe::Sqe;
 
 /// Bytes every Identify returns.
 pub const IDENTIFY_BYTES: u32 = 4096;
 
-codes! {
+tables! {
     /// CNS: the structure that an Identify returns. wire §10
-    pub struct Cns: u8 {
-        NAMESPACE = 0x00, "namespace";
-        CONTROLLER = 0x01, "controller";
-        ACTIVE_NAMESPACES = 0x02, "active namespace list";
-        NAMESPACE_DESCRIPTORS = 0x03, "namespace identification descriptors";
-        COMMAND_SET_NAMESPACE = 0x05, "I/O command set specific namespace";
-        COMMAND_SET_CONTROLLER = 0x06, "I/O command set specific controller";
-        COMMAND_SET_ACTIVE_NAMESPACES = 0x07, "active namespace list of a command set";
-        INDEPENDENT_NAMESPACE = 0x08, "command set independent namespace";
-        ALLOCATED_NAMESPACES = 0x10, "allocated namespace list";
-        ALLOCATED_NAMESPACE = 0x11, "namespace even if inactive";
-        NAMESPACE_CONTROLLERS = 0x12, "controllers attached to a namespace";
-        SUBSYSTEM_CONTROLLERS = 0x13, "controllers of the subsystem";
-        PRIMARY_CAPABILITIES = 0x14, "primary controller capabilities";
-        SECONDARY_CONTROLLERS = 0x15, "secondary controller list";
-        NAMESPACE_GRANULARITY = 0x16, "namespace granularity list";
-        UUIDS = 0x17, "UUID list";
-        DOMAINS = 0x18, "domain list";
-        ENDURANCE_GROUPS = 0x19, "endurance group list";
-        COMMAND_SET_ALLOCATED_NAMESPACES = 0x1A, "allocated namespace list of a command set";
-        COMMAND_SET_ALLOCATED_NAMESPACE = 0x1B, "namespace of a command set even if inactive";
-        COMMAND_SETS = 0x1C, "I/O command set vectors";
-    }
-}
-
-/// Fields of an Identify command. wire §10
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IdentifyCommand {
-    /// The structure to return.
-    pub cns: Cns,
-    /// Controller the list begins with, for the CNS that take one.
-    pub cntid: Cntlid,
-    /// Identifier whose meaning depends on the CNS.
-    pub specific_id: u16,
-    /// Command set, for the CNS that take one.
-    pub csi: Csi,
-    /// Index into the UUID list, 0..=127.
-    pub uuid_index: u8,
-}
-
-impl IdentifyCommand {
-    /// Reads the fields of an Identify.
-    #[must_use]
-    pub const fn from_sqe(sqe: &Sqe) -> Self {
-        let (cdw10, cdw11) = (sqe.cdw10.get(), sqe.cdw11.get());
-        Self {
-            cns: Cns::from_raw(byte(cdw10, 0)),
-            cntid: Cntlid::new(high16(cdw10)),
-            specific_id: low16(cdw11),
-            csi: Csi::from_raw(byte(cdw11, 3)),
-            uuid_index: byte(sqe.cdw14.get(), 0) & 0x7F,
-        }
+    pub codes Cns: u8 {
+        0x00 NAMESPACE, "namespace";
+        0x01 CONTROLLER, "controller";
+        0x02 ACTIVE_NAMESPACES, "active namespace list";
+        0x03 NAMESPACE_DESCRIPTORS, "namespace identification descriptors";
+        0x05 COMMAND_SET_NAMESPACE, "I/O command set specific namespace";
+        0x06 COMMAND_SET_CONTROLLER, "I/O command set specific controller";
+        0x07 COMMAND_SET_ACTIVE_NAMESPACES, "active namespace list of a command set";
+        0x08 INDEPENDENT_NAMESPACE, "command set independent namespace";
+        0x10 ALLOCATED_NAMESPACES, "allocated namespace list";
+        0x11 ALLOCATED_NAMESPACE, "namespace even if inactive";
+        0x12 NAMESPACE_CONTROLLERS, "controllers attached to a namespace";
+        0x13 SUBSYSTEM_CONTROLLERS, "controllers of the subsystem";
+        0x14 PRIMARY_CAPABILITIES, "primary controller capabilities";
+        0x15 SECONDARY_CONTROLLERS, "secondary controller list";
+        0x16 NAMESPACE_GRANULARITY, "namespace granularity list";
+        0x17 UUIDS, "UUID list";
+        0x18 DOMAINS, "domain list";
+        0x19 ENDURANCE_GROUPS, "endurance group list";
+        0x1A COMMAND_SET_ALLOCATED_NAMESPACES, "allocated namespace list of a command set";
+        0x1B COMMAND_SET_ALLOCATED_NAMESPACE, "namespace of a command set even if inactive";
+        0x1C COMMAND_SETS, "I/O command set vectors";
     }
 
-    /// An Identify with these fields; the data pointer is left to the caller.
-    #[must_use]
-    pub fn to_sqe(&self, nsid: Nsid) -> Sqe {
-        let mut sqe = Sqe::new(AdminOpcode::IDENTIFY.raw(), nsid);
-        sqe.cdw10.set(dword(u16::from(self.cns.raw()), self.cntid.get()));
-        sqe.cdw11.set(dword(self.specific_id, u16::from_le_bytes([0, self.csi.raw()])));
-        sqe.cdw14.set(u32::from(self.uuid_index & 0x7F));
-        sqe
+    /// Fields of an Identify command. wire §10
+    #[derive(Default)]
+    pub command IdentifyCommand: AdminOpcode::IDENTIFY {
+        cdw10 [7:0] cns: Cns, "The structure to return.";
+        cdw10 [31:16] cntid: Cntlid, "Controller the list begins with, for the CNS that take one.";
+        cdw11 [15:0] specific_id: u16, "Identifier whose meaning depends on the CNS.";
+        cdw11 [31:24] csi: Csi, "Command set, for the CNS that take one.";
+        cdw14 [6:0] uuid_index: u8, "Index into the UUID list, 0..=127.";
     }
 }
 

@@ -119,23 +119,17 @@ impl KvCommand {
     }
 }
 
-flags! {
+tables! {
     /// Options of Store. wire §23
-    pub struct StoreOptions: u8 {
-        /// Only if the key exists.
-        MUST_EXIST = 1 << 0;
-        /// Only if the key does not exist.
-        MUST_NOT_EXIST = 1 << 1;
-        /// Do not compress the value.
-        NO_COMPRESSION = 1 << 2;
+    pub flags StoreOptions: u8 {
+        [0] MUST_EXIST, "Only if the key exists.";
+        [1] MUST_NOT_EXIST, "Only if the key does not exist.";
+        [2] NO_COMPRESSION, "Do not compress the value.";
     }
-}
 
-flags! {
     /// Options of Retrieve. wire §23
-    pub struct RetrieveOptions: u8 {
-        /// Do not decompress the value.
-        RAW = 1 << 0;
+    pub flags RetrieveOptions: u8 {
+        [0] RAW, "Do not decompress the value.";
     }
 }
 

@@ -14,23 +14,23 @@ use crate::sqe::Sqe;
 
 const DWORD_BYTES: u64 = 4;
 
-codes! {
+tables! {
     /// Log page identifier. wire §11
-    pub struct Lid: u8 {
-        SUPPORTED_PAGES = 0x00, "supported log pages";
-        ERROR = 0x01, "error information";
-        SMART = 0x02, "SMART or health";
-        FIRMWARE_SLOTS = 0x03, "firmware slots";
-        CHANGED_NAMESPACES = 0x04, "changed namespaces";
-        COMMANDS_AND_EFFECTS = 0x05, "commands supported and effects";
-        TELEMETRY_HOST = 0x07, "telemetry, host initiated";
-        TELEMETRY_CONTROLLER = 0x08, "telemetry, controller initiated";
-        ANA = 0x0C, "asymmetric namespace access";
-        PERSISTENT_EVENTS = 0x0D, "persistent events";
-        FEATURES_AND_EFFECTS = 0x12, "feature identifiers supported and effects";
-        DISCOVERY = 0x70, "discovery";
-        RESERVATION_NOTIFICATION = 0x80, "reservation notification";
-        SANITIZE_STATUS = 0x81, "sanitize status";
+    pub codes Lid: u8 {
+        0x00 SUPPORTED_PAGES, "supported log pages";
+        0x01 ERROR, "error information";
+        0x02 SMART, "SMART or health";
+        0x03 FIRMWARE_SLOTS, "firmware slots";
+        0x04 CHANGED_NAMESPACES, "changed namespaces";
+        0x05 COMMANDS_AND_EFFECTS, "commands supported and effects";
+        0x07 TELEMETRY_HOST, "telemetry, host initiated";
+        0x08 TELEMETRY_CONTROLLER, "telemetry, controller initiated";
+        0x0C ANA, "asymmetric namespace access";
+        0x0D PERSISTENT_EVENTS, "persistent events";
+        0x12 FEATURES_AND_EFFECTS, "feature identifiers supported and effects";
+        0x70 DISCOVERY, "discovery";
+        0x80 RESERVATION_NOTIFICATION, "reservation notification";
+        0x81 SANITIZE_STATUS, "sanitize status";
     }
 }
 

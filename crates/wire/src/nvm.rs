@@ -1,6 +1,6 @@
 //! Commands of the NVM command set. wire §14
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::FromBytes;
 
 use crate::bits::{byte, dword, high16, low16, zero_based8, zero_based16};
 use crate::id::Nsid;
@@ -17,21 +17,15 @@ pub const DSM_RANGE_BYTES: u32 = 16;
 /// Bytes of a source range of Copy, formats 0 and 2.
 pub const COPY_SOURCE_BYTES: u32 = 32;
 
-bit_fields! {
+tables! {
     /// Upper half of dword 12 of a command on blocks. wire §14
-    pub struct BlockControl: u16 {
-        /// Directive type.
-        directive_type, with_directive_type: u8 [7:4];
-        /// Deallocate if possible (Write Zeroes).
-        deac, with_deac: bool [9];
-        /// Protection checks, as the wire has them.
-        prchk, with_prchk: u8 [12:10];
-        /// Protection action.
-        pract, with_pract: bool [13];
-        /// Force unit access: on stable media before the completion.
-        fua, with_fua: bool [14];
-        /// Limited retry.
-        limited_retry, with_limited_retry: bool [15];
+    pub bits BlockControl: u16 {
+        [7:4] directive_type, with_directive_type: u8, "Directive type.";
+        [9] deac, with_deac: bool, "Deallocate if possible (Write Zeroes).";
+        [12:10] prchk, with_prchk: u8, "Protection checks, as the wire has them.";
+        [13] pract, with_pract: bool, "Protection action.";
+        [14] fua, with_fua: bool, "Force unit access: on stable media before the completion.";
+        [15] limited_retry, with_limited_retry: bool, "Limited retry.";
     }
 }
 
@@ -202,15 +196,12 @@ impl Sqe {
     }
 }
 
-flags! {
+tables! {
     /// Attributes of a Dataset Management. Without DEALLOCATE the controller need do nothing. wire §14
-    pub struct DsmAttributes: u32 {
-        /// The ranges will be read as a whole.
-        INTEGRAL_READ = 1 << 0;
-        /// The ranges will be written as a whole.
-        INTEGRAL_WRITE = 1 << 1;
-        /// The ranges are not needed any more.
-        DEALLOCATE = 1 << 2;
+    pub flags DsmAttributes: u32 {
+        [0] INTEGRAL_READ, "The ranges will be read as a whole.";
+        [1] INTEGRAL_WRITE, "The ranges will be written as a whole.";
+        [2] DEALLOCATE, "The ranges are not needed any more.";
     }
 }
 
@@ -257,18 +248,14 @@ impl DatasetManagement {
     }
 }
 
-/// A range of Dataset Management. wire §14
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct DsmRange {
-    /// Context attributes, as the wire has them.
-    pub attributes: U32,
-    /// Blocks, not 0-based: 0 is a range without blocks.
-    pub blocks: U32,
-    /// First block.
-    pub slba: U64,
+tables! {
+    /// A range of Dataset Management. wire §14
+    pub structure DsmRange: DSM_RANGE_BYTES {
+        0 pub attributes: U32, "Context attributes, as the wire has them.";
+        4 pub blocks: U32, "Blocks, not 0-based: 0 is a range without blocks.";
+        8 pub slba: U64, "First block.";
+    }
 }
-const _: () = assert!(size_of::<DsmRange>() == DSM_RANGE_BYTES as usize);
 
 impl DsmRange {
     /// A range without attributes.
@@ -284,44 +271,32 @@ impl DsmRange {
     }
 }
 
-codes! {
+tables! {
     /// Format of the source ranges of a Copy. wire §14
-    pub struct CopyFormat: u8 {
-        FORMAT_0 = 0, "format 0";
-        FORMAT_1 = 1, "format 1";
+    pub codes CopyFormat: u8 {
+        0 FORMAT_0, "format 0";
+        1 FORMAT_1, "format 1";
         /// As format 0, with a source namespace.
-        FORMAT_2 = 2, "format 2";
-        FORMAT_3 = 3, "format 3";
+        2 FORMAT_2, "format 2";
+        3 FORMAT_3, "format 3";
     }
-}
 
-bit_fields! {
     /// Dword 12 of a Copy. wire §14
-    pub struct CopyControl: u32 {
-        /// Source ranges, 0-based; see [`CopyCommand::range_count`].
-        nr, with_nr: u8 [7:0];
-        /// Format of the source ranges.
-        format, with_format: CopyFormat [11:8];
-        /// Directive type.
-        directive_type, with_directive_type: u8 [23:20];
-        /// Protection checks, as the wire has them.
-        prchk, with_prchk: u8 [28:26];
-        /// Protection action.
-        pract, with_pract: bool [29];
-        /// Force unit access.
-        fua, with_fua: bool [30];
-        /// Limited retry.
-        limited_retry, with_limited_retry: bool [31];
+    pub bits CopyControl: u32 {
+        [7:0] nr, with_nr: u8, "Source ranges, 0-based; see [`CopyCommand::range_count`].";
+        [11:8] format, with_format: CopyFormat, "Format of the source ranges.";
+        [23:20] directive_type, with_directive_type: u8, "Directive type.";
+        [28:26] prchk, with_prchk: u8, "Protection checks, as the wire has them.";
+        [29] pract, with_pract: bool, "Protection action.";
+        [30] fua, with_fua: bool, "Force unit access.";
+        [31] limited_retry, with_limited_retry: bool, "Limited retry.";
     }
-}
 
-/// Fields of a Copy. Dword 0 of a failed one is the lowest range not copied. wire §14
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopyCommand {
-    /// First block of the destination.
-    pub destination: u64,
-    /// Ranges, their format, flags.
-    pub control: CopyControl,
+    /// Fields of a Copy. Dword 0 of a failed one is the lowest range not copied. wire §14
+    pub command CopyCommand: NvmOpcode::COPY {
+        cdw10_11 [63:0] destination: u64, "First block of the destination.";
+        cdw12 [31:0] control: CopyControl, "Ranges, their format, flags.";
+    }
 }
 
 impl CopyCommand {
@@ -330,21 +305,6 @@ impl CopyCommand {
     pub const fn new(destination: u64, format: CopyFormat, range_count: u16) -> Self {
         let control = CopyControl::from_bits(0).with_format(format).with_nr(zero_based8(range_count));
         Self { destination, control }
-    }
-
-    /// Reads the fields of a Copy.
-    #[must_use]
-    pub const fn from_sqe(sqe: &Sqe) -> Self {
-        Self { destination: sqe.cdw10_11(), control: CopyControl::from_bits(sqe.cdw12.get()) }
-    }
-
-    /// A Copy with these fields; the data pointer is left to the caller.
-    #[must_use]
-    pub fn to_sqe(&self, nsid: Nsid) -> Sqe {
-        let mut sqe = Sqe::new(NvmOpcode::COPY.raw(), nsid);
-        sqe.set_cdw10_11(self.destination);
-        sqe.cdw12.set(self.control.bits());
-        sqe
     }
 
     /// Source ranges in the data, 1..=256.
@@ -364,19 +324,16 @@ impl CopyCommand {
     }
 }
 
-/// A source range of Copy, formats 0 and 2. wire §14
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct CopySource {
-    snsid: U32,
-    reserved_4: [u8; 4],
-    /// First block.
-    pub slba: U64,
-    nlb: U16,
-    /// Tags, as the wire has them.
-    pub tags: [u8; 14],
+tables! {
+    /// A source range of Copy, formats 0 and 2. wire §14
+    pub structure CopySource: COPY_SOURCE_BYTES {
+        0 snsid: U32 as nsid: Nsid, "Namespace of the range. Meaningless in format 0.";
+        4 reserved_4: [u8; 4];
+        8 pub slba: U64, "First block.";
+        16 nlb: U16 as blocks: count, "Blocks, 1..=65536.";
+        18 pub tags: [u8; 14], "Tags, as the wire has them.";
+    }
 }
-const _: () = assert!(size_of::<CopySource>() == COPY_SOURCE_BYTES as usize);
 
 impl CopySource {
     /// A range without tags; `blocks` is clamped to 1..=65536. [`Nsid::NONE`] in format 0.
@@ -391,18 +348,6 @@ impl CopySource {
         }
     }
 
-    /// Namespace of the range. Meaningless in format 0.
-    #[must_use]
-    pub const fn nsid(&self) -> Nsid {
-        Nsid::new(self.snsid.get())
-    }
-
-    /// Blocks, 1..=65536.
-    #[must_use]
-    pub const fn blocks(&self) -> u32 {
-        (self.nlb.get() as u32).saturating_add(1)
-    }
-
     /// First block past the range; `None` if no 64-bit number is that large.
     #[must_use]
     pub const fn end(&self) -> Option<u64> {
@@ -413,6 +358,7 @@ impl CopySource {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::IntoBytes;
 
     use super::*;
     use crate::sgl::Sgl;

@@ -43,71 +43,65 @@ macro_rules! opcodes {
 
 opcodes! { AdminOpcode FabricsType NvmOpcode KvOpcode }
 
-codes! {
+tables! {
     /// Opcode of a command on the admin queue. wire §10, wire §11, wire §12, wire §13, wire §18
-    pub struct AdminOpcode: u8 {
-        GET_LOG_PAGE = 0x02, "Get Log Page";
-        IDENTIFY = 0x06, "Identify";
-        ABORT = 0x08, "Abort";
-        SET_FEATURES = 0x09, "Set Features";
-        GET_FEATURES = 0x0A, "Get Features";
-        ASYNC_EVENT_REQUEST = 0x0C, "Asynchronous Event Request";
-        KEEP_ALIVE = 0x18, "Keep Alive";
-        DISCOVERY_INFORMATION_MANAGEMENT = 0x21, "Discovery Information Management";
-        FABRICS = 0x7F, "Fabrics";
+    pub codes AdminOpcode: u8 {
+        0x02 GET_LOG_PAGE, "Get Log Page";
+        0x06 IDENTIFY, "Identify";
+        0x08 ABORT, "Abort";
+        0x09 SET_FEATURES, "Set Features";
+        0x0A GET_FEATURES, "Get Features";
+        0x0C ASYNC_EVENT_REQUEST, "Asynchronous Event Request";
+        0x18 KEEP_ALIVE, "Keep Alive";
+        0x21 DISCOVERY_INFORMATION_MANAGEMENT, "Discovery Information Management";
+        0x7F FABRICS, "Fabrics";
     }
-}
 
-codes! {
     /// Type of a Fabrics command (opcode 0x7F), at byte 4 of the entry. wire §6
-    pub struct FabricsType: u8 {
-        PROPERTY_SET = 0x00, "Property Set";
-        CONNECT = 0x01, "Connect";
-        PROPERTY_GET = 0x04, "Property Get";
-        AUTHENTICATION_SEND = 0x05, "Authentication Send";
-        AUTHENTICATION_RECEIVE = 0x06, "Authentication Receive";
-        DISCONNECT = 0x08, "Disconnect";
+    pub codes FabricsType: u8 {
+        0x00 PROPERTY_SET, "Property Set";
+        0x01 CONNECT, "Connect";
+        0x04 PROPERTY_GET, "Property Get";
+        0x05 AUTHENTICATION_SEND, "Authentication Send";
+        0x06 AUTHENTICATION_RECEIVE, "Authentication Receive";
+        0x08 DISCONNECT, "Disconnect";
     }
-}
 
-codes! {
     /// Opcode on an I/O queue for a namespace of the NVM command set. wire §14
-    pub struct NvmOpcode: u8 {
-        FLUSH = 0x00, "Flush";
-        WRITE = 0x01, "Write";
-        READ = 0x02, "Read";
-        WRITE_UNCORRECTABLE = 0x04, "Write Uncorrectable";
-        COMPARE = 0x05, "Compare";
-        WRITE_ZEROES = 0x08, "Write Zeroes";
-        DATASET_MANAGEMENT = 0x09, "Dataset Management";
-        VERIFY = 0x0C, "Verify";
-        RESERVATION_REGISTER = 0x0D, "Reservation Register";
-        RESERVATION_REPORT = 0x0E, "Reservation Report";
-        RESERVATION_ACQUIRE = 0x11, "Reservation Acquire";
-        RESERVATION_RELEASE = 0x15, "Reservation Release";
-        COPY = 0x19, "Copy";
-        FABRICS = 0x7F, "Fabrics";
+    pub codes NvmOpcode: u8 {
+        0x00 FLUSH, "Flush";
+        0x01 WRITE, "Write";
+        0x02 READ, "Read";
+        0x04 WRITE_UNCORRECTABLE, "Write Uncorrectable";
+        0x05 COMPARE, "Compare";
+        0x08 WRITE_ZEROES, "Write Zeroes";
+        0x09 DATASET_MANAGEMENT, "Dataset Management";
+        0x0C VERIFY, "Verify";
+        0x0D RESERVATION_REGISTER, "Reservation Register";
+        0x0E RESERVATION_REPORT, "Reservation Report";
+        0x11 RESERVATION_ACQUIRE, "Reservation Acquire";
+        0x15 RESERVATION_RELEASE, "Reservation Release";
+        0x19 COPY, "Copy";
+        0x7F FABRICS, "Fabrics";
     }
-}
 
-codes! {
     /// Opcode on an I/O queue for a namespace of the key-value command set. wire §23 From 0x80 on they are our own:
     /// docs/kv-commands.md
-    pub struct KvOpcode: u8 {
-        STORE = 0x01, "Store";
-        RETRIEVE = 0x02, "Retrieve";
-        LIST = 0x06, "List";
-        DELETE = 0x10, "Delete";
-        EXIST = 0x14, "Exist";
-        FABRICS = 0x7F, "Fabrics";
-        BATCH_SUBMIT = 0x81, "Batch Submit";
-        BATCH_COLLECT = 0x82, "Batch Collect";
-        ATOMIC = 0x85, "Atomic";
-        VECTOR_SCALAR = 0x88, "Vector Update by Scalar";
-        VECTOR_VECTOR = 0x89, "Vector Update by Vector";
-        VECTOR_FILTER = 0x8A, "Vector Filter";
-        VECTOR_REDUCE = 0x8C, "Vector Reduce";
-        VECTOR_FETCH = 0x8E, "Vector Fetch and Update";
+    pub codes KvOpcode: u8 {
+        0x01 STORE, "Store";
+        0x02 RETRIEVE, "Retrieve";
+        0x06 LIST, "List";
+        0x10 DELETE, "Delete";
+        0x14 EXIST, "Exist";
+        0x7F FABRICS, "Fabrics";
+        0x81 BATCH_SUBMIT, "Batch Submit";
+        0x82 BATCH_COLLECT, "Batch Collect";
+        0x85 ATOMIC, "Atomic";
+        0x88 VECTOR_SCALAR, "Vector Update by Scalar";
+        0x89 VECTOR_VECTOR, "Vector Update by Vector";
+        0x8A VECTOR_FILTER, "Vector Filter";
+        0x8C VECTOR_REDUCE, "Vector Reduce";
+        0x8E VECTOR_FETCH, "Vector Fetch and Update";
     }
 }
 

@@ -4,8 +4,6 @@ mod layout;
 
 pub use layout::{DataAlignment, LayoutError, PduLayout};
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
 use crate::cqe::{CQE_BYTES, Cqe};
 use crate::sqe::{SQE_BYTES, Sqe};
 use crate::{U16, U32};
@@ -137,48 +135,30 @@ impl TryFrom<u8> for PduType {
     }
 }
 
-flags! {
+tables! {
     /// Byte 1 of every PDU. wire §2.1
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct PduFlags: u8 {
-        /// A header digest follows the header.
-        HDGST = 1 << 0;
-        /// A data digest follows the data.
-        DDGST = 1 << 1;
-        /// Last PDU of one R2T (H2CData) or of the command (C2HData).
-        LAST = 1 << 2;
-        /// C2HData with LAST: no CapsuleResp follows, the command succeeded. wire §4.2
-        SUCCESS = 1 << 3;
+    pub flags PduFlags: u8 {
+        [0] HDGST, "A header digest follows the header.";
+        [1] DDGST, "A data digest follows the data.";
+        [2] LAST, "Last PDU of one R2T (H2CData) or of the command (C2HData).";
+        [3] SUCCESS, "C2HData with LAST: no CapsuleResp follows, the command succeeded. wire §4.2";
     }
-}
 
-flags! {
     /// Digests asked for in ICReq, in use from ICResp on. wire §2.2
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Digests: u8 {
-        /// Header digest.
-        HEADER = 1 << 0;
-        /// Data digest.
-        DATA = 1 << 1;
+    pub flags Digests: u8 {
+        [0] HEADER, "Header digest.";
+        [1] DATA, "Data digest.";
+    }
+
+    /// The 8 bytes every PDU begins with. wire §2.1
+    pub structure CommonHeader: COMMON_HEADER_BYTES {
+        0 pub kind: u8, "Type; see [`CommonHeader::pdu_type`].";
+        1 pub flags: PduFlags, "Digests present, LAST, SUCCESS.";
+        2 pub hlen: u8, "Bytes of the header without digest.";
+        3 pub pdo: u8, "Where the data lies, bytes from the start of the PDU, 0 if there is none.";
+        4 pub plen: U32, "Bytes of the whole PDU.";
     }
 }
-
-/// The 8 bytes every PDU begins with. wire §2.1
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct CommonHeader {
-    /// Type; see [`CommonHeader::pdu_type`].
-    pub kind: u8,
-    /// Digests present, LAST, SUCCESS.
-    pub flags: PduFlags,
-    /// Bytes of the header without digest.
-    pub hlen: u8,
-    /// Where the data lies, bytes from the start of the PDU, 0 if there is none.
-    pub pdo: u8,
-    /// Bytes of the whole PDU.
-    pub plen: U32,
-}
-const _: () = assert!(size_of::<CommonHeader>() == COMMON_HEADER_BYTES);
 
 impl CommonHeader {
     /// The type.
@@ -191,23 +171,17 @@ impl CommonHeader {
     }
 }
 
-/// Host's half of the handshake. wire §2.2
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct IcReq {
-    /// Type 0x00, hlen and plen 128, no flags.
-    pub common: CommonHeader,
-    /// PDU format version, 0.
-    pub pfv: U16,
-    /// Alignment the host wants in C2HData, 0-based dwords; see [`IcReq::data_alignment`].
-    pub hpda: u8,
-    /// Digests the host wants.
-    pub dgst: Digests,
-    /// R2Ts per command the host accepts at once, 0-based; see [`IcReq::r2t_limit`].
-    pub maxr2t: U32,
-    reserved: [u8; 112],
+tables! {
+    /// Host's half of the handshake. wire §2.2
+    pub structure IcReq: IC_BYTES {
+        0 pub common: CommonHeader, "Type 0x00, hlen and plen 128, no flags.";
+        8 pub pfv: U16, "PDU format version, 0.";
+        10 pub hpda: u8, "Alignment the host wants in C2HData, 0-based dwords; see [`IcReq::data_alignment`].";
+        11 pub dgst: Digests, "Digests the host wants.";
+        12 pub maxr2t: U32, "R2Ts per command the host accepts at once, 0-based; see [`IcReq::r2t_limit`].";
+        16 reserved: [u8; 112];
+    }
 }
-const _: () = assert!(size_of::<IcReq>() == IC_BYTES);
 
 impl IcReq {
     /// A request. `r2t_limit` counts R2Ts per command; 0 is taken as 1.
@@ -239,24 +213,18 @@ impl IcReq {
     }
 }
 
-/// Controller's half of the handshake. wire §2.3
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct IcResp {
-    /// Type 0x01, hlen and plen 128, no flags.
-    pub common: CommonHeader,
-    /// PDU format version, 0.
-    pub pfv: U16,
-    /// Alignment the controller wants in CapsuleCmd and H2CData, 0-based dwords; see
-    /// [`IcResp::data_alignment`].
-    pub cpda: u8,
-    /// Digests in use from now on. Linux accepts only what it asked for, bit for bit.
-    pub dgst: Digests,
-    /// Most data bytes in one H2CData, at least 4096 and a dword multiple.
-    pub maxh2cdata: U32,
-    reserved: [u8; 112],
+tables! {
+    /// Controller's half of the handshake. wire §2.3
+    pub structure IcResp: IC_BYTES {
+        0 pub common: CommonHeader, "Type 0x01, hlen and plen 128, no flags.";
+        8 pub pfv: U16, "PDU format version, 0.";
+        10 pub cpda: u8,
+            "Alignment the controller wants in CapsuleCmd and H2CData, 0-based dwords; see [`IcResp::data_alignment`].";
+        11 pub dgst: Digests, "Digests in use from now on. Linux accepts only what it asked for, bit for bit.";
+        12 pub maxh2cdata: U32, "Most data bytes in one H2CData, at least 4096 and a dword multiple.";
+        16 reserved: [u8; 112];
+    }
 }
-const _: () = assert!(size_of::<IcResp>() == IC_BYTES);
 
 impl IcResp {
     /// A response. `h2c_data_limit` is in bytes.
@@ -281,32 +249,26 @@ impl IcResp {
     }
 }
 
-codes! {
+tables! {
     /// Fatal error status: why a connection is given up. wire §2.4
-    pub struct FatalErrorStatus: u16 {
-        INVALID_HEADER_FIELD = 0x01, "invalid PDU header field";
-        SEQUENCE_ERROR = 0x02, "PDU sequence error";
-        HEADER_DIGEST_ERROR = 0x03, "header digest error";
-        DATA_OUT_OF_RANGE = 0x04, "data transfer out of range";
+    pub codes FatalErrorStatus: u16 {
+        0x01 INVALID_HEADER_FIELD, "invalid PDU header field";
+        0x02 SEQUENCE_ERROR, "PDU sequence error";
+        0x03 HEADER_DIGEST_ERROR, "header digest error";
+        0x04 DATA_OUT_OF_RANGE, "data transfer out of range";
         /// Covers too many R2Ts as well.
-        LIMIT_EXCEEDED = 0x05, "data transfer limit exceeded";
-        UNSUPPORTED_PARAMETER = 0x06, "unsupported parameter";
+        0x05 LIMIT_EXCEEDED, "data transfer limit exceeded";
+        0x06 UNSUPPORTED_PARAMETER, "unsupported parameter";
+    }
+
+    /// H2CTermReq or C2HTermReq without the copied header that follows. wire §2.4
+    pub structure TermReq: TERM_REQ_BYTES {
+        0 pub common: CommonHeader, "Type 0x02 or 0x03, hlen 24, pdo 0, no flags.";
+        8 pub fes: U16 as status: FatalErrorStatus, "Fatal error status: the reason for which the peer ends the connection.";
+        10 pub fei: U32, "Fatal error information: byte offset of a header field, or the header digest that came.";
+        14 reserved: [u8; 10];
     }
 }
-
-/// H2CTermReq or C2HTermReq without the copied header that follows. wire §2.4
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct TermReq {
-    /// Type 0x02 or 0x03, hlen 24, pdo 0, no flags.
-    pub common: CommonHeader,
-    /// Fatal error status; see [`TermReq::status`].
-    pub fes: U16,
-    /// Fatal error information: byte offset of a header field, or the header digest that came.
-    pub fei: U32,
-    reserved: [u8; 10],
-}
-const _: () = assert!(size_of::<TermReq>() == TERM_REQ_BYTES);
 
 impl TermReq {
     /// The TermReq of a controller; `copy_length` bytes of the offending header follow, at most 128.
@@ -336,25 +298,15 @@ impl TermReq {
             reserved: [0; 10],
         }
     }
+}
 
-    /// The reason for which the peer ends the connection.
-    #[inline]
-    #[must_use]
-    pub const fn status(&self) -> FatalErrorStatus {
-        FatalErrorStatus::from_raw(self.fes.get())
+tables! {
+    /// Header of a command capsule; in-capsule data lies at `common.pdo`. wire §2.5
+    pub structure CapsuleCmd: CAPSULE_CMD_BYTES {
+        0 pub common: CommonHeader, "Type 0x04, hlen 72.";
+        8 pub sqe: Sqe, "The command.";
     }
 }
-
-/// Header of a command capsule; in-capsule data lies at `common.pdo`. wire §2.5
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct CapsuleCmd {
-    /// Type 0x04, hlen 72.
-    pub common: CommonHeader,
-    /// The command.
-    pub sqe: Sqe,
-}
-const _: () = assert!(size_of::<CapsuleCmd>() == CAPSULE_CMD_BYTES);
 
 impl CapsuleCmd {
     /// A capsule laid out by `layout`, which is of type CapsuleCmd.
@@ -366,16 +318,13 @@ impl CapsuleCmd {
     }
 }
 
-/// A response capsule. wire §2.6
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct CapsuleResp {
-    /// Type 0x05, hlen 24, pdo 0.
-    pub common: CommonHeader,
-    /// The completion.
-    pub cqe: Cqe,
+tables! {
+    /// A response capsule. wire §2.6
+    pub structure CapsuleResp: CAPSULE_RESP_BYTES {
+        0 pub common: CommonHeader, "Type 0x05, hlen 24, pdo 0.";
+        8 pub cqe: Cqe, "The completion.";
+    }
 }
-const _: () = assert!(size_of::<CapsuleResp>() == CAPSULE_RESP_BYTES);
 
 impl CapsuleResp {
     /// A response with the digests in force.
@@ -387,23 +336,17 @@ impl CapsuleResp {
     }
 }
 
-/// Header of H2CData and C2HData; the data lies at `common.pdo`. wire §2.7
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct DataPdu {
-    /// Type 0x06 or 0x07, hlen 24.
-    pub common: CommonHeader,
-    /// Command the data belongs to; any 16-bit value, never an index.
-    pub cid: U16,
-    /// Transfer tag of the R2T (H2CData), 0 in C2HData.
-    pub ttag: U16,
-    /// Bytes from the start of the command's data.
-    pub offset: U32,
-    /// Data bytes in this PDU, without padding and digest.
-    pub length: U32,
-    reserved: [u8; 4],
+tables! {
+    /// Header of H2CData and C2HData; the data lies at `common.pdo`. wire §2.7
+    pub structure DataPdu: DATA_BYTES {
+        0 pub common: CommonHeader, "Type 0x06 or 0x07, hlen 24.";
+        8 pub cid: U16, "Command the data belongs to; any 16-bit value, never an index.";
+        10 pub ttag: U16, "Transfer tag of the R2T (H2CData), 0 in C2HData.";
+        12 pub offset: U32, "Bytes from the start of the command's data.";
+        16 pub length: U32, "Data bytes in this PDU, without padding and digest.";
+        20 reserved: [u8; 4];
+    }
 }
-const _: () = assert!(size_of::<DataPdu>() == DATA_BYTES);
 
 impl DataPdu {
     /// A part of a read, laid out by `layout`, which is of type C2HData. `more` is LAST or LAST and SUCCESS
@@ -435,23 +378,17 @@ impl DataPdu {
     }
 }
 
-/// Ready to Transfer: the controller grants the host one window of a write. wire §2.8
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct R2t {
-    /// Type 0x09, hlen 24, pdo 0.
-    pub common: CommonHeader,
-    /// Command this window belongs to; any 16-bit value, never an index.
-    pub cid: U16,
-    /// Transfer tag, echoed by the host in each H2CData.
-    pub ttag: U16,
-    /// Window start, bytes from the start of the command's data.
-    pub offset: U32,
-    /// Window length in bytes, never 0.
-    pub length: U32,
-    reserved: [u8; 4],
+tables! {
+    /// Ready to Transfer: the controller grants the host one window of a write. wire §2.8
+    pub structure R2t: R2T_BYTES {
+        0 pub common: CommonHeader, "Type 0x09, hlen 24, pdo 0.";
+        8 pub cid: U16, "Command this window belongs to; any 16-bit value, never an index.";
+        10 pub ttag: U16, "Transfer tag, echoed by the host in each H2CData.";
+        12 pub offset: U32, "Window start, bytes from the start of the command's data.";
+        16 pub length: U32, "Window length in bytes, never 0.";
+        20 reserved: [u8; 4];
+    }
 }
-const _: () = assert!(size_of::<R2t>() == R2T_BYTES);
 
 impl R2t {
     /// A window with the digests in force.
@@ -472,6 +409,7 @@ impl R2t {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
     use crate::id::Nsid;

@@ -10,23 +10,21 @@ pub const NSSR_RESET: u32 = 0x4E56_4D65;
 const PAGE_SHIFT_MIN: u32 = 12;
 const TIMEOUT_UNIT_MS: u32 = 500;
 
-codes! {
+tables! {
     /// Byte offset of a property. wire §7
-    pub struct Property: u32 {
-        CAP = 0x00, "controller capabilities";
-        VS = 0x08, "version";
-        CC = 0x14, "controller configuration";
-        CSTS = 0x1C, "controller status";
-        NSSR = 0x20, "NVM subsystem reset";
-        CRTO = 0x68, "controller ready timeouts";
+    pub codes Property: u32 {
+        0x00 CAP, "controller capabilities";
+        0x08 VS, "version";
+        0x14 CC, "controller configuration";
+        0x1C CSTS, "controller status";
+        0x20 NSSR, "NVM subsystem reset";
+        0x68 CRTO, "controller ready timeouts";
     }
-}
 
-codes! {
     /// Size of a property in Property Get and Set. wire §6.4
-    pub struct PropertySize: u8 {
-        FOUR = 0, "4 bytes";
-        EIGHT = 1, "8 bytes";
+    pub codes PropertySize: u8 {
+        0 FOUR, "4 bytes";
+        1 EIGHT, "8 bytes";
     }
 }
 
@@ -42,35 +40,22 @@ impl Property {
     }
 }
 
-bit_fields! {
+tables! {
     /// Controller capabilities. wire §7
-    pub struct Cap: u64 {
-        /// Entries in a queue, 0-based; see [`Cap::queue_entries_max`].
-        mqes, with_mqes: u16 [15:0];
-        /// Queues must be contiguous.
-        cqr, with_cqr: bool [16];
-        /// Arbitration mechanisms beside round robin.
-        ams, with_ams: u8 [18:17];
-        /// Ready timeout in 500 ms units; see [`Cap::ready_timeout_ms`].
-        to, with_to: u8 [31:24];
-        /// Doorbell stride, without meaning over fabrics.
-        dstrd, with_dstrd: u8 [35:32];
-        /// Subsystem reset supported.
-        nssrs, with_nssrs: bool [36];
-        /// NVM command set supported.
-        css_nvm, with_css_nvm: bool [37];
-        /// Command sets are chosen per namespace by CSI.
-        css_csi, with_css_csi: bool [43];
-        /// No I/O command set: admin only.
-        css_admin_only, with_css_admin_only: bool [44];
-        /// Smallest memory page, log2 of bytes less 12; see [`Cap::page_bytes_min`].
-        mpsmin, with_mpsmin: u8 [51:48];
-        /// Largest memory page, log2 of bytes less 12; see [`Cap::page_bytes_max`].
-        mpsmax, with_mpsmax: u8 [55:52];
-        /// Controller ready with media supported.
-        crwms, with_crwms: bool [59];
-        /// Controller ready independent of media supported.
-        crims, with_crims: bool [60];
+    pub bits Cap: u64 {
+        [15:0] mqes, with_mqes: u16, "Entries in a queue, 0-based; see [`Cap::queue_entries_max`].";
+        [16] cqr, with_cqr: bool, "Queues must be contiguous.";
+        [18:17] ams, with_ams: u8, "Arbitration mechanisms beside round robin.";
+        [31:24] to, with_to: u8, "Ready timeout in 500 ms units; see [`Cap::ready_timeout_ms`].";
+        [35:32] dstrd, with_dstrd: u8, "Doorbell stride, without meaning over fabrics.";
+        [36] nssrs, with_nssrs: bool, "Subsystem reset supported.";
+        [37] css_nvm, with_css_nvm: bool, "NVM command set supported.";
+        [43] css_csi, with_css_csi: bool, "Command sets are chosen per namespace by CSI.";
+        [44] css_admin_only, with_css_admin_only: bool, "No I/O command set: admin only.";
+        [51:48] mpsmin, with_mpsmin: u8, "Smallest memory page, log2 of bytes less 12; see [`Cap::page_bytes_min`].";
+        [55:52] mpsmax, with_mpsmax: u8, "Largest memory page, log2 of bytes less 12; see [`Cap::page_bytes_max`].";
+        [59] crwms, with_crwms: bool, "Controller ready with media supported.";
+        [60] crims, with_crims: bool, "Controller ready independent of media supported.";
     }
 }
 
@@ -118,16 +103,13 @@ impl Cap {
     }
 }
 
-bit_fields! {
+tables! {
     /// Version of the specification a controller follows. wire §7
     #[derive(PartialOrd, Ord)]
-    pub struct Vs: u32 {
-        /// Third number.
-        tertiary, with_tertiary: u8 [7:0];
-        /// Second number.
-        minor, with_minor: u8 [15:8];
-        /// First number.
-        major, with_major: u16 [31:16];
+    pub bits Vs: u32 {
+        [7:0] tertiary, with_tertiary: u8, "Third number.";
+        [15:8] minor, with_minor: u8, "Second number.";
+        [31:16] major, with_major: u16, "First number.";
     }
 }
 
@@ -147,43 +129,31 @@ impl fmt::Display for Vs {
     }
 }
 
-codes! {
+tables! {
     /// Command sets a host enables with CC. wire §7
-    pub struct CommandSetSelection: u8 {
-        NVM = 0, "NVM command set";
-        ALL = 6, "all supported I/O command sets";
-        ADMIN_ONLY = 7, "admin command set only";
+    pub codes CommandSetSelection: u8 {
+        0 NVM, "NVM command set";
+        6 ALL, "all supported I/O command sets";
+        7 ADMIN_ONLY, "admin command set only";
     }
-}
 
-codes! {
     /// Shutdown a host asks for with CC. wire §7
-    pub struct ShutdownNotification: u8 {
-        NONE = 0, "no shutdown";
-        NORMAL = 1, "normal shutdown";
-        ABRUPT = 2, "abrupt shutdown";
+    pub codes ShutdownNotification: u8 {
+        0 NONE, "no shutdown";
+        1 NORMAL, "normal shutdown";
+        2 ABRUPT, "abrupt shutdown";
     }
-}
 
-bit_fields! {
     /// Controller configuration. wire §7
-    pub struct Cc: u32 {
-        /// Enable.
-        en, with_en: bool [0];
-        /// Command sets enabled.
-        css, with_css: CommandSetSelection [6:4];
-        /// Memory page, log2 of bytes less 12; see [`Cc::page_bytes`].
-        mps, with_mps: u8 [10:7];
-        /// Arbitration mechanism.
-        ams, with_ams: u8 [13:11];
-        /// Shutdown asked for.
-        shn, with_shn: ShutdownNotification [15:14];
-        /// Submission entry, log2 of bytes; see [`Cc::sqe_bytes`].
-        iosqes, with_iosqes: u8 [19:16];
-        /// Completion entry, log2 of bytes; see [`Cc::cqe_bytes`].
-        iocqes, with_iocqes: u8 [23:20];
-        /// Ready independent of media.
-        crime, with_crime: bool [24];
+    pub bits Cc: u32 {
+        [0] en, with_en: bool, "Enable.";
+        [6:4] css, with_css: CommandSetSelection, "Command sets enabled.";
+        [10:7] mps, with_mps: u8, "Memory page, log2 of bytes less 12; see [`Cc::page_bytes`].";
+        [13:11] ams, with_ams: u8, "Arbitration mechanism.";
+        [15:14] shn, with_shn: ShutdownNotification, "Shutdown asked for.";
+        [19:16] iosqes, with_iosqes: u8, "Submission entry, log2 of bytes; see [`Cc::sqe_bytes`].";
+        [23:20] iocqes, with_iocqes: u8, "Completion entry, log2 of bytes; see [`Cc::cqe_bytes`].";
+        [24] crime, with_crime: bool, "Ready independent of media.";
     }
 }
 
@@ -213,38 +183,28 @@ impl Cc {
     }
 }
 
-codes! {
+tables! {
     /// How far a shutdown got, in CSTS. wire §7
-    pub struct ShutdownStatus: u8 {
-        NONE = 0, "no shutdown";
-        IN_PROGRESS = 1, "shutdown in progress";
-        COMPLETE = 2, "shutdown complete";
+    pub codes ShutdownStatus: u8 {
+        0 NONE, "no shutdown";
+        1 IN_PROGRESS, "shutdown in progress";
+        2 COMPLETE, "shutdown complete";
     }
-}
 
-bit_fields! {
     /// Controller status. wire §7
-    pub struct Csts: u32 {
-        /// Ready.
-        rdy, with_rdy: bool [0];
-        /// Fatal.
-        cfs, with_cfs: bool [1];
-        /// How far a shutdown got.
-        shst, with_shst: ShutdownStatus [3:2];
-        /// A subsystem reset occurred.
-        nssro, with_nssro: bool [4];
-        /// Processing paused.
-        pp, with_pp: bool [5];
+    pub bits Csts: u32 {
+        [0] rdy, with_rdy: bool, "Ready.";
+        [1] cfs, with_cfs: bool, "Fatal.";
+        [3:2] shst, with_shst: ShutdownStatus, "How far a shutdown got.";
+        [4] nssro, with_nssro: bool, "A subsystem reset occurred.";
+        [5] pp, with_pp: bool, "Processing paused.";
     }
-}
 
-bit_fields! {
     /// Controller ready timeouts. wire §7
-    pub struct Crto: u32 {
-        /// Until ready with media, 500 ms units; see [`Crto::ready_with_media_ms`].
-        crwmt, with_crwmt: u16 [15:0];
-        /// Until ready independent of media, 500 ms units; see [`Crto::ready_independent_ms`].
-        crimt, with_crimt: u16 [31:16];
+    pub bits Crto: u32 {
+        [15:0] crwmt, with_crwmt: u16, "Until ready with media, 500 ms units; see [`Crto::ready_with_media_ms`].";
+        [31:16] crimt, with_crimt: u16,
+            "Until ready independent of media, 500 ms units; see [`Crto::ready_independent_ms`].";
     }
 }
 

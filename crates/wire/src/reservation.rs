@@ -1,6 +1,6 @@
 //! Reservations: Register, Acquire, Release, and the Report's data. wire §15
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::id::{Cntlid, Nsid};
 use crate::nqn::HostId;
@@ -10,88 +10,64 @@ use crate::{U16, U32, U64};
 
 const DWORD_BYTES: u64 = 4;
 
-codes! {
+tables! {
     /// Type of a reservation. wire §15
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct ReservationType: u8 {
-        NONE = 0, "none";
-        WRITE_EXCLUSIVE = 1, "write exclusive";
-        EXCLUSIVE_ACCESS = 2, "exclusive access";
-        WRITE_EXCLUSIVE_REGISTRANTS = 3, "write exclusive, registrants only";
-        EXCLUSIVE_ACCESS_REGISTRANTS = 4, "exclusive access, registrants only";
-        WRITE_EXCLUSIVE_ALL = 5, "write exclusive, all registrants";
-        EXCLUSIVE_ACCESS_ALL = 6, "exclusive access, all registrants";
+    pub codes ReservationType: u8 {
+        0 NONE, "none";
+        1 WRITE_EXCLUSIVE, "write exclusive";
+        2 EXCLUSIVE_ACCESS, "exclusive access";
+        3 WRITE_EXCLUSIVE_REGISTRANTS, "write exclusive, registrants only";
+        4 EXCLUSIVE_ACCESS_REGISTRANTS, "exclusive access, registrants only";
+        5 WRITE_EXCLUSIVE_ALL, "write exclusive, all registrants";
+        6 EXCLUSIVE_ACCESS_ALL, "exclusive access, all registrants";
     }
-}
 
-codes! {
     /// The action of a Register. wire §15
-    pub struct RegisterAction: u8 {
-        REGISTER = 0, "register";
-        UNREGISTER = 1, "unregister";
-        REPLACE = 2, "replace";
+    pub codes RegisterAction: u8 {
+        0 REGISTER, "register";
+        1 UNREGISTER, "unregister";
+        2 REPLACE, "replace";
     }
-}
 
-codes! {
     /// The change of persistence through power loss by a Register. wire §15
-    pub struct PersistenceChange: u8 {
-        NONE = 0, "no change";
-        CLEAR = 2, "clear";
-        SET = 3, "set";
+    pub codes PersistenceChange: u8 {
+        0 NONE, "no change";
+        2 CLEAR, "clear";
+        3 SET, "set";
     }
-}
 
-codes! {
     /// The action of an Acquire. wire §15
-    pub struct AcquireAction: u8 {
-        ACQUIRE = 0, "acquire";
-        PREEMPT = 1, "preempt";
-        PREEMPT_AND_ABORT = 2, "preempt and abort";
+    pub codes AcquireAction: u8 {
+        0 ACQUIRE, "acquire";
+        1 PREEMPT, "preempt";
+        2 PREEMPT_AND_ABORT, "preempt and abort";
     }
-}
 
-codes! {
     /// The action of a Release. wire §15
-    pub struct ReleaseAction: u8 {
-        RELEASE = 0, "release";
-        CLEAR = 1, "clear";
+    pub codes ReleaseAction: u8 {
+        0 RELEASE, "release";
+        1 CLEAR, "clear";
     }
-}
 
-bit_fields! {
     /// Dword 10 of a Register. wire §15
-    pub struct RegisterCommand: u32 {
-        /// Its action.
-        action, with_action: RegisterAction [2:0];
-        /// The current key need not match.
-        ignore_existing_key, with_ignore_existing_key: bool [3];
-        /// Its change of persistence.
-        persistence, with_persistence: PersistenceChange [31:30];
+    pub bits RegisterCommand: u32 {
+        [2:0] action, with_action: RegisterAction, "Its action.";
+        [3] ignore_existing_key, with_ignore_existing_key: bool, "The current key need not match.";
+        [31:30] persistence, with_persistence: PersistenceChange, "Its change of persistence.";
     }
-}
 
-bit_fields! {
     /// Dword 10 of an Acquire. wire §15
-    pub struct AcquireCommand: u32 {
-        /// Its action.
-        action, with_action: AcquireAction [2:0];
-        /// To be refused from version 1.3 on.
-        ignore_existing_key, with_ignore_existing_key: bool [3];
-        /// Type of reservation wanted.
-        kind, with_kind: ReservationType [15:8];
+    pub bits AcquireCommand: u32 {
+        [2:0] action, with_action: AcquireAction, "Its action.";
+        [3] ignore_existing_key, with_ignore_existing_key: bool, "To be refused from version 1.3 on.";
+        [15:8] kind, with_kind: ReservationType, "Type of reservation wanted.";
     }
-}
 
-bit_fields! {
     /// Dword 10 of a Release. wire §15
-    pub struct ReleaseCommand: u32 {
-        /// Its action.
-        action, with_action: ReleaseAction [2:0];
-        /// To be refused from version 1.3 on.
-        ignore_existing_key, with_ignore_existing_key: bool [3];
-        /// Type of reservation held.
-        kind, with_kind: ReservationType [15:8];
+    pub bits ReleaseCommand: u32 {
+        [2:0] action, with_action: ReleaseAction, "Its action.";
+        [3] ignore_existing_key, with_ignore_existing_key: bool, "To be refused from version 1.3 on.";
+        [15:8] kind, with_kind: ReservationType, "Type of reservation held.";
     }
 }
 
@@ -122,36 +98,24 @@ dword_commands! {
     ReleaseCommand: RESERVATION_RELEASE;
 }
 
-/// Data of a Register. wire §15
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct RegisterData {
-    /// Current key.
-    pub crkey: U64,
-    /// New key.
-    pub nrkey: U64,
-}
-const _: () = assert!(size_of::<RegisterData>() == 16);
+tables! {
+    /// Data of a Register. wire §15
+    pub structure RegisterData: 16 {
+        0 pub crkey: U64, "Current key.";
+        8 pub nrkey: U64, "New key.";
+    }
 
-/// Data of an Acquire. wire §15
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct AcquireData {
-    /// Current key.
-    pub crkey: U64,
-    /// Key to preempt.
-    pub prkey: U64,
-}
-const _: () = assert!(size_of::<AcquireData>() == 16);
+    /// Data of an Acquire. wire §15
+    pub structure AcquireData: 16 {
+        0 pub crkey: U64, "Current key.";
+        8 pub prkey: U64, "Key to preempt.";
+    }
 
-/// Data of a Release; Linux sends 8 bytes more. wire §15
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct ReleaseData {
-    /// Current key.
-    pub crkey: U64,
+    /// Data of a Release; Linux sends 8 bytes more. wire §15
+    pub structure ReleaseData: 8 {
+        0 pub crkey: U64, "Current key.";
+    }
 }
-const _: () = assert!(size_of::<ReleaseData>() == 8);
 
 /// Fields of a Report. wire §15
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,22 +148,17 @@ impl ReportCommand {
     }
 }
 
-/// Header of a Report's data; 40 more zero bytes follow when it is extended. wire §15
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct ReportHeader {
-    /// Generation: grows when a registrant is added or removed.
-    pub generation: U32,
-    /// Type of the reservation held.
-    pub kind: ReservationType,
-    /// Registrants, unaligned.
-    pub registrant_count: U16,
-    reserved_7: [u8; 2],
-    /// 1 if persistent through power loss.
-    pub ptpls: u8,
-    reserved_10: [u8; 14],
+tables! {
+    /// Header of a Report's data; 40 more zero bytes follow when it is extended. wire §15
+    pub structure ReportHeader: 24 {
+        0 pub generation: U32, "Generation: grows when a registrant is added or removed.";
+        4 pub kind: ReservationType, "Type of the reservation held.";
+        5 pub registrant_count: U16, "Registrants, unaligned.";
+        7 reserved_7: [u8; 2];
+        9 pub ptpls: u8, "1 if persistent through power loss.";
+        10 reserved_10: [u8; 14];
+    }
 }
-const _: () = assert!(size_of::<ReportHeader>() == 24);
 
 impl ReportHeader {
     /// A header whose registrants are counted by [`write_report`].
@@ -222,30 +181,26 @@ pub struct Registrant {
     pub key: u64,
 }
 
-/// A registrant in plain data. wire §15
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct PlainEntry {
-    cntlid: U16,
-    rcsts: u8,
-    reserved_3: [u8; 5],
-    hostid: [u8; 8],
-    rkey: U64,
-}
-const _: () = assert!(size_of::<PlainEntry>() == 24);
+tables! {
+    /// A registrant in plain data. wire §15
+    structure PlainEntry: 24 {
+        0 cntlid: U16;
+        2 rcsts: u8;
+        3 reserved_3: [u8; 5];
+        8 hostid: [u8; 8];
+        16 rkey: U64;
+    }
 
-/// A registrant in extended data. wire §15
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct ExtendedEntry {
-    cntlid: U16,
-    rcsts: u8,
-    reserved_3: [u8; 5],
-    rkey: U64,
-    hostid: [u8; 16],
-    reserved_32: [u8; 32],
+    /// A registrant in extended data. wire §15
+    structure ExtendedEntry: 64 {
+        0 cntlid: U16;
+        2 rcsts: u8;
+        3 reserved_3: [u8; 5];
+        8 rkey: U64;
+        16 hostid: [u8; 16];
+        32 reserved_32: [u8; 32];
+    }
 }
-const _: () = assert!(size_of::<ExtendedEntry>() == 64);
 
 const EXTENDED_HEADER_BYTES: usize = 64;
 const HOLDER: u8 = 0b1;

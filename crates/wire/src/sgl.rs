@@ -1,7 +1,5 @@
 //! The data pointer of a command: one 16-byte SGL descriptor. wire §5.3
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
 use crate::{U32, U64};
 
 /// Bytes of a descriptor.
@@ -10,19 +8,15 @@ pub const SGL_BYTES: usize = 16;
 const IN_CAPSULE: u8 = 0x01;
 const TRANSPORT: u8 = 0x5A;
 
-/// One SGL descriptor, as it lies at byte 24 of a command. wire §5.3
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct Sgl {
-    /// Offset of in-capsule data in bytes, 0 for data that moves by PDUs of its own.
-    pub address: U64,
-    /// Bytes to transfer.
-    pub length: U32,
-    reserved: [u8; 3],
-    /// Descriptor type in bits 7:4, subtype in 3:0.
-    pub identifier: u8,
+tables! {
+    /// One SGL descriptor, as it lies at byte 24 of a command. wire §5.3
+    pub structure Sgl: SGL_BYTES {
+        0 pub address: U64, "Offset of in-capsule data in bytes, 0 for data that moves by PDUs of its own.";
+        8 pub length: U32, "Bytes to transfer.";
+        12 reserved: [u8; 3];
+        15 pub identifier: u8, "Descriptor type in bits 7:4, subtype in 3:0.";
+    }
 }
-const _: () = assert!(size_of::<Sgl>() == SGL_BYTES);
 
 /// The location of the data that a descriptor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +85,7 @@ impl Default for Sgl {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use zerocopy::FromZeros;
+    use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
     use super::*;
 

@@ -3,8 +3,6 @@
 //! Fields that belong to one command are decoded by that command's file (`nvm`, `fabrics`, …), which
 //! also holds the constructors: `Sqe::read`, `Sqe::connect` and so on.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
 use crate::bits::{high32, low32, quadword};
 use crate::id::Nsid;
 use crate::opcode::FabricsType;
@@ -14,69 +12,44 @@ use crate::{U16, U32, U64};
 /// Bytes of an entry.
 pub const SQE_BYTES: usize = 64;
 
-/// A command. wire §5.1
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct Sqe {
-    /// Opcode; which table names it depends on queue and namespace (see [`crate::opcode`]).
-    pub opcode: u8,
-    /// Fused operation and how the data pointer is meant.
-    pub flags: SqeFlags,
-    /// Command id: any 16-bit value, never an index. wire §5.1
-    pub cid: U16,
-    /// Namespace id; its first byte is the command type of a Fabrics command.
-    pub nsid: U32,
-    /// Command dword 2.
-    pub cdw2: U32,
-    /// Command dword 3.
-    pub cdw3: U32,
-    /// Metadata pointer, unused over TCP.
-    pub mptr: U64,
-    /// Data pointer.
-    pub dptr: Sgl,
-    /// Command dword 10.
-    pub cdw10: U32,
-    /// Command dword 11.
-    pub cdw11: U32,
-    /// Command dword 12.
-    pub cdw12: U32,
-    /// Command dword 13.
-    pub cdw13: U32,
-    /// Command dword 14.
-    pub cdw14: U32,
-    /// Command dword 15.
-    pub cdw15: U32,
-}
-const _: () = assert!(size_of::<Sqe>() == SQE_BYTES);
+tables! {
+    /// A command. wire §5.1
+    pub structure Sqe: SQE_BYTES {
+        0 pub opcode: u8, "Opcode; which table names it depends on queue and namespace (see [`crate::opcode`]).";
+        1 pub flags: SqeFlags, "Fused operation and how the data pointer is meant.";
+        2 pub cid: U16, "Command id: any 16-bit value, never an index. wire §5.1";
+        4 pub nsid: U32, "Namespace id; its first byte is the command type of a Fabrics command.";
+        8 pub cdw2: U32, "Command dword 2.";
+        12 pub cdw3: U32, "Command dword 3.";
+        16 pub mptr: U64, "Metadata pointer, unused over TCP.";
+        24 pub dptr: Sgl, "Data pointer.";
+        40 pub cdw10: U32, "Command dword 10.";
+        44 pub cdw11: U32, "Command dword 11.";
+        48 pub cdw12: U32, "Command dword 12.";
+        52 pub cdw13: U32, "Command dword 13.";
+        56 pub cdw14: U32, "Command dword 14.";
+        60 pub cdw15: U32, "Command dword 15.";
+    }
 
-codes! {
     /// Place in a fused pair. wire §16
-    pub struct Fuse: u8 {
-        NONE = 0, "not fused";
-        FIRST = 1, "first of a fused pair";
-        SECOND = 2, "second of a fused pair";
+    pub codes Fuse: u8 {
+        0 NONE, "not fused";
+        1 FIRST, "first of a fused pair";
+        2 SECOND, "second of a fused pair";
     }
-}
 
-codes! {
     /// Use of the data pointer: PRP or SGL. wire §5.1
-    pub struct Psdt: u8 {
-        PRP = 0, "PRP";
+    pub codes Psdt: u8 {
+        0 PRP, "PRP";
         /// The only kind over TCP.
-        SGL = 1, "SGL";
+        1 SGL, "SGL";
     }
-}
 
-bit_fields! {
     /// Byte 1 of a command. wire §5.1
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct SqeFlags: u8 {
-        /// Place in a fused pair.
-        fuse, with_fuse: Fuse [1:0];
-        /// Reserved, 0.
-        reserved, with_reserved: u8 [5:2];
-        /// Use of the data pointer.
-        psdt, with_psdt: Psdt [7:6];
+    pub bits SqeFlags: u8 {
+        [1:0] fuse, with_fuse: Fuse, "Place in a fused pair.";
+        [5:2] reserved, with_reserved: u8, "Reserved, 0.";
+        [7:6] psdt, with_psdt: Psdt, "Use of the data pointer.";
     }
 }
 
@@ -178,6 +151,7 @@ impl Sqe {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
 

@@ -1,217 +1,127 @@
 //! Capabilities of a controller: the codes, flags and packed fields of Identify Controller. wire §10.1
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-flags! {
+tables! {
     /// Multi-path capabilities. wire §10.1
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Cmic: u8 {
-        /// The subsystem may have several ports.
-        MULTIPLE_PORTS = 1 << 0;
-        /// The subsystem may have several controllers.
-        MULTIPLE_CONTROLLERS = 1 << 1;
-        /// ANA reporting.
-        ANA = 1 << 3;
+    pub flags Cmic: u8 {
+        [0] MULTIPLE_PORTS, "The subsystem may have several ports.";
+        [1] MULTIPLE_CONTROLLERS, "The subsystem may have several controllers.";
+        [3] ANA, "ANA reporting.";
     }
-}
 
-flags! {
     /// Controller attributes. wire §10.1
-    pub struct Ctratt: u32 {
-        /// 128-bit host identifiers.
-        HOST_ID_128 = 1 << 0;
-        /// Any command counts as keep-alive traffic. wire §9
-        TBKAS = 1 << 6;
-        /// Namespace granularity list.
-        NAMESPACE_GRANULARITY = 1 << 7;
-        /// UUID list.
-        UUID_LIST = 1 << 9;
-        /// Extended LBA formats.
-        EXTENDED_LBA_FORMATS = 1 << 15;
+    pub flags Ctratt: u32 {
+        [0] HOST_ID_128, "128-bit host identifiers.";
+        [6] TBKAS, "Any command counts as keep-alive traffic. wire §9";
+        [7] NAMESPACE_GRANULARITY, "Namespace granularity list.";
+        [9] UUID_LIST, "UUID list.";
+        [15] EXTENDED_LBA_FORMATS, "Extended LBA formats.";
     }
-}
 
-codes! {
     /// Kind of controller. wire §10.1
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct ControllerType: u8 {
-        IO = 1, "I/O controller";
-        DISCOVERY = 2, "discovery controller";
-        ADMINISTRATIVE = 3, "administrative controller";
+    pub codes ControllerType: u8 {
+        1 IO, "I/O controller";
+        2 DISCOVERY, "discovery controller";
+        3 ADMINISTRATIVE, "administrative controller";
     }
-}
 
-codes! {
     /// Kind of discovery controller. wire §10.1
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct DiscoveryControllerType: u8 {
-        UNREPORTED = 0, "not reported";
-        DIRECT = 1, "direct discovery controller";
-        CENTRAL = 2, "central discovery controller";
+    pub codes DiscoveryControllerType: u8 {
+        0 UNREPORTED, "not reported";
+        1 DIRECT, "direct discovery controller";
+        2 CENTRAL, "central discovery controller";
     }
-}
 
-flags! {
     /// Optional admin commands. wire §10.1
-    pub struct Oacs: u16 {
-        /// Security Send and Receive.
-        SECURITY = 1 << 0;
-        /// Format NVM.
-        FORMAT = 1 << 1;
-        /// Firmware download and commit.
-        FIRMWARE = 1 << 2;
-        /// Namespace management.
-        NAMESPACE_MANAGEMENT = 1 << 3;
-        /// Device self-test.
-        SELF_TEST = 1 << 4;
-        /// Directives.
-        DIRECTIVES = 1 << 5;
-        /// Doorbell buffer.
-        DOORBELL_BUFFER = 1 << 8;
-        /// LBA status.
-        LBA_STATUS = 1 << 9;
+    pub flags Oacs: u16 {
+        [0] SECURITY, "Security Send and Receive.";
+        [1] FORMAT, "Format NVM.";
+        [2] FIRMWARE, "Firmware download and commit.";
+        [3] NAMESPACE_MANAGEMENT, "Namespace management.";
+        [4] SELF_TEST, "Device self-test.";
+        [5] DIRECTIVES, "Directives.";
+        [8] DOORBELL_BUFFER, "Doorbell buffer.";
+        [9] LBA_STATUS, "LBA status.";
     }
-}
 
-bit_fields! {
     /// Firmware slots. wire §10.1
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Frmw: u8 {
-        /// Slot 1 is read only.
-        slot1_read_only, with_slot1_read_only: bool [0];
-        /// Number of slots.
-        slots, with_slots: u8 [3:1];
+    pub bits Frmw: u8 {
+        [0] slot1_read_only, with_slot1_read_only: bool, "Slot 1 is read only.";
+        [3:1] slots, with_slots: u8, "Number of slots.";
     }
-}
 
-flags! {
     /// Log page attributes. wire §10.1
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Lpa: u8 {
-        /// SMART per namespace.
-        SMART_PER_NAMESPACE = 1 << 0;
-        /// Commands supported and effects log.
-        COMMANDS_AND_EFFECTS = 1 << 1;
-        /// 32-bit lengths and byte offsets; SPDK reads by offset only with it.
-        EXTENDED_DATA = 1 << 2;
-        /// Telemetry logs.
-        TELEMETRY = 1 << 3;
-        /// Supported log pages log.
-        SUPPORTED_PAGES = 1 << 5;
+    pub flags Lpa: u8 {
+        [0] SMART_PER_NAMESPACE, "SMART per namespace.";
+        [1] COMMANDS_AND_EFFECTS, "Commands supported and effects log.";
+        [2] EXTENDED_DATA, "32-bit lengths and byte offsets; SPDK reads by offset only with it.";
+        [3] TELEMETRY, "Telemetry logs.";
+        [5] SUPPORTED_PAGES, "Supported log pages log.";
     }
-}
 
-flags! {
     /// ANA capabilities. wire §10.1, wire §19
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Anacap: u8 {
-        /// Reports optimized.
-        OPTIMIZED = 1 << 0;
-        /// Reports non-optimized.
-        NON_OPTIMIZED = 1 << 1;
-        /// Reports inaccessible.
-        INACCESSIBLE = 1 << 2;
-        /// Reports persistent loss.
-        PERSISTENT_LOSS = 1 << 3;
-        /// Reports change.
-        CHANGE = 1 << 4;
-        /// A namespace's group does not change while it is attached.
-        GROUP_FIXED = 1 << 6;
-        /// Namespace management takes a non-zero group.
-        GROUP_IN_MANAGEMENT = 1 << 7;
+    pub flags Anacap: u8 {
+        [0] OPTIMIZED, "Reports optimized.";
+        [1] NON_OPTIMIZED, "Reports non-optimized.";
+        [2] INACCESSIBLE, "Reports inaccessible.";
+        [3] PERSISTENT_LOSS, "Reports persistent loss.";
+        [4] CHANGE, "Reports change.";
+        [6] GROUP_FIXED, "A namespace's group does not change while it is attached.";
+        [7] GROUP_IN_MANAGEMENT, "Namespace management takes a non-zero group.";
     }
-}
 
-flags! {
     /// Optional NVM commands. wire §10.1
-    pub struct Oncs: u16 {
-        /// Compare.
-        COMPARE = 1 << 0;
-        /// Write Uncorrectable.
-        WRITE_UNCORRECTABLE = 1 << 1;
-        /// Dataset Management.
-        DATASET_MANAGEMENT = 1 << 2;
-        /// Write Zeroes.
-        WRITE_ZEROES = 1 << 3;
-        /// Save and select in the feature commands.
-        SAVE_AND_SELECT = 1 << 4;
-        /// Reservations.
-        RESERVATIONS = 1 << 5;
-        /// Timestamp feature.
-        TIMESTAMP = 1 << 6;
-        /// Verify.
-        VERIFY = 1 << 7;
-        /// Copy.
-        COPY = 1 << 8;
+    pub flags Oncs: u16 {
+        [0] COMPARE, "Compare.";
+        [1] WRITE_UNCORRECTABLE, "Write Uncorrectable.";
+        [2] DATASET_MANAGEMENT, "Dataset Management.";
+        [3] WRITE_ZEROES, "Write Zeroes.";
+        [4] SAVE_AND_SELECT, "Save and select in the feature commands.";
+        [5] RESERVATIONS, "Reservations.";
+        [6] TIMESTAMP, "Timestamp feature.";
+        [7] VERIFY, "Verify.";
+        [8] COPY, "Copy.";
     }
-}
 
-flags! {
     /// Fused operations. wire §16
-    pub struct Fuses: u16 {
-        /// Compare and write.
-        COMPARE_AND_WRITE = 1 << 0;
+    pub flags Fuses: u16 {
+        [0] COMPARE_AND_WRITE, "Compare and write.";
     }
-}
 
-codes! {
     /// Effect of a Flush of all namespaces. wire §10.1
-    pub struct FlushAll: u8 {
-        UNSPECIFIED = 0, "not specified";
-        UNSUPPORTED = 2, "not supported";
-        SUPPORTED = 3, "supported";
+    pub codes FlushAll: u8 {
+        0 UNSPECIFIED, "not specified";
+        2 UNSUPPORTED, "not supported";
+        3 SUPPORTED, "supported";
     }
-}
 
-bit_fields! {
     /// Volatile write cache. wire §10.1
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Vwc: u8 {
-        /// There is one: without it Linux sends neither Flush nor FUA.
-        present, with_present: bool [0];
-        /// Effect of a Flush of all namespaces.
-        flush_all, with_flush_all: FlushAll [2:1];
+    pub bits Vwc: u8 {
+        [0] present, with_present: bool, "There is one: without it Linux sends neither Flush nor FUA.";
+        [2:1] flush_all, with_flush_all: FlushAll, "Effect of a Flush of all namespaces.";
     }
-}
 
-flags! {
     /// Namespace write protection. wire §10.1
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Nwpc: u8 {
-        /// Plain write protection.
-        WRITE_PROTECT = 1 << 0;
-        /// Until the next power cycle.
-        UNTIL_POWER_CYCLE = 1 << 1;
-        /// For ever.
-        PERMANENT = 1 << 2;
+    pub flags Nwpc: u8 {
+        [0] WRITE_PROTECT, "Plain write protection.";
+        [1] UNTIL_POWER_CYCLE, "Until the next power cycle.";
+        [2] PERMANENT, "For ever.";
     }
-}
 
-flags! {
     /// Source range formats of Copy. wire §10.1
-    pub struct Ocfs: u16 {
-        /// Format 0.
-        FORMAT_0 = 1 << 0;
-        /// Format 1.
-        FORMAT_1 = 1 << 1;
-        /// Format 2.
-        FORMAT_2 = 1 << 2;
-        /// Format 3.
-        FORMAT_3 = 1 << 3;
+    pub flags Ocfs: u16 {
+        [0] FORMAT_0, "Format 0.";
+        [1] FORMAT_1, "Format 1.";
+        [2] FORMAT_2, "Format 2.";
+        [3] FORMAT_3, "Format 3.";
     }
-}
 
-bit_fields! {
     /// SGL support. wire §10.1
-    pub struct Sgls: u32 {
-        /// SGLs taken: 0 none, 1 without alignment. Linux needs it non-zero.
-        support, with_support: u8 [1:0];
-        /// Keyed descriptors: RDMA only.
-        keyed, with_keyed: bool [2];
-        /// In-capsule data by offset. SPDK and newer Linux need it.
-        in_capsule_offset, with_in_capsule_offset: bool [20];
-        /// Transport data blocks.
-        transport, with_transport: bool [21];
+    pub bits Sgls: u32 {
+        [1:0] support, with_support: u8, "SGLs taken: 0 none, 1 without alignment. Linux needs it non-zero.";
+        [2] keyed, with_keyed: bool, "Keyed descriptors: RDMA only.";
+        [20] in_capsule_offset, with_in_capsule_offset: bool,
+            "In-capsule data by offset. SPDK and newer Linux need it.";
+        [21] transport, with_transport: bool, "Transport data blocks.";
     }
 }
 
@@ -220,20 +130,15 @@ impl Sgls {
     pub const TCP: Self = Self::from_bits(0x0030_0001);
 }
 
-flags! {
+tables! {
     /// Fabrics controller attributes. wire §10.1
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Fcatt: u8 {
-        /// Static controller model.
-        STATIC = 1 << 0;
+    pub flags Fcatt: u8 {
+        [0] STATIC, "Static controller model.";
     }
-}
 
-flags! {
     /// Optional Fabrics commands. wire §10.1
-    pub struct Ofcs: u16 {
-        /// Disconnect.
-        DISCONNECT = 1 << 0;
+    pub flags Ofcs: u16 {
+        [0] DISCONNECT, "Disconnect.";
     }
 }
 

@@ -1,7 +1,7 @@
 //! Identify data of the command sets: specific (CNS 05, 06), independent (CNS 08), and their combinations (CNS 1C).
 //! wire §10.4, wire §23
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::FromZeros;
 
 use crate::identify::IDENTIFY_BYTES;
 use crate::identify::controller::{size_limit_bytes, size_limit_exponent};
@@ -9,37 +9,27 @@ use crate::identify::namespace::{Nmic, Nsattr, Nsfeat, Rescap};
 use crate::property::Vs;
 use crate::{U16, U32, U64};
 
-/// Namespace, NVM command set (CNS 05, CSI 0): all zero without protection information. wire §10.4
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct NvmNamespace {
-    /// Storage tag mask.
-    pub lbstm: U64,
-    /// Protection capabilities.
-    pub pic: u8,
-    reserved_9: [u8; 3],
-    /// Extended formats, as the wire has them.
-    pub elbaf: [U32; 64],
-    reserved_268: [u8; 3828],
-}
-const _: () = assert!(size_of::<NvmNamespace>() == IDENTIFY_BYTES as usize);
+tables! {
+    /// Namespace, NVM command set (CNS 05, CSI 0): all zero without protection information. wire §10.4
+    pub structure NvmNamespace: IDENTIFY_BYTES {
+        0 pub lbstm: U64, "Storage tag mask.";
+        8 pub pic: u8, "Protection capabilities.";
+        9 reserved_9: [u8; 3];
+        12 pub elbaf: [U32; 64], "Extended formats, as the wire has them.";
+        268 reserved_268: [u8; 3828];
+    }
 
-/// Controller, NVM command set (CNS 06, CSI 0): limits of single commands. wire §10.4
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct NvmController {
-    vsl: u8,
-    wzsl: u8,
-    wusl: u8,
-    /// Ranges in one Dataset Management, 0 for no limit.
-    pub dmrl: u8,
-    /// Blocks in one range of Dataset Management, 0 for no limit.
-    pub dmrsl: U32,
-    /// Blocks in one Dataset Management, 0 for no limit.
-    pub dmsl: U64,
-    reserved_16: [u8; 4080],
+    /// Controller, NVM command set (CNS 06, CSI 0): limits of single commands. wire §10.4
+    pub structure NvmController: IDENTIFY_BYTES {
+        0 vsl: u8;
+        1 wzsl: u8;
+        2 wusl: u8;
+        3 pub dmrl: u8, "Ranges in one Dataset Management, 0 for no limit.";
+        4 pub dmrsl: U32, "Blocks in one range of Dataset Management, 0 for no limit.";
+        8 pub dmsl: U64, "Blocks in one Dataset Management, 0 for no limit.";
+        16 reserved_16: [u8; 4080];
+    }
 }
-const _: () = assert!(size_of::<NvmController>() == IDENTIFY_BYTES as usize);
 
 /// Getters and setters of limits stored as powers of two of pages.
 macro_rules! size_limits {
@@ -70,102 +60,62 @@ impl NvmController {
     }
 }
 
-/// Namespace of any command set (CNS 08). wire §10.4
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct IndependentNamespace {
-    /// Features.
-    pub nsfeat: Nsfeat,
-    /// Sharing.
-    pub nmic: Nmic,
-    /// Reservation capabilities.
-    pub rescap: Rescap,
-    /// Format progress, 0.
-    pub fpi: u8,
-    /// ANA group.
-    pub anagrpid: U32,
-    /// Attributes.
-    pub nsattr: Nsattr,
-    reserved_9: u8,
-    /// NVM set, 0.
-    pub nvmsetid: U16,
-    /// Endurance group, 0.
-    pub endgid: U16,
-    /// Status.
-    pub nstat: Nstat,
-    reserved_15: [u8; 4081],
-}
-const _: () = assert!(size_of::<IndependentNamespace>() == IDENTIFY_BYTES as usize);
+tables! {
+    /// Namespace of any command set (CNS 08). wire §10.4
+    pub structure IndependentNamespace: IDENTIFY_BYTES {
+        0 pub nsfeat: Nsfeat, "Features.";
+        1 pub nmic: Nmic, "Sharing.";
+        2 pub rescap: Rescap, "Reservation capabilities.";
+        3 pub fpi: u8, "Format progress, 0.";
+        4 pub anagrpid: U32, "ANA group.";
+        8 pub nsattr: Nsattr, "Attributes.";
+        9 reserved_9: u8;
+        10 pub nvmsetid: U16, "NVM set, 0.";
+        12 pub endgid: U16, "Endurance group, 0.";
+        14 pub nstat: Nstat, "Status.";
+        15 reserved_15: [u8; 4081];
+    }
 
-flags! {
     /// Namespace status. wire §10.4
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Nstat: u8 {
-        /// Ready for I/O; Linux skips a namespace that is not.
-        READY = 1 << 0;
+    pub flags Nstat: u8 {
+        [0] READY, "Ready for I/O; Linux skips a namespace that is not.";
+    }
+
+    /// Namespace, key-value command set (CNS 05, CSI 1). wire §23
+    pub structure KvNamespace: IDENTIFY_BYTES {
+        0 pub nsze: U64, "Size, bytes.";
+        8 reserved_8: [u8; 8];
+        16 pub nuse: U64, "Bytes in use, keys and values.";
+        24 pub nsfeat: Nsfeat, "Features.";
+        25 nkvf: u8 as format_count, set_format_count: count, "Formats that [`KvNamespace::kvf`] holds.";
+        26 pub nmic: Nmic, "Sharing.";
+        27 pub rescap: Rescap, "Reservation capabilities.";
+        28 pub fpi: u8, "Format progress, 0.";
+        29 pub kvfc: u8, "Format in use.";
+        30 reserved_30: [u8; 2];
+        32 pub novg: U32, "Optimal value granularity, bytes.";
+        36 pub anagrpid: U32, "ANA group.";
+        40 reserved_40: [u8; 3];
+        43 pub nsattr: Nsattr, "Attributes.";
+        44 pub nvmsetid: U16, "NVM set, 0.";
+        46 pub endgid: U16, "Endurance group, 0.";
+        48 pub nguid: [u8; 16], "128-bit identifier, big-endian, or zero.";
+        64 pub eui64: [u8; 8], "64-bit identifier, big-endian, or zero.";
+        72 pub kvf: [KvFormat; 16], "Formats; see [`KvNamespace::format_count`].";
+        328 reserved_328: [u8; 3512];
+        3840 vendor: KvVendorArea;
+    }
+
+    /// A format: limits of keys and values. wire §23
+    pub structure KvFormat: 16 {
+        0 pub key_bytes_max: U16, "Bytes of a key, at most 16.";
+        2 reserved_2: u8;
+        3 pub options: u8, "Options.";
+        4 pub value_bytes_max: U32, "Bytes of a value.";
+        8 pub keys_max: U32, "Keys, 0 for no limit.";
+        12 reserved_12: [u8; 4];
     }
 }
-
-/// Namespace, key-value command set (CNS 05, CSI 1). wire §23
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct KvNamespace {
-    /// Size, bytes.
-    pub nsze: U64,
-    reserved_8: [u8; 8],
-    /// Bytes in use, keys and values.
-    pub nuse: U64,
-    /// Features.
-    pub nsfeat: Nsfeat,
-    nkvf: u8,
-    /// Sharing.
-    pub nmic: Nmic,
-    /// Reservation capabilities.
-    pub rescap: Rescap,
-    /// Format progress, 0.
-    pub fpi: u8,
-    /// Format in use.
-    pub kvfc: u8,
-    reserved_30: [u8; 2],
-    /// Optimal value granularity, bytes.
-    pub novg: U32,
-    /// ANA group.
-    pub anagrpid: U32,
-    reserved_40: [u8; 3],
-    /// Attributes.
-    pub nsattr: Nsattr,
-    /// NVM set, 0.
-    pub nvmsetid: U16,
-    /// Endurance group, 0.
-    pub endgid: U16,
-    /// 128-bit identifier, big-endian, or zero.
-    pub nguid: [u8; 16],
-    /// 64-bit identifier, big-endian, or zero.
-    pub eui64: [u8; 8],
-    /// Formats; see [`KvNamespace::format_count`].
-    pub kvf: [KvFormat; 16],
-    reserved_328: [u8; 3512],
-    vendor: KvVendorArea,
-}
-const _: () = assert!(size_of::<KvNamespace>() == IDENTIFY_BYTES as usize);
-const _: () = assert!(core::mem::offset_of!(KvNamespace, kvf) == 72);
-
-/// A format: limits of keys and values. wire §23
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct KvFormat {
-    /// Bytes of a key, at most 16.
-    pub key_bytes_max: U16,
-    reserved_2: u8,
-    /// Options.
-    pub options: u8,
-    /// Bytes of a value.
-    pub value_bytes_max: U32,
-    /// Keys, 0 for no limit.
-    pub keys_max: U32,
-    reserved_12: [u8; 4],
-}
-const _: () = assert!(size_of::<KvFormat>() == 16);
 
 impl KvFormat {
     /// A format with these limits.
@@ -183,11 +133,6 @@ impl KvFormat {
 }
 
 impl KvNamespace {
-    count_fields! {
-        /// Formats that [`KvNamespace::kvf`] holds.
-        format_count, set_format_count: nkvf as u16;
-    }
-
     /// The format in use; `None` if it is none of the sixteen.
     #[must_use]
     pub fn format(&self) -> Option<&KvFormat> {
@@ -206,57 +151,42 @@ impl KvNamespace {
     }
 }
 
-/// The vendor-specific part of a namespace's data (bytes 4095:3840): our own commands and their limits.
-/// docs/kv-commands.md §1
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct KvVendorArea {
-    signature: [u8; 8],
-    /// Version of the commands: a higher one only adds.
-    pub version: U16,
-    reserved_10: [u8; 2],
-    /// The commands there are.
-    pub commands: KvVendorCommands,
-    reserved_13: [u8; 3],
-    /// Operations of one batch.
-    pub batch_operations_max: U32,
-    /// Bytes of the operations of a batch and their outcomes together.
-    pub batch_bytes_max: U32,
-    /// Bytes of a vector that is worked on.
-    pub vector_bytes_max: U32,
-    /// Bytes of vectors that the operations of one batch work on together.
-    pub batch_vector_bytes_max: U32,
-    reserved_32: [u8; 224],
+tables! {
+    /// The vendor-specific part of a namespace's data (bytes 4095:3840): our own commands and their limits.
+    /// docs/kv-commands.md §1
+    pub structure KvVendorArea: 256 {
+        0 signature: [u8; 8];
+        8 pub version: U16, "Version of the commands: a higher one only adds.";
+        10 reserved_10: [u8; 2];
+        12 pub commands: KvVendorCommands, "The commands there are.";
+        13 reserved_13: [u8; 3];
+        16 pub batch_operations_max: U32, "Operations of one batch.";
+        20 pub batch_bytes_max: U32, "Bytes of the operations of a batch and their outcomes together.";
+        24 pub vector_bytes_max: U32, "Bytes of a vector that is worked on.";
+        28 pub batch_vector_bytes_max: U32, "Bytes of vectors that the operations of one batch work on together.";
+        32 reserved_32: [u8; 224];
+    }
 }
-const _: () = assert!(size_of::<KvVendorArea>() == 256);
-const _: () = assert!(core::mem::offset_of!(KvNamespace, vendor) == 3840);
 
 impl KvVendorArea {
     /// Its signature.
     pub const SIGNATURE: [u8; 8] = *b"nvlanekv";
 }
 
-flags! {
+tables! {
     /// Commands beyond the command set. docs/kv-commands.md §1
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct KvVendorCommands: u8 {
-        /// Batch Submit and Batch Collect.
-        BATCH = 1 << 0;
-        /// Atomic.
-        ATOMIC = 1 << 1;
-        /// The five on vectors.
-        VECTOR = 1 << 2;
+    pub flags KvVendorCommands: u8 {
+        [0] BATCH, "Batch Submit and Batch Collect.";
+        [1] ATOMIC, "Atomic.";
+        [2] VECTOR, "The five on vectors.";
+    }
+
+    /// Controller, key-value command set (CNS 06, CSI 1). wire §23
+    pub structure KvController: IDENTIFY_BYTES {
+        0 ver: U32 as version: Vs, "Version of the command set.";
+        4 reserved_4: [u8; 4092];
     }
 }
-
-/// Controller, key-value command set (CNS 06, CSI 1). wire §23
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct KvController {
-    ver: U32,
-    reserved_4: [u8; 4092],
-}
-const _: () = assert!(size_of::<KvController>() == IDENTIFY_BYTES as usize);
 
 impl KvController {
     /// One that follows this version of the command set.
@@ -264,33 +194,21 @@ impl KvController {
     pub const fn new(version: Vs) -> Self {
         Self { ver: U32::new(version.bits()), reserved_4: [0; 4092] }
     }
-
-    /// Version of the command set.
-    #[must_use]
-    pub const fn version(&self) -> Vs {
-        Vs::from_bits(self.ver.get())
-    }
 }
 
-flags! {
+tables! {
     /// Command sets that can be on together. wire §10.4
-    pub struct CommandSets: u64 {
-        /// NVM.
-        NVM = 1 << 0;
-        /// Key value.
-        KV = 1 << 1;
-        /// Zoned namespaces.
-        ZNS = 1 << 2;
+    pub flags CommandSets: u64 {
+        [0] NVM, "NVM.";
+        [1] KV, "Key value.";
+        [2] ZNS, "Zoned namespaces.";
+    }
+
+    /// Combinations of command sets a controller can have on (CNS 1C); feature 0x19 picks one by index. wire §10.4
+    pub structure CommandSetVectors: IDENTIFY_BYTES {
+        0 vectors: [U64; 512];
     }
 }
-
-/// Combinations of command sets a controller can have on (CNS 1C); feature 0x19 picks one by index. wire §10.4
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct CommandSetVectors {
-    vectors: [U64; 512],
-}
-const _: () = assert!(size_of::<CommandSetVectors>() == IDENTIFY_BYTES as usize);
 
 impl CommandSetVectors {
     /// These combinations, 512 at most.
@@ -322,6 +240,7 @@ default_zeroed! { NvmNamespace NvmController IndependentNamespace KvNamespace Kv
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
 

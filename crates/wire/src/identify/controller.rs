@@ -1,6 +1,6 @@
 //! Identify controller (CNS 01). wire §10.1
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::FromZeros;
 
 use crate::async_event::AsyncEvents;
 use crate::id::Cntlid;
@@ -9,138 +9,104 @@ use crate::identify::capabilities::{
     Anacap, Cmic, ControllerType, Ctratt, DiscoveryControllerType, Fcatt, Frmw, Fuses, Lpa, Nwpc, Oacs, Ocfs,
     Ofcs, Oncs, Sgls, Vwc,
 };
-use crate::nqn::{NQN_FIELD_BYTES, Nqn, NqnError};
+use crate::nqn::NQN_FIELD_BYTES;
 use crate::property::Vs;
 use crate::sqe::SQE_BYTES;
-use crate::text::{Padding, Text, TextError, write_text};
 use crate::{U16, U32, U128};
 
 const CAPSULE_UNIT_BYTES: u32 = 16;
 const TENTH_MS: u32 = 100;
 
-/// Identify Controller data. wire §10.1
-///
-/// A field Linux or SPDK depends on says so. Default is all zero; [`IdentifyController::fabrics`] fills in
-/// what every controller over fabrics has.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct IdentifyController {
-    /// PCI vendor, 0 over fabrics.
-    pub vid: U16,
-    /// PCI subsystem vendor, 0 over fabrics.
-    pub ssvid: U16,
-    sn: [u8; 20],
-    mn: [u8; 40],
-    fr: [u8; 8],
-    /// Recommended arbitration burst.
-    pub rab: u8,
-    /// OUI, or 0.
-    pub ieee: [u8; 3],
-    /// Several ports, several controllers, ANA. Without the second Linux refuses another controller.
-    pub cmic: Cmic,
-    mdts: u8,
-    cntlid: U16,
-    ver: U32,
-    /// Latency of the reset to ready, microseconds.
-    pub rtd3r: U32,
-    /// Latency of a shutdown, microseconds; bounds Linux's wait for it.
-    pub rtd3e: U32,
-    oaes: U32,
-    ctratt: U32,
-    reserved_100: [u8; 11],
-    /// I/O, discovery or administrative; mandatory from version 1.4.
-    pub cntrltype: ControllerType,
-    /// FRU identifier, 0.
-    pub fguid: [u8; 16],
-    crdt: [U16; 3],
-    reserved_134: [u8; 122],
-    oacs: U16,
-    acl: u8,
-    aerl: u8,
-    /// Firmware slots.
-    pub frmw: Frmw,
-    /// Abilities of Get Log Page.
-    pub lpa: Lpa,
-    elpe: u8,
-    npss: u8,
-    reserved_264: [u8; 2],
-    /// Warning temperature, kelvin.
-    pub wctemp: U16,
-    /// Critical temperature, kelvin.
-    pub cctemp: U16,
-    reserved_270: [u8; 10],
-    /// Total capacity, bytes, or 0.
-    pub tnvmcap: U128,
-    /// Unallocated capacity, bytes, or 0.
-    pub unvmcap: U128,
-    reserved_312: [u8; 8],
-    kas: U16,
-    reserved_322: [u8; 20],
-    /// Seconds an ANA group may stay in change.
-    pub anatt: u8,
-    /// ANA states reported and how groups behave.
-    pub anacap: Anacap,
-    /// Highest ANA group id; Linux refuses a log with groups above it.
-    pub anagrpmax: U32,
-    /// Number of ANA groups; Linux sizes its log buffer from it.
-    pub nanagrpid: U32,
-    reserved_352: [u8; 160],
-    sqes: u8,
-    cqes: u8,
-    /// Commands per queue; Linux needs it non-zero and clamps its queues to it.
-    pub maxcmd: U16,
-    /// Highest namespace id.
-    pub nn: U32,
-    oncs: U16,
-    fuses: U16,
-    /// Format attributes.
-    pub fna: u8,
-    /// Volatile write cache.
-    pub vwc: Vwc,
-    awun: U16,
-    awupf: U16,
-    /// Vendor command format.
-    pub nvscc: u8,
-    /// Write protection a namespace can have.
-    pub nwpc: Nwpc,
-    acwu: U16,
-    ocfs: U16,
-    sgls: U32,
-    /// Namespaces at most; with ANA Linux refuses 0 and more than `nn`.
-    pub mnan: U32,
-    reserved_544: [u8; 224],
-    subnqn: [u8; NQN_FIELD_BYTES],
-    reserved_1024: [u8; 768],
-    ioccsz: U32,
-    iorcsz: U32,
-    icdoff: U16,
-    /// Static controller model, or 0.
-    pub fcatt: Fcatt,
-    /// SGL descriptors in a command at most.
-    pub msdbd: u8,
-    ofcs: U16,
-    /// Kind of discovery controller.
-    pub dctype: DiscoveryControllerType,
-    reserved_1807: [u8; 241],
-    /// Power states.
-    pub psd: [PowerState; 32],
-    /// The vendor's own.
-    pub vendor_specific: [u8; 1024],
-}
-const _: () = assert!(size_of::<IdentifyController>() == IDENTIFY_BYTES as usize);
-const _: () = assert!(core::mem::offset_of!(IdentifyController, kas) == 320);
-const _: () = assert!(core::mem::offset_of!(IdentifyController, sqes) == 512);
-const _: () = assert!(core::mem::offset_of!(IdentifyController, ioccsz) == 1792);
+tables! {
+    /// Identify Controller data. wire §10.1
+    ///
+    /// A field Linux or SPDK depends on says so. Default is all zero; [`IdentifyController::fabrics`] fills in
+    /// what every controller over fabrics has.
+    pub structure IdentifyController: IDENTIFY_BYTES {
+        0 pub vid: U16, "PCI vendor, 0 over fabrics.";
+        2 pub ssvid: U16, "PCI subsystem vendor, 0 over fabrics.";
+        4 sn: [u8; 20] as serial, set_serial: space_padded,
+            "Serial number, the same on all controllers of the subsystem.";
+        24 mn: [u8; 40] as model, set_model: space_padded, "Model, the same on all controllers of the subsystem.";
+        64 fr: [u8; 8] as firmware, set_firmware: space_padded,
+            "Firmware revision, the same on all controllers of the subsystem.";
+        72 pub rab: u8, "Recommended arbitration burst.";
+        73 pub ieee: [u8; 3], "OUI, or 0.";
+        76 pub cmic: Cmic,
+            "Several ports, several controllers, ANA. Without the second Linux refuses another controller.";
+        77 mdts: u8;
+        78 cntlid: U16 as cntlid, set_cntlid: Cntlid, "Id of this controller; Linux refuses one that is not Connect's.";
+        80 ver: U32 as version, set_version: Vs, "Version, as the property.";
+        84 pub rtd3r: U32, "Latency of the reset to ready, microseconds.";
+        88 pub rtd3e: U32, "Latency of a shutdown, microseconds; bounds Linux's wait for it.";
+        92 oaes: U32 as oaes, set_oaes: AsyncEvents, "Asynchronous events it can send.";
+        96 ctratt: U32 as ctratt, set_ctratt: Ctratt, "Attributes.";
+        100 reserved_100: [u8; 11];
+        111 pub cntrltype: ControllerType, "I/O, discovery or administrative; mandatory from version 1.4.";
+        112 pub fguid: [u8; 16], "FRU identifier, 0.";
+        128 crdt: [U16; 3];
+        134 reserved_134: [u8; 122];
+        256 oacs: U16 as oacs, set_oacs: Oacs, "Optional admin commands.";
+        258 acl: u8 as abort_limit, set_abort_limit: count, "Aborts outstanding at most.";
+        259 aerl: u8 as aer_limit, set_aer_limit: count, "Asynchronous Event Requests outstanding at most.";
+        260 pub frmw: Frmw, "Firmware slots.";
+        261 pub lpa: Lpa, "Abilities of Get Log Page.";
+        262 elpe: u8 as error_log_entries, set_error_log_entries: count, "Entries of the error log.";
+        263 npss: u8 as power_states, set_power_states: count, "Power states.";
+        264 reserved_264: [u8; 2];
+        266 pub wctemp: U16, "Warning temperature, kelvin.";
+        268 pub cctemp: U16, "Critical temperature, kelvin.";
+        270 reserved_270: [u8; 10];
+        280 pub tnvmcap: U128, "Total capacity, bytes, or 0.";
+        296 pub unvmcap: U128, "Unallocated capacity, bytes, or 0.";
+        312 reserved_312: [u8; 8];
+        320 kas: U16;
+        322 reserved_322: [u8; 20];
+        342 pub anatt: u8, "Seconds an ANA group may stay in change.";
+        343 pub anacap: Anacap, "ANA states reported and how groups behave.";
+        344 pub anagrpmax: U32, "Highest ANA group id; Linux refuses a log with groups above it.";
+        348 pub nanagrpid: U32, "Number of ANA groups; Linux sizes its log buffer from it.";
+        352 reserved_352: [u8; 160];
+        512 sqes: u8;
+        513 cqes: u8;
+        514 pub maxcmd: U16, "Commands per queue; Linux needs it non-zero and clamps its queues to it.";
+        516 pub nn: U32, "Highest namespace id.";
+        520 oncs: U16 as oncs, set_oncs: Oncs, "Optional NVM commands.";
+        522 fuses: U16 as fuses, set_fuses: Fuses, "Fused operations.";
+        524 pub fna: u8, "Format attributes.";
+        525 pub vwc: Vwc, "Volatile write cache.";
+        526 awun: U16 as atomic_write_blocks, set_atomic_write_blocks: count,
+            "Blocks written atomically in normal operation.";
+        528 awupf: U16 as atomic_write_blocks_power_fail, set_atomic_write_blocks_power_fail: count,
+            "Blocks written atomically over power failure.";
+        530 pub nvscc: u8, "Vendor command format.";
+        531 pub nwpc: Nwpc, "Write protection a namespace can have.";
+        532 acwu: U16 as atomic_compare_write_blocks, set_atomic_compare_write_blocks: count,
+            "Blocks compared and written atomically.";
+        534 ocfs: U16 as ocfs, set_ocfs: Ocfs, "Copy formats.";
+        536 sgls: U32 as sgls, set_sgls: Sgls, "SGL support.";
+        540 pub mnan: U32, "Namespaces at most; with ANA Linux refuses 0 and more than `nn`.";
+        544 reserved_544: [u8; 224];
+        768 subnqn: [u8; NQN_FIELD_BYTES] as subsystem, set_subsystem: nqn, "Name of the subsystem: the one connected to.";
+        1024 reserved_1024: [u8; 768];
+        1792 ioccsz: U32;
+        1796 iorcsz: U32;
+        1800 icdoff: U16;
+        1802 pub fcatt: Fcatt, "Static controller model, or 0.";
+        1803 pub msdbd: u8, "SGL descriptors in a command at most.";
+        1804 ofcs: U16 as ofcs, set_ofcs: Ofcs, "Optional Fabrics commands.";
+        1806 pub dctype: DiscoveryControllerType, "Kind of discovery controller.";
+        1807 reserved_1807: [u8; 241];
+        2048 pub psd: [PowerState; 32], "Power states.";
+        3072 pub vendor_specific: [u8; 1024], "The vendor's own.";
+    }
 
-/// A power state. The reference fixes its size and maximum power only. wire §10.1
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct PowerState {
-    /// Maximum power; 0 says nothing.
-    pub mp: U16,
-    reserved: [u8; 30],
+    /// A power state. The reference fixes its size and maximum power only. wire §10.1
+    pub structure PowerState: 32 {
+        0 pub mp: U16, "Maximum power; 0 says nothing.";
+        2 reserved: [u8; 30];
+    }
 }
-const _: () = assert!(size_of::<PowerState>() == 32);
 
 impl IdentifyController {
     /// All zero except the fields that every controller over TCP has: entry sizes, SGLs, response capsule of 16 bytes,
@@ -152,48 +118,6 @@ impl IdentifyController {
         controller.iorcsz.set(1);
         controller.set_in_capsule_bytes(0);
         controller
-    }
-
-    /// Serial number, the same on all controllers of the subsystem.
-    #[must_use]
-    pub fn serial(&self) -> Text<'_> {
-        Text::of(&self.sn)
-    }
-
-    /// Model, the same on all controllers of the subsystem.
-    #[must_use]
-    pub fn model(&self) -> Text<'_> {
-        Text::of(&self.mn)
-    }
-
-    /// Firmware revision, the same on all controllers of the subsystem.
-    #[must_use]
-    pub fn firmware(&self) -> Text<'_> {
-        Text::of(&self.fr)
-    }
-
-    /// Sets the serial number.
-    ///
-    /// # Errors
-    /// [`TextError`] if it has more than 20 bytes or is not printable ASCII.
-    pub fn set_serial(&mut self, serial: &str) -> Result<(), TextError> {
-        write_text(&mut self.sn, serial, Padding::Space)
-    }
-
-    /// Sets the model.
-    ///
-    /// # Errors
-    /// [`TextError`] if it has more than 40 bytes or is not printable ASCII.
-    pub fn set_model(&mut self, model: &str) -> Result<(), TextError> {
-        write_text(&mut self.mn, model, Padding::Space)
-    }
-
-    /// Sets the firmware revision.
-    ///
-    /// # Errors
-    /// [`TextError`] if it has more than 8 bytes or is not printable ASCII.
-    pub fn set_firmware(&mut self, revision: &str) -> Result<(), TextError> {
-        write_text(&mut self.fr, revision, Padding::Space)
     }
 
     /// Most bytes one command may transfer, or `None` for no limit. `page_bytes_min` is CAP's.
@@ -208,56 +132,6 @@ impl IdentifyController {
         self.mdts = size_limit_exponent(limit_bytes, page_bytes_min);
     }
 
-    /// Id of this controller; Linux refuses one that is not Connect's.
-    #[must_use]
-    pub const fn cntlid(&self) -> Cntlid {
-        Cntlid::new(self.cntlid.get())
-    }
-
-    /// Sets [`Self::cntlid`].
-    pub fn set_cntlid(&mut self, cntlid: Cntlid) {
-        self.cntlid.set(cntlid.get());
-    }
-
-    /// Version, as the property.
-    #[must_use]
-    pub const fn version(&self) -> Vs {
-        Vs::from_bits(self.ver.get())
-    }
-
-    /// Sets [`Self::version`].
-    pub fn set_version(&mut self, version: Vs) {
-        self.ver.set(version.bits());
-    }
-
-    flag_fields! {
-        /// Asynchronous events it can send.
-        oaes, set_oaes: AsyncEvents;
-        /// Attributes.
-        ctratt, set_ctratt: Ctratt;
-        /// Optional admin commands.
-        oacs, set_oacs: Oacs;
-        /// Optional NVM commands.
-        oncs, set_oncs: Oncs;
-        /// Fused operations.
-        fuses, set_fuses: Fuses;
-        /// Copy formats.
-        ocfs, set_ocfs: Ocfs;
-        /// Optional Fabrics commands.
-        ofcs, set_ofcs: Ofcs;
-    }
-
-    /// SGL support.
-    #[must_use]
-    pub const fn sgls(&self) -> Sgls {
-        Sgls::from_bits(self.sgls.get())
-    }
-
-    /// Sets [`Self::sgls`].
-    pub fn set_sgls(&mut self, sgls: Sgls) {
-        self.sgls.set(sgls.bits());
-    }
-
     /// The wait a status with this CRD (1..=3) asks for, milliseconds; `None` for 0 and above 3.
     #[must_use]
     pub fn retry_delay_ms(&self, crd: u8) -> Option<u32> {
@@ -270,23 +144,6 @@ impl IdentifyController {
         for (field, delay_ms) in self.crdt.iter_mut().zip(delays_ms) {
             field.set(u16::try_from(delay_ms.div_ceil(TENTH_MS)).unwrap_or(u16::MAX));
         }
-    }
-
-    count_fields! {
-        /// Aborts outstanding at most.
-        abort_limit, set_abort_limit: acl as u16;
-        /// Asynchronous Event Requests outstanding at most.
-        aer_limit, set_aer_limit: aerl as u16;
-        /// Entries of the error log.
-        error_log_entries, set_error_log_entries: elpe as u16;
-        /// Power states.
-        power_states, set_power_states: npss as u16;
-        /// Blocks written atomically in normal operation.
-        atomic_write_blocks, set_atomic_write_blocks: awun as u32;
-        /// Blocks written atomically over power failure.
-        atomic_write_blocks_power_fail, set_atomic_write_blocks_power_fail: awupf as u32;
-        /// Blocks compared and written atomically.
-        atomic_compare_write_blocks, set_atomic_compare_write_blocks: acwu as u32;
     }
 
     /// Granularity of the keep-alive timer, milliseconds; 0 means no keep-alive, which Linux refuses.
@@ -310,19 +167,6 @@ impl IdentifyController {
     #[must_use]
     pub const fn cqe_bytes(&self) -> (u32, u32) {
         entry_bytes(self.cqes)
-    }
-
-    /// Name of the subsystem.
-    ///
-    /// # Errors
-    /// The errors of [`Nqn::from_wire`].
-    pub fn subsystem(&self) -> Result<Nqn, NqnError> {
-        Nqn::from_wire(&self.subnqn)
-    }
-
-    /// Sets the name of the subsystem: the one connected to.
-    pub fn set_subsystem(&mut self, subsystem: &Nqn) {
-        self.subnqn = subsystem.to_wire();
     }
 
     /// Bytes of a command capsule on I/O queues: 64 and what in-capsule data it has room for. Hosts refuse
@@ -389,8 +233,11 @@ const fn entry_bytes(sizes: u8) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
+    use crate::nqn::{Nqn, NqnError};
+    use crate::text::TextError;
 
     /// wire §10.1
     #[test]

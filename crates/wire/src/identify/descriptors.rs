@@ -5,13 +5,13 @@ use crate::uuid::Uuid;
 
 const HEADER_BYTES: usize = 4;
 
-codes! {
+tables! {
     /// Kind of a namespace identifier. wire §10.3
-    pub struct Nidt: u8 {
-        EUI64 = 1, "EUI64";
-        NGUID = 2, "NGUID";
-        UUID = 3, "UUID";
-        CSI = 4, "command set identifier";
+    pub codes Nidt: u8 {
+        1 EUI64, "EUI64";
+        2 NGUID, "NGUID";
+        3 UUID, "UUID";
+        4 CSI, "command set identifier";
     }
 }
 

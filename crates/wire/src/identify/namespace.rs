@@ -1,95 +1,65 @@
 //! Identify namespace of the NVM command set (CNS 00). wire §10.2
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
 use crate::identify::IDENTIFY_BYTES;
 use crate::{U16, U32, U64, U128};
 
-/// Identify Namespace data of a block namespace. All zero means that it does not exist. wire §10.2
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct IdentifyNamespace {
-    /// Size, blocks.
-    pub nsze: U64,
-    /// Capacity, blocks; 0 means that the namespace does not exist.
-    pub ncap: U64,
-    /// Blocks in use.
-    pub nuse: U64,
-    /// Features.
-    pub nsfeat: Nsfeat,
-    nlbaf: u8,
-    /// Format in use.
-    pub flbas: Flbas,
-    /// Metadata capabilities, 0 without protection information.
-    pub mc: u8,
-    /// Protection capabilities, 0 without protection information.
-    pub dpc: u8,
-    /// Protection settings, 0 without protection information.
-    pub dps: u8,
-    /// Sharing. Linux refuses a second path to a namespace that is not shared.
-    pub nmic: Nmic,
-    /// Reservation capabilities.
-    pub rescap: Rescap,
-    /// Format progress, 0.
-    pub fpi: u8,
-    /// Content of deallocated blocks.
-    pub dlfeat: Dlfeat,
-    nawun: U16,
-    nawupf: U16,
-    nacwu: U16,
-    /// Atomic boundary in normal operation, as the wire has it; 0 for none.
-    pub nabsn: U16,
-    /// Offset of the atomic boundary, blocks.
-    pub nabo: U16,
-    /// Atomic boundary over power failure, as the wire has it; 0 for none.
-    pub nabspf: U16,
-    /// Optimal I/O boundary, blocks, 0 for none.
-    pub noiob: U16,
-    /// Capacity, bytes.
-    pub nvmcap: U128,
-    npwg: U16,
-    npwa: U16,
-    npdg: U16,
-    npda: U16,
-    nows: U16,
-    /// Blocks in one source range of Copy.
-    pub mssrl: U16,
-    /// Blocks in one Copy.
-    pub mcl: U32,
-    msrc: u8,
-    reserved_81: [u8; 11],
-    /// ANA group, from 1 when ANA is on.
-    pub anagrpid: U32,
-    reserved_96: [u8; 3],
-    /// Attributes.
-    pub nsattr: Nsattr,
-    /// NVM set, 0.
-    pub nvmsetid: U16,
-    /// Endurance group, 0.
-    pub endgid: U16,
-    /// 128-bit identifier, big-endian, or zero.
-    pub nguid: [u8; 16],
-    /// 64-bit identifier, big-endian, or zero.
-    pub eui64: [u8; 8],
-    /// Formats; see [`IdentifyNamespace::format_count`].
-    pub lbaf: [LbaFormat; 64],
-    /// The vendor's own.
-    pub vendor_specific: [u8; 3712],
-}
-const _: () = assert!(size_of::<IdentifyNamespace>() == IDENTIFY_BYTES as usize);
-const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, lbaf) == 128);
+tables! {
+    /// Identify Namespace data of a block namespace. All zero means that it does not exist. wire §10.2
+    pub structure IdentifyNamespace: IDENTIFY_BYTES {
+        0 pub nsze: U64, "Size, blocks.";
+        8 pub ncap: U64, "Capacity, blocks; 0 means that the namespace does not exist.";
+        16 pub nuse: U64, "Blocks in use.";
+        24 pub nsfeat: Nsfeat, "Features.";
+        25 nlbaf: u8 as format_count, set_format_count: count, "Formats that [`IdentifyNamespace::lbaf`] holds.";
+        26 pub flbas: Flbas, "Format in use.";
+        27 pub mc: u8, "Metadata capabilities, 0 without protection information.";
+        28 pub dpc: u8, "Protection capabilities, 0 without protection information.";
+        29 pub dps: u8, "Protection settings, 0 without protection information.";
+        30 pub nmic: Nmic, "Sharing. Linux refuses a second path to a namespace that is not shared.";
+        31 pub rescap: Rescap, "Reservation capabilities.";
+        32 pub fpi: u8, "Format progress, 0.";
+        33 pub dlfeat: Dlfeat, "Content of deallocated blocks.";
+        34 nawun: U16 as atomic_write_blocks, set_atomic_write_blocks: count,
+            "Blocks written atomically in normal operation.";
+        36 nawupf: U16 as atomic_write_blocks_power_fail, set_atomic_write_blocks_power_fail: count,
+            "Blocks written atomically over power failure.";
+        38 nacwu: U16 as atomic_compare_write_blocks, set_atomic_compare_write_blocks: count,
+            "Blocks compared and written atomically.";
+        40 pub nabsn: U16, "Atomic boundary in normal operation, as the wire has it; 0 for none.";
+        42 pub nabo: U16, "Offset of the atomic boundary, blocks.";
+        44 pub nabspf: U16, "Atomic boundary over power failure, as the wire has it; 0 for none.";
+        46 pub noiob: U16, "Optimal I/O boundary, blocks, 0 for none.";
+        48 pub nvmcap: U128, "Capacity, bytes.";
+        64 npwg: U16 as write_granularity_blocks, set_write_granularity_blocks: count,
+            "Preferred write granularity, blocks. Linux takes it as the physical block if it is the smallest.";
+        66 npwa: U16 as write_alignment_blocks, set_write_alignment_blocks: count, "Preferred write alignment, blocks.";
+        68 npdg: U16 as deallocate_granularity_blocks, set_deallocate_granularity_blocks: count,
+            "Preferred deallocate granularity, blocks.";
+        70 npda: U16 as deallocate_alignment_blocks, set_deallocate_alignment_blocks: count,
+            "Preferred deallocate alignment, blocks.";
+        72 nows: U16 as optimal_write_blocks, set_optimal_write_blocks: count, "Optimal write size, blocks.";
+        74 pub mssrl: U16, "Blocks in one source range of Copy.";
+        76 pub mcl: U32, "Blocks in one Copy.";
+        80 msrc: u8 as copy_ranges, set_copy_ranges: count, "Source ranges in one Copy.";
+        81 reserved_81: [u8; 11];
+        92 pub anagrpid: U32, "ANA group, from 1 when ANA is on.";
+        96 reserved_96: [u8; 3];
+        99 pub nsattr: Nsattr, "Attributes.";
+        100 pub nvmsetid: U16, "NVM set, 0.";
+        102 pub endgid: U16, "Endurance group, 0.";
+        104 pub nguid: [u8; 16], "128-bit identifier, big-endian, or zero.";
+        120 pub eui64: [u8; 8], "64-bit identifier, big-endian, or zero.";
+        128 pub lbaf: [LbaFormat; 64], "Formats; see [`IdentifyNamespace::format_count`].";
+        384 pub vendor_specific: [u8; 3712], "The vendor's own.";
+    }
 
-/// A format: block and metadata size. wire §10.2
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct LbaFormat {
-    /// Metadata bytes per block.
-    pub ms: U16,
-    lbads: u8,
-    /// Relative performance in bits 1:0, 0 best.
-    pub rp: u8,
+    /// A format: block and metadata size. wire §10.2
+    pub structure LbaFormat: 4 {
+        0 pub ms: U16, "Metadata bytes per block.";
+        2 lbads: u8;
+        3 pub rp: u8, "Relative performance in bits 1:0, 0 best.";
+    }
 }
-const _: () = assert!(size_of::<LbaFormat>() == 4);
 
 impl LbaFormat {
     /// A format without metadata; `None` unless `block_bytes` is a power of two from 512 up.
@@ -112,33 +82,21 @@ impl LbaFormat {
     }
 }
 
-flags! {
+tables! {
     /// Namespace features. wire §10.2
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Nsfeat: u8 {
-        /// Thin provisioned.
-        THIN = 1 << 0;
-        /// The namespace's own atomic sizes are valid.
-        ATOMIC_SIZES = 1 << 1;
-        /// Reading deallocated blocks can be made an error.
-        DEALLOCATED_ERROR = 1 << 2;
-        /// Identifiers are never used again.
-        UID_REUSE = 1 << 3;
-        /// The optimal write and deallocate sizes are valid.
-        OPTIMAL_SIZES = 1 << 4;
+    pub flags Nsfeat: u8 {
+        [0] THIN, "Thin provisioned.";
+        [1] ATOMIC_SIZES, "The namespace's own atomic sizes are valid.";
+        [2] DEALLOCATED_ERROR, "Reading deallocated blocks can be made an error.";
+        [3] UID_REUSE, "Identifiers are never used again.";
+        [4] OPTIMAL_SIZES, "The optimal write and deallocate sizes are valid.";
     }
-}
 
-bit_fields! {
     /// Format in use. wire §10.2
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Flbas: u8 {
-        /// Low bits of the index.
-        index_low, with_index_low: u8 [3:0];
-        /// Metadata lies between the blocks, not beside them.
-        metadata_inline, with_metadata_inline: bool [4];
-        /// High bits of the index.
-        index_high, with_index_high: u8 [6:5];
+    pub bits Flbas: u8 {
+        [3:0] index_low, with_index_low: u8, "Low bits of the index.";
+        [4] metadata_inline, with_metadata_inline: bool, "Metadata lies between the blocks, not beside them.";
+        [6:5] index_high, with_index_high: u8, "High bits of the index.";
     }
 }
 
@@ -156,91 +114,44 @@ impl Flbas {
     }
 }
 
-flags! {
+tables! {
     /// Namespace sharing. wire §10.2
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Nmic: u8 {
-        /// Several controllers may have it.
-        SHARED = 1 << 0;
+    pub flags Nmic: u8 {
+        [0] SHARED, "Several controllers may have it.";
     }
-}
 
-flags! {
     /// Reservation capabilities. wire §10.2
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Rescap: u8 {
-        /// Persistence through power loss.
-        PTPL = 1 << 0;
-        /// Write exclusive.
-        WRITE_EXCLUSIVE = 1 << 1;
-        /// Exclusive access.
-        EXCLUSIVE_ACCESS = 1 << 2;
-        /// Write exclusive, registrants only.
-        WRITE_EXCLUSIVE_REGISTRANTS = 1 << 3;
-        /// Exclusive access, registrants only.
-        EXCLUSIVE_ACCESS_REGISTRANTS = 1 << 4;
-        /// Write exclusive, all registrants.
-        WRITE_EXCLUSIVE_ALL = 1 << 5;
-        /// Exclusive access, all registrants.
-        EXCLUSIVE_ACCESS_ALL = 1 << 6;
-        /// Ignore existing key as in version 1.3.
-        IGNORE_EXISTING_KEY = 1 << 7;
+    pub flags Rescap: u8 {
+        [0] PTPL, "Persistence through power loss.";
+        [1] WRITE_EXCLUSIVE, "Write exclusive.";
+        [2] EXCLUSIVE_ACCESS, "Exclusive access.";
+        [3] WRITE_EXCLUSIVE_REGISTRANTS, "Write exclusive, registrants only.";
+        [4] EXCLUSIVE_ACCESS_REGISTRANTS, "Exclusive access, registrants only.";
+        [5] WRITE_EXCLUSIVE_ALL, "Write exclusive, all registrants.";
+        [6] EXCLUSIVE_ACCESS_ALL, "Exclusive access, all registrants.";
+        [7] IGNORE_EXISTING_KEY, "Ignore existing key as in version 1.3.";
     }
-}
 
-codes! {
     /// Content of deallocated blocks. wire §10.2
-    pub struct DeallocatedValue: u8 {
-        UNKNOWN = 0, "unknown";
-        ZEROES = 1, "zeroes";
-        ONES = 2, "ones";
+    pub codes DeallocatedValue: u8 {
+        0 UNKNOWN, "unknown";
+        1 ZEROES, "zeroes";
+        2 ONES, "ones";
     }
-}
 
-bit_fields! {
     /// Deallocation features. wire §10.2
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Dlfeat: u8 {
-        /// Content of deallocated blocks.
-        value, with_value: DeallocatedValue [2:0];
-        /// Write Zeroes may deallocate.
-        write_zeroes_deallocates, with_write_zeroes_deallocates: bool [3];
+    pub bits Dlfeat: u8 {
+        [2:0] value, with_value: DeallocatedValue, "Content of deallocated blocks.";
+        [3] write_zeroes_deallocates, with_write_zeroes_deallocates: bool, "Write Zeroes may deallocate.";
     }
-}
 
-flags! {
     /// Namespace attributes. wire §10.2
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct Nsattr: u8 {
-        /// Write protected now.
-        WRITE_PROTECTED = 1 << 0;
+    pub flags Nsattr: u8 {
+        [0] WRITE_PROTECTED, "Write protected now.";
     }
 }
 
 impl IdentifyNamespace {
-    count_fields! {
-        /// Formats that [`IdentifyNamespace::lbaf`] holds.
-        format_count, set_format_count: nlbaf as u16;
-        /// Blocks written atomically in normal operation.
-        atomic_write_blocks, set_atomic_write_blocks: nawun as u32;
-        /// Blocks written atomically over power failure.
-        atomic_write_blocks_power_fail, set_atomic_write_blocks_power_fail: nawupf as u32;
-        /// Blocks compared and written atomically.
-        atomic_compare_write_blocks, set_atomic_compare_write_blocks: nacwu as u32;
-        /// Preferred write granularity, blocks. Linux takes it as the physical block if it is the smallest.
-        write_granularity_blocks, set_write_granularity_blocks: npwg as u32;
-        /// Preferred write alignment, blocks.
-        write_alignment_blocks, set_write_alignment_blocks: npwa as u32;
-        /// Preferred deallocate granularity, blocks.
-        deallocate_granularity_blocks, set_deallocate_granularity_blocks: npdg as u32;
-        /// Preferred deallocate alignment, blocks.
-        deallocate_alignment_blocks, set_deallocate_alignment_blocks: npda as u32;
-        /// Optimal write size, blocks.
-        optimal_write_blocks, set_optimal_write_blocks: nows as u32;
-        /// Source ranges in one Copy.
-        copy_ranges, set_copy_ranges: msrc as u16;
-    }
-
     /// The format in use.
     #[must_use]
     #[allow(clippy::indexing_slicing, reason = "64 formats, six bits of index")]
@@ -273,6 +184,7 @@ named_fields! {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
 

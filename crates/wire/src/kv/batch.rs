@@ -6,10 +6,8 @@
 //! ```
 
 use crate::bits::{low32, quadword};
-use crate::id::Nsid;
 use crate::kv::{KEY_BYTES_MAX, Key};
 use crate::opcode::KvOpcode;
-use crate::sqe::Sqe;
 use crate::status::Status;
 
 /// Bytes before the key of an operation.
@@ -18,68 +16,21 @@ pub const OPERATION_HEADER_BYTES: usize = 12;
 /// Bytes before the data of an outcome.
 pub const OUTCOME_HEADER_BYTES: usize = 16;
 
-/// Fields of a Batch Submit. docs/kv-commands.md §4.1
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BatchSubmit {
-    /// Bytes of the operations.
-    pub data_bytes: u32,
-    /// How many they are.
-    pub count: u16,
-    /// Which Batch Collect of the queue waits for the outcomes.
-    pub tag: u32,
-    /// Bytes that the outcomes take at most.
-    pub outcome_bytes: u32,
-}
-
-impl BatchSubmit {
-    /// Reads the fields.
-    #[inline]
-    #[must_use]
-    pub const fn from_sqe(sqe: &Sqe) -> Self {
-        Self {
-            data_bytes: sqe.cdw10.get(),
-            count: (sqe.cdw11.get() & 0xFFFF) as u16,
-            tag: sqe.cdw12.get(),
-            outcome_bytes: sqe.cdw13.get(),
-        }
+tables! {
+    /// Fields of a Batch Submit. docs/kv-commands.md §4.1
+    #[derive(Default)]
+    pub command BatchSubmit: KvOpcode::BATCH_SUBMIT {
+        cdw10 [31:0] data_bytes: u32, "Bytes of the operations.";
+        cdw11 [15:0] count: u16, "Number of operations.";
+        cdw12 [31:0] tag: u32, "Which Batch Collect of the queue waits for the outcomes.";
+        cdw13 [31:0] outcome_bytes: u32, "Bytes that the outcomes take at most.";
     }
 
-    /// A command with these fields; the data pointer is left to the caller.
-    #[must_use]
-    pub fn to_sqe(&self, nsid: Nsid) -> Sqe {
-        let mut sqe = Sqe::new(KvOpcode::BATCH_SUBMIT.raw(), nsid);
-        sqe.cdw10.set(self.data_bytes);
-        sqe.cdw11.set(self.count.into());
-        sqe.cdw12.set(self.tag);
-        sqe.cdw13.set(self.outcome_bytes);
-        sqe
-    }
-}
-
-/// Fields of a Batch Collect. docs/kv-commands.md §4.2
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BatchCollect {
-    /// Bytes of the host's buffer.
-    pub buffer_bytes: u32,
-    /// The same as in the Batch Submit that follows.
-    pub tag: u32,
-}
-
-impl BatchCollect {
-    /// Reads the fields.
-    #[inline]
-    #[must_use]
-    pub const fn from_sqe(sqe: &Sqe) -> Self {
-        Self { buffer_bytes: sqe.cdw10.get(), tag: sqe.cdw12.get() }
-    }
-
-    /// A command with these fields; the data pointer is left to the caller.
-    #[must_use]
-    pub fn to_sqe(&self, nsid: Nsid) -> Sqe {
-        let mut sqe = Sqe::new(KvOpcode::BATCH_COLLECT.raw(), nsid);
-        sqe.cdw10.set(self.buffer_bytes);
-        sqe.cdw12.set(self.tag);
-        sqe
+    /// Fields of a Batch Collect. docs/kv-commands.md §4.2
+    #[derive(Default)]
+    pub command BatchCollect: KvOpcode::BATCH_COLLECT {
+        cdw10 [31:0] buffer_bytes: u32, "Bytes of the host's buffer.";
+        cdw12 [31:0] tag: u32, "The same as in the Batch Submit that follows.";
     }
 }
 
@@ -337,6 +288,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
+    use crate::id::Nsid;
 
     #[test]
     fn both_commands_have_the_bytes_of_the_document() {

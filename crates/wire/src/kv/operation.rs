@@ -6,35 +6,33 @@ use crate::kv::{Key, KeyTooLong, KvCommand};
 use crate::opcode::KvOpcode;
 use crate::sqe::Sqe;
 
-codes! {
+tables! {
     /// The operation of an Atomic on a number. docs/kv-commands.md §2.1
-    pub struct AtomicFunction: u8 {
-        ADD = 0x00, "add";
-        ADD_UP_TO = 0x01, "add up to";
-        TAKE_AWAY = 0x02, "take away";
-        MIN = 0x03, "min";
-        MAX = 0x04, "max";
-        AND = 0x05, "and";
-        OR = 0x06, "or";
-        XOR = 0x07, "xor";
-        SWAP = 0x08, "swap";
-        COMPARE_AND_SWAP = 0x09, "compare and swap";
+    pub codes AtomicFunction: u8 {
+        0x00 ADD, "add";
+        0x01 ADD_UP_TO, "add up to";
+        0x02 TAKE_AWAY, "take away";
+        0x03 MIN, "min";
+        0x04 MAX, "max";
+        0x05 AND, "and";
+        0x06 OR, "or";
+        0x07 XOR, "xor";
+        0x08 SWAP, "swap";
+        0x09 COMPARE_AND_SWAP, "compare and swap";
     }
-}
 
-codes! {
     /// The element type of a vector. docs/kv-commands.md §2.2
-    pub struct ElementCode: u8 {
-        U8 = 0x00, "u8";
-        U16 = 0x01, "u16";
-        U32 = 0x02, "u32";
-        U64 = 0x03, "u64";
-        I8 = 0x04, "i8";
-        I16 = 0x05, "i16";
-        I32 = 0x06, "i32";
-        I64 = 0x07, "i64";
-        F32 = 0x08, "f32";
-        F64 = 0x09, "f64";
+    pub codes ElementCode: u8 {
+        0x00 U8, "u8";
+        0x01 U16, "u16";
+        0x02 U32, "u32";
+        0x03 U64, "u64";
+        0x04 I8, "i8";
+        0x05 I16, "i16";
+        0x06 I32, "i32";
+        0x07 I64, "i64";
+        0x08 F32, "f32";
+        0x09 F64, "f64";
     }
 }
 
@@ -52,37 +50,31 @@ impl ElementCode {
     }
 }
 
-codes! {
+tables! {
     /// The operation on two elements of vectors. docs/kv-commands.md §2.2
-    pub struct VectorFunction: u8 {
-        ADD = 0x00, "add";
-        MIN = 0x01, "min";
-        MAX = 0x02, "max";
-        AND = 0x03, "and";
-        OR = 0x04, "or";
-        XOR = 0x05, "xor";
+    pub codes VectorFunction: u8 {
+        0x00 ADD, "add";
+        0x01 MIN, "min";
+        0x02 MAX, "max";
+        0x03 AND, "and";
+        0x04 OR, "or";
+        0x05 XOR, "xor";
     }
-}
 
-codes! {
     /// Which elements a filter keeps: those that are … than the operand. docs/kv-commands.md §2.2
-    pub struct VectorComparison: u8 {
-        LESS = 0x00, "less";
-        LESS_OR_EQUAL = 0x01, "less or equal";
-        EQUAL = 0x02, "equal";
-        NOT_EQUAL = 0x03, "not equal";
-        GREATER_OR_EQUAL = 0x04, "greater or equal";
-        GREATER = 0x05, "greater";
+    pub codes VectorComparison: u8 {
+        0x00 LESS, "less";
+        0x01 LESS_OR_EQUAL, "less or equal";
+        0x02 EQUAL, "equal";
+        0x03 NOT_EQUAL, "not equal";
+        0x04 GREATER_OR_EQUAL, "greater or equal";
+        0x05 GREATER, "greater";
     }
-}
 
-flags! {
     /// Options of an Atomic. docs/kv-commands.md §2.1
-    pub struct AtomicOptions: u8 {
-        /// Where there is no value, begin with the initial number.
-        CREATE = 1 << 0;
-        /// The number has 4 bytes and not 8.
-        NARROW = 1 << 1;
+    pub flags AtomicOptions: u8 {
+        [0] CREATE, "Where there is no value, begin with the initial number.";
+        [1] NARROW, "The number has 4 bytes and not 8.";
     }
 }
 

@@ -1,6 +1,6 @@
 //! Asymmetric namespace access log (LID 0C): the state of each group on this controller. wire §19
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::id::Nsid;
 use crate::{U16, U32, U64};
@@ -13,40 +13,32 @@ pub const ANA_GROUP_BYTES: usize = 32;
 /// In the `lsp` of Get Log Page: groups only, no namespaces.
 pub const ANA_GROUPS_ONLY: u8 = 0b1;
 
-codes! {
+tables! {
     /// State of an ANA group. wire §19
-    pub struct AnaState: u8 {
-        OPTIMIZED = 0x1, "optimized";
-        NON_OPTIMIZED = 0x2, "non-optimized";
-        INACCESSIBLE = 0x3, "inaccessible";
-        PERSISTENT_LOSS = 0x4, "persistent loss";
-        CHANGE = 0xF, "change";
+    pub codes AnaState: u8 {
+        0x1 OPTIMIZED, "optimized";
+        0x2 NON_OPTIMIZED, "non-optimized";
+        0x3 INACCESSIBLE, "inaccessible";
+        0x4 PERSISTENT_LOSS, "persistent loss";
+        0xF CHANGE, "change";
+    }
+
+    /// Header of the log. wire §19
+    pub structure AnaHeader: ANA_HEADER_BYTES {
+        0 pub change_count: U64, "Changes so far.";
+        8 pub group_count: U16, "Groups in the log.";
+        10 reserved_10: [u8; 6];
+    }
+
+    /// A group, before its namespaces. wire §19
+    structure GroupHeader: ANA_GROUP_BYTES {
+        0 grpid: U32;
+        4 nnsids: U32;
+        8 change_count: U64;
+        16 state: u8;
+        17 reserved_17: [u8; 15];
     }
 }
-
-/// Header of the log. wire §19
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct AnaHeader {
-    /// Changes so far.
-    pub change_count: U64,
-    /// Groups in the log.
-    pub group_count: U16,
-    reserved_10: [u8; 6],
-}
-const _: () = assert!(size_of::<AnaHeader>() == ANA_HEADER_BYTES);
-
-/// A group, before its namespaces. wire §19
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct GroupHeader {
-    grpid: U32,
-    nnsids: U32,
-    change_count: U64,
-    state: u8,
-    reserved_17: [u8; 15],
-}
-const _: () = assert!(size_of::<GroupHeader>() == ANA_GROUP_BYTES);
 
 /// Bytes of a log with this many groups and namespaces.
 #[must_use]

@@ -1,40 +1,28 @@
 //! Error information log (LID 01): one entry per command that failed with More, newest first. wire §11
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
 use crate::status::Status;
 use crate::{U16, U32, U64};
 
 /// Bytes of an entry.
 pub const ERROR_ENTRY_BYTES: usize = 64;
 
-/// An entry of the error log; all zero where there is none. wire §11
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct ErrorEntry {
-    /// Errors so far, counted from 1; 0 in an empty entry.
-    pub count: U64,
-    /// Queue of the command.
-    pub sqid: U16,
-    /// Id of the command.
-    pub cid: U16,
-    status: U16,
-    /// Byte and bit of the parameter in error, as the wire has it.
-    pub parameter_location: U16,
-    /// First block in error.
-    pub lba: U64,
-    /// Namespace of the command.
-    pub nsid: U32,
-    /// Vendor page with more, 0 for none.
-    pub vs: u8,
-    /// Transport of the command.
-    pub trtype: u8,
-    reserved_30: [u8; 2],
-    /// Specific to the command.
-    pub command_specific: U64,
-    reserved_40: [u8; 24],
+tables! {
+    /// An entry of the error log; all zero where there is none. wire §11
+    pub structure ErrorEntry: ERROR_ENTRY_BYTES {
+        0 pub count: U64, "Errors so far, counted from 1; 0 in an empty entry.";
+        8 pub sqid: U16, "Queue of the command.";
+        10 pub cid: U16, "Id of the command.";
+        12 status: U16;
+        14 pub parameter_location: U16, "Byte and bit of the parameter in error, as the wire has it.";
+        16 pub lba: U64, "First block in error.";
+        24 pub nsid: U32, "Namespace of the command.";
+        28 pub vs: u8, "Vendor page with more, 0 for none.";
+        29 pub trtype: u8, "Transport of the command.";
+        30 reserved_30: [u8; 2];
+        32 pub command_specific: U64, "Specific to the command.";
+        40 reserved_40: [u8; 24];
+    }
 }
-const _: () = assert!(size_of::<ErrorEntry>() == ERROR_ENTRY_BYTES);
 
 impl ErrorEntry {
     /// Status of the command.
@@ -54,6 +42,7 @@ default_zeroed! { ErrorEntry }
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! SMART or health log (LID 02) and firmware slots (LID 03). wire §11
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::FromZeros;
 
 use crate::text::{Padding, Text, TextError, write_text};
 use crate::{U16, U32, U128};
@@ -11,48 +11,31 @@ pub const HEALTH_LOG_BYTES: usize = 512;
 /// A data unit: 1000 times 512 bytes.
 const DATA_UNIT_BYTES: u128 = 512_000;
 
-/// SMART or health. wire §11
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct HealthLog {
-    /// Critical warnings, a bit each, as the wire has them.
-    pub critical_warning: u8,
-    /// Temperature, kelvin.
-    pub temperature: U16,
-    /// Spare left, percent.
-    pub spare: u8,
-    /// Spare below which the controller warns, percent.
-    pub spare_threshold: u8,
-    /// Life used, percent, may pass 100.
-    pub used: u8,
-    reserved_6: [u8; 26],
-    data_units_read: U128,
-    data_units_written: U128,
-    /// Read commands completed.
-    pub host_reads: U128,
-    /// Write commands completed.
-    pub host_writes: U128,
-    /// Busy time, minutes.
-    pub busy_minutes: U128,
-    /// Power cycles.
-    pub power_cycles: U128,
-    /// Power-on hours.
-    pub power_on_hours: U128,
-    /// Power lost without a shutdown.
-    pub unsafe_shutdowns: U128,
-    /// Media and data integrity errors.
-    pub media_errors: U128,
-    /// Error log entries so far.
-    pub error_entries: U128,
-    /// Time above the warning temperature, minutes.
-    pub warning_temperature_minutes: U32,
-    /// Time above the critical temperature, minutes.
-    pub critical_temperature_minutes: U32,
-    /// Sensors, kelvin, 0 where there is none.
-    pub sensors: [U16; 8],
-    reserved_216: [u8; 296],
+tables! {
+    /// SMART or health. wire §11
+    pub structure HealthLog: HEALTH_LOG_BYTES {
+        0 pub critical_warning: u8, "Critical warnings, a bit each, as the wire has them.";
+        1 pub temperature: U16, "Temperature, kelvin.";
+        3 pub spare: u8, "Spare left, percent.";
+        4 pub spare_threshold: u8, "Spare below which the controller warns, percent.";
+        5 pub used: u8, "Life used, percent, may pass 100.";
+        6 reserved_6: [u8; 26];
+        32 data_units_read: U128;
+        48 data_units_written: U128;
+        64 pub host_reads: U128, "Read commands completed.";
+        80 pub host_writes: U128, "Write commands completed.";
+        96 pub busy_minutes: U128, "Busy time, minutes.";
+        112 pub power_cycles: U128, "Power cycles.";
+        128 pub power_on_hours: U128, "Power-on hours.";
+        144 pub unsafe_shutdowns: U128, "Power lost without a shutdown.";
+        160 pub media_errors: U128, "Media and data integrity errors.";
+        176 pub error_entries: U128, "Error log entries so far.";
+        192 pub warning_temperature_minutes: U32, "Time above the warning temperature, minutes.";
+        196 pub critical_temperature_minutes: U32, "Time above the critical temperature, minutes.";
+        200 pub sensors: [U16; 8], "Sensors, kelvin, 0 where there is none.";
+        216 reserved_216: [u8; 296];
+    }
 }
-const _: () = assert!(size_of::<HealthLog>() == HEALTH_LOG_BYTES);
 
 impl HealthLog {
     /// Bytes read by hosts, to 512,000.
@@ -80,17 +63,15 @@ impl HealthLog {
 
 default_zeroed! { HealthLog }
 
-/// Firmware slots. wire §11
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct FirmwareSlots {
-    /// Active slot, 0x01 where there is one only.
-    pub afi: u8,
-    reserved_1: [u8; 7],
-    frs: [[u8; 8]; 7],
-    reserved_64: [u8; 448],
+tables! {
+    /// Firmware slots. wire §11
+    pub structure FirmwareSlots: HEALTH_LOG_BYTES {
+        0 pub afi: u8, "Active slot, 0x01 where there is one only.";
+        1 reserved_1: [u8; 7];
+        8 frs: [[u8; 8]; 7];
+        64 reserved_64: [u8; 448];
+    }
 }
-const _: () = assert!(size_of::<FirmwareSlots>() == HEALTH_LOG_BYTES);
 
 impl FirmwareSlots {
     /// One slot, active, with this revision.
@@ -114,6 +95,7 @@ impl FirmwareSlots {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
 

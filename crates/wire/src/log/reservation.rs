@@ -1,36 +1,27 @@
 //! Reservation notification log (LID 80): reading pops one page. wire §11
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
 use crate::id::Nsid;
 use crate::{U32, U64};
 
-codes! {
+tables! {
     /// The type of a reservation notification. wire §11
-    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-    pub struct ReservationEvent: u8 {
-        EMPTY = 0, "empty log page";
-        REGISTRATION_PREEMPTED = 1, "registration preempted";
-        RELEASED = 2, "reservation released";
-        PREEMPTED = 3, "reservation preempted";
+    pub codes ReservationEvent: u8 {
+        0 EMPTY, "empty log page";
+        1 REGISTRATION_PREEMPTED, "registration preempted";
+        2 RELEASED, "reservation released";
+        3 PREEMPTED, "reservation preempted";
+    }
+
+    /// A page of the reservation notification log. wire §11
+    pub structure ReservationNotification: 64 {
+        0 pub count: U64, "Pages so far.";
+        8 pub event: ReservationEvent, "The type of the notification.";
+        9 pub left: u8, "Pages left after this one.";
+        10 reserved_10: [u8; 2];
+        12 nsid: U32 as nsid: Nsid, "Namespace it happened to.";
+        16 reserved_16: [u8; 48];
     }
 }
-
-/// A page of the reservation notification log. wire §11
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct ReservationNotification {
-    /// Pages so far.
-    pub count: U64,
-    /// The type of the notification.
-    pub event: ReservationEvent,
-    /// Pages left after this one.
-    pub left: u8,
-    reserved_10: [u8; 2],
-    nsid: U32,
-    reserved_16: [u8; 48],
-}
-const _: () = assert!(size_of::<ReservationNotification>() == 64);
 
 impl ReservationNotification {
     /// A page about a namespace.
@@ -45,12 +36,6 @@ impl ReservationNotification {
             reserved_16: [0; 48],
         }
     }
-
-    /// Namespace it happened to.
-    #[must_use]
-    pub const fn nsid(&self) -> Nsid {
-        Nsid::new(self.nsid.get())
-    }
 }
 
 default_zeroed! { ReservationNotification }
@@ -58,6 +43,7 @@ default_zeroed! { ReservationNotification }
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
 

@@ -1,29 +1,21 @@
 //! Log pages of supported log pages (LID 00), commands (LID 05) and features (LID 12). wire §11
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
 use crate::U32;
 use crate::log::Lid;
 
-bit_fields! {
+tables! {
     /// An entry of the supported pages log. wire §11
-    pub struct PageSupport: u32 {
-        /// The page is supported.
-        supported, with_supported: bool [0];
-        /// The offset is an index.
-        index_offset, with_index_offset: bool [1];
-        /// Specific to the page.
-        specific, with_specific: u16 [31:16];
+    pub bits PageSupport: u32 {
+        [0] supported, with_supported: bool, "The page is supported.";
+        [1] index_offset, with_index_offset: bool, "The offset is an index.";
+        [31:16] specific, with_specific: u16, "Specific to the page.";
+    }
+
+    /// Supported log pages. wire §11
+    pub structure SupportedPages: 1024 {
+        0 pages: [U32; 256];
     }
 }
-
-/// Supported log pages. wire §11
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct SupportedPages {
-    pages: [U32; 256],
-}
-const _: () = assert!(size_of::<SupportedPages>() == 1024);
 
 #[allow(clippy::indexing_slicing, reason = "one entry for each value of a byte")]
 impl SupportedPages {
@@ -39,36 +31,26 @@ impl SupportedPages {
     }
 }
 
-bit_fields! {
+tables! {
     /// Effects of a command. Linux freezes its queues for a passthrough command with effects other than on
     /// content, so be truthful. wire §11
-    pub struct CommandEffects: u32 {
-        /// The command is supported.
-        supported, with_supported: bool [0];
-        /// It may change the content of blocks.
-        changes_content, with_changes_content: bool [1];
-        /// It may change capabilities of a namespace.
-        changes_capabilities, with_changes_capabilities: bool [2];
-        /// It may change which namespaces there are.
-        changes_inventory, with_changes_inventory: bool [3];
-        /// It may change capabilities of the controller.
-        changes_controller, with_changes_controller: bool [4];
-        /// Commands that must not run at the same time, raw value.
-        exclusivity, with_exclusivity: u8 [18:16];
-        /// It takes a UUID index.
-        uuid_index, with_uuid_index: bool [19];
+    pub bits CommandEffects: u32 {
+        [0] supported, with_supported: bool, "The command is supported.";
+        [1] changes_content, with_changes_content: bool, "It may change the content of blocks.";
+        [2] changes_capabilities, with_changes_capabilities: bool, "It may change capabilities of a namespace.";
+        [3] changes_inventory, with_changes_inventory: bool, "It may change which namespaces there are.";
+        [4] changes_controller, with_changes_controller: bool, "It may change capabilities of the controller.";
+        [18:16] exclusivity, with_exclusivity: u8, "Commands that must not run at the same time, raw value.";
+        [19] uuid_index, with_uuid_index: bool, "It takes a UUID index.";
+    }
+
+    /// Commands supported and effects, of one command set. wire §11
+    pub structure CommandsAndEffects: 4096 {
+        0 admin: [U32; 256];
+        1024 io: [U32; 256];
+        2048 reserved_2048: [u8; 2048];
     }
 }
-
-/// Commands supported and effects, of one command set. wire §11
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct CommandsAndEffects {
-    admin: [U32; 256],
-    io: [U32; 256],
-    reserved_2048: [u8; 2048],
-}
-const _: () = assert!(size_of::<CommandsAndEffects>() == 4096);
 
 #[allow(clippy::indexing_slicing, reason = "one entry for each value of a byte")]
 impl CommandsAndEffects {
@@ -95,21 +77,20 @@ impl CommandsAndEffects {
     }
 }
 
-/// Feature identifiers supported and effects: an entry per feature, whose bits the reference leaves open.
-/// wire §11
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct FeaturesAndEffects {
-    /// Entries by feature identifier, as the wire has them.
-    pub features: [U32; 256],
+tables! {
+    /// Feature identifiers supported and effects: an entry per feature, whose bits the reference leaves open.
+    /// wire §11
+    pub structure FeaturesAndEffects: 1024 {
+        0 pub features: [U32; 256], "Entries by feature identifier, as the wire has them.";
+    }
 }
-const _: () = assert!(size_of::<FeaturesAndEffects>() == 1024);
 
 default_zeroed! { SupportedPages CommandsAndEffects FeaturesAndEffects }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::IntoBytes;
 
     use super::*;
     use crate::opcode::{AdminOpcode, NvmOpcode};
