@@ -11,9 +11,8 @@
 )]
 
 use crate::key::KeyHash;
-use crate::pair::{Attributes, Condition, Stored};
+use crate::pair_writer::PairWriter;
 use crate::place::Place;
-use crate::processor::Processor;
 
 /// An operation on a number of 4 or 8 bytes, little-endian. The operand is truncated to that width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +56,6 @@ pub enum AtomicResult {
     Done(u64),
     /// Not done: the limit would be exceeded, or the comparison failed; the present number.
     Unchanged(u64),
-    /// The key is absent.
-    NotFound,
     /// The value has neither 4 nor 8 bytes; its length.
     Length(usize),
     /// No memory for the copy that is needed first.
@@ -90,53 +87,38 @@ impl Atomic {
     }
 }
 
-impl Processor {
-    /// Changes the number that is a key's value.
-    pub fn atomic(&mut self, hash: KeyHash, key: &[u8], atomic: Atomic) -> AtomicResult {
-        match self.find(hash, key) {
-            Some(place) => self.atomic_at(hash, key, place, atomic),
-            None => AtomicResult::NotFound,
-        }
-    }
-
-    /// As [`atomic`](Self::atomic), for a pair that was just found.
+impl Atomic {
+    /// Changes the number at `place`, which is the value of a key that was just found.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
         reason = "the number has 4 or 8 bytes"
     )]
-    pub fn atomic_at(&mut self, hash: KeyHash, key: &[u8], place: Place, atomic: Atomic) -> AtomicResult {
-        let bytes = self.value(place).head();
-        let length = bytes.len();
-        if self.value(place).len() != length || !matches!(length, 4 | 8) {
-            return AtomicResult::Length(self.value(place).len());
+    pub(crate) fn execute(
+        self,
+        writer: &mut PairWriter,
+        hash: KeyHash,
+        key: &[u8],
+        place: Place,
+    ) -> AtomicResult {
+        let heap = &mut writer.allocator.pairs.heap;
+        let value = heap.value(place);
+        let (bytes, length) = (value.head(), value.len());
+        if bytes.len() != length || !matches!(length, 4 | 8) {
+            return AtomicResult::Length(length);
         }
         let mut wide = [0; 8];
         wide[..length].copy_from_slice(bytes);
         let value = u64::from_le_bytes(wide);
-        self.touch(place);
-        let Some(new) = atomic.apply(value, u64::MAX >> (64 - 8 * length)) else {
+        heap.touch(place);
+        let Some(new) = self.apply(value, u64::MAX >> (64 - 8 * length)) else {
             return AtomicResult::Unchanged(value);
         };
         let new = new.to_le_bytes();
-        if self.change(hash, key, place, |bytes| bytes.copy_from_slice(&new[..length])) {
+        if writer.change(hash, key, place, |bytes| bytes.copy_from_slice(&new[..length])) {
             AtomicResult::Done(value)
         } else {
             AtomicResult::NoMemory
-        }
-    }
-
-    /// As [`atomic`](Self::atomic), on a number of 8 bytes that is created with `initial` if the key is absent.
-    pub fn atomic_or_new(&mut self, hash: KeyHash, key: &[u8], atomic: Atomic, initial: u64) -> AtomicResult {
-        match self.atomic(hash, key, atomic) {
-            AtomicResult::NotFound => {
-                let value = initial.to_le_bytes();
-                match self.store(hash, key, &value, Attributes::default(), Condition::Absent) {
-                    Stored::Done => self.atomic(hash, key, atomic),
-                    _ => AtomicResult::NoMemory,
-                }
-            }
-            result => result,
         }
     }
 }
@@ -144,14 +126,16 @@ impl Processor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pair::{Attributes, Condition};
+    use crate::processor::Processor;
     use crate::settings::Settings;
 
     fn run(value: &[u8], atomic: Atomic) -> (AtomicResult, Vec<u8>) {
         let mut processor = Processor::new(Settings::default()).expect("memory");
         let hash = processor.hash(b"n");
         processor.store(hash, b"n", value, Attributes::default(), Condition::Always);
-        let result = processor.atomic(hash, b"n", atomic);
         let place = processor.find(hash, b"n").expect("stored");
+        let result = processor.atomic(hash, b"n", place, atomic);
         (result, processor.value(place).to_vec())
     }
 
@@ -188,10 +172,5 @@ mod tests {
     #[test]
     fn other_lengths_are_no_numbers() {
         assert_eq!(run(b"abc", Atomic::Add(1)), (AtomicResult::Length(3), b"abc".to_vec()));
-        let mut processor = Processor::new(Settings::default()).expect("memory");
-        let hash = processor.hash(b"n");
-        assert_eq!(processor.atomic(hash, b"n", Atomic::Add(1)), AtomicResult::NotFound);
-        assert_eq!(processor.atomic_or_new(hash, b"n", Atomic::Add(1), 5), AtomicResult::Done(5));
-        assert_eq!(processor.atomic(hash, b"n", Atomic::Add(1)), AtomicResult::Done(6));
     }
 }

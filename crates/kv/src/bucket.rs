@@ -196,7 +196,15 @@ impl<'a> Bucket<'a> {
     }
 }
 
-impl BucketMut<'_> {
+impl<'a> BucketMut<'a> {
+    /// The value of the inline pair at `cell`.
+    #[inline]
+    pub(crate) fn into_inline_value(self, cell: usize) -> &'a mut [u8] {
+        let (key_bytes, value_bytes) = lengths(self.0[cell + 1]);
+        let at = CELLS_AT + cell * CELL_BYTES + key_bytes;
+        &mut self.0[at..at + value_bytes]
+    }
+
     /// Sets for `count` cells from `cell` on whether they begin an entry and whether they are inline.
     #[inline]
     fn set_kinds(&mut self, cell: usize, count: usize, begins: u32, inline: u32) {

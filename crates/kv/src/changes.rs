@@ -46,7 +46,7 @@ pub(crate) struct Changes {
     cleared: u64,
     is_clear_due: bool,
     /// Keys to be rewritten without a change.
-    again: VecDeque<Box<[u8]>>,
+    again: VecDeque<(KeyHash, Box<[u8]>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -105,8 +105,8 @@ impl Changes {
     }
 
     /// Requests that a key is rewritten, because the segment with its record will be reused.
-    pub(crate) fn write_again(&mut self, key: &[u8]) {
-        self.again.push_back(key.into());
+    pub(crate) fn write_again(&mut self, hash: KeyHash, key: &[u8]) {
+        self.again.push_back((hash, key.into()));
     }
 
     /// Number of keys to be rewritten.
@@ -124,14 +124,14 @@ impl Changes {
     }
 
     /// The next entry to be written. It stays the next until it is [taken](Self::take).
-    pub(crate) fn due(&self, only_again: bool, hash: impl Fn(&[u8]) -> KeyHash) -> Option<Due> {
+    pub(crate) fn due(&self, only_again: bool) -> Option<Due> {
         if self.is_clear_due && !only_again {
             return Some(Due::Clear);
         }
         let mut room = [0; KEY_BYTES_MAX];
-        if let Some(key) = self.again.front() {
+        if let Some((hash, key)) = self.again.front() {
             room[..key.len()].copy_from_slice(key);
-            return Some(Due::Key { hash: hash(key), key: room, length: key.len(), is_again: true });
+            return Some(Due::Key { hash: *hash, key: room, length: key.len(), is_again: true });
         }
         let entry = *self.entries.get(self.next).filter(|_| !only_again)?;
         room[..entry.length].copy_from_slice(self.key(entry));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     fn next(changes: &mut Changes) -> Option<Vec<u8>> {
-        let due = changes.due(false, hash)?;
+        let due = changes.due(false)?;
         changes.take(&due);
         Some(match due {
             Due::Clear => b"(clear)".to_vec(),

@@ -22,8 +22,6 @@ pub(crate) struct Chunked {
     pub(crate) source: Chunks,
     pub(crate) entries: Vec<Option<Entry>>,
     free: Vec<u32>,
-    pub(crate) hand: usize,
-    pub(crate) pressure: u32,
     /// Touches chunks in advance.
     pub(crate) touch: Option<Box<dyn FnMut(Chunk) -> bool + Send>>,
 }
@@ -38,7 +36,7 @@ pub(crate) struct Entry {
 impl Chunked {
     pub(crate) fn new(region_count: usize) -> io::Result<Self> {
         let source = Chunks::new(region_count / REGIONS_PER_CHUNK)?;
-        Ok(Self { source, entries: Vec::new(), free: Vec::new(), hand: 0, pressure: 0, touch: None })
+        Ok(Self { source, entries: Vec::new(), free: Vec::new(), touch: None })
     }
 
     /// Regions whose memory is in unused chunks.
@@ -60,7 +58,6 @@ impl Chunked {
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.free.clear();
-        self.hand = 0;
     }
 
     pub(crate) fn insert(&mut self, entry: Entry) -> u32 {

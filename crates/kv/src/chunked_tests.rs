@@ -202,7 +202,7 @@ impl Twins {
                 let hash = self.processor.hash(&[key]);
                 let Some(place) = self.processor.find(hash, &[key]) else { return };
                 let add = |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = byte.wrapping_add(3));
-                if self.processor.change(hash, &[key], place, add) {
+                if self.processor.change(hash, &[key], place, 1, add) {
                     let content = self.model.get_mut(&key).expect("found");
                     content.first = content.first.wrapping_add(3);
                 }
@@ -254,10 +254,10 @@ proptest! {
         twins.kept.clear();
         twins.processor.clear();
         let processor = &mut twins.processor;
-        prop_assert_eq!(processor.pairs.heap.chunked.taken_bytes(), 0);
-        while processor.pairs.heap.close_chunk() {}
+        prop_assert_eq!(processor.pairs_mut().heap.chunked.taken_bytes(), 0);
+        while processor.pairs_mut().heap.close_chunk() {}
         // Except for that of the smallest index.
-        prop_assert_eq!(processor.pairs.heap.regions.free_count() + 1, processor.pairs.heap.regions.count());
+        prop_assert_eq!(processor.pairs_mut().heap.regions.free_count() + 1, processor.pairs_mut().heap.regions.count());
     }
 }
 
@@ -299,7 +299,7 @@ fn a_value_beyond_memory_is_refused_and_takes_nothing_along() {
         Stored::Done
     );
     assert!(processor.take_chunks(9).is_none());
-    assert_eq!(processor.pairs.heap.chunked.taken_bytes(), 0);
+    assert_eq!(processor.pairs_mut().heap.chunked.taken_bytes(), 0);
     assert!(processor.find(hash, b"small").is_some());
     let some = processor.take_chunks(3).expect("there is room for three");
     assert!(processor.take_chunks(7).is_none(), "not beside them");

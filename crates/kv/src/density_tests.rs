@@ -37,7 +37,7 @@ fn put(processor: &mut Processor, key: &[u8], value: &[u8]) {
 fn measure(key_bytes: usize, value_bytes: usize, cells: usize, load: f64) -> Touched {
     let settings = Settings { memory_bytes: 48 << 20, eviction: Eviction::None, ..Settings::default() };
     let mut processor = Processor::new(settings).expect("memory");
-    processor.spread_over(GROUPS);
+    processor.writer.allocator.spread_over(GROUPS);
     let pair_count = (GROUPS * GROUP_BUCKETS * 12) as f64 * load / cells as f64;
     let pair_count = pair_count as usize;
     let mut room = [0; 32];

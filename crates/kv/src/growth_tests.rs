@@ -72,7 +72,7 @@ proptest! {
                     let is_there = model.remove(&number).is_some();
                     prop_assert_eq!(delete(&mut processor, &key(number)), is_there);
                 },
-                Step::Resize { groups, steps } => processor.resize_partly(groups, steps),
+                Step::Resize { groups, steps } => processor.writer.allocator.resize_partly(groups, steps),
             }
             processor.assert_index();
             prop_assert!(processor.used_bytes() <= 8 << 20);
@@ -119,7 +119,7 @@ proptest! {
                     delete(&mut processor, &key(number));
                 }
             }
-            processor.resize_partly(groups, steps);
+            processor.writer.allocator.resize_partly(groups, steps);
         }
         let hashes: Vec<u64> = listed.iter().map(|key| processor.hash(key).raw()).collect();
         prop_assert!(hashes.is_sorted_by(|one, other| one < other), "listed twice, or out of order");

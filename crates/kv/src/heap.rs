@@ -4,7 +4,6 @@
 //! It knows nothing of the index: an item is named by its line.
 
 mod chunks;
-mod fill;
 mod hold;
 
 use std::io;
@@ -58,19 +57,28 @@ impl Heap {
         Header::decode(self.memory.bytes(line, 0, HEADER_BYTES))
     }
 
+    pub(crate) fn set_header(&mut self, line: u32, header: Header) {
+        self.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
+    }
+
+    /// The key of an item.
+    pub(crate) fn key_of(&self, line: u32) -> &[u8] {
+        let header = self.header(line);
+        self.memory.bytes(line, self.key_at(line, header), header.key_bytes.into())
+    }
+
     #[inline]
-    pub(crate) fn key_at(&self, line: u32, header: Header) -> usize {
-        let list_count = if header.bits & LARGE == 0 { 0 } else { self.list_count(line, header) };
+    fn key_at(&self, line: u32, header: Header) -> usize {
+        let list_count = if header.bits & LARGE == 0 { 0 } else { self.large(line, header).1 };
         header.key_at(list_count)
     }
 
     /// Length of the value of an item with a list, and length of that list.
     #[cold]
     pub(crate) fn large(&self, line: u32, header: Header) -> (usize, usize) {
-        let at = HEADER_BYTES + if header.bits & WIDE == 0 { 0 } else { 4 };
-        let bytes = self.memory.bytes(line, at, 8);
-        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
-        (word(0), word(4) & !(AWAY as usize))
+        let at = header.list_at();
+        let (length, list_count) = (self.memory.u32_at(line, at - 8), self.memory.u32_at(line, at - 4));
+        (length as usize, (list_count & !AWAY) as usize)
     }
 
     /// Whether an item is a stub: its value is only in the log.
@@ -80,13 +88,8 @@ impl Heap {
     }
 
     #[cold]
-    pub(crate) fn has_stub_mark(&self, line: u32, header: Header) -> bool {
-        let at = HEADER_BYTES + if header.bits & WIDE == 0 { 4 } else { 8 };
-        self.memory.bytes(line, at + 3, 1)[0] & 0x80 != 0
-    }
-
-    pub(crate) fn list_count(&self, line: u32, header: Header) -> usize {
-        self.large(line, header).1
+    fn has_stub_mark(&self, line: u32, header: Header) -> bool {
+        self.memory.u32_at(line, header.list_at() - 4) & AWAY != 0
     }
 
     #[inline]
@@ -128,11 +131,13 @@ impl Heap {
     pub(crate) fn value_bytes(&self, place: Place) -> usize {
         match place.item() {
             None => self.value(place).len(),
-            Some(line) => {
-                let header = self.header(line);
-                if header.bits & LARGE == 0 { header.value_bytes.into() } else { self.large(line, header).0 }
-            }
+            Some(line) => self.item_value_bytes(line, self.header(line)),
         }
+    }
+
+    #[inline]
+    fn item_value_bytes(&self, line: u32, header: Header) -> usize {
+        if header.bits & LARGE == 0 { header.value_bytes.into() } else { self.large(line, header).0 }
     }
 
     #[inline]
@@ -148,7 +153,7 @@ impl Heap {
         }
         let (length, list_count) = self.large(line, header);
         let chunks = self.chunks_of(line, header).map_or(&[][..], |chunks| chunks);
-        let table_at = HEADER_BYTES + if header.bits & WIDE == 0 { 8 } else { 12 };
+        let table_at = header.list_at();
         let (table_at, extent_count) =
             if chunks.is_empty() { (table_at, list_count) } else { (table_at + 4, list_count - 1) };
         let tail_at = header.key_at(list_count) + usize::from(header.key_bytes);
@@ -169,8 +174,7 @@ impl Heap {
         let header = self.header(line);
         let mut flags = u32::from(header.flags);
         if header.bits & WIDE != 0 {
-            let bytes = self.memory.bytes(line, HEADER_BYTES, 4);
-            flags = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+            flags = self.memory.u32_at(line, HEADER_BYTES);
         }
         Attributes { flags, expiry_s: header.expiry }
     }
@@ -184,12 +188,7 @@ impl Heap {
     /// Bytes of key and value of an item.
     pub(crate) fn pair_bytes(&self, line: u32) -> usize {
         let header = self.header(line);
-        let value_bytes = if header.bits & LARGE == 0 {
-            usize::from(header.value_bytes)
-        } else {
-            self.large(line, header).0
-        };
-        usize::from(header.key_bytes) + value_bytes
+        usize::from(header.key_bytes) + self.item_value_bytes(line, header)
     }
 }
 

@@ -46,8 +46,8 @@ pub(crate) struct Index {
     /// Cells taken by entries.
     pub(crate) used_cells: u64,
     /// While the cells used are in this range no resize is needed: its start and its length.
-    calm_from: u64,
-    calm_count: u64,
+    right_from: u64,
+    right_count: u64,
 }
 
 /// A resize under way.
@@ -89,8 +89,8 @@ impl Index {
             frontier: 0,
             resize: None,
             used_cells: 0,
-            calm_from: 0,
-            calm_count: 0,
+            right_from: 0,
+            right_count: 0,
         }
     }
 
@@ -155,13 +155,13 @@ impl Index {
 
     /// Whether the number of cells used calls for no resize.
     #[inline(always)]
-    pub(crate) fn is_calm(&self) -> bool {
-        self.used_cells.wrapping_sub(self.calm_from) < self.calm_count
+    pub(crate) fn has_right_size(&self) -> bool {
+        self.used_cells.wrapping_sub(self.right_from) < self.right_count
     }
 
     /// Sets the range of cells used that calls for no resize.
-    pub(crate) fn set_calm(&mut self, cells: Range<u64>) {
-        (self.calm_from, self.calm_count) = (cells.start, cells.end.saturating_sub(cells.start));
+    pub(crate) fn set_right_cells(&mut self, cells: Range<u64>) {
+        (self.right_from, self.right_count) = (cells.start, cells.end.saturating_sub(cells.start));
     }
 
     /// Regions missing for `groups` groups.
@@ -183,7 +183,7 @@ impl Index {
     pub(crate) fn reset(&mut self) {
         (self.low, self.high, self.frontier, self.resize) = (GROUPS_MIN, GROUPS_MIN, 0, None);
         self.used_cells = 0;
-        self.set_calm(0..0);
+        self.set_right_cells(0..0);
     }
 
     /// Begins a resize to `groups` groups, for which there are regions.
@@ -193,7 +193,7 @@ impl Index {
         self.resize = Some(Resize { is_growing, left_count: old * GROUP_BUCKETS, ready_from: groups });
         (self.low, self.high, self.frontier) =
             if is_growing { (old, groups, HASHES) } else { (groups, old, 0) };
-        self.set_calm(0..0);
+        self.set_right_cells(0..0);
     }
 
     /// The line of the old bucket that is moved after `ahead` others.

@@ -10,8 +10,8 @@
 //! its whole mebibytes in chunks outside of the regions, before its extents: the first number of the list identifies
 //! them.
 //!
-//! In a partition with a log, items that may be reduced to a stub hold their place in the log as their last eight
-//! bytes, 0 while they are not in the log. A *stub* has no value, but the place of its value where extents would be
+//! In a partition with a log, items that may be reduced to a stub hold the offset of their record in the log as their
+//! last eight bytes, 0 while they are not in the log. A *stub* has no value, but that offset where extents would be
 //! listed.
 
 use reactor::CHUNK_BYTES;
@@ -47,10 +47,10 @@ pub(crate) const BITS_AT: usize = 7;
 /// Offset of the expiry in the header.
 pub(crate) const EXPIRY_AT: usize = 12;
 
-/// Set in the length of a stub's list: the place of its value follows, in two numbers.
+/// Set in the length of a stub's list: the offset of its record follows, in two numbers.
 pub(crate) const AWAY: u32 = 1 << 31;
-/// Size of a place in the log.
-pub(crate) const PLACE_BYTES: usize = 8;
+/// Bytes of the offset of a record in the log.
+pub(crate) const LOG_OFFSET_BYTES: usize = 8;
 
 const CAS_BITS: u32 = 48;
 
@@ -79,8 +79,8 @@ pub(crate) struct Layout {
     pub(crate) value_at: usize,
     /// Bytes of value in the block.
     pub(crate) tail_bytes: usize,
-    /// Offset of the place in the log, or 0 if the item has none.
-    pub(crate) place_at: usize,
+    /// Where the item holds its offset in the log, or 0 if it holds none.
+    pub(crate) log_offset_at: usize,
     pub(crate) total_bytes: usize,
 }
 
@@ -110,6 +110,12 @@ impl Header {
         bytes
     }
 
+    /// Offset of the list of an item that has one. Before it are the length of the value and that of the list.
+    #[inline]
+    pub(crate) fn list_at(self) -> usize {
+        HEADER_BYTES + if self.bits & WIDE == 0 { 8 } else { 12 }
+    }
+
     /// Offset of the key in the block, given the length of its list.
     #[inline]
     pub(crate) fn key_at(self, list_count: usize) -> usize {
@@ -125,14 +131,14 @@ impl Header {
 }
 
 impl Layout {
-    /// The layout of an item. With `has_log`, it includes a place if a stub would take at most half as many lines.
+    /// The layout of an item. With `has_log`, it includes an offset in the log if a stub would take at most half as many lines.
     #[inline]
     pub(crate) fn new(key_bytes: usize, value_bytes: usize, flags: u32, has_log: bool) -> Self {
         let bits = if flags > u32::from(u16::MAX) { WIDE } else { 0 };
         let fixed = HEADER_BYTES + if bits == 0 { 0 } else { 4 };
-        let place_bytes = if has_log { place_bytes(fixed, key_bytes, value_bytes) } else { 0 };
-        let place_at = |total: usize| if place_bytes == 0 { 0 } else { total - PLACE_BYTES };
-        let whole = fixed + key_bytes + value_bytes + place_bytes;
+        let log_offset_bytes = if has_log { log_offset_bytes(fixed, key_bytes, value_bytes) } else { 0 };
+        let log_offset_at = |total: usize| if log_offset_bytes == 0 { 0 } else { total - LOG_OFFSET_BYTES };
+        let whole = fixed + key_bytes + value_bytes + log_offset_bytes;
         if whole <= REGION_BYTES {
             return Self {
                 bits,
@@ -142,7 +148,7 @@ impl Layout {
                 key_at: fixed,
                 value_at: fixed + key_bytes,
                 tail_bytes: value_bytes,
-                place_at: place_at(whole),
+                log_offset_at: log_offset_at(whole),
                 total_bytes: whole,
             };
         }
@@ -152,7 +158,7 @@ impl Layout {
         let mut extent_count = rest_bytes / REGION_BYTES;
         let block = |extent_count: usize| {
             let tail = rest_bytes.saturating_sub(extent_count * REGION_BYTES);
-            extents_at + 4 * extent_count + key_bytes + tail + place_bytes
+            extents_at + 4 * extent_count + key_bytes + tail + log_offset_bytes
         };
         if block(extent_count) > REGION_BYTES {
             extent_count += 1;
@@ -166,7 +172,7 @@ impl Layout {
             key_at,
             value_at: key_at + key_bytes,
             tail_bytes: rest_bytes.saturating_sub(extent_count * REGION_BYTES),
-            place_at: place_at(block(extent_count)),
+            log_offset_at: log_offset_at(block(extent_count)),
             total_bytes: block(extent_count),
         }
     }
@@ -175,16 +181,16 @@ impl Layout {
     pub(crate) fn stub(key_bytes: usize, flags: u32) -> Self {
         let bits = if flags > u32::from(u16::MAX) { WIDE } else { 0 };
         let extents_at = HEADER_BYTES + if bits == 0 { 0 } else { 4 } + 8;
-        let key_at = extents_at + PLACE_BYTES;
+        let key_at = extents_at + LOG_OFFSET_BYTES;
         Self {
             bits: bits | LARGE,
             chunk_count: 0,
-            extent_count: PLACE_BYTES / 4,
+            extent_count: LOG_OFFSET_BYTES / 4,
             extents_at,
             key_at,
             value_at: key_at + key_bytes,
             tail_bytes: 0,
-            place_at: extents_at,
+            log_offset_at: extents_at,
             total_bytes: key_at + key_bytes,
         }
     }
@@ -207,12 +213,12 @@ pub(crate) fn chunk_count(value_bytes: usize) -> usize {
     value_bytes / CHUNK_BYTES
 }
 
-/// Bytes for the place in the log: 0 if a stub would save too little.
+/// Bytes for the offset in the log: 0 if a stub would save too little.
 #[inline]
-fn place_bytes(fixed: usize, key_bytes: usize, value_bytes: usize) -> usize {
+fn log_offset_bytes(fixed: usize, key_bytes: usize, value_bytes: usize) -> usize {
     let whole = (fixed + key_bytes + value_bytes).div_ceil(reactor::LINE_BYTES);
-    let stub = (fixed + 8 + PLACE_BYTES + key_bytes).div_ceil(reactor::LINE_BYTES);
-    if whole >= 2 * stub { PLACE_BYTES } else { 0 }
+    let stub = (fixed + 8 + LOG_OFFSET_BYTES + key_bytes).div_ceil(reactor::LINE_BYTES);
+    if whole >= 2 * stub { LOG_OFFSET_BYTES } else { 0 }
 }
 
 #[cfg(test)]
@@ -250,7 +256,7 @@ mod tests {
                     let held = whole + layout.tail_bytes;
                     assert!(held >= value_bytes && (held == value_bytes || layout.tail_bytes == 0));
                     let value_end = layout.value_at + layout.tail_bytes;
-                    assert!(layout.place_at == 0 || layout.place_at == value_end);
+                    assert!(layout.log_offset_at == 0 || layout.log_offset_at == value_end);
                 }
             }
         }

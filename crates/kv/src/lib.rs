@@ -7,8 +7,8 @@
 // Lines, regions and lengths fit in 32 bits by construction: a partition has fewer than 2^32 lines.
 #![allow(clippy::cast_possible_truncation)]
 
+mod allocator;
 mod atomic;
-mod batch;
 mod bucket;
 mod changes;
 mod chunked;
@@ -21,7 +21,6 @@ mod density_tests;
 mod eviction;
 #[cfg(test)]
 mod growth_tests;
-mod hands;
 mod heap;
 mod index;
 mod item;
@@ -35,6 +34,7 @@ mod memory;
 #[cfg(test)]
 mod model_tests;
 mod pair;
+mod pair_writer;
 mod pairs;
 mod partition;
 mod pending;
@@ -61,8 +61,6 @@ pub use key::{KEY_BYTES_MAX, KeyHash};
 pub use memory::Touches;
 pub use pair::{Attributes, Condition, Marks, Stored};
 pub use partition::Partition;
-pub use pending::Pending;
-pub use pins::Pin;
 pub use place::{Home, Place};
 pub use processor::Processor;
 pub use regions::REGION_BYTES;

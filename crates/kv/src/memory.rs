@@ -114,6 +114,17 @@ impl Memory {
         &self.lines.bytes()[start..start + length]
     }
 
+    /// The number in the four bytes from byte `offset` of `line` on.
+    #[inline(always)]
+    pub(crate) fn u32_at(&self, line: u32, offset: usize) -> u32 {
+        u32::from_le_bytes(self.bytes(line, offset, 4).try_into().expect("four bytes"))
+    }
+
+    /// The number in the eight bytes from byte `offset` of `line` on.
+    pub(crate) fn u64_at(&self, line: u32, offset: usize) -> u64 {
+        u64::from_le_bytes(self.bytes(line, offset, 8).try_into().expect("eight bytes"))
+    }
+
     /// `length` bytes from byte `offset` of `line` on, mutable.
     #[inline(always)]
     pub(crate) fn bytes_mut(&mut self, line: u32, offset: usize, length: usize) -> &mut [u8] {

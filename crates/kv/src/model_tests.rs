@@ -24,7 +24,7 @@ enum Step {
     Commit { at: u8 },
     Abandon { at: u8 },
     Wait { seconds: u8 },
-    Crawl,
+    RemoveExpired,
     DeleteMany { from: u16, count: u16, step: u8 },
     StoreMany { from: u16, count: u16, length: u32 },
     Clear,
@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<u8>().prop_map(|at| Step::Commit { at }),
         1 => any::<u8>().prop_map(|at| Step::Abandon { at }),
         2 => (0u8..4).prop_map(|seconds| Step::Wait { seconds }),
-        1 => Just(Step::Crawl),
+        1 => Just(Step::RemoveExpired),
         2 => (key(), 1u16..400, 1u8..4).prop_map(|(from, count, step)| Step::DeleteMany { from, count, step }),
         5 => (key(), 1u16..600, length()).prop_map(|(from, count, length)| Step::StoreMany { from, count, length }),
         1 => Just(Step::Clear),
@@ -224,7 +224,7 @@ impl Twins {
                 let before = cas(self);
                 let place = self.processor.find(hash, &bytes).unwrap_or(place);
                 let add = |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = byte.wrapping_add(by));
-                if self.processor.change(hash, &bytes, place, add) {
+                if self.processor.change(hash, &bytes, place, 1, add) {
                     add(&mut self.model.get_mut(&key).expect("expected").value);
                     let after = cas(self);
                     assert!(before.is_none() || before != after, "a changed value has another number");
@@ -245,9 +245,9 @@ impl Twins {
                 let bytes = key_bytes(key);
                 let hash = self.processor.hash(&bytes);
                 if let Some(place) = self.processor.find(hash, &bytes)
-                    && let Some(pin) = self.processor.pin(place)
+                    && let Some(pin) = self.processor.pairs_mut().heap.pin(place)
                 {
-                    let value = self.processor.pinned(&pin).to_vec();
+                    let value = self.processor.pairs_mut().heap.pinned(&pin).to_vec();
                     self.pinned.push(Pinned { pin, value });
                 }
             }
@@ -255,16 +255,16 @@ impl Twins {
                 if !self.pinned.is_empty() {
                     let pinned = self.pinned.swap_remove(usize::from(at) % self.pinned.len());
                     assert!(
-                        self.processor.pinned(&pinned.pin).to_vec() == pinned.value,
+                        self.processor.pairs_mut().heap.pinned(&pinned.pin).to_vec() == pinned.value,
                         "a pinned value changed"
                     );
-                    self.processor.unpin(pinned.pin);
+                    self.processor.pairs_mut().heap.unpin(pinned.pin);
                 }
             }
             Step::Begin { key, length } => {
                 let value = self.value(length);
                 if let Some(pending) =
-                    self.processor.begin(&key_bytes(key), value.len(), Attributes::default())
+                    self.processor.writer.begin(&key_bytes(key), value.len(), Attributes::default())
                 {
                     self.filling.push(Filling { pending, key, value });
                 }
@@ -276,11 +276,11 @@ impl Twins {
                 let Filling { pending, key, value } =
                     self.filling.swap_remove(usize::from(at) % self.filling.len());
                 let cut = value.len() * usize::from(at) / 256;
-                self.processor.fill(&pending, 0, &value[..cut]);
-                self.processor.fill(&pending, cut, &value[cut..]);
+                pending.fill(&mut self.processor.pairs_mut().heap, 0, &value[..cut]);
+                pending.fill(&mut self.processor.pairs_mut().heap, cut, &value[cut..]);
                 let bytes = key_bytes(key);
                 let hash = self.processor.hash(&bytes);
-                match self.processor.commit(hash, &bytes, pending, Condition::Always) {
+                match self.processor.writer.link(hash, &bytes, pending) {
                     Stored::Done => {
                         self.model.insert(key, Pair { value, flags: 0, expiry_s: 0 });
                     }
@@ -291,15 +291,15 @@ impl Twins {
             Step::Abandon { at } => {
                 if !self.filling.is_empty() {
                     let filling = self.filling.swap_remove(usize::from(at) % self.filling.len());
-                    self.processor.abandon(filling.pending);
+                    self.processor.writer.abandon(filling.pending);
                 }
             }
             Step::Wait { seconds } => {
                 let now_s = self.processor.now_s() + u32::from(seconds);
                 self.processor.set_now(now_s);
             }
-            Step::Crawl => {
-                self.processor.crawl(3);
+            Step::RemoveExpired => {
+                self.processor.writer.allocator.remove_expired(3);
             }
             Step::DeleteMany { from, count, step } => {
                 (from..from + count).step_by(step.into()).for_each(|key| self.delete(key));
@@ -308,7 +308,9 @@ impl Twins {
                 let length = if count > 100 { length % 700 } else { length };
                 (from..from + count).for_each(|key| self.store(key, length, 4, 0, 0));
             }
-            Step::Resize { groups, steps } => self.processor.resize_partly(groups.into(), steps.into()),
+            Step::Resize { groups, steps } => {
+                self.processor.writer.allocator.resize_partly(groups.into(), steps.into());
+            }
             Step::Clear => {
                 self.processor.clear();
                 self.model.clear();
@@ -357,18 +359,21 @@ impl Twins {
             assert_eq!(counters.evicted_count, 0);
         }
         for pinned in self.pinned.drain(..) {
-            assert!(self.processor.pinned(&pinned.pin).to_vec() == pinned.value, "a pinned value changed");
-            self.processor.unpin(pinned.pin);
+            assert!(
+                self.processor.pairs_mut().heap.pinned(&pinned.pin).to_vec() == pinned.value,
+                "a pinned value changed"
+            );
+            self.processor.pairs_mut().heap.unpin(pinned.pin);
         }
         for filling in self.filling.drain(..) {
-            self.processor.abandon(filling.pending);
+            self.processor.writer.abandon(filling.pending);
         }
         for key in keys {
             let hash = self.processor.hash(&key);
             assert!(self.processor.delete(hash, &key));
         }
-        let spare_regions =
-            self.processor.pairs.heap.regions.count() - self.processor.pairs.heap.regions.free_count();
+        let spare_regions = self.processor.pairs_mut().heap.regions.count()
+            - self.processor.pairs_mut().heap.regions.free_count();
         let index_regions = self.processor.index_bytes().div_ceil(crate::regions::REGION_BYTES);
         assert!(spare_regions <= 1 + index_regions, "{spare_regions} regions are lost");
     }

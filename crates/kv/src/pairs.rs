@@ -1,19 +1,28 @@
 //! The pairs of a partition: stored in its heap, found by its table, and recorded in its journal.
 //!
-//! Pairs are found and removed here. The processor above makes room for new ones.
-
-mod journaled;
-mod leave;
+//! In a partition with a log, changes are recorded, and values may leave memory for the log:
+//!
+//! ```text
+//! whole, not in the log ──written──▶ whole, in the log ──memory is short──▶ stub ──fetched──▶ whole, in the log …
+//!       ▲──────────────────────────── changed ───────────────────────┘         └─replaced─▶ whole, not in the log
+//! ```
+//!
+//! Pairs whose stub would take more than half as many lines always stay whole.
 
 use crate::bucket::{Bucket, BucketMut};
+use crate::changes::Changes;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::heap::Heap;
-use crate::item::{EXPIRY_AT, Header, Layout};
+use crate::item::{EXPIRY_AT, Header, LOG_OFFSET_BYTES, Layout};
 use crate::journal::Journal;
-use crate::key::KeyHash;
+use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::place::Place;
+use crate::stub::Stub;
 use crate::table::Table;
+
+/// Free regions reserved for stubs: one for each possible number of lines of a stub, and one more.
+const RESERVED_COUNT: usize = 6;
 
 /// The pairs of a partition.
 pub(crate) struct Pairs {
@@ -26,19 +35,29 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
+    /// Looks a key up. An expired pair is removed and not found.
     #[inline(always)]
-    pub(crate) fn find_again(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
-        let place = self.table.locate(&self.heap, hash, key)?;
-        if let Some(line) = place.item() {
-            let expiry = self.heap.memory.bytes(line, EXPIRY_AT, 4);
-            let expiry_s = u32::from_le_bytes(expiry.try_into().expect("four bytes"));
-            if self.clock.has_passed(expiry_s) {
-                self.counters.expired_count += 1;
-                self.unlink(hash, place);
-                return None;
-            }
+    pub(crate) fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
+        let place = self.locate(hash, key)?;
+        if let Some(line) = place.item()
+            && self.clock.has_passed(self.heap.memory.u32_at(line, EXPIRY_AT))
+        {
+            self.counters.expired_count += 1;
+            self.unlink(hash, place);
+            return None;
         }
         Some(place)
+    }
+
+    /// Looks a key up, expired or not.
+    #[inline(always)]
+    pub(crate) fn locate(&self, hash: KeyHash, key: &[u8]) -> Option<Place> {
+        self.table.locate(&self.heap, hash, key)
+    }
+
+    /// The item of a key, expired or not; `None` if the pair is in the index.
+    pub(crate) fn item(&self, hash: KeyHash, key: &[u8]) -> Option<u32> {
+        self.locate(hash, key)?.item()
     }
 
     #[inline]
@@ -46,7 +65,8 @@ impl Pairs {
         self.clock.has_passed(header.expiry)
     }
 
-    pub(crate) fn count_out(&mut self, place: Place) {
+    /// Removes the pair at a place from the counters.
+    pub(crate) fn uncount(&mut self, place: Place) {
         let bytes = match place.item() {
             Some(line) => {
                 self.table.index.used_cells -= 1;
@@ -66,17 +86,118 @@ impl Pairs {
 
     /// Removes the pair at a place from memory.
     pub(crate) fn unlink(&mut self, hash: KeyHash, place: Place) {
-        self.count_out(place);
+        self.uncount(place);
         BucketMut(self.heap.memory.line_mut(place.node())).clear(place.cell());
         if let Some(line) = place.item() {
             self.heap.free_item(line);
         }
-        self.table.settle(&mut self.heap, self.table.home(hash));
+        self.table.take_back_overflow(&mut self.heap, self.table.home(hash));
     }
 
     /// The layout of an item in this partition.
     #[inline]
     pub(crate) fn layout(&self, key_bytes: usize, value_bytes: usize, flags: u32) -> Layout {
         Layout::new(key_bytes, value_bytes, flags, self.journal.is_some())
+    }
+
+    /// Records that a pair has changed.
+    #[inline]
+    pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8]) {
+        if let Some(journal) = &mut self.journal {
+            journal.changes.note(hash, key);
+        }
+    }
+
+    /// Records that an item was changed in place.
+    #[inline]
+    pub(crate) fn note_item(&mut self, hash: KeyHash, key: &[u8], line: u32) {
+        self.note(hash, key);
+        self.clear_log_offset(line);
+    }
+
+    /// Records that the pair at a place will be removed.
+    #[inline]
+    pub(crate) fn note_removal(&mut self, hash: KeyHash, place: Place) {
+        if self.journal.is_some()
+            && let Some(line) = place.item()
+        {
+            let (key, length) = self.key_of(line);
+            self.note(hash, &key[..length]);
+        }
+    }
+
+    /// The changes to be written to the log, of a partition that has one.
+    pub(crate) fn changes(&mut self) -> &mut Changes {
+        &mut self.journal.as_mut().expect("there is a log").changes
+    }
+
+    /// Has the record of an unchanged item written again. Until it is written, the item must not become a stub.
+    pub(crate) fn rewrite(&mut self, hash: KeyHash, key: &[u8], line: u32) {
+        self.clear_log_offset(line);
+        self.changes().write_again(hash, key);
+    }
+
+    /// Whether the log, if there is one, has room for one more pair of `pair_bytes`.
+    #[inline]
+    pub(crate) fn has_log_room(&self, pair_bytes: usize) -> bool {
+        self.journal.as_ref().is_none_or(|journal| journal.has_room(&self.counters, pair_bytes))
+    }
+
+    /// The pair of a key whose value is only in the log.
+    pub(crate) fn stub(&self, hash: KeyHash, key: &[u8]) -> Option<Stub> {
+        self.journal.as_ref()?;
+        Stub::read(&self.heap, self.item(hash, key)?)
+    }
+
+    /// The key of an item, padded, and its length.
+    pub(crate) fn key_of(&self, line: u32) -> ([u8; KEY_BYTES_MAX], usize) {
+        let bytes = self.heap.key_of(line);
+        let mut key = [0; KEY_BYTES_MAX];
+        key[..bytes.len()].copy_from_slice(bytes);
+        (key, bytes.len())
+    }
+
+    /// Where an item holds its offset in the log. A stub holds that of its value instead.
+    fn log_offset_at(&self, line: u32) -> Option<usize> {
+        self.journal.as_ref()?;
+        let header = self.heap.header(line);
+        if self.heap.is_stub(line, header) {
+            return None;
+        }
+        let value_bytes = self.heap.pair_bytes(line) - usize::from(header.key_bytes);
+        let flags = self.heap.attributes(Place::of_item(line)).flags;
+        let layout = self.layout(header.key_bytes.into(), value_bytes, flags);
+        (layout.log_offset_at != 0).then_some(layout.log_offset_at)
+    }
+
+    /// Offset of an item's record in the log, if its present state is there.
+    pub(crate) fn log_offset(&self, line: u32) -> Option<u64> {
+        let offset = self.heap.memory.u64_at(line, self.log_offset_at(line)?);
+        (offset != 0).then_some(offset)
+    }
+
+    /// Records where the present state of an item is in the log.
+    pub(crate) fn set_log_offset(&mut self, line: u32, offset: u64) {
+        if let Some(at) = self.log_offset_at(line) {
+            self.heap.memory.bytes_mut(line, at, LOG_OFFSET_BYTES).copy_from_slice(&offset.to_le_bytes());
+        }
+    }
+
+    /// Records that the present state of an item is not in the log.
+    #[inline]
+    pub(crate) fn clear_log_offset(&mut self, line: u32) {
+        if self.journal.is_some() {
+            self.set_log_offset(line, 0);
+        }
+    }
+
+    /// Number of free regions reserved for stubs.
+    pub(crate) fn reserved_regions(&self) -> usize {
+        if self.journal.is_some() { RESERVED_COUNT.min(self.heap.regions.count() / 4) } else { 0 }
+    }
+
+    /// Reserves the regions for stubs.
+    pub(crate) fn reserve_regions(&mut self) {
+        self.heap.regions.reserve(self.reserved_regions());
     }
 }

@@ -17,7 +17,7 @@ impl Partition {
     /// A partition in memory; `unix_s` is the current time.
     #[must_use]
     pub fn new(mut processor: Processor, unix_s: i64) -> Self {
-        processor.pairs.clock = Clock::at(unix_s);
+        processor.pairs_mut().clock = Clock::at(unix_s);
         Self { processor, log: None, clear_at_s: None }
     }
 
@@ -42,7 +42,7 @@ impl Partition {
 
     /// Sets the time, Unix time in seconds.
     pub fn set_now(&mut self, unix_s: i64) {
-        self.processor.pairs.clock.set(unix_s);
+        self.processor.pairs_mut().clock.set(unix_s);
         if self.clear_at_s.is_some_and(|at_s| at_s <= self.processor.now_s()) {
             self.clear();
         }

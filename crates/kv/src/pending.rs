@@ -1,25 +1,60 @@
 //! A value that is arriving: it has memory, and is not in the index yet.
 
-use crate::item::Layout;
+use reactor::{CHUNK_BYTES, Chunk};
+
+use crate::heap::Heap;
+use crate::item::{LARGE, Layout};
+use crate::regions::REGION_BYTES;
 
 /// An arriving value: it has its memory, and cannot be found yet.
 #[derive(Debug)]
-pub struct Pending {
+pub(crate) struct Pending {
     pub(crate) line: u32,
     pub(crate) layout: Layout,
     pub(crate) value_bytes: usize,
 }
 
 impl Pending {
-    /// Bytes of the value.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.value_bytes
+    /// The memory for the bytes from `offset` on, as far as it is contiguous.
+    fn room<'h>(&self, heap: &'h mut Heap, offset: usize) -> &'h mut [u8] {
+        let layout = &self.layout;
+        if layout.bits & LARGE == 0 {
+            return heap.memory.bytes_mut(self.line, layout.value_at + offset, layout.tail_bytes - offset);
+        }
+        if offset / CHUNK_BYTES < layout.chunk_count {
+            let header = heap.header(self.line);
+            let chunks = heap.chunks_mut(self.line, header).expect("a pending value has one owner");
+            return &mut chunks[offset / CHUNK_BYTES][offset % CHUNK_BYTES..];
+        }
+        let whole = layout.chunk_count * CHUNK_BYTES;
+        let (offset, rest_bytes) = (offset - whole, self.value_bytes - whole);
+        let (extent, within) = (offset / REGION_BYTES, offset % REGION_BYTES);
+        if extent < layout.extent_count {
+            let region = heap.memory.u32_at(self.line, layout.extents_at + 4 * extent);
+            let length = REGION_BYTES.min(rest_bytes - extent * REGION_BYTES) - within;
+            return heap.memory.bytes_mut(heap.regions.first_line(region), within, length);
+        }
+        let within = offset - layout.extent_count * REGION_BYTES;
+        heap.memory.bytes_mut(self.line, layout.value_at + within, layout.tail_bytes - within)
     }
 
-    /// Whether the value has no bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.value_bytes == 0
+    /// Writes whole mebibytes of the value at `offset`, and the bytes after them.
+    pub(crate) fn fill_parts(&self, heap: &mut Heap, mut offset: usize, chunks: &[Chunk], rest: &[u8]) {
+        for chunk in chunks {
+            self.fill(heap, offset, chunk);
+            offset += CHUNK_BYTES;
+        }
+        self.fill(heap, offset, rest);
+    }
+
+    /// Writes bytes of the value at `offset`.
+    pub(crate) fn fill(&self, heap: &mut Heap, mut offset: usize, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = self.room(heap, offset);
+            let count = room.len().min(bytes.len());
+            room[..count].copy_from_slice(&bytes[..count]);
+            offset += count;
+            bytes = &bytes[count..];
+        }
     }
 }

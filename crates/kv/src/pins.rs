@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 /// A value that stays unchanged until it is unpinned, whatever happens to its key.
 #[derive(Debug)]
-pub struct Pin {
+pub(crate) struct Pin {
     pub(crate) line: u32,
 }
 

@@ -9,55 +9,51 @@
 //! Its parts, each importing only those below it:
 //!
 //! ```text
-//! processor           stores, changes
-//!  ├─ evictor         makes room: a clock hand per block class
-//!  └─ pairs           finds, removes
-//!      ├─ table       entries of keys: index, buckets, overflow lines
-//!      ├─ journal     changes that the log must write
-//!      └─ heap        items: lines, regions, chunks, pins
+//! processor              the operations: conditions and limits
+//!  ├─ atomic, vector     changes of numbers and of arrays
+//!  └─ pair writer        stores and replaces pairs, changes values in place
+//!      └─ allocator      memory for items, extents, chunks and entries of the index
+//!          ├─ evictor    makes room: a clock hand per block class
+//!          └─ pairs      finds, removes
+//!              ├─ table      entries of keys: index, buckets, overflow lines
+//!              ├─ journal    changes that the log must write
+//!              └─ heap       items: lines, regions, chunks, pins
 //! ```
 //!
 //! [`find`](Processor::find) returns a [`Place`], valid until the next call that stores, removes or makes room;
 //! everything that reads or changes a value starts from one.
 
-mod change;
-mod large;
-mod room;
-mod store;
-mod stubs;
-
 use std::io;
+use std::sync::Arc;
 
-use reactor::{Chunk, Untouched};
+use reactor::{CHUNK_BYTES, Chunk, Untouched};
 
-use crate::bucket::Bucket;
+use crate::atomic::{Atomic, AtomicResult};
+use crate::bucket::{Bucket, inline_cells};
 use crate::chunked::ChunkList;
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::eviction::Evictor;
-use crate::heap::{Heap, is_equal};
+use crate::heap::is_equal;
 use crate::index::{GROUP_LINES, Index};
 use crate::item::{
-    BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, LARGE, STALE, USES, USES_MAX, WIDE, WON,
+    BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, LARGE, STALE, USES, USES_MAX, WIDE, WON, chunk_count,
 };
+use crate::journal::Journal;
 use crate::kept::Kept;
-use crate::key::{KeyHash, KeyHasher};
-use crate::pair::{Attributes, Marks};
+use crate::key::{KEY_BYTES_MAX, KeyHash};
+use crate::pair::{Attributes, Condition, Marks, Stored};
+use crate::pair_writer::PairWriter;
 use crate::pairs::Pairs;
-use crate::pending::Pending;
-use crate::pins::Pin;
 use crate::place::{Home, Place};
-use crate::regions::{Class, REGION_BYTES, REGION_LINES, Regions};
+use crate::regions::{Class, REGION_BYTES, Regions};
 use crate::settings::Settings;
-use crate::table::Table;
 use crate::value::Value;
+use crate::vector::{self, Comparison, Element, Function, Operand, VectorError};
 
 /// One partition of the key space.
 pub struct Processor {
-    pub(crate) pairs: Pairs,
-    evictor: Evictor,
+    pub(crate) writer: PairWriter,
     settings: Settings,
-    pub(crate) next_cas: u64,
 }
 
 impl Processor {
@@ -66,29 +62,23 @@ impl Processor {
     /// # Errors
     /// The system's error when it refuses the memory.
     pub fn new(settings: Settings) -> io::Result<Self> {
-        let memory_bytes = settings.memory_bytes.max(Settings::MEMORY_BYTES_MIN);
-        let region_count = memory_bytes / (REGION_BYTES + Regions::RECORD_BYTES + Index::RECORD_BYTES);
-        let line_count = region_count * REGION_LINES;
-        if line_count > u32::MAX as usize {
-            let message = "a partition has at most 256 GiB: use more reactors";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        let mut heap = Heap::new(region_count)?;
-        let first_line = heap.regions.take_index().expect("all regions are free");
-        let table = Table::new(Index::new(first_line, region_count), KeyHasher::new(settings.seed));
-        let (counters, clock) = (Counters::default(), Clock::at(0));
-        Ok(Self {
-            pairs: Pairs { heap, table, counters, clock, journal: None },
-            evictor: Evictor::new(settings.eviction),
-            settings,
-            next_cas: 1,
-        })
+        Ok(Self { writer: PairWriter::new(&settings)?, settings })
+    }
+
+    #[inline(always)]
+    pub(crate) fn pairs(&self) -> &Pairs {
+        &self.writer.allocator.pairs
+    }
+
+    #[inline(always)]
+    pub(crate) fn pairs_mut(&mut self) -> &mut Pairs {
+        &mut self.writer.allocator.pairs
     }
 
     /// Pairs held and work done.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.pairs.counters
+        self.pairs().counters
     }
 
     /// Its settings.
@@ -100,25 +90,25 @@ impl Processor {
     /// Memory in use, bytes: regions that are not free, and the records of all regions.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        let regions = self.pairs.heap.regions.count()
-            - self.pairs.heap.regions.free_count()
-            - self.pairs.heap.chunked.free_regions();
+        let regions = self.pairs().heap.regions.count()
+            - self.pairs().heap.regions.free_count()
+            - self.pairs().heap.chunked.free_regions();
         regions * REGION_BYTES
-            + self.pairs.heap.regions.count() * (Regions::RECORD_BYTES + Index::RECORD_BYTES)
+            + self.pairs().heap.regions.count() * (Regions::RECORD_BYTES + Index::RECORD_BYTES)
     }
 
     /// Bytes of buckets, blocks, extents and chunks in use.
     #[must_use]
     pub fn taken_bytes(&self) -> usize {
         self.index_bytes()
-            + self.pairs.heap.regions.taken_lines() * reactor::LINE_BYTES
-            + self.pairs.heap.chunked.taken_bytes()
+            + self.pairs().heap.regions.taken_lines() * reactor::LINE_BYTES
+            + self.pairs().heap.chunked.taken_bytes()
     }
 
     /// Bytes of the buckets and their groups' overflow lines.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
-        self.pairs.table.index.group_count() as usize * GROUP_LINES as usize * reactor::LINE_BYTES
+        self.pairs().table.index.group_count() as usize * GROUP_LINES as usize * reactor::LINE_BYTES
     }
 
     /// The number of the block class for items of `item_bytes`; `None` if they are too large for a block.
@@ -131,40 +121,34 @@ impl Processor {
     #[cfg(any(test, feature = "count-touches"))]
     #[must_use]
     pub fn touches(&self) -> crate::memory::Touches {
-        self.pairs.heap.memory.touches()
+        self.pairs().heap.memory.touches()
     }
 
     /// Pairs removed by expiry or eviction. While it is unchanged, look-ups have changed nothing in the index.
     #[inline]
     pub fn removed_count(&self) -> u64 {
-        self.pairs.counters.expired_count + self.pairs.counters.evicted_count
+        self.pairs().counters.expired_count + self.pairs().counters.evicted_count
     }
 
     /// The clock by which pairs expire.
     #[inline]
     #[must_use]
     pub fn clock(&self) -> &Clock {
-        &self.pairs.clock
-    }
-
-    /// Sets the time by which pairs expire, in seconds of the partition's clock.
-    #[cfg(test)]
-    pub(crate) fn set_now(&mut self, now_s: u32) {
-        self.pairs.clock.now_s = now_s.max(1);
+        &self.pairs().clock
     }
 
     /// The current second of the partition's clock.
     #[inline]
     #[must_use]
     pub fn now_s(&self) -> u32 {
-        self.pairs.clock.now_s
+        self.pairs().clock.now_s
     }
 
     /// The hash of a key. All partitions with one seed agree on it.
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
-        self.pairs.table.hasher.hash(key)
+        self.pairs().table.hasher.hash(key)
     }
 
     /// Prefetches the bucket of a key that will be looked up.
@@ -176,15 +160,15 @@ impl Processor {
     /// As [`prefetch`](Self::prefetch); returns the bucket's position.
     #[inline]
     pub fn prefetch_home(&self, hash: KeyHash) -> Home {
-        let home = self.pairs.table.home(hash);
-        self.pairs.heap.memory.prefetch(home);
+        let home = self.pairs().table.home(hash);
+        self.pairs().heap.memory.prefetch(home);
         Home(home)
     }
 
     /// Prefetches the item of a key whose bucket has been prefetched, if it has an item.
     #[inline]
     pub fn prefetch_item(&self, hash: KeyHash) {
-        self.prefetch_item_of(hash, Home(self.pairs.table.home(hash)));
+        self.prefetch_item_of(hash, Home(self.pairs().table.home(hash)));
     }
 
     /// Marks the pair of a key as read and returns its flags and value, if it is still where
@@ -192,104 +176,287 @@ impl Processor {
     /// expired, is in parts or has long flags, returns `None` and marks nothing.
     #[inline(always)]
     pub fn read_ahead(&mut self, place: Place, key: &[u8]) -> Option<(u32, &[u8])> {
-        self.pairs.heap.memory.begin_operation();
+        self.pairs().heap.memory.begin_operation();
         let Some(line) = place.item() else {
-            let (own, value) = Bucket(self.pairs.heap.memory.line(place.node())).inline(place.cell());
+            let (own, value) = Bucket(self.pairs().heap.memory.line(place.node())).inline(place.cell());
             return (own == key).then_some((0, value));
         };
-        let header = Header::decode(self.pairs.heap.memory.line(line));
+        let header = Header::decode(self.pairs().heap.memory.line(line));
         if usize::from(header.key_bytes) != key.len()
             || header.bits & (LARGE | WIDE) != 0
-            || self.pairs.is_expired(&header)
-            || !is_equal(self.pairs.heap.memory.bytes(line, HEADER_BYTES, key.len()), key)
+            || self.pairs().is_expired(&header)
+            || !is_equal(self.pairs().heap.memory.bytes(line, HEADER_BYTES, key.len()), key)
         {
             return None;
         }
         if header.bits & USES < USES_MAX || header.bits & FETCHED == 0 {
-            self.pairs.heap.touch(place);
+            self.pairs_mut().heap.touch(place);
         }
-        let value = self.pairs.heap.memory.bytes(line, HEADER_BYTES + key.len(), header.value_bytes.into());
+        let value = self.pairs().heap.memory.bytes(line, HEADER_BYTES + key.len(), header.value_bytes.into());
         Some((header.flags.into(), value))
     }
 
     /// Looks a key up. Expired pairs are removed and not found.
     #[inline(always)]
     pub fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
-        self.pairs.heap.memory.begin_operation();
-        self.pairs.find_again(hash, key)
+        self.pairs().heap.memory.begin_operation();
+        self.pairs_mut().find(hash, key)
     }
 
     /// Marks a pair as read and returns its flags and value. If the value is in parts or the flags are long, returns
     /// `None` and marks nothing.
     #[inline(always)]
     pub fn read_whole(&mut self, place: Place) -> Option<(u32, &[u8])> {
-        let Some(line) = place.item() else { return Some((0, self.pairs.heap.value(place).head())) };
-        let header = self.pairs.heap.header(line);
+        let Some(line) = place.item() else { return Some((0, self.pairs().heap.value(place).head())) };
+        let header = self.pairs().heap.header(line);
         if header.bits & (LARGE | WIDE) != 0 {
             return None;
         }
         if header.bits & USES < USES_MAX || header.bits & FETCHED == 0 {
-            self.pairs.heap.touch(place);
+            self.pairs_mut().heap.touch(place);
         }
         let at = HEADER_BYTES + usize::from(header.key_bytes);
-        Some((header.flags.into(), self.pairs.heap.memory.bytes(line, at, header.value_bytes.into())))
+        Some((header.flags.into(), self.pairs().heap.memory.bytes(line, at, header.value_bytes.into())))
+    }
+
+    /// The item of a key. A pair in the index moves out of it. `None` if the key is absent or there is no memory.
+    fn item(&mut self, hash: KeyHash, key: &[u8]) -> Option<u32> {
+        let place = self.pairs_mut().find(hash, key)?;
+        self.writer.ensure_item(hash, key, place)
     }
 
     /// Sets the marks of a pair, moving it out of the index if necessary. Returns `false` if there was no memory for
     /// that.
     pub fn set_marks(&mut self, hash: KeyHash, key: &[u8], marks: Marks) -> bool {
-        let place = self.pairs.find_again(hash, key).and_then(|place| self.take_out(hash, key, place));
-        let Some(line) = place.and_then(Place::item) else { return false };
-        let bits = &mut self.pairs.heap.memory.bytes_mut(line, BITS_AT, 1)[0];
+        let Some(line) = self.item(hash, key) else { return false };
+        let pairs = self.pairs_mut();
+        let bits = &mut pairs.heap.memory.bytes_mut(line, BITS_AT, 1)[0];
         *bits &= !(FETCHED | STALE | WON);
         for (is_set, bit) in [(marks.is_fetched, FETCHED), (marks.is_stale, STALE), (marks.is_won, WON)] {
             *bits |= if is_set { bit } else { 0 };
         }
-        self.pairs.note_item(hash, key, line);
+        pairs.note_item(hash, key, line);
         true
     }
 
     /// The CAS number of the current value; every new value gets another one. A pair in the index has none until it is
     /// requested, and then moves out of the index. `None` if there is no memory for that.
     pub fn cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
-        let place = self.pairs.find_again(hash, key)?;
-        let place = self.take_out(hash, key, place)?;
-        Some(self.pairs.heap.header(place.item()?).cas)
+        let line = self.item(hash, key)?;
+        Some(self.pairs().heap.header(line).cas)
     }
 
     /// Sets the CAS number of the value, as caches that replicate from one another do.
     pub fn set_cas(&mut self, hash: KeyHash, key: &[u8], cas: u64) {
-        let place = self.pairs.find_again(hash, key).and_then(|place| self.take_out(hash, key, place));
-        if let Some(line) = place.and_then(Place::item) {
-            let header = Header { cas, ..self.pairs.heap.header(line) };
-            self.pairs.heap.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
-            self.pairs.note_item(hash, key, line);
-        }
+        let Some(line) = self.item(hash, key) else { return };
+        let pairs = self.pairs_mut();
+        pairs.heap.set_header(line, Header { cas, ..pairs.heap.header(line) });
+        pairs.note_item(hash, key, line);
     }
 
-    /// Gives the current value a number that no value has had; `None` if there is no value.
+    /// A CAS number that no value has had, for the current value of a key; `None` if the key is absent.
     pub fn next_cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
-        self.pairs.find_again(hash, key)?;
-        self.next_cas += 1;
-        Some(self.next_cas)
+        self.pairs_mut().find(hash, key)?;
+        self.writer.next_cas += 1;
+        Some(self.writer.next_cas)
     }
 
     /// Sets the expiry of the pair. Returns whether it could be recorded.
     pub fn set_expiry(&mut self, hash: KeyHash, key: &[u8], expiry_s: u32) -> bool {
-        let Some(mut place) = self.pairs.find_again(hash, key) else { return false };
-        if place.item().is_none() {
-            if expiry_s == 0 {
-                return true;
-            }
-            match self.take_out(hash, key, place) {
-                Some(outside) => place = outside,
-                None => return false,
-            }
+        let Some(place) = self.pairs_mut().find(hash, key) else { return false };
+        if place.item().is_none() && expiry_s == 0 {
+            return true;
         }
-        let line = place.item().expect("taken out of the index");
-        self.pairs.heap.memory.bytes_mut(line, EXPIRY_AT, 4).copy_from_slice(&expiry_s.to_le_bytes());
-        self.pairs.note_item(hash, key, line);
+        let Some(line) = self.writer.ensure_item(hash, key, place) else { return false };
+        let pairs = self.pairs_mut();
+        pairs.heap.memory.bytes_mut(line, EXPIRY_AT, 4).copy_from_slice(&expiry_s.to_le_bytes());
+        pairs.note_item(hash, key, line);
         true
+    }
+
+    /// Checks a condition against the pair that was found.
+    ///
+    /// # Errors
+    /// The result of a store that fails the condition.
+    pub fn check(&self, found: Option<Place>, condition: Condition) -> Result<(), Stored> {
+        match (condition, found) {
+            (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
+            (Condition::Absent, Some(_)) => Err(Stored::Exists),
+            (Condition::Present | Condition::Unchanged(_), None) => Err(Stored::NotFound),
+            (Condition::Unchanged(cas), Some(place)) => match place.item() {
+                Some(line) if self.pairs().heap.header(line).cas == cas => Ok(()),
+                // The CAS number of a pair in the index has not been requested since it was stored.
+                _ => Err(Stored::Exists),
+            },
+        }
+    }
+
+    /// Stores a value.
+    pub fn store(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        attributes: Attributes,
+        condition: Condition,
+    ) -> Stored {
+        let found = self.find(hash, key);
+        match self.check(found, condition) {
+            Ok(()) => self.put(hash, key, value, attributes, found),
+            Err(refusal) => refusal,
+        }
+    }
+
+    /// Stores a value, replacing the pair that was found.
+    pub fn put(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        attributes: Attributes,
+        found: Option<Place>,
+    ) -> Stored {
+        debug_assert!((1..=KEY_BYTES_MAX).contains(&key.len()));
+        if value.len() > self.settings.value_bytes_max {
+            return Stored::TooLarge;
+        }
+        if !self.pairs().has_log_room(key.len() + value.len()) {
+            return Stored::NoMemory;
+        }
+        // A pair in the index has no number by which a record in the log can be recognised as current.
+        let is_small = attributes == Attributes::default()
+            && key.len() + value.len() <= self.settings.inline_bytes_max
+            && !self.has_log();
+        if is_small && let Some(width) = inline_cells(key.len(), value.len()) {
+            return self.writer.put_inline(hash, key, value, width, found);
+        }
+        self.writer.put_item(hash, key, value, attributes, found)
+    }
+
+    /// Checks whether a value that has not arrived yet could be stored now, memory aside.
+    ///
+    /// # Errors
+    /// The reason why it could not.
+    pub fn would_store(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value_bytes: usize,
+        condition: Condition,
+    ) -> Result<(), Stored> {
+        let found = self.find(hash, key);
+        self.check(found, condition)?;
+        if value_bytes > self.settings.value_bytes_max {
+            return Err(Stored::TooLarge);
+        }
+        let has_memory = chunk_count(value_bytes) <= self.pairs().heap.chunked.source.count_max();
+        let has_log_room = self.pairs().has_log_room(key.len() + value_bytes);
+        if has_memory && has_log_room { Ok(()) } else { Err(Stored::NoMemory) }
+    }
+
+    /// Takes memory for `count` mebibytes of an arriving value. `None` if there is none.
+    pub fn take_chunks(&mut self, count: usize) -> Option<Vec<Chunk>> {
+        self.writer.allocator.take_chunks(count)
+    }
+
+    /// Stores an arrived value: its whole mebibytes, and the rest, which is less than a mebibyte.
+    pub fn store_chunks(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        chunks: Vec<Chunk>,
+        rest: &[u8],
+        attributes: Attributes,
+        condition: Condition,
+    ) -> Stored {
+        debug_assert!(rest.len() < CHUNK_BYTES);
+        if chunks.is_empty() {
+            return self.store(hash, key, rest, attributes, condition);
+        }
+        let value_bytes = chunks.len() * CHUNK_BYTES + rest.len();
+        match self.would_store(hash, key, value_bytes, condition) {
+            Ok(()) => self.writer.put_chunks(hash, key, chunks, rest, attributes),
+            Err(refusal) => refusal,
+        }
+    }
+
+    /// Stores a value extended by more bytes before or after it.
+    pub fn extend(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        place: Place,
+        at_end: bool,
+        chunks: &[Chunk],
+        rest: &[u8],
+    ) -> Stored {
+        let more_bytes = chunks.len() * CHUNK_BYTES + rest.len();
+        if !self.pairs().has_log_room(key.len() + self.value_bytes(place) + more_bytes) {
+            return Stored::NoMemory;
+        }
+        self.writer.extend(hash, key, place, at_end, chunks, rest)
+    }
+
+    /// Calls `each` with the parts of a value in order, to be changed in place; it counts as a new value, or as
+    /// `change_count` new values one after the other. A value that is being sent is copied first. All parts but the last
+    /// are multiples of 64 bytes. Returns `false` if there is no memory for the copy.
+    pub fn change(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        place: Place,
+        change_count: u64,
+        each: impl FnMut(&mut [u8]),
+    ) -> bool {
+        self.writer.skip_cas(place, change_count.saturating_sub(1));
+        self.writer.change(hash, key, place, each)
+    }
+
+    /// Changes the number that is the value of a key, just found at `place`.
+    pub fn atomic(&mut self, hash: KeyHash, key: &[u8], place: Place, atomic: Atomic) -> AtomicResult {
+        atomic.execute(&mut self.writer, hash, key, place)
+    }
+
+    /// Applies a function to each element of the value of a key, just found at `place`. Copies the old value to `old`,
+    /// if given.
+    ///
+    /// # Errors
+    /// The reason why it was refused.
+    pub fn vector_update(
+        &mut self,
+        key: (KeyHash, &[u8], Place),
+        kind: (Element, Function),
+        operand: Operand<'_>,
+        old: Option<&mut Vec<u8>>,
+    ) -> Result<(), VectorError> {
+        vector::update(&mut self.writer, key, kind, operand, old)
+    }
+
+    /// Folds the elements of a value into `state`.
+    ///
+    /// # Errors
+    /// The reason why it was refused.
+    pub fn vector_reduce(
+        &mut self,
+        place: Place,
+        kind: (Element, Function),
+        state: &mut [u8],
+    ) -> Result<(), VectorError> {
+        vector::reduce_value(&mut self.pairs_mut().heap, place, kind, state)
+    }
+
+    /// Appends to `kept` the elements of a value for which the comparison with the operand holds.
+    ///
+    /// # Errors
+    /// The reason why it was refused.
+    pub fn vector_filter(
+        &mut self,
+        place: Place,
+        kind: (Element, Comparison),
+        operand: &[u8],
+        kept: &mut Vec<u8>,
+    ) -> Result<(), VectorError> {
+        vector::filter_value(&mut self.pairs_mut().heap, place, kind, operand, kept)
     }
 
     /// Removes a pair.
@@ -301,28 +468,36 @@ impl Processor {
 
     /// Removes the pair at a place.
     pub fn remove(&mut self, hash: KeyHash, place: Place) {
-        self.pairs.note_removal(hash, place);
-        self.pairs.unlink(hash, place);
+        self.pairs_mut().note_removal(hash, place);
+        self.pairs_mut().unlink(hash, place);
+    }
+
+    /// Removes all pairs.
+    pub fn clear(&mut self) {
+        if let Some(journal) = &mut self.pairs_mut().journal {
+            journal.changes.note_clear();
+        }
+        self.writer.allocator.clear();
     }
 
     /// Marks a pair as read, which delays its eviction.
     #[inline(always)]
     pub fn touch(&mut self, place: Place) {
-        self.pairs.heap.touch(place);
+        self.pairs_mut().heap.touch(place);
     }
 
     /// The value at a place.
     #[inline(always)]
     #[must_use]
     pub fn value(&self, place: Place) -> Value<'_> {
-        self.pairs.heap.value(place)
+        self.pairs().heap.value(place)
     }
 
     /// Length of the value at a place, wherever it is stored.
     #[inline(always)]
     #[must_use]
     pub fn value_bytes(&self, place: Place) -> usize {
-        self.pairs.heap.value_bytes(place)
+        self.pairs().heap.value_bytes(place)
     }
 
     /// The whole mebibytes of the value at a place; `None` if it is shorter. The value stays unchanged while they are
@@ -330,79 +505,108 @@ impl Processor {
     #[inline(always)]
     #[must_use]
     pub fn chunks(&self, place: Place) -> Option<&ChunkList> {
-        self.pairs.heap.chunks(place)
+        self.pairs().heap.chunks(place)
     }
 
     /// Attributes of the pair besides key and value.
     #[inline(always)]
     #[must_use]
     pub fn attributes(&self, place: Place) -> Attributes {
-        self.pairs.heap.attributes(place)
+        self.pairs().heap.attributes(place)
     }
 
     /// The marks of the pair. Pairs in the index have none.
     #[must_use]
     pub fn marks(&self, place: Place) -> Marks {
-        self.pairs.heap.marks(place)
+        self.pairs().heap.marks(place)
     }
 
-    /// The memory for the bytes of a value from `offset` on, as far as it is contiguous.
-    pub fn room(&mut self, pending: &Pending, offset: usize) -> &mut [u8] {
-        self.pairs.heap.room(pending, offset)
-    }
-
-    /// Writes bytes of a value at `offset`.
-    pub fn fill(&mut self, pending: &Pending, offset: usize, bytes: &[u8]) {
-        self.pairs.heap.fill(pending, offset, bytes);
-    }
-
-    /// Keeps the value at a place unchanged while it is sent in pieces. `None` for a pair in the index, which is copied
-    /// instead.
-    pub fn pin(&mut self, place: Place) -> Option<Pin> {
-        self.pairs.heap.pin(place)
-    }
-
-    /// A pinned value.
-    #[must_use]
-    pub fn pinned(&self, pin: &Pin) -> Value<'_> {
-        self.pairs.heap.pinned(pin)
-    }
-
-    /// Ends a pin. Returns whether that freed memory.
-    pub fn unpin(&mut self, pin: Pin) -> bool {
-        self.pairs.heap.unpin(pin)
+    /// Keeps the value at a place unchanged; `None` if the pair is in the index.
+    pub fn keep(&mut self, place: Place) -> Option<Kept> {
+        let Pairs { heap, table, .. } = self.pairs_mut();
+        heap.release_returned_pins();
+        let hash = table.hash_of_item(heap, place.item()?);
+        let length = heap.value(place).len();
+        let pin = heap.pin(place)?;
+        Some(Kept { pin: Some(pin), hash, length, returned: Arc::clone(&heap.returned) })
     }
 
     /// Up to `count` bytes of a kept value from `offset` on. `None` past its end, or if another partition keeps it.
     #[must_use]
     pub fn piece(&mut self, kept: &Kept, offset: usize, count: usize) -> Option<Vec<u8>> {
-        self.pairs.heap.piece(kept, offset, count)
+        self.pairs_mut().heap.piece(kept, offset, count)
     }
 
     /// Has memory touched before it is needed: passes chunks made in advance to `touch`, which may drop each on any
     /// thread once it is touched, and returns whether it accepts more. Returns the rest of the memory, for the caller
     /// to have touched.
     pub fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + 'static) -> Untouched {
-        self.pairs.heap.touch_ahead(touch)
+        self.pairs_mut().heap.touch_ahead(touch)
     }
 
     /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. Has no effect if the bucket has moved
     /// meanwhile. Returns where the pair is, if it is there and the first with its tag.
     #[inline(always)]
     pub fn prefetch_item_of(&self, hash: KeyHash, home: Home) -> Option<Place> {
-        self.pairs.table.prefetch_item_of(&self.pairs.heap, hash, home)
+        self.pairs().table.prefetch_item_of(&self.pairs().heap, hash, home)
+    }
+
+    /// As [`prefetch`](Self::prefetch) and [`prefetch_item`](Self::prefetch_item), for operations on several keys.
+    #[inline]
+    pub fn prefetch_all(&self, hashes: &[KeyHash]) {
+        hashes.iter().for_each(|&hash| self.prefetch(hash));
+        hashes.iter().for_each(|&hash| self.prefetch_item(hash));
     }
 
     /// Calls `each` with all keys from `start` on, or from its position if it is absent, until `each` returns `false`.
     /// A caller that continues from the last key of a list sees each key that exists throughout exactly once,
     /// regardless of changes to other keys.
     pub fn list(&self, start: Option<&[u8]>, each: impl FnMut(&[u8]) -> bool) {
-        self.pairs.table.list(&self.pairs.heap, &self.pairs.clock, start, each);
+        self.pairs().table.list(&self.pairs().heap, &self.pairs().clock, start, each);
     }
 
-    /// Checks the consistency of the table, for tests.
-    #[cfg(test)]
+    /// Attaches a log: changes are recorded from now on. `log_bytes_max` limits the records of all pairs.
+    pub(crate) fn begin_log(&mut self, log_bytes_max: u64, settles_answers: bool) {
+        self.pairs_mut().journal = Some(Box::new(Journal::new(log_bytes_max, settles_answers)));
+        self.pairs_mut().reserve_regions();
+    }
+
+    /// Whether there is a log. If so, some commands cannot be executed and answered at once.
+    #[inline]
+    #[must_use]
+    pub fn has_log(&self) -> bool {
+        self.pairs().journal.is_some()
+    }
+
+    /// The change that an answer about a key must wait for, if any.
+    #[must_use]
+    pub fn awaited(&self, hash: KeyHash) -> Option<u64> {
+        self.pairs().journal.as_ref()?.awaited(hash)
+    }
+
+    /// Whether the value of a key is only in the log. It must be fetched before it can be used.
+    #[must_use]
+    pub fn is_stub(&self, hash: KeyHash, key: &[u8]) -> bool {
+        self.pairs().stub(hash, key).is_some()
+    }
+
+    /// Whether there is memory for values of `bytes`, if necessary by dropping values that are in the log. If not,
+    /// there will be once more has been written.
+    pub fn has_room(&mut self, bytes: usize) -> bool {
+        self.writer.allocator.has_room(bytes)
+    }
+}
+
+#[cfg(test)]
+impl Processor {
+    /// Sets the time by which pairs expire, in seconds of the partition's clock.
+    pub(crate) fn set_now(&mut self, now_s: u32) {
+        self.pairs_mut().clock.now_s = now_s.max(1);
+    }
+
+    /// Checks the consistency of the table.
     pub(crate) fn assert_index(&self) {
-        self.pairs.table.assert_index(&self.pairs.heap, self.pairs.counters.pair_count);
+        let pairs = self.pairs();
+        pairs.table.assert_index(&pairs.heap, pairs.counters.pair_count);
     }
 }

@@ -72,7 +72,7 @@ pub(crate) struct Regions {
     /// Lines of blocks and extents that are taken.
     taken_lines: usize,
     /// Free regions reserved for stubs.
-    kept_back: usize,
+    reserved_count: usize,
     /// Regions whose memory is lent to chunks.
     lent: Vec<u32>,
 }
@@ -150,7 +150,7 @@ impl Regions {
             members: std::array::from_fn(|_| Vec::new()),
             free_blocks: [0; LIST_COUNT],
             taken_lines: 0,
-            kept_back: 0,
+            reserved_count: 0,
             lent: Vec::new(),
         }
     }
@@ -194,15 +194,15 @@ impl Regions {
     }
 
     /// Reserves `count` free regions for [`take_for_stub`](Self::take_for_stub).
-    pub(crate) fn keep_back(&mut self, count: usize) {
-        self.kept_back = count;
+    pub(crate) fn reserve(&mut self, count: usize) {
+        self.reserved_count = count;
     }
 
     /// Takes a block for a stub, which frees more memory than it takes.
     pub(crate) fn take_for_stub(&mut self, class: Class) -> Option<u32> {
-        let kept_back = std::mem::take(&mut self.kept_back);
+        let reserved_count = std::mem::take(&mut self.reserved_count);
         let line = self.take(class);
-        self.kept_back = kept_back;
+        self.reserved_count = reserved_count;
         line
     }
 
@@ -237,7 +237,7 @@ impl Regions {
     }
 
     fn pop_free(&mut self) -> Option<u32> {
-        if self.free.len() <= self.kept_back { None } else { self.free.pop() }
+        if self.free.len() <= self.reserved_count { None } else { self.free.pop() }
     }
 
     /// Cuts a free region into blocks.
@@ -342,7 +342,7 @@ impl Regions {
 
     /// Lends the memory of `count` free regions, and returns their numbers. Empty if fewer are free.
     pub(crate) fn lend(&mut self, count: usize) -> Vec<u32> {
-        if self.free.len() < self.kept_back + count {
+        if self.free.len() < self.reserved_count + count {
             return Vec::new();
         }
         let lent = self.free.split_off(self.free.len() - count);

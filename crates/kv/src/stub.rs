@@ -1,22 +1,65 @@
-//! Stubs, whose values are only in the log, and pairs read from records.
+//! Pairs without their values: items whose values are only in the log, and pairs read from records.
 
+use crate::heap::Heap;
+use crate::item::{AWAY, HEADER_BYTES, Header, LOG_OFFSET_BYTES, Layout, MARKS, WIDE};
 use crate::pair::Attributes;
+use crate::place::Place;
 
-/// The location of a value that is only in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Away {
-    /// Place of its record.
-    pub(crate) place: u64,
-    pub(crate) value_bytes: usize,
-    pub(crate) attributes: Attributes,
-}
-
-/// A pair as read from its record.
+/// A pair without its value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Restored {
+pub(crate) struct Stub {
     pub(crate) value_bytes: usize,
     pub(crate) attributes: Attributes,
     pub(crate) marks: u8,
     pub(crate) cas: u64,
-    pub(crate) place: u64,
+    /// First byte of its record in the file.
+    pub(crate) log_offset: u64,
+}
+
+impl Stub {
+    /// The pair of an item that is in the log at `log_offset`.
+    pub(crate) fn of(heap: &Heap, line: u32, header: Header, log_offset: u64) -> Self {
+        Self {
+            value_bytes: heap.pair_bytes(line) - usize::from(header.key_bytes),
+            attributes: heap.attributes(Place::of_item(line)),
+            marks: header.bits & MARKS,
+            cas: header.cas,
+            log_offset,
+        }
+    }
+
+    /// Reads an item; `None` if its value is in memory.
+    pub(crate) fn read(heap: &Heap, line: u32) -> Option<Self> {
+        let header = heap.header(line);
+        heap.is_stub(line, header)
+            .then(|| Self::of(heap, line, header, heap.memory.u64_at(line, header.list_at())))
+    }
+
+    /// The layout of its item.
+    pub(crate) fn layout(&self, key: &[u8]) -> Layout {
+        Layout::stub(key.len(), self.attributes.flags)
+    }
+
+    /// Writes the item of `key` to a block with this layout.
+    pub(crate) fn write(&self, heap: &mut Heap, line: u32, layout: &Layout, key: &[u8]) {
+        let Attributes { flags, expiry_s } = self.attributes;
+        let header = Header {
+            cas: self.cas,
+            key_bytes: key.len() as u8,
+            bits: layout.bits | self.marks,
+            value_bytes: 0,
+            flags: flags as u16,
+            expiry: expiry_s,
+        };
+        let block = heap.memory.bytes_mut(line, 0, layout.total_bytes);
+        block[..HEADER_BYTES].copy_from_slice(&header.encode());
+        if layout.bits & WIDE != 0 {
+            block[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&flags.to_le_bytes());
+        }
+        let at = layout.extents_at;
+        block[at - 8..at - 4].copy_from_slice(&(self.value_bytes as u32).to_le_bytes());
+        block[at - 4..at].copy_from_slice(&(AWAY | layout.extent_count as u32).to_le_bytes());
+        block[at..at + LOG_OFFSET_BYTES].copy_from_slice(&self.log_offset.to_le_bytes());
+        block[layout.key_at..].copy_from_slice(key);
+    }
 }

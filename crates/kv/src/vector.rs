@@ -15,9 +15,10 @@
 
 use reactor::with_wide_vectors;
 
+use crate::heap::Heap;
 use crate::key::KeyHash;
+use crate::pair_writer::PairWriter;
 use crate::place::Place;
-use crate::processor::Processor;
 
 /// The element type of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,9 +105,11 @@ impl Element {
         }
     }
 
-    fn has(self, function: Function) -> bool {
+    /// Refuses functions of bits for floating-point numbers.
+    fn check(self, function: Function) -> Result<(), VectorError> {
         let is_float = matches!(self, Self::F32 | Self::F64);
-        !is_float || matches!(function, Function::Add | Function::Min | Function::Max)
+        let is_bitwise = matches!(function, Function::And | Function::Or | Function::Xor);
+        if is_float && is_bitwise { Err(VectorError::Function) } else { Ok(()) }
     }
 }
 
@@ -151,8 +154,8 @@ macro_rules! with_element {
 /// Applies a function to every element of `values` with one operand.
 ///
 /// # Panics
-/// If a length does not fit the element, or the function does not: [`Processor`]'s operations check both.
-pub fn update_by_scalar(element: Element, function: Function, values: &mut [u8], operand: &[u8]) {
+/// If a length does not fit the element, or the function does not: the callers check both.
+fn update_by_scalar(element: Element, function: Function, values: &mut [u8], operand: &[u8]) {
     macro_rules! each {
         ($type:ty, $function:expr, $values:expr, $operand:expr) => {{
             let operand = <$type>::from_le_bytes($operand.try_into().expect("one element"));
@@ -172,7 +175,7 @@ pub fn update_by_scalar(element: Element, function: Function, values: &mut [u8],
 ///
 /// # Panics
 /// As [`update_by_scalar`].
-pub fn update_by_vector(element: Element, function: Function, values: &mut [u8], operands: &[u8]) {
+fn update_by_vector(element: Element, function: Function, values: &mut [u8], operands: &[u8]) {
     assert_eq!(values.len(), operands.len(), "an operand for each element");
     macro_rules! each {
         ($type:ty, $function:expr, $values:expr, $operands:expr) => {{
@@ -195,7 +198,7 @@ pub fn update_by_vector(element: Element, function: Function, values: &mut [u8],
 ///
 /// # Panics
 /// As [`update_by_scalar`].
-pub fn reduce(element: Element, function: Function, values: &[u8], state: &mut [u8]) {
+fn reduce(element: Element, function: Function, values: &[u8], state: &mut [u8]) {
     macro_rules! each {
         ($type:ty, $function:expr, $values:expr, $state:expr) => {{
             let function = $function;
@@ -230,7 +233,7 @@ pub fn reduce(element: Element, function: Function, values: &[u8], state: &mut [
     clippy::indexing_slicing,
     reason = "no more elements are kept than there are"
 )]
-pub fn filter(element: Element, comparison: Comparison, values: &[u8], operand: &[u8], kept: &mut Vec<u8>) {
+fn filter(element: Element, comparison: Comparison, values: &[u8], operand: &[u8], kept: &mut Vec<u8>) {
     macro_rules! each {
         ($type:ty) => {{
             const BYTES: usize = size_of::<$type>();
@@ -275,117 +278,104 @@ pub fn filter(element: Element, comparison: Comparison, values: &[u8], operand: 
     }
 }
 
-impl Processor {
-    fn check_vector(&mut self, place: Place, element: Element) -> Result<(), VectorError> {
-        if !self.value_bytes(place).is_multiple_of(element.bytes()) {
-            return Err(VectorError::Length);
-        }
-        self.touch(place);
-        Ok(())
-    }
+/// The operand of an update.
+#[derive(Clone, Copy, Debug)]
+pub enum Operand<'a> {
+    /// One element, for every element of the value.
+    Scalar(&'a [u8]),
+    /// An element for each of the value.
+    Vector(&'a [u8]),
+}
 
-    /// Applies a function to each element of the value of a key, just found at `place`, with one operand. Copies the
-    /// old value to `old`, if given.
-    ///
-    /// # Errors
-    /// The reason why it was refused.
-    pub fn vector_update_by_scalar(
-        &mut self,
-        (hash, key, place): (KeyHash, &[u8], Place),
-        (element, function): (Element, Function),
-        operand: &[u8],
-        old: Option<&mut Vec<u8>>,
-    ) -> Result<(), VectorError> {
-        if operand.len() != element.bytes() {
-            return Err(VectorError::Length);
-        }
-        if !element.has(function) {
-            return Err(VectorError::Function);
-        }
-        self.check_vector(place, element)?;
-        if let Some(old) = old {
-            self.value(place).append_to(old);
-        }
-        let update = |part: &mut [u8]| update_by_scalar(element, function, part, operand);
-        if self.change(hash, key, place, update) { Ok(()) } else { Err(VectorError::NoMemory) }
+/// Checks that a value is a whole number of elements, and marks it as read.
+fn begin(heap: &mut Heap, place: Place, element: Element) -> Result<(), VectorError> {
+    if !heap.value_bytes(place).is_multiple_of(element.bytes()) {
+        return Err(VectorError::Length);
     }
+    heap.touch(place);
+    Ok(())
+}
 
-    /// Applies a function to each element of the value of a key, just found at `place`, and the corresponding one of
-    /// `operands`. Copies the old value to `old`, if given.
-    ///
-    /// # Errors
-    /// The reason why it was refused.
-    pub fn vector_update_by_vector(
-        &mut self,
-        (hash, key, place): (KeyHash, &[u8], Place),
-        (element, function): (Element, Function),
-        operands: &[u8],
-        old: Option<&mut Vec<u8>>,
-    ) -> Result<(), VectorError> {
-        if !element.has(function) {
-            return Err(VectorError::Function);
+/// Applies a function to each element of the value of a key, just found at `place`. Copies the old value to `old`, if
+/// given.
+///
+/// # Errors
+/// The reason why it was refused.
+pub(crate) fn update(
+    writer: &mut PairWriter,
+    (hash, key, place): (KeyHash, &[u8], Place),
+    (element, function): (Element, Function),
+    operand: Operand<'_>,
+    old: Option<&mut Vec<u8>>,
+) -> Result<(), VectorError> {
+    let heap = &mut writer.allocator.pairs.heap;
+    if matches!(operand, Operand::Scalar(operand) if operand.len() != element.bytes()) {
+        return Err(VectorError::Length);
+    }
+    element.check(function)?;
+    begin(heap, place, element)?;
+    if matches!(operand, Operand::Vector(operands) if operands.len() != heap.value_bytes(place)) {
+        return Err(VectorError::Length);
+    }
+    if let Some(old) = old {
+        heap.value(place).append_to(old);
+    }
+    let is_done = match operand {
+        Operand::Scalar(operand) => {
+            writer.change(hash, key, place, |part| update_by_scalar(element, function, part, operand))
         }
-        self.check_vector(place, element)?;
-        if self.value_bytes(place) != operands.len() {
-            return Err(VectorError::Length);
-        }
-        if let Some(old) = old {
-            self.value(place).append_to(old);
-        }
-        let mut left = operands;
-        let update = |part: &mut [u8]| {
-            let (these, rest) = left.split_at(part.len());
+        Operand::Vector(mut operands) => writer.change(hash, key, place, |part| {
+            let (these, rest) = operands.split_at(part.len());
             update_by_vector(element, function, part, these);
-            left = rest;
-        };
-        if self.change(hash, key, place, update) { Ok(()) } else { Err(VectorError::NoMemory) }
-    }
+            operands = rest;
+        }),
+    };
+    if is_done { Ok(()) } else { Err(VectorError::NoMemory) }
+}
 
-    /// Folds the elements of a value into `state`.
-    ///
-    /// # Errors
-    /// The reason why it was refused.
-    pub fn vector_reduce(
-        &mut self,
-        place: Place,
-        (element, function): (Element, Function),
-        state: &mut [u8],
-    ) -> Result<(), VectorError> {
-        if state.len() != element.bytes() {
-            return Err(VectorError::Length);
-        }
-        if !element.has(function) {
-            return Err(VectorError::Function);
-        }
-        self.check_vector(place, element)?;
-        self.value(place).parts().for_each(|part| reduce(element, function, part, state));
-        Ok(())
+/// Folds the elements of a value into `state`.
+///
+/// # Errors
+/// The reason why it was refused.
+pub(crate) fn reduce_value(
+    heap: &mut Heap,
+    place: Place,
+    (element, function): (Element, Function),
+    state: &mut [u8],
+) -> Result<(), VectorError> {
+    if state.len() != element.bytes() {
+        return Err(VectorError::Length);
     }
+    element.check(function)?;
+    begin(heap, place, element)?;
+    heap.value(place).parts().for_each(|part| reduce(element, function, part, state));
+    Ok(())
+}
 
-    /// Appends to `kept` the elements of a value for which the comparison with the operand holds.
-    ///
-    /// # Errors
-    /// The reason why it was refused.
-    pub fn vector_filter(
-        &mut self,
-        place: Place,
-        (element, comparison): (Element, Comparison),
-        operand: &[u8],
-        kept: &mut Vec<u8>,
-    ) -> Result<(), VectorError> {
-        if operand.len() != element.bytes() {
-            return Err(VectorError::Length);
-        }
-        self.check_vector(place, element)?;
-        self.value(place).parts().for_each(|part| filter(element, comparison, part, operand, kept));
-        Ok(())
+/// Appends to `kept` the elements of a value for which the comparison with the operand holds.
+///
+/// # Errors
+/// The reason why it was refused.
+pub(crate) fn filter_value(
+    heap: &mut Heap,
+    place: Place,
+    (element, comparison): (Element, Comparison),
+    operand: &[u8],
+    kept: &mut Vec<u8>,
+) -> Result<(), VectorError> {
+    if operand.len() != element.bytes() {
+        return Err(VectorError::Length);
     }
+    begin(heap, place, element)?;
+    heap.value(place).parts().for_each(|part| filter(element, comparison, part, operand, kept));
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pair::{Attributes, Condition, Stored};
+    use crate::processor::Processor;
     use crate::settings::Settings;
     use proptest::prelude::*;
 
@@ -490,7 +480,7 @@ mod tests {
         let mut kept = Vec::new();
         filter(Element::F32, Comparison::Greater, &values, &49f32.to_le_bytes(), &mut kept);
         assert_eq!(kept, 49.5f32.to_le_bytes());
-        assert!(!Element::F64.has(Function::Xor));
+        assert_eq!(Element::F64.check(Function::Xor), Err(VectorError::Function));
     }
 
     #[test]
@@ -501,15 +491,17 @@ mod tests {
         let stored = processor.store(hash, b"v", &value, Attributes::default(), Condition::Always);
         assert_eq!(stored, Stored::Done);
         let place = processor.find(hash, b"v").expect("stored");
-        let pin = processor.pin(place).expect("outside the index");
+        let pin = processor.pairs_mut().heap.pin(place).expect("outside the index");
         let kind = (Element::U64, Function::Add);
         let mut old = Vec::new();
         let key = (hash, &b"v"[..], place);
-        processor.vector_update_by_scalar(key, kind, &1u64.to_le_bytes(), Some(&mut old)).expect("done");
+        let one = 1u64.to_le_bytes();
+        processor.vector_update(key, kind, Operand::Scalar(&one), Some(&mut old)).expect("done");
         assert!(old == value);
         // The value in place is no longer the one being sent.
         let place = processor.find(hash, b"v").expect("changed");
-        processor.vector_update_by_vector((hash, b"v", place), kind, &value, None).expect("done");
+        let key = (hash, &b"v"[..], place);
+        processor.vector_update(key, kind, Operand::Vector(&value), None).expect("done");
         let mut sum = 0u64.to_le_bytes();
         processor.vector_reduce(place, kind, &mut sum).expect("done");
         assert_eq!(u64::from_le_bytes(sum), 200_000 + 199_999 * 200_000);
@@ -517,8 +509,11 @@ mod tests {
         let least = (Element::U64, Comparison::GreaterOrEqual);
         processor.vector_filter(place, least, &399_995u64.to_le_bytes(), &mut kept).expect("done");
         assert_eq!(kept, [399_995u64, 399_997, 399_999].map(u64::to_le_bytes).as_flattened());
-        assert!(processor.pinned(&pin).to_vec() == value, "what is being sent stays as it was");
-        processor.unpin(pin);
+        assert!(
+            processor.pairs_mut().heap.pinned(&pin).to_vec() == value,
+            "what is being sent stays as it was"
+        );
+        processor.pairs_mut().heap.unpin(pin);
         let short = processor.vector_reduce(place, kind, &mut [0; 4]);
         assert_eq!(short, Err(VectorError::Length));
     }

@@ -31,6 +31,9 @@ use reactor::{Lines, prefetch};
 
 const BATCH: usize = 256;
 
+/// Keys between two stages. The CPU keeps about 16 misses under way; measured flat from 8 to 24.
+const WINDOW: usize = 12;
+
 /// Commands that a connection looks up together, as in src/gets.rs.
 const SERVER_BATCH: usize = 64;
 
@@ -108,7 +111,6 @@ fn array(lines: &Lines, processor: &Processor, keys: &[[u8; 16]]) -> u64 {
 }
 
 fn two_arrays(index: &Lines, lines: &Lines, processor: &Processor, keys: &[[u8; 16]]) -> u64 {
-    const WINDOW: usize = 12;
     let mut sums = 0;
     let mut spots = [0; 2 * BATCH];
     for batch in keys.chunks(BATCH) {
@@ -131,16 +133,28 @@ fn two_arrays(index: &Lines, lines: &Lines, processor: &Processor, keys: &[[u8; 
     sums
 }
 
+/// While a key is looked up, the cache lines of the following ones are being fetched.
+///
+/// ```text
+/// key i + 2w: hash, prefetch its bucket │ key i + w: read its bucket, prefetch its item │ key i: look it up
+/// ```
 fn batch(processor: &mut Processor, keys: &[[u8; 16]]) -> u64 {
     let mut sums = 0;
-    for batch in keys.chunks(BATCH) {
-        processor.find_each(
-            batch.len(),
-            |at| &batch[at],
-            |processor, _, _, place| {
-                sums ^= sum(processor.value(place.expect("stored")).head());
-            },
-        );
+    let mut hashes = [processor.hash(&[]); BATCH];
+    for keys in keys.chunks(BATCH) {
+        for at in 0..keys.len() + 2 * WINDOW {
+            if let Some(key) = keys.get(at) {
+                hashes[at] = processor.hash(key);
+                processor.prefetch(hashes[at]);
+            }
+            if (WINDOW..keys.len() + WINDOW).contains(&at) {
+                processor.prefetch_item(hashes[at - WINDOW]);
+            }
+            if let Some(at) = at.checked_sub(2 * WINDOW) {
+                let place = processor.find(hashes[at], &keys[at]).expect("stored");
+                sums ^= sum(processor.value(place).head());
+            }
+        }
     }
     sums
 }

@@ -130,8 +130,8 @@ impl Executor<'_> {
     #[must_use]
     pub fn is_immediate(&self, hash: KeyHash, command: &Command<'_>) -> bool {
         matches!(command.verb, Verb::Get { touch: None, .. })
-            && !self.partition.processor.is_awaited(hash)
-            && !self.partition.processor.is_away(hash, command.key)
+            && self.partition.processor.awaited(hash).is_none()
+            && !self.partition.processor.is_stub(hash, command.key)
     }
 
     /// Executes a command and appends its answer.
@@ -482,8 +482,8 @@ impl Executor<'_> {
             }
         }
         (0..count.min(USES_MAX.into())).for_each(|_| self.partition.processor.touch(place));
-        self.partition.processor.join_changes(place, count as u64);
-        if count > 0 && !self.partition.processor.change(hash, key, place, |text| last.write_to(text)) {
+        let write = |text: &mut [u8]| last.write_to(text);
+        if count > 0 && !self.partition.processor.change(hash, key, place, count as u64, write) {
             out.truncate(before);
             return 0;
         }
@@ -573,7 +573,7 @@ impl Executor<'_> {
                 digits.write_to(bytes);
                 bytes[digits.len()..].fill(b' ');
             };
-            return match self.partition.processor.change(hash, key, place, write) {
+            return match self.partition.processor.change(hash, key, place, 1, write) {
                 true => Ok(number),
                 false => Err(Refusal::Stored(Stored::NoMemory)),
             };

@@ -154,7 +154,7 @@ impl LogWaiters {
         needs_value: bool,
         parked: Parked,
     ) -> Option<Parked> {
-        if !self.station.is_reserved(key) && (!needs_value || !keys.logged.is_away(key)) {
+        if !self.station.is_reserved(key) && (!needs_value || !keys.logged.is_stub(key)) {
             return Some(parked);
         }
         match self.station.on_operation(key, parked) {
@@ -183,7 +183,7 @@ impl LogWaiters {
             let mut room = [0; KEY_BYTES_MAX];
             let key = command.stored_key(&mut room);
             let needs_value = command.verb.needs_value();
-            if self.station.is_reserved(key) || needs_value && keys.logged.is_away(key) {
+            if self.station.is_reserved(key) || needs_value && keys.logged.is_stub(key) {
                 let mut one = RemoteBatch::default();
                 one.push(session, ticket, hash, command);
                 self.park(keys, key, needs_value, Parked { from, what: Waiting::Command(one) });

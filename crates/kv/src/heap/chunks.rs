@@ -6,7 +6,7 @@ use reactor::{Chunk, Untouched};
 
 use crate::chunked::{ChunkList, Entry, REGIONS_PER_CHUNK};
 use crate::heap::Heap;
-use crate::item::{HEADER_BYTES, HELD, Header, LARGE, WIDE, chunk_count};
+use crate::item::{HELD, Header, LARGE, chunk_count};
 use crate::place::Place;
 use crate::regions::REGION_LINES;
 
@@ -16,13 +16,11 @@ const AHEAD_COUNT: usize = 16;
 impl Heap {
     /// Number of the chunk list of an item that is no stub, if it has one.
     #[cold]
-    pub(crate) fn chunk_number(&self, line: u32, header: Header) -> Option<u32> {
+    fn chunk_number(&self, line: u32, header: Header) -> Option<u32> {
         if header.bits & LARGE == 0 || chunk_count(self.large(line, header).0) == 0 {
             return None;
         }
-        let at = HEADER_BYTES + if header.bits & WIDE == 0 { 8 } else { 12 };
-        let bytes = self.memory.bytes(line, at, 4);
-        Some(u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+        Some(self.memory.u32_at(line, header.list_at()))
     }
 
     pub(crate) fn chunks_of(&self, line: u32, header: Header) -> Option<&ChunkList> {

@@ -4,13 +4,19 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::heap::Heap;
-use crate::item::{BITS_AT, HEADER_BYTES, HELD, LARGE, WIDE, chunk_count};
+use crate::item::{BITS_AT, HELD, LARGE, chunk_count};
 use crate::kept::Kept;
 use crate::pins::{Pin, Pins};
 use crate::place::Place;
 use crate::value::Value;
 
 impl Heap {
+    /// Keeps a block where it is, and its value unchanged, until [`release_hold`](Self::release_hold).
+    pub(crate) fn hold(&mut self, line: u32) {
+        self.memory.bytes_mut(line, BITS_AT, 1)[0] |= HELD;
+        self.regions.hold(line, true);
+    }
+
     pub(crate) fn release_hold(&mut self, line: u32) {
         self.memory.bytes_mut(line, BITS_AT, 1)[0] &= !HELD;
         self.regions.hold(line, false);
@@ -26,11 +32,8 @@ impl Heap {
         }
         if header.bits & LARGE != 0 && !self.is_stub(line, header) {
             let (length, list_count) = self.large(line, header);
-            let table_at = HEADER_BYTES + if header.bits & WIDE == 0 { 8 } else { 12 };
             for at in usize::from(chunk_count(length) > 0)..list_count {
-                let bytes = self.memory.bytes(line, table_at + 4 * at, 4);
-                let region = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
-                self.regions.give_back_extent(region);
+                self.regions.give_back_extent(self.memory.u32_at(line, header.list_at() + 4 * at));
             }
             self.free_chunks(line, header);
         }
@@ -44,8 +47,7 @@ impl Heap {
         let pins = self.pins.entry(line).or_insert(Pins { count: 0, is_detached: false });
         pins.count += 1;
         if pins.count == 1 {
-            self.memory.bytes_mut(line, BITS_AT, 1)[0] |= HELD;
-            self.regions.hold(line, true);
+            self.hold(line);
         }
         Some(Pin { line })
     }
@@ -74,7 +76,7 @@ impl Heap {
 
     /// Up to `count` bytes of a kept value from `offset` on. `None` past its end, or if another partition keeps it.
     pub(crate) fn piece(&mut self, kept: &Kept, offset: usize, count: usize) -> Option<Vec<u8>> {
-        self.let_go();
+        self.release_returned_pins();
         let pin = kept.pin.as_ref().filter(|_| Arc::ptr_eq(&kept.returned, &self.returned))?;
         let value = self.pinned(pin);
         let end = kept.length.min(offset.checked_add(count)?);
@@ -88,7 +90,7 @@ impl Heap {
     }
 
     /// Ends the pins of kept values that were dropped. Returns whether that may have freed memory.
-    pub(crate) fn let_go(&mut self) -> bool {
+    pub(crate) fn release_returned_pins(&mut self) -> bool {
         if self.returned.count.load(Ordering::Acquire) == 0 {
             return false;
         }

@@ -8,9 +8,9 @@ use super::recover::piece;
 use super::scan::{Scanner, Sink};
 use super::{Failure, Job, Log, RESERVE_COUNT, Sync, Work};
 use crate::key::KeyHash;
-use crate::place::Place;
 use crate::processor::Processor;
 use crate::record::{Head, Kind};
+use crate::stub::Stub;
 
 /// Keys waiting to be rewritten above which scanning pauses.
 const AGAIN_COUNT_MAX: usize = 512;
@@ -42,7 +42,7 @@ impl Log {
     /// Begins, continues and ends the cleaning of the oldest segment.
     pub(super) fn tend(&mut self, processor: &mut Processor) {
         if self.cleaner.is_settling {
-            let again_count = processor.changes().again_count();
+            let again_count = processor.pairs_mut().changes().again_count();
             let Some(cleaner) = Some(&mut self.cleaner).filter(|it| again_count == 0 && it.fetch_count == 0)
             else {
                 return;
@@ -72,7 +72,7 @@ impl Log {
 
     pub(super) fn next_clean(&mut self, processor: &mut Processor) -> Option<Work> {
         let cleaner = &mut self.cleaner;
-        let again_count = processor.changes().again_count();
+        let again_count = processor.pairs_mut().changes().again_count();
         let is_behind = cleaner.fetch_count >= FETCH_COUNT_MAX || again_count > AGAIN_COUNT_MAX;
         if cleaner.is_reading || is_behind {
             return None;
@@ -89,9 +89,9 @@ impl Log {
         let Some(bytes) = bytes else { return self.fail(Failure::Unreadable) };
         let oldest = *self.segments.front().expect("the one that is read");
         let start = self.slot_start(oldest.slot);
-        let mut sink = CleanSink { processor, start, away: Vec::new() };
+        let mut sink = CleanSink { processor, start, stubs: Vec::new() };
         scanner.on_bytes(bytes, &mut sink);
-        let away = sink.away;
+        let stubs = sink.stubs;
         if scanner.next_position().is_some() {
             self.cleaner.scanner = Some(scanner);
         } else if scanner.end() == oldest.end {
@@ -99,7 +99,7 @@ impl Log {
         } else {
             return self.fail(Failure::Damaged(start));
         }
-        for (hash, key) in away {
+        for (hash, key) in stubs {
             self.fetch_again(processor, hash, &key);
         }
         self.tend(processor);
@@ -110,35 +110,28 @@ struct CleanSink<'a> {
     processor: &'a mut Processor,
     start: u64,
     /// Keys whose values are only in this segment.
-    away: Vec<(KeyHash, Box<[u8]>)>,
+    stubs: Vec<(KeyHash, Box<[u8]>)>,
 }
 
 impl Sink for CleanSink<'_> {
     fn on_head(&mut self, head: &Head, key: &[u8], position: u64) {
-        let processor = &mut *self.processor;
-        let hash = processor.hash(key);
-        if head.kind != Kind::Pair || !processor.is_current(hash, key, head.cas) {
+        let hash = self.processor.hash(key);
+        let pairs = self.processor.pairs_mut();
+        let Some(line) = pairs.item(hash, key) else { return };
+        if head.kind != Kind::Pair || pairs.heap.header(line).cas != head.cas {
             return;
         }
         let here = self.start + position;
-        if let Some(away) = processor.away(hash, key) {
-            if away.place == here {
-                self.away.push((hash, key.into()));
+        if let Some(stub) = Stub::read(&pairs.heap, line) {
+            if stub.log_offset == here {
+                self.stubs.push((hash, key.into()));
             }
             return;
         }
-        let line = processor
-            .pairs
-            .table
-            .locate(&processor.pairs.heap, hash, key)
-            .and_then(Place::item)
-            .expect("it is current");
-        if processor.pairs.place_of(line).is_some_and(|place| place != here) {
+        if pairs.log_offset(line).is_some_and(|offset| offset != here) {
             return;
         }
-        // Until it is written it must not become a stub.
-        processor.pairs.unplace(line);
-        processor.changes().write_again(key);
+        pairs.rewrite(hash, key, line);
     }
 
     fn on_value(&mut self, _: &[u8]) {}

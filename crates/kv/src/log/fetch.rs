@@ -3,10 +3,9 @@
 use super::{Job, Loaded, Log, PIECE_BYTES, Work};
 use crate::key::KeyHash;
 use crate::pending::Pending;
-use crate::place::Place;
 use crate::processor::Processor;
 use crate::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
-use crate::stub::Away;
+use crate::stub::Stub;
 
 /// A value being fetched.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ pub(super) struct Fetch {
 /// Progress of reading a value.
 #[derive(Debug)]
 struct Course {
-    away: Away,
+    stub: Stub,
     pending: Pending,
     /// Bytes of the record processed.
     done: usize,
@@ -40,7 +39,7 @@ impl Log {
     }
 
     pub(super) fn fetch_again(&mut self, processor: &mut Processor, hash: KeyHash, key: &[u8]) {
-        if processor.is_away(hash, key) {
+        if processor.is_stub(hash, key) {
             self.want(hash, key, true);
         }
     }
@@ -72,14 +71,15 @@ impl Log {
             }
             let fetch = self.fetches[number as usize].as_mut().expect("it waits");
             if fetch.course.is_none() {
-                let Some(away) = processor.away(fetch.hash, &fetch.key) else {
+                let Some(stub) = processor.pairs().stub(fetch.hash, &fetch.key) else {
                     self.fetch_queue.pop_front();
                     self.end_fetch(processor, number, true);
                     continue;
                 };
-                let Some(pending) = processor.begin(&fetch.key, away.value_bytes, away.attributes) else {
+                let Some(pending) = processor.writer.begin(&fetch.key, stub.value_bytes, stub.attributes)
+                else {
                     // Writing changes can make room.
-                    if self.flight.is_some() || processor.changes().has_due(false) {
+                    if self.flight.is_some() || processor.pairs_mut().changes().has_due(false) {
                         self.is_fetch_stuck = true;
                         return None;
                     }
@@ -88,14 +88,14 @@ impl Log {
                     continue;
                 };
                 let (checksum, tail) = (Checksum::default(), [0; TAIL_BYTES]);
-                fetch.course = Some(Course { away, pending, done: 0, checksum, tail });
+                fetch.course = Some(Course { stub, pending, done: 0, checksum, tail });
             }
             let course = fetch.course.as_ref().expect("just begun");
-            let record_bytes = HEAD_BYTES + fetch.key.len() + course.away.value_bytes + TAIL_BYTES;
+            let record_bytes = HEAD_BYTES + fetch.key.len() + course.stub.value_bytes + TAIL_BYTES;
             let block_bytes = self.settings.block_bytes;
-            let from = course.away.place + course.done as u64;
+            let from = course.stub.log_offset + course.done as u64;
             let offset = from / block_bytes * block_bytes;
-            let end = (course.away.place + record_bytes as u64).next_multiple_of(block_bytes);
+            let end = (course.stub.log_offset + record_bytes as u64).next_multiple_of(block_bytes);
             let length = usize::try_from(end - offset).unwrap_or(usize::MAX).min(PIECE_BYTES);
             fetch.is_reading = true;
             self.counters.fetch_count += 1;
@@ -107,7 +107,7 @@ impl Log {
 
     pub(super) fn on_fetched(&mut self, processor: &mut Processor, number: u32, bytes: Option<&[u8]>) {
         let block_bytes = self.settings.block_bytes;
-        let slot = |fetch: &Fetch| fetch.course.as_ref().map(|course| course.away.place);
+        let slot = |fetch: &Fetch| fetch.course.as_ref().map(|course| course.stub.log_offset);
         let place = self.fetches[number as usize].as_ref().and_then(slot).expect("it is being read");
         let segment = self.segment_at(place);
         let fetch = self.fetches[number as usize].as_mut().expect("it is being read");
@@ -121,19 +121,19 @@ impl Log {
             }
             _ => false,
         };
-        let record_bytes = HEAD_BYTES + fetch.key.len() + course.away.value_bytes + TAIL_BYTES;
+        let record_bytes = HEAD_BYTES + fetch.key.len() + course.stub.value_bytes + TAIL_BYTES;
         if is_good && course.done < record_bytes {
             return self.fetch_queue.push_front(number);
         }
         let is_sound = is_good && course.tail == course.checksum.finish().to_le_bytes();
         let course = fetch.course.take().expect("just seen");
         if is_sound {
-            processor.load(fetch.hash, &fetch.key, place, course.pending);
+            processor.writer.load(fetch.hash, &fetch.key, place, course.pending);
         } else {
-            processor.abandon(course.pending);
+            processor.writer.abandon(course.pending);
             // The pair may have changed since, or its record may have moved.
-            let now = processor.away(fetch.hash, &fetch.key);
-            if now.is_some_and(|away| away.place != place) {
+            let now = processor.pairs().stub(fetch.hash, &fetch.key);
+            if now.is_some_and(|stub| stub.log_offset != place) {
                 return self.fetch_queue.push_back(number);
             }
             let is_gone = now.is_none();
@@ -147,14 +147,9 @@ impl Log {
         if fetch.is_again {
             self.cleaner.fetch_count -= 1;
             if is_good {
-                let line = processor
-                    .pairs
-                    .table
-                    .locate(&processor.pairs.heap, fetch.hash, &fetch.key)
-                    .and_then(Place::item);
-                if let Some(line) = line {
-                    processor.pairs.unplace(line);
-                    processor.changes().write_again(&fetch.key);
+                let pairs = processor.pairs_mut();
+                if let Some(line) = pairs.item(fetch.hash, &fetch.key) {
+                    pairs.rewrite(fetch.hash, &fetch.key, line);
                 }
             } else {
                 // Its segment must not be freed.
@@ -175,21 +170,21 @@ impl Course {
             let Some(first) = bytes.get(..value_at) else { return false };
             let head = Head::decode(first[..HEAD_BYTES].try_into().expect("its length"));
             let is_it =
-                head.is_some_and(|head| head.kind == Kind::Pair && head.value_bytes == self.away.value_bytes);
+                head.is_some_and(|head| head.kind == Kind::Pair && head.value_bytes == self.stub.value_bytes);
             if !is_it || first[HEAD_BYTES..] != *key || !Head::is_genuine(first, place) {
                 return false;
             }
             self.done = value_at;
             bytes = &bytes[value_at..];
         }
-        let value_left = (value_at + self.away.value_bytes).saturating_sub(self.done);
+        let value_left = (value_at + self.stub.value_bytes).saturating_sub(self.done);
         let part = &bytes[..value_left.min(bytes.len())];
         if !part.is_empty() {
             self.checksum.update(part);
-            processor.fill(&self.pending, self.done - value_at, part);
+            self.pending.fill(&mut processor.pairs_mut().heap, self.done - value_at, part);
             self.done += part.len();
         }
-        let tail_at = value_at + self.away.value_bytes;
+        let tail_at = value_at + self.stub.value_bytes;
         for &byte in bytes[part.len()..].iter().take(tail_at + TAIL_BYTES - self.done) {
             self.tail[self.done - tail_at] = byte;
             self.done += 1;

@@ -26,7 +26,6 @@ mod write;
 
 use std::collections::VecDeque;
 
-use crate::key::KeyHash;
 use crate::processor::Processor;
 use crate::record::SegmentHeader;
 use clean::Cleaner;
@@ -347,7 +346,7 @@ impl Log {
         }
         self.counters.flush_count += 1;
         // No write runs during a flush.
-        processor.changes().settle(self.written);
+        processor.pairs_mut().changes().settle(self.written);
         if self.written >= self.flush_wanted {
             self.flush_wanted = 0;
         }
@@ -357,33 +356,28 @@ impl Log {
 
     /// Requests that all changes so far become durable soon. Returns the change to [wait](Self::settled) for.
     pub fn ask_flush(&mut self, processor: &mut Processor) -> u64 {
-        let count = processor.changes().count();
+        let count = processor.pairs_mut().changes().count();
         self.flush_wanted = count;
         count
     }
 
     /// The last change that is durable together with all before it.
     pub fn settled(&self, processor: &mut Processor) -> u64 {
-        processor.changes().settled()
-    }
-
-    /// The change that an answer about this key must wait for, if any.
-    #[must_use]
-    pub fn awaited(&self, processor: &Processor, hash: KeyHash) -> Option<u64> {
-        processor.awaited(hash)
+        processor.pairs_mut().changes().settled()
     }
 
     /// The last change so far, if answers wait for durability.
     #[must_use]
     pub fn awaited_last(&self, processor: &mut Processor) -> Option<u64> {
-        let count = processor.changes().count();
-        (self.settings.sync == Sync::Always && count > processor.changes().settled()).then_some(count)
+        let count = processor.pairs_mut().changes().count();
+        (self.settings.sync == Sync::Always && count > processor.pairs_mut().changes().settled())
+            .then_some(count)
     }
 
     /// Writes completed so far, while there are unwritten changes; `None` if there are none.
     #[must_use]
     pub fn progress(&self, processor: &mut Processor) -> Option<u64> {
-        let is_behind = self.flight.is_some() || self.written < processor.changes().count();
+        let is_behind = self.flight.is_some() || self.written < processor.pairs_mut().changes().count();
         is_behind.then_some(self.counters.write_count)
     }
 

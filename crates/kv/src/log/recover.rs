@@ -8,7 +8,7 @@ use crate::pair::Attributes;
 use crate::pending::Pending;
 use crate::processor::Processor;
 use crate::record::{Head, Kind, SegmentHeader};
-use crate::stub::Restored;
+use crate::stub::Stub;
 
 /// CAS numbers skipped at recovery: they may have been given to values that were lost with the power.
 const CAS_LOST_COUNT: u64 = 1 << 24;
@@ -41,8 +41,8 @@ enum Found {
     Removed,
     Cleared,
     /// A pair with its value, of which this many bytes are filled.
-    Whole(Restored, KeyHash, Pending, usize),
-    Stub(Restored, KeyHash),
+    Whole(Stub, KeyHash, Pending, usize),
+    Stub(Stub, KeyHash),
 }
 
 impl Recovery {
@@ -145,7 +145,7 @@ impl Log {
             .collect();
         self.oldest_told = newest.oldest;
         self.newest = Some(newest);
-        processor.next_cas = processor.next_cas.max(newest.next_cas);
+        processor.writer.next_cas = processor.writer.next_cas.max(newest.next_cas);
         // The other slots, in the order in which they were freed, as far as that is known.
         let mut free: Vec<(u64, u64)> = (0..self.settings.segment_count)
             .filter(|slot| !recovery.segments.iter().any(|segment| segment.slot == *slot))
@@ -172,7 +172,7 @@ impl Log {
             }
             None => {
                 self.segments = std::mem::take(&mut recovery.segments).into();
-                let next_cas = &mut processor.next_cas;
+                let next_cas = &mut processor.writer.next_cas;
                 *next_cas = (*next_cas + CAS_LOST_COUNT) & ((1 << 48) - 1);
                 self.phase = Phase::Ready;
             }
@@ -191,7 +191,7 @@ impl Sink for ReplaySink<'_> {
         replay.key.clear();
         replay.key.extend_from_slice(key);
         let processor = &mut *self.processor;
-        processor.next_cas = processor.next_cas.max(head.cas);
+        processor.writer.next_cas = processor.writer.next_cas.max(head.cas);
         replay.found = Some(match head.kind {
             Kind::Removed => Found::Removed,
             Kind::Cleared => Found::Cleared,
@@ -199,33 +199,35 @@ impl Sink for ReplaySink<'_> {
                 let now_s = i64::from(self.processor.now_s());
                 let expiry_s = match head.expiry_s {
                     0 => 0,
-                    expiry_s if expiry_s - self.processor.pairs.clock.base_s() <= now_s => {
+                    expiry_s if expiry_s - self.processor.clock().base_s() <= now_s => {
                         // The pair has expired, and replaces the previous one all the same.
                         replay.found = Some(Found::Removed);
                         return;
                     }
-                    expiry_s => {
-                        u32::try_from(expiry_s - self.processor.pairs.clock.base_s()).unwrap_or(u32::MAX)
-                    }
+                    expiry_s => u32::try_from(expiry_s - self.processor.clock().base_s()).unwrap_or(u32::MAX),
                 };
                 let attributes = Attributes { flags: head.flags, expiry_s };
-                let pair = Restored {
+                let pair = Stub {
                     value_bytes: head.value_bytes,
                     attributes,
                     marks: head.marks & MARKS,
                     cas: head.cas,
-                    place: replay.start + position,
+                    log_offset: replay.start + position,
                 };
                 let processor = &mut *self.processor;
                 let hash = processor.hash(key);
-                let stays_away = processor.should_stay_away(key.len(), head.value_bytes, head.flags);
-                let pending =
-                    if stays_away { None } else { processor.begin(key, head.value_bytes, attributes) };
+                let pairs = processor.pairs();
+                let layout = pairs.layout(key.len(), head.value_bytes, head.flags);
+                let may_be_stub = layout.log_offset_at != 0;
+                let is_short = pairs.heap.regions.free_count() < pairs.heap.regions.count() / 4;
+                let pending = if may_be_stub && is_short {
+                    None
+                } else {
+                    processor.writer.begin(key, head.value_bytes, attributes)
+                };
                 match pending {
                     Some(pending) => Found::Whole(pair, hash, pending, 0),
-                    None if processor.pairs.layout(key.len(), head.value_bytes, head.flags).place_at != 0 => {
-                        Found::Stub(pair, hash)
-                    }
+                    None if may_be_stub => Found::Stub(pair, hash),
                     None => {
                         replay.is_short_of_memory = true;
                         Found::Removed
@@ -237,7 +239,7 @@ impl Sink for ReplaySink<'_> {
 
     fn on_value(&mut self, part: &[u8]) {
         if let Some(Found::Whole(_, _, pending, filled)) = &mut self.replay.found {
-            self.processor.fill(pending, *filled, part);
+            pending.fill(&mut self.processor.pairs_mut().heap, *filled, part);
             *filled += part.len();
         }
     }
@@ -247,20 +249,24 @@ impl Sink for ReplaySink<'_> {
         let key = &self.replay.key[..];
         let is_done = match self.replay.found.take() {
             Some(Found::Whole(_, _, pending, _)) if !is_whole => {
-                processor.abandon(pending);
+                processor.writer.abandon(pending);
                 true
             }
             None => true,
             Some(_) if !is_whole => true,
-            Some(Found::Whole(pair, hash, pending, _)) => processor.restore(hash, key, &pair, pending),
-            Some(Found::Stub(pair, hash)) => processor.restore_stub(hash, key, &pair),
+            Some(Found::Whole(pair, hash, pending, _)) => {
+                processor.writer.restore(hash, key, &pair, pending, 0)
+            }
+            Some(Found::Stub(pair, hash)) => processor.writer.restore_stub(hash, key, &pair),
             Some(Found::Removed) => {
                 let hash = processor.hash(key);
-                processor.forget(hash, key);
+                if let Some(place) = processor.pairs().locate(hash, key) {
+                    processor.pairs_mut().unlink(hash, place);
+                }
                 true
             }
             Some(Found::Cleared) => {
-                processor.forget_all();
+                processor.writer.allocator.clear();
                 true
             }
         };

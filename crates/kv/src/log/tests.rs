@@ -85,7 +85,7 @@ impl Bench {
             ..Settings::default()
         });
         let mut processor = processor.expect("memory");
-        processor.pairs.clock = Clock::at(UNIX_S);
+        processor.pairs_mut().clock = Clock::at(UNIX_S);
         static RUN: AtomicU64 = AtomicU64::new(1);
         let settings = LogSettings { run: RUN.fetch_add(1, Ordering::Relaxed), ..settings };
         let log = Log::new(settings, &mut processor);
@@ -146,7 +146,7 @@ impl Bench {
 
     fn value(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         let hash = self.processor.hash(key);
-        if self.processor.is_away(hash, key) {
+        if self.processor.is_stub(hash, key) {
             self.log.fetch(&mut self.processor, key);
             loop {
                 assert!(self.step(), "the value is never loaded");
@@ -210,17 +210,17 @@ fn change(bench: &mut Bench, history: &mut History, random: &mut SplitMix64) {
             let length = [3, 20, 200, 700, 1000][random.below(5) as usize];
             let value: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
             assert_eq!(bench.set(&name, &value), Stored::Done);
-            history.note(key, bench.processor.changes().count(), Some(value));
+            history.note(key, bench.processor.pairs_mut().changes().count(), Some(value));
         }
         8 | 9 if bench.processor.delete(hash, &name) => {
-            history.note(key, bench.processor.changes().count(), None);
+            history.note(key, bench.processor.pairs_mut().changes().count(), None);
         }
         10 => {
-            bench.processor.demote_region();
+            bench.processor.writer.allocator.demote_region();
         }
         _ if random.below(4) == 0 => {
             bench.processor.clear();
-            let number = bench.processor.changes().count();
+            let number = bench.processor.pairs_mut().changes().count();
             KEYS.for_each(|key| history.note(key, number, None));
         }
         _ => {}
@@ -296,7 +296,7 @@ fn crash_states(sync: Sync, seeds: std::ops::Range<u64>) -> usize {
         }
         bench.log.ask_flush(&mut bench.processor);
         bench.settle();
-        assert_eq!(bench.log.settled(&mut bench.processor), bench.processor.changes().count());
+        assert_eq!(bench.log.settled(&mut bench.processor), bench.processor.pairs_mut().changes().count());
         assert!(bench.log.failure().is_none());
     }
     state_count
@@ -319,7 +319,7 @@ fn a_log_of_lives_of_one_write_goes_on() {
         }
         for round in 0..5u8 {
             assert_eq!(bench.set(b"key", &[round]), Stored::Done);
-            let count = bench.processor.changes().count();
+            let count = bench.processor.pairs_mut().changes().count();
             bench.log.ask_flush(&mut bench.processor);
             bench.settle();
             assert_eq!(bench.log.settled(&mut bench.processor), count, "{sync:?}, round {round}");
@@ -349,7 +349,7 @@ fn a_log_of_many_short_lives_goes_on() {
             let mut bench = Bench::open(settings, disk);
             bench.recover();
             assert_eq!(bench.set(b"key", &[life]), Stored::Done);
-            let count = bench.processor.changes().count();
+            let count = bench.processor.pairs_mut().changes().count();
             bench.log.ask_flush(&mut bench.processor);
             while let Some(work) = bench.log.next(&mut bench.processor) {
                 match work {
@@ -366,7 +366,7 @@ fn a_log_of_many_short_lives_goes_on() {
                 bench = Bench::open(settings, bench.disk);
                 bench.recover();
                 assert_eq!(bench.set(b"key", &[life]), Stored::Done);
-                let count = bench.processor.changes().count();
+                let count = bench.processor.pairs_mut().changes().count();
                 bench.log.ask_flush(&mut bench.processor);
                 bench.settle();
                 assert_eq!(bench.log.settled(&mut bench.processor), count, "{sync:?}, life {life}");
@@ -422,7 +422,7 @@ fn torn_writes(settings: LogSettings, lengths: &[usize], rounds: u64, seed: u64)
             let length = lengths[random.below(lengths.len() as u64) as usize];
             let value: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
             assert_eq!(bench.set(&[key], &value), Stored::Done);
-            history.note(key, bench.processor.changes().count(), Some(value));
+            history.note(key, bench.processor.pairs_mut().changes().count(), Some(value));
         }
         loop {
             let settled = bench.log.settled(&mut bench.processor);
@@ -438,7 +438,7 @@ fn torn_writes(settings: LogSettings, lengths: &[usize], rounds: u64, seed: u64)
             // Continue with a log whose last write is torn.
             let key = KEYS.start;
             assert_eq!(bench.set(&[key], &[9; 900]), Stored::Done);
-            history.note(key, bench.processor.changes().count(), Some(vec![9; 900]));
+            history.note(key, bench.processor.pairs_mut().changes().count(), Some(vec![9; 900]));
             bench.step();
             let settled = bench.log.settled(&mut bench.processor);
             let image = bench.disk.cut(|at| at % 2 == 0);
@@ -483,7 +483,7 @@ fn segments_are_freed_as_fast_as_they_are_needed() {
             assert_eq!(bench.set(&[b'k', key], &value), Stored::Done, "round {round}");
             expected.insert(key, value);
             if random.below(5) == 0 {
-                bench.processor.demote_region();
+                bench.processor.writer.allocator.demote_region();
             }
             if random.below(3) == 0 {
                 bench.settle();
@@ -519,7 +519,7 @@ fn a_full_log_refuses_and_takes_again_what_was_made_room_for() {
     assert!(bench.processor.delete(hash, &[b'k', 3]));
     assert_eq!(bench.set(b"kx", &[7; 900]), Stored::Done);
     bench.settle();
-    assert_eq!(bench.log.settled(&mut bench.processor), bench.processor.changes().count());
+    assert_eq!(bench.log.settled(&mut bench.processor), bench.processor.pairs_mut().changes().count());
 }
 
 #[test]
@@ -572,7 +572,7 @@ fn attributes_numbers_and_expiry_come_back() {
     let cas = bench.processor.cas(hash, b"a");
     bench.settle();
     let mut again = Bench::open(settings, Disk::of(bench.disk.durable.clone()));
-    again.processor.pairs.clock.set(UNIX_S + 10);
+    again.processor.pairs_mut().clock.set(UNIX_S + 10);
     again.recover();
     assert!(again.value(b"b").is_none() && again.value(b"c").is_some());
     let place = again.processor.find(hash, b"a").expect("it has not ended");
@@ -580,7 +580,7 @@ fn attributes_numbers_and_expiry_come_back() {
     assert_eq!(again.processor.cas(hash, b"a"), cas);
     again.set(b"a", b"new");
     assert!(again.processor.cas(hash, b"a") > cas);
-    again.processor.pairs.clock.set(UNIX_S + 200);
+    again.processor.pairs_mut().clock.set(UNIX_S + 200);
     assert!(again.value(b"a").is_some(), "it was stored again");
 }
 
@@ -626,12 +626,12 @@ fn accesses_per_increment(count: u64, has_station: bool) -> f64 {
     bench.settle();
     let before = bench.log.counters();
     let demote = |bench: &mut Bench| {
-        bench.processor.demote_region();
-        assert!(bench.processor.is_away(hash, key));
+        bench.processor.writer.allocator.demote_region();
+        assert!(bench.processor.is_stub(hash, key));
     };
     let add = |bench: &mut Bench| {
         let place = bench.processor.find(hash, key).expect("there");
-        let is_done = bench.processor.change(hash, key, place, |part| {
+        let is_done = bench.processor.change(hash, key, place, 1, |part| {
             let sum = u64::from_le_bytes(part[..8].try_into().expect("eight bytes")) + 1;
             part[..8].copy_from_slice(&sum.to_le_bytes());
         });

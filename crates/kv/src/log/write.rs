@@ -8,6 +8,7 @@ use crate::pins::Pin;
 use crate::place::Place;
 use crate::processor::Processor;
 use crate::record::{Checksum, HEAD_BYTES, Head, Kind, SegmentHeader, TAIL_BYTES, Where};
+use crate::stub::Stub;
 
 /// A write under way, and the log's state once it completes.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +30,7 @@ pub(super) struct Stream {
     done: usize,
     checksum: Checksum,
     /// First byte of the record in the file.
-    place: u64,
+    log_offset: u64,
     /// Changes taken before it.
     taken: u64,
 }
@@ -68,8 +69,7 @@ impl Log {
     }
 
     fn due(&self, processor: &mut Processor, only_again: bool) -> Option<Due> {
-        let journal = processor.pairs.journal.as_ref().expect("there is a log");
-        journal.changes.due(only_again, |key| processor.hash(key))
+        processor.pairs_mut().changes().due(only_again)
     }
 
     /// The present state of a key that is due.
@@ -81,7 +81,7 @@ impl Log {
                 marks: 0,
                 value_bytes: 0,
                 flags: 0,
-                cas: processor.next_cas,
+                cas: processor.writer.next_cas,
                 expiry_s: 0,
             },
             line: None,
@@ -90,19 +90,19 @@ impl Log {
             Due::Clear => return none(Kind::Cleared, 0),
             Due::Key { hash, key, length, .. } => (*hash, &key[..*length]),
         };
-        let Some(place) = processor.pairs.table.locate(&processor.pairs.heap, hash, key) else {
+        let Some(place) = processor.pairs().locate(hash, key) else {
             return none(Kind::Removed, key.len());
         };
         let line = place.item().expect("with a log, pairs lie outside of the index");
-        let Header { cas, expiry, bits, .. } = processor.pairs.heap.header(line);
+        let Header { cas, expiry, bits, .. } = processor.pairs().heap.header(line);
         let head = Head {
             kind: Kind::Pair,
             key_bytes: key.len(),
             marks: bits & MARKS,
-            value_bytes: processor.pairs.heap.pair_bytes(line) - key.len(),
+            value_bytes: processor.pairs().heap.pair_bytes(line) - key.len(),
             flags: processor.attributes(place).flags,
             cas,
-            expiry_s: if expiry == 0 { 0 } else { processor.pairs.clock.base_s() + i64::from(expiry) },
+            expiry_s: if expiry == 0 { 0 } else { processor.clock().base_s() + i64::from(expiry) },
         };
         Found { head, line: Some(line) }
     }
@@ -155,7 +155,7 @@ impl Log {
         header.encode(buffer);
         (self.newest, self.oldest_told) = (Some(header), oldest);
         let Segment { slot, end, .. } = *self.segments.back().expect("there is a newest");
-        let taken = processor.changes().taken();
+        let taken = processor.pairs_mut().changes().taken();
         self.flight = Some(Flight { end, taken, again: self.cleaner.again_taken });
         let is_durable = self.settings.sync != Sync::None;
         Write { offset: self.slot_start(slot), length: buffer.len(), is_durable }
@@ -176,13 +176,13 @@ impl Log {
         if self.stream.is_none() {
             let due = self.due(processor, only_again)?;
             if !self.fits(self.find(processor, &due).head.record_bytes()) {
-                self.roll(processor.next_cas, &mut buffer[..block_bytes]);
+                self.roll(processor.writer.next_cas, &mut buffer[..block_bytes]);
                 at = block_bytes;
             }
         }
         let Segment { generation, slot, end: start, .. } = *self.segments.back().expect("there is a head");
         let slot_start = self.slot_start(slot);
-        let first_place = self.stream.as_ref().map_or(slot_start + start, |stream| stream.place);
+        let first_offset = self.stream.as_ref().map_or(slot_start + start, |stream| stream.log_offset);
         loop {
             if let Some(stream) = &mut self.stream {
                 at += stream.go_on(processor, &mut buffer[at..]);
@@ -190,7 +190,7 @@ impl Log {
                     break;
                 }
                 let stream = self.stream.take().expect("just seen");
-                processor.unpin(stream.pin);
+                processor.pairs_mut().heap.unpin(stream.pin);
             }
             let Some(due) = self.due(processor, only_again) else { break };
             let Found { head, line } = self.find(processor, &due);
@@ -204,17 +204,17 @@ impl Log {
                 break;
             }
             if let (Due::Key { hash, key, length, is_again, .. }, Some(line)) = (&due, line)
-                && processor.pairs.heap.is_stub(line, processor.pairs.heap.header(line))
+                && Stub::read(&processor.pairs().heap, line).is_some()
             {
                 // Its value has been dropped from memory since.
-                processor.changes().take(&due);
+                processor.pairs_mut().changes().take(&due);
                 if *is_again {
                     self.fetch_again(processor, *hash, &key[..*length]);
                 }
                 continue;
             }
-            let taken = processor.changes().taken();
-            processor.changes().take(&due);
+            let taken = processor.pairs_mut().changes().taken();
+            processor.pairs_mut().changes().take(&due);
             let key = match &due {
                 Due::Clear => &[],
                 Due::Key { key, length, .. } => &key[..*length],
@@ -224,18 +224,18 @@ impl Log {
             let place = Where { run: self.settings.run, generation, position };
             head.encode(key, place, &mut buffer[at..]);
             at += HEAD_BYTES + key.len();
-            let place = slot_start + position;
+            let log_offset = slot_start + position;
             let mut checksum = Checksum::default();
             if let Some(line) = line {
-                processor.pairs.set_place(line, place);
+                processor.pairs_mut().set_log_offset(line, log_offset);
                 if is_large {
-                    let item = Place::of_item(line);
-                    let pin = processor.pin(item).expect("it is an item");
+                    let heap = &mut processor.pairs_mut().heap;
+                    let pin = heap.pin(Place::of_item(line)).expect("it is an item");
                     let value_bytes = head.value_bytes;
-                    self.stream = Some(Stream { pin, value_bytes, done: 0, checksum, place, taken });
+                    self.stream = Some(Stream { pin, value_bytes, done: 0, checksum, log_offset, taken });
                     continue;
                 }
-                for part in processor.pairs.heap.item_value(line).parts() {
+                for part in processor.pairs().heap.item_value(line).parts() {
                     checksum.update(part);
                     buffer[at..at + part.len()].copy_from_slice(part);
                     at += part.len();
@@ -249,12 +249,12 @@ impl Log {
         }
         let length = at.next_multiple_of(block_bytes);
         buffer[at..length].fill(0);
-        let changes = processor.changes();
+        let changes = processor.pairs_mut().changes();
         let taken = self.stream.as_ref().map_or(changes.taken(), |stream| stream.taken);
         let end = start + length as u64;
         self.flight = Some(Flight { end, taken, again: self.cleaner.again_taken });
-        let journal = processor.pairs.journal.as_mut().expect("there is a log");
-        journal.in_flight = first_place..slot_start + end;
+        let journal = processor.pairs_mut().journal.as_mut().expect("there is a log");
+        journal.in_flight = first_offset..slot_start + end;
         Some(Write { offset: slot_start + start, length, is_durable: self.settings.sync != Sync::None })
     }
 
@@ -271,13 +271,13 @@ impl Log {
         self.written = flight.taken;
         self.is_fetch_stuck = false;
         if self.stream.is_none() {
-            processor.pairs.journal.as_mut().expect("there is a log").in_flight = 0..0;
+            processor.pairs_mut().journal.as_mut().expect("there is a log").in_flight = 0..0;
             self.cleaner.again_written = flight.again;
         }
         if self.settings.sync == Sync::None {
             self.is_unflushed = true;
         } else {
-            processor.changes().settle(flight.taken);
+            processor.pairs_mut().changes().settle(flight.taken);
             self.cleaner.on_settled();
         }
         self.tend(processor);
@@ -293,7 +293,7 @@ impl Stream {
     fn go_on(&mut self, processor: &Processor, into: &mut [u8]) -> usize {
         let mut at = 0;
         while at < into.len() && self.done < self.value_bytes {
-            let part = processor.pinned(&self.pin).part(self.done);
+            let part = processor.pairs().heap.pinned(&self.pin).part(self.done);
             let part = &part[..part.len().min(into.len() - at)];
             self.checksum.update(part);
             into[at..at + part.len()].copy_from_slice(part);

@@ -4,7 +4,7 @@ use crate::bucket::{Bucket, BucketMut, Kind, copy_entry, shared_tag};
 use crate::heap::Heap;
 use crate::key::KeyHash;
 use crate::table::Table;
-use crate::table::lines::{Cell, empty_cells, lengthen, shared_line, shorten, slot};
+use crate::table::lines::{Cell, append_line, compact_chain, empty_cells, shared_line, slot};
 
 impl Table {
     /// `width` neighbouring empty cells where an entry of the key may be; otherwise the last line of its chain.
@@ -38,7 +38,7 @@ impl Table {
                 Ok(cell) => return cell,
                 Err(last) => {
                     let line = self.spare.pop().expect("set aside before the bucket was emptied");
-                    lengthen(heap, last, line);
+                    append_line(heap, last, line);
                 }
             }
         }
@@ -46,14 +46,14 @@ impl Table {
 
     /// Moves entries of a bucket back from the shared lines as far as they fit, after an entry was removed.
     #[inline]
-    pub(crate) fn settle(&mut self, heap: &mut Heap, home: u32) {
+    pub(crate) fn take_back_overflow(&mut self, heap: &mut Heap, home: u32) {
         if Bucket(heap.memory.line(home)).overflows() {
-            self.bring_back(heap, home);
+            self.move_overflow_back(heap, home);
         }
     }
 
     #[cold]
-    fn bring_back(&mut self, heap: &mut Heap, home: u32) {
+    fn move_overflow_back(&mut self, heap: &mut Heap, home: u32) {
         let mut node = shared_line(home);
         let mut is_left = false;
         loop {
@@ -76,36 +76,32 @@ impl Table {
         if !is_left {
             BucketMut(heap.memory.line_mut(home)).set_overflows(false);
         }
-        shorten(heap, shared_line(home));
+        compact_chain(heap, shared_line(home));
     }
 
-    /// The entry that leads to an item: its line, and the cell.
-    pub(crate) fn entry_of(&self, heap: &Heap, hash: KeyHash, item: u32) -> Option<(u32, usize)> {
+    /// The entry that leads to an item that is not held: its line, and the cell.
+    pub(crate) fn entry_of(&self, heap: &Heap, hash: KeyHash, item: u32) -> (u32, usize) {
         let home = self.home(hash);
         let (mut node, mut tag) = (home, hash.tag());
         loop {
             let bucket = Bucket(heap.memory.line(node));
             for cell in bucket.matches(tag) {
                 if bucket.kind(cell) == Kind::Item && bucket.cell(cell) == item {
-                    return Some((node, cell));
+                    return (node, cell);
                 }
             }
-            node = if node != home {
-                bucket.next()?
-            } else if bucket.overflows() {
+            node = if node == home {
                 tag = shared_tag(slot(home), tag);
                 shared_line(home)
             } else {
-                return None;
+                bucket.next().expect("an item that is not held is in the index")
             };
         }
     }
 
     /// The hash of an item's key.
     pub(crate) fn hash_of_item(&self, heap: &Heap, line: u32) -> KeyHash {
-        let header = heap.header(line);
-        let key = heap.memory.bytes(line, heap.key_at(line, header), header.key_bytes.into());
-        self.hasher.hash(key)
+        self.hasher.hash(heap.key_of(line))
     }
 
     /// The hash of an entry's key.

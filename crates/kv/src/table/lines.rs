@@ -43,7 +43,7 @@ pub(crate) fn empty_cells(heap: &mut Heap, node: u32, width: usize) -> Option<us
 }
 
 /// Appends `line` to the chain, behind `node`, its last shared line.
-pub(crate) fn lengthen(heap: &mut Heap, node: u32, line: u32) {
+pub(crate) fn append_line(heap: &mut Heap, node: u32, line: u32) {
     *heap.memory.line_mut(line) = [0; LINE_BYTES];
     let before = *heap.memory.line(node);
     let old = Bucket(&before);
@@ -58,7 +58,7 @@ pub(crate) fn lengthen(heap: &mut Heap, node: u32, line: u32) {
 }
 
 /// Moves entries of shared lines forward as far as they fit, and frees lines that become empty.
-pub(crate) fn shorten(heap: &mut Heap, mut node: u32) {
+pub(crate) fn compact_chain(heap: &mut Heap, mut node: u32) {
     while let Some(next) = Bucket(heap.memory.line(node)).next() {
         let from = *heap.memory.line(next);
         let from = Bucket(&from);
@@ -81,6 +81,6 @@ pub(crate) fn shorten(heap: &mut Heap, mut node: u32) {
 }
 
 /// Points an entry at another line.
-pub(crate) fn redirect(heap: &mut Heap, (node, cell): (u32, usize), line: u32) {
+pub(crate) fn set_item_line(heap: &mut Heap, (node, cell): (u32, usize), line: u32) {
     BucketMut(heap.memory.line_mut(node)).set_item(cell, line);
 }

@@ -59,10 +59,7 @@ impl Table {
                     let bucket = Bucket(heap.memory.line(node));
                     let goes_on = if bucket.kind(cell.into()) == Kind::Item {
                         let line = bucket.cell(cell.into());
-                        let header = heap.header(line);
-                        let at = heap.key_at(line, header);
-                        clock.has_passed(header.expiry)
-                            || each(heap.memory.bytes(line, at, header.key_bytes.into()))
+                        clock.has_passed(heap.header(line).expiry) || each(heap.key_of(line))
                     } else {
                         each(bucket.inline(cell.into()).0)
                     };
@@ -112,11 +109,11 @@ impl Table {
                     heap.free_item(line);
                 }
             }
-            self.settle(heap, share.home);
+            self.take_back_overflow(heap, share.home);
             from = share.end;
         }
         self.index.reset();
-        self.let_go_of_regions(heap);
+        self.free_unused_regions(heap);
     }
 
     fn first_entry(&self, heap: &Heap, home: u32) -> Option<(u32, usize)> {
@@ -137,11 +134,7 @@ impl Table {
                     assert!((from..share.end).contains(&(hash >> 32)), "a key is in the wrong bucket");
                     let bucket = Bucket(heap.memory.line(node));
                     let key = match bucket.kind(cell.into()) {
-                        Kind::Item => {
-                            let line = bucket.cell(cell.into());
-                            let header = heap.header(line);
-                            heap.memory.bytes(line, heap.key_at(line, header), header.key_bytes.into())
-                        }
+                        Kind::Item => heap.key_of(bucket.cell(cell.into())),
                         _ => bucket.inline(cell.into()).0,
                     };
                     let place =

@@ -7,7 +7,7 @@ use crate::heap::Heap;
 use crate::index::{GROUP_BUCKETS, GROUP_LINES, GROUPS_MIN, REGION_GROUPS};
 use crate::regions::REGION_LINES;
 use crate::table::Table;
-use crate::table::lines::{shared_line, shorten, slot};
+use crate::table::lines::{compact_chain, shared_line, slot};
 
 /// Mean cells taken per bucket when memory is full: the first number, less the second for each cell of a pair. More
 /// saves memory, fewer saves look-ups of overflow lines; wide pairs overflow sooner.
@@ -26,7 +26,7 @@ const LINES_SET_ASIDE: (usize, usize) = (3, 4);
 
 impl Table {
     /// Returns regions that no group needs to the heap.
-    pub(crate) fn let_go_of_regions(&mut self, heap: &mut Heap) {
+    pub(crate) fn free_unused_regions(&mut self, heap: &mut Heap) {
         while let Some(line) = self.index.remove_region() {
             heap.regions.give_back_index(line);
         }
@@ -60,9 +60,9 @@ impl Table {
         let groups = self.index.group_count();
         let cells = self.index.used_cells;
         let grows_at = GROWS_AT * self.full_cells(pair_count) * GROUP_BUCKETS as f64;
-        let (from, to) = self.calm_cells(groups, grows_at);
+        let (from, to) = self.right_cells(groups, grows_at);
         if (from..to).contains(&cells) {
-            self.index.set_calm(from..to);
+            self.index.set_right_cells(from..to);
             return None;
         }
         if cells < from {
@@ -76,14 +76,14 @@ impl Table {
             _ => 2.0,
         };
         if growth < LEAST_GROWTH {
-            self.index.set_calm(from..cells + cells / 32 + 1);
+            self.index.set_right_cells(from..cells + cells / 32 + 1);
             return None;
         }
         Some((groups as f64 * growth) as u64)
     }
 
     /// The range of cells taken for which `groups` groups are adequate.
-    fn calm_cells(&self, groups: u64, grows_at: f64) -> (u64, u64) {
+    fn right_cells(&self, groups: u64, grows_at: f64) -> (u64, u64) {
         let from = if groups < 2 * REGION_GROUPS { 0.0 } else { SHRINKS_AT * GROUP_BUCKETS as f64 };
         ((from * groups as f64) as u64, (grows_at * groups as f64) as u64)
     }
@@ -94,15 +94,15 @@ impl Table {
         if groups as f64 >= LEAST_GROWTH * self.index.group_count() as f64 {
             return self.index.begin(groups);
         }
-        self.let_go_of_regions(heap);
+        self.free_unused_regions(heap);
         let cells = self.index.used_cells;
-        self.index.set_calm(0..cells + cells / 32 + 1);
+        self.index.set_right_cells(0..cells + cells / 32 + 1);
     }
 
     pub(crate) fn end_resize(&mut self, heap: &mut Heap) {
-        self.let_go_of_regions(heap);
+        self.free_unused_regions(heap);
         // The next pair triggers a new check.
-        self.index.set_calm(0..0);
+        self.index.set_right_cells(0..0);
     }
 
     /// Spare lines that moving a bucket may need.
@@ -191,6 +191,6 @@ impl Table {
                 None => break,
             }
         }
-        shorten(heap, shared_line(home));
+        compact_chain(heap, shared_line(home));
     }
 }

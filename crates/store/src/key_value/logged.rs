@@ -145,9 +145,9 @@ impl Logged {
 
     /// Whether the value of a key must be [fetched](Self::fetch) before it is used.
     #[must_use]
-    pub fn is_away(&self, key: &[u8]) -> bool {
+    pub fn is_stub(&self, key: &[u8]) -> bool {
         let processor = &self.partition.processor;
-        processor.is_away(processor.hash(key), key)
+        processor.is_stub(processor.hash(key), key)
     }
 
     /// Schedules the fetch of a value for the next [`poll`](Self::poll).
@@ -162,7 +162,7 @@ impl Logged {
 
     /// The change that an answer about a key must wait for, if any.
     pub fn awaited(&mut self, hash: KeyHash) -> Option<u64> {
-        self.log().awaited(&self.partition.processor, hash)
+        self.partition.processor.awaited(hash)
     }
 
     /// The last change so far, if an answer about any key must wait for it.

@@ -1,6 +1,6 @@
 //! One operation on one key of a partition, as a single command or an entry of a batch. docs/kv-commands.md §2
 
-use kv::vector::{Comparison, Element, Function, VectorError};
+use kv::vector::{Comparison, Element, Function, Operand, VectorError};
 use kv::{Atomic, AtomicResult, Attributes, Condition, KeyHash, Place, Processor, Stored};
 use wire::kv::StoreOptions;
 use wire::kv::batch::Operation;
@@ -180,11 +180,10 @@ fn change_number(processor: &mut Processor, hash: KeyHash, key: &[u8], atomic: &
         }
         None => return Err(Status::KEY_DOES_NOT_EXIST),
     };
-    match processor.atomic_at(hash, key, place, action) {
+    match processor.atomic(hash, key, place, action) {
         AtomicResult::Done(before) | AtomicResult::Unchanged(before) => {
             Ok(Done::new(Status::SUCCESS, before))
         }
-        AtomicResult::NotFound => Err(Status::KEY_DOES_NOT_EXIST),
         AtomicResult::Length(_) => Err(Status::INVALID_VALUE_SIZE),
         AtomicResult::NoMemory => Err(Status::CAPACITY_EXCEEDED),
     }
@@ -286,12 +285,12 @@ fn vector(
     } else {
         let function = function(code).ok_or(Status::INVALID_FIELD)?;
         let old = (!room.is_empty()).then_some(&mut *scratch);
-        if operation.opcode == KvOpcode::VECTOR_SCALAR {
-            let operand = scalar(operation.operand, element)?;
-            processor.vector_update_by_scalar(key, (element, function), operand, old)
+        let operand = if operation.opcode == KvOpcode::VECTOR_SCALAR {
+            Operand::Scalar(scalar(operation.operand, element)?)
         } else {
-            processor.vector_update_by_vector(key, (element, function), operation.operand, old)
-        }
+            Operand::Vector(operation.operand)
+        };
+        processor.vector_update(key, (element, function), operand, old)
     };
     done.map_err(vector_status)?;
     let data_bytes = scratch.len().min(room.len());

@@ -1,0 +1,286 @@
+//! Memory for new pairs: blocks, extents, chunks and entries of the index. If none is free, the evictor makes room.
+
+use std::io;
+
+use reactor::Chunk;
+
+use crate::bucket::{Bucket, Kind};
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::eviction::Evictor;
+use crate::heap::Heap;
+use crate::index::{INDEX_LINES_MIN, Index};
+use crate::key::{KeyHash, KeyHasher};
+use crate::pairs::Pairs;
+use crate::place::Place;
+use crate::regions::{Class, REGION_BYTES, REGION_LINES, Regions};
+use crate::settings::Settings;
+use crate::table::Table;
+use crate::table::lines::{Cell, append_line};
+
+/// Regions added to the index per stored pair.
+const REGIONS_AT_ONCE: usize = 8;
+/// Buckets moved per stored pair while the index shrinks: they are nearly empty.
+const EMPTY_BUCKETS_AT_ONCE: usize = 8;
+
+/// The memory of a partition with the pairs in it, and the evictor that frees some for new pairs.
+pub(crate) struct Allocator {
+    pub(crate) pairs: Pairs,
+    evictor: Evictor,
+}
+
+impl Allocator {
+    /// The memory of an empty partition.
+    ///
+    /// # Errors
+    /// The system's error when it refuses the memory.
+    pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
+        let memory_bytes = settings.memory_bytes.max(Settings::MEMORY_BYTES_MIN);
+        let region_count = memory_bytes / (REGION_BYTES + Regions::RECORD_BYTES + Index::RECORD_BYTES);
+        if region_count * REGION_LINES > u32::MAX as usize {
+            let message = "a partition has at most 256 GiB: use more reactors";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let mut heap = Heap::new(region_count)?;
+        let first_line = heap.regions.take_index().expect("all regions are free");
+        let table = Table::new(Index::new(first_line, region_count), KeyHasher::new(settings.seed));
+        let (counters, clock) = (Counters::default(), Clock::at(0));
+        let pairs = Pairs { heap, table, counters, clock, journal: None };
+        Ok(Self { pairs, evictor: Evictor::new(settings.eviction) })
+    }
+
+    /// Takes a block for an item.
+    pub(crate) fn take_block(&mut self, class: Class) -> Option<u32> {
+        self.take(Some(class), |heap| heap.regions.take(class))
+    }
+
+    /// Takes a whole region for a part of a large value.
+    pub(crate) fn take_extent(&mut self) -> Option<u32> {
+        self.take(None, |heap| heap.regions.take_extent())
+    }
+
+    /// Takes a line for a bucket.
+    fn take_bucket_line(&mut self) -> Option<u32> {
+        self.take(None, |heap| heap.regions.take_bucket())
+    }
+
+    /// Takes memory from the heap, making room for a class of blocks, or for a whole region, until there is some.
+    #[inline]
+    fn take(&mut self, class: Option<Class>, take: impl Fn(&mut Heap) -> Option<u32>) -> Option<u32> {
+        loop {
+            if let Some(taken) = take(&mut self.pairs.heap) {
+                return Some(taken);
+            }
+            if !self.make_room(class) {
+                return None;
+            }
+        }
+    }
+
+    /// Takes memory for `count` mebibytes of a value.
+    pub(crate) fn take_chunks(&mut self, count: usize) -> Option<Vec<Chunk>> {
+        if count > self.pairs.heap.chunked.source.count_max() {
+            return None;
+        }
+        (0..count).map(|_| self.take_chunk()).collect()
+    }
+
+    fn take_chunk(&mut self) -> Option<Chunk> {
+        loop {
+            if let Some(chunk) = self.pairs.heap.chunked.source.take() {
+                self.pairs.heap.touch_more();
+                return Some(chunk);
+            }
+            if !self.pairs.heap.open_chunk() && !self.evictor.make_room_for_chunk(&mut self.pairs) {
+                return None;
+            }
+        }
+    }
+
+    /// Frees a block of the class, or a region. `false` if nothing could be freed.
+    fn make_room(&mut self, class: Option<Class>) -> bool {
+        self.evictor.make_room(&mut self.pairs, class)
+    }
+
+    /// Whether there is memory for values of `bytes`, if necessary after dropping values that are in the log.
+    pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
+        let wanted = self.pairs.reserved_regions() + bytes / REGION_BYTES + 1;
+        loop {
+            let heap = &self.pairs.heap;
+            let free_count = heap.regions.free_count() + heap.chunked.free_regions();
+            if free_count >= wanted.min(heap.regions.count()) {
+                return true;
+            }
+            if !self.make_room(None) {
+                return false;
+            }
+        }
+    }
+
+    /// Takes `width` neighbouring empty cells for an entry of a key that has none.
+    pub(crate) fn take_cells(&mut self, hash: KeyHash, width: usize) -> Option<Cell> {
+        self.resize_if_needed();
+        loop {
+            let last = match self.pairs.table.free_cells(&mut self.pairs.heap, hash, width) {
+                Ok(cell) => return Some(cell),
+                Err(last) => last,
+            };
+            // Taking a line may remove entries where room was sought, so the loop looks again.
+            if let Some(line) = self.pairs.table.spare.pop() {
+                append_line(&mut self.pairs.heap, last, line);
+                continue;
+            }
+            match self.take_bucket_line() {
+                Some(line) => self.pairs.table.spare.push(line),
+                None if self.evictor.may_evict() => self.evict_from_bucket(hash),
+                None => return None,
+            }
+        }
+    }
+
+    /// Evicts the first pair in the bucket of a key, when there is no memory for another line.
+    fn evict_from_bucket(&mut self, hash: KeyHash) {
+        let home = self.pairs.table.home(hash);
+        let bucket = Bucket(self.pairs.heap.memory.line(home));
+        let cell = bucket.entries().next().expect("a bucket without room has entries");
+        let item = (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
+        self.pairs.counters.evicted_count += 1;
+        self.pairs.unlink(hash, Place::new(home, cell, item));
+    }
+
+    /// Removes all pairs without recording a change.
+    pub(crate) fn clear(&mut self) {
+        let Pairs { heap, table, counters, .. } = &mut self.pairs;
+        heap.release_returned_pins();
+        (counters.pair_count, counters.inline_count, counters.pair_bytes) = (0, 0, 0);
+        if !heap.pins.is_empty() || heap.pending_count > 0 {
+            return table.clear_entries(heap);
+        }
+        let region_count = heap.regions.count();
+        heap.regions = Regions::new(region_count);
+        // Taken before chunks take their memory.
+        let first = heap.regions.take_index().expect("all regions are free");
+        table.index = Index::new(first, region_count);
+        heap.memory.zero(first..first + INDEX_LINES_MIN);
+        // Chunks keep their memory, those still being sent included.
+        heap.chunked.clear();
+        heap.memory.allow(0..(region_count * REGION_LINES) as u32);
+        heap.lend(heap.chunked.lent_regions());
+        table.spare.clear();
+        self.evictor.restart();
+        self.pairs.reserve_regions();
+    }
+
+    /// Advances a resize of the index, or begins one if necessary. Called before a pair is added; entries may move.
+    #[inline]
+    fn resize_if_needed(&mut self) {
+        if !self.pairs.table.index.has_right_size() {
+            self.resize();
+        }
+    }
+
+    #[cold]
+    fn resize(&mut self) {
+        if self.pairs.table.index.is_resizing() {
+            let mut left_count = if self.pairs.table.index.is_growing() { 1 } else { EMPTY_BUCKETS_AT_ONCE };
+            while left_count > 0 && self.move_bucket() {
+                left_count -= 1;
+            }
+            if !self.pairs.table.index.is_resizing() {
+                self.pairs.table.end_resize(&mut self.pairs.heap);
+            }
+            return;
+        }
+        let Pairs { heap, table, counters, journal, .. } = &mut self.pairs;
+        match table.wanted_groups(heap, counters.pair_count, journal.is_some()) {
+            Some(groups) if table.index.regions_missing(groups) == 0 => table.index.begin(groups),
+            Some(groups) => self.gather_regions(groups),
+            None => table.free_unused_regions(heap),
+        }
+    }
+
+    /// Whether stored pairs may be evicted, or their values dropped to the log, for the index.
+    fn may_make_room(&self) -> bool {
+        self.evictor.may_evict() || self.pairs.journal.is_some()
+    }
+
+    /// Takes some of the regions that `groups` groups need. If there are not enough, the index grows as far as it can.
+    fn gather_regions(&mut self, groups: u64) {
+        for _ in 0..self.pairs.table.index.regions_missing(groups).min(REGIONS_AT_ONCE) {
+            if let Some(line) = self.pairs.heap.regions.take_index() {
+                self.pairs.table.index.add_region(line);
+                continue;
+            }
+            // Make room by one region's worth of pairs per call.
+            if self.may_make_room() && self.make_room(None) {
+                return;
+            }
+            return self.pairs.table.give_up_growing(&mut self.pairs.heap);
+        }
+    }
+
+    /// Moves the next bucket of a resize. `false` if there is none, or no memory to move it.
+    fn move_bucket(&mut self) -> bool {
+        let Some(home) = self.pairs.table.index.next_to_move(0) else { return false };
+        // Making room changes how many spare lines moving the bucket may need.
+        while self.pairs.table.spare.len() < self.pairs.table.lines_to_move(&self.pairs.heap, home) {
+            let line = if self.may_make_room() {
+                self.take_bucket_line()
+            } else {
+                self.pairs.heap.regions.take_bucket()
+            };
+            let Some(line) = line else { return false };
+            self.pairs.table.spare.push(line);
+        }
+        self.pairs.table.move_bucket(&mut self.pairs.heap, home);
+        true
+    }
+}
+
+#[cfg(test)]
+impl Allocator {
+    /// Adds regions to the index and begins a resize to `groups` groups. `false` if there are not enough regions.
+    fn begin_resize(&mut self, groups: u64) -> bool {
+        while self.pairs.table.index.regions_missing(groups) > 0 {
+            let Some(line) = self.pairs.heap.regions.take_index() else { return false };
+            self.pairs.table.index.add_region(line);
+        }
+        self.pairs.table.index.begin(groups);
+        true
+    }
+
+    /// Gives an empty index a fixed number of groups.
+    pub(crate) fn spread_over(&mut self, groups: u64) {
+        assert!(self.begin_resize(groups), "free regions");
+        while self.pairs.table.index.is_resizing() {
+            self.move_bucket();
+        }
+        self.pairs.table.index.set_right_cells(0..u64::MAX);
+    }
+
+    /// Runs `steps` steps of a resize, beginning one if necessary.
+    pub(crate) fn resize_partly(&mut self, groups: u64, steps: usize) {
+        let index = &self.pairs.table.index;
+        if !index.is_resizing()
+            && groups != index.group_count()
+            && !self.begin_resize(groups.max(crate::index::GROUPS_MIN))
+        {
+            return;
+        }
+        for _ in 0..steps {
+            if self.pairs.table.index.is_resizing() {
+                self.resize();
+            }
+        }
+    }
+
+    /// Drops the values of a region that are in the log from memory.
+    pub(crate) fn demote_region(&mut self) -> bool {
+        self.evictor.demote_region(&mut self.pairs)
+    }
+
+    /// Removes expired items from the next `region_count` regions.
+    pub(crate) fn remove_expired(&mut self, region_count: usize) -> usize {
+        self.evictor.remove_expired(&mut self.pairs, region_count)
+    }
+}

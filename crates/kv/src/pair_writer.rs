@@ -1,0 +1,438 @@
+//! Writing pairs: storing and replacing them, in the index or as items, and changing values in place.
+
+use std::io;
+
+use reactor::{CHUNK_BYTES, Chunk};
+
+use crate::allocator::Allocator;
+use crate::bucket::{Bucket, BucketMut, INLINE_VALUE_BYTES_MAX};
+use crate::item::{
+    HEADER_BYTES, HELD, Header, LARGE, LOG_OFFSET_BYTES, Layout, MARKS, USES, WIDE, chunk_count,
+};
+use crate::key::KeyHash;
+use crate::pair::{Attributes, Stored};
+use crate::pending::Pending;
+use crate::place::Place;
+use crate::regions::{REGION_BYTES, Use};
+use crate::settings::Settings;
+use crate::stub::Stub;
+use crate::table::lines::Cell;
+
+/// Use count of a value fetched from the log: its reader comes next, so it must not be evicted before.
+const USED_OFTEN: u8 = 2;
+
+/// Writes pairs into the memory of a partition, and gives each new value a CAS number.
+pub(crate) struct PairWriter {
+    pub(crate) allocator: Allocator,
+    pub(crate) next_cas: u64,
+}
+
+impl PairWriter {
+    /// The writer of an empty partition.
+    ///
+    /// # Errors
+    /// The system's error when it refuses the memory.
+    pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
+        Ok(Self { allocator: Allocator::new(settings)?, next_cas: 1 })
+    }
+
+    /// Stores a pair of `width` cells in the index, replacing the pair that was found.
+    pub(crate) fn put_inline(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        width: usize,
+        found: Option<Place>,
+    ) -> Stored {
+        let pairs = &mut self.allocator.pairs;
+        if let Some(place) = found {
+            let bucket = Bucket(pairs.heap.memory.line(place.node()));
+            if place.item().is_none() && bucket.width(place.cell()) == width {
+                let (old_bytes, tag) = (bucket.inline(place.cell()).1.len(), bucket.tag(place.cell()));
+                let mut bucket = BucketMut(pairs.heap.memory.line_mut(place.node()));
+                bucket.put_inline(place.cell(), tag, key, value);
+                pairs.counters.pair_bytes -= old_bytes as u64;
+                pairs.counters.pair_bytes += value.len() as u64;
+                pairs.counters.stored_count += 1;
+                return Stored::Done;
+            }
+            pairs.unlink(hash, place);
+        }
+        let Some(Cell { node, cell, tag }) = self.allocator.take_cells(hash, width) else {
+            return Stored::NoMemory;
+        };
+        let pairs = &mut self.allocator.pairs;
+        BucketMut(pairs.heap.memory.line_mut(node)).put_inline(cell, tag, key, value);
+        pairs.table.index.used_cells += width as u64;
+        pairs.counters.pair_count += 1;
+        pairs.counters.inline_count += 1;
+        pairs.counters.pair_bytes += (key.len() + value.len()) as u64;
+        pairs.counters.stored_count += 1;
+        Stored::Done
+    }
+
+    /// Stores a pair as an item, replacing the pair that was found.
+    pub(crate) fn put_item(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        attributes: Attributes,
+        found: Option<Place>,
+    ) -> Stored {
+        let pairs = &self.allocator.pairs;
+        let layout = pairs.layout(key.len(), value.len(), attributes.flags);
+        // In place, if the block is of the right size and the item is not being sent.
+        if let Some(place) = found
+            && let Some(line) = place.item()
+            && layout.bits & LARGE == 0
+        {
+            let header = pairs.heap.header(line);
+            let use_ = pairs.heap.regions.use_of(pairs.heap.regions.region_of(line));
+            if header.bits & (HELD | LARGE) == 0 && use_ == Use::Items(layout.class()) {
+                let old_bytes = usize::from(header.value_bytes);
+                self.write_item(line, &layout, key, value.len(), attributes, header.bits & USES);
+                let pairs = &mut self.allocator.pairs;
+                pairs.heap.memory.bytes_mut(line, layout.value_at, value.len()).copy_from_slice(value);
+                pairs.note(hash, key);
+                pairs.counters.pair_bytes -= old_bytes as u64;
+                pairs.counters.pair_bytes += value.len() as u64;
+                pairs.counters.stored_count += 1;
+                return Stored::Done;
+            }
+        }
+        let Some(pending) = self.begin(key, value.len(), attributes) else { return Stored::NoMemory };
+        pending.fill(&mut self.allocator.pairs.heap, 0, value);
+        self.link(hash, key, pending)
+    }
+
+    /// Moves a pair out of the index, if it is there: only items have a CAS number, an expiry and marks.
+    pub(crate) fn ensure_item(&mut self, hash: KeyHash, key: &[u8], place: Place) -> Option<u32> {
+        if let Some(line) = place.item() {
+            return Some(line);
+        }
+        let mut value = [0; INLINE_VALUE_BYTES_MAX];
+        let old = self.allocator.pairs.heap.value(place).head();
+        let length = old.len();
+        value[..length].copy_from_slice(old);
+        match self.put_item(hash, key, &value[..length], Attributes::default(), Some(place)) {
+            Stored::Done => self.allocator.pairs.find(hash, key)?.item(),
+            _ => None,
+        }
+    }
+
+    /// Writes the header and key of an item.
+    #[inline]
+    fn write_item(
+        &mut self,
+        line: u32,
+        layout: &Layout,
+        key: &[u8],
+        value_bytes: usize,
+        attributes: Attributes,
+        bits: u8,
+    ) {
+        self.next_cas += 1;
+        let memory = &mut self.allocator.pairs.heap.memory;
+        let header = Header {
+            cas: self.next_cas,
+            key_bytes: key.len() as u8,
+            bits: layout.bits | bits,
+            value_bytes: if layout.bits & LARGE == 0 { value_bytes as u16 } else { 0 },
+            flags: attributes.flags as u16,
+            expiry: attributes.expiry_s,
+        };
+        let block = memory.bytes_mut(line, 0, layout.key_at + key.len());
+        block[..HEADER_BYTES].copy_from_slice(&header.encode());
+        if layout.bits & WIDE != 0 {
+            block[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&attributes.flags.to_le_bytes());
+        }
+        if layout.bits & LARGE != 0 {
+            let at = header.list_at() - 8;
+            block[at..at + 4].copy_from_slice(&(value_bytes as u32).to_le_bytes());
+            block[at + 4..at + 8].copy_from_slice(&(layout.list_count() as u32).to_le_bytes());
+        }
+        block[layout.key_at..].copy_from_slice(key);
+        if layout.log_offset_at != 0 {
+            memory.bytes_mut(line, layout.log_offset_at, LOG_OFFSET_BYTES).fill(0);
+        }
+    }
+
+    /// Takes memory for a value that arrives in pieces. `None` if there is none.
+    pub(crate) fn begin(
+        &mut self,
+        key: &[u8],
+        value_bytes: usize,
+        attributes: Attributes,
+    ) -> Option<Pending> {
+        let chunks = match chunk_count(value_bytes) {
+            0 => Vec::new(),
+            count => self.allocator.take_chunks(count)?,
+        };
+        self.begin_with(key, value_bytes, attributes, chunks)
+    }
+
+    /// As [`begin`](Self::begin), for a value whose whole mebibytes already have their memory.
+    #[inline]
+    fn begin_with(
+        &mut self,
+        key: &[u8],
+        value_bytes: usize,
+        attributes: Attributes,
+        chunks: Vec<Chunk>,
+    ) -> Option<Pending> {
+        let layout = self.allocator.pairs.layout(key.len(), value_bytes, attributes.flags);
+        debug_assert_eq!(layout.chunk_count, chunks.len());
+        let line = self.allocator.take_block(layout.class())?;
+        self.write_item(line, &layout, key, value_bytes, attributes, HELD);
+        self.allocator.pairs.heap.regions.hold(line, true);
+        for at in 0..layout.extent_count {
+            let taken = self.allocator.take_extent();
+            let heap = &mut self.allocator.pairs.heap;
+            let Some(region) = taken else {
+                for at in 0..at {
+                    heap.regions.give_back_extent(heap.memory.u32_at(line, layout.extents_at + 4 * at));
+                }
+                heap.regions.hold(line, false);
+                heap.regions.give_back(line);
+                return None;
+            };
+            heap.memory.bytes_mut(line, layout.extents_at + 4 * at, 4).copy_from_slice(&region.to_le_bytes());
+        }
+        let heap = &mut self.allocator.pairs.heap;
+        if !chunks.is_empty() {
+            heap.put_chunks(line, layout.extents_at - 4, chunks);
+        }
+        heap.pending_count += 1;
+        Some(Pending { line, layout, value_bytes })
+    }
+
+    /// Releases the memory of a value that will not be stored.
+    #[expect(clippy::needless_pass_by_value, reason = "a pending value ends once")]
+    pub(crate) fn abandon(&mut self, pending: Pending) {
+        let heap = &mut self.allocator.pairs.heap;
+        heap.release_hold(pending.line);
+        heap.pending_count -= 1;
+        heap.free_item(pending.line);
+    }
+
+    /// Puts a filled item into the index, replacing the current pair, and records the change.
+    pub(crate) fn link(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
+        let stored = self.insert(hash, key, pending);
+        if stored == Stored::Done {
+            self.allocator.pairs.counters.stored_count += 1;
+            self.allocator.pairs.note(hash, key);
+        }
+        stored
+    }
+
+    /// Puts a filled item into the index, replacing the current pair.
+    fn insert(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
+        let line = pending.line;
+        let value_bytes = pending.value_bytes;
+        // Making room may have removed the pair that was found before.
+        let pairs = &mut self.allocator.pairs;
+        match pairs.find(hash, key) {
+            Some(place) if let Some(old) = place.item() => {
+                pairs.counters.pair_bytes -= pairs.heap.pair_bytes(old) as u64;
+                pairs.counters.pair_count -= 1;
+                BucketMut(pairs.heap.memory.line_mut(place.node())).set_item(place.cell(), line);
+                pairs.heap.free_item(old);
+            }
+            Some(place) => {
+                pairs.uncount(place);
+                let mut bucket = BucketMut(pairs.heap.memory.line_mut(place.node()));
+                let tag = Bucket(bucket.0).tag(place.cell());
+                bucket.clear(place.cell());
+                bucket.put_item(place.cell(), tag, line);
+                pairs.table.index.used_cells += 1;
+            }
+            None => match self.allocator.take_cells(hash, 1) {
+                Some(Cell { node, cell, tag }) => {
+                    let pairs = &mut self.allocator.pairs;
+                    BucketMut(pairs.heap.memory.line_mut(node)).put_item(cell, tag, line);
+                    pairs.table.index.used_cells += 1;
+                }
+                None => {
+                    self.abandon(pending);
+                    return Stored::NoMemory;
+                }
+            },
+        }
+        let pairs = &mut self.allocator.pairs;
+        pairs.heap.release_hold(line);
+        pairs.heap.pending_count -= 1;
+        pairs.counters.pair_count += 1;
+        pairs.counters.pair_bytes += (key.len() + value_bytes) as u64;
+        Stored::Done
+    }
+
+    /// Stores a value whose whole mebibytes are in chunks.
+    pub(crate) fn put_chunks(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        chunks: Vec<Chunk>,
+        rest: &[u8],
+        attributes: Attributes,
+    ) -> Stored {
+        let offset = chunks.len() * CHUNK_BYTES;
+        let Some(pending) = self.begin_with(key, offset + rest.len(), attributes, chunks) else {
+            return Stored::NoMemory;
+        };
+        pending.fill(&mut self.allocator.pairs.heap, offset, rest);
+        self.link(hash, key, pending)
+    }
+
+    /// Stores a value extended by more bytes before or after it.
+    pub(crate) fn extend(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        place: Place,
+        at_end: bool,
+        chunks: &[Chunk],
+        rest: &[u8],
+    ) -> Stored {
+        let more_bytes = chunks.len() * CHUNK_BYTES + rest.len();
+        let old_bytes = self.allocator.pairs.heap.value_bytes(place);
+        let (old_at, more_at) = if at_end { (0, old_bytes) } else { (more_bytes, 0) };
+        let Some(pending) = self.begin_copy(key, place, old_at, more_bytes) else { return Stored::NoMemory };
+        pending.fill_parts(&mut self.allocator.pairs.heap, more_at, chunks, rest);
+        self.link(hash, key, pending)
+    }
+
+    /// Begins a value that contains that of a place from `at` on, besides `more_bytes` others.
+    fn begin_copy(&mut self, key: &[u8], place: Place, at: usize, more_bytes: usize) -> Option<Pending> {
+        let heap = &self.allocator.pairs.heap;
+        let attributes = heap.attributes(place);
+        let value = heap.value(place);
+        let (length, chunks) = (value.len(), heap.chunks(place).cloned().unwrap_or_default());
+        // Making room may move blocks within regions.
+        let mut rest = Vec::new();
+        value.append_from(chunks.len() * CHUNK_BYTES, &mut rest);
+        let pending = self.begin(key, length + more_bytes, attributes)?;
+        pending.fill_parts(&mut self.allocator.pairs.heap, at, &chunks, &rest);
+        Some(pending)
+    }
+
+    /// Skips CAS numbers of an item, for changes that are executed together with its next one.
+    pub(crate) fn skip_cas(&mut self, place: Place, count: u64) {
+        if place.item().is_some() {
+            self.next_cas += count;
+        }
+    }
+
+    /// Gives an item a new CAS number.
+    fn renew(&mut self, line: u32, header: Header) {
+        self.next_cas += 1;
+        self.allocator.pairs.heap.set_header(line, Header { cas: self.next_cas, ..header });
+    }
+
+    /// The value at a place, to be changed in place; it counts as a new value. `None` if it is in parts, or being sent.
+    fn value_mut(&mut self, place: Place) -> Option<&mut [u8]> {
+        let Some(line) = place.item() else {
+            let bucket = BucketMut(self.allocator.pairs.heap.memory.line_mut(place.node()));
+            return Some(bucket.into_inline_value(place.cell()));
+        };
+        let header = self.allocator.pairs.heap.header(line);
+        if header.bits & (HELD | LARGE) != 0 {
+            return None;
+        }
+        self.renew(line, header);
+        let at = header.key_at(0) + usize::from(header.key_bytes);
+        Some(self.allocator.pairs.heap.memory.bytes_mut(line, at, header.value_bytes.into()))
+    }
+
+    /// Calls `each` with the parts of a value in order, to be changed in place; it counts as a new value. A value that
+    /// is being sent is copied first. All parts but the last are multiples of 64 bytes. Returns `false` if there is no
+    /// memory for the copy.
+    pub(crate) fn change(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        mut place: Place,
+        mut each: impl FnMut(&mut [u8]),
+    ) -> bool {
+        if place.item().is_some_and(|line| !self.allocator.pairs.heap.is_own(line)) {
+            let Some(pending) = self.begin_copy(key, place, 0, 0) else { return false };
+            if self.link(hash, key, pending) != Stored::Done {
+                return false;
+            }
+            place = self.allocator.pairs.find(hash, key).expect("just stored");
+        }
+        self.allocator.pairs.note(hash, key);
+        if let Some(line) = place.item() {
+            self.allocator.pairs.clear_log_offset(line);
+        }
+        if let Some(value) = self.value_mut(place) {
+            each(value);
+            return true;
+        }
+        let line = place.item().expect("pairs in the index are whole");
+        let header = self.allocator.pairs.heap.header(line);
+        self.renew(line, header);
+        let pairs = &mut self.allocator.pairs;
+        let (length, list_count) = pairs.heap.large(line, header);
+        let layout = pairs.layout(header.key_bytes.into(), length, pairs.heap.attributes(place).flags);
+        debug_assert_eq!(layout.list_count(), list_count);
+        if let Some(chunks) = pairs.heap.chunks_mut(line, header) {
+            chunks.iter_mut().for_each(|chunk| each(chunk));
+        }
+        let rest_bytes = length - layout.chunk_count * CHUNK_BYTES;
+        let (memory, regions) = (&mut pairs.heap.memory, &pairs.heap.regions);
+        for at in 0..layout.extent_count {
+            let region = memory.u32_at(line, layout.extents_at + 4 * at);
+            let bytes = REGION_BYTES.min(rest_bytes - at * REGION_BYTES);
+            each(memory.bytes_mut(regions.first_line(region), 0, bytes));
+        }
+        if layout.tail_bytes > 0 {
+            each(memory.bytes_mut(line, layout.value_at, layout.tail_bytes));
+        }
+        true
+    }
+
+    /// Stores a value fetched from `log_offset`: the stub becomes a whole item again, unless the pair has changed since.
+    pub(crate) fn load(&mut self, hash: KeyHash, key: &[u8], log_offset: u64, pending: Pending) -> bool {
+        let pairs = &mut self.allocator.pairs;
+        let Some(stub) = pairs.stub(hash, key).filter(|stub| stub.log_offset == log_offset) else {
+            self.abandon(pending);
+            return false;
+        };
+        pairs.counters.loaded_count += 1;
+        self.restore(hash, key, &stub, pending, USED_OFTEN)
+    }
+
+    /// Stores a pair whose value was read from the log, with its CAS number, marks and expiry.
+    pub(crate) fn restore(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        pair: &Stub,
+        pending: Pending,
+        uses: u8,
+    ) -> bool {
+        let pairs = &mut self.allocator.pairs;
+        let mut header = pairs.heap.header(pending.line);
+        (header.cas, header.expiry) = (pair.cas, pair.attributes.expiry_s);
+        header.bits = header.bits & !(MARKS | USES) | pair.marks | uses;
+        pairs.heap.set_header(pending.line, header);
+        pairs.set_log_offset(pending.line, pair.log_offset);
+        self.next_cas = self.next_cas.max(pair.cas);
+        self.insert(hash, key, pending) == Stored::Done
+    }
+
+    /// Stores a pair whose value stays in the log.
+    pub(crate) fn restore_stub(&mut self, hash: KeyHash, key: &[u8], pair: &Stub) -> bool {
+        let layout = pair.layout(key);
+        let Some(line) = self.allocator.take_block(layout.class()) else { return false };
+        let heap = &mut self.allocator.pairs.heap;
+        pair.write(heap, line, &layout, key);
+        heap.hold(line);
+        heap.pending_count += 1;
+        self.next_cas = self.next_cas.max(pair.cas);
+        let pending = Pending { line, layout, value_bytes: pair.value_bytes };
+        self.insert(hash, key, pending) == Stored::Done
+    }
+}
