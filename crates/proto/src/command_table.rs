@@ -39,12 +39,36 @@ pub(crate) struct CommandTable<B, C> {
     entries: Vec<Entry<B, C>>,
     /// Slots without a command, the next one last.
     free: Vec<u16>,
-    /// cid → slot + 1, open addressing; 0 is empty. A power of two, at least twice the entries.
-    by_cid: Vec<u16>,
+    /// The live commands by cid, with open addressing: in the order of their homes, each at its home or behind others
+    /// with no gap between. A power of two, at least twice the entries.
+    by_cid: Vec<Place>,
     limit: u16,
     live_count: u16,
     /// Commands whose cids others have taken over, until the driver is told.
     superseded: Vec<u16>,
+}
+
+/// A place of the index by cid. Cids are here as well as in the entries, so that a search reads nothing else.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    cid: u16,
+    /// The command's slot + 1; 0 if the place is empty.
+    taken: u16,
+}
+
+impl Place {
+    const EMPTY: Self = Self { cid: 0, taken: 0 };
+
+    #[inline]
+    fn is_empty(self) -> bool {
+        self.taken == 0
+    }
+
+    /// How far behind its home the command at `at` is.
+    #[inline]
+    fn distance(self, at: usize, mask: usize) -> usize {
+        at.wrapping_sub(self.cid.into()) & mask
+    }
 }
 
 #[derive(Debug)]
@@ -85,7 +109,6 @@ pub(crate) enum Phase<B> {
 
 impl<B, C> Entry<B, C> {
     /// Its command, which was asked for its data, is completed.
-    #[cold]
     fn stop_receiving(&mut self, is_arriving: bool) {
         self.phase = match std::mem::replace(&mut self.phase, Phase::Free) {
             Phase::Receiving { data, buffer, .. } if is_arriving => {
@@ -177,18 +200,14 @@ impl<B, C: Default> CommandTable<B, C> {
 
     /// The live command with this cid.
     #[inline]
-    #[expect(
-        clippy::arithmetic_side_effects,
-        clippy::indexing_slicing,
-        reason = "slots are the table's own; the mask keeps places in the table"
-    )]
+    #[expect(clippy::arithmetic_side_effects, reason = "the mask keeps places in the table")]
     pub(crate) fn find(&self, cid: u16) -> Option<Slot> {
         let mask = self.by_cid.len().wrapping_sub(1);
         let mut at = usize::from(cid) & mask;
         // An empty table has no place at all.
-        while let Some(&taken) = self.by_cid.get(at) {
-            let index = taken.checked_sub(1)?;
-            if self.entries[usize::from(index)].cid == cid {
+        while let Some(place) = self.by_cid.get(at) {
+            let index = place.taken.checked_sub(1)?;
+            if place.cid == cid {
                 return Some(Slot(index));
             }
             at = (at + 1) & mask;
@@ -226,7 +245,7 @@ impl<B, C: Default> CommandTable<B, C> {
     ///
     /// # Panics
     /// If the slot has no command.
-    #[inline]
+    #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -237,20 +256,31 @@ impl<B, C: Default> CommandTable<B, C> {
         let cid = entry.cid;
         if let Phase::Executing = entry.phase {
             entry.phase = Phase::Free;
-        } else if let Phase::Superseded = entry.phase {
-            entry.phase = Phase::Free;
             self.free.push(slot.0);
-            self.superseded.retain(|superseded| *superseded != slot.0);
+        } else if !self.complete_waiting(slot, is_arriving()) {
             return None;
+        }
+        self.live_count -= 1;
+        self.unindex(cid);
+        Some(cid)
+    }
+
+    /// Completes a command that waits for its data or for an event. Returns whether its cid is still its own.
+    #[inline(never)]
+    #[expect(clippy::indexing_slicing, reason = "slots are the table's own")]
+    fn complete_waiting(&mut self, slot: Slot, is_arriving: bool) -> bool {
+        let entry = &mut self.entries[slot.index()];
+        let is_superseded = matches!(entry.phase, Phase::Superseded);
+        if is_superseded {
+            entry.phase = Phase::Free;
+            self.superseded.retain(|superseded| *superseded != slot.0);
         } else {
-            entry.stop_receiving(is_arriving());
+            entry.stop_receiving(is_arriving);
         }
         if let Phase::Free = entry.phase {
             self.free.push(slot.0);
         }
-        self.live_count -= 1;
-        self.unindex(cid, slot);
-        Some(cid)
+        !is_superseded
     }
 
     /// The command is an Asynchronous Event Request, to be completed when an event comes.
@@ -270,7 +300,7 @@ impl<B, C: Default> CommandTable<B, C> {
         }
         *self.phase_mut(slot) = Phase::Superseded;
         self.live_count -= 1;
-        self.unindex(self.entry(slot).cid, slot);
+        self.unindex(self.entry(slot).cid);
         self.superseded.push(slot.0);
         true
     }
@@ -347,7 +377,7 @@ impl<B, C: Default> CommandTable<B, C> {
         let empty = |_| Entry { cid: 0, generation: 0, phase: Phase::Free, context: C::default() };
         self.entries.extend((from..to).map(empty));
         self.free.extend((from..to).rev().map(|index| u16::try_from(index).expect("at most the maximum")));
-        self.by_cid = vec![0; (2 * to).next_power_of_two()];
+        self.by_cid = vec![Place::EMPTY; (2 * to).next_power_of_two()];
         for index in 0..from {
             if !matches!(self.entries[index].phase, Phase::Free | Phase::Superseded | Phase::Draining { .. })
             {
@@ -361,51 +391,72 @@ impl<B, C: Default> CommandTable<B, C> {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "slots, at most 1024; the mask keeps places in the table, half of which is empty"
+        reason = "the mask keeps places in the table, which is not empty"
     )]
     fn index(&mut self, cid: u16, index: u16) {
-        let mask = self.by_cid.len() - 1;
-        let mut at = usize::from(cid) & mask;
-        while self.by_cid[at] != 0 {
-            at = (at + 1) & mask;
+        let place = Place { cid, taken: index + 1 };
+        let at = usize::from(cid) & (self.by_cid.len() - 1);
+        if self.by_cid[at].is_empty() {
+            self.by_cid[at] = place;
+        } else {
+            self.index_behind(at, place);
         }
-        self.by_cid[at] = index + 1;
     }
 
-    /// Removes a command, and closes its gap, so that every other one is still found from its home on.
+    /// Adds a command whose home is taken. One that is farther from its home takes the place of one that is nearer,
+    /// which moves on.
+    #[cold]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the mask keeps places in the table, half of which is empty"
+    )]
+    fn index_behind(&mut self, mut at: usize, mut place: Place) {
+        let mask = self.by_cid.len() - 1;
+        while !self.by_cid[at].is_empty() {
+            if self.by_cid[at].distance(at, mask) < place.distance(at, mask) {
+                std::mem::swap(&mut self.by_cid[at], &mut place);
+            }
+            at = (at + 1) & mask;
+        }
+        self.by_cid[at] = place;
+    }
+
+    /// Removes a command, and moves those behind it that are not at their homes.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "slots, at most 1024; the mask keeps places in the table, and the command is there"
+        reason = "the mask keeps places in the table, half of which is empty, and the command is there"
     )]
-    fn unindex(&mut self, cid: u16, slot: Slot) {
+    fn unindex(&mut self, cid: u16) {
         let mask = self.by_cid.len() - 1;
         let mut gap = usize::from(cid) & mask;
-        while self.by_cid[gap] != slot.0 + 1 {
+        while self.by_cid[gap].cid != cid {
             gap = (gap + 1) & mask;
         }
-        self.by_cid[gap] = 0;
-        if self.by_cid[(gap + 1) & mask] != 0 {
+        self.by_cid[gap] = Place::EMPTY;
+        if !self.by_cid[(gap + 1) & mask].is_empty() {
             self.close_gap(gap, mask);
         }
     }
 
+    /// Moves the commands behind a gap up, until one is at its home: none behind that one belongs before it.
+    #[inline(never)] // Keeps `complete`, which is inlined, short.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
         reason = "the mask keeps places in the table, half of which is empty"
     )]
     fn close_gap(&mut self, mut gap: usize, mask: usize) {
-        let mut at = (gap + 1) & mask;
-        while let Some(index) = self.by_cid[at].checked_sub(1) {
-            let home = usize::from(self.entries[usize::from(index)].cid) & mask;
-            // An entry may move into the gap if its home is not between the gap and itself.
-            if at.wrapping_sub(home) & mask >= at.wrapping_sub(gap) & mask {
-                self.by_cid.swap(gap, at);
-                gap = at;
+        loop {
+            let at = (gap + 1) & mask;
+            let place = self.by_cid[at];
+            if place.is_empty() || place.distance(at, mask) == 0 {
+                return;
             }
-            at = (at + 1) & mask;
+            self.by_cid.swap(gap, at);
+            gap = at;
         }
     }
 }

@@ -20,8 +20,6 @@ pub(crate) struct WriteData {
     end: u32,
     /// Bytes granted so far, from the start.
     granted: u32,
-    /// Bytes received so far in all windows, plus those before the part.
-    received: u32,
     /// The missing range of each open window; empty ranges are closed windows.
     windows: [Window; WINDOW_COUNT_MAX],
 }
@@ -36,7 +34,7 @@ impl WriteData {
     /// A part of a command's data of which nothing is granted yet.
     pub(crate) fn new(part: Range<u32>) -> Self {
         let Range { start, end } = part;
-        Self { start, end, granted: start, received: start, windows: [Window::default(); WINDOW_COUNT_MAX] }
+        Self { start, end, granted: start, windows: [Window::default(); WINDOW_COUNT_MAX] }
     }
 
     /// Offset in the part of a byte of the command's data. No window begins before the part.
@@ -88,13 +86,12 @@ impl WriteData {
             return Err(Violation::HeaderField { offset: 1 });
         }
         window.next = after;
-        self.received = self.received.saturating_add(length);
         Ok(())
     }
 
     /// Whether every byte was granted and has arrived, except the rest of the PDU accepted last.
     pub(crate) fn is_complete(&self) -> bool {
-        self.received == self.end
+        self.granted == self.end && !self.is_owed()
     }
 
     /// Whether granted data is still to arrive, besides the rest of the PDU accepted last.
