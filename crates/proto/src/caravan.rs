@@ -12,10 +12,17 @@
 //! has given notice of each such send. A caravan dropped before that is leaked: its memory would be reused, and the
 //! kernel would send the new contents (docs/design/kernel-memory.md).
 
-use std::collections::VecDeque;
+mod kept;
+mod load;
+
 use std::ops::Range;
 
 use wire::digest::header_digest;
+
+pub use kept::KeptLoad;
+
+use kept::{KEPT, Kept, SPARE_COUNT_MAX};
+use load::{Load, Part};
 
 /// The PDUs of a lane that wait or are being sent. `P` is a payload, sent from where it lies.
 #[derive(Debug)]
@@ -26,74 +33,6 @@ pub struct Caravan<P> {
     kept: Option<Box<Kept<P>>>,
 }
 
-/// The caravans that the kernel may still read.
-#[derive(Debug)]
-struct Kept<P> {
-    /// Number of the next send without a copy, as the kernel counts them.
-    next_send: u32,
-    /// Sends of the caravan that is leaving.
-    leaving: Sends,
-    /// Caravans that are sent completely, oldest first.
-    loads: VecDeque<(Sends, Load<P>)>,
-    /// Empty loads for reuse.
-    spare: Vec<Load<P>>,
-}
-
-/// The headers and payloads of one caravan that the kernel may still read.
-pub type KeptLoad<P> = (Vec<u8>, Vec<P>);
-
-/// Sends of one caravan without a copy, numbered without a gap.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sends {
-    first: u32,
-    count: u32,
-    /// Sends without a notice so far.
-    awaited: u32,
-}
-
-/// Message of the assertions that guard kept bytes: the peer would receive what replaces them.
-const KEPT: &str = "bytes that the kernel may still read are not changed or freed";
-
-/// Most empty loads held for reuse.
-const SPARE_COUNT_MAX: usize = 4;
-
-/// A run of PDUs.
-#[derive(Debug)]
-struct Load<P> {
-    /// Headers, digests and padding, one after the other.
-    bytes: Vec<u8>,
-    /// The parts to send, in order.
-    parts: Vec<Part>,
-    /// Payloads of the parts, in order; `None` once a payload is sent completely.
-    payloads: Vec<Option<P>>,
-    pdu_count: u32,
-    /// Commands that these PDUs begin or end.
-    command_count: u32,
-    /// A command waits for one of these PDUs before it can proceed.
-    is_urgent: bool,
-    /// Bytes not sent yet.
-    unsent: usize,
-    /// Position up to which it is sent.
-    sent: Cursor,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Part {
-    /// This number of bytes, the next ones of `bytes`.
-    Bytes(u32),
-    /// A range of the next payload; `is_last` marks the last range of a payload.
-    Payload { start: u32, end: u32, is_last: bool },
-}
-
-/// Position in a load: parts sent, bytes sent of the next part, bytes sent of `Load::bytes`, payloads sent.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cursor {
-    part: usize,
-    within: u32,
-    bytes: usize,
-    payload: usize,
-}
-
 /// A piece to send.
 #[derive(Debug)]
 pub enum Piece<'a, P> {
@@ -101,21 +40,6 @@ pub enum Piece<'a, P> {
     Bytes(&'a [u8]),
     /// This range of this payload.
     Payload(&'a P, Range<usize>),
-}
-
-impl<P> Default for Load<P> {
-    fn default() -> Self {
-        Self {
-            bytes: Vec::new(),
-            parts: Vec::new(),
-            payloads: Vec::new(),
-            pdu_count: 0,
-            command_count: 0,
-            is_urgent: false,
-            unsent: 0,
-            sent: Cursor::default(),
-        }
-    }
 }
 
 impl<P> Default for Caravan<P> {
@@ -574,186 +498,12 @@ impl<P> Caravan<P> {
     }
 }
 
-impl<P> Kept<P> {
-    fn invariants(&self, leaving: &Load<P>) {
-        assert!(self.leaving.count == 0 || !leaving.is_empty(), "sends of a caravan that is on its way");
-        // Numbers wrap: seen from the next one, older sends are further away.
-        let mut distance_max = u32::MAX;
-        for sends in self.loads.iter().map(|(sends, _)| sends).chain([&self.leaving]) {
-            assert!(sends.awaited <= sends.count, "{sends:?}: a notice for each send at most");
-            if sends.count > 0 {
-                let distance = self.next_send.wrapping_sub(sends.first);
-                assert!(sends.count <= distance && distance <= distance_max, "{sends:?}: sends in order");
-                distance_max = distance.saturating_sub(sends.count);
-            }
-        }
-        for (sends, load) in &self.loads {
-            load.invariants();
-            assert!(sends.count > 0 && !load.is_empty(), "only what was sent without a copy is kept");
-            // Payloads sent by copy before the first send without one are gone.
-            let mut kept = load.payloads.iter().skip_while(|payload| payload.is_none());
-            assert!(kept.all(Option::is_some), "a caravan is kept from its first send without a copy on");
-        }
-        assert!(self.spare.len() <= SPARE_COUNT_MAX && self.spare.iter().all(Load::is_empty));
-    }
-}
-
 impl<P> Drop for Caravan<P> {
     /// Leaks what the kernel may still read. An owner that can wait for the notices [takes](Self::take_kept) it before.
     fn drop(&mut self) {
         self.keep_leaving();
         if let Some(kept) = &mut self.kept {
             kept.loads.drain(..).filter(|(sends, _)| sends.awaited > 0).for_each(std::mem::forget);
-        }
-    }
-}
-
-impl<P> Default for Kept<P> {
-    fn default() -> Self {
-        Self { next_send: 0, leaving: Sends::default(), loads: VecDeque::new(), spare: Vec::new() }
-    }
-}
-
-impl Sends {
-    /// Counts off the sends among `first..=last`. Numbers wrap; far fewer than half of them are ever awaited.
-    fn on_notice(&mut self, first: u32, last: u32) {
-        let Some(end) = self.count.checked_sub(1) else { return };
-        // Relative to our first send.
-        let from = first.wrapping_sub(self.first).cast_signed();
-        let to = last.wrapping_sub(self.first).cast_signed();
-        let end = i32::try_from(end).unwrap_or(i32::MAX);
-        if to >= 0 && from <= end && from <= to {
-            let beyond_first = to.min(end).abs_diff(from.max(0));
-            self.awaited = self.awaited.saturating_sub(beyond_first.saturating_add(1));
-        }
-    }
-}
-
-impl<P> Load<P> {
-    #[inline]
-    #[expect(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        reason = "headers are short, and a queue's entries bound how many there are"
-    )]
-    fn push_bytes(&mut self, bytes: &[u8]) {
-        let length = u32::try_from(bytes.len()).expect("headers are short");
-        self.bytes.extend_from_slice(bytes);
-        self.unsent += bytes.len();
-        // Neighbouring headers become one part: fewer pieces for the kernel.
-        if let Some(Part::Bytes(last)) = self.parts.last_mut() {
-            *last += length;
-        } else {
-            self.parts.push(Part::Bytes(length));
-        }
-    }
-
-    /// Advances by `count` bytes; `ended` gets the place of each payload that is sent completely.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        reason = "positions in our own output, which no peer names"
-    )]
-    fn advance(&mut self, mut count: usize, ended: &mut impl FnMut(&mut Option<P>)) {
-        let sent = &mut self.sent;
-        while count > 0 {
-            let part = self.parts[sent.part];
-            let left = part.length() - sent.within as usize;
-            let taken = left.min(count);
-            count -= taken;
-            if matches!(part, Part::Bytes(_)) {
-                sent.bytes += taken;
-            }
-            if taken < left {
-                sent.within += u32::try_from(taken).expect("less than a part");
-                return;
-            }
-            sent.part += 1;
-            sent.within = 0;
-            if matches!(part, Part::Payload { is_last: true, .. }) {
-                ended(&mut self.payloads[sent.payload]);
-                sent.payload += 1;
-            }
-        }
-    }
-
-    /// Payloads of which every range is pushed.
-    fn last_range_count(&self) -> usize {
-        self.parts.iter().filter(|part| part.ends_payload()).count()
-    }
-
-    #[expect(clippy::expect_used, reason = "documented as a panic")]
-    fn invariants(&self) {
-        let before = self.parts.get(..self.sent.part).expect("no more parts are sent than there are");
-        let bytes_of = |parts: &[Part]| -> usize {
-            parts.iter().filter(|part| matches!(part, Part::Bytes(_))).map(|part| part.length()).sum()
-        };
-        let total: usize = self.parts.iter().map(|part| part.length()).sum();
-        let sent: usize = before.iter().map(|part| part.length()).sum();
-        let within = self.sent.within as usize;
-        assert_eq!(self.bytes.len(), bytes_of(&self.parts), "headers and the parts that name them");
-        assert_eq!(
-            total.checked_sub(sent.saturating_add(within)),
-            Some(self.unsent),
-            "bytes that are not sent"
-        );
-        assert!(self.parts.iter().all(|part| part.length() > 0), "no part is empty");
-        let has_neighbours = self.parts.windows(2).any(|two| matches!(two, [Part::Bytes(_), Part::Bytes(_)]));
-        assert!(!has_neighbours, "neighbouring headers are one part");
-        let next = self.parts.get(self.sent.part);
-        assert!(within < next.map_or(1, |part| part.length()), "a part that is sent to its end is counted");
-        let of_header = if matches!(next, Some(Part::Bytes(_))) { within } else { 0 };
-        assert_eq!(self.sent.bytes, bytes_of(before).saturating_add(of_header), "headers that are sent");
-        let ended_count = before.iter().filter(|part| part.ends_payload()).count();
-        assert_eq!(self.sent.payload, ended_count, "payloads that are sent");
-        let (count, last_count) = (self.payloads.len(), self.last_range_count());
-        assert!(
-            count == last_count || count == last_count.saturating_add(1),
-            "a payload for each last range"
-        );
-        assert!(
-            self.payloads.iter().skip(ended_count).all(Option::is_some),
-            "payloads that are not sent are here"
-        );
-        assert!(self.command_count <= self.pdu_count, "a PDU begins or ends one command at most");
-        assert!(!self.parts.is_empty() || self.pdu_count == 0, "a PDU has a header");
-    }
-
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.parts.is_empty()
-    }
-
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.parts.clear();
-        self.payloads.clear();
-        self.pdu_count = 0;
-        self.command_count = 0;
-        self.is_urgent = false;
-        self.unsent = 0;
-        self.sent = Cursor::default();
-    }
-}
-
-impl Cursor {
-    fn is_at_start(self) -> bool {
-        (self.part, self.within, self.bytes, self.payload) == (0, 0, 0, 0)
-    }
-}
-
-impl Part {
-    fn ends_payload(&self) -> bool {
-        matches!(self, Self::Payload { is_last: true, .. })
-    }
-
-    #[inline]
-    #[expect(clippy::arithmetic_side_effects, reason = "a range that is not empty")]
-    fn length(self) -> usize {
-        match self {
-            Self::Bytes(length) => length as usize,
-            Self::Payload { start, end, .. } => (end - start) as usize,
         }
     }
 }
