@@ -11,9 +11,11 @@
 //! ends in exactly one [`Completion`], from [`HostQueue::next_event`] or from [`HostQueue::next_unfinished`] after the
 //! connection was lost.
 
+mod data;
+mod slot;
+
 use std::ops::Range;
 
-use wire::U16;
 use wire::cqe::Cqe;
 use wire::digest::{DIGEST_BYTES, DataDigest};
 use wire::opcode::AdminOpcode;
@@ -25,6 +27,12 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
+pub use data::{DataBuffer, LENGTH_MAX, Transfer};
+pub use slot::DataRange;
+
+use data::{fill, for_each_part};
+use slot::{Command, INDEX_BITS, Slot, State, find, range_gone};
+
 use crate::caravan::{Caravan, Piece};
 use crate::controller_queue::CAPSULE_BYTES_MIN;
 use crate::framer::{DataLimits, Frame, Framer, Sender, term_req};
@@ -33,62 +41,6 @@ use crate::violation::Violation;
 
 /// Commands a queue can have at most: slots take 10 bits of a command id.
 pub const HOST_SLOT_COUNT_MAX: u16 = 1024;
-
-/// The data of one command, in one piece or several. It belongs to the queue until its command ends.
-///
-/// A buffer is owned, not borrowed: the kernel may read what is sent without a copy after a queue is forgotten
-/// (`std::mem::forget`), when a borrow would have ended and its memory would be used for something else. A queue that
-/// is dropped too early leaks its buffers.
-///
-/// ```
-/// fn takes(_: impl nvlane_proto::host_queue::DataBuffer) {}
-/// takes(vec![0_u8; 512]);
-/// takes(Box::leak(Box::new([0_u8; 512])).as_mut_slice());
-/// ```
-///
-/// ```compile_fail,E0597
-/// fn takes(_: impl nvlane_proto::host_queue::DataBuffer) {}
-/// let mut block = [0_u8; 512];
-/// takes(block.as_mut_slice());
-/// ```
-pub trait DataBuffer: 'static {
-    /// Bytes in all.
-    fn length(&self) -> usize;
-    /// The piece that begins at byte `offset` (below the length) and goes on as far as it is contiguous.
-    fn part(&self, offset: usize) -> &[u8];
-    /// The same, to fill.
-    fn part_mut(&mut self, offset: usize) -> &mut [u8];
-}
-
-/// Longest data of a command, bytes: a PDU length must also cover header, padding and digest.
-pub const LENGTH_MAX: u32 = u32::MAX - 1025;
-
-/// The data transfer of a command.
-#[derive(Debug)]
-pub enum Transfer<B> {
-    /// None.
-    None,
-    /// All of the buffer goes to the controller.
-    ToController(B),
-    /// The controller fills the buffer. If `is_exact`, success with fewer bytes is a failure.
-    FromController {
-        /// What to fill.
-        buffer: B,
-        /// Whether every byte must come.
-        is_exact: bool,
-    },
-}
-
-impl<B: DataBuffer> Transfer<B> {
-    /// Bytes of the data.
-    #[inline]
-    fn length(&self) -> usize {
-        match self {
-            Self::None => 0,
-            Self::ToController(buffer) | Self::FromController { buffer, .. } => buffer.length(),
-        }
-    }
-}
 
 /// The completion of a command. `U` is the submitter's id for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -214,47 +166,6 @@ impl Layouts {
     }
 }
 
-/// Data of a command that is in the caravan.
-#[derive(Clone, Copy, Debug)]
-pub struct DataRange {
-    slot: u16,
-    /// Whether it is the last of what one R2T asked for.
-    ends_window: bool,
-}
-
-#[derive(Debug)]
-struct Slot<B, U> {
-    /// Grows with each command: the upper 6 bits of its cid.
-    generation: u8,
-    /// The command that is in it, or was last.
-    sqe: Sqe,
-    state: State<B, U>,
-}
-
-#[derive(Debug)]
-enum State<B, U> {
-    Free,
-    Live(Command<B, U>),
-}
-
-#[derive(Debug)]
-struct Command<B, U> {
-    user: U,
-    transfer: Transfer<B>,
-    /// The queue's ring count when it was submitted.
-    submitted_at: u64,
-    /// Bytes of its data that were handed to the caravan, or received.
-    moved: u32,
-    /// Payload ranges of it that are in the caravan.
-    in_transit: u32,
-    /// R2Ts of it whose data is in the caravan.
-    window_count: u32,
-    /// A data digest did not match.
-    is_corrupt: bool,
-    /// The completion, until it is taken; `in_transit` may hold it back.
-    completion: Option<(Status, u64)>,
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Incoming {
     None,
@@ -265,9 +176,6 @@ enum Incoming {
         is_success: bool,
     },
 }
-
-const INDEX_BITS: u32 = 10;
-const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;
 
 /// Whether a digest follows a header of `header_length` bytes, and the bytes of padding behind it.
 #[inline]
@@ -926,37 +834,6 @@ impl<B, U> Drop for HostQueue<B, U> {
     }
 }
 
-/// A range of a command's data is sent, and the kernel no longer reads it.
-#[inline]
-#[expect(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "slots are ours, and what was counted in is counted out"
-)]
-fn range_gone<B, U>(slots: &mut [Slot<B, U>], finished: &mut Vec<u16>, range: DataRange) {
-    let DataRange { slot, ends_window } = range;
-    if let State::Live(command) = &mut slots[usize::from(slot)].state {
-        command.in_transit -= 1;
-        command.window_count -= u32::from(ends_window);
-        if command.in_transit == 0 && command.completion.is_some() {
-            finished.push(slot);
-        }
-    }
-}
-
-/// The live command with this id that has no answer yet.
-#[inline]
-fn find<B, U>(slots: &mut [Slot<B, U>], cid: U16) -> Option<(u16, &mut Command<B, U>)> {
-    let (slot, generation) = (cid.get() & INDEX_MASK, cid.get() >> INDEX_BITS);
-    let entry = slots.get_mut(usize::from(slot))?;
-    match &mut entry.state {
-        State::Live(command) if u16::from(entry.generation) == generation && command.completion.is_none() => {
-            Some((slot, command))
-        }
-        _ => None,
-    }
-}
-
 /// Applies the controller's answer to a command.
 #[inline]
 fn complete<B: DataBuffer, U>(
@@ -986,52 +863,4 @@ fn complete<B: DataBuffer, U>(
     // The caravan still refers to the buffer: hold the completion back until the bytes are gone.
     command.completion = Some((status, result));
     Ok((command.in_transit == 0).then_some(End::Command(Ended { slot })))
-}
-
-/// Copies `bytes` into a buffer from `offset` on. There is room for them.
-#[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "the bytes were held against the buffer")]
-fn fill<B: DataBuffer>(buffer: &mut B, mut offset: usize, mut bytes: &[u8]) {
-    loop {
-        let part = buffer.part_mut(offset);
-        if let Some(whole) = part.get_mut(..bytes.len()) {
-            whole.copy_from_slice(bytes);
-            return;
-        }
-        let (now, later) = bytes.split_at(part.len());
-        part.copy_from_slice(now);
-        (offset, bytes) = (offset + now.len(), later);
-    }
-}
-
-/// Calls `each` with the contiguous parts of a range.
-#[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "the range lies in the buffer")]
-fn for_each_part<'a, B: DataBuffer>(buffer: &'a B, range: Range<usize>, mut each: impl FnMut(&'a [u8])) {
-    let mut at = range.start;
-    while at < range.end {
-        let part = buffer.part(at);
-        let part = &part[..part.len().min(range.end - at)];
-        each(part);
-        at += part.len();
-    }
-}
-
-/// Implemented for every contiguous buffer: `Vec<u8>`, `Box<[u8]>`, arrays, buffers of a pool.
-impl<T: AsRef<[u8]> + AsMut<[u8]> + 'static> DataBuffer for T {
-    #[inline]
-    fn length(&self) -> usize {
-        self.as_ref().len()
-    }
-
-    #[inline]
-    #[expect(clippy::indexing_slicing, reason = "the trait asks for an offset below the length")]
-    fn part(&self, offset: usize) -> &[u8] {
-        &self.as_ref()[offset..]
-    }
-
-    #[inline]
-    #[expect(clippy::indexing_slicing, reason = "the trait asks for an offset below the length")]
-    fn part_mut(&mut self, offset: usize) -> &mut [u8] {
-        &mut self.as_mut()[offset..]
-    }
 }

@@ -1,0 +1,82 @@
+//! The slots of a host's queue: the command in each, found again by its cid.
+
+use wire::U16;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use crate::host_queue::data::Transfer;
+
+/// Data of a command that is in the caravan.
+#[derive(Clone, Copy, Debug)]
+pub struct DataRange {
+    pub(super) slot: u16,
+    /// Whether it is the last of what one R2T asked for.
+    pub(super) ends_window: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Slot<B, U> {
+    /// Grows with each command: the upper 6 bits of its cid.
+    pub(super) generation: u8,
+    /// The command that is in it, or was last.
+    pub(super) sqe: Sqe,
+    pub(super) state: State<B, U>,
+}
+
+#[derive(Debug)]
+pub(super) enum State<B, U> {
+    Free,
+    Live(Command<B, U>),
+}
+
+#[derive(Debug)]
+pub(super) struct Command<B, U> {
+    pub(super) user: U,
+    pub(super) transfer: Transfer<B>,
+    /// The queue's ring count when it was submitted.
+    pub(super) submitted_at: u64,
+    /// Bytes of its data that were handed to the caravan, or received.
+    pub(super) moved: u32,
+    /// Payload ranges of it that are in the caravan.
+    pub(super) in_transit: u32,
+    /// R2Ts of it whose data is in the caravan.
+    pub(super) window_count: u32,
+    /// A data digest did not match.
+    pub(super) is_corrupt: bool,
+    /// The completion, until it is taken; `in_transit` may hold it back.
+    pub(super) completion: Option<(Status, u64)>,
+}
+
+pub(super) const INDEX_BITS: u32 = 10;
+const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;
+
+/// A range of a command's data is sent, and the kernel no longer reads it.
+#[inline]
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "slots are ours, and what was counted in is counted out"
+)]
+pub(super) fn range_gone<B, U>(slots: &mut [Slot<B, U>], finished: &mut Vec<u16>, range: DataRange) {
+    let DataRange { slot, ends_window } = range;
+    if let State::Live(command) = &mut slots[usize::from(slot)].state {
+        command.in_transit -= 1;
+        command.window_count -= u32::from(ends_window);
+        if command.in_transit == 0 && command.completion.is_some() {
+            finished.push(slot);
+        }
+    }
+}
+
+/// The live command with this id that has no answer yet.
+#[inline]
+pub(super) fn find<B, U>(slots: &mut [Slot<B, U>], cid: U16) -> Option<(u16, &mut Command<B, U>)> {
+    let (slot, generation) = (cid.get() & INDEX_MASK, cid.get() >> INDEX_BITS);
+    let entry = slots.get_mut(usize::from(slot))?;
+    match &mut entry.state {
+        State::Live(command) if u16::from(entry.generation) == generation && command.completion.is_none() => {
+            Some((slot, command))
+        }
+        _ => None,
+    }
+}
