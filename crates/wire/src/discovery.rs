@@ -220,16 +220,6 @@ mod tests {
 
     /// wire §20
     #[test]
-    fn fields_lie_where_the_reference_says() {
-        assert_offsets!(DiscoveryHeader: genctr @ 0, numrec @ 8, recfmt @ 16);
-        assert_offsets!(
-            DiscoveryEntry:
-            trtype @ 0, adrfam @ 1, subtype @ 2, treq @ 3, portid @ 4, cntlid @ 6, asqsz @ 8, eflags @ 10,
-            trsvcid @ 32, subnqn @ 256, traddr @ 512, tsas @ 768,
-        );
-    }
-
-    #[test]
     fn a_tcp_entry_has_the_bytes_of_the_reference() {
         let mut entry = DiscoveryEntry::tcp(Ipv4Addr::new(192, 0, 2, 1).into(), 4420, &subsystem());
         entry.treq =

@@ -250,15 +250,6 @@ mod tests {
         bytes
     }
 
-    /// wire §6.2
-    #[test]
-    fn connect_data_lies_where_the_reference_says() {
-        assert_offsets!(
-            ConnectData:
-            hostid @ 0, cntlid @ 16, reserved_18 @ 18, subnqn @ 256, hostnqn @ 512, reserved_768 @ 768,
-        );
-    }
-
     /// wire §6.1
     #[test]
     fn a_connect_of_the_admin_queue_is_what_linux_sends() {

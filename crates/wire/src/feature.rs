@@ -276,7 +276,6 @@ mod tests {
 
     #[test]
     fn host_behavior_lies_in_its_first_bytes() {
-        assert_offsets!(HostBehavior: acre @ 0, etdas @ 1, lbafee @ 2);
         let behavior = HostBehavior { acre: 1, ..HostBehavior::default() };
         assert_eq!(behavior.as_bytes()[..4], [1, 0, 0, 0]);
     }

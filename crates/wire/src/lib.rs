@@ -1,7 +1,8 @@
 //! Bytes to typed values and back: no state, no I/O, no unsafe.
 //!
-//! Every structure is the wire's own: cast from and to bytes with the traits of [`zerocopy`],
-//! little-endian, size asserted at compile time. Raw fields bear the wire's names; 0-based
+//! Codes, flags, packed fields, structures and commands are written as the tables of the reference, a row each
+//! (`macros.rs`). Every structure is the wire's own: cast from and to bytes with the traits of [`zerocopy`],
+//! little-endian, size and offsets asserted at compile time. Raw fields bear the wire's names; 0-based
 //! counts, log2 sizes and dword units stay in them, and accessors return counts and bytes. Codes are newtypes,
 //! so an unknown value stays visible. Lists and logs are written into the caller's buffer and read
 //! by iterators that stop at its end.

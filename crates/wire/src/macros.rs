@@ -20,15 +20,21 @@ macro_rules! tables {
     )*};
 }
 
-/// A newtype over a wire value; over one byte it can be a field of a structure.
+/// A newtype over a wire value; over bytes it can be a field of a structure.
 macro_rules! newtype {
     ($(#[$meta:meta])* $visibility:vis $name:ident(u8)) => {
+        newtype! { @bytes $(#[$meta])* $visibility $name(u8) }
+    };
+    ($(#[$meta:meta])* $visibility:vis $name:ident([u8; $length:literal])) => {
+        newtype! { @bytes $(#[$meta])* $visibility $name([u8; $length]) }
+    };
+    (@bytes $(#[$meta:meta])* $visibility:vis $name:ident($repr:ty)) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
         #[derive(::zerocopy::FromBytes, ::zerocopy::IntoBytes, ::zerocopy::Immutable)]
         #[derive(::zerocopy::KnownLayout, ::zerocopy::Unaligned)]
         #[repr(transparent)]
-        $visibility struct $name(u8);
+        $visibility struct $name($repr);
     };
     ($(#[$meta:meta])* $visibility:vis $name:ident($repr:ident)) => {
         $(#[$meta])*
@@ -40,7 +46,7 @@ macro_rules! newtype {
 
 /// The conversions of a newtype from and to its wire value, by two names.
 macro_rules! conversions {
-    ($name:ident($repr:ident): $visibility:vis $from:ident, $into:ident) => {
+    ($name:ident($repr:ty): $visibility:vis $from:ident, $into:ident) => {
         #[allow(dead_code, reason = "called where another table has a field of the type")]
         impl $name {
             /// Takes the value as the wire has it; any is accepted.
@@ -505,18 +511,6 @@ macro_rules! default_zeroed {
             }
         }
     )*};
-}
-
-/// Compares field offsets with the reference's table, naming the field that is off.
-#[cfg(test)]
-macro_rules! assert_offsets {
-    ($type:ty: $($field:ident @ $offset:literal),* $(,)?) => {
-        for (field, actual, expected) in
-            [$((stringify!($field), ::core::mem::offset_of!($type, $field), $offset)),*]
-        {
-            assert_eq!(actual, expected, "offset of {}.{field}", stringify!($type));
-        }
-    };
 }
 
 /// `FIELDS` of a structure, in the order they are named.

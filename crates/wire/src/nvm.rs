@@ -450,7 +450,6 @@ mod tests {
     fn a_deallocate_has_the_bytes_of_the_reference() {
         let deallocate = DatasetManagement { range_count: 2, attributes: DsmAttributes::DEALLOCATE };
         assert_eq!(deallocate.to_sqe(Nsid::new(1)).as_bytes(), command(0x09, &[1, 0, 0, 0, 4, 0, 0, 0]));
-        assert_offsets!(DsmRange: attributes @ 0, blocks @ 4, slba @ 8);
         let range = DsmRange::new(0x0102, 0x0304);
         assert_eq!(range.as_bytes(), [0, 0, 0, 0, 4, 3, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0]);
     }
@@ -471,7 +470,6 @@ mod tests {
         let expected = command(0x19, &[2, 1, 0, 0, 0, 0, 0, 0, 2, 2, 0, 0]);
         assert_eq!(copy.to_sqe(Nsid::new(1)).as_bytes(), expected);
         assert_eq!(copy.to_sqe(Nsid::new(1)).with_fua().cdw12.get(), copy.control.with_fua(true).bits());
-        assert_offsets!(CopySource: snsid @ 0, slba @ 8, nlb @ 16, tags @ 18);
         let source = CopySource::new(Nsid::new(5), 0x0304, 8);
         assert_eq!(source.as_bytes()[..20], [5, 0, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0]);
         assert_eq!((source.nsid(), source.blocks(), source.end()), (Nsid::new(5), 8, Some(0x030C)));

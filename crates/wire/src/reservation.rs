@@ -348,16 +348,6 @@ mod tests {
 
     /// wire §15
     #[test]
-    fn fields_lie_where_the_reference_says() {
-        assert_offsets!(RegisterData: crkey @ 0, nrkey @ 8);
-        assert_offsets!(AcquireData: crkey @ 0, prkey @ 8);
-        assert_offsets!(ReleaseData: crkey @ 0);
-        assert_offsets!(ReportHeader: generation @ 0, kind @ 4, registrant_count @ 5, ptpls @ 9);
-        assert_offsets!(PlainEntry: cntlid @ 0, rcsts @ 2, hostid @ 8, rkey @ 16);
-        assert_offsets!(ExtendedEntry: cntlid @ 0, rcsts @ 2, rkey @ 8, hostid @ 16);
-    }
-
-    #[test]
     fn commands_have_the_bytes_of_the_reference() {
         let register = RegisterCommand::default()
             .with_action(RegisterAction::REPLACE)

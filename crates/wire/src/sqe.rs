@@ -157,15 +157,6 @@ mod tests {
 
     /// wire §5.1
     #[test]
-    fn fields_lie_where_the_reference_says() {
-        assert_offsets!(
-            Sqe:
-            opcode @ 0, flags @ 1, cid @ 2, nsid @ 4, cdw2 @ 8, cdw3 @ 12, mptr @ 16, dptr @ 24, cdw10 @ 40,
-            cdw11 @ 44, cdw12 @ 48, cdw13 @ 52, cdw14 @ 56, cdw15 @ 60,
-        );
-    }
-
-    #[test]
     fn a_new_command_is_an_sgl_command_without_data() {
         let sqe = Sqe::new(0x02, Nsid::new(0x0403_0201)).with_cid(0xBEEF);
         let mut expected = [0; 64];

@@ -190,19 +190,6 @@ mod tests {
 
     /// wire §10.2
     #[test]
-    fn fields_lie_where_the_reference_says() {
-        assert_offsets!(
-            IdentifyNamespace:
-            nsze @ 0, ncap @ 8, nuse @ 16, nsfeat @ 24, nlbaf @ 25, flbas @ 26, mc @ 27, dpc @ 28, dps @ 29,
-            nmic @ 30, rescap @ 31, fpi @ 32, dlfeat @ 33, nawun @ 34, nawupf @ 36, nacwu @ 38, nabsn @ 40,
-            nabo @ 42, nabspf @ 44, noiob @ 46, nvmcap @ 48, npwg @ 64, npwa @ 66, npdg @ 68, npda @ 70, nows
-            @ 72, mssrl @ 74, mcl @ 76, msrc @ 80, anagrpid @ 92, nsattr @ 99, nvmsetid @ 100, endgid @ 102,
-            nguid @ 104, eui64 @ 120, lbaf @ 128, vendor_specific @ 384,
-        );
-        assert_offsets!(LbaFormat: ms @ 0, lbads @ 2, rp @ 3);
-    }
-
-    #[test]
     fn a_namespace_of_4_kib_blocks_has_the_bytes_of_the_reference() {
         let mut namespace = IdentifyNamespace { nmic: Nmic::SHARED, ..Default::default() };
         namespace.nsze.set(0x0102_0304);

@@ -101,18 +101,6 @@ mod tests {
 
     /// wire §11
     #[test]
-    fn fields_lie_where_the_reference_says() {
-        assert_offsets!(
-            HealthLog:
-            critical_warning @ 0, temperature @ 1, spare @ 3, spare_threshold @ 4, used @ 5, data_units_read @
-            32, data_units_written @ 48, host_reads @ 64, host_writes @ 80, busy_minutes @ 96, power_cycles @
-            112, power_on_hours @ 128, unsafe_shutdowns @ 144, media_errors @ 160, error_entries @ 176,
-            warning_temperature_minutes @ 192, critical_temperature_minutes @ 196, sensors @ 200,
-        );
-        assert_offsets!(FirmwareSlots: afi @ 0, frs @ 8);
-    }
-
-    #[test]
     fn data_units_are_rounded_up() {
         let mut health = HealthLog::default();
         health.set_bytes_read(1);

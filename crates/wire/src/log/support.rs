@@ -97,13 +97,6 @@ mod tests {
 
     /// wire §11
     #[test]
-    fn tables_lie_where_the_reference_says() {
-        assert_offsets!(CommandsAndEffects: admin @ 0, io @ 1024, reserved_2048 @ 2048);
-        assert_offsets!(SupportedPages: pages @ 0);
-        assert_offsets!(FeaturesAndEffects: features @ 0);
-    }
-
-    #[test]
     fn effects_lie_at_four_times_the_opcode() {
         let mut log = CommandsAndEffects::default();
         let supported = CommandEffects::default().with_supported(true);
