@@ -3,8 +3,6 @@
 use core::fmt;
 use core::str::FromStr;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
 use crate::text::{is_hidden, quoted};
 use crate::uuid::{UUID_TEXT_BYTES, Uuid, UuidError};
 
@@ -326,54 +324,31 @@ fn is_label(label: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
 }
 
-/// Identifier of a host: 16 bytes, a UUID in practice. Registrations belong to it. wire §6.2, wire §15
-#[derive(
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
-#[repr(transparent)]
-pub struct HostId(Uuid);
+newtype! {
+    /// Identifier of a host: 16 bytes, a UUID in practice. Registrations belong to it. wire §6.2, wire §15
+    #[derive(PartialOrd, Ord)]
+    pub HostId([u8; 16])
+}
+
+conversions! { HostId([u8; 16]): pub from_bytes, to_bytes }
 
 impl HostId {
-    /// From the bytes as the wire has them.
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(Uuid::from_bytes(bytes))
-    }
-
-    /// The bytes as the wire has them.
-    #[must_use]
-    pub const fn to_bytes(self) -> [u8; 16] {
-        self.0.to_bytes()
-    }
-
     /// Whether it is all zero, which identifies no host.
     #[must_use]
     pub fn is_zero(self) -> bool {
-        self.0.is_nil()
+        self.uuid().is_nil()
     }
 
     /// As a UUID.
     #[must_use]
     pub const fn uuid(self) -> Uuid {
-        self.0
+        Uuid::from_bytes(self.0)
     }
 }
 
 impl From<Uuid> for HostId {
     fn from(uuid: Uuid) -> Self {
-        Self(uuid)
+        Self(uuid.to_bytes())
     }
 }
 
@@ -381,19 +356,19 @@ impl FromStr for HostId {
     type Err = UuidError;
 
     fn from_str(text: &str) -> Result<Self, UuidError> {
-        text.parse().map(Self)
+        text.parse::<Uuid>().map(Self::from)
     }
 }
 
 impl fmt::Display for HostId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.uuid().fmt(f)
     }
 }
 
 impl fmt::Debug for HostId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostId({})", self.0)
+        write!(f, "HostId({})", self.uuid())
     }
 }
 

@@ -109,76 +109,71 @@ tables! {
 mod tests {
     use super::*;
 
+    fn assert_directions<O: Copy + std::fmt::Display>(
+        data_direction: fn(O) -> DataDirection,
+        without_data: &[O],
+        to_controller: &[O],
+        to_host: &[O],
+    ) {
+        for (direction, opcodes) in [
+            (DataDirection::None, without_data),
+            (DataDirection::HostToController, to_controller),
+            (DataDirection::ControllerToHost, to_host),
+        ] {
+            for opcode in opcodes {
+                assert_eq!(data_direction(*opcode), direction, "{opcode}");
+            }
+        }
+    }
+
     /// wire §14
     #[test]
     fn nvm_commands_move_data_as_the_table_says() {
-        use DataDirection::{ControllerToHost, HostToController, None};
-        for (opcode, direction) in [
-            (NvmOpcode::FLUSH, None),
-            (NvmOpcode::WRITE, HostToController),
-            (NvmOpcode::READ, ControllerToHost),
-            (NvmOpcode::WRITE_UNCORRECTABLE, None),
-            (NvmOpcode::COMPARE, HostToController),
-            (NvmOpcode::WRITE_ZEROES, None),
-            (NvmOpcode::DATASET_MANAGEMENT, HostToController),
-            (NvmOpcode::VERIFY, None),
-            (NvmOpcode::RESERVATION_REGISTER, HostToController),
-            (NvmOpcode::RESERVATION_REPORT, ControllerToHost),
-            (NvmOpcode::RESERVATION_ACQUIRE, HostToController),
-            (NvmOpcode::RESERVATION_RELEASE, HostToController),
-            (NvmOpcode::COPY, HostToController),
-        ] {
-            assert_eq!(opcode.data_direction(), direction, "{opcode}");
-        }
+        use NvmOpcode as Op;
+        assert_directions(
+            Op::data_direction,
+            &[Op::FLUSH, Op::WRITE_UNCORRECTABLE, Op::WRITE_ZEROES, Op::VERIFY],
+            &[
+                Op::WRITE,
+                Op::COMPARE,
+                Op::DATASET_MANAGEMENT,
+                Op::RESERVATION_REGISTER,
+                Op::RESERVATION_ACQUIRE,
+                Op::RESERVATION_RELEASE,
+                Op::COPY,
+            ],
+            &[Op::READ, Op::RESERVATION_REPORT],
+        );
     }
 
     /// wire §6, wire §23
     #[test]
     fn fabrics_and_kv_commands_move_data_as_the_tables_say() {
-        use DataDirection::{ControllerToHost, HostToController, None};
-        for (fctype, direction) in [
-            (FabricsType::PROPERTY_SET, None),
-            (FabricsType::CONNECT, HostToController),
-            (FabricsType::PROPERTY_GET, None),
-            (FabricsType::AUTHENTICATION_SEND, HostToController),
-            (FabricsType::AUTHENTICATION_RECEIVE, ControllerToHost),
-            (FabricsType::DISCONNECT, None),
-        ] {
-            assert_eq!(fctype.data_direction(), direction, "{fctype}");
-        }
-        for (opcode, direction) in [
-            (KvOpcode::STORE, HostToController),
-            (KvOpcode::RETRIEVE, ControllerToHost),
-            (KvOpcode::LIST, ControllerToHost),
-            (KvOpcode::DELETE, None),
-            (KvOpcode::EXIST, None),
-            (KvOpcode::BATCH_SUBMIT, HostToController),
-            (KvOpcode::BATCH_COLLECT, ControllerToHost),
-            (KvOpcode::ATOMIC, HostToController),
-            (KvOpcode::VECTOR_SCALAR, None),
-            (KvOpcode::VECTOR_VECTOR, HostToController),
-            (KvOpcode::VECTOR_FILTER, ControllerToHost),
-            (KvOpcode::VECTOR_REDUCE, None),
-            (KvOpcode::VECTOR_FETCH, ControllerToHost),
-        ] {
-            assert_eq!(opcode.data_direction(), direction, "{opcode}");
-        }
+        use FabricsType as Fabrics;
+        use KvOpcode as Op;
+        assert_directions(
+            Fabrics::data_direction,
+            &[Fabrics::PROPERTY_SET, Fabrics::PROPERTY_GET, Fabrics::DISCONNECT],
+            &[Fabrics::CONNECT, Fabrics::AUTHENTICATION_SEND],
+            &[Fabrics::AUTHENTICATION_RECEIVE],
+        );
+        assert_directions(
+            Op::data_direction,
+            &[Op::DELETE, Op::EXIST, Op::VECTOR_SCALAR, Op::VECTOR_REDUCE],
+            &[Op::STORE, Op::BATCH_SUBMIT, Op::ATOMIC, Op::VECTOR_VECTOR],
+            &[Op::RETRIEVE, Op::LIST, Op::BATCH_COLLECT, Op::VECTOR_FILTER, Op::VECTOR_FETCH],
+        );
     }
 
     #[test]
     fn admin_commands_move_data_as_their_low_bits_say() {
-        use DataDirection::{ControllerToHost, HostToController, None};
-        for (opcode, direction) in [
-            (AdminOpcode::GET_LOG_PAGE, ControllerToHost),
-            (AdminOpcode::IDENTIFY, ControllerToHost),
-            (AdminOpcode::ABORT, None),
-            (AdminOpcode::SET_FEATURES, HostToController),
-            (AdminOpcode::GET_FEATURES, ControllerToHost),
-            (AdminOpcode::ASYNC_EVENT_REQUEST, None),
-            (AdminOpcode::KEEP_ALIVE, None),
-        ] {
-            assert_eq!(opcode.data_direction(), direction, "{opcode}");
-        }
+        use AdminOpcode as Op;
+        assert_directions(
+            Op::data_direction,
+            &[Op::ABORT, Op::ASYNC_EVENT_REQUEST, Op::KEEP_ALIVE],
+            &[Op::SET_FEATURES],
+            &[Op::GET_LOG_PAGE, Op::IDENTIFY, Op::GET_FEATURES],
+        );
         assert_eq!(DataDirection::of(0xFF), DataDirection::Both);
     }
 

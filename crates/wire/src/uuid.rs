@@ -3,31 +3,18 @@
 use core::fmt::{self, Write};
 use core::str::FromStr;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
 /// Characters of the text form.
 pub const UUID_TEXT_BYTES: usize = 36;
 
 const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// A UUID.
-#[derive(
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
-#[repr(transparent)]
-pub struct Uuid([u8; 16]);
+newtype! {
+    /// A UUID.
+    #[derive(PartialOrd, Ord)]
+    pub Uuid([u8; 16])
+}
+
+conversions! { Uuid([u8; 16]): pub from_bytes, to_bytes }
 
 /// Text that is no UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,18 +24,6 @@ pub struct UuidError;
 impl Uuid {
     /// All zero, which identifies nothing.
     pub const NIL: Self = Self([0; 16]);
-
-    /// From the bytes as the wire has them.
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-
-    /// The bytes as the wire has them.
-    #[must_use]
-    pub const fn to_bytes(self) -> [u8; 16] {
-        self.0
-    }
 
     /// The text form: lower case, hyphens as 8-4-4-4-12.
     #[must_use]
