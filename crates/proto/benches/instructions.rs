@@ -281,6 +281,12 @@ impl Host {
 
     #[inline]
     fn submit(&mut self, opcode: u8) {
+        self.push(opcode);
+        self.send();
+    }
+
+    #[inline]
+    fn push(&mut self, opcode: u8) {
         for user in 0..BATCH {
             let buffer = self.buffers.pop().expect("as many as commands");
             let transfer = if opcode == READ {
@@ -291,21 +297,11 @@ impl Host {
             let sqe = Sqe::new(opcode, Nsid::new(1));
             self.queue.submit(sqe, transfer, user.into()).expect("there is room");
         }
-        self.send();
     }
 
     /// Submits, and gives the ids of the commands.
     fn submitted(&mut self, digests: Digests, opcode: u8) -> Vec<U16> {
-        for user in 0..BATCH {
-            let buffer = self.buffers.pop().expect("as many as commands");
-            let transfer = if opcode == READ {
-                Transfer::FromController { buffer, is_exact: true }
-            } else {
-                Transfer::ToController(buffer)
-            };
-            let sqe = Sqe::new(opcode, Nsid::new(1));
-            self.queue.submit(sqe, transfer, user.into()).expect("there is room");
-        }
+        self.push(opcode);
         self.queue.ring();
         let mut sent = Vec::new();
         self.queue.for_each_piece(|piece| {

@@ -101,6 +101,37 @@ fn assert_term(sent: &[u8], kind: u8, why: Violation, offending: &[u8]) {
     assert_eq!(sent, term_req(kind, fes, fei, &offending[..copied]));
 }
 
+/// An end on its way through one sequence.
+trait Run {
+    fn state(&self) -> String;
+    /// Takes in a letter: the reaction, and whether the sequence is over.
+    fn step(&mut self, letter: &'static str) -> (String, bool);
+}
+
+/// Notes every sequence that begins with `prefix`, each letter of it on a run of its own.
+fn explore<R: Run>(
+    table: &mut Table,
+    letters: &[&'static str],
+    prefix: &mut Vec<&'static str>,
+    new_run: &dyn Fn() -> R,
+) {
+    for letter in letters {
+        let mut run = new_run();
+        for before in prefix.iter() {
+            run.step(before);
+        }
+        let state = run.state();
+        let (reaction, is_over) = run.step(letter);
+        let length = prefix.len() as u32 + 1;
+        table.note(state, letter, &reaction, length, is_over);
+        if !is_over && length < LENGTH_MAX {
+            prefix.push(letter);
+            explore(table, letters, prefix, new_run);
+            prefix.pop();
+        }
+    }
+}
+
 // ---- The controller's end.
 
 const A: u16 = 0x0102;
@@ -162,18 +193,6 @@ impl ControllerRun {
         Self { end, dialect, completes, is_shaken: false, open: BTreeMap::new(), ttag: 0x1000 }
     }
 
-    fn state(&self) -> String {
-        if !self.is_shaken {
-            return "before the handshake".into();
-        }
-        let one = |name: &str, cid: u16| match self.open.get(&cid) {
-            None => format!("no {name}"),
-            Some((Open::Held, _)) => format!("{name} runs"),
-            Some((Open::Asked { next, .. }, _)) => format!("{name} has {next} bytes"),
-        };
-        format!("{}, {}", one("A", A), one("B", B))
-    }
-
     fn is_asked(&self) -> bool {
         matches!(self.open.get(&A), Some((Open::Asked { .. }, _)))
     }
@@ -223,63 +242,6 @@ impl ControllerRun {
             }
             other => unreachable!("{other}"),
         }
-    }
-
-    /// Feeds one PDU. Returns the reaction, and whether that was the end.
-    fn step(&mut self, letter: &'static str) -> (String, bool) {
-        let pdu = self.pdu(letter);
-        let seen = match self.end.feed(&pdu) {
-            Ok(seen) => seen,
-            Err(why) => return (self.ends(why, &pdu), true),
-        };
-        assert!(!self.end.queue.is_within_pdu(), "a whole PDU was taken in");
-        let reaction = match &seen[..] {
-            [] => {
-                if let Some((Open::Asked { next, .. }, _)) = self.open.get_mut(&A) {
-                    *next += HALF;
-                }
-                "taken".into()
-            }
-            [Seen::Initialised(_)] => {
-                self.is_shaken = true;
-                self.end.queue.establish(16, false);
-                assert_eq!(
-                    self.end.sent(),
-                    ic_resp(0, self.dialect.digests, QueueSettings::default().offer.h2c_data_bytes_max)
-                );
-                "initialised".into()
-            }
-            [Seen::Command { slot, sqe, data }] => {
-                let cid = u16::from_le_bytes([sqe[2], sqe[3]]);
-                assert!(!self.open.contains_key(&cid), "an id that is in use");
-                assert_eq!(data[..], pattern(if sqe[39] == IN_CAPSULE { BYTES } else { 0 }));
-                self.begin(cid, sqe[0], sqe[39], *slot);
-                "command".into()
-            }
-            [Seen::DataReceived { slot, is_intact }] => {
-                let (_, owner) = self.open.remove(&A).expect("A was asked");
-                assert_eq!(*slot, owner);
-                assert!(self.end.queue.take_buffer(*slot) == pattern(BYTES) || !is_intact);
-                if self.completes {
-                    self.end.complete(*slot, Status::SUCCESS);
-                } else {
-                    self.open.insert(A, (Open::Held, *slot));
-                }
-                if *is_intact { "data" } else { "spoilt data" }.into()
-            }
-            [Seen::Refused { cid, status }] => {
-                assert_eq!(*cid, if letter.contains('B') { B } else { A });
-                format!("refused {:#05x}", status.code())
-            }
-            other => panic!("{other:?}"),
-        };
-        self.look_at_sent();
-        assert_eq!(
-            usize::from(self.end.queue.outstanding()),
-            self.open.len(),
-            "open is what was not answered"
-        );
-        (reaction, false)
     }
 
     fn begin(&mut self, cid: u16, opcode: u8, pointer: u8, slot: nvlane_proto::Slot) {
@@ -347,26 +309,74 @@ impl ControllerRun {
     }
 }
 
-fn explore_controller(
-    table: &mut Table,
-    letters: &[&'static str],
-    prefix: &mut Vec<&'static str>,
-    fresh: &dyn Fn() -> ControllerRun,
-) {
-    for letter in letters {
-        let mut run = fresh();
-        for before in prefix.iter() {
-            run.step(before);
+impl Run for ControllerRun {
+    fn state(&self) -> String {
+        if !self.is_shaken {
+            return "before the handshake".into();
         }
-        let state = run.state();
-        let (reaction, is_over) = run.step(letter);
-        let length = prefix.len() as u32 + 1;
-        table.note(state, letter, &reaction, length, is_over);
-        if !is_over && length < LENGTH_MAX {
-            prefix.push(letter);
-            explore_controller(table, letters, prefix, fresh);
-            prefix.pop();
-        }
+        let one = |name: &str, cid: u16| match self.open.get(&cid) {
+            None => format!("no {name}"),
+            Some((Open::Held, _)) => format!("{name} runs"),
+            Some((Open::Asked { next, .. }, _)) => format!("{name} has {next} bytes"),
+        };
+        format!("{}, {}", one("A", A), one("B", B))
+    }
+
+    /// Feeds one PDU. Returns the reaction, and whether that was the end.
+    fn step(&mut self, letter: &'static str) -> (String, bool) {
+        let pdu = self.pdu(letter);
+        let seen = match self.end.feed(&pdu) {
+            Ok(seen) => seen,
+            Err(why) => return (self.ends(why, &pdu), true),
+        };
+        assert!(!self.end.queue.is_within_pdu(), "a whole PDU was taken in");
+        let reaction = match &seen[..] {
+            [] => {
+                if let Some((Open::Asked { next, .. }, _)) = self.open.get_mut(&A) {
+                    *next += HALF;
+                }
+                "taken".into()
+            }
+            [Seen::Initialised(_)] => {
+                self.is_shaken = true;
+                self.end.queue.establish(16, false);
+                assert_eq!(
+                    self.end.sent(),
+                    ic_resp(0, self.dialect.digests, QueueSettings::default().offer.h2c_data_bytes_max)
+                );
+                "initialised".into()
+            }
+            [Seen::Command { slot, sqe, data }] => {
+                let cid = u16::from_le_bytes([sqe[2], sqe[3]]);
+                assert!(!self.open.contains_key(&cid), "an id that is in use");
+                assert_eq!(data[..], pattern(if sqe[39] == IN_CAPSULE { BYTES } else { 0 }));
+                self.begin(cid, sqe[0], sqe[39], *slot);
+                "command".into()
+            }
+            [Seen::DataReceived { slot, is_intact }] => {
+                let (_, owner) = self.open.remove(&A).expect("A was asked");
+                assert_eq!(*slot, owner);
+                assert!(self.end.queue.take_buffer(*slot) == pattern(BYTES) || !is_intact);
+                if self.completes {
+                    self.end.complete(*slot, Status::SUCCESS);
+                } else {
+                    self.open.insert(A, (Open::Held, *slot));
+                }
+                if *is_intact { "data" } else { "spoilt data" }.into()
+            }
+            [Seen::Refused { cid, status }] => {
+                assert_eq!(*cid, if letter.contains('B') { B } else { A });
+                format!("refused {:#05x}", status.code())
+            }
+            other => panic!("{other:?}"),
+        };
+        self.look_at_sent();
+        assert_eq!(
+            usize::from(self.end.queue.outstanding()),
+            self.open.len(),
+            "open is what was not answered"
+        );
+        (reaction, false)
     }
 }
 
@@ -378,9 +388,7 @@ fn a_controller_reacts_to_every_sequence_as_the_table_says() {
     {
         for completes in [true, false] {
             let mut table = Table::new(letters.len());
-            explore_controller(&mut table, letters, &mut Vec::new(), &|| {
-                ControllerRun::new(dialect, completes)
-            });
+            explore(&mut table, letters, &mut Vec::new(), &|| ControllerRun::new(dialect, completes));
             table.assert_complete();
             let how = if completes { "end at once" } else { "stay" };
             let digests = if dialect == Dialect::PLAIN { "no digests" } else { "both digests" };
@@ -434,17 +442,6 @@ impl HostRun {
         Self { end, is_shaken: false, cids: [0, 1], progress: [None, None] }
     }
 
-    fn state(&self) -> String {
-        if !self.is_shaken {
-            return "before the handshake".into();
-        }
-        let one = |name: &str, done: &str, progress: Option<usize>| match progress {
-            None => format!("{name} is over"),
-            Some(bytes) => format!("{name} has {done} {bytes} bytes"),
-        };
-        format!("{}, {}", one("read", "got", self.progress[0]), one("write", "sent", self.progress[1]))
-    }
-
     fn pdu(&self, letter: &str) -> Vec<u8> {
         const OK: u16 = 0;
         /// LBA out of range with DNR, as on the wire.
@@ -475,6 +472,35 @@ impl HostRun {
             "a PDU of no type" => dialect.pdu(0x0A, 0, &[0; 16], &[]),
             other => unreachable!("{other}"),
         }
+    }
+
+    fn submit(&mut self, which: usize, opcode: u8, transfer: Transfer<Vec<u8>>) {
+        self.end.queue.submit(Sqe::new(opcode, Nsid::new(1)), transfer, which as u64).expect("there is room");
+        let sent = self.end.sent();
+        self.cids[which] = u16::from_le_bytes([sent[10], sent[11]]);
+        self.progress[which] = Some(0);
+    }
+
+    fn ends(&mut self, why: Violation, pdu: &[u8]) -> String {
+        match (why, self.end.queue.fail(why)) {
+            (Violation::EndedByPeer { .. } | Violation::MalformedTermReq, told) => assert!(told.is_none()),
+            (_, told) => assert_term(&told.expect("a TermReq is due"), 0x02, why, pdu),
+        }
+        self.end.assert_dead(why);
+        violation(why)
+    }
+}
+
+impl Run for HostRun {
+    fn state(&self) -> String {
+        if !self.is_shaken {
+            return "before the handshake".into();
+        }
+        let one = |name: &str, done: &str, progress: Option<usize>| match progress {
+            None => format!("{name} is over"),
+            Some(bytes) => format!("{name} has {done} {bytes} bytes"),
+        };
+        format!("{}, {}", one("read", "got", self.progress[0]), one("write", "sent", self.progress[1]))
     }
 
     fn step(&mut self, letter: &'static str) -> (String, bool) {
@@ -529,46 +555,12 @@ impl HostRun {
         assert_eq!(usize::from(self.end.queue.outstanding()), open, "open is what has not ended");
         (if served == 1 { format!("{reaction}, served") } else { reaction }, false)
     }
-
-    fn submit(&mut self, which: usize, opcode: u8, transfer: Transfer<Vec<u8>>) {
-        self.end.queue.submit(Sqe::new(opcode, Nsid::new(1)), transfer, which as u64).expect("there is room");
-        let sent = self.end.sent();
-        self.cids[which] = u16::from_le_bytes([sent[10], sent[11]]);
-        self.progress[which] = Some(0);
-    }
-
-    fn ends(&mut self, why: Violation, pdu: &[u8]) -> String {
-        match (why, self.end.queue.fail(why)) {
-            (Violation::EndedByPeer { .. } | Violation::MalformedTermReq, told) => assert!(told.is_none()),
-            (_, told) => assert_term(&told.expect("a TermReq is due"), 0x02, why, pdu),
-        }
-        self.end.assert_dead(why);
-        violation(why)
-    }
-}
-
-fn explore_host(table: &mut Table, prefix: &mut Vec<&'static str>) {
-    for letter in TO_HOST {
-        let mut run = HostRun::new();
-        for before in prefix.iter() {
-            run.step(before);
-        }
-        let state = run.state();
-        let (reaction, is_over) = run.step(letter);
-        let length = prefix.len() as u32 + 1;
-        table.note(state, letter, &reaction, length, is_over);
-        if !is_over && length < LENGTH_MAX {
-            prefix.push(letter);
-            explore_host(table, prefix);
-            prefix.pop();
-        }
-    }
 }
 
 #[test]
 fn a_host_reacts_to_every_sequence_as_the_table_says() {
     let mut table = Table::new(TO_HOST.len());
-    explore_host(&mut table, &mut Vec::new());
+    explore(&mut table, &TO_HOST, &mut Vec::new(), &HostRun::new);
     table.assert_complete();
     insta::assert_snapshot!("host", format!("--- {} sequences\n{}", table.sequences, table.text()));
 }

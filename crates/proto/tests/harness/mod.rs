@@ -1,5 +1,7 @@
 //! Host and controller queue in one process, connected by streams that are cut at random places.
 
+mod random;
+
 use std::collections::HashMap;
 
 use nvlane_proto::controller_queue::{Event, QueueSettings};
@@ -11,6 +13,8 @@ use wire::id::Nsid;
 use wire::sgl::DataPointer;
 use wire::sqe::Sqe;
 use wire::status::Status;
+
+use random::Choice;
 
 /// Negotiated parameters, and the behaviour of the controller.
 #[derive(Clone, Debug)]
@@ -32,7 +36,7 @@ pub(crate) struct Link {
     controller: ControllerQueue<Vec<u8>, Vec<u8>>,
     to_controller: Vec<u8>,
     to_host: Vec<u8>,
-    seed: u64,
+    choice: Choice,
     cut_max: usize,
     /// Outstanding commands: their kind and the data written.
     open: HashMap<u64, (u8, Vec<u8>)>,
@@ -48,7 +52,7 @@ impl Link {
             controller: ControllerQueue::new(shape.settings),
             to_controller: Vec::new(),
             to_host: Vec::new(),
-            seed: seed | 1,
+            choice: Choice::new(seed),
             cut_max: usize::MAX,
             open: HashMap::new(),
             next_user: 0,
@@ -71,19 +75,6 @@ impl Link {
     pub(crate) fn with_cut(mut self, cut_max: usize) -> Self {
         self.cut_max = cut_max;
         self
-    }
-
-    fn random(&mut self) -> usize {
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 7;
-        self.seed ^= self.seed << 17;
-        (self.seed >> 11) as usize
-    }
-
-    /// A cut: mostly short, sometimes long.
-    fn cut(&mut self) -> usize {
-        let limit = [1, 8, 80, 4000, 100_000][self.random() % 5].min(self.cut_max);
-        1 + self.random() % limit
     }
 
     pub(crate) fn submit(&mut self, kind: u8, length: u32) {
@@ -128,7 +119,7 @@ impl Link {
             bytes.extend_from_slice(piece);
             true
         });
-        let count = self.cut().min(bytes.len());
+        let count = self.choice.cut(self.cut_max).min(bytes.len());
         self.to_controller.extend_from_slice(&bytes[..count]);
         self.host.on_sent(count);
 
@@ -140,7 +131,7 @@ impl Link {
                 Piece::Payload(payload, range) => bytes.extend_from_slice(&payload[range]),
             }
         }
-        let count = self.cut().min(bytes.len());
+        let count = self.choice.cut(self.cut_max).min(bytes.len());
         self.to_host.extend_from_slice(&bytes[..count]);
         self.controller.caravan().on_sent(count, drop);
 
@@ -149,11 +140,11 @@ impl Link {
     }
 
     fn controller_receives(&mut self) {
-        let mut count = self.cut().min(self.to_controller.len());
+        let mut count = self.choice.cut(self.cut_max).min(self.to_controller.len());
         let input: Vec<u8> = self.to_controller.drain(..count).collect();
         let mut input = &input[..];
         // Sometimes straight into the command's buffer.
-        if self.seed.is_multiple_of(3)
+        if self.choice.below(3) == 0
             && let Some(place) = self.controller.place()
         {
             count = count.min(place.len());
@@ -219,10 +210,10 @@ impl Link {
     }
 
     fn host_receives(&mut self) {
-        let mut count = self.cut().min(self.to_host.len());
+        let mut count = self.choice.cut(self.cut_max).min(self.to_host.len());
         let input: Vec<u8> = self.to_host.drain(..count).collect();
         let mut input = &input[..];
-        if self.seed % 3 == 1
+        if self.choice.below(3) == 0
             && let Some(place) = self.host.place()
         {
             count = count.min(place.len());

@@ -9,35 +9,93 @@ mod ends;
 #[path = "../harness/pdus.rs"]
 #[allow(dead_code)]
 mod pdus;
+#[path = "../harness/random.rs"]
+mod random;
 
 mod to_controller;
 mod to_host;
 
-use pdus::Dialect;
+use pdus::{Dialect, cut, header_length};
 use proptest::prelude::*;
+use random::Choice;
 
 /// Negotiated parameters, up to padding and both digests.
 fn dialect() -> impl Strategy<Value = Dialect> {
     (0u8..4, prop_oneof![Just(0u8), 1u8..32]).prop_map(|(digests, alignment)| Dialect { digests, alignment })
 }
 
-/// A repeatable source of small random decisions.
-#[derive(Clone, Debug)]
-struct Choice(u64);
+/// An end of a queue pair whose peer's stream a test plays.
+trait Driver {
+    /// Takes bytes in and answers what they bring; nothing after a violation.
+    fn feed(&mut self, input: &[u8]);
+    /// The memory that the next bytes belong to, if there is one.
+    fn place(&mut self) -> Option<&mut [u8]>;
+    /// The first `count` bytes of the place have been received.
+    fn on_placed(&mut self, count: usize);
+    /// Bytes to read before the next part of a PDU.
+    fn wanted_bytes(&self) -> usize;
+    /// Takes what there is to send.
+    fn send(&mut self) -> Vec<u8>;
 
-impl Choice {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % limit
+    /// Plays parts, with the answers to each taken before the next: whole, or cut and partly placed.
+    fn play(&mut self, parts: &[Vec<u8>], mut cuts: Option<&mut Choice>) {
+        for part in parts {
+            let mut rest = &part[..];
+            while !rest.is_empty() {
+                let count = cuts.as_mut().map_or(rest.len(), |cuts| cuts.cut(rest.len()));
+                let (mut chunk, others) = rest.split_at(count);
+                rest = others;
+                if cuts.as_mut().is_some_and(|cuts| cuts.below(2) == 0)
+                    && let Some(place) = self.place()
+                {
+                    let count = place.len().min(chunk.len());
+                    let (placed, others) = chunk.split_at(count);
+                    place[..count].copy_from_slice(placed);
+                    self.on_placed(count);
+                    chunk = others;
+                }
+                self.feed(chunk);
+                if cuts.as_mut().is_some_and(|cuts| cuts.below(3) == 0) {
+                    self.send();
+                }
+            }
+            self.send();
+        }
     }
 
-    /// A cut: mostly short, sometimes long.
-    fn cut(&mut self) -> usize {
-        let limit = [1, 8, 80, 4000, 100_000][self.below(5)];
-        1 + self.below(limit)
+    /// Plays parts to a reader that reads no more than is wanted: it never reads past a PDU, and needs at most five
+    /// reads for one.
+    fn play_as_wanted(&mut self, parts: &[Vec<u8>]) {
+        for part in parts {
+            for pdu in cut(part) {
+                let (mut rest, mut read_count) = (pdu, 0);
+                while !rest.is_empty() {
+                    let wanted = self.wanted_bytes();
+                    assert!((1..=rest.len()).contains(&wanted), "{wanted} of {}", rest.len());
+                    let (chunk, others) = rest.split_at(wanted);
+                    self.feed(chunk);
+                    (rest, read_count) = (others, read_count + 1);
+                }
+                assert!(read_count <= 5);
+            }
+            self.send();
+        }
     }
+}
+
+/// Arbitrary bytes that begin as a PDU of this kind. With `has_header` the common header is right, so that the rest is
+/// examined.
+fn arbitrary_pdu(dialect: Dialect, kind: u8, has_header: bool, mut bytes: Vec<u8>) -> Vec<u8> {
+    if let Some(first) = bytes.first_mut() {
+        *first = kind;
+    }
+    if has_header && bytes.len() >= 76 {
+        let hlen = header_length(kind);
+        let data = vec![0; if hlen == 128 { 0 } else { bytes.len() }];
+        let good = dialect.pdu(kind, 0, &vec![0; hlen - 8], &data);
+        bytes[..8].copy_from_slice(&good[..8]);
+    }
+    bytes
 }
 
 /// Damage to a stream.

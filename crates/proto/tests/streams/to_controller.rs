@@ -7,10 +7,9 @@ use proptest::prelude::*;
 use wire::status::Status;
 
 use crate::ends::{ControllerEnd, Seen};
-use crate::pdus::{
-    DDGST, Dialect, FLUSH, IN_CAPSULE, LAST, READ, TRANSPORT, WRITE, cut, header_length, pattern, sqe,
-};
-use crate::{Choice, Damage, dialect};
+use crate::pdus::{DDGST, Dialect, FLUSH, IN_CAPSULE, LAST, READ, TRANSPORT, WRITE, cut, pattern, sqe};
+use crate::random::Choice;
+use crate::{Damage, Driver, arbitrary_pdu, dialect};
 
 const ENTRIES: u16 = 64;
 const H2C_BYTES: usize = 4096;
@@ -61,31 +60,6 @@ impl Target {
         Self { end, outcome: Outcome::default() }
     }
 
-    fn feed(&mut self, mut input: &[u8]) {
-        while self.outcome.failure.is_none() {
-            match self.end.next(&mut input) {
-                Ok(None) => break,
-                Ok(Some(seen)) => {
-                    self.act(&seen);
-                    self.outcome.seen.push(seen);
-                }
-                Err(violation) => {
-                    self.end.queue.fail(violation);
-                    self.outcome.failure = Some(violation);
-                }
-            }
-        }
-    }
-
-    /// Feeds bytes straight into the buffer they belong to, as far as there is one. Returns the rest.
-    fn place<'a>(&mut self, input: &'a [u8]) -> &'a [u8] {
-        let Some(place) = self.end.queue.place() else { return input };
-        let count = place.len().min(input.len());
-        place[..count].copy_from_slice(&input[..count]);
-        self.end.queue.on_placed(count).unwrap();
-        &input[count..]
-    }
-
     fn act(&mut self, seen: &Seen) {
         match seen {
             Seen::Command { slot, sqe, .. } => {
@@ -110,16 +84,43 @@ impl Target {
             Seen::Initialised(_) | Seen::Refused { .. } => {}
         }
     }
+}
+
+impl Driver for Target {
+    fn feed(&mut self, mut input: &[u8]) {
+        while self.outcome.failure.is_none() {
+            match self.end.next(&mut input) {
+                Ok(None) => break,
+                Ok(Some(seen)) => {
+                    self.act(&seen);
+                    self.outcome.seen.push(seen);
+                }
+                Err(violation) => {
+                    self.end.queue.fail(violation);
+                    self.outcome.failure = Some(violation);
+                }
+            }
+        }
+        // Its memory is within the negotiated limits.
+        assert!(self.end.queue.outstanding() <= ENTRIES);
+    }
+
+    fn place(&mut self) -> Option<&mut [u8]> {
+        self.end.queue.place()
+    }
+
+    fn on_placed(&mut self, count: usize) {
+        self.end.queue.on_placed(count).unwrap();
+    }
+
+    fn wanted_bytes(&self) -> usize {
+        self.end.queue.wanted_bytes()
+    }
 
     fn send(&mut self) -> Vec<u8> {
         let sent = self.end.sent();
         self.outcome.sent.extend_from_slice(&sent);
         sent
-    }
-
-    /// Whether its memory is within the negotiated limits.
-    fn assert_bounded(&mut self) {
-        assert!(self.end.queue.outstanding() <= ENTRIES);
     }
 }
 
@@ -189,25 +190,9 @@ fn conversation(dialect: Dialect, r2ts: u32, ops: &[Op], choice: &mut Choice) ->
 }
 
 /// Plays parts to a new controller: whole, or cut and partly placed.
-fn play(dialect: Dialect, r2ts: u32, parts: &[Vec<u8>], mut cuts: Option<&mut Choice>) -> Outcome {
+fn play(dialect: Dialect, r2ts: u32, parts: &[Vec<u8>], cuts: Option<&mut Choice>) -> Outcome {
     let mut target = Target::new(dialect, r2ts);
-    for part in parts {
-        let mut rest = &part[..];
-        while !rest.is_empty() {
-            let count = cuts.as_mut().map_or(rest.len(), |cuts| cuts.cut().min(rest.len()));
-            let (mut chunk, others) = rest.split_at(count);
-            rest = others;
-            if cuts.as_mut().is_some_and(|cuts| cuts.below(2) == 0) {
-                chunk = target.place(chunk);
-            }
-            target.feed(chunk);
-            target.assert_bounded();
-            if cuts.as_mut().is_some_and(|cuts| cuts.below(3) == 0) {
-                target.send();
-            }
-        }
-        target.send();
-    }
+    target.play(parts, cuts);
     target.outcome
 }
 
@@ -216,7 +201,7 @@ proptest! {
     fn any_split_gives_the_same_events_and_answers(
         dialect in dialect(), r2ts in 1u32..5, ops in ops(), seed in 1u64..,
     ) {
-        let mut choice = Choice(seed);
+        let mut choice = Choice::new(seed);
         let parts = conversation(dialect, r2ts, &ops, &mut choice);
         let whole = play(dialect, r2ts, &parts, None);
         prop_assert_eq!(whole.failure, None);
@@ -227,27 +212,13 @@ proptest! {
         prop_assert!(play(dialect, r2ts, &bytes, None) == whole);
     }
 
-    /// A reader that reads no more than is wanted never reads past a PDU, and needs at most five reads for one.
     #[test]
     fn what_is_wanted_ends_with_its_pdu(
         dialect in dialect(), r2ts in 1u32..5, ops in ops(), seed in 1u64..,
     ) {
-        let parts = conversation(dialect, r2ts, &ops, &mut Choice(seed));
+        let parts = conversation(dialect, r2ts, &ops, &mut Choice::new(seed));
         let mut target = Target::new(dialect, r2ts);
-        for part in &parts {
-            for pdu in cut(part) {
-                let (mut rest, mut read_count) = (pdu, 0);
-                while !rest.is_empty() {
-                    let wanted = target.end.queue.wanted_bytes();
-                    prop_assert!((1..=rest.len()).contains(&wanted), "{} of {}", wanted, rest.len());
-                    let (chunk, others) = rest.split_at(wanted);
-                    target.feed(chunk);
-                    (rest, read_count) = (others, read_count + 1);
-                }
-                prop_assert!(read_count <= 5);
-            }
-            target.send();
-        }
+        target.play_as_wanted(&parts);
         prop_assert!(target.outcome == play(dialect, r2ts, &parts, None));
     }
 
@@ -258,7 +229,7 @@ proptest! {
         seed in 1u64..,
         damage in prop::collection::vec(Damage::any(), 1..6),
     ) {
-        let mut choice = Choice(seed);
+        let mut choice = Choice::new(seed);
         let parts = conversation(dialect, 2, &ops, &mut choice);
         let mut stream = parts.concat();
         for (damage, at) in damage {
@@ -276,7 +247,7 @@ proptest! {
         damage in prop::collection::vec(Damage::any(), 1..4),
     ) {
         let dialect = Dialect { digests: 3, alignment };
-        let mut choice = Choice(seed);
+        let mut choice = Choice::new(seed);
         let parts = conversation(dialect, 2, &ops, &mut choice);
         let whole = play(dialect, 2, &parts, None);
         let commands: Vec<([u8; 64], &Vec<u8>)> = whole
@@ -326,26 +297,8 @@ proptest! {
         } else if asks {
             target.feed(&dialect.command(sqe(WRITE, 7, TRANSPORT, 6000), &[]));
         }
-        let mut bytes = bytes;
-        if let Some(first) = bytes.first_mut() {
-            *first = kind;
-        }
-        if keeps_header && bytes.len() >= 76 {
-            // Beyond the common header, so that the rest is examined.
-            let hlen = header_length(kind);
-            let data = vec![0; if hlen == 128 { 0 } else { bytes.len() }];
-            let good = dialect.pdu(kind, 0, &vec![0; hlen - 8], &data);
-            bytes[..8].copy_from_slice(&good[..8]);
-        }
-        let mut choice = Choice(seed);
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let (chunk, others) = rest.split_at(choice.cut().min(rest.len()));
-            rest = others;
-            target.feed(chunk);
-            target.assert_bounded();
-        }
-        target.send();
+        let bytes = arbitrary_pdu(dialect, kind, keeps_header, bytes);
+        target.play(&[bytes], Some(&mut Choice::new(seed)));
     }
 }
 

@@ -8,8 +8,9 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::ends::HostEnd;
-use crate::pdus::{DDGST, Dialect, LAST, SUCCESS, cqe, cut, header_length, pattern};
-use crate::{Choice, Damage, dialect};
+use crate::pdus::{DDGST, Dialect, LAST, SUCCESS, cqe, cut, pattern};
+use crate::random::Choice;
+use crate::{Damage, Driver, arbitrary_pdu, dialect};
 
 #[derive(Clone, Copy, Debug)]
 struct Op {
@@ -61,34 +62,6 @@ impl Initiator {
         host
     }
 
-    fn feed(&mut self, mut input: &[u8]) {
-        while self.outcome.failure.is_none() {
-            match self.end.queue.next_event(&mut input) {
-                Ok(None) => break,
-                Ok(Some(HostEvent::Initialised(_))) => panic!("a second handshake"),
-                Ok(Some(HostEvent::Completed(completion))) => self.outcome.completed.push(completion),
-                Err(violation) => {
-                    let _ = self.end.queue.fail(violation);
-                    self.outcome.failure = Some(violation);
-                }
-            }
-        }
-    }
-
-    fn place<'a>(&mut self, input: &'a [u8]) -> &'a [u8] {
-        let Some(place) = self.end.queue.place() else { return input };
-        let count = place.len().min(input.len());
-        place[..count].copy_from_slice(&input[..count]);
-        self.end.queue.on_placed(count).unwrap();
-        &input[count..]
-    }
-
-    fn send(&mut self) -> Vec<u8> {
-        let sent = self.end.sent();
-        self.outcome.sent.extend_from_slice(&sent);
-        sent
-    }
-
     fn finish(mut self) -> Outcome {
         self.feed(&[]);
         let ended = self.outcome.completed.len();
@@ -105,6 +78,40 @@ impl Initiator {
         assert!(ended <= count);
         self.outcome.completed.sort_by_key(|completed| completed.user);
         self.outcome
+    }
+}
+
+impl Driver for Initiator {
+    fn feed(&mut self, mut input: &[u8]) {
+        while self.outcome.failure.is_none() {
+            match self.end.queue.next_event(&mut input) {
+                Ok(None) => break,
+                Ok(Some(HostEvent::Initialised(_))) => panic!("a second handshake"),
+                Ok(Some(HostEvent::Completed(completion))) => self.outcome.completed.push(completion),
+                Err(violation) => {
+                    let _ = self.end.queue.fail(violation);
+                    self.outcome.failure = Some(violation);
+                }
+            }
+        }
+    }
+
+    fn place(&mut self) -> Option<&mut [u8]> {
+        self.end.queue.place()
+    }
+
+    fn on_placed(&mut self, count: usize) {
+        self.end.queue.on_placed(count).unwrap();
+    }
+
+    fn wanted_bytes(&self) -> usize {
+        self.end.queue.wanted_bytes()
+    }
+
+    fn send(&mut self) -> Vec<u8> {
+        let sent = self.end.sent();
+        self.outcome.sent.extend_from_slice(&sent);
+        sent
     }
 }
 
@@ -193,30 +200,9 @@ fn conversation(dialect: Dialect, r2ts: u32, ops: &[Op], choice: &mut Choice) ->
     parts
 }
 
-fn play(
-    dialect: Dialect,
-    r2ts: u32,
-    ops: &[Op],
-    parts: &[Vec<u8>],
-    mut cuts: Option<&mut Choice>,
-) -> Outcome {
+fn play(dialect: Dialect, r2ts: u32, ops: &[Op], parts: &[Vec<u8>], cuts: Option<&mut Choice>) -> Outcome {
     let mut host = Initiator::new(dialect, r2ts, ops);
-    for part in parts {
-        let mut rest = &part[..];
-        while !rest.is_empty() {
-            let count = cuts.as_mut().map_or(rest.len(), |cuts| cuts.cut().min(rest.len()));
-            let (mut chunk, others) = rest.split_at(count);
-            rest = others;
-            if cuts.as_mut().is_some_and(|cuts| cuts.below(2) == 0) {
-                chunk = host.place(chunk);
-            }
-            host.feed(chunk);
-            if cuts.as_mut().is_some_and(|cuts| cuts.below(3) == 0) {
-                host.send();
-            }
-        }
-        host.send();
-    }
+    host.play(parts, cuts);
     host.finish()
 }
 
@@ -225,7 +211,7 @@ proptest! {
     fn any_split_gives_the_same_completions_and_data(
         dialect in dialect(), r2ts in 1u32..5, ops in ops(), seed in 1u64..,
     ) {
-        let mut choice = Choice(seed);
+        let mut choice = Choice::new(seed);
         let parts = conversation(dialect, r2ts, &ops, &mut choice);
         let whole = play(dialect, r2ts, &ops, &parts, None);
         prop_assert_eq!(whole.failure, None);
@@ -251,27 +237,13 @@ proptest! {
         prop_assert!(play(dialect, r2ts, &ops, &bytes, None) == whole);
     }
 
-    /// A reader that reads no more than is wanted never reads past a PDU, and needs at most five reads for one.
     #[test]
     fn what_is_wanted_ends_with_its_pdu(
         dialect in dialect(), r2ts in 1u32..5, ops in ops(), seed in 1u64..,
     ) {
-        let parts = conversation(dialect, r2ts, &ops, &mut Choice(seed));
+        let parts = conversation(dialect, r2ts, &ops, &mut Choice::new(seed));
         let mut host = Initiator::new(dialect, r2ts, &ops);
-        for part in &parts {
-            for pdu in cut(part) {
-                let (mut rest, mut read_count) = (pdu, 0);
-                while !rest.is_empty() {
-                    let wanted = host.end.queue.wanted_bytes();
-                    prop_assert!((1..=rest.len()).contains(&wanted), "{} of {}", wanted, rest.len());
-                    let (chunk, others) = rest.split_at(wanted);
-                    host.feed(chunk);
-                    (rest, read_count) = (others, read_count + 1);
-                }
-                prop_assert!(read_count <= 5);
-            }
-            host.send();
-        }
+        host.play_as_wanted(&parts);
         prop_assert!(host.finish() == play(dialect, r2ts, &ops, &parts, None));
     }
 
@@ -282,7 +254,7 @@ proptest! {
         seed in 1u64..,
         damage in prop::collection::vec(Damage::any(), 1..6),
     ) {
-        let mut choice = Choice(seed);
+        let mut choice = Choice::new(seed);
         let mut parts = conversation(dialect, 2, &ops, &mut choice);
         for (damage, at) in damage {
             let part = at.index(parts.len());
@@ -301,7 +273,7 @@ proptest! {
         damage in prop::collection::vec(Damage::any(), 1..4),
     ) {
         let dialect = Dialect { digests: 3, alignment };
-        let mut choice = Choice(seed);
+        let mut choice = Choice::new(seed);
         let parts = conversation(dialect, 2, &ops, &mut choice);
         for (damage, at) in damage {
             let mut parts = parts.clone();
@@ -340,26 +312,13 @@ proptest! {
         if !is_initialised {
             host.end = HostEnd::new(dialect, 2);
         }
-        let mut bytes = bytes;
-        if let Some(first) = bytes.first_mut() {
-            *first = kind;
-        }
+        let mut bytes = arbitrary_pdu(dialect, kind, keeps_header, bytes);
         if keeps_header && bytes.len() >= 76 {
-            // Beyond the common header, and for an outstanding command.
-            let hlen = header_length(kind);
-            let data = vec![0; if hlen == 128 { 0 } else { bytes.len() }];
-            let good = dialect.pdu(kind, 0, &vec![0; hlen - 8], &data);
-            bytes[..8].copy_from_slice(&good[..8]);
+            // For an outstanding command.
             bytes[8..10].copy_from_slice(&cid);
             bytes[20..22].copy_from_slice(&cid);
         }
-        let mut choice = Choice(seed);
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let (chunk, others) = rest.split_at(choice.cut().min(rest.len()));
-            rest = others;
-            host.feed(chunk);
-        }
+        host.play(&[bytes], Some(&mut Choice::new(seed)));
         host.finish();
     }
 }
