@@ -44,7 +44,10 @@ pub(crate) struct Changes {
     unsettled: ByHash<u64>,
     /// The change that removed everything, if there was one.
     cleared: u64,
+    /// Whether that change is to be written, and the last change that was taken before it: those between are written by
+    /// none but it.
     is_clear_due: bool,
+    taken_before_clear: u64,
     /// Keys to be rewritten without a change.
     again: VecDeque<(KeyHash, Box<[u8]>)>,
 }
@@ -96,6 +99,7 @@ impl Changes {
 
     /// Records that all pairs were removed, and drops the changes before.
     pub(crate) fn note_clear(&mut self) {
+        self.taken_before_clear = self.taken();
         self.count += 1;
         self.cleared = self.count;
         self.is_clear_due = true;
@@ -118,14 +122,15 @@ impl Changes {
         &self.keys[entry.at..entry.at + entry.length]
     }
 
-    /// Whether anything is to be written; with `only_again`, whether keys are to be rewritten.
+    /// Whether anything is to be written; with `only_again`, whether keys are to be rewritten, or all were removed.
     pub(crate) fn has_due(&self, only_again: bool) -> bool {
-        !self.again.is_empty() || !only_again && (self.is_clear_due || self.next < self.entries.len())
+        !self.again.is_empty() || self.is_clear_due || !only_again && self.next < self.entries.len()
     }
 
     /// The next entry to be written. It stays the next until it is [taken](Self::take).
     pub(crate) fn due(&self, only_again: bool) -> Option<Due> {
-        if self.is_clear_due && !only_again {
+        // Behind it keys would be removed that were stored since, and rewritten.
+        if self.is_clear_due {
             return Some(Due::Clear);
         }
         let mut room = [0; KEY_BYTES_MAX];
@@ -175,7 +180,7 @@ impl Changes {
     /// All changes up to this one have been taken.
     pub(crate) fn taken(&self) -> u64 {
         if self.is_clear_due {
-            return self.cleared - 1;
+            return self.taken_before_clear;
         }
         self.entries.get(self.next).map_or(self.count, |entry| entry.number - 1)
     }
@@ -244,7 +249,7 @@ mod tests {
         changes.note(hash(b"a"), b"a");
         changes.note_clear();
         changes.note(hash(b"b"), b"b");
-        assert_eq!(changes.taken(), 1);
+        assert_eq!(changes.taken(), 0, "not written, and only the removal of everything makes up for that");
         assert!(changes.unsettled(hash(b"any")).is_some());
         assert_eq!(next(&mut changes), Some(b"(clear)".to_vec()));
         assert_eq!((next(&mut changes), next(&mut changes)), (Some(b"b".to_vec()), None));
