@@ -5,7 +5,7 @@
 //!                  oldest ──────────────▶ head
 //! change ─▶ Changes ─▶ fill: records of the keys' present state ─▶ one write ─▶ settled: answers leave
 //! short of segments ─▶ the oldest is read, what is current in it written again, the segment free
-//! start ─▶ headers of all segments ─▶ records from the oldest to the head, in order ─▶ ready
+//! start ─▶ headers of all segments ─▶ records from the oldest to the head, in order ─▶ flush ─▶ ready
 //! stub wanted ─▶ fetch ─▶ loaded
 //! ```
 //!
@@ -189,6 +189,9 @@ struct Segment {
 #[derive(Debug)]
 enum Phase {
     Recovering(Box<Recovery>),
+    /// All is read. Some of it may be in a volatile cache only, if an earlier process was killed: it is flushed before
+    /// anything depends on it.
+    Settling,
     Ready,
     Failed(Failure),
 }
@@ -288,6 +291,7 @@ impl Log {
         match &mut self.phase {
             Phase::Failed(_) => None,
             Phase::Recovering(recovery) => recovery.next(&self.settings),
+            Phase::Settling => (!std::mem::replace(&mut self.is_flushing, true)).then_some(Work::Flush),
             Phase::Ready => {
                 self.tend(processor);
                 self.next_fetch(processor)
@@ -345,6 +349,9 @@ impl Log {
             return self.fail(Failure::Unwritable);
         }
         self.counters.flush_count += 1;
+        if let Phase::Settling = self.phase {
+            self.phase = Phase::Ready;
+        }
         // No write runs during a flush.
         processor.pairs_mut().changes().settle(self.written);
         if self.written >= self.flush_wanted {

@@ -156,7 +156,7 @@ impl Log {
         self.go_on(processor);
     }
 
-    /// Continues with the next segment, or ends recovery.
+    /// Continues with the next segment, or ends reading.
     fn go_on(&mut self, processor: &mut Processor) {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         match recovery.segments.get(recovery.at) {
@@ -174,7 +174,7 @@ impl Log {
                 self.segments = std::mem::take(&mut recovery.segments).into();
                 let next_cas = &mut processor.writer.next_cas;
                 *next_cas = (*next_cas + CAS_LOST_COUNT) & ((1 << 48) - 1);
-                self.phase = Phase::Ready;
+                self.phase = Phase::Settling;
             }
         }
     }
