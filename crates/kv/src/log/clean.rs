@@ -3,6 +3,11 @@
 //! ```text
 //! Idle ──short of segments──▶ Scanning ──end of the segment──▶ Settling ──all rewritten is durable──▶ Idle
 //! ```
+//!
+//! A pair whose record was replaced is rewritten too, unless the newer record is durable: until then the old one is all
+//! that a power cut leaves of the pair.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::recover::piece;
 use super::scan::{Scanner, Sink};
@@ -23,6 +28,11 @@ pub(super) struct Cleaner {
     scanner: Option<Scanner>,
     pub(super) is_reading: bool,
     is_settling: bool,
+    /// Keys of pairs with a record in the segment and a newer state that was not durable when it was scanned.
+    replaced: BTreeSet<Box<[u8]>>,
+    /// Those that were rewritten, by their hash, and a generation before which no segment has that record: it makes up
+    /// for all older ones.
+    rescued: BTreeMap<u64, u64>,
     /// Values being fetched to be rewritten.
     pub(super) fetch_count: usize,
     /// Keys queued for rewriting so far; of those, written; of those, durable.
@@ -63,6 +73,7 @@ impl Log {
         let is_low = self.free.len() < low && self.segments.len() > 1;
         if self.cleaner.scanner.is_none() && is_low && matches!(self.phase, super::Phase::Ready) {
             let oldest = self.segments.front().expect("more than one");
+            self.cleaner.rescued.retain(|_, generation| *generation > oldest.generation);
             let block_bytes = self.settings.block_bytes;
             let scanner = Scanner::new(oldest.run, oldest.generation, block_bytes, oldest.end);
             self.cleaner.is_settling = scanner.next_position().is_none();
@@ -89,7 +100,8 @@ impl Log {
         let Some(bytes) = bytes else { return self.fail(Failure::Unreadable) };
         let oldest = *self.segments.front().expect("the one that is read");
         let start = self.slot_start(oldest.slot);
-        let mut sink = CleanSink { processor, start, stubs: Vec::new() };
+        let Cleaner { replaced, rescued, .. } = &mut self.cleaner;
+        let mut sink = CleanSink { processor, start, replaced, rescued, stubs: Vec::new() };
         scanner.on_bytes(bytes, &mut sink);
         let stubs = sink.stubs;
         if scanner.next_position().is_some() {
@@ -102,36 +114,65 @@ impl Log {
         for (hash, key) in stubs {
             self.fetch_again(processor, hash, &key);
         }
+        if self.cleaner.is_settling {
+            for key in std::mem::take(&mut self.cleaner.replaced) {
+                self.rewrite_replaced(processor, &key);
+            }
+        }
         self.tend(processor);
+    }
+
+    /// Rewrites a pair, unless its present state has become durable.
+    fn rewrite_replaced(&mut self, processor: &mut Processor, key: &[u8]) {
+        let hash = processor.hash(key);
+        let changes = processor.pairs_mut().changes();
+        if changes.unsettled(hash).is_none() {
+            return;
+        }
+        self.cleaner.rescued.insert(hash.raw(), self.segments.back().map_or(0, |head| head.generation));
+        if processor.is_stub(hash, key) {
+            self.fetch_again(processor, hash, key);
+        } else {
+            processor.pairs_mut().changes().write_again(hash, key);
+        }
     }
 }
 
 struct CleanSink<'a> {
     processor: &'a mut Processor,
     start: u64,
+    replaced: &'a mut BTreeSet<Box<[u8]>>,
+    rescued: &'a BTreeMap<u64, u64>,
     /// Keys whose values are only in this segment.
     stubs: Vec<(KeyHash, Box<[u8]>)>,
+}
+
+impl CleanSink<'_> {
+    /// The present state of a pair is in another record, or in none yet.
+    fn on_replaced(&mut self, hash: KeyHash, key: &[u8]) {
+        let is_settled = self.processor.pairs_mut().changes().unsettled(hash).is_none();
+        if !is_settled && !self.rescued.contains_key(&hash.raw()) && !self.replaced.contains(key) {
+            self.replaced.insert(key.into());
+        }
+    }
 }
 
 impl Sink for CleanSink<'_> {
     fn on_head(&mut self, head: &Head, key: &[u8], position: u64) {
         let hash = self.processor.hash(key);
         let pairs = self.processor.pairs_mut();
-        let Some(line) = pairs.item(hash, key) else { return };
-        if head.kind != Kind::Pair || pairs.heap.header(line).cas != head.cas {
-            return;
-        }
+        // A removal may be durable or not: without its record the key is not there either.
+        let Some(line) = pairs.item(hash, key).filter(|_| head.kind == Kind::Pair) else { return };
         let here = self.start + position;
-        if let Some(stub) = Stub::read(&pairs.heap, line) {
-            if stub.log_offset == here {
-                self.stubs.push((hash, key.into()));
-            }
-            return;
+        let stub = Stub::read(&pairs.heap, line);
+        let offset = stub.as_ref().map(|stub| stub.log_offset).or_else(|| pairs.log_offset(line));
+        if pairs.heap.header(line).cas != head.cas || offset.is_some_and(|offset| offset != here) {
+            self.on_replaced(hash, key);
+        } else if stub.is_some() {
+            self.stubs.push((hash, key.into()));
+        } else {
+            pairs.rewrite(hash, key, line);
         }
-        if pairs.log_offset(line).is_some_and(|offset| offset != here) {
-            return;
-        }
-        pairs.rewrite(hash, key, line);
     }
 
     fn on_value(&mut self, _: &[u8]) {}

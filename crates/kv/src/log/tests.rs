@@ -1,6 +1,9 @@
-//! The log on a disk that loses power: after every step, with all kinds of resulting disk contents.
+//! The log on a disk in memory, which knows what a power cut may take back.
+
+mod crash;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use reactor::random::SplitMix64;
@@ -26,38 +29,62 @@ fn settings(sync: Sync) -> LogSettings {
     }
 }
 
-/// A disk with durable contents, and unflushed sectors.
-#[derive(Clone)]
+/// A disk with a volatile cache. A durable write settles its own sectors, a flush all.
 struct Disk {
-    durable: Vec<u8>,
     /// Contents as read.
     bytes: Vec<u8>,
+    /// What the sectors that are not durable held when they last were.
+    before: BTreeMap<usize, Vec<u8>>,
     /// Sectors that may or may not have been written, in order.
     unsure: Vec<(usize, Vec<u8>)>,
 }
 
 impl Disk {
     fn new(settings: &LogSettings) -> Self {
-        let bytes = vec![0; (settings.start + settings.segment_count * settings.segment_bytes) as usize];
-        Self { durable: bytes.clone(), bytes, unsure: Vec::new() }
+        Self::of(vec![0; (settings.start + settings.segment_count * settings.segment_bytes) as usize])
     }
 
     fn of(bytes: Vec<u8>) -> Self {
-        Self { durable: bytes.clone(), bytes, unsure: Vec::new() }
+        Self { bytes, before: BTreeMap::new(), unsure: Vec::new() }
     }
 
-    /// Contents after a power cut, with the unflushed sectors for which `is_there` holds.
+    fn write(&mut self, start: usize, bytes: &[u8]) {
+        for (offset, sector) in (start..).step_by(SECTOR_BYTES).zip(bytes.chunks(SECTOR_BYTES)) {
+            let old = &mut self.bytes[offset..offset + SECTOR_BYTES];
+            self.before.entry(offset).or_insert_with(|| old.to_vec());
+            old.copy_from_slice(sector);
+            self.unsure.push((offset, sector.to_vec()));
+        }
+    }
+
+    fn settle(&mut self, range: &Range<usize>) {
+        self.before.retain(|offset, _| !range.contains(offset));
+        self.unsure.retain(|(offset, _)| !range.contains(offset));
+    }
+
+    /// Contents after a power cut that loses all that it can.
+    fn durable(&self) -> Vec<u8> {
+        self.cut(|_| false)
+    }
+
+    /// Contents after a power cut, with the unsure sectors for which `is_there` holds.
     fn cut(&self, is_there: impl Fn(usize) -> bool) -> Vec<u8> {
-        let mut bytes = self.durable.clone();
-        for (_, (offset, sector)) in self.unsure.iter().enumerate().filter(|(at, _)| is_there(*at)) {
+        let mut bytes = self.bytes.clone();
+        let unsure = self.unsure.iter().enumerate().filter(|(at, _)| is_there(*at));
+        for (offset, sector) in self.before.iter().chain(unsure.map(|(_, (offset, sector))| (offset, sector)))
+        {
             bytes[*offset..*offset + SECTOR_BYTES].copy_from_slice(sector);
         }
         bytes
     }
 
-    fn settle(&mut self) {
-        self.durable.clone_from(&self.bytes);
-        self.unsure.clear();
+    /// The end of the process that writes: of the last `count` sectors only those remain for which `is_there` holds.
+    /// Nothing becomes durable by that.
+    fn kill(mut self, count: usize, is_there: impl Fn(usize) -> bool) -> Self {
+        let (first, mut at) = (self.unsure.len() - count, 0..);
+        self.unsure.retain(|_| at.next().is_some_and(|at| at < first || is_there(at)));
+        self.bytes = self.cut(|_| true);
+        self
     }
 }
 
@@ -96,7 +123,8 @@ impl Bench {
     fn step(&mut self) -> bool {
         if let Some(write) = self.write.take() {
             if write.is_durable {
-                self.disk.settle();
+                let start = write.offset as usize;
+                self.disk.settle(&(start..start + write.length));
             }
             self.log.on_written(&mut self.processor, !self.fails);
             return true;
@@ -115,16 +143,11 @@ impl Bench {
             Work::Write => {
                 let Some(write) = self.log.fill(&mut self.processor, &mut self.buffer) else { return };
                 assert!(write.offset.is_multiple_of(512) && write.length.is_multiple_of(512));
-                let start = write.offset as usize;
-                for at in (0..write.length).step_by(SECTOR_BYTES) {
-                    let sector = self.buffer[at..at + SECTOR_BYTES].to_vec();
-                    self.disk.bytes[start + at..start + at + SECTOR_BYTES].copy_from_slice(&sector);
-                    self.disk.unsure.push((start + at, sector));
-                }
+                self.disk.write(write.offset as usize, &self.buffer[..write.length]);
                 self.write = Some(write);
             }
             Work::Flush => {
-                self.disk.settle();
+                self.disk.settle(&(0..usize::MAX));
                 self.log.on_flushed(&mut self.processor, true);
             }
         }
@@ -166,142 +189,6 @@ impl Bench {
     }
 }
 
-/// Known states of each key, each with the change that made it.
-#[derive(Clone, Default)]
-struct History {
-    states: BTreeMap<u8, Vec<State>>,
-}
-
-/// A value and the change that made it.
-type State = (u64, Option<Vec<u8>>);
-
-impl History {
-    fn note(&mut self, key: u8, number: u64, value: Option<Vec<u8>>) {
-        self.states.entry(key).or_default().push((number, value));
-    }
-
-    /// After recovery, the only known state of a key is the recovered one.
-    fn restart(&mut self, bench: &mut Bench) {
-        for key in KEYS {
-            let value = bench.value(&[key]);
-            self.states.insert(key, vec![(0, value)]);
-        }
-    }
-
-    /// Whether a key may have this value after a power cut, when changes up to `settled` were reported durable.
-    fn allows(&self, key: u8, settled: u64, value: &Option<Vec<u8>>) -> bool {
-        let Some(states) = self.states.get(&key) else { return value.is_none() };
-        let last = states.iter().rposition(|(number, _)| *number <= settled);
-        if last.is_none() && value.is_none() {
-            return true;
-        }
-        states[last.unwrap_or(0)..].iter().any(|(_, state)| state == value)
-    }
-}
-
-const KEYS: std::ops::Range<u8> = 1..7;
-
-fn change(bench: &mut Bench, history: &mut History, random: &mut SplitMix64) {
-    let key = KEYS.start + random.below(6) as u8;
-    let name = [key];
-    let hash = bench.processor.hash(&name);
-    match random.below(12) {
-        0..8 => {
-            let length = [3, 20, 200, 700, 1000][random.below(5) as usize];
-            let value: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
-            assert_eq!(bench.set(&name, &value), Stored::Done);
-            history.note(key, bench.processor.pairs_mut().changes().count(), Some(value));
-        }
-        8 | 9 if bench.processor.delete(hash, &name) => {
-            history.note(key, bench.processor.pairs_mut().changes().count(), None);
-        }
-        10 => {
-            bench.processor.writer.allocator.demote_region();
-        }
-        _ if random.below(4) == 0 => {
-            bench.processor.clear();
-            let number = bench.processor.pairs_mut().changes().count();
-            KEYS.for_each(|key| history.note(key, number, None));
-        }
-        _ => {}
-    }
-}
-
-/// Recovers a disk image, and compares it with the history. Returns the recovered bench.
-fn check(settings: LogSettings, image: Vec<u8>, history: &History, settled: u64, seed: u64) -> Bench {
-    let mut bench = Bench::open(settings, Disk::of(image));
-    while !bench.log.is_ready() {
-        assert!(bench.step(), "seed {seed}: {:?}", bench.log.failure());
-    }
-    for key in KEYS {
-        let value = bench.value(&[key]);
-        assert!(
-            history.allows(key, settled, &value),
-            "seed {seed}, key {key}, settled {settled}: {:?} in {:?}",
-            value.map(|value| value.len()),
-            history.states.get(&key).map(|states| states
-                .iter()
-                .map(|(number, value)| (*number, value.as_ref().map(Vec::len)))
-                .collect::<Vec<_>>())
-        );
-    }
-    bench
-}
-
-fn crash_states(sync: Sync, seeds: std::ops::Range<u64>) -> usize {
-    let settings = settings(sync);
-    let mut state_count = 0;
-    for seed in seeds {
-        let mut random = SplitMix64::new(seed * 2 + 1);
-        let mut history = History::default();
-        let mut bench = Bench::open(settings, Disk::new(&settings));
-        bench.recover();
-        for _ in 0..60 {
-            for _ in 0..random.below(4) {
-                change(&mut bench, &mut history, &mut random);
-            }
-            if random.below(8) == 0 {
-                bench.log.ask_flush(&mut bench.processor);
-            }
-            for _ in 0..random.below(5) {
-                bench.step();
-                // No more than this is reported as durable.
-                let settled = bench.log.settled(&mut bench.processor);
-                let count = bench.disk.unsure.len();
-                let bits = random.draw();
-                let mut images = vec![
-                    bench.disk.cut(|_| false),
-                    bench.disk.cut(|_| true),
-                    bench.disk.cut(|at| bits >> (at % 61) & 1 == 1),
-                ];
-                if count > 1 {
-                    let at = random.below(count as u64) as usize;
-                    images.push(bench.disk.cut(|other| other < at));
-                    images.push(bench.disk.cut(|other| other >= at));
-                    images.push(bench.disk.cut(|other| other == at));
-                }
-                for image in images {
-                    state_count += 1;
-                    check(settings, image, &history, settled, seed);
-                }
-            }
-            if random.below(20) == 0 {
-                // The run continues with the image of a power cut.
-                let settled = bench.log.settled(&mut bench.processor);
-                let bits = random.draw();
-                let image = bench.disk.cut(|at| bits >> (at % 61) & 1 == 1);
-                bench = check(settings, image, &history, settled, seed);
-                history.restart(&mut bench);
-            }
-        }
-        bench.log.ask_flush(&mut bench.processor);
-        bench.settle();
-        assert_eq!(bench.log.settled(&mut bench.processor), bench.processor.pairs_mut().changes().count());
-        assert!(bench.log.failure().is_none());
-    }
-    state_count
-}
-
 /// Runs that end with their first write take segments and free none; the next run continues as long as one is free.
 #[test]
 fn a_log_of_lives_of_one_write_goes_on() {
@@ -324,13 +211,13 @@ fn a_log_of_lives_of_one_write_goes_on() {
             bench.settle();
             assert_eq!(bench.log.settled(&mut bench.processor), count, "{sync:?}, round {round}");
             while bench.log.free.len() > 1 {
-                bench = open(Disk::of(bench.disk.durable));
+                bench = open(Disk::of(bench.disk.durable()));
                 assert_eq!(bench.set(b"key", &[round]), Stored::Done);
                 bench.log.ask_flush(&mut bench.processor);
                 while bench.write.is_none() && bench.step() {}
-                bench.disk.settle();
+                bench.disk.settle(&(0..usize::MAX));
             }
-            bench = open(Disk::of(bench.disk.durable));
+            bench = open(Disk::of(bench.disk.durable()));
         }
         for key in 0..40u8 {
             assert_eq!(bench.value(&[key + 1]), Some(vec![key; 100_000]), "{sync:?}");
@@ -371,102 +258,12 @@ fn a_log_of_many_short_lives_goes_on() {
                 bench.settle();
                 assert_eq!(bench.log.settled(&mut bench.processor), count, "{sync:?}, life {life}");
             }
-            disk = Disk::of(bench.disk.durable);
+            disk = Disk::of(bench.disk.durable());
         }
         let mut bench = Bench::open(settings, disk);
         bench.recover();
         assert_eq!(bench.value(b"key"), Some(vec![49]), "{sync:?}");
     }
-}
-
-#[test]
-fn what_was_acknowledged_is_there_after_every_cut_when_answers_wait() {
-    println!("{} states", crash_states(Sync::Always, 0..20));
-}
-
-#[test]
-fn what_was_flushed_is_there_after_every_cut_when_nothing_waits() {
-    println!("{} states", crash_states(Sync::None, 100..120));
-}
-
-/// Every state of every write: all its prefixes, suffixes, each sector alone and each missing, and every combination
-/// for few sectors. With batches of keys, with values that take several writes, and starting from an earlier power cut.
-#[test]
-fn what_was_acknowledged_is_there_however_a_write_is_torn() {
-    let small = settings(Sync::Always);
-    // Values up to 300 KiB: a record takes several pieces.
-    let large = LogSettings { segment_bytes: 640 << 12, start: 4096, block_bytes: 4096, ..small };
-    let lengths: [&[usize]; 2] = [&[3, 200, 700, 1000], &[100, 300_000]];
-    for sync in [Sync::Always, Sync::Batch] {
-        for (settings, lengths, rounds, seeds) in [(small, lengths[0], 12, 4), (large, lengths[1], 2, 1)] {
-            let settings = LogSettings { sync, ..settings };
-            let mut state_count = 0;
-            for seed in 1..=seeds {
-                state_count += torn_writes(settings, lengths, rounds, seed);
-            }
-            println!("{state_count} states, segments of {} bytes, {sync:?}", settings.segment_bytes);
-        }
-    }
-}
-
-fn torn_writes(settings: LogSettings, lengths: &[usize], rounds: u64, seed: u64) -> usize {
-    let mut random = SplitMix64::new(seed * 2 + 1);
-    let mut bench = Bench::open(settings, Disk::new(&settings));
-    bench.recover();
-    let mut history = History::default();
-    let mut state_count = 0;
-    for _ in 0..rounds {
-        // A batch: all of it is recorded before any of it is written.
-        for _ in 0..=random.below(lengths.len() as u64) {
-            let key = KEYS.start + random.below(6) as u8;
-            let length = lengths[random.below(lengths.len() as u64) as usize];
-            let value: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
-            assert_eq!(bench.set(&[key], &value), Stored::Done);
-            history.note(key, bench.processor.pairs_mut().changes().count(), Some(value));
-        }
-        loop {
-            let settled = bench.log.settled(&mut bench.processor);
-            for image in torn(&bench.disk) {
-                state_count += 1;
-                check(settings, image, &history, settled, seed);
-            }
-            if !bench.step() {
-                break;
-            }
-        }
-        if random.below(4) == 0 {
-            // Continue with a log whose last write is torn.
-            let key = KEYS.start;
-            assert_eq!(bench.set(&[key], &[9; 900]), Stored::Done);
-            history.note(key, bench.processor.pairs_mut().changes().count(), Some(vec![9; 900]));
-            bench.step();
-            let settled = bench.log.settled(&mut bench.processor);
-            let image = bench.disk.cut(|at| at % 2 == 0);
-            bench = check(settings, image, &history, settled, seed);
-            history.restart(&mut bench);
-        }
-    }
-    state_count
-}
-
-/// Possible contents after a power cut: every combination of few sectors; of many, those torn at one position or
-/// missing one sector.
-fn torn(disk: &Disk) -> Vec<Vec<u8>> {
-    let count = disk.unsure.len();
-    if count <= 6 {
-        return (0..1u32 << count).map(|kept| disk.cut(|at| kept >> at & 1 == 1)).collect();
-    }
-    // For long writes only some are checked: the first and the last sectors, and a few between.
-    let is_looked_at = |at: &usize| *at < 2 || *at + 2 >= count || at.is_multiple_of(count / 4 + 1);
-    let places: Vec<_> = (0..count).filter(is_looked_at).collect();
-    let mut images = vec![disk.cut(|_| false), disk.cut(|_| true)];
-    for at in places {
-        images.push(disk.cut(|other| other < at));
-        images.push(disk.cut(|other| other >= at));
-        images.push(disk.cut(|other| other == at));
-        images.push(disk.cut(|other| other != at));
-    }
-    images
 }
 
 #[test]
@@ -496,7 +293,7 @@ fn segments_are_freed_as_fast_as_they_are_needed() {
         }
         bench.log.ask_flush(&mut bench.processor);
         bench.settle();
-        let mut again = Bench::open(settings, Disk::of(bench.disk.durable.clone()));
+        let mut again = Bench::open(settings, Disk::of(bench.disk.durable()));
         again.recover();
         for (key, value) in &expected {
             assert!(again.value(&[b'k', *key]).as_ref() == Some(value));
@@ -536,11 +333,11 @@ fn a_damaged_or_missing_segment_is_not_passed_over() {
         while bench.step() {}
         bench.log.failure()
     };
-    assert_eq!(open(bench.disk.durable.clone()), None);
-    let mut image = bench.disk.durable.clone();
+    assert_eq!(open(bench.disk.durable()), None);
+    let mut image = bench.disk.durable();
     image[1024 + 8192 + 2000] ^= 1;
     assert_eq!(open(image), Some(Failure::Damaged(1024 + 8192)));
-    let mut image = bench.disk.durable.clone();
+    let mut image = bench.disk.durable();
     image[1024 + 8192] ^= 1;
     assert_eq!(open(image), Some(Failure::Missing(2)));
 }
@@ -571,7 +368,7 @@ fn attributes_numbers_and_expiry_come_back() {
     let hash = bench.processor.hash(b"a");
     let cas = bench.processor.cas(hash, b"a");
     bench.settle();
-    let mut again = Bench::open(settings, Disk::of(bench.disk.durable.clone()));
+    let mut again = Bench::open(settings, Disk::of(bench.disk.durable()));
     again.processor.pairs_mut().clock.set(UNIX_S + 10);
     again.recover();
     assert!(again.value(b"b").is_none() && again.value(b"c").is_some());
@@ -606,7 +403,7 @@ fn large_values_are_written_in_pieces_and_leave_memory() {
     for key in 0..20 {
         assert!(bench.value(&[key]) == Some(value(key)), "{key}");
     }
-    let mut again = Bench::open_with(settings, Disk::of(bench.disk.durable.clone()), memory_bytes);
+    let mut again = Bench::open_with(settings, Disk::of(bench.disk.durable()), memory_bytes);
     again.recover();
     for key in 0..20 {
         assert!(again.value(&[key]) == Some(value(key)), "{key}");
