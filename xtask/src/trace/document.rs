@@ -118,7 +118,11 @@ pub(super) struct ProbeRow {
 
 /// The rows that a source file of the probe lists: calls of `row` and `slow_row` with an id.
 pub(super) fn probe_rows(text: &str) -> Vec<ProbeRow> {
-    let is_call = |before: &str| before.ends_with(" row(") || before.ends_with(" slow_row(");
+    let is_call = |before: &str| {
+        ["row(", "slow_row("]
+            .iter()
+            .any(|call| before.strip_suffix(call).is_some_and(|before| before.ends_with(char::is_whitespace)))
+    };
     let mut starts = Vec::new();
     for (at, _) in text.match_indices('"') {
         let id = RowId::parse(&text[at + 1..]).filter(|(_, rest)| rest.starts_with("\","));
