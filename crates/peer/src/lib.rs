@@ -12,6 +12,7 @@
 //! - [`raw_host::RawHost`]: Connect and controller start-up of a well-behaved host.
 //! - [`fake_target::FakeTarget`]: a listening target with one namespace, each connection a [`session::Session`]; a
 //!   fault may replace its answer to any event.
+//! - [`memcached::Client`]: one connection to a memcached listener.
 //!
 //! Operations return a [`finding::Check`]: `Err` says what the other side did wrong, or that it did nothing in time.
 //!
@@ -22,6 +23,7 @@
 pub mod fake_target;
 pub mod finding;
 pub mod link;
+pub mod memcached;
 pub mod pdu;
 pub mod queue;
 pub mod raw_host;

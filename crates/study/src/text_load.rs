@@ -2,15 +2,15 @@
 //! closed (the next batch when the last was answered) or open (at times that the server has no say in).
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use load::arrival::Schedule;
 use load::histogram::Histogram;
 use load::random::Prng;
 use load::workload::Arrival;
+use peer::memcached::{Client, Command};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::experiment::Error;
@@ -82,7 +82,7 @@ enum Answer {
 }
 
 struct Connection {
-    stream: TcpStream,
+    client: Client,
     /// What is left of the answer under way, and since when it is awaited.
     awaited: Option<(usize, Instant)>,
     is_at_start: bool,
@@ -92,43 +92,33 @@ fn key(number: u64) -> String {
     format!("key-{number:012}")
 }
 
-fn words_of_redis(into: &mut String, words: &[&str]) {
+fn words_of_redis(into: &mut Vec<u8>, words: &[&str]) {
     let _ = write!(into, "*{}\r\n", words.len());
     for word in words {
         let _ = write!(into, "${}\r\n{word}\r\n", word.len());
     }
 }
 
-fn request(protocol: Protocol, kind: Kind, keys: &[String]) -> String {
-    let mut text = String::new();
+fn request(protocol: Protocol, kind: Kind, keys: &[String]) -> Vec<u8> {
+    let mut bytes = Vec::new();
     match (protocol, kind) {
-        (Protocol::Memcached, Kind::MultiGet) => {
-            let _ = write!(text, "get {}\r\n", keys.join(" "));
-        }
+        (Protocol::Memcached, Kind::MultiGet) => Command::Get.write(&keys.join(" "), &mut bytes),
         (Protocol::Redis, Kind::MultiGet) => {
             let words: Vec<_> = std::iter::once("MGET").chain(keys.iter().map(String::as_str)).collect();
-            words_of_redis(&mut text, &words);
+            words_of_redis(&mut bytes, &words);
         }
-        (Protocol::Memcached, _) => {
-            for key in keys {
-                let _ = match kind {
-                    Kind::Set => write!(text, "set {key} 0 0 {}\r\n{VALUE}\r\n", VALUE.len()),
-                    Kind::Increment => write!(text, "incr hot 1\r\n"),
-                    _ => write!(text, "get {key}\r\n"),
-                };
-            }
-        }
-        (Protocol::Redis, _) => {
-            for key in keys {
-                match kind {
-                    Kind::Set => words_of_redis(&mut text, &["SET", key, VALUE]),
-                    Kind::Increment => words_of_redis(&mut text, &["INCR", "hot"]),
-                    _ => words_of_redis(&mut text, &["GET", key]),
-                }
-            }
-        }
+        (Protocol::Memcached, _) => keys.iter().for_each(|key| match kind {
+            Kind::Set => Command::Set(VALUE.as_bytes()).write(key, &mut bytes),
+            Kind::Increment => Command::Increment(1).write("hot", &mut bytes),
+            _ => Command::Get.write(key, &mut bytes),
+        }),
+        (Protocol::Redis, _) => keys.iter().for_each(|key| match kind {
+            Kind::Set => words_of_redis(&mut bytes, &["SET", key, VALUE]),
+            Kind::Increment => words_of_redis(&mut bytes, &["INCR", "hot"]),
+            _ => words_of_redis(&mut bytes, &["GET", key]),
+        }),
     }
-    text
+    bytes
 }
 
 fn answer(protocol: Protocol, kind: Kind, batch: usize) -> Answer {
@@ -154,8 +144,8 @@ fn answer(protocol: Protocol, kind: Kind, batch: usize) -> Answer {
 pub(crate) fn fill(place: SocketAddr, protocol: Protocol, keys: u64) -> Result<(), Error> {
     let mut connection = connect(place)?;
     let mut buffer = vec![0; 1 << 16];
-    let mut ask = |text: &str, awaited: Answer| -> Result<(), Error> {
-        connection.begin(text, awaited, Instant::now())?;
+    let mut ask = |request: &[u8], awaited: Answer| -> Result<(), Error> {
+        connection.begin(request, awaited, Instant::now())?;
         while !connection.take(awaited, &mut buffer)? {}
         Ok(())
     };
@@ -164,36 +154,33 @@ pub(crate) fn fill(place: SocketAddr, protocol: Protocol, keys: u64) -> Result<(
         ask(&request(protocol, Kind::Set, &some), answer(protocol, Kind::Set, some.len()))?;
     }
     match protocol {
-        Protocol::Memcached => ask("set hot 0 0 1\r\n0\r\n", Answer::Bytes(8, b"STORED")),
-        Protocol::Redis => ask("*3\r\n$3\r\nSET\r\n$3\r\nhot\r\n$1\r\n0\r\n", Answer::Bytes(5, b"+OK")),
+        Protocol::Memcached => ask(b"set hot 0 0 1\r\n0\r\n", Answer::Bytes(8, b"STORED")),
+        Protocol::Redis => ask(b"*3\r\n$3\r\nSET\r\n$3\r\nhot\r\n$1\r\n0\r\n", Answer::Bytes(5, b"+OK")),
     }
 }
 
 fn connect(place: SocketAddr) -> Result<Connection, Error> {
-    let stream = TcpStream::connect(place).and_then(|stream| {
-        stream.set_nodelay(true)?;
-        // As loads on lanes do: half of what a paced connection costs would be the server's.
-        reactor::suit_loopback(&stream, Some(place));
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(stream)
-    });
-    let stream = stream.map_err(|error| Error::system("connect to a server", error))?;
-    Ok(Connection { stream, awaited: None, is_at_start: false })
+    let client =
+        Client::connect(place, PATIENCE).map_err(|error| Error::system("connect to a server", error))?;
+    // As loads on lanes do: half of what a paced connection costs would be the server's.
+    reactor::suit_loopback(client.stream(), Some(place));
+    Ok(Connection { client, awaited: None, is_at_start: false })
 }
 
 impl Connection {
-    fn begin(&mut self, request: &str, answer: Answer, since: Instant) -> Result<(), Error> {
+    fn begin(&mut self, request: &[u8], answer: Answer, since: Instant) -> Result<(), Error> {
         let count = match answer {
             Answer::Bytes(count, _) | Answer::Lines(count) => count,
         };
         self.awaited = Some((count, since));
         self.is_at_start = true;
-        self.stream.write_all(request.as_bytes()).map_err(|error| Error::system("ask a server", error))
+        self.client.stream().write_all(request).map_err(|error| Error::system("ask a server", error))
     }
 
     /// Takes in what has come. Says whether the answer is complete.
     fn take(&mut self, answer: Answer, buffer: &mut [u8]) -> Result<bool, Error> {
-        let count = self.stream.read(buffer).map_err(|error| Error::system("a server's answer", error))?;
+        let count =
+            self.client.stream().read(buffer).map_err(|error| Error::system("a server's answer", error))?;
         if count == 0 {
             return Err(Error::system("a server's answer", io::ErrorKind::UnexpectedEof.into()));
         }
@@ -318,7 +305,7 @@ fn drive(
 /// Connections that have something to read.
 fn ready(connections: &[Connection]) -> Result<Vec<usize>, Error> {
     let mut asked: Vec<_> =
-        connections.iter().map(|connection| PollFd::new(&connection.stream, PollFlags::IN)).collect();
+        connections.iter().map(|connection| PollFd::new(connection.client.stream(), PollFlags::IN)).collect();
     match poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => return Err(Error::system("wait for a server", error.into())),
@@ -334,21 +321,13 @@ mod tests {
     #[test]
     fn requests_are_as_servers_read_them() {
         let keys = [key(1), key(2)];
-        assert_eq!(
-            request(Protocol::Memcached, Kind::Get, &keys),
-            "get key-000000000001\r\nget key-000000000002\r\n"
-        );
-        assert_eq!(
-            request(Protocol::Memcached, Kind::MultiGet, &keys),
-            "get key-000000000001 key-000000000002\r\n"
-        );
-        assert_eq!(
-            request(Protocol::Redis, Kind::MultiGet, &keys[..1]),
-            "*2\r\n$4\r\nMGET\r\n$16\r\nkey-000000000001\r\n"
-        );
-        assert_eq!(
-            request(Protocol::Redis, Kind::Increment, &keys[..1]),
-            "*2\r\n$4\r\nINCR\r\n$3\r\nhot\r\n"
-        );
+        for (protocol, kind, count, text) in [
+            (Protocol::Memcached, Kind::Get, 2, "get key-000000000001\r\nget key-000000000002\r\n"),
+            (Protocol::Memcached, Kind::MultiGet, 2, "get key-000000000001 key-000000000002\r\n"),
+            (Protocol::Redis, Kind::MultiGet, 1, "*2\r\n$4\r\nMGET\r\n$16\r\nkey-000000000001\r\n"),
+            (Protocol::Redis, Kind::Increment, 1, "*2\r\n$4\r\nINCR\r\n$3\r\nhot\r\n"),
+        ] {
+            assert_eq!(String::from_utf8_lossy(&request(protocol, kind, &keys[..count])), text);
+        }
     }
 }

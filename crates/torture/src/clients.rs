@@ -1,13 +1,14 @@
 //! Clients of a key-value namespace, through which a worker sends its deeds: memcached's protocol in pipelines, and
 //! NVMe commands one by one or in batches.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use host::BlockingKeyValue;
 use host::{AtomicFunction, AtomicOperation, Error, Failure, Key, Outcome, StoreOptions};
+use peer::finding::Check;
+use peer::memcached::{self, Command};
 use wire::status::Status;
 
 use crate::pairs::{Deed, End};
@@ -38,91 +39,68 @@ pub(crate) trait Client: Send {
 
     /// Reconnects after a restart of the target.
     ///
+    /// # Errors
     /// The target cannot be reached.
-    /// If it cannot be reached.
     fn reconnect(&mut self) -> Result<()>;
 }
 
 /// A memcached client. All deeds leave in one send.
 pub(crate) struct MemcachedClient {
     place: SocketAddr,
-    stream: BufReader<TcpStream>,
+    client: memcached::Client,
 }
 
 impl MemcachedClient {
     pub(crate) fn new(place: SocketAddr) -> Result<Self> {
-        Ok(Self { place, stream: connect(place)? })
+        Ok(Self { place, client: connect(place)? })
     }
 
-    fn line(&mut self) -> io::Result<String> {
-        let mut line = String::new();
-        match self.stream.read_line(&mut line)? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ if line.ends_with("\r\n") => Ok(line.trim_end().to_owned()),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-
-    fn end_of(&mut self, deed: &Deed) -> io::Result<End> {
-        let line = self.line()?;
+    /// The outcome of a deed; unknown if the connection ends first.
+    fn end_of(&mut self, key: &str, deed: &Deed) -> Check<End> {
+        let Some(line) = self.client.next_line()? else { return Ok(End::Unknown) };
         Ok(match (deed, line.as_str()) {
             (Deed::Set(_), "STORED") | (Deed::Delete, "DELETED" | "NOT_FOUND") => End::Done,
             (Deed::Set(_), "SERVER_ERROR out of memory storing object") => End::Gone,
             (Deed::Add(_), "SERVER_ERROR out of memory") => End::Full,
             (Deed::Get, "END") => End::Found(None),
-            (Deed::Get, value) if value.starts_with("VALUE ") => {
-                let length = value.rsplit(' ').next().and_then(|word| word.parse().ok());
-                let Some(length) = length else { return Ok(End::Wrong(line)) };
-                let mut value = vec![0; length];
-                self.stream.read_exact(&mut value)?;
-                match (self.line()?.as_str(), self.line()?.as_str()) {
-                    ("", "END") => End::Found(Some(value)),
-                    (after, end) => End::Wrong(format!("{after:?} and {end:?} after a value")),
-                }
-            }
-            (Deed::Add(_), number) => match number.parse() {
-                Ok(sum) => End::Sum(sum),
-                Err(_) => End::Wrong(line),
+            (Deed::Get, line) => match self.client.value(key, line)? {
+                Some(value) => End::Found(Some(value)),
+                None => End::Unknown,
             },
+            (Deed::Add(_), number) => number.parse().map_or(End::Wrong(line), End::Sum),
             _ => End::Wrong(line),
         })
     }
 }
 
-fn connect(place: SocketAddr) -> Result<BufReader<TcpStream>> {
-    let stream = TcpStream::connect(place).context("the memcached listener")?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(BufReader::new(stream))
+fn connect(place: SocketAddr) -> Result<memcached::Client> {
+    memcached::Client::connect(place, PATIENCE).context("the memcached listener")
 }
 
 impl Client for MemcachedClient {
     fn run(&mut self, deeds: &[(Key, &Deed)]) -> Vec<End> {
+        let name = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
         let mut bytes = Vec::new();
         for (key, deed) in deeds {
-            let key = String::from_utf8_lossy(key.as_bytes());
-            match deed {
-                Deed::Set(value) => {
-                    bytes.extend_from_slice(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes());
-                    bytes.extend_from_slice(value);
-                    bytes.extend_from_slice(b"\r\n");
-                }
-                Deed::Delete => bytes.extend_from_slice(format!("delete {key}\r\n").as_bytes()),
-                Deed::Get => bytes.extend_from_slice(format!("get {key}\r\n").as_bytes()),
-                Deed::Add(by) => bytes.extend_from_slice(format!("incr {key} {by}\r\n").as_bytes()),
-            }
+            let command = match deed {
+                Deed::Set(value) => Command::Set(value),
+                Deed::Delete => Command::Delete,
+                Deed::Get => Command::Get,
+                Deed::Add(by) => Command::Increment(*by),
+            };
+            command.write(&name(key), &mut bytes);
         }
         // Deeds already sent may be executed, and answered, although the send failed.
-        let _ = self.stream.get_mut().write_all(&bytes);
+        let _ = self.client.send(&bytes);
         let mut ends = Vec::with_capacity(deeds.len());
-        for (_, deed) in deeds {
-            match self.end_of(deed) {
+        for (key, deed) in deeds {
+            match self.end_of(&name(key), deed) {
+                Ok(End::Unknown) => break,
                 Ok(end) => ends.push(end),
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    ends.push(End::Wrong(format!("no answer in {PATIENCE:?}")));
+                Err(finding) => {
+                    ends.push(End::Wrong(finding.to_string()));
                     break;
                 }
-                Err(_) => break,
             }
         }
         ends.resize(deeds.len(), End::Unknown);
@@ -130,7 +108,7 @@ impl Client for MemcachedClient {
     }
 
     fn reconnect(&mut self) -> Result<()> {
-        self.stream = connect(self.place)?;
+        self.client = connect(self.place)?;
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ use zerocopy::FromBytes;
 
 use crate::row::row;
 use crate::rows::TargetRow;
-use crate::rows::memcached::Client;
+use crate::rows::memcached::connect;
 use crate::target::{Store, Target};
 
 pub(super) const ROWS: &[TargetRow] = &[
@@ -448,7 +448,7 @@ fn many_keys(peer: &Target) -> Check {
 
 fn two_protocols(peer: &Target) -> Check {
     let mut values = Values::new(peer)?;
-    let mut client = Client::new(peer)?;
+    let mut client = connect(peer)?;
     // Memcached keys are printable.
     let (text, name) = ("probe-k10", Key::new(b"probe-k10").expect("9 bytes"));
     for round in 0..100_u32 {

@@ -2,12 +2,13 @@
 
 mod binary;
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::io::Write;
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use peer::finding::{About, Check, Finding, differs, holds, skipped};
 use peer::link::{term, term_at};
+use peer::memcached::{After, Client};
 use wire::pdu::{DataAlignment, Digests, IcReq};
 use zerocopy::IntoBytes;
 
@@ -32,176 +33,22 @@ pub(super) const ROWS: &[TargetRow] = &[
     row("E13", wrong_protocols),
 ];
 
-/// Maximum length of an answer.
-const LINE_BYTES_MAX: usize = 64 << 10;
-
-/// A client of memcached's text protocol.
-pub(super) struct Client {
-    stream: TcpStream,
-    patience: Duration,
-    /// Bytes received and not consumed.
-    input: Vec<u8>,
+pub(super) fn connect(peer: &Target) -> Check<Client> {
+    let Some(address) = peer.settings.memcached else {
+        return skipped("the address of the memcached listener is unknown: --memcached");
+    };
+    if !peer.settings.may_overwrite {
+        return skipped("it writes: allow that with --overwrite");
+    }
+    Client::connect(address, peer.settings.host.patience)
+        .map_err(|error| Finding::Dies(format!("memcached's port does not connect: {error}")))
 }
 
-/// Reaction to an invalid line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum After {
-    /// The refusals received before the next command was answered normally.
-    Goes(Vec<String>),
-    /// The target closed the connection.
-    Closed,
-}
-
-impl Client {
-    pub(super) fn new(peer: &Target) -> Check<Self> {
-        let Some(address) = peer.settings.memcached else {
-            return skipped("the address of the memcached listener is unknown: --memcached");
-        };
-        if !peer.settings.may_overwrite {
-            return skipped("it writes: allow that with --overwrite");
-        }
-        Self::connect(address, peer.settings.host.patience)
-    }
-
-    fn connect(address: SocketAddr, patience: Duration) -> Check<Self> {
-        let gone =
-            |error: std::io::Error| Finding::Dies(format!("memcached's port does not connect: {error}"));
-        let stream = TcpStream::connect_timeout(&address, patience).map_err(gone)?;
-        stream.set_nodelay(true).and_then(|()| stream.set_write_timeout(Some(patience))).map_err(gone)?;
-        Ok(Self { stream, patience, input: Vec::new() })
-    }
-
-    /// Sends bytes. Returns whether the target still receives.
-    pub(super) fn send(&mut self, bytes: &[u8]) -> Check<bool> {
-        match self.stream.write_all(bytes) {
-            Ok(()) => Ok(true),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                Err(Finding::Hangs("it stops receiving".into()))
-            }
-            Err(_) => Ok(false),
-        }
-    }
-
-    /// Receives more bytes; `false` at the end of the connection.
-    fn more(&mut self, until: Instant) -> Check<bool> {
-        let mut bytes = [0; 64 << 10];
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Finding::Hangs(format!("no answer in {} ms", self.patience.as_millis())));
-            }
-            let _ = self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))));
-            match self.stream.read(&mut bytes) {
-                Ok(0) => return Ok(false),
-                Ok(count) => {
-                    self.input.extend_from_slice(&bytes[..count]);
-                    return Ok(true);
-                }
-                Err(error) => match error.kind() {
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
-                    _ => return Ok(false),
-                },
-            }
-        }
-    }
-
-    /// Receives `count` bytes; `None` if the connection ends first.
-    pub(super) fn take(&mut self, count: usize) -> Check<Option<Vec<u8>>> {
-        let until = Instant::now() + self.patience;
-        while self.input.len() < count {
-            if !self.more(until)? {
-                return Ok(None);
-            }
-        }
-        Ok(Some(self.input.drain(..count).collect()))
-    }
-
-    /// Receives a line, without its end; `None` if the connection ends first.
-    fn next_line(&mut self) -> Check<Option<String>> {
-        let until = Instant::now() + self.patience;
-        let mut seen = 0;
-        loop {
-            if let Some(at) = self.input[seen..].iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.input.drain(..=seen + at).collect();
-                let is_right = line.ends_with(b"\r\n") && line.is_ascii();
-                holds(is_right, format!("a line that is none: {}", line.escape_ascii()))?;
-                return Ok(Some(String::from_utf8_lossy(&line[..line.len() - 2]).into_owned()));
-            }
-            seen = self.input.len();
-            holds(seen < LINE_BYTES_MAX, "an answer without an end")?;
-            if !self.more(until)? {
-                return Ok(None);
-            }
-        }
-    }
-
-    /// Sends a command and returns the answer line.
-    pub(super) fn line(&mut self, text: &str) -> Check<String> {
-        self.send(text.as_bytes())?;
-        match self.next_line()? {
-            Some(line) => Ok(line),
-            None => differs(format!("closed after {text:?}")),
-        }
-    }
-
-    /// Sends a command and expects this answer line.
-    fn expect(&mut self, text: &str, right: &str) -> Check {
-        let line = self.line(text).about(text.escape_debug())?;
-        holds(line == right, format!("{:?}: {line:?}, not {right:?}", text.escape_debug().to_string()))
-    }
-
-    /// The value of a key; `None` if it does not exist.
-    pub(super) fn get(&mut self, key: &str) -> Check<Option<Vec<u8>>> {
-        let line = self.line(&format!("get {key}\r\n"))?;
-        if line == "END" {
-            return Ok(None);
-        }
-        let words: Vec<_> = line.split(' ').collect();
-        let length = match words[..] {
-            ["VALUE", name, _, length] if name == key => length.parse::<usize>().ok(),
-            _ => None,
-        };
-        let Some(length) = length else { return differs(format!("{line:?} in answer to a get")) };
-        let value = self.take(length + 2)?;
-        let end = self.next_line()?;
-        match (value, end.as_deref()) {
-            (Some(value), Some("END")) if value.ends_with(b"\r\n") => Ok(Some(value[..length].to_vec())),
-            _ => differs("a value that does not end as it should"),
-        }
-    }
-
-    /// Stores a value and returns the answer.
-    pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Check<String> {
-        self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes())?;
-        self.send(value)?;
-        self.line("\r\n")
-    }
-
-    /// Sends invalid input, then a valid command: only refusals and lines in `others` may precede its answer.
-    fn wrong(&mut self, bytes: &[u8], others: &[&str]) -> Check<After> {
-        let what = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).escape_debug().to_string();
-        let question: &[u8] = if bytes.ends_with(b"\n") { b"version\r\n" } else { b"\r\nversion\r\n" };
-        let is_open = self.send(bytes)? && self.send(question)?;
-        let mut lines = Vec::new();
-        for _ in 0..10_000 {
-            let Some(line) = self.next_line().about(&what)? else { return Ok(After::Closed) };
-            if line.starts_with("VERSION ") && is_open {
-                return Ok(After::Goes(lines));
-            }
-            let is_refusal =
-                ["ERROR", "CLIENT_ERROR", "SERVER_ERROR"].iter().any(|word| line.starts_with(word));
-            holds(is_refusal || others.contains(&line.as_str()), format!("{what}: {line:?}"))?;
-            lines.push(line);
-        }
-        differs(format!("{what}: 10,000 lines"))
-    }
-
-    /// [`wrong`](Self::wrong) on a new connection; at least one refusal must arrive unless the target closes.
-    fn refused(peer: &Target, bytes: &[u8]) -> Check {
-        match Self::new(peer)?.wrong(bytes, &[])? {
-            After::Goes(lines) => holds(!lines.is_empty(), "it is ignored"),
-            After::Closed => Ok(()),
-        }
+/// [`Client::wrong`] on a new connection; at least one refusal must arrive unless the target closes.
+fn refused(peer: &Target, bytes: &[u8]) -> Check {
+    match connect(peer)?.wrong(bytes, &[])? {
+        After::Goes(lines) => holds(!lines.is_empty(), "it is ignored"),
+        After::Closed => Ok(()),
     }
 }
 
@@ -224,49 +71,49 @@ fn odd_lengths(peer: &Target) -> Check {
     for length in lengths {
         for verb in ["set", "add", "append", "cas"] {
             let line = format!("{verb} probe-e1 0 0 {length}\r\nvalue\r\n");
-            Client::refused(peer, line.as_bytes()).about(format!("{verb} of {length:?} bytes"))?;
+            refused(peer, line.as_bytes()).about(format!("{verb} of {length:?} bytes"))?;
         }
     }
     // Some implementations accept a sign in numbers.
-    Client::new(peer)?.wrong(b"set probe-e1 0 0 +5\r\nvalue\r\n", &["STORED"])?;
+    connect(peer)?.wrong(b"set probe-e1 0 0 +5\r\nvalue\r\n", &["STORED"])?;
     for field in
         ["set probe-e1 x 0 5", "set probe-e1 0 x 5", "set probe-e1 -1 0 5", "set probe-e1 4294967296 0 5"]
     {
         let line = format!("{field}\r\nvalue\r\n");
-        Client::new(peer)?.wrong(line.as_bytes(), &["STORED"]).about(field)?;
+        connect(peer)?.wrong(line.as_bytes(), &["STORED"]).about(field)?;
     }
-    let mut client = Client::new(peer)?;
+    let mut client = connect(peer)?;
     client.expect("set probe-e1 0 0 5\r\nvalue\r\n", "STORED")?;
     client.expect("delete probe-e1\r\n", "DELETED")
 }
 
 fn odd_keys(peer: &Target) -> Check {
     let long = "k".repeat(250);
-    let mut client = Client::new(peer)?;
+    let mut client = connect(peer)?;
     client.expect(&format!("set {long} 0 0 4\r\nlong\r\n"), "STORED").about("a key of 250 bytes")?;
     for length in [251, 252, 1000, 1900] {
         let key = "k".repeat(length);
         for line in
             [format!("set {key} 0 0 5\r\nwrong\r\n"), format!("get {key}\r\n"), format!("delete {key}\r\n")]
         {
-            Client::refused(peer, line.as_bytes()).about(format!("a key of {length} bytes"))?;
+            refused(peer, line.as_bytes()).about(format!("a key of {length} bytes"))?;
         }
     }
     holds(client.get(&long)?.as_deref() == Some(b"long"), "a longer key was taken for its front")?;
     client.expect(&format!("delete {long}\r\n"), "DELETED")?;
     for line in ["set\r\n", "set  0 0 5\r\nvalue\r\n", "get\r\n", "get \r\n", "delete\r\n", "incr probe\r\n"]
     {
-        Client::refused(peer, line.as_bytes()).about(line.escape_debug())?;
+        refused(peer, line.as_bytes()).about(line.escape_debug())?;
     }
     for byte in [0_u8, 1, 7, 0x0B, 0x1B, 0x7F, 0x80, 0xFF] {
         let key = [b"probe-e2".as_slice(), &[byte], b"x"].concat();
         let store = [b"set ".as_slice(), &key, b" 0 0 5\r\nvalue\r\n"].concat();
-        let stored = Client::new(peer)?.wrong(&store, &["STORED"]).about(format!("byte {byte:#04x}"))?;
+        let stored = connect(peer)?.wrong(&store, &["STORED"]).about(format!("byte {byte:#04x}"))?;
         // The sign is never the end of the key.
         holds(client.get("probe-e2")?.is_none(), format!("byte {byte:#04x} ends a key"))?;
         if matches!(&stored, After::Goes(lines) if lines.iter().any(|line| line == "STORED")) {
             let delete = [b"delete ".as_slice(), &key, b"\r\n"].concat();
-            Client::new(peer)?.wrong(&delete, &["DELETED"])?;
+            connect(peer)?.wrong(&delete, &["DELETED"])?;
         }
     }
     Ok(())
@@ -274,7 +121,7 @@ fn odd_keys(peer: &Target) -> Check {
 
 fn odd_lines(peer: &Target) -> Check {
     for (what, part) in [("letters", &b"abcdefgh"[..]), ("spaces", b"        "), ("zeros", &[0; 8])] {
-        let mut client = Client::new(peer)?;
+        let mut client = connect(peer)?;
         let chunk = part.repeat(8 << 10);
         let mut sent = 0;
         while sent < 64 << 20 && client.send(&chunk)? {
@@ -288,17 +135,17 @@ fn odd_lines(peer: &Target) -> Check {
             }
         }
     }
-    Client::new(peer)?.wrong(b"version\nget probe-e3\n", &["END"]).map(drop).or_else(
+    connect(peer)?.wrong(b"version\nget probe-e3\n", &["END"]).map(drop).or_else(
         |finding| match finding {
             // Both answers look alike.
             Finding::Differs(_) => Ok(()),
             finding => Err(finding),
         },
     )?;
-    let mut client = Client::new(peer)?;
+    let mut client = connect(peer)?;
     for end in ["XX", "\n\n", "\r\r", "\nX"] {
         client.wrong(format!("set probe-e3 0 0 5\r\nvalue{end}").as_bytes(), &[]).about("a value's end")?;
-        client = Client::new(peer)?;
+        client = connect(peer)?;
         holds(client.get("probe-e3")?.is_none(), "a value is stored that does not end as it should")?;
     }
     Ok(())
@@ -306,18 +153,18 @@ fn odd_lines(peer: &Target) -> Check {
 
 fn many_keys(peer: &Target) -> Check {
     const COUNT: usize = 100_000;
-    let mut client = Client::new(peer)?;
+    let mut client = connect(peer)?;
     client.expect("set probe-e4 0 0 8\r\nrepeated\r\n", "STORED")?;
     for (key, count) in [("probe-e4-none", 0), ("probe-e4", COUNT)] {
-        let mut client = Client::new(peer)?;
+        let mut client = connect(peer)?;
         let line = format!("get{}\r\n", format!(" {key}").repeat(COUNT));
         // Reads answers while sending: neither side may wait for the other.
-        let mut writer = client.stream.try_clone().map_err(|error| Finding::Dies(error.to_string()))?;
+        let mut writer = client.stream().try_clone().map_err(|error| Finding::Dies(error.to_string()))?;
         let sender = std::thread::spawn(move || {
             let _ = writer.write_all(line.as_bytes());
         });
         let result = read_values(&mut client, key);
-        let _ = client.stream.shutdown(std::net::Shutdown::Both);
+        let _ = client.stream().shutdown(std::net::Shutdown::Both);
         let _ = sender.join();
         if let Some(values) = result.about(format!("{COUNT} keys"))? {
             holds(values == count, format!("{values} values for {count} keys"))?;
@@ -366,11 +213,11 @@ fn meta(peer: &Target) -> Check {
         "md\r\n",
         "me\r\n",
     ] {
-        Client::refused(peer, line.as_bytes()).about(line.trim().escape_debug())?;
+        refused(peer, line.as_bytes()).about(line.trim().escape_debug())?;
     }
     // An unknown flag may be ignored.
-    Client::new(peer)?.wrong(b"mg probe-e7 v ! Z\r\n", &["EN"])?;
-    let mut client = Client::new(peer)?;
+    connect(peer)?.wrong(b"mg probe-e7 v ! Z\r\n", &["EN"])?;
+    let mut client = connect(peer)?;
     client.expect("ms probe-e7 5\r\nvalue\r\n", "HD")?;
     client.expect(&opaque(32), &format!("VA 5 O{}", "o".repeat(32)))?;
     client.expect("", "value")?;
@@ -381,7 +228,7 @@ fn meta(peer: &Target) -> Check {
 fn arithmetic(peer: &Target) -> Check {
     const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
     const NO_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
-    let mut client = Client::new(peer)?;
+    let mut client = connect(peer)?;
     for (value, line, right) in [
         ("18446744073709551615", "incr probe-e8 1", "0"),
         ("18446744073709551614", "incr probe-e8 3", "1"),
@@ -411,7 +258,7 @@ fn arithmetic(peer: &Target) -> Check {
 }
 
 fn times(peer: &Target) -> Check {
-    let (mut one, mut other) = (Client::new(peer)?, Client::new(peer)?);
+    let (mut one, mut other) = (connect(peer)?, connect(peer)?);
     for round in 0..50 {
         one.expect("set probe-e9 0 0 1\r\n0\r\n", "STORED")?;
         let line = one.line("gets probe-e9\r\n")?;
@@ -473,13 +320,13 @@ fn udp(peer: &Target) -> Check {
 }
 
 fn slow(peer: &Target) -> Check {
-    let mut healthy = Client::new(peer)?;
+    let mut healthy = connect(peer)?;
     let value = vec![b'v'; 500_000];
     let stored = healthy.set("probe-e11", &value)?;
     holds(stored == "STORED", format!("a value of 500,000 bytes: {stored}"))?;
-    let mut deaf = Client::new(peer)?;
+    let mut deaf = connect(peer)?;
     deaf.send("get probe-e11\r\n".repeat(1000).as_bytes())?;
-    let mut mute = Client::new(peer)?;
+    let mut mute = connect(peer)?;
     mute.send(b"set probe-e11-mute 0 0 100000\r\n")?;
     for _ in 0..8 {
         std::thread::sleep(Duration::from_secs(5));
@@ -493,10 +340,10 @@ fn slow(peer: &Target) -> Check {
     // Connections that were accepted must get correct answers.
     let mut bytes = 0;
     while deaf.more(Instant::now() + Duration::from_secs(2)).unwrap_or(false) && bytes < 600_000_000 {
-        bytes += deaf.input.len();
-        let front = deaf.input.iter().take(16).all(|byte| b"VALUE probe-11END\r\nv05".contains(byte));
+        let input = deaf.take_input();
+        bytes += input.len();
+        let front = input.iter().take(16).all(|byte| b"VALUE probe-11END\r\nv05".contains(byte));
         holds(front, "something else than the value")?;
-        deaf.input.clear();
     }
     healthy.expect("get probe-e11-mute\r\n", "END").about("a value that is not whole")?;
     // A cache may have evicted it.
@@ -505,17 +352,17 @@ fn slow(peer: &Target) -> Check {
 }
 
 fn operator(peer: &Target) -> Check {
-    let mut client = Client::new(peer)?;
+    let mut client = connect(peer)?;
     for line in ["shutdown", "shutdown graceful", "cache_memlimit 1", "lru mode flat", "slabs reassign 1 2"] {
-        Client::refused(peer, format!("{line}\r\n").as_bytes()).about(line)?;
+        refused(peer, format!("{line}\r\n").as_bytes()).about(line)?;
     }
     for line in ["watch fetchers", "lru_crawler metadump all", "slabs automove 2", "misbehave", "debugtime p"]
     {
-        Client::new(peer)?.wrong(format!("{line}\r\n").as_bytes(), &[]).about(line)?;
+        connect(peer)?.wrong(format!("{line}\r\n").as_bytes(), &[]).about(line)?;
     }
     client.expect("set probe-e12 0 0 1\r\nx\r\n", "STORED")?;
-    Client::new(peer)?.wrong(b"verbosity 100000\r\n", &["OK"])?;
-    match Client::new(peer)?.wrong(b"flush_all\r\n", &["OK"])? {
+    connect(peer)?.wrong(b"verbosity 100000\r\n", &["OK"])?;
+    match connect(peer)?.wrong(b"flush_all\r\n", &["OK"])? {
         After::Goes(lines) if lines.iter().any(|line| line == "OK") => {
             holds(client.get("probe-e12")?.is_none(), "flush_all says OK, and leaves a key")
         }
@@ -528,7 +375,7 @@ fn operator(peer: &Target) -> Check {
 
 fn wrong_protocols(peer: &Target) -> Check {
     let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
-    let mut client = Client::new(peer)?;
+    let mut client = connect(peer)?;
     let long = [request.as_bytes(), &[0; 4096]].concat();
     if client.send(&long)? {
         client.wrong(b"", &[]).about("NVMe at a memcached listener")?;
@@ -536,7 +383,7 @@ fn wrong_protocols(peer: &Target) -> Check {
     for text in
         ["GET / HTTP/1.1\r\nHost: probe\r\n\r\n", "POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nstats\r\n"]
     {
-        let mut client = Client::new(peer)?;
+        let mut client = connect(peer)?;
         match client.wrong(text.as_bytes(), &[]) {
             Err(Finding::Differs(why)) if why.contains("STAT") => {
                 return differs("a command within an HTTP request is carried out");

@@ -1,8 +1,9 @@
 //! Section 15: the binary protocol, whose lengths may contradict each other.
 
 use peer::finding::{About, Check, differs, holds};
+use peer::memcached::Client;
 
-use crate::rows::memcached::Client;
+use crate::rows::memcached::connect;
 use crate::target::Target;
 
 const HEADER_BYTES: usize = 24;
@@ -65,7 +66,7 @@ fn response(client: &mut Client) -> Check<Option<Response>> {
 /// second, or the target closes.
 fn ask(peer: &Target, request: &Request<'_>, is_right: impl Fn(u16) -> bool) -> Check {
     const OPAQUE: u32 = 0x0BAD_CAFE;
-    let mut client = Client::new(peer)?;
+    let mut client = connect(peer)?;
     client.send(&request.bytes(1))?;
     let is_whole = request.body_bytes as usize == request.body.len();
     client.send(&Request::new(NO_OPERATION, &[]).bytes(OPAQUE))?;
@@ -122,7 +123,7 @@ pub(super) fn odd(peer: &Target) -> Check {
         }
     }
     // Many quiet requests at once: only the one after them is answered.
-    let mut client = Client::new(peer)?;
+    let mut client = connect(peer)?;
     let key = b"probe-e5";
     let quiet = Request { key_bytes: 8, ..Request::new(0x09, key) }.bytes(7);
     let question = Request::new(NO_OPERATION, &[]).bytes(8);
