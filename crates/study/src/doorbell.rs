@@ -4,6 +4,7 @@ use host::{DoorbellPolicy, Receive};
 
 use crate::bench::{Bench, Load};
 use crate::experiment::Error;
+use crate::kept::Kept;
 use crate::served::{Served, ServedOptions};
 
 /// All policies, the plainest first.
@@ -48,7 +49,7 @@ pub(crate) fn serve(bench: &Bench, policy: &str, arguments: &[&str]) -> Result<S
 
 /// Targets that each follow another policy, or receive another way, started when first needed.
 #[derive(Debug, Default)]
-pub(crate) struct PolicyTargets(Vec<(String, Receive, Served)>);
+pub(crate) struct PolicyTargets(Kept<(String, Receive), Served>);
 
 impl PolicyTargets {
     /// The target that follows this policy.
@@ -69,15 +70,7 @@ impl PolicyTargets {
         policy: &str,
         receive: Receive,
     ) -> Result<&Served, Error> {
-        let is_it = |(known, way, _): &(String, Receive, Served)| known == policy && *way == receive;
-        let index = match self.0.iter().position(is_it) {
-            Some(index) => index,
-            None => {
-                let served = serve(bench, policy, &["--receive", &receive.to_string()])?;
-                self.0.push((policy.to_owned(), receive, served));
-                self.0.len() - 1
-            }
-        };
-        Ok(&self.0[index].2)
+        let make = || serve(bench, policy, &["--receive", &receive.to_string()]);
+        Ok(self.0.get((policy.to_owned(), receive), make)?)
     }
 }

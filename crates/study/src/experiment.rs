@@ -6,7 +6,7 @@ use crate::bench::Bench;
 pub use crate::cell::{Cell, Parameter, Values};
 pub use crate::error::Error;
 use crate::figure::Figure;
-use crate::headline::Headline;
+use crate::headline::{Headline, Headlines};
 use crate::measured::Measured;
 
 /// A question to this machine.
@@ -37,8 +37,15 @@ pub trait Experiment {
     /// What went wrong. The study ends.
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error>;
 
+    /// Adds the numbers that answer the question.
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines);
+
     /// The numbers that answer the question.
-    fn headline(&self, measured: &Measured) -> Vec<Headline>;
+    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+        let mut headlines = Headlines::default();
+        self.answer(measured, &mut headlines);
+        headlines.into_vec()
+    }
 
     /// Pictures of what was measured.
     fn figures(&self, measured: &Measured) -> Vec<Figure>;

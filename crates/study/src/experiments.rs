@@ -24,6 +24,18 @@ pub(crate) mod low_load_latency;
 pub(crate) mod mixed_lanes;
 pub(crate) mod mtu;
 
+/// What every experiment is made of.
+mod prelude {
+    pub(super) use super::{IN_CAPSULE_BYTES, IO_BYTES, bars, line};
+    pub(super) use crate::bench::{Bench, us, values};
+    pub(super) use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
+    pub(super) use crate::figure::{Axis, Figure, Plot, Point, Series, ticks};
+    pub(super) use crate::headline::{Bar, Headlines};
+    pub(super) use crate::kept::Kept;
+    pub(super) use crate::measured::{CellRounds, Measured};
+    pub(super) use crate::served::{Served, ServedOptions};
+}
+
 use crate::figure::Series;
 use crate::measured::{CellRounds, Measured};
 

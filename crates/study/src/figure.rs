@@ -13,6 +13,21 @@ pub struct Figure {
     pub plot: Plot,
 }
 
+impl Figure {
+    /// A figure with this title and caption.
+    pub fn new(title: impl Into<String>, note: impl Into<String>, plot: Plot) -> Self {
+        Self { title: title.into(), note: note.into(), plot }
+    }
+
+    /// Name of its file: the title's words, such as `share-of-the-ceiling.svg`.
+    #[must_use]
+    pub fn file_name(&self) -> String {
+        let words = self.title.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '.');
+        let words: Vec<_> = words.filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect();
+        words.join("-") + ".svg"
+    }
+}
+
 /// Lines over numbers, or bars over names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {

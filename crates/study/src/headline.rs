@@ -77,17 +77,19 @@ impl Headline {
 
 /// A list of those numbers that could be computed.
 #[derive(Debug, Default)]
-pub(crate) struct Headlines(Vec<Headline>);
+pub struct Headlines(Vec<Headline>);
 
 impl Headlines {
     /// Adds a number, if there is one.
-    pub(crate) fn push(&mut self, key: impl Into<String>, value: Option<f64>, bar: Option<Bar>) {
+    pub fn push(&mut self, key: impl Into<String>, value: Option<f64>, bar: Option<Bar>) {
         if let Some(value) = value.filter(|value| value.is_finite()) {
             self.0.push(Headline { key: key.into(), value, bar });
         }
     }
 
-    pub(crate) fn into_vec(self) -> Vec<Headline> {
+    /// The numbers, in the order of their addition.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<Headline> {
         self.0
     }
 }

@@ -25,6 +25,7 @@ mod experiments;
 pub mod figure;
 mod format;
 pub mod headline;
+mod kept;
 mod key_value;
 mod lanes;
 pub mod machine;
@@ -38,7 +39,7 @@ pub mod results;
 mod rounds;
 mod served;
 pub mod summary;
-mod svg;
+pub mod svg;
 pub mod terminal;
 mod text_load;
 

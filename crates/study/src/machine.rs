@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::experiment::{About, Values};
     use crate::figure::Figure;
-    use crate::headline::Headline;
+    use crate::headline::Headlines;
 
     /// Cells whose values are known, and the order in which they were asked for.
     struct Known {
@@ -126,9 +126,7 @@ mod tests {
             Ok([("iops", self.values[round % self.values.len()])].into())
         }
 
-        fn headline(&self, _: &Measured) -> Vec<Headline> {
-            Vec::new()
-        }
+        fn answer(&self, _: &Measured, _: &mut Headlines) {}
 
         fn figures(&self, _: &Measured) -> Vec<Figure> {
             Vec::new()

@@ -2,13 +2,8 @@
 
 use host::Receive;
 
-use super::{IO_BYTES, bars};
-use crate::bench::{Bench, values};
+use super::prelude::*;
 use crate::doorbell::{ADAPTIVE, IMMEDIATE, PolicyTargets, TURN};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Bar, Headline, Headlines};
-use crate::measured::Measured;
 
 const DEPTH: u32 = 128;
 
@@ -86,16 +81,14 @@ impl Experiment for Ablation {
         Ok(values)
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         let none = STEPS[0].0;
-        let gain = |name| measured.ratio(name, none, "iops").map(|gain| gain.median);
+        let gain = |name| measured.ratio(name, none, "iops");
         let all = STEPS.last().and_then(|(name, ..)| gain(name));
         headlines.push("batching_gain", all, Some(GAIN));
         for (name, ..) in &STEPS[1..] {
             headlines.push(format!("gain_{}", name.replace(' ', "_")), gain(name), None);
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

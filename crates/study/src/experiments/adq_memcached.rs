@@ -2,15 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::line;
-use crate::bench::{Bench, us};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot, ticks};
-use crate::headline::{Headline, Headlines};
-use crate::measured::Measured;
+use super::prelude::*;
 use crate::network::{Link, Network, Offloads, busy_polled_packets};
 use crate::process::run_ns;
-use crate::served::ServedOptions;
 use crate::text_load::{self, Kind, Protocol, TextLoad, TextResult};
 
 const CONNECTIONS: [u32; 4] = [1, 8, 32, 128];
@@ -128,12 +122,11 @@ impl Experiment for AdqMemcached {
         Ok(best)
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for (key, value) in [("ops_gain", "ops"), ("mean_ratio", "mean_us"), ("p999_ratio", "p999_us")] {
             for connections in CONNECTIONS {
                 let ratio = measured.ratio(&cell_name(connections, ON), &cell_name(connections, OFF), value);
-                headlines.push(format!("{key}_{connections}"), ratio.map(|ratio| ratio.median), None);
+                headlines.push(format!("{key}_{connections}"), ratio, None);
             }
         }
         for switch in [OFF, ON] {
@@ -144,10 +137,9 @@ impl Experiment for AdqMemcached {
             );
         }
         let gain = measured.ratio(&rate_name(ON), &rate_name(OFF), "ops");
-        headlines.push("rate_within_1ms_gain", gain.map(|gain| gain.median), None);
+        headlines.push("rate_within_1ms_gain", gain, None);
         let polled = measured.median(&cell_name(CONNECTIONS[0], ON), "polled_percent");
         headlines.push("polled_percent_1", polled, None);
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
@@ -158,7 +150,7 @@ impl Experiment for AdqMemcached {
             };
             let ticks = ticks(&CONNECTIONS.map(u64::from), |count| count.to_string());
             let plot = Plot::lines(Axis::log("connections"), ticks, y, [OFF, ON].map(of).into());
-            Figure { title: title.into(), note: note.into(), plot }
+            Figure::new(title, note, plot)
         };
         vec![
             figure("Speed", Axis::log("gets per second"), "ops", "Higher is better."),

@@ -1,12 +1,6 @@
 //! `affinity`: whether it matters which thread runs where, and which reactor a lane is placed on.
 
-use super::{IO_BYTES, bars};
-use crate::bench::{Bench, values};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Headline, Headlines};
-use crate::measured::Measured;
-use crate::served::{Served, ServedOptions};
+use super::prelude::*;
 
 const DEPTHS: [u32; 2] = [1, 32];
 
@@ -26,9 +20,9 @@ const VARIANTS: [&str; 5] = [PINNED, FREE, QUEUE, LOAD, CPU];
 /// The same load from threads in different places.
 #[derive(Debug, Default)]
 pub(crate) struct Affinity {
-    served: Option<Served>,
+    served: Kept<(), Served>,
     /// Targets with a reactor on each core, by the policy that they place lanes by.
-    placing: Vec<(&'static str, Served)>,
+    placing: Kept<&'static str, Served>,
 }
 
 /// The policy of a variant, if it is one of placement.
@@ -44,20 +38,15 @@ fn policy(variant: &str) -> Option<&'static str> {
 impl Affinity {
     /// A target with a reactor on the target's core, and another on the host's.
     fn placing(&mut self, bench: &Bench, policy: &'static str) -> Result<&Served, Error> {
-        let at = match self.placing.iter().position(|(known, _)| *known == policy) {
-            Some(at) => at,
-            None => {
-                let cores = bench.cores.map(|cores| format!("{},{}", cores.target, cores.host));
-                let mut arguments = vec!["--placement".to_owned(), policy.to_owned()];
-                if let Some(cores) = cores {
-                    arguments.extend(["--cores".to_owned(), cores]);
-                }
-                let options = ServedOptions { arguments, tells: true, ..ServedOptions::of(["null:1T"]) };
-                self.placing.push((policy, Served::start(&bench.program, &options)?));
-                self.placing.len() - 1
+        let make = || {
+            let mut arguments = vec!["--placement".to_owned(), policy.to_owned()];
+            if let Some(cores) = bench.cores {
+                arguments.extend(["--cores".to_owned(), format!("{},{}", cores.target, cores.host)]);
             }
+            let options = ServedOptions { arguments, tells: true, ..ServedOptions::of(["null:1T"]) };
+            Served::start(&bench.program, &options)
         };
-        Ok(&self.placing[at].1)
+        Ok(self.placing.get(policy, make)?)
     }
 }
 
@@ -116,18 +105,14 @@ impl Experiment for Affinity {
             values.extend(reactor.map(|(reactor, _)| ("reactor", f64::from(reactor))));
             return Ok(values);
         }
-        let served = match &mut self.served {
-            Some(served) => served,
-            none => none.insert(bench.serve()?),
-        };
+        let served = self.served.get((), || bench.serve())?;
         if place == FREE {
             load.cores.clear();
         }
         Ok(values(&bench.run(served, load)?.report))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for (key, better, other) in [
             ("gain", PINNED, FREE),
             ("right_over_wrong_core", QUEUE, CPU),
@@ -135,10 +120,9 @@ impl Experiment for Affinity {
         ] {
             for depth in DEPTHS {
                 let gain = measured.ratio(&cell_name(depth, better), &cell_name(depth, other), "iops");
-                headlines.push(format!("{key}_qd{depth}"), gain.map(|gain| gain.median), None);
+                headlines.push(format!("{key}_qd{depth}"), gain, None);
             }
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
@@ -146,11 +130,7 @@ impl Experiment for Affinity {
             let names = DEPTHS.map(|depth| format!("depth {depth}")).to_vec();
             let of =
                 |variant: &str| bars(variant, measured, DEPTHS.map(|depth| cell_name(depth, variant)), value);
-            Figure {
-                title: title.into(),
-                note: note.into(),
-                plot: Plot::bars("", names, y, VARIANTS.map(of).into()),
-            }
+            Figure::new(title, note, Plot::bars("", names, y, VARIANTS.map(of).into()))
         };
         vec![
             figure("Speed", "Operations per second. Higher is better.", Axis::log("IOPS"), "iops"),

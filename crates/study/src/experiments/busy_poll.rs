@@ -4,14 +4,8 @@ use host::BusyPoll;
 use load::report::Report;
 use serde_json::Value;
 
-use super::{IO_BYTES, bars};
-use crate::bench::{Bench, values};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Headline, Headlines};
-use crate::measured::Measured;
+use super::prelude::*;
 use crate::network::{Link, Network, Offloads, busy_polled_packets};
-use crate::served::ServedOptions;
 
 const DEPTHS: [u32; 2] = [1, 32];
 const OFF: &str = "off";
@@ -103,19 +97,17 @@ impl Experiment for BusyPolling {
         Ok(values)
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for (key, value) in [("gain", "iops"), ("p999_ratio", "p999_us")] {
             for depth in DEPTHS {
                 let ratio = measured.ratio(&cell_name(depth, ON), &cell_name(depth, OFF), value);
-                headlines.push(format!("{key}_qd{depth}"), ratio.map(|ratio| ratio.median), None);
+                headlines.push(format!("{key}_qd{depth}"), ratio, None);
             }
         }
         for key in ["host_napi_id", "target_napi_id", "granted"] {
             headlines.push(key, measured.median(&cell_name(1, ON), key), None);
         }
         headlines.push("polled_percent_qd1", measured.median(&cell_name(1, ON), "polled_percent"), None);
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
@@ -130,7 +122,7 @@ impl Experiment for BusyPolling {
                 )
             };
             let plot = Plot::bars("", names, y, [OFF, ON].map(of).into());
-            Figure { title: title.into(), note: note.into(), plot }
+            Figure::new(title, note, plot)
         };
         vec![
             figure("Speed", Axis::log("IOPS"), "iops", "Operations per second. Higher is better."),

@@ -1,12 +1,6 @@
 //! `ceiling`: what share of the kernel's TCP is left for NVMe.
 
-use super::{IN_CAPSULE_BYTES, IO_BYTES, line};
-use crate::bench::{Bench, us, values};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot, Series, ticks};
-use crate::headline::{Bar, Headline, Headlines};
-use crate::measured::{CellRounds, Measured};
-use crate::served::Served;
+use super::prelude::*;
 
 /// Name, pattern and percentage of reads.
 const WORKLOADS: [(&str, &str, u8); 3] =
@@ -20,7 +14,7 @@ const SHARE: Bar = Bar::AtLeast(0.9);
 /// Each workload at each depth, beside plain sockets that move the same bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Ceiling {
-    served: Option<Served>,
+    served: Kept<(), Served>,
 }
 
 impl Experiment for Ceiling {
@@ -61,10 +55,7 @@ impl Experiment for Ceiling {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let served = match &mut self.served {
-            Some(served) => served,
-            none => none.insert(bench.serve()?),
-        };
+        let served = self.served.get((), || bench.serve())?;
         let workload = WORKLOADS.into_iter().find(|workload| workload.0 == cell.text("workload"));
         let (_, pattern, read_percent) = workload.expect("a cell of ours");
         let load = bench.load(pattern, Some(read_percent), IO_BYTES, cell.word("depth"));
@@ -77,16 +68,14 @@ impl Experiment for Ceiling {
         Ok(values)
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         let shares = measured.cells.iter().filter_map(|cell| Some((key(cell), cell.median("share")?)));
         let shares: Vec<_> = shares.collect();
-        let mut headlines = Headlines::default();
         let min = shares.iter().map(|(_, share)| *share).min_by(f64::total_cmp);
         headlines.push("share_min", min, Some(SHARE));
         for (key, share) in shares {
             headlines.push(key, Some(share), Some(SHARE));
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

@@ -1,14 +1,9 @@
 //! `connections`: one lane, or thousands.
 
-use super::{IO_BYTES, line};
-use crate::bench::{Bench, us};
+use super::prelude::*;
 use crate::crowd::Crowd;
 use crate::descriptors::host_lane_count_max;
 use crate::driver::{Class, Spread, drive};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot, ticks};
-use crate::headline::{Bar, Headline, Headlines};
-use crate::measured::Measured;
 use crate::process::own_memory_bytes;
 
 const LANE_COUNTS: [u32; 7] = [1, 4, 16, 64, 256, 1024, 4096];
@@ -104,12 +99,8 @@ impl Experiment for Connections {
         ]))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
-        let over_one = |lanes, value| {
-            let ratio = measured.ratio(&cell_name(lanes), &cell_name(1), value)?;
-            Some(ratio.median)
-        };
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
+        let over_one = |lanes, value| measured.ratio(&cell_name(lanes), &cell_name(1), value);
         headlines.push("iops_per_cpu_1024_over_1", over_one(1024, "iops_per_cpu"), Some(EFFICIENCY));
         headlines.push("iops_per_cpu_4096_over_1", over_one(4096, "iops_per_cpu"), None);
         headlines.push("ceiling_1024_over_1", over_one(1024, "ceiling_iops_per_cpu"), None);
@@ -118,7 +109,6 @@ impl Experiment for Connections {
         headlines.push("share_of_ceiling_1024", share(1024), None);
         let bytes = |lanes| measured.median(&cell_name(lanes), "bytes_per_lane");
         headlines.push("bytes_per_idle_lane", bytes(4096).or(bytes(1024)), Some(MEMORY));
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

@@ -3,13 +3,7 @@
 use host::ZeroCopy;
 use load::workload::format_bytes;
 
-use super::line;
-use crate::bench::{Bench, values};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot, ticks};
-use crate::headline::{Headline, Headlines};
-use crate::measured::Measured;
-use crate::served::{Served, ServedOptions};
+use super::prelude::*;
 
 const SIZES: [u32; 9] =
     [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
@@ -30,15 +24,12 @@ const NEVER: &str = "1G";
 /// Copies of large data, and the cost of avoiding them.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    targets: Vec<(&'static str, Served)>,
+    targets: Kept<&'static str, Served>,
 }
 
 impl Copies {
     /// The target that goes this way, started when it is first needed.
     fn target(&mut self, bench: &Bench, way: &'static str) -> Result<&Served, Error> {
-        if let Some(at) = self.targets.iter().position(|(of, _)| *of == way) {
-            return Ok(&self.targets[at].1);
-        }
         let arguments: &[&str] = match way {
             IN_PLACE => &["--in-place", "1", "--zero-copy", "off"],
             ZERO_COPY => &["--in-place", NEVER, "--zero-copy", "4K"],
@@ -46,8 +37,7 @@ impl Copies {
         };
         let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
         let options = ServedOptions { arguments, ..ServedOptions::of(["null:1T"]) };
-        self.targets.push((way, bench.serve_with(options)?));
-        Ok(&self.targets.last().expect("just pushed").1)
+        Ok(self.targets.get(way, || bench.serve_with(options))?)
     }
 }
 
@@ -99,14 +89,13 @@ impl Experiment for Copies {
         Ok(values(&bench.run(served, load)?.report))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for (way, key) in [(IN_PLACE, "in_place"), (ZERO_COPY, "zero_copy")] {
             for (direction, _) in DIRECTIONS {
                 let gain = |size| {
                     let (with, without) =
                         (cell_name(direction, size, way), cell_name(direction, size, COPIED));
-                    measured.ratio(&with, &without, "iops").map(|gain| gain.median)
+                    measured.ratio(&with, &without, "iops")
                 };
                 headlines.push(
                     format!("{key}_from_{direction}"),
@@ -119,7 +108,6 @@ impl Experiment for Copies {
                 }
             }
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

@@ -2,13 +2,8 @@
 
 use load::workload::{Arrival, Pace};
 
-use super::IO_BYTES;
-use crate::bench::{Bench, values};
+use super::prelude::*;
 use crate::doorbell::{ADAPTIVE, FIXED, IMMEDIATE, POLICIES, PolicyTargets, TURN};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot, Point, Series};
-use crate::headline::{Bar, Headline, Headlines};
-use crate::measured::{CellRounds, Measured};
 
 /// Load offered, percent of what a closed loop of the depth below carries on this machine.
 const PERCENTAGES: [u64; 8] = [5, 15, 30, 45, 60, 75, 90, 105];
@@ -91,8 +86,7 @@ impl Experiment for CoreLatency {
         Ok(values)
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         let over_immediate = |policy| Some(knee(measured, policy)? / knee(measured, IMMEDIATE)?);
         headlines.push("knee_gain_adaptive_over_immediate", over_immediate(ADAPTIVE), Some(GAIN));
         headlines.push("knee_gain_fixed_over_immediate", over_immediate(FIXED), None);
@@ -100,7 +94,6 @@ impl Experiment for CoreLatency {
         for policy in POLICIES {
             headlines.push(format!("knee_iops_{policy}"), knee(measured, policy), None);
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
@@ -112,11 +105,8 @@ impl Experiment for CoreLatency {
                 Axis::log("µs"),
                 series.into(),
             );
-            Figure {
-                title: title.into(),
-                note: "To the right is more throughput, down is less latency.".into(),
-                plot: plot.with_mark("1 ms", P50_US),
-            }
+            let plot = plot.with_mark("1 ms", P50_US);
+            Figure::new(title, "To the right is more throughput, down is less latency.", plot)
         };
         vec![
             figure("p50 against throughput", "p50_us"),

@@ -4,13 +4,7 @@ use host::Options;
 use load::workload::format_bytes;
 use wire::pdu::Digests as Bits;
 
-use super::{IO_BYTES, bars};
-use crate::bench::{Bench, values};
-use crate::experiment::{About, Cell, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Bar, Headline, Headlines};
-use crate::measured::Measured;
-use crate::served::Served;
+use super::prelude::*;
 
 const VARIANTS: [(&str, Bits); 4] =
     [("none", Bits::empty()), ("header", Bits::HEADER), ("data", Bits::DATA), ("both", Bits::all())];
@@ -26,7 +20,7 @@ const COST: Bar = Bar::AtMost(10.0);
 /// Digests on and off.
 #[derive(Debug, Default)]
 pub(crate) struct Digests {
-    served: Option<Served>,
+    served: Kept<(), Served>,
 }
 
 impl Experiment for Digests {
@@ -52,10 +46,7 @@ impl Experiment for Digests {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let served = match &mut self.served {
-            Some(served) => served,
-            none => none.insert(bench.serve()?),
-        };
+        let served = self.served.get((), || bench.serve())?;
         let variant = VARIANTS.into_iter().find(|(name, _)| *name == cell.text("digests"));
         let (_, digests) = variant.expect("a cell of ours");
         let mut load = bench.load(cell.text("pattern"), None, cell.word("bytes"), DEPTH);
@@ -63,12 +54,11 @@ impl Experiment for Digests {
         Ok(values(&bench.run(served, load)?.report))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         let cost = |(pattern, bytes): (&str, u32)| {
             let name = |variant| cell_name(pattern, bytes, variant);
             let ratio = measured.ratio(&name("both"), &name("none"), "iops")?;
-            Some((1.0 - ratio.median) * 100.0)
+            Some((1.0 - ratio) * 100.0)
         };
         let small = LOADS.into_iter().filter(|(_, bytes)| *bytes == IO_BYTES).filter_map(cost);
         headlines.push("cost_percent_4k", small.max_by(f64::total_cmp), Some(COST));
@@ -76,7 +66,6 @@ impl Experiment for Digests {
             let (direction, size) = (direction(load.0), format_bytes(load.1.into()));
             headlines.push(format!("cost_{direction}_{size}_percent"), cost(load), None);
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
@@ -91,11 +80,8 @@ impl Experiment for Digests {
                     "iops",
                 )
             });
-            Figure {
-                title: title.into(),
-                note: "Operations per second with each kind of digest. Higher is better.".into(),
-                plot: Plot::bars("", names, Axis::linear("IOPS"), series.into()),
-            }
+            let plot = Plot::bars("", names, Axis::linear("IOPS"), series.into());
+            Figure::new(title, "Operations per second with each kind of digest. Higher is better.", plot)
         };
         vec![figure("Digests at 4 KiB", IO_BYTES), figure("Digests at 128 KiB", 128 << 10)]
     }

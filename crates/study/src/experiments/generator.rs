@@ -9,12 +9,7 @@ use load::recorder::Recorder;
 use load::workload::{Deallocated, Geometry, Stop, Workload};
 use serde_json::Value;
 
-use super::{IO_BYTES, bars};
-use crate::bench::{Bench, us};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Headline, Headlines};
-use crate::measured::Measured;
+use super::prelude::*;
 
 const DEPTHS: [u32; 3] = [1, 32, 128];
 const OURS: &str = "nvlane";
@@ -60,15 +55,12 @@ impl Experiment for Generators {
         if cell.text("tool") == FIO { fio(bench, depth) } else { ours(bench, depth) }
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let over_fio =
-            |depth| Some(measured.ratio(&cell_name(depth, OURS), &cell_name(depth, FIO), "iops")?.median);
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
+        let over_fio = |depth| measured.ratio(&cell_name(depth, OURS), &cell_name(depth, FIO), "iops");
         headlines.push("perf_over_fio", over_fio(32), None);
         for depth in DEPTHS {
             headlines.push(format!("perf_over_fio_qd{depth}"), over_fio(depth), None);
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

@@ -2,13 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::bench::Bench;
+use super::prelude::*;
 use crate::crowd::Crowd;
 use crate::descriptors::target_lane_count_max;
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot, Series};
-use crate::headline::{Bar, Headline, Headlines};
-use crate::measured::Measured;
 use crate::process::{own_memory_bytes, run_ns};
 
 const LANE_COUNTS: [u64; 3] = [0, 1_000, 10_000];
@@ -100,15 +96,13 @@ impl Experiment for Idle {
         Ok(values)
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         let cpu = |lanes: &str| measured.median(lanes, "cpu_percent");
         headlines.push("cpu_percent_0", cpu("0 lanes"), None);
         headlines.push("cpu_percent_1000", cpu("1000 lanes"), Some(CPU_1000));
         headlines.push("cpu_percent_10000", cpu("10000 lanes"), Some(CPU_10000));
         let bytes = |lanes: &str| measured.median(lanes, "bytes_per_lane");
         headlines.push("bytes_per_idle_lane", bytes("10000 lanes").or(bytes("1000 lanes")), Some(MEMORY));
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

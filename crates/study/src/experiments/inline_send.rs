@@ -1,12 +1,6 @@
 //! `inline-send`: who submits also sends, or hands over to a thread that does.
 
-use super::{IO_BYTES, bars};
-use crate::bench::{Bench, values};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Headline, Headlines};
-use crate::measured::Measured;
-use crate::served::Served;
+use super::prelude::*;
 
 const DEPTHS: [u32; 2] = [1, 32];
 
@@ -18,7 +12,7 @@ const HANDED_OVER: &str = "handed over";
 /// Lanes driven by the submitting thread, and by one of their own.
 #[derive(Debug, Default)]
 pub(crate) struct InlineSend {
-    served: Option<Served>,
+    served: Kept<(), Served>,
 }
 
 impl Experiment for InlineSend {
@@ -57,23 +51,18 @@ impl Experiment for InlineSend {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let served = match &mut self.served {
-            Some(served) => served,
-            none => none.insert(bench.serve()?),
-        };
+        let served = self.served.get((), || bench.serve())?;
         let mut load = bench.load("randread", None, IO_BYTES, cell.word("depth"));
         let is_inline = cell.text("sender") == INLINE;
         (load.options.tuning.inline_send, load.hand_over) = (is_inline, !is_inline);
         Ok(values(&bench.run(served, load)?.report))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for depth in DEPTHS {
             let gain = measured.ratio(&cell_name(depth, INLINE), &cell_name(depth, HANDED_OVER), "iops");
-            headlines.push(format!("gain_qd{depth}"), gain.map(|gain| gain.median), None);
+            headlines.push(format!("gain_qd{depth}"), gain, None);
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
@@ -82,7 +71,7 @@ impl Experiment for InlineSend {
             let of =
                 |sender: &str| bars(sender, measured, DEPTHS.map(|depth| cell_name(depth, sender)), value);
             let plot = Plot::bars("", names, y, [HANDED_OVER, INLINE].map(of).into());
-            Figure { title: title.into(), note: note.into(), plot }
+            Figure::new(title, note, plot)
         };
         vec![
             figure("Speed", Axis::log("IOPS"), "iops", "Operations per second. Higher is better."),

@@ -2,13 +2,7 @@
 
 use load::workload::format_bytes;
 
-use super::{IN_CAPSULE_BYTES, line};
-use crate::bench::{Bench, values};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot, ticks};
-use crate::headline::{Headline, Headlines};
-use crate::measured::Measured;
-use crate::served::{Served, ServedOptions};
+use super::prelude::*;
 
 const SIZES: [u32; 12] = [
     512,
@@ -32,7 +26,7 @@ const DIRECTIONS: [(&str, &str, u8); 2] = [("read", "randread", 100), ("write", 
 /// Reads and writes of every size, beside plain sockets.
 #[derive(Debug, Default)]
 pub(crate) struct IoSize {
-    served: Option<Served>,
+    served: Kept<(), Served>,
 }
 
 impl Experiment for IoSize {
@@ -71,10 +65,7 @@ impl Experiment for IoSize {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let served = match &mut self.served {
-            Some(served) => served,
-            none => none.insert(bench.serve_with(ServedOptions::of(["null:1T?lba=512"]))?),
-        };
+        let served = self.served.get((), || bench.serve_with(ServedOptions::of(["null:1T?lba=512"])))?;
         let direction = DIRECTIONS.into_iter().find(|direction| direction.0 == cell.text("direction"));
         let (_, pattern, read_percent) = direction.expect("a cell of ours");
         let load = bench.load(pattern, None, cell.word("bytes"), DEPTH);
@@ -87,8 +78,7 @@ impl Experiment for IoSize {
         Ok(values)
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for (direction, ..) in DIRECTIONS {
             for size in [512, 4 << 10, 64 << 10, 1 << 20] {
                 let share = measured.median(&cell_name(direction, size), "share");
@@ -97,7 +87,6 @@ impl Experiment for IoSize {
             let speeds = measured.of("direction", direction).filter_map(|cell| cell.median("mib_per_s"));
             headlines.push(format!("mib_per_s_max_{direction}"), speeds.max_by(f64::total_cmp), None);
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

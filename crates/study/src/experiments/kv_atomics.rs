@@ -2,14 +2,8 @@
 
 use load::key_value::{KeyValueLoad, Mix};
 
-use super::line;
-use crate::bench::Bench;
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot, ticks};
-use crate::headline::{Bar, Headline, Headlines};
+use super::prelude::*;
 use crate::key_value::{Pairs, values};
-use crate::measured::Measured;
-use crate::served::ServedOptions;
 
 const KEY_COUNTS: [u64; 4] = [1, 100, 10_000, 1_000_000];
 
@@ -26,8 +20,8 @@ const HOT: Bar = Bar::AtLeast(0.9);
 /// Increments of fewer and more counters.
 #[derive(Debug, Default)]
 pub(crate) struct KvAtomics {
-    one: Option<Pairs>,
-    two: Option<Pairs>,
+    /// With one reactor, and with two.
+    pairs: Kept<bool, Pairs>,
 }
 
 impl Experiment for KvAtomics {
@@ -67,18 +61,8 @@ impl Experiment for KvAtomics {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let is_one = cell.text("where") == ONE;
-        let place = if is_one { &mut self.one } else { &mut self.two };
-        let pairs = match place {
-            Some(pairs) => pairs,
-            none => {
-                let options = ServedOptions::of(["kv:ram:256M"]);
-                none.insert(if is_one {
-                    Pairs::serve(bench, options)?
-                } else {
-                    Pairs::share(bench, options)?
-                })
-            }
-        };
+        let serve = if is_one { Pairs::serve } else { Pairs::share };
+        let pairs = self.pairs.get(is_one, || serve(bench, ServedOptions::of(["kv:ram:256M"])))?;
         let load = KeyValueLoad {
             mix: "add".parse::<Mix>().expect("a mix of one kind"),
             keys: cell.number("keys"),
@@ -90,14 +74,12 @@ impl Experiment for KvAtomics {
         Ok(values(&pairs.run(bench, load)?))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for (where_, name) in [(ONE, "one"), (TWO, "two")] {
             let most = cell_name(where_, 1_000_000);
             let hot = measured.ratio(&cell_name(where_, 1), &most, "ops_per_cpu");
-            headlines.push(format!("hot_over_million_{name}"), hot.map(|hot| hot.median), Some(HOT));
+            headlines.push(format!("hot_over_million_{name}"), hot, Some(HOT));
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

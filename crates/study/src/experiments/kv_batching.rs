@@ -2,14 +2,8 @@
 
 use load::key_value::{KeyValueLoad, Mix};
 
-use super::bars;
-use crate::bench::Bench;
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Bar, Headline, Headlines};
+use super::prelude::*;
 use crate::key_value::{Pairs, values};
-use crate::measured::Measured;
-use crate::served::ServedOptions;
 
 const KINDS: [&str; 3] = ["get", "set", "add"];
 const SIZES: [u32; 4] = [1, 16, 64, 256];
@@ -24,7 +18,7 @@ const GAIN: Bar = Bar::AtLeast(10.0);
 /// The same operations in commands of their own, and in batches.
 #[derive(Debug, Default)]
 pub(crate) struct KvBatching {
-    pairs: Option<Pairs>,
+    pairs: Kept<(), Pairs>,
 }
 
 impl Experiment for KvBatching {
@@ -62,16 +56,10 @@ impl Experiment for KvBatching {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let pairs = match &mut self.pairs {
-            Some(pairs) => pairs,
-            none => {
-                let arguments = ["--spin", "never"].map(str::to_owned).into();
-                none.insert(Pairs::serve(
-                    bench,
-                    ServedOptions { arguments, ..ServedOptions::of(["kv:ram:256M"]) },
-                )?)
-            }
-        };
+        let pairs = self.pairs.get((), || {
+            let arguments = ["--spin", "never"].map(str::to_owned).into();
+            Pairs::serve(bench, ServedOptions { arguments, ..ServedOptions::of(["kv:ram:256M"]) })
+        })?;
         let batch = u16::try_from(cell.number("batch")).expect("batches of ours");
         let mix: Mix = cell.text("kind").parse().expect("a mix of one kind");
         let is_single = batch == 1 && cell.name != sparse_name(cell.text("kind"));
@@ -79,18 +67,16 @@ impl Experiment for KvBatching {
         Ok(values(&pairs.run(bench, KeyValueLoad { mix, batch, depth, ..KeyValueLoad::default() })?))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for kind in KINDS {
             for size in [16, 64, 256] {
                 let gain = measured.ratio(&cell_name(kind, size), &cell_name(kind, 1), "ops_per_cpu");
                 let bar = (size == 256).then_some(GAIN);
-                headlines.push(format!("{kind}_{size}_over_single"), gain.map(|gain| gain.median), bar);
+                headlines.push(format!("{kind}_{size}_over_single"), gain, bar);
             }
             let gain = measured.ratio(&cell_name(kind, 256), &sparse_name(kind), "ops_per_cpu");
-            headlines.push(format!("{kind}_256_over_sparse"), gain.map(|gain| gain.median), None);
+            headlines.push(format!("{kind}_256_over_sparse"), gain, None);
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

@@ -5,15 +5,9 @@ use load::workload::Sizes;
 
 use std::time::Duration;
 
-use super::line;
-use crate::bench::Bench;
-use crate::experiment::{About, Cell, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot, ticks};
-use crate::headline::{Bar, Headline, Headlines};
+use super::prelude::*;
 use crate::key_value::{Pairs, values};
-use crate::measured::{CellRounds, Measured};
 use crate::process::{available_bytes, small_mappings_bytes};
-use crate::served::ServedOptions;
 
 const VALUE_BYTES: [u64; 9] =
     [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20];
@@ -61,7 +55,7 @@ const CONNECTION_KIB: Bar = Bar::AtMost(1024.0);
 #[derive(Debug, Default)]
 pub(crate) struct KvLarge {
     /// A target for each length.
-    pairs: Vec<(u64, Pairs)>,
+    pairs: Kept<u64, Pairs>,
     /// One for many clients.
     clients: Option<Clients>,
 }
@@ -113,28 +107,23 @@ impl Experiment for KvLarge {
             depth: u16::try_from((FLIGHT_BYTES / bytes).clamp(1, 32)).expect("at most 32"),
             ..KeyValueLoad::default()
         };
-        let at = match self.pairs.iter().position(|(of, _)| *of == bytes) {
-            Some(at) => at,
-            None => {
-                // Room for what is there and for what takes its place, and as much again.
-                let namespace = if bytes <= 1 << 20 { "kv:ram:512M" } else { "kv:ram:2G" };
-                let mut pairs = Pairs::serve(bench, ServedOptions::of([namespace]))?;
-                if bytes >= LONG_BYTES {
-                    touch(&mut pairs, bench, &load, LONG_WARM_UP)?;
-                }
-                self.pairs.push((bytes, pairs));
-                self.pairs.len() - 1
+        let pairs = self.pairs.get(bytes, || {
+            // Room for what is there and for what takes its place, and as much again.
+            let namespace = if bytes <= 1 << 20 { "kv:ram:512M" } else { "kv:ram:2G" };
+            let mut pairs = Pairs::serve(bench, ServedOptions::of([namespace]))?;
+            if bytes >= LONG_BYTES {
+                touch(&mut pairs, bench, &load, LONG_WARM_UP)?;
             }
-        };
+            Ok::<_, Error>(pairs)
+        })?;
         let mut time = bench.times.measure;
         if bytes >= LONG_BYTES {
             time = time.max(LONG_TIME);
         }
-        Ok(values(&self.pairs[at].1.run_for(bench, load, (bench.times.warm_up, time), &mut || ())?))
+        Ok(values(&pairs.run_for(bench, load, (bench.times.warm_up, time), &mut || ())?))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for kind in KINDS {
             for (name, bytes) in [("1m", 1 << 20), ("256m", 256 << 20)] {
                 let rate = measured.median(&cell_name(kind, bytes), "mib_per_s");
@@ -150,7 +139,6 @@ impl Experiment for KvLarge {
                 Some(CONNECTION_KIB),
             );
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

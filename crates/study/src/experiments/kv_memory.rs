@@ -5,13 +5,7 @@ use host::{Options, StoreOptions};
 use load::key_value::{fill, key};
 use wire::status::Status;
 
-use super::bars;
-use crate::bench::Bench;
-use crate::experiment::{About, Cell, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Bar, Headline, Headlines};
-use crate::measured::Measured;
-use crate::served::ServedOptions;
+use super::prelude::*;
 
 const VALUE_BYTES: [u32; 5] = [4, 32, 100, 500, 4000];
 
@@ -63,14 +57,12 @@ impl Experiment for KvMemory {
         ]))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for bytes in VALUE_BYTES {
             let median = measured.median(&cell_name(bytes), "bytes_per_pair");
             let bar = (bytes == 32).then_some(BYTES_PER_PAIR);
             headlines.push(format!("bytes_per_pair_{KEY_BYTES}_{bytes}"), median, bar);
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

@@ -2,15 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::bars;
-use crate::bench::{Bench, us};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Bar, Headline, Headlines};
-use crate::measured::Measured;
+use super::prelude::*;
 use crate::peers::{MEMCACHED, Peer, PeerServer, REDIS, free_place};
 use crate::process::run_ns;
-use crate::served::{Served, ServedOptions};
 use crate::text_load::{self, Kind, Protocol, TextLoad};
 
 const OURS: &str = "nvlane";
@@ -142,12 +136,11 @@ impl Experiment for KvPeers {
         ]))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for work in &WORKS {
             let over = |peer: &Peer| {
                 let (ours, theirs) = (cell_name(work.name, OURS), cell_name(work.name, peer.name));
-                measured.ratio(&ours, &theirs, "ops_per_cpu").map(|ratio| ratio.median)
+                measured.ratio(&ours, &theirs, "ops_per_cpu")
             };
             let ratios = PEERS.map(|peer| over(&peer));
             let key = key(work.name);
@@ -158,7 +151,6 @@ impl Experiment for KvPeers {
             let is_whole = ratios.iter().all(Option::is_some);
             headlines.push(format!("{key}_over_better"), over_better.filter(|_| is_whole), Some(work.bar));
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

@@ -3,14 +3,8 @@
 use load::key_value::{KeyValueLoad, Mix};
 use load::workload::Sizes;
 
-use super::bars;
-use crate::bench::Bench;
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Bar, Headline, Headlines};
+use super::prelude::*;
 use crate::key_value::{Pairs, values};
-use crate::measured::Measured;
-use crate::served::ServedOptions;
 
 const VECTOR_BYTES: [u32; 3] = [64, 512, 4096];
 
@@ -34,7 +28,7 @@ const BATCH_SIZE: u16 = 128;
 #[derive(Debug, Default)]
 pub(crate) struct KvVector {
     /// A target for each length, with vectors of that length.
-    pairs: Vec<(u32, Pairs)>,
+    pairs: Kept<u32, Pairs>,
 }
 
 impl Experiment for KvVector {
@@ -72,15 +66,10 @@ impl Experiment for KvVector {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let bytes = cell.word("bytes");
-        let at = match self.pairs.iter().position(|(of, _)| *of == bytes) {
-            Some(at) => at,
-            None => {
-                let arguments = ["--spin", "never"].map(str::to_owned).into();
-                let options = ServedOptions { arguments, ..ServedOptions::of(["kv:ram:256M"]) };
-                self.pairs.push((bytes, Pairs::serve(bench, options)?));
-                self.pairs.len() - 1
-            }
-        };
+        let pairs = self.pairs.get(bytes, || {
+            let arguments = ["--spin", "never"].map(str::to_owned).into();
+            Pairs::serve(bench, ServedOptions { arguments, ..ServedOptions::of(["kv:ram:256M"]) })
+        })?;
         let elements = u64::from(bytes / 8);
         let load = KeyValueLoad {
             keys: VECTOR_COUNT,
@@ -99,7 +88,7 @@ impl Experiment for KvVector {
                 (KeyValueLoad { mix: mix("add"), keys, fill: false, depth: 128, ..load }, elements)
             }
         };
-        let values = values(&self.pairs[at].1.run(bench, load)?);
+        let values = values(&pairs.run(bench, load)?);
         #[allow(clippy::cast_precision_loss)] // At most 512.
         let per_vector = operations as f64;
         let mut told = Values::from([("vectors", values["ops"] / per_vector)]);
@@ -110,19 +99,17 @@ impl Experiment for KvVector {
         Ok(told)
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for bytes in VECTOR_BYTES {
             let gain = |way, over| {
                 let of = |way| cell_name(bytes, way);
-                Some(measured.ratio(&of(way), &of(over), "vectors_per_cpu")?.median)
+                measured.ratio(&of(way), &of(over), "vectors_per_cpu")
             };
             let bar = |least| (bytes == 4096).then_some(Bar::AtLeast(least));
             headlines.push(format!("{bytes}_over_elements"), gain(COMMAND, ELEMENTS), bar(50.0));
             headlines.push(format!("{bytes}_over_fetch"), gain(COMMAND, FETCH), bar(10.0));
             headlines.push(format!("{bytes}_batch_over_fetch"), gain(BATCH, FETCH), None);
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

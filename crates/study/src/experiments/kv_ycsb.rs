@@ -4,14 +4,8 @@ use load::key_value::{KeyValueLoad, Mix};
 use load::keys::Distribution;
 use load::workload::Sizes;
 
-use super::bars;
-use crate::bench::Bench;
-use crate::experiment::{About, Cell, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Headline, Headlines};
+use super::prelude::*;
 use crate::key_value::{Pairs, values};
-use crate::measured::Measured;
-use crate::served::ServedOptions;
 
 const LETTERS: [&str; 5] = ["a", "b", "c", "d", "f"];
 const KEYS: [&str; 2] = ["uniform", "zipf:0.99"];
@@ -27,7 +21,7 @@ const DEPTH: u16 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct KvYcsb {
     /// A target for each set of lengths.
-    pairs: Vec<(String, Pairs)>,
+    pairs: Kept<String, Pairs>,
 }
 
 impl Experiment for KvYcsb {
@@ -59,14 +53,8 @@ impl Experiment for KvYcsb {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let sizes = cell.text("sizes");
-        let at = match self.pairs.iter().position(|(of, _)| of == sizes) {
-            Some(at) => at,
-            None => {
-                let pairs = Pairs::serve(bench, ServedOptions::of(["kv:ram:512M"]))?;
-                self.pairs.push((sizes.to_owned(), pairs));
-                self.pairs.len() - 1
-            }
-        };
+        let serve = || Pairs::serve(bench, ServedOptions::of(["kv:ram:512M"]));
+        let pairs = self.pairs.get(sizes.to_owned(), serve)?;
         let load = KeyValueLoad {
             mix: format!("ycsb-{}", cell.text("mix")).parse::<Mix>().expect("a known mix"),
             distribution: cell.text("keys").parse::<Distribution>().expect("a known distribution"),
@@ -75,16 +63,14 @@ impl Experiment for KvYcsb {
             depth: DEPTH,
             ..KeyValueLoad::default()
         };
-        Ok(values(&self.pairs[at].1.run(bench, load)?))
+        Ok(values(&pairs.run(bench, load)?))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for letter in LETTERS {
             let rate = measured.median(&cell_name(letter, "zipf:0.99", "small"), "ops_per_cpu");
             headlines.push(format!("{letter}_zipf_small_ops_per_cpu"), rate, None);
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

@@ -5,13 +5,9 @@ use std::time::Duration;
 
 use load::workload::{Arrival, Pace};
 
-use super::{IO_BYTES, bars};
-use crate::bench::{Bench, Times, values};
+use super::prelude::*;
+use crate::bench::Times;
 use crate::doorbell::{self, ADAPTIVE, FIXED, IMMEDIATE, POLICIES, TURN};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Bar, Headline, Headlines};
-use crate::measured::Measured;
 
 /// Name and operations per second of an open loop; none for one operation after the other.
 const LOADS: [(&str, Option<u32>); 4] =
@@ -77,20 +73,16 @@ impl Experiment for LowLoadLatency {
         Ok(medians(&parts))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         let added = |policy: &str| {
             let of = |(load, _): (&str, Option<u32>)| {
-                let added =
-                    measured.difference(&cell_name(load, policy), &cell_name(load, IMMEDIATE), "p99_us");
-                added.map(|added| added.median)
+                measured.difference(&cell_name(load, policy), &cell_name(load, IMMEDIATE), "p99_us")
             };
             LOADS.into_iter().filter_map(of).max_by(f64::total_cmp)
         };
-        let mut headlines = Headlines::default();
         headlines.push("adaptive_p99_added_us", added(ADAPTIVE), Some(ADDED));
         headlines.push("fixed_p99_added_us", added(FIXED), None);
         headlines.push("turn_p99_added_us", added(TURN), None);
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
@@ -98,11 +90,12 @@ impl Experiment for LowLoadLatency {
             let names = LOADS.map(|(load, _)| load.to_owned()).to_vec();
             let of =
                 |policy: &str| bars(policy, measured, LOADS.map(|(load, _)| cell_name(load, policy)), value);
-            Figure {
-                title: title.into(),
-                note: "From the moment an operation was due to its completion. Lower is better.".into(),
-                plot: Plot::bars("", names, Axis::log("µs"), POLICIES.map(of).into()),
-            }
+            let plot = Plot::bars("", names, Axis::log("µs"), POLICIES.map(of).into());
+            Figure::new(
+                title,
+                "From the moment an operation was due to its completion. Lower is better.",
+                plot,
+            )
         };
         vec![figure("p50 under little load", "p50_us"), figure("p99 under little load", "p99_us")]
     }

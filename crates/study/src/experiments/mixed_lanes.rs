@@ -2,14 +2,8 @@
 
 use host::QueueMap;
 
-use super::{IO_BYTES, bars};
-use crate::bench::{Bench, us};
+use super::prelude::*;
 use crate::driver::{Class, Spread, drive};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Bar, Headline, Headlines};
-use crate::measured::Measured;
-use crate::served::{Served, ServedOptions};
 
 /// Readers, each of which waits for one read before it begins the next.
 const READER_COUNT: usize = 16;
@@ -28,7 +22,7 @@ const TAIL: Bar = Bar::AtMost(0.1);
 /// Readers and a writer, on one lane and on two.
 #[derive(Debug, Default)]
 pub(crate) struct MixedLanes {
-    served: Option<Served>,
+    served: Kept<(), Served>,
 }
 
 impl Experiment for MixedLanes {
@@ -64,10 +58,7 @@ impl Experiment for MixedLanes {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let served = match &mut self.served {
-            Some(served) => served,
-            none => none.insert(bench.serve_with(ServedOptions::of(["ram:256M"]))?),
-        };
+        let served = self.served.get((), || bench.serve_with(ServedOptions::of(["ram:256M"])))?;
         let read = u16::from(cell.text("lanes") == SEPARATE);
         let spread = Spread::ByClass(QueueMap { default: 1, read, poll: 0 });
         let reads = Class { is_write: false, io_bytes: IO_BYTES, depth: READER_COUNT, is_burst: false };
@@ -84,14 +75,12 @@ impl Experiment for MixedLanes {
         ]))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let ratio = |value| measured.ratio(SEPARATE, SHARED, value).map(|ratio| ratio.median);
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
+        let ratio = |value| measured.ratio(SEPARATE, SHARED, value);
         headlines.push("read_iops_gain", ratio("iops"), Some(GAIN));
         headlines.push("read_p9999_ratio", ratio("p9999_us"), Some(TAIL));
         headlines.push("read_mean_ratio", ratio("mean_us"), None);
         headlines.push("write_gain", ratio("write_mib_per_s"), None);
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {

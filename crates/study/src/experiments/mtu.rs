@@ -2,12 +2,7 @@
 
 use load::workload::format_bytes;
 
-use super::bars;
-use crate::bench::{Bench, values};
-use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
-use crate::figure::{Axis, Figure, Plot};
-use crate::headline::{Headline, Headlines};
-use crate::measured::Measured;
+use super::prelude::*;
 use crate::network::{Link, Network, Offloads};
 
 const SIZES: [u32; 3] = [4 << 10, 16 << 10, 128 << 10];
@@ -72,16 +67,14 @@ impl Experiment for Mtu {
         Ok(values(&bench.run(&served, load)?.report))
     }
 
-    fn headline(&self, measured: &Measured) -> Vec<Headline> {
-        let mut headlines = Headlines::default();
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for (offloads, key) in [("offloads", "gain"), ("none", "gain_without_offloads")] {
             for size in SIZES {
                 let [small, jumbo] = MTUS.map(|mtu| cell_name(size, offloads, mtu));
-                let gain = measured.ratio(&jumbo, &small, "iops").map(|gain| gain.median);
+                let gain = measured.ratio(&jumbo, &small, "iops");
                 headlines.push(format!("{key}_{}", format_bytes(size.into())), gain, None);
             }
         }
-        headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
@@ -95,11 +88,8 @@ impl Experiment for Mtu {
                     "mib_per_s",
                 )
             };
-            Figure {
-                title: title.into(),
-                note: "Higher is better.".into(),
-                plot: Plot::bars("bytes of an operation", names, Axis::linear("MiB/s"), MTUS.map(of).into()),
-            }
+            let plot = Plot::bars("bytes of an operation", names, Axis::linear("MiB/s"), MTUS.map(of).into());
+            Figure::new(title, "Higher is better.", plot)
         };
         vec![figure("With segmentation offloads", "offloads"), figure("Every packet by itself", "none")]
     }
