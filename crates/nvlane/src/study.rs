@@ -16,7 +16,7 @@ use study::experiment::{Cell, Error, Experiment};
 use study::machine::{self, Rounds};
 use study::progress::{Progress, Terminal};
 use study::results::{Settings, Study};
-use study::{catalogue, page, summary};
+use study::{catalogue, page, summary, svg};
 
 use crate::exit::{Ended, Failure, Kind};
 use crate::perf::{cores, run_time, seconds};
@@ -26,7 +26,7 @@ use crate::{output, perf};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Each experiment starts the targets it needs on free ports of 127.0.0.1, with one core for each side, measures all its variants in \
-alternation, round by round, until the medians are stable, and writes report.html (for people) and results.json (for programs).
+alternation, round by round, until the medians are stable, and writes report.html (for people), results.json (for programs) and each figure as SVG.
 
     nvlane study list                     list the experiments
     nvlane study ceiling --quick          a first result in half a minute
@@ -165,7 +165,7 @@ fn make(directory: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::usage(format!("cannot make {}: {error}", directory.display())))
 }
 
-/// Writes both forms of the report into a directory; returns the path of the HTML page.
+/// Writes all forms of the report into a directory; returns the path of the HTML page.
 fn write(study: &Study, directory: &Path) -> anyhow::Result<PathBuf> {
     let json = serde_json::to_string_pretty(&study.to_json()).context("JSON")? + "\n";
     let report = directory.join("report.html");
@@ -174,6 +174,9 @@ fn write(study: &Study, directory: &Path) -> anyhow::Result<PathBuf> {
     };
     put(&directory.join("results.json"), &json)?;
     put(&report, &page::render(study))?;
+    for figure in &study.figures {
+        put(&directory.join(figure.file_name()), &svg::file(figure))?;
+    }
     Ok(report)
 }
 

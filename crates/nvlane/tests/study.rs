@@ -38,6 +38,8 @@ fn a_study_leaves_a_report_for_people_and_one_for_programs() {
     let page = fs::read_to_string(out.join("report.html")).expect("a page");
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
     assert!(page.contains("<svg") && page.contains("--only 'read qd4'"));
+    let figure = fs::read_to_string(out.join("share-of-the-ceiling.svg")).expect("a figure");
+    assert!(figure.starts_with("<svg xmlns") && figure.contains("<title>Share of the ceiling</title>"));
 }
 
 #[test]

@@ -48,6 +48,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::figure::Figure;
     use crate::measured::{CellRounds, Measured};
 
     #[test]
@@ -73,7 +74,9 @@ mod tests {
             let cells = experiment.cells().into_iter().map(CellRounds::new);
             let measured = Measured { cells: cells.collect(), is_stable: false };
             assert_eq!(experiment.headline(&measured), [], "{}", experiment.about().name);
-            let _ = experiment.figures(&measured);
+            let figures = experiment.figures(&measured);
+            let files: BTreeSet<_> = figures.iter().map(Figure::file_name).collect();
+            assert_eq!(files.len(), figures.len(), "{}", experiment.about().name);
             let _ = experiment.headline(&Measured::default());
             let _ = experiment.figures(&Measured::default());
         }

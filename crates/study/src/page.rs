@@ -10,7 +10,7 @@ use crate::format::{bytes, escape, number, quantity, value_name};
 use crate::headline::Headline;
 use crate::measured::CellRounds;
 use crate::results::Study;
-use crate::svg;
+use crate::svg::{self, COLOURS, PLOT};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -22,7 +22,7 @@ pub fn render(study: &Study) -> String {
         page,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>nvlane study {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
+         <title>nvlane study {}</title>\n<style>\n{COLOURS}{PLOT}{STYLE}</style>\n</head>\n<body>\n<main>\n",
         study.about.name
     );
     header(&mut page, study);

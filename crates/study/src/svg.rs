@@ -1,4 +1,4 @@
-//! A plot as SVG, to stand in a page: colours are the page's, by class, so that they fit its light and dark scheme.
+//! A plot as SVG, in a page or as a file of its own. Its colours follow the reader's light or dark scheme.
 //!
 //! ```text
 //! y label                  ── a  ── b
@@ -12,7 +12,7 @@ mod axis;
 
 use std::fmt::Write;
 
-use crate::figure::{Across, Axis, Mark, Plot, Point, Scale, Series};
+use crate::figure::{Across, Axis, Figure, Mark, Plot, Point, Scale, Series};
 use crate::format::{escape, number};
 use axis::Ruler;
 
@@ -28,8 +28,36 @@ const LETTER: f64 = 7.2;
 /// Number of colours.
 const COLOUR_COUNT: usize = 8;
 
-/// Draws a plot.
+/// The colours of both schemes, by name.
+pub(crate) const COLOURS: &str = include_str!("svg/colours.css");
+
+/// The styles of a plot's parts.
+pub(crate) const PLOT: &str = include_str!("svg/plot.css");
+
+/// A figure as an SVG file, on a background of its own.
+#[must_use]
+pub fn file(figure: &Figure) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"-16 -14 {} {}\">\n<title>{}</title>\n\
+         <style>\n{COLOURS}{PLOT}</style>\n\
+         <rect x=\"-16\" y=\"-14\" width=\"100%\" height=\"100%\" rx=\"12\" style=\"fill: var(--card)\"/>\n{}\n</svg>\n",
+        WIDTH + 32.0,
+        HEIGHT + 28.0,
+        escape(&figure.title),
+        body(&figure.plot)
+    )
+}
+
+/// Draws a plot to stand in a page, which has the styles.
 pub(crate) fn draw(plot: &Plot) -> String {
+    format!(
+        r#"<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">{}</svg>"#,
+        escape(&plot.y.label),
+        body(plot)
+    )
+}
+
+fn body(plot: &Plot) -> String {
     let (legend, legend_height) = legend(plot);
     let top = legend_height + LINE + 8.0;
     let y = vertical(plot, top);
@@ -57,10 +85,7 @@ pub(crate) fn draw(plot: &Plot) -> String {
     for mark in &plot.marks {
         draw_mark(&mut body, mark, &y);
     }
-    format!(
-        r#"<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">{body}</svg>"#,
-        escape(&plot.y.label)
-    )
+    body
 }
 
 /// Number of series of the same kind before this one.
@@ -296,6 +321,17 @@ mod tests {
             vec![series("qd1", &[(0.0, 0.9), (1.0, 0.8)]), series("qd32", &[(0.0, 0.7), (1.0, 0.95)])],
         );
         insta::assert_snapshot!(draw(&plot).replace("><", ">\n<"));
+    }
+
+    #[test]
+    fn a_file_has_its_title_colours_and_background() {
+        let drawn = file(&Figure::new("Speed & size", "", example()));
+        for part in
+            ["<title>Speed &amp; size</title>", "prefers-color-scheme: dark", ".plot .grid", "var(--card)"]
+        {
+            assert!(drawn.contains(part), "{part}");
+        }
+        assert!(drawn.contains(&body(&example())));
     }
 
     #[test]
