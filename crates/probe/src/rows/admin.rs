@@ -4,11 +4,9 @@ use std::time::{Duration, Instant};
 
 use peer::finding::{About, Check, Finding, holds};
 use peer::queue::{Move, Queue, Step, expect_status};
-use peer::raw_host::{ENTRIES, enable, identify};
-use wire::admin::AbortResult;
-use wire::fabrics::ConnectCommand;
+use peer::raw_host::{ENTRIES, identify};
 use wire::feature::{Fid, GetFeatures, SetFeatures};
-use wire::id::{Cntlid, Csi, Nsid, Qid};
+use wire::id::{Csi, Nsid, Qid};
 use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
 use wire::log::{GetLogPage, Lid};
 use wire::opcode::AdminOpcode;
@@ -16,7 +14,6 @@ use wire::pdu::Digests;
 use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
-use zerocopy::IntoBytes;
 
 use crate::row::{row, slow_row};
 use crate::rows::TargetRow;
@@ -33,7 +30,7 @@ pub(super) const ROWS: &[TargetRow] = &[
     row("M8", short_buffers),
 ];
 
-/// Admin commands with impossible values.
+/// Statuses with which a target may refuse an admin command with impossible values.
 const REFUSALS: [Status; 12] = [
     Status::INVALID_FIELD,
     Status::INVALID_NAMESPACE,
@@ -106,7 +103,7 @@ fn logs(peer: &Target) -> Check {
                         answer.data.len() == back as usize,
                         format!("{what}: {} bytes", answer.data.len()),
                     )?;
-                    // An offset beyond every log is beyond this one.
+                    // No log is that long.
                     holds(offset != u64::MAX - 511, format!("{what} succeeds"))?;
                 } else {
                     expect_status(&answer, &REFUSALS).about(what)?;
@@ -114,7 +111,7 @@ fn logs(peer: &Target) -> Check {
             }
         }
     }
-    // More bytes than a target can have memory for: with a buffer of that length, and with one of the right length.
+    // Lengths of up to 4 GiB, with data pointers of nearly 4 GiB and of 4096 bytes.
     for length in [1_u64 << 32, 1 << 31, 64 << 20] {
         for pointer in [u32::MAX - 3, 4096] {
             let cid = admin.cid();
@@ -145,8 +142,7 @@ fn features(peer: &Target) -> Check {
                 expect_status(&answer, &REFUSALS).about(what)?;
             }
         }
-        // Sets each feature to its current value, with and without the save bit; features that end a connection or move
-        // data are left alone.
+        // Sets each feature to its current value, with and without the save bit.
         let current = {
             let sqe = GetFeatures { fid: Fid::from_raw(fid), ..GetFeatures::default() }.to_sqe(Nsid::NONE);
             admin.run(sqe, Move::Back(4096))?
@@ -177,7 +173,7 @@ fn event_requests(peer: &Target) -> Check {
     let limit = peer.identify.aer_limit();
     let sqe = Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.raw(), Nsid::NONE);
     let held: Vec<_> = (0..limit).map(|_| admin.submit(sqe, Move::None)).collect::<Check<_>>()?;
-    // Requests beyond the limit end at once; an event for a held request must not be taken for that.
+    // Requests beyond the limit end at once.
     for round in 0..1000 {
         let cid = admin.submit(sqe, Move::None)?;
         let answer = admin.finish(cid, &[]).about(format!("request {}", round + limit))?;
@@ -192,10 +188,10 @@ fn event_requests(peer: &Target) -> Check {
                 .about(format!("time {round} of an id of an event request"))?;
         }
     }
-    // Every other request can be aborted.
+    // All requests but the first can be aborted.
     for cid in held.into_iter().skip(1) {
         let abort = admin.must(Sqe::abort(Qid::ADMIN, cid), Move::None).about("Abort of an event request")?;
-        if AbortResult::from_bits(abort.cqe.dw0()).bits() & 1 == 0 {
+        if abort.cqe.dw0() & 1 == 0 {
             expect_status(&admin.finish(cid, &[])?, &[Status::ABORT_REQUESTED])?;
         }
     }
@@ -222,7 +218,7 @@ fn aborts(peer: &Target) -> Check {
     let answer = admin.finish(cid, &[]).about("Abort of itself")?;
     holds(answer.cqe.dw0() & 1 == 1 || !answer.status().is_success(), "it has aborted itself")?;
     let disk = peer.disk()?;
-    // As many commands in flight as possible: each must end exactly once, aborted or not.
+    // Eight reads in flight and an Abort of each: each must end exactly once, aborted or not.
     for _ in 0..20 {
         let cids: Vec<_> = (0..8)
             .map(|_| association.io.submit(disk.read(0, 8), Move::Back(8 * disk.block_bytes)))
@@ -255,26 +251,18 @@ fn aborts(peer: &Target) -> Check {
 }
 
 fn keep_alive(peer: &Target) -> Check {
-    const KATO: Duration = Duration::from_millis(2000);
-    let connect = |kato: Duration| -> Check<(Queue, Cntlid)> {
-        let kato_ms = u32::try_from(kato.as_millis()).expect("short");
-        let command = ConnectCommand { kato_ms, ..peer.host().connect_command(0, ENTRIES) };
-        let mut admin = peer.host().queue(Digests::empty())?;
-        let data = peer.host().connect_data(Cntlid::DYNAMIC);
-        let answer = admin.must(command.to_sqe(), Move::InCapsule(data.as_bytes()))?;
-        enable(&mut admin)?;
-        let cntlid = wire::fabrics::ConnectResult::from_bits(answer.cqe.dw0()).cntlid();
-        Ok((admin, Cntlid::new(cntlid)))
-    };
+    const KATO_MS: u32 = 2000;
+    const KATO: Duration = Duration::from_millis(KATO_MS as u64);
+    let connect = || peer.host().admin_with(Digests::empty(), KATO_MS);
     // Without any command the association must end, neither before KATO nor much later.
-    let (admin, _) = connect(KATO)?;
+    let (admin, _) = connect()?;
     let start = Instant::now();
     let mut link = admin.link.patient(4 * KATO);
     link.expect_closed().about("without keep-alive")?;
     let lasted = start.elapsed();
     holds(lasted + Duration::from_millis(50) >= KATO, format!("it ends after {} ms", lasted.as_millis()))?;
     // With Keep Alive commands.
-    let (mut admin, _) = connect(KATO)?;
+    let (mut admin, _) = connect()?;
     for _ in 0..8 {
         std::thread::sleep(KATO / 4);
         admin.must(Sqe::keep_alive(), Move::None).about("Keep Alive")?;
@@ -282,7 +270,7 @@ fn keep_alive(peer: &Target) -> Check {
     // With I/O alone, if the target counts I/O as keep-alive traffic (TBKAS).
     let counts = peer.identify.ctratt().contains(wire::identify::capabilities::Ctratt::TBKAS);
     let Ok(disk) = peer.disk() else { return Ok(()) };
-    let (mut admin, cntlid) = connect(KATO)?;
+    let (mut admin, cntlid) = connect()?;
     peer::raw_host::set_queues(&mut admin, 1)?;
     let mut io = peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
     let start = Instant::now();
@@ -319,7 +307,12 @@ fn vendor_opcodes(peer: &Target) -> Check {
 fn short_buffers(peer: &Target) -> Check {
     let (mut admin, _) = peer.admin(Digests::empty())?;
     let nsid = peer.disk.map_or(Nsid::new(1), |disk| disk.nsid);
-    let mut check = |sqe: Sqe, whole: &[u8], what: &str| -> Check {
+    for cns in [Cns::NAMESPACE_DESCRIPTORS, Cns::ACTIVE_NAMESPACES, Cns::CONTROLLER, Cns::NAMESPACE] {
+        let is_of_namespace = [Cns::NAMESPACE_DESCRIPTORS, Cns::NAMESPACE].contains(&cns);
+        let nsid = if is_of_namespace { nsid } else { Nsid::NONE };
+        let whole = identify(&mut admin, cns, nsid)?;
+        let sqe = IdentifyCommand { cns, ..IdentifyCommand::default() }.to_sqe(nsid);
+        let what = &format!("Identify {cns}");
         for length in [4_u32, 8, 20, 24, 64, 100, 512, 1024, 4092] {
             let answer = admin.run(sqe, Move::Back(length)).about(what)?;
             if answer.status().is_success() {
@@ -329,29 +322,16 @@ fn short_buffers(peer: &Target) -> Check {
                 expect_status(&answer, &REFUSALS).about(format!("{what} in {length} bytes"))?;
             }
         }
-        Ok(())
-    };
-    let (mut other, _) = peer.admin(Digests::empty())?;
-    for cns in [Cns::NAMESPACE_DESCRIPTORS, Cns::ACTIVE_NAMESPACES, Cns::CONTROLLER, Cns::NAMESPACE] {
-        let for_whom =
-            if cns == Cns::CONTROLLER || cns == Cns::ACTIVE_NAMESPACES { Nsid::NONE } else { nsid };
-        let whole = identify(&mut other, cns, for_whom)?;
-        let sqe = IdentifyCommand { cns, ..IdentifyCommand::default() }.to_sqe(for_whom);
-        // CNTLID differs between controllers.
-        let whole = if cns == Cns::CONTROLLER { Vec::new() } else { whole };
-        if !whole.is_empty() {
-            check(sqe, &whole, &format!("Identify {cns}"))?;
-        }
     }
-    // Requests the length of the buffer from the log.
+    // Asks a log for as many bytes as the buffer has.
     for lid in [Lid::ANA, Lid::SUPPORTED_PAGES, Lid::COMMANDS_AND_EFFECTS] {
-        let whole = other.run(page(lid.raw(), 4096, 0).to_sqe(Nsid::NONE), Move::Back(4096))?;
+        let whole = admin.run(page(lid.raw(), 4096, 0).to_sqe(Nsid::NONE), Move::Back(4096))?;
         if !whole.status().is_success() {
             continue;
         }
         for length in [4_u32, 16, 40, 64, 512] {
             let answer =
-                other.run(page(lid.raw(), length.into(), 0).to_sqe(Nsid::NONE), Move::Back(length))?;
+                admin.run(page(lid.raw(), length.into(), 0).to_sqe(Nsid::NONE), Move::Back(length))?;
             let rights = [Status::SUCCESS, Status::INVALID_FIELD, Status::DATA_SGL_LENGTH_INVALID];
             expect_status(&answer, &rights).about(format!("{lid}"))?;
             if answer.status().is_success() {
@@ -361,11 +341,11 @@ fn short_buffers(peer: &Target) -> Check {
                 )?;
             }
         }
-        // Also into a buffer shorter than the requested length.
-        let cid = other.cid();
+        // Asks for more bytes than the buffer has.
+        let cid = admin.cid();
         let sqe = page(lid.raw(), 4096, 0).to_sqe(Nsid::NONE);
-        other.send(sqe.with_cid(cid).with_data(Sgl::transport(64)), &[])?;
-        let answer = other.finish(cid, &[])?;
+        admin.send(sqe.with_cid(cid).with_data(Sgl::transport(64)), &[])?;
+        let answer = admin.finish(cid, &[])?;
         holds(answer.data.len() <= 64, format!("{lid}: {} bytes into 64", answer.data.len()))?;
     }
     Ok(())

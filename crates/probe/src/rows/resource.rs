@@ -6,8 +6,8 @@ use peer::finding::{About, Check, Finding, differs, holds, skipped};
 use peer::link::{Got, Link};
 use peer::pdu::{Draft, in_capsule};
 use peer::queue::{Move, Queue, Step, expect_status};
-use peer::raw_host::{ENTRIES, enable, set_queues};
-use wire::fabrics::{ConnectCommand, ConnectResult};
+use peer::raw_host::{ENTRIES, set_queues};
+use wire::fabrics::ConnectResult;
 use wire::id::Cntlid;
 use wire::pdu::Digests;
 use wire::property::Property;
@@ -30,7 +30,7 @@ pub(super) const ROWS: &[TargetRow] = &[
     row("R7", many_associations),
     slow_row("R8", expiry),
     row("R9", fairness),
-    row("R10", |_| skipped("neither can be taken away from here")),
+    row("R10", |_| skipped("descriptors cannot be taken away from here")),
     row("R11", |_| skipped("the target's clock cannot be set from here")),
     row("R12", |_| skipped("the target cannot be killed from here")),
     row("R13", floods_of_log),
@@ -83,8 +83,7 @@ fn dribble(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let mut links = Vec::new();
     let read = disk.read(0, 1).with_cid(1).with_data(Sgl::transport(disk.block_bytes));
-    let mut slow = |queue: Queue, bytes: Vec<u8>, already: usize, what: &'static str| -> Check {
-        let mut queue = queue;
+    let mut slow = |mut queue: Queue, bytes: Vec<u8>, already: usize, what: &'static str| -> Check {
         queue.link.send(&bytes[..already])?;
         links.push((queue, bytes, already, what));
         Ok(())
@@ -120,10 +119,14 @@ fn dribble(peer: &Target) -> Check {
     Ok(())
 }
 
+/// Length of a large read: a mebibyte, unless the target's maximum is less.
+fn large_bytes(peer: &Target) -> u32 {
+    peer.transfer_bytes_max().and_then(|limit| u32::try_from(limit).ok()).unwrap_or(u32::MAX).min(1 << 20)
+}
+
 fn no_reader(peer: &Target) -> Check {
     let disk = peer.disk()?;
-    let limit = peer.transfer_bytes_max().unwrap_or(1 << 20).min(1 << 20);
-    let length = u32::try_from(limit).expect("at most 1 MiB");
+    let length = large_bytes(peer);
     let mut io = peer.io(Digests::empty())?;
     let read = disk.read(0, length / disk.block_bytes);
     let cids: Vec<_> =
@@ -201,18 +204,13 @@ fn expiry(peer: &Target) -> Check {
     let lba = disk.block_count / 2 + 1024;
     let blocks = disk.asked_blocks();
     disk.put(&mut peer.io(Digests::empty())?, lba, blocks, 0xD1)?;
-    let mut admin = peer.host().queue(Digests::empty())?;
-    let command = ConnectCommand { kato_ms: KATO_MS, ..peer.host().connect_command(0, ENTRIES) };
-    let data = peer.host().connect_data(Cntlid::DYNAMIC);
-    let answer = admin.must(command.to_sqe(), Move::InCapsule(data.as_bytes()))?;
-    enable(&mut admin)?;
+    let (mut admin, cntlid) = peer.host().admin_with(Digests::empty(), KATO_MS)?;
     set_queues(&mut admin, 1)?;
-    let cntlid = Cntlid::new(ConnectResult::from_bits(answer.cqe.dw0()).cntlid());
     let mut io = peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
     let data = disk.fill(blocks, 0xD2);
     let cid = io.submit(disk.write(lba, blocks), Move::Asked(&data))?;
     let Step::Wants(window) = io.step(cid)? else { return skipped("no R2T for a write") };
-    // A second of no progress on the wire, and a few more until the target's timer rings.
+    // The target may notice the expiry a few seconds late.
     let mut link = admin.link.patient(Duration::from_secs(15));
     link.expect_closed().about("the admin queue")?;
     io.serve(&window, &data)?;
@@ -226,8 +224,7 @@ fn expiry(peer: &Target) -> Check {
 
 fn fairness(peer: &Target) -> Check {
     let disk = peer.disk()?;
-    let limit = peer.transfer_bytes_max().unwrap_or(1 << 20).min(1 << 20);
-    let length = u32::try_from(limit).expect("at most 1 MiB");
+    let length = large_bytes(peer);
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
     set_queues(&mut admin, 2)?;
     let mut busy = peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
@@ -273,8 +270,7 @@ fn fairness(peer: &Target) -> Check {
 
 fn hoarders(peer: &Target) -> Check {
     let disk = peer.disk()?;
-    let limit = peer.transfer_bytes_max().unwrap_or(1 << 20).min(1 << 20);
-    let length = u32::try_from(limit).expect("at most 1 MiB");
+    let length = large_bytes(peer);
     let blocks = length / disk.block_bytes;
     let mut quiet = peer.io(Digests::empty())?;
     let mut hoarders = Vec::new();

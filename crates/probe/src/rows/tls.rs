@@ -138,7 +138,7 @@ impl Hello {
     }
 }
 
-/// Everything received until the end of the connection. Closes our side after the first complete message.
+/// Everything received until the end of the connection. Closes our side once bytes have come.
 fn answer(link: &mut Link, patience: Duration) -> Check<Vec<u8>> {
     let start = Instant::now();
     let mut bytes = Vec::new();
@@ -192,6 +192,15 @@ fn refused(peer: &Target, what: &str, bytes: &[u8]) -> Check<Refusal> {
     refusal(&answer, bytes).about(what)
 }
 
+/// [`refused`] with the end of the stream after the bytes, where lengths announce more.
+fn refused_at_end(peer: &Target, what: &str, bytes: &[u8]) -> Check<Refusal> {
+    let mut link = peer.host().tcp()?;
+    link.send(bytes)?;
+    link.finish();
+    let answer = answer(&mut link, peer.settings.host.patience).about(what)?;
+    refusal(&answer, bytes).about(what)
+}
+
 /// Afterwards hosts can still connect.
 fn others_get_in(peer: &Target) -> Check {
     peer.host().link(Digests::empty()).about("a host afterwards").map(drop)
@@ -239,12 +248,7 @@ fn many_identities(peer: &Target) -> Check {
         refused(peer, what, &hello.bytes())?;
     }
     let whole = right().bytes();
-    // Record and ClientHello announce more bytes, which never arrive.
-    let mut link = peer.host().tcp()?;
-    link.send(&whole[..whole.len() - 16])?;
-    link.finish();
-    let said = answer(&mut link, peer.settings.host.patience).about("a binder cut off")?;
-    refusal(&said, &whole).about("a binder cut off")?;
+    refused_at_end(peer, "a binder cut off", &whole[..whole.len() - 16])?;
     others_get_in(peer)
 }
 
@@ -293,12 +297,7 @@ fn flipped_bits(peer: &Target) -> Check {
     for at in 0..bytes.len() {
         let mut wrong = bytes.clone();
         wrong[at] ^= 1 << (at % 8);
-        let mut link = peer.host().tcp()?;
-        link.send(&wrong)?;
-        // These lengths may announce more bytes.
-        link.finish();
-        let what = format!("byte {at}");
-        refusal(&answer(&mut link, peer.settings.host.patience).about(&what)?, &wrong).about(&what)?;
+        refused_at_end(peer, &format!("byte {at}"), &wrong)?;
     }
     others_get_in(peer)
 }
@@ -306,11 +305,7 @@ fn flipped_bits(peer: &Target) -> Check {
 fn cut_hellos(peer: &Target) -> Check {
     let bytes = Hello::default().bytes();
     for end in [1, 4, 5, 6, 9, 11, 43, 100, bytes.len() - 1] {
-        let mut link = peer.host().tcp()?;
-        link.send(&bytes[..end])?;
-        link.finish();
-        let what = format!("the end after {end} bytes");
-        refusal(&answer(&mut link, peer.settings.host.patience).about(&what)?, &bytes[..end]).about(&what)?;
+        refused_at_end(peer, &format!("the end after {end} bytes"), &bytes[..end])?;
         let mut link = peer.host().tcp()?;
         link.send(&bytes[..end])?;
         link.reset();
