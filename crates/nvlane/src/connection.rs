@@ -24,36 +24,24 @@ pub(crate) struct Connection {
     #[arg(value_name = "ADDR", env = "NVLANE_ADDR")]
     address: Option<String>,
     #[command(flatten)]
-    identity: Identity,
-    #[command(flatten)]
-    digests: DigestOptions,
-    #[command(flatten)]
-    waits: Waits,
+    host: HostOptions,
 }
 
-/// Digests, with the letters of `spdk_nvme_perf`.
+/// Identity, digests (with the letters of `spdk_nvme_perf`) and timeouts of all host commands.
 #[derive(Debug, Args)]
-pub(crate) struct DigestOptions {
+pub(crate) struct HostOptions {
+    /// Host NQN to connect as. [default: this machine's]
+    #[arg(long, value_name = "NQN", help_heading = "Connection")]
+    hostnqn: Option<String>,
+    /// Host identifier to connect with. [default: the one that belongs to the host NQN]
+    #[arg(long, value_name = "UUID", help_heading = "Connection")]
+    hostid: Option<String>,
     /// Use header digests.
     #[arg(short = 'H', long, alias = "hdr-digest", help_heading = "Connection")]
     header_digest: bool,
     /// Use data digests.
     #[arg(short = 'I', long, help_heading = "Connection")]
     data_digest: bool,
-}
-
-impl DigestOptions {
-    pub(crate) fn digests(&self) -> Digests {
-        let mut digests = Digests::empty();
-        digests.set(Digests::HEADER, self.header_digest);
-        digests.set(Digests::DATA, self.data_digest);
-        digests
-    }
-}
-
-/// Timeouts of all host commands.
-#[derive(Debug, Args)]
-pub(crate) struct Waits {
     /// Seconds to establish a connection: TCP, handshake and Connect.
     #[arg(long, value_name = "SECONDS", value_parser = wait, default_value = "10", help_heading = "Connection")]
     connect_timeout: Duration,
@@ -62,7 +50,7 @@ pub(crate) struct Waits {
     timeout: Option<Duration>,
 }
 
-impl Waits {
+impl HostOptions {
     /// Default timeout of one command.
     pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 
@@ -71,16 +59,40 @@ impl Waits {
         self.timeout.unwrap_or(default)
     }
 
-    /// Puts the timeouts into the host's options. Without a connection timeout, the command timeout bounds connections
+    /// Options of a host that does not reconnect. Without a connection timeout, the command timeout bounds connections
     /// too.
-    pub(crate) fn apply(&self, options: Options, default: Duration) -> Options {
+    pub(crate) fn options(&self, default: Duration) -> Result<Options, Failure> {
         let answer = self.answer(default);
-        Options {
+        let mut digests = Digests::empty();
+        digests.set(Digests::HEADER, self.header_digest);
+        digests.set(Digests::DATA, self.data_digest);
+        let options = Options {
+            digests,
+            identity: Some(self.identity()?),
+            reconnect: ReconnectSettings::never(),
             connect_timeout: self.connect_timeout.min(self.timeout.unwrap_or(self.connect_timeout)),
             command_timeout: answer,
-            ..options
+            ..Options::default()
+        };
+        Ok(options.tuned(|tuning| tuning.admin_timeout = answer))
+    }
+
+    /// The chosen host identity.
+    fn identity(&self) -> Result<HostIdentity, Failure> {
+        let mut identity = match &self.hostnqn {
+            Some(text) => {
+                let nqn = text.parse::<Nqn>();
+                HostIdentity::of_name(
+                    nqn.map_err(|error| Failure::usage(format!("--hostnqn {text}: {error}")))?,
+                )
+            }
+            None => HostIdentity::of_this_machine(),
+        };
+        if let Some(text) = &self.hostid {
+            let id = text.parse::<HostId>();
+            identity.id = id.map_err(|error| Failure::usage(format!("--hostid {text}: {error}")))?;
         }
-        .tuned(|tuning| tuning.admin_timeout = answer)
+        Ok(identity)
     }
 }
 
@@ -89,17 +101,6 @@ fn wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= TIMEOUT_S_MAX);
     let duration = seconds.map(Duration::from_secs_f64).filter(|duration| !duration.is_zero());
     duration.ok_or_else(|| "write seconds, such as 10 or 0.5".into())
-}
-
-/// Host identity.
-#[derive(Debug, Args)]
-pub(crate) struct Identity {
-    /// Host NQN to connect as. [default: this machine's]
-    #[arg(long, value_name = "NQN", help_heading = "Connection")]
-    hostnqn: Option<String>,
-    /// Host identifier to connect with. [default: the one that belongs to the host NQN]
-    #[arg(long, value_name = "UUID", help_heading = "Connection")]
-    hostid: Option<String>,
 }
 
 impl Connection {
@@ -115,14 +116,7 @@ impl Connection {
 
     /// Connection options of commands that only query: one attempt, no I/O lanes.
     pub(crate) fn options(&self) -> Result<Options, Failure> {
-        let options = Options {
-            digests: self.digests.digests(),
-            identity: Some(self.identity.read()?),
-            reconnect: ReconnectSettings::never(),
-            ..Options::default()
-        };
-        let options = self.waits.apply(options, Waits::ANSWER);
-        Ok(options.without_lanes())
+        Ok(self.host.options(HostOptions::ANSWER)?.without_lanes())
     }
 
     /// The address to connect to, with its subsystem.
@@ -172,24 +166,4 @@ pub(crate) fn with_subsystem(address: Address, options: &Options) -> Result<Addr
         )));
     };
     Ok(Address { nsid: address.nsid, ..named.clone() })
-}
-
-impl Identity {
-    /// The chosen host identity.
-    pub(crate) fn read(&self) -> Result<HostIdentity, Failure> {
-        let mut identity = match &self.hostnqn {
-            Some(text) => {
-                let nqn = text.parse::<Nqn>();
-                HostIdentity::of_name(
-                    nqn.map_err(|error| Failure::usage(format!("--hostnqn {text}: {error}")))?,
-                )
-            }
-            None => HostIdentity::of_this_machine(),
-        };
-        if let Some(text) = &self.hostid {
-            let id = text.parse::<HostId>();
-            identity.id = id.map_err(|error| Failure::usage(format!("--hostid {text}: {error}")))?;
-        }
-        Ok(identity)
-    }
 }

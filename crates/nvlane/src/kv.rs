@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use host::BlockingKeyValue;
-use host::reconnect::ReconnectSettings;
 use host::{Address, Options};
 
-use crate::connection::{DigestOptions, Identity, Waits, with_subsystem};
+use crate::connection::{HostOptions, with_subsystem};
 use crate::exit::{Ended, Failure};
 
 #[derive(Debug, Args)]
@@ -114,27 +113,17 @@ const ANSWER: Duration = Duration::from_secs(30);
 #[derive(Debug, Args)]
 struct Way {
     #[command(flatten)]
-    identity: Identity,
-    #[command(flatten)]
-    digests: DigestOptions,
-    #[command(flatten)]
-    waits: Waits,
+    host: HostOptions,
 }
 
 impl Way {
     fn options(&self) -> Result<Options, Failure> {
-        let options = Options {
-            digests: self.digests.digests(),
-            identity: Some(self.identity.read()?),
-            reconnect: ReconnectSettings::never(),
-            ..Options::default()
-        };
-        Ok(self.waits.apply(options, ANSWER))
+        self.host.options(ANSWER)
     }
 
     /// Timeout of one command.
     fn answer(&self) -> Duration {
-        self.waits.answer(ANSWER)
+        self.host.answer(ANSWER)
     }
 
     fn connect(&self, address: &Address) -> Result<BlockingKeyValue, Failure> {

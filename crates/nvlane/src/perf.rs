@@ -18,7 +18,7 @@ use load::steady::SlopeLimit;
 use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
 use reactor::{CoreList, SpinPolicy};
 
-use crate::connection::{DigestOptions, Identity, Waits, with_subsystem};
+use crate::connection::{HostOptions, with_subsystem};
 use crate::exit::Ended;
 use crate::exit::{Failure, Kind};
 use crate::output;
@@ -153,11 +153,7 @@ struct LoadArguments {
 #[command(next_help_heading = "Connection")]
 struct ConnectionArguments {
     #[command(flatten)]
-    identity: Identity,
-    #[command(flatten)]
-    digests: DigestOptions,
-    #[command(flatten)]
-    waits: Waits,
+    host: HostOptions,
     /// Seconds to try to reconnect to a lost target before the load ends; at most until the end of -t.
     #[arg(long, value_name = "SECONDS", alias = "ctrl-loss-tmo", value_parser = seconds, default_value = "60")]
     ctrl_loss_timeout: Duration,
@@ -268,7 +264,7 @@ fn run(arguments: &RunArguments) -> Ended {
         hand_over: connection.submit == Submit::Mailbox,
         steady: load.steady,
         target_pid: address.resolve().ok().and_then(|peers| local_pid(&peers)),
-        drain: connection.waits.answer(Waits::ANSWER),
+        drain: connection.host.answer(HostOptions::ANSWER),
     };
     let mut live = live::Live::new(&workload)?;
     let finished = runner::run(&association, &namespace, &workload, &settings, &mut live);
@@ -396,7 +392,8 @@ impl ConnectionArguments {
         let limit = Options::DEPTH_MAX;
         let depth = u16::try_from(workload.depth).ok().filter(|depth| *depth <= limit);
         let give_up_ns = u64::try_from(self.ctrl_loss_timeout.as_nanos()).unwrap_or(u64::MAX);
-        let defaults = Tuning::default();
+        let host = self.host.options(HostOptions::ANSWER)?;
+        let defaults = host.tuning.clone();
         let tuning = Tuning {
             doorbell: self.doorbell.default,
             read_doorbell: self.doorbell.read,
@@ -415,17 +412,15 @@ impl ConnectionArguments {
         let options = Options {
             lanes: u16::try_from(workload.lanes).map_err(|_| too_many("-P", workload.lanes, u16::MAX))?,
             depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
-            digests: self.digests.digests(),
             reconnect: ReconnectSettings { give_up_ns: Some(give_up_ns), ..ReconnectSettings::default() },
-            identity: Some(self.identity.read()?),
             replay: match self.replay {
                 Replay::All => ReplayPolicy::Idempotent,
                 Replay::Reads => ReplayPolicy::ReadsOnly,
             },
             tuning,
-            ..Options::default()
+            ..host
         };
-        Ok(self.waits.apply(options, Waits::ANSWER))
+        Ok(options)
     }
 }
 
