@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde_json::Value;
 
-use super::{KindResult, Latency, Report, Sample, percentile_map};
+use super::{KindResult, Latency, Report, Sample};
 use crate::environment::Date;
 use crate::workload::Kind;
 
@@ -20,165 +21,110 @@ pub fn to_string(report: &Report, bins: bool) -> String {
     text(&document(report, bins))
 }
 
-fn text(document: &Document<'_>) -> String {
+fn text(document: &Object<'_>) -> String {
     serde_json::to_string_pretty(document).expect("every key is a string and nothing else can fail")
 }
 
-/// Serializes as a JSON object with its keys in this order.
-struct Object<V>(Vec<(String, V)>);
+/// A JSON object with its keys in this order.
+struct Object<'a>(Vec<(String, Member<'a>)>);
 
-impl<V: Serialize> Serialize for Object<V> {
+/// A value of an [`Object`].
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Member<'a> {
+    Value(Value),
+    Object(Object<'a>),
+    Jobs([Object<'a>; 1]),
+    Report(&'a Report),
+}
+
+impl Serialize for Object<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
     }
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
-    #[serde(rename = "fio version")]
-    fio_version: String,
-    timestamp: u64,
-    timestamp_ms: u64,
-    time: String,
-    jobs: [Job; 1],
-    nvlane: &'a Report,
+macro_rules! members_of {
+    ($($type:ty),*) => {$(
+        impl From<$type> for Member<'_> {
+            fn from(value: $type) -> Self {
+                Self::Value(value.into())
+            }
+        }
+    )*};
 }
 
-#[derive(Serialize)]
-struct Job {
-    jobname: String,
-    groupid: u32,
-    error: u32,
-    eta: u32,
-    elapsed: u64,
-    #[serde(rename = "job options")]
-    options: Object<String>,
-    read: Direction,
-    write: Direction,
-    trim: Direction,
-    sync: Sync,
-    job_runtime: u64,
-    usr_cpu: f64,
-    sys_cpu: f64,
-    ctx: u64,
-    majf: u64,
-    minf: u64,
-    iodepth_level: Object<f64>,
-    iodepth_submit: Object<f64>,
-    iodepth_complete: Object<f64>,
-    latency_ns: Object<f64>,
-    latency_us: Object<f64>,
-    latency_ms: Object<f64>,
-    latency_depth: u32,
-    latency_target: u64,
-    latency_percentile: f64,
-    latency_window: u64,
+members_of!(u32, u64, f64, String);
+
+impl<'a> From<Object<'a>> for Member<'a> {
+    fn from(object: Object<'a>) -> Self {
+        Self::Object(object)
+    }
 }
 
-#[derive(Serialize)]
-struct Sync {
-    total_ios: u64,
-    lat_ns: FioLatency,
+fn object<'a, Key: Into<String>, Value: Into<Member<'a>>>(
+    members: impl IntoIterator<Item = (Key, Value)>,
+) -> Object<'a> {
+    Object(members.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
 }
 
-/// One of fio's data directions.
-#[derive(Serialize)]
-struct Direction {
-    io_bytes: u64,
-    io_kbytes: u64,
-    bw_bytes: u64,
-    bw: u64,
-    iops: f64,
-    runtime: u64,
-    total_ios: u64,
-    short_ios: u64,
-    drop_ios: u64,
-    slat_ns: FioLatency,
-    clat_ns: FioLatency,
-    lat_ns: FioLatency,
-    bw_min: u64,
-    bw_max: u64,
-    bw_agg: f64,
-    bw_mean: f64,
-    bw_dev: f64,
-    bw_samples: u64,
-    iops_min: u64,
-    iops_max: u64,
-    iops_mean: f64,
-    iops_stddev: f64,
-    iops_samples: u64,
-}
-
-#[derive(Serialize, Default)]
-struct FioLatency {
-    min: u64,
-    max: u64,
-    mean: f64,
-    stddev: f64,
-    #[serde(rename = "N")]
-    count: u64,
-    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "borrowed_percentiles")]
-    percentile: Vec<(f64, u64)>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bins: Option<Object<u64>>,
-}
-
-#[expect(clippy::ptr_arg, reason = "the form that serde calls")]
-fn borrowed_percentiles<S: serde::Serializer>(
-    percentiles: &Vec<(f64, u64)>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    percentile_map(percentiles, serializer)
-}
-
-fn document(report: &Report, bins: bool) -> Document<'_> {
+fn document(report: &Report, bins: bool) -> Object<'_> {
     let environment = &report.environment;
     let seconds = environment.unix_ms / 1000;
-    Document {
-        fio_version: format!("nvlane-{}", environment.nvlane_version),
-        timestamp: seconds,
-        timestamp_ms: environment.unix_ms,
-        time: Date::from_unix(seconds).ctime(),
-        jobs: [job(report, bins)],
-        nvlane: report,
-    }
+    object::<_, Member<'_>>([
+        ("fio version", format!("nvlane-{}", environment.nvlane_version).into()),
+        ("timestamp", seconds.into()),
+        ("timestamp_ms", environment.unix_ms.into()),
+        ("time", Date::from_unix(seconds).ctime().into()),
+        ("jobs", Member::Jobs([job(report, bins)])),
+        ("nvlane", Member::Report(report)),
+    ])
 }
 
-fn job(report: &Report, bins: bool) -> Job {
+fn job(report: &Report, bins: bool) -> Object<'static> {
     let generator = report.cpu.generator.unwrap_or_default();
     let [latency_ns, latency_us, latency_ms] = latency_shares(report.total.latency());
-    Job {
-        jobname: report.name.clone(),
-        groupid: 0,
-        error: u32::from(report.total.error_count + report.counters.mismatch_count > 0),
-        eta: 0,
-        elapsed: report.elapsed_ns.div_ceil(1_000_000_000),
-        options: options(report),
-        read: direction(report, Kind::Read, bins),
-        write: direction(report, Kind::Write, bins),
-        trim: direction(report, Kind::Trim, bins),
-        sync: Sync { total_ios: 0, lat_ns: FioLatency::default() },
-        job_runtime: report.elapsed_ns / 1_000_000,
-        usr_cpu: generator.user_percent,
-        sys_cpu: generator.system_percent,
-        ctx: generator.voluntary_switches + generator.involuntary_switches,
-        majf: 0,
-        minf: 0,
-        iodepth_level: depth_shares(report),
-        iodepth_submit: none(&["0", "4", "8", "16", "32", "64", ">=64"]),
-        iodepth_complete: none(&["0", "4", "8", "16", "32", "64", ">=64"]),
-        latency_ns,
-        latency_us,
-        latency_ms,
-        latency_depth: report.workload.depth,
-        latency_target: 0,
-        latency_percentile: 100.0,
-        latency_window: 0,
-    }
+    let has_failed = report.total.error_count + report.counters.mismatch_count > 0;
+    let depths = || none(&["0", "4", "8", "16", "32", "64", ">=64"]);
+    object::<_, Member<'_>>([
+        ("jobname", report.name.clone().into()),
+        ("groupid", 0u32.into()),
+        ("error", u32::from(has_failed).into()),
+        ("eta", 0u32.into()),
+        ("elapsed", report.elapsed_ns.div_ceil(1_000_000_000).into()),
+        ("job options", options(report).into()),
+        ("read", direction(report, Kind::Read, bins).into()),
+        ("write", direction(report, Kind::Write, bins).into()),
+        ("trim", direction(report, Kind::Trim, bins).into()),
+        (
+            "sync",
+            object::<_, Member<'_>>([
+                ("total_ios", 0u32.into()),
+                ("lat_ns", latency(None, false, false).into()),
+            ])
+            .into(),
+        ),
+        ("job_runtime", (report.elapsed_ns / 1_000_000).into()),
+        ("usr_cpu", generator.user_percent.into()),
+        ("sys_cpu", generator.system_percent.into()),
+        ("ctx", (generator.voluntary_switches + generator.involuntary_switches).into()),
+        ("majf", 0u32.into()),
+        ("minf", 0u32.into()),
+        ("iodepth_level", depth_shares(report).into()),
+        ("iodepth_submit", depths().into()),
+        ("iodepth_complete", depths().into()),
+        ("latency_ns", latency_ns.into()),
+        ("latency_us", latency_us.into()),
+        ("latency_ms", latency_ms.into()),
+        ("latency_depth", report.workload.depth.into()),
+        ("latency_target", 0u32.into()),
+        ("latency_percentile", 100.0.into()),
+        ("latency_window", 0u32.into()),
+    ])
 }
 
 /// The workload in fio's option names; all values are strings.
-fn options(report: &Report) -> Object<String> {
+fn options(report: &Report) -> Object<'static> {
     let workload = &report.workload;
     let mut options = vec![
         ("name", report.name.clone()),
@@ -213,10 +159,10 @@ fn options(report: &Report) -> Object<String> {
     if workload.verify {
         options.push(("verify", "nvlane".to_owned()));
     }
-    Object(options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    object(options)
 }
 
-fn direction(report: &Report, kind: Kind, bins: bool) -> Direction {
+fn direction(report: &Report, kind: Kind, bins: bool) -> Object<'static> {
     let result = report.kind(kind);
     let service = result.map(|result| &result.service);
     let response = result.map(KindResult::latency);
@@ -231,50 +177,57 @@ fn direction(report: &Report, kind: Kind, bins: bool) -> Direction {
     };
     let bandwidth = of_series(|sample| &sample.bytes_per_s_by_kind);
     let iops = of_series(|sample| &sample.iops_by_kind);
-    Direction {
-        io_bytes: bytes,
-        io_kbytes: bytes / 1024,
-        bw_bytes: whole(bytes_per_s),
-        bw: whole(bytes_per_s / 1024.0),
-        iops: number(|result| result.iops),
-        runtime: if operations > 0 { report.elapsed_ns / 1_000_000 } else { 0 },
-        total_ios: operations,
-        short_ios: 0,
-        drop_ios: 0,
-        slat_ns: FioLatency::default(),
-        clat_ns: latency(service, true, bins),
+    object::<_, Member<'_>>([
+        ("io_bytes", bytes.into()),
+        ("io_kbytes", (bytes / 1024).into()),
+        ("bw_bytes", whole(bytes_per_s).into()),
+        ("bw", whole(bytes_per_s / 1024.0).into()),
+        ("iops", number(|result| result.iops).into()),
+        ("runtime", if operations > 0 { report.elapsed_ns / 1_000_000 } else { 0 }.into()),
+        ("total_ios", operations.into()),
+        ("short_ios", 0u32.into()),
+        ("drop_ios", 0u32.into()),
+        ("slat_ns", latency(None, false, false).into()),
+        ("clat_ns", latency(service, true, bins).into()),
         // Only where it differs is it worth its own percentiles.
-        lat_ns: latency(response, report.workload.arrival.is_some(), false),
-        bw_min: whole(bandwidth.min / 1024.0),
-        bw_max: whole(bandwidth.max / 1024.0),
-        bw_agg: if total > 0.0 { bytes_per_s * 100.0 / total } else { 0.0 },
-        bw_mean: bandwidth.mean / 1024.0,
-        bw_dev: bandwidth.stddev / 1024.0,
-        bw_samples: bandwidth.count,
-        iops_min: whole(iops.min),
-        iops_max: whole(iops.max),
-        iops_mean: iops.mean,
-        iops_stddev: iops.stddev,
-        iops_samples: iops.count,
-    }
+        ("lat_ns", latency(response, report.workload.arrival.is_some(), false).into()),
+        ("bw_min", whole(bandwidth.min / 1024.0).into()),
+        ("bw_max", whole(bandwidth.max / 1024.0).into()),
+        ("bw_agg", if total > 0.0 { bytes_per_s * 100.0 / total } else { 0.0 }.into()),
+        ("bw_mean", (bandwidth.mean / 1024.0).into()),
+        ("bw_dev", (bandwidth.stddev / 1024.0).into()),
+        ("bw_samples", bandwidth.count.into()),
+        ("iops_min", whole(iops.min).into()),
+        ("iops_max", whole(iops.max).into()),
+        ("iops_mean", iops.mean.into()),
+        ("iops_stddev", iops.stddev.into()),
+        ("iops_samples", iops.count.into()),
+    ])
 }
 
-fn latency(latency: Option<&Latency>, percentiles: bool, bins: bool) -> FioLatency {
-    let Some(latency) = latency else { return FioLatency::default() };
-    FioLatency {
-        min: latency.min_ns,
-        max: latency.max_ns,
-        mean: latency.mean_ns,
-        stddev: latency.stddev_ns,
-        count: latency.count,
-        percentile: if percentiles { latency.percentiles.clone() } else { Vec::new() },
-        // fio_jsonplus_clat2csv stumbles over bins that are there but empty.
-        bins: (bins && latency.count > 0).then(|| fio_bins(latency)),
+fn latency(latency: Option<&Latency>, percentiles: bool, bins: bool) -> Object<'static> {
+    let none = Latency::default();
+    let latency = latency.unwrap_or(&none);
+    let mut members = object::<_, Member<'_>>([
+        ("min", latency.min_ns.into()),
+        ("max", latency.max_ns.into()),
+        ("mean", latency.mean_ns.into()),
+        ("stddev", latency.stddev_ns.into()),
+        ("N", latency.count.into()),
+    ]);
+    if percentiles && !latency.percentiles.is_empty() {
+        let percentile = latency.percentiles.iter().map(|(percent, ns)| (format!("{percent:.6}"), *ns));
+        members.0.push(("percentile".to_owned(), object(percentile).into()));
     }
+    // fio_jsonplus_clat2csv stumbles over bins that are there but empty.
+    if bins && latency.count > 0 {
+        members.0.push(("bins".to_owned(), fio_bins(latency).into()));
+    }
+    members
 }
 
 /// Middle of each bin and its count, with all that is too long for fio's tools in their last one.
-fn fio_bins(latency: &Latency) -> Object<u64> {
+fn fio_bins(latency: &Latency) -> Object<'static> {
     let mut bins: Vec<(u64, u64)> = Vec::new();
     for bin in &latency.bins {
         let middle = bin.middle.min(FIO_LATENCY_NS_MAX);
@@ -283,14 +236,14 @@ fn fio_bins(latency: &Latency) -> Object<u64> {
             _ => bins.push((middle, bin.count)),
         }
     }
-    Object(bins.into_iter().map(|(middle, count)| (middle.to_string(), count)).collect())
+    object(bins.into_iter().map(|(middle, count)| (middle.to_string(), count)))
 }
 
 /// Bounds of fio's coarse table of latencies, in each of its units.
 const BOUNDS: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 
 /// Percent of all operations between each bound and the one before, in ns, us and ms.
-fn latency_shares(latency: &Latency) -> [Object<f64>; 3] {
+fn latency_shares(latency: &Latency) -> [Object<'static>; 3] {
     let total = latency.count.max(1) as f64;
     let mut bins = latency.bins.iter().peekable();
     let mut below = |bound_ns: u64| {
@@ -302,26 +255,25 @@ fn latency_shares(latency: &Latency) -> [Object<f64>; 3] {
     };
     let mut unit = |unit_ns: u64| {
         let share = |bound: u64| (bound.to_string(), below(bound * unit_ns));
-        Object(BOUNDS.into_iter().map(share).collect())
+        object(BOUNDS.into_iter().map(share))
     };
     let (ns, us, mut ms) = (unit(1), unit(1_000), unit(1_000_000));
-    ms.0.push(("2000".to_owned(), below(2_000_000_000)));
-    ms.0.push((">=2000".to_owned(), below(u64::MAX)));
+    ms.0.push(("2000".to_owned(), below(2_000_000_000).into()));
+    ms.0.push((">=2000".to_owned(), below(u64::MAX).into()));
     [ns, us, ms]
 }
 
 /// Percent of the operations by the depth at which they were sent.
-fn depth_shares(report: &Report) -> Object<f64> {
+fn depth_shares(report: &Report) -> Object<'static> {
     let levels = report.counters.depth_levels;
     let total = levels.iter().sum::<u64>().max(1) as f64;
     let names = ["1", "2", "4", "8", "16", "32", ">=64"];
-    let share = |(name, count): (&str, u64)| (name.to_owned(), count as f64 * 100.0 / total);
-    Object(names.into_iter().zip(levels).map(share).collect())
+    object(names.into_iter().zip(levels).map(|(name, count)| (name, count as f64 * 100.0 / total)))
 }
 
 /// What we do not measure.
-fn none(names: &[&str]) -> Object<f64> {
-    Object(names.iter().map(|&name| (name.to_owned(), 0.0)).collect())
+fn none(names: &[&str]) -> Object<'static> {
+    object(names.iter().map(|&name| (name, 0.0)))
 }
 
 /// The nearest whole number.
@@ -361,8 +313,6 @@ impl Series {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::super::example;
     use super::*;
     use crate::workload::{Arrival, Pace};
