@@ -363,16 +363,8 @@ fn offset_of(offset: u64) -> usize {
 }
 
 fn geometry(abilities: Abilities) -> Geometry {
-    Geometry {
-        block_bytes: SECTOR_BYTES as u32,
-        block_count: SECTOR_COUNT as u64,
-        is_read_only: false,
-        has_volatile_cache: true,
-        can_deallocate: abilities.punches,
-        reads_zeroes_after_deallocate: abilities.punches,
-        preferred_write_blocks: 1,
-        preferred_deallocate_blocks: 1,
-    }
+    let geometry = Geometry::new(SECTOR_BYTES as u32, SECTOR_COUNT as u64);
+    Geometry { can_deallocate: abilities.punches, ..geometry }
 }
 
 /// A run under way.

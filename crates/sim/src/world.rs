@@ -121,16 +121,7 @@ fn store(scenario: &Scenario, block_count: u64) -> Store {
         };
         return Store::Blocks(Arc::new(MemoryStore::new(&settings).expect("a little memory")));
     }
-    let geometry = Geometry {
-        block_bytes: scenario.block_bytes,
-        block_count,
-        is_read_only: false,
-        has_volatile_cache: true,
-        can_deallocate: true,
-        reads_zeroes_after_deallocate: true,
-        preferred_write_blocks: 1,
-        preferred_deallocate_blocks: 1,
-    };
+    let geometry = Geometry::new(scenario.block_bytes, block_count);
     Store::Blocks(Arc::new(FileStore::simulated(File::simulated(0), &geometry)))
 }
 

@@ -11,16 +11,13 @@ mod trace;
 pub use delay::Delay;
 pub use error::{Fault, FaultKind, FaultRate};
 pub use limit::Limit;
-pub use trace::{KindCounters, Traced};
 
 use std::io;
 use std::sync::Arc;
 
-use reactor::{Completion, Payload, Pool};
+use reactor::Completion;
 
-use crate::namespace::{
-    Backend, BlockStore, Generation, Geometry, Grown, Request, StoreError, StoreIo, Ticket,
-};
+use crate::namespace::{Backend, BlockStore, Generation, Geometry, Grown, Request, StoreIo, Ticket};
 
 /// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +84,7 @@ impl Filter {
             Self::Delay(delay) => Arc::new(Filtered { below, setting: delay::Shared::new(delay.clone()) }),
             Self::Error(fault) => Arc::new(Filtered { below, setting: error::Shared::new(fault.clone()) }),
             Self::Limit(limit) => Arc::new(Filtered { below, setting: limit::Shared::new(limit) }),
-            Self::Trace => Arc::new(Traced::over(below)),
+            Self::Trace => Arc::new(Filtered { below, setting: trace::Counters::default() }),
         }
     }
 }
@@ -117,8 +114,13 @@ trait Setting: Send + Sync {
 trait Gate: 'static {
     fn on_start(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, request: Request);
 
+    /// Takes out a request that waits here for its timer.
+    fn kept(&mut self, _: Ticket) -> Option<Request> {
+        None
+    }
+
     fn withdraw(&mut self, below: &mut dyn Backend, ticket: Ticket) -> Option<Request> {
-        below.withdraw(ticket)
+        self.kept(ticket).or_else(|| below.withdraw(ticket))
     }
 
     fn on_completion(
@@ -132,7 +134,10 @@ trait Gate: 'static {
     }
 
     fn on_timer(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket) {
-        below.on_timer(io, ticket);
+        match self.kept(ticket) {
+            Some(request) => below.start(io, ticket, request),
+            None => below.on_timer(io, ticket),
+        }
     }
 }
 
@@ -189,24 +194,6 @@ impl<G: Gate> Backend for FilteredBackend<G> {
 
     fn generation(&self) -> Generation {
         self.below.generation()
-    }
-
-    fn read_now(
-        &mut self,
-        _: Option<&Pool>,
-        _: u64,
-        _: usize,
-        _: bool,
-    ) -> Option<Result<Payload, StoreError>> {
-        None
-    }
-
-    fn write_now(&mut self, _: u64, _: &[u8], _: bool) -> Option<Result<(), StoreError>> {
-        None
-    }
-
-    fn compare_now(&mut self, _: u64, _: &[u8]) -> Option<Result<bool, StoreError>> {
-        None
     }
 
     fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {

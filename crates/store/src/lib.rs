@@ -17,7 +17,7 @@ mod tickets;
 mod testing;
 
 pub use block::{Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore};
-pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, KindCounters, Limit, Traced};
+pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 pub use key_value::{
     ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings, KeyValueSettings, KeyValueShape,
     KeyValueStore, Logged, unix_s,

@@ -30,12 +30,8 @@ pub struct Geometry {
     pub block_count: u64,
     /// Whether writes are refused.
     pub is_read_only: bool,
-    /// Whether completed writes may be lost until a flush (volatile write cache present).
-    pub has_volatile_cache: bool,
-    /// Whether space can be deallocated.
+    /// Whether space can be deallocated: its blocks then read as zeroes.
     pub can_deallocate: bool,
-    /// Whether blocks read as zeroes after they were deallocated; their content is undefined otherwise.
-    pub reads_zeroes_after_deallocate: bool,
     /// Preferred write granularity and alignment, blocks; 1 for none.
     pub preferred_write_blocks: u32,
     /// Preferred deallocation granularity and alignment, blocks; 1 for none.
@@ -43,6 +39,19 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// Writable blocks that can be deallocated, with no preferred granularity.
+    #[must_use]
+    pub fn new(block_bytes: u32, block_count: u64) -> Self {
+        Self {
+            block_bytes,
+            block_count,
+            is_read_only: false,
+            can_deallocate: true,
+            preferred_write_blocks: 1,
+            preferred_deallocate_blocks: 1,
+        }
+    }
+
     /// Size of the namespace, bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -212,6 +221,46 @@ pub trait StoreIo {
     }
 }
 
+/// A reactor whose replies go to `on_reply` instead.
+pub(crate) struct Intercepted<'a, F> {
+    pub(crate) io: &'a mut dyn StoreIo,
+    pub(crate) on_reply: F,
+}
+
+impl<F: FnMut(&mut dyn StoreIo, Ticket, Reply)> StoreIo for Intercepted<'_, F> {
+    fn now_ns(&self) -> u64 {
+        self.io.now_ns()
+    }
+
+    fn pool(&self) -> &Pool {
+        self.io.pool()
+    }
+
+    fn take_critical(&mut self, length: usize) -> Option<Buffer> {
+        self.io.take_critical(length)
+    }
+
+    fn give_back(&mut self, buffer: Option<Buffer>) {
+        self.io.give_back(buffer);
+    }
+
+    fn start(&mut self, ticket: Ticket, operation: Operation) {
+        self.io.start(ticket, operation);
+    }
+
+    fn set_timer(&mut self, deadline_ns: u64, ticket: Ticket) {
+        self.io.set_timer(deadline_ns, ticket);
+    }
+
+    fn reply(&mut self, ticket: Ticket, reply: Reply) {
+        (self.on_reply)(self.io, ticket, reply);
+    }
+
+    fn own(&self, number: u32) -> Ticket {
+        self.io.own(number)
+    }
+}
+
 /// One reactor's access to a namespace's storage.
 pub trait Backend {
     /// The current shape of the namespace.
@@ -226,13 +275,22 @@ pub trait Backend {
         offset: u64,
         length: usize,
         needs_stable_copy: bool,
-    ) -> Option<Result<Payload, StoreError>>;
+    ) -> Option<Result<Payload, StoreError>> {
+        let _ = (pool, offset, length, needs_stable_copy);
+        None
+    }
 
     /// Writes `data` at once, if this backend can do so without waiting.
-    fn write_now(&mut self, offset: u64, data: &[u8], is_durable: bool) -> Option<Result<(), StoreError>>;
+    fn write_now(&mut self, offset: u64, data: &[u8], is_durable: bool) -> Option<Result<(), StoreError>> {
+        let _ = (offset, data, is_durable);
+        None
+    }
 
     /// Whether the bytes at `offset` equal `data`, if this backend can tell without waiting.
-    fn compare_now(&mut self, offset: u64, data: &[u8]) -> Option<Result<bool, StoreError>>;
+    fn compare_now(&mut self, offset: u64, data: &[u8]) -> Option<Result<bool, StoreError>> {
+        let _ = (offset, data);
+        None
+    }
 
     /// Starts a request.
     fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request);

@@ -81,16 +81,7 @@ fn allocations_of(mut round: impl FnMut(u64)) -> u64 {
 
 #[test]
 fn requests_allocate_nothing() {
-    let geometry = Geometry {
-        block_bytes: 4096,
-        block_count: 1024,
-        is_read_only: false,
-        has_volatile_cache: true,
-        can_deallocate: true,
-        reads_zeroes_after_deallocate: true,
-        preferred_write_blocks: 1,
-        preferred_deallocate_blocks: 1,
-    };
+    let geometry = Geometry::new(4096, 1024);
     let file = nvlane_store::FileStore::simulated(File::simulated(0), &geometry);
     let stores: [(&str, &dyn BlockStore); 4] = [
         ("a file", &file),

@@ -72,17 +72,7 @@ mod tests {
 
     /// A namespace whose storage can be reopened.
     fn store() -> FileStore {
-        let geometry = store::Geometry {
-            block_bytes: 512,
-            block_count: 8,
-            is_read_only: false,
-            has_volatile_cache: true,
-            can_deallocate: false,
-            reads_zeroes_after_deallocate: false,
-            preferred_write_blocks: 1,
-            preferred_deallocate_blocks: 1,
-        };
-        FileStore::simulated(reactor::File::simulated(0), &geometry)
+        FileStore::simulated(reactor::File::simulated(0), &store::Geometry::new(512, 8))
     }
 
     #[test]

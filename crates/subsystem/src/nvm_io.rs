@@ -323,9 +323,7 @@ impl<I: Io<Message>> Start<'_, I> {
         if self.is_held_back(&extent) {
             return Ok(self.wait());
         }
-        let may_deallocate = command.control.deac()
-            && extent.geometry.can_deallocate
-            && extent.geometry.reads_zeroes_after_deallocate;
+        let may_deallocate = command.control.deac() && extent.geometry.can_deallocate;
         let request = Request::WriteZeroes {
             offset: extent.offset,
             length: extent.bytes,

@@ -40,7 +40,6 @@ impl FileStore {
         let traits = Traits {
             is_direct: true,
             has_name: false,
-            has_volatile_cache: geometry.has_volatile_cache,
             can_punch: geometry.can_deallocate,
             write_grain_bytes: geometry.preferred_write_blocks * geometry.block_bytes,
             deallocate_grain_bytes: geometry.preferred_deallocate_blocks * geometry.block_bytes,
@@ -65,7 +64,6 @@ impl FileStore {
             bytes: AtomicU64::new(bytes),
             is_read_only,
             is_direct: AtomicBool::new(traits.is_direct),
-            has_volatile_cache: AtomicBool::new(traits.has_volatile_cache),
             can_punch: AtomicBool::new(traits.can_punch),
             can_zero: AtomicBool::new(true),
             reason: Mutex::default(),

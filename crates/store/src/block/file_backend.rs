@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use reactor::{Allocation, Buffer, Completion, Operation, Payload, Pool};
+use reactor::{Allocation, Buffer, Completion, Operation};
 use rustix::io::Errno;
 
 use super::file_open::is_unsupported;
@@ -470,24 +470,6 @@ impl Backend for FileBackend {
 
     fn generation(&self) -> Generation {
         self.shared.gate()
-    }
-
-    fn read_now(
-        &mut self,
-        _: Option<&Pool>,
-        _: u64,
-        _: usize,
-        _: bool,
-    ) -> Option<Result<Payload, StoreError>> {
-        None
-    }
-
-    fn write_now(&mut self, _: u64, _: &[u8], _: bool) -> Option<Result<(), StoreError>> {
-        None
-    }
-
-    fn compare_now(&mut self, _: u64, _: &[u8]) -> Option<Result<bool, StoreError>> {
-        None
     }
 
     fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {

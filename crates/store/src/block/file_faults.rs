@@ -90,7 +90,7 @@ impl Ledger {
                 (offset as usize..(offset + length) as usize, Some(0), is_durable)
             }
             Step::Deallocate { offset, length } => {
-                let gives_zeroes = store.geometry().reads_zeroes_after_deallocate;
+                let gives_zeroes = store.geometry().can_deallocate;
                 (offset as usize..(offset + length) as usize, gives_zeroes.then_some(0), false)
             }
             Step::Compare { .. } => return,
@@ -328,7 +328,7 @@ fn what_is_not_supported_is_remembered_and_done_in_the_next_way() {
     });
     assert!(store.geometry().can_deallocate);
     assert_eq!(double.run(zeroes(0, 1, false, true)), Ok(vec![]));
-    assert!(!store.geometry().can_deallocate && !store.geometry().reads_zeroes_after_deallocate);
+    assert!(!store.geometry().can_deallocate);
     assert_eq!(double.run(zeroes(1, 1, true, false)), Ok(vec![]));
     assert_eq!(double.run(Step::Deallocate { offset: 1024, length: 512 }), Ok(vec![]));
     assert_eq!(double.read(1024, 512), Ok(vec![1; 512]));

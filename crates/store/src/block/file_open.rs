@@ -79,7 +79,6 @@ pub(super) struct Traits {
     pub(super) is_direct: bool,
     /// Whether the file had a name when it was opened.
     pub(super) has_name: bool,
-    pub(super) has_volatile_cache: bool,
     pub(super) can_punch: bool,
     /// Preferred granularity of writes, or of deallocation, bytes.
     pub(super) write_grain_bytes: u32,
@@ -391,8 +390,6 @@ fn of_file(settings: &FileSettings, keeper: &OwnedFd, stat: &Stat, is_direct: bo
     Traits {
         is_direct,
         has_name: stat.st_nlink > 0,
-        // Even if written data is safe at once, the file's own metadata is not.
-        has_volatile_cache: !settings.is_read_only,
         can_punch,
         write_grain_bytes: grain,
         deallocate_grain_bytes: grain,
@@ -402,17 +399,16 @@ fn of_file(settings: &FileSettings, keeper: &OwnedFd, stat: &Stat, is_direct: bo
 fn of_device(stat: &Stat, is_direct: bool, block_bytes: u32) -> Traits {
     let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
     let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
-    let text = |name: &str| {
-        // A partition's limits are those of its disk.
-        let queue = [device.join("queue"), device.join("../queue")];
-        queue.iter().find_map(|queue| std::fs::read_to_string(queue.join(name)).ok())
+    // A partition's limits are those of its disk.
+    let queues = [device.join("queue"), device.join("../queue")];
+    let number = |name: &str| {
+        let text = queues.iter().find_map(|queue| std::fs::read_to_string(queue.join(name)).ok());
+        text.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0)
     };
-    let number = |name: &str| text(name).and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0);
     let grain = |bytes: u64| u32::try_from(bytes).unwrap_or(block_bytes).max(block_bytes);
     Traits {
         is_direct,
         has_name: false,
-        has_volatile_cache: !is_direct || text("write_cache").is_none_or(|it| it.trim() != "write through"),
         // Punching requires a device that can zero by itself; deallocation, one that discards.
         can_punch: number("write_zeroes_max_bytes") > 0 && number("discard_max_bytes") > 0,
         write_grain_bytes: grain(number("optimal_io_size").max(number("physical_block_size"))),
@@ -624,7 +620,7 @@ mod tests {
         let store = open_in_time(|| FileStore::open(&settings)).unwrap();
         let geometry = store.geometry();
         assert_eq!((geometry.bytes(), geometry.block_bytes), (1 << 20, 4096));
-        assert!(geometry.has_volatile_cache && geometry.can_deallocate);
+        assert!(geometry.can_deallocate);
         drop(store);
         let settings = FileSettings { bytes: Some(2 << 20), ..settings };
         assert_eq!(open_in_time(|| FileStore::open(&settings)).unwrap().geometry().bytes(), 2 << 20);
@@ -640,7 +636,7 @@ mod tests {
         let first = open_in_time(|| FileStore::open(&settings)).unwrap();
         let _second = open_in_time(|| FileStore::open(&settings)).unwrap();
         let geometry = first.geometry();
-        assert!(geometry.is_read_only && !geometry.has_volatile_cache && !geometry.can_deallocate);
+        assert!(geometry.is_read_only && !geometry.can_deallocate);
         let writer = FileSettings { is_read_only: false, ..settings };
         assert!(matches!(FileStore::open(&writer), Err(OpenError::Locked { .. })));
         assert!(first.resize(4096).is_err());

@@ -38,7 +38,6 @@ pub(super) struct Shared {
     pub(super) bytes: AtomicU64,
     pub(super) is_read_only: bool,
     pub(super) is_direct: AtomicBool,
-    pub(super) has_volatile_cache: AtomicBool,
     pub(super) can_punch: AtomicBool,
     /// Whether ranges can be zeroed without writing them.
     pub(super) can_zero: AtomicBool,
@@ -95,15 +94,12 @@ pub(super) enum Watch {
 impl Shared {
     pub(super) fn geometry(&self) -> Geometry {
         let block_bytes = self.block_bytes;
-        let can_deallocate = !self.is_read_only && self.can_punch();
         let blocks = |bytes: u32| (bytes / block_bytes).max(1);
         Geometry {
             block_bytes,
             block_count: self.bytes() / u64::from(block_bytes),
             is_read_only: self.is_read_only,
-            has_volatile_cache: self.has_volatile_cache.load(Ordering::Relaxed),
-            can_deallocate,
-            reads_zeroes_after_deallocate: can_deallocate,
+            can_deallocate: !self.is_read_only && self.can_punch(),
             preferred_write_blocks: blocks(self.write_grain_bytes),
             preferred_deallocate_blocks: blocks(self.deallocate_grain_bytes),
         }
@@ -380,7 +376,6 @@ impl Current {
         shared.bytes.store(opened.bytes, Ordering::Release);
         let traits = opened.traits;
         shared.is_direct.store(traits.is_direct, Ordering::Relaxed);
-        shared.has_volatile_cache.store(traits.has_volatile_cache, Ordering::Relaxed);
         shared.can_punch.store(traits.can_punch, Ordering::Relaxed);
         shared.can_zero.store(true, Ordering::Relaxed);
         shared.has_shrunk.store(false, Ordering::Relaxed);

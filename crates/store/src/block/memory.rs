@@ -99,14 +99,10 @@ impl BlockStore for MemoryStore {
 fn geometry(bytes: usize, grain_bytes: usize, block_bytes: u32, is_read_only: bool) -> Geometry {
     let grain_bytes = u32::try_from(grain_bytes).expect("a page or a huge page");
     Geometry {
-        block_bytes,
-        block_count: bytes as u64 / u64::from(block_bytes),
         is_read_only,
-        has_volatile_cache: false,
         can_deallocate: !is_read_only,
-        reads_zeroes_after_deallocate: !is_read_only,
-        preferred_write_blocks: 1,
         preferred_deallocate_blocks: (grain_bytes / block_bytes).max(1),
+        ..Geometry::new(block_bytes, bytes as u64 / u64::from(block_bytes))
     }
 }
 

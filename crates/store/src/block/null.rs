@@ -41,15 +41,11 @@ impl NullStore {
 
 impl Shape {
     fn geometry(&self) -> Geometry {
+        let block_count = self.bytes.load(Ordering::Acquire) / u64::from(self.block_bytes);
         Geometry {
-            block_bytes: self.block_bytes,
-            block_count: self.bytes.load(Ordering::Acquire) / u64::from(self.block_bytes),
             is_read_only: self.is_read_only,
-            has_volatile_cache: false,
             can_deallocate: !self.is_read_only,
-            reads_zeroes_after_deallocate: !self.is_read_only,
-            preferred_write_blocks: 1,
-            preferred_deallocate_blocks: 1,
+            ..Geometry::new(self.block_bytes, block_count)
         }
     }
 

@@ -1,6 +1,5 @@
 //! The delay filter: requests wait for a fixed or random time before they start.
 
-use std::collections::hash_map::Entry;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,15 +58,8 @@ impl Gate for Waits {
         io.set_timer(io.now_ns().saturating_add(wait_us.saturating_mul(1000)), ticket);
     }
 
-    fn withdraw(&mut self, below: &mut dyn Backend, ticket: Ticket) -> Option<Request> {
-        self.kept.remove(&ticket).or_else(|| below.withdraw(ticket))
-    }
-
-    fn on_timer(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket) {
-        match self.kept.entry(ticket) {
-            Entry::Occupied(kept) => below.start(io, ticket, kept.remove()),
-            Entry::Vacant(_) => below.on_timer(io, ticket),
-        }
+    fn kept(&mut self, ticket: Ticket) -> Option<Request> {
+        self.kept.remove(&ticket)
     }
 }
 

@@ -3,7 +3,6 @@
 //! Each request reserves its start time on arrival, after all before it. That time may precede an even spacing by at
 //! most the burst, which an idle namespace accumulates.
 
-use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Gate, Kind, Setting, range_of};
@@ -110,15 +109,8 @@ impl Gate for Queue {
         io.set_timer(self.last_ns, ticket);
     }
 
-    fn withdraw(&mut self, below: &mut dyn Backend, ticket: Ticket) -> Option<Request> {
-        self.kept.remove(&ticket).or_else(|| below.withdraw(ticket))
-    }
-
-    fn on_timer(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket) {
-        match self.kept.entry(ticket) {
-            Entry::Occupied(kept) => below.start(io, ticket, kept.remove()),
-            Entry::Vacant(_) => below.on_timer(io, ticket),
-        }
+    fn kept(&mut self, ticket: Ticket) -> Option<Request> {
+        self.kept.remove(&ticket)
     }
 }
 

@@ -1,39 +1,35 @@
 //! The trace filter: logs and counts requests: kind, offset, length, outcome and latency.
 
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use reactor::{Buffer, Completion, Operation, Pool};
+use reactor::Completion;
 
-use super::{Filtered, Gate, Kind, Setting, range_of};
-use crate::namespace::{Backend, BlockStore, Generation, Geometry, Grown, Reply, Request, StoreIo, Ticket};
+use super::{Gate, Kind, Setting, range_of};
+use crate::namespace::{Backend, Intercepted, Reply, Request, StoreIo, Ticket};
 use crate::tickets::Tickets;
 
-/// Storage whose requests are logged (at level debug) and counted.
-pub struct Traced {
-    filtered: Filtered<Counters>,
-}
-
 /// Counters of one kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KindCounters {
+#[derive(Clone, Copy, Debug)]
+struct KindCounters {
     /// Requests that completed.
-    pub count: u64,
-    /// Requests that failed.
-    pub failed_count: u64,
+    count: u64,
+    failed_count: u64,
     /// Bytes of requests that succeeded.
-    pub bytes: u64,
+    bytes: u64,
     /// Sum of the times from start to reply, ns.
-    pub latency_ns_sum: u64,
-    /// Longest time from start to reply, ns.
-    pub latency_ns_max: u64,
+    latency_ns_sum: u64,
+    latency_ns_max: u64,
 }
 
-/// Counters of all reactors, by kind.
+/// Counters of all reactors. They are logged when the last reactor has detached the storage.
 #[derive(Clone, Default)]
-struct Counters(Arc<[Cell; Kind::ALL.len()]>);
+pub(super) struct Counters(Arc<Cells>);
+
+/// Counters by kind.
+#[derive(Default)]
+struct Cells([Cell; Kind::ALL.len()]);
 
 #[derive(Default)]
 struct Cell {
@@ -44,7 +40,7 @@ struct Cell {
     latency_ns_max: AtomicU64,
 }
 
-struct Log {
+pub(super) struct Log {
     counters: Counters,
     running: Tickets<Passage>,
 }
@@ -58,21 +54,7 @@ struct Passage {
     start_ns: u64,
 }
 
-impl Traced {
-    /// Creates the filter over `below`.
-    #[must_use]
-    pub fn over(below: Arc<dyn BlockStore>) -> Self {
-        Self { filtered: Filtered { below, setting: Counters::default() } }
-    }
-
-    /// The counters so far.
-    #[must_use]
-    pub fn counters(&self, kind: Kind) -> KindCounters {
-        self.filtered.setting.read(kind)
-    }
-}
-
-impl Counters {
+impl Cells {
     fn read(&self, kind: Kind) -> KindCounters {
         let cell = &self.0[kind as usize];
         KindCounters {
@@ -98,7 +80,7 @@ impl Log {
         let Some(passage) = self.running.remove(&ticket) else { return };
         let Passage { kind, offset, length, start_ns } = passage;
         let latency_ns = now_ns.saturating_sub(start_ns);
-        let cell = &self.counters.0[kind as usize];
+        let cell = &self.counters.0.0[kind as usize];
         cell.count.fetch_add(1, Ordering::Relaxed);
         match reply.result {
             Ok(()) => cell.bytes.fetch_add(length, Ordering::Relaxed),
@@ -114,40 +96,14 @@ impl Log {
     }
 }
 
-/// Receives the replies from below.
-struct Watch<'a> {
-    io: &'a mut dyn StoreIo,
-    log: &'a mut Log,
-}
-
-impl StoreIo for Watch<'_> {
-    fn now_ns(&self) -> u64 {
-        self.io.now_ns()
-    }
-
-    fn pool(&self) -> &Pool {
-        self.io.pool()
-    }
-
-    fn take_critical(&mut self, length: usize) -> Option<Buffer> {
-        self.io.take_critical(length)
-    }
-
-    fn give_back(&mut self, buffer: Option<Buffer>) {
-        self.io.give_back(buffer);
-    }
-
-    fn start(&mut self, ticket: Ticket, operation: Operation) {
-        self.io.start(ticket, operation);
-    }
-
-    fn set_timer(&mut self, deadline_ns: u64, ticket: Ticket) {
-        self.io.set_timer(deadline_ns, ticket);
-    }
-
-    fn reply(&mut self, ticket: Ticket, reply: Reply) {
-        self.log.on_reply(self.io.now_ns(), ticket, &reply);
-        self.io.reply(ticket, reply);
+impl Log {
+    /// A reactor whose replies are counted.
+    fn over<'a>(&'a mut self, io: &'a mut dyn StoreIo) -> impl StoreIo + 'a {
+        let on_reply = |io: &mut dyn StoreIo, ticket, reply: Reply| {
+            self.on_reply(io.now_ns(), ticket, &reply);
+            io.reply(ticket, reply);
+        };
+        Intercepted { io, on_reply }
     }
 }
 
@@ -156,7 +112,7 @@ impl Gate for Log {
         let (offset, length) = range_of(&request);
         let passage = Passage { kind: Kind::of(&request), offset, length, start_ns: io.now_ns() };
         self.running.insert(ticket, passage);
-        below.start(&mut Watch { io, log: self }, ticket, request);
+        below.start(&mut self.over(io), ticket, request);
     }
 
     fn withdraw(&mut self, below: &mut dyn Backend, ticket: Ticket) -> Option<Request> {
@@ -172,52 +128,18 @@ impl Gate for Log {
         ticket: Ticket,
         completion: Completion,
     ) {
-        below.on_completion(&mut Watch { io, log: self }, ticket, completion);
+        below.on_completion(&mut self.over(io), ticket, completion);
     }
 
     fn on_timer(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket) {
-        below.on_timer(&mut Watch { io, log: self }, ticket);
+        below.on_timer(&mut self.over(io), ticket);
     }
 }
 
-impl BlockStore for Traced {
-    fn geometry(&self) -> Geometry {
-        self.filtered.geometry()
-    }
-
-    fn attach(&self) -> io::Result<Box<dyn Backend>> {
-        self.filtered.attach()
-    }
-
-    fn resize(&self, bytes: u64) -> io::Result<()> {
-        self.filtered.resize(bytes)
-    }
-
-    fn reopen(&self) -> io::Result<()> {
-        self.filtered.reopen()
-    }
-
-    fn generation(&self) -> Generation {
-        self.filtered.generation()
-    }
-
-    fn closed_because(&self) -> Option<String> {
-        self.filtered.closed_because()
-    }
-
-    fn can_change_underneath(&self) -> bool {
-        self.filtered.can_change_underneath()
-    }
-
-    fn revalidate(&self) -> Option<Grown> {
-        self.filtered.revalidate()
-    }
-}
-
-impl Drop for Traced {
+impl Drop for Cells {
     fn drop(&mut self) {
         for kind in Kind::ALL {
-            let counters = self.counters(kind);
+            let counters = self.read(kind);
             if counters.count > 0 {
                 tracing::info!(kind = kind.name(), %counters, "traced");
             }
@@ -241,7 +163,7 @@ impl fmt::Display for KindCounters {
 mod tests {
     use super::*;
     use crate::block::NullStore;
-    use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter};
+    use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Filtered};
     use crate::testing::{Bench, Double, Media, Step};
 
     #[test]
@@ -255,7 +177,8 @@ mod tests {
             seed: 0,
         });
         let slow = Filter::Delay(Delay { kind: Some(Kind::Read), wait_us: 100..=100 });
-        let traced = Traced::over(slow.over(faulty.over(null)));
+        let counters = Counters::default();
+        let traced = Filtered { below: slow.over(faulty.over(null)), setting: counters.clone() };
         let mut double = Double::attach(&traced, &Media::new(0));
         for _ in 0..4 {
             double.read(0, 1024).unwrap();
@@ -263,7 +186,7 @@ mod tests {
         }
         double.run(Step::Deallocate { offset: 0, length: 4096 }).unwrap();
         insta::assert_snapshot!(
-            Kind::ALL.map(|kind| format!("{}: {}", kind.name(), traced.counters(kind))).join("\n"), @r#"
+            Kind::ALL.map(|kind| format!("{}: {}", kind.name(), counters.0.read(kind))).join("\n"), @r#"
         read: 4 requests, 0 failed, 4096 bytes, mean 100 us, longest 100 us
         write: 4 requests, 2 failed, 1024 bytes, mean 0 us, longest 0 us
         flush: 0 requests, 0 failed, 0 bytes, mean 0 us, longest 0 us
@@ -275,10 +198,11 @@ mod tests {
     #[test]
     fn operations_from_below_find_their_way_through() {
         let (store, place, _) = Double::file(4096, 512);
-        let traced = Traced::over(Arc::new(store));
+        let counters = Counters::default();
+        let traced = Filtered { below: Arc::new(store), setting: counters.clone() };
         let mut double = Double::attach(&traced, &place);
         double.write(512, &[5; 512]).unwrap();
         assert_eq!(double.read(512, 512), Ok(vec![5; 512]));
-        assert_eq!(traced.counters(Kind::Write).count, 1);
+        assert_eq!(counters.0.read(Kind::Write).count, 1);
     }
 }

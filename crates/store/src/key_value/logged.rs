@@ -8,9 +8,9 @@
 
 use kv::log::{Job, Loaded, Log, PIECE_BYTES, Work};
 use kv::{KeyHash, Partition, Processor};
-use reactor::{Buffer, Completion, Operation, Pool};
+use reactor::{Buffer, Completion};
 
-use crate::namespace::{Backend, Reply, Request, StoreIo, Ticket};
+use crate::namespace::{Backend, Intercepted, Reply, Request, StoreIo, Ticket};
 
 /// Maximum requests in flight below.
 const RUN_COUNT_MAX: usize = 64;
@@ -42,43 +42,8 @@ enum Run {
 }
 
 /// The reactor as the storage below sees it.
-struct Beneath<'a> {
-    io: &'a mut dyn StoreIo,
-    replies: &'a mut Vec<(Ticket, Reply)>,
-}
-
-impl StoreIo for Beneath<'_> {
-    fn now_ns(&self) -> u64 {
-        self.io.now_ns()
-    }
-
-    fn pool(&self) -> &Pool {
-        self.io.pool()
-    }
-
-    fn take_critical(&mut self, length: usize) -> Option<Buffer> {
-        self.io.take_critical(length)
-    }
-
-    fn give_back(&mut self, buffer: Option<Buffer>) {
-        self.io.give_back(buffer);
-    }
-
-    fn start(&mut self, ticket: Ticket, operation: Operation) {
-        self.io.start(ticket, operation);
-    }
-
-    fn set_timer(&mut self, deadline_ns: u64, ticket: Ticket) {
-        self.io.set_timer(deadline_ns, ticket);
-    }
-
-    fn reply(&mut self, ticket: Ticket, reply: Reply) {
-        self.replies.push((ticket, reply));
-    }
-
-    fn own(&self, number: u32) -> Ticket {
-        self.io.own(number)
-    }
+fn beneath<'a>(io: &'a mut dyn StoreIo, replies: &'a mut Vec<(Ticket, Reply)>) -> impl StoreIo + 'a {
+    Intercepted { io, on_reply: |_: &mut dyn StoreIo, ticket, reply| replies.push((ticket, reply)) }
 }
 
 impl Logged {
@@ -224,8 +189,7 @@ impl Logged {
 
     /// An operation started for `ticket` has completed.
     pub fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {
-        let mut beneath = Beneath { io, replies: &mut self.replies };
-        self.below.on_completion(&mut beneath, ticket, completion);
+        self.below.on_completion(&mut beneath(io, &mut self.replies), ticket, completion);
         self.poll(io);
     }
 
@@ -234,7 +198,7 @@ impl Logged {
         if ticket == io.own(TIMER) {
             self.is_timer_set = false;
         } else {
-            self.below.on_timer(&mut Beneath { io, replies: &mut self.replies }, ticket);
+            self.below.on_timer(&mut beneath(io, &mut self.replies), ticket);
         }
         self.poll(io);
     }
@@ -256,7 +220,7 @@ impl Logged {
         self.runs[number] = Some(run);
         self.run_count += 1;
         let ticket = io.own(u32::try_from(number).expect("few run at once"));
-        self.below.start(&mut Beneath { io, replies: &mut self.replies }, ticket, request);
+        self.below.start(&mut beneath(io, &mut self.replies), ticket, request);
     }
 
     fn take_replies(&mut self) {

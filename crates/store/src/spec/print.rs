@@ -26,19 +26,10 @@ impl fmt::Display for Spec {
                 }
             }
             Source::Null { bytes } => write!(f, "null:{}", Size(*bytes))?,
-            Source::KeyValue { bytes, evicts, item_bytes, allows_flush, prefaults } => {
+            Source::KeyValue { bytes, evicts, .. } => {
                 write!(f, "kv:ram:{}", Size(*bytes))?;
                 if !evicts {
                     option(f, format_args!("evict=none"))?;
-                }
-                if *item_bytes != ITEM_BYTES_DEFAULT {
-                    option(f, format_args!("item={item_bytes}"))?;
-                }
-                if *allows_flush {
-                    option(f, format_args!("flush"))?;
-                }
-                if *prefaults {
-                    option(f, format_args!("prefault"))?;
                 }
             }
             Source::File { path, bytes } => {
@@ -47,7 +38,7 @@ impl fmt::Display for Spec {
                     option(f, format_args!("size={}", Size(*bytes)))?;
                 }
             }
-            Source::KeyValueFile { path, bytes, memory_bytes, sync, item_bytes, allows_flush, prefaults } => {
+            Source::KeyValueFile { path, bytes, memory_bytes, sync, .. } => {
                 write!(f, "kv:file:{}", PathText(path.as_os_str()))?;
                 if let Some(bytes) = bytes {
                     option(f, format_args!("size={}", Size(*bytes)))?;
@@ -59,17 +50,21 @@ impl fmt::Display for Spec {
                     let name = SYNCS.iter().find(|(_, known)| known == sync).map_or("", |(name, _)| name);
                     option(f, format_args!("sync={name}"))?;
                 }
-                if *item_bytes != ITEM_BYTES_DEFAULT {
-                    option(f, format_args!("item={item_bytes}"))?;
-                }
-                if *allows_flush {
-                    option(f, format_args!("flush"))?;
-                }
-                if *prefaults {
-                    option(f, format_args!("prefault"))?;
-                }
             }
             Source::Device { path } => write!(f, "device:{}", PathText(path.as_os_str()))?,
+        }
+        if let Source::KeyValue { item_bytes, allows_flush, prefaults, .. }
+        | Source::KeyValueFile { item_bytes, allows_flush, prefaults, .. } = &self.source
+        {
+            if *item_bytes != ITEM_BYTES_DEFAULT {
+                option(f, format_args!("item={item_bytes}"))?;
+            }
+            if *allows_flush {
+                option(f, format_args!("flush"))?;
+            }
+            if *prefaults {
+                option(f, format_args!("prefault"))?;
+            }
         }
         if let Some(block_bytes) = self.block_bytes {
             option(f, format_args!("lba={block_bytes}"))?;

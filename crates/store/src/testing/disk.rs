@@ -258,14 +258,5 @@ impl Bench for Double {
 }
 
 fn geometry(bytes: usize, block_bytes: u32) -> Geometry {
-    Geometry {
-        block_bytes,
-        block_count: bytes as u64 / u64::from(block_bytes),
-        is_read_only: false,
-        has_volatile_cache: true,
-        can_deallocate: true,
-        reads_zeroes_after_deallocate: true,
-        preferred_write_blocks: 1,
-        preferred_deallocate_blocks: 1,
-    }
+    Geometry::new(block_bytes, bytes as u64 / u64::from(block_bytes))
 }

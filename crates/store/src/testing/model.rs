@@ -62,7 +62,7 @@ pub(crate) fn check_against_model(
         match kind {
             0 | 1 => prop_assert!(outcome.as_deref() == Ok(&model[range]), "{offset} + {length} differs"),
             2 | 3 => model[range].copy_from_slice(&data),
-            4 if store.geometry().reads_zeroes_after_deallocate => model[range].fill(0),
+            4 if store.geometry().can_deallocate => model[range].fill(0),
             5 => model[range].fill(0),
             _ => {}
         }

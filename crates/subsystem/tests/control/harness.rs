@@ -42,14 +42,9 @@ pub(crate) struct Shape(pub(crate) std::sync::Mutex<Geometry>);
 impl Shape {
     pub(crate) fn blocks(block_bytes: u32, block_count: u64) -> Store {
         Store::Blocks(Arc::new(Self(std::sync::Mutex::new(Geometry {
-            block_bytes,
-            block_count,
-            is_read_only: false,
-            has_volatile_cache: true,
-            can_deallocate: true,
-            reads_zeroes_after_deallocate: true,
             preferred_write_blocks: 8,
             preferred_deallocate_blocks: 4,
+            ..Geometry::new(block_bytes, block_count)
         }))))
     }
 }

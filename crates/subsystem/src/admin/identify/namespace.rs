@@ -26,14 +26,9 @@ pub(super) fn identify(namespace: &Namespace, geometry: &Geometry, limits: &Limi
     structure.lbaf[0] = LbaFormat::new(geometry.block_bytes).expect("a store has blocks of a power of two");
     structure.nmic = Nmic::SHARED;
     structure.nsattr = attributes(geometry.is_read_only);
-    let value = if geometry.reads_zeroes_after_deallocate {
-        DeallocatedValue::ZEROES
-    } else {
-        DeallocatedValue::UNKNOWN
-    };
-    structure.dlfeat = Dlfeat::default()
-        .with_value(value)
-        .with_write_zeroes_deallocates(geometry.can_deallocate && geometry.reads_zeroes_after_deallocate);
+    let can_deallocate = geometry.can_deallocate;
+    let value = if can_deallocate { DeallocatedValue::ZEROES } else { DeallocatedValue::UNKNOWN };
+    structure.dlfeat = Dlfeat::default().with_value(value).with_write_zeroes_deallocates(can_deallocate);
     structure.set_write_granularity_blocks(geometry.preferred_write_blocks);
     structure.set_write_alignment_blocks(geometry.preferred_write_blocks);
     structure.set_deallocate_granularity_blocks(geometry.preferred_deallocate_blocks);
