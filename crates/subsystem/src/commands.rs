@@ -3,15 +3,7 @@
 //!
 //! [`Executor`]: crate::executor::Executor
 // Input from a host must never cause a panic: see docs/testing.md.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::unwrap_used
-    )
-)]
+#![deny(clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used)]
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,12 +11,14 @@ use std::sync::Arc;
 use reactor::{Buffer, Completion, Io, Payload, Pool};
 use store::{Request, Ticket};
 use wire::id::Nsid;
+use wire::kv::batch::BatchCollect;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::association::Association;
 use crate::attached::{AttachedIndex, Attachments};
 use crate::buffer_quota::BufferQuota;
+use crate::digest_queue::DigestQueue;
 use crate::io_command::{Caller, Ended, IoLimits};
 use crate::key_value::arrivals::Arrivals;
 use crate::message::Message;
@@ -62,8 +56,7 @@ pub(crate) struct Commands {
     pub(crate) scratch: Vec<u8>,
     /// The values that lanes receive part by part.
     pub(crate) arrivals: Arrivals,
-    /// Retrieves of long values whose digests are computed, in turn.
-    pub(crate) digesting: VecDeque<Ticket>,
+    pub(crate) digests: DigestQueue,
     /// By lane: its association.
     associations: Vec<Option<Arc<Association>>>,
 }
@@ -85,7 +78,7 @@ impl Commands {
             collecting: HashMap::new(),
             scratch: Vec::new(),
             arrivals: Arrivals::default(),
-            digesting: VecDeque::new(),
+            digests: DigestQueue::default(),
             associations: Vec::new(),
         }
     }
@@ -310,6 +303,13 @@ impl Commands {
             | Step::Arriving(_)
             | Step::Collected
             | Step::Scattered(_) => false,
+        }
+    }
+
+    /// A Collect is not served any more.
+    pub(crate) fn forget_collect(&mut self, owner: Owner, sqe: &Sqe) {
+        if let Owner::Lane { index, generation, .. } = owner {
+            self.collecting.remove(&(index, generation, sqe.nsid(), BatchCollect::from_sqe(sqe).tag));
         }
     }
 

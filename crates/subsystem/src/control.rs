@@ -18,15 +18,7 @@
 //! The driver calls an input, then drains [`Control::next_message`], and calls [`Control::on_deadline`] when
 //! [`Control::next_deadline_ns`] has come. Every command gets exactly one answer, unless its lane ends first.
 // Input from a host must never cause a panic: see docs/testing.md.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::unwrap_used
-    )
-)]
+#![deny(clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used)]
 
 mod apply;
 mod associations;

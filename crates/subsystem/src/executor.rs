@@ -1,40 +1,37 @@
-//! Executes the I/O commands of a reactor: begins them, continues those that waited or that a backend has replied to.
+//! Executes the I/O commands of a reactor: begins them by the command set of their namespace, continues those that
+//! waited or that a backend has replied to.
 //!
 //! ```text
+//! SQE ─▶ begin: what is its NSID? ─┬─▶ blocks: Start::block_command (nvm_io.rs)
+//!                                  └─▶ keys:   KeyValueStart::begin (key_value_io/execute.rs)
+//!
 //! begin ─▶ Complete / Data            done at once: RAM and null, errors
 //!    ├──▶ RequestData ─(R2T)─▶ resume, with the data
 //!    └──▶ Started ─▶ … Commands::on_completion, on_timer … on_replies, retry ─▶ Commands::next_ended
 //! ```
 // Input from a host must never cause a panic: see docs/testing.md.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::unwrap_used
-    )
-)]
+#![deny(clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used)]
 
 use std::ops::Range;
 
 use reactor::{Buffer, Io, Payload};
 use store::{Reply, Request, StoreError, Ticket};
 use wire::id::Nsid;
-use wire::sqe::{Fuse, Sqe};
+use wire::opcode::NvmOpcode;
+use wire::sqe::{Fuse, Sqe, SqeFlags};
 use wire::status::Status;
 
-use crate::attached::AttachedIndex;
+use crate::attached::{AttachedIndex, Found};
 use crate::buffer_quota::UNSENT_BYTES_MAX;
 use crate::commands::Commands;
 use crate::fused::FusedExecutor;
-use crate::io_command::{Begun, Caller, Ended};
+use crate::io_command::{Begun, Caller, Ended, Hold};
 use crate::key_value::arriving::Intake;
-use crate::key_value_io::batch;
+use crate::key_value_io::{KeyValueStart, batch, flush_logs};
 use crate::lane_id::CommandId;
 use crate::message::Message;
-use crate::nvm_io::Start;
-use crate::nvm_status::{compare_failure, failed_pair, status_of};
+use crate::nvm_io::{Checked, Start};
+use crate::nvm_status::{compare_failure, failed_pair, lost_before_flush, status_of};
 use crate::running::{After, Copy, Owner, Running, Step, Supply};
 use crate::subsystem::SubsystemId;
 
@@ -65,7 +62,70 @@ impl<I: Io<Message>> Executor<'_, I> {
         supply: Supply,
         ticket: Option<Ticket>,
     ) -> Begun {
-        Start { commands: self.commands, io: self.io, caller, sqe, data, supply, ticket }.begin()
+        let mut start = Start { commands: self.commands, io: self.io, caller, sqe, data, supply, ticket };
+        let begun = match start.commands.namespaces.find(caller.subsystem, sqe.nsid()) {
+            Found::Blocks(at) => start.block_command(at),
+            Found::Keys(at) => KeyValueStart { start: &mut start, at }.begin(),
+            Found::Unusable => self.without_namespace(caller, sqe, Status::NAMESPACE_NOT_READY),
+            Found::Missing => self.without_namespace(caller, sqe, Status::INVALID_NAMESPACE.with_dnr()),
+        };
+        begun.unwrap_or_else(|status| Begun::Complete(status, 0))
+    }
+
+    /// A command whose NSID names no namespace that can be used: Flush of all of them, or refused, known commands with
+    /// `status`.
+    #[cold]
+    #[inline(never)]
+    fn without_namespace(&mut self, caller: &Caller, sqe: &Sqe, status: Status) -> Checked<Begun> {
+        match NvmOpcode::from_raw(sqe.opcode) {
+            NvmOpcode::FLUSH => {
+                if sqe.flags != SqeFlags::SGL {
+                    return Err(Status::INVALID_FIELD.with_dnr());
+                }
+                if sqe.nsid() == Nsid::ALL { self.flush_subsystem(caller, sqe) } else { Err(status) }
+            }
+            NvmOpcode::READ
+            | NvmOpcode::WRITE
+            | NvmOpcode::COMPARE
+            | NvmOpcode::WRITE_ZEROES
+            | NvmOpcode::DATASET_MANAGEMENT
+            | NvmOpcode::VERIFY
+            | NvmOpcode::COPY => Err(status),
+            _ => Err(Status::INVALID_OPCODE.with_dnr()),
+        }
+    }
+
+    /// Flushes all namespaces of the subsystem.
+    #[expect(clippy::expect_used, reason = "no more namespaces than there are ids, of 32 bits")]
+    fn flush_subsystem(&mut self, caller: &Caller, sqe: &Sqe) -> Checked<Begun> {
+        let mut all = self.commands.namespaces.all_of(caller.subsystem);
+        let mut may_succeed = true;
+        for at in &all {
+            may_succeed &= self.commands.may_flush(caller.owner, *at);
+        }
+        if !may_succeed {
+            return Err(lost_before_flush());
+        }
+        all.retain(|at| self.commands.namespaces.get_mut(*at).has_volatile_state());
+        if all.is_empty() {
+            return Ok(Begun::Complete(Status::SUCCESS, 0));
+        }
+        let left = u32::try_from(all.len()).expect("few namespaces");
+        let step = Step::Backend(After::FlushAll { left, status: Status::SUCCESS });
+        let running = Running::new(caller.owner, *sqe, None, step);
+        let parent = self.commands.running.insert(running);
+        for at in all {
+            let caller = Caller { owner: Owner::Parent(parent), ..*caller };
+            if self.commands.namespaces.has_keys(at) {
+                let ticket = self.commands.run((caller, sqe, None), at, Step::Partition);
+                flush_logs(self.commands, self.io, at, ticket);
+            } else {
+                let step = Step::Backend(After::Complete);
+                let ticket = self.commands.run((caller, sqe, None), at, step);
+                self.commands.start_in(self.io, at, ticket, Request::Flush);
+            }
+        }
+        Ok(Begun::Started { ticket: parent, hold: Hold::None })
     }
 
     /// Continues commands that wait, as far as there are buffers. Returns whether there may be more to do at once.

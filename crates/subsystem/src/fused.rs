@@ -6,15 +6,7 @@
 //!                                               └─different──▶ 0x285 and 0x009
 //! ```
 // Input from a host must never cause a panic: see docs/testing.md.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::unwrap_used
-    )
-)]
+#![deny(clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used)]
 
 use proto::Slot;
 use reactor::{Buffer, Io};

@@ -1,10 +1,13 @@
 //! Commands of the key-value command set: from the parsed command to the partition, here or on another reactor, and
 //! back.
 
+mod answers;
 pub(crate) mod batch;
-mod digest;
 mod execute;
-pub(crate) mod large;
+mod large;
 mod serve;
 
-pub(crate) use serve::serve;
+pub(crate) use answers::on_reply;
+pub(crate) use execute::{KeyValueStart, flush_logs};
+pub(crate) use large::ArrivingValues;
+pub(crate) use serve::{serve, tend_logs};

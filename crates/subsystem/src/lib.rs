@@ -25,6 +25,7 @@ pub mod placement;
 mod attached;
 mod buffer_quota;
 mod commands;
+mod digest_queue;
 mod exclusion;
 mod executor;
 mod fused;

@@ -1,21 +1,8 @@
-//! I/O commands: classified by the command set of their namespace, and those of the NVM command set executed. wire §14
-//!
-//! ```text
-//! SQE ─▶ Start::begin: what is its NSID? ─┬─▶ blocks: Start::block_command ─▶ read, write, …
-//!                                        └─▶ keys:   Start::key_value_command (key_value/command.rs)
-//! ```
+//! I/O commands of the NVM command set, from the SQE to the backend. wire §14
 //!
 //! Limits are compared in blocks, with checked arithmetic, before anything else happens.
 // Input from a host must never cause a panic: see docs/testing.md.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::unwrap_used
-    )
-)]
+#![deny(clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used)]
 
 use reactor::{Buffer, Io};
 use store::{Geometry, Request, Ticket};
@@ -31,7 +18,7 @@ use crate::commands::Commands;
 use crate::io_command::{Begun, Caller, Hold};
 use crate::message::Message;
 use crate::nvm_status::{compare_failure, lost_before_flush, status_of};
-use crate::running::{After, Copy, Owner, Running, Step, Supply};
+use crate::running::{After, Copy, Running, Step, Supply};
 use crate::subsystem::SubsystemId;
 
 /// The result of a step of a command, or the status that the command completes with.
@@ -103,21 +90,9 @@ impl Extent {
 }
 
 impl<I: Io<Message>> Start<'_, I> {
-    /// Begins the command, by the command set of its namespace.
-    #[inline]
-    pub(crate) fn begin(mut self) -> Begun {
-        let begun = match self.commands.namespaces.find(self.caller.subsystem, self.sqe.nsid()) {
-            Found::Blocks(at) => self.block_command(at),
-            Found::Keys(at) => self.key_value_command(at),
-            Found::Unusable => self.without_namespace(Status::NAMESPACE_NOT_READY),
-            Found::Missing => self.without_namespace(Status::INVALID_NAMESPACE.with_dnr()),
-        };
-        begun.unwrap_or_else(|status| Begun::Complete(status, 0))
-    }
-
     /// Begins a command of the NVM command set.
     #[inline]
-    fn block_command(&mut self, at: AttachedIndex) -> Checked<Begun> {
+    pub(crate) fn block_command(&mut self, at: AttachedIndex) -> Checked<Begun> {
         match NvmOpcode::from_raw(self.sqe.opcode) {
             NvmOpcode::READ => self.read(at),
             NvmOpcode::WRITE => match self.supply {
@@ -139,27 +114,6 @@ impl<I: Io<Message>> Start<'_, I> {
             NvmOpcode::DATASET_MANAGEMENT => self.dataset_management(at),
             NvmOpcode::VERIFY => self.verify(at),
             NvmOpcode::COPY => self.copy(at),
-            _ => Err(Status::INVALID_OPCODE.with_dnr()),
-        }
-    }
-
-    /// A command whose NSID names no namespace that can be used: Flush of all of them, or refused, known commands with
-    /// `status`.
-    #[cold]
-    #[inline(never)]
-    fn without_namespace(&mut self, status: Status) -> Checked<Begun> {
-        match NvmOpcode::from_raw(self.sqe.opcode) {
-            NvmOpcode::FLUSH => {
-                self.check_plain()?;
-                if self.sqe.nsid() == Nsid::ALL { self.flush_all() } else { Err(status) }
-            }
-            NvmOpcode::READ
-            | NvmOpcode::WRITE
-            | NvmOpcode::COMPARE
-            | NvmOpcode::WRITE_ZEROES
-            | NvmOpcode::DATASET_MANAGEMENT
-            | NvmOpcode::VERIFY
-            | NvmOpcode::COPY => Err(status),
             _ => Err(Status::INVALID_OPCODE.with_dnr()),
         }
     }
@@ -255,39 +209,6 @@ impl<I: Io<Message>> Start<'_, I> {
             return Err(lost_before_flush());
         }
         Ok(self.start(at, After::Complete, Request::Flush))
-    }
-
-    /// Flushes all namespaces of the subsystem.
-    #[expect(clippy::expect_used, reason = "no more namespaces than there are ids, of 32 bits")]
-    fn flush_all(&mut self) -> Checked<Begun> {
-        let mut all = self.commands.namespaces.all_of(self.caller.subsystem);
-        let mut may_succeed = true;
-        for at in &all {
-            may_succeed &= self.commands.may_flush(self.caller.owner, *at);
-        }
-        if !may_succeed {
-            return Err(lost_before_flush());
-        }
-        all.retain(|at| self.commands.namespaces.get_mut(*at).has_volatile_state());
-        if all.is_empty() {
-            return Ok(Begun::Complete(Status::SUCCESS, 0));
-        }
-        let left = u32::try_from(all.len()).expect("few namespaces");
-        let step = Step::Backend(After::FlushAll { left, status: Status::SUCCESS });
-        let running = Running::new(self.caller.owner, *self.sqe, None, step);
-        let parent = self.commands.running.insert(running);
-        for at in all {
-            let caller = Caller { owner: Owner::Parent(parent), ..*self.caller };
-            if self.commands.namespaces.has_keys(at) {
-                let ticket = self.commands.run((caller, self.sqe, None), at, Step::Partition);
-                self.flush_logs(at, ticket);
-            } else {
-                let step = Step::Backend(After::Complete);
-                let ticket = self.commands.run((caller, self.sqe, None), at, step);
-                self.commands.start_in(self.io, at, ticket, Request::Flush);
-            }
-        }
-        Ok(Begun::Started { ticket: parent, hold: Hold::None })
     }
 
     fn compare(&mut self, at: AttachedIndex) -> Checked<Begun> {
@@ -484,9 +405,13 @@ impl<I: Io<Message>> Start<'_, I> {
         self.host_data_within(length, self.commands.limits.in_capsule_bytes)
     }
 
-    /// The same, with another limit for in-capsule data.
+    /// The same for a command on keys and values.
+    pub(crate) fn key_value_data(&self, length: usize) -> Checked<Option<Begun>> {
+        self.host_data_within(length, self.commands.limits.key_value_in_capsule_bytes)
+    }
+
     #[inline]
-    pub(crate) fn host_data_within(&self, length: usize, in_capsule_bytes: u32) -> Checked<Option<Begun>> {
+    fn host_data_within(&self, length: usize, in_capsule_bytes: u32) -> Checked<Option<Begun>> {
         if !matches!(self.supply, Supply::None) {
             // It was asked for when the namespace had smaller blocks: another one has taken its place since.
             if self.supply.bytes().len() < length {
@@ -512,6 +437,17 @@ impl<I: Io<Message>> Start<'_, I> {
                 Ok(Some(Begun::RequestData(needed)))
             }
             DataPointer::Transport { .. } => Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr()),
+            DataPointer::Other { .. } => Err(Status::SGL_TYPE_INVALID.with_dnr()),
+        }
+    }
+
+    /// Whether the host's descriptor has room for this many bytes.
+    pub(crate) fn check_room(&self, length: usize) -> Checked<()> {
+        match self.sqe.dptr.classify() {
+            _ if length == 0 => Ok(()),
+            DataPointer::Transport { length: offered } if offered as usize >= length => Ok(()),
+            DataPointer::Transport { .. } => Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr()),
+            DataPointer::InCapsule { .. } => Err(Status::INVALID_FIELD.with_dnr()),
             DataPointer::Other { .. } => Err(Status::SGL_TYPE_INVALID.with_dnr()),
         }
     }

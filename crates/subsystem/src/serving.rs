@@ -19,7 +19,7 @@ use crate::control::Control;
 use crate::exclusion::{Audience, LockManager, LockMessage};
 use crate::executor::Executor;
 use crate::fused::FusedExecutor;
-use crate::key_value::message::{CommandReply, KeyValueMessage};
+use crate::key_value::message::KeyValueMessage;
 use crate::key_value_io;
 use crate::message::{
     AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, Message, PlacementMessage, Placing,
@@ -206,14 +206,7 @@ impl Serving {
             KeyValueMessage::Request(request) => key_value_io::serve(io, namespaces, request),
             KeyValueMessage::ToMemcached(reply) => self.memcached.on_reply(io, namespaces, reply),
             KeyValueMessage::ToCommand(reply) => {
-                match reply {
-                    CommandReply::Outcome(ticket, outcome) => {
-                        self.lanes.commands.on_kv_outcome(io, ticket, outcome);
-                    }
-                    CommandReply::PartOutcomes { ticket, partition, outcomes } => {
-                        self.lanes.commands.on_part_outcomes(ticket, partition, outcomes);
-                    }
-                }
+                key_value_io::on_reply(&mut self.lanes.commands, io, reply);
                 self.lanes.drain_commands(io);
             }
         }
@@ -244,7 +237,7 @@ impl Serving {
     #[cold]
     #[inline(never)]
     fn tend_logs(&mut self, io: &mut impl Io<Message>) -> bool {
-        let worked = self.lanes.commands.tend_logs(io);
+        let worked = key_value_io::tend_logs(&mut self.lanes.commands, io);
         if worked {
             self.lanes.drain_commands(io);
             self.let_in(io);

@@ -75,6 +75,22 @@ pub(crate) enum Stage {
 }
 
 impl Arriving {
+    /// A value of `length` bytes that waits for its turn.
+    pub(crate) fn new(key: Key, options: u8, length: u32) -> Self {
+        Self {
+            key,
+            options,
+            length,
+            chunks: Vec::new(),
+            spare: Vec::new(),
+            given_count: 0,
+            stage: Stage::Waiting,
+            is_asking: false,
+            asked_since_ns: None,
+            failure: None,
+        }
+    }
+
     /// Whether its partition may have stored it.
     pub(crate) fn is_whole(&self) -> bool {
         self.stage == Stage::Whole

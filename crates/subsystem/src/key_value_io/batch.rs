@@ -19,7 +19,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::attached::AttachedIndex;
-use crate::commands::{CollectKey, Commands};
+use crate::commands::CollectKey;
 use crate::io_command::{Begun, Hold};
 use crate::key_value::batch_part::{PartOfBatch, run_here};
 use crate::key_value::message::{PartitionRequest, Work};
@@ -55,102 +55,104 @@ pub(crate) fn room_bytes(sqe: &Sqe, length: u32, transfer_bytes_max: u32) -> u32
     length.saturating_add(outcome_bytes).min(transfer_bytes_max).max(length)
 }
 
-impl<I: Io<Message>> Start<'_, I> {
+/// Begins the commands of batches.
+pub(crate) struct BatchStart<'s, 'a, I> {
+    pub(crate) start: &'s mut Start<'a, I>,
+    /// The namespace.
+    pub(crate) at: AttachedIndex,
+}
+
+impl<I: Io<Message>> BatchStart<'_, '_, I> {
     fn collect_key(&self, tag: u32) -> Checked<CollectKey> {
-        match self.caller.owner {
-            Owner::Lane { index, generation, .. } => Ok((index, generation, self.sqe.nsid(), tag)),
+        match self.start.caller.owner {
+            Owner::Lane { index, generation, .. } => Ok((index, generation, self.start.sqe.nsid(), tag)),
             _ => Err(Status::INVALID_FIELD.with_dnr()),
         }
     }
 
     /// Waits for the Submit with the same tag.
-    pub(crate) fn batch_collect(&mut self, command: &BatchCollect) -> Checked<Begun> {
-        let length = self.transfer(command.buffer_bytes.into())?;
+    pub(crate) fn collect(&mut self, command: &BatchCollect) -> Checked<Begun> {
+        let length = self.start.transfer(command.buffer_bytes.into())?;
         if length < OUTCOME_HEADER_BYTES {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
-        self.check_room(length)?;
+        self.start.check_room(length)?;
         let key = self.collect_key(command.tag)?;
-        if self.commands.collecting.contains_key(&key) {
+        if self.start.commands.collecting.contains_key(&key) {
             return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
         }
-        let running = Running::new(self.caller.owner, *self.sqe, None, Step::Collecting);
-        let ticket = self.commands.running.insert(running);
-        self.commands.collecting.insert(key, ticket);
+        let running = Running::new(self.start.caller.owner, *self.start.sqe, None, Step::Collecting);
+        let ticket = self.start.commands.running.insert(running);
+        self.start.commands.collecting.insert(key, ticket);
         Ok(Begun::Started { ticket, hold: Hold::None })
     }
 
     /// Executes a batch. If it is refused, so is the Collect that waits for it.
-    pub(crate) fn batch_submit(&mut self, at: AttachedIndex, command: &BatchSubmit) -> Checked<Begun> {
+    pub(crate) fn submit(&mut self, command: &BatchSubmit) -> Checked<Begun> {
         let key = self.collect_key(command.tag)?;
-        let collect = self.commands.collecting.get(&key);
+        let collect = self.start.commands.collecting.get(&key);
         let collect = *collect.ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
-        let begun = self.batch(at, command, collect);
+        let begun = self.execute(command, collect);
         if let Err(status) = begun {
-            self.commands.collecting.remove(&key);
-            self.commands.end(collect, status, 0, None);
+            self.start.commands.collecting.remove(&key);
+            self.start.commands.end(collect, status, 0, None);
         }
         begun
     }
 
-    fn batch(&mut self, at: AttachedIndex, command: &BatchSubmit, collect: Ticket) -> Checked<Begun> {
+    fn execute(&mut self, command: &BatchSubmit, collect: Ticket) -> Checked<Begun> {
         let (length, outcome_bytes) = (command.data_bytes as usize, command.outcome_bytes as usize);
-        let waiting = self.commands.running.get_mut(collect).expect("a Collect that waits runs");
+        let waiting = self.start.commands.running.get_mut(collect).expect("a Collect that waits runs");
         if BatchCollect::from_sqe(&waiting.sqe).buffer_bytes < command.outcome_bytes {
             return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
         }
         if length == 0 || !(1..=OPERATION_COUNT_MAX).contains(&command.count) {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
-        self.transfer(u64::from(command.data_bytes) + u64::from(command.outcome_bytes))?;
-        if let Some(request) = self.key_value_data(length)? {
+        self.start.transfer(u64::from(command.data_bytes) + u64::from(command.outcome_bytes))?;
+        if let Some(request) = self.start.key_value_data(length)? {
             return Ok(request);
         }
-        check(&bytes(self.data, &self.supply)[..length], command)?;
+        check(&bytes(self.start.data, &self.start.supply)[..length], command)?;
         // With a log, operations may wait for their values, and all of them for the log: the partitions handle both.
-        if (self.io.reactor_count() > 1 || self.has_log(at))
-            && let Some(begun) = self.scatter(at, command, collect)?
+        if (self.start.io.reactor_count() > 1 || self.start.commands.namespaces.keys_mut(self.at).has_log())
+            && let Some(begun) = self.scatter(command, collect)?
         {
             return Ok(begun);
         }
-        let Some((buffer, used, failed_count)) = self.batch_here(at, length, outcome_bytes)? else {
-            return Ok(self.wait());
+        let Some((buffer, used, failed_count)) = self.execute_here(length, outcome_bytes)? else {
+            return Ok(self.start.wait());
         };
         let key = self.collect_key(command.tag)?;
-        self.commands.collecting.remove(&key);
+        self.start.commands.collecting.remove(&key);
         let used = u32::try_from(used).expect("at most the transfer limit");
         let result = collect_result(used, command.count.into());
-        self.commands.end(collect, Status::SUCCESS, result, Some((Payload::Buffer(buffer), used)));
+        self.start.commands.end(collect, Status::SUCCESS, result, Some((Payload::Buffer(buffer), used)));
         Ok(Begun::Complete(Status::SUCCESS, collect_result(failed_count, command.count.into())))
     }
 
     /// Executes a batch whose keys are all on this partition; `None` if there is no buffer for the outcomes.
-    fn batch_here(
-        &mut self,
-        at: AttachedIndex,
-        length: usize,
-        outcome_bytes: usize,
-    ) -> Checked<Option<(Buffer, usize, u32)>> {
+    fn execute_here(&mut self, length: usize, outcome_bytes: usize) -> Checked<Option<(Buffer, usize, u32)>> {
         // The operations are in a buffer that has room for the outcomes behind them: no command waits for a second
         // buffer.
-        let own = match std::mem::replace(&mut self.supply, Supply::None) {
+        let own = match std::mem::replace(&mut self.start.supply, Supply::None) {
             Supply::Buffer(buffer) if buffer.len() >= length + outcome_bytes => Some(buffer),
             other => {
-                self.supply = other;
+                self.start.supply = other;
                 None
             }
         };
         let (mut buffer, is_own) = match own {
             Some(buffer) => (buffer, true),
-            None => match self.take_for_data(outcome_bytes) {
+            None => match self.start.take_for_data(outcome_bytes) {
                 Some(buffer) => (buffer, false),
                 None => return Ok(None),
             },
         };
-        let partition = self.commands.namespaces.keys_mut(at).partition();
+        let partition = self.start.commands.namespaces.keys_mut(self.at).partition();
         let partition = partition.ok_or(Status::INVALID_OPCODE.with_dnr())?;
         partition.set_now(store::unix_s());
-        let scratch = &mut self.commands.scratch;
+        let scratch = &mut self.start.commands.scratch;
         if is_own {
             let (data, room) = buffer.split_at_mut(length);
             let mut writer = OutcomeWriter::new(room);
@@ -161,7 +163,7 @@ impl<I: Io<Message>> Start<'_, I> {
             Ok(Some((buffer, used, failed_count)))
         } else {
             let mut writer = OutcomeWriter::new(&mut buffer);
-            run_here(partition, &bytes(self.data, &self.supply)[..length], &mut writer, scratch);
+            run_here(partition, &bytes(self.start.data, &self.start.supply)[..length], &mut writer, scratch);
             let failed_count = writer.failed_count();
             let used = writer.finish();
             Ok(Some((buffer, used, failed_count)))
@@ -170,19 +172,14 @@ impl<I: Io<Message>> Start<'_, I> {
 
     /// Sends the operations of a batch to the partitions of their keys; `None` if all are on this one, which can
     /// execute them at once.
-    fn scatter(
-        &mut self,
-        at: AttachedIndex,
-        command: &BatchSubmit,
-        collect: Ticket,
-    ) -> Checked<Option<Begun>> {
-        let (count, here) = (self.io.reactor_count(), self.io.reactor());
-        let attached = self.commands.namespaces.get_mut(at);
+    fn scatter(&mut self, command: &BatchSubmit, collect: Ticket) -> Checked<Option<Begun>> {
+        let (count, here) = (self.start.io.reactor_count(), self.start.io.reactor());
+        let attached = self.start.commands.namespaces.get_mut(self.at);
         let namespace = attached.id;
         let keys = attached.keys().expect("a batch is on keys");
         let has_log = keys.has_log();
         let partition = keys.serving_partition()?;
-        let data = &bytes(self.data, &self.supply)[..command.data_bytes as usize];
+        let data = &bytes(self.start.data, &self.start.supply)[..command.data_bytes as usize];
         let owner = |operation: &Operation<'_>| partition.processor.hash(operation.key).partition(count);
         if !has_log && Operations::new(data).map_while(Result::ok).all(|operation| owner(&operation) == here)
         {
@@ -205,48 +202,17 @@ impl<I: Io<Message>> Start<'_, I> {
         let outcome_bytes = command.outcome_bytes as usize;
         let scattered = Box::new(Scattered { collect, owners, outcomes, left_count, outcome_bytes });
         let key = self.collect_key(command.tag)?;
-        self.commands.collecting.remove(&key);
-        let waiting = self.commands.running.get_mut(collect).expect("a Collect that waits runs");
+        self.start.commands.collecting.remove(&key);
+        let waiting = self.start.commands.running.get_mut(collect).expect("a Collect that waits runs");
         waiting.step = Step::Collected;
-        let ticket = self.run(at, Step::Scattered(scattered));
+        let ticket = self.start.run(self.at, Step::Scattered(scattered));
         for (owner, (operations, outcome_bytes)) in parts.into_iter().enumerate() {
             if !operations.is_empty() {
                 let part = PartOfBatch { operations: operations.into(), outcome_bytes };
                 let work = Work::RunPart { ticket, part };
-                self.io.post(owner, PartitionRequest { from: here, namespace, work }.into());
+                self.start.io.post(owner, PartitionRequest { from: here, namespace, work }.into());
             }
         }
         Ok(Some(Begun::Started { ticket, hold: Hold::None }))
-    }
-}
-
-impl Commands {
-    /// A partition has executed its part of a batch. The last one completes the batch.
-    pub(crate) fn on_part_outcomes(&mut self, ticket: Ticket, partition: usize, outcomes: Box<[u8]>) {
-        let Some(running) = self.running.get_mut(ticket) else { return };
-        let Step::Scattered(scattered) = &mut running.step else {
-            unreachable!("a batch waits for all of its parts")
-        };
-        scattered.outcomes[partition] = outcomes;
-        scattered.left_count -= 1;
-        if scattered.left_count > 0 {
-            return;
-        }
-        let Step::Scattered(scattered) = std::mem::replace(&mut running.step, Step::Between) else {
-            unreachable!("just matched")
-        };
-        let (data, failed_count) = scattered.gathered();
-        let count = u32::try_from(scattered.owners.len()).expect("at most so many operations");
-        let length = u32::try_from(data.len()).expect("at most the transfer limit");
-        let payload = Some((Payload::Heap(data), length));
-        self.end(scattered.collect, Status::SUCCESS, collect_result(length, count), payload);
-        self.end(ticket, Status::SUCCESS, collect_result(failed_count, count), None);
-    }
-
-    /// A Collect is not served any more.
-    pub(crate) fn forget_collect(&mut self, owner: Owner, sqe: &Sqe) {
-        if let Owner::Lane { index, generation, .. } = owner {
-            self.collecting.remove(&(index, generation, sqe.nsid(), BatchCollect::from_sqe(sqe).tag));
-        }
     }
 }

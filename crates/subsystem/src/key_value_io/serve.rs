@@ -126,37 +126,35 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
     }
 }
 
-impl Commands {
-    /// Polls all logs and serves the requests that waited for them. Returns whether there was any work.
-    pub(crate) fn tend_logs<I: Io<Message>>(&mut self, io: &mut I) -> bool {
-        let mut worked = false;
-        let (queues, reserve) = (&mut self.queues, &mut self.reserve);
-        let (mut entered, mut left) = (Vec::new(), Vec::new());
-        self.namespaces.for_each(|at, attached| {
-            let id = attached.id;
-            let Some((waiters, mut keys)) = attached.keys().and_then(Keys::logged) else { return };
-            let keys = &mut keys;
-            keys.logged.poll(&mut StoreAccess { io: &mut *io, queues, reserve, at });
-            if keys.logged.has_failed() {
-                worked |= !waiters.is_idle();
-                waiters.give_up(io, keys, id);
-            }
-            worked |= waiters.has_become_ready(keys.logged.is_ready());
-            if waiters.resume(io, keys, id) {
-                keys.logged.poll(&mut StoreAccess { io: &mut *io, queues, reserve, at });
-                worked = true;
-            }
-            worked |= waiters.post_settled(io, keys.logged.settled());
-            match waiters.count_change(keys.logged.is_busy()) {
-                Some(true) => entered.push(at),
-                Some(false) => left.push(at),
-                None => {}
-            }
-        });
-        entered.into_iter().for_each(|at| self.namespaces.begin(at));
-        for at in left {
-            self.table_settled |= self.namespaces.end(at);
+/// Polls all logs and serves the requests that waited for them. Returns whether there was any work.
+pub(crate) fn tend_logs(commands: &mut Commands, io: &mut impl Io<Message>) -> bool {
+    let mut worked = false;
+    let (queues, reserve) = (&mut commands.queues, &mut commands.reserve);
+    let (mut entered, mut left) = (Vec::new(), Vec::new());
+    commands.namespaces.for_each(|at, attached| {
+        let id = attached.id;
+        let Some((waiters, mut keys)) = attached.keys().and_then(Keys::logged) else { return };
+        let keys = &mut keys;
+        keys.logged.poll(&mut StoreAccess { io: &mut *io, queues, reserve, at });
+        if keys.logged.has_failed() {
+            worked |= !waiters.is_idle();
+            waiters.give_up(io, keys, id);
         }
-        worked
+        worked |= waiters.has_become_ready(keys.logged.is_ready());
+        if waiters.resume(io, keys, id) {
+            keys.logged.poll(&mut StoreAccess { io: &mut *io, queues, reserve, at });
+            worked = true;
+        }
+        worked |= waiters.post_settled(io, keys.logged.settled());
+        match waiters.count_change(keys.logged.is_busy()) {
+            Some(true) => entered.push(at),
+            Some(false) => left.push(at),
+            None => {}
+        }
+    });
+    entered.into_iter().for_each(|at| commands.namespaces.begin(at));
+    for at in left {
+        commands.table_settled |= commands.namespaces.end(at);
     }
+    worked
 }

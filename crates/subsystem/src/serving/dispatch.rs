@@ -19,7 +19,8 @@ use crate::fused::FusedExecutor;
 use crate::fused_pairs::{Pairs, Verdict};
 use crate::io_command::{Begun, Caller, Ended, Hold};
 use crate::key_value::arriving::Intake;
-use crate::key_value::digested;
+use crate::key_value::digested::{self, Digested};
+use crate::key_value_io::ArrivingValues;
 use crate::lane::{Lane, LaneState, LaneTimeouts, Order, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::{LaneLists, LaneTable};
@@ -151,7 +152,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
         let pdu_bytes = lane.queue.c2h_data_bytes();
-        let ticket = self.commands.digest_first((owner, sqe), payload, length, result, pdu_bytes);
+        let digested = Digested::new(payload, length, result, pdu_bytes);
+        let ticket = self.commands.digests.add(&mut self.commands.running, (owner, sqe), digested);
         lane.queue.set_context(slot, Some(ticket));
     }
 
@@ -159,7 +161,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     /// the resulting action.
     #[cold]
     pub(super) fn digest(&mut self) -> Option<(u32, After)> {
-        let (running, digested) = self.commands.digest_next()?;
+        let (running, digested) = self.commands.digests.go_on(&mut self.commands.running)?;
         let Owner::Lane { index, generation, slot } = running.owner else { return None };
         let (lane, lists) = self.lanes.entry(index).filter(|(lane, _)| lane.id.generation == generation)?;
         let (length, result) = (digested.length, digested.result);
@@ -442,7 +444,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     #[cold]
     fn on_part_received(&mut self, index: u32, slot: Slot, ticket: Ticket, is_intact: bool, chunk: Chunk) {
         if is_intact {
-            let next = self.commands.on_part_arrived(self.io, ticket, chunk);
+            let mut values = ArrivingValues { commands: self.commands, io: self.io };
+            let next = values.on_part(ticket, chunk);
             if let (Some((intake, part)), Some(lane)) = (next, self.lanes.get_mut(index)) {
                 lane.queue.request_part(slot, intake, part);
                 lane.await_data(self.io, self.timeouts);

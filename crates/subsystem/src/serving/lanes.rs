@@ -20,6 +20,7 @@ use crate::admission::{Visitor, reason, reason_of};
 use crate::commands::Commands;
 use crate::executor::Executor;
 use crate::io_command::Caller;
+use crate::key_value_io::ArrivingValues;
 use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Wait, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::LaneTable;
@@ -767,9 +768,9 @@ impl LaneServer {
             worked |= self.go_on(io);
         }
         if self.commands.arrivals.has_changed() {
-            self.commands.settle_arrivals(io);
+            ArrivingValues { commands: &mut self.commands, io }.settle();
         }
-        if !self.commands.digesting.is_empty() {
+        if !self.commands.digests.is_empty() {
             if let Some((index, after)) = self.dispatcher(io).digest() {
                 self.follow_up(io, index, after);
             }

@@ -6,52 +6,58 @@
 //!
 //! Chunks never change, so digests computed ahead are valid when the value is sent.
 
+use std::collections::VecDeque;
+
 use reactor::Payload;
 use store::Ticket;
 use wire::sqe::Sqe;
 
-use crate::commands::Commands;
 use crate::key_value::digested::Digested;
-use crate::running::{Owner, Running, Step};
+use crate::running::{Owner, Running, RunningTable, Step};
 
-impl Commands {
-    /// Queues a value that is sent in PDUs of this many bytes, until their digests are known.
+/// The Retrieves whose values are digested, in turn.
+#[derive(Default)]
+pub(crate) struct DigestQueue(VecDeque<Ticket>);
+
+impl DigestQueue {
+    /// Whether no value is being digested.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Queues a value that is sent once its digests are known. Returns the ticket of its command.
     #[cold]
-    pub(crate) fn digest_first(
+    pub(crate) fn add(
         &mut self,
+        running: &mut RunningTable,
         (owner, sqe): (Owner, &Sqe),
-        payload: Payload,
-        length: u32,
-        result: u64,
-        pdu_bytes: u32,
+        digested: Digested,
     ) -> Ticket {
-        let taken_bytes = match &payload {
+        let taken_bytes = match &digested.payload {
             Payload::Chunks(_, rest) => match &**rest {
                 Payload::Buffer(buffer) => buffer.capacity(),
                 _ => 0,
             },
             _ => 0,
         };
-        let digested = Digested::new(payload, length, result, pdu_bytes);
-        let ticket =
-            self.running.insert(Running::new(owner, *sqe, None, Step::Digesting(Box::new(digested))));
-        self.running.charge(ticket, taken_bytes);
-        self.digesting.push_back(ticket);
+        let ticket = running.insert(Running::new(owner, *sqe, None, Step::Digesting(Box::new(digested))));
+        running.charge(ticket, taken_bytes);
+        self.0.push_back(ticket);
         ticket
     }
 
     /// Computes digests of the next value. Returns the value once all are known.
-    pub(crate) fn digest_next(&mut self) -> Option<(Running, Digested)> {
-        let ticket = self.digesting.pop_front()?;
+    pub(crate) fn go_on(&mut self, running: &mut RunningTable) -> Option<(Running, Digested)> {
+        let ticket = self.0.pop_front()?;
         // Aborted, or its lane has ended.
-        let Step::Digesting(digested) = &mut self.running.get_mut(ticket)?.step else { return None };
+        let Step::Digesting(digested) = &mut running.get_mut(ticket)?.step else { return None };
         if !digested.go_on() {
-            self.digesting.push_back(ticket);
+            self.0.push_back(ticket);
             return None;
         }
-        let mut running = self.running.remove(ticket)?;
-        match std::mem::replace(&mut running.step, Step::Between) {
-            Step::Digesting(digested) => Some((running, *digested)),
+        let mut done = running.remove(ticket)?;
+        match std::mem::replace(&mut done.step, Step::Between) {
+            Step::Digesting(digested) => Some((done, *digested)),
             _ => None,
         }
     }
