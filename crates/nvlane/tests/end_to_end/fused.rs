@@ -5,10 +5,13 @@ use std::time::Duration;
 use host::{Error, Failure, Options};
 use reactor::EngineKind;
 use wire::id::Nsid;
+use wire::log::health::HealthLog;
+use wire::log::{GetLogPage, Lid};
 use wire::nvm::BlockCommand;
 use wire::opcode::NvmOpcode;
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
+use zerocopy::FromBytes;
 
 use crate::raw::{RawHost, RawLane};
 use crate::setup::{Rig, engines, open, options};
@@ -135,6 +138,28 @@ fn a_pair_writes_if_what_it_compares_is_there() {
         assert_eq!(ends(lane, pair), different);
         assert_eq!(content(lane, 0), 1);
     });
+}
+
+#[test]
+fn a_pair_counts_as_one_write_of_its_namespace_and_of_its_lane() {
+    for engine in engines() {
+        for storage in ["ram:1M", "file:1M"] {
+            let rig = rig(engine, storage);
+            let mut host = RawHost::new(&rig);
+            for value in [1, 2] {
+                // The second pair compares with what is there no more.
+                let pair = [(first(0), 0), (second(0), value)];
+                let cids = pair.map(|(sqe, value)| host.io.write_in_capsule(sqe, &[value; 4096]));
+                assert_eq!(ends(&mut host.io, cids)[0].is_success(), value == 1);
+            }
+            let get = GetLogPage { lid: Lid::SMART, length_bytes: 512, ..GetLogPage::default() };
+            let page = host.admin.read(get.to_sqe(ONE), 512);
+            let health = HealthLog::read_from_bytes(&page).expect("512 bytes");
+            assert_eq!((health.host_writes.get(), health.host_reads.get()), (1, 0), "{engine:?} {storage}");
+            let controller = rig.controllers().remove(0);
+            assert_eq!((controller.write_count, controller.written_bytes), (1, 4096), "{engine:?} {storage}");
+        }
+    }
 }
 
 #[test]

@@ -527,25 +527,33 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         if let Some((intake, part)) = ended.room {
             lane.queue.request_part(slot, intake, part);
             lane.await_data(self.io, self.timeouts);
-        } else if let (Owner::Pair { second, .. }, Some(status)) = (ended.owner, ended.second) {
-            count(lane, lists, slot, &ended.sqe, ended.status);
+            lists.mark_dirty(lane);
+            return After::Nothing;
+        }
+        if let Some(traffic) = self.commands.namespaces.traffic_of(lane.subsystem(), ended.sqe.nsid()) {
+            // A pair writes what its second half says.
+            let status = ended.second.unwrap_or(ended.status);
+            match &ended.data {
+                _ if ended.is_counted && status.is_success() => {}
+                Some((_, length)) => traffic.on_read((*length).into()),
+                None if status.is_success() && ended.sqe.opcode == NvmOpcode::WRITE.raw() => {
+                    traffic.on_written(ended.sqe.dptr.length.get().into());
+                }
+                None if [status, ended.status].iter().any(|status| status.kind() == StatusKind::Media) => {
+                    traffic.on_media_error();
+                }
+                None => {}
+            }
+        }
+        if let (Owner::Pair { second, .. }, Some(status)) = (ended.owner, ended.second) {
+            let compare = Sqe { opcode: NvmOpcode::COMPARE.raw(), ..ended.sqe };
+            count(lane, lists, slot, &compare, ended.status);
             lane.queue.complete(slot, ended.status, 0);
             count(lane, lists, second, &ended.sqe, status);
             lane.queue.complete(second, status, 0);
         } else {
             if lane.watch.stage() == Stage::Backend(slot) {
                 lane.watch.on_done(&lane.counters.phases, self.io.clock_ns());
-            }
-            if let Some(traffic) = self.commands.namespaces.traffic_of(lane.subsystem(), ended.sqe.nsid()) {
-                match &ended.data {
-                    _ if ended.is_counted && ended.status.is_success() => {}
-                    Some((_, length)) => traffic.on_read((*length).into()),
-                    None if ended.status.is_success() && ended.sqe.opcode == NvmOpcode::WRITE.raw() => {
-                        traffic.on_written(ended.sqe.dptr.length.get().into());
-                    }
-                    None if ended.status.kind() == StatusKind::Media => traffic.on_media_error(),
-                    None => {}
-                }
             }
             match ended.data {
                 Some((payload, length))
