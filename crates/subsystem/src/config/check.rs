@@ -64,13 +64,14 @@ impl Findings {
     }
 }
 
-/// The largest transfer: its data lies in one buffer of a reactor's pool.
-/// More would not fit the numbers of lanes and sockets.
+/// The most connections: more would not fit into the numbers of lanes and sockets.
 const CONNECTION_COUNT_MAX: u64 = 1 << 20;
 
+/// The largest transfer, bytes: its data lies in one buffer of a reactor's pool.
 const TRANSFER_BYTES_MAX: u32 = 4 << 20;
 const _: () = assert!(TRANSFER_BYTES_MAX as usize == reactor::BLOCK_BYTES_MAX);
-/// The largest command capsule, without its command.
+
+/// The largest in-capsule data, bytes.
 const IN_CAPSULE_BYTES_MAX: u32 = 64 << 10;
 
 impl TargetConfig {

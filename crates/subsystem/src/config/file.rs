@@ -356,10 +356,10 @@ impl Reader<'_> {
         }
     }
 
-    /// A size that fits into 32 bits.
-    fn small_size(&mut self, place: Place, size: Option<Spanned<RawSize>>, default: u32) -> u32 {
+    /// A limit in bytes, which fits into 32 bits.
+    fn bytes(&mut self, key: &'static str, size: Option<Spanned<RawSize>>, default: u32) -> u32 {
         let Some(size) = size else { return default };
-        self.spans.insert(place, size.span());
+        self.spans.insert(Place::Limits(key), size.span());
         let Some(bytes) = self.size(&size) else { return default };
         u32::try_from(bytes).unwrap_or_else(|_| {
             self.wrong(size.span(), format!("{} is more than this can be", Size(bytes)));
@@ -367,10 +367,26 @@ impl Reader<'_> {
         })
     }
 
+    /// A value, whose position is kept for later errors.
+    fn kept<T>(&mut self, place: Place, value: Option<Spanned<T>>) -> Option<T> {
+        let value = value?;
+        self.spans.insert(place, value.span());
+        Some(value.into_inner())
+    }
+
     fn number<T>(&mut self, place: Place, number: Option<Spanned<T>>, default: T) -> T {
-        let Some(number) = number else { return default };
-        self.spans.insert(place, number.span());
-        number.into_inner()
+        self.kept(place, number).unwrap_or(default)
+    }
+
+    fn limit<T>(&mut self, key: &'static str, number: Option<Spanned<T>>, default: T) -> T {
+        self.number(Place::Limits(key), number, default)
+    }
+
+    /// Takes the place of `setting` if a text is given.
+    fn set<T: FromStr<Err: fmt::Display>>(&mut self, setting: &mut T, text: Option<Spanned<String>>) {
+        if let Some(value) = text.and_then(|text| self.parsed(&text, "")) {
+            *setting = value;
+        }
     }
 
     fn alignment(&mut self, bytes: Option<Spanned<u8>>) -> Option<DataAlignment> {
@@ -442,9 +458,8 @@ impl Reader<'_> {
             if let Some(count) = &raw.count {
                 self.wrong(count.span(), "cores says already how many there are: leave one of them out");
             }
-        } else if let Some(count) = raw.count {
-            self.spans.insert(Place::Reactors("count"), count.span());
-            reactors.threads = Threads::Count(count.into_inner());
+        } else if let Some(count) = self.kept(Place::Reactors("count"), raw.count) {
+            reactors.threads = Threads::Count(count);
         }
         if let Some(engine) = raw.engine {
             reactors.engine = match engine.get_ref().as_str() {
@@ -458,45 +473,22 @@ impl Reader<'_> {
                 }
             };
         }
-        if let Some(doorbell) = &raw.doorbell
-            && let Some(policy) = self.parsed(doorbell, "")
-        {
-            reactors.doorbell = policy;
-        }
-        if let Some(spin) = &raw.spin
-            && let Some(policy) = self.parsed(spin, "")
-        {
-            reactors.spin = policy;
-        }
-        if let Some(placement) = &raw.placement
-            && let Some(policy) = self.parsed(placement, "")
-        {
-            reactors.placement = policy;
-        }
+        self.set(&mut reactors.doorbell, raw.doorbell);
+        self.set(&mut reactors.spin, raw.spin);
+        self.set(&mut reactors.placement, raw.placement);
         reactors.busy_poll = BusyPoll {
             wait_us: self.number(Place::Reactors("busy_poll_us"), raw.busy_poll_us, 0),
             prefers: self.number(Place::Reactors("prefer_busy_poll"), raw.prefer_busy_poll, false),
-            budget: raw.busy_poll_budget.map(|budget| {
-                self.spans.insert(Place::Reactors("busy_poll_budget"), budget.span());
-                budget.into_inner()
-            }),
+            budget: self.kept(Place::Reactors("busy_poll_budget"), raw.busy_poll_budget),
         };
-        if let Some(receive) = &raw.receive
-            && let Some(receive) = self.parsed(receive, "")
-        {
-            reactors.receive = receive;
-        }
+        self.set(&mut reactors.receive, raw.receive);
         if let Some(in_place) = raw.in_place
             && let Some(bytes) = self.size(&in_place)
         {
             // No data is longer than memory.
             reactors.in_place_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         }
-        if let Some(zero_copy) = &raw.zero_copy
-            && let Some(policy) = self.parsed(zero_copy, "")
-        {
-            reactors.zero_copy = policy;
-        }
+        self.set(&mut reactors.zero_copy, raw.zero_copy);
         if let Some(pool) = raw.pool {
             self.spans.insert(Place::Reactors("pool"), pool.span());
             if let Some(bytes) = self.size(&pool) {
@@ -511,72 +503,42 @@ impl Reader<'_> {
         let controllers = u16::try_from(defaults.controller_count_max).unwrap_or(u16::MAX);
         let per_host = u16::try_from(defaults.controller_count_per_host_max).unwrap_or(u16::MAX);
         Limits {
-            transfer_bytes_max: self.small_size(
-                Place::Limits("transfer"),
-                raw.transfer,
-                defaults.transfer_bytes_max,
-            ),
-            in_capsule_bytes: self.small_size(
-                Place::Limits("in_capsule"),
-                raw.in_capsule,
-                defaults.in_capsule_bytes,
-            ),
-            key_value_in_capsule_bytes: self.small_size(
-                Place::Limits("kv_in_capsule"),
+            transfer_bytes_max: self.bytes("transfer", raw.transfer, defaults.transfer_bytes_max),
+            in_capsule_bytes: self.bytes("in_capsule", raw.in_capsule, defaults.in_capsule_bytes),
+            key_value_in_capsule_bytes: self.bytes(
+                "kv_in_capsule",
                 raw.kv_in_capsule,
                 defaults.key_value_in_capsule_bytes,
             ),
-            h2c_data_bytes_max: self.small_size(
-                Place::Limits("h2c_data"),
-                raw.h2c_data,
-                defaults.h2c_data_bytes_max,
-            ),
-            window_bytes_max: self.small_size(Place::Limits("window"), raw.window, defaults.window_bytes_max),
-            window_count_max: self.number(Place::Limits("windows"), raw.windows, defaults.window_count_max),
+            h2c_data_bytes_max: self.bytes("h2c_data", raw.h2c_data, defaults.h2c_data_bytes_max),
+            window_bytes_max: self.bytes("window", raw.window, defaults.window_bytes_max),
+            window_count_max: self.limit("windows", raw.windows, defaults.window_count_max),
             data_alignment: self.alignment(raw.alignment).unwrap_or(defaults.data_alignment),
-            queue_entries_max: self.number(
-                Place::Limits("queue_entries"),
-                raw.queue_entries,
-                defaults.queue_entries_max,
-            ),
-            io_queue_count_max: self.number(
-                Place::Limits("io_queues"),
-                raw.io_queues,
-                defaults.io_queue_count_max,
-            ),
-            controller_count_max: self
-                .number(Place::Limits("controllers"), raw.controllers, controllers)
-                .into(),
+            queue_entries_max: self.limit("queue_entries", raw.queue_entries, defaults.queue_entries_max),
+            io_queue_count_max: self.limit("io_queues", raw.io_queues, defaults.io_queue_count_max),
+            controller_count_max: self.limit("controllers", raw.controllers, controllers).into(),
             controller_count_per_host_max: self
-                .number(Place::Limits("controllers_per_host"), raw.controllers_per_host, per_host)
+                .limit("controllers_per_host", raw.controllers_per_host, per_host)
                 .into(),
-            connection_count_max: self.number(
-                Place::Limits("connections"),
-                raw.connections,
-                defaults.connection_count_max,
-            ),
-            connection_count_per_address_max: self.number(
-                Place::Limits("connections_per_address"),
+            connection_count_max: self.limit("connections", raw.connections, defaults.connection_count_max),
+            connection_count_per_address_max: self.limit(
+                "connections_per_address",
                 raw.connections_per_address,
                 defaults.connection_count_per_address_max,
             ),
-            memcached_connection_count_max: self.number(
-                Place::Limits("memcached_connections"),
+            memcached_connection_count_max: self.limit(
+                "memcached_connections",
                 raw.memcached_connections,
                 defaults.memcached_connection_count_max,
             ),
-            memcached_connection_count_per_address_max: self.number(
-                Place::Limits("memcached_connections_per_address"),
+            memcached_connection_count_per_address_max: self.limit(
+                "memcached_connections_per_address",
                 raw.memcached_connections_per_address,
                 defaults.memcached_connection_count_per_address_max,
             ),
-            unconnected_count_max: self.number(
-                Place::Limits("unconnected"),
-                raw.unconnected,
-                defaults.unconnected_count_max,
-            ),
-            connections_per_s_max: self.number(
-                Place::Limits("connections_per_s"),
+            unconnected_count_max: self.limit("unconnected", raw.unconnected, defaults.unconnected_count_max),
+            connections_per_s_max: self.limit(
+                "connections_per_s",
                 raw.connections_per_s,
                 defaults.connections_per_s_max,
             ),
@@ -587,9 +549,7 @@ impl Reader<'_> {
     fn timeouts(&mut self, raw: RawTimeouts) -> TimeoutConfig {
         let defaults = TimeoutConfig::default();
         let mut ms = |key, seconds: Option<Spanned<u32>>, default_ms| {
-            let Some(seconds) = seconds else { return default_ms };
-            self.spans.insert(Place::Timeouts(key), seconds.span());
-            u64::from(seconds.into_inner()) * 1000
+            self.kept(Place::Timeouts(key), seconds).map_or(default_ms, |seconds| u64::from(seconds) * 1000)
         };
         TimeoutConfig {
             connect_ms: ms("connect_s", raw.connect_s, defaults.connect_ms),
@@ -666,12 +626,8 @@ impl Reader<'_> {
                 None
             }
         };
-        let mut keep = |key, text: Option<Spanned<String>>| {
-            let text = text?;
-            self.spans.insert(Place::Subsystem(at, key), text.span());
-            Some(text.into_inner())
-        };
-        let (serial, model) = (keep("serial", raw.serial), keep("model", raw.model));
+        let serial = self.kept(Place::Subsystem(at, "serial"), raw.serial);
+        let model = self.kept(Place::Subsystem(at, "model"), raw.model);
         let doorbell = raw.doorbell.and_then(|doorbell| self.parsed(&doorbell, ""));
         let namespaces = raw.namespace.into_iter().enumerate();
         let namespaces =
@@ -684,9 +640,7 @@ impl Reader<'_> {
             subsystem.access = access.unwrap_or(Access::Any);
             subsystem.opens_to_memcached = opens_to_memcached;
             subsystem.namespaces = namespaces;
-            if let Some(cntlids) = raw.cntlids {
-                self.spans.insert(Place::Subsystem(at, "cntlids"), cntlids.span());
-                let (first, last) = cntlids.into_inner();
+            if let Some((first, last)) = self.kept(Place::Subsystem(at, "cntlids"), raw.cntlids) {
                 subsystem.cntlids = first..=last;
             }
         }
@@ -740,10 +694,7 @@ impl Reader<'_> {
         let place = |key| Place::Namespace(subsystem_at, at, key);
         self.spans.insert(place("storage"), raw.storage.span());
         let mut namespace = self.parsed::<Spec>(&raw.storage, "").map(NamespaceConfig::new);
-        let nsid = raw.nsid.map(|nsid| {
-            self.spans.insert(place("nsid"), nsid.span());
-            Nsid::new(nsid.into_inner())
-        });
+        let nsid = self.kept(place("nsid"), raw.nsid).map(Nsid::new);
         let mut id = |key, text: Option<Spanned<String>>| {
             let text = text?;
             self.spans.insert(place(key), text.span());
