@@ -13,6 +13,7 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use reactor::Arrival;
+use serde::Serialize;
 use wire::id::Qid;
 
 /// A placement policy: how an I/O lane gets its reactor.
@@ -66,7 +67,7 @@ impl FromStr for Policy {
 }
 
 /// Numbers of I/O lanes by the criterion that placed them. Each lane counts once, when it connects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PlacementCounters {
     /// By load, as configured.
     pub by_load: u64,

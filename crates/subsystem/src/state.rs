@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use serde::Serialize;
 
 use crate::lane_counters::LaneReport;
-use crate::placement::Placement;
+use crate::placement::{Placement, PlacementCounters};
 
 /// The state of a target, for people and programs to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -223,22 +223,9 @@ pub struct BusyPollState {
 pub struct PlacementState {
     /// The policy for new lanes.
     pub policy: String,
-    /// Lanes placed by load, as configured.
-    pub by_load: u64,
-    /// By the device queue.
-    pub by_napi: u64,
-    /// By the core that receives their packets.
-    pub by_cpu: u64,
-    /// By the queue id.
-    pub by_queue: u64,
-    /// By load, because the configured criterion is unknown.
-    pub fell_back: u64,
-    /// Handed over to another reactor.
-    pub moved: u64,
-    /// Not handed over although the policy selected another reactor.
-    pub stuck: u64,
-    /// Came in through different device queues at accept and at Connect.
-    pub napi_changed: u64,
+    /// Lanes by the criterion that placed them.
+    #[serde(flatten)]
+    pub counters: PlacementCounters,
     /// NAPI ids of all device queues that lanes have ever come in through.
     pub napi_ids_seen: Vec<u32>,
     /// Device queues that lanes come in through now.
@@ -267,19 +254,11 @@ pub struct ReactorReport {
 
 impl From<&Placement> for PlacementState {
     fn from(placement: &Placement) -> Self {
-        let counters = placement.counters();
         let device =
             |(id, reactor, lanes): (NonZeroU32, _, _)| DeviceQueueState { napi_id: id.get(), reactor, lanes };
         Self {
             policy: placement.policy().to_string(),
-            by_load: counters.by_load,
-            by_napi: counters.by_napi,
-            by_cpu: counters.by_cpu,
-            by_queue: counters.by_queue,
-            fell_back: counters.fell_back,
-            moved: counters.moved,
-            stuck: counters.stuck,
-            napi_changed: counters.napi_changed,
+            counters: placement.counters(),
             napi_ids_seen: placement.seen().map(NonZeroU32::get).collect(),
             device_queues: placement.devices().map(device).collect(),
         }

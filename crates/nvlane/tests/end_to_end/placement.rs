@@ -62,8 +62,11 @@ fn hosts_with_a_lane_each_are_spread_over_the_reactors() {
         let state = rig.state();
         assert_eq!(state.reactors.iter().map(|reactor| reactor.io_lanes).collect::<Vec<_>>(), [3, 3]);
         let placement = placement(&state);
-        assert_eq!((placement.by_load, placement.fell_back, placement.stuck), (6, 0, 0));
-        assert!(placement.moved > 0, "admin lanes are no load: {placement:?}");
+        assert_eq!(
+            (placement.counters.by_load, placement.counters.fell_back, placement.counters.stuck),
+            (6, 0, 0)
+        );
+        assert!(placement.counters.moved > 0, "admin lanes are no load: {placement:?}");
         let mut model = Model::new(&hosts[0].1.namespace(ONE).expect("a namespace"), 1);
         for (lanes, association) in &mut hosts {
             exercise_on(&mut model, association, lanes);
@@ -89,7 +92,7 @@ fn queues_go_to_the_reactors_of_their_numbers_and_work_there() {
             }
             assert_eq!(queues(&state).len(), 5);
             let placement = placement(&state);
-            assert_eq!((placement.by_queue, placement.stuck), (5, 0));
+            assert_eq!((placement.counters.by_queue, placement.counters.stuck), (5, 0));
         }
     }
 }
@@ -105,7 +108,7 @@ fn loopback_has_no_device_queue_and_falls_back_to_load() {
         assert!(queues(&state).iter().all(|queue| queue.napi_id == 0));
         assert_eq!(state.reactors.iter().map(|reactor| reactor.io_lanes).collect::<Vec<_>>(), [2, 2]);
         let placement = placement(&state);
-        assert_eq!((placement.by_napi, placement.fell_back), (0, 4));
+        assert_eq!((placement.counters.by_napi, placement.counters.fell_back), (0, 4));
         assert_eq!(placement.device_queues, []);
     }
 }
@@ -141,7 +144,7 @@ fn a_lane_goes_to_the_core_that_takes_its_packets_in() {
         let found: BTreeMap<u16, u16> =
             queues(&state).iter().map(|queue| (queue.qid, queue.reactor)).collect();
         assert_eq!(found, expected);
-        assert_eq!((placement(&state).by_cpu, placement(&state).fell_back), (4, 0));
+        assert_eq!((placement(&state).counters.by_cpu, placement(&state).counters.fell_back), (4, 0));
         exercise(&association, &mut LaneSet::new(connected).expect("a set"));
     }
 }
@@ -158,7 +161,7 @@ fn a_reload_changes_the_policy_for_lanes_to_come() {
         let mut after = lanes(&second, 4);
         let state = rig.state();
         assert_eq!(placement(&state).policy, "queue");
-        assert_eq!((placement(&state).by_load, placement(&state).by_queue), (2, 4));
+        assert_eq!((placement(&state).counters.by_load, placement(&state).counters.by_queue), (2, 4));
         let (stayed, new): (Vec<_>, Vec<_>) = {
             let controllers = state.subsystems[0].controllers.iter();
             controllers.partition(|controller| controller.queues.len() == 2)
@@ -196,6 +199,6 @@ fn busy_polling_over_loopback_goes_on_without_a_device() {
             assert!(polling.socket_count + polling.refused_count > 0, "{polling:?}");
             assert_eq!(reactor.napi_ids, []);
         }
-        assert_eq!(placement(&state).fell_back, 2);
+        assert_eq!(placement(&state).counters.fell_back, 2);
     }
 }
