@@ -11,8 +11,8 @@ use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store}
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
-use subsystem::message::{NewNamespace, NewSubsystem, Step};
-use subsystem::subsystem::Access;
+use subsystem::message::{NewNamespace, Step};
+use subsystem::subsystem::{Access, Subsystem};
 use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::pdu::{CapsuleResp, PduType, TermReq};
@@ -49,13 +49,9 @@ pub(crate) fn target() -> MemoryReactor {
         now_ns: 1,
         wall_ms: 1,
     };
-    let subsystem = NewSubsystem {
-        nqn: SUBSYSTEM.parse().expect("a name"),
+    let subsystem = Subsystem {
         serial: "FUZZ".into(),
-        model: "nvlane".into(),
-        access: Access::Any,
-        cntlids: 1..=0xffef,
-        doorbell: None,
+        ..Subsystem::new(SUBSYSTEM.parse().expect("a name"), Access::Any)
     };
     let blocks = MemorySettings {
         bytes: NAMESPACE_BYTES,

@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 use reactor::{Listener, ListenerTag};
 use subsystem::discovery::{Advertised, ListenerEntry, Referral};
-use subsystem::message::{NewSubsystem, OrderAnswer, Step};
-use subsystem::subsystem::Access;
+use subsystem::message::{OrderAnswer, Step};
+use subsystem::subsystem::{Access, Subsystem};
 use wire::discovery::{DiscoveryEntry, SubsystemType};
 use wire::nqn::{HostName, Nqn};
 
@@ -101,14 +101,7 @@ fn subsystem(number: u64) -> Nqn {
 }
 
 fn new_subsystem(nqn: Nqn, access: Access) -> Step {
-    Step::AddSubsystem(NewSubsystem {
-        nqn,
-        serial: "OFFERED".into(),
-        model: "nvlane".into(),
-        access,
-        cntlids: 1..=0xffef,
-        doorbell: None,
-    })
+    Step::AddSubsystem(Subsystem { serial: "OFFERED".into(), ..Subsystem::new(nqn, access) })
 }
 
 fn add_listener(tag: ListenerTag, entry: ListenerEntry) -> Step {

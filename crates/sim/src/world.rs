@@ -12,8 +12,8 @@ use store::{FileStore, Geometry, MemorySettings, MemoryStore, Spec, Store};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
-use subsystem::message::{ControlMessage, Message, NewNamespace, NewSubsystem, Order, OrderKind, Step};
-use subsystem::subsystem::Access;
+use subsystem::message::{ControlMessage, Message, NewNamespace, Order, OrderKind, Step};
+use subsystem::subsystem::{Access, Subsystem};
 use wire::id::Nsid;
 use wire::uuid::Uuid;
 
@@ -432,13 +432,9 @@ impl World {
             now_ns: self.shared.now_ns,
             wall_ms: START_MS + self.shared.now_ns / MS,
         };
-        let subsystem = NewSubsystem {
-            nqn: SUBSYSTEM.parse().expect("a name"),
+        let subsystem = Subsystem {
             serial: "SIMULATED".into(),
-            model: "nvlane".into(),
-            access: self.access(),
-            cntlids: 1..=0xffef,
-            doorbell: None,
+            ..Subsystem::new(SUBSYSTEM.parse().expect("a name"), self.access())
         };
         let namespace = NewNamespace {
             store: self.store.clone(),

@@ -10,7 +10,7 @@ use wire::nqn::Nqn;
 
 use crate::controller::ControllerKind;
 use crate::discovery::Discovery;
-use crate::message::{NewSubsystem, StepError};
+use crate::message::StepError;
 use crate::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::namespace_traffic::NamespaceTraffic;
 use crate::subsystem::{Namespace, NamespaceId, Subsystem, SubsystemId};
@@ -70,15 +70,12 @@ impl Catalog {
 
     /// Adds a subsystem without namespaces.
     #[expect(clippy::arithmetic_side_effects, reason = "the operator adds them")]
-    pub(crate) fn add_subsystem(&mut self, new: NewSubsystem) -> Result<(), StepError> {
+    pub(crate) fn add_subsystem(&mut self, new: Subsystem) -> Result<(), StepError> {
         if self.named(&new.nqn).is_some() {
             return Err(StepError::SubsystemExists);
         }
         self.last_subsystem += 1;
-        let NewSubsystem { nqn, serial, model, access, cntlids, doorbell } = new;
-        let namespaces = BTreeMap::new();
-        let subsystem = Subsystem { nqn, serial, model, access, cntlids, doorbell, namespaces };
-        self.subsystems.insert(SubsystemId(self.last_subsystem), subsystem);
+        self.subsystems.insert(SubsystemId(self.last_subsystem), new);
         Ok(())
     }
 

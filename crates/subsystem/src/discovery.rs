@@ -201,15 +201,7 @@ mod tests {
     }
 
     fn subsystem(name: &str, access: Access) -> Subsystem {
-        Subsystem {
-            doorbell: None,
-            nqn: nqn(name),
-            serial: String::new(),
-            model: String::new(),
-            access,
-            cntlids: 1..=0xFFEF,
-            namespaces: BTreeMap::new(),
-        }
+        Subsystem::new(nqn(name), access)
     }
 
     fn service(listeners: &[(ListenerTag, ListenerEntry)]) -> Discovery {

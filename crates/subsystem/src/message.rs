@@ -18,8 +18,7 @@ pub use connection::{AdmissionMessage, ConnectionMessage, Moving, PlacementMessa
 pub use control::{ControlMessage, Failure, Request, RequestKind};
 pub use lane::{Answer, Established, LaneMessage};
 pub use order::{
-    NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step, StepError,
-    StepOutcome,
+    NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step, StepError, StepOutcome,
 };
 pub use reactor::ReactorMessage;
 

@@ -22,10 +22,9 @@ use wire::nqn::Nqn;
 use crate::config::{ListenerConfig, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
 use crate::discovery::ListenerEntry;
 use crate::identity;
-use crate::message::{
-    NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step,
-};
+use crate::message::{NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step};
 use crate::state::TargetState;
+use crate::subsystem::Subsystem;
 use diff::counted;
 pub use diff::{Change, Outline, diff};
 use identities::Identities;
@@ -232,9 +231,12 @@ impl Operator {
         let mut prepared = Vec::new();
         let mut later = Report::default();
         let mut wanted = Outline::new(wanted, self.identities.target());
-        for line in self.identities.follow_renamed(&mut self.running, &wanted) {
+        let mut steps = Vec::new();
+        for (line, step) in self.identities.follow_renamed(&mut self.running, &wanted) {
             report.add(Outcome::Done, line);
+            steps.push(step);
         }
+        announce(steps, post, &mut report);
         self.identities.carry_over(&self.running, &mut wanted);
         let changes = diff(&self.running, &wanted);
         self.identities.begin(&self.running, &changes);
@@ -297,8 +299,8 @@ impl Operator {
                     return Err(format!("it has {} already: leave size out to use all of it", Size(has)));
                 }
                 store.resize(*bytes).map_err(|error| error.to_string())?;
-                let storage = spec.to_string();
-                none(Step::NamespaceResized { subsystem: subsystem.clone(), nsid: *nsid, storage })
+                let storage = Some(spec.to_string());
+                none(Step::StorageChanged { subsystem: subsystem.clone(), nsid: *nsid, storage })
             }
             Change::ReplaceNamespace(nqn, nsid, namespace) => {
                 let store = self.open(&namespace.spec)?;
@@ -392,14 +394,8 @@ impl Operator {
         }
         let (steps, notes): (Vec<Step>, Vec<(Change, Effect)>) =
             prepared.into_iter().map(|prepared| (prepared.step, (prepared.change, prepared.effect))).unzip();
-        let (answers, received) = channel();
-        let is_posted = post(Order { kind: OrderKind::Apply(steps), answers });
-        let outcomes = match received.recv() {
-            Ok(OrderAnswer::Applied(outcomes)) if is_posted => outcomes,
-            _ => {
-                report.add(Outcome::Failed, "nothing changed: the target is gone".into());
-                return;
-            }
+        let Some((OrderAnswer::Applied(outcomes), received)) = ask(OrderKind::Apply(steps), post) else {
+            return report.add(Outcome::Failed, "nothing changed: the target is gone".into());
         };
         let mut frees_storage = false;
         for ((change, effect), outcome) in notes.into_iter().zip(outcomes) {
@@ -505,12 +501,8 @@ impl Operator {
 /// Queries the state of the target; `None` if it has stopped.
 #[must_use]
 pub fn state(post: Post<'_>) -> Option<TargetState> {
-    let (answers, received) = channel();
-    if !post(Order { kind: OrderKind::State, answers }) {
-        return None;
-    }
-    match received.recv() {
-        Ok(OrderAnswer::State(state)) => Some(*state),
+    match ask(OrderKind::State, post)?.0 {
+        OrderAnswer::State(state) => Some(*state),
         _ => None,
     }
 }
@@ -518,14 +510,26 @@ pub fn state(post: Post<'_>) -> Option<TargetState> {
 /// Stops the target and waits for it. Returns the number of lanes that had not ended after `grace_ms`; `None` if the
 /// target has stopped already.
 pub fn stop(post: Post<'_>, grace_ms: u64) -> Option<usize> {
-    let (answers, received) = channel();
-    if !post(Order { kind: OrderKind::Stop { grace_ms }, answers }) {
-        return None;
-    }
-    match received.recv() {
-        Ok(OrderAnswer::Stopped { lanes_left }) => Some(lanes_left),
+    match ask(OrderKind::Stop { grace_ms }, post)?.0 {
+        OrderAnswer::Stopped { lanes_left } => Some(lanes_left),
         _ => None,
     }
+}
+
+/// Has the control plane apply changes of storage that it is told of afterwards.
+fn announce(steps: Vec<Step>, post: Post<'_>, report: &mut Report) {
+    if !steps.is_empty() && ask(OrderKind::Apply(steps), post).is_none() {
+        report.add(Outcome::Failed, "hosts were not notified: the target is gone".into());
+    }
+}
+
+/// The control plane's answer to an order, and where others follow; `None` if the target has stopped.
+fn ask(kind: OrderKind, post: Post<'_>) -> Option<(OrderAnswer, Receiver<OrderAnswer>)> {
+    let (answers, received) = channel();
+    if !post(Order { kind, answers }) {
+        return None;
+    }
+    Some((received.recv().ok()?, received))
 }
 
 /// Waits until no reactor uses the removed storage, and closes it on this thread, which may block.
@@ -570,14 +574,13 @@ fn entry(listener: &RunningListener) -> ListenerEntry {
     }
 }
 
-fn new_subsystem(resolved: &ResolvedSubsystem) -> NewSubsystem {
-    NewSubsystem {
-        nqn: resolved.nqn.clone(),
+fn new_subsystem(resolved: &ResolvedSubsystem) -> Subsystem {
+    Subsystem {
         serial: resolved.serial.clone(),
         model: resolved.model.clone(),
-        access: resolved.access.clone(),
         cntlids: resolved.cntlids.clone(),
         doorbell: resolved.doorbell,
+        ..Subsystem::new(resolved.nqn.clone(), resolved.access.clone())
     }
 }
 

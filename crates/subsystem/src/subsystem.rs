@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proto::doorbell::Policy;
 use store::Store;
-use wire::id::Nsid;
+use wire::id::{Cntlid, Nsid};
 use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
 
@@ -41,6 +41,20 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
+    /// A subsystem without namespaces and serial number.
+    #[must_use]
+    pub fn new(nqn: Nqn, access: Access) -> Self {
+        Self {
+            nqn,
+            serial: String::new(),
+            model: "nvlane".into(),
+            access,
+            cntlids: 1..=Cntlid::MAX.get(),
+            doorbell: None,
+            namespaces: BTreeMap::new(),
+        }
+    }
+
     /// Whether a namespace of it is one of the key-value command set.
     #[must_use]
     pub fn has_key_value(&self) -> bool {

@@ -74,10 +74,10 @@ impl World {
     }
 
     fn tell_resized(&mut self) {
-        let step = Step::NamespaceResized {
+        let step = Step::StorageChanged {
             subsystem: SUBSYSTEM.parse().expect("a name"),
             nsid: Nsid::new(1),
-            storage: "simulated".into(),
+            storage: Some("simulated".into()),
         };
         self.apply(vec![step]);
     }

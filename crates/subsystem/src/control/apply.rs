@@ -85,11 +85,9 @@ impl Change<'_> {
                 let replaced = mem::replace(known, namespace);
                 self.rollout.retired.push((replaced.id, replaced.store));
             }
-            Step::NamespaceResized { subsystem, nsid, storage } => {
-                self.namespace_to_change(&subsystem, nsid)?.storage = storage;
-            }
-            Step::StorageChanged { subsystem, nsid } => {
-                self.namespace_to_change(&subsystem, nsid)?;
+            Step::StorageChanged { subsystem, nsid, storage } => {
+                let known = self.namespace_to_change(&subsystem, nsid)?;
+                storage.into_iter().for_each(|storage| known.storage = storage);
             }
         }
         Ok(ended_count)

@@ -17,7 +17,7 @@ use wire::uuid::Uuid;
 use crate::discovery::{ListenerEntry, Referral};
 use crate::placement::Policy as PlacementPolicy;
 use crate::state::TargetState;
-use crate::subsystem::Access;
+use crate::subsystem::{Access, Subsystem};
 
 /// How long associations outlive a removed listener, ms: meanwhile the discovery service notifies their hosts, which
 /// can connect elsewhere.
@@ -131,7 +131,7 @@ pub enum Step {
     /// Sets the doorbell policy of a subsystem; `None` for the listener's.
     SetSubsystemDoorbell(Nqn, Option<DoorbellPolicy>),
     /// Adds a subsystem without namespaces.
-    AddSubsystem(NewSubsystem),
+    AddSubsystem(Subsystem),
     /// Removes a subsystem with its namespaces and ends its associations.
     RemoveSubsystem(Nqn),
     /// Allows only these hosts; associations of others end.
@@ -163,21 +163,14 @@ pub enum Step {
         /// The new namespace.
         namespace: NewNamespace,
     },
-    /// Announces a new size of a namespace's storage.
-    NamespaceResized {
-        /// NQN of the subsystem.
-        subsystem: Nqn,
-        /// Namespace id.
-        nsid: Nsid,
-        /// The new specification of its storage.
-        storage: String,
-    },
-    /// Announces that a namespace's storage was closed, reopened, or has grown: hosts read it again.
+    /// Announces that a namespace's storage was resized, renamed, closed or reopened: hosts read it again.
     StorageChanged {
         /// NQN of the subsystem.
         subsystem: Nqn,
         /// Namespace id.
         nsid: Nsid,
+        /// The specification of its storage, if that is another one now.
+        storage: Option<String>,
     },
 }
 
@@ -199,27 +192,9 @@ impl Step {
             | Self::AddNamespace { .. }
             | Self::RemoveNamespace { .. }
             | Self::ReplaceNamespace { .. }
-            | Self::NamespaceResized { .. }
             | Self::StorageChanged { .. } => false,
         }
     }
-}
-
-/// A subsystem to add.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewSubsystem {
-    /// NQN.
-    pub nqn: Nqn,
-    /// Serial number, at most 20 printable ASCII characters.
-    pub serial: String,
-    /// Model, at most 40 printable ASCII characters.
-    pub model: String,
-    /// Hosts that may connect.
-    pub access: Access,
-    /// Range of controller ids.
-    pub cntlids: RangeInclusive<u16>,
-    /// Doorbell policy; `None` for the listener's.
-    pub doorbell: Option<DoorbellPolicy>,
 }
 
 /// A namespace to add.
@@ -260,10 +235,7 @@ impl fmt::Debug for Step {
             Self::ReplaceNamespace { subsystem, nsid, .. } => {
                 write!(f, "ReplaceNamespace({subsystem}, {nsid})")
             }
-            Self::NamespaceResized { subsystem, nsid, .. } => {
-                write!(f, "NamespaceResized({subsystem}, {nsid})")
-            }
-            Self::StorageChanged { subsystem, nsid } => write!(f, "StorageChanged({subsystem}, {nsid})"),
+            Self::StorageChanged { subsystem, nsid, .. } => write!(f, "StorageChanged({subsystem}, {nsid})"),
         }
     }
 }

@@ -14,6 +14,7 @@ use super::diff::{Change, Outline};
 use crate::config::{Place, Problem, ResolvedNamespace, TargetConfig};
 use crate::identity::{TargetIdentity, device_name, of_second_namespace, storage_name};
 use crate::machine::{Machine, hostname};
+use crate::message::Step;
 
 /// A namespace within the target.
 type Key = (Nqn, Nsid);
@@ -128,9 +129,9 @@ impl Identities {
         }
     }
 
-    /// Reports the namespaces whose open file has another path now: nothing changes for their hosts.
-    pub(super) fn follow_renamed(&self, running: &mut Outline, wanted: &Outline) -> Vec<String> {
-        let mut lines = Vec::new();
+    /// Follows files that have another path now. Returns a line for each, and the step that records its path.
+    pub(super) fn follow_renamed(&self, running: &mut Outline, wanted: &Outline) -> Vec<(String, Step)> {
+        let mut followed = Vec::new();
         for (nqn, subsystem) in &mut running.subsystems {
             let Some(wanted) = wanted.subsystems.get(nqn) else { continue };
             for (nsid, namespace) in &mut subsystem.namespaces {
@@ -140,14 +141,15 @@ impl Identities {
                 let paths = (path_mut(&mut namespace.spec), file_path(&wanted.spec));
                 if let (true, (Some(known), Some(path))) = (is_renamed, paths) {
                     path.clone_into(known);
-                    lines.push(format!(
-                        "follow {nqn} namespace {nsid} to {}: done, it is the same file",
-                        path.display()
-                    ));
+                    let path = path.display();
+                    let line = format!("follow {nqn} namespace {nsid} to {path}: done, it is the same file");
+                    let storage = Some(namespace.spec.to_string());
+                    let step = Step::StorageChanged { subsystem: nqn.clone(), nsid: *nsid, storage };
+                    followed.push((line, step));
                 }
             }
         }
-        lines
+        followed
     }
 
     /// Gives the wanted configuration the running identities where it sets none and the storage is the same.

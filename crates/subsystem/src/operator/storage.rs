@@ -2,14 +2,13 @@
 //! removed, and namespaces that were closed and are reopened.
 
 use std::collections::BTreeSet;
-use std::sync::mpsc::channel;
 
 use store::{Generation, Size, Store};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
-use super::{Operator, Outcome, Post, Report};
-use crate::message::{Order, OrderAnswer, OrderKind, Step};
+use super::{Operator, Outcome, Post, Report, announce};
+use crate::message::Step;
 
 /// The state of a namespace's storage last reported to hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +74,7 @@ impl Operator {
             let now = Seen::of(store);
             let key = (nqn.clone(), *nsid);
             let Some(before) = self.seen.insert(key, now).filter(|before| *before != now) else { continue };
-            steps.push(Step::StorageChanged { subsystem: nqn.clone(), nsid: *nsid });
+            steps.push(Step::StorageChanged { subsystem: nqn.clone(), nsid: *nsid, storage: None });
             if now.bytes != before.bytes && !now.generation.is_closed() {
                 let (name, was, is) = (self.name_of(nqn, *nsid), Size(before.bytes), Size(now.bytes));
                 report
@@ -86,13 +85,7 @@ impl Operator {
                 report.add(Outcome::Failed, format!("{} is closed: {why}", self.name_of(nqn, *nsid)));
             }
         }
-        if !steps.is_empty() {
-            let (answers, received) = channel();
-            let is_posted = post(Order { kind: OrderKind::Apply(steps), answers });
-            if !is_posted || !matches!(received.recv(), Ok(OrderAnswer::Applied(_))) {
-                report.add(Outcome::Failed, "hosts were not notified: the target is gone".into());
-            }
-        }
+        announce(steps, post, &mut report);
         report
     }
 

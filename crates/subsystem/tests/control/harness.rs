@@ -10,11 +10,11 @@ use nvlane_subsystem::lane_counters::LaneCounters;
 use nvlane_subsystem::lane_id::{CommandId, LaneId};
 use nvlane_subsystem::limits::Limits;
 use nvlane_subsystem::message::{
-    Answer, Established, LaneMessage, Message, NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind,
-    ReactorMessage, Request, RequestKind, Step, StepOutcome,
+    Answer, Established, LaneMessage, Message, NewNamespace, Order, OrderAnswer, OrderKind, ReactorMessage,
+    Request, RequestKind, Step, StepOutcome,
 };
 use nvlane_subsystem::state::TargetState;
-use nvlane_subsystem::subsystem::Access;
+use nvlane_subsystem::subsystem::{Access, Subsystem};
 use proto::Slot;
 use store::{Backend, BlockStore, Geometry, Store};
 use wire::fabrics::{ConnectCommand, ConnectData};
@@ -434,15 +434,8 @@ pub(crate) fn disks(access: Access) -> Vec<Step> {
     ]
 }
 
-pub(crate) fn subsystem(name: &str, access: Access) -> NewSubsystem {
-    NewSubsystem {
-        nqn: nqn(name),
-        serial: "SERIAL1".into(),
-        model: "nvlane".into(),
-        access,
-        cntlids: 1..=0xFFEF,
-        doorbell: None,
-    }
+pub(crate) fn subsystem(name: &str, access: Access) -> Subsystem {
+    Subsystem { serial: "SERIAL1".into(), ..Subsystem::new(nqn(name), access) }
 }
 
 pub(crate) fn namespace(nsid: u8, store: Store) -> NewNamespace {

@@ -121,10 +121,10 @@ fn a_resized_namespace_is_told_to_every_host() {
     let events: Vec<_> =
         hosts.iter().map(|host| target.send(host.admin, Sqe::async_event_request(), &[])).collect();
     store.resize(512 * 128).unwrap();
-    target.apply(vec![Step::NamespaceResized {
+    target.apply(vec![Step::StorageChanged {
         subsystem: nqn(DISKS),
         nsid: Nsid::new(2),
-        storage: "shape:larger".into(),
+        storage: Some("shape:larger".into()),
     }]);
     for (association, event) in hosts.iter().zip(events) {
         assert_eq!(target.answer(event).status, Status::SUCCESS);

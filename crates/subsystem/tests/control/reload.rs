@@ -290,6 +290,8 @@ fn a_file_that_is_renamed_stays_the_namespace_it_was() {
     insta::assert_snapshot!(one.reload(&["nsid = 1, storage = \"file:DIR/b\""]), @"Done: follow nqn.2026-01.io.nvlane:disks namespace 1 to DIR/b: done, it is the same file");
     assert_eq!(one.reload(&["nsid = 1, storage = \"file:DIR/b\""]), "");
     assert_eq!(one.uuid(0), uuid);
+    let state = one.running.state();
+    assert_eq!(state.subsystems[0].namespaces[0].storage, format!("file:{}", one.path("b").display()));
 }
 
 #[test]
