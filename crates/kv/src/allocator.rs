@@ -88,7 +88,7 @@ impl Allocator {
     fn take_chunk(&mut self) -> Option<Chunk> {
         loop {
             if let Some(chunk) = self.pairs.heap.chunked.source.take() {
-                self.pairs.heap.touch_more();
+                self.pairs.heap.touch_chunks_ahead();
                 return Some(chunk);
             }
             if !self.pairs.heap.open_chunk() && !self.evictor.make_room_for_chunk(&mut self.pairs) {
@@ -223,7 +223,7 @@ impl Allocator {
     fn move_bucket(&mut self) -> bool {
         let Some(home) = self.pairs.table.index.next_to_move(0) else { return false };
         // Making room changes how many spare lines moving the bucket may need.
-        while self.pairs.table.spare.len() < self.pairs.table.lines_to_move(&self.pairs.heap, home) {
+        while self.pairs.table.spare.len() < self.pairs.table.spare_lines_needed(&self.pairs.heap, home) {
             let line = if self.may_make_room() {
                 self.take_bucket_line()
             } else {

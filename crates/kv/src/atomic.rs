@@ -1,14 +1,7 @@
 //! Atomic operations on values that are single numbers: read, changed and written in one step.
 // No input from a host may cause a panic: see docs/testing.md.
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::unwrap_used
-    )
-)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+#![cfg_attr(not(test), deny(clippy::expect_used, clippy::unwrap_used))]
 
 use crate::key::KeyHash;
 use crate::pair_writer::PairWriter;

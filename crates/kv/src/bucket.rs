@@ -31,7 +31,7 @@ const CHAINED: u32 = 1 << 31;
 /// The bit of the kinds that marks further entries in the last line of the group.
 const OVERFLOWS: u32 = 1 << 30;
 /// Bits of a key's tag that remain in a line shared by several buckets.
-const SHARED_TAG_BITS: u32 = 5;
+const OVERFLOW_TAG_BITS: u32 = 5;
 /// One bit per cell. The kinds are two such sets: which cells begin an entry, and above them which are inline.
 const ALL: u32 = (1 << CELL_COUNT) - 1;
 
@@ -66,8 +66,8 @@ pub(crate) fn inline_cells(key_bytes: usize, value_bytes: usize) -> Option<usize
 
 /// The tag, in a shared line, of an entry of the bucket in `slot` of its group.
 #[inline]
-pub(crate) fn shared_tag(slot: u32, tag: u8) -> u8 {
-    (slot << SHARED_TAG_BITS) as u8 | tag & ((1 << SHARED_TAG_BITS) - 1)
+pub(crate) fn overflow_tag(slot: u32, tag: u8) -> u8 {
+    (slot << OVERFLOW_TAG_BITS) as u8 | tag & ((1 << OVERFLOW_TAG_BITS) - 1)
 }
 
 /// A set of cells, lowest first.
@@ -142,7 +142,7 @@ impl<'a> Bucket<'a> {
     pub(crate) fn entries_of(self, slot: u32) -> Cells {
         let mut cells = 0;
         for cell in self.entries() {
-            cells |= u32::from(u32::from(self.tag(cell)) >> SHARED_TAG_BITS == slot) << cell;
+            cells |= u32::from(u32::from(self.tag(cell)) >> OVERFLOW_TAG_BITS == slot) << cell;
         }
         Cells(cells)
     }
@@ -350,9 +350,9 @@ mod tests {
     fn shared_lines_tell_whose_an_entry_is_and_buckets_overflow_without_a_cell_for_it() {
         let mut line = [0; LINE_BYTES];
         let mut bucket = BucketMut(&mut line);
-        bucket.put_item(0, shared_tag(6, 0xff), 1);
-        bucket.put_inline(1, shared_tag(0, 0xff), b"key", b"value");
-        bucket.put_item(3, shared_tag(0, 0xe0), 2);
+        bucket.put_item(0, overflow_tag(6, 0xff), 1);
+        bucket.put_inline(1, overflow_tag(0, 0xff), b"key", b"value");
+        bucket.put_item(3, overflow_tag(0, 0xe0), 2);
         bucket.set_overflows(true);
         bucket.pack();
         let view = Bucket(&line);
@@ -360,12 +360,12 @@ mod tests {
         assert_eq!(view.empty_count(), 8);
         assert_eq!(view.entries_of(0).collect::<Vec<_>>(), [1, 3]);
         assert_eq!(view.entries_of(6).collect::<Vec<_>>(), [0]);
-        assert_eq!(view.matches(shared_tag(0, 0x1f)).collect::<Vec<_>>(), [1]);
+        assert_eq!(view.matches(overflow_tag(0, 0x1f)).collect::<Vec<_>>(), [1]);
         let mut bucket = BucketMut(&mut line);
         bucket.set_item(3, 9);
         bucket.set_overflows(false);
         let view = Bucket(&line);
-        assert!(!view.overflows() && view.cell(3) == 9 && view.tag(3) == shared_tag(0, 0));
+        assert!(!view.overflows() && view.cell(3) == 9 && view.tag(3) == overflow_tag(0, 0));
     }
 
     #[test]

@@ -8,13 +8,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::key::{KEY_BYTES_MAX, KeyHash};
 
 /// A map by the hash of a key, which is uniformly distributed.
-type ByHash<T> = HashMap<u64, T, BuildHasherDefault<Itself>>;
+type ByHash<T> = HashMap<u64, T, BuildHasherDefault<IdentityHasher>>;
 
 /// A hasher that returns its input.
 #[derive(Default)]
-struct Itself(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Itself {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -49,7 +49,7 @@ pub(crate) struct Changes {
     is_clear_due: bool,
     taken_before_clear: u64,
     /// Keys to be rewritten without a change.
-    again: VecDeque<(KeyHash, Box<[u8]>)>,
+    rewrites: VecDeque<(KeyHash, Box<[u8]>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +76,7 @@ pub(crate) enum Due {
         /// Length of the key.
         length: usize,
         /// Whether it is rewritten without a change.
-        is_again: bool,
+        is_rewrite: bool,
     },
 }
 
@@ -104,58 +104,58 @@ impl Changes {
         self.cleared = self.count;
         self.is_clear_due = true;
         self.next = self.entries.len();
-        self.again.clear();
-        self.forget_taken();
+        self.rewrites.clear();
+        self.drop_taken();
     }
 
     /// Requests that a key is rewritten, because the segment with its record will be reused.
-    pub(crate) fn write_again(&mut self, hash: KeyHash, key: &[u8]) {
-        self.again.push_back((hash, key.into()));
+    pub(crate) fn request_rewrite(&mut self, hash: KeyHash, key: &[u8]) {
+        self.rewrites.push_back((hash, key.into()));
     }
 
     /// Number of keys to be rewritten.
-    pub(crate) fn again_count(&self) -> usize {
-        self.again.len()
+    pub(crate) fn rewrite_count(&self) -> usize {
+        self.rewrites.len()
     }
 
     fn key(&self, entry: Entry) -> &[u8] {
         &self.keys[entry.at..entry.at + entry.length]
     }
 
-    /// Whether anything is to be written; with `only_again`, whether keys are to be rewritten, or all were removed.
-    pub(crate) fn has_due(&self, only_again: bool) -> bool {
-        !self.again.is_empty() || self.is_clear_due || !only_again && self.next < self.entries.len()
+    /// Whether anything is to be written; with `only_rewrites`, whether keys are to be rewritten, or all were removed.
+    pub(crate) fn has_due(&self, only_rewrites: bool) -> bool {
+        !self.rewrites.is_empty() || self.is_clear_due || !only_rewrites && self.next < self.entries.len()
     }
 
     /// The next entry to be written. It stays the next until it is [taken](Self::take).
-    pub(crate) fn due(&self, only_again: bool) -> Option<Due> {
+    pub(crate) fn due(&self, only_rewrites: bool) -> Option<Due> {
         // Behind it keys would be removed that were stored since, and rewritten.
         if self.is_clear_due {
             return Some(Due::Clear);
         }
         let mut room = [0; KEY_BYTES_MAX];
-        if let Some((hash, key)) = self.again.front() {
+        if let Some((hash, key)) = self.rewrites.front() {
             room[..key.len()].copy_from_slice(key);
-            return Some(Due::Key { hash: *hash, key: room, length: key.len(), is_again: true });
+            return Some(Due::Key { hash: *hash, key: room, length: key.len(), is_rewrite: true });
         }
-        let entry = *self.entries.get(self.next).filter(|_| !only_again)?;
+        let entry = *self.entries.get(self.next).filter(|_| !only_rewrites)?;
         room[..entry.length].copy_from_slice(self.key(entry));
-        Some(Due::Key { hash: entry.hash, key: room, length: entry.length, is_again: false })
+        Some(Due::Key { hash: entry.hash, key: room, length: entry.length, is_rewrite: false })
     }
 
     /// Marks an entry that was [due](Self::due) as being written.
     pub(crate) fn take(&mut self, due: &Due) {
         match due {
             Due::Clear => self.is_clear_due = false,
-            Due::Key { is_again: true, .. } => drop(self.again.pop_front()),
+            Due::Key { is_rewrite: true, .. } => drop(self.rewrites.pop_front()),
             Due::Key { .. } => {
                 self.next += 1;
-                self.forget_taken();
+                self.drop_taken();
             }
         }
     }
 
-    fn forget_taken(&mut self) {
+    fn drop_taken(&mut self) {
         if self.next == self.entries.len() {
             self.next = 0;
             self.entries.clear();

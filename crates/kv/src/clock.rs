@@ -10,12 +10,12 @@ pub struct Clock {
 
 impl Clock {
     /// The expiry of pairs that expire at once: it has passed before anything is stored.
-    pub const ENDED_S: u32 = 1;
+    pub const EXPIRED_S: u32 = 1;
 
     /// A clock that starts at a moment in Unix time, s.
     #[must_use]
     pub fn at(unix_s: i64) -> Self {
-        let now_s = Self::ENDED_S + 1;
+        let now_s = Self::EXPIRED_S + 1;
         Self { base_s: unix_s - i64::from(now_s), now_s }
     }
 
@@ -35,7 +35,7 @@ impl Clock {
     /// Seconds since the start.
     #[must_use]
     pub fn uptime_s(&self) -> u32 {
-        self.now_s - Self::ENDED_S - 1
+        self.now_s - Self::EXPIRED_S - 1
     }
 
     /// Unix time, s.

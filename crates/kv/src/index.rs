@@ -4,7 +4,7 @@
 //! group, eight lines:  bucket 0 │ bucket 1 │ … │ bucket 6 │ overflow of all of them ─▶ further lines
 //!
 //! hashes   0 ─────────── frontier ─────────── 2^32
-//! spread over    `low` groups       `high` groups          a resize moves the frontier, bucket by bucket
+//! spread over    `groups_below`     `groups_above`         a resize moves the frontier, bucket by bucket
 //! ```
 //!
 //! Buckets are in the order of the hashes that they hold: hashes are divided evenly among them. A resize to any number
@@ -39,8 +39,8 @@ pub(crate) struct Index {
     /// The first lines of its regions, in order.
     directory: Vec<u32>,
     /// Groups for the hashes before the frontier, and for those from it on.
-    low: u64,
-    high: u64,
+    groups_below: u64,
+    groups_above: u64,
     frontier: u64,
     resize: Option<Resize>,
     /// Cells taken by entries.
@@ -62,7 +62,7 @@ struct Resize {
 
 /// A bucket and the range of hashes that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct BucketRange {
     /// The line of the bucket.
     pub(crate) home: u32,
     /// One past the last of its hashes.
@@ -84,8 +84,8 @@ impl Index {
         directory.push(first_line);
         Self {
             directory,
-            low: GROUPS_MIN,
-            high: GROUPS_MIN,
+            groups_below: GROUPS_MIN,
+            groups_above: GROUPS_MIN,
             frontier: 0,
             resize: None,
             used_cells: 0,
@@ -98,19 +98,19 @@ impl Index {
     #[inline(always)]
     pub(crate) fn home(&self, hash: u32) -> u32 {
         let hash = u64::from(hash);
-        let groups = if hash < self.frontier { self.low } else { self.high };
+        let groups = if hash < self.frontier { self.groups_below } else { self.groups_above };
         let at = hash * groups;
         let slot = ((at & (HASHES - 1)) * GROUP_BUCKETS) >> 32;
         self.group_line(at >> 32) + slot as u32
     }
 
     /// The bucket of a hash, and which hashes it holds.
-    pub(crate) fn share(&self, hash: u32) -> Share {
+    pub(crate) fn bucket_range(&self, hash: u32) -> BucketRange {
         let before_frontier = u64::from(hash) < self.frontier;
-        let groups = if before_frontier { self.low } else { self.high };
+        let groups = if before_frontier { self.groups_below } else { self.groups_above };
         let bucket = (u64::from(hash) * groups * GROUP_BUCKETS) >> 32;
         let end = first_hash(bucket + 1, groups);
-        Share { home: self.home(hash), end: if before_frontier { end.min(self.frontier) } else { end } }
+        BucketRange { home: self.home(hash), end: if before_frontier { end.min(self.frontier) } else { end } }
     }
 
     #[inline(always)]
@@ -130,7 +130,7 @@ impl Index {
 
     /// Number of groups; during a resize, that of the larger index.
     pub(crate) fn group_count(&self) -> u64 {
-        self.low.max(self.high)
+        self.groups_below.max(self.groups_above)
     }
 
     /// First lines of its regions.
@@ -181,7 +181,8 @@ impl Index {
 
     /// Resets an index without entries to the smallest size.
     pub(crate) fn reset(&mut self) {
-        (self.low, self.high, self.frontier, self.resize) = (GROUPS_MIN, GROUPS_MIN, 0, None);
+        (self.groups_below, self.groups_above, self.frontier, self.resize) =
+            (GROUPS_MIN, GROUPS_MIN, 0, None);
         self.used_cells = 0;
         self.set_right_cells(0..0);
     }
@@ -189,9 +190,9 @@ impl Index {
     /// Begins a resize to `groups` groups, for which there are regions.
     pub(crate) fn begin(&mut self, groups: u64) {
         debug_assert!(self.resize.is_none() && self.regions_missing(groups) == 0);
-        let (old, is_growing) = (self.high, groups > self.high);
+        let (old, is_growing) = (self.groups_above, groups > self.groups_above);
         self.resize = Some(Resize { is_growing, left_count: old * GROUP_BUCKETS, ready_from: groups });
-        (self.low, self.high, self.frontier) =
+        (self.groups_below, self.groups_above, self.frontier) =
             if is_growing { (old, groups, HASHES) } else { (groups, old, 0) };
         self.set_right_cells(0..0);
     }
@@ -200,7 +201,8 @@ impl Index {
     pub(crate) fn next_to_move(&self, ahead: u64) -> Option<u32> {
         let resize = self.resize?;
         let left_count = resize.left_count.checked_sub(ahead).filter(|&left| left > 0)?;
-        let bucket = if resize.is_growing { left_count - 1 } else { self.high * GROUP_BUCKETS - left_count };
+        let bucket =
+            if resize.is_growing { left_count - 1 } else { self.groups_above * GROUP_BUCKETS - left_count };
         Some(self.bucket_line(bucket))
     }
 
@@ -213,16 +215,16 @@ impl Index {
         let left_count = resize.left_count;
         let mut unready = 0..0;
         if resize.is_growing {
-            self.frontier = first_hash(left_count, self.low);
-            let first = ((self.frontier * self.high) >> 32).max(self.low);
+            self.frontier = first_hash(left_count, self.groups_below);
+            let first = ((self.frontier * self.groups_above) >> 32).max(self.groups_below);
             unready = first..resize.ready_from.max(first);
             resize.ready_from = resize.ready_from.min(first);
         } else {
-            self.frontier = first_hash(self.high * GROUP_BUCKETS - left_count, self.high);
+            self.frontier = first_hash(self.groups_above * GROUP_BUCKETS - left_count, self.groups_above);
         }
         if left_count == 0 {
-            let groups = if resize.is_growing { self.high } else { self.low };
-            (self.low, self.high, self.frontier, self.resize) = (groups, groups, 0, None);
+            let groups = if resize.is_growing { self.groups_above } else { self.groups_below };
+            (self.groups_below, self.groups_above, self.frontier, self.resize) = (groups, groups, 0, None);
         }
         unready
     }
@@ -238,15 +240,15 @@ mod tests {
         for region in 1..64 {
             index.add_region(region * REGION_LINES as u32);
         }
-        (index.low, index.high) = (groups, groups);
+        (index.groups_below, index.groups_above) = (groups, groups);
         index
     }
 
     /// All buckets with their hashes, in order.
-    fn shares(index: &Index) -> Vec<(u64, Share)> {
+    fn shares(index: &Index) -> Vec<(u64, BucketRange)> {
         let (mut shares, mut from) = (Vec::new(), 0);
         while let Ok(hash) = u32::try_from(from) {
-            let share = index.share(hash);
+            let share = index.bucket_range(hash);
             assert_eq!(index.home(hash), share.home);
             assert_eq!(index.home((share.end - 1) as u32), share.home, "the last of its share");
             shares.push((from, share));

@@ -14,20 +14,20 @@ pub(crate) struct Journal {
     /// Limit on the records of all pairs, bytes.
     log_bytes_max: u64,
     /// Whether answers wait until their changes are durable.
-    settles_answers: bool,
+    answers_wait: bool,
     /// The part of the file that is being written, and cannot be read yet.
     pub(crate) in_flight: Range<u64>,
 }
 
 impl Journal {
     /// The journal of an empty partition, whose records may take `log_bytes_max`.
-    pub(crate) fn new(log_bytes_max: u64, settles_answers: bool) -> Self {
-        Self { changes: Changes::default(), log_bytes_max, settles_answers, in_flight: 0..0 }
+    pub(crate) fn new(log_bytes_max: u64, answers_wait: bool) -> Self {
+        Self { changes: Changes::default(), log_bytes_max, answers_wait, in_flight: 0..0 }
     }
 
     /// The change that an answer about a key must wait for, if any.
     pub(crate) fn awaited(&self, hash: KeyHash) -> Option<u64> {
-        if self.settles_answers { self.changes.unsettled(hash) } else { None }
+        if self.answers_wait { self.changes.unsettled(hash) } else { None }
     }
 
     /// Whether the log has room for one more pair of `pair_bytes`.

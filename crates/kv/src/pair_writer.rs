@@ -355,7 +355,7 @@ impl PairWriter {
         mut place: Place,
         mut each: impl FnMut(&mut [u8]),
     ) -> bool {
-        if place.item().is_some_and(|line| !self.allocator.pairs.heap.is_own(line)) {
+        if place.item().is_some_and(|line| !self.allocator.pairs.heap.is_unshared(line)) {
             let Some(pending) = self.begin_copy(key, place, 0, 0) else { return false };
             if self.link(hash, key, pending) != Stored::Done {
                 return false;

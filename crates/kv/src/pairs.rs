@@ -134,7 +134,7 @@ impl Pairs {
     /// Has the record of an unchanged item written again. Until it is written, the item must not become a stub.
     pub(crate) fn rewrite(&mut self, hash: KeyHash, key: &[u8], line: u32) {
         self.clear_log_offset(line);
-        self.changes().write_again(hash, key);
+        self.changes().request_rewrite(hash, key);
     }
 
     /// Whether the log, if there is one, has room for one more pair of `pair_bytes`.

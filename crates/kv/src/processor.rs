@@ -175,7 +175,7 @@ impl Processor {
     /// [`prefetch_item_of`](Self::prefetch_item_of) found it and nothing was removed since. Otherwise, and if it has
     /// expired, is in parts or has long flags, returns `None` and marks nothing.
     #[inline(always)]
-    pub fn read_ahead(&mut self, place: Place, key: &[u8]) -> Option<(u32, &[u8])> {
+    pub fn read_prefetched(&mut self, place: Place, key: &[u8]) -> Option<(u32, &[u8])> {
         self.pairs().heap.memory.begin_operation();
         let Some(line) = place.item() else {
             let (own, value) = Bucket(self.pairs().heap.memory.line(place.node())).inline(place.cell());
@@ -566,8 +566,8 @@ impl Processor {
     }
 
     /// Attaches a log: changes are recorded from now on. `log_bytes_max` limits the records of all pairs.
-    pub(crate) fn begin_log(&mut self, log_bytes_max: u64, settles_answers: bool) {
-        self.pairs_mut().journal = Some(Box::new(Journal::new(log_bytes_max, settles_answers)));
+    pub(crate) fn begin_log(&mut self, log_bytes_max: u64, answers_wait: bool) {
+        self.pairs_mut().journal = Some(Box::new(Journal::new(log_bytes_max, answers_wait)));
         self.pairs_mut().reserve_regions();
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct Head {
 
 /// Location of a record, which is part of its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Where {
+pub(crate) struct Location {
     /// The run that wrote the segment: after a power cut, generations that were lost are counted again.
     pub(crate) run: u64,
     pub(crate) generation: u64,
@@ -66,7 +66,7 @@ impl Head {
     }
 
     /// Encodes the record up to its value.
-    pub(crate) fn encode(&self, key: &[u8], place: Where, into: &mut [u8]) {
+    pub(crate) fn encode(&self, key: &[u8], location: Location, into: &mut [u8]) {
         debug_assert_eq!(key.len(), self.key_bytes);
         let kind = match self.kind {
             Kind::Pair => 1,
@@ -79,7 +79,7 @@ impl Head {
         into[16..24].copy_from_slice(&self.cas.to_le_bytes());
         into[24..32].copy_from_slice(&self.expiry_s.to_le_bytes());
         into[HEAD_BYTES..HEAD_BYTES + key.len()].copy_from_slice(key);
-        let crc = checksum(&into[..HEAD_BYTES + key.len()], place);
+        let crc = checksum(&into[..HEAD_BYTES + key.len()], location);
         into[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
@@ -110,14 +110,14 @@ impl Head {
     }
 
     /// Whether these bytes, up to the value, are a record written at this location.
-    pub(crate) fn is_genuine(bytes: &[u8], place: Where) -> bool {
-        bytes[4..8] == checksum(bytes, place).to_le_bytes()
+    pub(crate) fn is_genuine(bytes: &[u8], location: Location) -> bool {
+        bytes[4..8] == checksum(bytes, location).to_le_bytes()
     }
 }
 
-fn checksum(bytes: &[u8], place: Where) -> u32 {
+fn checksum(bytes: &[u8], location: Location) -> u32 {
     let mut checksum = Checksum::default();
-    for number in [place.run, place.generation, place.position] {
+    for number in [location.run, location.generation, location.position] {
         checksum.update(&number.to_le_bytes());
     }
     checksum.update(&bytes[..4]);
@@ -210,15 +210,15 @@ mod tests {
             let value_bytes = value_bytes as usize;
             let head =
                 Head { kind: Kind::Pair, key_bytes: key.len(), marks, value_bytes, flags, cas, expiry_s };
-            let place = Where { run: log, generation, position };
+            let location = Location { run: log, generation, position };
             let mut bytes = vec![0; HEAD_BYTES + key.len()];
-            head.encode(&key, place, &mut bytes);
+            head.encode(&key, location, &mut bytes);
             prop_assert_eq!(Head::decode(bytes[..HEAD_BYTES].try_into().unwrap()), Some(head));
-            prop_assert!(Head::is_genuine(&bytes, place));
-            let elsewhere = Where { generation: generation ^ 1, ..place };
+            prop_assert!(Head::is_genuine(&bytes, location));
+            let elsewhere = Location { generation: generation ^ 1, ..location };
             prop_assert!(!Head::is_genuine(&bytes, elsewhere));
             bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(!Head::is_genuine(&bytes, place));
+            prop_assert!(!Head::is_genuine(&bytes, location));
         }
 
         #[test]

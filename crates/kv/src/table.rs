@@ -8,12 +8,12 @@ pub(crate) mod lines;
 mod list;
 mod resize;
 
-use crate::bucket::{Bucket, Kind, shared_tag};
+use crate::bucket::{Bucket, Kind, overflow_tag};
 use crate::heap::Heap;
 use crate::index::Index;
 use crate::key::{KeyHash, KeyHasher};
 use crate::place::{Home, Place};
-use crate::table::lines::{shared_line, slot};
+use crate::table::lines::{overflow_line, slot};
 
 /// Capacity reserved at the start for spare lines and for lines being moved. More are needed only if the index could
 /// not grow for a long time.
@@ -48,7 +48,11 @@ impl Table {
         let home = self.home(hash);
         let bucket = Bucket(heap.memory.line(home));
         let place = self.locate_in(heap, home, bucket, hash.tag(), key);
-        if place.is_none() && bucket.overflows() { self.locate_beyond(heap, home, hash, key) } else { place }
+        if place.is_none() && bucket.overflows() {
+            self.locate_in_overflow(heap, home, hash, key)
+        } else {
+            place
+        }
     }
 
     #[inline(always)]
@@ -69,9 +73,9 @@ impl Table {
 
     /// Looks for a key in the overflow lines of its bucket.
     #[cold]
-    fn locate_beyond(&self, heap: &Heap, home: u32, hash: KeyHash, key: &[u8]) -> Option<Place> {
-        let tag = shared_tag(slot(home), hash.tag());
-        let mut node = shared_line(home);
+    fn locate_in_overflow(&self, heap: &Heap, home: u32, hash: KeyHash, key: &[u8]) -> Option<Place> {
+        let tag = overflow_tag(slot(home), hash.tag());
+        let mut node = overflow_line(home);
         loop {
             let bucket = Bucket(heap.memory.line(node));
             if let Some(place) = self.locate_in(heap, node, bucket, tag, key) {
@@ -88,7 +92,7 @@ impl Table {
         let bucket = Bucket(heap.memory.peek(home));
         let Some(cell) = bucket.matches(hash.tag()).next() else {
             if bucket.overflows() {
-                heap.memory.prefetch(shared_line(home));
+                heap.memory.prefetch(overflow_line(home));
             }
             return None;
         };

@@ -67,8 +67,6 @@ pub enum Verb {
         removes: bool,
         /// Whether the reason is a lack of memory.
         is_memory: bool,
-        /// Whether there is no answer.
-        is_quiet: bool,
     },
     /// A meta command; its second letter. Its flags are in the command's `extra`.
     Meta(u8),

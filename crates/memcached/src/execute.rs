@@ -28,9 +28,9 @@ pub struct Service {
     pub(crate) counters: CommandCounters,
     scratch: Vec<u8>,
     /// Whole mebibytes of the value of the command being executed; the rest is in the command.
-    pub(crate) brought: Vec<Chunk>,
+    pub(crate) arrived_chunks: Vec<Chunk>,
     /// Values to be inserted into the answer, each with its byte offset in it.
-    pub(crate) sent: Vec<(usize, LongValue)>,
+    pub(crate) long_values: Vec<(usize, LongValue)>,
     /// Longest value copied into the answer, bytes.
     copied_bytes_max: usize,
 }
@@ -43,8 +43,8 @@ impl Service {
             settings,
             counters: CommandCounters::default(),
             scratch: Vec::new(),
-            brought: Vec::new(),
-            sent: Vec::new(),
+            arrived_chunks: Vec::new(),
+            long_values: Vec::new(),
             copied_bytes_max: COPIED_BYTES_MAX,
         }
     }
@@ -108,18 +108,18 @@ impl Executor<'_> {
         let now_s = i64::from(self.partition.processor.now_s());
         let at_s = match exptime {
             0 => return 0,
-            ..0 => return Clock::ENDED_S,
+            ..0 => return Clock::EXPIRED_S,
             1..=RELATIVE_S_MAX => now_s + exptime,
             _ => exptime.saturating_sub(self.partition.processor.clock().base_s()),
         };
-        if at_s <= now_s { Clock::ENDED_S } else { u32::try_from(at_s).unwrap_or(0) }
+        if at_s <= now_s { Clock::EXPIRED_S } else { u32::try_from(at_s).unwrap_or(0) }
     }
 
     /// Removes all pairs, now or after a delay.
     pub fn flush(&mut self, delay: i64) {
         self.service.counters.flush_count += 1;
         match self.expiry(delay) {
-            0 | Clock::ENDED_S => self.partition.clear(),
+            0 | Clock::EXPIRED_S => self.partition.clear(),
             at_s => self.partition.clear_at(at_s),
         }
     }
@@ -160,12 +160,12 @@ impl Executor<'_> {
                     self.service.counters.touch_count += 1;
                     let expiry_s = self.expiry(exptime);
                     // An expiry in the past removes the value after it has been returned once more.
-                    if expiry_s != Clock::ENDED_S && self.partition.processor.find(hash, key).is_some() {
+                    if expiry_s != Clock::EXPIRED_S && self.partition.processor.find(hash, key).is_some() {
                         self.service.counters.touch_hit_count += 1;
                         self.partition.processor.set_expiry(hash, key, expiry_s);
                     }
                     self.get(hash, key, with_cas, out);
-                    if expiry_s == Clock::ENDED_S {
+                    if expiry_s == Clock::EXPIRED_S {
                         self.partition.processor.delete(hash, key);
                     }
                 }
@@ -195,7 +195,8 @@ impl Executor<'_> {
                     out.extend_from_slice(if is_touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
                 }
             }
-            Verb::Refused { removes, is_memory, is_quiet } => {
+            // Errors are answered even if the client wants no answer.
+            Verb::Refused { removes, is_memory } => {
                 let c = &mut self.service.counters;
                 *(if is_memory { &mut c.no_memory_count } else { &mut c.too_large_count }) += 1;
                 let mut room = [0; KEY_BYTES_MAX];
@@ -203,8 +204,6 @@ impl Executor<'_> {
                 if removes {
                     self.partition.processor.delete(hash, key);
                 }
-                // Errors are answered even if the client wants no answer.
-                let _ = is_quiet;
                 out.extend_from_slice(if is_memory { NO_MEMORY } else { TOO_LARGE });
             }
             Verb::Meta(letter) => {
@@ -223,7 +222,7 @@ impl Executor<'_> {
             return self.reborrow().get_with_cas(hash, key, out);
         }
         match self.partition.processor.find(hash, key) {
-            Some(place) => self.give(key, place, None, out),
+            Some(place) => self.answer_hit(key, place, None, out),
             None => self.service.counters.get_miss_count += 1,
         }
     }
@@ -231,14 +230,14 @@ impl Executor<'_> {
     /// Executes the `get` of a key whose pair is expected at a place. Returns whether it was there, so that nothing was
     /// removed.
     #[inline(always)]
-    pub(crate) fn get_ahead(
+    pub(crate) fn get_prefetched(
         &mut self,
         hash: KeyHash,
         key: &[u8],
         place: Option<Place>,
         out: &mut Vec<u8>,
     ) -> bool {
-        match place.and_then(|place| self.partition.processor.read_ahead(place, key)) {
+        match place.and_then(|place| self.partition.processor.read_prefetched(place, key)) {
             Some((flags, value)) => {
                 self.service.counters.get_count += 1;
                 self.service.counters.get_hit_count += 1;
@@ -248,14 +247,14 @@ impl Executor<'_> {
                 true
             }
             None => {
-                self.reborrow().get_anew(hash, key, out);
+                self.reborrow().get_slow(hash, key, out);
                 false
             }
         }
     }
 
     #[inline(never)]
-    fn get_anew(mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
+    fn get_slow(mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
         self.get(hash, key, false, out);
     }
 
@@ -264,34 +263,34 @@ impl Executor<'_> {
         let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
         // It may have left the index to get a CAS number.
         match self.partition.processor.find(hash, key) {
-            Some(place) => self.give(key, place, Some(cas), out),
+            Some(place) => self.answer_hit(key, place, Some(cas), out),
             None => self.service.counters.get_miss_count += 1,
         }
     }
 
     /// Answers with the pair at a place.
     #[inline(always)]
-    fn give(&mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
+    fn answer_hit(&mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
         self.service.counters.get_hit_count += 1;
         match self.partition.processor.read_whole(place) {
             Some((flags, value)) if value.len() <= self.service.copied_bytes_max => {
                 push_value_line(out, key, flags, value.len(), cas);
                 out.extend_from_slice(value);
             }
-            _ => self.reborrow().give_parted(key, place, cas, out),
+            _ => self.reborrow().answer_long_hit(key, place, cas, out),
         }
         out.extend_from_slice(b"\r\n");
     }
 
     #[inline(never)]
-    fn give_parted(mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
+    fn answer_long_hit(mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
         self.partition.processor.touch(place);
         let flags = self.partition.processor.attributes(place).flags;
         push_value_line(out, key, flags, self.partition.processor.value(place).len(), cas);
         self.push_value(place, out);
     }
 
-    /// Appends a value. Whole mebibytes, and a long rest, are recorded in `sent` instead of being copied; returns how
+    /// Appends a value. Whole mebibytes, and a long rest, are recorded in `long_values` instead of being copied; returns how
     /// many bytes these are.
     pub(crate) fn push_value(&mut self, place: Place, out: &mut Vec<u8>) -> usize {
         let length = self.partition.processor.value(place).len();
@@ -310,7 +309,7 @@ impl Executor<'_> {
         }
         let value = LongValue { chunks, kept };
         let noted_bytes = value.len();
-        self.service.sent.push((at, value));
+        self.service.long_values.push((at, value));
         noted_bytes
     }
 
@@ -325,15 +324,15 @@ impl Executor<'_> {
     pub fn execute_large(&mut self, store: LargeStore, out: &mut Vec<u8>) {
         let hash = store.hash;
         store.with_command(|command, chunks| {
-            self.service.brought = chunks;
+            self.service.arrived_chunks = chunks;
             self.execute(hash, command, out);
         });
-        self.service.brought = Vec::new();
+        self.service.arrived_chunks = Vec::new();
     }
 
     /// Values to be inserted into the answers since the last call, each with its byte offset in them.
-    pub fn take_sent(&mut self) -> std::vec::Drain<'_, (usize, LongValue)> {
-        self.service.sent.drain(..)
+    pub fn take_long_values(&mut self) -> std::vec::Drain<'_, (usize, LongValue)> {
+        self.service.long_values.drain(..)
     }
 
     fn store(
@@ -390,11 +389,11 @@ impl Executor<'_> {
                     (Ok(()), None) => Stored::NotFound,
                 }
             }
-            _ if self.service.brought.is_empty() => {
+            _ if self.service.arrived_chunks.is_empty() => {
                 self.partition.processor.store(hash, key, value, attributes, condition)
             }
             _ => {
-                let chunks = std::mem::take(&mut self.service.brought);
+                let chunks = std::mem::take(&mut self.service.arrived_chunks);
                 self.partition.processor.store_chunks(hash, key, chunks, value, attributes, condition)
             }
         };
@@ -413,13 +412,13 @@ impl Executor<'_> {
     fn extend(&mut self, hash: KeyHash, key: &[u8], place: Place, at_end: bool, more: &[u8]) -> Stored {
         let attributes = self.partition.processor.attributes(place);
         let value = self.partition.processor.value(place);
-        let length = value.len() + more.len() + self.service.brought.len() * CHUNK_BYTES;
+        let length = value.len() + more.len() + self.service.arrived_chunks.len() * CHUNK_BYTES;
         if length > self.service.settings.value_bytes_max {
             return Stored::TooLarge;
         }
         if length >= CHUNK_BYTES {
-            let brought = std::mem::take(&mut self.service.brought);
-            return self.partition.processor.extend(hash, key, place, at_end, &brought, more);
+            let arrived_chunks = std::mem::take(&mut self.service.arrived_chunks);
+            return self.partition.processor.extend(hash, key, place, at_end, &arrived_chunks, more);
         }
         let mut whole = std::mem::take(&mut self.service.scratch);
         whole.clear();

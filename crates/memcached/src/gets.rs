@@ -9,7 +9,7 @@
 
 use kv::{Home, KeyHash, Place, Processor};
 
-use crate::protocol::decode::{Behind, next_get};
+use crate::protocol::decode::{GetPosition, next_get};
 
 /// Keys and commands that are looked up together.
 pub(super) const BATCH: usize = 64;
@@ -25,7 +25,7 @@ pub(super) struct Get<'a> {
     /// The place of its pair when it was prefetched.
     pub(super) place: Option<Place>,
     /// Position of the input after the key.
-    pub(super) behind: Behind,
+    pub(super) behind: GetPosition,
     /// Bytes of the input after it.
     pub(super) left_bytes: usize,
 }
@@ -34,7 +34,7 @@ pub(super) struct Get<'a> {
 #[inline(always)]
 pub(super) fn take_gets<'a>(
     processor: &Processor,
-    mut behind: Behind,
+    mut behind: GetPosition,
     input: &mut &'a [u8],
     gets: &mut Vec<Get<'a>>,
 ) {

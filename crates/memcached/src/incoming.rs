@@ -82,7 +82,7 @@ pub(super) struct Incoming {
     line_end_filled: usize,
     line_end_bytes: usize,
     /// Chunks requested, including those received.
-    asked_count: usize,
+    requested_count: usize,
 }
 
 impl Incoming {
@@ -110,7 +110,7 @@ impl Incoming {
             line_end: [0; 2],
             line_end_filled: 0,
             line_end_bytes,
-            asked_count: 0,
+            requested_count: 0,
         }
     }
 
@@ -129,7 +129,7 @@ impl Incoming {
     }
 
     /// Whether the value is followed by the expected line end.
-    pub(super) fn ends_well(&self) -> bool {
+    pub(super) fn has_right_line_end(&self) -> bool {
         self.line_end_bytes == 0 || self.line_end == *b"\r\n"
     }
 
@@ -152,7 +152,7 @@ impl Incoming {
     }
 
     /// Allocates the buffer of a shorter value.
-    pub(super) fn take_short(&mut self) {
+    pub(super) fn allocate_short(&mut self) {
         self.store.short = vec![0; self.store.length];
     }
 
@@ -162,14 +162,14 @@ impl Incoming {
             return 0;
         }
         let wanted = (self.filled / CHUNK_BYTES + 2).min(self.store.length.div_ceil(CHUNK_BYTES));
-        let count = wanted.saturating_sub(self.asked_count);
-        self.asked_count += count;
+        let count = wanted.saturating_sub(self.requested_count);
+        self.requested_count += count;
         count
     }
 
     pub(super) fn on_room(&mut self, chunks: Vec<Chunk>) {
         self.store.chunks.extend(chunks);
-        self.asked_count = self.asked_count.max(self.store.chunks.len());
+        self.requested_count = self.requested_count.max(self.store.chunks.len());
     }
 
     /// The memory for the next bytes of the value.

@@ -20,16 +20,12 @@ mod incoming;
 mod meta;
 mod number;
 mod output;
+#[cfg(any(test, feature = "partitions"))]
+#[path = "../tests/support/partitions.rs"]
+pub mod partitions;
 // No input from a client may cause a panic: see docs/testing.md.
-#[cfg_attr(
-    not(test),
-    deny(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::unwrap_used
-    )
-)]
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+#[cfg_attr(not(test), deny(clippy::expect_used, clippy::unwrap_used))]
 mod protocol;
 mod remote;
 mod session;

@@ -12,7 +12,7 @@ const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 
 /// The flags of a meta command.
 #[derive(Default)]
-struct Wishes {
+struct Options {
     wants_value: bool,
     is_quiet: bool,
     /// `T`.
@@ -39,38 +39,47 @@ struct Wishes {
     drops_value: bool,
 }
 
-impl Wishes {
+impl Options {
     fn read(extra: &[u8]) -> Result<Self, &'static [u8]> {
-        let mut wishes = Self::default();
+        let mut options = Self::default();
         for (letter, token) in flags(extra) {
             let number = || number::parse(token).ok_or(BAD_TOKEN);
             let time = || number::parse_signed(token).ok_or(BAD_TOKEN);
             match letter {
-                b'v' => wishes.wants_value = true,
-                b'q' => wishes.is_quiet = true,
-                b'T' => wishes.exptime = Some(time()?),
-                b'N' => wishes.vivify = Some(time()?),
-                b'R' => wishes.recache_s = Some(time()?),
-                b'C' => wishes.cas = Some(number()?),
-                b'E' => wishes.new_cas = Some(number()?),
-                b'F' => wishes.flags = u32::try_from(number()?).map_err(|_| BAD_TOKEN)?,
-                b'I' => wishes.invalidates = true,
-                b'x' => wishes.drops_value = true,
-                b'M' => wishes.mode = token.first().copied(),
-                b'J' => wishes.initial = number()?,
-                b'D' => wishes.delta = Some(number()?),
+                b'v' => options.wants_value = true,
+                b'q' => options.is_quiet = true,
+                b'T' => options.exptime = Some(time()?),
+                b'N' => options.vivify = Some(time()?),
+                b'R' => options.recache_s = Some(time()?),
+                b'C' => options.cas = Some(number()?),
+                b'E' => options.new_cas = Some(number()?),
+                b'F' => options.flags = u32::try_from(number()?).map_err(|_| BAD_TOKEN)?,
+                b'I' => options.invalidates = true,
+                b'x' => options.drops_value = true,
+                b'M' => options.mode = token.first().copied(),
+                b'J' => options.initial = number()?,
+                b'D' => options.delta = Some(number()?),
                 // Return flags, and flags that only proxies read.
                 b'b' | b'c' | b'f' | b'h' | b'k' | b'l' | b'O' | b'P' | b'L' | b's' | b't' | b'u' | b'S' => {}
                 _ => return Err(b"CLIENT_ERROR invalid flag\r\n"),
             }
         }
-        Ok(wishes)
+        Ok(options)
     }
+}
+
+/// A meta command.
+struct Meta<'a> {
+    hash: KeyHash,
+    /// The key as it is stored.
+    key: &'a [u8],
+    command: &'a Command<'a>,
+    options: Options,
 }
 
 /// The state of a pair that return flags report.
 #[derive(Clone, Copy, Default)]
-struct Facts {
+struct PairState {
     cas: u64,
     length: usize,
     attributes: Attributes,
@@ -88,24 +97,24 @@ impl Executor<'_> {
         out: &mut Vec<u8>,
     ) {
         self.service.counters.meta_count += 1;
-        let wishes = match Wishes::read(command.extra) {
-            Ok(wishes) => wishes,
+        let meta = match Options::read(command.extra) {
+            Ok(options) => Meta { hash, key, command, options },
             Err(problem) => return out.extend_from_slice(problem),
         };
         match letter {
-            b'g' => self.meta_get(hash, key, command, &wishes, out),
-            b's' => self.meta_set(hash, key, command, &wishes, out),
-            b'd' => self.meta_delete(hash, key, command, &wishes, out),
-            b'a' => self.meta_arithmetic(hash, key, command, &wishes, out),
-            _ => self.meta_debug(hash, key, command, out),
+            b'g' => self.meta_get(&meta, out),
+            b's' => self.meta_set(&meta, out),
+            b'd' => self.meta_delete(&meta, out),
+            b'a' => self.meta_arithmetic(&meta, out),
+            _ => self.meta_debug(&meta, out),
         }
     }
 
     /// Appends the return flags, in the order of the request.
-    fn push_flags(&self, command: &Command<'_>, facts: Option<&Facts>, out: &mut Vec<u8>) {
+    fn push_flags(&self, command: &Command<'_>, state: Option<&PairState>, out: &mut Vec<u8>) {
         let now_s = self.partition.processor.now_s();
         for (letter, token) in flags(command.extra) {
-            match (letter, facts) {
+            match (letter, state) {
                 (b'O', _) => {
                     out.extend_from_slice(b" O");
                     out.extend_from_slice(token);
@@ -117,13 +126,13 @@ impl Executor<'_> {
                         out.extend_from_slice(b" b");
                     }
                 }
-                (b'c', Some(facts)) => push_flag(out, b'c', facts.cas),
-                (b'f', Some(facts)) => push_flag(out, b'f', facts.attributes.flags.into()),
-                (b's', Some(facts)) => push_flag(out, b's', facts.length as u64),
-                (b'h', Some(facts)) => push_flag(out, b'h', facts.was_fetched.into()),
+                (b'c', Some(state)) => push_flag(out, b'c', state.cas),
+                (b'f', Some(state)) => push_flag(out, b'f', state.attributes.flags.into()),
+                (b's', Some(state)) => push_flag(out, b's', state.length as u64),
+                (b'h', Some(state)) => push_flag(out, b'h', state.was_fetched.into()),
                 // The time of the last read is not kept, for lack of room in a line.
                 (b'l', Some(_)) => push_flag(out, b'l', 0),
-                (b't', Some(facts)) => match facts.attributes.expiry_s {
+                (b't', Some(state)) => match state.attributes.expiry_s {
                     0 => out.extend_from_slice(b" t-1"),
                     expiry_s => push_flag(out, b't', expiry_s.saturating_sub(now_s).into()),
                 },
@@ -132,15 +141,15 @@ impl Executor<'_> {
         }
     }
 
-    fn answer(&self, name: &[u8], command: &Command<'_>, facts: Option<&Facts>, out: &mut Vec<u8>) {
+    fn answer(&self, name: &[u8], command: &Command<'_>, state: Option<&PairState>, out: &mut Vec<u8>) {
         out.extend_from_slice(name);
-        self.push_flags(command, facts, out);
+        self.push_flags(command, state, out);
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The requested facts about a pair. The CAS number only if requested, because a pair in the index moves out of it
+    /// The requested state of a pair. The CAS number only if requested, because a pair in the index moves out of it
     /// for that.
-    fn facts(&mut self, hash: KeyHash, key: &[u8], command: &Command<'_>) -> Option<Facts> {
+    fn state(&mut self, hash: KeyHash, key: &[u8], command: &Command<'_>) -> Option<PairState> {
         let wants = |letter| flags(command.extra).any(|(other, _)| other == letter);
         let place = self.partition.processor.find(hash, key)?;
         let was_fetched = self.partition.processor.marks(place).is_fetched;
@@ -150,28 +159,22 @@ impl Executor<'_> {
             self.partition.processor.set_marks(hash, key, Marks { is_fetched: true, ..Marks::default() });
         }
         let cas = if wants(b'c') { self.partition.processor.cas(hash, key).unwrap_or(0) } else { 0 };
-        Some(Facts { cas, length, attributes, was_fetched })
+        Some(PairState { cas, length, attributes, was_fetched })
     }
 
-    fn meta_get(
-        &mut self,
-        hash: KeyHash,
-        key: &[u8],
-        command: &Command<'_>,
-        wishes: &Wishes,
-        out: &mut Vec<u8>,
-    ) {
+    fn meta_get(&mut self, meta: &Meta<'_>, out: &mut Vec<u8>) {
+        let &Meta { hash, key, command, ref options } = meta;
         self.service.counters.get_count += 1;
-        self.service.counters.touch_count += u64::from(wishes.exptime.is_some());
+        self.service.counters.touch_count += u64::from(options.exptime.is_some());
         let mut is_new = false;
         let mut found = self.partition.processor.find(hash, key);
         if found.is_none() {
             self.service.counters.get_miss_count += 1;
-            if let Some(exptime) = wishes.vivify {
+            if let Some(exptime) = options.vivify {
                 let attributes = Attributes { flags: 0, expiry_s: self.expiry(exptime) };
                 let stored = self.partition.processor.store(hash, key, &[], attributes, Condition::Absent);
                 is_new = stored == Stored::Done;
-                if let Some(cas) = wishes.new_cas {
+                if let Some(cas) = options.new_cas {
                     self.partition.processor.set_cas(hash, key, cas);
                 }
                 found = self.partition.processor.find(hash, key);
@@ -180,19 +183,19 @@ impl Executor<'_> {
             self.service.counters.get_hit_count += 1;
         }
         let Some(place) = found else {
-            if !wishes.is_quiet {
+            if !options.is_quiet {
                 self.answer(b"EN", command, None, out);
             }
             return;
         };
         let marks = self.partition.processor.marks(place);
         let mut is_won = is_new;
-        if let Some(exptime) = wishes.exptime {
+        if let Some(exptime) = options.exptime {
             self.service.counters.touch_hit_count += 1;
             let expiry_s = self.expiry(exptime);
             self.partition.processor.set_expiry(hash, key, expiry_s);
         }
-        if let Some(recache_s) = wishes.recache_s
+        if let Some(recache_s) = options.recache_s
             && !is_new
             && !marks.is_won
         {
@@ -200,17 +203,17 @@ impl Executor<'_> {
             let left_s = i64::from(expiry_s) - i64::from(self.partition.processor.now_s());
             is_won |= expiry_s != 0 && left_s < recache_s;
         }
-        let Some(facts) = self.facts(hash, key, command) else {
+        let Some(state) = self.state(hash, key, command) else {
             return self.answer(b"EN", command, None, out);
         };
         let place = self.partition.processor.find(hash, key).expect("it has just been looked at");
-        if wishes.wants_value {
+        if options.wants_value {
             out.extend_from_slice(b"VA ");
-            number::push(out, facts.length as u64);
+            number::push(out, state.length as u64);
         } else {
             out.extend_from_slice(b"HD");
         }
-        self.push_flags(command, Some(&facts), out);
+        self.push_flags(command, Some(&state), out);
         if marks.is_won {
             out.extend_from_slice(b" Z");
         }
@@ -222,7 +225,7 @@ impl Executor<'_> {
             out.extend_from_slice(b" W");
         }
         out.extend_from_slice(b"\r\n");
-        if wishes.wants_value {
+        if options.wants_value {
             self.push_value(place, out);
             out.extend_from_slice(b"\r\n");
         }
@@ -236,16 +239,10 @@ impl Executor<'_> {
         }
     }
 
-    fn meta_set(
-        &mut self,
-        hash: KeyHash,
-        key: &[u8],
-        command: &Command<'_>,
-        wishes: &Wishes,
-        out: &mut Vec<u8>,
-    ) {
+    fn meta_set(&mut self, meta: &Meta<'_>, out: &mut Vec<u8>) {
+        let &Meta { hash, key, command, ref options } = meta;
         self.service.counters.set_count += 1;
-        let mode = match wishes.mode {
+        let mode = match options.mode {
             None | Some(b'S' | b's') => Mode::Set,
             Some(b'E' | b'e') => Mode::Add,
             Some(b'A' | b'a') => Mode::Append,
@@ -253,23 +250,23 @@ impl Executor<'_> {
             Some(b'R' | b'r') => Mode::Replace,
             Some(_) => return out.extend_from_slice(b"CLIENT_ERROR invalid mode for ms M token\r\n"),
         };
-        let attributes = (wishes.flags, wishes.exptime.unwrap_or(0));
-        let mut cas = wishes.cas;
+        let attributes = (options.flags, options.exptime.unwrap_or(0));
+        let mut cas = options.cas;
         let mut is_stale = false;
         // A number older than the value's: with `I` it is stored all the same, and marked stale.
         if let Some(expected) = cas
-            && wishes.invalidates
+            && options.invalidates
             && let Some(now) = self.partition.processor.cas(hash, key)
             && expected < now
         {
             (cas, is_stale) = (None, true);
         }
-        let length = command.value.len() + self.service.brought.len() * CHUNK_BYTES;
+        let length = command.value.len() + self.service.arrived_chunks.len() * CHUNK_BYTES;
         let mut stored = self.store_value(hash, key, mode, command.value, attributes, cas);
         if let (Mode::Append | Mode::Prepend, Stored::NotFound, Some(exptime), None) =
-            (mode, stored, wishes.vivify, cas)
+            (mode, stored, options.vivify, cas)
         {
-            stored = self.store_value(hash, key, Mode::Add, command.value, (wishes.flags, exptime), None);
+            stored = self.store_value(hash, key, Mode::Add, command.value, (options.flags, exptime), None);
         }
         if cas.is_some() {
             match stored {
@@ -291,13 +288,13 @@ impl Executor<'_> {
             }
         };
         if stored == Stored::Done {
-            if let Some(cas) = wishes.new_cas {
+            if let Some(cas) = options.new_cas {
                 self.partition.processor.set_cas(hash, key, cas);
             }
             if is_stale {
                 self.partition.processor.set_marks(hash, key, Marks { is_stale: true, ..Marks::default() });
             }
-            if wishes.is_quiet {
+            if options.is_quiet {
                 return;
             }
         }
@@ -307,20 +304,14 @@ impl Executor<'_> {
         } else {
             0
         };
-        let facts = Facts { cas, length, ..Facts::default() };
-        self.answer(name, command, Some(&facts), out);
+        let state = PairState { cas, length, ..PairState::default() };
+        self.answer(name, command, Some(&state), out);
     }
 
-    fn meta_delete(
-        &mut self,
-        hash: KeyHash,
-        key: &[u8],
-        command: &Command<'_>,
-        wishes: &Wishes,
-        out: &mut Vec<u8>,
-    ) {
+    fn meta_delete(&mut self, meta: &Meta<'_>, out: &mut Vec<u8>) {
+        let &Meta { hash, key, command, ref options } = meta;
         let found = self.partition.processor.find(hash, key);
-        let condition = wishes.cas.map_or(Condition::Present, Condition::Unchanged);
+        let condition = options.cas.map_or(Condition::Present, Condition::Unchanged);
         let name: &[u8] = match self.partition.processor.check(found, condition) {
             Err(Stored::NotFound) => {
                 self.service.counters.delete_miss_count += 1;
@@ -330,19 +321,20 @@ impl Executor<'_> {
             Ok(()) => {
                 self.service.counters.delete_hit_count += 1;
                 let place = found.expect("present");
-                if wishes.drops_value {
+                if options.drops_value {
                     let expiry_s = self.partition.processor.attributes(place).expiry_s;
                     let attributes = Attributes { flags: 0, expiry_s };
                     self.partition.processor.put(hash, key, &[], attributes, Some(place));
                 }
-                if wishes.invalidates || wishes.drops_value {
-                    if let Some(exptime) = wishes.exptime {
+                if options.invalidates || options.drops_value {
+                    if let Some(exptime) = options.exptime {
                         let expiry_s = self.expiry(exptime);
                         self.partition.processor.set_expiry(hash, key, expiry_s);
                     }
-                    if wishes.invalidates {
+                    if options.invalidates {
                         // It gets a new number, so that a client with the old one does not take it for valid.
-                        let new_cas = wishes.new_cas.or_else(|| self.partition.processor.next_cas(hash, key));
+                        let new_cas =
+                            options.new_cas.or_else(|| self.partition.processor.next_cas(hash, key));
                         if let Some(cas) = new_cas {
                             self.partition.processor.set_cas(hash, key, cas);
                         }
@@ -352,7 +344,7 @@ impl Executor<'_> {
                 } else {
                     self.partition.processor.remove(hash, place);
                 }
-                if wishes.is_quiet {
+                if options.is_quiet {
                     return;
                 }
                 b"HD"
@@ -361,45 +353,39 @@ impl Executor<'_> {
         self.answer(name, command, None, out);
     }
 
-    fn meta_arithmetic(
-        &mut self,
-        hash: KeyHash,
-        key: &[u8],
-        command: &Command<'_>,
-        wishes: &Wishes,
-        out: &mut Vec<u8>,
-    ) {
-        let is_decrement = match wishes.mode {
+    fn meta_arithmetic(&mut self, meta: &Meta<'_>, out: &mut Vec<u8>) {
+        let &Meta { hash, key, command, ref options } = meta;
+        let is_decrement = match options.mode {
             None | Some(b'I' | b'i' | b'+') => false,
             Some(b'D' | b'd' | b'-') => true,
             Some(_) => return out.extend_from_slice(b"CLIENT_ERROR invalid mode for ma M token\r\n"),
         };
-        let create = wishes.vivify.map(|exptime| (wishes.initial, exptime));
-        let delta = wishes.delta.unwrap_or(1);
+        let create = options.vivify.map(|exptime| (options.initial, exptime));
+        let delta = options.delta.unwrap_or(1);
         let was_there = self.partition.processor.find(hash, key).is_some();
-        let name: &[u8] = match self.arithmetic(hash, key, is_decrement, delta, create, wishes.cas) {
+        let name: &[u8] = match self.arithmetic(hash, key, is_decrement, delta, create, options.cas) {
             Ok(number) => {
-                if let Some(cas) = wishes.new_cas {
+                if let Some(cas) = options.new_cas {
                     self.partition.processor.set_cas(hash, key, cas);
                 }
-                if let (Some(exptime), true) = (wishes.exptime, was_there) {
+                if let (Some(exptime), true) = (options.exptime, was_there) {
                     let expiry_s = self.expiry(exptime);
                     self.partition.processor.set_expiry(hash, key, expiry_s);
                 }
-                if wishes.is_quiet {
+                if options.is_quiet {
                     return;
                 }
-                let facts = self.facts(hash, key, command).unwrap_or_default();
-                if wishes.wants_value {
+                let state = self.state(hash, key, command).unwrap_or_default();
+                if options.wants_value {
                     let digits = number::Digits::new(number);
                     out.extend_from_slice(b"VA ");
                     number::push(out, digits.len() as u64);
-                    self.push_flags(command, Some(&facts), out);
+                    self.push_flags(command, Some(&state), out);
                     out.extend_from_slice(b"\r\n");
                     digits.append_to(out);
                     out.extend_from_slice(b"\r\n");
                 } else {
-                    self.answer(b"HD", command, Some(&facts), out);
+                    self.answer(b"HD", command, Some(&state), out);
                 }
                 return;
             }
@@ -414,7 +400,8 @@ impl Executor<'_> {
         self.answer(name, command, None, out);
     }
 
-    fn meta_debug(&mut self, hash: KeyHash, key: &[u8], command: &Command<'_>, out: &mut Vec<u8>) {
+    fn meta_debug(&mut self, meta: &Meta<'_>, out: &mut Vec<u8>) {
+        let &Meta { hash, key, command, .. } = meta;
         let Some(place) = self.partition.processor.find(hash, key) else {
             return out.extend_from_slice(b"EN\r\n");
         };

@@ -65,7 +65,7 @@ struct LongValues {
     piece: Vec<u8>,
     piece_sent_bytes: usize,
     /// Whether the next piece has been requested.
-    is_asked: bool,
+    is_requested: bool,
 }
 
 impl LongValues {
@@ -170,17 +170,17 @@ impl Output {
 
     /// The value whose next piece must be fetched, and its offset; it counts as requested.
     pub fn wanted(&mut self) -> Option<(Arc<Kept>, usize)> {
-        let long = self.long.as_mut().filter(|long| !long.is_asked && long.piece.is_empty())?;
+        let long = self.long.as_mut().filter(|long| !long.is_requested && long.piece.is_empty())?;
         let (_, value) = long.queue.front().filter(|(_, value)| long.sent_bytes >= value.chunk_bytes())?;
         let kept = value.kept.as_ref()?;
-        long.is_asked = true;
+        long.is_requested = true;
         Some((Arc::clone(kept), long.sent_bytes))
     }
 
     /// Handles the requested piece.
     pub fn on_piece(&mut self, piece: Vec<u8>) {
         if let Some(long) = &mut self.long {
-            (long.piece, long.is_asked) = (piece, false);
+            (long.piece, long.is_requested) = (piece, false);
         }
     }
 

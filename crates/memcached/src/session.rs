@@ -22,7 +22,7 @@ use crate::gets::{BATCH, Get, ITEMS_AHEAD, prefetch_items, take_gets};
 use crate::incoming::{Incoming, LargeStore};
 use crate::output::Output;
 use crate::protocol::binary;
-use crate::protocol::decode::{Behind, Decoder};
+use crate::protocol::decode::{Decoder, GetPosition};
 use crate::protocol::decoded::Decoded;
 use crate::settings::{ListenerSettings, PIECE_BYTES};
 use crate::stats::VERSION;
@@ -38,7 +38,7 @@ const AWAITED_BYTES_FIRST: usize = OUTPUT_BYTES_MAX / 16;
 /// Limit on output plus a value of less than a mebibyte, bytes: above it, an arriving value waits for its buffer.
 const SHORT_BYTES_MAX: usize = CHUNK_BYTES - 128 * 1024;
 /// Limit on queued answers behind an awaited one: with more, execution stops as well.
-const LATER_COUNT_MAX: usize = 4096;
+const QUEUE_COUNT_MAX: usize = 4096;
 
 /// A session's interface to the partitions.
 pub trait Router {
@@ -73,23 +73,23 @@ pub enum Progress {
 }
 
 /// An answer that cannot be sent yet because of its position.
-enum Later {
+enum QueuedAnswer {
     Bytes(Output),
     /// Awaited from another partition; its expected length, bytes.
     Awaited(usize),
     /// Awaited from all other partitions.
-    Gathering(Box<Gathering>),
+    Collecting(Box<Collecting>),
 }
 
 /// Answers of all partitions to one request.
-struct Gathering {
+struct Collecting {
     left: usize,
     sum: PartitionStats,
-    asked: Asked,
+    asked: AllRequest,
 }
 
 /// A request to all partitions.
-enum Asked {
+enum AllRequest {
     Flush { binary: Option<Header>, is_quiet: bool },
     Stats { of: Vec<u8>, binary: Option<Header> },
     Limit { megabytes: u64, is_quiet: bool },
@@ -106,16 +106,16 @@ pub struct Session {
     /// A long value that is arriving.
     incoming: Option<Box<Incoming>>,
     /// Answers from the first awaited one on.
-    later: VecDeque<Later>,
+    queue: VecDeque<QueuedAnswer>,
     /// Id of the first of them.
     first_id: AnswerId,
     /// Buffered answer bytes (except the last, which may grow) plus expected bytes of awaited answers.
-    later_bytes: usize,
+    queued_bytes: usize,
     /// Expected length of the next awaited answer, bytes.
     expected_bytes: usize,
     /// Id of the last command routed to the local partition by message. Until it is answered, later ones take the same
     /// path, to keep their order.
-    detour: Option<AnswerId>,
+    last_by_message: Option<AnswerId>,
     is_closing: bool,
 }
 
@@ -144,11 +144,11 @@ impl Session {
             needed_bytes: 0,
             output: Output::default(),
             incoming: None,
-            later: VecDeque::new(),
+            queue: VecDeque::new(),
             first_id: 0,
-            later_bytes: 0,
+            queued_bytes: 0,
             expected_bytes: AWAITED_BYTES_FIRST,
-            detour: None,
+            last_by_message: None,
             is_closing: false,
         }
     }
@@ -167,7 +167,7 @@ impl Session {
     /// Whether answers of other partitions, or pieces of them, are awaited.
     #[must_use]
     pub fn is_awaiting(&self) -> bool {
-        !self.later.is_empty() || self.output.has_long()
+        !self.queue.is_empty() || self.output.has_long()
     }
 
     /// Whether a command is only partly received.
@@ -180,21 +180,21 @@ impl Session {
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
-        if self.later.is_empty() {
+        if self.queue.is_empty() {
             return self.output.len() > OUTPUT_BYTES_MAX;
         }
-        self.waiting_bytes() > OUTPUT_BYTES_MAX || self.later.len() > LATER_COUNT_MAX
+        self.waiting_bytes() > OUTPUT_BYTES_MAX || self.queue.len() > QUEUE_COUNT_MAX
     }
 
     /// Bytes to send, now and later.
     #[inline]
     fn waiting_bytes(&self) -> usize {
-        self.output.len() + self.later_bytes + self.last_bytes()
+        self.output.len() + self.queued_bytes + self.last_bytes()
     }
 
     /// Whether a stalled session can resume.
     #[must_use]
-    pub fn goes_on(&self) -> bool {
+    pub fn can_resume(&self) -> bool {
         !self.is_full() && !self.lacks_buffer()
     }
 
@@ -247,7 +247,7 @@ impl Session {
             self.output = Output::default();
         }
         self.backlog.shrink_to_fit();
-        self.later.shrink_to_fit();
+        self.queue.shrink_to_fit();
     }
 
     /// Handles received bytes.
@@ -271,7 +271,7 @@ impl Session {
             return Progress::Close;
         }
         if self.backlog.is_empty() || self.backlog.len() < self.needed_bytes {
-            return if self.goes_on() { Progress::Open } else { Progress::Stalled };
+            return if self.can_resume() { Progress::Open } else { Progress::Stalled };
         }
         let backlog = std::mem::take(&mut self.backlog);
         let mut rest = &backlog[..];
@@ -297,7 +297,7 @@ impl Session {
         if processor.has_log() {
             return false;
         }
-        let Some(mut behind) = self.decoder.behind_get() else { return false };
+        let Some(mut behind) = self.decoder.get_position() else { return false };
         let whole = *input;
         take_gets(processor, behind, input, gets);
         if gets.is_empty() {
@@ -318,18 +318,18 @@ impl Session {
                 let mut executor = router.executor();
                 let place = if has_removed { None } else { get.place };
                 let sink = self.sink();
-                if !executor.get_ahead(hash, key, place, sink.bytes_mut()) {
+                if !executor.get_prefetched(hash, key, place, sink.bytes_mut()) {
                     has_removed = executor.partition.processor.removed_count() != removed;
                 }
-                if !executor.service.sent.is_empty() {
-                    sink.insert(executor.take_sent());
+                if !executor.service.long_values.is_empty() {
+                    sink.insert(executor.take_long_values());
                 }
             } else {
                 let id = self.push_awaited(0);
                 router.send(partition, id, hash, &Command { key, ..Command::NONE });
             }
             behind = get.behind;
-            if behind == Behind::Line {
+            if behind == GetPosition::Line {
                 self.sink().bytes_mut().extend_from_slice(b"END\r\n");
             }
             if self.is_full() {
@@ -337,7 +337,7 @@ impl Session {
                 break;
             }
         }
-        self.decoder.be_behind_get(behind);
+        self.decoder.set_get_position(behind);
         true
     }
 
@@ -351,7 +351,7 @@ impl Session {
                 return Progress::Stalled;
             }
             if self.incoming.is_some()
-                && let Some(progress) = self.take_in(router, input)
+                && let Some(progress) = self.receive_value(router, input)
             {
                 return progress;
             }
@@ -424,13 +424,13 @@ impl Session {
                             } else {
                                 executor.execute(hash, command, sink.bytes_mut());
                             }
-                            if !executor.service.sent.is_empty() {
-                                sink.insert(executor.take_sent());
+                            if !executor.service.long_values.is_empty() {
+                                sink.insert(executor.take_long_values());
                             }
                         } else {
                             let id = self.push_awaited(command.value.len());
                             if partition == own {
-                                self.detour = Some(id);
+                                self.last_by_message = Some(id);
                             }
                             router.send(partition, id, hash, command);
                         }
@@ -478,7 +478,7 @@ impl Session {
     }
 
     /// Consumes input that belongs to the arriving value. `None` once it is complete.
-    fn take_in(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Option<Progress> {
+    fn receive_value(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Option<Progress> {
         let (own, _) = router.position();
         // The namespace may have been replaced, with other hashes for its keys: the value is then discarded.
         let incoming = self.incoming.as_ref()?;
@@ -500,7 +500,7 @@ impl Session {
                     if self.lacks_buffer() {
                         return Some(Progress::Stalled);
                     }
-                    self.incoming.as_mut()?.take_short();
+                    self.incoming.as_mut()?.allocate_short();
                     continue;
                 }
                 let partition = incoming.partition;
@@ -515,7 +515,7 @@ impl Session {
                 }
                 match router.executor().partition.processor.take_chunks(1) {
                     Some(chunks) => incoming.on_room(chunks),
-                    None => self.give_up(router),
+                    None => self.refuse_incoming(router),
                 }
                 continue;
             }
@@ -530,7 +530,7 @@ impl Session {
             }
         }
         let incoming = self.incoming.take()?;
-        if !incoming.ends_well() {
+        if !incoming.has_right_line_end() {
             self.sink().bytes_mut().extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
             return None;
         }
@@ -544,23 +544,23 @@ impl Session {
         }
         let id = self.push_awaited(store.short_bytes().max(1));
         if partition == own {
-            self.detour = Some(id);
+            self.last_by_message = Some(id);
         }
         router.store_large(partition, id, store);
         None
     }
 
     /// Refuses the arriving value for lack of memory, and discards the rest of it.
-    fn give_up(&mut self, router: &mut impl Router) {
+    fn refuse_incoming(&mut self, router: &mut impl Router) {
         let Some(incoming) = self.incoming.take() else { return };
-        self.decoder.swallow(incoming.left());
+        self.decoder.discard(incoming.left());
         let partition = incoming.partition;
         let store = incoming.into_store();
         if let Verb::Binary(header) = store.verb() {
             return binary::refuse(self.sink().bytes_mut(), header, binary::NO_MEMORY);
         }
         let removes = matches!(store.verb(), Verb::Store { mode: Mode::Set, cas: None, .. } | Verb::Meta(_));
-        let verb = Verb::Refused { removes, is_memory: true, is_quiet: false };
+        let verb = Verb::Refused { removes, is_memory: true };
         let hash = store.hash;
         store.with_command(|command, _| {
             let command = Command { verb, value: &[], ..*command };
@@ -569,7 +569,7 @@ impl Session {
             }
             let id = self.push_awaited(0);
             if partition == router.position().0 {
-                self.detour = Some(id);
+                self.last_by_message = Some(id);
             }
             router.send(partition, id, hash, &command);
         });
@@ -578,7 +578,7 @@ impl Session {
     /// Handles memory for the arriving value; empty if there is none. Call [`resume`](Self::resume) afterwards.
     pub fn on_room(&mut self, router: &mut impl Router, chunks: Vec<Chunk>) {
         match &mut self.incoming {
-            Some(_) if chunks.is_empty() => self.give_up(router),
+            Some(_) if chunks.is_empty() => self.refuse_incoming(router),
             Some(incoming) => incoming.on_room(chunks),
             None => {}
         }
@@ -623,25 +623,26 @@ impl Session {
                     }
                     return;
                 }
-                let asked = Asked::Flush { binary, is_quiet };
+                let asked = AllRequest::Flush { binary, is_quiet };
                 if router.executor().partition.processor.has_log() {
                     // The local partition answers like the others, once its change is durable.
                     let sum = PartitionStats::default();
-                    let id = self.push(Later::Gathering(Box::new(Gathering { left: count, sum, asked })));
-                    self.detour = Some(id);
+                    let id =
+                        self.push(QueuedAnswer::Collecting(Box::new(Collecting { left: count, sum, asked })));
+                    self.last_by_message = Some(id);
                     return router.send_all(id, Some(delay), true);
                 }
                 router.executor().flush(delay);
-                self.gather(router, count, PartitionStats::default(), asked, Some(delay));
+                self.ask_all(router, count, PartitionStats::default(), asked, Some(delay));
             }
             Decoded::Stats { of, binary } => {
                 let sum = router.executor().stats();
-                let asked = Asked::Stats { of: of.to_vec(), binary };
-                self.gather(router, count, sum, asked, None);
+                let asked = AllRequest::Stats { of: of.to_vec(), binary };
+                self.ask_all(router, count, sum, asked, None);
             }
             Decoded::Limit { megabytes, is_quiet } => {
                 let sum = router.executor().stats();
-                self.gather(router, count, sum, Asked::Limit { megabytes, is_quiet }, None);
+                self.ask_all(router, count, sum, AllRequest::Limit { megabytes, is_quiet }, None);
             }
             Decoded::Command
             | Decoded::Answer(_)
@@ -654,70 +655,71 @@ impl Session {
         }
     }
 
-    fn gather(
+    fn ask_all(
         &mut self,
         router: &mut impl Router,
         count: usize,
         sum: PartitionStats,
-        asked: Asked,
+        asked: AllRequest,
         flush: Option<i64>,
     ) {
         if count == 1 {
-            return conclude(router, &sum, &asked, self.sink());
+            return push_collected(router, &sum, &asked, self.sink());
         }
-        let id = self.push(Later::Gathering(Box::new(Gathering { left: count - 1, sum, asked })));
+        let id = self.push(QueuedAnswer::Collecting(Box::new(Collecting { left: count - 1, sum, asked })));
         router.send_all(id, flush, false);
     }
 
-    /// Whether a command of the local partition can be executed and answered now. Behind one that could not, none can:
+    /// Whether a command of the local partition can be executed and answered now. GetPosition one that could not, none can:
     /// a connection's commands keep their order.
     #[inline]
     fn is_immediate(&self, router: &mut impl Router, hash: KeyHash, command: &Command<'_>) -> bool {
         let executor = router.executor();
         !executor.partition.processor.has_log()
-            || self.detour.is_none_or(|id| id < self.first_id) && executor.is_immediate(hash, command)
+            || self.last_by_message.is_none_or(|id| id < self.first_id)
+                && executor.is_immediate(hash, command)
     }
 
     /// The output for the next answer.
     #[inline]
     fn sink(&mut self) -> &mut Output {
-        if self.later.is_empty() {
+        if self.queue.is_empty() {
             return &mut self.output;
         }
-        if !matches!(self.later.back(), Some(Later::Bytes(_))) {
-            self.later.push_back(Later::Bytes(Output::default()));
+        if !matches!(self.queue.back(), Some(QueuedAnswer::Bytes(_))) {
+            self.queue.push_back(QueuedAnswer::Bytes(Output::default()));
         }
-        match self.later.back_mut() {
-            Some(Later::Bytes(bytes)) => bytes,
+        match self.queue.back_mut() {
+            Some(QueuedAnswer::Bytes(bytes)) => bytes,
             _ => unreachable!("just made sure of"),
         }
     }
 
     /// Length of the last answer in the queue, bytes.
     fn last_bytes(&self) -> usize {
-        match self.later.back() {
-            Some(Later::Bytes(bytes)) => bytes.len(),
+        match self.queue.back() {
+            Some(QueuedAnswer::Bytes(bytes)) => bytes.len(),
             _ => 0,
         }
     }
 
-    fn push(&mut self, later: Later) -> AnswerId {
-        self.later_bytes += self.last_bytes() + expected_bytes(&later);
-        self.later.push_back(later);
-        self.first_id + self.later.len() as u64 - 1
+    fn push(&mut self, answer: QueuedAnswer) -> AnswerId {
+        self.queued_bytes += self.last_bytes() + expected_bytes(&answer);
+        self.queue.push_back(answer);
+        self.first_id + self.queue.len() as u64 - 1
     }
 
     /// Queues an awaited answer to a command with `value_bytes` of value. Commands that bring a value have short
     /// answers.
     fn push_awaited(&mut self, value_bytes: usize) -> AnswerId {
         let bytes = if value_bytes == 0 { self.expected_bytes } else { AWAITED_BYTES_MIN.max(value_bytes) };
-        self.push(Later::Awaited(bytes))
+        self.push(QueuedAnswer::Awaited(bytes))
     }
 
     /// Handles the answer of another partition to a command.
     pub fn on_reply(&mut self, id: AnswerId, answer: Output) {
         let at = (id - self.first_id) as usize;
-        debug_assert!(matches!(self.later[at], Later::Awaited(_)));
+        debug_assert!(matches!(self.queue[at], QueuedAnswer::Awaited(_)));
         // The expected length rises to that of a longer answer at once, and falls by a quarter of the difference with
         // each shorter one.
         let (bytes, expected) =
@@ -730,14 +732,14 @@ impl Session {
     /// Handles the statistics of another partition, or the end of its flush.
     pub fn on_stats(&mut self, router: &mut impl Router, id: AnswerId, stats: &PartitionStats) {
         let at = (id - self.first_id) as usize;
-        let Later::Gathering(gathering) = &mut self.later[at] else {
+        let QueuedAnswer::Collecting(collecting) = &mut self.queue[at] else {
             unreachable!("ids name what was asked")
         };
-        gathering.left -= 1;
-        gathering.sum += *stats;
-        if gathering.left == 0 {
+        collecting.left -= 1;
+        collecting.sum += *stats;
+        if collecting.left == 0 {
             let mut answer = Output::default();
-            conclude(router, &gathering.sum, &gathering.asked, &mut answer);
+            push_collected(router, &collecting.sum, &collecting.asked, &mut answer);
             self.put(at, answer);
             self.advance();
         }
@@ -745,20 +747,20 @@ impl Session {
 
     /// Puts an awaited answer in its position.
     fn put(&mut self, at: usize, answer: Output) {
-        self.later_bytes -= expected_bytes(&self.later[at]);
-        if at + 1 < self.later.len() {
-            self.later_bytes += answer.len();
+        self.queued_bytes -= expected_bytes(&self.queue[at]);
+        if at + 1 < self.queue.len() {
+            self.queued_bytes += answer.len();
         }
-        self.later[at] = Later::Bytes(answer);
+        self.queue[at] = QueuedAnswer::Bytes(answer);
     }
 
     /// Moves answers that are next in order to the output.
     fn advance(&mut self) {
-        while let Some(Later::Bytes(_)) = self.later.front() {
-            let Some(Later::Bytes(bytes)) = self.later.pop_front() else { unreachable!("just seen") };
+        while let Some(QueuedAnswer::Bytes(_)) = self.queue.front() {
+            let Some(QueuedAnswer::Bytes(bytes)) = self.queue.pop_front() else { unreachable!("just seen") };
             self.first_id += 1;
-            if !self.later.is_empty() {
-                self.later_bytes -= bytes.len();
+            if !self.queue.is_empty() {
+                self.queued_bytes -= bytes.len();
             }
             if self.output.is_empty() {
                 self.output = bytes;
@@ -780,30 +782,30 @@ fn add_all(mut executor: Executor<'_>, hash: KeyHash, entries: &[Entry<'_>], out
 }
 
 /// Expected length of an awaited answer, bytes.
-fn expected_bytes(later: &Later) -> usize {
-    match later {
-        Later::Bytes(_) => 0,
-        Later::Awaited(bytes) => *bytes,
-        Later::Gathering(_) => AWAITED_BYTES_MIN,
+fn expected_bytes(answer: &QueuedAnswer) -> usize {
+    match answer {
+        QueuedAnswer::Bytes(_) => 0,
+        QueuedAnswer::Awaited(bytes) => *bytes,
+        QueuedAnswer::Collecting(_) => AWAITED_BYTES_MIN,
     }
 }
 
 /// Appends the answer to a request to all partitions.
-fn conclude(router: &mut impl Router, stats: &PartitionStats, asked: &Asked, out: &mut Output) {
+fn push_collected(router: &mut impl Router, stats: &PartitionStats, asked: &AllRequest, out: &mut Output) {
     let out = out.bytes_mut();
     match asked {
-        Asked::Flush { is_quiet: true, .. } => {}
-        Asked::Flush { binary: Some(header), .. } => {
+        AllRequest::Flush { is_quiet: true, .. } => {}
+        AllRequest::Flush { binary: Some(header), .. } => {
             binary::respond(out, *header, binary::SUCCESS, &[], &[], &[], 0);
         }
-        Asked::Flush { binary: None, .. } => out.extend_from_slice(b"OK\r\n"),
-        Asked::Limit { is_quiet: true, .. } => {}
+        AllRequest::Flush { binary: None, .. } => out.extend_from_slice(b"OK\r\n"),
+        AllRequest::Limit { is_quiet: true, .. } => {}
         // The limit is fixed at start: only a request for the present value succeeds.
-        Asked::Limit { megabytes, .. } if stats.limit_bytes.div_ceil(1 << 20) == *megabytes => {
+        AllRequest::Limit { megabytes, .. } if stats.limit_bytes.div_ceil(1 << 20) == *megabytes => {
             out.extend_from_slice(b"OK\r\n");
         }
-        Asked::Limit { .. } => out.extend_from_slice(b"CLIENT_ERROR memory is fixed at start\r\n"),
-        Asked::Stats { of, binary } => {
+        AllRequest::Limit { .. } => out.extend_from_slice(b"CLIENT_ERROR memory is fixed at start\r\n"),
+        AllRequest::Stats { of, binary } => {
             let listener = router.listener_stats();
             let is_known =
                 router.executor().for_each_stat(of, stats, &listener, |name, value| match binary {

@@ -1,123 +1,14 @@
 //! Protocol conversations as clients hold them, and malformed input.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use super::*;
-use kv::{Eviction, Kept, KeyHash, Partition, Processor, Settings};
+use crate::partitions::Partitions;
+use kv::{Eviction, Settings};
 
-/// All partitions in one place: messages to others are answered on request.
-struct Partitions {
-    all: Vec<(Partition, Service)>,
-    own: usize,
-    /// Messages in the order in which they were sent.
-    sent: Vec<Sent>,
-}
-
-enum Sent {
-    To(usize, RemoteBatch),
-    ToAll(AnswerId, Option<i64>),
-    Reserve(usize, usize),
-    Large(usize, AnswerId, LargeStore),
-    Fetch(usize, Arc<Kept>, usize),
-}
-
-impl Router for Partitions {
-    fn executor(&mut self) -> Executor<'_> {
-        self.at(self.own)
-    }
-    fn position(&self) -> (usize, usize) {
-        (self.own, self.all.len())
-    }
-    fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>) {
-        let mut batch = RemoteBatch::default();
-        batch.push(0, id, hash, command);
-        self.sent.push(Sent::To(to, batch));
-    }
-    fn send_all(&mut self, id: AnswerId, flush: Option<i64>, _: bool) {
-        self.sent.push(Sent::ToAll(id, flush));
-    }
-    fn reserve(&mut self, to: usize, count: usize) {
-        self.sent.push(Sent::Reserve(to, count));
-    }
-    fn store_large(&mut self, to: usize, id: AnswerId, store: LargeStore) {
-        self.sent.push(Sent::Large(to, id, store));
-    }
-    fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize) {
-        self.sent.push(Sent::Fetch(to, kept, offset));
-    }
-    fn listener_stats(&self) -> ListenerStats {
-        ListenerStats { thread_count: 1, ..ListenerStats::default() }
-    }
-}
-
-impl Partitions {
-    fn new(count: usize) -> Self {
-        let settings = Settings { memory_bytes: 4 << 20, ..Settings::default() };
-        Self::as_told(count, &settings, ListenerSettings::default())
-    }
-
-    fn as_told(count: usize, settings: &Settings, listener: ListenerSettings) -> Self {
-        let partition = || {
-            let processor = Processor::new(settings.clone()).expect("memory");
-            (Partition::new(processor, 1_700_000_000), Service::new(listener))
-        };
-        Self { all: (0..count).map(|_| partition()).collect(), own: 0, sent: Vec::new() }
-    }
-
-    fn at(&mut self, at: usize) -> Executor<'_> {
-        let (partition, service) = &mut self.all[at];
-        service.on(partition)
-    }
-
-    /// Executes all messages under way, and answers the last one first.
-    fn deliver(&mut self, session: &mut Session) {
-        let mut answers = Vec::new();
-        for sent in std::mem::take(&mut self.sent) {
-            match sent {
-                Sent::To(to, batch) => batch.for_each(|_, id, hash, command| {
-                    let mut answer = Vec::new();
-                    self.at(to).execute(hash, command, &mut answer);
-                    let mut answer = Output::from(answer);
-                    answer.insert(self.at(to).take_sent());
-                    answers.push((id, answer));
-                }),
-                Sent::Reserve(to, count) => {
-                    let room = self.all[to].0.processor.take_chunks(count);
-                    session.on_room(self, room.unwrap_or_default());
-                }
-                Sent::Large(to, id, store) => {
-                    let mut answer = Vec::new();
-                    self.at(to).execute_large(store, &mut answer);
-                    answers.push((id, answer.into()));
-                }
-                Sent::Fetch(to, kept, offset) => {
-                    let piece = self.all[to].0.processor.piece(&kept, offset, 50_000);
-                    assert!(session.on_piece(piece.unwrap_or_default()), "a piece of it");
-                }
-                Sent::ToAll(id, flush) => {
-                    for at in 1..self.all.len() {
-                        if let Some(delay) = flush {
-                            self.at(at).flush(delay);
-                        }
-                        let stats = self.at(at).stats();
-                        session.on_stats(self, id, &stats);
-                    }
-                }
-            }
-        }
-        while let Some((id, answer)) = answers.pop() {
-            session.on_reply(id, answer);
-        }
-    }
-
-    fn wait(&mut self, seconds: i64) {
-        for (partition, _) in &mut self.all {
-            let now_s = partition.processor.clock().unix_s() + seconds;
-            partition.set_now(now_s);
-        }
-    }
+/// Settings of a small partition.
+fn settings() -> Settings {
+    Settings { memory_bytes: 4 << 20, ..Settings::default() }
 }
 
 struct Client {
@@ -133,7 +24,11 @@ impl Client {
 
     fn with(count: usize) -> Self {
         let session = Session::new(ListenerSettings::default());
-        Self { partitions: Partitions::new(count), session, is_closed: false }
+        Self {
+            partitions: Partitions::new(count, &settings(), ListenerSettings::default()),
+            session,
+            is_closed: false,
+        }
     }
 
     fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
@@ -344,7 +239,7 @@ fn values_have_a_limit() {
 fn client_of_large(count: usize, memory_bytes: usize, eviction: Eviction) -> Client {
     let settings = Settings { memory_bytes, eviction, ..Settings::default() };
     let listener = ListenerSettings { value_bytes_max: 256 << 20, ..ListenerSettings::default() };
-    let partitions = Partitions::as_told(count, &settings, listener);
+    let partitions = Partitions::new(count, &settings, listener);
     Client { partitions, session: Session::new(listener), is_closed: false }
 }
 
@@ -822,7 +717,7 @@ fn a_value_whose_namespace_is_replaced_while_it_arrives_ends_the_connection() {
         client.send(format!("set a 0 0 {length}\r\n0123456789").as_bytes());
         assert!(client.session.is_within_command());
         let settings = Settings { memory_bytes: 16 << 20, seed: 7, ..Settings::default() };
-        client.partitions = Partitions::as_told(1, &settings, *client.partitions.all[0].1.settings());
+        client.partitions = Partitions::new(1, &settings, *client.partitions.all[0].1.settings());
         client.send(&vec![b'x'; length]);
         assert!(client.is_closed);
         assert_eq!(client.partitions.all[0].0.processor.counters().pair_count, 0);

@@ -240,7 +240,7 @@ impl LogWaiters {
         let parked =
             if is_of_key { self.park(keys, key.as_bytes(), needs_value, parked) } else { Some(parked) };
         let Some(Parked { what: Waiting::Action(_, _, action), .. }) = parked else { return };
-        let number_of_flush = matches!(action, KvAction::Flush).then(|| keys.logged.ask_flush());
+        let number_of_flush = matches!(action, KvAction::Flush).then(|| keys.logged.request_flush());
         let next = io.reactor() + 1;
         let is_room = matches!(action, KvAction::Reserve { .. });
         let outcome = perform(keys.logged.partition(), &key, action, next == io.reactor_count());

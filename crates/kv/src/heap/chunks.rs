@@ -70,7 +70,7 @@ impl Heap {
     }
 
     /// Replaces a taken chunk by up to two touched ones, while few are free and memory is available.
-    pub(crate) fn touch_more(&mut self) {
+    pub(crate) fn touch_chunks_ahead(&mut self) {
         let Some(mut touch) = self.chunked.touch.take() else { return };
         for _ in 0..2 {
             let has_enough = self.chunked.free_regions() >= AHEAD_COUNT * REGIONS_PER_CHUNK;
@@ -133,7 +133,7 @@ impl Heap {
     }
 
     /// Whether the item may be changed in place: nothing else reads it.
-    pub(crate) fn is_own(&self, line: u32) -> bool {
+    pub(crate) fn is_unshared(&self, line: u32) -> bool {
         let header = self.header(line);
         header.bits & HELD == 0
             && (header.bits & LARGE == 0

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::recover::piece;
+use super::recover::segment_read;
 use super::scan::{Scanner, Sink};
 use super::{Failure, Job, Log, RESERVE_COUNT, Sync, Work};
 use crate::key::KeyHash;
@@ -18,7 +18,7 @@ use crate::record::{Head, Kind};
 use crate::stub::Stub;
 
 /// Keys waiting to be rewritten above which scanning pauses.
-const AGAIN_COUNT_MAX: usize = 512;
+const REWRITE_COUNT_MAX: usize = 512;
 /// Fetches of values to be rewritten above which scanning pauses.
 const FETCH_COUNT_MAX: usize = 8;
 
@@ -36,29 +36,30 @@ pub(super) struct Cleaner {
     /// Values being fetched to be rewritten.
     pub(super) fetch_count: usize,
     /// Keys queued for rewriting so far; of those, written; of those, durable.
-    pub(super) again_taken: u64,
-    pub(super) again_written: u64,
-    again_settled: u64,
+    pub(super) rewrites_taken: u64,
+    pub(super) rewrites_written: u64,
+    rewrites_settled: u64,
 }
 
 impl Cleaner {
     /// Records that everything written so far is durable.
     pub(super) fn on_settled(&mut self) {
-        self.again_settled = self.again_written;
+        self.rewrites_settled = self.rewrites_written;
     }
 }
 
 impl Log {
     /// Begins, continues and ends the cleaning of the oldest segment.
-    pub(super) fn tend(&mut self, processor: &mut Processor) {
+    pub(super) fn advance_cleaning(&mut self, processor: &mut Processor) {
         if self.cleaner.is_settling {
-            let again_count = processor.pairs_mut().changes().again_count();
-            let Some(cleaner) = Some(&mut self.cleaner).filter(|it| again_count == 0 && it.fetch_count == 0)
+            let rewrite_count = processor.pairs_mut().changes().rewrite_count();
+            let Some(cleaner) =
+                Some(&mut self.cleaner).filter(|it| rewrite_count == 0 && it.fetch_count == 0)
             else {
                 return;
             };
-            if cleaner.again_settled < cleaner.again_taken {
-                if self.settings.sync == Sync::None && cleaner.again_written == cleaner.again_taken {
+            if cleaner.rewrites_settled < cleaner.rewrites_taken {
+                if self.settings.sync == Sync::None && cleaner.rewrites_written == cleaner.rewrites_taken {
                     self.wants_flush_now = true;
                 }
                 return;
@@ -83,15 +84,15 @@ impl Log {
 
     pub(super) fn next_clean(&mut self, processor: &mut Processor) -> Option<Work> {
         let cleaner = &mut self.cleaner;
-        let again_count = processor.pairs_mut().changes().again_count();
-        let is_behind = cleaner.fetch_count >= FETCH_COUNT_MAX || again_count > AGAIN_COUNT_MAX;
+        let rewrite_count = processor.pairs_mut().changes().rewrite_count();
+        let is_behind = cleaner.fetch_count >= FETCH_COUNT_MAX || rewrite_count > REWRITE_COUNT_MAX;
         if cleaner.is_reading || is_behind {
             return None;
         }
         let position = cleaner.scanner.as_ref()?.next_position()?;
         cleaner.is_reading = true;
         let start = self.slot_start(self.segments.front().expect("the one that is read").slot);
-        Some(piece(&self.settings, Job::Clean, start, position))
+        Some(segment_read(&self.settings, Job::Clean, start, position))
     }
 
     pub(super) fn on_clean(&mut self, processor: &mut Processor, bytes: Option<&[u8]>) {
@@ -112,14 +113,14 @@ impl Log {
             return self.fail(Failure::Damaged(start));
         }
         for (hash, key) in stubs {
-            self.fetch_again(processor, hash, &key);
+            self.fetch_for_rewrite(processor, hash, &key);
         }
         if self.cleaner.is_settling {
             for key in std::mem::take(&mut self.cleaner.replaced) {
                 self.rewrite_replaced(processor, &key);
             }
         }
-        self.tend(processor);
+        self.advance_cleaning(processor);
     }
 
     /// Rewrites a pair, unless its present state has become durable.
@@ -131,9 +132,9 @@ impl Log {
         }
         self.cleaner.rescued.insert(hash.raw(), self.segments.back().map_or(0, |head| head.generation));
         if processor.is_stub(hash, key) {
-            self.fetch_again(processor, hash, key);
+            self.fetch_for_rewrite(processor, hash, key);
         } else {
-            processor.pairs_mut().changes().write_again(hash, key);
+            processor.pairs_mut().changes().request_rewrite(hash, key);
         }
     }
 }

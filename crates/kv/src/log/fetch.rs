@@ -4,7 +4,7 @@ use super::{Job, Loaded, Log, PIECE_BYTES, Work};
 use crate::key::KeyHash;
 use crate::pending::Pending;
 use crate::processor::Processor;
-use crate::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
+use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, TAIL_BYTES};
 use crate::stub::Stub;
 
 /// A value being fetched.
@@ -13,16 +13,16 @@ pub(super) struct Fetch {
     hash: KeyHash,
     key: Box<[u8]>,
     /// Whether it is to be rewritten.
-    is_again: bool,
+    is_rewrite: bool,
     /// Whether an operation waits for it.
     is_wanted: bool,
     is_reading: bool,
-    course: Option<Course>,
+    reading: Option<Reading>,
 }
 
 /// Progress of reading a value.
 #[derive(Debug)]
-struct Course {
+struct Reading {
     stub: Stub,
     pending: Pending,
     /// Bytes of the record processed.
@@ -35,26 +35,32 @@ impl Log {
     /// Requests the value of a key; [`next_loaded`](Self::next_loaded) reports it.
     pub fn fetch(&mut self, processor: &mut Processor, key: &[u8]) {
         let hash = processor.hash(key);
-        self.want(hash, key, false);
+        self.queue_fetch(hash, key, false);
     }
 
-    pub(super) fn fetch_again(&mut self, processor: &mut Processor, hash: KeyHash, key: &[u8]) {
+    pub(super) fn fetch_for_rewrite(&mut self, processor: &mut Processor, hash: KeyHash, key: &[u8]) {
         if processor.is_stub(hash, key) {
-            self.want(hash, key, true);
+            self.queue_fetch(hash, key, true);
         }
     }
 
-    fn want(&mut self, hash: KeyHash, key: &[u8], is_again: bool) {
+    fn queue_fetch(&mut self, hash: KeyHash, key: &[u8], is_rewrite: bool) {
         let known = self.fetches.iter_mut().flatten().find(|fetch| *fetch.key == *key);
         if let Some(fetch) = known {
-            self.cleaner.fetch_count += usize::from(is_again && !fetch.is_again);
-            fetch.is_again |= is_again;
-            fetch.is_wanted |= !is_again;
+            self.cleaner.fetch_count += usize::from(is_rewrite && !fetch.is_rewrite);
+            fetch.is_rewrite |= is_rewrite;
+            fetch.is_wanted |= !is_rewrite;
             return;
         }
-        self.cleaner.fetch_count += usize::from(is_again);
-        let fetch =
-            Fetch { hash, key: key.into(), is_again, is_wanted: !is_again, is_reading: false, course: None };
+        self.cleaner.fetch_count += usize::from(is_rewrite);
+        let fetch = Fetch {
+            hash,
+            key: key.into(),
+            is_rewrite,
+            is_wanted: !is_rewrite,
+            is_reading: false,
+            reading: None,
+        };
         let number = self.fetches.iter().position(Option::is_none).unwrap_or_else(|| {
             self.fetches.push(None);
             self.fetches.len() - 1
@@ -66,11 +72,11 @@ impl Log {
     /// The next read of a fetch.
     pub(super) fn next_fetch(&mut self, processor: &mut Processor) -> Option<Work> {
         while let Some(&number) = self.fetch_queue.front() {
-            if self.is_fetch_stuck {
+            if self.fetches_await_memory {
                 return None;
             }
             let fetch = self.fetches[number as usize].as_mut().expect("it waits");
-            if fetch.course.is_none() {
+            if fetch.reading.is_none() {
                 let Some(stub) = processor.pairs().stub(fetch.hash, &fetch.key) else {
                     self.fetch_queue.pop_front();
                     self.end_fetch(processor, number, true);
@@ -80,7 +86,7 @@ impl Log {
                 else {
                     // Writing changes can make room.
                     if self.flight.is_some() || processor.pairs_mut().changes().has_due(false) {
-                        self.is_fetch_stuck = true;
+                        self.fetches_await_memory = true;
                         return None;
                     }
                     self.fetch_queue.pop_front();
@@ -88,14 +94,14 @@ impl Log {
                     continue;
                 };
                 let (checksum, tail) = (Checksum::default(), [0; TAIL_BYTES]);
-                fetch.course = Some(Course { stub, pending, done: 0, checksum, tail });
+                fetch.reading = Some(Reading { stub, pending, done: 0, checksum, tail });
             }
-            let course = fetch.course.as_ref().expect("just begun");
-            let record_bytes = HEAD_BYTES + fetch.key.len() + course.stub.value_bytes + TAIL_BYTES;
+            let reading = fetch.reading.as_ref().expect("just begun");
+            let record_bytes = HEAD_BYTES + fetch.key.len() + reading.stub.value_bytes + TAIL_BYTES;
             let block_bytes = self.settings.block_bytes;
-            let from = course.stub.log_offset + course.done as u64;
+            let from = reading.stub.log_offset + reading.done as u64;
             let offset = from / block_bytes * block_bytes;
-            let end = (course.stub.log_offset + record_bytes as u64).next_multiple_of(block_bytes);
+            let end = (reading.stub.log_offset + record_bytes as u64).next_multiple_of(block_bytes);
             let length = usize::try_from(end - offset).unwrap_or(usize::MAX).min(PIECE_BYTES);
             fetch.is_reading = true;
             self.counters.fetch_count += 1;
@@ -107,33 +113,33 @@ impl Log {
 
     pub(super) fn on_fetched(&mut self, processor: &mut Processor, number: u32, bytes: Option<&[u8]>) {
         let block_bytes = self.settings.block_bytes;
-        let slot = |fetch: &Fetch| fetch.course.as_ref().map(|course| course.stub.log_offset);
-        let place = self.fetches[number as usize].as_ref().and_then(slot).expect("it is being read");
-        let segment = self.segment_at(place);
+        let slot = |fetch: &Fetch| fetch.reading.as_ref().map(|reading| reading.stub.log_offset);
+        let log_offset = self.fetches[number as usize].as_ref().and_then(slot).expect("it is being read");
+        let segment = self.segment_at(log_offset);
         let fetch = self.fetches[number as usize].as_mut().expect("it is being read");
         fetch.is_reading = false;
-        let course = fetch.course.as_mut().expect("it is being read");
+        let reading = fetch.reading.as_mut().expect("it is being read");
         let is_good = match (bytes, segment) {
             (Some(bytes), Some((segment, position))) => {
-                let skip = ((place + course.done as u64) % block_bytes) as usize;
-                let place = Where { run: segment.run, generation: segment.generation, position };
-                course.take_in(processor, &fetch.key, place, &bytes[skip..])
+                let skip = ((log_offset + reading.done as u64) % block_bytes) as usize;
+                let location = Location { run: segment.run, generation: segment.generation, position };
+                reading.on_bytes(processor, &fetch.key, location, &bytes[skip..])
             }
             _ => false,
         };
-        let record_bytes = HEAD_BYTES + fetch.key.len() + course.stub.value_bytes + TAIL_BYTES;
-        if is_good && course.done < record_bytes {
+        let record_bytes = HEAD_BYTES + fetch.key.len() + reading.stub.value_bytes + TAIL_BYTES;
+        if is_good && reading.done < record_bytes {
             return self.fetch_queue.push_front(number);
         }
-        let is_sound = is_good && course.tail == course.checksum.finish().to_le_bytes();
-        let course = fetch.course.take().expect("just seen");
+        let is_sound = is_good && reading.tail == reading.checksum.finish().to_le_bytes();
+        let reading = fetch.reading.take().expect("just seen");
         if is_sound {
-            processor.writer.load(fetch.hash, &fetch.key, place, course.pending);
+            processor.writer.load(fetch.hash, &fetch.key, log_offset, reading.pending);
         } else {
-            processor.writer.abandon(course.pending);
+            processor.writer.abandon(reading.pending);
             // The pair may have changed since, or its record may have moved.
             let now = processor.pairs().stub(fetch.hash, &fetch.key);
-            if now.is_some_and(|stub| stub.log_offset != place) {
+            if now.is_some_and(|stub| stub.log_offset != log_offset) {
                 return self.fetch_queue.push_back(number);
             }
             let is_gone = now.is_none();
@@ -144,7 +150,7 @@ impl Log {
 
     fn end_fetch(&mut self, processor: &mut Processor, number: u32, is_good: bool) {
         let Some(fetch) = self.fetches[number as usize].take() else { return };
-        if fetch.is_again {
+        if fetch.is_rewrite {
             self.cleaner.fetch_count -= 1;
             if is_good {
                 let pairs = processor.pairs_mut();
@@ -162,16 +168,22 @@ impl Log {
     }
 }
 
-impl Course {
+impl Reading {
     /// Processes the next bytes of the record. Returns whether they match what was written.
-    fn take_in(&mut self, processor: &mut Processor, key: &[u8], place: Where, mut bytes: &[u8]) -> bool {
+    fn on_bytes(
+        &mut self,
+        processor: &mut Processor,
+        key: &[u8],
+        location: Location,
+        mut bytes: &[u8],
+    ) -> bool {
         let value_at = HEAD_BYTES + key.len();
         if self.done == 0 {
             let Some(first) = bytes.get(..value_at) else { return false };
             let head = Head::decode(first[..HEAD_BYTES].try_into().expect("its length"));
             let is_it =
                 head.is_some_and(|head| head.kind == Kind::Pair && head.value_bytes == self.stub.value_bytes);
-            if !is_it || first[HEAD_BYTES..] != *key || !Head::is_genuine(first, place) {
+            if !is_it || first[HEAD_BYTES..] != *key || !Head::is_genuine(first, location) {
                 return false;
             }
             self.done = value_at;

@@ -206,7 +206,7 @@ pub struct Log {
     /// Free slots, each with the generation of the segment it held.
     free: VecDeque<(u64, u64)>,
     /// The oldest live generation named by the head's header: only slots of older segments may be overwritten.
-    oldest_told: u64,
+    recorded_oldest: u64,
     /// The header of the newest segment, if there is any.
     newest: Option<SegmentHeader>,
     /// Whether the head was begun by this run, so that records can be appended.
@@ -226,7 +226,7 @@ pub struct Log {
     fetches: Vec<Option<Fetch>>,
     fetch_queue: VecDeque<u32>,
     /// Whether fetches wait for memory, until the next write completes.
-    is_fetch_stuck: bool,
+    fetches_await_memory: bool,
     loaded: VecDeque<Loaded>,
     counters: LogCounters,
 }
@@ -240,7 +240,7 @@ impl Log {
             phase: Phase::Recovering(Box::new(Recovery::new(settings.segment_count))),
             segments: VecDeque::new(),
             free: VecDeque::new(),
-            oldest_told: 1,
+            recorded_oldest: 1,
             newest: None,
             has_head: false,
             flight: None,
@@ -253,7 +253,7 @@ impl Log {
             cleaner: Cleaner::default(),
             fetches: Vec::new(),
             fetch_queue: VecDeque::new(),
-            is_fetch_stuck: false,
+            fetches_await_memory: false,
             loaded: VecDeque::new(),
             counters: LogCounters::default(),
         }
@@ -293,7 +293,7 @@ impl Log {
             Phase::Recovering(recovery) => recovery.next(&self.settings),
             Phase::Settling => (!std::mem::replace(&mut self.is_flushing, true)).then_some(Work::Flush),
             Phase::Ready => {
-                self.tend(processor);
+                self.advance_cleaning(processor);
                 self.next_fetch(processor)
                     .or_else(|| self.next_clean(processor))
                     .or_else(|| self.wants_write(processor).then_some(Work::Write))
@@ -358,11 +358,11 @@ impl Log {
             self.flush_wanted = 0;
         }
         self.cleaner.on_settled();
-        self.tend(processor);
+        self.advance_cleaning(processor);
     }
 
     /// Requests that all changes so far become durable soon. Returns the change to [wait](Self::settled) for.
-    pub fn ask_flush(&mut self, processor: &mut Processor) -> u64 {
+    pub fn request_flush(&mut self, processor: &mut Processor) -> u64 {
         let count = processor.pairs_mut().changes().count();
         self.flush_wanted = count;
         count
@@ -414,6 +414,6 @@ impl Log {
 
     /// Free slots that may already be overwritten.
     fn usable_count(&self) -> usize {
-        self.free.iter().take_while(|(generation, _)| *generation < self.oldest_told).count()
+        self.free.iter().take_while(|(generation, _)| *generation < self.recorded_oldest).count()
     }
 }

@@ -70,12 +70,12 @@ impl Recovery {
         }
         let position = self.scanner.as_ref().and_then(Scanner::next_position).expect("something is left");
         let start = settings.start + self.segments[self.at].slot * settings.segment_bytes;
-        Some(piece(settings, Job::Recover, start, position))
+        Some(segment_read(settings, Job::Recover, start, position))
     }
 }
 
 /// The next read of a segment that begins at `start`.
-pub(super) fn piece(settings: &LogSettings, job: Job, start: u64, position: u64) -> Work {
+pub(super) fn segment_read(settings: &LogSettings, job: Job, start: u64, position: u64) -> Work {
     debug_assert!(position.is_multiple_of(settings.block_bytes));
     let length = (settings.segment_bytes - position).min(PIECE_BYTES as u64);
     Work::Read { job, offset: start + position, length: length as usize }
@@ -89,7 +89,7 @@ impl Log {
         if (recovery.headers.len() as u64) < recovery.slot_count {
             recovery.headers.push(SegmentHeader::decode(bytes, self.settings.identity));
             if recovery.headers.len() as u64 == recovery.slot_count {
-                self.arrange(processor);
+                self.determine_segments(processor);
             }
             return;
         }
@@ -112,11 +112,11 @@ impl Log {
             return self.fail(Failure::NoMemory);
         }
         recovery.at += 1;
-        self.go_on(processor);
+        self.begin_segment(processor);
     }
 
     /// Determines the log from all headers: it is the newest segment, the oldest one it needs, and all between them.
-    fn arrange(&mut self, processor: &mut Processor) {
+    fn determine_segments(&mut self, processor: &mut Processor) {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         let headers = recovery.headers.iter().zip(0..);
         let mut known: Vec<(SegmentHeader, u64)> =
@@ -143,7 +143,7 @@ impl Log {
                 Segment { run, generation, slot, end }
             })
             .collect();
-        self.oldest_told = newest.oldest;
+        self.recorded_oldest = newest.oldest;
         self.newest = Some(newest);
         processor.writer.next_cas = processor.writer.next_cas.max(newest.next_cas);
         // The other slots, in the order in which they were freed, as far as that is known.
@@ -153,11 +153,11 @@ impl Log {
             .collect();
         free.sort_unstable();
         self.free = free.into();
-        self.go_on(processor);
+        self.begin_segment(processor);
     }
 
     /// Continues with the next segment, or ends reading.
-    fn go_on(&mut self, processor: &mut Processor) {
+    fn begin_segment(&mut self, processor: &mut Processor) {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         match recovery.segments.get(recovery.at) {
             Some(segment) => {
@@ -167,7 +167,7 @@ impl Log {
                 recovery.replay.start = self.settings.start + segment.slot * self.settings.segment_bytes;
                 if segment.end <= block_bytes {
                     recovery.at += 1;
-                    self.go_on(processor);
+                    self.begin_segment(processor);
                 }
             }
             None => {

@@ -3,11 +3,11 @@
 //! ```text
 //! Head ──all of it, genuine──▶ Value ──last byte──▶ Tail ──checksum right──▶ Head …
 //!   ├──0: the rest of the block is empty──▶ Skip ──▶ Head
-//!   └──anything else, at any point──▶ Over
+//!   └──anything else, at any point──▶ Ended
 //! ```
 
 use crate::key::KEY_BYTES_MAX;
-use crate::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
+use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, TAIL_BYTES};
 
 /// Receives the records of a segment.
 pub(crate) trait Sink {
@@ -22,14 +22,14 @@ pub(crate) trait Sink {
 /// Scanner of a segment, and its progress.
 #[derive(Debug)]
 pub(crate) struct Scanner {
-    place: Where,
+    location: Location,
     block_bytes: u64,
     /// Bytes from here on are not read.
     limit: u64,
     /// One past the last whole record.
     end: u64,
     state: State,
-    room: [u8; HEAD_BYTES + KEY_BYTES_MAX],
+    buffer: [u8; HEAD_BYTES + KEY_BYTES_MAX],
     filled: usize,
     head: Option<Head>,
     checksum: Checksum,
@@ -41,19 +41,19 @@ enum State {
     Skip,
     Value { left: usize },
     Tail,
-    Over,
+    Ended,
 }
 
 impl Scanner {
     /// A scanner of a segment from its second block on, up to `limit`.
     pub(crate) fn new(run: u64, generation: u64, block_bytes: u64, limit: u64) -> Self {
         Self {
-            place: Where { run, generation, position: block_bytes },
+            location: Location { run, generation, position: block_bytes },
             block_bytes,
             limit,
             end: block_bytes,
             state: State::Head,
-            room: [0; HEAD_BYTES + KEY_BYTES_MAX],
+            buffer: [0; HEAD_BYTES + KEY_BYTES_MAX],
             filled: 0,
             head: None,
             checksum: Checksum::default(),
@@ -62,7 +62,7 @@ impl Scanner {
 
     /// Position of the next bytes to read; `None` at the end.
     pub(crate) fn next_position(&self) -> Option<u64> {
-        (self.state != State::Over && self.place.position < self.limit).then_some(self.place.position)
+        (self.state != State::Ended && self.location.position < self.limit).then_some(self.location.position)
     }
 
     /// The end of the block in which the last whole record ends.
@@ -70,28 +70,24 @@ impl Scanner {
         self.end.next_multiple_of(self.block_bytes)
     }
 
-    fn over(&mut self, sink: &mut impl Sink) {
+    /// Ends the scan: no more can be read, or there is nothing more.
+    pub(crate) fn on_end(&mut self, sink: &mut impl Sink) {
         if matches!(self.state, State::Value { .. } | State::Tail) {
             sink.on_end(false);
         }
-        self.state = State::Over;
-    }
-
-    /// Ends the scan: no more can be read, or there is nothing more.
-    pub(crate) fn on_end(&mut self, sink: &mut impl Sink) {
-        self.over(sink);
+        self.state = State::Ended;
     }
 
     /// Handles bytes from [`next_position`](Self::next_position) on.
     pub(crate) fn on_bytes(&mut self, mut bytes: &[u8], sink: &mut impl Sink) {
-        let room = self.limit - self.place.position;
-        bytes = &bytes[..bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        let left = self.limit - self.location.position;
+        bytes = &bytes[..bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
         while !bytes.is_empty() {
             let count = match self.state {
-                State::Over => return,
+                State::Ended => return,
                 State::Skip => {
-                    let to_block = (self.place.position + 1).next_multiple_of(self.block_bytes);
-                    let left = (to_block - self.place.position) as usize;
+                    let to_block = (self.location.position + 1).next_multiple_of(self.block_bytes);
+                    let left = (to_block - self.location.position) as usize;
                     if left <= bytes.len() {
                         self.state = State::Head;
                     }
@@ -99,7 +95,7 @@ impl Scanner {
                 }
                 State::Head => match self.on_head(bytes, sink) {
                     Some(count) => count,
-                    None => return self.over(sink),
+                    None => return self.on_end(sink),
                 },
                 State::Value { left } => {
                     let part = &bytes[..left.min(bytes.len())];
@@ -115,27 +111,27 @@ impl Scanner {
                 }
                 State::Tail => {
                     let count = (TAIL_BYTES - self.filled).min(bytes.len());
-                    self.room[self.filled..self.filled + count].copy_from_slice(&bytes[..count]);
+                    self.buffer[self.filled..self.filled + count].copy_from_slice(&bytes[..count]);
                     self.filled += count;
                     if self.filled == TAIL_BYTES {
-                        if self.room[..TAIL_BYTES] != self.checksum.finish().to_le_bytes() {
-                            return self.over(sink);
+                        if self.buffer[..TAIL_BYTES] != self.checksum.finish().to_le_bytes() {
+                            return self.on_end(sink);
                         }
                         sink.on_end(true);
-                        self.end = self.place.position + count as u64;
+                        self.end = self.location.position + count as u64;
                         (self.state, self.filled, self.head) = (State::Head, 0, None);
                     }
                     count
                 }
             };
-            self.place.position += count as u64;
+            self.location.position += count as u64;
             bytes = &bytes[count..];
         }
     }
 
     /// Handles bytes up to the value. Returns `None` if they are not of a record.
     fn on_head(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Option<usize> {
-        let start = self.place.position - self.filled as u64;
+        let start = self.location.position - self.filled as u64;
         if self.filled == 0 && bytes[0] == 0 {
             // At the start of a block this means that nothing was written.
             if start.is_multiple_of(self.block_bytes) {
@@ -146,7 +142,7 @@ impl Scanner {
         }
         let wanted = HEAD_BYTES + self.head.map_or(0, |head| head.key_bytes);
         let count = (wanted - self.filled).min(bytes.len());
-        self.room[self.filled..self.filled + count].copy_from_slice(&bytes[..count]);
+        self.buffer[self.filled..self.filled + count].copy_from_slice(&bytes[..count]);
         self.filled += count;
         if self.filled < wanted {
             return Some(count);
@@ -154,7 +150,7 @@ impl Scanner {
         let head = match self.head {
             Some(head) => head,
             None => {
-                let first = self.room[..HEAD_BYTES].try_into().expect("its length");
+                let first = self.buffer[..HEAD_BYTES].try_into().expect("its length");
                 let head = Head::decode(first)?;
                 if start + head.record_bytes() as u64 > self.limit {
                     return None;
@@ -166,13 +162,13 @@ impl Scanner {
                 head
             }
         };
-        if !Head::is_genuine(&self.room[..self.filled], Where { position: start, ..self.place }) {
+        if !Head::is_genuine(&self.buffer[..self.filled], Location { position: start, ..self.location }) {
             return None;
         }
         if head.kind != Kind::Pair && head.value_bytes != 0 {
             return None;
         }
-        sink.on_head(&head, &self.room[HEAD_BYTES..self.filled], start);
+        sink.on_head(&head, &self.buffer[HEAD_BYTES..self.filled], start);
         self.checksum = Checksum::default();
         self.filled = 0;
         self.state =

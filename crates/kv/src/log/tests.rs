@@ -207,13 +207,13 @@ fn a_log_of_lives_of_one_write_goes_on() {
         for round in 0..5u8 {
             assert_eq!(bench.set(b"key", &[round]), Stored::Done);
             let count = bench.processor.pairs_mut().changes().count();
-            bench.log.ask_flush(&mut bench.processor);
+            bench.log.request_flush(&mut bench.processor);
             bench.settle();
             assert_eq!(bench.log.settled(&mut bench.processor), count, "{sync:?}, round {round}");
             while bench.log.free.len() > 1 {
                 bench = open(Disk::of(bench.disk.durable()));
                 assert_eq!(bench.set(b"key", &[round]), Stored::Done);
-                bench.log.ask_flush(&mut bench.processor);
+                bench.log.request_flush(&mut bench.processor);
                 while bench.write.is_none() && bench.step() {}
                 bench.disk.settle(&(0..usize::MAX));
             }
@@ -237,7 +237,7 @@ fn a_log_of_many_short_lives_goes_on() {
             bench.recover();
             assert_eq!(bench.set(b"key", &[life]), Stored::Done);
             let count = bench.processor.pairs_mut().changes().count();
-            bench.log.ask_flush(&mut bench.processor);
+            bench.log.request_flush(&mut bench.processor);
             while let Some(work) = bench.log.next(&mut bench.processor) {
                 match work {
                     // The read ends too late.
@@ -254,7 +254,7 @@ fn a_log_of_many_short_lives_goes_on() {
                 bench.recover();
                 assert_eq!(bench.set(b"key", &[life]), Stored::Done);
                 let count = bench.processor.pairs_mut().changes().count();
-                bench.log.ask_flush(&mut bench.processor);
+                bench.log.request_flush(&mut bench.processor);
                 bench.settle();
                 assert_eq!(bench.log.settled(&mut bench.processor), count, "{sync:?}, life {life}");
             }
@@ -291,7 +291,7 @@ fn segments_are_freed_as_fast_as_they_are_needed() {
         for (key, value) in &expected {
             assert!(bench.value(&[b'k', *key]).as_ref() == Some(value));
         }
-        bench.log.ask_flush(&mut bench.processor);
+        bench.log.request_flush(&mut bench.processor);
         bench.settle();
         let mut again = Bench::open(settings, Disk::of(bench.disk.durable()));
         again.recover();

@@ -7,7 +7,7 @@ use crate::item::MARKS;
 use crate::pins::Pin;
 use crate::place::Place;
 use crate::processor::Processor;
-use crate::record::{Checksum, HEAD_BYTES, Head, Kind, SegmentHeader, TAIL_BYTES, Where};
+use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, SegmentHeader, TAIL_BYTES};
 use crate::stub::Stub;
 
 /// A write under way, and the log's state once it completes.
@@ -18,7 +18,7 @@ pub(super) struct Flight {
     /// All changes up to this one are written.
     taken: u64,
     /// Number of keys rewritten for cleaning.
-    again: u64,
+    rewrites: u64,
 }
 
 /// A record that takes several writes. Its value is kept unchanged meanwhile.
@@ -48,28 +48,28 @@ impl Log {
         if self.flight.is_some() || self.is_flushing {
             return false;
         }
-        if self.stream.is_some() || self.wants_to_tell() {
+        if self.stream.is_some() || self.needs_header_update() {
             return true;
         }
-        let only_again = self.is_short();
-        let Some(due) = self.due(processor, only_again) else { return false };
+        let only_rewrites = self.is_short_of_segments();
+        let Some(due) = self.due(processor, only_rewrites) else { return false };
         let found = self.find(processor, &due);
         self.fits(found.head.record_bytes()) || self.can_roll()
     }
 
     /// Whether segments are short, so that only writes that free segments may proceed.
-    fn is_short(&self) -> bool {
+    fn is_short_of_segments(&self) -> bool {
         self.usable_count() <= RESERVE_COUNT
     }
 
     /// Whether to rewrite the newest segment's header with a newer oldest generation: segments freed since it was
     /// written may not be overwritten before.
-    fn wants_to_tell(&self) -> bool {
-        self.is_short() && self.stream.is_none() && self.usable_count() < self.free.len()
+    fn needs_header_update(&self) -> bool {
+        self.is_short_of_segments() && self.stream.is_none() && self.usable_count() < self.free.len()
     }
 
-    fn due(&self, processor: &mut Processor, only_again: bool) -> Option<Due> {
-        processor.pairs_mut().changes().due(only_again)
+    fn due(&self, processor: &mut Processor, only_rewrites: bool) -> Option<Due> {
+        processor.pairs_mut().changes().due(only_rewrites)
     }
 
     /// The present state of a key that is due.
@@ -141,22 +141,27 @@ impl Log {
         header.encode(into);
         let run = self.settings.run;
         self.segments.push_back(Segment { run, generation, slot, end: 0 });
-        self.oldest_told = oldest;
+        self.recorded_oldest = oldest;
         self.newest = Some(header);
         self.has_head = true;
     }
 
     /// Rewrites the header of the newest segment with the current oldest generation. It fits in one sector, so a torn
     /// write leaves either the old or the new one.
-    fn tell(&mut self, processor: &mut Processor, header: SegmentHeader, buffer: &mut [u8]) -> Write {
+    fn update_header(
+        &mut self,
+        processor: &mut Processor,
+        header: SegmentHeader,
+        buffer: &mut [u8],
+    ) -> Write {
         let oldest = self.segments.front().expect("there is a newest").generation;
         let header = SegmentHeader { oldest, ..header };
         buffer.fill(0);
         header.encode(buffer);
-        (self.newest, self.oldest_told) = (Some(header), oldest);
+        (self.newest, self.recorded_oldest) = (Some(header), oldest);
         let Segment { slot, end, .. } = *self.segments.back().expect("there is a newest");
         let taken = processor.pairs_mut().changes().taken();
-        self.flight = Some(Flight { end, taken, again: self.cleaner.again_taken });
+        self.flight = Some(Flight { end, taken, rewrites: self.cleaner.rewrites_taken });
         let is_durable = self.settings.sync != Sync::None;
         Write { offset: self.slot_start(slot), length: buffer.len(), is_durable }
     }
@@ -168,13 +173,13 @@ impl Log {
         if !self.wants_write(processor) {
             return None;
         }
-        if let Some(header) = self.newest.filter(|_| self.wants_to_tell()) {
-            return Some(self.tell(processor, header, &mut buffer[..block_bytes]));
+        if let Some(header) = self.newest.filter(|_| self.needs_header_update()) {
+            return Some(self.update_header(processor, header, &mut buffer[..block_bytes]));
         }
-        let only_again = self.is_short();
+        let only_rewrites = self.is_short_of_segments();
         let mut at = 0;
         if self.stream.is_none() {
-            let due = self.due(processor, only_again)?;
+            let due = self.due(processor, only_rewrites)?;
             if !self.fits(self.find(processor, &due).head.record_bytes()) {
                 self.roll(processor.writer.next_cas, &mut buffer[..block_bytes]);
                 at = block_bytes;
@@ -185,14 +190,14 @@ impl Log {
         let first_offset = self.stream.as_ref().map_or(slot_start + start, |stream| stream.log_offset);
         loop {
             if let Some(stream) = &mut self.stream {
-                at += stream.go_on(processor, &mut buffer[at..]);
-                if !stream.is_over() {
+                at += stream.write_part(processor, &mut buffer[at..]);
+                if !stream.is_complete() {
                     break;
                 }
                 let stream = self.stream.take().expect("just seen");
                 processor.pairs_mut().heap.unpin(stream.pin);
             }
-            let Some(due) = self.due(processor, only_again) else { break };
+            let Some(due) = self.due(processor, only_rewrites) else { break };
             let Found { head, line } = self.find(processor, &due);
             let record_bytes = head.record_bytes();
             let position = start + at as u64;
@@ -203,13 +208,13 @@ impl Log {
             {
                 break;
             }
-            if let (Due::Key { hash, key, length, is_again, .. }, Some(line)) = (&due, line)
+            if let (Due::Key { hash, key, length, is_rewrite, .. }, Some(line)) = (&due, line)
                 && Stub::read(&processor.pairs().heap, line).is_some()
             {
                 // Its value has been dropped from memory since.
                 processor.pairs_mut().changes().take(&due);
-                if *is_again {
-                    self.fetch_again(processor, *hash, &key[..*length]);
+                if *is_rewrite {
+                    self.fetch_for_rewrite(processor, *hash, &key[..*length]);
                 }
                 continue;
             }
@@ -219,10 +224,10 @@ impl Log {
                 Due::Clear => &[],
                 Due::Key { key, length, .. } => &key[..*length],
             };
-            self.cleaner.again_taken += u64::from(matches!(due, Due::Key { is_again: true, .. }));
+            self.cleaner.rewrites_taken += u64::from(matches!(due, Due::Key { is_rewrite: true, .. }));
             self.counters.record_count += 1;
-            let place = Where { run: self.settings.run, generation, position };
-            head.encode(key, place, &mut buffer[at..]);
+            let location = Location { run: self.settings.run, generation, position };
+            head.encode(key, location, &mut buffer[at..]);
             at += HEAD_BYTES + key.len();
             let log_offset = slot_start + position;
             let mut checksum = Checksum::default();
@@ -252,7 +257,7 @@ impl Log {
         let changes = processor.pairs_mut().changes();
         let taken = self.stream.as_ref().map_or(changes.taken(), |stream| stream.taken);
         let end = start + length as u64;
-        self.flight = Some(Flight { end, taken, again: self.cleaner.again_taken });
+        self.flight = Some(Flight { end, taken, rewrites: self.cleaner.rewrites_taken });
         let journal = processor.pairs_mut().journal.as_mut().expect("there is a log");
         journal.in_flight = first_offset..slot_start + end;
         Some(Write { offset: slot_start + start, length, is_durable: self.settings.sync != Sync::None })
@@ -269,10 +274,10 @@ impl Log {
         self.counters.written_bytes += flight.end - head.end;
         head.end = flight.end;
         self.written = flight.taken;
-        self.is_fetch_stuck = false;
+        self.fetches_await_memory = false;
         if self.stream.is_none() {
             processor.pairs_mut().journal.as_mut().expect("there is a log").in_flight = 0..0;
-            self.cleaner.again_written = flight.again;
+            self.cleaner.rewrites_written = flight.rewrites;
         }
         if self.settings.sync == Sync::None {
             self.is_unflushed = true;
@@ -280,17 +285,17 @@ impl Log {
             processor.pairs_mut().changes().settle(flight.taken);
             self.cleaner.on_settled();
         }
-        self.tend(processor);
+        self.advance_cleaning(processor);
     }
 }
 
 impl Stream {
     /// Bytes still to be written, including the checksum.
-    fn is_over(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.done == self.value_bytes + TAIL_BYTES
     }
 
-    fn go_on(&mut self, processor: &Processor, into: &mut [u8]) -> usize {
+    fn write_part(&mut self, processor: &Processor, into: &mut [u8]) -> usize {
         let mut at = 0;
         while at < into.len() && self.done < self.value_bytes {
             let part = processor.pairs().heap.pinned(&self.pin).part(self.done);
@@ -300,7 +305,7 @@ impl Stream {
             at += part.len();
             self.done += part.len();
         }
-        while at < into.len() && self.done >= self.value_bytes && !self.is_over() {
+        while at < into.len() && self.done >= self.value_bytes && !self.is_complete() {
             into[at] = self.checksum.finish().to_le_bytes()[self.done - self.value_bytes];
             self.done += 1;
             at += 1;

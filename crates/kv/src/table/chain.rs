@@ -1,10 +1,10 @@
 //! The buckets of the index: room for an entry, overflow and its return, and the entry that leads to an item.
 
-use crate::bucket::{Bucket, BucketMut, Kind, copy_entry, shared_tag};
+use crate::bucket::{Bucket, BucketMut, Kind, copy_entry, overflow_tag};
 use crate::heap::Heap;
 use crate::key::KeyHash;
 use crate::table::Table;
-use crate::table::lines::{Cell, append_line, compact_chain, empty_cells, shared_line, slot};
+use crate::table::lines::{Cell, append_line, compact_chain, empty_cells, overflow_line, slot};
 
 impl Table {
     /// `width` neighbouring empty cells where an entry of the key may be; otherwise the last line of its chain.
@@ -14,13 +14,13 @@ impl Table {
         if let Some(cell) = empty_cells(heap, home, width) {
             return Ok(Cell { node: home, cell, tag: hash.tag() });
         }
-        let mut node = shared_line(home);
+        let mut node = overflow_line(home);
         loop {
             if let Some(cell) = empty_cells(heap, node, width) {
                 if !Bucket(heap.memory.line(home)).overflows() {
                     BucketMut(heap.memory.line_mut(home)).set_overflows(true);
                 }
-                return Ok(Cell { node, cell, tag: shared_tag(slot(home), hash.tag()) });
+                return Ok(Cell { node, cell, tag: overflow_tag(slot(home), hash.tag()) });
             }
             match Bucket(heap.memory.line(node)).next() {
                 Some(next) => node = next,
@@ -54,7 +54,7 @@ impl Table {
 
     #[cold]
     fn move_overflow_back(&mut self, heap: &mut Heap, home: u32) {
-        let mut node = shared_line(home);
+        let mut node = overflow_line(home);
         let mut is_left = false;
         loop {
             let from = *heap.memory.line(node);
@@ -76,7 +76,7 @@ impl Table {
         if !is_left {
             BucketMut(heap.memory.line_mut(home)).set_overflows(false);
         }
-        compact_chain(heap, shared_line(home));
+        compact_chain(heap, overflow_line(home));
     }
 
     /// The entry that leads to an item that is not held: its line, and the cell.
@@ -91,8 +91,8 @@ impl Table {
                 }
             }
             node = if node == home {
-                tag = shared_tag(slot(home), tag);
-                shared_line(home)
+                tag = overflow_tag(slot(home), tag);
+                overflow_line(home)
             } else {
                 bucket.next().expect("an item that is not held is in the index")
             };

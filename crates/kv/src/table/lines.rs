@@ -17,7 +17,7 @@ pub(crate) struct Cell {
 
 /// The first overflow line for the bucket at `home`.
 #[inline]
-pub(crate) fn shared_line(home: u32) -> u32 {
+pub(crate) fn overflow_line(home: u32) -> u32 {
     home | OVERFLOW_SLOT
 }
 

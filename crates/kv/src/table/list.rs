@@ -5,7 +5,7 @@ use crate::bucket::{Bucket, BucketMut, Kind};
 use crate::clock::Clock;
 use crate::heap::Heap;
 use crate::table::Table;
-use crate::table::lines::{shared_line, slot};
+use crate::table::lines::{overflow_line, slot};
 
 /// Keys of a bucket that are sorted at a time.
 const SORTED_COUNT: usize = 32;
@@ -15,18 +15,18 @@ struct Sorted {
     entries: [(u64, u32, u8); SORTED_COUNT],
     count: usize,
     /// Whether there are more.
-    is_cut: bool,
+    has_more: bool,
 }
 
 impl Sorted {
     fn new() -> Self {
-        Self { entries: [(0, 0, 0); SORTED_COUNT], count: 0, is_cut: false }
+        Self { entries: [(0, 0, 0); SORTED_COUNT], count: 0, has_more: false }
     }
 
     fn add(&mut self, entry: (u64, u32, u8)) {
         let at = self.entries[..self.count].partition_point(|other| *other < entry);
         if self.count == SORTED_COUNT {
-            self.is_cut = true;
+            self.has_more = true;
         } else {
             self.count += 1;
         }
@@ -51,10 +51,10 @@ impl Table {
         let first = start.map_or(0, |key| self.hasher.hash(key).raw());
         let mut from = first >> 32;
         while let Ok(hash) = u32::try_from(from) {
-            let share = self.index.share(hash);
+            let range = self.index.bucket_range(hash);
             let mut least = first;
             loop {
-                let sorted = self.sorted(heap, share.home, least);
+                let sorted = self.sorted(heap, range.home, least);
                 for &(_, node, cell) in &sorted.entries[..sorted.count] {
                     let bucket = Bucket(heap.memory.line(node));
                     let goes_on = if bucket.kind(cell.into()) == Kind::Item {
@@ -67,12 +67,12 @@ impl Table {
                         return;
                     }
                 }
-                if !sorted.is_cut {
+                if !sorted.has_more {
                     break;
                 }
                 least = sorted.entries[SORTED_COUNT - 1].0 + 1;
             }
-            from = share.end;
+            from = range.end;
         }
     }
 
@@ -87,7 +87,7 @@ impl Table {
         };
         let bucket = Bucket(heap.memory.line(home));
         bucket.entries().for_each(|cell| add(home, bucket, cell));
-        let mut next = bucket.overflows().then(|| shared_line(home));
+        let mut next = bucket.overflows().then(|| overflow_line(home));
         while let Some(node) = next {
             let bucket = Bucket(heap.memory.line(node));
             bucket.entries_of(slot(home)).for_each(|cell| add(node, bucket, cell));
@@ -100,8 +100,8 @@ impl Table {
     pub(crate) fn clear_entries(&mut self, heap: &mut Heap) {
         let mut from = 0;
         while let Ok(hash) = u32::try_from(from) {
-            let share = self.index.share(hash);
-            while let Some((node, cell)) = self.first_entry(heap, share.home) {
+            let range = self.index.bucket_range(hash);
+            while let Some((node, cell)) = self.first_entry(heap, range.home) {
                 let bucket = Bucket(heap.memory.line(node));
                 let item = (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
                 BucketMut(heap.memory.line_mut(node)).clear(cell);
@@ -109,8 +109,8 @@ impl Table {
                     heap.free_item(line);
                 }
             }
-            self.take_back_overflow(heap, share.home);
-            from = share.end;
+            self.take_back_overflow(heap, range.home);
+            from = range.end;
         }
         self.index.reset();
         self.free_unused_regions(heap);
@@ -126,12 +126,12 @@ impl Table {
     pub(crate) fn assert_index(&self, heap: &Heap, pair_count: u64) {
         let (mut cells, mut pairs, mut from) = (0, 0, 0);
         while let Ok(hash) = u32::try_from(from) {
-            let share = self.index.share(hash);
+            let range = self.index.bucket_range(hash);
             let mut least = 0;
             loop {
-                let sorted = self.sorted(heap, share.home, least);
+                let sorted = self.sorted(heap, range.home, least);
                 for &(hash, node, cell) in &sorted.entries[..sorted.count] {
-                    assert!((from..share.end).contains(&(hash >> 32)), "a key is in the wrong bucket");
+                    assert!((from..range.end).contains(&(hash >> 32)), "a key is in the wrong bucket");
                     let bucket = Bucket(heap.memory.line(node));
                     let key = match bucket.kind(cell.into()) {
                         Kind::Item => heap.key_of(bucket.cell(cell.into())),
@@ -143,12 +143,12 @@ impl Table {
                     cells += bucket.width(cell.into()) as u64;
                     pairs += 1;
                 }
-                if !sorted.is_cut {
+                if !sorted.has_more {
                     break;
                 }
                 least = sorted.entries[SORTED_COUNT - 1].0 + 1;
             }
-            from = share.end;
+            from = range.end;
         }
         assert_eq!((self.index.used_cells, pair_count), (cells, pairs));
     }

@@ -7,7 +7,7 @@ use crate::heap::Heap;
 use crate::index::{GROUP_BUCKETS, GROUP_LINES, GROUPS_MIN, REGION_GROUPS};
 use crate::regions::REGION_LINES;
 use crate::table::Table;
-use crate::table::lines::{compact_chain, shared_line, slot};
+use crate::table::lines::{compact_chain, overflow_line, slot};
 
 /// Mean cells taken per bucket when memory is full: the first number, less the second for each cell of a pair. More
 /// saves memory, fewer saves look-ups of overflow lines; wide pairs overflow sooner.
@@ -22,7 +22,7 @@ const LEAST_GROWTH: f64 = 1.05;
 const SHRINKS_AT: f64 = 1.5;
 /// Spare lines that moving a bucket may need: per line of its own, and in addition. An entry has at most eight cells,
 /// so a line without room for one has at least four taken.
-const LINES_SET_ASIDE: (usize, usize) = (3, 4);
+const SPARE_LINES: (usize, usize) = (3, 4);
 
 impl Table {
     /// Returns regions that no group needs to the heap.
@@ -106,18 +106,18 @@ impl Table {
     }
 
     /// Spare lines that moving a bucket may need.
-    pub(crate) fn lines_to_move(&self, heap: &Heap, home: u32) -> usize {
+    pub(crate) fn spare_lines_needed(&self, heap: &Heap, home: u32) -> usize {
         let bucket = Bucket(heap.memory.line(home));
         let mut line_count = 1;
-        let mut next = bucket.overflows().then(|| shared_line(home));
+        let mut next = bucket.overflows().then(|| overflow_line(home));
         while let Some(node) = next {
             line_count += 1;
             next = Bucket(heap.memory.line(node)).next();
         }
-        LINES_SET_ASIDE.0 * line_count + LINES_SET_ASIDE.1
+        SPARE_LINES.0 * line_count + SPARE_LINES.1
     }
 
-    /// Moves the next bucket of a resize. Its [spare lines](Self::lines_to_move) are set aside.
+    /// Moves the next bucket of a resize. Its [spare lines](Self::spare_lines_needed) are set aside.
     pub(crate) fn move_bucket(&mut self, heap: &mut Heap, home: u32) {
         let mut moving = std::mem::take(&mut self.moving);
         self.empty_bucket(heap, home, &mut moving);
@@ -144,7 +144,7 @@ impl Table {
     fn prefetch_moves(&self, heap: &Heap) {
         if let Some(home) = self.index.next_to_move(2) {
             heap.memory.prefetch(home);
-            heap.memory.prefetch(shared_line(home));
+            heap.memory.prefetch(overflow_line(home));
         }
         if let Some(home) = self.index.next_to_move(1) {
             heap.memory.prefetch(home);
@@ -171,7 +171,7 @@ impl Table {
             return;
         }
         into.push([0; LINE_BYTES]);
-        let mut node = shared_line(home);
+        let mut node = overflow_line(home);
         loop {
             let from = *heap.memory.line(node);
             let from = Bucket(&from);
@@ -191,6 +191,6 @@ impl Table {
                 None => break,
             }
         }
-        compact_chain(heap, shared_line(home));
+        compact_chain(heap, overflow_line(home));
     }
 }

@@ -4,7 +4,7 @@
 //!            ┌── first byte 0x80 ──▶ Binary
 //! Unknown ───┼── first byte 0 ─────▶ Close
 //!            └── else ─────────────▶ Line ──get…──▶ Keys ──end of line──▶ Line
-//!                                     └─refused value─▶ Swallow ──all of it──▶ Line
+//!                                     └─refused value─▶ Discard ──all of it──▶ Line
 //! ```
 
 use crate::command::{Command, Mode, Verb};
@@ -36,7 +36,7 @@ enum State {
     /// In a line whose rest is discarded.
     SkipLine,
     /// In a value that is discarded.
-    Swallow {
+    Discard {
         left: u64,
         /// Whether the protocol is the binary one.
         is_binary: bool,
@@ -49,7 +49,7 @@ enum State {
 enum Touch {
     No,
     /// The time is the next word.
-    Asked,
+    AllRequest,
     At(i64),
 }
 
@@ -135,9 +135,9 @@ impl Decoder {
     }
 
     /// Discards the next `left` bytes.
-    pub(crate) fn swallow(&mut self, left: u64) {
+    pub(crate) fn discard(&mut self, left: u64) {
         let is_binary = self.state == State::Binary;
-        self.state = State::Swallow { left, is_binary };
+        self.state = State::Discard { left, is_binary };
     }
 
     /// Takes the next command off `input`. After [`Decoded::More`] call it again with the same bytes and those that
@@ -177,20 +177,20 @@ impl Decoder {
                         return Decoded::More(1);
                     }
                 },
-                State::Swallow { left, is_binary } => {
+                State::Discard { left, is_binary } => {
                     let count = usize::try_from(left).map_or(input.len(), |left| left.min(input.len()));
                     (_, *input) = input.split_at(count);
                     let left = left.saturating_sub(count as u64);
                     if left > 0 {
-                        self.state = State::Swallow { left, is_binary };
+                        self.state = State::Discard { left, is_binary };
                         return Decoded::More(1);
                     }
                     self.state = if is_binary { State::Binary } else { State::Line };
                 }
                 State::Binary => {
-                    let (decoded, swallow) = binary::decode(input, command, self.settings.value_bytes_max);
-                    if let Some(left) = swallow {
-                        self.state = State::Swallow { left, is_binary: true };
+                    let (decoded, discard) = binary::decode(input, command, self.settings.value_bytes_max);
+                    if let Some(left) = discard {
+                        self.state = State::Discard { left, is_binary: true };
                     }
                     return decoded;
                 }
@@ -264,15 +264,15 @@ impl Decoder {
         let cas = cas.map(number::parse);
         let (Some(flags), Some(exptime), true, false) = (flags, exptime, is_key(key), cas == Some(None))
         else {
-            self.state = State::Swallow { left: value_with_end, is_binary: false };
+            self.state = State::Discard { left: value_with_end, is_binary: false };
             return Decoded::Answer(BAD_LINE);
         };
         let cas = cas.flatten();
         let verb = Verb::Store { mode, cas, flags, exptime, is_quiet };
         if length > self.settings.value_bytes_max as u64 {
-            self.state = State::Swallow { left: value_with_end, is_binary: false };
+            self.state = State::Discard { left: value_with_end, is_binary: false };
             let removes = mode == Mode::Set && !is_cas;
-            let verb = Verb::Refused { removes, is_memory: false, is_quiet };
+            let verb = Verb::Refused { removes, is_memory: false };
             *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
             return Decoded::Command;
         }
@@ -301,11 +301,11 @@ impl Decoder {
         available: usize,
     ) -> Decoded<'a> {
         let Some(key) = words.next() else { return Decoded::Answer(BAD_LINE) };
-        let mut swallow = None;
+        let mut discard = None;
         if letter == b's' {
             let length = words.next().and_then(number::parse).filter(|&length| length < VALUE_BYTES_LIMIT);
             let Some(length) = length else { return Decoded::Answer(BAD_LINE) };
-            swallow = Some(length);
+            discard = Some(length);
         }
         let extra = words.0;
         let problem = check_flags(extra).err();
@@ -316,19 +316,19 @@ impl Decoder {
         };
         let problem = problem.or((!is_fine).then_some(BAD_LINE));
         if let Some(problem) = problem {
-            if let Some(length) = swallow {
+            if let Some(length) = discard {
                 self.state =
-                    State::Swallow { left: length.saturating_add(VALUE_END.len() as u64), is_binary: false };
+                    State::Discard { left: length.saturating_add(VALUE_END.len() as u64), is_binary: false };
             }
             return Decoded::Answer(problem);
         }
         let mut value_bytes: &[u8] = &[];
         let mut verb = Verb::Meta(letter);
-        if let Some(length) = swallow {
+        if let Some(length) = discard {
             if length > self.settings.value_bytes_max as u64 {
                 self.state =
-                    State::Swallow { left: length.saturating_add(VALUE_END.len() as u64), is_binary: false };
-                verb = Verb::Refused { removes: true, is_memory: false, is_quiet: false };
+                    State::Discard { left: length.saturating_add(VALUE_END.len() as u64), is_binary: false };
+                verb = Verb::Refused { removes: true, is_memory: false };
             } else if length as usize > COPIED_BYTES_MAX {
                 *command = Command { verb, key, value: &[], extra, is_base64 };
                 return Decoded::Large { length: length as usize, has_line_end: true };
@@ -374,7 +374,7 @@ impl Decoder {
         }
         *input = behind.get(1..).unwrap_or_default();
         // The time of `gat` comes before its keys.
-        if touch == Touch::Asked {
+        if touch == Touch::AllRequest {
             let Some(exptime) = number::parse_signed(key).filter(|_| !is_last) else {
                 self.state = if is_last { State::Line } else { State::SkipLine };
                 return Some(Decoded::Answer(b"CLIENT_ERROR invalid exptime argument\r\n"));
@@ -420,27 +420,27 @@ impl Decoder {
     /// The position of the next input, if a `get` key may follow: at the start of a line, or after a key of one. `None`
     /// otherwise.
     #[inline]
-    pub(crate) fn behind_get(&self) -> Option<Behind> {
+    pub(crate) fn get_position(&self) -> Option<GetPosition> {
         match self.state {
-            State::Unknown | State::Line => Some(Behind::Line),
-            State::Keys { with_cas: false, touch: Touch::No, key_count: 1.. } => Some(Behind::Key),
+            State::Unknown | State::Line => Some(GetPosition::Line),
+            State::Keys { with_cas: false, touch: Touch::No, key_count: 1.. } => Some(GetPosition::Key),
             _ => None,
         }
     }
 
     /// Sets that the next input follows a `get` key.
     #[inline]
-    pub(crate) fn be_behind_get(&mut self, behind: Behind) {
+    pub(crate) fn set_get_position(&mut self, behind: GetPosition) {
         self.state = match behind {
-            Behind::Line => State::Line,
-            Behind::Key => State::Keys { with_cas: false, touch: Touch::No, key_count: 1 },
+            GetPosition::Line => State::Line,
+            GetPosition::Key => State::Keys { with_cas: false, touch: Touch::No, key_count: 1 },
         };
     }
 }
 
 /// The position of a `get` key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behind {
+pub(crate) enum GetPosition {
     /// At the start of a line.
     Line,
     /// After another key of its line.
@@ -450,20 +450,20 @@ pub(crate) enum Behind {
 /// Takes a `get` key off the bytes, and the end of its line if it is the last. Returns the key and the position after
 /// it. `None` in all unusual cases, which [`next`](Decoder::next) handles.
 #[inline(always)]
-pub(crate) fn next_get<'a>(input: &mut &'a [u8], behind: Behind) -> Option<(&'a [u8], Behind)> {
+pub(crate) fn next_get<'a>(input: &mut &'a [u8], behind: GetPosition) -> Option<(&'a [u8], GetPosition)> {
     let rest = match behind {
-        Behind::Line => input.strip_prefix(b"get ")?,
-        Behind::Key => input.strip_prefix(b" ")?,
+        GetPosition::Line => input.strip_prefix(b"get ")?,
+        GetPosition::Key => input.strip_prefix(b" ")?,
     };
     let (key, rest) = key(rest)?;
     match rest {
         [b' ', ..] => {
             *input = rest;
-            Some((key, Behind::Key))
+            Some((key, GetPosition::Key))
         }
         [b'\r', b'\n', rest @ ..] => {
             *input = rest;
-            Some((key, Behind::Line))
+            Some((key, GetPosition::Line))
         }
         _ => None,
     }
@@ -478,8 +478,8 @@ fn keys_verb(input: &[u8]) -> Option<(bool, Touch, &[u8])> {
     for (name, with_cas, touch) in [
         (&b"get "[..], false, Touch::No),
         (b"gets ", true, Touch::No),
-        (b"gat ", false, Touch::Asked),
-        (b"gats ", true, Touch::Asked),
+        (b"gat ", false, Touch::AllRequest),
+        (b"gats ", true, Touch::AllRequest),
     ] {
         if let Some(rest) = input.strip_prefix(name) {
             return Some((with_cas, touch, rest));

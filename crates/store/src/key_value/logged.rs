@@ -152,8 +152,8 @@ impl Logged {
     }
 
     /// Makes all changes so far durable soon. Returns the change to wait for.
-    pub fn ask_flush(&mut self) -> u64 {
-        self.with_log(Log::ask_flush)
+    pub fn request_flush(&mut self) -> u64 {
+        self.with_log(Log::request_flush)
     }
 
     /// Continues reading and writing the log.

@@ -235,7 +235,7 @@ impl RemoteAnswers {
         execute: impl FnOnce(&mut Executor<'_>, &mut Vec<u8>),
     ) {
         execute(&mut executor, &mut self.bytes);
-        self.long.extend(executor.take_sent());
+        self.long.extend(executor.take_long_values());
         self.entries.push((session, ticket, self.bytes.len()));
     }
 

@@ -385,7 +385,7 @@ impl MemcachedConnections {
                         connection.is_blocked = true;
                         io.await_writable(connection.socket);
                     }
-                    if connection.is_stalled && connection.session.goes_on() {
+                    if connection.is_stalled && connection.session.can_resume() {
                         self.run(io, namespaces, index, None);
                         continue;
                     }
@@ -487,9 +487,10 @@ impl MemcachedConnections {
         // Last, so that commands that had to wait are batched as well.
         answers.for_each(|session, _, _, _| {
             let Some(index) = self.session(session) else { return };
-            let goes_on =
-                |connection: &mut MemcachedConnection| connection.is_stalled && connection.session.goes_on();
-            if self.connection(index).is_some_and(goes_on) {
+            let can_resume = |connection: &mut MemcachedConnection| {
+                connection.is_stalled && connection.session.can_resume()
+            };
+            if self.connection(index).is_some_and(can_resume) {
                 self.run(io, namespaces, index, None);
             }
         });
@@ -509,7 +510,7 @@ impl MemcachedConnections {
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
         connection.session.on_room(&mut route, chunks);
-        if connection.is_stalled && connection.session.goes_on() {
+        if connection.is_stalled && connection.session.can_resume() {
             self.run(io, namespaces, index, None);
         }
     }
@@ -546,7 +547,7 @@ impl MemcachedConnections {
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
         connection.session.on_stats(&mut route, ticket, stats);
-        if connection.is_stalled && connection.session.goes_on() {
+        if connection.is_stalled && connection.session.can_resume() {
             self.run(io, namespaces, index, None);
         }
         self.mark(index);

@@ -201,7 +201,7 @@ impl Workload {
                 self.change(&mut bench, &mut history, &mut random);
             }
             if random.below(8) == 0 {
-                bench.log.ask_flush(&mut bench.processor);
+                bench.log.request_flush(&mut bench.processor);
             }
             for _ in 0..random.below(5) {
                 bench.step();
@@ -224,7 +224,7 @@ impl Workload {
                 _ => {}
             }
         }
-        bench.log.ask_flush(&mut bench.processor);
+        bench.log.request_flush(&mut bench.processor);
         bench.settle();
         assert_eq!(bench.settled(), bench.count(), "seed {seed}");
         assert!(bench.log.failure().is_none());
@@ -401,7 +401,7 @@ fn a_record_stays_until_the_one_that_replaces_it_is_durable() {
             set(&mut bench, 0, vec![1; 100]);
             for number in 0..before {
                 set(&mut bench, 1 + number % 20, vec![number as u8; 900]);
-                bench.log.ask_flush(&mut bench.processor);
+                bench.log.request_flush(&mut bench.processor);
                 bench.settle();
             }
             for number in 0..20 {

@@ -1,0 +1,144 @@
+//! Several partitions on one thread as a session's router, for tests and fuzzers: messages to other partitions are
+//! answered on request.
+
+use std::sync::Arc;
+
+use kv::{Kept, KeyHash, Partition, Processor, Settings};
+
+use crate::answer::AnswerId;
+use crate::command::Command;
+use crate::counters::ListenerStats;
+use crate::execute::{Executor, Service};
+use crate::incoming::LargeStore;
+use crate::output::Output;
+use crate::remote::RemoteBatch;
+use crate::session::{Router, Session};
+use crate::settings::ListenerSettings;
+
+/// Size of the pieces in which kept values are fetched, bytes.
+const PIECE_BYTES: usize = 1000;
+
+/// All partitions on one thread.
+pub struct Partitions {
+    /// Each with its service; the first is the session's own.
+    pub all: Vec<(Partition, Service)>,
+    /// Messages in the order in which they were sent.
+    pub sent: Vec<Sent>,
+}
+
+/// A message to a partition.
+#[derive(Debug)]
+pub enum Sent {
+    /// Commands.
+    To(usize, RemoteBatch),
+    /// A flush after a delay, or a request for statistics.
+    ToAll(AnswerId, Option<i64>),
+    /// A request for memory, MiB.
+    Reserve(usize, usize),
+    /// A value that has arrived.
+    Large(usize, AnswerId, LargeStore),
+    /// A request for a piece of a value.
+    Fetch(usize, Arc<Kept>, usize),
+}
+
+impl Router for Partitions {
+    fn executor(&mut self) -> Executor<'_> {
+        self.at(0)
+    }
+    fn position(&self) -> (usize, usize) {
+        (0, self.all.len())
+    }
+    fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>) {
+        let mut batch = RemoteBatch::default();
+        batch.push(0, id, hash, command);
+        self.sent.push(Sent::To(to, batch));
+    }
+    fn send_all(&mut self, id: AnswerId, flush: Option<i64>, _: bool) {
+        self.sent.push(Sent::ToAll(id, flush));
+    }
+    fn reserve(&mut self, to: usize, count: usize) {
+        self.sent.push(Sent::Reserve(to, count));
+    }
+    fn store_large(&mut self, to: usize, id: AnswerId, store: LargeStore) {
+        self.sent.push(Sent::Large(to, id, store));
+    }
+    fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize) {
+        self.sent.push(Sent::Fetch(to, kept, offset));
+    }
+    fn listener_stats(&self) -> ListenerStats {
+        ListenerStats { thread_count: 1, ..ListenerStats::default() }
+    }
+}
+
+impl Partitions {
+    /// `count` empty partitions.
+    ///
+    /// # Panics
+    /// If the system refuses the memory.
+    #[must_use]
+    pub fn new(count: usize, settings: &Settings, listener: ListenerSettings) -> Self {
+        let partition = || {
+            let processor = Processor::new(settings.clone()).expect("memory");
+            (Partition::new(processor, 1_700_000_000), Service::new(listener))
+        };
+        Self { all: (0..count).map(|_| partition()).collect(), sent: Vec::new() }
+    }
+
+    /// The executor of a partition.
+    pub fn at(&mut self, at: usize) -> Executor<'_> {
+        let (partition, service) = &mut self.all[at];
+        service.on(partition)
+    }
+
+    /// Executes all messages under way, and answers the last one first.
+    ///
+    /// # Panics
+    /// If a kept value is gone.
+    pub fn deliver(&mut self, session: &mut Session) {
+        let mut answers = Vec::new();
+        for sent in std::mem::take(&mut self.sent) {
+            match sent {
+                Sent::To(to, batch) => batch.for_each(|_, id, hash, command| {
+                    let mut answer = Vec::new();
+                    self.at(to).execute(hash, command, &mut answer);
+                    let mut answer = Output::from(answer);
+                    answer.insert(self.at(to).take_long_values());
+                    answers.push((id, answer));
+                }),
+                Sent::Reserve(to, count) => {
+                    let room = self.all[to].0.processor.take_chunks(count);
+                    session.on_room(self, room.unwrap_or_default());
+                }
+                Sent::Large(to, id, store) => {
+                    let mut answer = Vec::new();
+                    self.at(to).execute_large(store, &mut answer);
+                    answers.push((id, answer.into()));
+                }
+                Sent::Fetch(to, kept, offset) => {
+                    let piece = self.all[to].0.processor.piece(&kept, offset, PIECE_BYTES);
+                    assert!(session.on_piece(piece.unwrap_or_default()), "a piece of it");
+                }
+                Sent::ToAll(id, flush) => {
+                    for at in 1..self.all.len() {
+                        if let Some(delay) = flush {
+                            self.at(at).flush(delay);
+                        }
+                        let stats = self.at(at).stats();
+                        session.on_stats(self, id, &stats);
+                    }
+                }
+            }
+        }
+        while let Some((id, answer)) = answers.pop() {
+            session.on_reply(id, answer);
+        }
+    }
+
+    /// Lets time pass.
+    pub fn wait(&mut self, seconds: i64) {
+        for (partition, _) in &mut self.all {
+            let now_s = partition.processor.clock().unix_s() + seconds;
+            partition.set_now(now_s);
+        }
+    }
+}
