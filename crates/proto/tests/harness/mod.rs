@@ -140,17 +140,13 @@ impl Link {
     }
 
     fn controller_receives(&mut self) {
-        let mut count = self.choice.cut(self.cut_max).min(self.to_controller.len());
+        let count = self.choice.cut(self.cut_max).min(self.to_controller.len());
         let input: Vec<u8> = self.to_controller.drain(..count).collect();
         let mut input = &input[..];
         // Sometimes straight into the command's buffer.
-        if self.choice.below(3) == 0
-            && let Some(place) = self.controller.place()
-        {
-            count = count.min(place.len());
-            place[..count].copy_from_slice(&input[..count]);
-            input = &input[count..];
-            self.controller.on_placed(count).unwrap();
+        if self.choice.below(3) == 0 {
+            let placed = move_front(&mut input, self.controller.place());
+            self.controller.on_placed(placed).unwrap();
         }
         loop {
             enum Then {
@@ -210,16 +206,12 @@ impl Link {
     }
 
     fn host_receives(&mut self) {
-        let mut count = self.choice.cut(self.cut_max).min(self.to_host.len());
+        let count = self.choice.cut(self.cut_max).min(self.to_host.len());
         let input: Vec<u8> = self.to_host.drain(..count).collect();
         let mut input = &input[..];
-        if self.choice.below(3) == 0
-            && let Some(place) = self.host.place()
-        {
-            count = count.min(place.len());
-            place[..count].copy_from_slice(&input[..count]);
-            input = &input[count..];
-            self.host.on_placed(count).unwrap();
+        if self.choice.below(3) == 0 {
+            let placed = move_front(&mut input, self.host.place());
+            self.host.on_placed(placed).unwrap();
         }
         while let Some(event) = self.host.next_event(&mut input).expect("our controller keeps the rules") {
             let HostEvent::Completed(completion) = event else { continue };
@@ -246,4 +238,14 @@ impl Link {
         }
         panic!("stuck with {:?}", self.open.keys());
     }
+}
+
+/// Moves the front of `input` to its place, if it has one; returns the number of bytes.
+fn move_front(input: &mut &[u8], place: Option<&mut [u8]>) -> usize {
+    let Some(place) = place else { return 0 };
+    let count = place.len().min(input.len());
+    let (placed, rest) = input.split_at(count);
+    place[..count].copy_from_slice(placed);
+    *input = rest;
+    count
 }
