@@ -264,6 +264,7 @@ impl<B: DataBuffer> Lane<B> {
     pub fn counters(&self) -> LaneCounters {
         LaneCounters {
             caravans: self.core.caravan_count(),
+            retries: self.core.retry_count(),
             doorbell: self.doorbell.counters(),
             phases: self.watch.phases(),
             zero_copy_awaited: self.core.awaited_count().into(),

@@ -100,6 +100,8 @@ pub struct LaneCore<B> {
     is_timed_done: bool,
     /// Caravans sent or being sent.
     caravan_count: u64,
+    /// Commands submitted again, or to be, after a status.
+    retry_count: u64,
 }
 
 impl<B: DataBuffer> LaneCore<B> {
@@ -124,6 +126,7 @@ impl<B: DataBuffer> LaneCore<B> {
             actions: VecDeque::new(),
             is_timed_done: false,
             caravan_count: 0,
+            retry_count: 0,
         }
     }
 
@@ -625,6 +628,7 @@ impl<B: DataBuffer> LaneCore<B> {
                 self.attachment.as_ref().map_or([0; 3], |attachment| attachment.limits.retry_delays_ms);
             match self.backlog.retry(FailedCommand { sqe, tag, buffer, status }, delays_ms, now_ns) {
                 Retried::Kept { wants_ana } => {
+                    self.retry_count += 1;
                     if wants_ana {
                         self.actions.push_back(LaneAction::ReadAna);
                     }
@@ -780,6 +784,11 @@ impl<B: DataBuffer> LaneCore<B> {
     /// Doorbells rung.
     pub(crate) fn caravan_count(&self) -> u64 {
         self.caravan_count
+    }
+
+    /// Retries after a status; see [`retry`](crate::retry).
+    pub(crate) fn retry_count(&self) -> u64 {
+        self.retry_count
     }
 
     /// Calls `each` with the pieces of the caravan being sent, in order, until it returns false.

@@ -90,8 +90,9 @@ pub struct Tuning {
     /// status: ANA inaccessible or in transition, a path error, namespace not ready. Zero ends it with that status. See
     /// [`retry`](crate::retry).
     pub path_timeout: Duration,
-    /// Maximum retries of a command after a transient status (command interrupted, transient transport error), by
-    /// default 5 as on Linux (`nvme_core.max_retries`).
+    /// Maximum retries of a command after a status that may pass (command interrupted, transient transport error,
+    /// internal error), by default 5 as on Linux (`nvme_core.max_retries`); zero ends it with that status. The
+    /// controller's retry delay (CRD) is observed. See [`retry`](crate::retry).
     pub retries: u8,
     /// Maximum time that I/O commands wait for a lost association; by default (`None`) they wait until it is back or
     /// given up ([`ReconnectSettings::give_up_ns`], 600 s). Linux's `fast_io_fail_tmo`.

@@ -5,6 +5,7 @@
 //! | ANA inaccessible (0x302), ANA transition (0x303), namespace not ready (0x082) | holds any command, reads the ANA log again |
 //! | every other path status (type 3, but for 0x301) | holds any command but one of [`Class::Other`] |
 //! | command interrupted (0x021), transient transport error (0x022), media not ready (0x024) | submits again, a few times, any command but one of [`Class::Other`] |
+//! | internal error (0x006) | submits again, a few times, what changes nothing and what writes the same data again |
 //! | ANA persistent loss (0x301), every other status, and any with Do Not Retry | ends the command |
 //!
 //! A command held for a path status is submitted again with growing delays until
@@ -14,7 +15,16 @@
 //! A retry is safe because the controller has completed the command: it cannot be executed later. The three statuses of
 //! the first row also state that the controller did not start to execute it, so commands that are not idempotent may be
 //! repeated too. A held write has not completed, so no Flush covers it.
+//!
+//! After an internal error the command may have been executed, in part or as a whole. So these are not repeated:
+//!
+//! - Flush: where a flush fails, later ones may succeed although data is lost, so its failure is the caller's to know;
+//! - a key-value Delete: after one that was executed, the next finds no key;
+//! - [`Class::Other`]: Compare-and-write, Copy, key-value Store with conditions, anything raw.
+//!
+//! A media error ends its command: the controller has tried to recover the data before it returns one.
 
+use wire::opcode::KvOpcode;
 use wire::status::{Status, StatusKind};
 
 use crate::reconnect::Class;
@@ -44,8 +54,8 @@ pub(crate) enum Verdict {
     Hold,
 }
 
-/// Decides about a command of this class that ended with this status.
-pub(crate) fn verdict(status: Status, class: Class) -> Verdict {
+/// Decides about a command of this class and opcode that ended with this status.
+pub(crate) fn verdict(status: Status, class: Class, opcode: u8) -> Verdict {
     if status.dnr() || status.is(Status::ANA_PERSISTENT_LOSS) {
         return Verdict::End;
     }
@@ -59,6 +69,10 @@ pub(crate) fn verdict(status: Status, class: Class) -> Verdict {
         Class::Other => Verdict::End,
         _ if status.kind() == StatusKind::Path => Verdict::Hold,
         _ if is_one_of(&transient) => Verdict::Repeat,
+        // No opcode of block namespaces has the number of Delete.
+        Class::ReadOnly | Class::Idempotent if KvOpcode::from_raw(opcode) != KvOpcode::DELETE => {
+            if status.is(Status::INTERNAL_ERROR) { Verdict::Repeat } else { Verdict::End }
+        }
         _ => Verdict::End,
     }
 }
@@ -99,6 +113,25 @@ pub(crate) fn delay_ns(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::opcode::NvmOpcode;
+
+    fn verdict(status: Status, class: Class) -> Verdict {
+        super::verdict(status, class, NvmOpcode::READ.raw())
+    }
+
+    #[test]
+    fn internal_errors_are_repeated_where_the_first_execution_changes_nothing() {
+        let verdict = |class, opcode| super::verdict(Status::INTERNAL_ERROR, class, opcode);
+        assert_eq!(verdict(Class::ReadOnly, NvmOpcode::READ.raw()), Verdict::Repeat);
+        assert_eq!(verdict(Class::ReadOnly, NvmOpcode::COMPARE.raw()), Verdict::Repeat);
+        assert_eq!(verdict(Class::Idempotent, NvmOpcode::WRITE.raw()), Verdict::Repeat);
+        assert_eq!(verdict(Class::Idempotent, KvOpcode::STORE.raw()), Verdict::Repeat);
+        assert_eq!(verdict(Class::Idempotent, KvOpcode::DELETE.raw()), Verdict::End);
+        assert_eq!(verdict(Class::Flush, NvmOpcode::FLUSH.raw()), Verdict::End);
+        assert_eq!(verdict(Class::Other, NvmOpcode::COPY.raw()), Verdict::End);
+        let with_dnr = Status::INTERNAL_ERROR.with_dnr();
+        assert_eq!(super::verdict(with_dnr, Class::ReadOnly, NvmOpcode::READ.raw()), Verdict::End);
+    }
 
     #[test]
     fn path_statuses_are_held_and_others_are_not() {
@@ -111,7 +144,7 @@ mod tests {
             for code in [0x021, 0x022, 0x024] {
                 assert_eq!(verdict(Status::from_code(code), class), Verdict::Repeat, "{code:#x}");
             }
-            for code in [0x006, 0x00B, 0x080, 0x083, 0x281, 0x285, 0x301, 0x700] {
+            for code in [0x00B, 0x080, 0x083, 0x281, 0x285, 0x301, 0x700] {
                 assert_eq!(verdict(Status::from_code(code), class), Verdict::End, "{code:#x}");
             }
         }

@@ -342,11 +342,13 @@ fn a_read_with_a_wrong_data_digest_is_read_again_on_the_same_connection() {
 fn statuses_that_pass_are_tried_again_and_others_are_not() {
     let target = Target::new();
     let (_association, mut lane, namespace) = connect(&target, options());
+    let mut retries = 0;
     for (status, tries) in [
         (Status::COMMAND_INTERRUPTED, 6),
         (Status::NAMESPACE_NOT_READY.with_dnr(), 1),
-        (Status::INTERNAL_ERROR, 1),
-        (Status::UNRECOVERED_READ_ERROR.with_dnr(), 1),
+        (Status::INTERNAL_ERROR, 6),
+        (Status::INTERNAL_ERROR.with_dnr(), 1),
+        (Status::UNRECOVERED_READ_ERROR, 1),
     ] {
         let (sender, receiver) = std::sync::mpsc::channel();
         target.script(move |seen| {
@@ -362,6 +364,8 @@ fn statuses_that_pass_are_tried_again_and_others_are_not() {
         assert_eq!(matches!(failure, Failure::GaveUp { retry_count: 5, .. }), tries > 1, "{failure}");
         target.obey();
         assert_eq!(receiver.iter().count(), tries, "{status}");
+        retries += tries as u64 - 1;
+        assert_eq!(lane.counters().retries, retries, "{status}");
     }
 }
 

@@ -469,6 +469,13 @@ fn retries_wait_as_long_as_the_controller_wants() {
     lane.read();
     lane.run_until(22 * SECOND);
     assert_eq!(lane.peer.seen, 5, "but no longer than makes sense");
+    lane.peer.answer = Answer::Data;
+    lane.run_until(33 * SECOND);
+    lane.peer.answer = Answer::Status(Status::INTERNAL_ERROR.with_crd(2));
+    lane.peer.seen = 0;
+    lane.read();
+    lane.run_until(36 * SECOND);
+    assert_eq!(lane.peer.seen, 1, "also where the first retry would be immediate");
 }
 
 #[test]

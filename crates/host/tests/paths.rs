@@ -100,6 +100,21 @@ fn a_path_that_stays_away_is_waited_for_as_long_as_the_caller_says() {
 }
 
 #[test]
+fn internal_errors_end_only_what_must_not_be_repeated() {
+    let target = Target::new();
+    let (_association, mut lane, namespace) = connect(&target, options());
+    let seen = fail_first(&target, 2, Status::INTERNAL_ERROR);
+    lane.submit(namespace.write(0, 1).unwrap(), Some(vec![1; 512]), 1).unwrap();
+    assert_eq!(finish(&mut lane).remove(0).result, Ok(0), "it has passed at the third");
+    assert_eq!((seen.load(Ordering::Relaxed), lane.counters().retries), (3, 2));
+    let seen = fail_first(&target, 1, Status::INTERNAL_ERROR);
+    lane.submit(namespace.flush(), None, 1).unwrap();
+    let failed = Err(Failure::Status(Status::INTERNAL_ERROR));
+    assert_eq!(finish(&mut lane).remove(0).result, failed, "data may be lost");
+    assert_eq!((seen.load(Ordering::Relaxed), lane.counters().retries), (1, 2));
+}
+
+#[test]
 fn what_no_wait_helps_ends_at_once() {
     let target = Target::new();
     let (_association, mut lane, namespace) = connect(&target, options());
@@ -107,7 +122,7 @@ fn what_no_wait_helps_ends_at_once() {
         Status::ANA_PERSISTENT_LOSS,
         Status::ANA_INACCESSIBLE.with_dnr(),
         Status::INTERNAL_PATH_ERROR.with_dnr(),
-        Status::INTERNAL_ERROR,
+        Status::INTERNAL_ERROR.with_dnr(),
         Status::INVALID_NAMESPACE.with_dnr(),
     ] {
         let seen = fail_first(&target, u32::MAX, status);

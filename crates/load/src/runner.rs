@@ -547,6 +547,7 @@ fn lane_counters(counters: &LaneCounters) -> BTreeMap<String, serde_json::Value>
     let named = [
         ("commands", counters.commands),
         ("completions", counters.completions),
+        ("retries", counters.retries),
         ("caravans", counters.caravans),
         ("sends", counters.sends),
         ("receives", counters.receives),

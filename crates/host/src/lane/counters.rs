@@ -13,6 +13,8 @@ pub struct LaneCounters {
     pub commands: u64,
     /// Commands completed.
     pub completions: u64,
+    /// Retries of commands after a status; see [`retry`](crate::retry).
+    pub retries: u64,
     /// Caravans: doorbells rung.
     pub caravans: u64,
     /// Sends: of caravans or of parts of them.

@@ -166,7 +166,7 @@ impl<B> Backlog<B> {
         let is_second = sqe.flags.fuse() == Fuse::SECOND && status.is(Status::ABORTED_FAILED_FUSED);
         let verdict = match is_second && self.held.has_partner_of(tag.sequence) {
             true => Verdict::Hold,
-            false => retry::verdict(status, tag.class),
+            false => retry::verdict(status, tag.class, sqe.opcode),
         };
         let now_ms = clock_ms(now_ns);
         if tag.held_ms == 0 {
