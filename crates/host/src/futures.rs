@@ -210,15 +210,8 @@ impl<B: DataBuffer + Send + 'static> AsyncNamespace<B> {
     /// # Errors
     /// As [`Association::connect`], [`Association::addressed_namespace`] and [`Association::lane`].
     pub async fn connect(address: &Address, options: Options) -> Result<Self, Error> {
-        let address = address.clone();
-        let connected = on_thread("nvlane-connect", move |began| {
-            let association = Association::begin(&address, options)?;
-            began.association(&association);
-            association.wait_up()?;
-            let namespace = association.addressed_namespace()?;
-            Ok(Self { namespace, lanes: Lanes::new(&association)? })
-        });
-        connected.await
+        let (namespace, lanes) = Lanes::open(address, options, Association::addressed_namespace).await?;
+        Ok(Self { namespace, lanes })
     }
 
     /// A handle of a namespace of an existing association, with new lanes: all lanes of the association's options.
@@ -420,6 +413,22 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
         });
         // Without a thread the association ends with its last handle.
         let _ = closed.await;
+    }
+
+    /// A new association with the namespace that `find` finds in it, and all lanes of the options.
+    async fn open<N: Send + 'static>(
+        address: &Address,
+        options: Options,
+        find: fn(&Association) -> Result<N, Error>,
+    ) -> Result<(N, Arc<Self>), Error> {
+        let address = address.clone();
+        let connected = on_thread("nvlane-connect", move |began| {
+            let association = Association::begin(&address, options)?;
+            began.association(&association);
+            association.wait_up()?;
+            Ok((find(&association)?, Self::new(&association)?))
+        });
+        connected.await
     }
 
     /// All lanes of the association's options.

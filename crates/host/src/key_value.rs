@@ -22,6 +22,7 @@
 )]
 
 mod batch;
+pub(crate) mod outcome;
 
 use proto::host_limits::Limits;
 use proto::host_namespaces::{KeySpace, KeySpaceVendor, NamespaceInfo, Unusable};

@@ -2,24 +2,18 @@
 
 use wire::kv::batch::Outcomes;
 use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
-use wire::kv::{Key, KeyList, StoreOptions};
-use wire::status::Status;
+use wire::kv::{Key, StoreOptions};
 
 use super::WAIT;
 use crate::address::Address;
 use crate::association::Association;
 use crate::error::Error;
 use crate::failure::Failure;
+use crate::key_value::outcome::{FIRST_BYTES, LIST_BYTES, is_unmet_condition, listed_keys, present};
 use crate::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
 use crate::lane::Lane;
 use crate::options::Options;
 use crate::submit::{Command, Completion, RefusedReason};
-
-/// Bytes read of a value whose length is not known yet.
-const FIRST_BYTES: u32 = 4096;
-
-/// Buffer of one List command, bytes.
-const LIST_BYTES: u32 = 64 << 10;
 
 /// Maximum buffer kept for the next value, bytes.
 const KEPT_BYTES_MAX: u32 = 1 << 20;
@@ -126,11 +120,7 @@ impl BlockingKeyValue {
         }
         match stored {
             Ok(_) => Ok(true),
-            Err(Error::Failed { failure: Failure::Status(status), .. })
-                if status.is(Status::KEY_EXISTS) || status.is(Status::KEY_DOES_NOT_EXIST) =>
-            {
-                Ok(false)
-            }
+            Err(error) if is_unmet_condition(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -164,10 +154,10 @@ impl BlockingKeyValue {
         }
     }
 
-    /// Deletes a key and its value. Returns whether the key existed.
+    /// Deletes a key and its value.
     ///
     /// # Errors
-    /// [`Error::Failed`].
+    /// [`Error::Failed`], also if the key does not exist.
     pub fn delete(&mut self, key: &Key) -> Result<(), Error> {
         let command = self.namespace.delete(key);
         self.run("Delete", command, None).map(drop)
@@ -201,9 +191,7 @@ impl BlockingKeyValue {
         let room = LIST_BYTES.min(self.namespace.transfer_bytes_max);
         let command = self.namespace.list(from, room)?;
         self.fetch("List", command, room)?;
-        let malformed = || Error::Malformed { what: "list of keys" };
-        let list = KeyList::new(&self.buffer).ok_or_else(malformed)?;
-        list.collect::<Result<_, _>>().map_err(|_| malformed())
+        listed_keys(&self.buffer)
     }
 
     /// Calls `each` with every key until it returns false.
@@ -451,18 +439,5 @@ impl BlockingKeyValue {
             }
         }
         end.expect("every command ends").map_err(|failure| self.failed(name, failure))
-    }
-}
-
-/// Separates a key that does not exist from other failures.
-fn present<T>(ended: Result<T, Error>) -> Result<Option<T>, Error> {
-    match ended {
-        Ok(value) => Ok(Some(value)),
-        Err(Error::Failed { failure: Failure::Status(status), .. })
-            if status.is(Status::KEY_DOES_NOT_EXIST) =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error),
     }
 }

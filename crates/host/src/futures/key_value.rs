@@ -4,24 +4,16 @@ use std::sync::Arc;
 
 use wire::kv::batch::Outcomes;
 use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
-use wire::kv::{Key, KeyList, StoreOptions};
-use wire::status::Status;
+use wire::kv::{Key, StoreOptions};
 
-use super::on_thread::on_thread;
 use super::{Failed, Lanes};
 use crate::address::Address;
 use crate::association::Association;
 use crate::error::Error;
-use crate::failure::Failure;
+use crate::key_value::outcome::{FIRST_BYTES, LIST_BYTES, is_unmet_condition, listed_keys, present};
 use crate::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
 use crate::options::Options;
 use crate::submit::RefusedReason;
-
-/// Bytes read of a value whose length is not known yet.
-const FIRST_BYTES: u32 = 4096;
-
-/// Buffer of one List command, bytes.
-const LIST_BYTES: u32 = 64 << 10;
 
 /// An asynchronous handle of a [`KeyValueNamespace`], for any thread, task and executor. Clones share its lanes.
 ///
@@ -72,15 +64,8 @@ impl AsyncKeyValue {
     /// # Errors
     /// As [`Association::connect`], [`Association::addressed_key_value`] and [`Association::lane`].
     pub async fn connect(address: &Address, options: Options) -> Result<Self, Error> {
-        let address = address.clone();
-        let connected = on_thread("nvlane-connect", move |began| {
-            let association = Association::begin(&address, options)?;
-            began.association(&association);
-            association.wait_up()?;
-            let namespace = association.addressed_key_value()?;
-            Ok(Self { namespace, lanes: Lanes::new(&association)? })
-        });
-        connected.await
+        let (namespace, lanes) = Lanes::open(address, options, Association::addressed_key_value).await?;
+        Ok(Self { namespace, lanes })
     }
 
     /// A handle of a namespace of an existing association, with new lanes: all lanes of the association's options.
@@ -142,12 +127,7 @@ impl AsyncKeyValue {
         };
         match ended {
             Ok(value) => Ok((true, value)),
-            Err(Failed {
-                error: Error::Failed { failure: Failure::Status(status), .. },
-                buffer: Some(value),
-            }) if status.is(Status::KEY_EXISTS) || status.is(Status::KEY_DOES_NOT_EXIST) => {
-                Ok((false, value))
-            }
+            Err(Failed { error, buffer: Some(value) }) if is_unmet_condition(&error) => Ok((false, value)),
             Err(failed) => Err(failed),
         }
     }
@@ -178,10 +158,10 @@ impl AsyncKeyValue {
         }
     }
 
-    /// Deletes a key and its value. Returns whether the key existed.
+    /// Deletes a key and its value.
     ///
     /// # Errors
-    /// [`Error::Failed`].
+    /// [`Error::Failed`], also if the key does not exist.
     pub async fn delete(&self, key: &Key) -> Result<(), Error> {
         self.lanes.run("Delete", self.namespace.delete(key)).await.map(drop)
     }
@@ -211,16 +191,14 @@ impl AsyncKeyValue {
         let room = LIST_BYTES.min(self.namespace.transfer_bytes_max);
         let command = self.namespace.list(from, room)?;
         let (_, buffer) = self.lanes.run_with("List", command, vec![0; room as usize]).await?;
-        let malformed = || Error::Malformed { what: "list of keys" };
-        let list = KeyList::new(&buffer).ok_or_else(malformed)?;
-        list.collect::<Result<_, _>>().map_err(|_| malformed())
+        listed_keys(&buffer)
     }
 
     /// Atomically changes the number that is a key's value.
     ///
     /// # Errors
     /// [`Error::Command`] if the controller does not support the command, [`Error::Failed`] if the key has no value or
-    /// one of another width. [`Failure::Interrupted`] if the change may have been made.
+    /// one of another width. [`Failure::Interrupted`](crate::Failure::Interrupted) if the change may have been made.
     pub async fn atomic(&self, key: &Key, atomic: &AtomicOperation) -> Result<AtomicOutcome, Error> {
         let before = self.lanes.run("Atomic", self.namespace.atomic(key, atomic)?).await?;
         Ok(AtomicOutcome { before, took_effect: atomic.took_effect(before) })
@@ -319,7 +297,7 @@ impl AsyncKeyValue {
     /// Executes a batch. If the future is dropped, some operations may have been executed.
     ///
     /// # Errors
-    /// [`Error::Failed`]: no operation was executed, unless [`Failure::may_have_happened`] says that some may have
+    /// [`Error::Failed`]: no operation was executed, unless [`Failure::may_have_happened`](crate::Failure::may_have_happened) says that some may have
     /// been.
     pub async fn run_batch(&self, mut batch: Batch) -> Result<BatchOutcomes, Error> {
         if batch.is_empty() {
@@ -344,18 +322,5 @@ impl AsyncKeyValue {
             (Ok(_), None) => Err(Error::Ended),
             (Err(failure), _) => Err(self.lanes.failed("Batch Collect", failure)),
         }
-    }
-}
-
-/// Separates a key that does not exist from other failures.
-fn present<T>(ended: Result<T, Error>) -> Result<Option<T>, Error> {
-    match ended {
-        Ok(value) => Ok(Some(value)),
-        Err(Error::Failed { failure: Failure::Status(status), .. })
-            if status.is(Status::KEY_DOES_NOT_EXIST) =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error),
     }
 }
