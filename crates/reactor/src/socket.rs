@@ -110,12 +110,7 @@ impl Socket {
     /// # Errors
     /// An error that the kernel reports at once: no route, no memory.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
-        let fd = rustix::net::socket_with(
-            family(&address),
-            SocketType::STREAM,
-            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let fd = stream_socket(&address)?;
         sockopt::set_tcp_nodelay(&fd, true)?;
         suit_loopback(&fd, Some(address));
         match rustix::net::connect(&fd, &address) {
@@ -216,12 +211,7 @@ impl Listener {
     /// # Errors
     /// Address in use, not ours, or not allowed.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let fd = rustix::net::socket_with(
-            family(&address),
-            SocketType::STREAM,
-            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let fd = stream_socket(&address)?;
         sockopt::set_socket_reuseaddr(&fd, true)?;
         if address.is_ipv6() {
             // One listener, one family: "[::]" and "0.0.0.0" may both be asked for.
@@ -334,6 +324,12 @@ pub(crate) fn send_message(fd: BorrowedFd<'_>, segments: &[Segment<'_>], flags: 
             _ => Sent::Failed(error),
         };
     }
+}
+
+/// A non-blocking TCP socket of the address's family.
+fn stream_socket(address: &SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    rustix::net::socket_with(family(address), SocketType::STREAM, flags, None)
 }
 
 fn family(address: &SocketAddr) -> AddressFamily {
