@@ -81,8 +81,8 @@ const SITES: &[Site] = &[
     },
     Site {
         file: "crates/proto/src/command_table.rs",
-        good: "            self.superseded.retain(|superseded| *superseded != slot.0);\n            return None;",
-        bad: "            self.superseded.retain(|superseded| *superseded != slot.0);
+        good: "!self.complete_waiting(slot, is_arriving()) {\n            return None;",
+        bad: "!self.complete_waiting(slot, is_arriving()) {
             return BUG(superseded-request-answered).then_some(cid);",
     },
     Site {
