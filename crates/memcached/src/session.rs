@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Inputs are `on_*`, queries are nouns. The driver sends [`output`](Session::output) and reports bytes with
-//! [`sent`](Session::on_sent).
+//! [`on_sent`](Session::on_sent).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -35,7 +35,7 @@ pub(super) struct Cleaner {
     rescued: BTreeMap<u64, u64>,
     /// Values being fetched to be rewritten.
     pub(super) fetch_count: usize,
-    /// Keys queued for rewriting so far; of those, written; of those, durable.
+    /// Rewritten records put into a write so far; of those, written; of those, durable.
     pub(super) rewrites_taken: u64,
     pub(super) rewrites_written: u64,
     rewrites_settled: u64,

@@ -11,8 +11,9 @@
 //!
 //! A record is the whole state of a key, so any number of changes during a write become one record of the next, and
 //! replaying all records in order, even twice, yields the state. A record is current if its number is that of the pair
-//! in memory; only current records must be kept. Segments are freed in the order in which they were filled, so a
-//! removal record may be dropped with its segment: every older record of the key is gone by then.
+//! in memory; a segment is freed once its current records are rewritten, and those that newer ones replace are replaced
+//! durably. Segments are freed in the order in which they were filled, so a removal record may be dropped with its
+//! segment: every older record of the key is gone by then.
 //!
 //! Sans-io: [`Log::next`] returns the next read, write or flush; `on_*` reports its result.
 

@@ -44,7 +44,7 @@ impl Table {
         }
     }
 
-    /// Moves entries of a bucket back from the shared lines as far as they fit, after an entry was removed.
+    /// Moves entries of a bucket back from the overflow lines as far as they fit, after an entry was removed.
     #[inline]
     pub(crate) fn take_back_overflow(&mut self, heap: &mut Heap, home: u32) {
         if Bucket(heap.memory.line(home)).overflows() {

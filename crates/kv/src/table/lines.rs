@@ -42,7 +42,7 @@ pub(crate) fn empty_cells(heap: &mut Heap, node: u32, width: usize) -> Option<us
     Bucket(bucket.0).find_empty(width)
 }
 
-/// Appends `line` to the chain, behind `node`, its last shared line.
+/// Appends `line` to the chain, behind `node`, its last line.
 pub(crate) fn append_line(heap: &mut Heap, node: u32, line: u32) {
     *heap.memory.line_mut(line) = [0; LINE_BYTES];
     let before = *heap.memory.line(node);
@@ -57,7 +57,7 @@ pub(crate) fn append_line(heap: &mut Heap, node: u32, line: u32) {
     BucketMut(heap.memory.line_mut(node)).set_next(Some(line));
 }
 
-/// Moves entries of shared lines forward as far as they fit, and frees lines that become empty.
+/// Moves entries of overflow lines forward as far as they fit, and frees lines that become empty.
 pub(crate) fn compact_chain(heap: &mut Heap, mut node: u32) {
     while let Some(next) = Bucket(heap.memory.line(node)).next() {
         let from = *heap.memory.line(next);
