@@ -16,12 +16,12 @@ use nvlane_host::{
     Address, AsyncNamespace, BlockRange, BlockingNamespace, Command, DataBuffer, Error, Failure,
     InvalidCommand, Lane, Options,
 };
-use target::{Config, Reaction, Target, options};
+use target::{Reaction, Target, options};
 use wire::async_event::AsyncEvent;
 use wire::discovery::{DiscoveryEntry, SubsystemType};
 use wire::feature::Fid;
 use wire::id::Nsid;
-use wire::identify::capabilities::Oncs;
+use wire::identify::capabilities::{Lpa, Oncs};
 use wire::nqn::Nqn;
 use wire::opcode::{AdminOpcode, NvmOpcode};
 use wire::property::{Property, Vs};
@@ -83,9 +83,7 @@ fn join<T>(futures: Vec<Pin<Box<dyn Future<Output = T> + '_>>>) -> Vec<T> {
 
 #[test]
 fn blocking_calls_move_any_length() {
-    let mut config = Config::default();
-    config.identify.set_transfer_limit_bytes(Some(64 << 10), 4096);
-    let target = Target::with(config);
+    let target = Target::of(|setup| setup.identify.set_transfer_limit_bytes(Some(64 << 10), 4096));
     let mut disk = BlockingNamespace::connect(&target.address(), options()).unwrap();
     for length in [512, 4096, 65536, 66048, 3 << 20] {
         let data = pattern(length);
@@ -109,9 +107,7 @@ fn blocking_calls_move_any_length() {
 
 #[test]
 fn blocking_calls_refuse_what_cannot_be() {
-    let mut config = Config::default();
-    config.identify.set_oncs(Oncs::empty());
-    let target = Target::with(config);
+    let target = Target::of(|setup| setup.identify.set_oncs(Oncs::empty()));
     let mut disk = BlockingNamespace::connect(&target.address(), options()).unwrap();
     let unaligned = disk.read_at(&mut [0; 512], 100).unwrap_err();
     assert!(matches!(unaligned, Error::Command(InvalidCommand::Unaligned { .. })), "{unaligned}");
@@ -144,7 +140,9 @@ fn blocking_calls_go_on_after_a_reconnect_and_tell_failures() {
 #[test]
 fn namespaces_are_found_without_a_list_or_descriptors() {
     for vs in [Vs::from_bits(0x0001_0000), Vs::V1_3, Vs::V2_0] {
-        let target = Target::with(Config { vs, namespaces: vec![100, 0, 200], ..Config::default() });
+        let target = Target::of(|setup| {
+            (setup.vs, setup.namespaces) = (vs, vec![100, 0, 200]);
+        });
         let association = target.connect(options());
         let blocks: Vec<_> =
             association.namespaces().iter().map(|info| info.geometry.unwrap().block_count).collect();
@@ -165,6 +163,7 @@ fn a_controller_tells_what_it_is_asked() {
     assert_eq!(association.active_namespaces(Nsid::NONE).unwrap(), [Nsid::new(1)]);
     assert_eq!(association.smart_log(Nsid::ALL).unwrap().temperature.get(), 300);
     assert!(association.error_log(64).unwrap().is_empty());
+    target.state().features.insert(Fid::TEMPERATURE_THRESHOLD.raw(), 0x400);
     assert_eq!(association.feature(Fid::TEMPERATURE_THRESHOLD, Nsid::NONE).unwrap(), 0x400);
     assert_eq!(association.property(Property::VS).unwrap(), u64::from(Vs::V1_4.bits()));
     let failed = association.property(Property::CRTO).unwrap_err();
@@ -223,9 +222,7 @@ fn many_futures_run_at_once_and_more_than_the_lanes_take() {
 
 #[test]
 fn a_long_transfer_is_cut_for_the_controller() {
-    let mut config = Config::default();
-    config.identify.set_transfer_limit_bytes(Some(16 << 10), 4096);
-    let target = Target::with(config);
+    let target = Target::of(|setup| setup.identify.set_transfer_limit_bytes(Some(16 << 10), 4096));
     let disk = block_on(AsyncNamespace::connect(&target.address(), options())).unwrap();
     let data = pattern(100 << 10);
     block_on(disk.write_at(data.clone(), 512)).unwrap();
@@ -412,7 +409,7 @@ fn a_lane_cancels_what_waits_and_aborts_what_is_out() {
 /// hostile H13
 #[test]
 fn the_buffer_of_a_cancelled_command_stays_until_the_controller_has_answered() {
-    let target = Target::with(Config { abort_works: false, ..Config::default() });
+    let target = Target::of(|setup| setup.abort_works = false);
     let association = target.connect(options());
     let mut lane: Lane = association.lane().unwrap();
     let namespace = association.addressed_namespace().unwrap();
@@ -439,19 +436,9 @@ fn the_buffer_of_a_cancelled_command_stays_until_the_controller_has_answered() {
 }
 
 fn discovery_target(entries: Vec<DiscoveryEntry>) -> Target {
-    let mut config = Config { is_discovery: true, entries, ..Config::default() };
-    config.identify.as_controller_with_offsets();
-    Target::with(config)
-}
-
-trait WithOffsets {
-    fn as_controller_with_offsets(&mut self);
-}
-
-impl WithOffsets for wire::identify::controller::IdentifyController {
-    fn as_controller_with_offsets(&mut self) {
-        self.lpa = wire::identify::capabilities::Lpa::EXTENDED_DATA;
-    }
+    let target = Target::of(|setup| setup.identify.lpa = Lpa::EXTENDED_DATA);
+    target.state().entries = entries;
+    target
 }
 
 fn entry(port: u16, name: &str) -> DiscoveryEntry {

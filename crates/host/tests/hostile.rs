@@ -4,13 +4,13 @@
 
 mod target;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nvlane_host::{Association, Completion, Error, Failure, Lane, LinkError, Namespace, Options};
+use nvlane_host::{Association, Completion, Error, Failure, LinkError, Options};
 use proto::Violation;
 use proto::host_controller::ControllerError;
 use proto::host_namespaces::Unusable;
-use target::{Config, Reaction, Target, options};
+use target::{Config, Reaction, Target, connect, finish, options};
 use wire::U16;
 use wire::cqe::Cqe;
 use wire::id::{Cntlid, Nsid};
@@ -18,24 +18,6 @@ use wire::pdu::{CapsuleResp, DataPdu, Digests, IcResp, PduFlags, PduLayout, PduT
 use wire::sgl::DataPointer;
 use wire::status::Status;
 use zerocopy::IntoBytes;
-
-const SECOND: Duration = Duration::from_secs(1);
-
-fn finish(lane: &mut Lane) -> Vec<Completion<Vec<u8>>> {
-    let (mut completions, start) = (Vec::new(), Instant::now());
-    while lane.outstanding() > 0 {
-        lane.wait(&mut completions, SECOND);
-        assert!(start.elapsed() < 30 * SECOND, "{} outstanding", lane.outstanding());
-    }
-    completions.sort_by_key(|completion| completion.user);
-    completions
-}
-
-fn connect(target: &Target, options: Options) -> (Association, Lane, Namespace) {
-    let association = target.connect(options);
-    let (lane, namespace) = (association.lane().unwrap(), association.addressed_namespace().unwrap());
-    (association, lane, namespace)
-}
 
 fn c2h(cid: U16, offset: u32, length: u32, flags: PduFlags) -> Vec<u8> {
     let layout = PduLayout::new(PduType::C2hData, Digests::empty(), Default::default(), length).unwrap();
@@ -85,7 +67,7 @@ fn answer_with(opcode: u8, bytes: impl Fn(U16) -> Vec<u8> + Send + 'static) -> O
     lane.submit(namespace.read(50, 1).unwrap(), Some(vec![0; 512]), 2).unwrap();
     assert_eq!(finish(&mut lane).remove(0).buffer.unwrap(), vec![0x11; 512]);
     if lane.counters().losses > 0 {
-        target.wait_ended(&connections);
+        target.await_ends(&connections);
     }
     let term_reqs = target.state().term_reqs.clone();
     Outcome { term_reqs, read, losses: lane.counters().losses }
@@ -372,16 +354,17 @@ fn statuses_that_pass_are_tried_again_and_others_are_not() {
 /// hostile H14
 #[test]
 fn controllers_and_namespaces_that_make_no_sense_are_refused_by_name() {
-    let mut config = Config::default();
-    config.identify.icdoff_for_tests(1);
-    let error = Association::connect(&Target::with(config).address(), options()).unwrap_err();
+    let target = Target::of(|setup| setup.identify.icdoff_for_tests(1));
+    let error = Association::connect(&target.address(), options()).unwrap_err();
     assert!(error.to_string().contains("ICDOFF"), "{error}");
     // Blocks of 1 byte.
-    let target = Target::with(Config { lba_bytes: 1, namespaces: vec![4096], ..Config::default() });
+    let target = Target::of(|setup| {
+        (setup.lba_bytes, setup.namespaces) = (1, vec![4096]);
+    });
     let association = target.connect(options());
     let error = association.addressed_namespace().unwrap_err();
     assert!(matches!(error, Error::UnusableNamespace { cause: Unusable::NoBlockSize, .. }), "{error}");
-    let target = Target::with(Config { namespaces: vec![], ..Config::default() });
+    let target = Target::of(|setup| setup.namespaces = vec![]);
     let error = target.connect(options()).addressed_namespace().unwrap_err();
     assert!(error.to_string().contains("there is none"), "{error}");
 }
@@ -399,9 +382,7 @@ impl ForTests for wire::identify::controller::IdentifyController {
 /// hostile H17
 #[test]
 fn what_a_controller_calls_itself_cannot_command_a_terminal() {
-    let mut config = Config::default();
-    config.identify.as_mut_bytes()[24..32].copy_from_slice(b"\x1b[2Jevil");
-    let target = Target::with(config);
+    let target = Target::of(|setup| setup.identify.as_mut_bytes()[24..32].copy_from_slice(b"\x1b[2Jevil"));
     let identify = target.connect(options()).identify_controller().unwrap();
     assert_eq!(identify.model().to_string(), "\\x1b[2Jevilest");
 }
@@ -409,9 +390,7 @@ fn what_a_controller_calls_itself_cannot_command_a_terminal() {
 /// hostile H20
 #[test]
 fn queues_of_another_controller_are_refused() {
-    let mut config = Config::default();
-    config.identify.set_cntlid(Cntlid::new(77));
-    let target = Target::with(config);
+    let target = Target::of(|setup| setup.identify.set_cntlid(Cntlid::new(77)));
     let error = Association::connect(&target.address(), options()).unwrap_err();
     let Error::Link { cause: LinkError::Controller(ControllerError::OtherController { .. }), .. } = error
     else {
@@ -445,7 +424,7 @@ fn a_bring_up_that_fails_at_any_step_leaves_nothing_behind() {
                 Err(Error::Link { .. }) => {}
                 Err(error) => panic!("step {step}: {error}"),
             }
-            target.wait_ended(&target.connections());
+            target.await_ends(&target.connections());
         }
     }
 }

@@ -9,23 +9,13 @@ use nvlane_host::{
     BlockRange, Completion, DoorbellPolicy, Failure, HandedLanes, Lane, LaneClass, Namespace, Options,
     QueueMap, RefusedReason, Vectored,
 };
-use target::{Config, Reaction, Target, options};
+use target::{Reaction, Target, finish, options};
 use wire::pdu::{DataAlignment, Digests};
 use wire::status::Status;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Waits for all outstanding commands.
-fn finish<B: nvlane_host::DataBuffer>(lane: &mut Lane<B>) -> Vec<Completion<B>> {
-    let (mut completions, start) = (Vec::new(), Instant::now());
-    while lane.outstanding() > 0 {
-        lane.wait(&mut completions, SECOND);
-        assert!(start.elapsed() < 30 * SECOND, "{} outstanding", lane.outstanding());
-    }
-    completions.sort_by_key(|completion| completion.user);
-    completions
-}
-
 fn pattern(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|index| (seed * 31 + index * 7 + index / 251) as u8).collect()
 }
@@ -59,13 +49,13 @@ fn every_combination_of_digests_alignment_and_splits_carries_the_data() {
         for (alignment, chunk, in_capsule, in_place) in
             [(0, usize::MAX, 8192, 64 << 10), (3, 1000, 0, 4096), (31, 7, 1024, 1), (1, 65536, 512, 512)]
         {
-            let mut config = Config { chunk, ..Config::default() };
-            config.settings.in_capsule_bytes = in_capsule;
-            config.settings.offer.alignment = DataAlignment::from_raw(alignment).unwrap();
-            config.settings.c2h_data_bytes = 6000;
-            config.settings.window_bytes = 5000;
-            config.identify.set_in_capsule_bytes(in_capsule);
-            let target = Target::with(config);
+            let target = Target::of(|setup| {
+                setup.chunk_bytes = chunk;
+                setup.limits.alignment = DataAlignment::from_raw(alignment).unwrap();
+                setup.limits.c2h_data_bytes = 6000;
+                setup.limits.window_bytes = 5000;
+                setup.identify.set_in_capsule_bytes(in_capsule);
+            });
             let options =
                 Options { digests: Digests::from_bits_retain(digests), ..options() }.tuned(|tuning| {
                     tuning.alignment = DataAlignment::from_raw(alignment).unwrap();
@@ -91,7 +81,7 @@ fn every_combination_of_digests_alignment_and_splits_carries_the_data() {
 #[test]
 fn one_byte_at_a_time_is_enough() {
     for flow_control in [false, true] {
-        let target = Target::with(Config { chunk: 1, ..Config::default() });
+        let target = Target::of(|setup| setup.chunk_bytes = 1);
         let (mut lane, namespace) =
             lane(&target, options().with_digests().tuned(|tuning| tuning.flow_control = flow_control));
         let data = pattern(1, 2048);
@@ -178,9 +168,7 @@ fn compare_and_write_is_one_pair() {
 
 #[test]
 fn pairs_wait_until_there_is_room_for_both() {
-    let mut config = Config::default();
-    config.cap = config.cap.with_queue_entries_max(4);
-    let target = Target::with(config);
+    let target = Target::of(|setup| setup.cap = setup.cap.with_queue_entries_max(4));
     let (mut lane, namespace) = lane(&target, Options { depth: 40, ..options() });
     for user in 0..10 {
         lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), 100 + user).unwrap();
@@ -188,9 +176,7 @@ fn pairs_wait_until_there_is_room_for_both() {
         lane.submit_pair(pair, [vec![0; 512], vec![1; 512]], [2 * user, 2 * user + 1]).unwrap();
     }
     assert_eq!(finish(&mut lane).iter().filter(|done| done.is_ok()).count(), 30);
-    let mut config = Config::default();
-    config.cap = config.cap.with_queue_entries_max(2);
-    let target = Target::with(config);
+    let target = Target::of(|setup| setup.cap = setup.cap.with_queue_entries_max(2));
     let association = target.connect(options());
     let mut single = association.lane::<Vec<u8>>().unwrap();
     let pair = association.addressed_namespace().unwrap().compare_and_write(0, 1).unwrap();
@@ -231,9 +217,7 @@ fn a_lane_takes_no_more_than_its_depth() {
 
 #[test]
 fn a_controller_that_takes_fewer_commands_makes_them_wait() {
-    let mut config = Config::default();
-    config.cap = config.cap.with_queue_entries_max(5);
-    let target = Target::with(config);
+    let target = Target::of(|setup| setup.cap = setup.cap.with_queue_entries_max(5));
     let (mut lane, namespace) = lane(&target, Options { depth: 64, ..options() });
     assert_eq!(lane.depth(), 4);
     for user in 0..64 {
@@ -260,7 +244,7 @@ fn a_wrong_buffer_is_refused_before_anything_is_sent() {
 #[test]
 fn several_lanes_are_waited_for_together() {
     for lanes in [3, 12] {
-        let target = Target::with(Config { queue_pairs: 12, ..Config::default() });
+        let target = Target::of(|setup| setup.queue_pairs = 12);
         let association = target.connect(Options { lanes, ..options() });
         let namespace = association.addressed_namespace().unwrap();
         let mut set = association.lanes::<Vec<u8>>().unwrap();
@@ -332,9 +316,7 @@ fn what_finds_its_lane_idle_leaves_at_once_if_wished() {
 fn a_poll_ends_however_much_there_is_to_write() {
     // Limit of one turn: the rest of one caravan may follow, and received completions may have released more.
     const POLL_BYTES_MAX: u64 = 2 * ((512 << 10) + (64 << 10));
-    let mut config = Config::default();
-    config.settings.window_bytes = 1 << 20;
-    let target = Target::with(config);
+    let target = Target::new();
     let (mut lane, namespace) = lane(&target, options());
     for user in 0..4 {
         lane.submit(namespace.write(user * 2048, 2048).unwrap(), Some(vec![7; 1 << 20]), user).unwrap();
@@ -361,7 +343,7 @@ fn commands_take_lanes_of_their_class() {
             [vec![(Any, 20)], vec![(Read, 5); 4], vec![(Poll, 5); 4]].concat(),
         ),
     ] {
-        let target = Target::with(Config { queue_pairs: 12, ..Config::default() });
+        let target = Target::of(|setup| setup.queue_pairs = 12);
         let association = target.connect(options().with_queues(queues));
         assert_eq!(association.queues(), queues);
         let namespace = association.addressed_namespace().unwrap();
@@ -392,7 +374,7 @@ fn commands_take_lanes_of_their_class() {
 
 #[test]
 fn a_call_takes_the_lane_of_its_class() {
-    let target = Target::with(Config { queue_pairs: 3, ..Config::default() });
+    let target = Target::of(|setup| setup.queue_pairs = 3);
     let association = target.connect(options().with_queues("default=1,read=1,poll=1".parse().unwrap()));
     let namespace = association.addressed_namespace().unwrap();
     let mut disk = nvlane_host::BlockingNamespace::new(&association, namespace).unwrap();
@@ -409,7 +391,7 @@ fn a_call_takes_the_lane_of_its_class() {
 
 #[test]
 fn lanes_are_handed_over_to_threads_of_their_own() {
-    let target = Target::with(Config { queue_pairs: 2, ..Config::default() });
+    let target = Target::of(|setup| setup.queue_pairs = 2);
     let association = target.connect(Options { lanes: 2, depth: 4, ..options() });
     let namespace = association.addressed_namespace().unwrap();
     let lanes = association.lanes::<Vec<u8>>().unwrap().into_lanes();

@@ -7,29 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nvlane_host::{Association, BlockingNamespace, Completion, Error, Failure, Lane, Namespace, Options};
-use target::{Config, Reaction, Target, options};
+use nvlane_host::{BlockingNamespace, Completion, Error, Failure, Lane};
+use target::{Config, Reaction, Target, connect, finish, options};
 use wire::async_event::AsyncEvent;
 use wire::log::ana::AnaState;
 use wire::opcode::NvmOpcode;
 use wire::status::Status;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn finish(lane: &mut Lane) -> Vec<Completion<Vec<u8>>> {
-    let mut done = Vec::new();
-    while lane.outstanding() > 0 {
-        lane.wait(&mut done, 60 * SECOND);
-    }
-    done
-}
-
-fn connect(target: &Target, options: Options) -> (Association, Lane, Namespace) {
-    let association = target.connect(options);
-    let namespace = association.addressed_namespace().unwrap();
-    let lane = association.lane().unwrap();
-    (association, lane, namespace)
-}
 
 /// Makes the target answer the next `count` I/O commands with a status; returns the counter of commands seen.
 fn fail_first(target: &Target, count: u32, status: Status) -> Arc<AtomicU32> {

@@ -9,11 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nvlane_host::{
-    AdminCommand, Association, Completion, Error, Event, Failure, Lane, Namespace, Options, RefusedReason,
-    ReplayPolicy,
+    AdminCommand, Completion, Error, Event, Failure, Lane, Options, RefusedReason, ReplayPolicy,
 };
 use proptest::prelude::*;
-use target::{Config, Reaction, Target, options};
+use target::{Config, Reaction, Target, connect, finish, options};
 use wire::async_event::AsyncEvent;
 use wire::feature::{Fid, SetFeatures};
 use wire::id::Nsid;
@@ -23,26 +22,10 @@ use wire::status::Status;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn finish(lane: &mut Lane) -> Vec<Completion<Vec<u8>>> {
-    let (mut completions, start) = (Vec::new(), Instant::now());
-    while lane.outstanding() > 0 {
-        lane.wait(&mut completions, SECOND);
-        assert!(start.elapsed() < 30 * SECOND, "{} outstanding", lane.outstanding());
-    }
-    completions.sort_by_key(|completion| completion.user);
-    completions
-}
-
 fn one(lane: &mut Lane) -> Result<u64, Failure> {
     let mut completions = finish(lane);
     assert_eq!(completions.len(), 1);
     completions.remove(0).result
-}
-
-fn connect(target: &Target, options: Options) -> (Association, Lane, Namespace) {
-    let association = target.connect(options);
-    let (lane, namespace) = (association.lane().unwrap(), association.addressed_namespace().unwrap());
-    (association, lane, namespace)
 }
 
 /// The target closes all connections at the first `opcode` on an I/O queue, after or before it executes the command.
@@ -164,9 +147,7 @@ fn the_first_flush_after_a_reconnect_vouches_for_nothing() {
 
 #[test]
 fn without_a_volatile_cache_a_flush_is_only_a_question() {
-    let mut config = Config::default();
-    config.identify.vwc = config.identify.vwc.with_present(false);
-    let target = Target::with(config);
+    let target = Target::of(|setup| setup.identify.vwc = setup.identify.vwc.with_present(false));
     let (_association, mut lane, namespace) = connect(&target, options());
     fail_once(&target, NvmOpcode::FLUSH, false);
     lane.submit(namespace.flush(), None, 0).unwrap();
@@ -291,7 +272,7 @@ fn a_command_that_takes_too_long_is_aborted() {
 /// hostile H13
 #[test]
 fn a_command_that_cannot_be_aborted_costs_the_association() {
-    let target = Target::with(Config { abort_works: false, ..Config::default() });
+    let target = Target::of(|setup| setup.abort_works = false);
     let (_association, mut lane, namespace) =
         connect(&target, Options { command_timeout: Duration::from_millis(40), ..options() });
     target.script(|seen| match seen.qid {
@@ -355,7 +336,7 @@ fn closing_ends_lanes_in_good_order() {
     association.close();
     assert_eq!(one(&mut lane), Err(Failure::Unreachable));
     assert!(matches!(lane.over(), Some(Error::Ended)));
-    target.wait_ended(&target.connections());
+    target.await_ends(&target.connections());
 }
 
 #[test]

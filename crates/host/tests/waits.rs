@@ -17,7 +17,7 @@ use nvlane_host::{
     Address, Association, AsyncNamespace, BlockingNamespace, Error, Failure, Lane, Options,
     ReconnectSettings, discovery,
 };
-use target::{Config, NQN, Reaction, Target, options};
+use target::{NQN, Reaction, Target, options};
 use wire::property::Property;
 
 const MS: Duration = Duration::from_millis(1);
@@ -101,8 +101,11 @@ fn use_once(api: Api, address: &Address, options: Options) -> Result<(), Error> 
             while lane.outstanding() > 0 {
                 lane.wait(&mut done, ENDLESS);
             }
-            done.remove(0).result.map_err(|failure| Error::Failed { command: "Read", failure })?;
-            Ok(())
+            let ended = done.remove(0).result.map(drop);
+            ended.map_err(|failure| match (failure, lane.over()) {
+                (Failure::Unreachable, Some(over)) => over.clone(),
+                (failure, _) => Error::Failed { command: "Read", failure },
+            })
         }
     }
 }
@@ -112,7 +115,7 @@ const ALL: [Api; 3] = [Api::Blocking, Api::Futures, Api::Lane];
 /// Runs a call against a target that falls silent after `pdus` PDUs and `bytes` bytes of the next one. Returns whether
 /// the call failed for that reason.
 fn ends_when_stalled(api: Api, pdus: u32, bytes: usize, options: Options) -> bool {
-    let target = Target::with(Config { abort_works: false, ..Config::default() });
+    let target = Target::of(|setup| setup.abort_works = false);
     target.stall_after(pdus, bytes);
     let start = Instant::now();
     let result = use_once(api, &target.address(), options);
@@ -182,7 +185,7 @@ fn a_deadline_ends_everything() {
 #[test]
 fn a_target_that_answers_everything_but_io_costs_the_command_timeout() {
     for api in ALL {
-        let target = Target::with(Config { abort_works: false, ..Config::default() });
+        let target = Target::of(|setup| setup.abort_works = false);
         target.script(|seen| if seen.qid == 0 { Reaction::Execute } else { Reaction::Hold });
         let start = Instant::now();
         let error = use_once(api, &target.address(), brief()).unwrap_err();
@@ -214,7 +217,7 @@ fn connecting_holds_up_no_other_task_and_ends_with_its_future() {
         .map_err(|error| assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset));
     assert_eq!(bytes.first().copied().unwrap_or(0), 0, "an ICReq");
     block_on(disk.close());
-    target.wait_ended(&target.connections());
+    target.await_ends(&target.connections());
 }
 
 #[test]
@@ -290,7 +293,7 @@ fn what_waits_for_a_lost_association_ends_when_asked() {
 
 #[test]
 fn discovery_and_admin_commands_end_when_asked() {
-    let target = Target::with(Config { is_discovery: true, ..Config::default() });
+    let target = Target::new();
     for pdus in 0..9 {
         target.stall_after(pdus, 0);
         let address = Address::from(target.address);

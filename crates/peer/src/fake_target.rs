@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::finding::{Check, Finding};
 use crate::session::{Event, Session, Then};
-use crate::stage::Stage;
+use crate::stage::{Setup, Stage};
 
 /// Decides for each event whether to inject the fault. Any result but `Ok(Then::AsUsual)` counts as injected.
 pub type Fault = Box<dyn Fn(&mut Session<'_>, &Event) -> Check<Then> + Send + Sync>;
@@ -34,12 +34,11 @@ impl FakeTarget {
     ///
     /// # Errors
     /// [`Finding::Skipped`] if the address cannot be listened on.
-    pub fn start(listen: SocketAddr, fault: Fault, is_once: bool) -> Check<Self> {
+    pub fn start(listen: SocketAddr, setup: Setup, fault: Fault, is_once: bool) -> Check<Self> {
         let failed = |error: std::io::Error| Finding::Skipped(format!("cannot listen on {listen}: {error}"));
         let listener = TcpListener::bind(listen).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let subsystem = "nqn.2026-01.io.nvlane:fake".parse().expect("well formed");
-        let stage = Arc::new(Stage::new(listener.local_addr().map_err(failed)?, subsystem));
+        let stage = Arc::new(Stage::new(listener.local_addr().map_err(failed)?, setup));
         let findings = Arc::default();
         let service = Service { stage: Arc::clone(&stage), fault, is_once, findings: Arc::clone(&findings) };
         let thread = std::thread::spawn(move || accept(&listener, &service));
@@ -91,6 +90,9 @@ fn accept(listener: &TcpListener, service: &Service) {
                 std::thread::sleep(Duration::from_millis(2));
                 continue;
             };
+            if !service.stage.is_open() {
+                continue;
+            }
             let _ = stream.set_nonblocking(false);
             scope.spawn(move || {
                 let mut session = Session::new(stream, &service.stage);

@@ -10,8 +10,9 @@
 //! - [`link::Link`]: one connection to a target.
 //! - [`queue::Queue`]: one queue pair over a link: command identifiers, R2Ts, data, completions.
 //! - [`raw_host::RawHost`]: Connect and controller start-up of a well-behaved host.
-//! - [`fake_target::FakeTarget`]: a listening target with one namespace, each connection a [`session::Session`]; a
-//!   fault may replace its answer to any event.
+//! - [`fake_target::FakeTarget`]: a listening target with namespaces in memory, each connection a
+//!   [`session::Session`]; a fault may replace its answer to any event.
+//! - [`target_end::TargetEnd`] and [`controller::Controller`]: the same without sockets.
 //! - [`memcached::Client`]: one connection to a memcached listener.
 //!
 //! Operations return a [`finding::Check`]: `Err` says what the other side did wrong, or that it did nothing in time.
@@ -20,6 +21,7 @@
 //! are tested against.
 #![forbid(unsafe_code)]
 
+pub mod controller;
 pub mod fake_target;
 pub mod finding;
 pub mod link;
@@ -29,4 +31,5 @@ pub mod queue;
 pub mod raw_host;
 pub mod session;
 pub mod stage;
+pub mod target_end;
 pub mod trial;

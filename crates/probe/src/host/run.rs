@@ -7,6 +7,7 @@ use std::time::Instant;
 use peer::fake_target::FakeTarget;
 use peer::finding::{About, Check, differs, skipped};
 use peer::session::Then;
+use peer::stage::Setup;
 use wire::pdu::Digests;
 
 use crate::host::drive::{Ended, Host, Task};
@@ -42,7 +43,7 @@ pub fn run(
 
 /// Runs the host against a target without a fault, where everything must work.
 fn check_healthy(listen: SocketAddr, host: &Host) -> Check {
-    let target = FakeTarget::start(listen, Box::new(|_, _| Ok(Then::AsUsual)), false)?;
+    let target = FakeTarget::start(listen, Setup::default(), Box::new(|_, _| Ok(Then::AsUsual)), false)?;
     let (address, subsystem) = (target.stage.address, target.stage.subsystem.clone());
     let ended = host.drive(address, &subsystem, Task::Io(Digests::empty()))?;
     target.end()?;
@@ -66,7 +67,7 @@ fn try_row(listen: SocketAddr, host: &Host, row: &HostRow) -> Check {
 
 /// Runs one case. Returns whether its fault was injected.
 fn try_case(listen: SocketAddr, host: &Host, case: Case) -> Check<bool> {
-    let target = FakeTarget::start(listen, case.fault, case.is_once)?;
+    let target = FakeTarget::start(listen, Setup::default(), case.fault, case.is_once)?;
     let (address, subsystem) = (target.stage.address, target.stage.subsystem.clone());
     let ended = host.drive(address, &subsystem, case.task)?;
     let stage = Arc::clone(&target.stage);

@@ -43,7 +43,7 @@ fn with_logs(name: &str, make: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static) 
         Box::new(move |session, event| {
             let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
             if is_identify(session, sqe, Cns::CONTROLLER) {
-                let mut controller = session.controller();
+                let mut controller = session.identify_controller();
                 controller.cmic = Cmic::MULTIPLE_PORTS | Cmic::MULTIPLE_CONTROLLERS | Cmic::ANA;
                 controller.anacap = Anacap::all();
                 controller.anatt = 1;
@@ -52,7 +52,7 @@ fn with_logs(name: &str, make: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static) 
                 controller.set_oaes(wire::async_event::AsyncEvents::all());
                 return answer(session, sqe, controller.as_bytes());
             }
-            if session.qid != Some(0) {
+            if session.controller.qid != Some(0) {
                 return Ok(Then::AsUsual);
             }
             let is_event_request = sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw();

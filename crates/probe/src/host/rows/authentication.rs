@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use peer::finding::{Check, holds};
 use peer::session::{Event, Then};
-use wire::fabrics::{ConnectCommand, ConnectResult};
+use wire::fabrics::ConnectResult;
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::sgl::DataPointer;
 use wire::status::Status;
@@ -66,11 +66,9 @@ fn asking(name: &str, deed: Deed) -> Case {
             let mut talk = talk.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             match sqe.fctype() {
                 FabricsType::CONNECT => {
-                    session.qid = Some(ConnectCommand::from_sqe(sqe).qid.get());
-                    let result = ConnectResult::default()
-                        .with_cntlid(session.stage.cntlid())
-                        .with_authentication_required(true);
-                    session.complete(sqe, Status::SUCCESS, result.bits().into());
+                    let reply = session.controller.connect(session.stage, sqe, data)?;
+                    let required = ConnectResult::default().with_authentication_required(true);
+                    session.complete(sqe, reply.status, reply.result | u64::from(required.bits()));
                 }
                 FabricsType::AUTHENTICATION_SEND => {
                     let message = match sqe.dptr.classify() {

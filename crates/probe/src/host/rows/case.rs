@@ -58,7 +58,7 @@ impl Case {
 pub(crate) fn io_command<'a>(session: &Session<'_>, event: &'a Event, opcode: NvmOpcode) -> Option<&'a Sqe> {
     match event {
         Event::Command { sqe, .. }
-            if session.qid.is_some_and(|qid| qid > 0) && sqe.opcode == opcode.raw() =>
+            if session.controller.qid.is_some_and(|qid| qid > 0) && sqe.opcode == opcode.raw() =>
         {
             Some(sqe)
         }
@@ -175,7 +175,7 @@ pub(crate) fn length_of(sqe: &Sqe) -> u32 {
 }
 
 pub(crate) fn is_identify(session: &Session<'_>, sqe: &Sqe, cns: Cns) -> bool {
-    session.qid == Some(0)
+    session.controller.qid == Some(0)
         && sqe.opcode == AdminOpcode::IDENTIFY.raw()
         && IdentifyCommand::from_sqe(sqe).cns == cns
 }

@@ -14,12 +14,14 @@ pub(super) fn completions() -> Check<Vec<Case>> {
     const RIGHT: &[Term] = &[term(2)];
     Ok(vec![
         to_read("no command", RIGHT, |session, sqe| {
-            let bytes =
-                Draft::completion(session.form, Cqe::new(wire::U16::new(!sqe.cid.get()), 0, Status::SUCCESS));
+            let bytes = Draft::completion(
+                session.form(),
+                Cqe::new(wire::U16::new(!sqe.cid.get()), 0, Status::SUCCESS),
+            );
             session.send(&bytes.seal());
         }),
         to_read("twice", RIGHT, |session, sqe| {
-            let data = session.stage.read(0, length_of(sqe) as usize);
+            let data = session.stage.state().memory[0][..length_of(sqe) as usize].to_vec();
             // Right for the first extent; the others are not reached.
             session.send_data(sqe, &data);
             session.complete(sqe, Status::SUCCESS, 0);
@@ -59,7 +61,7 @@ pub(super) fn events() -> Check<Vec<Case>> {
             Box::new(move |session, event| {
                 let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
                 let is_request = sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw();
-                if session.qid != Some(0) || !is_request {
+                if session.controller.qid != Some(0) || !is_request {
                     return Ok(Then::AsUsual);
                 }
                 let number = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);

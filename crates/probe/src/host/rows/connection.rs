@@ -116,7 +116,7 @@ pub(super) fn ends() -> Check<Vec<Case>> {
     for (name, cut) in [("within C2HData", 100), ("within its header", 10)] {
         cases.push(at_io(name, Right::Survives, NvmOpcode::READ, move |session, sqe| {
             let data = vec![0xBD; length_of(sqe) as usize];
-            let bytes = Draft::c2h_data(session.form, sqe.cid.get(), 0, &data, PduFlags::LAST).seal();
+            let bytes = Draft::c2h_data(session.form(), sqe.cid.get(), 0, &data, PduFlags::LAST).seal();
             session.send(&bytes[..cut]);
             Ok(Then::End)
         }));

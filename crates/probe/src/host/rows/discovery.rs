@@ -1,7 +1,7 @@
 //! Discovery logs, and text from the target that a terminal must not interpret.
 
 use peer::finding::{Check, holds};
-use peer::session::{Event, Session, Then, discovery_log};
+use peer::session::{Event, Session, Then};
 use wire::discovery::{DiscoveryEntry, DiscoveryHeader};
 use wire::identify::Cns;
 use wire::log::{GetLogPage, Lid};
@@ -20,7 +20,7 @@ fn with_log(name: &str, make: impl Fn(&Session<'_>, u64) -> Vec<u8> + Send + Syn
             let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
             let is_log = sqe.opcode == AdminOpcode::GET_LOG_PAGE.raw()
                 && GetLogPage::from_sqe(sqe).lid == Lid::DISCOVERY;
-            if session.qid != Some(0) || !is_log {
+            if session.controller.qid != Some(0) || !is_log {
                 return Ok(Then::AsUsual);
             }
             let number = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
@@ -36,7 +36,7 @@ fn with_log(name: &str, make: impl Fn(&Session<'_>, u64) -> Vec<u8> + Send + Syn
 /// [`with_log`], where each log is a valid one with this change.
 fn with_change(name: &str, change: fn(&mut [u8], u64)) -> Case {
     with_log(name, move |session, number| {
-        let mut log = discovery_log(session.stage);
+        let mut log = session.stage.state().discovery_log();
         change(&mut log, number);
         log
     })
@@ -86,7 +86,7 @@ pub(super) fn escapes() -> Check<Vec<Case>> {
     // Bidirectional overrides, line and paragraph separators, zero-width characters, C1 controls, invalid UTF-8.
     const HIDDEN: &[u8] = "\u{202e}\u{2028}\u{2029}\u{200b}\u{9b}2J \" cntlid=1\n\u{feff}".as_bytes();
     let names = with_page("model and serial number", Right::Ends, Cns::CONTROLLER, |session| {
-        let mut page = session.controller().as_bytes().to_vec();
+        let mut page = session.identify_controller().as_bytes().to_vec();
         page[4..4 + HOSTILE.len()].copy_from_slice(HOSTILE);
         page[24..24 + HIDDEN.len()].copy_from_slice(HIDDEN);
         page[64..72].copy_from_slice(b"\xff\xc3\x28\xe2\x80\xae1\0");

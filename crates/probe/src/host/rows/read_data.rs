@@ -15,7 +15,7 @@ pub(super) fn header_length() -> Check<Vec<Case>> {
     const RIGHT: &[Term] = &[term_at(1, 2)];
     let act = |session: &mut Session<'_>, sqe: &Sqe| {
         let data = vec![0; length_of(sqe) as usize];
-        let form = session.form;
+        let form = session.form();
         let bytes = Draft::c2h_data(form, sqe.cid.get(), 0, &data, PduFlags::LAST).with(2, &[255]).seal();
         session.send(&bytes);
     };
@@ -26,7 +26,7 @@ pub(super) fn data_for_others() -> Check<Vec<Case>> {
     const RIGHT: &[Term] = &[term_at(1, 8)];
     let send = |session: &mut Session<'_>, cid: u16, length: u32| {
         let bytes =
-            Draft::c2h_data(session.form, cid, 0, &vec![0xBD; length as usize], PduFlags::LAST).seal();
+            Draft::c2h_data(session.form(), cid, 0, &vec![0xBD; length as usize], PduFlags::LAST).seal();
         session.send(&bytes);
     };
     Ok(vec![
@@ -41,12 +41,12 @@ pub(super) fn data_out_of_place() -> Check<Vec<Case>> {
     const LENGTH: &[Term] = &[term(4), term_at(1, 16), term_at(1, 4)];
     let at = |session: &mut Session<'_>, sqe: &Sqe, offset: u32, length: u32| {
         let data = vec![0xBD; length as usize];
-        let bytes = Draft::c2h_data(session.form, sqe.cid.get(), offset, &data, PduFlags::empty()).seal();
+        let bytes = Draft::c2h_data(session.form(), sqe.cid.get(), offset, &data, PduFlags::empty()).seal();
         session.send(&bytes);
     };
     let with_length = |session: &mut Session<'_>, sqe: &Sqe, length: u32| {
         let data = vec![0xBD; length_of(sqe) as usize];
-        let draft = Draft::c2h_data(session.form, sqe.cid.get(), 0, &data, PduFlags::LAST);
+        let draft = Draft::c2h_data(session.form(), sqe.cid.get(), 0, &data, PduFlags::LAST);
         let bytes = draft.with(16, &length.to_le_bytes()).seal();
         session.send(&bytes);
     };
@@ -75,7 +75,7 @@ pub(super) fn short_reads() -> Check<Vec<Case>> {
     const NO_LAST: &[Term] = &[term(2), term_at(1, 1)];
     let part = |session: &mut Session<'_>, sqe: &Sqe, flags: PduFlags, length: u32| {
         let data = vec![0xBD; length as usize];
-        session.send(&Draft::c2h_data(session.form, sqe.cid.get(), 0, &data, flags).seal());
+        session.send(&Draft::c2h_data(session.form(), sqe.cid.get(), 0, &data, flags).seal());
     };
     // The host must not take this for the data: the drive compares.
     let on_read = |name: &str, act: fn(&mut Session<'_>, &Sqe)| {
@@ -91,13 +91,13 @@ pub(super) fn short_reads() -> Check<Vec<Case>> {
         on_read("SUCCESS after too few bytes", |session, sqe| {
             let data = vec![0xBD; length_of(sqe) as usize - 512];
             let flags = PduFlags::LAST | PduFlags::SUCCESS;
-            session.send(&Draft::c2h_data(session.form, sqe.cid.get(), 0, &data, flags).seal());
+            session.send(&Draft::c2h_data(session.form(), sqe.cid.get(), 0, &data, flags).seal());
         }),
         on_read("success after nothing", |session, sqe| session.complete(sqe, Status::SUCCESS, 0)),
         on_read("success after too few bytes", |session, sqe| {
             let data = vec![0xBD; length_of(sqe) as usize - 512];
             let flags = PduFlags::empty();
-            session.send(&Draft::c2h_data(session.form, sqe.cid.get(), 0, &data, flags).seal());
+            session.send(&Draft::c2h_data(session.form(), sqe.cid.get(), 0, &data, flags).seal());
             session.complete(sqe, Status::SUCCESS, 0);
         }),
         on_read("failure after all bytes", |session, sqe| {
@@ -110,11 +110,11 @@ pub(super) fn short_reads() -> Check<Vec<Case>> {
 
 pub(super) fn data_digest() -> Check<Vec<Case>> {
     let act = |session: &mut Session<'_>, sqe: &Sqe| {
-        if !session.form.digests.contains(Digests::DATA) {
+        if !session.form().digests.contains(Digests::DATA) {
             return Ok(Then::AsUsual);
         }
         let data = vec![0xBD; length_of(sqe) as usize];
-        let mut bytes = Draft::c2h_data(session.form, sqe.cid.get(), 0, &data, PduFlags::LAST).seal();
+        let mut bytes = Draft::c2h_data(session.form(), sqe.cid.get(), 0, &data, PduFlags::LAST).seal();
         *bytes.last_mut().expect("not empty") ^= 1;
         session.send(&bytes);
         session.complete(sqe, Status::SUCCESS, 0);

@@ -2,8 +2,9 @@
 
 use peer::fake_target::Fault;
 use peer::finding::Check;
-use peer::session::{Event, Session, Then, namespace};
-use wire::fabrics::{ConnectCommand, ConnectResult};
+use peer::session::{Event, Session, Then};
+use wire::fabrics::ConnectCommand;
+use wire::id::Nsid;
 use wire::identify::Cns;
 use wire::identify::namespace::{Flbas, IdentifyNamespace};
 use wire::opcode::{AdminOpcode, FabricsType};
@@ -15,14 +16,14 @@ use super::case::{Case, Right, case, with_page};
 pub(super) fn identify() -> Check<Vec<Case>> {
     let of_controller = |name: &str, change: fn(&mut [u8])| {
         with_page(name, Right::Ends, Cns::CONTROLLER, move |session| {
-            let mut page = session.controller().as_bytes().to_vec();
+            let mut page = session.identify_controller().as_bytes().to_vec();
             change(&mut page);
             page
         })
     };
     let of_namespace = |name: &str, change: fn(&mut IdentifyNamespace)| {
-        with_page(name, Right::Ends, Cns::NAMESPACE, move |_| {
-            let mut page = namespace();
+        with_page(name, Right::Ends, Cns::NAMESPACE, move |session| {
+            let mut page = session.stage.state().identify_namespace(Nsid::new(1));
             change(&mut page);
             page.as_bytes().to_vec()
         })
@@ -48,8 +49,8 @@ pub(super) fn identify() -> Check<Vec<Case>> {
         of_controller("everything 0", |page| page.fill(0)),
     ];
     cases.extend([0, 1, 8, 31, 32, 63, 255].map(|lbads| {
-        with_page(format!("LBADS {lbads}"), Right::Ends, Cns::NAMESPACE, move |_| {
-            let mut page = namespace().as_bytes().to_vec();
+        with_page(format!("LBADS {lbads}"), Right::Ends, Cns::NAMESPACE, move |session| {
+            let mut page = session.stage.state().identify_namespace(Nsid::new(1)).as_bytes().to_vec();
             page[130] = lbads;
             page
         })
@@ -63,21 +64,20 @@ pub(super) fn cntlids() -> Check<Vec<Case>> {
             "another one for the I/O queue",
             Right::Fails,
             Box::new(|session, event| {
-                let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
+                let Event::Command { sqe, data } = event else { return Ok(Then::AsUsual) };
                 let is_connect =
                     sqe.opcode == AdminOpcode::FABRICS.raw() && sqe.fctype() == FabricsType::CONNECT;
                 if !is_connect || ConnectCommand::from_sqe(sqe).qid.is_admin() {
                     return Ok(Then::AsUsual);
                 }
-                session.qid = Some(ConnectCommand::from_sqe(sqe).qid.get());
-                let result = ConnectResult::default().with_cntlid(session.stage.cntlid() ^ 0x55);
-                session.complete(sqe, Status::SUCCESS, result.bits().into());
+                let reply = session.controller.connect(session.stage, sqe, data)?;
+                session.complete(sqe, reply.status, reply.result ^ 0x55);
                 Ok(Then::GoOn)
             }),
         )
         .every_time(),
         with_page("another one in Identify", Right::Fails, Cns::CONTROLLER, |session| {
-            let mut page = session.controller().as_bytes().to_vec();
+            let mut page = session.identify_controller().as_bytes().to_vec();
             page[78] ^= 0x55;
             page
         }),

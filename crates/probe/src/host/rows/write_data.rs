@@ -3,7 +3,8 @@
 use peer::finding::{Check, differs, holds};
 use peer::link::{Term, term, term_at};
 use peer::pdu::Draft;
-use peer::session::{Event, IN_CAPSULE_BYTES, Session, Then};
+use peer::session::{Event, Session, Then};
+use peer::target_end::IN_CAPSULE_BYTES;
 use wire::opcode::NvmOpcode;
 use wire::sgl::DataPointer;
 use wire::sqe::Sqe;
@@ -11,7 +12,7 @@ use wire::sqe::Sqe;
 use super::case::{Case, Right, asked_write, at_io, case, length_of, to_read, to_write};
 
 fn r2t(session: &mut Session<'_>, sqe: &Sqe, offset: u32, length: u32) {
-    session.send(&Draft::r2t(session.form, sqe.cid.get(), 0x1234, offset, length).seal());
+    session.send(&Draft::r2t(session.form(), sqe.cid.get(), 0x1234, offset, length).seal());
 }
 
 pub(super) fn empty_r2t() -> Check<Vec<Case>> {
@@ -35,7 +36,7 @@ pub(super) fn r2t_for_read() -> Check<Vec<Case>> {
             }
         }),
         to_read("no command", UNKNOWN, |session, sqe| {
-            let bytes = Draft::r2t(session.form, !sqe.cid.get(), 1, 0, 4096).seal();
+            let bytes = Draft::r2t(session.form(), !sqe.cid.get(), 1, 0, 4096).seal();
             session.send(&bytes);
         }),
     ])
@@ -71,13 +72,13 @@ pub(super) fn r2t_again() -> Check<Vec<Case>> {
     const LIMIT: &[Term] = &[term(5)];
     Ok(vec![
         to_write("the same twice at once", RIGHT, |session, sqe| {
-            let one = Draft::r2t(session.form, sqe.cid.get(), 1, 0, length_of(sqe)).seal();
+            let one = Draft::r2t(session.form(), sqe.cid.get(), 1, 0, length_of(sqe)).seal();
             session.send(&[&one[..], &one[..]].concat());
         }),
         to_write("two windows at once", LIMIT, |session, sqe| {
             let half = length_of(sqe) / 2;
-            let first = Draft::r2t(session.form, sqe.cid.get(), 1, 0, half).seal();
-            let second = Draft::r2t(session.form, sqe.cid.get(), 2, half, half).seal();
+            let first = Draft::r2t(session.form(), sqe.cid.get(), 1, 0, half).seal();
+            let second = Draft::r2t(session.form(), sqe.cid.get(), 2, half, half).seal();
             session.send(&[&first[..], &second[..]].concat());
         }),
     ])
