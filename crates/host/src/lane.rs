@@ -477,7 +477,10 @@ impl<B: DataBuffer> Lane<B> {
         if self.must_spin() {
             return true;
         }
-        let is_worth_it = self.spin.allows(idle_ns) || self.doorbell.is_waiting() || self.core.is_leaving();
+        // A command that is sent again waits for the doorbell, which the next poll asks.
+        let has_waiting = self.core.has_waiting() && self.is_live();
+        let is_worth_it =
+            self.spin.allows(idle_ns) || self.doorbell.is_waiting() || has_waiting || self.core.is_leaving();
         is_worth_it && matches!(self.link, Link::Connected(_)) && !self.is_blocked
     }
 

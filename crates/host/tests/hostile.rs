@@ -351,6 +351,22 @@ fn statuses_that_pass_are_tried_again_and_others_are_not() {
     }
 }
 
+#[test]
+fn a_command_that_is_tried_again_is_sent_at_once() {
+    let target = Target::new();
+    let (_association, mut lane, namespace) = connect(&target, options());
+    let mut count = 0;
+    target.script(move |seen| {
+        count += u32::from(seen.qid > 0);
+        if count == 1 { Reaction::Status(Status::COMMAND_INTERRUPTED) } else { Reaction::Execute }
+    });
+    lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), 1).unwrap();
+    let mut done = Vec::new();
+    // A wait that ends without the completion would be one for something else.
+    assert_eq!(lane.wait(&mut done, Duration::from_secs(120)), 1);
+    assert!(done[0].is_ok(), "{done:?}");
+}
+
 /// hostile H14
 #[test]
 fn controllers_and_namespaces_that_make_no_sense_are_refused_by_name() {
