@@ -10,25 +10,18 @@ use host::association_machine::{
     AdminRequest, AssociationAction, AssociationMachine, AssociationSettings, MachineEvent,
 };
 use host::reconnect::{Class, ReconnectSettings};
-use proto::controller::Controller;
-use proto::controller_queue::{Event, QueueSettings};
+use peer::session::Event;
 use proto::handshake::HostOffer;
 use proto::host_controller::RequestData;
-use proto::{ControllerQueue, Piece, Slot};
-use wire::fabrics::{ConnectCommand, ConnectResult, PropertyGet, PropertySet};
-use wire::id::{Cntlid, Nsid};
-use wire::identify::controller::IdentifyController;
-use wire::identify::namespace::{IdentifyNamespace, LbaFormat};
-use wire::identify::{Cns, IdentifyCommand};
-use wire::opcode::{AdminOpcode, FabricsType};
-use wire::property::{Cap, Vs};
-use wire::sgl::DataPointer;
+use wire::id::Nsid;
+use wire::identify::Cns;
+use wire::opcode::AdminOpcode;
 use wire::sqe::Sqe;
 use wire::status::Status;
-use zerocopy::IntoBytes;
 
 use crate::host_lane::controller_settings;
 use crate::input::Input;
+use crate::raw_target::Target;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -67,9 +60,8 @@ impl Answer {
 
 /// The target's end.
 struct Peer {
-    queue: ControllerQueue<Vec<u8>, Vec<u8>>,
-    properties: Controller,
-    events: Vec<Slot>,
+    target: Target,
+    events: Vec<Sqe>,
     is_lost: bool,
 }
 
@@ -175,128 +167,57 @@ fn look_at(namespaces: &Arc<[proto::host_namespaces::NamespaceInfo]>) {
 
 impl Peer {
     fn new() -> Self {
-        let cap =
-            Cap::from_bits(0).with_queue_entries_max(128).with_ready_timeout_ms(1000).with_css_nvm(true);
-        Self {
-            queue: ControllerQueue::new(QueueSettings::default()),
-            properties: Controller::new(cap, Vs::V2_0),
-            events: Vec::new(),
-            is_lost: false,
-        }
+        Self { target: Target::new(), events: Vec::new(), is_lost: false }
     }
 }
 
 /// Answers the commands in `bytes` as the input says, and returns the bytes that the target sends.
 fn exchange(peer: &mut Peer, bytes: &[u8], input: &mut Input<'_>, commands: &mut usize) -> Vec<u8> {
-    let mut rest = bytes;
-    while let Some(event) = peer.queue.next_event(&mut rest).expect("a host that keeps the rules") {
-        if let Event::Command { slot, sqe, .. } = event {
+    peer.target.end.on_bytes(bytes);
+    while let Some(event) = peer.target.next_event() {
+        if let Event::Command { sqe, data } = &event {
             *commands += 1;
             // Once the input has ended, the controller is correct.
             let kind = if *commands > COMMAND_COUNT_MAX { 4 } else { input.byte() };
-            execute(peer, slot, &sqe, Answer::new(kind), input);
+            execute(peer, sqe, data, Answer::new(kind), input);
+        } else {
+            peer.target.serve(&event);
         }
     }
-    let mut sent = Vec::new();
-    while peer.queue.caravan().ring() {
-        let start = sent.len();
-        for piece in peer.queue.caravan().pieces() {
-            match piece {
-                Piece::Bytes(bytes) => sent.extend_from_slice(bytes),
-                Piece::Payload(payload, range) => sent.extend_from_slice(&payload[range]),
-            }
-        }
-        peer.queue.caravan().on_sent(sent.len() - start, drop);
-    }
-    peer.queue.invariants();
-    sent
+    peer.target.end.take_sent()
 }
 
-fn execute(peer: &mut Peer, slot: Slot, sqe: &Sqe, answer: Answer, input: &mut Input<'_>) {
-    let opcode = AdminOpcode::from_raw(sqe.opcode);
-    let mut result = 0;
-    let mut page = None;
-    match (opcode, sqe.fctype()) {
-        (AdminOpcode::FABRICS, FabricsType::CONNECT) => {
-            let entries = ConnectCommand::from_sqe(sqe).queue_entries;
-            peer.queue.establish(u16::try_from(entries).expect("few"), true);
-            result = u64::from(ConnectResult::from_bits(0).with_cntlid(1).bits());
+fn execute(peer: &mut Peer, sqe: &Sqe, data: &[u8], answer: Answer, input: &mut Input<'_>) {
+    if sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw() {
+        // Event requests are answered when the input requests an event.
+        peer.events.push(*sqe);
+        if let Answer::Result = answer
+            && let Some(request) = peer.events.pop()
+        {
+            peer.target.end.complete(&request, Status::SUCCESS, u64::from(input.dword()));
         }
-        (AdminOpcode::FABRICS, FabricsType::PROPERTY_GET) => {
-            result = peer.properties.on_property_get(PropertyGet::from_sqe(sqe)).unwrap_or(0);
-        }
-        (AdminOpcode::FABRICS, _) => {
-            let _ = peer.properties.on_property_set(PropertySet::from_sqe(sqe));
-        }
-        (AdminOpcode::ASYNC_EVENT_REQUEST, _) => {
-            // Event requests are answered when the input requests an event.
-            peer.events.push(slot);
-            if let Answer::Result = answer
-                && let Some(slot) = peer.events.pop()
-            {
-                peer.queue.complete(slot, Status::SUCCESS, u64::from(input.dword()));
-            }
-            return;
-        }
-        (AdminOpcode::IDENTIFY, _) => page = Some(identify(IdentifyCommand::from_sqe(sqe))),
-        (AdminOpcode::GET_LOG_PAGE, _) => page = Some(vec![0; 4096]),
-        _ => {}
+        return;
     }
-    let status = match answer {
-        Answer::Honest => Status::SUCCESS,
-        Answer::Damaged => {
-            if let Some(page) = &mut page {
-                input.damage(page);
+    for (sqe, mut reply) in peer.target.execute(sqe, data) {
+        match answer {
+            Answer::Honest => {}
+            Answer::Damaged if reply.data.is_empty() => {}
+            Answer::Damaged => input.damage(&mut reply.data),
+            Answer::Result => {
+                reply.result = u64::from(input.dword()) | u64::from(input.dword()) << 32;
             }
-            Status::SUCCESS
-        }
-        Answer::Result => {
-            result = u64::from(input.dword()) | u64::from(input.dword()) << 32;
-            Status::SUCCESS
-        }
-        Answer::Status => Status::from_wire(input.word() << 1),
-        Answer::Nothing => return,
-        Answer::Lost => {
-            peer.is_lost = true;
-            return;
-        }
-    };
-    match page {
-        Some(mut page) if status.is_success() => {
-            let DataPointer::Transport { length } = sqe.dptr.classify() else { return };
-            page.resize(length as usize, 0);
-            if length == 0 {
-                return peer.queue.complete(slot, status, result);
+            Answer::Status => {
+                reply.status = Status::from_wire(input.word() << 1);
+                if !reply.status.is_success() {
+                    reply.data.clear();
+                }
             }
-            peer.queue.complete_with_data(slot, page, length, result, |_, _| 0);
+            Answer::Nothing => return,
+            Answer::Lost => {
+                peer.is_lost = true;
+                return;
+            }
         }
-        _ => peer.queue.complete(slot, status, result),
+        peer.target.end.reply(&sqe, &reply);
     }
-}
-
-/// An Identify page of a correct controller with two block namespaces.
-fn identify(command: IdentifyCommand) -> Vec<u8> {
-    let mut page = vec![0; 4096];
-    match command.cns {
-        Cns::CONTROLLER => {
-            let mut identify = IdentifyController::fabrics();
-            identify.set_cntlid(Cntlid::new(1));
-            identify.set_in_capsule_bytes(8192);
-            identify.nn.set(4);
-            page.copy_from_slice(identify.as_bytes());
-        }
-        Cns::ACTIVE_NAMESPACES => {
-            for (place, nsid) in page.as_chunks_mut().0.iter_mut().zip([1u32, 2]) {
-                *place = nsid.to_le_bytes();
-            }
-        }
-        Cns::NAMESPACE => {
-            let mut identify = IdentifyNamespace::default();
-            identify.nsze.set(1 << 20);
-            identify.lbaf[0] = LbaFormat::new(512).expect("a power of two");
-            page.copy_from_slice(identify.as_bytes());
-        }
-        _ => {}
-    }
-    page
 }

@@ -8,21 +8,19 @@ use std::sync::Arc;
 use host::attachment::Attachment;
 use host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use host::{Command, Completion, LinkError, ReplayPolicy};
-use proto::controller_queue::{Event, QueueSettings};
+use peer::session::Event;
 use proto::handshake::HostOffer;
 use proto::host_controller::ControllerSettings;
 use proto::host_limits::Limits;
-use proto::{ControllerQueue, Piece};
 use wire::digest::{data_digest, header_digest};
-use wire::fabrics::{ConnectCommand, ConnectResult};
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::identify::controller::IdentifyController;
 use wire::pdu::{DataAlignment, Digests, PduLayout, PduType};
 use wire::property::Cap;
 use wire::sqe::Sqe;
-use wire::status::Status;
 
 use crate::input::Input;
+use crate::raw_target::Target;
 
 const DEPTH: u16 = 8;
 const SECOND: u64 = 1_000_000_000;
@@ -73,8 +71,8 @@ struct Caller {
     sent: Vec<u8>,
     /// Ids of commands seen on this connection.
     cids: BTreeSet<u16>,
-    /// The correct controller that serves the connection until the handshake and Connect are done.
-    peer: Option<ControllerQueue<Vec<u8>, Vec<u8>>>,
+    /// The correct target that serves the connection until the handshake and Connect are done.
+    peer: Option<Target>,
 }
 
 /// Feeds a target's bytes to a lane: each command must end once and return its buffer, and a successful read must have
@@ -278,7 +276,7 @@ impl Caller {
                 if let LaneAction::Open(_) = action {
                     self.sent.clear();
                     self.cids.clear();
-                    self.peer = Some(ControllerQueue::new(QueueSettings::default()));
+                    self.peer = Some(Target::new());
                     self.core.on_connected(self.now_ns);
                 }
             }
@@ -312,29 +310,13 @@ impl Caller {
             self.note(&sent);
             return Vec::new();
         };
-        let mut input = &sent[..];
+        peer.end.on_bytes(&sent);
         let mut is_connected = false;
-        while !is_connected
-            && let Some(event) = peer.next_event(&mut input).expect("a host that keeps the rules")
-        {
-            if let Event::Command { slot, sqe, .. } = event {
-                let entries = ConnectCommand::from_sqe(&sqe).queue_entries;
-                peer.establish(u16::try_from(entries).expect("few"), true);
-                let result = ConnectResult::from_bits(0).with_cntlid(1).bits();
-                peer.complete(slot, Status::SUCCESS, result.into());
-                is_connected = true;
-            }
+        while !is_connected && let Some(event) = peer.next_event() {
+            peer.serve(&event);
+            is_connected = matches!(event, Event::Command { .. });
         }
-        let mut bytes = Vec::new();
-        while peer.caravan().ring() {
-            let start = bytes.len();
-            for piece in peer.caravan().pieces() {
-                if let Piece::Bytes(piece) = piece {
-                    bytes.extend_from_slice(piece);
-                }
-            }
-            peer.caravan().on_sent(bytes.len() - start, drop);
-        }
+        let bytes = peer.end.take_sent();
         if is_connected {
             self.peer = None;
         }

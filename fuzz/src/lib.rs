@@ -15,6 +15,7 @@ mod key_values;
 mod memcached;
 mod names;
 mod raw_host;
+mod raw_target;
 mod reactor;
 #[cfg(test)]
 mod scarce_buffers_tests;

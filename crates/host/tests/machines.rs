@@ -3,6 +3,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use nvlane_host::association_machine::{
@@ -12,27 +13,27 @@ use nvlane_host::attachment::{Attachment, Inaccessible};
 use nvlane_host::flush_epoch::FlushEpoch;
 use nvlane_host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use nvlane_host::{Command, Completion, Failure, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
+use peer::controller::Controller;
+use peer::session::Event;
+use peer::stage::{Setup, Stage};
+use peer::target_end::{Limits, Reply, TargetEnd};
 use proptest::prelude::*;
-use proto::controller::Controller;
-use proto::controller_queue::{Event, QueueSettings};
 use proto::handshake::HostOffer;
 use proto::host_controller::ControllerSettings;
 use proto::host_namespaces::{Ids, NamespaceInfo};
-use proto::{ControllerQueue, Piece};
-use wire::fabrics::{ConnectCommand, ConnectResult, PropertyGet, PropertySet};
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::identify::capabilities::Vwc;
 use wire::identify::controller::IdentifyController;
 use wire::identify::namespace::IdentifyNamespace;
-use wire::identify::{Cns, IdentifyCommand};
 use wire::log::ana::AnaState;
-use wire::opcode::{AdminOpcode, FabricsType};
-use wire::property::{Cap, Vs};
+use wire::opcode::NvmOpcode;
+use wire::property::Cap;
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 const SECOND: u64 = 1_000_000_000;
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4420);
 
 fn controller_settings() -> ControllerSettings {
     ControllerSettings {
@@ -56,8 +57,9 @@ enum Answer {
 
 /// The target's end of one connection.
 struct Peer {
-    queue: ControllerQueue<Vec<u8>, Vec<u8>>,
-    properties: Controller,
+    end: TargetEnd,
+    controller: Controller,
+    stage: Stage,
     answer: Answer,
     seen: usize,
     /// Statuses of the next I/O commands in order; success once it is empty.
@@ -66,11 +68,22 @@ struct Peer {
 
 impl Peer {
     fn new() -> Self {
-        let cap =
-            Cap::from_bits(0).with_queue_entries_max(128).with_ready_timeout_ms(1000).with_css_nvm(true);
+        let mut identify = IdentifyController::fabrics();
+        identify.set_in_capsule_bytes(8192);
+        let setup = Setup {
+            subsystem: controller_settings().subsystem,
+            identify,
+            namespaces: Vec::new(),
+            queue_pairs: 1,
+            ..Setup::default()
+        };
+        let stage = Stage::new(ADDRESS, setup);
+        // That of lanes without an admin queue.
+        stage.state().controllers.insert(1);
         Self {
-            queue: ControllerQueue::new(QueueSettings::default()),
-            properties: Controller::new(cap, Vs::V1_4),
+            end: TargetEnd::new(Limits::default()),
+            controller: Controller::default(),
+            stage,
             answer: Answer::Data,
             seen: 0,
             statuses: VecDeque::new(),
@@ -79,72 +92,29 @@ impl Peer {
 
     /// Receives bytes from the host and returns the target's answer.
     fn exchange(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let mut input = bytes;
-        loop {
-            let (slot, sqe) = match self.queue.next_event(&mut input).expect("a host that keeps the rules") {
-                None => break,
-                Some(Event::Command { slot, sqe, .. }) => (slot, sqe),
-                Some(_) => continue,
-            };
-            self.execute(slot, &sqe);
-        }
-        let mut sent = Vec::new();
-        while self.queue.caravan().ring() {
-            let start = sent.len();
-            for piece in self.queue.caravan().pieces() {
-                match piece {
-                    Piece::Bytes(bytes) => sent.extend_from_slice(bytes),
-                    Piece::Payload(payload, range) => sent.extend_from_slice(&payload[range]),
-                }
+        self.end.on_bytes(bytes);
+        while let Some(event) = self.end.next_event().expect("a host that keeps the rules") {
+            match &event {
+                Event::Command { sqe, .. } if self.controller.qid == Some(1) => self.execute(sqe),
+                event => self.controller.serve(&self.stage, &mut self.end, event).expect("good commands"),
             }
-            self.queue.caravan().on_sent(sent.len() - start, drop);
         }
-        sent
+        self.end.take_sent()
     }
 
-    fn execute(&mut self, slot: proto::Slot, sqe: &Sqe) {
-        let mut result = 0;
-        if sqe.opcode <= 0x02
-            && let Some(status) = self.statuses.pop_front()
-            && !status.is_success()
-        {
-            return self.queue.complete(slot, status, 0);
+    fn execute(&mut self, sqe: &Sqe) {
+        let status = self.statuses.pop_front().unwrap_or(Status::SUCCESS);
+        if !status.is_success() {
+            return self.end.complete(sqe, status, 0);
         }
-        match (AdminOpcode::from_raw(sqe.opcode), sqe.fctype()) {
-            (AdminOpcode::FABRICS, FabricsType::CONNECT) => {
-                let entries = ConnectCommand::from_sqe(sqe).queue_entries;
-                self.queue.establish(u16::try_from(entries).unwrap(), true);
-                result = u64::from(ConnectResult::from_bits(0).with_cntlid(1).bits());
-            }
-            (AdminOpcode::FABRICS, FabricsType::PROPERTY_GET) => {
-                result = self.properties.on_property_get(PropertyGet::from_sqe(sqe)).unwrap();
-            }
-            (AdminOpcode::FABRICS, _) => {
-                self.properties.on_property_set(PropertySet::from_sqe(sqe)).unwrap();
-            }
-            (AdminOpcode::ASYNC_EVENT_REQUEST, _) => return,
-            (AdminOpcode::IDENTIFY, _) => {
-                let mut page = vec![0; 4096];
-                if IdentifyCommand::from_sqe(sqe).cns == Cns::CONTROLLER {
-                    let mut identify = IdentifyController::fabrics();
-                    identify.set_cntlid(Cntlid::new(1));
-                    identify.set_in_capsule_bytes(8192);
-                    page.copy_from_slice(identify.as_bytes());
-                }
-                return self.queue.complete_with_data(slot, page, 4096, 0, |_, _| 0);
-            }
-            // A Read: it shares its opcode with Get Log Page, which is not sent here.
-            (AdminOpcode::GET_LOG_PAGE, _) => {
-                self.seen += 1;
-                return match self.answer {
-                    Answer::Data => self.queue.complete_with_data(slot, vec![7; 512], 512, 0, |_, _| 0),
-                    Answer::Status(status) => self.queue.complete(slot, status, 0),
-                    Answer::Nothing => {}
-                };
-            }
-            _ => {}
-        }
-        self.queue.complete(slot, Status::SUCCESS, result);
+        let reply = match self.answer {
+            _ if sqe.opcode != NvmOpcode::READ.raw() => Reply::DONE,
+            Answer::Data => Reply::data(vec![7; 512]),
+            Answer::Status(status) => Reply::status(status),
+            Answer::Nothing => return self.seen += 1,
+        };
+        self.seen += usize::from(sqe.opcode == NvmOpcode::READ.raw());
+        self.end.reply(sqe, &reply);
     }
 }
 
@@ -202,7 +172,7 @@ impl Kept {
                 match action {
                     AssociationAction::Open if self.is_reachable => {
                         self.peer = Some(Peer::new());
-                        self.machine.on_connected(([192, 0, 2, 1], 4420).into(), self.now_ns);
+                        self.machine.on_connected(ADDRESS, self.now_ns);
                     }
                     AssociationAction::Open => {
                         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
@@ -324,7 +294,7 @@ impl Laned {
         let attachment = Attachment {
             generation,
             cntlid: Cntlid::new(1),
-            peer: ([192, 0, 2, 1], 4420).into(),
+            peer: ADDRESS,
             settings: controller_settings(),
             limits: proto::host_limits::Limits::new(cap, &identify).unwrap(),
             queue_pairs: 1,

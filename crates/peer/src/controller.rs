@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::finding::{Check, differs};
 use crate::stage::{Stage, State};
-use crate::target_end::Reply;
+use crate::target_end::{Event, Reply, TargetEnd};
 
 /// A controller as one of its queues sees it.
 #[derive(Debug, Default)]
@@ -47,6 +47,36 @@ pub fn wanted(sqe: &Sqe) -> Option<u32> {
 }
 
 impl Controller {
+    /// Answers an event over `end` as a well-behaved target does; nothing follows an Asynchronous Event Request.
+    ///
+    /// # Errors
+    /// The event is not one that a host may cause.
+    pub fn serve(&mut self, stage: &Stage, end: &mut TargetEnd, event: &Event) -> Check {
+        match event {
+            Event::IcReq(request) => end.agree(request),
+            Event::Command { sqe, data } => match wanted(sqe) {
+                Some(length) => end.ask(sqe, 0, length),
+                None => self.answer(stage, end, sqe, data)?,
+            },
+            Event::Asked { sqe, data } => self.answer(stage, end, sqe, data)?,
+            // Data in flight for a command that has completed.
+            Event::Data { .. } | Event::TermReq { .. } | Event::Closed => {}
+        }
+        Ok(())
+    }
+
+    /// Executes a command whose data is there, and answers it.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub fn answer(&mut self, stage: &Stage, end: &mut TargetEnd, sqe: &Sqe, data: &[u8]) -> Check {
+        for (sqe, reply) in self.execute(stage, sqe, data)? {
+            end.reply(&sqe, &reply);
+        }
+        end.entries = self.qid.map(|_| self.entries);
+        Ok(())
+    }
+
     /// Executes a command whose data is there. Returns all commands that end by it: none for the first of a fused
     /// pair and for an Asynchronous Event Request.
     ///

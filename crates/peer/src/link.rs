@@ -111,6 +111,16 @@ impl Link {
         Self::over(stream, patience)
     }
 
+    /// Connects, and completes a handshake without digests.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect) and [`handshake`](Self::handshake).
+    pub fn open(address: SocketAddr, patience: Duration) -> Check<Self> {
+        let mut link = Self::connect(address, patience)?;
+        link.handshake(&plain_request())?;
+        Ok(link)
+    }
+
     /// Takes over a connection that nothing was sent on.
     ///
     /// # Errors
@@ -211,93 +221,14 @@ impl Link {
         if self.fill(&mut common, until)?.is_none() {
             return Ok(Got::Closed);
         }
-        let common_header: CommonHeader = zerocopy::transmute!(common);
-        let kind = common_header
-            .pdu_type()
-            .ok()
-            .filter(|kind| !kind.is_from_host())
-            .ok_or_else(|| Finding::Differs(format!("it sends a PDU of type {:#04x}", common[0])))?;
-        let plen = common_header.plen.get();
-        holds(
-            (u32::from(kind.header_length())..=PLEN_MAX).contains(&plen),
-            format!("its {kind:?} has PLEN {plen}"),
-        )?;
+        let (kind, header) = begin(&common)?;
+        let plen = header.plen.get();
         let mut bytes = vec![0; plen as usize];
         bytes[..8].copy_from_slice(&common);
         if self.fill(&mut bytes[8..], until)?.is_none() {
             return differs(format!("it closes within its {kind:?}"));
         }
-        self.check_and_read(kind, common_header, &bytes).about(format!("its {kind:?}"))
-    }
-
-    fn check_and_read(&self, kind: PduType, common: CommonHeader, bytes: &[u8]) -> Check<Got> {
-        let hlen = usize::from(kind.header_length());
-        holds(usize::from(common.hlen) == hlen, format!("HLEN is {}", common.hlen))?;
-        if kind == PduType::C2hTermReq {
-            return read_term_req(bytes);
-        }
-        let digests = match kind {
-            PduType::IcResp => Digests::empty(),
-            _ => self.inbound.digests,
-        };
-        let bare = PduLayout::without_data(kind, digests);
-        let layout = match kind.may_carry_data() {
-            true => {
-                let length = u32::from_le_bytes(bytes[16..20].try_into().expect("four bytes"));
-                PduLayout::new(kind, digests, self.inbound.alignment, length).unwrap_or(bare)
-            }
-            false => bare,
-        };
-        let may =
-            if kind == PduType::C2hData { PduFlags::LAST | PduFlags::SUCCESS } else { PduFlags::empty() };
-        let flags = common.flags.difference(may);
-        holds(flags == layout.flags(), format!("flags are {:#04x}", common.flags.bits()))?;
-        holds(common.pdo == layout.pdo(), format!("PDO is {}, not {}", common.pdo, layout.pdo()))?;
-        let plen = common.plen.get();
-        holds(plen == layout.plen(), format!("PLEN is {plen}, not {}", layout.plen()))?;
-        if let Some(at) = layout.header_digest_at() {
-            let digest = header_digest(&bytes[..hlen]).to_le_bytes();
-            holds(bytes[at.into()..][..DIGEST_BYTES] == digest, "the header digest is wrong")?;
-        }
-        let data = &bytes[usize::from(layout.prefix_length())..][..layout.data_length() as usize];
-        if let Some(at) = layout.data_digest_at() {
-            holds(bytes[at as usize..] == data_digest(data).to_le_bytes(), "the data digest is wrong")?;
-        }
-        let padding = hlen + if layout.header_digest_at().is_some() { DIGEST_BYTES } else { 0 };
-        is_zero(&bytes[padding..usize::from(layout.prefix_length())], "padding")?;
-        Ok(match kind {
-            PduType::IcResp => {
-                note_reserved(kind, &bytes[16..IC_BYTES]);
-                Got::IcResp(Box::new(IcResp::read_from_bytes(bytes).expect("128 bytes")))
-            }
-            PduType::CapsuleResp => {
-                let (response, _) = CapsuleResp::read_from_prefix(bytes).expect("24 bytes");
-                Got::Completion(response.cqe)
-            }
-            PduType::C2hData => {
-                let (header, _) = DataPdu::read_from_prefix(bytes).expect("24 bytes");
-                is_zero(&bytes[10..12], "the tag")?;
-                note_reserved(kind, &bytes[20..24]);
-                Got::Data {
-                    cid: header.cid.get(),
-                    offset: header.offset.get(),
-                    flags: header.common.flags & may,
-                    pdo: header.common.pdo,
-                    data: data.to_vec(),
-                }
-            }
-            PduType::R2t => {
-                let (header, _) = R2t::read_from_prefix(bytes).expect("24 bytes");
-                note_reserved(kind, &bytes[20..24]);
-                Got::R2t(Window {
-                    cid: header.cid.get(),
-                    ttag: header.ttag.get(),
-                    offset: header.offset.get(),
-                    length: header.length.get(),
-                })
-            }
-            _ => unreachable!("others were sorted out"),
-        })
+        read(self.inbound, kind, header, &bytes).about(format!("its {kind:?}"))
     }
 
     /// Sends `request` and checks the ICResp.
@@ -363,6 +294,108 @@ impl Link {
             Err(finding) => Err(finding),
         }
     }
+}
+
+/// An ICReq without digests and padding.
+#[must_use]
+pub fn plain_request() -> IcReq {
+    IcReq::new(DataAlignment::NONE, Digests::empty(), 1)
+}
+
+/// Reads a whole PDU from a target, whose layout is `inbound`.
+///
+/// # Errors
+/// It is no PDU that a target may send now.
+pub fn decode(inbound: Form, bytes: &[u8]) -> Check<Got> {
+    let Some(common) = bytes.first_chunk() else { return differs("a PDU of less than 8 bytes") };
+    let (kind, header) = begin(common)?;
+    holds(header.plen.get() as usize == bytes.len(), "PLEN is another than the PDU's")?;
+    read(inbound, kind, header, bytes).about(format!("its {kind:?}"))
+}
+
+/// Checks type and PLEN of a PDU from a target.
+fn begin(common: &[u8; 8]) -> Check<(PduType, CommonHeader)> {
+    let header: CommonHeader = zerocopy::transmute!(*common);
+    let kind = header
+        .pdu_type()
+        .ok()
+        .filter(|kind| !kind.is_from_host())
+        .ok_or_else(|| Finding::Differs(format!("it sends a PDU of type {:#04x}", common[0])))?;
+    let plen = header.plen.get();
+    holds(
+        (u32::from(kind.header_length())..=PLEN_MAX).contains(&plen),
+        format!("its {kind:?} has PLEN {plen}"),
+    )?;
+    Ok((kind, header))
+}
+
+fn read(inbound: Form, kind: PduType, common: CommonHeader, bytes: &[u8]) -> Check<Got> {
+    let hlen = usize::from(kind.header_length());
+    holds(usize::from(common.hlen) == hlen, format!("HLEN is {}", common.hlen))?;
+    if kind == PduType::C2hTermReq {
+        return read_term_req(bytes);
+    }
+    let digests = match kind {
+        PduType::IcResp => Digests::empty(),
+        _ => inbound.digests,
+    };
+    let bare = PduLayout::without_data(kind, digests);
+    let layout = match kind.may_carry_data() {
+        true => {
+            let length = u32::from_le_bytes(bytes[16..20].try_into().expect("four bytes"));
+            PduLayout::new(kind, digests, inbound.alignment, length).unwrap_or(bare)
+        }
+        false => bare,
+    };
+    let may = if kind == PduType::C2hData { PduFlags::LAST | PduFlags::SUCCESS } else { PduFlags::empty() };
+    let flags = common.flags.difference(may);
+    holds(flags == layout.flags(), format!("flags are {:#04x}", common.flags.bits()))?;
+    holds(common.pdo == layout.pdo(), format!("PDO is {}, not {}", common.pdo, layout.pdo()))?;
+    let plen = common.plen.get();
+    holds(plen == layout.plen(), format!("PLEN is {plen}, not {}", layout.plen()))?;
+    if let Some(at) = layout.header_digest_at() {
+        let digest = header_digest(&bytes[..hlen]).to_le_bytes();
+        holds(bytes[at.into()..][..DIGEST_BYTES] == digest, "the header digest is wrong")?;
+    }
+    let data = &bytes[usize::from(layout.prefix_length())..][..layout.data_length() as usize];
+    if let Some(at) = layout.data_digest_at() {
+        holds(bytes[at as usize..] == data_digest(data).to_le_bytes(), "the data digest is wrong")?;
+    }
+    let padding = hlen + if layout.header_digest_at().is_some() { DIGEST_BYTES } else { 0 };
+    is_zero(&bytes[padding..usize::from(layout.prefix_length())], "padding")?;
+    Ok(match kind {
+        PduType::IcResp => {
+            note_reserved(kind, &bytes[16..IC_BYTES]);
+            Got::IcResp(Box::new(IcResp::read_from_bytes(bytes).expect("128 bytes")))
+        }
+        PduType::CapsuleResp => {
+            let (response, _) = CapsuleResp::read_from_prefix(bytes).expect("24 bytes");
+            Got::Completion(response.cqe)
+        }
+        PduType::C2hData => {
+            let (header, _) = DataPdu::read_from_prefix(bytes).expect("24 bytes");
+            is_zero(&bytes[10..12], "the tag")?;
+            note_reserved(kind, &bytes[20..24]);
+            Got::Data {
+                cid: header.cid.get(),
+                offset: header.offset.get(),
+                flags: header.common.flags & may,
+                pdo: header.common.pdo,
+                data: data.to_vec(),
+            }
+        }
+        PduType::R2t => {
+            let (header, _) = R2t::read_from_prefix(bytes).expect("24 bytes");
+            note_reserved(kind, &bytes[20..24]);
+            Got::R2t(Window {
+                cid: header.cid.get(),
+                ttag: header.ttag.get(),
+                offset: header.offset.get(),
+                length: header.length.get(),
+            })
+        }
+        _ => unreachable!("others were sorted out"),
+    })
 }
 
 fn is_zero(bytes: &[u8], what: &str) -> Check {

@@ -131,6 +131,17 @@ pub fn in_capsule(form: Form, sqe: Sqe, data: &[u8]) -> Draft {
     Draft::command(form, sqe.with_data(wire::sgl::Sgl::in_capsule(length)), data)
 }
 
+/// Cuts the first PDU from `received` if all of it is there.
+#[must_use]
+pub fn cut(received: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let plen = u32::from_le_bytes(*received.get(4..)?.first_chunk()?) as usize;
+    if received.len() < plen.max(8) {
+        return None;
+    }
+    let rest = received.split_off(plen.max(8));
+    Some(std::mem::replace(received, rest))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

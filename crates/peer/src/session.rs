@@ -16,7 +16,7 @@ use crate::finding::{Check, Finding, differs, holds};
 use crate::link::Term;
 use crate::pdu::Form;
 use crate::stage::{Outlet, Stage, Waiting};
-use crate::target_end::{Limits, Reply, TargetEnd};
+use crate::target_end::{Reply, TargetEnd};
 
 pub use crate::target_end::Event;
 
@@ -58,10 +58,9 @@ impl<'a> Session<'a> {
     pub fn new(stream: TcpStream, stage: &'a Stage) -> Self {
         let _ = stream.set_nodelay(true);
         let _ = stream.set_read_timeout(Some(Duration::from_millis(50)));
-        let in_capsule_bytes = u32::try_from(stage.setup.identify.in_capsule_bytes()).unwrap_or(u32::MAX);
         Self {
             outlet: stage.begin(stream),
-            end: TargetEnd::new(Limits { in_capsule_bytes, ..stage.setup.limits }),
+            end: TargetEnd::new(stage.setup.limits),
             controller: Controller::default(),
             stage,
             staging: vec![0; 64 << 10],
@@ -219,16 +218,10 @@ impl<'a> Session<'a> {
     /// The default behaviour.
     fn as_usual(&mut self, event: &Event) -> Check {
         match event {
-            Event::IcReq(request) => self.end.agree(request),
-            Event::Command { sqe, data } => match wanted(sqe) {
-                Some(length) => self.end.ask(sqe, 0, length),
-                None => self.execute(sqe, data)?,
-            },
-            Event::Asked { sqe, data } => self.execute(sqe, data)?,
-            // Data in flight for a command that has completed.
-            Event::Data { .. } | Event::TermReq { .. } | Event::Closed => {}
+            Event::Command { sqe, data } if wanted(sqe).is_none() => self.execute(sqe, data),
+            Event::Asked { sqe, data } => self.execute(sqe, data),
+            event => self.controller.serve(self.stage, &mut self.end, event),
         }
-        Ok(())
     }
 
     /// Executes a command whose data is there, and answers it.
@@ -236,21 +229,19 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The command is not one that a host may send.
     pub fn execute(&mut self, sqe: &Sqe, data: &[u8]) -> Check {
-        for (sqe, mut reply) in self.controller.execute(self.stage, sqe, data)? {
-            self.end.entries = self.controller.qid.map(|_| self.controller.entries);
-            if self.is_admin(&sqe, AdminOpcode::ABORT) && self.stage.setup.abort_works {
-                let [low, high, cid @ ..] = sqe.cdw10.get().to_le_bytes();
-                let qid = u16::from_le_bytes([low, high]);
-                self.stage.abort((self.controller.cntlid, qid, u16::from_le_bytes(cid)));
-                reply = Reply::DONE;
-            }
-            self.end.reply(&sqe, &reply);
+        if self.is_admin(sqe, AdminOpcode::ABORT) && self.stage.setup.abort_works {
+            let [low, high, cid @ ..] = sqe.cdw10.get().to_le_bytes();
+            let qid = u16::from_le_bytes([low, high]);
+            self.stage.abort((self.controller.cntlid, qid, u16::from_le_bytes(cid)));
+            self.end.reply(sqe, &Reply::DONE);
+            return Ok(());
         }
         if self.is_admin(sqe, AdminOpcode::ASYNC_EVENT_REQUEST) {
             let waiting = self.set_aside(sqe);
             self.stage.await_event(waiting);
+            return Ok(());
         }
-        Ok(())
+        self.controller.answer(self.stage, &mut self.end, sqe, data)
     }
 
     /// Whether `sqe` is this command of the admin queue.

@@ -30,9 +30,6 @@ pub const BLOCK_BYTES: u32 = 4096;
 /// Size of the default namespace, blocks.
 pub const BLOCK_COUNT: u64 = 4096;
 
-/// ANA group of all namespaces.
-const ANA_GROUP: u32 = 1;
-
 /// What a fake target reports about itself.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -141,7 +138,9 @@ pub struct State {
     pub refuse_connect: Option<(Status, u32)>,
     /// Connects of I/O queues are refused.
     pub refuse_io_connect: bool,
-    /// State of the ANA group that all namespaces are in.
+    /// The ANA group that all namespaces are in, 0 for none.
+    pub ana_group: u32,
+    /// State of that group.
     pub ana_state: AnaState,
     /// Number of reads of the ANA log.
     pub ana_reads: u32,
@@ -190,7 +189,7 @@ impl State {
         if let Some(format) = LbaFormat::new(lba_bytes) {
             namespace.lbaf[0] = format;
         }
-        namespace.anagrpid.set(ANA_GROUP);
+        namespace.anagrpid.set(self.ana_group);
         namespace.mssrl.set(128);
         namespace.mcl.set(256);
         namespace.set_copy_ranges(8);
@@ -214,7 +213,7 @@ impl State {
                 self.ana_reads += 1;
                 let mut page = vec![0; 4096];
                 let mut writer = AnaLogWriter::new(&mut page, 1).expect("room");
-                writer.group(ANA_GROUP, self.ana_state, 1, []).expect("room");
+                writer.group(self.ana_group, self.ana_state, 1, []).expect("room");
                 let _ = writer.finish();
                 page
             }
@@ -271,6 +270,7 @@ impl Stage {
             lba_bytes: setup.lba_bytes.into(),
             generation: 1,
             entries,
+            ana_group: setup.identify.anagrpmax.get(),
             ana_state: AnaState::OPTIMIZED,
             ..State::default()
         };
@@ -437,46 +437,44 @@ impl Stage {
 
     /// Reports an event to one host, now or with its next Asynchronous Event Request.
     pub fn raise(&self, event: AsyncEvent) {
-        let mut state = self.state();
-        if state.requests.is_empty() {
-            return state.events.push(event);
-        }
-        let request = state.requests.remove(0);
-        drop(state);
-        self.complete(&request, Status::SUCCESS, event.bits().into());
+        self.state().events.push(event);
+        self.deliver();
     }
 
     /// Answers an Asynchronous Event Request, now or with the next event.
     pub(crate) fn await_event(&self, request: Waiting) {
+        self.state().requests.push(request);
+        self.deliver();
+    }
+
+    fn deliver(&self) {
         let mut state = self.state();
-        if state.events.is_empty() {
-            return state.requests.push(request);
+        if !state.events.is_empty() && !state.requests.is_empty() {
+            let (event, request) = (state.events.remove(0), state.requests.remove(0));
+            drop(state);
+            self.complete(&request, Status::SUCCESS, event.bits().into());
         }
-        let event = state.events.remove(0);
-        drop(state);
-        self.complete(&request, Status::SUCCESS, event.bits().into());
     }
 
     /// Does not answer a command until it is aborted.
     pub(crate) fn hold(&self, id: CommandId, waiting: Waiting) {
-        let mut state = self.state();
-        if !state.aborts.remove(&id) {
-            state.held.insert(id, waiting);
-            return;
-        }
-        drop(state);
-        self.complete(&waiting, Status::ABORT_REQUESTED, 0);
+        self.state().held.insert(id, waiting);
+        self.end_aborted(id);
     }
 
     /// Aborts a command that is held, or as soon as it is.
     pub(crate) fn abort(&self, id: CommandId) {
+        self.state().aborts.insert(id);
+        self.end_aborted(id);
+    }
+
+    fn end_aborted(&self, id: CommandId) {
         let mut state = self.state();
-        let Some(waiting) = state.held.remove(&id) else {
-            state.aborts.insert(id);
-            return;
-        };
-        drop(state);
-        self.complete(&waiting, Status::ABORT_REQUESTED, 0);
+        if state.held.contains_key(&id) && state.aborts.remove(&id) {
+            let held = state.held.remove(&id);
+            drop(state);
+            held.iter().for_each(|waiting| self.complete(waiting, Status::ABORT_REQUESTED, 0));
+        }
     }
 }
 

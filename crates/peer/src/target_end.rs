@@ -12,7 +12,7 @@ use wire::status::Status;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::finding::{Check, differs, holds};
-use crate::pdu::{Draft, Form};
+use crate::pdu::{Draft, Form, cut};
 
 /// In-capsule data that every controller accepts on its admin queue, and by default, bytes.
 pub const IN_CAPSULE_BYTES: u32 = 8192;
@@ -64,8 +64,8 @@ pub struct Limits {
     pub alignment: DataAlignment,
     /// MAXH2CDATA, bytes.
     pub h2c_data_bytes: u32,
-    /// Most in-capsule data of a command, bytes; a [`Session`](crate::session::Session) takes it from Identify.
-    pub in_capsule_bytes: u32,
+    /// Most in-capsule data of a command, bytes; a fault may report any limit, so the default checks none.
+    pub in_capsule_bytes: u64,
     /// Most bytes of one R2T.
     pub window_bytes: u32,
     /// Most bytes of one C2HData PDU.
@@ -87,7 +87,7 @@ impl Default for Limits {
         Self {
             alignment: DataAlignment::NONE,
             h2c_data_bytes: 128 << 10,
-            in_capsule_bytes: IN_CAPSULE_BYTES,
+            in_capsule_bytes: u64::MAX,
             window_bytes: 1 << 20,
             c2h_data_bytes: 1 << 20,
             ends_reads_with_data: false,
@@ -218,11 +218,7 @@ impl TargetEnd {
         let (hlen, plen) = (kind.header_length(), header.plen.get());
         let is_right = header.hlen == hlen && (u32::from(hlen)..=PLEN_MAX).contains(&plen);
         holds(is_right, format!("the host's {kind:?} has HLEN {} and PLEN {plen}", header.hlen))?;
-        if self.received.len() < plen as usize {
-            return Ok(None);
-        }
-        let rest = self.received.split_off(plen as usize);
-        Ok(Some((kind, header, std::mem::replace(&mut self.received, rest))))
+        Ok(cut(&mut self.received).map(|bytes| (kind, header, bytes)))
     }
 
     fn read(&self, kind: PduType, header: CommonHeader, bytes: &[u8]) -> Check<Event> {
@@ -262,8 +258,11 @@ impl TargetEnd {
 
     /// Checks a command against the limits of its queue.
     fn admit(&mut self, sqe: &Sqe, data: &[u8]) -> Check {
-        let limit = self.limits.in_capsule_bytes.max(IN_CAPSULE_BYTES) as usize;
-        holds(data.len() <= limit, format!("{} bytes of in-capsule data, the limit is {limit}", data.len()))?;
+        let limit = self.limits.in_capsule_bytes.max(IN_CAPSULE_BYTES.into());
+        holds(
+            data.len() as u64 <= limit,
+            format!("{} bytes of in-capsule data, the limit is {limit}", data.len()),
+        )?;
         let Some(open) = &mut self.open else { return Ok(()) };
         let cid = sqe.cid.get();
         holds(open.insert(cid), format!("a command with the identifier {cid:#06x} is outstanding"))?;

@@ -150,7 +150,8 @@ impl Target {
     }
 
     pub fn at(address: SocketAddr, config: Config) -> Self {
-        let Config { setup, ic_resp, script_before_data } = config;
+        let Config { mut setup, ic_resp, script_before_data } = config;
+        setup.limits.in_capsule_bytes = setup.identify.in_capsule_bytes();
         let script: Arc<Mutex<Option<Script>>> = Arc::default();
         let scripted = Arc::clone(&script);
         let ask = move |session: &Session<'_>, sqe: &Sqe, data: &[u8]| {
