@@ -6,18 +6,20 @@
 //! may come just then: their completions cross the commands that have the ids by now.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use peer::link::{Got as Received, decode, plain_request};
+use peer::pdu::{Draft, Form, cut, in_capsule};
+use peer::raw_host::{ENTRIES, RawHost};
 use wire::async_event::AsyncEvents;
-use wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData};
+use wire::fabrics::ConnectCommand;
 use wire::feature::Fid;
-use wire::id::{Cntlid, Nsid, Qid};
+use wire::id::{Cntlid, Nsid};
 use wire::nqn::HostId;
-use wire::pdu::{CapsuleCmd, CapsuleResp, DataAlignment, Digests, IcReq, PduLayout, PduType};
 use wire::property::{Cc, CommandSetSelection, Csts, Property, ShutdownNotification, ShutdownStatus};
-use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
-use wire::zerocopy::{FromBytes, IntoBytes};
+use wire::zerocopy::IntoBytes;
 
 use crate::host::SUBSYSTEM;
 use crate::random::Random;
@@ -167,7 +169,7 @@ impl Leaver {
         (self.free, self.next_id) = (Vec::new(), 0);
         (self.awaited, self.next) = (None, None);
         self.stay_count = if self.is_closing { 0 } else { self.choice.scaled(1, 20) };
-        self.to_send = IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes().to_vec();
+        self.to_send = plain_request().as_bytes().to_vec();
     }
 
     fn hang_up(&mut self, shared: &mut Shared, is_done: bool) {
@@ -205,13 +207,7 @@ impl Leaver {
                 Got::Dry => return true,
                 Got::Ended | Got::Reset => return false,
             }
-            while self.received.len() >= 8 {
-                let length = u32::from_le_bytes(self.received[4..8].try_into().expect("four bytes")) as usize;
-                if self.received.len() < length {
-                    break;
-                }
-                let rest = self.received.split_off(length);
-                let pdu = std::mem::replace(&mut self.received, rest);
+            while let Some(pdu) = cut(&mut self.received) {
                 if !self.on_pdu(shared, &pdu) {
                     return false;
                 }
@@ -223,14 +219,13 @@ impl Leaver {
     }
 
     fn on_pdu(&mut self, shared: &mut Shared, pdu: &[u8]) -> bool {
-        match PduType::ALL.into_iter().find(|kind| *kind as u8 == pdu[0]) {
-            Some(PduType::IcResp) => self.submit(shared, Step::Connect),
-            Some(PduType::CapsuleResp) => {
-                let response = CapsuleResp::ref_from_bytes(pdu).expect("a response without digests");
-                let cqe = response.cqe;
+        match decode(Form::PLAIN, pdu) {
+            Ok(Received::IcResp(_)) => self.submit(shared, Step::Connect),
+            Ok(Received::Completion(cqe)) => {
                 return self.on_completion(shared, cqe.cid.get(), cqe.status(), cqe.result.get());
             }
-            other => shared.find(format!("a host that comes and goes is sent a PDU of type {other:?}")),
+            Ok(other) => shared.find(format!("a host that comes and goes is sent {other}")),
+            Err(finding) => shared.find(finding.to_string()),
         }
         true
     }
@@ -251,17 +246,14 @@ impl Leaver {
         self.next_id
     }
 
-    fn push(&mut self, shared: &mut Shared, mut sqe: Sqe, data: &[u8]) -> u16 {
+    fn push(&mut self, shared: &mut Shared, sqe: Sqe, data: &[u8]) -> u16 {
         let id = self.id();
-        sqe.cid.set(id);
-        let length = u32::try_from(data.len()).expect("little");
-        let layout = PduLayout::new(PduType::CapsuleCmd, Digests::empty(), DataAlignment::NONE, length)
-            .expect("a capsule");
-        if length > 0 {
-            sqe = sqe.with_data(Sgl::in_capsule(length));
-        }
-        self.to_send.extend_from_slice(CapsuleCmd::new(&layout, sqe).as_bytes());
-        self.to_send.extend_from_slice(data);
+        let sqe = sqe.with_cid(id);
+        let draft = match data {
+            [] => Draft::command(Form::PLAIN, sqe, &[]),
+            data => in_capsule(Form::PLAIN, sqe, data),
+        };
+        self.to_send.extend_from_slice(&draft.seal());
         self.deadline_ns = shared.now_ns + self.timeout_ns();
         id
     }
@@ -271,18 +263,17 @@ impl Leaver {
         let cc = Cc::new(CommandSetSelection::NVM).with_en(true);
         let sqe = match step {
             Step::Connect => {
-                let hostid = HostId::from_bytes([0xEE; 16]);
-                let host = "nqn.2026-01.io.nvlane:leaver".parse().expect("a name");
-                let subsystem = SUBSYSTEM.parse().expect("a name");
-                data = ConnectData::new(hostid, Cntlid::DYNAMIC, &subsystem, &host).as_bytes().to_vec();
-                let command = ConnectCommand {
-                    recfmt: 0,
-                    qid: Qid::ADMIN,
-                    queue_entries: 32,
-                    attributes: ConnectAttributes::default(),
-                    kato_ms: shared.scenario.keep_alive_ms,
+                let host = RawHost {
+                    // It is dialled by the simulated network.
+                    address: ([0, 0, 0, 0], 0).into(),
+                    subsystem: SUBSYSTEM.parse().expect("a name"),
+                    nqn: "nqn.2026-01.io.nvlane:leaver".parse().expect("a name"),
+                    hostid: HostId::from_bytes([0xEE; 16]),
+                    patience: Duration::ZERO,
                 };
-                command.to_sqe()
+                data = host.connect_data(Cntlid::DYNAMIC).as_bytes().to_vec();
+                let kato_ms = shared.scenario.keep_alive_ms;
+                ConnectCommand { kato_ms, ..host.connect_command(0, ENTRIES) }.to_sqe()
             }
             Step::Enable => Sqe::property_set(Property::CC, cc.bits().into()),
             Step::EnableEvents => {
