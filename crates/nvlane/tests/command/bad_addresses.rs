@@ -1,10 +1,9 @@
 //! Failures to reach a target are reported in one line that says how to fix them.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use peer::session::{Event, Then};
+use wire::pdu::Digests;
 
-use crate::support::{Ended, Target, answer_handshake, nvlane, run, strange_peer};
-use wire::pdu::IC_BYTES;
+use crate::support::{Ended, Target, answering, nvlane, run, strange_target};
 
 #[test]
 fn an_address_that_is_none_says_how_to_write_one() {
@@ -103,16 +102,11 @@ fn an_unknown_namespace_lists_those_that_are_there() {
 
 #[test]
 fn something_else_than_a_target_is_told_from_one() {
-    let answer = |stream: &mut TcpStream| {
-        let mut request = [0; IC_BYTES];
-        let _ = stream.read_exact(&mut request);
-        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
-    };
-    let silent = |stream: &mut TcpStream| {
-        let mut request = [0; IC_BYTES];
-        let _ = stream.read_exact(&mut request);
-    };
-    for address in [strange_peer(answer), strange_peer(silent)] {
+    for answer in [&b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"[..], b""] {
+        let (_target, address) = strange_target(move |session, _| {
+            session.send(answer);
+            Then::End
+        });
         let line = run(["identify", &address]).complaint(4);
         assert!(line.ends_with("is this an NVMe/TCP port?"), "{line}");
     }
@@ -120,20 +114,19 @@ fn something_else_than_a_target_is_told_from_one() {
 
 #[test]
 fn one_that_never_answers_is_waited_for_as_long_as_asked() {
-    let address = strange_peer(|stream| {
-        let _ = stream.read_to_end(&mut Vec::new());
-    });
-    let start = std::time::Instant::now();
+    let (_target, address) = answering(0);
     let line = run(["identify", "--timeout", "0.3", &address]).complaint(4);
     assert!(line.contains("no answer to handshake in 300 ms; is this an NVMe/TCP port?"), "{line}");
-    assert!(start.elapsed().as_secs() < 5);
 }
 
 #[test]
 fn digests_that_are_not_agreed_to_are_said() {
-    let address = strange_peer(|stream| {
-        answer_handshake(stream);
-        let _ = stream.read_to_end(&mut Vec::new());
+    let (_target, address) = strange_target(|session, event| {
+        let Event::IcReq(request) = event else { return Then::AsUsual };
+        let mut response = session.end.limits.ic_resp(request);
+        response.dgst = Digests::empty();
+        session.end.shake(response);
+        Then::GoOn
     });
     let line = run(["identify", "-H", &address]).complaint(4);
     assert!(line.contains("does not agree to the digests asked for"), "{line}");

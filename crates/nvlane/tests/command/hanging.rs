@@ -1,45 +1,15 @@
 //! Targets that stop answering: every verb ends within a stated time, and a load reports its measurements so far.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, Target, answer_handshake, nvlane, run, strange_peer};
+use peer::session::Then;
+
+use crate::support::{Ended, Target, answering, nvlane, run, strange_target};
 
 /// Limit of every wait in these tests.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A peer that accepts connections and sends nothing.
-fn silent() -> String {
-    strange_peer(|stream| {
-        let _ = stream.read_to_end(&mut Vec::new());
-    })
-}
-
-/// A peer that answers only the handshake.
-fn only_handshake() -> String {
-    strange_peer(|stream| {
-        answer_handshake(stream);
-        let _ = stream.read_to_end(&mut Vec::new());
-    })
-}
-
-/// A peer that answers only the handshake and one command, which is Connect.
-fn only_connect() -> String {
-    strange_peer(|stream| {
-        answer_handshake(stream);
-        // A capsule of 72 bytes and 1024 of data.
-        let mut connect = [0; 72 + 1024];
-        let _ = stream.read_exact(&mut connect);
-        let mut capsule = [0; 24];
-        (capsule[0], capsule[2], capsule[4]) = (5, 24, 24);
-        (capsule[8], capsule[16]) = (1, 1);
-        capsule[20..22].copy_from_slice(&connect[10..12]);
-        let _ = stream.write_all(&capsule);
-        let _ = stream.read_to_end(&mut Vec::new());
-    })
-}
 
 fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill").args([name, &pid.to_string()]).status();
@@ -102,7 +72,9 @@ fn wait_for_load(target: &Target) {
 
 #[test]
 fn every_verb_ends_at_a_peer_that_does_not_answer() {
-    for peer in [silent(), only_handshake(), only_connect()] {
+    // Nothing, the handshake only, and the handshake and Connect.
+    for count in 0..3 {
+        let (_target, peer) = answering(count);
         let waits = ["--timeout", "0.3", "--connect-timeout", "0.3"];
         for verb in [
             &["identify"][..],
@@ -238,9 +210,9 @@ fn the_waits_are_in_the_help_of_every_verb() {
 #[test]
 fn ssh_and_http_are_told_from_a_target() {
     for banner in [&b"SSH-2.0-OpenSSH_9.9\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
-        let peer = strange_peer(move |stream: &mut TcpStream| {
-            let _ = stream.write_all(banner);
-            let _ = stream.read_to_end(&mut Vec::new());
+        let (_target, peer) = strange_target(move |session, _| {
+            session.send(banner);
+            Then::GoOn
         });
         for verb in ["identify", "list", "perf"] {
             let line = run([verb, &peer]).complaint(4);

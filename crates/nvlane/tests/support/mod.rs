@@ -2,12 +2,13 @@
 #![allow(dead_code)] // Each test program uses a part of this.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 
-use wire::pdu::IC_BYTES;
+use peer::fake_target::FakeTarget;
+use peer::session::{Event, Session, Then};
+use peer::stage::Setup;
 
 /// The command with an environment cleared of nvlane's variables.
 pub(crate) fn nvlane() -> Command {
@@ -144,26 +145,25 @@ impl Drop for Target {
     }
 }
 
-/// A peer that runs `serve` on each connection in place of a target; returns its address.
-pub(crate) fn strange_peer(serve: impl Fn(&mut TcpStream) + Send + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.expect("a connection");
-            serve(&mut stream);
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    });
-    format!("{address}/nqn.2026-01.io.nvlane:strange")
+/// A target that reacts to events as `react` says; returns its address as commands take it, too.
+pub(crate) fn strange_target(
+    react: impl Fn(&mut Session<'_>, &Event) -> Then + Send + Sync + 'static,
+) -> (FakeTarget, String) {
+    let listen = "127.0.0.1:0".parse().expect("an address");
+    let fault = Box::new(move |session: &mut Session<'_>, event: &Event| Ok(react(session, event)));
+    let target = FakeTarget::start(listen, Setup::default(), fault, false).expect("a free port");
+    let address = format!("{}/{}", target.stage.address, target.stage.subsystem);
+    (target, address)
 }
 
-/// Answers the handshake of a connection: an ICResp without digests, with MAXH2CDATA of 64 KiB.
-pub(crate) fn answer_handshake(stream: &mut TcpStream) {
-    let mut request = [0; IC_BYTES];
-    let _ = stream.read_exact(&mut request);
-    let mut response = [0; IC_BYTES];
-    (response[0], response[2], response[4]) = (1, 128, 128);
-    response[12..16].copy_from_slice(&(64u32 << 10).to_le_bytes());
-    let _ = stream.write_all(&response);
+/// A target that answers the first `count` PDUs of each connection, and nothing more.
+pub(crate) fn answering(count: usize) -> (FakeTarget, String) {
+    strange_target(move |session, event| {
+        let number = match event {
+            Event::IcReq(_) => 1,
+            _ if session.controller.qid.is_none() => 2,
+            _ => 3,
+        };
+        if number <= count { Then::AsUsual } else { Then::GoOn }
+    })
 }
