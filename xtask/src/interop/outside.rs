@@ -1,15 +1,15 @@
 //! Actions that a behaviour can request outside its guest. `interop/README.md` lists the verbs.
 
 use std::fs::OpenOptions;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+use peer::link::Link;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::process::ends_with_us;
@@ -104,17 +104,8 @@ impl Outside {
     }
 }
 
-/// Does an NVMe/TCP target answer an `ICReq` with an `ICResp` on this port? It shows that a guest's
-/// export and the forwarding work where there is no nvlane to use them.
+/// Shows that an NVMe/TCP target answers the handshake on this port: a guest's export and the forwarding work.
 fn probe(port: u16) -> Result<()> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    let mut pdu = [0; 128];
-    // Type 0, no flags, header length and PDU length 128; version, alignment and digests 0.
-    pdu[2] = 128;
-    pdu[4] = 128;
-    stream.write_all(&pdu)?;
-    stream.read_exact(&mut pdu).context("no ICResp")?;
-    ensure!(pdu[..8] == [1, 0, 128, 0, 128, 0, 0, 0], "no ICResp but {:02x?}", &pdu[..8]);
-    Ok(())
+    let address = (Ipv4Addr::LOCALHOST, port).into();
+    Link::open(address, Duration::from_secs(10)).map(drop).context("no handshake")
 }
