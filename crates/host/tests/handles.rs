@@ -36,7 +36,7 @@ fn pattern(length: usize) -> Vec<u8> {
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < 2 * SECOND, "{what}");
+        assert!(start.elapsed() < 60 * SECOND, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -58,7 +58,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        assert!(start.elapsed() < 30 * SECOND, "the future hangs");
+        assert!(start.elapsed() < 60 * SECOND, "the future hangs");
         std::thread::park_timeout(SECOND);
     }
 }
@@ -418,7 +418,7 @@ fn the_buffer_of_a_cancelled_command_stays_until_the_controller_has_answered() {
     target.script(move |seen| {
         if seen.qid > 0 && seen.sqe.opcode == NvmOpcode::READ.raw() {
             // Answers late, aborted or not.
-            let _ = receiver.recv_timeout(SECOND);
+            let _ = receiver.recv();
         }
         Reaction::Execute
     });
@@ -465,10 +465,10 @@ fn a_persistent_connection_tells_of_changes() {
     target.state().entries.push(entry(4421, "two"));
     target.state().generation += 1;
     target.raise(AsyncEvent::DISCOVERY_CHANGE);
-    assert!(discovery.wait(SECOND).unwrap());
+    assert!(discovery.wait(60 * SECOND).unwrap());
     assert_eq!(discovery.log().unwrap().entries.len(), 2);
     target.drop_connections();
-    assert!(discovery.wait(SECOND).unwrap(), "it may have changed while we were away");
+    assert!(discovery.wait(60 * SECOND).unwrap(), "it may have changed while we were away");
 }
 
 /// hostile H16

@@ -3,13 +3,13 @@
 use std::net::{SocketAddr, TcpStream};
 
 use peer::finding::Check;
-use peer::link::{Got, Link, Window};
+use peer::link::{Got, Link, Window, plain_request};
 use peer::pdu::{Draft, in_capsule};
 use wire::admin::AbortResult;
 use wire::cqe::Cqe;
 use wire::id::Qid;
 use wire::nqn::{HostId, Nqn};
-use wire::pdu::{DataAlignment, Digests, IcReq};
+use wire::pdu::Digests;
 use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -45,7 +45,7 @@ fn connect_with_buffer(target: SocketAddr, buffer_bytes: usize) -> Link {
     sockopt::set_socket_recv_buffer_size(&socket, buffer_bytes).expect("an option of sockets");
     connect(&socket, &target).expect("the target listens");
     let mut link = must(Link::over(TcpStream::from(socket), PATIENCE));
-    must(link.handshake(&IcReq::new(DataAlignment::NONE, Digests::empty(), 1)));
+    must(link.handshake(&plain_request()));
     link
 }
 
@@ -68,6 +68,12 @@ impl RawLane {
         let draft = in_capsule(self.link.form, sqe.with_cid(self.next_cid), data);
         self.send(&draft.seal());
         self.next_cid
+    }
+
+    /// Runs a command to its end, with its data in the capsule.
+    pub(crate) fn run_in_capsule(&mut self, sqe: Sqe, data: &[u8]) -> Status {
+        let cid = self.write_in_capsule(sqe, data);
+        self.completion(cid).status()
     }
 
     /// Sends a command whose data travels in PDUs of its own.

@@ -117,18 +117,16 @@ fn small_rig(engine: EngineKind) -> Rig {
 }
 
 /// A host that requests more than its socket buffers, and reads nothing.
-fn host_that_reads_nothing(rig: &Rig) -> RawHost {
+fn host_that_reads_nothing(rig: &Rig) -> (RawHost, Vec<u16>) {
     let mut host = RawHost::new(rig);
-    for at in 0..8 {
-        host.io.transport(Sqe::read(ONE, at * 256, 256), MIB as u32);
-    }
+    let cids = (0..8).map(|at| host.io.transport(Sqe::read(ONE, at * 256, 256), MIB as u32)).collect();
     let until = Instant::now() + PATIENCE;
     // These use free buffers: half of them at least.
     while !reports(rig).iter().any(|lane| lane.zero_copy_awaited_count > 0 && lane.blocked_count > 0) {
         assert!(Instant::now() < until, "nothing waits in the socket: {:?}", reports(rig));
         std::thread::sleep(Duration::from_millis(2));
     }
-    host
+    (host, cids)
 }
 
 #[test]
@@ -166,10 +164,7 @@ fn data_that_waits_in_the_socket_is_not_overwritten() {
         let rig = small_rig(engine);
         let data: Vec<u8> = (0..8 * MIB).map(|at| (at / 4096) as u8).collect();
         rig.open(options()).write_at(&data, 0).expect("a write");
-        let mut slow = RawHost::new(&rig);
-        let cids: Vec<u16> =
-            (0..8).map(|at| slow.io.transport(Sqe::read(ONE, at * 256, 256), MIB as u32)).collect();
-        std::thread::sleep(Duration::from_millis(50));
+        let (mut slow, cids) = host_that_reads_nothing(&rig);
         // Other hosts use the free buffers.
         let mut other = rig.open(options());
         for value in 0..8 {
