@@ -11,11 +11,9 @@
 )]
 
 pub(crate) mod abort;
-pub(crate) mod async_event_request;
 pub(crate) mod get_features;
 pub(crate) mod get_log_page;
 pub(crate) mod identify;
-pub(crate) mod keep_alive;
 pub(crate) mod set_features;
 
 use wire::async_event::AsyncEvents;

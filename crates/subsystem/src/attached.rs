@@ -20,7 +20,7 @@ use crate::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::namespace_traffic::{NamespaceTraffic, ReactorTraffic};
 use crate::subsystem::{NamespaceId, SubsystemId};
 
-/// Where an attached namespace is, while it is.
+/// The place of an attached namespace, valid until the namespace is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttachedIndex(u32);
 
@@ -30,22 +30,22 @@ pub(crate) struct Attached {
     pub(crate) backing: Backing,
     /// Number of commands running in it on this reactor.
     pub(crate) running: u32,
-    /// Where this reactor counts what hosts do with it.
+    /// Its traffic, with the counters of each reactor.
     traffic: Arc<NamespaceTraffic>,
-    /// No longer in the table: released once nothing runs.
+    /// Whether it has left the table: it is released once no command runs in it.
     is_removed: bool,
 }
 
-/// The storage of an attached namespace: its command set.
+/// The storage of an attached namespace, by command set.
 pub(crate) enum Backing {
     Blocks(Blocks),
     Keys(Box<Keys>),
 }
 
-/// Logical blocks, as this reactor reaches them.
+/// A block namespace as one reactor accesses it.
 pub(crate) struct Blocks {
     pub(crate) backend: Box<dyn Backend>,
-    /// As of the table in use.
+    /// The shape when the table in use was adopted.
     pub(crate) geometry: Geometry,
     /// log2 of the block size.
     pub(crate) block_shift: u32,
@@ -84,7 +84,7 @@ impl Attached {
         }
     }
 
-    /// Whether a Flush has anything to do: keys in RAM are as durable as they get.
+    /// Whether a Flush has anything to do: no flush makes keys in RAM durable.
     pub(crate) fn has_volatile_state(&self) -> bool {
         match &self.backing {
             Backing::Blocks(_) => true,
@@ -92,7 +92,7 @@ impl Attached {
         }
     }
 
-    /// Which opening of its storage serves it. A log that fails stays closed, so that of keys is the first one.
+    /// The generation of its storage. A log that has failed stays closed, so keys have only the first one.
     pub(crate) fn generation(&self) -> Generation {
         match &self.backing {
             Backing::Blocks(blocks) => blocks.backend.generation(),
@@ -228,7 +228,7 @@ pub(crate) struct Attachments {
     leaving: u32,
     /// Holders that waited for writes to removed namespaces: no write is in flight there any more.
     released: Vec<(u16, u64)>,
-    /// The first key-value namespace: memcached clients use it.
+    /// The oldest key-value namespace: memcached clients use it.
     key_value: Option<(NamespaceId, AttachedIndex)>,
     /// This reactor's number.
     reactor: usize,
@@ -289,7 +289,7 @@ impl Attachments {
         }
         for at in gone.into_values() {
             let attached = self.get_mut(at);
-            // What came to its log in this turn has yet to be carried out, written and answered.
+            // Requests that reached its log in this turn are yet to be executed, written and answered.
             let logged = attached.keys().and_then(Keys::logged);
             if logged.is_some_and(|(waiters, _)| waiters.count_in()) {
                 attached.running += 1;
@@ -307,7 +307,7 @@ impl Attachments {
         self.table = table;
     }
 
-    /// The partition at hand of the first namespace with keys and values.
+    /// This reactor's partition of the oldest key-value namespace, once its log has been read.
     pub(crate) fn key_value(&mut self) -> Option<(NamespaceId, Executor<'_>)> {
         let (id, at) = self.key_value?;
         Some((id, self.keys_mut(at).executor()?))
@@ -340,7 +340,7 @@ impl Attachments {
     #[inline]
     pub(crate) fn find(&self, subsystem: SubsystemId, nsid: Nsid) -> Found {
         let Some(view) = self.views.get(subsystem.0 as usize) else { return Found::Missing };
-        // NSIDs 1, 2, 3 … lie where they say.
+        // NSIDs 1, 2, 3 … are found at their own index.
         let guess = (nsid.get() as usize).wrapping_sub(1);
         match view.get(guess) {
             Some(entry) if entry.0 == nsid => entry.1,
@@ -368,13 +368,13 @@ impl Attachments {
         view.into_iter().flatten().filter_map(|(_, found)| found.attached()).collect()
     }
 
-    /// Where the namespace of this name is.
+    /// The place of this namespace.
     pub(crate) fn by_id(&self, id: NamespaceId) -> Option<AttachedIndex> {
         self.by_id.get(&id).copied()
     }
 
     /// # Panics
-    /// If there is none any more: whoever has something running keeps it.
+    /// If it was released: a running command keeps its namespace attached.
     #[inline]
     pub(crate) fn get_mut(&mut self, at: AttachedIndex) -> &mut Attached {
         self.slots[at.0 as usize].as_mut().expect("a namespace stays while something runs in it")
@@ -431,7 +431,7 @@ impl Attachments {
             })
     }
 
-    /// The holder that need not wait any more for writes to a removed namespace.
+    /// The next holder that need not wait for writes to a removed namespace any more.
     pub(crate) fn take_released(&mut self) -> Vec<(u16, u64)> {
         std::mem::take(&mut self.released)
     }

@@ -44,7 +44,7 @@ pub struct TargetConfig {
     pub timeouts: TimeoutConfig,
     /// Listeners for NVMe hosts.
     pub listeners: Vec<ListenerConfig>,
-    /// Listeners for memcached clients; they serve the first key-value namespace.
+    /// Listeners for memcached clients; they serve the oldest key-value namespace.
     pub memcached: Vec<SocketAddr>,
     /// The discovery service.
     pub discovery: DiscoveryConfig,

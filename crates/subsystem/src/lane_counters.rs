@@ -206,8 +206,6 @@ pub struct LaneTotals {
     pub read_count: u64,
     /// Write commands completed.
     pub write_count: u64,
-    /// Other commands completed.
-    pub other_count: u64,
     /// Commands that failed.
     pub failed_count: u64,
     /// Bytes read by the host.
@@ -223,7 +221,6 @@ impl LaneTotals {
     pub fn merge(&mut self, other: &Self) {
         self.read_count = self.read_count.saturating_add(other.read_count);
         self.write_count = self.write_count.saturating_add(other.write_count);
-        self.other_count = self.other_count.saturating_add(other.other_count);
         self.failed_count = self.failed_count.saturating_add(other.failed_count);
         self.read_bytes = self.read_bytes.saturating_add(other.read_bytes);
         self.written_bytes = self.written_bytes.saturating_add(other.written_bytes);
@@ -234,7 +231,6 @@ impl LaneTotals {
     pub fn add(&mut self, lane: &LaneCounters) {
         self.read_count = self.read_count.saturating_add(lane.read_count.get());
         self.write_count = self.write_count.saturating_add(lane.write_count.get());
-        self.other_count = self.other_count.saturating_add(lane.other_count.get());
         self.failed_count = self.failed_count.saturating_add(lane.failed_count.get());
         self.read_bytes = self.read_bytes.saturating_add(lane.read_bytes.get());
         self.written_bytes = self.written_bytes.saturating_add(lane.written_bytes.get());

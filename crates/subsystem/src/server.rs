@@ -192,25 +192,19 @@ impl Target {
 
     /// Applies the differences between `wanted` and the running configuration.
     pub fn reload(&mut self, wanted: &TargetConfig) -> Report {
-        let control = self.addresses[0].clone();
-        self.operator
-            .reload(wanted, &move |order| control.post(Message::Control(ControlMessage::Order(order))))
+        self.operator.reload(wanted, &orders(&self.addresses))
     }
 
     /// Reopens namespaces that are closed, then does the same as [`look_after_storage`](Self::look_after_storage).
     pub fn reopen_closed(&mut self) -> Report {
-        let control = self.addresses[0].clone();
-        self.operator
-            .reopen_closed(&move |order| control.post(Message::Control(ControlMessage::Order(order))))
+        self.operator.reopen_closed(&orders(&self.addresses))
     }
 
     /// Checks whether storage has changed underneath, and notifies hosts of namespaces that have grown, were closed, or
     /// are open again. To be called every few seconds if [`has_storage_to_watch`](Self::has_storage_to_watch). May
     /// block.
     pub fn look_after_storage(&mut self) -> Report {
-        let control = self.addresses[0].clone();
-        self.operator
-            .look_after_storage(&move |order| control.post(Message::Control(ControlMessage::Order(order))))
+        self.operator.look_after_storage(&orders(&self.addresses))
     }
 
     /// Whether any namespace is on a file or device.
@@ -222,9 +216,7 @@ impl Target {
     /// The state of the target; `None` if its reactors have died.
     #[must_use]
     pub fn state(&self) -> Option<TargetState> {
-        let control = self.addresses[0].clone();
-        let mut state =
-            operator::state(&move |order| control.post(Message::Control(ControlMessage::Order(order))))?;
+        let mut state = operator::state(&orders(&self.addresses))?;
         let (to, reports) = channel();
         for address in &self.addresses {
             address.post(Message::Reactor(ReactorMessage::Describe(to.clone())));
@@ -245,11 +237,7 @@ impl Target {
     /// # Errors
     /// The error of a reactor that had ended before.
     pub fn stop(mut self) -> io::Result<usize> {
-        let control = self.addresses[0].clone();
-        let lanes_left = operator::stop(
-            &move |order| control.post(Message::Control(ControlMessage::Order(order))),
-            self.stop_ms,
-        );
+        let lanes_left = operator::stop(&orders(&self.addresses), self.stop_ms);
         self.join()?;
         Ok(lanes_left.unwrap_or(0))
     }
@@ -274,6 +262,11 @@ impl Target {
         }
         result
     }
+}
+
+/// The way of orders to the control plane, on the first of these reactors.
+fn orders(addresses: &[Address<Message>]) -> impl Fn(Order) -> bool + '_ {
+    |order| addresses[0].post(Message::Control(ControlMessage::Order(order)))
 }
 
 /// The reactors of a target for a driver other than this module's threads: a simulator. The control plane is in the

@@ -13,7 +13,7 @@ use super::{NamespaceConfig, SubsystemConfig, TargetConfig};
 use crate::identity::TargetIdentity;
 use crate::subsystem::Access;
 
-/// A subsystem of which nothing is left open.
+/// A subsystem with all defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedSubsystem {
     /// Its name.
@@ -26,13 +26,13 @@ pub struct ResolvedSubsystem {
     pub access: Access,
     /// Ids its controllers get.
     pub cntlids: RangeInclusive<u16>,
-    /// When answers leave, if not as the listener has it.
+    /// Doorbell policy; `None` for the listener's.
     pub doorbell: Option<DoorbellPolicy>,
     /// Namespaces.
     pub namespaces: BTreeMap<Nsid, ResolvedNamespace>,
 }
 
-/// A namespace of which nothing is left open.
+/// A namespace with all defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedNamespace {
     /// Storage.
@@ -62,8 +62,8 @@ impl ResolvedNamespace {
 }
 
 impl TargetConfig {
-    /// The subsystems by name, with every number and identity. A namespace in a file has the identity of its place: the
-    /// one that is kept with the file is known when the file is open.
+    /// The subsystems by name, with every number and identity. A namespace in a file gets the identity of its path; the
+    /// one kept with the file replaces it when the file is opened.
     #[must_use]
     pub fn resolve(&self, identity: &TargetIdentity) -> BTreeMap<Nqn, ResolvedSubsystem> {
         let resolved = |subsystem: &SubsystemConfig| (subsystem.nqn.clone(), subsystem.resolve(identity));

@@ -8,10 +8,7 @@ use wire::status::Status;
 
 use super::associations::Associations;
 use super::outputs::Outputs;
-use crate::admin::{
-    Outcome, Reply, Surroundings, async_event_request, get_features, get_log_page, identify, keep_alive,
-    set_features,
-};
+use crate::admin::{Outcome, Reply, Surroundings, get_features, get_log_page, identify, set_features};
 use crate::catalog::Catalog;
 use crate::controller::{ControllerKey, ControllerKind, EventRequest};
 use crate::lane_counters::LaneTotals;
@@ -130,13 +127,15 @@ impl QueueCommands<'_> {
                 self.associations.wake_for(key, self.outputs);
                 outcome
             }
-            AdminOpcode::KEEP_ALIVE => keep_alive::execute(record, self.now_ns),
+            // Like any command it shows that the host is alive. wire §9
+            AdminOpcode::KEEP_ALIVE => {
+                record.keep_alive.on_sign(self.now_ns);
+                Ok(Reply::default())
+            }
+            // It is answered when an event occurs. wire §13
             AdminOpcode::ASYNC_EVENT_REQUEST => {
                 let request = EventRequest { command, cid: sqe.cid.get() };
-                match async_event_request::execute(record, request) {
-                    Ok(()) => return None,
-                    Err(status) => Err(status),
-                }
+                return record.events.on_request(request).err().map(Err);
             }
             AdminOpcode::ABORT => return self.associations.on_abort(key, command, sqe, self.outputs),
             _ => Err(Status::INVALID_OPCODE.with_dnr()),

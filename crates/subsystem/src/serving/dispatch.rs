@@ -38,7 +38,7 @@ const UNCONNECTED_COMMAND_COUNT_MAX: u8 = 8;
 /// Takes commands of lanes to where they are executed, and their ends back.
 ///
 /// ```text
-/// Event::Command ──I/O──▶ Commands::begin ─▶ on_begun ──────────▶ completed, or running … Ended ─▶ on_ended
+/// Event::Command ──I/O──▶ Executor::begin ─▶ on_begun ──────────▶ completed, or running … Ended ─▶ on_ended
 ///      │                                        └─ R2T … on_data_received ─▶ begin_received ─┘
 ///      ├──fused──▶ Pairs ─▶ on_verdict
 ///      └──Fabrics, admin──▶ control plane … Answer
@@ -531,7 +531,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             return After::Nothing;
         }
         if let Some(traffic) = self.commands.namespaces.traffic_of(lane.subsystem(), ended.sqe.nsid()) {
-            // A pair writes what its second half says.
+            // The second half of a pair is the Write.
             let status = ended.second.unwrap_or(ended.status);
             match &ended.data {
                 _ if ended.is_counted && status.is_success() => {}

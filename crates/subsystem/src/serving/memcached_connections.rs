@@ -34,7 +34,7 @@ const COMMAND_NS_MAX: u64 = 30_000_000_000;
 const SEGMENT_COUNT: usize = 8;
 /// How connections receive: a value whose size is known is received in place.
 const RECEIVE: ReceivePlan = ReceivePlan::for_target(Receive::Staging, 1);
-/// Interval of the check for both, ns.
+/// Interval of the check for connections without progress, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
 
 /// One memcached connection.
