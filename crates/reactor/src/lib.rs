@@ -24,6 +24,8 @@ mod in_flight;
 mod io;
 mod lines;
 mod mailbox;
+#[cfg(test)]
+mod mailbox_tests;
 mod mapping;
 mod memory;
 mod operation;
@@ -38,6 +40,7 @@ mod segment;
 mod signals;
 mod socket;
 mod spin;
+mod sync;
 mod timers;
 mod turn;
 mod wake;

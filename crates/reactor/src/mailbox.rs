@@ -3,12 +3,9 @@
 //! Sending is a lock-free push; only a reactor that sleeps costs its sender a system call. Messages of one sender
 //! arrive in order.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::event::{EventfdFlags, eventfd};
+use crate::sync::{Arc, AtomicBool, Ordering, Receiver, Sender, WakeFd, channel, fence};
 
 /// The receiving end, owned by its reactor.
 pub struct Mailbox<M> {
@@ -26,7 +23,7 @@ pub struct Address<M> {
 /// Wakes a sleeping reactor.
 #[derive(Debug)]
 pub(crate) struct Bell {
-    event: OwnedFd,
+    pub(crate) fd: WakeFd,
     sleeps: AtomicBool,
 }
 
@@ -62,6 +59,16 @@ impl<M> Mailbox<M> {
     pub fn announce_awake(&self) {
         self.bell.announce_awake();
         self.bell.reset();
+    }
+
+    /// Announces the owner's sleep, and looks for a message that came before: with one, the owner stays awake.
+    pub(crate) fn prepare_sleep(&self) -> Option<M> {
+        self.bell.announce_sleep();
+        let message = self.next_message();
+        if message.is_some() {
+            self.bell.announce_awake();
+        }
+        message
     }
 
     pub(crate) fn bell(&self) -> &Arc<Bell> {
@@ -105,8 +112,7 @@ impl<M> std::fmt::Debug for Address<M> {
 
 impl Bell {
     pub(crate) fn new() -> std::io::Result<Self> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { event, sleeps: AtomicBool::new(false) })
+        Ok(Self { fd: WakeFd::new()?, sleeps: AtomicBool::new(false) })
     }
 
     /// Wakes the owner if it sleeps or is about to.
@@ -114,9 +120,11 @@ impl Bell {
         // The message before the flag: with the fence in `announce_sleep`, either the owner sees the message
         // in its last check, or we see that it sleeps.
         fence(Ordering::SeqCst);
-        if self.sleeps.load(Ordering::Relaxed) && self.sleeps.swap(false, Ordering::Relaxed) {
-            // A full counter (which would be an error) rings just as well.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        // One of several senders ends the sleep.
+        let ends_sleep =
+            || self.sleeps.compare_exchange(true, false, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if self.sleeps.load(Ordering::Relaxed) && ends_sleep() {
+            self.fd.ring();
         }
     }
 
@@ -131,52 +139,14 @@ impl Bell {
         self.sleeps.store(false, Ordering::Relaxed);
     }
 
-    /// Empties the counter after it was rung.
+    /// Makes the descriptor unreadable after it was rung.
     pub(crate) fn reset(&self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.event, &mut count);
+        self.fd.reset();
     }
 }
 
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_of_a_sender_arrive_in_order() {
-        let mailbox = Mailbox::new().unwrap();
-        let address = mailbox.address();
-        std::thread::spawn(move || (0..1000).for_each(|n| assert!(address.post(n)))).join().unwrap();
-        assert!((0..1000).all(|n| mailbox.next_message() == Some(n)));
-        assert_eq!(mailbox.next_message(), None);
-    }
-
-    #[test]
-    fn only_a_sleeper_is_rung() {
-        let mailbox = Mailbox::new().unwrap();
-        let count = |bell: &Bell| {
-            let mut bytes = [0; 8];
-            rustix::io::read(bell, &mut bytes).map(|_| u64::from_ne_bytes(bytes)).unwrap_or(0)
-        };
-        mailbox.address().post(1);
-        assert_eq!(count(mailbox.bell()), 0);
-        mailbox.bell().announce_sleep();
-        mailbox.address().post(2);
-        mailbox.address().post(3);
-        assert_eq!(count(mailbox.bell()), 1, "rung once for any number of messages");
-    }
-
-    #[test]
-    fn posting_to_a_reactor_that_is_gone_is_noticed() {
-        let mailbox = Mailbox::new().unwrap();
-        let address = mailbox.address();
-        drop(mailbox);
-        assert!(!address.post(1));
+        self.fd.as_fd()
     }
 }

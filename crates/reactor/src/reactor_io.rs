@@ -307,9 +307,14 @@ impl<M: Send + 'static> ReactorIo<M> {
         }
     }
 
-    /// Puts a message back to the front.
-    pub(crate) fn push_back_message(&mut self, message: M) {
-        self.own_messages.push_front(message);
+    /// Announces the sleep of this reactor, unless there are messages.
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
+        if self.own_messages.is_empty()
+            && let Some(message) = self.mailbox.prepare_sleep()
+        {
+            self.own_messages.push_front(message);
+        }
+        self.own_messages.is_empty()
     }
 
     /// Closes every connection, and waits until the kernel no longer reads their memory.

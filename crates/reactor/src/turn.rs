@@ -240,10 +240,7 @@ impl<A: Application> Reactor<A> {
     fn sleep(&mut self) -> io::Result<()> {
         let io = &mut self.io;
         io.watch_all();
-        io.mailbox.bell().announce_sleep();
-        if let Some(message) = io.next_message() {
-            io.mailbox.bell().announce_awake();
-            io.push_back_message(message);
+        if !io.prepare_sleep() {
             return Ok(());
         }
         let deadline_ns = io.next_deadline_ns();
