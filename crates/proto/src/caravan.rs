@@ -373,8 +373,8 @@ impl<P> Caravan<P> {
         (count, loads.collect())
     }
 
-    /// The payload that the last send stopped in, and its unsent range, if there is one. For payloads that may change
-    /// before the rest is sent: see [`replace_interrupted`](Self::replace_interrupted).
+    /// The payload that the last send stopped in, or between two PDUs of, and its unsent range, if there is one. For
+    /// payloads that may change before the rest is sent: see [`replace_interrupted`](Self::replace_interrupted).
     #[must_use]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -383,17 +383,17 @@ impl<P> Caravan<P> {
     )]
     pub fn interrupted(&self) -> Option<(&P, Range<usize>)> {
         let load = &self.leaving;
-        match load.parts.get(load.sent.part) {
-            Some(&Part::Payload { start, .. }) if load.sent.within > 0 => {
-                let end = load.parts[load.sent.part..].iter().find_map(|part| match *part {
-                    Part::Payload { end, is_last: true, .. } => Some(end),
-                    _ => None,
-                });
-                let start = start + load.sent.within;
-                Some((load.payloads[load.sent.payload].as_ref()?, start as usize..end? as usize))
+        let unsent = load.parts.get(load.sent.part..)?;
+        let mut ranges = unsent.iter().zip(0..).filter_map(|(part, at)| match *part {
+            // The first range begins where the kernel stopped.
+            Part::Payload { start, end, is_last } => {
+                Some((if at == 0 { start + load.sent.within } else { start }, end, is_last))
             }
             _ => None,
-        }
+        });
+        let (start, end, is_last) = ranges.next().filter(|(start, ..)| *start > 0)?;
+        let end = if is_last { end } else { ranges.find(|(.., is_last)| *is_last)?.1 };
+        Some((load.payloads[load.sent.payload].as_ref()?, start as usize..end as usize))
     }
 
     /// Replaces the [interrupted](Self::interrupted) payload by `payload`, whose byte 0 is the first of the unsent
@@ -412,11 +412,13 @@ impl<P> Caravan<P> {
         assert!(!self.is_kept(), "{KEPT}");
         let load = &mut self.leaving;
         let mut base = None;
-        for part in &mut load.parts[load.sent.part..] {
+        for (part, at) in load.parts[load.sent.part..].iter_mut().zip(0..) {
             let Part::Payload { start, end, is_last } = part else { continue };
             // The first range begins where the kernel stopped; the others move by as much.
             let base = *base.get_or_insert_with(|| {
-                *start += std::mem::take(&mut load.sent.within);
+                if at == 0 {
+                    *start += std::mem::take(&mut load.sent.within);
+                }
                 *start
             });
             *start -= base;
@@ -612,6 +614,23 @@ mod tests {
         caravan.on_sent_zero_copy(8, true, |_| {});
         assert!(caravan.is_kept() && caravan.interrupted().is_some());
         (caravan, payload)
+    }
+
+    #[test]
+    fn a_payload_is_interrupted_between_two_pdus_as_well() {
+        let mut caravan = Caravan::default();
+        caravan.push_bytes(&[0; 4]);
+        caravan.push_payload(vec![1; 10]);
+        caravan.push_range(0..6, false);
+        caravan.push_bytes(&[0; 4]);
+        caravan.push_range(6..10, true);
+        assert!(caravan.ring());
+        caravan.on_sent(4, |_| {});
+        assert!(caravan.interrupted().is_none(), "nothing of it is sent");
+        caravan.on_sent(6 + 3, |_| {});
+        assert_eq!(caravan.interrupted().map(|(_, range)| range), Some(6..10));
+        caravan.replace_interrupted(vec![2; 4]);
+        assert_eq!(remaining(&caravan), [0, 2, 2, 2, 2], "the header goes on where it stopped");
     }
 
     #[test]
