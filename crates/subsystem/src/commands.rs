@@ -322,7 +322,11 @@ impl Commands {
     ) -> Ticket {
         let (caller, sqe, ticket) = start;
         self.namespaces.begin(at);
-        let running = Running::new(caller.owner, *sqe, Some(at), step);
+        self.keep(ticket, Running::new(caller.owner, *sqe, Some(at), step))
+    }
+
+    /// Keeps a running command, in the place that it has if it has waited.
+    pub(crate) fn keep(&mut self, ticket: Option<Ticket>, running: Running) -> Ticket {
         match ticket {
             Some(ticket) => {
                 let before = self.running.live_mut(ticket);

@@ -66,8 +66,10 @@ impl<I: Io<Message>> Executor<'_, I> {
         let begun = match start.commands.namespaces.find(caller.subsystem, sqe.nsid()) {
             Found::Blocks(at) => start.block_command(at),
             Found::Keys(at) => KeyValueStart { start: &mut start, at }.begin(),
-            Found::Unusable => self.without_namespace(caller, sqe, Status::NAMESPACE_NOT_READY),
-            Found::Missing => self.without_namespace(caller, sqe, Status::INVALID_NAMESPACE.with_dnr()),
+            Found::Unusable => self.without_namespace(caller, sqe, ticket, Status::NAMESPACE_NOT_READY),
+            Found::Missing => {
+                self.without_namespace(caller, sqe, ticket, Status::INVALID_NAMESPACE.with_dnr())
+            }
         };
         begun.unwrap_or_else(|status| Begun::Complete(status, 0))
     }
@@ -76,13 +78,19 @@ impl<I: Io<Message>> Executor<'_, I> {
     /// `status`.
     #[cold]
     #[inline(never)]
-    fn without_namespace(&mut self, caller: &Caller, sqe: &Sqe, status: Status) -> Checked<Begun> {
+    fn without_namespace(
+        &mut self,
+        caller: &Caller,
+        sqe: &Sqe,
+        ticket: Option<Ticket>,
+        status: Status,
+    ) -> Checked<Begun> {
         match NvmOpcode::from_raw(sqe.opcode) {
             NvmOpcode::FLUSH => {
                 if sqe.flags != SqeFlags::SGL {
                     return Err(Status::INVALID_FIELD.with_dnr());
                 }
-                if sqe.nsid() == Nsid::ALL { self.flush_subsystem(caller, sqe) } else { Err(status) }
+                if sqe.nsid() == Nsid::ALL { self.flush_subsystem(caller, sqe, ticket) } else { Err(status) }
             }
             NvmOpcode::READ
             | NvmOpcode::WRITE
@@ -97,7 +105,7 @@ impl<I: Io<Message>> Executor<'_, I> {
 
     /// Flushes all namespaces of the subsystem.
     #[expect(clippy::expect_used, reason = "no more namespaces than there are ids, of 32 bits")]
-    fn flush_subsystem(&mut self, caller: &Caller, sqe: &Sqe) -> Checked<Begun> {
+    fn flush_subsystem(&mut self, caller: &Caller, sqe: &Sqe, ticket: Option<Ticket>) -> Checked<Begun> {
         let mut all = self.commands.namespaces.all_of(caller.subsystem);
         let mut may_succeed = true;
         for at in &all {
@@ -112,8 +120,7 @@ impl<I: Io<Message>> Executor<'_, I> {
         }
         let left = u32::try_from(all.len()).expect("few namespaces");
         let step = Step::Backend(After::FlushAll { left, status: Status::SUCCESS });
-        let running = Running::new(caller.owner, *sqe, None, step);
-        let parent = self.commands.running.insert(running);
+        let parent = self.commands.keep(ticket, Running::new(caller.owner, *sqe, None, step));
         for at in all {
             let caller = Caller { owner: Owner::Parent(parent), ..*caller };
             if self.commands.namespaces.has_keys(at) {
