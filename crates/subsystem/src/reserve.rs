@@ -16,8 +16,8 @@ pub(crate) struct Reserve {
 impl Reserve {
     /// Takes it from the pool, before any other buffer is taken.
     pub(crate) fn set_aside(&mut self, pool: &Pool, length: usize) {
-        self.length = length;
         self.buffer = pool.take(length);
+        self.length = self.buffer.as_ref().map_or(length, Buffer::capacity);
     }
 
     /// The buffer, if it is there and long enough.
@@ -27,10 +27,11 @@ impl Reserve {
         Some(buffer)
     }
 
-    /// Releases a buffer: it becomes the reserve if that is not there and the buffer is long enough.
+    /// Releases a buffer: it becomes the reserve if that is not there and the buffer is as long. A longer one would keep
+    /// the rest of its bytes from the pool.
     pub(crate) fn release(&mut self, buffer: Option<Buffer>) {
         if self.buffer.is_none() {
-            self.buffer = buffer.filter(|buffer| buffer.capacity() >= self.length);
+            self.buffer = buffer.filter(|buffer| buffer.capacity() == self.length);
         }
     }
 
@@ -39,5 +40,27 @@ impl Reserve {
         if self.buffer.is_none() {
             self.buffer = pool.take(self.length);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_buffer_of_its_length_becomes_the_reserve() {
+        let pool = Pool::new(1).unwrap();
+        let all_bytes = pool.free_bytes();
+        let mut reserve = Reserve::default();
+        reserve.set_aside(&pool, 16 << 10);
+        let taken = reserve.take(512);
+        assert!(taken.is_some() && reserve.take(512).is_none());
+        reserve.release(pool.take(8 << 10));
+        reserve.release(pool.take(64 << 10));
+        assert_eq!(pool.free_bytes(), all_bytes - (16 << 10), "both are the pool's again");
+        reserve.release(taken);
+        assert!(reserve.take(16 << 10).is_some());
+        reserve.refill(&pool);
+        assert_eq!(pool.free_bytes(), all_bytes - (16 << 10));
     }
 }
