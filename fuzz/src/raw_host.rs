@@ -79,9 +79,9 @@ pub(crate) fn target() -> MemoryReactor {
             NewNamespace { store, storage: "memory".into(), uuid: Uuid::from_bytes(id), nguid: id };
         steps.push(Step::AddNamespace { subsystem: nqn.clone(), nsid, namespace });
     }
-    let (limits, timeouts) = (Limits::default(), TimeoutConfig::default());
+    let (timeouts, c2h_data_bytes) = (TimeoutConfig::default(), settings.limits.transfer_bytes_max);
     let mut applications =
-        subsystem::server::applications(settings, &limits, &timeouts, ZeroCopy::Off, steps);
+        subsystem::server::applications(settings, &timeouts, ZeroCopy::Off, c2h_data_bytes, steps);
     MemoryReactor::new(applications.remove(0))
 }
 

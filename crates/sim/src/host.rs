@@ -3,22 +3,25 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use host::association_machine::{AssociationAction, AssociationMachine, AssociationSettings, MachineEvent};
+use host::association_machine::{
+    AdminAnswer, AdminRequest, AssociationAction, AssociationMachine, AssociationSettings, MachineEvent,
+};
 use host::attachment::{Attachment, Inaccessible};
 use host::flush_epoch::FlushEpoch;
 use host::lane_core::{LaneAction, LaneCore, LaneSettings};
-use host::{Completion, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
+use host::reconnect::Class;
+use host::{Completion, Failure, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
 use proto::ReceivePlan;
 use proto::handshake::HostOffer;
-use proto::host_controller::{ControllerError, ControllerSettings};
+use proto::host_controller::{ControllerError, ControllerSettings, RequestData};
 use proto::host_limits::Limits;
 use proto::host_namespaces::NamespaceInfo;
 use proto::receive::{Receive, ReceiveTurn};
 use wire::id::{Nsid, Qid};
 use wire::nqn::{HostId, Nqn};
-use wire::pdu::DataAlignment;
 use wire::status::Status;
 
+use crate::admin::{self, Request};
 use crate::reactor_io::MESSAGE_NS_MAX;
 use crate::scenario::{MS, SECOND, Scenario};
 use crate::scout::Scout;
@@ -30,6 +33,9 @@ pub(crate) const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:simulated";
 
 /// The host that is not always allowed.
 pub(crate) const BARRED: usize = 1;
+
+/// Names the command that resets a controller; those of the table have their place there.
+const RESET: u64 = 1 << 32;
 
 /// Pieces of one send, as the real drivers gather them.
 const PIECE_COUNT: usize = 256;
@@ -86,6 +92,8 @@ pub(crate) struct Host {
     is_closing: bool,
     /// It was refused as not allowed, and its lanes end.
     pub(crate) is_shut_out: bool,
+    /// It has reset a controller.
+    is_reset: bool,
     /// When its association connected last.
     dialled_ns: u64,
     staging: Vec<u8>,
@@ -129,7 +137,7 @@ fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> Associatio
 }
 
 fn offer(scenario: &Scenario) -> HostOffer {
-    HostOffer { alignment: DataAlignment::NONE, digests: scenario.digests, r2t_limit: scenario.r2t_limit }
+    HostOffer { alignment: scenario.host_alignment, digests: scenario.digests, r2t_limit: scenario.r2t_limit }
 }
 
 impl Host {
@@ -172,6 +180,7 @@ impl Host {
             up_count: 0,
             is_closing: false,
             is_shut_out: false,
+            is_reset: false,
             dialled_ns: 0,
             staging: vec![0; STAGING_BYTES],
             scout: None,
@@ -317,15 +326,63 @@ impl Host {
                     self.link = Link::Dialling(shared.dial(self.actor));
                 }
                 AssociationAction::Close { at_once } => hang_up(shared, &mut self.link, at_once),
-                AssociationAction::Answer { id, answer } => {
-                    if let Some(scout) = &mut self.scout {
-                        scout.on_answer(shared, id, answer);
-                    }
-                }
+                AssociationAction::Answer { id, answer } => match &mut self.scout {
+                    Some(scout) => scout.on_answer(shared, id, answer),
+                    None => self.on_admin_answer(shared, id, &answer),
+                },
                 AssociationAction::Publish(event) => self.on_event(shared, event),
             }
         }
         has_acted
+    }
+
+    /// Submits a command of the table of admin commands.
+    pub(crate) fn submit_admin(&mut self, shared: &mut Shared, which: u8) {
+        let Request { sqe, data, .. } = admin::request(which);
+        let request = AdminRequest { id: which.into(), sqe, data, class: Class::ReadOnly };
+        self.association.submit(request, shared.now_ns);
+        shared.wake(self.actor);
+    }
+
+    /// Resets the controller. The end of its lanes ends the association.
+    pub(crate) fn reset_controller(&mut self, shared: &mut Shared) {
+        self.is_reset = true;
+        let (sqe, data) = (admin::reset(), RequestData::None);
+        let request = AdminRequest { id: RESET, sqe, data, class: Class::Other };
+        self.association.submit(request, shared.now_ns);
+        shared.wake(self.actor);
+    }
+
+    /// The threads of this host do not run for a while.
+    pub(crate) fn freeze(&self, shared: &mut Shared, ns: u64) {
+        shared.stall(self.actor, ns);
+        self.lanes.iter().for_each(|lane| shared.stall(lane.actor, ns));
+    }
+
+    fn on_admin_answer(&mut self, shared: &mut Shared, id: u64, answer: &Result<AdminAnswer, Failure>) {
+        let index = self.index;
+        shared.say(|| format!("host {index}: admin command {id} ends with {answer:?}"));
+        let Ok(which) = u8::try_from(id) else { return };
+        let refused_with = admin::request(which).refused_with;
+        let is_right = match (answer, refused_with) {
+            (Ok(_), None) => true,
+            // A controller that was reset is not ready.
+            (Err(Failure::Status(status)), _) if status.is(Status::COMMAND_SEQUENCE_ERROR) => self.is_reset,
+            // Its data was damaged on the way.
+            (Err(Failure::Status(status)), _) if status.is(Status::TRANSIENT_TRANSPORT_ERROR) => {
+                shared.scenario.network.corrupt > 0
+            }
+            // Its reactors do not all have it yet.
+            (Err(Failure::Status(status)), _) if status.is(Status::INVALID_NAMESPACE) => {
+                shared.now_ns < shared.started_ns + shared.scenario.order_ns_max()
+            }
+            (Err(Failure::Status(status)), expected) => Some(*status) == expected,
+            (Err(_), _) => true,
+            (Ok(_), Some(_)) => false,
+        };
+        if !is_right {
+            shared.find(format!("host {index}: admin command {which} ends with {answer:?}"));
+        }
     }
 
     fn on_event(&mut self, shared: &mut Shared, event: MachineEvent) {

@@ -14,6 +14,7 @@
 // Virtual worlds are small: counts and times fit any integer, and a wrong one would only be another seed.
 #![allow(clippy::cast_possible_truncation)]
 
+mod admin;
 mod crash;
 mod crash_files;
 mod crash_report;

@@ -307,13 +307,7 @@ impl Model {
 
     /// A flush of `host` that began at `begin_ns` was done.
     pub(crate) fn flush(&mut self, host: usize, lbas: &Range<u64>, begin_ns: u64) -> Result<(), Finding> {
-        for (block, _) in self.blocks.iter_mut().zip(0u64..).filter(|(_, lba)| lbas.contains(lba)) {
-            for cluster in &mut block.clusters {
-                if cluster.is_certain() && cluster.end_ns <= begin_ns && !cluster.is_excused {
-                    cluster.is_durable = true;
-                }
-            }
-        }
+        self.settle_flushed(lbas, begin_ns);
         let mut vouched = Vec::new();
         if let Some(unflushed) = self.unflushed.get_mut(&host) {
             unflushed.retain(|entry| {
@@ -330,6 +324,17 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// What was answered before a flush that began at `begin_ns`, and has succeeded, is durable.
+    pub(crate) fn settle_flushed(&mut self, lbas: &Range<u64>, begin_ns: u64) {
+        for (block, _) in self.blocks.iter_mut().zip(0u64..).filter(|(_, lba)| lbas.contains(lba)) {
+            for cluster in &mut block.clusters {
+                if cluster.is_certain() && cluster.end_ns <= begin_ns && !cluster.is_excused {
+                    cluster.is_durable = true;
+                }
+            }
+        }
     }
 
     /// A flush vouches for a write from before a power cut: what is older may not have survived.

@@ -2,8 +2,10 @@
 //!
 //! Every seed has its own swarm of faults: most kinds are off in most runs, so that those that are on get far.
 
+use proto::WINDOW_COUNT_MAX;
 use proto::zero_copy::Policy as ZeroCopy;
-use wire::pdu::Digests;
+use subsystem::limits::Limits;
+use wire::pdu::{DataAlignment, Digests};
 
 use crate::planted::Planted;
 use crate::random::Random;
@@ -15,7 +17,10 @@ pub(crate) const MS: u64 = 1_000_000;
 /// ns.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// Something that goes wrong once.
+/// The most that one command moves, bytes.
+const TRANSFER_BYTES_MAX: u64 = 256 << 10;
+
+/// Something that happens once, most of which goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A connection is reset on both ends.
@@ -42,6 +47,12 @@ pub(crate) enum Fault {
     Bar { away_ns: u64 },
     /// The target's configuration changes, in this number of steps.
     Offer { step_count: u8 },
+    /// A host submits an admin command: its place in the table of them.
+    Admin { which: u8 },
+    /// A host resets its controller under I/O.
+    ControllerReset,
+    /// The threads of a host do not run for a while: its keep-alive expires.
+    Freeze { ns: u64 },
 }
 
 /// How often each command is drawn.
@@ -57,6 +68,12 @@ pub(crate) struct Mix {
     pub(crate) compare_and_write: u32,
     pub(crate) verify: u32,
     pub(crate) copy: u32,
+    /// A Flush of all namespaces.
+    pub(crate) flush_all: u32,
+    /// Dataset Management that only gives hints.
+    pub(crate) hint: u32,
+    /// Commands that must be refused.
+    pub(crate) refused: u32,
 }
 
 /// How the network behaves all the time.
@@ -126,9 +143,15 @@ pub(crate) struct Scenario {
     pub(crate) second_block_count: u64,
     pub(crate) second_block_bytes: u32,
     pub(crate) digests: Digests,
+    /// R2Ts of a command that a host accepts at once.
     pub(crate) r2t_limit: u32,
     pub(crate) has_flow_control: bool,
-    pub(crate) in_capsule_bytes: u32,
+    /// Limits of the target.
+    pub(crate) limits: Limits,
+    /// Data of one C2HData, bytes.
+    pub(crate) c2h_data_bytes: u32,
+    /// Alignment of data in PDUs to a host.
+    pub(crate) host_alignment: DataAlignment,
     pub(crate) keep_alive_ms: u32,
     pub(crate) command_timeout_ns: u64,
     /// How long hosts hold commands whose namespace cannot be reached, ns.
@@ -171,9 +194,10 @@ impl Scenario {
         let on = |r: &mut Random, of: u64, low: u64, high: u64| -> u32 {
             if r.one_in(of) { u32::try_from(r.scaled(low, high)).expect("a rate") } else { 0 }
         };
-        let block_bytes = r.pick(&[512, 512, 4096]);
+        let block_bytes = r.pick(&[512, 512, 512, 512, 4096, 4096, 4096, 1024, 2048, 8192, 16_384, 65_536]);
         let block_count = if r.one_in(3) { r.between(4, 8) } else { r.between(8, 96) };
-        let blocks_max = if r.one_in(4) { r.between(1, 64) } else { r.between(1, 8) }.min(block_count);
+        let blocks_max = if r.one_in(4) { r.between(1, 64) } else { r.between(1, 8) };
+        let blocks_max = blocks_max.min(block_count).min(TRANSFER_BYTES_MAX / block_bytes);
         // The least that every command can end with: a Compare takes two buffers at once, and room is left for a
         // capsule.
         let transfer_bytes = transfer_limit(blocks_max * block_bytes);
@@ -231,6 +255,9 @@ impl Scenario {
             compare_and_write: if r.one_in(3) { r.below(50) as u32 } else { 0 },
             verify: weight(r, 2, 5),
             copy: 0,
+            flush_all: 0,
+            hint: 0,
+            refused: 0,
         };
         let mut scenario = Self {
             seed,
@@ -249,7 +276,13 @@ impl Scenario {
             digests,
             r2t_limit: r.between(1, 4) as u32,
             has_flow_control: r.one_in(3),
-            in_capsule_bytes: r.pick(&[0, 512, 4096, 8192, 8192]),
+            limits: Limits {
+                in_capsule_bytes: r.pick(&[0, 512, 4096, 8192, 8192]),
+                transfer_bytes_max: transfer_bytes as u32,
+                ..Limits::default()
+            },
+            c2h_data_bytes: transfer_bytes as u32,
+            host_alignment: DataAlignment::NONE,
             keep_alive_ms: r.pick(&[1000, 5000, 10_000]),
             command_timeout_ns: r.pick(&[SECOND, 5 * SECOND, 30 * SECOND]),
             path_timeout_ns: 30 * SECOND,
@@ -284,6 +317,8 @@ impl Scenario {
         scenario.draw_discovery();
         scenario.draw_paths();
         scenario.draw_leaver();
+        scenario.draw_limits();
+        scenario.draw_admin();
         scenario
     }
 
@@ -321,6 +356,68 @@ impl Scenario {
     fn draw_leaver(&mut self) {
         let mut random = Random::new(self.seed, 11);
         self.has_leaver = random.one_in(4) && self.planted.is_none() && self.network.corrupt == 0;
+    }
+
+    /// Small limits of the protocol, which cut transfers into many PDUs, and of single commands. Again, the others stay
+    /// what they were.
+    fn draw_limits(&mut self) {
+        let mut random = Random::new(self.seed, 12);
+        let r = &mut random;
+        let limits = &mut self.limits;
+        if !r.one_in(4) {
+            limits.window_bytes_max = r.scaled(4 << 10, 32 << 10) as u32 & !3;
+            limits.window_count_max = r.between(1, WINDOW_COUNT_MAX as u64) as u8;
+        }
+        if !r.one_in(3) {
+            limits.h2c_data_bytes_max = r.scaled(4 << 10, 16 << 10) as u32 & !3;
+        }
+        if !r.one_in(3) {
+            self.c2h_data_bytes = r.scaled(512, 16 << 10) as u32 & !3;
+        }
+        if r.one_in(4) {
+            let alignment = |r: &mut Random| DataAlignment::from_raw(r.below(32) as u8).unwrap_or_default();
+            self.host_alignment = alignment(r);
+            if !self.has_leaver {
+                limits.data_alignment = alignment(r);
+            }
+        }
+        if r.one_in(2) {
+            limits.compare_and_write_blocks_max = r.between(1, self.blocks_max.into()) as u32;
+        }
+        if r.one_in(2) {
+            limits.write_zeroes_bytes_max = r.scaled(u64::from(self.block_bytes).max(4096), 1 << 20);
+        }
+        if r.one_in(2) {
+            limits.copy_range_count_max = r.between(1, 4) as u16;
+            limits.copy_range_blocks_max = r.scaled(1, 64) as u16;
+            limits.copy_blocks_max = r.scaled(limits.copy_range_blocks_max.into(), 256) as u32;
+        }
+        let mut weight = |of: u64, high: u64| if r.one_in(of) { 1 + r.below(high) as u32 } else { 0 };
+        (self.mix.flush_all, self.mix.hint, self.mix.refused) = (weight(3, 10), weight(3, 5), weight(3, 8));
+    }
+
+    /// Admin commands, controllers that are reset, and hosts that are silent for longer than their keep-alive allows.
+    fn draw_admin(&mut self) {
+        let mut random = Random::new(self.seed, 13);
+        let r = &mut random;
+        if r.one_in(2) {
+            for _ in 0..r.scaled(1, 16) {
+                let which = r.below(256) as u8;
+                self.faults.push((r.below(self.command_count), Fault::Admin { which }));
+            }
+        }
+        if r.one_in(6) {
+            for _ in 0..r.between(1, 3) {
+                self.faults.push((r.below(self.command_count), Fault::ControllerReset));
+            }
+        }
+        if !self.is_prompt && r.one_in(4) {
+            for _ in 0..r.between(1, 3) {
+                let ns = r.scaled(SECOND, 30 * SECOND);
+                self.faults.push((r.below(self.command_count), Fault::Freeze { ns }));
+            }
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
     }
 
     /// Copies and a second namespace. They have draws of their own, so that the others stay what they were.
@@ -405,14 +502,17 @@ impl Scenario {
         self.block_count + self.second_block_count
     }
 
+    /// How long an order of the operator, or what follows from it in the target, may take to reach all reactors, ns:
+    /// until a reactor that is stalled has run.
+    pub(crate) fn order_ns_max(&self) -> u64 {
+        let stall_ns = |(_, fault): &(u64, Fault)| if let Fault::Stall { ns } = fault { *ns } else { 0 };
+        let late_ns = if self.late > 0 { 8 * self.late_ns } else { 0 };
+        self.faults.iter().map(stall_ns).sum::<u64>() + late_ns + MS
+    }
+
     /// Whether a host is not always allowed.
     pub(crate) fn bars(&self) -> bool {
         self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Bar { .. }))
-    }
-
-    /// The largest transfer that the target allows, bytes.
-    pub(crate) fn transfer_limit_bytes(&self) -> u32 {
-        transfer_limit(u64::from(self.blocks_max) * u64::from(self.block_bytes)) as u32
     }
 
     /// Nothing in this run takes long, but for a target that is down and says so: no command and no connection may time

@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     stalled_until_ns: Vec<u64>,
     pub(crate) network: Network,
     pub(crate) disk: Disk,
+    /// When the target last started.
+    pub(crate) started_ns: u64,
     /// Since when the second host is not allowed.
     pub(crate) barred_since_ns: Option<u64>,
     /// Faults that come by chance still do.
@@ -98,6 +100,7 @@ impl Shared {
             stalled_until_ns: vec![0; actor_count],
             network: Network::default(),
             disk,
+            started_ns: 0,
             barred_since_ns: None,
             is_hostile: true,
             findings: Vec::new(),

@@ -11,7 +11,6 @@ use reactor::File;
 use store::{FileStore, Geometry, MemorySettings, MemoryStore, Spec, Store};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
-use subsystem::limits::Limits;
 use subsystem::message::{ControlMessage, Message, NewNamespace, Order, OrderKind, Step};
 use subsystem::subsystem::{Access, Subsystem};
 use wire::id::Nsid;
@@ -419,13 +418,9 @@ impl World {
             self.shared.disk.forgive();
         }
         self.target_count += 1;
-        let limits = Limits {
-            in_capsule_bytes: scenario.in_capsule_bytes,
-            transfer_bytes_max: scenario.transfer_limit_bytes(),
-            ..Limits::default()
-        };
+        self.shared.started_ns = self.shared.now_ns;
         let settings = ControlSettings {
-            limits,
+            limits: scenario.limits,
             reactor_count: scenario.reactor_count,
             discovery_nqn: SERVICE.parse().expect("a name"),
             entropy: scenario.seed ^ self.target_count << 32,
@@ -455,8 +450,13 @@ impl World {
             self.offer.on_start(self.shared.now_ns);
         }
         let timeouts = TimeoutConfig::default();
-        let applications =
-            subsystem::server::applications(settings, &limits, &timeouts, scenario.zero_copy, steps);
+        let applications = subsystem::server::applications(
+            settings,
+            &timeouts,
+            scenario.zero_copy,
+            scenario.c2h_data_bytes,
+            steps,
+        );
         let count = applications.len();
         let numbered = applications.into_iter().enumerate();
         let make = |(index, application)| SimReactor::new(application, index, count, scenario.pool_bytes);
@@ -527,6 +527,18 @@ impl World {
             Fault::Rename => self.rename_second(),
             Fault::Bar { away_ns } => self.bar(away_ns),
             Fault::Offer { step_count } => self.change_offer(step_count),
+            Fault::Admin { which } => {
+                let host = usize::from(which) % self.hosts.len();
+                self.hosts[host].submit_admin(&mut self.shared, which);
+            }
+            Fault::ControllerReset => {
+                let host = self.shared.random.below(self.hosts.len() as u64) as usize;
+                self.hosts[host].reset_controller(&mut self.shared);
+            }
+            Fault::Freeze { ns } => {
+                let host = self.shared.random.below(self.hosts.len() as u64) as usize;
+                self.hosts[host].freeze(&mut self.shared, ns);
+            }
         }
     }
 

@@ -270,17 +270,19 @@ fn orders(addresses: &[Address<Message>]) -> impl Fn(Order) -> bool + '_ {
 }
 
 /// The reactors of a target for a driver other than this module's threads: a simulator. The control plane is in the
-/// first, with `steps` applied.
+/// first, with `steps` applied. A C2HData carries at most `c2h_data_bytes`.
 #[must_use]
 pub fn applications(
     settings: ControlSettings,
-    limits: &Limits,
     timeouts: &TimeoutConfig,
     zero_copy: ZeroCopy,
+    c2h_data_bytes: u32,
     steps: Vec<Step>,
 ) -> Vec<Serving> {
     let reactor_count = settings.reactor_count;
-    let serving = ServingSettings { zero_copy, ..serving_settings(limits, timeouts, reactor_count) };
+    let mut serving =
+        ServingSettings { zero_copy, ..serving_settings(&settings.limits, timeouts, reactor_count) };
+    serving.queue.c2h_data_bytes = c2h_data_bytes;
     let home = home(settings, vec![None; reactor_count.into()], steps);
     let memcached_counters = home.control.admission.memcached_counters();
     let mut home = Some(home);

@@ -1,7 +1,13 @@
 //! Those who use a host's lanes: what they submit, and what they make of what comes back.
 
+use std::collections::BTreeSet;
+
 use host::{Command as HostCommand, Completion, Failure, Namespace};
+use wire::id::Nsid;
+use wire::nvm::{DatasetManagement, DsmAttributes, DsmRange};
+use wire::sqe::Sqe;
 use wire::status::Status;
+use wire::zerocopy::IntoBytes;
 
 use super::{Stage, World};
 use crate::model::{self, Content};
@@ -28,22 +34,34 @@ enum Kind {
     WriteZeroes {
         is_durable: bool,
     },
-    Deallocate,
+    /// These blocks, of one range or several.
+    Deallocate {
+        lbas: Vec<u64>,
+    },
     /// From these blocks, one by one.
     Copy {
         sources: Vec<u64>,
         is_durable: bool,
     },
     Flush,
+    /// Of all namespaces: it covers what it covers by the promise to any host.
+    FlushAll,
     Verify,
+    /// Dataset Management without effect.
+    Hint,
+    /// It must be refused with this status.
+    Refused {
+        status: Status,
+    },
     Compare {
         expected: Vec<Content>,
     },
     /// The first of a pair.
     PairCompare,
-    /// The second of a pair: what the first compares with.
+    /// The second of a pair: what the first compares with, block by block.
     PairWrite {
-        expected: Content,
+        expected: Vec<Content>,
+        is_durable: bool,
     },
     /// A planted bug: a comparison whose write follows.
     SplitCompare {
@@ -162,6 +180,9 @@ impl World {
             if self.shared.scenario.depth < 2 { 0 } else { mix.compare_and_write },
             mix.verify,
             mix.copy,
+            mix.flush_all,
+            mix.hint,
+            mix.refused,
         ];
         let mut drawn = self.choice.below(u64::from(weights.iter().sum::<u32>()));
         let mut kind = 0;
@@ -170,10 +191,16 @@ impl World {
             kind += 1;
         }
         let end = namespace.block_count();
-        let blocks_max = self.shared.scenario.blocks_max_at(base);
+        let moves_nothing = matches!(kind, 4 | 5 | 8 | 9);
+        let blocks_max = match moves_nothing && self.choice.one_in(4) {
+            true => end as u32,
+            false => self.shared.scenario.blocks_max_at(base),
+        };
         let blocks = self.choice.scaled(1, u64::from(blocks_max).min(end)) as u32;
         let lba = self.choice.below(end - u64::from(blocks) + 1);
         let is_durable = kind == 2 || (kind == 4 && self.choice.one_in(3));
+        // It has no effect on these, but for what they are told apart by.
+        let has_fua = is_durable || (matches!(kind, 0 | 6 | 8) && self.choice.one_in(8));
         let range = host::BlockRange { lba, blocks };
         let (command, kind, blocks) = match kind {
             0 => (namespace.read(lba, blocks), Kind::Read, blocks),
@@ -183,7 +210,7 @@ impl World {
                 let deallocates = self.choice.one_in(2);
                 (namespace.write_zeroes(lba, blocks, deallocates), Kind::WriteZeroes { is_durable }, blocks)
             }
-            5 => (namespace.deallocate(&[range]), Kind::Deallocate, blocks),
+            5 => return self.submit_deallocate(host, lane, &namespace, (base, range)),
             6 => {
                 let lbas = base + lba..base + lba + u64::from(blocks);
                 let expected = lbas.map(|lba| self.model.likely(lba)).collect();
@@ -193,8 +220,20 @@ impl World {
                 let expected = self.model.likely(base + lba);
                 (namespace.compare(lba, 1), Kind::SplitCompare { expected }, 1)
             }
-            7 => return self.submit_pair(host, lane, &namespace, (base, lba)),
+            7 => return self.submit_pair(host, lane, &namespace, (base, lba, blocks)),
             9 => return self.submit_copy(host, lane, &namespace, (base, lba, blocks)),
+            10 => {
+                let flush = HostCommand::raw(Sqe::flush(Nsid::ALL));
+                return self.submit(host, lane, flush, Kind::FlushAll, (0, 0));
+            }
+            11 => {
+                let attributes =
+                    self.choice.pick(&[DsmAttributes::INTEGRAL_READ, DsmAttributes::INTEGRAL_WRITE]);
+                let sqe = DatasetManagement { range_count: 1, attributes }.to_sqe(namespace.nsid());
+                let hint = HostCommand::raw_to_controller(sqe, size_of::<DsmRange>() as u32);
+                return self.submit(host, lane, hint.read_only(), Kind::Hint, (base + lba, blocks));
+            }
+            12 => return self.submit_refused(host, lane, &namespace),
             _ => (namespace.verify(lba, blocks), Kind::Verify, blocks),
         };
         let Ok(command) = command else {
@@ -202,8 +241,61 @@ impl World {
             self.submitted_count += 1;
             return;
         };
-        let command = if is_durable { command.fua() } else { command };
+        let command = if has_fua { command.fua() } else { command };
         self.submit(host, lane, command, kind, (base + lba, blocks));
+    }
+
+    /// Deallocates up to four ranges, which may overlap.
+    fn submit_deallocate(
+        &mut self,
+        host: usize,
+        lane: usize,
+        namespace: &Namespace,
+        (base, first): (u64, host::BlockRange),
+    ) {
+        let mut ranges = vec![first];
+        let limit = usize::from(namespace.limits().deallocate_ranges_max);
+        while ranges.len() < limit.min(4) && self.choice.one_in(2) {
+            let blocks = self.choice.between(1, first.blocks.into());
+            let lba = self.choice.below(namespace.block_count() - blocks + 1);
+            ranges.push(host::BlockRange { lba, blocks: blocks as u32 });
+        }
+        let Ok(command) = namespace.deallocate(&ranges) else {
+            self.submitted_count += 1;
+            return;
+        };
+        let blocks_of =
+            |range: &host::BlockRange| base + range.lba..base + range.lba + u64::from(range.blocks);
+        let lbas: BTreeSet<u64> = ranges.iter().flat_map(blocks_of).collect();
+        let kind = Kind::Deallocate { lbas: lbas.into_iter().collect() };
+        self.submit(host, lane, command, kind, (base + first.lba, first.blocks));
+    }
+
+    /// A command that the target must refuse, and how.
+    fn submit_refused(&mut self, host: usize, lane: usize, namespace: &Namespace) {
+        let nsid = namespace.nsid();
+        // Namespaces shrink, but none is ever that long.
+        let beyond = self.shared.scenario.all_block_count();
+        let (bytes, missing) = (namespace.lba_bytes(), Nsid::new(9));
+        let beyond_end = Status::LBA_OUT_OF_RANGE;
+        let (command, status) = match self.choice.below(9) {
+            0 => (HostCommand::raw_from_controller(Sqe::read(nsid, beyond, 1), bytes), beyond_end),
+            1 => (HostCommand::raw_from_controller(Sqe::read(nsid, u64::MAX, 1), bytes), beyond_end),
+            2 => (HostCommand::raw(Sqe::write_zeroes(nsid, beyond - 1, 2, true)), beyond_end),
+            3 => (HostCommand::raw(Sqe::verify(nsid, beyond, 1)), beyond_end),
+            4 => (HostCommand::raw(Sqe::write_uncorrectable(nsid, 0, 1)), Status::INVALID_OPCODE),
+            5 => (HostCommand::raw(Sqe::flush(missing)), Status::INVALID_NAMESPACE),
+            6 => (
+                HostCommand::raw_to_controller(Sqe::compare(missing, 0, 1), bytes),
+                Status::INVALID_NAMESPACE,
+            ),
+            7 => (
+                HostCommand::raw_from_controller(Sqe::read(nsid, 0, 1), bytes - 4),
+                Status::DATA_SGL_LENGTH_INVALID,
+            ),
+            _ => (HostCommand::raw(Sqe::new(0x7e, nsid)), Status::INVALID_OPCODE),
+        };
+        self.submit(host, lane, command.read_only(), Kind::Refused { status }, (0, 1));
     }
 
     /// Copies up to four ranges of blocks of a namespace elsewhere in it, one of them perhaps onto itself.
@@ -281,18 +373,24 @@ impl World {
             Kind::Read => Some(vec![0xee; count * self.block_bytes(lba)]),
             Kind::Write { .. } | Kind::SplitWrite { .. } => Some(self.written(lba, count, number << 8)),
             Kind::Compare { expected } => Some(self.filled(lba, expected)),
+            Kind::Hint => Some(DsmRange::new(0, 1).as_bytes().to_vec()),
+            Kind::Refused { .. } => command.buffer_bytes().map(|bytes| vec![0xee; bytes as usize]),
             Kind::SplitCompare { expected } => Some(self.filled(lba, &[*expected])),
             _ => None,
         };
         let value = match &kind {
             Kind::Write { .. } | Kind::SplitWrite { .. } => Some(number << 8),
-            Kind::WriteZeroes { .. } | Kind::Deallocate => Some(0),
+            Kind::WriteZeroes { .. } | Kind::Deallocate { .. } => Some(0),
             _ => None,
         };
         let now_ns = self.shared.now_ns;
         self.shared.say(|| format!("host {host} lane {lane}: {number} is {kind:?} of {blocks} from {lba}"));
         if let Some(value) = value {
-            (lba..lba + u64::from(blocks)).for_each(|lba| self.model.begin_write(lba, value, number, now_ns));
+            let lbas = match &kind {
+                Kind::Deallocate { lbas } => lbas.clone(),
+                _ => (lba..lba + u64::from(blocks)).collect(),
+            };
+            lbas.into_iter().for_each(|lba| self.model.begin_write(lba, value, number, now_ns));
         } else if let Kind::Copy { sources, .. } = &kind {
             (lba..)
                 .zip(sources)
@@ -305,19 +403,30 @@ impl World {
         }
     }
 
-    fn submit_pair(&mut self, host: usize, lane: usize, namespace: &Namespace, (base, lba): (u64, u64)) {
+    fn submit_pair(
+        &mut self,
+        host: usize,
+        lane: usize,
+        namespace: &Namespace,
+        (base, lba, blocks): (u64, u64, u32),
+    ) {
         self.submitted_count += 1;
-        let Ok(pair) = namespace.compare_and_write(lba, 1) else { return };
+        let limit = self.shared.scenario.limits.compare_and_write_blocks_max;
+        let blocks = if self.choice.one_in(2) { blocks.min(limit) } else { 1 };
+        let Ok([compare, write]) = namespace.compare_and_write(lba, blocks) else { return };
+        let is_durable = self.choice.one_in(3);
+        let pair = [compare, if is_durable { write.fua() } else { write }];
         let lba = base + lba;
-        let expected = self.model.likely(lba);
+        let lbas = lba..lba + u64::from(blocks);
+        let expected: Vec<Content> = lbas.clone().map(|lba| self.model.likely(lba)).collect();
         let (first, second) = (self.number(), self.number());
         let now_ns = self.shared.now_ns;
         self.shared.say(|| format!("host {host} lane {lane}: {first}, {second} swap {expected:x?} at {lba}"));
-        self.model.begin_write(lba, second << 8, second, now_ns);
-        let command = |kind| Command { kind, lba, blocks: 1, begin_ns: now_ns, host, lane };
+        lbas.for_each(|lba| self.model.begin_write(lba, second << 8, second, now_ns));
+        let command = |kind| Command { kind, lba, blocks, begin_ns: now_ns, host, lane };
         self.commands.insert(first, command(Kind::PairCompare));
-        self.commands.insert(second, command(Kind::PairWrite { expected }));
-        let buffers = [self.filled(lba, &[expected]), self.written(lba, 1, second << 8)];
+        let buffers = [self.filled(lba, &expected), self.written(lba, blocks as usize, second << 8)];
+        self.commands.insert(second, command(Kind::PairWrite { expected, is_durable }));
         if let Err((reason, _)) =
             self.hosts[host].lanes[lane].core.submit_pair(pair, buffers, [first, second])
         {
@@ -467,10 +576,10 @@ impl World {
                 }
                 self.judge_write(number, host, lbas, result, is_durable)
             }
-            Kind::Deallocate => match result {
+            Kind::Deallocate { lbas } => match result {
                 // It need not do anything.
                 Ok(_) => {
-                    lbas.for_each(|lba| self.model.doubt_write(lba, number, Some(now_ns)));
+                    lbas.into_iter().for_each(|lba| self.model.doubt_write(lba, number, Some(now_ns)));
                     Ok(())
                 }
                 result => self.judge_write(number, host, lbas, result, false),
@@ -492,13 +601,17 @@ impl World {
                 }
                 Ok(())
             }
-            Kind::PairWrite { expected } | Kind::SplitWrite { expected } => {
+            Kind::PairWrite { expected, is_durable } => {
                 if result.is_ok() {
-                    self.model.read_content(lba, expected, begin_ns, now_ns)?;
-                    // What a Copy brought is not this block's alone.
-                    if expected.0 == lba && !self.model.was_copied_to(lba) {
-                        self.model.swap(lba, expected.1, number << 8, begin_ns)?;
+                    for (expected, lba) in expected.into_iter().zip(lbas.clone()) {
+                        self.judge_swap(number, lba, expected, begin_ns)?;
                     }
+                }
+                self.judge_write(number, host, lbas, result, is_durable)
+            }
+            Kind::SplitWrite { expected } => {
+                if result.is_ok() {
+                    self.judge_swap(number, lba, expected, begin_ns)?;
                 }
                 self.judge_write(number, host, lbas, result, false)
             }
@@ -512,21 +625,59 @@ impl World {
                 }
                 Ok(())
             }
-            Kind::PairCompare | Kind::Verify | Kind::Replay => Ok(()),
+            Kind::FlushAll => {
+                if result.is_ok() {
+                    let lbas = 0..self.shared.scenario.all_block_count();
+                    self.model.settle_flushed(&lbas, begin_ns);
+                }
+                Ok(())
+            }
+            Kind::Refused { status } => match result {
+                Ok(_) => Err(format!("succeeded, and had to be refused with {status}")),
+                Err(Failure::Status(given)) => {
+                    // The namespace that it names may be closed, or gone.
+                    let is_gone =
+                        given.is(Status::NAMESPACE_NOT_READY) || given.is(Status::INVALID_NAMESPACE);
+                    match given == status.with_dnr() || is_gone {
+                        true => Ok(()),
+                        false => Err(format!("was refused with {given}, not with {status}")),
+                    }
+                }
+                Err(_) => Ok(()),
+            },
+            Kind::PairCompare | Kind::Verify | Kind::Hint | Kind::Replay => Ok(()),
         }
+    }
+
+    /// A Compare and Write of a block has succeeded.
+    fn judge_swap(
+        &mut self,
+        number: u64,
+        lba: u64,
+        expected: Content,
+        begin_ns: u64,
+    ) -> Result<(), model::Finding> {
+        self.model.read_content(lba, expected, begin_ns, self.shared.now_ns)?;
+        // What a Copy brought is not this block's alone.
+        if expected.0 == lba && !self.model.was_copied_to(lba) {
+            self.model.swap(lba, expected.1, number << 8, begin_ns)?;
+        }
+        Ok(())
     }
 
     fn judge_write(
         &mut self,
         number: u64,
         host: usize,
-        mut lbas: std::ops::Range<u64>,
+        lbas: impl IntoIterator<Item = u64>,
         result: Result<u64, Failure>,
         is_durable: bool,
     ) -> Result<(), model::Finding> {
         let now_ns = self.shared.now_ns;
         // RAM that outlives the target keeps everything.
-        let is_durable = is_durable || lbas.start >= self.shared.scenario.block_count;
+        let mut lbas = lbas.into_iter().peekable();
+        let first = lbas.peek().copied().unwrap_or(0);
+        let is_durable = is_durable || first >= self.shared.scenario.block_count;
         let was_not_done = match result {
             Ok(_) => {
                 return lbas.try_for_each(|lba| self.model.end_write(host, lba, number, now_ns, is_durable));
