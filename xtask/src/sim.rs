@@ -7,8 +7,8 @@ use crate::command::{cargo, run as run_command};
 /// Options of `cargo xtask sim`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Options of `nvlane-sim`: --seeds N, --seed S, --planted BUG, --planted-all, --crash-states N, --twice (see
-    /// --help)
+    /// Options of `nvlane-sim`: --seeds N, --seed S, --coverage, --planted BUG, --planted-all, --crash-states N, --twice
+    /// (see --help)
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -23,12 +23,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     run_command(command.args(&options.arguments))
 }
 
-/// The simulation part of `make test`: ten thousand seeds, each planted bug, and the crash states.
+/// The simulation part of `make test`: ten thousand seeds and what they reach, each planted bug, and the crash states.
 ///
 /// # Errors
 /// As [`run`].
 pub(crate) fn run_many() -> Result<()> {
-    for arguments in [&["--seeds", "10000"][..], &["--planted-all"], &["--crash-states", "4"]] {
+    for arguments in [&["--seeds", "10000", "--coverage"][..], &["--planted-all"], &["--crash-states", "4"]] {
         run(&Options { arguments: arguments.iter().map(ToString::to_string).collect() })?;
     }
     Ok(())

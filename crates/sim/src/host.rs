@@ -89,6 +89,8 @@ pub(crate) struct Host {
     again_ns: Option<u64>,
     /// When it came up last, and how often it did.
     pub(crate) up_count: u32,
+    /// How often it has lost its association.
+    pub(crate) loss_count: u32,
     is_closing: bool,
     /// It was refused as not allowed, and its lanes end.
     pub(crate) is_shut_out: bool,
@@ -108,6 +110,8 @@ pub(crate) struct Lane {
     link: Link,
     inbox: VecDeque<(u64, ToLane)>,
     receive: ReceivePlan,
+    /// How often it has lost its connection, or its association.
+    pub(crate) loss_count: u32,
 }
 
 /// A host's name.
@@ -163,6 +167,7 @@ impl Host {
                 link: Link::None,
                 inbox: VecDeque::new(),
                 receive: ReceivePlan::for_host(Receive::Staging, IN_PLACE_BYTES),
+                loss_count: 0,
             }
         };
         Self {
@@ -178,6 +183,7 @@ impl Host {
             limits: None,
             again_ns: None,
             up_count: 0,
+            loss_count: 0,
             is_closing: false,
             is_shut_out: false,
             is_reset: false,
@@ -355,6 +361,9 @@ impl Host {
 
     /// The threads of this host do not run for a while.
     pub(crate) fn freeze(&self, shared: &mut Shared, ns: u64) {
+        if ns > u64::from(shared.scenario.keep_alive_ms) * MS + 2 * SECOND {
+            shared.reach_event("host silent beyond its keep-alive");
+        }
         shared.stall(self.actor, ns);
         self.lanes.iter().for_each(|lane| shared.stall(lane.actor, ns));
     }
@@ -407,6 +416,8 @@ impl Host {
                 }
             }
             MachineEvent::Down { generation, cause } => {
+                self.loss_count += 1;
+                shared.reach_event("association lost");
                 shared.say(|| format!("host {index}: association {generation} is lost: {cause}"));
                 for lane in &mut self.lanes {
                     tell_lane(shared, lane, ToLane::Down(generation));
@@ -501,9 +512,15 @@ impl Host {
             let lane = &mut self.lanes[number];
             match lane.inbox.pop_front() {
                 Some((_, ToLane::Up(attachment))) => lane.core.attach(&attachment, now_ns),
-                Some((_, ToLane::Down(generation))) => lane.core.detach(generation),
+                Some((_, ToLane::Down(generation))) => {
+                    lane.loss_count += 1;
+                    lane.core.detach(generation);
+                }
                 Some((_, ToLane::Inaccessible(inaccessible))) => lane.core.on_inaccessible(&inaccessible),
-                Some((_, ToLane::Over)) => lane.core.end(),
+                Some((_, ToLane::Over)) => {
+                    lane.loss_count += 1;
+                    lane.core.end();
+                }
                 None => {}
             }
             self.act_lane(shared, number);
@@ -628,6 +645,8 @@ impl Host {
 
     pub(crate) fn lose_lane(&mut self, shared: &mut Shared, number: usize, cause: LinkError) {
         let lane = &mut self.lanes[number];
+        lane.loss_count += 1;
+        self.loss_count += 1;
         if let (LinkError::Violation(violation), Link::Connected(id)) = (&cause, lane.link)
             && let Some(bytes) = lane.core.term_req(*violation)
         {
@@ -656,6 +675,16 @@ impl Host {
                 }
             }
         }
+    }
+
+    /// Its admin queue's connection.
+    pub(crate) fn admin_connection(&self) -> Option<usize> {
+        if let Link::Connected(id) | Link::Dialling(id) = self.link { Some(id) } else { None }
+    }
+
+    /// Whether an actor is one of this host's threads.
+    pub(crate) fn owns(&self, actor: Actor) -> bool {
+        (self.actor..=self.actor + self.lanes.len()).contains(&actor)
     }
 
     /// Connections that stand.

@@ -15,6 +15,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod admin;
+mod coverage;
 mod crash;
 mod crash_files;
 mod crash_report;
@@ -35,6 +36,7 @@ mod tamper;
 mod trace;
 mod world;
 
+pub use coverage::{Coverage, Point};
 pub use crash::crash_states;
 pub use crash_report::CrashReport;
 pub use planted::Planted;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use nvlane_sim::{CrashReport, Outcome, Planted, crash_states, run_seed};
+use nvlane_sim::{Coverage, CrashReport, Outcome, Planted, crash_states, run_seed};
 
 /// What is freed while the simulated kernel may still read it shows.
 #[global_allocator]
@@ -38,10 +38,16 @@ struct Options {
     /// Go on after a seed that fails
     #[arg(long)]
     keep_going: bool,
+    /// Print what the seeds have reached; fail unless that is all of crates/sim/coverage.txt
+    #[arg(long)]
+    coverage: bool,
     /// Run each seed twice: both runs must be the same
     #[arg(long)]
     twice: bool,
 }
+
+/// What ten thousand seeds must reach.
+const COVERAGE: &str = include_str!("../coverage.txt");
 
 /// Results of many seeds.
 #[derive(Default)]
@@ -50,6 +56,7 @@ struct Totals {
     command_count: u64,
     read_count: u64,
     virtual_ns: u64,
+    coverage: Coverage,
     failed: Vec<(u64, String)>,
 }
 
@@ -73,6 +80,9 @@ fn main() -> ExitCode {
         let bug = options.planted.map_or(String::new(), |bug| format!(" --planted {}", name(bug)));
         println!("  cargo xtask sim --seed {seed}{bug}");
     }
+    if options.coverage && !covers(&totals.coverage) {
+        return ExitCode::FAILURE;
+    }
     match (totals.failed.is_empty(), options.planted) {
         (true, None) | (false, Some(_)) => ExitCode::SUCCESS,
         (true, Some(bug)) => {
@@ -81,6 +91,14 @@ fn main() -> ExitCode {
         }
         (false, None) => ExitCode::FAILURE,
     }
+}
+
+/// Prints what was reached. Says whether that is all of the list.
+fn covers(coverage: &Coverage) -> bool {
+    coverage.iter().for_each(|(point, count)| println!("{count:>10}  {point}"));
+    let missing = coverage.missing(COVERAGE);
+    missing.iter().for_each(|point| println!("NOT REACHED  {point}"));
+    missing.is_empty()
 }
 
 fn name(bug: Planted) -> String {
@@ -173,6 +191,7 @@ impl Totals {
         self.command_count += outcome.command_count;
         self.read_count += outcome.read_count;
         self.virtual_ns += outcome.virtual_ns;
+        self.coverage.add(&outcome.coverage);
         self.failed.extend(outcome.finding.map(|finding| (seed, finding)));
     }
 }

@@ -473,6 +473,23 @@ impl Model {
         }
     }
 
+    /// Whether a block held this content all the time since `begin_ns`, whatever the order of its writes was.
+    pub(crate) fn surely_holds(&self, lba: u64, (origin, value): Content, begin_ns: u64) -> bool {
+        let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
+        // Copies, zeroes and writes that are sent again say too little.
+        if origin != lba || value == 0 || block.is_replayed || self.copies.contains_key(&lba) {
+            return false;
+        }
+        let had_power_cut = self.past.last().is_some_and(|(cut_ns, _)| *cut_ns > begin_ns);
+        let held = block.clusters.iter().find(|cluster| cluster.value == value);
+        let Some(held) = held.filter(|held| held.is_certain() && !had_power_cut) else { return false };
+        let is_before = |other: &Cluster| other.end_ns < held.written_ns;
+        let is_settled = |other: &Cluster| {
+            other.command == held.command || other.state == State::NotDone || is_before(other)
+        };
+        held.end_ns <= begin_ns && block.clusters.iter().all(is_settled)
+    }
+
     /// Content that the block may well hold, to compare with.
     pub(crate) fn likely(&self, lba: u64) -> Content {
         let block = &self.blocks[usize::try_from(lba).expect("few blocks")];

@@ -43,6 +43,11 @@ impl Removable {
         matches!(self.state, State::Configured)
     }
 
+    /// Whether it was ever removed.
+    pub(crate) fn was_removed(&self) -> bool {
+        self.removed_ns.is_some()
+    }
+
     /// Whether it will be added again.
     pub(crate) fn is_to_return(&self) -> bool {
         matches!(self.state, State::Leaving { returns: true, .. } | State::Away { returns: true, .. })

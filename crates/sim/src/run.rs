@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
+use crate::coverage::Coverage;
 use crate::planted::Planted;
 use crate::scenario::Scenario;
 use crate::world::World;
@@ -21,6 +22,8 @@ pub struct Outcome {
     pub departure_count: u64,
     /// Virtual time that passed, ns.
     pub virtual_ns: u64,
+    /// What it has reached.
+    pub coverage: Coverage,
     /// The same for the same run.
     pub digest: u64,
     /// What happened, line by line, if it was to be kept.
@@ -74,6 +77,7 @@ fn outcome(world: &mut World, finding: Option<String>) -> Outcome {
         command_count: world.ended_count,
         read_count: world.model.read_count,
         virtual_ns: world.shared.now_ns,
+        coverage: std::mem::take(&mut world.shared.coverage),
         digest: world.shared.trace.digest(),
         trace: std::mem::take(&mut world.shared.trace.lines),
     }

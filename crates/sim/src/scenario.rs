@@ -17,6 +17,9 @@ pub(crate) const MS: u64 = 1_000_000;
 /// ns.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
+/// A reactor's pool, unless it is to be scarce, bytes.
+pub(crate) const POOL_BYTES: usize = 4 << 20;
+
 /// The most that one command moves, bytes.
 const TRANSFER_BYTES_MAX: u64 = 256 << 10;
 
@@ -53,6 +56,29 @@ pub(crate) enum Fault {
     ControllerReset,
     /// The threads of a host do not run for a while: its keep-alive expires.
     Freeze { ns: u64 },
+}
+
+impl Fault {
+    /// Its name among what runs reach.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "connection reset",
+            Self::Cut => "connection silent",
+            Self::Partition { .. } => "network partitioned",
+            Self::Kill { .. } => "target killed",
+            Self::PowerCut { .. } => "power cut",
+            Self::Stall { .. } => "reactor stalled",
+            Self::Resize { .. } => "namespace resized",
+            Self::Cancel => "command cancelled",
+            Self::Remove { .. } => "namespace removed",
+            Self::Rename => "namespace renamed",
+            Self::Bar { .. } => "host barred",
+            Self::Offer { .. } => "discovery log changed",
+            Self::Admin { .. } => "admin command",
+            Self::ControllerReset => "controller reset",
+            Self::Freeze { .. } => "host silent",
+        }
+    }
 }
 
 /// How often each command is drawn.
@@ -292,7 +318,7 @@ impl Scenario {
                 // As small as a configuration may have it, and somewhat more.
                 (transfer_bytes * r.between(4, 8)) as usize
             } else {
-                4 << 20
+                POOL_BYTES
             },
             command_count,
             think_ns: r.scaled(US, 5 * MS),

@@ -6,6 +6,7 @@ pub(crate) mod network;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::coverage::{Coverage, Point};
 use crate::planted::Planted;
 use crate::random::Random;
 use crate::scenario::{Scenario, US};
@@ -76,6 +77,8 @@ pub(crate) struct Shared {
     stalled_until_ns: Vec<u64>,
     pub(crate) network: Network,
     pub(crate) disk: Disk,
+    /// What the run has reached.
+    pub(crate) coverage: Coverage,
     /// When the target last started.
     pub(crate) started_ns: u64,
     /// Since when the second host is not allowed.
@@ -100,6 +103,7 @@ impl Shared {
             stalled_until_ns: vec![0; actor_count],
             network: Network::default(),
             disk,
+            coverage: Coverage::default(),
             started_ns: 0,
             barred_since_ns: None,
             is_hostile: true,
@@ -148,6 +152,11 @@ impl Shared {
 
     pub(crate) fn say(&mut self, line: impl FnOnce() -> String) {
         self.trace.say(self.now_ns, line);
+    }
+
+    /// Something has happened to the world.
+    pub(crate) fn reach_event(&mut self, event: &'static str) {
+        self.coverage.reach(Point::Event(event));
     }
 
     pub(crate) fn is_planted(&self, bug: Planted) -> bool {

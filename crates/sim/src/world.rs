@@ -1,9 +1,11 @@
 //! The whole of one run: a target, its hosts and their users, and what happens to them.
 
+mod cause;
+mod late;
 mod operator;
 mod user;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
@@ -26,6 +28,7 @@ use crate::removable::Removable;
 use crate::scenario::{Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
 use crate::shared::{Actor, Event, Shared};
+use late::LateWrites;
 use user::Command;
 
 /// Commands are submitted, and things go wrong, for so long at most, ns.
@@ -82,6 +85,18 @@ pub(crate) struct World {
     pub(crate) next_submit_ns: BTreeMap<Actor, u64>,
     /// By host: writes with unknown outcome.
     pub(crate) doubtful: Vec<Vec<(u64, u64)>>,
+    /// Those that may still land although their host has another association.
+    late_writes: Vec<LateWrites>,
+    /// By host: its losses before the last flush that has succeeded began.
+    covered_losses: Vec<u32>,
+    /// Commands that were cancelled, with the other halves of pairs.
+    cancelled: BTreeSet<u64>,
+    /// Halves of pairs that have failed, and the first ones that found a difference.
+    failed_halves: BTreeSet<u64>,
+    mismatched: BTreeSet<u64>,
+    /// Until when the namespace was closed last, and until when it was short: `u64::MAX` if it is so now.
+    closed_until_ns: Option<u64>,
+    short_until_ns: Option<u64>,
     /// For a planted bug: interrupted writes that are sent again.
     pub(crate) replays: VecDeque<(usize, usize, u64, Vec<u8>)>,
     pub(crate) second_state: Removable,
@@ -154,6 +169,13 @@ impl World {
             choice: Random::new(scenario.seed, 3),
             next_submit_ns: BTreeMap::new(),
             doubtful: vec![Vec::new(); scenario.host_count],
+            late_writes: Vec::new(),
+            covered_losses: vec![0; scenario.host_count],
+            cancelled: BTreeSet::new(),
+            failed_halves: BTreeSet::new(),
+            mismatched: BTreeSet::new(),
+            closed_until_ns: None,
+            short_until_ns: None,
             replays: VecDeque::new(),
             second_state: Removable::default(),
             reactors: Vec::new(),
@@ -285,6 +307,8 @@ impl World {
             Event::Start => self.start_target(),
             Event::Reopen => {
                 self.is_reopening = false;
+                self.closed_until_ns = Some(self.shared.now_ns);
+                self.shared.reach_event("namespace reopened");
                 self.shared.say(|| "the namespace is reopened".into());
                 self.shared.disk.forgive();
                 if let Err(error) = self.store.reopen() {
@@ -303,6 +327,7 @@ impl World {
 
     /// The operator reopens the namespace after a while.
     fn reopen_later(&mut self) {
+        self.closed_until_ns = Some(u64::MAX);
         if !std::mem::replace(&mut self.is_reopening, true) {
             let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
             self.shared.at(self.shared.now_ns + wait_ns, Event::Reopen);
@@ -350,6 +375,8 @@ impl World {
                 self.model.excuse_host(index);
                 self.shared.say(|| format!("host {index} begins anew"));
                 self.hosts[index].renew(&mut self.shared);
+                self.covered_losses[index] = 0;
+                self.shared.reach_event("host not allowed begins anew");
             }
             return;
         }
@@ -389,7 +416,14 @@ impl World {
             for (lba, command) in doubtful {
                 self.model.close_write(lba, command, now_ns);
             }
+        } else {
+            self.await_late_writes(index, doubtful);
         }
+        self.shared.reach_event(if self.hosts[index].up_count > 1 {
+            "association up again"
+        } else {
+            "association up"
+        });
         for lane in &self.hosts[index].lanes {
             let actor = lane.actor;
             self.shared.wake(actor);
@@ -419,6 +453,7 @@ impl World {
         }
         self.target_count += 1;
         self.shared.started_ns = self.shared.now_ns;
+        self.closed_until_ns = self.closed_until_ns.map(|until_ns| until_ns.min(self.shared.now_ns));
         let settings = ControlSettings {
             limits: scenario.limits,
             reactor_count: scenario.reactor_count,
@@ -496,6 +531,7 @@ impl World {
 
     fn on_fault(&mut self, fault: Fault) {
         self.shared.say(|| format!("fault: {fault:?}"));
+        self.shared.reach_event(fault.name());
         let leavers = self.leaver.as_ref().and_then(Leaver::connection);
         let connections: Vec<usize> =
             self.hosts.iter().chain(&self.scouts).flat_map(Host::connections).chain(leavers).collect();
@@ -577,6 +613,7 @@ impl World {
 
     /// Goes on to the next stage when this one is over.
     fn advance(&mut self) {
+        self.end_late_writes();
         if !self.commands.is_empty() {
             return;
         }

@@ -17,6 +17,17 @@ const PART_COUNT: u64 = 3;
 /// A store tries so often what fails in passing.
 const PASSING_COUNT_MAX: u32 = 10;
 
+/// Something that went wrong with an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Trouble {
+    Read,
+    Write,
+    Sync,
+    NoSpace,
+    /// It failed in passing, or ended short.
+    Passing,
+}
+
 /// What one block has become since it was durable.
 #[derive(Clone, Debug, Default)]
 struct Versions {
@@ -69,6 +80,8 @@ pub(crate) struct Disk {
     /// Number of times the file was reopened. Operations started before a reopening do not report later failures.
     opened_count: u64,
     pub(crate) operation_count: u64,
+    /// When each trouble was last reported.
+    troubles: BTreeMap<Trouble, u64>,
     /// An operation is stuck since this was last asked.
     pub(crate) has_stuck: bool,
 }
@@ -232,6 +245,11 @@ impl Disk {
     /// Whether an operation is under way that does not end by itself.
     pub(crate) fn is_stuck(&self) -> bool {
         self.running.values().any(|running| running.is_stuck)
+    }
+
+    /// When something last went wrong in this way.
+    pub(crate) fn last_trouble_ns(&self, trouble: Trouble) -> Option<u64> {
+        self.troubles.get(&trouble).copied()
     }
 
     /// Operations under way.
@@ -459,9 +477,22 @@ impl Shared {
         let is_durable =
             matches!(running.operation, Operation::Sync { .. } | Operation::Write { durable: true, .. });
         let is_whole = match (&running.operation, running.result) {
-            (Operation::Write { buffer, skip, .. }, Ok(count)) => skip + count >= buffer.len(),
+            (Operation::Read { buffer, skip, .. } | Operation::Write { buffer, skip, .. }, Ok(count)) => {
+                skip + count >= buffer.len()
+            }
             (_, result) => result.is_ok(),
         };
+        let trouble = match (&running.operation, running.result) {
+            (_, Err(Errno::INTR | Errno::AGAIN)) => Some(Trouble::Passing),
+            (_, Err(Errno::OPNOTSUPP)) => None,
+            (_, Err(Errno::NOSPC)) => Some(Trouble::NoSpace),
+            (Operation::Read { .. }, Err(_)) => Some(Trouble::Read),
+            (Operation::Sync { .. }, Err(_)) => Some(Trouble::Sync),
+            (_, Err(_)) => Some(Trouble::Write),
+            (Operation::Read { .. } | Operation::Write { .. }, Ok(_)) if !is_whole => Some(Trouble::Passing),
+            (_, Ok(_)) => None,
+        };
+        self.disk.troubles.extend(trouble.map(|trouble| (trouble, self.now_ns)));
         // A store gives up what fails in passing time after time, and is closed then as after any other failure.
         if is_whole {
             self.disk.passing.remove(&(actor, token));

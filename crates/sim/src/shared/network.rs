@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::Read;
 
 use super::{Actor, Event, Shared, Side};
+use crate::coverage::Watch;
 use crate::scenario::US;
 use crate::tamper::Tamper;
 
@@ -80,6 +81,11 @@ pub(crate) struct Connection {
     pub(crate) is_cut: bool,
     /// The target is down: a sender learns of it when the target is up again.
     is_orphan: bool,
+    /// The host's thread that has dialled it.
+    pub(crate) dialler: Actor,
+    /// When something last arrived at the target.
+    pub(crate) heard_ns: u64,
+    watch: Watch,
 }
 
 /// All connections there were.
@@ -121,6 +127,9 @@ impl Shared {
             latency_ns,
             is_cut: false,
             is_orphan: false,
+            dialler: owner,
+            heard_ns: self.now_ns,
+            watch: Watch::default(),
         });
         let at_ns = self.arrival_ns(id);
         self.at(at_ns, Event::Accept(id));
@@ -197,6 +206,7 @@ impl Shared {
     /// Sends bytes for which [`begin_send`](Self::begin_send) found room.
     pub(crate) fn send(&mut self, id: usize, side: Side, mut bytes: Vec<u8>) {
         let to = side.other();
+        self.network.connections[id].watch.on_sent(side, &bytes, &mut self.coverage);
         if side == Side::Target && self.scenario.planted.is_some() {
             let bug = self.scenario.planted;
             let tamper = &mut self.network.connections[id].streams[index(to)].tamper;
@@ -307,6 +317,9 @@ impl Shared {
             return;
         }
         let ended = stream.ended;
+        if side == Side::Target {
+            connection.heard_ns = now_ns;
+        }
         if ended == Some(End::Reset) {
             // Wakes senders that wait for room.
             connection.streams[index(side.other())].is_awaited = false;

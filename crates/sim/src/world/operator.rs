@@ -51,6 +51,7 @@ impl World {
             return self.shared.find(format!("cannot shrink: {error}"));
         }
         self.block_count = block_count;
+        self.short_until_ns = Some(u64::MAX);
         self.next_command += 1;
         self.resize_command = self.next_command - 1;
         self.model.cut(block_count..full, self.resize_command, self.shared.now_ns);
@@ -69,6 +70,7 @@ impl World {
             return self.shared.find(format!("cannot grow: {error}"));
         }
         self.block_count = full;
+        self.short_until_ns = Some(self.shared.now_ns);
         self.model.grow(from..full, self.resize_command, self.shared.now_ns);
         self.tell_resized();
     }

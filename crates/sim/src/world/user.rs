@@ -10,6 +10,8 @@ use wire::status::Status;
 use wire::zerocopy::IntoBytes;
 
 use super::{Stage, World};
+use crate::coverage::Point;
+use crate::host::BARRED;
 use crate::model::{self, Content};
 use crate::planted::Planted;
 use crate::shared::Event;
@@ -17,16 +19,20 @@ use crate::shared::Event;
 /// A command that is out.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
-    kind: Kind,
-    lba: u64,
+    pub(super) kind: Kind,
+    pub(super) lba: u64,
     blocks: u32,
-    begin_ns: u64,
-    host: usize,
+    pub(super) begin_ns: u64,
+    pub(super) host: usize,
     pub(crate) lane: usize,
+    /// How often its lane had lost its connection when it began.
+    pub(super) loss_count: u32,
+    /// How often its host had lost its association then.
+    host_loss_count: u32,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+pub(super) enum Kind {
     Read,
     Write {
         is_durable: bool,
@@ -72,6 +78,27 @@ enum Kind {
     },
     /// A planted bug: a write of before, once more.
     Replay,
+}
+
+impl Kind {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Read => "Read",
+            Self::Write { is_durable: false } | Self::SplitWrite { .. } | Self::Replay => "Write",
+            Self::Write { is_durable: true } => "Write with FUA",
+            Self::WriteZeroes { .. } => "Write Zeroes",
+            Self::Deallocate { .. } => "Deallocate",
+            Self::Copy { .. } => "Copy",
+            Self::Flush => "Flush",
+            Self::FlushAll => "Flush of all",
+            Self::Verify => "Verify",
+            Self::Hint => "Dataset Management",
+            Self::Refused { .. } => "refused",
+            Self::Compare { .. } | Self::SplitCompare { .. } => "Compare",
+            Self::PairCompare => "Compare of a pair",
+            Self::PairWrite { .. } => "Write of a pair",
+        }
+    }
 }
 
 impl World {
@@ -359,6 +386,21 @@ impl World {
         self.next_command - 1
     }
 
+    /// A command that begins now.
+    fn command(&self, kind: Kind, (lba, blocks): (u64, u32), host: usize, lane: usize) -> Command {
+        let at = &self.hosts[host];
+        Command {
+            kind,
+            lba,
+            blocks,
+            begin_ns: self.shared.now_ns,
+            host,
+            lane,
+            loss_count: at.lanes[lane].loss_count,
+            host_loss_count: at.loss_count,
+        }
+    }
+
     fn submit(
         &mut self,
         host: usize,
@@ -384,6 +426,17 @@ impl World {
             _ => None,
         };
         let now_ns = self.shared.now_ns;
+        let is_beyond_chunk =
+            count * self.block_bytes(lba) > self.shared.scenario.limits.transfer_bytes_max as usize;
+        match kind {
+            Kind::Verify if is_beyond_chunk => {
+                self.shared.coverage.reach(Point::Form("Verify beyond a chunk"));
+            }
+            Kind::Copy { .. } if is_beyond_chunk => {
+                self.shared.coverage.reach(Point::Form("Copy beyond a chunk"));
+            }
+            _ => {}
+        }
         self.shared.say(|| format!("host {host} lane {lane}: {number} is {kind:?} of {blocks} from {lba}"));
         if let Some(value) = value {
             let lbas = match &kind {
@@ -397,7 +450,8 @@ impl World {
                 .for_each(|(lba, &source)| self.model.begin_copy(source, lba, number, now_ns));
         }
         self.submitted_count += 1;
-        self.commands.insert(number, Command { kind, lba, blocks, begin_ns: now_ns, host, lane });
+        let command_of = self.command(kind, (lba, blocks), host, lane);
+        self.commands.insert(number, command_of);
         if let Err(refused) = self.hosts[host].lanes[lane].core.submit(command, buffer, number) {
             self.shared.find(format!("command {number} was refused: {}", refused.reason));
         }
@@ -423,10 +477,12 @@ impl World {
         let now_ns = self.shared.now_ns;
         self.shared.say(|| format!("host {host} lane {lane}: {first}, {second} swap {expected:x?} at {lba}"));
         lbas.for_each(|lba| self.model.begin_write(lba, second << 8, second, now_ns));
-        let command = |kind| Command { kind, lba, blocks, begin_ns: now_ns, host, lane };
-        self.commands.insert(first, command(Kind::PairCompare));
         let buffers = [self.filled(lba, &expected), self.written(lba, blocks as usize, second << 8)];
-        self.commands.insert(second, command(Kind::PairWrite { expected, is_durable }));
+        let halves = [Kind::PairCompare, Kind::PairWrite { expected, is_durable }];
+        for (number, kind) in [first, second].into_iter().zip(halves) {
+            let command = self.command(kind, (lba, blocks), host, lane);
+            self.commands.insert(number, command);
+        }
         if let Err((reason, _)) =
             self.hosts[host].lanes[lane].core.submit_pair(pair, buffers, [first, second])
         {
@@ -479,7 +535,7 @@ impl World {
             let write = self.place(host, lba).and_then(|(namespace, lba)| namespace.write(lba, blocks).ok());
             if let Some(write) = write {
                 let number = self.number();
-                let command = Command { kind: Kind::Replay, lba, blocks, begin_ns: 0, host, lane };
+                let command = self.command(Kind::Replay, (lba, blocks), host, lane);
                 self.commands.insert(number, command);
                 let _ = self.hosts[host].lanes[lane].core.submit(write, Some(buffer), number);
             }
@@ -492,6 +548,12 @@ impl World {
         let at = self.choice.below(count) as usize;
         let Some((&number, command)) = self.commands.iter().nth(at) else { return };
         let (host, lane) = (command.host, command.lane);
+        self.cancelled.insert(number);
+        match command.kind {
+            Kind::PairCompare => self.cancelled.insert(number + 1),
+            Kind::PairWrite { .. } => self.cancelled.insert(number - 1),
+            _ => false,
+        };
         self.shared.say(|| format!("host {host} lane {lane}: {number} is cancelled"));
         self.hosts[host].lanes[lane].core.cancel(number);
         self.hosts[host].act_lane(&mut self.shared, lane);
@@ -519,9 +581,64 @@ impl World {
         {
             return self.shared.find(format!("command {number} took too long, though nothing was slow"));
         }
-        if let Err(finding) = self.judge(number, command, completion) {
+        let judged =
+            self.judge_end(number, &command, result).and_then(|()| self.judge(number, command, completion));
+        if let Err(finding) = judged {
             self.shared.find(format!("command {number}: {finding}"));
         }
+    }
+
+    /// Looks for the cause of a command's end.
+    fn judge_end(
+        &mut self,
+        number: u64,
+        command: &Command,
+        result: Result<u64, Failure>,
+    ) -> Result<(), model::Finding> {
+        let name = command.kind.name();
+        let Err(failure) = result else {
+            let order_ns = self.shared.scenario.order_ns_max();
+            if let Some(since_ns) = self.shared.barred_since_ns
+                && command.host == BARRED
+                && command.begin_ns > since_ns + order_ns
+            {
+                return Err(format!("succeeded, though its host has not been allowed since {since_ns} ns"));
+            }
+            self.shared.coverage.reach(Point::Cause(name, "done"));
+            return Ok(());
+        };
+        if matches!(command.kind, Kind::PairCompare | Kind::PairWrite { .. }) {
+            self.failed_halves.insert(number);
+        }
+        if !matches!(command.kind, Kind::Refused { .. } | Kind::Replay) {
+            let cause = self.cause(number, command, failure)?;
+            self.shared.coverage.reach(Point::Cause(name, cause));
+        }
+        let mismatch = |expected: &[Content]| {
+            let lbas = command.lba..;
+            let mut blocks = expected.iter().zip(lbas);
+            blocks.all(|(content, lba)| self.model.surely_holds(lba, *content, command.begin_ns))
+        };
+        let is_wrong = match &command.kind {
+            Kind::Compare { expected } => {
+                failure.status().is_some_and(|status| status.is(Status::COMPARE_FAILURE))
+                    && mismatch(expected)
+            }
+            Kind::PairWrite { expected, .. } => {
+                let is_mismatch = self.mismatched.contains(&(number - 1));
+                is_mismatch && mismatch(expected)
+            }
+            _ => false,
+        };
+        if matches!(command.kind, Kind::PairCompare)
+            && failure.status().is_some_and(|status| status.is(Status::COMPARE_FAILURE))
+        {
+            self.mismatched.insert(number);
+        }
+        if is_wrong {
+            return Err("found a difference, though every block held what it was compared with".into());
+        }
+        Ok(())
     }
 
     fn judge(
@@ -531,7 +648,7 @@ impl World {
         completion: Completion<Vec<u8>>,
     ) -> Result<(), model::Finding> {
         let now_ns = self.shared.now_ns;
-        let Command { kind, lba, blocks, begin_ns, host, lane } = command;
+        let Command { kind, lba, blocks, begin_ns, host, lane, host_loss_count, .. } = command;
         if lba >= self.shared.scenario.block_count {
             self.second_state.judge(begin_ns, completion.result)?;
         }
@@ -592,7 +709,12 @@ impl World {
                 }
                 result => self.judge_write(number, host, lbas, result, is_durable),
             },
-            Kind::Flush => self.judge_flush((host, lane), lba, begin_ns, result),
+            Kind::Flush => {
+                if result.is_ok() {
+                    self.covered_losses[host] = self.covered_losses[host].max(host_loss_count);
+                }
+                self.judge_flush((host, lane), lba, begin_ns, result)
+            }
             Kind::Compare { expected } => {
                 if result.is_ok() {
                     for (content, lba) in expected.into_iter().zip(lbas) {
@@ -629,6 +751,8 @@ impl World {
                 if result.is_ok() {
                     let lbas = 0..self.shared.scenario.all_block_count();
                     self.model.settle_flushed(&lbas, begin_ns);
+                } else {
+                    self.model.on_failed_flush(host);
                 }
                 Ok(())
             }
@@ -716,8 +840,9 @@ impl World {
             Ok(_) => {
                 let first = self.shared.scenario.block_count;
                 let lbas = if lba < first { 0..first } else { first..self.shared.scenario.all_block_count() };
-                let is_other =
-                    |command: &Command| command.host == host && matches!(command.kind, Kind::Flush);
+                let is_other = |command: &Command| {
+                    command.host == host && matches!(command.kind, Kind::Flush | Kind::FlushAll)
+                };
                 // The failure of another one may be on its way.
                 if !self.commands.values().any(is_other) {
                     self.model.check_told(host, self.hosts[host].up_count, &lbas, begin_ns)?;

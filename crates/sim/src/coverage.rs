@@ -1,0 +1,307 @@
+//! What runs have reached: commands in all their forms, the statuses that they end with, PDUs, and what else happens to
+//! a connection, counted from what goes over the simulated wire.
+
+use std::collections::BTreeMap;
+
+use wire::id::Nsid;
+use wire::opcode::{AdminOpcode, FabricsType, NvmOpcode};
+use wire::pdu::{CAPSULE_CMD_BYTES, COMMON_HEADER_BYTES, DATA_BYTES, PduType};
+use wire::sqe::Fuse;
+use wire::sqe::SqeFlags;
+use wire::status::Status;
+
+use crate::shared::Side;
+
+/// Something that runs reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Point {
+    /// A PDU of this type.
+    Pdu(u8),
+    /// A command.
+    Command(Opcode),
+    /// A command that ended with this status code.
+    Status(Opcode, u16),
+    /// A form of a command or of its data.
+    Form(&'static str),
+    /// Something that happened to the world.
+    Event(&'static str),
+    /// How a host's command ended, and why.
+    Cause(&'static str, &'static str),
+}
+
+/// A command by its table and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Opcode {
+    /// A command on blocks.
+    Nvm(u8),
+    /// A command on an admin queue.
+    Admin(u8),
+    /// A Fabrics command.
+    Fabrics(u8),
+}
+
+impl std::fmt::Display for Opcode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Self::Nvm(opcode) => NvmOpcode::from_raw(opcode).fmt(f),
+            Self::Admin(opcode) => write!(f, "admin {}", AdminOpcode::from_raw(opcode)),
+            Self::Fabrics(fctype) => write!(f, "fabrics {}", FabricsType::from_raw(fctype)),
+        }
+    }
+}
+
+impl std::fmt::Display for Point {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pdu(kind) => match PduType::ALL.into_iter().find(|known| *known as u8 == *kind) {
+                Some(known) => write!(f, "pdu: {known:?}"),
+                None => write!(f, "pdu: {kind:#04x}"),
+            },
+            Self::Command(opcode) => write!(f, "command: {opcode}"),
+            Self::Status(opcode, code) => write!(f, "status: {opcode}: {}", Status::from_code(*code)),
+            Self::Form(form) => write!(f, "form: {form}"),
+            Self::Event(event) => write!(f, "event: {event}"),
+            Self::Cause(command, cause) => write!(f, "end: {command}: {cause}"),
+        }
+    }
+}
+
+/// Counts of what was reached.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage {
+    counts: BTreeMap<Point, u64>,
+}
+
+impl Coverage {
+    pub(crate) fn reach(&mut self, point: Point) {
+        *self.counts.entry(point).or_default() += 1;
+    }
+
+    /// Adds the counts of another run.
+    pub fn add(&mut self, other: &Self) {
+        other.counts.iter().for_each(|(point, count)| *self.counts.entry(*point).or_default() += count);
+    }
+
+    /// What was reached, and how often.
+    pub fn iter(&self) -> impl Iterator<Item = (Point, u64)> {
+        self.counts.iter().map(|(point, count)| (*point, *count))
+    }
+
+    /// The lines of a list of points that were not reached.
+    #[must_use]
+    pub fn missing<'a>(&self, list: &'a str) -> Vec<&'a str> {
+        let reached: std::collections::BTreeSet<String> = self.counts.keys().map(Point::to_string).collect();
+        list.lines().filter(|line| !line.is_empty() && !reached.contains(*line)).collect()
+    }
+}
+
+/// The headers that go by in one direction of a connection.
+#[derive(Debug, Default)]
+struct Headers {
+    header: Vec<u8>,
+    /// Bytes of the PDU behind its header.
+    rest: usize,
+}
+
+impl Headers {
+    /// The next header, once it is complete.
+    fn next(&mut self, bytes: &mut &[u8]) -> Option<Vec<u8>> {
+        loop {
+            let skipped = self.rest.min(bytes.len());
+            *bytes = &bytes[skipped..];
+            self.rest -= skipped;
+            let length = match self.header.get(2) {
+                Some(hlen) if self.header.len() >= COMMON_HEADER_BYTES => {
+                    usize::from(*hlen).max(COMMON_HEADER_BYTES)
+                }
+                _ => COMMON_HEADER_BYTES,
+            };
+            let taken = (length - self.header.len()).min(bytes.len());
+            self.header.extend_from_slice(&bytes[..taken]);
+            *bytes = &bytes[taken..];
+            if self.header.len() < length {
+                return None;
+            }
+            if length > COMMON_HEADER_BYTES {
+                let header = std::mem::take(&mut self.header);
+                self.rest = (dword(&header, 4) as usize).saturating_sub(length);
+                return Some(header);
+            }
+            if self.header[2] as usize <= COMMON_HEADER_BYTES {
+                // Not a header: nothing more is known of this stream.
+                (self.header, self.rest) = (Vec::new(), usize::MAX);
+                return None;
+            }
+        }
+    }
+}
+
+fn word(header: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([header[at], header[at + 1]])
+}
+
+fn dword(header: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+}
+
+/// What has gone by of one command.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    opcode: Opcode,
+    r2t_count: u32,
+    /// Windows that are granted and not filled.
+    open_count: u32,
+    /// H2CData in the current window.
+    h2c_count: u32,
+    c2h_count: u32,
+}
+
+/// What goes over one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// By sending side.
+    headers: [Headers; 2],
+    is_io: bool,
+    commands: BTreeMap<u16, Seen>,
+}
+
+impl Watch {
+    /// Bytes go out.
+    pub(crate) fn on_sent(&mut self, side: Side, mut bytes: &[u8], coverage: &mut Coverage) {
+        while let Some(header) = self.headers[side as usize].next(&mut bytes) {
+            self.on_header(&header, coverage);
+        }
+    }
+
+    fn on_header(&mut self, header: &[u8], coverage: &mut Coverage) {
+        let kind = header[0];
+        coverage.reach(Point::Pdu(kind));
+        let form = |coverage: &mut Coverage, form| coverage.reach(Point::Form(form));
+        if header[1] & 1 != 0 {
+            form(coverage, "header digest");
+        }
+        if header[1] & 2 != 0 {
+            form(coverage, "data digest");
+        }
+        if kind == PduType::CapsuleCmd as u8 && header.len() >= CAPSULE_CMD_BYTES {
+            return self.on_command(header, coverage);
+        }
+        if kind == PduType::CapsuleResp as u8 && header.len() >= 24 {
+            let status = Status::from_wire(word(header, 22));
+            if let Some(seen) = self.commands.remove(&word(header, 20)) {
+                coverage.reach(Point::Status(seen.opcode, status.code()));
+            }
+            return;
+        }
+        if header.len() < DATA_BYTES {
+            return;
+        }
+        let Some(seen) = self.commands.get_mut(&word(header, 8)) else { return };
+        let is_last = header[1] & 4 != 0;
+        if kind == PduType::R2t as u8 {
+            seen.r2t_count += 1;
+            seen.open_count += 1;
+            if seen.r2t_count > 1 {
+                form(coverage, "a second R2T of a command");
+            }
+            if seen.open_count > 1 {
+                form(coverage, "two R2Ts of a command at once");
+            }
+        } else if kind == PduType::H2cData as u8 {
+            seen.h2c_count += 1;
+            if seen.h2c_count > 1 {
+                form(coverage, "a second H2CData in a window");
+            }
+            if is_last {
+                (seen.h2c_count, seen.open_count) = (0, seen.open_count.saturating_sub(1));
+            }
+        } else if kind == PduType::C2hData as u8 {
+            seen.c2h_count += 1;
+            if seen.c2h_count > 1 {
+                form(coverage, "a second C2HData of a command");
+            }
+            if header[1] & 8 != 0 {
+                form(coverage, "C2HData with SUCCESS");
+                coverage.reach(Point::Status(seen.opcode, 0));
+                self.commands.remove(&word(header, 8));
+            }
+        }
+    }
+
+    fn on_command(&mut self, header: &[u8], coverage: &mut Coverage) {
+        let (raw, flags, cid) = (header[8], SqeFlags::from_bits(header[9]), word(header, 10));
+        let nsid = Nsid::new(dword(header, 12));
+        let (cdw10, cdw12) = (dword(header, 48), dword(header, 56));
+        let has_data = dword(header, 4) as usize > header.len() + 8;
+        let opcode = if raw == AdminOpcode::FABRICS.raw() {
+            Opcode::Fabrics(header[12])
+        } else if self.is_io {
+            Opcode::Nvm(raw)
+        } else {
+            Opcode::Admin(raw)
+        };
+        coverage.reach(Point::Command(opcode));
+        if opcode == Opcode::Fabrics(FabricsType::CONNECT.raw()) {
+            self.is_io = cdw10 >> 16 != 0;
+        }
+        let seen = Seen { opcode, r2t_count: 0, open_count: 0, h2c_count: 0, c2h_count: 0 };
+        self.commands.insert(cid, seen);
+        let Opcode::Nvm(_) = opcode else { return };
+        let is_fua = cdw12 >> 30 & 1 != 0;
+        let is_fused = flags.fuse() != Fuse::NONE;
+        let mut form = |is_so: bool, form| {
+            if is_so {
+                coverage.reach(Point::Form(form));
+            }
+        };
+        match NvmOpcode::from_raw(raw) {
+            NvmOpcode::READ => form(is_fua, "Read with FUA"),
+            NvmOpcode::WRITE if is_fused => {
+                form(is_fua, "a pair with FUA");
+                form(cdw12 & 0xffff > 0, "a pair of several blocks");
+                form(has_data, "a pair with in-capsule data");
+            }
+            NvmOpcode::WRITE => {
+                form(is_fua, "Write with FUA");
+                form(has_data, "Write with in-capsule data");
+                form(!has_data, "Write with R2T");
+            }
+            NvmOpcode::COMPARE => form(is_fua && !is_fused, "Compare with FUA"),
+            NvmOpcode::VERIFY => form(is_fua, "Verify with FUA"),
+            NvmOpcode::WRITE_ZEROES => {
+                form(is_fua, "Write Zeroes with FUA");
+                form(cdw12 >> 25 & 1 != 0, "Write Zeroes with DEAC");
+            }
+            NvmOpcode::FLUSH => form(nsid == Nsid::ALL, "Flush of all namespaces"),
+            NvmOpcode::DATASET_MANAGEMENT => {
+                form(dword(header, 52) & 4 == 0, "Dataset Management with hints");
+                form(cdw10 & 0xff > 0, "Dataset Management of several ranges");
+            }
+            NvmOpcode::COPY => {
+                form(is_fua, "Copy with FUA");
+                form(cdw12 & 0xff > 0, "Copy of several ranges");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_found_however_the_stream_is_cut() {
+        let mut pdu = vec![PduType::CapsuleResp as u8, 0, 24, 0, 34, 0, 0, 0];
+        pdu.resize(34, 7);
+        let stream = [pdu.clone(), pdu.clone(), pdu].concat();
+        for step in 1..stream.len() {
+            let (mut watch, mut coverage) = (Watch::default(), Coverage::default());
+            stream.chunks(step).for_each(|bytes| watch.on_sent(Side::Target, bytes, &mut coverage));
+            assert_eq!(coverage.iter().collect::<Vec<_>>(), [(Point::Pdu(5), 3)], "{step}");
+        }
+        let mut coverage = Coverage::default();
+        coverage.reach(Point::Form("x"));
+        assert_eq!(coverage.missing("form: x\npdu: R2t\n"), ["pdu: R2t"]);
+    }
+}

@@ -1,0 +1,140 @@
+//! Why a command did not succeed: each status and failure needs something that was injected, or that follows from the
+//! history.
+
+use host::Failure;
+use wire::status::Status;
+
+use super::World;
+use super::user::{Command, Kind};
+use crate::model::Finding;
+use crate::scenario::POOL_BYTES;
+use crate::shared::disk::Trouble;
+
+impl World {
+    /// Why a command may have ended so.
+    ///
+    /// # Errors
+    /// Nothing explains it.
+    pub(super) fn cause(
+        &mut self,
+        number: u64,
+        command: &Command,
+        failure: Failure,
+    ) -> Result<&'static str, Finding> {
+        let now_ns = self.shared.now_ns;
+        let Command { host, lane, begin_ns, .. } = *command;
+        let has_waited = now_ns - begin_ns >= self.shared.scenario.command_timeout_ns;
+        let has_lost = self.hosts[host].lanes[lane].loss_count > command.loss_count;
+        let cause = match failure {
+            Failure::Interrupted if has_lost => Some("connection lost"),
+            Failure::TimedOut if has_waited => Some("timed out"),
+            Failure::Unflushed if self.hosts[host].loss_count > self.covered_losses[host] => {
+                Some("the first after a reconnect")
+            }
+            Failure::Cancelled if self.cancelled.contains(&number) => Some("cancelled"),
+            Failure::Unreachable if self.hosts[host].is_shut_out => Some("host is not allowed"),
+            Failure::Status(status) | Failure::GaveUp { status, .. } => {
+                let was_stopped = self.cancelled.contains(&number) || has_waited;
+                let is_half = status.is(Status::ABORTED_MISSING_FUSED);
+                if (status.is(Status::ABORT_REQUESTED) || is_half) && was_stopped {
+                    Some("aborted")
+                } else {
+                    let is_all = matches!(command.kind, Kind::FlushAll);
+                    let has_first = is_all || command.lba < self.shared.scenario.block_count;
+                    let first = if has_first { self.cause_in_first(command, status) } else { None };
+                    let has_second = is_all || !has_first;
+                    first.or_else(|| if has_second { self.cause_in_second(command, status) } else { None })
+                }
+            }
+            _ => None,
+        };
+        let cause = cause.or_else(|| self.cause_of_any(number, command, failure));
+        cause.ok_or_else(|| format!("{:?} ended with {failure:?}, which nothing explains", command.kind))
+    }
+
+    /// What may happen in any namespace.
+    fn cause_of_any(&self, number: u64, command: &Command, failure: Failure) -> Option<&'static str> {
+        let status = failure.status()?;
+        match &command.kind {
+            Kind::Compare { .. } | Kind::PairCompare | Kind::SplitCompare { .. }
+                if status.is(Status::COMPARE_FAILURE) =>
+            {
+                Some("blocks differ, or may")
+            }
+            Kind::PairCompare | Kind::PairWrite { .. } if status.is(Status::ABORTED_FAILED_FUSED) => {
+                let other = if matches!(command.kind, Kind::PairCompare) { number + 1 } else { number - 1 };
+                let has_failed = self.commands.contains_key(&other) || self.failed_halves.contains(&other);
+                has_failed.then_some("the other half failed")
+            }
+            // The pair holds its data, and the pool has no third buffer.
+            Kind::PairCompare if status.is(Status::COMMAND_INTERRUPTED) => {
+                (self.shared.scenario.pool_bytes < POOL_BYTES).then_some("no buffer")
+            }
+            // Of a pair one half, or the data of one.
+            _ if [
+                Status::TRANSIENT_TRANSPORT_ERROR,
+                Status::ABORTED_MISSING_FUSED,
+                Status::ABORTED_FAILED_FUSED,
+            ]
+            .into_iter()
+            .any(|damaged| status.is(damaged)) =>
+            {
+                (self.shared.scenario.network.corrupt > 0).then_some("data damaged on the way")
+            }
+            _ => None,
+        }
+    }
+
+    /// What may happen in the first namespace.
+    fn cause_in_first(&self, command: &Command, status: Status) -> Option<&'static str> {
+        let (begin_ns, disk) = (command.begin_ns, &self.shared.disk);
+        let order_ns = self.shared.scenario.order_ns_max();
+        let had = |trouble| disk.last_trouble_ns(trouble).is_some_and(|at_ns| at_ns >= begin_ns);
+        let was_short =
+            self.short_until_ns.is_some_and(|until_ns| until_ns.saturating_add(order_ns) >= begin_ns);
+        let was_closed =
+            self.closed_until_ns.is_some_and(|until_ns| until_ns.saturating_add(order_ns) >= begin_ns);
+        let is_flush = matches!(command.kind, Kind::Flush | Kind::FlushAll);
+        if status.is(Status::UNRECOVERED_READ_ERROR) {
+            if had(Trouble::Read) || had(Trouble::Passing) {
+                return Some("read failed");
+            }
+            return was_short.then_some("namespace was cut");
+        }
+        if status.is(Status::WRITE_FAULT) {
+            if had(Trouble::Write) || had(Trouble::Sync) || had(Trouble::Passing) {
+                return Some(if is_flush { "flush failed" } else { "write failed" });
+            }
+            if is_flush && self.closed_until_ns.is_some() {
+                return Some("the first after a reopening");
+            }
+            return was_short.then_some("namespace was cut");
+        }
+        if status.is(Status::CAPACITY_EXCEEDED) {
+            return had(Trouble::NoSpace).then_some("no space");
+        }
+        if status.is(Status::NAMESPACE_NOT_READY) {
+            return was_closed.then_some("namespace is closed");
+        }
+        if status.is(Status::LBA_OUT_OF_RANGE) {
+            return was_short.then_some("namespace was cut");
+        }
+        None
+    }
+
+    /// What may happen in the second one: by its filters, or because it is removed.
+    fn cause_in_second(&self, command: &Command, status: Status) -> Option<&'static str> {
+        let spec = self.shared.scenario.second.as_deref().unwrap_or_default();
+        let is_starting = command.begin_ns < self.shared.started_ns + self.shared.scenario.order_ns_max();
+        if status.is(Status::UNRECOVERED_READ_ERROR) || status.is(Status::WRITE_FAULT) {
+            return spec.contains("error=").then_some("failed by a filter");
+        }
+        if status.is(Status::INTERNAL_PATH_ERROR) {
+            return spec.contains("unreachable").then_some("unreachable by a filter");
+        }
+        if status.is(Status::INVALID_NAMESPACE) || status.is(Status::NAMESPACE_NOT_READY) {
+            return (self.second_state.was_removed() || is_starting).then_some("namespace was removed");
+        }
+        None
+    }
+}
