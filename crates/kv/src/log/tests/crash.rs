@@ -210,7 +210,7 @@ impl Workload {
                 }
             }
             // Each start takes a segment.
-            let may_restart = bench.log.free.len() > RESERVE_COUNT + 1;
+            let may_restart = bench.log.free.len() > 1;
             match random.below(40) {
                 0 | 1 if may_restart => {
                     // The run continues with the image of a power cut.
