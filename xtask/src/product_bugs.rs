@@ -49,6 +49,38 @@ const SITES: &[Site] = &[
         bad: "        let is_hidden = matches!(task.work, Work::Flush) && BUG(failed-flush-closes-nothing);
         if let (Err(error), Some(what), false) = (result, task.work.durable_name(), is_hidden)\n",
     },
+    Site {
+        file: "crates/store/src/block/file_backend.rs",
+        good: "Request::Flush => Some(Work::Flush),",
+        bad: "Request::Flush => (!BUG(flush-does-nothing)).then_some(Work::Flush),",
+    },
+    Site {
+        file: "crates/store/src/block/file_backend.rs",
+        good: "        if is_complete {\n            return self.complete(io, ticket, buffer);",
+        bad: "        let is_dropped = has_progress && matches!(task.work, Work::Write { .. });
+        if is_complete || (is_dropped && BUG(rest-of-write-dropped)) {
+            return self.complete(io, ticket, buffer);",
+    },
+    // A Flush of all namespaces that has waited never leaves its lane.
+    Site {
+        file: "crates/subsystem/src/executor.rs",
+        good: "self.commands.keep(ticket, Running::new(caller.owner, *sqe, None, step));",
+        bad: "self.commands.keep(ticket.filter(|_| !BUG(flush-of-all-moves)), Running::new(caller.owner, *sqe, None, step));",
+    },
+    Site {
+        file: "crates/subsystem/src/reserve.rs",
+        good: "buffer.capacity() == self.length",
+        bad: "buffer.capacity() == self.length || (BUG(longer-buffer-in-reserve) && buffer.capacity() > self.length)",
+    },
+    // A send that stops in a header between two PDUs lets the rest of their block change.
+    Site {
+        file: "crates/proto/src/caravan.rs",
+        good: "        let unsent = load.parts.get(load.sent.part..)?;\n",
+        bad: "        let unsent = load.parts.get(load.sent.part..)?;
+        if BUG(block-torn-between-pdus) && !matches!(unsent.first(), Some(Part::Payload { .. })) {
+            return None;
+        }\n",
+    },
     // After a reopening, the flush of a host that wrote before does not fail.
     Site {
         file: "crates/subsystem/src/flush_epochs.rs",

@@ -6,18 +6,12 @@
 /// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Planted {
-    /// A flush is answered and makes nothing durable.
-    LostFlush,
-    /// FUA writes are plain writes.
-    FuaIgnored,
     /// A write is answered and not done, now and then.
     LostWrite,
     /// A write lands one block further on, now and then.
     MisdirectedWrite,
     /// A power cut leaves blocks that are half old and half new.
     TornBlock,
-    /// Of a long write only the first half is done, and all of it reported.
-    HiddenShortWrite,
     /// A write is answered before its data is where reads look.
     CompletionBeforeData,
     /// A read brings what was there before the last write, now and then.
@@ -36,20 +30,12 @@ pub enum Planted {
     SwappedCompletions,
     /// A write that was done is reported as aborted.
     AbortAfterCompletion,
-    /// An interrupted write is sent again later, behind its caller's back.
-    LateReplay,
-    /// A flush after a reconnect vouches for what the target may have lost.
-    FlushCoversLost,
-    /// A Compare and Write is one and then the other.
-    SplitCompareAndWrite,
     /// A storage operation never ends, now and then.
     StuckOperation,
     /// The event that a full socket is writable again is lost.
     LostWakeup,
     /// A buffer is not given back, now and then.
     LostBuffer,
-    /// A zero-copy send is noticed before its bytes are read for the last time, now and then.
-    EarlyNotice,
     /// A namespace that shrinks and grows again has its old data.
     ResizeKeepsData,
     /// Some events for changes of the discovery log are not sent.

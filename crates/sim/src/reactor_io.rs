@@ -52,8 +52,6 @@ struct ZeroCopySend {
     number: u32,
     /// When it is over, ns.
     until_ns: u64,
-    /// Of a planted bug: notice was given early.
-    is_noticed: bool,
     bytes: SentBytes,
 }
 
@@ -385,7 +383,7 @@ impl Io<Message> for SimIo<'_> {
             let number = slot.zero_copy_count;
             slot.zero_copy_count += 1;
             let bytes = SentBytes::new(segments, count);
-            self.core.unnoticed.push(ZeroCopySend { socket, number, until_ns, is_noticed: false, bytes });
+            self.core.unnoticed.push(ZeroCopySend { socket, number, until_ns, bytes });
             let actor = self.actor();
             self.shared.wake_at(actor, until_ns);
         }
@@ -395,24 +393,11 @@ impl Io<Message> for SimIo<'_> {
     /// In any order, one by one. The bytes are read once more before.
     fn next_notice(&mut self, socket: SocketId) -> Option<Notice> {
         let now_ns = self.shared.now_ns;
-        let give = |number| Some(Notice { first: number, last: number, is_copied: false });
-        while let Some(at) =
-            self.core.unnoticed.iter().position(|send| send.socket == socket && send.until_ns <= now_ns)
-        {
-            let send = self.core.unnoticed.swap_remove(at);
-            check(self.shared, &send);
-            if !send.is_noticed {
-                return give(send.number);
-            }
-        }
-        if self.shared.strikes(Planted::EarlyNotice, 4)
-            && let Some(send) =
-                self.core.unnoticed.iter_mut().find(|send| send.socket == socket && !send.is_noticed)
-        {
-            send.is_noticed = true;
-            return give(send.number);
-        }
-        None
+        let is_due = |send: &ZeroCopySend| send.socket == socket && send.until_ns <= now_ns;
+        let at = self.core.unnoticed.iter().position(is_due)?;
+        let send = self.core.unnoticed.swap_remove(at);
+        check(self.shared, &send);
+        Some(Notice { first: send.number, last: send.number, is_copied: false })
     }
 
     fn await_writable(&mut self, socket: SocketId) {
@@ -456,7 +441,7 @@ impl Io<Message> for SimIo<'_> {
             return;
         }
         let is_of = |send: &ZeroCopySend| send.socket == socket;
-        if self.core.unnoticed.iter().any(|send| is_of(send) && !send.is_noticed) {
+        if self.core.unnoticed.iter().any(is_of) {
             self.shared
                 .find(format!("connection {id} is closed and nothing keeps what the kernel still reads"));
         }

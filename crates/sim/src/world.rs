@@ -5,7 +5,7 @@ mod late;
 mod operator;
 mod user;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
@@ -97,8 +97,6 @@ pub(crate) struct World {
     /// Until when the namespace was closed last, and until when it was short: `u64::MAX` if it is so now.
     closed_until_ns: Option<u64>,
     short_until_ns: Option<u64>,
-    /// For a planted bug: interrupted writes that are sent again.
-    pub(crate) replays: VecDeque<(usize, usize, u64, Vec<u8>)>,
     pub(crate) second_state: Removable,
     reactors: Vec<SimReactor>,
     store: Store,
@@ -176,7 +174,6 @@ impl World {
             mismatched: BTreeSet::new(),
             closed_until_ns: None,
             short_until_ns: None,
-            replays: VecDeque::new(),
             second_state: Removable::default(),
             reactors: Vec::new(),
             store: store(&scenario, scenario.block_count),

@@ -42,12 +42,11 @@ fn nothing_is_wrong_in_the_first_seeds() {
     assert!(departure_count > 100, "{departure_count} departures are too few to mean anything");
 }
 
-/// Each once found something: 42833 a namespace that came back and was never ready; 17938 data that one Copy had brought
-/// to two blocks, by way of another; 79772 a write that had been out, was to be sent again, and was said to be cancelled;
-/// 1276 namespace memory that was sent without a copy, and bytes that were freed before their notice.
+/// Each once found something: 181 a Flush of all namespaces that had waited and kept its lane from ending; 199 a buffer
+/// of zeroes that became the reserve; 3067 a block that was sent half old, half new, in several PDUs.
 #[test]
 fn seeds_that_once_failed_pass() {
-    for seed in [1276, 17_938, 42_833, 79_772] {
+    for seed in [181, 199, 3067] {
         must_pass(seed, &run_seed(seed, None, false));
     }
 }

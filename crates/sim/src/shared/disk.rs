@@ -296,14 +296,6 @@ impl Shared {
             Operation::Sync { .. } => (0, 0..0),
         };
         let (result, limit) = self.draw_result(&operation, length);
-        let mut limit = limit;
-        if self.is_planted(Planted::HiddenShortWrite)
-            && matches!(operation, Operation::Write { .. })
-            && extent.len() > 1
-            && self.random.one_in(4)
-        {
-            limit = length / 2;
-        }
         let is_late =
             matches!(operation, Operation::Write { .. }) && self.strikes(Planted::CompletionBeforeData, 4);
         let covered = match operation {
@@ -513,14 +505,12 @@ impl Shared {
                 }
                 self.disk.forget(&mut self.random);
             }
-            (Operation::Sync { .. }, Ok(_)) if !self.is_planted(Planted::LostFlush) => {
+            (Operation::Sync { .. }, Ok(_)) => {
                 for (block, newest) in &running.covered {
                     self.disk.settle(*block, |version| version == *newest);
                 }
             }
-            (Operation::Write { offset, .. }, Ok(_))
-                if is_durable && !self.is_planted(Planted::FuaIgnored) =>
-            {
+            (Operation::Write { offset, .. }, Ok(_)) if is_durable => {
                 let first = *offset as usize / self.disk.block_bytes;
                 let count = running.limit / self.disk.block_bytes;
                 for block in first..first + count {

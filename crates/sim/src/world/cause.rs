@@ -56,9 +56,7 @@ impl World {
     fn cause_of_any(&self, number: u64, command: &Command, failure: Failure) -> Option<&'static str> {
         let status = failure.status()?;
         match &command.kind {
-            Kind::Compare { .. } | Kind::PairCompare | Kind::SplitCompare { .. }
-                if status.is(Status::COMPARE_FAILURE) =>
-            {
+            Kind::Compare { .. } | Kind::PairCompare if status.is(Status::COMPARE_FAILURE) => {
                 Some("blocks differ, or may")
             }
             Kind::PairCompare | Kind::PairWrite { .. } if status.is(Status::ABORTED_FAILED_FUSED) => {

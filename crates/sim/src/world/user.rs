@@ -69,22 +69,13 @@ pub(super) enum Kind {
         expected: Vec<Content>,
         is_durable: bool,
     },
-    /// A planted bug: a comparison whose write follows.
-    SplitCompare {
-        expected: Content,
-    },
-    SplitWrite {
-        expected: Content,
-    },
-    /// A planted bug: a write of before, once more.
-    Replay,
 }
 
 impl Kind {
     fn name(&self) -> &'static str {
         match self {
             Self::Read => "Read",
-            Self::Write { is_durable: false } | Self::SplitWrite { .. } | Self::Replay => "Write",
+            Self::Write { is_durable: false } => "Write",
             Self::Write { is_durable: true } => "Write with FUA",
             Self::WriteZeroes { .. } => "Write Zeroes",
             Self::Deallocate { .. } => "Deallocate",
@@ -94,7 +85,7 @@ impl Kind {
             Self::Verify => "Verify",
             Self::Hint => "Dataset Management",
             Self::Refused { .. } => "refused",
-            Self::Compare { .. } | Self::SplitCompare { .. } => "Compare",
+            Self::Compare { .. } => "Compare",
             Self::PairCompare => "Compare of a pair",
             Self::PairWrite { .. } => "Write of a pair",
         }
@@ -128,7 +119,6 @@ impl World {
             Stage::Read => self.submit_reads(host, lane),
             Stage::Settle | Stage::Close | Stage::Stop | Stage::Over => {}
         }
-        self.submit_replays(host, lane);
         if self.next_command > before {
             if let Err(cause) = self.hosts[host].flush_lane(&mut self.shared, lane) {
                 self.hosts[host].lose_lane(&mut self.shared, lane, cause);
@@ -242,10 +232,6 @@ impl World {
                 let lbas = base + lba..base + lba + u64::from(blocks);
                 let expected = lbas.map(|lba| self.model.likely(lba)).collect();
                 (namespace.compare(lba, blocks), Kind::Compare { expected }, blocks)
-            }
-            7 if self.shared.is_planted(Planted::SplitCompareAndWrite) => {
-                let expected = self.model.likely(base + lba);
-                (namespace.compare(lba, 1), Kind::SplitCompare { expected }, 1)
             }
             7 => return self.submit_pair(host, lane, &namespace, (base, lba, blocks)),
             9 => return self.submit_copy(host, lane, &namespace, (base, lba, blocks)),
@@ -413,15 +399,14 @@ impl World {
         let count = blocks as usize;
         let buffer = match &kind {
             Kind::Read => Some(vec![0xee; count * self.block_bytes(lba)]),
-            Kind::Write { .. } | Kind::SplitWrite { .. } => Some(self.written(lba, count, number << 8)),
+            Kind::Write { .. } => Some(self.written(lba, count, number << 8)),
             Kind::Compare { expected } => Some(self.filled(lba, expected)),
             Kind::Hint => Some(DsmRange::new(0, 1).as_bytes().to_vec()),
             Kind::Refused { .. } => command.buffer_bytes().map(|bytes| vec![0xee; bytes as usize]),
-            Kind::SplitCompare { expected } => Some(self.filled(lba, &[*expected])),
             _ => None,
         };
         let value = match &kind {
-            Kind::Write { .. } | Kind::SplitWrite { .. } => Some(number << 8),
+            Kind::Write { .. } => Some(number << 8),
             Kind::WriteZeroes { .. } | Kind::Deallocate { .. } => Some(0),
             _ => None,
         };
@@ -525,23 +510,6 @@ impl World {
         }
     }
 
-    fn submit_replays(&mut self, host: usize, lane: usize) {
-        while self.hosts[host].lanes[lane].core.is_live()
-            && self.hosts[host].lanes[lane].core.has_room(1)
-            && let Some(at) = self.replays.iter().position(|replay| (replay.0, replay.1) == (host, lane))
-            && let Some((_, _, lba, buffer)) = self.replays.remove(at)
-        {
-            let blocks = (buffer.len() / self.block_bytes(lba)) as u32;
-            let write = self.place(host, lba).and_then(|(namespace, lba)| namespace.write(lba, blocks).ok());
-            if let Some(write) = write {
-                let number = self.number();
-                let command = self.command(Kind::Replay, (lba, blocks), host, lane);
-                self.commands.insert(number, command);
-                let _ = self.hosts[host].lanes[lane].core.submit(write, Some(buffer), number);
-            }
-        }
-    }
-
     /// Cancels a command that is out.
     pub(crate) fn cancel_one(&mut self) {
         let count = self.commands.len() as u64;
@@ -610,7 +578,7 @@ impl World {
         if matches!(command.kind, Kind::PairCompare | Kind::PairWrite { .. }) {
             self.failed_halves.insert(number);
         }
-        if !matches!(command.kind, Kind::Refused { .. } | Kind::Replay) {
+        if !matches!(command.kind, Kind::Refused { .. }) {
             let cause = self.cause(number, command, failure)?;
             self.shared.coverage.reach(Point::Cause(name, cause));
         }
@@ -686,11 +654,6 @@ impl World {
                 Ok(())
             }
             Kind::Write { is_durable } | Kind::WriteZeroes { is_durable } => {
-                if self.shared.is_planted(Planted::LateReplay)
-                    && let (Err(Failure::Interrupted), Some(buffer)) = (result, buffer)
-                {
-                    self.replays.push_back((host, lane, lba, buffer));
-                }
                 self.judge_write(number, host, lbas, result, is_durable)
             }
             Kind::Deallocate { lbas } => match result {
@@ -731,22 +694,6 @@ impl World {
                 }
                 self.judge_write(number, host, lbas, result, is_durable)
             }
-            Kind::SplitWrite { expected } => {
-                if result.is_ok() {
-                    self.judge_swap(number, lba, expected, begin_ns)?;
-                }
-                self.judge_write(number, host, lbas, result, false)
-            }
-            Kind::SplitCompare { expected } => {
-                let write = self.place(host, lba).and_then(|(namespace, lba)| namespace.write(lba, 1).ok());
-                if result.is_ok()
-                    && let Some(write) = write
-                    && self.hosts[host].lanes[lane].core.has_room(1)
-                {
-                    self.submit(host, lane, write, Kind::SplitWrite { expected }, (lba, 1));
-                }
-                Ok(())
-            }
             Kind::FlushAll => {
                 if result.is_ok() {
                     let lbas = 0..self.shared.scenario.all_block_count();
@@ -769,7 +716,7 @@ impl World {
                 }
                 Err(_) => Ok(()),
             },
-            Kind::PairCompare | Kind::Verify | Kind::Hint | Kind::Replay => Ok(()),
+            Kind::PairCompare | Kind::Verify | Kind::Hint => Ok(()),
         }
     }
 
@@ -850,13 +797,6 @@ impl World {
                 self.model.flush(host, &lbas, begin_ns)?;
                 self.had_last_cut |= self.stage == Stage::Flush;
                 return Ok(());
-            }
-            Err(Failure::Unflushed) if self.shared.is_planted(Planted::FlushCoversLost) => {
-                let namespace = self.hosts[host].namespace.clone();
-                if let Some(namespace) = namespace.filter(|_| self.hosts[host].lanes[lane].core.has_room(1)) {
-                    self.submit(host, lane, namespace.flush(), Kind::Flush, (0, 0));
-                    return Ok(());
-                }
             }
             Err(Failure::Unflushed) => self.model.excuse_host(host),
             Err(_) => self.model.on_failed_flush(host),
