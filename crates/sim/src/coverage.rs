@@ -1,16 +1,13 @@
 //! What runs have reached: commands in all their forms, the statuses that they end with, PDUs, and what else happens to
 //! a connection, counted from what goes over the simulated wire.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wire::id::Nsid;
 use wire::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use wire::pdu::{CAPSULE_CMD_BYTES, COMMON_HEADER_BYTES, DATA_BYTES, PduType};
-use wire::sqe::Fuse;
-use wire::sqe::SqeFlags;
+use wire::sqe::{Fuse, SqeFlags};
 use wire::status::Status;
-
-use crate::shared::Side;
 
 /// Something that runs reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,7 +87,7 @@ impl Coverage {
     /// The lines of a list of points that were not reached.
     #[must_use]
     pub fn missing<'a>(&self, list: &'a str) -> Vec<&'a str> {
-        let reached: std::collections::BTreeSet<String> = self.counts.keys().map(Point::to_string).collect();
+        let reached: BTreeSet<String> = self.counts.keys().map(Point::to_string).collect();
         list.lines().filter(|line| !line.is_empty() && !reached.contains(*line)).collect()
     }
 }
@@ -159,16 +156,18 @@ struct Seen {
 /// What goes over one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// By sending side.
-    headers: [Headers; 2],
+    from_host: Headers,
+    from_target: Headers,
     is_io: bool,
     commands: BTreeMap<u16, Seen>,
 }
 
 impl Watch {
-    /// Bytes go out.
-    pub(crate) fn on_sent(&mut self, side: Side, mut bytes: &[u8], coverage: &mut Coverage) {
-        while let Some(header) = self.headers[side as usize].next(&mut bytes) {
+    /// Bytes go out, from the target or from the host.
+    pub(crate) fn on_sent(&mut self, is_from_target: bool, mut bytes: &[u8], coverage: &mut Coverage) {
+        loop {
+            let headers = if is_from_target { &mut self.from_target } else { &mut self.from_host };
+            let Some(header) = headers.next(&mut bytes) else { return };
             self.on_header(&header, coverage);
         }
     }
@@ -297,7 +296,7 @@ mod tests {
         let stream = [pdu.clone(), pdu.clone(), pdu].concat();
         for step in 1..stream.len() {
             let (mut watch, mut coverage) = (Watch::default(), Coverage::default());
-            stream.chunks(step).for_each(|bytes| watch.on_sent(Side::Target, bytes, &mut coverage));
+            stream.chunks(step).for_each(|bytes| watch.on_sent(true, bytes, &mut coverage));
             assert_eq!(coverage.iter().collect::<Vec<_>>(), [(Point::Pdu(5), 3)], "{step}");
         }
         let mut coverage = Coverage::default();

@@ -206,7 +206,7 @@ impl Shared {
     /// Sends bytes for which [`begin_send`](Self::begin_send) found room.
     pub(crate) fn send(&mut self, id: usize, side: Side, mut bytes: Vec<u8>) {
         let to = side.other();
-        self.network.connections[id].watch.on_sent(side, &bytes, &mut self.coverage);
+        self.network.connections[id].watch.on_sent(side == Side::Target, &bytes, &mut self.coverage);
         if side == Side::Target && self.scenario.planted.is_some() {
             let bug = self.scenario.planted;
             let tamper = &mut self.network.connections[id].streams[index(to)].tamper;
