@@ -19,9 +19,9 @@ use wire::opcode::AdminOpcode;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
-use crate::host_lane::controller_settings;
 use crate::input::Input;
 use crate::raw_target::Target;
+use crate::raw_target::controller_settings;
 
 const SECOND: u64 = 1_000_000_000;
 

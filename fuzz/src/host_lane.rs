@@ -10,7 +10,6 @@ use host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use host::{Command, Completion, LinkError, ReplayPolicy};
 use peer::session::Event;
 use proto::handshake::HostOffer;
-use proto::host_controller::ControllerSettings;
 use proto::host_limits::Limits;
 use wire::digest::{data_digest, header_digest};
 use wire::id::{Cntlid, Nsid, Qid};
@@ -20,7 +19,7 @@ use wire::property::Cap;
 use wire::sqe::Sqe;
 
 use crate::input::Input;
-use crate::raw_target::Target;
+use crate::raw_target::{Target, controller_settings};
 
 const DEPTH: u16 = 8;
 const SECOND: u64 = 1_000_000_000;
@@ -347,17 +346,4 @@ impl Caller {
 fn layout_flags(length: u16, digests: Digests) -> u8 {
     let data = if length > 0 { digests.bits() & Digests::DATA.bits() } else { 0 };
     digests.bits() & Digests::HEADER.bits() | data
-}
-
-/// The host's requirements on a controller.
-pub(crate) fn controller_settings() -> ControllerSettings {
-    ControllerSettings {
-        host: "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".parse().expect("a name"),
-        hostid: "11111111-2222-3333-4444-555555555555".parse().expect("an id"),
-        subsystem: "nqn.2026-01.io.nvlane:fuzz".parse().expect("a name"),
-        is_discovery: false,
-        keep_alive_ms: 10_000,
-        queue_pairs: 2,
-        is_flow_control_disabled: true,
-    }
 }

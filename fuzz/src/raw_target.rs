@@ -4,9 +4,8 @@ use peer::controller::Controller;
 use peer::session::Event;
 use peer::stage::{Setup, Stage};
 use peer::target_end::{Limits, Reply, TargetEnd};
+use proto::host_controller::ControllerSettings;
 use wire::sqe::Sqe;
-
-use crate::host_lane::controller_settings;
 
 /// The target's end of one connection.
 pub(crate) struct Target {
@@ -39,5 +38,18 @@ impl Target {
     /// Executes a command and sends nothing; returns the answers.
     pub(crate) fn execute(&mut self, sqe: &Sqe, data: &[u8]) -> Vec<(Sqe, Reply)> {
         self.controller.execute(&self.stage, sqe, data).expect("a host that keeps the rules")
+    }
+}
+
+/// The host's requirements on a controller.
+pub(crate) fn controller_settings() -> ControllerSettings {
+    ControllerSettings {
+        host: "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".parse().expect("a name"),
+        hostid: "11111111-2222-3333-4444-555555555555".parse().expect("an id"),
+        subsystem: "nqn.2026-01.io.nvlane:fuzz".parse().expect("a name"),
+        is_discovery: false,
+        keep_alive_ms: 10_000,
+        queue_pairs: 2,
+        is_flow_control_disabled: true,
     }
 }
