@@ -12,8 +12,8 @@
 //! time ────on_deadline─────────┘
 //! ```
 //!
-//! [`Control`] hands each input to the part that owns its data: [`Catalog`] has the configuration, [`Associations`] the
-//! controllers and lanes, [`Connects`] what waits to connect, [`Rollouts`] the versions that reactors serve.
+//! `Control` hands each input to the part that owns its data: `Catalog` has the configuration, `Associations` the
+//! controllers and lanes, `Connects` what waits to connect, `Rollouts` the versions that reactors serve.
 //!
 //! The driver calls an input, then drains [`Control::next_message`], and calls [`Control::on_deadline`] when
 //! [`Control::next_deadline_ns`] has come. Every command gets exactly one answer, unless its lane ends first.

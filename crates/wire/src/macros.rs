@@ -1,4 +1,4 @@
-//! The tables of the reference, written as tables: [`tables!`] takes definitions of these kinds, a row per value or
+//! The tables of the reference, written as tables: `tables!` takes definitions of these kinds, a row per value or
 //! field with its place first and its meaning last, and each row is the only place that names the value or field.
 //!
 //! ```text
@@ -188,7 +188,7 @@ macro_rules! flags {
 }
 
 /// An integer with packed fields, each with a getter and a builder. The type of a field is `bool`, an unsigned integer
-/// or a type made by [`tables!`].
+/// or a type made by `tables!`.
 macro_rules! bits {
     (
         $(#[$meta:meta])*
@@ -309,7 +309,7 @@ macro_rules! bit_field {
 }
 
 /// Bytes with fields at fixed offsets, which are checked, as is the size. A raw field that is not to be used as it is
-/// has accessors: `field: U16 as get, set: kind`. The kind is a type made by [`tables!`], or
+/// has accessors: `field: U16 as get, set: kind`. The kind is a type made by `tables!`, or
 /// - `count`: the field is 0-based; the accessors take and give the count, which is one size wider
 /// - `space_padded`, `nul_padded`: printable ASCII
 /// - `nqn`: the name of a subsystem
