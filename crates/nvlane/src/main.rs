@@ -1,6 +1,7 @@
 //! `nvlane`: a target, host tools and a laboratory for remote NVMe over plain TCP.
 #![forbid(unsafe_code)]
 
+mod adq;
 mod check;
 mod columns;
 mod connection;
@@ -75,6 +76,8 @@ enum Command {
     Probe(probe::ProbeArguments),
     /// Run a named experiment on this machine: variants side by side, with a report and figures.
     Study(study::StudyArguments),
+    /// Give queues of a network device to classes of traffic: plan, apply, verify, remove.
+    Adq(adq::AdqArguments),
     /// Write a completion script for a shell.
     Completions(manual::CompletionsArguments),
     /// Write the manual pages.
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Command::Perf(arguments) => perf::perf(&arguments),
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Study(arguments) => study::study(&arguments),
+        Command::Adq(arguments) => adq::adq(&arguments),
         Command::Completions(arguments) => manual::completions(&arguments, &mut Cli::command()),
         Command::Man(arguments) => manual::man(&arguments, Cli::command()),
     };

@@ -4,8 +4,8 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! All unsafe code of the workspace is here: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory
-//! that the kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy`, `busy_poll` and `signals` (system
-//! calls), and `wide` and `byte_masks` (instructions that not every processor has).
+//! that the kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy`, `busy_poll`, `netlink_options` and
+//! `signals` (system calls), and `wide` and `byte_masks` (instructions that not every processor has).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
@@ -28,6 +28,7 @@ mod mailbox;
 mod mailbox_tests;
 mod mapping;
 mod memory;
+mod netlink_options;
 mod operation;
 mod payload;
 mod placement;
@@ -63,6 +64,7 @@ pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use lines::{LINE_BYTES, Line, Lines, Untouched, prefetch};
 pub use mailbox::{Address, Mailbox};
 pub use memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
+pub use netlink_options::explain_netlink_errors;
 pub use operation::{Allocation, Completion, File, Operation, Token};
 pub use payload::{Payload, Torn};
 pub use placement::{CoreList, CoreListError, pin, spread_over_node, step_back};

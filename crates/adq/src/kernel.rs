@@ -1,0 +1,30 @@
+//! The kernel as a layout sees it: settings to read, changes to carry out.
+
+use crate::change::Change;
+use crate::state::{Device, State};
+
+/// Why the kernel did not answer or did not carry a change out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(pub String);
+
+/// A device and its kernel. Linux implements it, and a model in tests.
+pub trait Kernel {
+    /// What the device is.
+    ///
+    /// # Errors
+    /// [`Failure`] if the device is gone or the kernel refuses to tell.
+    fn device(&mut self) -> Result<Device, Failure>;
+
+    /// How the device is set.
+    ///
+    /// # Errors
+    /// [`Failure`] if the device is gone or the kernel refuses to tell.
+    fn state(&mut self) -> Result<State, Failure>;
+
+    /// Carries a change out and waits until the device is ready again.
+    ///
+    /// # Errors
+    /// [`Failure`] with the kernel's reason.
+    fn carry_out(&mut self, change: &Change) -> Result<(), Failure>;
+}

@@ -1,0 +1,45 @@
+//! Comparing a device with its recorded layout.
+
+use serde::Serialize;
+
+use crate::journal::{Journal, Progress};
+use crate::state::{Device, State};
+
+/// One difference between the layout and the device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Deviation {
+    /// What differs.
+    pub what: String,
+    /// The command that set it, or what else helps.
+    pub remedy: String,
+}
+
+/// The differences of the device from its recorded layout; empty if it is in line.
+#[must_use]
+pub fn verify(journal: &Journal, device: &Device, state: &State) -> Vec<Deviation> {
+    let recorded = &journal.plan.device.identity;
+    let again = "nvlane adq remove, then apply";
+    let whole = |what: String| vec![Deviation { what, remedy: again.into() }];
+    if recorded.boot != device.identity.boot {
+        return whole("the machine was restarted since the layout was applied".into());
+    }
+    if *recorded != device.identity {
+        return whole(format!("{} is another device than the layout was applied to", recorded.interface));
+    }
+    let mut deviations = Vec::new();
+    if journal.progress == Progress::Applying {
+        deviations.extend(whole("applying the layout was not completed".into()));
+    }
+    for step in &journal.plan.steps {
+        if let Some(what) = step.change.deviation(state) {
+            deviations.push(Deviation { what, remedy: step.change.command(&recorded.interface) });
+        }
+    }
+    for opponent in
+        device.opponents.iter().filter(|opponent| !journal.plan.device.opponents.contains(opponent))
+    {
+        let what = format!("{opponent} was started since the layout was applied, and may undo it");
+        deviations.push(Deviation { what, remedy: format!("stop {opponent}") });
+    }
+    deviations
+}

@@ -1,0 +1,199 @@
+//! Every fault at every step leaves the device as it was before; every kill is healed by removing.
+
+use nvlane_adq::apply::{ApplyError, Removal, apply, remove};
+use nvlane_adq::change::Change;
+use nvlane_adq::config::PrioritySource;
+use nvlane_adq::journal::JournalFile;
+use nvlane_adq::kernel::Kernel;
+use nvlane_adq::plan::Plan;
+use nvlane_adq::state::TransmitQueue;
+use nvlane_adq::verify::verify;
+
+use crate::model::{Fault, Model, config, filter_of_others};
+
+struct Bench {
+    model: Model,
+    plan: Plan,
+    file: JournalFile,
+    _directory: tempfile::TempDir,
+}
+
+/// A device of `driver` and a layout that uses every kind of change on it.
+fn bench(driver: &str, has_filters_of_others: bool) -> Bench {
+    let mut model = Model::new(driver, 4, 16);
+    if has_filters_of_others {
+        model.state.filter_holder = Some("clsact".into());
+        model.state.filters = vec![filter_of_others()];
+    }
+    let mut config = config(&["nvme:4=192.0.2.10:4420,[2001:db8::10]:4420", "memcached:2=*:11211"]);
+    config.other_queues = Some(8);
+    config.classes[0].cores = vec![2, 3, 4, 5];
+    config.classes[1].priority = PrioritySource::Filter;
+    // Cores can be given only for queues that exist before the number of queues changes.
+    model
+        .carry_out(&Change::Channels(nvlane_adq::netlink::ethtool::Channels {
+            combined: 15,
+            ..Default::default()
+        }))
+        .unwrap();
+    for queue in 0..15 {
+        let users = TransmitQueue { receive_queues: "0".into(), cpus: format!("{:x}", 1u32 << queue) };
+        model.carry_out(&Change::TransmitQueue { queue, users }).unwrap();
+    }
+    model.change_count = 0;
+    let plan = Plan::new(&config, &model.device, &model.state).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = JournalFile::new(directory.path(), "eth0");
+    Bench { model, plan, file, _directory: directory }
+}
+
+impl Bench {
+    fn apply(&mut self) -> Result<(), ApplyError> {
+        let before = self.model.state.clone();
+        apply(&mut self.model, &self.plan, &before, &self.file, || false, |_, _| {})
+    }
+
+    fn assert_in_line(&self) {
+        let journal = self.file.read().unwrap().unwrap();
+        assert_eq!(verify(&journal, &self.model.device, &self.model.state), []);
+    }
+}
+
+const DRIVERS: [&str; 3] = ["ice", "i40e", "virtio_net"];
+
+#[test]
+fn a_layout_is_applied_verified_and_removed() {
+    for driver in DRIVERS {
+        for has_filters_of_others in [false, true] {
+            let mut bench = bench(driver, has_filters_of_others);
+            let before = bench.model.state.clone();
+            bench.apply().unwrap();
+            assert_ne!(bench.model.state, before);
+            bench.assert_in_line();
+            assert!(matches!(bench.apply(), Err(ApplyError::Recorded(_))));
+            assert_eq!(remove(&mut bench.model, &bench.file).unwrap(), Removal::Restored);
+            assert_eq!(bench.model.state, before, "{driver}");
+            assert!(matches!(remove(&mut bench.model, &bench.file), Err(ApplyError::NotRecorded(_))));
+        }
+    }
+}
+
+#[test]
+fn every_refusal_and_every_change_without_effect_is_taken_back() {
+    for driver in DRIVERS {
+        for has_filters_of_others in [false, true] {
+            let step_count = bench(driver, has_filters_of_others).plan.steps.len();
+            assert!(step_count > 15, "{driver}: {step_count} steps");
+            for at in 0..step_count {
+                for fault in [Fault::Refused(at), Fault::Ignored(at)] {
+                    let mut bench = bench(driver, has_filters_of_others);
+                    let before = bench.model.state.clone();
+                    bench.model.fault = Some(fault);
+                    let error = bench.apply().unwrap_err();
+                    assert!(
+                        matches!(error, ApplyError::Step { number, .. } if number == at + 1),
+                        "{fault:?}: {error}"
+                    );
+                    assert_eq!(bench.model.state, before, "{driver} {fault:?}");
+                    assert_eq!(bench.file.read().unwrap(), None);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kill_while_applying_and_removing_is_healed_by_removing() {
+    for driver in DRIVERS {
+        let step_count = bench(driver, true).plan.steps.len();
+        for at in 0..step_count {
+            let mut bench = bench(driver, true);
+            let before = bench.model.state.clone();
+            bench.model.fault = Some(Fault::KilledAfter(at));
+            assert!(matches!(bench.apply(), Err(ApplyError::NotUndone { .. })));
+            bench.model.revive();
+            // Killed once more, while removing.
+            bench.model.change_count = 0;
+            bench.model.fault = Some(Fault::KilledAfter(at % 5));
+            let _ = remove(&mut bench.model, &bench.file);
+            bench.model.revive();
+            if bench.file.read().unwrap().is_some() {
+                assert_eq!(remove(&mut bench.model, &bench.file).unwrap(), Removal::Restored);
+            }
+            assert_eq!(bench.model.state, before, "{driver} killed after {at}");
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_between_steps_takes_everything_back() {
+    let mut bench = bench("ice", false);
+    let before = bench.model.state.clone();
+    let asked = std::cell::Cell::new(0);
+    let is_interrupted = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 6
+    };
+    let error =
+        apply(&mut bench.model, &bench.plan, &before, &bench.file, is_interrupted, |_, _| {}).unwrap_err();
+    assert!(matches!(error, ApplyError::Interrupted(7)), "{error}");
+    assert_eq!(bench.model.state, before);
+}
+
+#[test]
+fn what_others_have_done_since_stays() {
+    let mut bench = bench("ice", false);
+    bench.apply().unwrap();
+    bench.model.state.filters.push(filter_of_others());
+    assert_eq!(remove(&mut bench.model, &bench.file).unwrap(), Removal::Restored);
+    assert_eq!(bench.model.state.filters, [filter_of_others()]);
+    assert_eq!(bench.model.state.filter_holder.as_deref(), Some("clsact"));
+}
+
+#[test]
+fn drift_is_named_and_a_restart_ends_a_layout() {
+    let mut bench = bench("virtio_net", false);
+    bench.apply().unwrap();
+    let journal = bench.file.read().unwrap().unwrap();
+
+    let mut drifted = bench.model.clone();
+    drifted
+        .carry_out(&Change::Channels(nvlane_adq::netlink::ethtool::Channels {
+            combined: 14,
+            ..Default::default()
+        }))
+        .unwrap();
+    let deviations = verify(&journal, &drifted.device, &drifted.state);
+    assert!(
+        deviations.iter().any(|deviation| deviation.what.contains("map from priorities")),
+        "{deviations:?}"
+    );
+
+    let mut opposed = bench.model.clone();
+    opposed.device.opponents.push("irqbalance".into());
+    let deviations = verify(&journal, &opposed.device, &opposed.state);
+    assert_eq!(deviations.len(), 1);
+    assert!(deviations[0].what.starts_with("irqbalance was started"));
+
+    let mut restarted = Model::new("virtio_net", 15, 16);
+    restarted.device.identity.boot = "2".into();
+    let fresh = restarted.state.clone();
+    assert!(verify(&journal, &restarted.device, &restarted.state)[0].what.contains("restarted"));
+    assert_eq!(remove(&mut restarted, &bench.file).unwrap(), Removal::EndedWithBoot);
+    assert_eq!(restarted.state, fresh);
+    assert_eq!(restarted.change_count, 0);
+}
+
+#[test]
+fn a_damaged_record_is_named_and_nothing_is_touched() {
+    let mut bench = bench("ice", false);
+    bench.apply().unwrap();
+    let text = std::fs::read_to_string(bench.file.path()).unwrap();
+    let applied = bench.model.state.clone();
+    for cut in (0..text.len()).step_by(97) {
+        std::fs::write(bench.file.path(), &text[..cut]).unwrap();
+        let error = remove(&mut bench.model, &bench.file).unwrap_err();
+        assert!(error.to_string().contains("damaged"), "{error}");
+        assert_eq!(bench.model.state, applied);
+    }
+}

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# nvlane adq: a layout on a veth pair, in the kernel's own eyes: tc and sysfs show what was planned, packets take the
+# queues of their class, drift is named, and removing leaves the device as it was, also after a kill at any time.
+. /lab/lib.sh
+
+NVLANE=/share/files/nvlane
+ip netns add far
+ip netns add near
+ip link add vf netns far numtxqueues 4 numrxqueues 4 type veth peer name vn netns near numtxqueues 4 numrxqueues 4
+ip -n far addr add 192.0.2.1/24 dev vf
+ip -n near addr add 192.0.2.2/24 dev vn
+ip -n far link set vf up
+ip -n near link set vn up
+near() { ip netns exec near "$@"; }
+adq() { near "$NVLANE" adq "$@" --record /tmp/adq; }
+# Everything that a layout may change, as the kernel's own tools show it.
+dump() {
+    near tc qdisc show dev vn
+    near tc filter show dev vn ingress 2>/dev/null
+    near tc filter show dev vn egress 2>/dev/null
+    near sh -c 'grep -H . /sys/class/net/vn/queues/tx-*/xps_*'
+    near ip -d link show dev vn | head -2
+}
+dump >/tmp/before
+LAYOUT=(--interface vn --class nvme:2=192.0.2.1:4420 --initiator)
+
+# A plan changes nothing.
+adq plan "${LAYOUT[@]}" >/tmp/plan
+grep -q 'mqprio num_tc 2' /tmp/plan
+dump | cmp - /tmp/before
+
+adq apply "${LAYOUT[@]}"
+near tc qdisc show dev vn root | grep -q 'mqprio ad00: root'
+near tc qdisc show dev vn root | grep -Eq 'queues:\(0:1\) \(2:3\)'
+near sh -c '[ "$(cat /sys/class/net/vn/queues/tx-3/xps_rxqs)" = 8 ]'
+adq verify --interface vn
+# Twice is refused, and changes nothing.
+dump >/tmp/applied
+if adq apply "${LAYOUT[@]}" 2>/tmp/error; then fail 'a second layout was applied'; fi
+grep -q 'remove it first' /tmp/error
+dump | cmp - /tmp/applied
+
+# Packets of the class take its queues: on veth the sender's transmit queue is the receiver's receive queue, off by none.
+near python3 - <<'PY' || fail 'priority 1 does not take queues 2 and 3'
+import socket, subprocess, re
+def sent():
+    text = subprocess.run(['tc', '-s', 'class', 'show', 'dev', 'vn'], capture_output=True, text=True).stdout
+    counts = {}
+    for handle, packets in re.findall(r'class mqprio ad00:(\w+).*?\n Sent \d+ bytes (\d+) pkt', text):
+        counts[int(handle, 16)] = int(packets)
+    return counts
+before = sent()
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
+for port in range(5000, 5100):
+    s.sendto(b'x', ('192.0.2.1', port))
+after = sent()
+rose = {k for k in after if after[k] - before.get(k, 0) >= 10 and k <= 4}
+assert rose and rose <= {3, 4}, rose
+PY
+
+# Drift: the trap that leaves the discipline in the list while its map is gone.
+near ethtool -L vn tx 2 rx 2
+adq verify --interface vn && fail 'drift is not seen' || [ $? = 5 ]
+near ethtool -L vn tx 4 rx 4
+adq verify --interface vn && fail 'drift is not seen after the queues are back' || [ $? = 5 ]
+adq remove --interface vn
+dump | cmp - /tmp/before
+
+# Filters for programs that set no priority, beside a filter of somebody else.
+near tc qdisc add dev vn clsact
+near tc filter add dev vn egress protocol ip prio 1 handle 1 flower ip_proto tcp dst_port 9 action skbedit priority 0
+dump >/tmp/before
+cat >/tmp/layout.toml <<'TOML'
+interface = "vn"
+side = "initiator"
+[[class]]
+name = "nvme"
+queues = 2
+traffic = ["192.0.2.1:4420", "[2001:db8::1]:4420"]
+priority = "filter"
+TOML
+adq apply --config /tmp/layout.toml
+adq verify --config /tmp/layout.toml
+near tc filter show dev vn egress | grep -A6 'dst_port 4420' | grep -q 'skbedit.*priority :1'
+adq remove --config /tmp/layout.toml
+dump | cmp - /tmp/before
+
+# Killed at any time: remove heals.
+for delay in 0.00 0.01 0.02 0.03 0.04 0.05 0.06 0.08 0.10 0.13 0.16 0.20 0.25 0.30; do
+    adq apply --config /tmp/layout.toml 2>/dev/null & pid=$!
+    sleep "$delay"
+    pkill -KILL -f 'nvlane adq apply' || true
+    wait $pid || true
+    if ls /tmp/adq/vn* >/dev/null 2>&1; then adq remove --interface vn; fi
+    dump | cmp - /tmp/before || fail "killed after $delay s: the device is not as before"
+done
+
+# What cannot work is refused with a proposal, and changes nothing.
+adq plan --interface vn --class a:2:1Gbit=192.0.2.1:4420 2>/tmp/error && fail 'rates on veth' || [ $? = 2 ]
+grep -q 'has no minimum rates' /tmp/error
+adq plan --interface vn --class a:4=192.0.2.1:4420 2>/tmp/error && fail 'no queue for other traffic' || [ $? = 2 ]
+ip netns del near
+ip netns del far
