@@ -6,23 +6,23 @@
 NVLANE=/share/files/nvlane
 ip netns add far
 ip netns add near
-ip link add vf netns far numtxqueues 4 numrxqueues 4 type veth peer name vn netns near numtxqueues 4 numrxqueues 4
-ip -n far addr add 192.0.2.1/24 dev vf
-ip -n near addr add 192.0.2.2/24 dev vn
-ip -n far link set vf up
-ip -n near link set vn up
+ip link add far0 netns far numtxqueues 4 numrxqueues 4 type veth peer name near0 netns near numtxqueues 4 numrxqueues 4
+ip -n far addr add 192.0.2.1/24 dev far0
+ip -n near addr add 192.0.2.2/24 dev near0
+ip -n far link set far0 up
+ip -n near link set near0 up
 near() { ip netns exec near "$@"; }
 adq() { near "$NVLANE" adq "$@" --record /tmp/adq; }
 # Everything that a layout may change, as the kernel's own tools show it.
 dump() {
-    near tc qdisc show dev vn
-    near tc filter show dev vn ingress 2>/dev/null
-    near tc filter show dev vn egress 2>/dev/null
-    near sh -c 'grep -H . /sys/class/net/vn/queues/tx-*/xps_*'
-    near ip -d link show dev vn | head -2
+    near tc qdisc show dev near0
+    near tc filter show dev near0 ingress 2>/dev/null
+    near tc filter show dev near0 egress 2>/dev/null
+    near sh -c 'grep -H . /sys/class/net/near0/queues/tx-*/xps_*'
+    near ip -d link show dev near0 | head -2
 }
 dump >/tmp/before
-LAYOUT=(--interface vn --class nvme:2=192.0.2.1:4420 --initiator)
+LAYOUT=(--interface near0 --other-queues 2 --class nvme:2=192.0.2.1:4420 --initiator)
 
 # A plan changes nothing.
 adq plan "${LAYOUT[@]}" >/tmp/plan
@@ -30,10 +30,10 @@ grep -q 'mqprio num_tc 2' /tmp/plan
 dump | cmp - /tmp/before
 
 adq apply "${LAYOUT[@]}"
-near tc qdisc show dev vn root | grep -q 'mqprio ad00: root'
-near tc qdisc show dev vn root | grep -Eq 'queues:\(0:1\) \(2:3\)'
-near sh -c '[ "$(cat /sys/class/net/vn/queues/tx-3/xps_rxqs)" = 8 ]'
-adq verify --interface vn
+near tc qdisc show dev near0 root | grep -q 'mqprio ad00: root'
+near tc qdisc show dev near0 root | grep -Eq 'queues:\(0:1\) \(2:3\)'
+near sh -c '[ "$(cat /sys/class/net/near0/queues/tx-3/xps_rxqs)" = 8 ]'
+adq verify --interface near0
 # Twice is refused, and changes nothing.
 dump >/tmp/applied
 if adq apply "${LAYOUT[@]}" 2>/tmp/error; then fail 'a second layout was applied'; fi
@@ -44,7 +44,7 @@ dump | cmp - /tmp/applied
 near python3 - <<'PY' || fail 'priority 1 does not take queues 2 and 3'
 import socket, subprocess, re
 def sent():
-    text = subprocess.run(['tc', '-s', 'class', 'show', 'dev', 'vn'], capture_output=True, text=True).stdout
+    text = subprocess.run(['tc', '-s', 'class', 'show', 'dev', 'near0'], capture_output=True, text=True).stdout
     counts = {}
     for handle, packets in re.findall(r'class mqprio ad00:(\w+).*?\n Sent \d+ bytes (\d+) pkt', text):
         counts[int(handle, 16)] = int(packets)
@@ -60,19 +60,20 @@ assert rose and rose <= {3, 4}, rose
 PY
 
 # Drift: the trap that leaves the discipline in the list while its map is gone.
-near ethtool -L vn tx 2 rx 2
-adq verify --interface vn && fail 'drift is not seen' || [ $? = 5 ]
-near ethtool -L vn tx 4 rx 4
-adq verify --interface vn && fail 'drift is not seen after the queues are back' || [ $? = 5 ]
-adq remove --interface vn
+near ethtool -L near0 tx 2 rx 2
+adq verify --interface near0 && fail 'drift is not seen' || [ $? = 5 ]
+near ethtool -L near0 tx 4 rx 4
+adq verify --interface near0 && fail 'drift is not seen after the queues are back' || [ $? = 5 ]
+adq remove --interface near0
 dump | cmp - /tmp/before
 
 # Filters for programs that set no priority, beside a filter of somebody else.
-near tc qdisc add dev vn clsact
-near tc filter add dev vn egress protocol ip prio 1 handle 1 flower ip_proto tcp dst_port 9 action skbedit priority 0
+near tc qdisc add dev near0 clsact
+near tc filter add dev near0 egress protocol ip prio 1 handle 1 flower ip_proto tcp dst_port 9 action skbedit priority 0
 dump >/tmp/before
 cat >/tmp/layout.toml <<'TOML'
-interface = "vn"
+interface = "near0"
+other_queues = 2
 side = "initiator"
 [[class]]
 name = "nvme"
@@ -82,7 +83,7 @@ priority = "filter"
 TOML
 adq apply --config /tmp/layout.toml
 adq verify --config /tmp/layout.toml
-near tc filter show dev vn egress | grep -A6 'dst_port 4420' | grep -q 'skbedit.*priority :1'
+near tc filter show dev near0 egress | grep -A6 'dst_port 4420' | grep -q 'skbedit.*priority :1'
 adq remove --config /tmp/layout.toml
 dump | cmp - /tmp/before
 
@@ -92,13 +93,13 @@ for delay in 0.00 0.01 0.02 0.03 0.04 0.05 0.06 0.08 0.10 0.13 0.16 0.20 0.25 0.
     sleep "$delay"
     pkill -KILL -f 'nvlane adq apply' || true
     wait $pid || true
-    if ls /tmp/adq/vn* >/dev/null 2>&1; then adq remove --interface vn; fi
+    if ls /tmp/adq/near0* >/dev/null 2>&1; then adq remove --interface near0; fi
     dump | cmp - /tmp/before || fail "killed after $delay s: the device is not as before"
 done
 
 # What cannot work is refused with a proposal, and changes nothing.
-adq plan --interface vn --class a:2:1Gbit=192.0.2.1:4420 2>/tmp/error && fail 'rates on veth' || [ $? = 2 ]
+adq plan --interface near0 --class a:2:1Gbit=192.0.2.1:4420 2>/tmp/error && fail 'rates on veth' || [ $? = 2 ]
 grep -q 'has no minimum rates' /tmp/error
-adq plan --interface vn --class a:4=192.0.2.1:4420 2>/tmp/error && fail 'no queue for other traffic' || [ $? = 2 ]
+adq plan --interface near0 --class a:4=192.0.2.1:4420 2>/tmp/error && fail 'no queue for other traffic' || [ $? = 2 ]
 ip netns del near
 ip netns del far

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::change::MQPRIO_HANDLE;
 use crate::config::{Class, Config, PrioritySource, Traffic};
 use crate::driver::{Means, QueueCounts, Rates, Rules};
 use crate::netlink::qdisc::{CLASS_COUNT_MAX, Mqprio, Offload, QueueRange, RateRange};
@@ -178,9 +179,15 @@ fn device_refusals(device: &Device, state: &State) -> Vec<Refusal> {
     if let Some(root) = &state.root
         && root.handle != 0
     {
-        let rule =
-            format!("the root queueing discipline of {interface} is {} and was set by somebody", root.kind);
-        refusals.push(Refusal::new(rule, format!("tc qdisc del dev {interface} root")));
+        refusals.push(if root.handle == MQPRIO_HANDLE {
+            let remedy = format!("nvlane adq remove --interface {interface}");
+            Refusal::new(format!("{interface} has a layout; it cannot be changed: remove it first"), remedy)
+        } else {
+            let kind = &root.kind;
+            let rule =
+                format!("the root queueing discipline of {interface} is {kind} and was set by somebody");
+            Refusal::new(rule, format!("tc qdisc del dev {interface} root"))
+        });
     }
     if state.queue_pairs_max() < 2 {
         refusals.push(Refusal::alone(format!(
