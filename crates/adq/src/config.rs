@@ -24,11 +24,11 @@ pub enum Side {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PrioritySource {
-    /// The program sets `SO_PRIORITY` on its sockets: `nvlane target` does.
+    /// A filter sets it on leaving packets: works with every program.
     #[default]
-    Program,
-    /// A filter sets it on leaving packets; for unmodified programs.
     Filter,
+    /// The program sets `SO_PRIORITY` on each of its sockets, also on those that it accepts; saves the filter's time.
+    Program,
 }
 
 /// Address and port of a class's traffic: those of the listening end.

@@ -39,7 +39,7 @@ or in a file, with --config FILE:
   min_rate = \"1Gbit\"                   # if the device has rates
   max_rate = \"10Gbit\"
   traffic = [\"192.0.2.10:4420\"]        # \"*:PORT\" for all addresses
-  priority = \"program\"                 # or \"filter\", for programs that do not set SO_PRIORITY
+  priority = \"filter\"                  # or \"program\", if the program sets SO_PRIORITY itself
   cores = [2, 3, 4, 5]                 # where its interrupts go, one per queue
 
 Exit codes: 0 done, or in line; 1 failed and taken back; 2 cannot work, with the rule; 5 out of line (verify).")]

@@ -7,6 +7,8 @@ pub(crate) enum Side {
     LinuxHost,
     /// nvmet runs in the guest; `nvlane` is the host, outside.
     LinuxTarget,
+    /// `nvlane` runs in the guest and sets its network devices.
+    Network,
 }
 
 /// One behaviour: what its script needs from the outside.
@@ -28,6 +30,7 @@ impl Behaviour {
         match self.side {
             Side::LinuxHost => format!("linux-host/{}", self.name),
             Side::LinuxTarget => format!("linux-target/{}", self.name),
+            Side::Network => format!("network/{}", self.name),
         }
     }
 }
@@ -40,6 +43,10 @@ const fn target(name: &'static str, limit_s: u64) -> Behaviour {
     Behaviour { side: Side::LinuxTarget, name, namespaces: &[], limit_s }
 }
 
+const fn network(name: &'static str, limit_s: u64) -> Behaviour {
+    Behaviour { side: Side::Network, name, namespaces: &[], limit_s }
+}
+
 /// In execution order: long ones first, so that no guest is left with one at the end.
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     target("brd", 400),
@@ -49,6 +56,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     target("ana-loss", 60),
     target("namespace-disabled", 120),
     target("discover", 30),
+    network("adq", 300),
     host("fio-verify", &["1=ram:64M"], 240),
     host("fstrim", &["1=file:disk:512M"], 180),
     host("ext4", &["1=file:disk:512M"], 120),
@@ -93,7 +101,7 @@ mod tests {
     #[test]
     fn every_script_has_one_row_and_every_row_a_script() {
         let mut scripts = BTreeSet::new();
-        for side in ["linux-host", "linux-target"] {
+        for side in ["linux-host", "linux-target", "network"] {
             for entry in std::fs::read_dir(root().join("interop").join(side)).expect("scripts are there") {
                 let name = entry.expect("readable").file_name().into_string().expect("plain name");
                 scripts.insert(format!("{side}/{}", name.trim_end_matches(".sh")));

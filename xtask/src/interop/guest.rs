@@ -54,8 +54,8 @@ impl Guest {
         command.args(["run", "--kernel", kernel, "--smp", "2", "--mem", "1024", "--timeout", "7200"]);
         command.arg("--id").arg(id.to_string()).arg("--share").arg(&share);
         command.arg("--forward").arg(format!("{forwarded_port}:{NVMET_PORT}"));
-        for file in ["lab/agent.sh", "lab/lib.sh", "lab/nvmet.sh", "lab/holds", "linux-host", "linux-target"]
-        {
+        let scripts = ["linux-host", "linux-target", "network"];
+        for file in ["lab/agent.sh", "lab/lib.sh", "lab/nvmet.sh", "lab/holds"].iter().chain(&scripts) {
             command.arg(interop.join(file));
         }
         command.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console);
@@ -68,6 +68,15 @@ impl Guest {
             sleep(POLL);
         }
         Ok(guest)
+    }
+
+    /// Copies a program to where the guest sees it as `/share/nvlane`.
+    ///
+    /// # Errors
+    /// The copy fails.
+    pub(crate) fn bring_nvlane(&self, program: &Path) -> Result<()> {
+        fs::copy(program, self.share.join("nvlane")).context("cannot copy nvlane to the guest")?;
+        Ok(())
     }
 
     /// Files that the guest sees as `/share/files`.

@@ -155,7 +155,7 @@ impl Filter {
                 }
                 Effect::Priority(priority) => {
                     options.content(ACTIONS, |actions| {
-                        actions.content(1, |action| set_priority(action, priority))
+                        actions.content(1, |action| set_priority(action, priority));
                     });
                     0
                 }

@@ -28,7 +28,7 @@ fn bench(driver: &str, has_filters_of_others: bool) -> Bench {
     let mut config = config(&["nvme:4=192.0.2.10:4420,[2001:db8::10]:4420", "memcached:2=*:11211"]);
     config.other_queues = Some(8);
     config.classes[0].cores = vec![2, 3, 4, 5];
-    config.classes[1].priority = PrioritySource::Filter;
+    config.classes[0].priority = PrioritySource::Program;
     // Cores can be given only for queues that exist before the number of queues changes.
     model
         .carry_out(&Change::Channels(nvlane_adq::netlink::ethtool::Channels {

@@ -16,7 +16,8 @@ fn refusals(model: &Model, classes: &[&str]) -> String {
 #[test]
 fn a_plan_has_its_steps_in_binding_order() {
     let model = Model::new("ice", 4, 64);
-    let config = config(&["nvme:4:1Gbit:10Gbit=192.0.2.10:4420,[2001:db8::10]:4420"]);
+    let mut config = config(&["nvme:4:1Gbit:10Gbit=192.0.2.10:4420,[2001:db8::10]:4420"]);
+    config.classes[0].priority = PrioritySource::Program;
     let plan = Plan::new(&config, &model.device, &model.state).unwrap();
     let commands: Vec<_> = plan.steps.iter().map(|step| step.change.command("eth0")).collect();
     let expected = [
@@ -73,7 +74,7 @@ fn what_the_device_is_can_refuse_a_layout() {
     assert!(with(&|model| model.device.lower = Some("eth1".into())).contains("instead: --interface eth1"));
     assert!(with(&|model| model.device.master = Some("bond0".into())).contains("take eth0 out of bond0"));
     let fq = |model: &mut Model| {
-        model.state.root = Some(RootDiscipline { kind: "fq".into(), handle: 0x1_0000, mqprio: None })
+        model.state.root = Some(RootDiscipline { kind: "fq".into(), handle: 0x1_0000, mqprio: None });
     };
     assert!(with(&fq).contains("is fq and was set by somebody (instead: tc qdisc del dev eth0 root)"));
     assert!(refusals(&Model::new("virtio_net", 1, 1), &classes).contains("has one queue pair"));
@@ -102,7 +103,9 @@ fn an_initiator_matches_the_other_end() {
 #[test]
 fn software_isolates_transmit_queues_only_and_says_so() {
     let model = Model::new("virtio_net", 4, 4);
-    let plan = Plan::new(&config(&["nvme:2=*:4420"]), &model.device, &model.state).unwrap();
+    let mut config = config(&["nvme:2=*:4420"]);
+    config.classes[0].priority = PrioritySource::Program;
+    let plan = Plan::new(&config, &model.device, &model.state).unwrap();
     assert!(plan.warnings[0].contains("isolates transmit queues only"), "{:?}", plan.warnings);
     assert!(!plan.steps.iter().any(|step| matches!(step.change, Change::AddFilter(_) | Change::AddClsact)));
     assert_eq!(plan.layout.queue_count(), 4);
