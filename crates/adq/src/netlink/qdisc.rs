@@ -230,8 +230,8 @@ mod tests {
 
     fn mqprio(class_queues: &[(u16, u16)], offload: Offload, rates: &[(u64, u64)]) -> Mqprio {
         let mut classes_of_priorities = [0; 16];
-        for class in 0..class_queues.len() {
-            classes_of_priorities[class] = u8::try_from(class).unwrap();
+        for (number, class) in (0..).zip(&mut classes_of_priorities[..class_queues.len()]) {
+            *class = number;
         }
         Mqprio {
             classes_of_priorities,
