@@ -20,7 +20,7 @@ dump() {
     near tc filter show dev near0 ingress 2>/dev/null
     near tc filter show dev near0 egress 2>/dev/null
     near sh -c 'grep -H . /sys/class/net/near0/queues/tx-*/xps_*'
-    near ip -d link show dev near0 | head -2
+    near ethtool -l near0
 }
 dump >/tmp/before
 LAYOUT=(--interface near0 --other-queues 2 --class nvme:2=192.0.2.1:4420 --initiator)
