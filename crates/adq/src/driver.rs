@@ -78,7 +78,6 @@ pub fn rules(driver: &str) -> Rules {
         },
         "i40e" => Rules { class_count_max: 8, rates: Rates::Max(Rate::from_bits(50 * MBIT)), ..channel },
         "iavf" => Rules { class_count_max: 4, rates: Rates::Max(Rate::from_bits(MBIT)), ..channel },
-        "hns3" => Rules { class_count_max: 8, ..channel },
         _ => software,
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -313,12 +312,6 @@ fn queue_of(name: &str) -> Option<u16> {
     }
     // ice-eth0-TxRx-3, i40e-eth0-TxRx-3, eth0-TxRx-3, virtio1-input.3, mlx5_comp3@pci:…, hns3-…-TxRx-3, eth0-rx-3
     ["TxRx-", "-input.", "mlx5_comp", "-rx-", "-Rx-"].iter().find_map(|prefix| digits_after(prefix))
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self(error.to_string())
-    }
 }
 
 #[cfg(test)]
