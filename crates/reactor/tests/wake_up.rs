@@ -1,7 +1,7 @@
 //! The wake-up of a sleeping reactor, in every interleaving of a few threads and with every value that an atomic load
 //! may return: no message stays in a mailbox whose owner sleeps.
 //!
-//! `src/mailbox.rs` is compiled here once more, on models of what it is made of.
+//! This test compiles `src/mailbox.rs` a second time, with loom's atomics and threads in place of the standard ones.
 
 use loom::thread;
 

@@ -22,7 +22,7 @@ pub struct Outcome {
     pub departure_count: u64,
     /// Virtual time that passed, ns.
     pub virtual_ns: u64,
-    /// What it has reached.
+    /// Transitions, statuses, command forms and limits that the run reached.
     pub coverage: Coverage,
     /// The same for the same run.
     pub digest: u64,

@@ -516,7 +516,7 @@ pub fn stop(post: Post<'_>, grace_ms: u64) -> Option<usize> {
     }
 }
 
-/// Has the control plane apply changes of storage that it is told of afterwards.
+/// Sends the control plane the storage changes that have already happened.
 fn announce(steps: Vec<Step>, post: Post<'_>, report: &mut Report) {
     if !steps.is_empty() && ask(OrderKind::Apply(steps), post).is_none() {
         report.add(Outcome::Failed, "hosts were not notified: the target is gone".into());

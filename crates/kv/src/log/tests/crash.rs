@@ -169,8 +169,8 @@ impl Workload {
         image_count
     }
 
-    /// The process ends, in the middle of a write if one runs, and another recovers what it has left. Nothing becomes
-    /// durable by that, and the power may fail meanwhile.
+    /// Ends the process, possibly during a write, and recovers the log in a new process. The end of the process makes
+    /// no sector durable; the power may fail during the recovery.
     fn kill(&self, mut bench: Bench, history: &mut History, random: &mut SplitMix64, seed: u64) -> Bench {
         let settled = bench.settled();
         let in_flight = bench.write.take().map_or(0, |write| write.length / SECTOR_BYTES);
