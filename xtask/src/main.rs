@@ -15,6 +15,7 @@ mod instructions;
 mod interop;
 mod miri;
 mod mutants;
+mod port;
 mod product_bugs;
 mod sim;
 mod step;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{root, run as run_command, target_dir};
 use crate::deps;
+use crate::port::free_port;
 
 /// Time limit for the start of a traced target, which is slow.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -215,10 +216,6 @@ fn write_config(dir: &Path, engine: &str, port: u16, memcached: u16) -> Result<P
     let path = dir.join(CONFIG);
     std::fs::write(&path, text).with_context(|| path.display().to_string())?;
     Ok(path)
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// The call in a line of strace output: `PID name(...) = ...` or `PID <... name resumed> ...`.

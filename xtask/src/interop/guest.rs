@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::outside::Outside;
-use super::process::{ends_with_us, free_port};
+use super::process::ends_with_us;
 use crate::command::root;
+use crate::port::free_port;
 
 const POLL: Duration = Duration::from_millis(20);
 const BOOT_LIMIT: Duration = Duration::from_secs(120);

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::process::{ends_with_us, free_port};
+use super::process::ends_with_us;
+use crate::port::free_port;
 
 /// Where guests reach this machine's loopback listeners.
 pub(crate) const GUEST_SEES: &str = "10.0.2.2";
