@@ -291,7 +291,7 @@ impl Host {
                 let (bytes, total) = gather(shared, id, |each| self.association.for_each_piece(each))?;
                 let count = bytes.len();
                 if count > 0 {
-                    shared.send(id, Side::Host, bytes);
+                    shared.send(id, Side::Host, &bytes);
                     self.association.on_sent(count);
                 }
                 if count < total {
@@ -315,7 +315,7 @@ impl Host {
         if let (LinkError::Violation(violation), Link::Connected(id)) = (&cause, self.link)
             && let Some(bytes) = self.association.term_req(*violation)
         {
-            send_once(shared, id, bytes);
+            send_once(shared, id, &bytes);
         }
         let index = self.index;
         shared.say(|| format!("host {index}: connection lost: {cause}"));
@@ -407,7 +407,7 @@ impl Host {
                 }
                 self.up_count += 1;
                 if let Some(scout) = &mut self.scout {
-                    scout.on_up(shared, &controller);
+                    scout.on_up(&controller);
                 }
                 self.limits = Some(controller.limits);
                 self.know(&namespaces, controller.limits);
@@ -575,7 +575,7 @@ impl Host {
             let (bytes, total) = gather(shared, id, |each| lane.core.for_each_piece(each))?;
             let count = bytes.len();
             if count > 0 {
-                shared.send(id, Side::Host, bytes);
+                shared.send(id, Side::Host, &bytes);
                 lane.core.on_sent(count);
             }
             if count < total {
@@ -650,7 +650,7 @@ impl Host {
         if let (LinkError::Violation(violation), Link::Connected(id)) = (&cause, lane.link)
             && let Some(bytes) = lane.core.term_req(*violation)
         {
-            send_once(shared, id, bytes);
+            send_once(shared, id, &bytes);
         }
         let index = self.index;
         shared.say(|| format!("host {index} lane {number}: connection lost: {cause}"));
@@ -740,7 +740,7 @@ fn gather<'a>(
 }
 
 /// Sends a last word, if it fits.
-fn send_once(shared: &mut Shared, id: usize, bytes: Vec<u8>) {
+fn send_once(shared: &mut Shared, id: usize, bytes: &[u8]) {
     if shared.begin_send(id, Side::Host, bytes.len()) == Took::Bytes(bytes.len()) {
         shared.send(id, Side::Host, bytes);
     }

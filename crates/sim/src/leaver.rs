@@ -194,8 +194,8 @@ impl Leaver {
             while !self.to_send.is_empty() {
                 match shared.begin_send(id, Side::Host, self.to_send.len()) {
                     Took::Bytes(count) => {
-                        let rest = self.to_send.split_off(count);
-                        shared.send(id, Side::Host, std::mem::replace(&mut self.to_send, rest));
+                        shared.send(id, Side::Host, &self.to_send[..count]);
+                        self.to_send.drain(..count);
                     }
                     Took::Blocked => break,
                     Took::Reset => return false,

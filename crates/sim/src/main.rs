@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use clap::{Parser, ValueEnum};
-use nvlane_sim::{Coverage, CrashReport, Outcome, Planted, crash_states, run_seed};
+use clap::Parser;
+use nvlane_sim::{Coverage, CrashReport, Outcome, crash_states, run_seed};
 
 /// What is freed while the simulated kernel may still read it shows.
 #[global_allocator]
@@ -23,12 +23,6 @@ struct Options {
     /// The first seed; alone it is the only one, and its trace is printed
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Put this bug in; the run then fails unless it is found
-    #[arg(long, value_name = "BUG")]
-    planted: Option<Planted>,
-    /// Put each bug in, one after the other: each must be found
-    #[arg(long)]
-    planted_all: bool,
     /// Every state that a power cut can leave of all workloads of up to N requests on the file store
     #[arg(long, value_name = "N")]
     crash_states: Option<u32>,
@@ -62,35 +56,24 @@ struct Totals {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    if options.planted_all {
-        return plant_all(&options);
-    }
     if let Some(length_max) = options.crash_states {
         return crash(&options, length_max);
     }
     let is_alone = options.seed.is_some() && std::env::args().all(|argument| argument != "--seeds");
     if let (Some(seed), true) = (options.seed, is_alone) {
-        return show(seed, options.planted);
+        return show(seed);
     }
     let start = Instant::now();
-    let totals = run_all(&options, options.planted, options.seed.unwrap_or(0));
+    let totals = run_all(&options);
     report(&totals, start.elapsed());
     for (seed, finding) in totals.failed.iter().take(20) {
         println!("seed {seed}: {finding}");
-        let bug = options.planted.map_or(String::new(), |bug| format!(" --planted {}", name(bug)));
-        println!("  cargo xtask sim --seed {seed}{bug}");
+        println!("  cargo xtask sim --seed {seed}");
     }
     if options.coverage && !covers(&totals.coverage) {
         return ExitCode::FAILURE;
     }
-    match (totals.failed.is_empty(), options.planted) {
-        (true, None) | (false, Some(_)) => ExitCode::SUCCESS,
-        (true, Some(bug)) => {
-            println!("{} was not found", name(bug));
-            ExitCode::FAILURE
-        }
-        (false, None) => ExitCode::FAILURE,
-    }
+    if totals.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Prints what was reached. Says whether that is all of the list.
@@ -101,13 +84,9 @@ fn covers(coverage: &Coverage) -> bool {
     missing.is_empty()
 }
 
-fn name(bug: Planted) -> String {
-    bug.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
 /// Runs one seed and prints everything that happens.
-fn show(seed: u64, planted: Option<Planted>) -> ExitCode {
-    let outcome = run_seed(seed, planted, true);
+fn show(seed: u64) -> ExitCode {
+    let outcome = run_seed(seed, true);
     for line in &outcome.trace {
         println!("{line}");
     }
@@ -154,8 +133,8 @@ fn crash(options: &Options, length_max: u32) -> ExitCode {
     if total.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run_all(options: &Options, planted: Option<Planted>, first: u64) -> Totals {
-    let jobs = jobs(options);
+fn run_all(options: &Options) -> Totals {
+    let (jobs, first) = (jobs(options), options.seed.unwrap_or(0));
     let next = AtomicU64::new(first);
     let end = first.saturating_add(options.seeds);
     let totals = Mutex::new(Totals::default());
@@ -167,8 +146,8 @@ fn run_all(options: &Options, planted: Option<Planted>, first: u64) -> Totals {
                     if seed >= end {
                         return;
                     }
-                    let mut outcome = run_seed(seed, planted, false);
-                    if options.twice && run_seed(seed, planted, false).digest != outcome.digest {
+                    let mut outcome = run_seed(seed, false);
+                    if options.twice && run_seed(seed, false).digest != outcome.digest {
                         outcome.finding = Some("a second run was another one".into());
                     }
                     let has_failed = outcome.finding.is_some();
@@ -209,25 +188,4 @@ fn report(totals: &Totals, took: Duration) {
         totals.virtual_ns / 1_000_000_000,
         totals.failed.len()
     );
-}
-
-/// Plants each bug and sees that it is found.
-fn plant_all(options: &Options) -> ExitCode {
-    let mut unseen = 0;
-    for &bug in Planted::value_variants() {
-        let start = Instant::now();
-        let totals = run_all(options, Some(bug), options.seed.unwrap_or(0));
-        let took = start.elapsed().as_secs_f64();
-        match totals.failed.first() {
-            Some((seed, finding)) => {
-                let finding: String = finding.chars().take(100).collect();
-                println!("{:<24} seed {seed:<6} {took:>6.1} s  {finding}", name(bug));
-            }
-            None => {
-                println!("{:<24} NOT FOUND in {} seeds, {took:.1} s", name(bug), totals.seed_count);
-                unseen += 1;
-            }
-        }
-    }
-    if unseen == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

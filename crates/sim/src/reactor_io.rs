@@ -10,7 +10,6 @@ use reactor::{
 use subsystem::Serving;
 use subsystem::message::Message;
 
-use crate::planted::Planted;
 use crate::scenario::US;
 use crate::sent_bytes::SentBytes;
 use crate::shared::network::{Got, Took};
@@ -28,7 +27,7 @@ struct Core {
     count: usize,
     pool: Pool,
     /// Buffers that keep the pool small.
-    ballast: Vec<Buffer>,
+    _ballast: Vec<Buffer>,
     ballast_bytes: usize,
     sockets: Vec<Slot>,
     free: Vec<u32>,
@@ -102,7 +101,7 @@ impl SimReactor {
             index,
             count,
             pool,
-            ballast,
+            _ballast: ballast,
             ballast_bytes,
             sockets: Vec::new(),
             free: Vec::new(),
@@ -359,7 +358,7 @@ impl Io<Message> for SimIo<'_> {
                     segment.append_to(&mut bytes);
                 }
                 bytes.truncate(count);
-                self.shared.send(id, Side::Target, bytes);
+                self.shared.send(id, Side::Target, &bytes);
                 Sent::Bytes(count)
             }
             Took::Blocked => Sent::Blocked,
@@ -405,11 +404,7 @@ impl Io<Message> for SimIo<'_> {
         if let Some(slot) = self.core.slot(socket) {
             slot.waits_to_send = true;
         }
-        if self.shared.strikes(Planted::LostWakeup, 4) {
-            if let Some(slot) = self.core.slot(socket) {
-                slot.waits_to_send = false;
-            }
-        } else if self.shared.is_writable(id, Side::Target) {
+        if self.shared.is_writable(id, Side::Target) {
             let actor = self.actor();
             self.shared.wake(actor);
         }
@@ -463,11 +458,6 @@ impl Io<Message> for SimIo<'_> {
 
     fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
         let actor = self.actor();
-        if self.shared.strikes(Planted::LostBuffer, 200)
-            && let Some(buffer) = self.core.pool.take(1)
-        {
-            self.core.ballast.push(buffer);
-        }
         self.shared.start_disk(actor, token, operation)
     }
 

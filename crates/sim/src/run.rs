@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 use crate::coverage::Coverage;
-use crate::planted::Planted;
 use crate::scenario::Scenario;
 use crate::world::World;
 
@@ -50,12 +49,12 @@ fn catch_panics() {
     });
 }
 
-/// Runs a seed, with a bug if one is planted. With `is_traced` the outcome says what happened.
+/// Runs a seed. With `is_traced` the outcome says what happened.
 #[must_use]
-pub fn run_seed(seed: u64, planted: Option<Planted>, is_traced: bool) -> Outcome {
+pub fn run_seed(seed: u64, is_traced: bool) -> Outcome {
     catch_panics();
     PANIC.with(|message| *message.borrow_mut() = Some(String::new()));
-    let scenario = Scenario::new(seed, planted);
+    let scenario = Scenario::new(seed);
     let mut world = World::new(scenario, is_traced);
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
     let panic = PANIC.with(|message| message.borrow_mut().take());

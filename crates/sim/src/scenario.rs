@@ -7,7 +7,6 @@ use proto::zero_copy::Policy as ZeroCopy;
 use subsystem::limits::Limits;
 use wire::pdu::{DataAlignment, Digests};
 
-use crate::planted::Planted;
 use crate::random::Random;
 
 /// ns.
@@ -153,7 +152,6 @@ pub(crate) struct DiskSettings {
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
-    pub(crate) planted: Option<Planted>,
     pub(crate) reactor_count: u16,
     pub(crate) host_count: usize,
     pub(crate) lanes_per_host: u16,
@@ -212,7 +210,7 @@ pub(crate) struct Scenario {
 
 impl Scenario {
     #[allow(clippy::too_many_lines)] // One list of draws, whose order is part of what a seed means.
-    pub(crate) fn new(seed: u64, planted: Option<Planted>) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed, 1);
         let r = &mut random;
         let is_prompt = r.one_in(3);
@@ -227,16 +225,9 @@ impl Scenario {
         // The least that every command can end with: a Compare takes two buffers at once, and room is left for a
         // capsule.
         let transfer_bytes = transfer_limit(blocks_max * block_bytes);
-        let mut digests =
+        let digests =
             r.pick(&[Digests::empty(), Digests::HEADER, Digests::DATA, Digests::all(), Digests::all()]);
-        let mut corrupt = if digests == Digests::all() { on(r, 2, 100, 20_000) } else { 0 };
-        match planted {
-            Some(Planted::DigestIgnored) => (digests, corrupt) = (Digests::empty(), 2000),
-            Some(Planted::WrongR2tOffset | Planted::SwappedCompletions | Planted::AbortAfterCompletion) => {
-                (digests, corrupt) = (Digests::empty(), 0);
-            }
-            _ => {}
-        }
+        let corrupt = if digests == Digests::all() { on(r, 2, 100, 20_000) } else { 0 };
         let command_count = r.scaled(20, 300);
         let network = NetworkSettings {
             latency_ns: r.scaled(2 * US, if is_prompt { 200 * US } else { 2 * MS }),
@@ -287,7 +278,6 @@ impl Scenario {
         };
         let mut scenario = Self {
             seed,
-            planted,
             reactor_count: r.between(1, 3) as u16,
             host_count: if r.one_in(3) { 2 } else { 1 },
             lanes_per_host: r.between(1, 3) as u16,
@@ -381,7 +371,7 @@ impl Scenario {
     /// what they were.
     fn draw_leaver(&mut self) {
         let mut random = Random::new(self.seed, 11);
-        self.has_leaver = random.one_in(4) && self.planted.is_none() && self.network.corrupt == 0;
+        self.has_leaver = random.one_in(4) && self.network.corrupt == 0;
     }
 
     /// Small limits of the protocol, which cut transfers into many PDUs, and of single commands. Again, the others stay

@@ -11,7 +11,6 @@ use wire::identify::capabilities::Lpa;
 use wire::log::GetLogPage;
 use wire::status::Status;
 
-use crate::planted::Planted;
 use crate::scenario::MS;
 use crate::shared::Shared;
 
@@ -32,25 +31,23 @@ pub(crate) struct Scout {
     rests_until_ns: u64,
     reader: Option<LogReader>,
     begin_ns: u64,
-    /// The part that was asked for, by the number of its command.
-    asked: Option<(u64, GetLogPage)>,
+    /// The command that asks for a part.
+    asked: Option<u64>,
     next_request: u64,
     can_offset: bool,
     transfer_bytes_max: u32,
     up_count: u32,
-    /// For a planted bug: the header that was read first.
-    header: Vec<u8>,
     /// Logs that were read and not judged.
     pub(crate) readings: Vec<Reading>,
 }
 
 impl Scout {
     /// It is connected, perhaps again: events missed meanwhile are not repeated.
-    pub(crate) fn on_up(&mut self, shared: &Shared, controller: &ControllerInfo) {
+    pub(crate) fn on_up(&mut self, controller: &ControllerInfo) {
         self.can_offset = controller.identify.lpa.contains(Lpa::EXTENDED_DATA);
         self.transfer_bytes_max = controller.limits.transfer_bytes_max;
         self.up_count += 1;
-        self.is_due |= self.up_count == 1 || !shared.is_planted(Planted::DiscoveryNotReadAgain);
+        self.is_due = true;
     }
 
     /// An event says that the log has changed.
@@ -72,13 +69,12 @@ impl Scout {
             self.is_due = false;
             self.begin_ns = now_ns;
             self.reader = Some(LogReader::new(self.can_offset));
-            self.header.clear();
         }
         let part = self.reader.as_ref()?.next_part()?;
         let length = u32::try_from(part.length_bytes).unwrap_or(u32::MAX).min(self.transfer_bytes_max);
         let part = GetLogPage { length_bytes: length.into(), ..part };
         self.next_request += 1;
-        self.asked = Some((self.next_request, part));
+        self.asked = Some(self.next_request);
         let data = RequestData::FromController(length);
         Some(AdminRequest {
             id: self.next_request,
@@ -90,21 +86,12 @@ impl Scout {
 
     /// A command has ended.
     pub(crate) fn on_answer(&mut self, shared: &mut Shared, id: u64, answer: Result<AdminAnswer, Failure>) {
-        let Some((_, part)) = self.asked.take_if(|(asked, _)| *asked == id) else {
+        if self.asked.take_if(|asked| *asked == id).is_none() {
             return shared.find(format!("part {id} of a discovery log ends, and is not out"));
-        };
+        }
         let Some(mut reader) = self.reader.take() else { return };
         let outcome = match answer {
-            Ok(AdminAnswer { mut data, .. }) => {
-                if shared.is_planted(Planted::TornDiscoveryLog) && part.offset == 0 {
-                    if self.header.is_empty() {
-                        self.header.clone_from(&data);
-                    } else if !part.rae {
-                        data.clone_from(&self.header);
-                    }
-                }
-                reader.on_part(&data)
-            }
+            Ok(AdminAnswer { data, .. }) => reader.on_part(&data),
             Err(failure) => match failure.status().and_then(|status| reader.on_refused(status)) {
                 Some(outcome) => outcome,
                 None => {

@@ -7,7 +7,6 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::coverage::{Coverage, Point};
-use crate::planted::Planted;
 use crate::random::Random;
 use crate::scenario::{Scenario, US};
 use crate::trace::Trace;
@@ -92,7 +91,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(scenario: Scenario, actor_count: usize, is_traced: bool) -> Self {
         let (block_bytes, block_count) = (scenario.block_bytes as usize, scenario.block_count as usize);
-        let disk = Disk::new(block_bytes, block_count, scenario.planted);
+        let disk = Disk::new(block_bytes, block_count);
         Self {
             random: Random::new(scenario.seed, 2),
             now_ns: 0,
@@ -157,15 +156,6 @@ impl Shared {
     /// Something has happened to the world.
     pub(crate) fn reach_event(&mut self, event: &'static str) {
         self.coverage.reach(Point::Event(event));
-    }
-
-    pub(crate) fn is_planted(&self, bug: Planted) -> bool {
-        self.scenario.planted == Some(bug)
-    }
-
-    /// Whether a planted bug shows itself this time.
-    pub(crate) fn strikes(&mut self, bug: Planted, one_in: u64) -> bool {
-        self.is_planted(bug) && self.random.one_in(one_in)
     }
 
     pub(crate) fn find(&mut self, finding: impl Into<String>) {

@@ -513,14 +513,13 @@ impl World {
         }
         self.second_state.on_target_down(now_ns);
         self.shared.orphan_all(is_power_cut);
-        let (bug, random) = (self.shared.scenario.planted, &mut self.shared.random);
         if is_power_cut {
-            self.shared.disk.on_power_cut(random, bug);
+            self.shared.disk.on_power_cut(&mut self.shared.random);
             if let Err(finding) = self.model.on_power_cut(now_ns) {
                 self.shared.find(finding);
             }
         } else {
-            self.shared.disk.on_kill(random, bug);
+            self.shared.disk.on_kill(&mut self.shared.random);
             self.model.on_kill(now_ns);
         }
         self.shared.at(now_ns + down_ns, Event::Start);

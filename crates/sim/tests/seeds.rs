@@ -1,14 +1,10 @@
-//! Some seeds, and each planted bug. More of both: `cargo xtask sim`.
+//! Some seeds. More of them: `cargo xtask sim`; planted bugs: `cargo xtask product-bugs`.
 
-use clap::ValueEnum;
-use nvlane_sim::{Outcome, Planted, run_seed};
+use nvlane_sim::{Outcome, run_seed};
 
 /// What is freed while the simulated kernel may still read it shows.
 #[global_allocator]
 static ALLOCATOR: reactor::PoisoningAllocator = reactor::PoisoningAllocator;
-
-/// Seeds within which each planted bug has to show itself.
-const SEEDS_PER_BUG: u64 = 10_000;
 
 fn must_pass(seed: u64, outcome: &Outcome) {
     if let Some(finding) = &outcome.finding {
@@ -24,7 +20,7 @@ fn nothing_is_wrong_in_the_first_seeds() {
             scope.spawn(move || {
                 let (mut command_count, mut departure_count) = (0, 0);
                 for seed in (half..600).step_by(2) {
-                    let outcome = run_seed(seed, None, false);
+                    let outcome = run_seed(seed, false);
                     must_pass(seed, &outcome);
                     command_count += outcome.command_count;
                     departure_count += outcome.departure_count;
@@ -47,23 +43,15 @@ fn nothing_is_wrong_in_the_first_seeds() {
 #[test]
 fn seeds_that_once_failed_pass() {
     for seed in [181, 199, 3067] {
-        must_pass(seed, &run_seed(seed, None, false));
+        must_pass(seed, &run_seed(seed, false));
     }
 }
 
 #[test]
 fn a_seed_runs_the_same_each_time_and_with_its_trace() {
     for seed in 0..20 {
-        let (once, again) = (run_seed(seed, None, false), run_seed(seed, None, true));
+        let (once, again) = (run_seed(seed, false), run_seed(seed, true));
         assert_eq!((once.digest, once.command_count), (again.digest, again.command_count), "seed {seed}");
         assert!(once.trace.is_empty() && again.trace.len() > 10);
-    }
-}
-
-#[test]
-fn every_planted_bug_is_found() {
-    for &bug in Planted::value_variants() {
-        let is_found = (0..SEEDS_PER_BUG).any(|seed| run_seed(seed, Some(bug), false).finding.is_some());
-        assert!(is_found, "{bug:?} went unseen in {SEEDS_PER_BUG} seeds");
     }
 }

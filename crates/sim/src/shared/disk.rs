@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use reactor::{Allocation, Buffer, Completion, Operation, Token};
+use reactor::{Allocation, Completion, Operation, Token};
 use rustix::io::Errno;
 
 use super::{Actor, Event, Shared};
-use crate::planted::Planted;
 use crate::random::Random;
 
 /// Parts into which a long operation is cut.
@@ -49,8 +48,6 @@ struct Running {
     limit: usize,
     /// Of a flush: the newest version of each block when it began.
     covered: BTreeMap<usize, u64>,
-    /// Its data is not looked for before it has ended.
-    is_late: bool,
     /// It does not end by itself.
     is_stuck: bool,
     /// Which opening of the file it belongs to.
@@ -68,8 +65,6 @@ pub(crate) struct Disk {
     unstable: BTreeMap<usize, Versions>,
     running: BTreeMap<u64, Running>,
     next: u64,
-    /// What was at a place before it was last written, for a planted bug: empty without it.
-    former: Vec<u8>,
     /// A flush or a durable write has failed since this was last asked.
     pub(crate) has_failed_sync: bool,
     /// How often durable operations have failed in passing or ended short, by whom they are for.
@@ -87,10 +82,9 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub(crate) fn new(block_bytes: usize, block_count: usize, bug: Option<Planted>) -> Self {
+    pub(crate) fn new(block_bytes: usize, block_count: usize) -> Self {
         let zeroes = vec![0; block_bytes * block_count];
-        let former = if bug == Some(Planted::StaleRead) { zeroes.clone() } else { Vec::new() };
-        Self { block_bytes, bytes: zeroes.clone(), stable: zeroes, former, ..Self::default() }
+        Self { block_bytes, bytes: zeroes.clone(), stable: zeroes, ..Self::default() }
     }
 
     fn range(&self, block: usize) -> std::ops::Range<usize> {
@@ -102,9 +96,6 @@ impl Disk {
         let range = self.range(block);
         if range.end > self.bytes.len() {
             return;
-        }
-        if !self.former.is_empty() {
-            self.former[range.clone()].copy_from_slice(&self.bytes[range.clone()]);
         }
         self.bytes[range].copy_from_slice(&content);
         self.unstable.entry(block).or_default().since.push((number, content));
@@ -134,41 +125,30 @@ impl Disk {
         self.unstable.retain(|_, versions| !versions.since.is_empty());
     }
 
-    fn do_part(
-        &mut self,
-        number: u64,
-        part: std::ops::Range<usize>,
-        bug: Option<Planted>,
-        random: &mut Random,
-    ) {
-        let Self { running, bytes, former, block_bytes, .. } = self;
+    fn do_part(&mut self, number: u64, part: std::ops::Range<usize>) {
+        let Self { running, bytes, block_bytes, .. } = self;
         let (Some(running), block_bytes) = (running.get_mut(&number), *block_bytes) else { return };
         let limit = running.limit;
         let mut written = Vec::new();
         match &mut running.operation {
             Operation::Read { offset, buffer, skip, .. } => {
                 let start = *offset as usize;
-                let is_stale = bug == Some(Planted::StaleRead) && random.one_in(20);
-                let from = if is_stale { former } else { bytes };
                 for block in part {
                     let place = block * block_bytes..(block + 1) * block_bytes;
                     let to = place.start + *skip - start..place.end + *skip - start;
-                    if place.end <= from.len() && place.end - start <= limit {
-                        buffer[to].copy_from_slice(&from[place]);
+                    if place.end <= bytes.len() && place.end - start <= limit {
+                        buffer[to].copy_from_slice(&bytes[place]);
                     }
                 }
             }
             Operation::Write { offset, buffer, skip, .. } => {
                 let start = *offset as usize;
-                let is_lost = bug == Some(Planted::LostWrite) && random.one_in(50);
-                let is_astray = bug == Some(Planted::MisdirectedWrite) && random.one_in(50);
                 for block in part {
                     let from = block * block_bytes + *skip - start;
-                    if (block + 1) * block_bytes - start > limit || is_lost {
+                    if (block + 1) * block_bytes - start > limit {
                         continue;
                     }
-                    let content = buffer[from..from + block_bytes].to_vec();
-                    written.push((if is_astray { block + 1 } else { block }, content));
+                    written.push((block, buffer[from..from + block_bytes].to_vec()));
                 }
             }
             Operation::Allocate { .. } => written.extend(part.map(|block| (block, vec![0; block_bytes]))),
@@ -191,7 +171,7 @@ impl Disk {
             for part in parts.into_iter().flatten().filter(|_| is_write) {
                 for block in part {
                     if random.one_in(2) {
-                        self.do_part(number, block..block + 1, None, random);
+                        self.do_part(number, block..block + 1);
                     }
                 }
             }
@@ -200,31 +180,21 @@ impl Disk {
     }
 
     /// The process dies; the kernel keeps its page cache.
-    pub(crate) fn on_kill(&mut self, random: &mut Random, bug: Option<Planted>) {
+    pub(crate) fn on_kill(&mut self, random: &mut Random) {
         self.abandon(random);
-        if bug == Some(Planted::StaleAfterRestart) {
-            self.bytes.copy_from_slice(&self.stable);
-            self.unstable.clear();
-        }
     }
 
     /// The power goes: each block keeps one of its versions.
-    pub(crate) fn on_power_cut(&mut self, random: &mut Random, bug: Option<Planted>) {
+    pub(crate) fn on_power_cut(&mut self, random: &mut Random) {
         self.abandon(random);
         for (block, versions) in std::mem::take(&mut self.unstable) {
             let range = self.range(block);
             let kept = random.below(versions.since.len() as u64 + 1) as usize;
             if kept > 0 {
-                let content = &versions.since[kept - 1].1;
-                let torn = bug == Some(Planted::TornBlock) && random.one_in(4);
-                let length = if torn { content.len() / 2 } else { content.len() };
-                self.stable[range.start..range.start + length].copy_from_slice(&content[..length]);
+                self.stable[range].copy_from_slice(&versions.since[kept - 1].1);
             }
         }
         self.bytes.copy_from_slice(&self.stable);
-        if !self.former.is_empty() {
-            self.former.copy_from_slice(&self.stable);
-        }
     }
 
     /// The file is cut and grows again.
@@ -296,8 +266,6 @@ impl Shared {
             Operation::Sync { .. } => (0, 0..0),
         };
         let (result, limit) = self.draw_result(&operation, length);
-        let is_late =
-            matches!(operation, Operation::Write { .. }) && self.strikes(Planted::CompletionBeforeData, 4);
         let covered = match operation {
             Operation::Sync { .. } => {
                 let newest = |versions: &Versions| versions.since.last().map_or(0, |(number, _)| *number);
@@ -305,7 +273,7 @@ impl Shared {
             }
             _ => BTreeMap::new(),
         };
-        let is_stuck = self.is_hostile && !is_late && self.random.happens(settings.stuck);
+        let is_stuck = self.is_hostile && self.random.happens(settings.stuck);
         // One that is may have done all of its work, or nothing.
         let is_idle = is_stuck && self.random.one_in(2);
         let mut at_ns = self.now_ns;
@@ -327,7 +295,7 @@ impl Shared {
             if parts.len() > 1 && self.random.one_in(2) {
                 parts.reverse();
             }
-            if !is_late && !is_idle {
+            if !is_idle {
                 for _ in 0..parts.len() {
                     let at_ns = draw_ns(self);
                     self.at(at_ns, Event::DiskPart(number));
@@ -341,31 +309,15 @@ impl Shared {
         if self.is_hostile && self.random.happens(settings.slow) {
             end_ns += self.random.below(settings.slow_ns);
         }
-        if is_late {
-            for _ in 0..parts.len() {
-                let at_ns = end_ns + self.random.below(2_000_000);
-                self.at(at_ns, Event::DiskPart(number));
-            }
-        }
-        if !is_stuck && !self.strikes(Planted::StuckOperation, 100) {
+        if !is_stuck {
             self.at(end_ns, Event::DiskEnd(number));
         }
         self.disk.has_stuck |= is_stuck;
         let how = if is_stuck { ", and is stuck" } else { "" };
         self.say(|| format!("disk {number}: {} for reactor {actor}{how}", describe(&operation)));
         let opened_count = self.disk.opened_count;
-        let running = Running {
-            actor,
-            token,
-            operation,
-            parts,
-            result,
-            limit,
-            covered,
-            is_late,
-            is_stuck,
-            opened_count,
-        };
+        let running =
+            Running { actor, token, operation, parts, result, limit, covered, is_stuck, opened_count };
         self.disk.running.insert(number, running);
         Ok(())
     }
@@ -428,13 +380,8 @@ impl Shared {
             return;
         }
         let part = running.parts.remove(0);
-        let is_over = running.is_late && running.parts.is_empty() && running.actor == usize::MAX;
         // Of what stops short, the limit counts from where this operation began.
-        let bug = self.scenario.planted;
-        self.disk.do_part(number, part, bug, &mut self.random);
-        if is_over {
-            self.disk.running.remove(&number);
-        }
+        self.disk.do_part(number, part);
     }
 
     /// An operation ends: gives it back to its reactor.
@@ -450,21 +397,6 @@ impl Shared {
             }
         }
         let result = running.result.map_err(io::Error::from);
-        if running.is_late && !running.parts.is_empty() {
-            // It goes on behind its reactor's back.
-            running.actor = usize::MAX;
-            let (bytes, skip) = match &running.operation {
-                Operation::Write { buffer, skip, .. } => (buffer.to_vec(), *skip),
-                _ => return None,
-            };
-            let pool = reactor::Pool::new(1).ok()?;
-            let mut copy = pool.take(bytes.len())?;
-            copy.copy_from_slice(&bytes);
-            let Operation::Write { buffer, .. } = &mut running.operation else { return None };
-            debug_assert!(skip <= bytes.len());
-            let buffer: Buffer = std::mem::replace(buffer, copy);
-            return Some((actor, Completion { token, result, buffer: Some(buffer) }));
-        }
         let running = self.disk.running.remove(&number)?;
         let is_durable =
             matches!(running.operation, Operation::Sync { .. } | Operation::Write { durable: true, .. });

@@ -6,7 +6,6 @@ use std::io::Read;
 use super::{Actor, Event, Shared, Side};
 use crate::coverage::Watch;
 use crate::scenario::US;
-use crate::tamper::Tamper;
 
 /// Bytes of a stream that nothing protects: the handshake, before digests are agreed on.
 const UNPROTECTED_BYTES: u64 = 256;
@@ -56,7 +55,6 @@ struct Stream {
     is_broken: bool,
     /// The sender waits for room.
     is_awaited: bool,
-    tamper: Tamper,
 }
 
 /// Where a connection is.
@@ -204,14 +202,9 @@ impl Shared {
     }
 
     /// Sends bytes for which [`begin_send`](Self::begin_send) found room.
-    pub(crate) fn send(&mut self, id: usize, side: Side, mut bytes: Vec<u8>) {
+    pub(crate) fn send(&mut self, id: usize, side: Side, bytes: &[u8]) {
         let to = side.other();
-        self.network.connections[id].watch.on_sent(side == Side::Target, &bytes, &mut self.coverage);
-        if side == Side::Target && self.scenario.planted.is_some() {
-            let bug = self.scenario.planted;
-            let tamper = &mut self.network.connections[id].streams[index(to)].tamper;
-            bytes = tamper.pass(bug, bytes, &mut self.random);
-        }
+        self.network.connections[id].watch.on_sent(side == Side::Target, bytes, &mut self.coverage);
         let (now_ns, count) = (self.now_ns, bytes.len());
         self.trace.note(now_ns, count as u64);
         self.say(|| format!("connection {id}: {side:?} sends {count} bytes"));
@@ -226,7 +219,7 @@ impl Shared {
         if is_closed {
             return self.answer_with_reset(id, side);
         }
-        let mut rest = &bytes[..];
+        let mut rest = bytes;
         while !rest.is_empty() {
             // A long send is not cut into more pieces than it pays to simulate.
             let piece_max = network.piece_max.max(count / 16);

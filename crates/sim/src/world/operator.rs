@@ -11,7 +11,6 @@ use wire::uuid::Uuid;
 
 use super::{Stage, World, second};
 use crate::host::{self, BARRED, SUBSYSTEM};
-use crate::planted::Planted;
 use crate::scenario::{MS, SECOND};
 use crate::shared::Event;
 
@@ -63,9 +62,7 @@ impl World {
     pub(super) fn grow(&mut self, from: u64) {
         let full = self.shared.scenario.block_count;
         self.shared.say(|| format!("the namespace grows to {full} blocks"));
-        if !self.shared.is_planted(Planted::ResizeKeepsData) {
-            self.shared.disk.zero_from(from as usize);
-        }
+        self.shared.disk.zero_from(from as usize);
         if let Err(error) = self.store.resize(full * u64::from(self.shared.scenario.block_bytes)) {
             return self.shared.find(format!("cannot grow: {error}"));
         }

@@ -13,7 +13,6 @@ use super::{Stage, World};
 use crate::coverage::Point;
 use crate::host::BARRED;
 use crate::model::{self, Content};
-use crate::planted::Planted;
 use crate::shared::Event;
 
 /// A command that is out.
@@ -98,14 +97,6 @@ impl World {
         let mut done = Vec::new();
         self.hosts[host].run_lane(&mut self.shared, lane, &mut done);
         for completion in done {
-            if self.shared.strikes(Planted::LostCompletion, 200) {
-                continue;
-            }
-            if self.shared.strikes(Planted::DoubleCompletion, 200) {
-                let (user, result, received) = (completion.user, completion.result, completion.received);
-                let twin = Completion { user, result, received, buffer: completion.buffer.clone() };
-                self.on_completion(host, lane, twin);
-            }
             self.on_completion(host, lane, completion);
         }
         if !self.shared.findings.is_empty() {
