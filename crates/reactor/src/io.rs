@@ -7,6 +7,8 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::buffers::Pool;
 use crate::busy_poll::{Arrival, BusyPolling};
 use crate::operation::{Completion, Operation, Token};
@@ -95,6 +97,12 @@ pub trait Io<M> {
     /// then.
     fn clock_ns(&self) -> u64 {
         self.now_ns()
+    }
+
+    /// Unix time, s. Expiry times of keys refer to it.
+    fn unix_s(&self) -> i64 {
+        // The coarse clock of the kernel's last tick is cheap enough to read for every command.
+        clock_gettime(ClockId::RealtimeCoarse).tv_sec
     }
 
     /// Accepts connections from `listener`, reported with `tag`.

@@ -10,9 +10,6 @@ pub(crate) mod superblock;
 use std::io;
 use std::sync::Arc;
 
-use kv::{Partition, Settings};
-use rustix::time::{ClockId, clock_gettime};
-
 use crate::key_value::file::KeyValueFile;
 pub use crate::key_value::file::KeyValueFileSettings;
 pub use crate::key_value::logged::Logged;
@@ -20,6 +17,7 @@ use crate::key_value::memory::KeyValueMemory;
 pub use crate::key_value::memory::KeyValueSettings;
 use crate::namespace::BlockStore;
 use crate::open_error::OpenError;
+use kv::{Partition, Settings};
 
 /// The longest value that memcached clients may store unless the specification says otherwise: memcached's own limit, a
 /// mebibyte with its header.
@@ -81,14 +79,14 @@ impl KeyValueStore {
         }
     }
 
-    /// Attaches the calling reactor to the partition of its number.
+    /// Attaches the calling reactor to the partition of its number; `unix_s` is the current time.
     ///
     /// # Errors
     /// The reason why this thread cannot use the partition: no memory, or a file that is not divided yet.
-    pub fn attach(&self, reactor: usize) -> io::Result<KeyValueBackend> {
+    pub fn attach(&self, reactor: usize, unix_s: i64) -> io::Result<KeyValueBackend> {
         match &self.0 {
-            Kind::Memory(memory) => memory.attach().map(KeyValueBackend::Memory),
-            Kind::File(file) => file.attach(reactor).map(KeyValueBackend::Logged),
+            Kind::Memory(memory) => memory.attach(unix_s).map(KeyValueBackend::Memory),
+            Kind::File(file) => file.attach(reactor, unix_s).map(KeyValueBackend::Logged),
         }
     }
 
@@ -148,11 +146,4 @@ pub(crate) fn check_memory(bytes: u64, partition_count: usize) -> Result<(), Ope
         return Err(OpenError::MemoryTooSmall { bytes, partition_count, bytes_min });
     }
     Ok(())
-}
-
-/// Unix time, s: expiry times of keys refer to it.
-#[must_use]
-pub fn unix_s() -> i64 {
-    // The coarse clock of the kernel's last tick is cheap enough to read for every command.
-    clock_gettime(ClockId::RealtimeCoarse).tv_sec
 }

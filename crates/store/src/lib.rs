@@ -20,7 +20,7 @@ pub use block::{Contents, FileKind, FileSettings, FileStore, MemorySettings, Mem
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 pub use key_value::{
     ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings, KeyValueSettings, KeyValueShape,
-    KeyValueStore, Logged, unix_s,
+    KeyValueStore, Logged,
 };
 pub use kv::log::Sync;
 pub use namespace::{

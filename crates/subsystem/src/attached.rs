@@ -134,10 +134,10 @@ impl Blocks {
 }
 
 impl Keys {
-    fn attach(store: &KeyValueStore, reactor: usize) -> io::Result<Self> {
+    fn attach(store: &KeyValueStore, reactor: usize, unix_s: i64) -> io::Result<Self> {
         let KeyValueShape { item_bytes, allows_flush, .. } = store.shape();
         let settings = ListenerSettings { value_bytes_max: item_bytes as usize, allows_flush };
-        let partition = match store.attach(reactor)? {
+        let partition = match store.attach(reactor, unix_s)? {
             KeyValueBackend::Memory(partition) => KeysIn::Memory(partition),
             KeyValueBackend::Logged(logged) => KeysIn::Log(logged, Box::default()),
         };
@@ -262,7 +262,7 @@ impl Found {
 impl Attachments {
     /// Switches to another table: attaches new namespaces and releases removed ones.
     /// `reactor` is this one's number.
-    pub(crate) fn replace(&mut self, table: Arc<NamespaceTable>, reactor: usize) {
+    pub(crate) fn replace(&mut self, table: Arc<NamespaceTable>, reactor: usize, unix_s: i64) {
         self.reactor = reactor;
         let mut gone = std::mem::take(&mut self.by_id);
         let length = table.subsystems.keys().next_back().map_or(0, |last| last.0 as usize + 1);
@@ -270,7 +270,7 @@ impl Attachments {
         for (subsystem, entries) in &table.subsystems {
             for entry in entries {
                 let known = self.by_id.get(&entry.id).copied();
-                let at = known.or_else(|| gone.remove(&entry.id)).or_else(|| self.attach(entry));
+                let at = known.or_else(|| gone.remove(&entry.id)).or_else(|| self.attach(entry, unix_s));
                 let found = match at {
                     Some(at) => {
                         self.by_id.insert(entry.id, at);
@@ -314,10 +314,12 @@ impl Attachments {
     }
 
     /// Attaches a namespace that is new.
-    fn attach(&mut self, entry: &NamespaceEntry) -> Option<AttachedIndex> {
+    fn attach(&mut self, entry: &NamespaceEntry, unix_s: i64) -> Option<AttachedIndex> {
         let backing = match &entry.store {
             Store::Blocks(store) => store.attach().map(|backend| Backing::Blocks(Blocks::new(backend))),
-            Store::Keys(store) => Keys::attach(store, self.reactor).map(|keys| Backing::Keys(Box::new(keys))),
+            Store::Keys(store) => {
+                Keys::attach(store, self.reactor, unix_s).map(|keys| Backing::Keys(Box::new(keys)))
+            }
         };
         let backing = match backing {
             Ok(backing) => backing,

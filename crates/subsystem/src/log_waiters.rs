@@ -343,7 +343,7 @@ impl LogWaiters {
         if bytes > 0 && !self.has_room(keys, bytes) {
             return self.put_back(std::iter::once(request));
         }
-        keys.logged.partition().set_now(store::unix_s());
+        keys.logged.partition().set_now(io.unix_s());
         let PartitionRequest { from, namespace, work } = request;
         match work {
             Work::Execute(batch) => {

@@ -274,7 +274,7 @@ impl Serving {
     fn on_reactor_message(&mut self, io: &mut impl Io<Message>, message: ReactorMessage) {
         match message {
             ReactorMessage::Table(table) => {
-                self.lanes.commands.namespaces.replace(table, self.reactor.into());
+                self.lanes.commands.namespaces.replace(table, self.reactor.into(), io.unix_s());
                 self.let_in(io);
                 self.report_table(io);
             }

@@ -9,7 +9,7 @@ use kv::{Eviction, Partition, Processor, Settings};
 
 use super::logged::Logged;
 use super::superblock::Superblock;
-use super::{KeyValueShape, MEMORY_BYTES_MIN, check_memory, prefault, unix_s};
+use super::{KeyValueShape, MEMORY_BYTES_MIN, check_memory, prefault};
 use crate::namespace::BlockStore;
 use crate::open_error::OpenError;
 
@@ -60,7 +60,7 @@ impl KeyValueFile {
         *self.superblock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn attach(&self, reactor: usize) -> io::Result<Logged> {
+    pub(super) fn attach(&self, reactor: usize, unix_s: i64) -> io::Result<Logged> {
         let superblock =
             self.superblock().ok_or_else(|| io::Error::other("the number of reactors was not set"))?;
         let log = superblock.log(reactor as u64, self.settings.sync);
@@ -75,7 +75,7 @@ impl KeyValueFile {
         if self.settings.prefaults {
             prefault::begin(&mut processor)?;
         }
-        let partition = Partition::with_log(processor, unix_s(), log);
+        let partition = Partition::with_log(processor, unix_s, log);
         let below = self.below.attach()?;
         Ok(Logged::new(partition, below))
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kv::{Eviction, Partition, Processor, Settings};
 
-use super::{KeyValueShape, check_memory, prefault, unix_s};
+use super::{KeyValueShape, check_memory, prefault};
 use crate::open_error::OpenError;
 
 /// Settings of a key-value namespace in RAM.
@@ -44,7 +44,7 @@ impl KeyValueMemory {
         Ok(())
     }
 
-    pub(super) fn attach(&self) -> io::Result<Partition> {
+    pub(super) fn attach(&self, unix_s: i64) -> io::Result<Partition> {
         let count = self.reactor_count.load(Ordering::Acquire).max(1) as u64;
         let mut processor = Processor::new(Settings {
             memory_bytes: usize::try_from(self.settings.bytes / count).unwrap_or(usize::MAX),
@@ -55,7 +55,7 @@ impl KeyValueMemory {
         if self.settings.prefaults {
             prefault::begin(&mut processor)?;
         }
-        Ok(Partition::new(processor, unix_s()))
+        Ok(Partition::new(processor, unix_s))
     }
 
     pub(super) fn shape(&self) -> KeyValueShape {

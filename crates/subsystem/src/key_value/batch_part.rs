@@ -25,10 +25,7 @@ impl PartOfBatch {
         let mut outcomes = vec![0; self.outcome_bytes];
         let mut writer = OutcomeWriter::new(&mut outcomes);
         match partition {
-            Some(partition) => {
-                partition.set_now(store::unix_s());
-                run_here(partition, &self.operations, &mut writer, &mut Vec::new());
-            }
+            Some(partition) => run_here(partition, &self.operations, &mut writer, &mut Vec::new()),
             None => {
                 for _ in Operations::new(&self.operations) {
                     writer.push(Status::NAMESPACE_NOT_READY, 0, 0);

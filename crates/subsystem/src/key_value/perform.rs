@@ -56,14 +56,13 @@ impl LongValue {
     }
 }
 
-/// Performs the action of another reactor's command on this partition. `Err` if the next partition must continue.
+/// Performs the action of another reactor's command on this partition, whose clock is set. `Err` if the next partition must continue.
 pub(crate) fn perform(
     partition: &mut Partition,
     key: &Key,
     action: KvAction,
     is_last: bool,
 ) -> Result<KvOutcome, KvAction> {
-    partition.set_now(store::unix_s());
     Ok(match action {
         KvAction::Operate { opcode, options, kind, room_bytes, operand } => {
             let hash = partition.processor.hash(key.as_bytes());

@@ -19,9 +19,11 @@ use crate::subsystem::NamespaceId;
 /// The answer to memcached clients once the namespace was removed.
 const GONE: &[u8] = b"SERVER_ERROR the namespace is gone\r\n";
 
-/// The partition of a namespace, if it can serve.
-fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<&mut Partition> {
-    namespaces.keys_of(namespace)?.partition()
+/// The partition of a namespace, if it can serve, with its clock set.
+fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId, unix_s: i64) -> Option<&mut Partition> {
+    let partition = namespaces.keys_of(namespace)?.partition()?;
+    partition.set_now(unix_s);
+    Some(partition)
 }
 
 /// The partition of a namespace, whether its log has been read or not.
@@ -30,9 +32,9 @@ fn partition_unread_of(namespaces: &mut Attachments, namespace: NamespaceId) -> 
 }
 
 /// The partition of a namespace as the memcached protocol sees it, if it can serve, with its clock set.
-fn executor_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<Executor<'_>> {
+fn executor_of(namespaces: &mut Attachments, namespace: NamespaceId, unix_s: i64) -> Option<Executor<'_>> {
     let executor = namespaces.keys_of(namespace)?.executor()?;
-    executor.partition.set_now(store::unix_s());
+    executor.partition.set_now(unix_s);
     Some(executor)
 }
 
@@ -49,7 +51,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
     match work {
         Work::Execute(batch) => {
             let mut answers = RemoteAnswers::with_capacity(batch.len());
-            match executor_of(namespaces, namespace) {
+            match executor_of(namespaces, namespace, io.unix_s()) {
                 Some(mut executor) => {
                     let processor = &executor.partition.processor;
                     batch.hashes().for_each(|hash| processor.prefetch(hash));
@@ -83,7 +85,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
         }
         Work::StoreLarge { session, ticket, store } => {
             let mut answers = RemoteAnswers::default();
-            match executor_of(namespaces, namespace) {
+            match executor_of(namespaces, namespace, io.unix_s()) {
                 Some(executor) => {
                     answers.push_executed(session, ticket, executor, |executor, bytes| {
                         executor.execute_large(store, bytes);
@@ -95,7 +97,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
         }
         Work::Stats { session, ticket, flush } => {
             let mut stats = Box::default();
-            if let Some(mut executor) = executor_of(namespaces, namespace) {
+            if let Some(mut executor) = executor_of(namespaces, namespace, io.unix_s()) {
                 if let Some(delay) = flush {
                     executor.flush(delay);
                 }
@@ -106,7 +108,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
         Work::Act { ticket, key, action } => {
             let next = io.reactor() + 1;
             let is_last = next == io.reactor_count();
-            let outcome = match partition_of(namespaces, namespace) {
+            let outcome = match partition_of(namespaces, namespace, io.unix_s()) {
                 Some(partition) => perform(partition, &key, action, is_last),
                 None => Ok(KvOutcome::new(Status::NAMESPACE_NOT_READY)),
             };
@@ -119,7 +121,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
             }
         }
         Work::RunPart { ticket, part } => {
-            let outcomes = part.run(partition_of(namespaces, namespace));
+            let outcomes = part.run(partition_of(namespaces, namespace, io.unix_s()));
             let partition = io.reactor();
             io.post(from, CommandReply::PartOutcomes { ticket, partition, outcomes }.into());
         }

@@ -149,9 +149,9 @@ fn post_batches(io: &mut impl Io<Message>, batches: &mut [RemoteBatch], namespac
 }
 
 /// The partition that memcached clients use, with its clock set.
-fn partition(namespaces: &mut Attachments) -> Option<(NamespaceId, Executor<'_>)> {
+fn partition(namespaces: &mut Attachments, unix_s: i64) -> Option<(NamespaceId, Executor<'_>)> {
     let (namespace, executor) = namespaces.key_value()?;
-    executor.partition.set_now(store::unix_s());
+    executor.partition.set_now(unix_s);
     Some((namespace, executor))
 }
 
@@ -275,7 +275,7 @@ impl MemcachedConnections {
         let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return;
         };
-        let Some((namespace, executor)) = partition(namespaces) else {
+        let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else {
             connection.is_closing = true;
             return self.mark(index);
         };
@@ -505,7 +505,9 @@ impl MemcachedConnections {
         chunks: Vec<Chunk>,
     ) {
         let Some(index) = self.session(session) else { return };
-        let Some((namespace, executor)) = partition(namespaces) else { return self.close(io, index) };
+        let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else {
+            return self.close(io, index);
+        };
         let Some(connection) = self.connections[index as usize].as_deref_mut() else { return };
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
@@ -517,7 +519,7 @@ impl MemcachedConnections {
 
     /// Has a session fetch the next piece of a long value. `false` if its namespace is gone.
     fn fetch(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments, index: u32) -> bool {
-        let Some((namespace, executor)) = partition(namespaces) else { return false };
+        let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else { return false };
         let Some(connection) = self.connections[index as usize].as_deref_mut() else { return false };
         let session = u64::from(connection.generation) << 32 | u64::from(index);
         let (batches, counters) = (&mut self.batches, &*self.counters);
@@ -542,7 +544,9 @@ impl MemcachedConnections {
         stats: &PartitionStats,
     ) {
         let Some(index) = self.session(session) else { return };
-        let Some((namespace, executor)) = partition(namespaces) else { return self.close(io, index) };
+        let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else {
+            return self.close(io, index);
+        };
         let Some(connection) = self.connections[index as usize].as_deref_mut() else { return };
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
