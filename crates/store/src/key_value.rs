@@ -5,16 +5,19 @@ mod logged;
 pub(crate) mod mark;
 mod memory;
 mod prefault;
+mod random;
 pub(crate) mod superblock;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use crate::key_value::file::KeyValueFile;
 pub use crate::key_value::file::KeyValueFileSettings;
 pub use crate::key_value::logged::Logged;
 use crate::key_value::memory::KeyValueMemory;
 pub use crate::key_value::memory::KeyValueSettings;
+use crate::key_value::random::Random;
 use crate::namespace::BlockStore;
 use crate::open_error::OpenError;
 use kv::{Partition, Settings};
@@ -59,13 +62,37 @@ impl KeyValueStore {
     /// Creates an empty namespace in RAM. Each reactor allocates its memory as it attaches.
     #[must_use]
     pub fn in_memory(settings: KeyValueSettings) -> Self {
-        Self(Kind::Memory(KeyValueMemory::new(settings)))
+        Self(Kind::Memory(KeyValueMemory::new(settings, &Random::System)))
+    }
+
+    /// As [`in_memory`](Self::in_memory), with a hash seed that follows from `number`: for simulators.
+    #[must_use]
+    pub fn simulated_memory(settings: KeyValueSettings, number: u64) -> Self {
+        let random = Random::Simulated(AtomicU64::new(number));
+        Self(Kind::Memory(KeyValueMemory::new(settings, &random)))
     }
 
     /// Creates a namespace in a file that is already open, with one log per reactor.
     #[must_use]
     pub fn in_file(settings: KeyValueFileSettings, below: Arc<dyn BlockStore>) -> Self {
         Self(Kind::File(KeyValueFile::new(settings, below)))
+    }
+
+    /// As [`in_file`](Self::in_file), on a simulated disk. The file's first block is `first`, and durable when the
+    /// namespace is served; random numbers count on from `number`, which no other start may have used.
+    ///
+    /// # Errors
+    /// If the file is divided into another number of partitions, or is too small.
+    pub fn simulated_file(
+        settings: KeyValueFileSettings,
+        below: Arc<dyn BlockStore>,
+        first: &mut [u8],
+        partition_count: usize,
+        number: u64,
+    ) -> Result<Self, OpenError> {
+        let random = Random::Simulated(AtomicU64::new(number));
+        let file = KeyValueFile::simulated(settings, below, first, partition_count as u64, random)?;
+        Ok(Self(Kind::File(file)))
     }
 
     /// Sets the number of reactors that will attach, before the first does.

@@ -65,4 +65,4 @@ pub mod limits;
 pub mod machine;
 mod named_uuid;
 
-pub use serving::Serving;
+pub use serving::{MEMCACHED, Serving};

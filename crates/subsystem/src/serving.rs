@@ -30,7 +30,7 @@ use crate::state::ReactorReport;
 use crate::store_access::TICKET_TIMER;
 
 use lanes::LaneServer;
-pub(crate) use memcached_connections::MEMCACHED;
+pub use memcached_connections::MEMCACHED;
 use memcached_connections::MemcachedConnections;
 pub(crate) use settings::ServingSettings;
 use timers::{CONTROL_TIMER, MEMCACHED_TIMER, NOTICE_TIMER, PRESSURE_TIMER, SWEEP_TIMER};

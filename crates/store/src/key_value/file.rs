@@ -8,6 +8,7 @@ use kv::log::Sync;
 use kv::{Eviction, Partition, Processor, Settings};
 
 use super::logged::Logged;
+use super::random::Random;
 use super::superblock::Superblock;
 use super::{KeyValueShape, MEMORY_BYTES_MIN, check_memory, prefault};
 use crate::namespace::BlockStore;
@@ -42,12 +43,29 @@ pub(super) struct KeyValueFile {
     below: Arc<dyn BlockStore>,
     /// `None` until the number of reactors is set.
     superblock: Mutex<Option<Superblock>>,
+    random: Random,
 }
 
 impl KeyValueFile {
     /// Creates one on storage that is already open.
     pub(super) fn new(settings: KeyValueFileSettings, below: Arc<dyn BlockStore>) -> Self {
-        Self { settings, below, superblock: Mutex::default() }
+        Self { settings, below, superblock: Mutex::default(), random: Random::System }
+    }
+
+    /// Creates one on a simulated disk, where the file's first block is `first`: its caller writes it back.
+    ///
+    /// # Errors
+    /// As [`set_reactor_count`](Self::set_reactor_count).
+    pub(super) fn simulated(
+        settings: KeyValueFileSettings,
+        below: Arc<dyn BlockStore>,
+        first: &mut [u8],
+        partition_count: u64,
+        random: Random,
+    ) -> Result<Self, OpenError> {
+        let bytes = below.geometry().bytes();
+        let read = Superblock::read_or_new(first, &settings.path, bytes, partition_count, &random)?;
+        Ok(Self { settings, below, superblock: Mutex::new(Some(read.0)), random })
     }
 
     fn memory_bytes(&self, partition_count: u64) -> u64 {
@@ -63,7 +81,7 @@ impl KeyValueFile {
     pub(super) fn attach(&self, reactor: usize, unix_s: i64) -> io::Result<Logged> {
         let superblock =
             self.superblock().ok_or_else(|| io::Error::other("the number of reactors was not set"))?;
-        let log = superblock.log(reactor as u64, self.settings.sync);
+        let log = superblock.log(reactor as u64, self.settings.sync, self.random.draw());
         let memory_bytes = self.memory_bytes(superblock.partition_count) / superblock.partition_count;
         let mut processor = Processor::new(Settings {
             memory_bytes: usize::try_from(memory_bytes).unwrap_or(usize::MAX),
@@ -85,14 +103,15 @@ impl KeyValueFile {
             check_memory(bytes, count)?;
         }
         let bytes = self.below.geometry().bytes();
-        let superblock = Superblock::open(&self.settings.path, bytes, count.max(1) as u64)?;
+        let superblock = Superblock::open(&self.settings.path, bytes, count.max(1) as u64, &self.random)?;
         *self.superblock.lock().unwrap_or_else(PoisonError::into_inner) = Some(superblock);
         Ok(())
     }
 
     pub(super) fn shape(&self) -> KeyValueShape {
-        let value_bytes_max =
-            self.superblock().map_or(0, |superblock| superblock.log(0, self.settings.sync).value_bytes_max());
+        let value_bytes_max = self
+            .superblock()
+            .map_or(0, |superblock| superblock.log(0, self.settings.sync, 0).value_bytes_max());
         let value_bytes_max = u32::try_from(value_bytes_max).unwrap_or(u32::MAX);
         let KeyValueFileSettings { item_bytes, allows_flush, .. } = self.settings;
         let bytes = self.below.geometry().bytes();

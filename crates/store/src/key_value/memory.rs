@@ -1,11 +1,11 @@
 //! A key-value namespace in RAM.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kv::{Eviction, Partition, Processor, Settings};
 
+use super::random::Random;
 use super::{KeyValueShape, check_memory, prefault};
 use crate::open_error::OpenError;
 
@@ -33,9 +33,8 @@ pub(super) struct KeyValueMemory {
 }
 
 impl KeyValueMemory {
-    pub(super) fn new(settings: KeyValueSettings) -> Self {
-        let seed = RandomState::new().build_hasher().finish();
-        Self { settings, seed, reactor_count: AtomicUsize::new(1) }
+    pub(super) fn new(settings: KeyValueSettings, random: &Random) -> Self {
+        Self { settings, seed: random.draw(), reactor_count: AtomicUsize::new(1) }
     }
 
     pub(super) fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {

@@ -1,7 +1,6 @@
 //! The superblock of a key-value file: its division into partitions, and settings that must not change between starts.
 
 use std::fs::{File, OpenOptions};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -10,6 +9,7 @@ use kv::log::{LogSettings, SEGMENT_COUNT_MIN, Sync};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
+use super::random::Random;
 use crate::open_error::OpenError;
 
 /// Size of the superblock, and unit of the logs' reads and writes, bytes.
@@ -39,19 +39,14 @@ pub(super) struct Superblock {
     pub(super) segment_count: u64,
 }
 
-/// A random number that peers cannot predict.
-pub(super) fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
-}
-
 impl Superblock {
     /// Creates the superblock of a new file of this many bytes; `None` if that is too small.
-    pub(super) fn new(bytes: u64, partition_count: u64) -> Option<Self> {
+    fn new(bytes: u64, partition_count: u64, random: &Random) -> Option<Self> {
         let share = bytes.saturating_sub(BLOCK_BYTES) / partition_count.max(1);
         let segment_bytes = share / SEGMENT_COUNT / BLOCK_BYTES * BLOCK_BYTES;
         let segment_bytes = segment_bytes.clamp(*SEGMENT_BYTES.start(), *SEGMENT_BYTES.end());
         let segment_count = share / segment_bytes;
-        let (identity, seed) = (random(), random());
+        let (identity, seed) = (random.draw(), random.draw());
         (segment_count >= SEGMENT_COUNT_MIN).then_some(Self {
             identity,
             seed,
@@ -61,11 +56,11 @@ impl Superblock {
         })
     }
 
-    /// The log of a partition.
-    pub(super) fn log(&self, partition: u64, sync: Sync) -> LogSettings {
+    /// The log of a partition, whose next segments belong to this run.
+    pub(super) fn log(&self, partition: u64, sync: Sync, run: u64) -> LogSettings {
         LogSettings {
             identity: self.identity.wrapping_add(partition),
-            run: random(),
+            run,
             start: BLOCK_BYTES + partition * self.segment_count * self.segment_bytes,
             segment_bytes: self.segment_bytes,
             segment_count: self.segment_count,
@@ -104,18 +99,39 @@ impl Superblock {
     }
 
     /// Reads the superblock of an open file that holds one, or writes one to an empty file.
-    pub(super) fn open(path: &Path, bytes: u64, partition_count: u64) -> Result<Self, OpenError> {
+    pub(super) fn open(
+        path: &Path,
+        bytes: u64,
+        partition_count: u64,
+        random: &Random,
+    ) -> Result<Self, OpenError> {
         let system = |action| move |source| OpenError::System { action, path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(system("open"))?;
         let mut first = vec![0; BLOCK_LENGTH];
         file.read_exact_at(&mut first, 0).map_err(system("read"))?;
+        let (superblock, is_new) = Self::read_or_new(&mut first, path, bytes, partition_count, random)?;
+        if is_new {
+            write(&file, path, &first).map_err(system("write"))?;
+        }
+        Ok(superblock)
+    }
+
+    /// The superblock in the first block of a file, or a new one in a block of zeros. Returns whether it is new, and
+    /// must be written.
+    pub(super) fn read_or_new(
+        first: &mut [u8],
+        path: &Path,
+        bytes: u64,
+        partition_count: u64,
+        random: &Random,
+    ) -> Result<(Self, bool), OpenError> {
         if first.iter().all(|&byte| byte == 0) {
             check_size(path, bytes, partition_count)?;
-            let superblock = Self::new(bytes, partition_count).expect("it has that size");
-            write(&file, path, &superblock).map_err(system("write"))?;
-            return Ok(superblock);
+            let superblock = Self::new(bytes, partition_count, random).expect("it has that size");
+            first.copy_from_slice(&superblock.encode());
+            return Ok((superblock, true));
         }
-        let found = Self::decode(&first).ok_or_else(|| OpenError::WrongKind {
+        let found = Self::decode(first).ok_or_else(|| OpenError::WrongKind {
             path: path.to_owned(),
             is: "no key-value file, and not empty",
             remedy: "name another one",
@@ -131,7 +147,7 @@ impl Superblock {
                 wanted: partition_count,
             });
         }
-        Ok(found)
+        Ok((found, false))
     }
 }
 
@@ -181,8 +197,8 @@ pub(crate) fn is_zero(file: &File) -> io::Result<bool> {
     }
 }
 
-fn write(file: &File, path: &Path, superblock: &Superblock) -> io::Result<()> {
-    file.write_all_at(&superblock.encode(), 0)?;
+fn write(file: &File, path: &Path, first: &[u8]) -> io::Result<()> {
+    file.write_all_at(first, 0)?;
     file.sync_all()?;
     // Makes the file's name durable.
     match path.parent() {
@@ -201,10 +217,11 @@ mod tests {
         let path = place.path().join("pairs");
         let file = File::create(&path).unwrap();
         file.set_len(64 << 20).unwrap();
-        let made = Superblock::open(&path, 64 << 20, 2).unwrap();
+        let open = |path, bytes, count| Superblock::open(path, bytes, count, &Random::System);
+        let made = open(&path, 64 << 20, 2).unwrap();
         assert_eq!((made.segment_bytes, made.segment_count), (520_192, 64));
-        assert_eq!(Superblock::open(&path, 64 << 20, 2).unwrap(), made);
-        let refusal = |bytes, count| Superblock::open(&path, bytes, count).unwrap_err().to_string();
+        assert_eq!(open(&path, 64 << 20, 2).unwrap(), made);
+        let refusal = |bytes, count| open(&path, bytes, count).unwrap_err().to_string();
         assert!(refusal(64 << 20, 3).contains("2 threads"), "{}", refusal(64 << 20, 3));
         assert!(refusal(32 << 20, 2).contains("63.5M") || refusal(32 << 20, 2).contains("at least"));
         file.write_all_at(&[1], 100).unwrap();
@@ -212,10 +229,10 @@ mod tests {
         assert!(refusal(64 << 20, 2).contains("not empty"));
         let second = place.path().join("small");
         File::create(&second).unwrap().set_len(1 << 20).unwrap();
-        assert!(Superblock::open(&second, 1 << 20, 4).is_err());
+        assert!(open(&second, 1 << 20, 4).is_err());
         for count in 1..100 {
-            assert!(Superblock::new(bytes_min(count), count).is_some());
-            assert!(Superblock::new(bytes_min(count) - 1, count).is_none());
+            assert!(Superblock::new(bytes_min(count), count, &Random::System).is_some());
+            assert!(Superblock::new(bytes_min(count) - 1, count, &Random::System).is_none());
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::message::{AdmissionMessage, Message};
 use crate::subsystem::NamespaceId;
 
 /// Set in the tags of memcached listeners and in the indexes of memcached connections; clear in those of lanes.
-pub(crate) const MEMCACHED: u32 = 1 << 31;
+pub const MEMCACHED: u32 = 1 << 31;
 
 /// A connection is closed once its peer has taken none of its output for this long, ns.
 const SEND_NS_MAX: u64 = 30_000_000_000;

@@ -1,0 +1,25 @@
+//! Random numbers of key-value namespaces: hash seeds, identities of files, runs of logs.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A source of random numbers.
+pub(super) enum Random {
+    /// The system: peers cannot predict them.
+    System,
+    /// A simulator, which counts on from a number of its own.
+    Simulated(AtomicU64),
+}
+
+impl Random {
+    /// A number that no earlier start has drawn.
+    pub(super) fn draw(&self) -> u64 {
+        match self {
+            Self::System => RandomState::new().build_hasher().finish(),
+            // Distinct for distinct counts.
+            Self::Simulated(count) => {
+                count.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            }
+        }
+    }
+}
