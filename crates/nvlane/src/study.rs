@@ -156,7 +156,7 @@ impl StudyArguments {
 fn hold(address: &str, count: &str, depth: &str) -> Ended {
     let address = address.parse().map_err(host::Error::Address)?;
     let wrong = |_| Failure::usage("--hold takes an address and two numbers");
-    study::crowd::hold(&address, count.parse().map_err(wrong)?, depth.parse().map_err(wrong)?)?;
+    study::held_lanes::hold(&address, count.parse().map_err(wrong)?, depth.parse().map_err(wrong)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,4 +1,4 @@
-//! Where an experiment is carried out: cores, times, and a load on a target.
+//! The environment of an experiment: cores, times, and loads on a target.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,88 +17,88 @@ use crate::cell::Values;
 use crate::error::Error;
 use crate::served::{Served, ServedOptions};
 
-/// Which core each side has.
+/// Core of each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cores {
-    /// Of the host and the load.
+    /// Core of the host and the load.
     pub host: usize,
-    /// Of the target.
+    /// Core of the target.
     pub target: usize,
 }
 
-/// How long each measurement takes.
+/// Duration of each measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Under load before anything counts.
+    /// Warm-up.
     pub warm_up: Duration,
-    /// Under load.
+    /// Measurement under load.
     pub measure: Duration,
-    /// Watching what does nothing.
+    /// Measurement of idle lanes.
     pub idle: Duration,
 }
 
 impl Times {
-    /// Long enough for good numbers.
+    /// Times for stable medians.
     pub const USUAL: Self = Self {
         warm_up: Duration::from_millis(250),
         measure: Duration::from_millis(1000),
         idle: Duration::from_secs(6),
     };
-    /// Long enough to see something.
+    /// Times for a first result.
     pub const QUICK: Self = Self {
         warm_up: Duration::from_millis(100),
         measure: Duration::from_millis(350),
         idle: Duration::from_secs(3),
     };
 
-    /// The given time under load; the other times follow from it.
+    /// Times with this measurement under load; the others follow from it.
     #[must_use]
     pub fn of(measure: Duration) -> Self {
         Self { warm_up: measure / 4, measure, idle: measure * 5 }
     }
 }
 
-/// Where an experiment is carried out.
+/// The environment of an experiment.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// The program that is a target when started with `target`.
+    /// The nvlane program, which is a target when started with `target`.
     pub program: PathBuf,
-    /// One core for each side, if there are two for us.
+    /// One core for each side, if the process may use two.
     pub cores: Option<Cores>,
-    /// How long each measurement takes.
+    /// Duration of each measurement.
     pub times: Times,
-    /// Set when the study is to end.
+    /// Set to end the study.
     pub stops: Arc<AtomicBool>,
-    /// What the sides of the present cell lost to other load so far.
+    /// Processor time that the sides of the current cell lost to other load.
     pub lost: Arc<Mutex<Disturbance>>,
 }
 
-/// What a load is put on and how.
+/// A load and its lanes.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// The load. When it begins and ends is the bench's to say.
+    /// The load. The bench sets its times.
     pub workload: Workload,
-    /// Options of the association; lanes and depth are the workload's.
+    /// Options of the association, except lanes and depth, which the workload sets.
     pub options: Options,
-    /// Whether threads of their own drive the lanes.
+    /// Whether driver threads drive the lanes.
     pub hand_over: bool,
     /// Cores of the load's threads.
     pub cores: Vec<usize>,
 }
 
 impl Bench {
-    /// A target on the target's core, with one namespace that reads as zeroes and forgets what is written.
+    /// Starts a target on the target's core, with one null namespace: reads return zeroes, writes are discarded.
     ///
     /// # Errors
-    /// If it does not start.
+    /// The target does not start.
     pub fn serve(&self) -> Result<Served, Error> {
         self.serve_with(ServedOptions::of(["null:1T"]))
     }
 
-    /// A target on the target's core.
+    /// Starts a target on the target's core.
     ///
     /// # Errors
-    /// If it does not start.
+    /// The target does not start.
     pub fn serve_with(&self, options: ServedOptions) -> Result<Served, Error> {
         let core = options.core.or(self.cores.map(|cores| cores.target));
         Served::start(&self.program, &ServedOptions { core, ..options })
@@ -120,10 +120,10 @@ impl Bench {
         }
     }
 
-    /// Puts a load on the only namespace of a target.
+    /// Runs a load on the only namespace of a target.
     ///
     /// # Errors
-    /// If it cannot be put there, or anything about it went wrong: then its numbers mean nothing.
+    /// The load does not start, or an operation fails.
     pub fn run(&self, served: &Served, load: Load) -> Result<Finished, Error> {
         let workload = Workload {
             warm_up: self.times.warm_up,
@@ -157,13 +157,13 @@ impl Bench {
         }
     }
 
-    /// What plain sockets reach with the bytes of a load on as many connections as it has lanes.
+    /// Throughput of plain sockets with the bytes of a load, on as many connections as the load has lanes.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call fails.
     ///
     /// # Panics
-    /// If a thread of it panics.
+    /// A thread of the load panics.
     pub fn ceiling(
         &self,
         load: &Load,
@@ -181,14 +181,13 @@ impl Bench {
         })
     }
 
-    /// Rate of plain sockets for reads over a number of connections; the target's side sleeps when it has nothing to
-    /// do.
+    /// Throughput of plain sockets for reads over a number of connections; the target's side sleeps when idle.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call fails.
     ///
     /// # Panics
-    /// If a thread of it panics.
+    /// A thread of the load panics.
     pub fn ceiling_of_many(
         &self,
         connections: u32,
@@ -199,11 +198,11 @@ impl Bench {
         self.measure_ceiling(&spec)
     }
 
-    /// What plain sockets reach with operations of a mebibyte, one in flight on each of so many connections whose data
-    /// come from and go to so much memory each, for so long.
+    /// Throughput of plain sockets with operations of 1 MiB, one in flight on each of `connections`, each with
+    /// `memory` bytes of buffers.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call fails.
     ///
     /// # Panics
     /// As [`ceiling_of_many`](Self::ceiling_of_many).
@@ -244,7 +243,7 @@ impl Bench {
     }
 
     fn measure_ceiling(&self, spec: &CeilingSpec) -> Result<CeilingResult, Error> {
-        // In a thread of its own, which is tied to the host's core: targets started later must not inherit that.
+        // In a new thread, pinned to the host's core: targets started later must not inherit the pinning.
         let measured = std::thread::scope(|scope| {
             scope.spawn(|| load::ceiling::measure(spec)).join().expect("the ceiling does not panic")
         });
@@ -253,20 +252,20 @@ impl Bench {
         Ok(measured)
     }
 
-    /// Takes note of what a part of the present cell's measurement lost to other load. Where both sides share one core
-    /// they take it from each other, which tells nothing.
+    /// Records the processor time that a part of the current cell's measurement lost to other load. If both sides
+    /// share one core, they take it from each other, and it tells nothing.
     pub fn note(&self, disturbance: &Disturbance) {
         if self.cores.is_some() {
             self.lost.lock().unwrap_or_else(PoisonError::into_inner).merge(disturbance);
         }
     }
 
-    /// What was noted since the last call.
+    /// Takes what was recorded since the last call.
     pub fn take_noted(&self) -> Disturbance {
         std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits, unless the study is to end.
+    /// Waits until the time has passed or the study ends.
     pub fn sleep(&self, time: Duration) {
         let end = std::time::Instant::now() + time;
         while !self.is_stopped() {
@@ -278,13 +277,13 @@ impl Bench {
         }
     }
 
-    /// Whether the study is to end.
+    /// Whether the study was asked to end.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stops.load(Ordering::Relaxed)
     }
 
-    /// Ends the study.
+    /// Asks the study to end.
     pub fn stop(&self) {
         self.stops.store(true, Ordering::Relaxed);
     }
@@ -301,7 +300,7 @@ impl Bench {
     }
 }
 
-/// Ends a load when the study is to end.
+/// Ends a load when the study ends.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Observer for Stops<'_> {
@@ -310,7 +309,7 @@ impl Observer for Stops<'_> {
     }
 }
 
-/// Speed, latency and processor time of a load.
+/// Throughput, latency and processor time of a load.
 #[must_use]
 pub fn values(report: &Report) -> Values {
     let latency = report.total.latency();

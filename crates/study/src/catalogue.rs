@@ -37,7 +37,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
     ]
 }
 
-/// The experiment of this name.
+/// The experiment with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<Box<dyn Experiment>> {
     all().into_iter().find(|experiment| experiment.about().name == name)

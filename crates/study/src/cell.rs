@@ -1,19 +1,19 @@
-//! A cell of an experiment: what is measured, and the values that one measurement gives.
+//! A cell of an experiment: its parameters, and the values of one measurement.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// One thing to measure.
+/// One configuration to measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cell {
     /// Short name, unique within the experiment.
     pub name: String,
-    /// The same by names.
+    /// Parameters, by name.
     pub parameters: BTreeMap<&'static str, Parameter>,
 }
 
-/// What a cell differs by from another.
+/// Value of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Parameter {
@@ -48,17 +48,17 @@ impl Cell {
         Self { name: name.into(), parameters: BTreeMap::new() }
     }
 
-    /// With one more.
+    /// Adds a parameter.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<Parameter>) -> Self {
         self.parameters.insert(name, value.into());
         self
     }
 
-    /// A parameter that is a number.
+    /// The numeric parameter with this name.
     ///
     /// # Panics
-    /// If there is none: experiments ask their own cells.
+    /// There is none: experiments ask their own cells.
     #[must_use]
     pub fn number(&self, name: &str) -> u64 {
         match self.parameters.get(name) {
@@ -67,19 +67,19 @@ impl Cell {
         }
     }
 
-    /// The same, as depths and sizes of operations have it.
+    /// The numeric parameter with this name, such as a depth or size, in 32 bits.
     ///
     /// # Panics
-    /// As [`number`](Self::number), and if it has more than 32 bits.
+    /// As [`number`](Self::number), and the value has more than 32 bits.
     #[must_use]
     pub fn word(&self, name: &str) -> u32 {
         u32::try_from(self.number(name)).expect("depths and sizes have 32 bits")
     }
 
-    /// A parameter that is a word.
+    /// The text parameter with this name.
     ///
     /// # Panics
-    /// If there is none: experiments ask their own cells.
+    /// There is none: experiments ask their own cells.
     #[must_use]
     pub fn text(&self, name: &str) -> &str {
         match self.parameters.get(name) {
@@ -89,5 +89,5 @@ impl Cell {
     }
 }
 
-/// What one measurement of a cell gave, by name. The unit ends the name: `p99_us`, `target_percent`.
+/// Values of one measurement of a cell, by key. The key ends in the unit: `p99_us`, `target_percent`.
 pub type Values = BTreeMap<&'static str, f64>;

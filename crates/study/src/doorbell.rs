@@ -7,20 +7,20 @@ use crate::experiment::Error;
 use crate::kept::Kept;
 use crate::served::{Served, ServedOptions};
 
-/// All policies, the plainest first.
+/// All policies, from the simplest on.
 pub(crate) const POLICIES: [&str; 4] = [IMMEDIATE, TURN, FIXED, ADAPTIVE];
 
-/// Each command and each response by itself.
+/// Sends each command and each response separately.
 pub(crate) const IMMEDIATE: &str = "immediate";
-/// All of a turn together.
+/// Sends everything of a turn together.
 pub(crate) const TURN: &str = "turn";
-/// After a number of commands or bytes, or a time.
+/// Sends after a number of commands or bytes, or a time.
 pub(crate) const FIXED: &str = "fixed";
-/// When waiting cannot pay any more.
+/// Sends when waiting cannot make the batch larger (the default).
 pub(crate) const ADAPTIVE: &str = "adaptive";
 
 impl Load {
-    /// With a doorbell policy for commands.
+    /// Options with this doorbell policy for commands.
     ///
     /// # Panics
     /// On an unknown policy.
@@ -30,40 +30,40 @@ impl Load {
         self
     }
 
-    /// With this way to receive.
+    /// Options with this way to receive.
     pub(crate) fn with_receive(mut self, receive: Receive) -> Self {
         self.options.tuning.receive = receive;
         self
     }
 }
 
-/// A target with this policy and these additional arguments.
+/// Starts a target with this policy and these additional arguments.
 ///
 /// # Errors
-/// If it does not start.
+/// The target does not start.
 pub(crate) fn serve(bench: &Bench, policy: &str, arguments: &[&str]) -> Result<Served, Error> {
     let words = ["--doorbell", policy];
     let arguments = words.iter().chain(arguments).map(|word| (*word).into()).collect();
     bench.serve_with(ServedOptions { arguments, ..ServedOptions::of(["null:1T"]) })
 }
 
-/// Targets that each follow another policy, or receive another way, started when first needed.
+/// One target for each policy and way to receive, started on first use.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyTargets(Kept<(String, Receive), Served>);
 
 impl PolicyTargets {
-    /// The target that follows this policy.
+    /// The target with this policy.
     ///
     /// # Errors
-    /// If it does not start.
+    /// The target does not start.
     pub(crate) fn get(&mut self, bench: &Bench, policy: &str) -> Result<&Served, Error> {
         self.get_with(bench, policy, Receive::default())
     }
 
-    /// The target that follows this policy and receives this way.
+    /// The target with this policy and way to receive.
     ///
     /// # Errors
-    /// If it does not start.
+    /// The target does not start.
     pub(crate) fn get_with(
         &mut self,
         bench: &Bench,

@@ -1,5 +1,5 @@
-//! A closed loop on one thread, for what the generator of `load` does not do: loads of several kinds at once on lanes
-//! of their own or shared ones, and operations that go round thousands of lanes.
+//! A closed loop on one thread for loads that the generator of `load` does not have: operations of several kinds at
+//! once on separate or shared lanes, and operations that use thousands of lanes in turn.
 
 use std::time::{Duration, Instant};
 
@@ -22,18 +22,18 @@ const WAIT: Duration = Duration::from_millis(10);
 pub(crate) struct Class {
     pub(crate) is_write: bool,
     pub(crate) io_bytes: u32,
-    /// How many are in flight.
+    /// Number in flight.
     pub(crate) depth: usize,
-    /// They begin together, when all before have ended.
+    /// Whether all begin together, when the previous ones have ended.
     pub(crate) is_burst: bool,
 }
 
-/// Which lanes operations take.
+/// Assignment of operations to lanes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Spread {
-    /// This number, in turn.
+    /// This number of lanes in turn, for all classes.
     Round(usize),
-    /// Those of their class.
+    /// The lanes of the class.
     ByClass(QueueMap),
 }
 
@@ -44,13 +44,13 @@ pub(crate) struct Outcome {
     pub(crate) latency: Histogram,
 }
 
-/// Result of the whole load.
+/// Result of a load.
 #[derive(Clone, Debug)]
 pub(crate) struct Driven {
     /// In the order of the classes.
     pub(crate) classes: Vec<Outcome>,
     pub(crate) elapsed: Duration,
-    /// Time of the target on its core, ns.
+    /// Processor time of the target, ns.
     pub(crate) target_ns: u64,
 }
 
@@ -62,10 +62,10 @@ impl Driven {
     }
 }
 
-/// Puts the classes on lanes of a target's only namespace, from the host's core.
+/// Runs the classes on lanes to a target's only namespace, from the host's core.
 ///
 /// # Errors
-/// What keeps a lane from connecting, or a command from succeeding.
+/// A lane does not connect, or a command fails.
 ///
 /// # Panics
 /// If the thread of the load panics.
@@ -81,11 +81,11 @@ pub(crate) fn drive(
         }
         Loop::connect(served.address(), spread, classes)?.run(bench, served.pid())
     };
-    // In a thread of its own: targets started later must not inherit its core.
+    // In a new thread: targets started later must not inherit its core.
     std::thread::scope(|scope| scope.spawn(run).join().expect("the load does not panic"))
 }
 
-/// One operation after the other.
+/// The closed loop.
 struct Slot {
     class: usize,
     begun: Instant,
@@ -99,12 +99,12 @@ struct Loop<'a> {
     /// Free slots of each class.
     free: Vec<Vec<usize>>,
     spread: Spread,
-    /// The lane each class takes next, where they go round.
+    /// Next lane of each class, if classes use all lanes in turn.
     next_lane: Vec<usize>,
     random: Prng,
     namespace: Namespace,
     set: LaneSet<Vec<u8>>,
-    /// Closed last.
+    /// Dropped after the lanes.
     _associations: crate::lanes::Associations,
 }
 
@@ -207,7 +207,7 @@ impl<'a> Loop<'a> {
         let mut each = |_: usize, done: Completion<Vec<u8>>| {
             let index = usize::try_from(done.user).expect("a slot");
             let slot = &mut slots[index];
-            // All completions of a batch have come by when the first is seen.
+            // All completions of a batch have arrived when the first is seen: one clock reading serves all.
             let passed = now.get_or_insert_with(Instant::now).duration_since(slot.begun);
             slot.buffer = done.buffer;
             free[slot.class].push(index);

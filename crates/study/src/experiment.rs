@@ -1,4 +1,4 @@
-//! What an experiment is: cells that are measured in turn, and what follows from them.
+//! The interface of an experiment: cells that are measured in turn, and the numbers and figures computed from them.
 
 use serde::Serialize;
 
@@ -9,15 +9,15 @@ use crate::figure::Figure;
 use crate::headline::{Headline, Headlines};
 use crate::measured::Measured;
 
-/// A question to this machine.
+/// An experiment.
 pub trait Experiment {
     /// Description of the experiment.
     fn about(&self) -> About;
 
-    /// What is measured in each round. Cells to be compared stand side by side: they are measured one after the other.
+    /// Cells measured in each round. Cells that are compared are adjacent: one is measured right after the other.
     fn cells(&self) -> Vec<Cell>;
 
-    /// Whether it can be carried out here.
+    /// Checks that the experiment can run on this machine.
     ///
     /// # Errors
     /// [`Error::Lacking`]: what is missing, and how to get it.
@@ -26,15 +26,15 @@ pub trait Experiment {
         Ok(())
     }
 
-    /// What else was used, with its version, if anything was.
+    /// Other programs that the experiment runs, with their versions.
     fn seen(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Measures one of its cells once. Whatever must run for that is started when it is first needed, and kept.
+    /// Measures a cell once. Targets that it needs are started on first use, and kept.
     ///
     /// # Errors
-    /// What went wrong. The study ends.
+    /// The measurement fails; the study ends.
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error>;
 
     /// Adds the numbers that answer the question.
@@ -47,22 +47,22 @@ pub trait Experiment {
         headlines.into_vec()
     }
 
-    /// Pictures of what was measured.
+    /// Figures of the measurements.
     fn figures(&self, measured: &Measured) -> Vec<Figure>;
 }
 
-/// What an experiment is about, in words.
+/// Description of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct About {
-    /// As it is called on the command line.
+    /// Name on the command line.
     pub name: &'static str,
     /// The question it answers.
     pub title: &'static str,
-    /// What is done, in a few sentences.
+    /// Method, in a few sentences.
     pub method: &'static str,
-    /// What others have said about it.
+    /// Published results on the same question.
     pub claims: Vec<Claim>,
-    /// The value by which it is seen whether more rounds are needed.
+    /// The value whose stability decides whether more rounds are needed.
     #[serde(skip)]
     pub judged_by: &'static str,
     /// Values shown in the table, in this order.
@@ -73,12 +73,12 @@ pub struct About {
 /// A published number to compare with.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Claim {
-    /// Who, where and when.
+    /// Author, place and date.
     pub source: &'static str,
-    /// What was said, in our words.
+    /// The claim, in our words.
     pub says: &'static str,
     /// The number in short.
     pub number: &'static str,
-    /// Key of our number in the headline.
+    /// Key of the headline number to compare with.
     pub ours: &'static str,
 }

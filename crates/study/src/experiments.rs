@@ -1,4 +1,4 @@
-//! The experiments, one file each, and what several of them draw.
+//! The experiments, one file each, and figures that several of them draw.
 
 pub(crate) mod ablation;
 pub(crate) mod adq_memcached;
@@ -24,7 +24,7 @@ pub(crate) mod low_load_latency;
 pub(crate) mod mixed_lanes;
 pub(crate) mod mtu;
 
-/// What every experiment is made of.
+/// Imports of every experiment.
 mod prelude {
     pub(super) use super::{IN_CAPSULE_BYTES, IO_BYTES, bars, line};
     pub(super) use crate::bench::{Bench, us, values};
@@ -39,19 +39,19 @@ mod prelude {
 use crate::figure::Series;
 use crate::measured::{CellRounds, Measured};
 
-/// Bytes of an operation where nothing else is said.
+/// Default size of an operation, bytes.
 pub(crate) const IO_BYTES: u32 = 4096;
 
-/// In-capsule data of our target, bytes.
+/// In-capsule data size of the target, bytes.
 pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
 
-/// A value of cells, each over one of its numbers.
+/// A series of a value over a numeric parameter of the cells.
 #[allow(clippy::cast_precision_loss)] // Depths, counts and sizes.
 fn line<'a>(name: &str, cells: impl Iterator<Item = &'a CellRounds>, x: &str, value: &str) -> Series {
     Series::new(name, cells.map(|cell| (cell.cell.number(x) as f64, cell.spread(value))))
 }
 
-/// A value of the cells of these names, one bar for each; those that were not measured are left out.
+/// A value of the cells with these names, one bar for each, without cells that have none.
 #[allow(clippy::cast_precision_loss)] // The index of a name.
 fn bars(name: &str, measured: &Measured, cells: impl IntoIterator<Item = String>, value: &str) -> Series {
     let spread = |cell: String| measured.cell(&cell)?.spread(value);

@@ -19,7 +19,7 @@ impl Figure {
         Self { title: title.into(), note: note.into(), plot }
     }
 
-    /// Name of its file: the title's words, such as `share-of-the-ceiling.svg`.
+    /// File name: the words of the title, such as `share-of-the-ceiling.svg`.
     #[must_use]
     pub fn file_name(&self) -> String {
         let words = self.title.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '.');
@@ -37,21 +37,21 @@ pub struct Plot {
     pub y: Axis,
     /// The lines or bars.
     pub series: Vec<Series>,
-    /// Straight lines across, such as a goal.
+    /// Horizontal lines, such as a bar to reach.
     pub marks: Vec<Mark>,
 }
 
-/// The axis along the bottom.
+/// The horizontal axis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Across {
-    /// Numbers: each series is a line.
+    /// Numeric: each series is a line.
     Numbers {
         /// The axis.
         axis: Axis,
         /// Positions and labels of ticks; chosen automatically if empty.
         ticks: Vec<(f64, String)>,
     },
-    /// Names: each series has a bar at each. A point's `x` is the index of its name.
+    /// Categories: each series has a bar at each. The `x` of a point is the index of its category.
     Names {
         /// Label of the axis.
         label: String,
@@ -63,68 +63,68 @@ pub enum Across {
 /// An axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What it measures, with the unit.
+    /// Quantity and unit.
     pub label: String,
-    /// How numbers are spaced.
+    /// Scale.
     pub scale: Scale,
 }
 
-/// How numbers are spaced on an axis.
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly, from zero.
+    /// Linear, from zero.
     Linear,
-    /// By their ratios. What is not above zero is not shown.
+    /// Logarithmic. Values of zero and below are not shown.
     Log,
 }
 
 impl Axis {
-    /// An axis from zero.
+    /// A linear axis from zero.
     pub fn linear(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Linear }
     }
 
-    /// An axis of ratios.
+    /// A logarithmic axis.
     pub fn log(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Log }
     }
 }
 
-/// Points of one colour.
+/// Points drawn in one colour.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Its name.
     pub name: String,
     /// Its points, from left to right.
     pub points: Vec<Point>,
-    /// Whether it is only there to compare with.
+    /// Whether this is a reference that the other series are compared with.
     pub is_reference: bool,
 }
 
-/// One number with its spread.
+/// A median with its quartiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Where it stands.
+    /// Position on the horizontal axis.
     pub x: f64,
     /// The median.
     pub y: f64,
-    /// A quarter of the rounds lay below this.
+    /// Lower quartile of the rounds.
     pub low: f64,
-    /// A quarter of the rounds lay above this.
+    /// Upper quartile of the rounds.
     pub high: f64,
 }
 
-/// A straight line across.
+/// A horizontal line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
-    /// What it means.
+    /// Label.
     pub label: String,
-    /// Where it is.
+    /// Value on the vertical axis.
     pub y: f64,
 }
 
 impl Series {
-    /// A series of measured values; those that were not measured are left out.
+    /// A series of measured values, without cells that have none.
     pub fn new(name: impl Into<String>, values: impl IntoIterator<Item = (f64, Option<Spread>)>) -> Self {
         let point = |(x, spread): (f64, Option<Spread>)| {
             let Spread { median, quartile_1, quartile_3, .. } = spread?;
@@ -137,7 +137,7 @@ impl Series {
         }
     }
 
-    /// The same to compare with.
+    /// The same series as a reference.
     #[must_use]
     pub fn as_reference(self) -> Self {
         Self { is_reference: true, ..self }
@@ -145,17 +145,17 @@ impl Series {
 }
 
 impl Plot {
-    /// Lines over numbers that are written where these ticks are.
+    /// A line plot with these ticks on the horizontal axis.
     pub fn lines(x: Axis, ticks: Vec<(f64, String)>, y: Axis, series: Vec<Series>) -> Self {
         Self { x: Across::Numbers { axis: x, ticks }, y, series, marks: Vec::new() }
     }
 
-    /// Bars over names.
+    /// A bar plot.
     pub fn bars(label: impl Into<String>, names: Vec<String>, y: Axis, series: Vec<Series>) -> Self {
         Self { x: Across::Names { label: label.into(), names }, y, series, marks: Vec::new() }
     }
 
-    /// With a line across.
+    /// Adds a horizontal line.
     #[must_use]
     pub fn with_mark(mut self, label: impl Into<String>, y: f64) -> Self {
         self.marks.push(Mark { label: label.into(), y });
@@ -163,7 +163,7 @@ impl Plot {
     }
 }
 
-/// Ticks at these whole numbers, written as they are.
+/// Ticks at these integers, labelled with all their digits.
 #[allow(clippy::cast_precision_loss)] // Depths, counts and sizes.
 pub(crate) fn ticks(numbers: &[u64], write: impl Fn(u64) -> String) -> Vec<(f64, String)> {
     numbers.iter().map(|&number| (number as f64, write(number))).collect()

@@ -1,6 +1,6 @@
-//! Numbers and text as people read them.
+//! Formatting of numbers and text for people.
 
-/// A number in three figures or so, with k, M or G where it is large.
+/// A number with about three significant digits, and k, M or G if it is large.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     let (scaled, unit) = match size {
@@ -12,7 +12,7 @@ pub(crate) fn number(value: f64) -> String {
     format!("{}{unit}", plain(scaled))
 }
 
-/// A number in three figures or so.
+/// A number with about three significant digits.
 fn plain(value: f64) -> String {
     let size = value.abs();
     let decimals = match size {
@@ -24,7 +24,7 @@ fn plain(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A number with the unit that its name ends in or implies: `p99_us`, `cpu_percent_1000`, `bytes_per_idle_lane`,
+/// A number with the unit that its key ends in or implies: `p99_us`, `cpu_percent_1000`, `bytes_per_idle_lane`,
 /// `batching_gain`.
 pub(crate) fn quantity(name: &str, value: f64) -> String {
     let has = |word: &str| name.split('_').any(|part| part == word);
@@ -49,7 +49,7 @@ pub(crate) fn bytes(value: f64) -> String {
     format!("{} {}", plain(value), units[unit])
 }
 
-/// A number without zeroes at the end, as ticks of an axis are written.
+/// A number without trailing zeroes, for the ticks of an axis.
 pub(crate) fn tick(value: f64) -> String {
     let text = number(value);
     let (digits, unit) = text.split_once(' ').map_or((text.as_str(), ""), |(digits, unit)| (digits, unit));
@@ -58,7 +58,7 @@ pub(crate) fn tick(value: f64) -> String {
     format!("{short}{unit}")
 }
 
-/// What a value is called and in which unit it is counted: its name ends in the unit.
+/// Label and unit of a value, from its key, which ends in the unit.
 pub(crate) fn value_name(name: &str) -> String {
     let known = match name {
         "iops" => "IOPS",
@@ -87,7 +87,7 @@ pub(crate) fn value_name(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// Text between tags or in an attribute.
+/// Text with the characters escaped that have a meaning in HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-/// One number.
+/// A headline number of an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Headline {
-    /// Its name in `results.json`; the unit ends it, if it has one.
+    /// Name in `results.json`, ending in the unit, if there is one.
     pub key: String,
-    /// The number.
+    /// Value.
     pub value: f64,
-    /// Its bar, if it has one.
+    /// Bar, if there is one.
     pub bar: Option<Bar>,
 }
 
@@ -17,16 +17,16 @@ pub struct Headline {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bar {
-    /// Here, or above.
+    /// At least this.
     AtLeast(f64),
-    /// Here, or below.
+    /// At most this.
     AtMost(f64),
     /// Below this.
     Below(f64),
 }
 
 impl Bar {
-    /// Whether a number is there.
+    /// Whether a number reaches the bar.
     #[must_use]
     pub fn is_reached(self, value: f64) -> bool {
         match self {
@@ -36,7 +36,7 @@ impl Bar {
         }
     }
 
-    /// In words, up to the number.
+    /// The comparison in words: "at least".
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ impl Bar {
         }
     }
 
-    /// The number.
+    /// Value.
     #[must_use]
     pub const fn limit(self) -> f64 {
         match self {
@@ -68,26 +68,26 @@ impl Headline {
         Self { bar: Some(bar), ..self }
     }
 
-    /// Whether it reaches its bar; `None` without a bar.
+    /// Whether the number reaches its bar; `None` without a bar.
     #[must_use]
     pub fn is_reached(&self) -> Option<bool> {
         self.bar.map(|bar| bar.is_reached(self.value))
     }
 }
 
-/// A list of those numbers that could be computed.
+/// The headline numbers that could be computed.
 #[derive(Debug, Default)]
 pub struct Headlines(Vec<Headline>);
 
 impl Headlines {
-    /// Adds a number, if there is one.
+    /// Adds a number, unless it is `None`.
     pub fn push(&mut self, key: impl Into<String>, value: Option<f64>, bar: Option<Bar>) {
         if let Some(value) = value.filter(|value| value.is_finite()) {
             self.0.push(Headline { key: key.into(), value, bar });
         }
     }
 
-    /// The numbers, in the order of their addition.
+    /// The numbers, in the order in which they were added.
     #[must_use]
     pub fn into_vec(self) -> Vec<Headline> {
         self.0

@@ -1,6 +1,6 @@
-//! What is made when it is first needed, and kept.
+//! Values that are created on first use and kept.
 
-/// One thing for each key.
+/// One value for each key.
 #[derive(Debug)]
 pub(crate) struct Kept<Key, Thing>(Vec<(Key, Thing)>);
 
@@ -11,7 +11,7 @@ impl<Key, Thing> Default for Kept<Key, Thing> {
 }
 
 impl<Key: PartialEq, Thing> Kept<Key, Thing> {
-    /// The thing of this key; makes it if it is not there yet.
+    /// The value for this key, created if it does not exist.
     ///
     /// # Errors
     /// Those of `make`.

@@ -1,4 +1,4 @@
-//! What the experiments on keys and values share: a target with a namespace of them, and a load on it.
+//! A target with a key-value namespace, and a load on it: shared by the key-value experiments.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::bench::{Bench, us};
 use crate::experiment::{Error, Values};
 use crate::served::{Served, ServedOptions};
 
-/// A target with keys and values, which is filled once.
+/// A target with a key-value namespace that is filled once.
 #[derive(Debug)]
 pub(crate) struct Pairs {
     served: Served,
@@ -18,12 +18,12 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
-    /// A target with this namespace, on the target's core unless the options say otherwise.
+    /// Starts a target with this namespace, on the target's core unless the options name another.
     pub(crate) fn serve(bench: &Bench, options: ServedOptions) -> Result<Self, Error> {
         Ok(Self { served: bench.serve_with(options)?, is_filled: false })
     }
 
-    /// A target with two reactors, one of them on the load's core.
+    /// Starts a target with two reactors, one of them on the load's core.
     pub(crate) fn share(bench: &Bench, options: ServedOptions) -> Result<Self, Error> {
         let mut options = options;
         if let Some(cores) = bench.cores {
@@ -37,12 +37,12 @@ impl Pairs {
         self.served.pid()
     }
 
-    /// Puts a load on it. When it begins and ends is the bench's to say.
+    /// Runs a load on the target for the warm-up and measurement times of the bench.
     pub(crate) fn run(&mut self, bench: &Bench, load: KeyValueLoad) -> Result<KeyValueResult, Error> {
         self.run_for(bench, load, (bench.times.warm_up, bench.times.measure), &mut || ())
     }
 
-    /// The same, with warm-up and measurement of the given duration each; `look` is called now and then.
+    /// Like [`load`](Self::load), with warm-up and measurement of this duration each; calls `look` periodically.
     pub(crate) fn run_for(
         &mut self,
         bench: &Bench,
@@ -54,7 +54,7 @@ impl Pairs {
         let options = Options {
             lanes: load.lanes,
             depth: load.lane_depth().clamp(2, Options::DEPTH_MAX),
-            // Memory that the target has not used before may be slow to get.
+            // The first use of memory by the target may be slow: page faults.
             command_timeout: Duration::from_secs(120),
             ..Options::default()
         };
@@ -80,7 +80,7 @@ impl Pairs {
     }
 }
 
-/// Speed, latency and processor time of a load, by operations.
+/// Throughput, latency and processor time of a load, per operation.
 #[allow(clippy::cast_precision_loss)] // Rates and times.
 pub(crate) fn values(result: &KeyValueResult) -> Values {
     let latency = result.latency();

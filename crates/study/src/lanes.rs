@@ -1,4 +1,4 @@
-//! Lanes of as many associations as it takes: a controller grants a limited number.
+//! Lanes over several associations, because a controller grants a limited number.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::experiment::Error;
 /// Commands that each lane executes at once when it is exercised: reads of one block.
 const COMMAND_COUNT: u16 = 8;
 
-/// Lanes that belong to one thread.
+/// Lanes used by one thread.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     pub(crate) lanes: Vec<Lane<Vec<u8>>>,
     pub(crate) associations: Associations,
-    /// What they lead to.
+    /// Namespace of the lanes.
     pub(crate) namespace: Namespace,
 }
 
@@ -32,7 +32,7 @@ impl Lanes {
     /// Connects `count` lanes to the only namespace of a target.
     ///
     /// # Errors
-    /// What keeps one of them from connecting.
+    /// A lane does not connect.
     pub(crate) fn connect(address: &Address, count: usize, options: &Options) -> Result<Self, Error> {
         let mut associations = Associations::default();
         let mut lanes = Vec::with_capacity(count);
@@ -52,10 +52,10 @@ impl Lanes {
         Ok(Self { lanes, associations, namespace })
     }
 
-    /// Connects as many lanes of each class as the options say.
+    /// Connects the number of lanes of each class that the options give.
     ///
     /// # Errors
-    /// What keeps one of them from connecting.
+    /// A lane does not connect.
     pub(crate) fn connect_by_class(address: &Address, options: Options) -> Result<Self, Error> {
         let association = Association::connect(address, options)?;
         let lanes = association.lanes()?.into_lanes();
@@ -63,10 +63,10 @@ impl Lanes {
         Ok(Self { lanes, associations: Associations(vec![association]), namespace })
     }
 
-    /// Has each lane execute a few reads at once, so that both ends have whatever a lane needs that is used.
+    /// Has each lane execute a few reads at once, so that both ends allocate what a used lane needs.
     ///
     /// # Errors
-    /// If one fails.
+    /// A read fails.
     pub(crate) fn exercise(&mut self) -> Result<(), Error> {
         let mut buffers = vec![vec![0; self.namespace.lba_bytes() as usize]; COMMAND_COUNT.into()];
         for lane in &mut self.lanes {

@@ -1,13 +1,12 @@
-//! Named experiments: variants measured in turn on one machine, until their medians are stable, and a report that shows
-//! them.
+//! Named experiments: variants measured in turn on one machine until their medians are stable, and a report.
 //!
 //! ```text
 //! experiment ──cells──▶ machine ──measure, round by round──▶ measured ──headline, figures──▶ results.json, report.html
 //!                          │ bench: cores, times, targets in processes of their own (served)
 //! ```
 //!
-//! An [`experiment`] says what varies and what follows from the numbers; the [`machine`] decides when each cell is
-//! measured and how often; [`results`] and [`page`] write down the results. A new experiment is one file in
+//! An [`experiment`] defines the cells and the numbers computed from them; the [`machine`] decides when each cell is
+//! measured and how often; [`results`] and [`page`] write the results. A new experiment is one file in
 //! `experiments` and one line in the [`catalogue`].
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
@@ -15,7 +14,6 @@
 pub mod bench;
 pub mod catalogue;
 mod cell;
-pub mod crowd;
 mod descriptors;
 mod doorbell;
 mod driver;
@@ -25,6 +23,7 @@ mod experiments;
 pub mod figure;
 mod format;
 pub mod headline;
+pub mod held_lanes;
 mod kept;
 mod key_value;
 mod lanes;

@@ -1,13 +1,13 @@
-//! Rounds: every cell in turn, again and again, until the medians are stable.
+//! Measurement in rounds: every cell in turn until the medians are stable.
 //!
 //! ```text
-//! round 1   A B C D        what disturbs the machine for a while disturbs all cells alike,
-//! round 2   D C B A        and none is always the first after another
-//! round 3   A B C D        enough? every cell's median is known well enough, or there have been enough rounds
+//! round 1   A B C D        a disturbance of the machine affects all cells alike,
+//! round 2   D C B A        and no cell always follows the same one
+//! round 3   A B C D        ends when every median is stable, or at the maximum of rounds
 //! ```
 //!
-//! A round of a cell during which other load took time from either side is no measurement. For cells with fewer
-//! measurements than there must be rounds, more rounds follow while the time for that lasts.
+//! A round of a cell during which other load took processor time from either side is discarded. Cells with fewer
+//! measurements than the minimum get more rounds, within a time limit.
 
 use std::time::Instant;
 
@@ -19,24 +19,24 @@ use crate::measured::{CellRounds, Measured};
 use crate::progress::{Progress, Step};
 pub use crate::rounds::Rounds;
 
-/// Half the width of the median's 95 % interval, as part of the median: the notch of a box plot.
+/// Half the width of the median's 95 % interval, as a fraction of the median: the notch of a box plot.
 fn notch(spread: &Spread) -> f64 {
     #[allow(clippy::cast_precision_loss)] // A handful of rounds.
     let rounds = spread.count as f64;
     1.57 * spread.interquartile() / rounds.sqrt() / spread.median.abs()
 }
 
-/// Whether every cell's median is known well enough. What is not a number (nothing of nothing) never moves.
+/// Whether the median of every cell is stable. NaN (zero of zero) counts as stable.
 #[must_use]
 pub fn is_stable(cells: &[CellRounds], judged_by: &str, tolerance: f64) -> bool {
     let spreads = cells.iter().filter_map(|cell| cell.spread(judged_by));
     spreads.map(|spread| notch(&spread)).all(|notch| notch.is_nan() || notch <= tolerance)
 }
 
-/// Runs an experiment. When stopped, it ends with the rounds that are complete.
+/// Runs an experiment. When stopped, it returns the complete rounds.
 ///
 /// # Errors
-/// What keeps a cell from being measured, or [`Error::Stopped`] within the first round.
+/// A cell cannot be measured, or [`Error::Stopped`] within the first round.
 pub fn run(
     experiment: &mut dyn Experiment,
     cells: Vec<Cell>,
@@ -72,7 +72,7 @@ pub fn run(
             }
             values[index] = Some((measured?, bench.take_noted()));
         }
-        // An incomplete round compares nothing.
+        // An incomplete round allows no comparison.
         let Some(values) = values.into_iter().collect::<Option<Vec<_>>>() else { break };
         for (cell, (values, disturbance)) in cells.iter_mut().zip(values) {
             cell.push(values, disturbance);
@@ -98,7 +98,7 @@ mod tests {
     use crate::figure::Figure;
     use crate::headline::Headlines;
 
-    /// Cells whose values are known, and the order in which they were asked for.
+    /// Cells with given values, and the order in which they were measured.
     struct Known {
         values: Vec<f64>,
         asked: Vec<String>,

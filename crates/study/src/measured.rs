@@ -1,4 +1,4 @@
-//! What all rounds gave, and comparisons within it.
+//! The measurements of all rounds, and comparisons between cells.
 
 use load::disturbance::{Disturbance, Unmeasured};
 use load::steady::Spread;
@@ -6,35 +6,35 @@ use serde::{Serialize, Serializer};
 
 use crate::cell::{Cell, Values};
 
-/// One cell and all its rounds.
+/// A cell and its rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CellRounds {
     /// The cell.
     #[serde(flatten)]
     pub cell: Cell,
-    /// What each round gave, in order; nothing where it was no measurement.
+    /// Values of each round, in order; `None` for a discarded round.
     #[serde(serialize_with = "serialize_rounds")]
     pub rounds: Vec<Values>,
-    /// Rounds that were no measurement.
+    /// Discarded rounds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
 }
 
-/// A round of a cell that was no measurement.
+/// A discarded round of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rejected {
-    /// Which round, from 0.
+    /// Index of the round, from 0.
     pub round: usize,
-    /// Why.
+    /// Reason.
     pub reason: Unmeasured,
-    /// What each side lost meanwhile.
+    /// Processor time that each side lost to other load.
     pub disturbance: Disturbance,
-    /// The numbers, which mean nothing.
+    /// The values, which are not used.
     #[serde(skip)]
     pub values: Values,
 }
 
-/// Nothing is `null`.
+/// `None` is `null`.
 fn serialize_rounds<S: Serializer>(rounds: &[Values], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(rounds.iter().map(|values| (!values.is_empty()).then_some(values)))
 }
@@ -46,7 +46,7 @@ impl CellRounds {
         Self { cell, rounds: Vec::new(), rejected: Vec::new() }
     }
 
-    /// Takes in a round: its values, unless they are no measurement.
+    /// Adds a round: its values, or the reason why it is discarded.
     pub fn push(&mut self, values: Values, disturbance: Disturbance) {
         let operations = values.get("iops").or_else(|| values.get("ops")).copied();
         match disturbance.judge(operations, values.get("share").copied()) {
@@ -59,22 +59,22 @@ impl CellRounds {
         }
     }
 
-    /// Rounds that were measurements.
+    /// Number of valid rounds.
     #[must_use]
     pub fn calm_count(&self) -> usize {
         self.rounds.len() - self.rejected.len()
     }
 
-    /// Why there is no measurement in any round; `None` if there is one.
+    /// Reason why all rounds were discarded; `None` if one is valid.
     #[must_use]
     pub fn unmeasured(&self) -> Option<Unmeasured> {
         if self.calm_count() > 0 { None } else { self.rejected.last().map(|rejected| rejected.reason) }
     }
 
-    /// This cell as if its rejected rounds were measurements, all values times `factor`.
+    /// This cell with its discarded rounds taken as valid, all values times `factor`.
     fn with_rejected(&self, factor: f64) -> Self {
         let mut cell = Self { rejected: Vec::new(), ..self.clone() };
-        // Where nothing finished there is nothing to multiply.
+        // A round in which no operation completed has no values.
         let scaled = |value: f64| if value.is_finite() && value != 0.0 { value * factor } else { factor };
         for Rejected { round, values, .. } in &self.rejected {
             if let Some(place) = cell.rounds.get_mut(*round) {
@@ -84,26 +84,26 @@ impl CellRounds {
         cell
     }
 
-    /// Where a value lies over all rounds; `None` if it was never measured.
+    /// Quartiles of a value over all rounds; `None` if it was never measured.
     #[must_use]
     pub fn spread(&self, value: &str) -> Option<Spread> {
         Spread::of(&self.each(value))
     }
 
-    /// The middle of a value over all rounds.
+    /// Median of a value over all rounds.
     #[must_use]
     pub fn median(&self, value: &str) -> Option<f64> {
         self.spread(value).map(|spread| spread.median)
     }
 
-    /// A value in each round that has it.
+    /// A value of each round that has it.
     #[must_use]
     pub fn each(&self, value: &str) -> Vec<f64> {
         self.rounds.iter().filter_map(|round| round.get(value).copied()).collect()
     }
 }
 
-/// What was measured.
+/// All cells of a study.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Every cell, in the experiment's order.
@@ -113,13 +113,13 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// A cell by its name.
+    /// The cell with this name.
     #[must_use]
     pub fn cell(&self, name: &str) -> Option<&CellRounds> {
         self.cells.iter().find(|cell| cell.cell.name == name)
     }
 
-    /// Median of a value of the cell of this name.
+    /// Median of a value of the cell with this name.
     #[must_use]
     pub fn median(&self, name: &str, value: &str) -> Option<f64> {
         self.cell(name)?.median(value)
@@ -130,15 +130,14 @@ impl Measured {
         self.cells.iter().filter(move |cell| cell.cell.text(parameter) == value)
     }
 
-    /// How many times the value of one cell is that of the other: the median of the ratios within each round, as what
-    /// disturbed both is no difference between them.
+    /// Ratio of the values of two cells: the median of the ratios within each round, which cancels disturbances of
+    /// both.
     #[must_use]
     pub fn ratio(&self, above: &str, below: &str, value: &str) -> Option<f64> {
         self.compare(above, below, value, |above, below| above / below)
     }
 
-    /// By how much the value of one cell is larger than that of the other: the median of the differences within each
-    /// round.
+    /// Difference between the values of two cells: the median of the differences within each round.
     #[must_use]
     pub fn difference(&self, larger: &str, smaller: &str, value: &str) -> Option<f64> {
         self.compare(larger, smaller, value, |larger, smaller| larger - smaller)
@@ -151,13 +150,13 @@ impl Measured {
         Spread::of(&both.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>()).map(|spread| spread.median)
     }
 
-    /// Cells without a measurement.
+    /// Cells without a valid round.
     pub fn unmeasured(&self) -> impl Iterator<Item = (&CellRounds, Unmeasured)> {
         self.cells.iter().filter_map(|cell| Some((cell, cell.unmeasured()?)))
     }
 
-    /// The same as if cells without a measurement had one, with all their numbers times `factor`: what follows from it
-    /// differs where it depends on them.
+    /// A copy in which the discarded rounds of cells without a valid one count, with values times `factor`: headline
+    /// numbers that depend on such cells differ between factors.
     #[must_use]
     pub fn as_if_measured(&self, factor: f64) -> Self {
         let cells = self.cells.iter().map(|cell| match cell.unmeasured() {
@@ -167,14 +166,14 @@ impl Measured {
         Self { cells: cells.collect(), is_stable: self.is_stable }
     }
 
-    /// Rounds of the cell that has most.
+    /// Largest number of rounds of a cell.
     #[must_use]
     pub fn round_count(&self) -> usize {
         self.cells.iter().map(|cell| cell.rounds.len()).max().unwrap_or(0)
     }
 }
 
-/// One round of a cell, for tests.
+/// A round of a cell, for tests.
 #[cfg(test)]
 pub(crate) type Round = Vec<(&'static str, f64)>;
 
@@ -199,7 +198,7 @@ mod tests {
 
     #[test]
     fn ratios_are_of_the_same_round() {
-        // A machine that halves its speed for a round halves both.
+        // A machine at half speed in one round halves both values.
         let measured = two([200.0, 100.0, 210.0], [100.0, 50.0, 100.0]);
         assert_eq!(measured.ratio("a", "b", "iops"), Some(2.0));
         assert_eq!(measured.difference("a", "b", "iops"), Some(100.0));

@@ -1,5 +1,5 @@
-//! Two network stacks on one machine: ours, and one of a namespace in which a target runs, with a pair of virtual
-//! Ethernet devices between them. Unlike loopback this has packets of a certain size, and a NAPI context that can be
+//! Two network stacks on one machine, connected by a pair of virtual Ethernet devices: that of this process, and that
+//! of a network namespace in which a target runs. Unlike loopback it has an MTU, and a NAPI context that can be
 //! polled.
 
 use std::fs;
@@ -13,25 +13,24 @@ use crate::served::{Served, ServedOptions};
 /// Options of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Largest packet, bytes.
+    /// MTU, bytes.
     pub(crate) mtu: u32,
     pub(crate) offloads: Offloads,
 }
 
-/// What the devices do themselves.
+/// Offloads of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offloads {
-    /// They take up to 64 KiB at once, as a network card that cuts it into packets (TSO), and hand it on whole.
+    /// Segmentation (TSO): the device takes up to 64 KiB at once and passes it on whole.
     All,
-    /// They put packets together (GRO) in a context that can be polled; a device that takes more than a packet from the
-    /// sender has none.
+    /// GRO in a NAPI context that can be polled. A veth device with segmentation has no such context.
     Receive,
-    /// The stack cuts and handles every packet by itself.
+    /// None: the stack handles each packet.
     None,
 }
 
 impl Offloads {
-    /// In the words of `ethtool -K`.
+    /// As arguments of `ethtool -K`.
     const fn words(self) -> [&'static str; 6] {
         let (tso, gso, gro) = match self {
             Self::All => ("on", "on", "on"),
@@ -46,16 +45,16 @@ impl Offloads {
 #[derive(Debug)]
 pub(crate) struct Network {
     namespace: String,
-    /// Our end of the pair.
+    /// This end of the pair.
     near: String,
     target: Ipv4Addr,
 }
 
 impl Network {
-    /// Whether there can be one.
+    /// Checks that this machine can have such a network.
     ///
     /// # Errors
-    /// [`Error::Lacking`] in one line.
+    /// [`Error::Lacking`]: what is missing, in one line.
     pub(crate) fn check() -> Result<(), Error> {
         for (program, package) in [("ip", "iproute2"), ("ethtool", "ethtool")] {
             let found =
@@ -73,13 +72,13 @@ impl Network {
         Ok(())
     }
 
-    /// Makes the namespace and the devices.
+    /// Creates the namespace and the devices.
     ///
     /// # Errors
-    /// What `ip` and `ethtool` say.
+    /// `ip` or `ethtool` fails.
     pub(crate) fn new(link: Link) -> Result<Self, Error> {
         let id = std::process::id();
-        // 198.18.0.0/15 is kept for such tests; /30 has two addresses for us.
+        // 198.18.0.0/15 is reserved for benchmarks (RFC 2544); a /30 has two addresses.
         let [_, _, high, low] = (id << 2).to_be_bytes();
         let ours = Ipv4Addr::new(198, 18, high, low | 1);
         let target = Ipv4Addr::new(198, 18, high, low | 2);
@@ -87,7 +86,7 @@ impl Network {
         let (near, far) = (format!("nvl{id}n"), format!("nvl{id}f"));
         let mtu = link.mtu.to_string();
         run("ip", &["netns", "add", &namespace])?;
-        // From here on it is removed whatever happens; the devices go with it.
+        // From here on dropping it removes the namespace, and with it the devices.
         let network = Self { namespace, near, target };
         let (namespace, near) = (network.namespace.as_str(), network.near.as_str());
         run(
@@ -111,23 +110,23 @@ impl Network {
         Ok(network)
     }
 
-    /// The address of the other side.
+    /// Address of the other end.
     pub(crate) fn target(&self) -> Ipv4Addr {
         self.target
     }
 
-    /// A target on the other side.
+    /// Starts a target at the other end.
     ///
     /// # Errors
-    /// If it does not start.
+    /// The target does not start.
     pub(crate) fn serve(&self, bench: &Bench) -> Result<Served, Error> {
         self.serve_with(bench, ServedOptions::of(["null:1T"]))
     }
 
-    /// The same, as these options have it.
+    /// Starts a target with these options at the other end.
     ///
     /// # Errors
-    /// If it does not start.
+    /// The target does not start.
     pub(crate) fn serve_with(&self, bench: &Bench, options: ServedOptions) -> Result<Served, Error> {
         let launcher = ["ip", "netns", "exec", &self.namespace].map(str::to_owned).to_vec();
         let listen = format!("{}:0", self.target);
@@ -137,7 +136,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // The namespace would take it along, but only some time later.
+        // Removing the namespace would remove the device too, but later.
         let _ = run("ip", &["link", "delete", &self.near]);
         let _ = run("ip", &["netns", "delete", &self.namespace]);
     }
@@ -154,7 +153,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), Error> {
     Err(Error::Lacking(format!("`{program} {}` failed: {said}", arguments.join(" "))))
 }
 
-/// Packets that were taken in by polling so far, in the network namespace of a process.
+/// Packets received by busy polling so far, in the network namespace of a process.
 pub(crate) fn busy_polled_packets(pid: u32) -> Option<u64> {
     parse_counter(&fs::read_to_string(format!("/proc/{pid}/net/netstat")).ok()?, "BusyPollRxPackets")
 }

@@ -253,7 +253,7 @@ fn repeat(page: &mut String, study: &Study) {
     page.push_str("</dl>\n</section>\n");
 }
 
-/// Everything about how and where, by name.
+/// Machine and settings of the run, by name.
 fn environment(study: &Study) -> Vec<(&'static str, String)> {
     let environment = &study.environment;
     let settings = &study.settings;
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use crate::results::example;
 
-    /// The tags of a page that are opened and not closed, in order.
+    /// The tags of a page that are not closed, in the order in which they were opened.
     fn unclosed(page: &str) -> Vec<&str> {
         const EMPTY: [&str; 7] = ["meta", "br", "line", "circle", "rect", "polygon", "polyline"];
         let mut open = Vec::new();

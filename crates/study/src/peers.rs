@@ -9,18 +9,18 @@ use crate::bench::Bench;
 use crate::experiment::Error;
 use crate::text_load::Protocol;
 
-/// How long one may take until it listens.
+/// Time limit until a peer listens.
 const START_TIME: Duration = Duration::from_secs(10);
 
-/// A server by others.
+/// Another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     pub(crate) protocol: Protocol,
-    /// The variable that says where it is, unless it is on the path.
+    /// Environment variable with the path of its program; without it, the program is searched in `PATH`.
     variable: &'static str,
     program: &'static str,
-    /// Older ones are no comparison: the numbers of the version, and why.
+    /// Oldest version that is a fair comparison, and why.
     oldest: (&'static [u32], &'static str),
     hint: &'static str,
 }
@@ -48,10 +48,10 @@ impl Peer {
         std::env::var(self.variable).unwrap_or_else(|_| self.program.to_owned())
     }
 
-    /// Its version.
+    /// Version of the program.
     ///
     /// # Errors
-    /// [`Error::Lacking`] if there is none, or none that is worth a comparison.
+    /// [`Error::Lacking`]: the program is missing or too old.
     pub(crate) fn version(&self) -> Result<String, Error> {
         let program = self.program();
         let Self { variable, hint, .. } = self;
@@ -73,10 +73,10 @@ impl Peer {
         Ok(version.to_owned())
     }
 
-    /// Starts it on the target's core, with one thread.
+    /// Starts the server on the target's core, with one thread.
     ///
     /// # Errors
-    /// If it does not listen in time.
+    /// The server does not listen in time.
     pub(crate) fn start(&self, bench: &Bench) -> Result<PeerServer, Error> {
         let place = free_place()?;
         let port = place.port().to_string();
@@ -126,7 +126,7 @@ impl Peer {
     }
 }
 
-/// A running peer. It ends with us.
+/// A running peer. It ends when this process ends.
 #[derive(Debug)]
 pub(crate) struct PeerServer {
     pub(crate) place: SocketAddr,
@@ -141,7 +141,7 @@ impl PeerServer {
 
 impl Drop for PeerServer {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,12 +1,12 @@
-//! What a process uses: time on cores to the nanosecond, and memory of its own.
+//! Processor time, to the nanosecond, and private memory of a process.
 
 use std::fs;
 use std::io;
 
 use crate::experiment::Error;
 
-/// Time that all threads of a process have spent on a core, ns. Finer than what its `stat` says, which counts in
-/// hundredths of a second; threads that have ended are not in it.
+/// Processor time of all live threads of a process, ns. `/proc/PID/stat` counts in hundredths of a second, but includes
+/// threads that have ended.
 pub(crate) fn run_ns(pid: u32) -> Result<u64, Error> {
     let read = || -> io::Result<u64> {
         let mut sum = 0;
@@ -19,7 +19,7 @@ pub(crate) fn run_ns(pid: u32) -> Result<u64, Error> {
         Ok(sum)
     };
     match read() {
-        // A kernel that keeps no such account.
+        // A kernel without schedstat.
         Ok(0) | Err(_) => load::cpu::of_pid(pid)
             .map(|time| time.total_ns())
             .map_err(|error| Error::system("the target's processor time", error)),
@@ -32,7 +32,7 @@ fn parse_run_ns(text: &str) -> Option<u64> {
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Memory that a process has for itself, bytes: what it has touched, without programs and files.
+/// Private memory of a process, bytes: touched pages, without programs and files.
 pub(crate) fn own_memory_bytes(pid: u32) -> Result<u64, Error> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
     let text = text.map_err(|error| Error::system("the target's memory", error))?;
@@ -48,8 +48,8 @@ fn parse_own_memory_bytes(text: &str) -> Option<u64> {
     Some((kib("Pss_Anon:")? + kib("Pss_Shmem:")?) * 1024)
 }
 
-/// Memory of a process in mappings of less than a gibibyte, bytes: of a target with a large namespace in RAM all but
-/// that.
+/// Memory of a process in mappings of less than 1 GiB, bytes: of a target with a large RAM namespace, everything but
+/// the namespace.
 pub(crate) fn small_mappings_bytes(pid: u32) -> Result<u64, Error> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps"));
     let text = text.map_err(|error| Error::system("the target's memory", error))?;
@@ -71,7 +71,7 @@ fn parse_small_mappings_bytes(text: &str) -> u64 {
     sum * 1024
 }
 
-/// Memory that programs could still have, bytes.
+/// Memory available to new programs (`MemAvailable`), bytes.
 pub(crate) fn available_bytes() -> Result<u64, Error> {
     let text = fs::read_to_string("/proc/meminfo");
     let text = text.map_err(|error| Error::system("free memory", error))?;

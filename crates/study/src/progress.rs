@@ -1,18 +1,18 @@
-//! How far a study is, for those who wait for it.
+//! Progress of a study.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use crate::rounds::Rounds;
 
-/// What is measured next.
+/// Progress before a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     /// Name of the experiment.
     pub experiment: &'a str,
     /// Name of the cell.
     pub cell: &'a str,
-    /// How many cells of this round have been measured.
+    /// Cells of this round that have been measured.
     pub turn: usize,
     /// Cells of a round.
     pub count: usize,
@@ -23,24 +23,24 @@ pub struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Measurements left, at least and at most.
+    /// Minimum and maximum number of measurements left.
     fn left(&self) -> (usize, usize) {
         let done = self.round * self.count + self.turn;
         let (min, max) = (self.rounds.min * self.count, self.rounds.max * self.count);
-        // Past the least number of rounds the present one is ended in any case.
+        // Beyond the minimum number of rounds, the current round still ends.
         let min = min.max((self.round + 1) * self.count);
-        // Rounds for disturbed cells come after the most.
+        // Rounds for disturbed cells follow the maximum.
         let max = max.max((self.round + 1) * self.count);
         (min - done, max - done)
     }
 }
 
-/// Who wants to know how far a study is.
+/// Receiver of progress.
 pub trait Progress {
-    /// A cell is measured now.
+    /// A cell is about to be measured.
     fn on_step(&mut self, step: &Step<'_>);
 
-    /// Nothing more is measured.
+    /// All measurements are done.
     fn on_end(&mut self) {}
 }
 
@@ -49,7 +49,7 @@ impl Progress for () {
     fn on_step(&mut self, _: &Step<'_>) {}
 }
 
-/// One line on a terminal.
+/// Progress as one line on a terminal.
 #[derive(Debug)]
 pub struct Terminal {
     start: Instant,
@@ -57,7 +57,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// For a study that begins now.
+    /// Progress of a study that begins now.
     #[must_use]
     pub fn new() -> Self {
         Self { start: Instant::now(), done: 0 }
@@ -86,7 +86,7 @@ impl Progress for Terminal {
     }
 }
 
-/// What is shown after `done` measurements that took `elapsed` together.
+/// The line shown after `done` measurements that took `elapsed` in total.
 fn line(step: &Step<'_>, done: u32, elapsed: Duration) -> String {
     let Step { experiment, cell, turn, count, round, rounds } = step;
     let of = if rounds.min == rounds.max {

@@ -12,54 +12,54 @@ use crate::headline::{Bar, Headline};
 use crate::machine::Rounds;
 use crate::measured::{CellRounds, Measured, Rejected};
 
-/// A study that has been carried out.
+/// A completed study.
 #[derive(Clone, Debug)]
 pub struct Study {
     /// The experiment.
     pub about: About,
-    /// Where.
+    /// Machine.
     pub environment: Environment,
-    /// How.
+    /// Settings.
     pub settings: Settings,
-    /// What else was used, with its version.
+    /// Other programs that were run, with their versions.
     pub seen: Vec<String>,
-    /// What was measured.
+    /// Measurements.
     pub measured: Measured,
-    /// What follows from it.
+    /// Headline numbers.
     pub headline: Vec<Headline>,
-    /// Keys of numbers that follow from cells without a measurement: there are none.
+    /// Headline numbers that depend on cells without a measurement, and have no value.
     pub unmeasured: Vec<Unmeasurable>,
-    /// Pictures of it.
+    /// Figures.
     pub figures: Vec<Figure>,
 }
 
-/// How a study was carried out.
+/// Settings of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Settings {
-    /// Whether little time was to be taken.
+    /// Whether `--quick` was given.
     pub is_quick: bool,
-    /// Core of the host; absent if each side went where the system put it.
+    /// Core of the host; absent if the scheduler chose the cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_core: Option<usize>,
     /// Core of the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_core: Option<usize>,
-    /// Under load before anything counts, s.
+    /// Warm-up, s.
     pub warm_up_s: f64,
-    /// Under load, s.
+    /// Measurement under load, s.
     pub measure_s: f64,
-    /// Watching what does nothing, s.
+    /// Measurement of idle lanes, s.
     pub idle_s: f64,
-    /// Rounds at least.
+    /// Minimum of rounds.
     pub rounds_min: usize,
-    /// Rounds at most.
+    /// Maximum of rounds.
     pub rounds_max: usize,
-    /// Enough when half the width of each median's 95 % interval is no more than this part of it.
+    /// Medians are stable when half the width of each 95 % interval is at most this fraction of the median.
     pub tolerance: f64,
 }
 
 impl Settings {
-    /// Of a bench and its rounds.
+    /// The settings of a bench and its rounds.
     #[must_use]
     pub fn new(bench: &Bench, rounds: Rounds, is_quick: bool) -> Self {
         let Times { warm_up, measure, idle } = bench.times;
@@ -77,16 +77,16 @@ impl Settings {
     }
 }
 
-/// A number of the headline that depends on cells without a measurement.
+/// A headline number that depends on cells without a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unmeasurable {
-    /// Its key.
+    /// Key.
     pub key: String,
-    /// Where it would have to be.
+    /// Bar.
     pub bar: Option<Bar>,
 }
 
-/// The headline numbers, and those that cannot be given because they depend on cells that were not measured.
+/// The headline numbers, and those without a value because they depend on cells without a measurement.
 fn headline(experiment: &dyn Experiment, measured: &Measured) -> (Vec<Headline>, Vec<Unmeasurable>) {
     let told = experiment.headline(measured);
     if measured.unmeasured().next().is_none() {
@@ -101,7 +101,7 @@ fn headline(experiment: &dyn Experiment, measured: &Measured) -> (Vec<Headline>,
     (known, unknown.into_iter().map(|Headline { key, bar, .. }| Unmeasurable { key, bar }).collect())
 }
 
-/// One bar and whether it was reached; neither where there is no number.
+/// A bar and whether it was reached; `None` without a number.
 #[derive(Clone, Debug, Serialize)]
 struct BarResult<'a> {
     key: &'a str,
@@ -112,7 +112,7 @@ struct BarResult<'a> {
 }
 
 impl Study {
-    /// All that an experiment says of what was measured.
+    /// Computes the results of an experiment from its measurements.
     #[must_use]
     pub fn new(
         experiment: &dyn Experiment,
@@ -133,13 +133,13 @@ impl Study {
         }
     }
 
-    /// A number of the headline.
+    /// The headline number with this key.
     #[must_use]
     pub fn value(&self, key: &str) -> Option<f64> {
         self.headline.iter().find(|headline| headline.key == key).map(|headline| headline.value)
     }
 
-    /// How many cells were disturbed and by what, in a sentence; nothing if none was.
+    /// Number of disturbed cells and the cause, in a sentence; `None` if there are none.
     #[must_use]
     pub fn disturbance(&self) -> Option<String> {
         let cells = &self.measured.cells;
@@ -205,13 +205,13 @@ impl Study {
     }
 }
 
-/// A cell with the spread of each of its values.
+/// A cell with the quartiles of each of its values.
 fn cell(cell: &CellRounds) -> Value {
     let names = cell.rounds.iter().flat_map(|round| round.keys().copied());
     let values: std::collections::BTreeMap<&str, Spread> =
         names.filter_map(|name| Some((name, cell.spread(name)?))).collect();
     let mut value = json!(cell);
-    // A cell without a measurement has no values, and says why.
+    // A cell without a measurement has a reason instead of values.
     value["values"] = match cell.unmeasured() {
         None => json!(values),
         Some(reason) => {
@@ -229,7 +229,7 @@ pub(crate) mod example {
     use crate::figure::{Axis, Plot, Series};
     use crate::measured::of_rounds;
 
-    /// A study that was never carried out.
+    /// An invented study.
     pub(crate) fn study() -> Study {
         let rounds = |iops: [f64; 3]| iops.map(|iops| vec![("iops", iops), ("p50_us", 8.5)]).to_vec();
         let measured = of_rounds(vec![

@@ -9,17 +9,17 @@ pub struct Rounds {
     pub min: usize,
     /// Maximum.
     pub max: usize,
-    /// Enough once half the width of each median's 95 % interval is no more than this part of it.
+    /// Medians are stable when half the width of each 95 % interval is at most this fraction of the median.
     pub tolerance: f64,
-    /// Rounds beyond the most begin within this time, if cells were disturbed; as long as the rounds took, if it is not
-    /// given.
+    /// Time within which rounds beyond the maximum begin for disturbed cells; `None`: as long as the rounds before
+    /// took.
     pub extra: Option<Duration>,
 }
 
 impl Rounds {
-    /// As many as it takes.
+    /// Rounds until medians are stable.
     pub const USUAL: Self = Self { min: 3, max: 9, tolerance: 0.05, extra: None };
-    /// Few.
+    /// A few rounds, for a first result.
     pub const QUICK: Self = Self::exactly(3);
 
     /// Exactly this number, whether or not the medians are stable.

@@ -1,4 +1,4 @@
-//! A target in a process of its own, that ends with us whatever happens.
+//! A target in a child process that ends when this process ends, even if by SIGKILL.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -21,20 +21,20 @@ const RUN: &str = "echo \"$NVLANE_ADDR\"; exec cat >/dev/null";
 pub struct ServedOptions {
     /// Namespaces, as arguments of `--namespace`; the first is NSID 1.
     pub namespaces: Vec<String>,
-    /// Where it listens; port 0 takes a free one.
+    /// Listen address; port 0 takes a free one.
     pub listen: String,
-    /// The core it has; several in `arguments`.
+    /// The core of its reactor; `arguments` may name several.
     pub core: Option<usize>,
     /// More options of `nvlane target`.
     pub arguments: Vec<String>,
     /// Command prefix, such as `ip netns exec NAME`.
     pub launcher: Vec<String>,
-    /// Whether it writes a state file.
+    /// Whether the target writes a state file.
     pub tells: bool,
 }
 
 impl ServedOptions {
-    /// These namespaces on a free port of this machine's own address.
+    /// A target with these namespaces on a free port of 127.0.0.1.
     pub fn of<Text: Into<String>>(namespaces: impl IntoIterator<Item = Text>) -> Self {
         Self {
             namespaces: namespaces.into_iter().map(Into::into).collect(),
@@ -77,7 +77,7 @@ impl ServedOptions {
 pub struct Served {
     address: Address,
     child: Child,
-    /// Its state file.
+    /// State file.
     state: Option<PathBuf>,
 }
 
@@ -85,10 +85,10 @@ pub struct Served {
 const TELL_TIME: Duration = Duration::from_secs(10);
 
 impl Served {
-    /// Starts it and waits until it listens.
+    /// Starts a target and waits until it listens.
     ///
     /// # Errors
-    /// If it cannot be started; its message is on standard error, which it shares with this process.
+    /// The target cannot be started; it has written the reason to the standard error of this process.
     pub fn start(program: &Path, options: &ServedOptions) -> Result<Self, Error> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let state = options.tells.then(|| {
@@ -109,22 +109,22 @@ impl Served {
         Ok(Self { address, child, state })
     }
 
-    /// Where it is.
+    /// Address on which the target listens.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Its process.
+    /// Process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its state, as written by `nvlane target --state`.
+    /// State of the target, as written by `nvlane target --state`.
     ///
     /// # Errors
-    /// If it does not write its state in time, or was started without a state file.
+    /// The target does not write its state in time, or was started without a state file.
     pub fn state(&self) -> Result<Value, Error> {
         let silent = || Error::Target("does not tell how it is".into());
         let path = self.state.as_ref().ok_or_else(silent)?;
@@ -133,7 +133,7 @@ impl Served {
         kill_process(pid, Signal::USR1).map_err(|error| Error::system("ask the target", error.into()))?;
         let until = Instant::now() + TELL_TIME;
         while Instant::now() < until {
-            // It comes as a whole.
+            // The file is replaced by rename, so it is complete.
             if let Ok(text) = std::fs::read_to_string(path) {
                 return serde_json::from_str(&text).map_err(|_| silent());
             }
@@ -142,10 +142,10 @@ impl Served {
         Err(silent())
     }
 
-    /// Ends it.
+    /// Stops the target.
     ///
     /// # Errors
-    /// If it did not end well.
+    /// The target exited with an error.
     pub fn stop(mut self) -> Result<(), Error> {
         let status = self.end().map_err(|error| Error::system("the target", error))?;
         if status.success() { Ok(()) } else { Err(Error::Target(format!("ended badly: {status}"))) }

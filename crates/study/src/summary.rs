@@ -1,4 +1,4 @@
-//! What a study says on a terminal.
+//! The report of a study on a terminal.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use crate::measured::CellRounds;
 use crate::page::rounds_in_words;
 use crate::results::Study;
 
-/// All experiments, one on each line.
+/// All experiments, one per line.
 #[must_use]
 pub fn list(experiments: &[Box<dyn Experiment>]) -> String {
     let mut text = String::new();
@@ -19,7 +19,7 @@ pub fn list(experiments: &[Box<dyn Experiment>]) -> String {
     text
 }
 
-/// The cells as a table, then what follows from them.
+/// The cells as a table, then the headline numbers.
 #[must_use]
 pub fn of(study: &Study) -> String {
     let mut text = String::new();
@@ -53,7 +53,7 @@ fn table(study: &Study) -> String {
     let is_known = |name: &&&str| cells.iter().any(|cell| cell.median(name).is_some());
     let mut columns: Vec<&str> = study.about.columns.iter().filter(is_known).copied().collect();
     if columns.is_empty() {
-        // Every cell says that it has no number.
+        // Each cell is shown as n/a.
         columns = vec![study.about.judged_by];
     }
     let mut rows = vec![vec![String::new()]];

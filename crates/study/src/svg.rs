@@ -1,10 +1,10 @@
-//! A plot as SVG, in a page or as a file of its own. Its colours follow the reader's light or dark scheme.
+//! A plot as SVG, inside a page or as a file. Its colours follow the reader's light or dark scheme.
 //!
 //! ```text
 //! y label                  ── a  ── b
 //!  1 M ┤        ╭──●        lines have a band between the quartiles,
-//!      │   ●────╯           bars a whisker; what is pointed at
-//!  0   └───┬────┬──┬        says its numbers
+//!      │   ●────╯           bars a whisker; a point under the mouse
+//!  0   └───┬────┬──┬        shows its numbers
 //!          1    4  32   x label
 //! ```
 
@@ -34,7 +34,7 @@ pub(crate) const COLOURS: &str = include_str!("svg/colours.css");
 /// The styles of a plot's parts.
 pub(crate) const PLOT: &str = include_str!("svg/plot.css");
 
-/// A figure as an SVG file, on a background of its own.
+/// A figure as an SVG file, with a background.
 #[must_use]
 pub fn file(figure: &Figure) -> String {
     format!(
@@ -48,7 +48,7 @@ pub fn file(figure: &Figure) -> String {
     )
 }
 
-/// Draws a plot to stand in a page, which has the styles.
+/// A plot for a page that has the styles.
 pub(crate) fn draw(plot: &Plot) -> String {
     format!(
         r#"<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">{}</svg>"#,
@@ -94,7 +94,7 @@ fn rank(plot: &Plot, index: usize) -> usize {
     plot.series[..index].iter().filter(is_alike).count()
 }
 
-/// Colour of a series: references have one of their own.
+/// Colour of a series; references have a separate one.
 fn colour(plot: &Plot, index: usize) -> String {
     if plot.series[index].is_reference {
         return "c-reference".to_owned();
@@ -111,7 +111,7 @@ fn dashes(plot: &Plot, index: usize) -> &'static str {
     }
 }
 
-/// Names of the series beside their colours, and the height they need. One series needs none.
+/// The legend and its height. A single series has none.
 fn legend(plot: &Plot) -> (String, f64) {
     if plot.series.len() < 2 {
         return (String::new(), 0.0);
@@ -140,7 +140,7 @@ fn legend(plot: &Plot) -> (String, f64) {
     (text, y + 8.0)
 }
 
-/// The ruler up the side, that has room for every point and mark.
+/// The vertical axis, which includes every point and line.
 fn vertical(plot: &Plot, top: f64) -> Ruler {
     let points = plot.series.iter().flat_map(|series| &series.points);
     let values = points.flat_map(|point| [point.y, point.low, point.high]);
@@ -148,7 +148,7 @@ fn vertical(plot: &Plot, top: f64) -> Ruler {
     Ruler::around(plot.y.scale, values, (HEIGHT - BOTTOM, top))
 }
 
-/// What is said of a point when it is pointed at.
+/// The tooltip of a point.
 fn title(series: &Series, place: &str, point: &Point) -> String {
     let spread = if point.low == point.high {
         String::new()
@@ -186,7 +186,7 @@ fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y
         x_tick(body, x.place(*value), text);
     }
     x_label(body, &axis.label);
-    // References lie below the rest.
+    // References are drawn first, below the others.
     let mut order: Vec<usize> = (0..plot.series.len()).collect();
     order.sort_by_key(|&index| !plot.series[index].is_reference);
     for index in order {
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn lines_are_drawn_as_they_always_were() {
-        // One element on each line, to be read.
+        // One element per line, for readability.
         insta::assert_snapshot!(draw(&example()).replace("><", ">\n<"));
     }
 

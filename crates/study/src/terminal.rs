@@ -1,19 +1,18 @@
-//! Lines that are written again and again on a terminal: one that is wider than the screen would leave a copy with each
-//! writing.
+//! Lines that are rewritten on a terminal. A line wider than the screen would leave a copy each time.
 
 use std::borrow::Cow;
 
-/// Columns of a screen that does not say how many it has.
+/// Columns of a terminal that does not tell its width.
 const COLUMNS: usize = 80;
 
-/// As much of a line as standard error's terminal shows in one row.
+/// The part of a line that fits into one row of standard error's terminal.
 #[must_use]
 pub fn fitted(line: &str) -> Cow<'_, str> {
     let columns = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     cut(line, if columns == 0 { COLUMNS } else { columns })
 }
 
-/// The line, one column shorter than the screen at most: in the last one some terminals wrap.
+/// The line, cut to one column less than the screen: some terminals wrap at the last column.
 fn cut(line: &str, columns: usize) -> Cow<'_, str> {
     match line.char_indices().nth(columns.saturating_sub(1)) {
         Some((at, _)) => Cow::Borrowed(&line[..at]),

@@ -1,5 +1,5 @@
-//! A load in memcached's protocol or redis's, the same for any server: requests in batches from many connections,
-//! closed (the next batch when the last was answered) or open (at times that the server has no say in).
+//! A load in the memcached or redis protocol, the same for every server: batches of requests on many connections, in a
+//! closed loop (the next batch follows the answer) or an open loop (batches are sent at given times).
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -18,20 +18,20 @@ use crate::experiment::Error;
 /// Bytes of a value.
 const VALUE: &str = "0123456789abcdef0123456789abcdef";
 
-/// Requests that are made before the clock runs.
+/// Requests that are built before the measurement.
 const REQUEST_COUNT: usize = 512;
 
-/// How long an answer may take.
+/// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a server speaks.
+/// Protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Memcached,
     Redis,
 }
 
-/// What a batch consists of.
+/// Contents of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// This number of commands for one key each.
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     /// One command for this number of keys.
     MultiGet,
     Set,
-    /// All of one key.
+    /// This number of increments of one key.
     Increment,
 }
 
@@ -47,21 +47,21 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TextLoad {
     pub(crate) kind: Kind,
-    /// Operations that leave together.
+    /// Operations per batch.
     pub(crate) batch: usize,
     pub(crate) connections: usize,
     pub(crate) keys: u64,
-    /// Batches per second, if they are to come at times of their own.
+    /// Batches per second of an open loop; `None`: a closed loop.
     pub(crate) rate_per_s: Option<f64>,
     pub(crate) warm_up: Duration,
     pub(crate) measure: Duration,
 }
 
-/// Result of the load.
+/// Result of a load.
 pub(crate) struct TextResult {
     pub(crate) operations: u64,
     pub(crate) elapsed: Duration,
-    /// Of batches, ns; of an open load from the time at which each was due.
+    /// Latency of batches, ns; of an open loop from the time at which each was due.
     pub(crate) latency: Histogram,
 }
 
@@ -72,10 +72,10 @@ impl TextResult {
     }
 }
 
-/// How the end of an answer is known.
+/// Criterion for the end of an answer.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// A number of bytes, and the first ones.
+    /// A number of bytes, and the first of them.
     Bytes(usize, &'static [u8]),
     /// A number of lines.
     Lines(usize),
@@ -83,7 +83,7 @@ enum Answer {
 
 struct Connection {
     client: Client,
-    /// What is left of the answer under way, and since when it is awaited.
+    /// The rest of the current answer, and the time of its request.
     awaited: Option<(usize, Instant)>,
     is_at_start: bool,
 }
@@ -140,7 +140,7 @@ fn answer(protocol: Protocol, kind: Kind, batch: usize) -> Answer {
     }
 }
 
-/// Stores all keys, and the number that increments are of.
+/// Stores all keys, and the counter that increments use.
 pub(crate) fn fill(place: SocketAddr, protocol: Protocol, keys: u64) -> Result<(), Error> {
     let mut connection = connect(place)?;
     let mut buffer = vec![0; 1 << 16];
@@ -162,7 +162,7 @@ pub(crate) fn fill(place: SocketAddr, protocol: Protocol, keys: u64) -> Result<(
 fn connect(place: SocketAddr) -> Result<Connection, Error> {
     let client =
         Client::connect(place, PATIENCE).map_err(|error| Error::system("connect to a server", error))?;
-    // As loads on lanes do: half of what a paced connection costs would be the server's.
+    // As in loads on lanes: otherwise half of the cost of pacing would be the server's.
     reactor::suit_loopback(client.stream(), Some(place));
     Ok(Connection { client, awaited: None, is_at_start: false })
 }
@@ -177,7 +177,7 @@ impl Connection {
         self.client.stream().write_all(request).map_err(|error| Error::system("ask a server", error))
     }
 
-    /// Takes in what has come. Says whether the answer is complete.
+    /// Receives bytes. Returns whether the answer is complete.
     fn take(&mut self, answer: Answer, buffer: &mut [u8]) -> Result<bool, Error> {
         let count =
             self.client.stream().read(buffer).map_err(|error| Error::system("a server's answer", error))?;
@@ -200,7 +200,7 @@ impl Connection {
     }
 }
 
-/// Puts the load on a server, from one thread on the cores given.
+/// Runs the load on a server, from one thread on these cores.
 pub(crate) fn run(
     place: SocketAddr,
     protocol: Protocol,
@@ -268,7 +268,7 @@ fn drive(
             next = (next + 1) % requests.len();
             connections[at].begin(&requests[next], answer, since)?;
         }
-        // Never asleep: a server would pay for waking it, as it does not where clients are on other machines.
+        // The thread spins: waking it would cost the server processor time, which remote clients do not.
         for at in ready(&connections)? {
             heard = now;
             if connections[at].take(answer, &mut buffer)? {
@@ -289,7 +289,7 @@ fn drive(
             heard = now;
         }
     }
-    // Commands that were due and are not answered took at least this long.
+    // Lower bound of the latency of commands that were due and are not answered.
     let ended = Instant::now();
     if load.rate_per_s.is_some() {
         let unanswered =
@@ -302,7 +302,7 @@ fn drive(
     Ok(result)
 }
 
-/// Connections that have something to read.
+/// Connections with data to read.
 fn ready(connections: &[Connection]) -> Result<Vec<usize>, Error> {
     let mut asked: Vec<_> =
         connections.iter().map(|connection| PollFd::new(connection.client.stream(), PollFlags::IN)).collect();

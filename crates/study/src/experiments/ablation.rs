@@ -1,4 +1,4 @@
-//! `ablation`: one idea after the other.
+//! `ablation`: the gain of each batching technique, added one after the other.
 
 use host::Receive;
 
@@ -16,10 +16,10 @@ const STEPS: [(&str, &str, &str, Receive); 5] = [
     ("and warm receives", ADAPTIVE, ADAPTIVE, Receive::Staging),
 ];
 
-/// All of it over none of it.
+/// Bar: all techniques over none.
 const GAIN: Bar = Bar::AtLeast(4.0);
 
-/// Caravans and delayed doorbells, one after the other.
+/// Caravans and delayed doorbells, added one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Ablation {
     targets: PolicyTargets,

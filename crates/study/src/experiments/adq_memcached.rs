@@ -1,4 +1,4 @@
-//! `adq-memcached`: memcached's clients of a thread that polls its own device queue, and of one that is interrupted.
+//! `adq-memcached`: memcached clients of a reactor that polls its device queue, and of one that waits for interrupts.
 
 use std::net::SocketAddr;
 
@@ -18,19 +18,19 @@ const KEY_COUNT: u64 = 100_000;
 /// How long the reactor polls its device before it sleeps, µs.
 const POLL_US: u32 = 50;
 
-/// Where memcached's clients are let in: in a network namespace of its own every port is free.
+/// Port of the memcached listener: every port is free in a new network namespace.
 const PORT: u16 = 11211;
 
-/// What 99.9 % of the answers have to stay below, µs.
+/// Limit of p99.9, µs.
 const LIMIT_US: f64 = 1000.0;
 
-/// Halvings of the interval in which the highest rate is.
+/// Steps of the binary search for the highest rate.
 const STEPS: u32 = 6;
 
-/// Measurements of a rate, of which one has to be good.
+/// Measurements of a rate, one of which must be within the limit.
 const TRIES: u32 = 2;
 
-/// Gets over a pair of devices, with the application and its queue in line and not.
+/// Gets over a pair of devices, with the reactor on the core of its device queue and elsewhere.
 #[derive(Debug)]
 pub(crate) struct AdqMemcached;
 
@@ -98,14 +98,14 @@ impl Experiment for AdqMemcached {
         if cell.text("load") == "closed" {
             return run(usize::try_from(cell.number("connections")).expect("a few"), None);
         }
-        // The closed-loop rate exceeds what it sustains within the time limit.
+        // The closed-loop rate is above the highest rate within the time limit.
         let most = run(RATE_CONNECTIONS, None)?["ops"];
         let (mut low, mut high) = (0.0, most);
-        // None at all is an answer too: on a machine whose stalls alone are longer.
+        // There may be no such rate: stalls of the machine may exceed the limit.
         let mut best = Values::from([("ops", 0.0)]);
         for _ in 0..STEPS {
             let rate = f64::midpoint(low, high);
-            // What disturbs the machine only ever adds: a rate that was borne once is borne.
+            // Disturbances only add latency: one measurement within the limit suffices.
             let mut borne = None;
             for _ in 0..TRIES {
                 let values = run(RATE_CONNECTIONS, Some(rate))?;
@@ -204,7 +204,7 @@ fn values(result: &TextResult, used_ns: u64, polled: Option<u64>) -> Values {
         ("p999_us", us(result.latency.percentile(99.9))),
         ("server_ns", used_ns as f64 / count),
     ]);
-    // Of the target's packets; one for each get, at least.
+    // Packets of the target: at least one for each get.
     values.extend(polled.map(|polled| ("polled_percent", polled as f64 / count * 100.0)));
     values
 }

@@ -1,31 +1,31 @@
-//! `affinity`: whether it matters which thread runs where, and which reactor a lane is placed on.
+//! `affinity`: the effect of the cores that threads run on, and of the reactor that serves a lane.
 
 use super::prelude::*;
 
 const DEPTHS: [u32; 2] = [1, 32];
 
-/// Each side on a core of its own.
+/// Each side on a separate core.
 const PINNED: &str = "a core each";
-/// The host's thread runs where the system puts it.
+/// The scheduler chooses the core of the host's thread.
 const FREE: &str = "host anywhere";
-/// The lane is placed by the number of its queue: on the reactor that has a core for itself.
+/// The lane is placed by its queue identifier: on the reactor that shares its core with no other thread.
 const QUEUE: &str = "placed by queue";
 /// The lane is placed by load.
 const LOAD: &str = "placed by load";
-/// The lane is placed by the core that takes its packets in: over loopback that of the host, which both then share.
+/// The lane is placed by the core that receives its packets: over loopback that of the host, which both then share.
 const CPU: &str = "placed by cpu";
 
 const VARIANTS: [&str; 5] = [PINNED, FREE, QUEUE, LOAD, CPU];
 
-/// The same load from threads in different places.
+/// The same load with threads and lanes on different cores.
 #[derive(Debug, Default)]
 pub(crate) struct Affinity {
     served: Kept<(), Served>,
-    /// Targets with a reactor on each core, by the policy that they place lanes by.
+    /// Targets with a reactor on each core, by placement policy.
     placing: Kept<&'static str, Served>,
 }
 
-/// The policy of a variant, if it is one of placement.
+/// The placement policy of a variant, if it has one.
 fn policy(variant: &str) -> Option<&'static str> {
     match variant {
         QUEUE => Some("queue"),
@@ -36,7 +36,7 @@ fn policy(variant: &str) -> Option<&'static str> {
 }
 
 impl Affinity {
-    /// A target with a reactor on the target's core, and another on the host's.
+    /// Starts a target with a reactor on the target's core, and another on the host's.
     fn placing(&mut self, bench: &Bench, policy: &'static str) -> Result<&Served, Error> {
         let make = || {
             let mut arguments = vec!["--placement".to_owned(), policy.to_owned()];
@@ -144,7 +144,7 @@ impl Experiment for Affinity {
     }
 }
 
-/// I/O lanes that each reactor has ever served.
+/// Number of I/O lanes that each reactor has served.
 fn placed(served: &Served) -> Result<Vec<u64>, Error> {
     let state = served.state()?;
     let reactors = state["reactors"].as_array().map_or(&[][..], Vec::as_slice);

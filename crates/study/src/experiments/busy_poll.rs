@@ -1,4 +1,4 @@
-//! `busy-poll`: the thread that waits takes the packets in itself.
+//! `busy-poll`: the waiting thread receives packets from the device itself.
 
 use host::BusyPoll;
 use load::report::Report;
@@ -14,7 +14,7 @@ const ON: &str = "on";
 /// How long a socket polls its device before it sleeps, µs.
 const POLL_US: u32 = 50;
 
-/// Sockets that poll their device, and such that wait for its interrupt.
+/// Sockets that poll their device, and sockets that wait for its interrupt.
 #[derive(Debug)]
 pub(crate) struct BusyPolling;
 
@@ -91,7 +91,7 @@ impl Experiment for BusyPolling {
             let polled = (after - before) as f64;
             #[allow(clippy::cast_precision_loss)]
             let operations = finished.report.total.operations as f64;
-            // One packet each way, at least.
+            // At least one packet in each direction.
             values.insert("polled_percent", polled / (2.0 * operations) * 100.0);
         }
         Ok(values)
@@ -136,7 +136,7 @@ impl Experiment for BusyPolling {
     }
 }
 
-/// What shows that devices were polled, or could not be.
+/// Counters that tell whether devices were polled.
 fn proof(report: &Report, target: &Value, is_on: bool) -> Values {
     #[allow(clippy::cast_precision_loss)] // Ids and counts of a second.
     let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0) as f64;

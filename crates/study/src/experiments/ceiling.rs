@@ -1,4 +1,4 @@
-//! `ceiling`: what share of the kernel's TCP is left for NVMe.
+//! `ceiling`: NVMe/TCP throughput as a share of what plain TCP sockets reach.
 
 use super::prelude::*;
 
@@ -11,7 +11,7 @@ const DEPTHS: [u32; 4] = [1, 4, 32, 128];
 /// Bar of every share.
 const SHARE: Bar = Bar::AtLeast(0.9);
 
-/// Each workload at each depth, beside plain sockets that move the same bytes.
+/// Each workload at each depth, compared with plain sockets that move the same bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Ceiling {
     served: Kept<(), Served>,

@@ -1,23 +1,23 @@
-//! `connections`: one lane, or thousands.
+//! `connections`: throughput from one lane to thousands.
 
 use super::prelude::*;
-use crate::crowd::Crowd;
 use crate::descriptors::host_lane_count_max;
 use crate::driver::{Class, Spread, drive};
+use crate::held_lanes::HeldLanes;
 use crate::process::own_memory_bytes;
 
 const LANE_COUNTS: [u32; 7] = [1, 4, 16, 64, 256, 1024, 4096];
 
-/// Operations in flight on all lanes together: as many as one lane of the host library can have.
+/// Total operations in flight on all lanes: the maximum depth of one lane.
 const DEPTH: usize = 1023;
 
-/// Depth of the lanes whose memory is looked at.
+/// Depth of the lanes whose memory is measured.
 const IDLE_DEPTH: u16 = 128;
 
 const EFFICIENCY: Bar = Bar::AtLeast(0.85);
 const MEMORY: Bar = Bar::AtMost(16_384.0);
 
-/// The same number of operations in flight over more and more lanes.
+/// The same number of operations in flight over a growing number of lanes.
 #[derive(Debug)]
 pub(crate) struct Connections;
 
@@ -69,10 +69,10 @@ impl Experiment for Connections {
         let served = bench.serve()?;
         let lanes = cell.word("lanes");
         let before_bytes = own_memory_bytes(served.pid())?;
-        let mut crowd = Crowd::connect(bench, &served, lanes.into(), IDLE_DEPTH)?;
-        crowd.exercise()?;
+        let mut held_lanes = HeldLanes::connect(bench, &served, lanes.into(), IDLE_DEPTH)?;
+        held_lanes.exercise()?;
         let used_bytes = own_memory_bytes(served.pid())?.saturating_sub(before_bytes);
-        drop(crowd);
+        drop(held_lanes);
 
         let lane_count = lanes as usize;
         let reads = Class { is_write: false, io_bytes: IO_BYTES, depth: DEPTH, is_burst: false };

@@ -1,4 +1,4 @@
-//! `copies`: from which size on data is better received in place, and better sent without a copy.
+//! `copies`: the size from which receiving in place and sending without a copy pay off.
 
 use host::ZeroCopy;
 use load::workload::format_bytes;
@@ -12,13 +12,13 @@ const DEPTH: u32 = 8;
 
 const DIRECTIONS: [(&str, &str); 2] = [("read", "randread"), ("write", "randwrite")];
 
-/// What receives the data in a direction receives it out of staging, or in place; what sends it copies, or does not.
+/// Receivers use a staging buffer or receive in place; senders copy or use zero copy.
 const COPIED: &str = "copied";
 const IN_PLACE: &str = "in place";
 const ZERO_COPY: &str = "zero-copy";
 const WAYS: [&str; 3] = [COPIED, IN_PLACE, ZERO_COPY];
 
-/// Longer than any data.
+/// A threshold above every transfer size.
 const NEVER: &str = "1G";
 
 /// Copies of large data, and the cost of avoiding them.
@@ -28,7 +28,7 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// The target that goes this way, started when it is first needed.
+    /// The target with these settings, started on first use.
     fn target(&mut self, bench: &Bench, way: &'static str) -> Result<&Served, Error> {
         let arguments: &[&str] = match way {
             IN_PLACE => &["--in-place", "1", "--zero-copy", "off"],
@@ -132,8 +132,7 @@ impl Experiment for Copies {
     }
 }
 
-/// The smallest size from which on nothing is lost, whatever the size above it; `None` if there is none, or not all was
-/// measured.
+/// The smallest size from which on no size is slower; `None` if there is none, or if a size was not measured.
 fn pays_from(gains: &[(u32, Option<f64>)]) -> Option<f64> {
     let mut from = None;
     for (size, gain) in gains.iter().rev() {

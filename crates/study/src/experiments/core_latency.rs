@@ -1,18 +1,18 @@
-//! `core-latency`: how much a core carries before latency runs away.
+//! `core-latency`: the load that one core carries before latency rises steeply.
 
 use load::workload::{Arrival, Pace};
 
 use super::prelude::*;
 use crate::doorbell::{ADAPTIVE, FIXED, IMMEDIATE, POLICIES, PolicyTargets, TURN};
 
-/// Load offered, percent of what a closed loop of the depth below carries on this machine.
+/// Offered load, percent of the throughput of a closed loop of depth [`DEPTH`] on this machine.
 const PERCENTAGES: [u64; 8] = [5, 15, 30, 45, 60, 75, 90, 105];
 
-/// Operations in flight at most; those due beyond it wait, which is part of their latency.
+/// Maximum of operations in flight; operations due beyond it wait, and the wait counts as latency.
 const DEPTH: u32 = 256;
 
-/// The knee: as much as can be carried with half of all operations below this, µs. Where latency runs away it passes
-/// this limit at once; what stalls of the machine itself do to p99 and beyond is in the table and the figures.
+/// Limit of p50 at the knee, µs: at overload p50 rises beyond it at once. p99, which stalls of the machine dominate,
+/// is in the table and the figures.
 const P50_US: f64 = 1000.0;
 
 /// A rate is sustained if this share of the offered operations completes.
@@ -24,12 +24,12 @@ const GAIN: Bar = Bar::AtLeast(1.5);
 #[derive(Debug, Default)]
 pub(crate) struct CoreLatency {
     targets: PolicyTargets,
-    /// What a closed loop carries: 100 %.
+    /// Throughput of the closed loop: 100 %.
     full_iops: Option<f64>,
 }
 
 impl CoreLatency {
-    /// All policies are offered the same.
+    /// The closed loop from which the offered load of all policies follows.
     fn full_iops(&mut self, bench: &Bench) -> Result<f64, Error> {
         if let Some(iops) = self.full_iops {
             return Ok(iops);
@@ -116,7 +116,7 @@ impl Experiment for CoreLatency {
     }
 }
 
-/// The most that a policy carries before latency runs away, IOPS.
+/// Highest throughput of a policy at which p50 is within [`KNEE_US`], IOPS.
 fn knee(measured: &Measured, policy: &str) -> Option<f64> {
     let is_carried = |cell: &&CellRounds| {
         let median = |value| cell.median(value);

@@ -14,7 +14,7 @@ const DEPTH: u32 = 32;
 const LOADS: [(&str, u32); 4] =
     [("randread", IO_BYTES), ("randwrite", IO_BYTES), ("randread", 128 << 10), ("randwrite", 128 << 10)];
 
-/// What digests of header and data may cost at 4 KiB, percent of IOPS.
+/// IOPS that header and data digests may cost at 4 KiB, percent.
 const COST: Bar = Bar::AtMost(10.0);
 
 /// Digests on and off.

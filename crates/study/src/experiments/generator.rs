@@ -15,7 +15,7 @@ const DEPTHS: [u32; 3] = [1, 32, 128];
 const OURS: &str = "nvlane";
 const FIO: &str = "fio";
 
-/// Our generator and fio's on a namespace that is not there.
+/// nvlane's and fio's generators without a namespace: operations complete at once.
 #[derive(Debug)]
 pub(crate) struct Generators;
 
@@ -87,7 +87,7 @@ fn cell_name(depth: u32, tool: &str) -> String {
     format!("qd{depth} {tool}")
 }
 
-/// The driver of a run without lanes: what was given out is taken back, as deep as it may be.
+/// Driver without lanes: completes every operation at once, at the full depth.
 fn ours(bench: &Bench, depth: u32) -> Result<Values, Error> {
     let geometry = Geometry {
         lba_bytes: IO_BYTES,
@@ -159,7 +159,7 @@ fn fio(bench: &Bench, depth: u32) -> Result<Values, Error> {
     })
 }
 
-/// Speed and processor time of fio's only job.
+/// Throughput and processor time of fio's only job.
 fn parse_fio(json: &Value) -> Option<Values> {
     let job = json.get("jobs")?.get(0)?;
     let number = |value: &Value, name: &str| value.get(name)?.as_f64();

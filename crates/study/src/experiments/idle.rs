@@ -1,10 +1,10 @@
-//! `idle`: what lanes cost that do nothing.
+//! `idle`: the cost of idle lanes.
 
 use std::time::{Duration, Instant};
 
 use super::prelude::*;
-use crate::crowd::Crowd;
 use crate::descriptors::target_lane_count_max;
+use crate::held_lanes::HeldLanes;
 use crate::process::{own_memory_bytes, run_ns};
 
 const LANE_COUNTS: [u64; 3] = [0, 1_000, 10_000];
@@ -12,17 +12,17 @@ const LANE_COUNTS: [u64; 3] = [0, 1_000, 10_000];
 /// Depth of each lane, as Linux hosts have it.
 const DEPTH: u16 = 128;
 
-/// From the last command until lanes are idle: at most ten seconds later they have given back what they do not need,
-/// and what was to ring had they not connected in time has rung in vain.
+/// Time from the last command until lanes are idle: they have returned their buffers after at most 10 s, and the
+/// timers of their connects have expired.
 const SETTLING: Duration = Duration::from_secs(11);
 
-/// What 1,000 and 10,000 idle lanes may use, percent of a core.
+/// Processor time that 1,000 and 10,000 idle lanes may use, percent of a core.
 const CPU_1000: Bar = Bar::Below(0.5);
 const CPU_10000: Bar = Bar::Below(3.0);
-/// Memory of the target's own for an idle lane, bytes.
+/// Private memory of the target that an idle lane may use, bytes.
 const MEMORY: Bar = Bar::AtMost(16_384.0);
 
-/// Lanes that have been used and are left alone.
+/// Lanes that were used and are idle now.
 #[derive(Debug)]
 pub(crate) struct Idle;
 
@@ -63,17 +63,17 @@ impl Experiment for Idle {
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let served = bench.serve()?;
         let pid = served.pid();
-        // Whatever one lane of a target needs once and for all is there before the others come.
-        let mut first = Crowd::connect(bench, &served, 1, DEPTH)?;
+        // The first lane makes the target allocate what all lanes share.
+        let mut first = HeldLanes::connect(bench, &served, 1, DEPTH)?;
         first.exercise()?;
         let before_bytes = own_memory_bytes(pid)?;
 
         let lanes = cell.number("lanes");
         let start = Instant::now();
-        let mut crowd = Crowd::connect(bench, &served, lanes, DEPTH)?;
+        let mut held_lanes = HeldLanes::connect(bench, &served, lanes, DEPTH)?;
         let connect_us = start.elapsed().as_secs_f64() * 1e6;
         let fresh_bytes = own_memory_bytes(pid)?;
-        crowd.exercise()?;
+        held_lanes.exercise()?;
         if lanes > 0 {
             bench.sleep(SETTLING);
         }
@@ -91,7 +91,7 @@ impl Experiment for Idle {
             #[allow(clippy::cast_precision_loss)] // A count of lanes.
             values.insert("connect_us", connect_us / lanes as f64);
         }
-        drop((first, crowd));
+        drop((first, held_lanes));
         served.stop()?;
         Ok(values)
     }

@@ -1,15 +1,15 @@
-//! `inline-send`: who submits also sends, or hands over to a thread that does.
+//! `inline-send`: the submitting thread sends, or hands commands to a driver thread.
 
 use super::prelude::*;
 
 const DEPTHS: [u32; 2] = [1, 32];
 
-/// The thread that submits owns the lane.
+/// The submitting thread owns the lane.
 const INLINE: &str = "inline";
-/// The thread that submits hands over to the lane's own thread, by its mailbox.
+/// The submitting thread hands commands to the lane's driver thread through its mailbox.
 const HANDED_OVER: &str = "handed over";
 
-/// Lanes driven by the submitting thread, and by one of their own.
+/// Lanes driven by the submitting thread, and by a driver thread.
 #[derive(Debug, Default)]
 pub(crate) struct InlineSend {
     served: Kept<(), Served>,

@@ -1,4 +1,4 @@
-//! `iosize`: from half a KiB to one MiB.
+//! `iosize`: transfers from 512 B to 1 MiB.
 
 use load::workload::format_bytes;
 
@@ -23,7 +23,7 @@ const DEPTH: u32 = 32;
 
 const DIRECTIONS: [(&str, &str, u8); 2] = [("read", "randread", 100), ("write", "randwrite", 0)];
 
-/// Reads and writes of every size, beside plain sockets.
+/// Reads and writes of every size, compared with plain sockets.
 #[derive(Debug, Default)]
 pub(crate) struct IoSize {
     served: Kept<(), Served>,

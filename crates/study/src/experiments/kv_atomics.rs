@@ -1,4 +1,4 @@
-//! `kv-atomics`: one hot counter, or a million.
+//! `kv-atomics`: increments of one counter, and of up to a million.
 
 use load::key_value::{KeyValueLoad, Mix};
 
@@ -7,7 +7,7 @@ use crate::key_value::{Pairs, values};
 
 const KEY_COUNTS: [u64; 4] = [1, 100, 10_000, 1_000_000];
 
-/// Where the keys are: all with the reactor that has the lane, or shared with a second one.
+/// Owners of the keys: the reactor of the lane, or that and a second one.
 const ONE: &str = "one reactor";
 const TWO: &str = "two reactors";
 
@@ -17,7 +17,7 @@ const DEPTH: u16 = 4;
 
 const HOT: Bar = Bar::AtLeast(0.9);
 
-/// Increments of fewer and more counters.
+/// Increments of different numbers of counters.
 #[derive(Debug, Default)]
 pub(crate) struct KvAtomics {
     /// With one reactor, and with two.

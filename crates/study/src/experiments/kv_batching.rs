@@ -1,4 +1,4 @@
-//! `kv-batching`: one operation in a capsule, or hundreds.
+//! `kv-batching`: from one operation to hundreds in a capsule.
 
 use load::key_value::{KeyValueLoad, Mix};
 
@@ -10,12 +10,12 @@ const SIZES: [u32; 4] = [1, 16, 64, 256];
 
 /// Batches in flight.
 const BATCH_DEPTH: u16 = 4;
-/// Commands in flight where each carries one operation: as many operations as the largest batches have.
+/// Commands in flight that carry one operation each: as many operations as the largest batches have.
 const SINGLE_DEPTH: u16 = 1023;
 
 const GAIN: Bar = Bar::AtLeast(10.0);
 
-/// The same operations in commands of their own, and in batches.
+/// The same operations in separate commands, and in batches.
 #[derive(Debug, Default)]
 pub(crate) struct KvBatching {
     pairs: Kept<(), Pairs>,

@@ -13,50 +13,49 @@ const VALUE_BYTES: [u64; 9] =
     [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20];
 const KINDS: [&str; 2] = ["get", "set"];
 
-/// Bytes of all values together, unless two are longer.
+/// Total bytes of all values, unless two values are longer.
 const TOTAL_BYTES: u64 = 128 << 20;
 
-/// Bytes in flight at most.
+/// Maximum of bytes in flight.
 const FLIGHT_BYTES: u64 = 4 << 20;
 
-/// Clients of the longest values at once.
+/// Concurrent clients of the longest values.
 const CLIENT_COUNT: u16 = 16;
 
-/// Room for the values of all clients, and for those that take their place.
+/// Memory of the namespace: the values of all clients, and those that replace them.
 const CLIENTS_NAMESPACE: &str = "kv:ram:9G";
 
-/// Memory of all: the namespace, what the clients send from and receive into, and some.
+/// Memory that the experiment needs: the namespace, the buffers of the clients, and a reserve.
 const CLIENTS_BYTES: u64 = 14 << 30;
 
-/// From this length on values are stored for so long before anything is measured, and then measured for so long at
-/// least: one takes tenths of a second, and seconds where its memory was never touched.
+/// Length from which on values have a longer warm-up and measurement: storing one takes tenths of a second, and seconds
+/// into memory that was never touched.
 const LONG_BYTES: u64 = 64 << 20;
 const LONG_WARM_UP: Duration = Duration::from_secs(6);
 const LONG_TIME: Duration = Duration::from_secs(2);
 
-/// How long values of all clients are measured at least: one round of them takes half a second and more.
+/// Minimum measurement of the values of all clients: storing all once takes half a second and more.
 const CLIENTS_TIME: Duration = Duration::from_secs(8);
 
-/// Before that: what was never touched may be slow to get. So long for the clients' memory, and once for all of the
-/// target's.
+/// Warm-up: first use of memory is slow. The first time is for the clients' memory, the second, once, for the target's.
 const CLIENTS_WARM_UP: Duration = Duration::from_secs(8);
 const TARGET_WARM_UP: Duration = Duration::from_secs(20);
 
-/// Memory of each connection of the sockets that are measured beside them: together more than any cache.
+/// Buffer of each plain socket that is measured for comparison: together larger than any processor cache.
 const CEILING_BYTES: usize = 64 << 20;
 
-/// What they are to have of the sockets' bandwidth.
+/// Bar: share of the plain sockets' bandwidth.
 const SHARE: Bar = Bar::AtLeast(0.8);
 
-/// Memory of the target per connection, without the namespace's, KiB.
+/// Memory of the target per connection, without the namespace, KiB.
 const CONNECTION_KIB: Bar = Bar::AtMost(1024.0);
 
-/// Gets and sets of larger and larger values, by commands of their own.
+/// Retrieve and Store of values of growing length, one value per command.
 #[derive(Debug, Default)]
 pub(crate) struct KvLarge {
     /// A target for each length.
     pairs: Kept<u64, Pairs>,
-    /// One for many clients.
+    /// A target for many clients.
     clients: Option<Clients>,
 }
 
@@ -64,7 +63,7 @@ pub(crate) struct KvLarge {
 #[derive(Debug)]
 struct Clients {
     pairs: Pairs,
-    /// Memory that it had before the first of them came, without the namespace's.
+    /// Memory before the first client connected, without the namespace, bytes.
     idle_bytes: u64,
 }
 
@@ -108,7 +107,7 @@ impl Experiment for KvLarge {
             ..KeyValueLoad::default()
         };
         let pairs = self.pairs.get(bytes, || {
-            // Room for what is there and for what takes its place, and as much again.
+            // The values, those that replace them, and as much again.
             let namespace = if bytes <= 1 << 20 { "kv:ram:512M" } else { "kv:ram:2G" };
             let mut pairs = Pairs::serve(bench, ServedOptions::of([namespace]))?;
             if bytes >= LONG_BYTES {
@@ -164,7 +163,7 @@ impl Experiment for KvLarge {
 }
 
 impl KvLarge {
-    /// Many clients with a value of the longest each.
+    /// Measures many clients with one value of the longest length each.
     fn measure_clients(&mut self, mix: Mix, bench: &Bench) -> Result<Values, Error> {
         if self.clients.is_none() && available_bytes()? < CLIENTS_BYTES {
             return Err(Error::Lacking("this needs 14 GiB of free memory".into()));
@@ -184,7 +183,7 @@ impl KvLarge {
             Some(clients) => clients,
             none => {
                 let mut pairs = Pairs::serve(bench, ServedOptions::of([CLIENTS_NAMESPACE]))?;
-                // Before the first load: memory that the target takes for it is not returned.
+                // Before the first load, because the target does not return memory.
                 let idle_bytes = small_mappings_bytes(pairs.pid())?;
                 touch(&mut pairs, bench, &load, TARGET_WARM_UP)?;
                 none.insert(Clients { pairs, idle_bytes })
@@ -197,13 +196,13 @@ impl KvLarge {
         })?);
         #[allow(clippy::cast_precision_loss)] // Memory of connections.
         values.insert("connection_kib", (most - *idle_bytes) as f64 / 1024.0 / f64::from(CLIENT_COUNT));
-        // Operations of the sockets are a mebibyte each.
+        // One operation of the plain sockets is 1 MiB.
         values.insert("share", values["mib_per_s"] / ceiling.iops());
         Ok(values)
     }
 }
 
-/// Stores what a load is of for a while, so that the memory for it has been touched.
+/// Stores the values of a load for a while, so that their memory has been touched.
 fn touch(pairs: &mut Pairs, bench: &Bench, load: &KeyValueLoad, time: Duration) -> Result<(), Error> {
     let sets = KeyValueLoad { mix: Mix::only(Kind::Set), ..load.clone() };
     pairs.run_for(bench, sets, (Duration::ZERO, time), &mut || ()).map(|_| ())

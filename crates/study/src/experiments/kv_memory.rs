@@ -1,4 +1,4 @@
-//! `kv-memory`: how many pairs fit.
+//! `kv-memory`: the number of pairs that fit into a namespace.
 
 use host::BlockingKeyValue;
 use host::{Options, StoreOptions};
@@ -17,7 +17,7 @@ const KEY_BYTES: u32 = 16;
 
 const BYTES_PER_PAIR: Bar = Bar::AtMost(72.0);
 
-/// Pairs are stored until there is no room for another one.
+/// Stores pairs until a Store is refused.
 #[derive(Debug)]
 pub(crate) struct KvMemory;
 
@@ -76,7 +76,7 @@ impl Experiment for KvMemory {
     }
 }
 
-/// Stores pairs until one is refused for lack of memory; says how many there are.
+/// Stores pairs until one is refused for lack of memory. Returns their number.
 fn store_until_full(bench: &Bench, address: &host::Address, value_bytes: usize) -> Result<u64, Error> {
     let mut namespace = BlockingKeyValue::connect(address, Options::default())?;
     let mut batch = namespace.batch()?;

@@ -1,4 +1,4 @@
-//! `kv-peers`: memcached's protocol here, memcached itself, and redis.
+//! `kv-peers`: the memcached protocol on nvlane, memcached and redis.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ const PEERS: [Peer; 2] = [MEMCACHED, REDIS];
 
 const KEY_COUNT: u64 = 1_000_000;
 
-/// What is asked, and how many times the better peer's speed we are to have.
+/// Requests, and the bar: nvlane's throughput over that of the better peer.
 struct Work {
     name: &'static str,
     kind: Kind,
@@ -43,7 +43,7 @@ pub(crate) struct KvPeers {
 }
 
 impl KvPeers {
-    /// The server of this name, filled.
+    /// The server with this name, filled with all keys.
     fn server(&mut self, name: &str, bench: &Bench) -> Result<(SocketAddr, u32, Protocol), Error> {
         let Some(peer) = PEERS.iter().find(|peer| peer.name == name) else {
             if self.ours.is_none() {
@@ -175,7 +175,7 @@ fn cell_name(work: &str, server: &str) -> String {
     format!("{work}, {server}")
 }
 
-/// What a work is called in headlines: `get in 256` is `get_256`.
+/// Key of a workload in the headline: `get in 256` is `get_256`.
 fn key(work: &str) -> String {
     let words = work.split([' ', ',']).filter(|word| !matches!(*word, "" | "in" | "of" | "one" | "key"));
     words.collect::<Vec<_>>().join("_")

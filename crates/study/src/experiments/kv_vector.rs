@@ -1,4 +1,4 @@
-//! `kv-vector`: a vector changed where it is, element by element, or at the host.
+//! `kv-vector`: a vector updated in place by one command, element by element, or at the host.
 
 use load::key_value::{KeyValueLoad, Mix};
 use load::workload::Sizes;
@@ -8,23 +8,23 @@ use crate::key_value::{Pairs, values};
 
 const VECTOR_BYTES: [u32; 3] = [64, 512, 4096];
 
-/// Where the work is done.
+/// Place of the update.
 const COMMAND: &str = "vector command";
 const BATCH: &str = "vector commands in batches";
 const ELEMENTS: &str = "a key for each element";
 const FETCH: &str = "retrieve and store";
 const WAYS: [&str; 4] = [COMMAND, BATCH, ELEMENTS, FETCH];
 
-/// Vectors there are.
+/// Number of vectors.
 const VECTOR_COUNT: u64 = 1000;
 
-/// Vectors worked on at a time.
+/// Vectors updated at once.
 const DEPTH: u16 = 32;
 
 /// Vectors of one batch.
 const BATCH_SIZE: u16 = 128;
 
-/// Every element of a vector grows by one.
+/// Adds one to every element of a vector.
 #[derive(Debug, Default)]
 pub(crate) struct KvVector {
     /// A target for each length, with vectors of that length.
@@ -82,7 +82,7 @@ impl Experiment for KvVector {
             COMMAND => (KeyValueLoad { mix: mix("update"), ..load }, 1),
             BATCH => (KeyValueLoad { mix: mix("update"), batch: BATCH_SIZE, depth: 2, ..load }, 1),
             FETCH => (KeyValueLoad { mix: mix("modify"), ..load }, 1),
-            // Counters have names of their own, so there is nothing to fill.
+            // Counters are created on first use: there is nothing to fill.
             _ => {
                 let keys = VECTOR_COUNT * elements;
                 (KeyValueLoad { mix: mix("add"), keys, fill: false, depth: 128, ..load }, elements)

@@ -1,4 +1,4 @@
-//! `kv-ycsb`: the mixes by which stores of keys and values are compared.
+//! `kv-ycsb`: the YCSB workloads, by which key-value stores are compared.
 
 use load::key_value::{KeyValueLoad, Mix};
 use load::keys::Distribution;
@@ -10,17 +10,17 @@ use crate::key_value::{Pairs, values};
 const LETTERS: [&str; 5] = ["a", "b", "c", "d", "f"];
 const KEYS: [&str; 2] = ["uniform", "zipf:0.99"];
 
-/// Lengths of values, and how they are called.
+/// Distributions of value lengths, and their names.
 const LENGTHS: [(&str, &str); 2] = [("small", "32"), ("mixed", "16/40:256/40:4k/20")];
 
 /// Operations of a batch, and batches in flight.
 const BATCH: u16 = 64;
 const DEPTH: u16 = 4;
 
-/// YCSB's workloads, but for the one that scans.
+/// YCSB's workloads except E, which scans.
 #[derive(Debug, Default)]
 pub(crate) struct KvYcsb {
-    /// A target for each set of lengths.
+    /// A target for each distribution.
     pairs: Kept<String, Pairs>,
 }
 

@@ -1,4 +1,4 @@
-//! `low-load-latency`: what batching costs when there is nothing to batch.
+//! `low-load-latency`: the latency that batching adds when there is nothing to batch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use super::prelude::*;
 use crate::bench::Times;
 use crate::doorbell::{self, ADAPTIVE, FIXED, IMMEDIATE, POLICIES, TURN};
 
-/// Name and operations per second of an open loop; none for one operation after the other.
+/// Name and operations per second of an open loop; `None`: a closed loop at depth 1.
 const LOADS: [(&str, Option<u32>); 4] =
     [("qd1", None), ("1k per s", Some(1_000)), ("5k per s", Some(5_000)), ("20k per s", Some(20_000))];
 
 /// Operations in flight at most, in an open loop.
 const DEPTH: u32 = 32;
 
-/// Short measurements that make up one.
+/// Short measurements whose median is one measurement.
 const PART_COUNT: u32 = 10;
 
-/// What the default may add to p99, µs.
+/// Time that the default policy may add to p99, µs.
 const ADDED: Bar = Bar::AtMost(2.0);
 
-/// Every policy under little load.
+/// Every policy under low load.
 #[derive(Debug, Default)]
 pub(crate) struct LowLoadLatency;
 
@@ -56,7 +56,7 @@ impl Experiment for LowLoadLatency {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let policy = cell.text("policy");
-        // Of several that spin each would have a part of the core.
+        // One target at a time: several that spin would share the core.
         let served = doorbell::serve(bench, policy, &["--spin", "always"])?;
         let rate = LOADS.into_iter().find(|(name, _)| *name == cell.text("load")).and_then(|(_, rate)| rate);
         let mut load = bench.load("randread", None, IO_BYTES, 1).with_doorbell(policy);

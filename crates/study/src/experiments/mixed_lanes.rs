@@ -1,11 +1,11 @@
-//! `mixed-lanes`: small reads on the lane of large writes, and on a lane of their own.
+//! `mixed-lanes`: small reads on the same lane as large writes, and on a separate lane.
 
 use host::QueueMap;
 
 use super::prelude::*;
 use crate::driver::{Class, Spread, drive};
 
-/// Readers, each of which waits for one read before it begins the next.
+/// Reads in flight, each followed by the next when it completes.
 const READER_COUNT: usize = 16;
 
 /// Writes of a burst, and their size.
@@ -15,7 +15,7 @@ const WRITE_BYTES: u32 = 1 << 20;
 const SHARED: &str = "shared lane";
 const SEPARATE: &str = "lanes of their own";
 
-/// How many times more reads, and what part of the slowest ones' latency.
+/// Bars: ratio of reads per second, and of the p99 latency.
 const GAIN: Bar = Bar::AtLeast(2.1);
 const TAIL: Bar = Bar::AtMost(0.1);
 

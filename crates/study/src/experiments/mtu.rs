@@ -1,4 +1,4 @@
-//! `mtu`: large packets, and what makes them matter less.
+//! `mtu`: the effect of packet size, with and without offloads.
 
 use load::workload::format_bytes;
 

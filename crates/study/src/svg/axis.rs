@@ -1,21 +1,21 @@
-//! From numbers to places on an axis, and the numbers that are written at it.
+//! An axis: the position of each value, and the ticks.
 
 use crate::figure::Scale;
 use crate::format::tick;
 
-/// An axis with both its ends.
+/// An axis between two values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ruler {
     scale: Scale,
-    /// Numbers at the ends; their logarithms on an axis of ratios.
+    /// Values at the ends; their logarithms on a logarithmic axis.
     from: f64,
     to: f64,
-    /// Places of the ends.
+    /// Positions of the ends.
     places: (f64, f64),
 }
 
 impl Ruler {
-    /// An axis with room for all values and a round number at each end; from zero unless it is of ratios.
+    /// An axis that includes all values, with a round number at each end; from zero unless it is logarithmic.
     pub(super) fn around(scale: Scale, values: impl Iterator<Item = f64>, places: (f64, f64)) -> Self {
         let (from, to) = range(scale, values);
         let (from, to) = match scale {
@@ -32,12 +32,12 @@ impl Ruler {
     /// An axis from the smallest value to the largest.
     pub(super) fn over(scale: Scale, values: impl Iterator<Item = f64>, places: (f64, f64)) -> Self {
         let (from, to) = range(scale, values);
-        // A single value stands in the middle.
+        // A single value is in the middle.
         let (from, to) = if to > from { (from, to) } else { (from - 1.0, to + 1.0) };
         Self { scale, from, to, places }
     }
 
-    /// Where a number is.
+    /// Position of a value.
     pub(super) fn place(&self, value: f64) -> f64 {
         let value = match self.scale {
             Scale::Linear => value,
@@ -48,12 +48,12 @@ impl Ruler {
         self.places.0 + part * (self.places.1 - self.places.0)
     }
 
-    /// Where it begins.
+    /// Position of the lower end.
     pub(super) fn bottom(&self) -> f64 {
         self.places.0
     }
 
-    /// The numbers that are written at it.
+    /// Values of the ticks.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let values = match self.scale {
             Scale::Linear => {
@@ -64,7 +64,7 @@ impl Ruler {
             }
             Scale::Log => self.log_ticks(),
         };
-        // What is all but zero is zero.
+        // Rounding error around zero is zero.
         let tidy = |value: f64| if value.abs() < 1e-12 { 0.0 } else { value };
         values.into_iter().map(tidy).map(|value| (value, tick(value))).collect()
     }
@@ -84,7 +84,7 @@ impl Ruler {
     }
 }
 
-/// The smallest and the largest of the values that have a place (their logarithms, on an axis of ratios).
+/// The smallest and the largest of the values that can be shown (their logarithms, on a logarithmic axis).
 fn range(scale: Scale, values: impl Iterator<Item = f64>) -> (f64, f64) {
     let values: Vec<f64> = match scale {
         Scale::Linear => values.filter(|value| value.is_finite()).collect(),
@@ -95,7 +95,7 @@ fn range(scale: Scale, values: impl Iterator<Item = f64>) -> (f64, f64) {
     if from <= to { (from, to) } else { (0.0, 1.0) }
 }
 
-/// A distance of ticks such as 0.2, 50 or 1,000,000, of which four to nine fit.
+/// A round distance between ticks (0.2, 50, 1,000,000) that gives four to nine of them.
 fn step(from: f64, to: f64) -> f64 {
     let rough = (to - from) / 6.0;
     if rough <= 0.0 || !rough.is_finite() {

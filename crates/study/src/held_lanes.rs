@@ -1,9 +1,8 @@
-//! Many lanes that mostly do nothing, held by processes of their own: one process may not have descriptors for all of
-//! them.
+//! Thousands of mostly idle lanes, held by child processes: the descriptor limit of one process may be too low.
 //!
 //! ```text
 //! study                          holder (this program, with `study --hold ADDR COUNT DEPTH`)
-//!   ◀──── "connected" ────────   every lane is there
+//!   ◀──── "connected" ────────   all lanes are connected
 //!   ───── a line ────────────▶
 //!   ◀──── "exercised" ────────   every lane has executed a few commands
 //!   ───── end of input ──────▶   ends
@@ -21,15 +20,15 @@ use crate::experiment::Error;
 use crate::lanes::Lanes;
 use crate::served::Served;
 
-/// How often an association is heard of: as Linux hosts have it. Keep-alives go out twice in this time.
+/// Keep-alive timeout, as Linux hosts have it. Two keep-alives are sent in this time.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 const CONNECTED: &str = "connected";
 const EXERCISED: &str = "exercised";
 
-/// Lanes of other processes.
+/// Lanes held by child processes.
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct HeldLanes {
     holders: Vec<Holder>,
 }
 
@@ -40,28 +39,28 @@ struct Holder {
     output: BufReader<ChildStdout>,
 }
 
-impl Crowd {
+impl HeldLanes {
     /// Connects `count` lanes of `depth` commands each.
     ///
     /// # Errors
-    /// If one of them does not connect; why is on the standard error of its process, which is ours.
+    /// A lane does not connect; its process has written the reason to the standard error of this process.
     pub(crate) fn connect(bench: &Bench, served: &Served, count: u64, depth: u16) -> Result<Self, Error> {
         let most = host_lane_count_max(reactor::allow_descriptors());
-        let mut crowd = Self { holders: Vec::new() };
+        let mut held_lanes = Self { holders: Vec::new() };
         let mut left = count;
         while left > 0 {
             let part = left.min(most);
-            crowd.holders.push(Holder::start(bench, served, part, depth)?);
+            held_lanes.holders.push(Holder::start(bench, served, part, depth)?);
             left -= part;
         }
-        crowd.expect(CONNECTED)?;
-        Ok(crowd)
+        held_lanes.expect(CONNECTED)?;
+        Ok(held_lanes)
     }
 
-    /// Has each lane execute a few reads at once, so that it has whatever a lane needs that is used.
+    /// Has each lane execute a few reads at once, so that it allocates what a used lane needs.
     ///
     /// # Errors
-    /// If one fails.
+    /// A read fails.
     pub(crate) fn exercise(&mut self) -> Result<(), Error> {
         for holder in &mut self.holders {
             if let Some(input) = &mut holder.child.stdin {
@@ -107,7 +106,7 @@ impl Drop for Holder {
 /// Holds lanes for the study that started this process, until its input ends.
 ///
 /// # Errors
-/// What keeps a lane from connecting, or from answering.
+/// A lane does not connect or does not answer.
 pub fn hold(address: &Address, count: u64, depth: u16) -> Result<(), Error> {
     reactor::allow_descriptors();
     let options = Options { depth, keep_alive: KEEP_ALIVE, ..Options::default() };
