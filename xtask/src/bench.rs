@@ -34,12 +34,8 @@ const BARS: [Bar; 2] = [
 ];
 
 /// Package and name of each bench without external requirements.
-const BENCHES: [[&str; 2]; 4] = [
-    ["nvlane-load", "cost"],
-    ["nvlane-host", "cost"],
-    ["nvlane-host", "loopback"],
-    ["nvlane-memcached", "processor"],
-];
+const BENCHES: [[&str; 2]; 3] =
+    [["nvlane-load", "cost"], ["nvlane-host", "cost"], ["nvlane-memcached", "processor"]];
 
 /// Runs the studies with bars, then the benches.
 ///
