@@ -41,7 +41,7 @@ const RESET: u64 = 1 << 32;
 const PIECE_COUNT: usize = 256;
 
 /// Received in one call.
-const STAGING_BYTES: usize = 256 << 10;
+const STAGING_BYTES: usize = 64 << 10;
 
 /// Read data of this size is received where it belongs.
 const IN_PLACE_BYTES: usize = 8 << 10;

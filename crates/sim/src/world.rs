@@ -197,8 +197,8 @@ impl World {
             leaver,
             offer,
         };
-        let scenario = format!("{:?}", world.shared.scenario);
-        world.shared.say(|| scenario);
+        let scenario = is_traced.then(|| format!("{:?}", world.shared.scenario));
+        world.shared.say(|| scenario.unwrap_or_default());
         world.start_target();
         for actor in reactor_count..actor_count {
             world.shared.wake(actor);
@@ -219,7 +219,7 @@ impl World {
                 return;
             }
             let event_ns = self.shared.next_event_ns();
-            let (actor, wake_ns) = self.next_wake();
+            let wake_ns = self.shared.wakes.iter().copied().min().unwrap_or(u64::MAX);
             let next_ns = event_ns.min(wake_ns);
             if next_ns == u64::MAX {
                 let left = self.left();
@@ -239,17 +239,12 @@ impl World {
                 if let Some(event) = self.shared.pop_event() {
                     self.on_event(event);
                 }
-            } else {
+            } else if let Some(actor) = self.shared.wakes.iter().position(|at_ns| *at_ns == wake_ns) {
                 self.shared.wakes[actor] = u64::MAX;
                 self.run_actor(actor);
             }
             self.advance();
         }
-    }
-
-    fn next_wake(&self) -> (Actor, u64) {
-        let wakes = self.shared.wakes.iter().copied().enumerate();
-        wakes.min_by_key(|(_, at_ns)| *at_ns).unwrap_or((0, u64::MAX))
     }
 
     fn left(&self) -> String {
