@@ -19,6 +19,7 @@ mod coverage;
 mod crash;
 mod crash_files;
 mod crash_report;
+mod finding;
 mod host;
 mod leaver;
 mod model;

@@ -19,102 +19,19 @@
 //!
 //! Zeroes are not unique. A read of them needs one zeroing that nothing surely came after.
 
+mod block;
+mod content;
 mod copies;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use reactor::random::mix;
+pub(crate) use content::{Content, content_of, fill};
 
-use self::copies::Copied;
-
-/// What a block holds: 0 for zeroes.
-pub(crate) type Value = u64;
-
-/// What content says of itself: the block it was written for, and the value it stands for.
-pub(crate) type Content = (u64, Value);
-
-/// Marks the value of a Copy, which is unknown until it is read.
-const COPIED: Value = 1 << 63;
-
-/// A block begins with the value it stands for, and the block it was written for.
-const HEAD_BYTES: usize = 16;
-
-/// No end yet.
-const NEVER: u64 = u64::MAX;
-
-/// What is known of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Not answered.
-    Pending,
-    /// Done.
-    Done,
-    /// It may have been done.
-    Perhaps,
-    /// It was said not to have been done.
-    NotDone,
-    /// One of several that a power cut may have left.
-    Survivor,
-}
-
-#[derive(Clone, Debug)]
-struct Cluster {
-    value: Value,
-    /// The command that wrote it.
-    command: u64,
-    state: State,
-    /// Start of the command that wrote it: no earlier read can return it.
-    written_ns: u64,
-    /// The latest begin of a command that saw or made it.
-    begin_ns: u64,
-    /// The earliest end of one.
-    end_ns: u64,
-    is_seen: bool,
-    is_durable: bool,
-    /// Of zeroes, and of a Copy that may have brought them.
-    may_be_zero: bool,
-    /// Written before a flush failed: no later flush vouches for it.
-    is_excused: bool,
-    /// Its begin and end before the last power cut.
-    before: (u64, u64),
-}
-
-impl Cluster {
-    /// Whether it surely was in the block at some time.
-    fn is_certain(&self) -> bool {
-        self.state == State::Done || self.is_seen
-    }
-
-    /// Whether it surely came before `other`.
-    fn precedes(&self, other: &Self) -> bool {
-        self.end_ns < other.begin_ns && other.end_ns >= self.begin_ns
-    }
-
-    /// Whether both cannot be in one history.
-    fn contradicts(&self, other: &Self) -> bool {
-        let (a, b) = (self, other);
-        match (a.end_ns < a.begin_ns, b.end_ns < b.begin_ns) {
-            (true, true) => a.end_ns.max(b.end_ns) < a.begin_ns.min(b.begin_ns),
-            (true, false) => a.end_ns < b.begin_ns && b.end_ns < a.begin_ns,
-            (false, true) => b.end_ns < a.begin_ns && a.end_ns < b.begin_ns,
-            (false, false) => false,
-        }
-    }
-}
-
-/// What one block has seen.
-#[derive(Clone, Debug)]
-struct Block {
-    clusters: Vec<Cluster>,
-    /// Power cuts so far.
-    epoch: u32,
-    /// Values that a Compare and Write has replaced, and by what.
-    swapped: Vec<(Value, Value)>,
-    /// What the last power cut turned out not to have left.
-    gone: Vec<Cluster>,
-    is_replayed: bool,
-}
+use crate::finding::Finding;
+use block::{Block, COPIED, Cluster, NEVER, State};
+use content::Value;
+use copies::Copied;
 
 /// Writes that a host must learn to be lost, perhaps.
 #[derive(Clone, Debug)]
@@ -140,9 +57,6 @@ pub(crate) struct Model {
     copies: BTreeMap<u64, Vec<Copied>>,
     pub(crate) read_count: u64,
 }
-
-/// What is wrong.
-pub(crate) type Finding = String;
 
 impl Model {
     /// With `is_replayed` a write that is not answered may be done more than once.
@@ -502,218 +416,6 @@ impl Model {
     }
 }
 
-impl Block {
-    /// Whether a value that is not zeroes was surely replaced before `begin_ns`, or never was here.
-    fn is_surely_gone(&self, value: Value, begin_ns: u64) -> bool {
-        let Some(this) = self.clusters.iter().find(|cluster| cluster.value == value) else { return true };
-        let replaces = |other: &Cluster| {
-            other.command != this.command
-                && other.is_certain()
-                && (other.value != 0 || other.state == State::Done)
-                && this.end_ns < other.begin_ns
-                && other.end_ns < begin_ns
-        };
-        self.clusters.iter().any(replaces)
-    }
-
-    /// Whether [`read`](Self::read) would find nothing wrong.
-    fn may_read(&self, value: Value, begin_ns: u64, now_ns: u64) -> bool {
-        if value == 0 {
-            return self.clusters.iter().any(|zero| self.may_be_zero(zero, begin_ns, now_ns));
-        }
-        let Some(this) = self.clusters.iter().find(|cluster| cluster.value == value) else { return false };
-        if this.state == State::NotDone || this.written_ns > now_ns {
-            return false;
-        }
-        // What was read before the write was answered may have been done once before, and replaced.
-        let was_repeated = self.is_replayed && this.state == State::Done && now_ns <= this.end_ns;
-        if was_repeated || self.may_be_repeated(this) {
-            return true;
-        }
-        let is_lone_survivor = this.state == State::Survivor && !this.is_seen;
-        let this = Cluster {
-            is_seen: true,
-            begin_ns: this.begin_ns.max(begin_ns),
-            end_ns: this.end_ns.min(now_ns),
-            ..this.clone()
-        };
-        let rules_out = |other: &Cluster| {
-            other.command != this.command
-                && !(is_lone_survivor && other.state == State::Survivor)
-                && other.is_certain()
-                && (other.value != 0 || other.state == State::Done)
-                && this.contradicts(other)
-        };
-        !self.clusters.iter().any(rules_out)
-    }
-
-    /// Whether it may be done again later: what is read of it says nothing of the order.
-    fn may_be_repeated(&self, cluster: &Cluster) -> bool {
-        self.is_replayed
-            && matches!(cluster.state, State::Pending | State::Perhaps)
-            && cluster.end_ns == NEVER
-    }
-
-    /// Whether zeroes that a command saw may have been these.
-    fn may_be_zero(&self, zero: &Cluster, begin_ns: u64, now_ns: u64) -> bool {
-        let replaces = |other: &Cluster| {
-            other.value != 0 && other.is_certain() && zero.end_ns < other.begin_ns && other.end_ns < begin_ns
-        };
-        zero.may_be_zero
-            && zero.state != State::NotDone
-            && zero.written_ns <= now_ns
-            && !self.clusters.iter().any(replaces)
-    }
-
-    /// A command that began at `begin_ns` saw a value.
-    fn read(&mut self, lba: u64, value: Value, begin_ns: u64, now_ns: u64) -> Result<(), Finding> {
-        if value == 0 {
-            return self.read_zeroes(lba, begin_ns, now_ns);
-        }
-        let block = &mut *self;
-        let Some(at) = block.clusters.iter().position(|cluster| cluster.value == value) else {
-            return Err(format!(
-                "block {lba}: read value {value:#x}, which it cannot hold: {}",
-                block.describe()
-            ));
-        };
-        if block.clusters[at].state == State::NotDone {
-            return Err(format!(
-                "block {lba}: read the data of command {}, which is said not to be done",
-                (value & !COPIED) >> 8
-            ));
-        }
-        if block.clusters[at].written_ns > now_ns {
-            // A Copy that was over by then is said to have brought it.
-            return Err(format!(
-                "block {lba}: {value:#x} was read before it was written: {}",
-                block.describe()
-            ));
-        }
-        if block.may_be_repeated(&block.clusters[at]) {
-            return Ok(());
-        }
-        if block.clusters[at].state == State::Survivor && !block.clusters[at].is_seen {
-            // The power cut has left this one, and no other.
-            block.settle(value);
-        }
-        let cluster = block.clusters.iter_mut().find(|cluster| cluster.value == value).expect("kept");
-        cluster.is_seen = true;
-        cluster.begin_ns = cluster.begin_ns.max(begin_ns);
-        cluster.end_ns = cluster.end_ns.min(now_ns);
-        let command = cluster.command;
-        self.check(lba, command)
-    }
-
-    fn read_zeroes(&mut self, lba: u64, begin_ns: u64, now_ns: u64) -> Result<(), Finding> {
-        let block = self;
-        let may_be = |zero: &&Cluster| block.may_be_zero(zero, begin_ns, now_ns);
-        let has_copy = block.clusters.iter().any(|cluster| cluster.value & COPIED != 0 && may_be(&cluster));
-        let zeroes: Vec<State> = block.clusters.iter().filter(may_be).map(|zero| zero.state).collect();
-        if zeroes.is_empty() {
-            return Err(format!("block {lba}: read zeroes, which were replaced: {}", block.describe()));
-        }
-        if !has_copy && zeroes.iter().all(|state| *state == State::Survivor) {
-            block.settle(0);
-        }
-        Ok(())
-    }
-
-    /// Holds what is known of a value against all others.
-    fn check(&self, lba: u64, command: u64) -> Result<(), Finding> {
-        let block = self;
-        let Some(this) = block.clusters.iter().find(|cluster| cluster.command == command) else {
-            return Ok(());
-        };
-        if !this.is_certain() {
-            return Ok(());
-        }
-        let other = block.clusters.iter().find(|other| {
-            other.command != command
-                && other.is_certain()
-                && (other.value != 0 || other.state == State::Done)
-                && this.contradicts(other)
-        });
-        match other {
-            None => Ok(()),
-            Some(other) => Err(format!(
-                "block {lba}: commands {command} and {} contradict each other: {}",
-                other.command,
-                block.describe()
-            )),
-        }
-    }
-
-    /// The power cut has left this value and no other.
-    fn settle(&mut self, value: Value) {
-        let is_other = |cluster: &Cluster| cluster.state == State::Survivor && cluster.value != value;
-        self.gone.extend(self.clusters.iter().filter(|cluster| is_other(cluster)).cloned());
-        self.clusters.retain(|cluster| !is_other(cluster));
-        for cluster in &mut self.clusters {
-            cluster.is_seen |= cluster.state == State::Survivor;
-        }
-    }
-
-    fn describe(&self) -> String {
-        let time =
-            |ns: u64| if ns == NEVER { "…".into() } else { format!("{}.{:03}us", ns / 1000, ns % 1000) };
-        let one = |cluster: &Cluster| {
-            format!(
-                "[{:#x} by {} {:?}{}{}: begin {}, end {}]",
-                cluster.value,
-                cluster.command,
-                cluster.state,
-                if cluster.is_seen { " seen" } else { "" },
-                if cluster.is_durable { " durable" } else { "" },
-                time(cluster.begin_ns),
-                time(cluster.end_ns)
-            )
-        };
-        let last = self.clusters.len().saturating_sub(12);
-        self.clusters[last..].iter().map(one).collect::<Vec<_>>().join(" ")
-    }
-}
-
-/// Fills a block with the one content that stands for a value there.
-pub(crate) fn fill(block: &mut [u8], lba: u64, value: Value) {
-    if value == 0 {
-        return block.fill(0);
-    }
-    let (head, body) = block.split_at_mut(HEAD_BYTES);
-    head[..8].copy_from_slice(&value.to_le_bytes());
-    head[8..].copy_from_slice(&lba.to_le_bytes());
-    for (word, content) in body.as_chunks_mut().0.iter_mut().zip(body_of(value)) {
-        *word = content.to_le_bytes();
-    }
-}
-
-/// The block that a block's content was written for, and the value it stands for.
-pub(crate) fn content_of(block: &[u8], lba: u64) -> Result<Content, Finding> {
-    let (head, body) = block.split_at(HEAD_BYTES);
-    let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
-    let value = word(0);
-    if value == 0 {
-        return match block.iter().all(|byte| *byte == 0) {
-            true => Ok((lba, 0)),
-            false => Err(format!("block {lba}: begins with zeroes and goes on with something else")),
-        };
-    }
-    let words = body.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
-    // Without an early end, so that the compiler compares several words at once.
-    let difference = words.clone().zip(body_of(value)).fold(0, |all, (word, content)| all | (word ^ content));
-    if difference == 0 {
-        return Ok((word(8), value));
-    }
-    let at = words.zip(body_of(value)).take_while(|(word, content)| word == content).count();
-    Err(format!("block {lba}: {value:#x} up to byte {}, then something else", HEAD_BYTES + at * 8))
-}
-
-/// The words behind a block's head: each says which value it belongs to, and where it is.
-fn body_of(value: Value) -> impl Iterator<Item = u64> {
-    let first = mix(value);
-    (0..).map(move |at: u64| first.wrapping_add(at << 48 | at))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -798,16 +500,5 @@ mod tests {
         assert!(model.check_swaps().is_ok(), "the write may have come after");
         model.read(0, 3 << 8, 70, 80).unwrap();
         assert!(model.check_swaps().is_err(), "it came before, and after what was compared with");
-    }
-
-    #[test]
-    fn contents_stand_for_their_values() {
-        let mut block = vec![0; 512];
-        assert_eq!(content_of(&block, 3), Ok((3, 0)));
-        fill(&mut block, 3, 77);
-        assert_eq!(content_of(&block, 3), Ok((3, 77)));
-        assert_eq!(content_of(&block, 4), Ok((3, 77)), "misdirected, or copied");
-        block[400] ^= 1;
-        assert!(content_of(&block, 3).is_err());
     }
 }

@@ -15,8 +15,8 @@ use subsystem::subsystem::{Access, Subsystem};
 use wire::discovery::{DiscoveryEntry, SubsystemType};
 use wire::nqn::{HostName, Nqn};
 
+use crate::finding::Finding;
 use crate::host;
-use crate::model::Finding;
 use crate::random::Random;
 use crate::scout::Reading;
 

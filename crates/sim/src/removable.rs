@@ -13,7 +13,7 @@ use host::Failure;
 use subsystem::message::OrderAnswer;
 use wire::status::Status;
 
-use crate::model::Finding;
+use crate::finding::Finding;
 
 /// The namespace as the operator knows it.
 #[derive(Debug, Default)]

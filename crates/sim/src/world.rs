@@ -1,8 +1,11 @@
 //! The whole of one run: a target, its hosts and their users, and what happens to them.
 
 mod cause;
+mod command;
+mod judge;
 mod late;
 mod operator;
+mod submit;
 mod user;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +31,9 @@ use crate::removable::Removable;
 use crate::scenario::{Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
 use crate::shared::{Actor, Event, Shared};
+
+use command::Command;
 use late::LateWrites;
-use user::Command;
 
 /// Commands are submitted, and things go wrong, for so long at most, ns.
 const WORK_NS_MAX: u64 = 60 * SECOND;

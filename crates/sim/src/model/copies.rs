@@ -3,7 +3,10 @@
 //! while the Copy was under way. If one explanation is left, the Copy is known to have brought this and nothing else,
 //! and counts as a read of its source.
 
-use super::{Block, COPIED, Cluster, Content, Finding, Model, Value};
+use super::Model;
+use super::block::{Block, COPIED, Cluster};
+use super::content::{Content, Value};
+use crate::finding::Finding;
 
 /// Content that may have come through this number of unread Copies is accepted: a deeper search takes too long.
 const UNREAD_COPIES_MAX: usize = 3;

@@ -5,8 +5,8 @@ use host::Failure;
 use wire::status::Status;
 
 use super::World;
-use super::user::{Command, Kind};
-use crate::model::Finding;
+use super::command::{Command, Kind};
+use crate::finding::Finding;
 use crate::scenario::POOL_BYTES;
 use crate::shared::disk::Trouble;
 

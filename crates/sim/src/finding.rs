@@ -1,0 +1,4 @@
+//! What a run finds wrong.
+
+/// What is wrong.
+pub(crate) type Finding = String;

@@ -1,0 +1,255 @@
+//! A block as a register: what is known of each value that was written to it, and whether that is one history.
+
+use super::content::Value;
+use crate::finding::Finding;
+
+/// Marks the value of a Copy, which is unknown until it is read.
+pub(super) const COPIED: Value = 1 << 63;
+
+/// No end yet.
+pub(super) const NEVER: u64 = u64::MAX;
+
+/// What is known of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Not answered.
+    Pending,
+    /// Done.
+    Done,
+    /// It may have been done.
+    Perhaps,
+    /// It was said not to have been done.
+    NotDone,
+    /// One of several that a power cut may have left.
+    Survivor,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Cluster {
+    pub(super) value: Value,
+    /// The command that wrote it.
+    pub(super) command: u64,
+    pub(super) state: State,
+    /// Start of the command that wrote it: no earlier read can return it.
+    pub(super) written_ns: u64,
+    /// The latest begin of a command that saw or made it.
+    pub(super) begin_ns: u64,
+    /// The earliest end of one.
+    pub(super) end_ns: u64,
+    pub(super) is_seen: bool,
+    pub(super) is_durable: bool,
+    /// Of zeroes, and of a Copy that may have brought them.
+    pub(super) may_be_zero: bool,
+    /// Written before a flush failed: no later flush vouches for it.
+    pub(super) is_excused: bool,
+    /// Its begin and end before the last power cut.
+    pub(super) before: (u64, u64),
+}
+
+impl Cluster {
+    /// Whether it surely was in the block at some time.
+    pub(super) fn is_certain(&self) -> bool {
+        self.state == State::Done || self.is_seen
+    }
+
+    /// Whether it surely came before `other`.
+    pub(super) fn precedes(&self, other: &Self) -> bool {
+        self.end_ns < other.begin_ns && other.end_ns >= self.begin_ns
+    }
+
+    /// Whether both cannot be in one history.
+    pub(super) fn contradicts(&self, other: &Self) -> bool {
+        let (a, b) = (self, other);
+        match (a.end_ns < a.begin_ns, b.end_ns < b.begin_ns) {
+            (true, true) => a.end_ns.max(b.end_ns) < a.begin_ns.min(b.begin_ns),
+            (true, false) => a.end_ns < b.begin_ns && b.end_ns < a.begin_ns,
+            (false, true) => b.end_ns < a.begin_ns && a.end_ns < b.begin_ns,
+            (false, false) => false,
+        }
+    }
+}
+
+/// What one block has seen.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub(super) clusters: Vec<Cluster>,
+    /// Power cuts so far.
+    pub(super) epoch: u32,
+    /// Values that a Compare and Write has replaced, and by what.
+    pub(super) swapped: Vec<(Value, Value)>,
+    /// What the last power cut turned out not to have left.
+    pub(super) gone: Vec<Cluster>,
+    pub(super) is_replayed: bool,
+}
+
+impl Block {
+    /// Whether a value that is not zeroes was surely replaced before `begin_ns`, or never was here.
+    pub(super) fn is_surely_gone(&self, value: Value, begin_ns: u64) -> bool {
+        let Some(this) = self.clusters.iter().find(|cluster| cluster.value == value) else { return true };
+        let replaces = |other: &Cluster| {
+            other.command != this.command
+                && other.is_certain()
+                && (other.value != 0 || other.state == State::Done)
+                && this.end_ns < other.begin_ns
+                && other.end_ns < begin_ns
+        };
+        self.clusters.iter().any(replaces)
+    }
+
+    /// Whether [`read`](Self::read) would find nothing wrong.
+    pub(super) fn may_read(&self, value: Value, begin_ns: u64, now_ns: u64) -> bool {
+        if value == 0 {
+            return self.clusters.iter().any(|zero| self.may_be_zero(zero, begin_ns, now_ns));
+        }
+        let Some(this) = self.clusters.iter().find(|cluster| cluster.value == value) else { return false };
+        if this.state == State::NotDone || this.written_ns > now_ns {
+            return false;
+        }
+        // What was read before the write was answered may have been done once before, and replaced.
+        let was_repeated = self.is_replayed && this.state == State::Done && now_ns <= this.end_ns;
+        if was_repeated || self.may_be_repeated(this) {
+            return true;
+        }
+        let is_lone_survivor = this.state == State::Survivor && !this.is_seen;
+        let this = Cluster {
+            is_seen: true,
+            begin_ns: this.begin_ns.max(begin_ns),
+            end_ns: this.end_ns.min(now_ns),
+            ..this.clone()
+        };
+        let rules_out = |other: &Cluster| {
+            other.command != this.command
+                && !(is_lone_survivor && other.state == State::Survivor)
+                && other.is_certain()
+                && (other.value != 0 || other.state == State::Done)
+                && this.contradicts(other)
+        };
+        !self.clusters.iter().any(rules_out)
+    }
+
+    /// Whether it may be done again later: what is read of it says nothing of the order.
+    pub(super) fn may_be_repeated(&self, cluster: &Cluster) -> bool {
+        self.is_replayed
+            && matches!(cluster.state, State::Pending | State::Perhaps)
+            && cluster.end_ns == NEVER
+    }
+
+    /// Whether zeroes that a command saw may have been these.
+    pub(super) fn may_be_zero(&self, zero: &Cluster, begin_ns: u64, now_ns: u64) -> bool {
+        let replaces = |other: &Cluster| {
+            other.value != 0 && other.is_certain() && zero.end_ns < other.begin_ns && other.end_ns < begin_ns
+        };
+        zero.may_be_zero
+            && zero.state != State::NotDone
+            && zero.written_ns <= now_ns
+            && !self.clusters.iter().any(replaces)
+    }
+
+    /// A command that began at `begin_ns` saw a value.
+    pub(super) fn read(&mut self, lba: u64, value: Value, begin_ns: u64, now_ns: u64) -> Result<(), Finding> {
+        if value == 0 {
+            return self.read_zeroes(lba, begin_ns, now_ns);
+        }
+        let block = &mut *self;
+        let Some(at) = block.clusters.iter().position(|cluster| cluster.value == value) else {
+            return Err(format!(
+                "block {lba}: read value {value:#x}, which it cannot hold: {}",
+                block.describe()
+            ));
+        };
+        if block.clusters[at].state == State::NotDone {
+            return Err(format!(
+                "block {lba}: read the data of command {}, which is said not to be done",
+                (value & !COPIED) >> 8
+            ));
+        }
+        if block.clusters[at].written_ns > now_ns {
+            // A Copy that was over by then is said to have brought it.
+            return Err(format!(
+                "block {lba}: {value:#x} was read before it was written: {}",
+                block.describe()
+            ));
+        }
+        if block.may_be_repeated(&block.clusters[at]) {
+            return Ok(());
+        }
+        if block.clusters[at].state == State::Survivor && !block.clusters[at].is_seen {
+            // The power cut has left this one, and no other.
+            block.settle(value);
+        }
+        let cluster = block.clusters.iter_mut().find(|cluster| cluster.value == value).expect("kept");
+        cluster.is_seen = true;
+        cluster.begin_ns = cluster.begin_ns.max(begin_ns);
+        cluster.end_ns = cluster.end_ns.min(now_ns);
+        let command = cluster.command;
+        self.check(lba, command)
+    }
+
+    pub(super) fn read_zeroes(&mut self, lba: u64, begin_ns: u64, now_ns: u64) -> Result<(), Finding> {
+        let block = self;
+        let may_be = |zero: &&Cluster| block.may_be_zero(zero, begin_ns, now_ns);
+        let has_copy = block.clusters.iter().any(|cluster| cluster.value & COPIED != 0 && may_be(&cluster));
+        let zeroes: Vec<State> = block.clusters.iter().filter(may_be).map(|zero| zero.state).collect();
+        if zeroes.is_empty() {
+            return Err(format!("block {lba}: read zeroes, which were replaced: {}", block.describe()));
+        }
+        if !has_copy && zeroes.iter().all(|state| *state == State::Survivor) {
+            block.settle(0);
+        }
+        Ok(())
+    }
+
+    /// Holds what is known of a value against all others.
+    pub(super) fn check(&self, lba: u64, command: u64) -> Result<(), Finding> {
+        let block = self;
+        let Some(this) = block.clusters.iter().find(|cluster| cluster.command == command) else {
+            return Ok(());
+        };
+        if !this.is_certain() {
+            return Ok(());
+        }
+        let other = block.clusters.iter().find(|other| {
+            other.command != command
+                && other.is_certain()
+                && (other.value != 0 || other.state == State::Done)
+                && this.contradicts(other)
+        });
+        match other {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "block {lba}: commands {command} and {} contradict each other: {}",
+                other.command,
+                block.describe()
+            )),
+        }
+    }
+
+    /// The power cut has left this value and no other.
+    pub(super) fn settle(&mut self, value: Value) {
+        let is_other = |cluster: &Cluster| cluster.state == State::Survivor && cluster.value != value;
+        self.gone.extend(self.clusters.iter().filter(|cluster| is_other(cluster)).cloned());
+        self.clusters.retain(|cluster| !is_other(cluster));
+        for cluster in &mut self.clusters {
+            cluster.is_seen |= cluster.state == State::Survivor;
+        }
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let time =
+            |ns: u64| if ns == NEVER { "…".into() } else { format!("{}.{:03}us", ns / 1000, ns % 1000) };
+        let one = |cluster: &Cluster| {
+            format!(
+                "[{:#x} by {} {:?}{}{}: begin {}, end {}]",
+                cluster.value,
+                cluster.command,
+                cluster.state,
+                if cluster.is_seen { " seen" } else { "" },
+                if cluster.is_durable { " durable" } else { "" },
+                time(cluster.begin_ns),
+                time(cluster.end_ns)
+            )
+        };
+        let last = self.clusters.len().saturating_sub(12);
+        self.clusters[last..].iter().map(one).collect::<Vec<_>>().join(" ")
+    }
+}

@@ -1,0 +1,81 @@
+//! A command of a user: what it is, and where and when it began.
+
+use wire::status::Status;
+
+use crate::model::Content;
+
+/// A command that is out.
+#[derive(Clone, Debug)]
+pub(crate) struct Command {
+    pub(super) kind: Kind,
+    pub(super) lba: u64,
+    pub(super) blocks: u32,
+    pub(super) begin_ns: u64,
+    pub(super) host: usize,
+    pub(crate) lane: usize,
+    /// How often its lane had lost its connection when it began.
+    pub(super) loss_count: u32,
+    /// How often its host had lost its association then.
+    pub(super) host_loss_count: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Read,
+    Write {
+        is_durable: bool,
+    },
+    WriteZeroes {
+        is_durable: bool,
+    },
+    /// These blocks, of one range or several.
+    Deallocate {
+        lbas: Vec<u64>,
+    },
+    /// From these blocks, one by one.
+    Copy {
+        sources: Vec<u64>,
+        is_durable: bool,
+    },
+    Flush,
+    /// Of all namespaces: it covers what it covers by the promise to any host.
+    FlushAll,
+    Verify,
+    /// Dataset Management without effect.
+    Hint,
+    /// It must be refused with this status.
+    Refused {
+        status: Status,
+    },
+    Compare {
+        expected: Vec<Content>,
+    },
+    /// The first of a pair.
+    PairCompare,
+    /// The second of a pair: what the first compares with, block by block.
+    PairWrite {
+        expected: Vec<Content>,
+        is_durable: bool,
+    },
+}
+
+impl Kind {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Read => "Read",
+            Self::Write { is_durable: false } => "Write",
+            Self::Write { is_durable: true } => "Write with FUA",
+            Self::WriteZeroes { .. } => "Write Zeroes",
+            Self::Deallocate { .. } => "Deallocate",
+            Self::Copy { .. } => "Copy",
+            Self::Flush => "Flush",
+            Self::FlushAll => "Flush of all",
+            Self::Verify => "Verify",
+            Self::Hint => "Dataset Management",
+            Self::Refused { .. } => "refused",
+            Self::Compare { .. } => "Compare",
+            Self::PairCompare => "Compare of a pair",
+            Self::PairWrite { .. } => "Write of a pair",
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! What users make of the end of a command: its data, its status, and what it says of other commands.
+
+use host::{Completion, Failure};
+use wire::status::Status;
+
+use super::command::{Command, Kind};
+use super::{Stage, World};
+use crate::coverage::Point;
+use crate::finding::Finding;
+use crate::host::BARRED;
+use crate::model::{self, Content};
+use crate::shared::Event;
+
+impl World {
+    pub(super) fn on_completion(&mut self, host: usize, lane: usize, completion: Completion<Vec<u8>>) {
+        let number = completion.user;
+        let result = completion.result;
+        self.shared.trace.note(self.shared.now_ns, number);
+        self.shared.say(|| format!("host {host} lane {lane}: {number} ends with {result:?}"));
+        let Some(command) = self.commands.remove(&number) else {
+            return self.shared.find(format!("command {number} ends, and is not out"));
+        };
+        if (command.host, command.lane) != (host, lane) {
+            return self.shared.find(format!("command {number} ends on another lane"));
+        }
+        self.ended_count += 1;
+        let scenario = &self.shared.scenario;
+        if result == Err(Failure::TimedOut)
+            && scenario.is_swift()
+            && scenario.disk.slow == 0
+            && !self.had_last_cut
+        {
+            return self.shared.find(format!("command {number} took too long, though nothing was slow"));
+        }
+        let judged =
+            self.judge_end(number, &command, result).and_then(|()| self.judge(number, command, completion));
+        if let Err(finding) = judged {
+            self.shared.find(format!("command {number}: {finding}"));
+        }
+    }
+
+    /// Looks for the cause of a command's end.
+    fn judge_end(
+        &mut self,
+        number: u64,
+        command: &Command,
+        result: Result<u64, Failure>,
+    ) -> Result<(), Finding> {
+        let name = command.kind.name();
+        let Err(failure) = result else {
+            let order_ns = self.shared.scenario.order_ns_max();
+            if let Some(since_ns) = self.shared.barred_since_ns
+                && command.host == BARRED
+                && command.begin_ns > since_ns + order_ns
+            {
+                return Err(format!("succeeded, though its host has not been allowed since {since_ns} ns"));
+            }
+            self.shared.coverage.reach(Point::Cause(name, "done"));
+            return Ok(());
+        };
+        if matches!(command.kind, Kind::PairCompare | Kind::PairWrite { .. }) {
+            self.failed_halves.insert(number);
+        }
+        if !matches!(command.kind, Kind::Refused { .. }) {
+            let cause = self.cause(number, command, failure)?;
+            self.shared.coverage.reach(Point::Cause(name, cause));
+        }
+        let mismatch = |expected: &[Content]| {
+            let lbas = command.lba..;
+            let mut blocks = expected.iter().zip(lbas);
+            blocks.all(|(content, lba)| self.model.surely_holds(lba, *content, command.begin_ns))
+        };
+        let is_wrong = match &command.kind {
+            Kind::Compare { expected } => {
+                failure.status().is_some_and(|status| status.is(Status::COMPARE_FAILURE))
+                    && mismatch(expected)
+            }
+            Kind::PairWrite { expected, .. } => {
+                let is_mismatch = self.mismatched.contains(&(number - 1));
+                is_mismatch && mismatch(expected)
+            }
+            _ => false,
+        };
+        if matches!(command.kind, Kind::PairCompare)
+            && failure.status().is_some_and(|status| status.is(Status::COMPARE_FAILURE))
+        {
+            self.mismatched.insert(number);
+        }
+        if is_wrong {
+            return Err("found a difference, though every block held what it was compared with".into());
+        }
+        Ok(())
+    }
+
+    fn judge(
+        &mut self,
+        number: u64,
+        command: Command,
+        completion: Completion<Vec<u8>>,
+    ) -> Result<(), Finding> {
+        let now_ns = self.shared.now_ns;
+        let Command { kind, lba, blocks, begin_ns, host, lane, host_loss_count, .. } = command;
+        if lba >= self.shared.scenario.block_count {
+            self.second_state.judge(begin_ns, completion.result)?;
+        }
+        let lbas = lba..lba + u64::from(blocks);
+        let Completion { result, received, buffer, .. } = completion;
+        let vouches = matches!(
+            kind,
+            Kind::Flush | Kind::Write { is_durable: true } | Kind::WriteZeroes { is_durable: true }
+        );
+        if vouches
+            && result.is_ok()
+            && self.stage == Stage::Work
+            && let Some(at) = self.held_cuts.pop()
+        {
+            // It covers every earlier write.
+            self.shared.at(now_ns, Event::Fault(at));
+        }
+        match kind {
+            Kind::Read => {
+                let Some(buffer) = buffer else { return Err("a read came back without its buffer".into()) };
+                if result.is_err() {
+                    if self.stage == Stage::Read {
+                        self.left_to_read.extend(lbas.rev());
+                        let actor = self.hosts[host].lanes[lane].actor;
+                        self.shared.wake_at(actor, now_ns + 10_000_000);
+                    }
+                    return Ok(());
+                }
+                if received as usize != buffer.len() {
+                    return Err(format!("a read of {} bytes brought {received}", buffer.len()));
+                }
+                for (block, lba) in buffer.chunks_exact(self.block_bytes(lba)).zip(lbas) {
+                    self.model.read_content(lba, model::content_of(block, lba)?, begin_ns, now_ns)?;
+                }
+                Ok(())
+            }
+            Kind::Write { is_durable } | Kind::WriteZeroes { is_durable } => {
+                self.judge_write(number, host, lbas, result, is_durable)
+            }
+            Kind::Deallocate { lbas } => match result {
+                // It need not do anything.
+                Ok(_) => {
+                    lbas.into_iter().for_each(|lba| self.model.doubt_write(lba, number, Some(now_ns)));
+                    Ok(())
+                }
+                result => self.judge_write(number, host, lbas, result, false),
+            },
+            // Of one that failed some blocks may have been copied, but for those that never began.
+            Kind::Copy { is_durable, .. } => match result {
+                Err(Failure::Status(status)) if !status.is(Status::ABORT_REQUESTED) => {
+                    lbas.for_each(|lba| self.model.doubt_write(lba, number, Some(now_ns)));
+                    Ok(())
+                }
+                result => self.judge_write(number, host, lbas, result, is_durable),
+            },
+            Kind::Flush => {
+                if result.is_ok() {
+                    self.covered_losses[host] = self.covered_losses[host].max(host_loss_count);
+                }
+                self.judge_flush((host, lane), lba, begin_ns, result)
+            }
+            Kind::Compare { expected } => {
+                if result.is_ok() {
+                    for (content, lba) in expected.into_iter().zip(lbas) {
+                        self.model.read_content(lba, content, begin_ns, now_ns)?;
+                    }
+                }
+                Ok(())
+            }
+            Kind::PairWrite { expected, is_durable } => {
+                if result.is_ok() {
+                    for (expected, lba) in expected.into_iter().zip(lbas.clone()) {
+                        self.judge_swap(number, lba, expected, begin_ns)?;
+                    }
+                }
+                self.judge_write(number, host, lbas, result, is_durable)
+            }
+            Kind::FlushAll => {
+                if result.is_ok() {
+                    let lbas = 0..self.shared.scenario.all_block_count();
+                    self.model.settle_flushed(&lbas, begin_ns);
+                } else {
+                    self.model.on_failed_flush(host);
+                }
+                Ok(())
+            }
+            Kind::Refused { status } => match result {
+                Ok(_) => Err(format!("succeeded, and had to be refused with {status}")),
+                Err(Failure::Status(given)) => {
+                    // The namespace that it names may be closed, or gone.
+                    let is_gone =
+                        given.is(Status::NAMESPACE_NOT_READY) || given.is(Status::INVALID_NAMESPACE);
+                    match given == status.with_dnr() || is_gone {
+                        true => Ok(()),
+                        false => Err(format!("was refused with {given}, not with {status}")),
+                    }
+                }
+                Err(_) => Ok(()),
+            },
+            Kind::PairCompare | Kind::Verify | Kind::Hint => Ok(()),
+        }
+    }
+
+    /// A Compare and Write of a block has succeeded.
+    fn judge_swap(&mut self, number: u64, lba: u64, expected: Content, begin_ns: u64) -> Result<(), Finding> {
+        self.model.read_content(lba, expected, begin_ns, self.shared.now_ns)?;
+        // What a Copy brought is not this block's alone.
+        if expected.0 == lba && !self.model.was_copied_to(lba) {
+            self.model.swap(lba, expected.1, number << 8, begin_ns)?;
+        }
+        Ok(())
+    }
+
+    fn judge_write(
+        &mut self,
+        number: u64,
+        host: usize,
+        lbas: impl IntoIterator<Item = u64>,
+        result: Result<u64, Failure>,
+        is_durable: bool,
+    ) -> Result<(), Finding> {
+        let now_ns = self.shared.now_ns;
+        // RAM that outlives the target keeps everything.
+        let mut lbas = lbas.into_iter().peekable();
+        let first = lbas.peek().copied().unwrap_or(0);
+        let is_durable = is_durable || first >= self.shared.scenario.block_count;
+        let was_not_done = match result {
+            Ok(_) => {
+                return lbas.try_for_each(|lba| self.model.end_write(host, lba, number, now_ns, is_durable));
+            }
+            Err(Failure::Status(status)) => {
+                status.is(Status::ABORT_REQUESTED)
+                    || status.is(Status::ABORTED_FAILED_FUSED)
+                    || status.is(Status::LBA_OUT_OF_RANGE)
+                    || status.is(Status::INVALID_NAMESPACE)
+            }
+            Err(Failure::Cancelled | Failure::Unreachable) => true,
+            Err(_) => false,
+        };
+        // One that was sent twice may have been done the first time.
+        if was_not_done && !self.shared.scenario.is_replayed {
+            return lbas.try_for_each(|lba| self.model.deny_write(lba, number));
+        }
+        let may_still_happen = result.is_err_and(Failure::may_have_happened);
+        for lba in lbas {
+            self.model.doubt_write(lba, number, (!may_still_happen).then_some(now_ns));
+            if may_still_happen {
+                self.doubtful[host].push((lba, number));
+            }
+        }
+        Ok(())
+    }
+
+    fn judge_flush(
+        &mut self,
+        (host, lane): (usize, usize),
+        lba: u64,
+        begin_ns: u64,
+        result: Result<u64, Failure>,
+    ) -> Result<(), Finding> {
+        match result {
+            Ok(_) => {
+                let first = self.shared.scenario.block_count;
+                let lbas = if lba < first { 0..first } else { first..self.shared.scenario.all_block_count() };
+                let is_other = |command: &Command| {
+                    command.host == host && matches!(command.kind, Kind::Flush | Kind::FlushAll)
+                };
+                // The failure of another one may be on its way.
+                if !self.commands.values().any(is_other) {
+                    self.model.check_told(host, self.hosts[host].up_count, &lbas, begin_ns)?;
+                }
+                self.model.flush(host, &lbas, begin_ns)?;
+                self.had_last_cut |= self.stage == Stage::Flush;
+                return Ok(());
+            }
+            Err(Failure::Unflushed) => self.model.excuse_host(host),
+            Err(_) => self.model.on_failed_flush(host),
+        }
+        if self.stage == Stage::Flush {
+            let actor = self.hosts[host].lanes[lane].actor;
+            self.shared.wake_at(actor, self.shared.now_ns + 10_000_000);
+        }
+        Ok(())
+    }
+}
