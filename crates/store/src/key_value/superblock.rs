@@ -111,7 +111,7 @@ impl Superblock {
         file.read_exact_at(&mut first, 0).map_err(system("read"))?;
         let (superblock, is_new) = Self::read_or_new(&mut first, path, bytes, partition_count, random)?;
         if is_new {
-            write(&file, path, &first).map_err(system("write"))?;
+            write(&file, &first).map_err(system("write"))?;
         }
         Ok(superblock)
     }
@@ -197,14 +197,10 @@ pub(crate) fn is_zero(file: &File) -> io::Result<bool> {
     }
 }
 
-fn write(file: &File, path: &Path, first: &[u8]) -> io::Result<()> {
+/// The file's name is durable already, if the target has created it.
+fn write(file: &File, first: &[u8]) -> io::Result<()> {
     file.write_all_at(first, 0)?;
-    file.sync_all()?;
-    // Makes the file's name durable.
-    match path.parent() {
-        Some(directory) if !directory.as_os_str().is_empty() => File::open(directory)?.sync_all(),
-        _ => File::open(".")?.sync_all(),
-    }
+    file.sync_all()
 }
 
 #[cfg(test)]
