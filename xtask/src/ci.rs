@@ -22,7 +22,7 @@ pub(crate) fn run() -> Result<()> {
     });
     steps.push(Step { name: "release build", budget_s: 300, run: build });
     steps.push(Step { name: "quickstart", budget_s: 120, run: quickstart });
-    steps.push(Step { name: "system calls", budget_s: 60, run: syscalls::run });
+    steps.push(Step { name: "system calls", budget_s: 90, run: syscalls::run });
     steps.push(Step { name: "simulation", budget_s: 180, run: sim::run_many });
     steps.push(Step { name: "torture", budget_s: 400, run: torture::run_some });
     steps.push(Step { name: "clients", budget_s: 120, run: || clients::run(&clients::Options::default()) });

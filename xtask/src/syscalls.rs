@@ -1,5 +1,7 @@
 //! The system calls of a target, traced under load with both engines and compared with `packaging/system-calls.txt`,
-//! from which seccomp profiles are made, and with the filter of `packaging/nvlane.service`.
+//! from which seccomp profiles are made, and with the filter of `packaging/nvlane.service`; and its durable calls.
+
+mod durable;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -30,7 +32,7 @@ const NQN: &str = "nqn.2026-01.io.nvlane:traced";
 /// Traces targets and compares their system calls with the lists.
 ///
 /// # Errors
-/// A target makes a call that is not listed, or the lists differ.
+/// A target makes a call that is not listed, the lists differ, or a durable call is missing.
 pub(crate) fn run() -> Result<()> {
     deps::install_strace()?;
     let listed = listed()?;
@@ -49,6 +51,9 @@ pub(crate) fn run() -> Result<()> {
     let missing: Vec<_> = made.difference(&listed).collect();
     ensure!(missing.is_empty(), "packaging/system-calls.txt lacks {missing:?}, which a target makes");
     println!("{} system calls made, all of {} listed", made.len(), listed.len());
+    for engine in ["uring", "epoll"] {
+        durable::check(engine).with_context(|| format!("durable calls, engine {engine}"))?;
+    }
     Ok(())
 }
 
@@ -119,14 +124,7 @@ impl Drop for Traced<'_> {
 /// Exercises every function of a target.
 fn use_target(program: &Path, dir: &Path, port: u16, memcached: u16, traced: &mut Traced<'_>) -> Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let start = Instant::now();
-    while TcpStream::connect(address).is_err() {
-        if let Some(status) = traced.child.try_wait()? {
-            bail!("the target ended with {status}");
-        }
-        ensure!(start.elapsed() < START_TIMEOUT, "the target does not listen");
-        sleep(Duration::from_millis(50));
-    }
+    await_listener(address, &mut traced.child)?;
     let ask = |arguments: &[&str]| run_command(Command::new(program).args(arguments).stdout(Stdio::null()));
     let of_namespace = |nsid: u32| format!("{address}/{NQN}?ns={nsid}");
     ask(&["discover", &address.to_string()])?;
@@ -148,6 +146,18 @@ fn use_target(program: &Path, dir: &Path, port: u16, memcached: u16, traced: &mu
     let target = target_of(traced.log)?;
     operate(program, dir, target)?;
     kill_process(target, Signal::TERM)?;
+    Ok(())
+}
+
+fn await_listener(address: SocketAddr, target: &mut Child) -> Result<()> {
+    let start = Instant::now();
+    while TcpStream::connect(address).is_err() {
+        if let Some(status) = target.try_wait()? {
+            bail!("the target ended with {status}");
+        }
+        ensure!(start.elapsed() < START_TIMEOUT, "the target does not listen");
+        sleep(Duration::from_millis(50));
+    }
     Ok(())
 }
 
