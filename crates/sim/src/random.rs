@@ -1,6 +1,6 @@
 //! Random choices that a seed determines, the same on every machine.
 
-use reactor::random::SplitMix64;
+use reactor::random::{SplitMix64, mix};
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
@@ -13,6 +13,11 @@ impl Random {
         let mut random = Self(SplitMix64::new(seed ^ name.wrapping_mul(0xd6e8_feb8_6659_fd93)));
         random.next();
         random
+    }
+
+    /// The stream of one of many things of a name, which its numbers tell apart: it is the same whatever the others do.
+    pub(crate) fn of(seed: u64, name: u64, numbers: &[u64]) -> Self {
+        Self::new(numbers.iter().fold(seed, |seed, number| mix(seed.rotate_left(17) ^ mix(!number))), name)
     }
 
     /// Any 64 bits.

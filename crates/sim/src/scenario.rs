@@ -22,6 +22,9 @@ pub(crate) const POOL_BYTES: usize = 4 << 20;
 /// The most that one command moves, bytes.
 const TRANSFER_BYTES_MAX: u64 = 256 << 10;
 
+/// One run of this number is long.
+const LONG_ONE_IN: u64 = 200;
+
 /// Something that happens once, most of which goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -335,6 +338,7 @@ impl Scenario {
         scenario.draw_leaver();
         scenario.draw_limits();
         scenario.draw_admin();
+        scenario.draw_length();
         scenario
     }
 
@@ -436,6 +440,25 @@ impl Scenario {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
+    /// Some runs are long, with many hosts and more faults of the same kinds.
+    fn draw_length(&mut self) {
+        let mut random = Random::new(self.seed, 14);
+        let r = &mut random;
+        if !r.one_in(LONG_ONE_IN) {
+            return;
+        }
+        let command_count = r.between(3000, 10_000);
+        self.host_count = r.between(3, 8) as usize;
+        for (at, _) in &mut self.faults {
+            *at = *at * command_count / self.command_count;
+        }
+        for (_, fault) in self.faults.repeat(r.between(0, 3) as usize) {
+            self.faults.push((r.below(command_count), fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+        self.command_count = command_count;
+    }
+
     /// Copies and a second namespace. They have draws of their own, so that the others stay what they were.
     fn draw_more(&mut self) {
         let mut random = Random::new(self.seed, 5);
@@ -501,6 +524,11 @@ impl Scenario {
         if r.one_in(2) {
             self.disk.flush_ns = r.scaled(100 * US, 10 * MS);
         }
+    }
+
+    /// Seeds what happens by chance while it runs.
+    pub(crate) fn chance(&self) -> u64 {
+        self.seed
     }
 
     /// Bytes of a block of the model.

@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     /// When each actor runs next, ns.
     pub(crate) wakes: Vec<u64>,
     stalled_until_ns: Vec<u64>,
+    /// Draws how late each actor runs.
+    delays: Vec<Random>,
     pub(crate) network: Network,
     pub(crate) disk: Disk,
     /// What the run has reached.
@@ -93,13 +95,16 @@ impl Shared {
         let (block_bytes, block_count) = (scenario.block_bytes as usize, scenario.block_count as usize);
         let disk = Disk::new(block_bytes, block_count);
         Self {
-            random: Random::new(scenario.seed, 2),
+            random: Random::new(scenario.chance(), 2),
             now_ns: 0,
             trace: Trace { is_kept: is_traced, ..Trace::default() },
             events: BinaryHeap::new(),
             event_count: 0,
             wakes: vec![u64::MAX; actor_count],
             stalled_until_ns: vec![0; actor_count],
+            delays: (0..actor_count as u64)
+                .map(|actor| Random::of(scenario.chance(), 20, &[actor]))
+                .collect(),
             network: Network::default(),
             disk,
             coverage: Coverage::default(),
@@ -128,9 +133,10 @@ impl Shared {
 
     /// Has an actor run soon: as soon as its thread gets the processor.
     pub(crate) fn wake(&mut self, actor: Actor) {
-        let mut delay_ns = self.random.between(1, 5 * US);
-        if self.random.happens(self.scenario.late) {
-            delay_ns += self.random.below(self.scenario.late_ns);
+        let random = &mut self.delays[actor];
+        let mut delay_ns = random.between(1, 5 * US);
+        if random.happens(self.scenario.late) {
+            delay_ns += random.below(self.scenario.late_ns);
         }
         self.wake_at(actor, self.now_ns + delay_ns);
     }

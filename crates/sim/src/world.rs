@@ -34,6 +34,7 @@ use crate::shared::{Actor, Event, Shared};
 
 use command::Command;
 use late::LateWrites;
+use user::User;
 
 /// Commands are submitted, and things go wrong, for so long at most, ns.
 const WORK_NS_MAX: u64 = 60 * SECOND;
@@ -83,10 +84,10 @@ pub(crate) struct World {
     pub(crate) next_command: u64,
     pub(crate) submitted_count: u64,
     pub(crate) ended_count: u64,
-    /// Draws what users do.
+    /// Draws what the user who acts does.
     pub(crate) choice: Random,
-    /// By lane actor: when its user does something next.
-    pub(crate) next_submit_ns: BTreeMap<Actor, u64>,
+    /// By host and lane.
+    users: Vec<Vec<User>>,
     /// By host: writes with unknown outcome.
     pub(crate) doubtful: Vec<Vec<(u64, u64)>>,
     /// Those that may still land although their host has another association.
@@ -169,7 +170,7 @@ impl World {
             submitted_count: 0,
             ended_count: 0,
             choice: Random::new(scenario.seed, 3),
-            next_submit_ns: BTreeMap::new(),
+            users: user::users(&scenario),
             doubtful: vec![Vec::new(); scenario.host_count],
             late_writes: Vec::new(),
             covered_losses: vec![0; scenario.host_count],
@@ -298,6 +299,8 @@ impl World {
             }
             Event::Fault(at) => {
                 let (_, fault) = self.shared.scenario.faults[at];
+                // What it does depends on no other.
+                self.shared.random = Random::of(self.shared.scenario.chance(), 23, &[at as u64]);
                 self.on_fault(fault);
             }
             Event::Start => self.start_target(),
@@ -600,7 +603,8 @@ impl World {
                 self.next_fault += 1;
                 continue;
             }
-            let delay_ns = self.shared.random.scaled(1, 3 * MS);
+            let number = self.next_fault as u64;
+            let delay_ns = Random::of(self.shared.scenario.chance(), 24, &[number]).scaled(1, 3 * MS);
             self.shared.at(self.shared.now_ns + delay_ns, Event::Fault(self.next_fault));
             self.next_fault += 1;
         }

@@ -75,6 +75,8 @@ pub(crate) struct Disk {
     /// Number of times the file was reopened. Operations started before a reopening do not report later failures.
     opened_count: u64,
     pub(crate) operation_count: u64,
+    /// Operations so far, by their kind and the block where they begin.
+    counts: BTreeMap<(u64, usize), u64>,
     /// When each trouble was last reported.
     troubles: BTreeMap<Trouble, u64>,
     /// An operation is stuck since this was last asked.
@@ -85,6 +87,19 @@ impl Disk {
     pub(crate) fn new(block_bytes: usize, block_count: usize) -> Self {
         let zeroes = vec![0; block_bytes * block_count];
         Self { block_bytes, bytes: zeroes.clone(), stable: zeroes, ..Self::default() }
+    }
+
+    /// Draws what happens to an operation: a stream for each time of the same at the same place.
+    fn chance(&mut self, seed: u64, operation: &Operation, block: usize) -> Random {
+        let kind = match operation {
+            Operation::Read { .. } => 0,
+            Operation::Write { .. } => 1,
+            Operation::Sync { .. } => 2,
+            Operation::Allocate { .. } => 3,
+        };
+        let count = self.counts.entry((kind, block)).or_default();
+        *count += 1;
+        Random::of(seed, 22, &[kind, block as u64, *count])
     }
 
     fn range(&self, block: usize) -> std::ops::Range<usize> {
@@ -265,7 +280,8 @@ impl Shared {
             }
             Operation::Sync { .. } => (0, 0..0),
         };
-        let (result, limit) = self.draw_result(&operation, length);
+        let mut random = self.disk.chance(self.scenario.chance(), &operation, extent.start);
+        let (result, limit) = self.draw_result(&operation, length, &mut random);
         let covered = match operation {
             Operation::Sync { .. } => {
                 let newest = |versions: &Versions| versions.since.last().map_or(0, |(number, _)| *number);
@@ -273,12 +289,12 @@ impl Shared {
             }
             _ => BTreeMap::new(),
         };
-        let is_stuck = self.is_hostile && self.random.happens(settings.stuck);
+        let is_stuck = self.is_hostile && random.happens(settings.stuck);
         // One that is may have done all of its work, or nothing.
-        let is_idle = is_stuck && self.random.one_in(2);
+        let is_idle = is_stuck && random.one_in(2);
         let mut at_ns = self.now_ns;
-        let mut draw_ns = |shared: &mut Self| {
-            at_ns += settings.latency_ns / PART_COUNT + shared.random.below(settings.jitter_ns);
+        let mut draw_ns = |random: &mut Random| {
+            at_ns += settings.latency_ns / PART_COUNT + random.below(settings.jitter_ns);
             at_ns
         };
         let mut parts = Vec::new();
@@ -288,26 +304,26 @@ impl Shared {
             // Up to three runs of blocks, in any order.
             let mut cuts = vec![extent.start, extent.end];
             for _ in 1..PART_COUNT {
-                cuts.push(self.random.between(extent.start as u64, extent.end as u64) as usize);
+                cuts.push(random.between(extent.start as u64, extent.end as u64) as usize);
             }
             cuts.sort_unstable();
             parts.extend(cuts.windows(2).map(|pair| pair[0]..pair[1]).filter(|part| !part.is_empty()));
-            if parts.len() > 1 && self.random.one_in(2) {
+            if parts.len() > 1 && random.one_in(2) {
                 parts.reverse();
             }
             if !is_idle {
                 for _ in 0..parts.len() {
-                    let at_ns = draw_ns(self);
+                    let at_ns = draw_ns(&mut random);
                     self.at(at_ns, Event::DiskPart(number));
                 }
             }
         }
-        let mut end_ns = draw_ns(self);
+        let mut end_ns = draw_ns(&mut random);
         if let Operation::Sync { .. } = operation {
             end_ns += settings.flush_ns;
         }
-        if self.is_hostile && self.random.happens(settings.slow) {
-            end_ns += self.random.below(settings.slow_ns);
+        if self.is_hostile && random.happens(settings.slow) {
+            end_ns += random.below(settings.slow_ns);
         }
         if !is_stuck {
             self.at(end_ns, Event::DiskEnd(number));
@@ -323,7 +339,12 @@ impl Shared {
     }
 
     /// How an operation ends, and how many bytes it does.
-    fn draw_result(&mut self, operation: &Operation, length: usize) -> (Result<usize, Errno>, usize) {
+    fn draw_result(
+        &self,
+        operation: &Operation,
+        length: usize,
+        random: &mut Random,
+    ) -> (Result<usize, Errno>, usize) {
         let settings = self.scenario.disk;
         if let Operation::Allocate { change, .. } = operation
             && (!settings.supports_ranges || (*change == Allocation::Zero && settings.limit == 2))
@@ -333,7 +354,6 @@ impl Shared {
         if !self.is_hostile {
             return (Ok(length), length);
         }
-        let random = &mut self.random;
         if random.happens(settings.passing) {
             return (Err(random.pick(&[Errno::INTR, Errno::AGAIN])), 0);
         }

@@ -5,6 +5,7 @@ use std::io::Read;
 
 use super::{Actor, Event, Shared, Side};
 use crate::coverage::Watch;
+use crate::random::Random;
 use crate::scenario::US;
 
 /// Bytes of a stream that nothing protects: the handshake, before digests are agreed on.
@@ -75,6 +76,8 @@ pub(crate) struct Connection {
     /// By receiving end.
     streams: [Stream; 2],
     latency_ns: u64,
+    /// Draws what happens to it.
+    random: Random,
     /// Silent: nothing passes, and neither end learns of it.
     pub(crate) is_cut: bool,
     /// The target is down: a sender learns of it when the target is up again.
@@ -114,7 +117,9 @@ fn index(side: Side) -> usize {
 impl Shared {
     /// A host's thread connects.
     pub(crate) fn dial(&mut self, owner: Actor) -> usize {
-        let (network, random) = (&self.scenario.network, &mut self.random);
+        let network = &self.scenario.network;
+        let dial_count = self.network.connections.iter().filter(|of| of.dialler == owner).count();
+        let mut random = Random::of(self.scenario.chance(), 21, &[owner as u64, dial_count as u64]);
         let latency_ns = network.latency_ns + random.below(network.latency_ns);
         let id = self.network.connections.len();
         self.network.connections.push(Connection {
@@ -123,6 +128,7 @@ impl Shared {
             closed: [false; 2],
             streams: Default::default(),
             latency_ns,
+            random,
             is_cut: false,
             is_orphan: false,
             dialler: owner,
@@ -138,10 +144,12 @@ impl Shared {
     /// When something that is sent now arrives.
     fn arrival_ns(&mut self, id: usize) -> u64 {
         let network = self.scenario.network;
-        let mut at_ns = self.now_ns + self.network.connections[id].latency_ns;
-        at_ns += self.random.below(network.jitter_ns);
-        if self.is_hostile && self.random.happens(network.late) {
-            at_ns += self.random.below(network.late_ns);
+        let connection = &mut self.network.connections[id];
+        let random = &mut connection.random;
+        let mut at_ns = self.now_ns + connection.latency_ns;
+        at_ns += random.below(network.jitter_ns);
+        if self.is_hostile && random.happens(network.late) {
+            at_ns += random.below(network.late_ns);
         }
         at_ns.max(self.network.partition_until_ns)
     }
@@ -187,14 +195,17 @@ impl Shared {
         let room = capacity.saturating_sub(stream.bytes.len());
         let mut count = room.min(length);
         // A send that takes a part: the rest must follow. wire §28.23
-        if count > 1 && self.is_hostile && self.random.happens(self.scenario.network.short) {
-            count = self.random.between(1, count as u64) as usize;
+        if count > 1
+            && self.is_hostile
+            && self.network.connections[id].random.happens(self.scenario.network.short)
+        {
+            count = self.network.connections[id].random.between(1, count as u64) as usize;
         }
         if count < length {
             self.network.connections[id].streams[index(side.other())].is_awaited = true;
             // What did not fit although there was room is asked for again.
             if count < room {
-                let at_ns = self.now_ns + self.random.between(1, 50 * US);
+                let at_ns = self.now_ns + self.network.connections[id].random.between(1, 50 * US);
                 self.at(at_ns, Event::Room(id, side));
             }
         }
@@ -223,12 +234,12 @@ impl Shared {
         while !rest.is_empty() {
             // A long send is not cut into more pieces than it pays to simulate.
             let piece_max = network.piece_max.max(count / 16);
-            let piece_bytes = self.random.scaled(1, piece_max as u64) as usize;
+            let piece_bytes = self.network.connections[id].random.scaled(1, piece_max as u64) as usize;
             let (piece, after) = rest.split_at(piece_bytes.min(rest.len()));
             rest = after;
             let at_ns = self.arrival_ns(id);
-            let is_corrupt = self.is_hostile && self.random.happens(network.corrupt);
-            let bit = self.random.below(piece.len() as u64 * 8) as usize;
+            let is_corrupt = self.is_hostile && self.network.connections[id].random.happens(network.corrupt);
+            let bit = self.network.connections[id].random.below(piece.len() as u64 * 8) as usize;
             let stream = &mut self.network.connections[id].streams[index(to)];
             let start = stream.bytes.len();
             stream.bytes.extend(piece);
@@ -388,8 +399,9 @@ impl Shared {
             connection.owners[index(side)] = None;
             connection.streams[index(side.other())].on_the_way.len()
         };
-        let kept = self.random.below(kept as u64 + 1) as usize;
-        let is_told = self.scenario.is_prompt || !self.is_hostile || !self.random.one_in(4);
+        let kept = self.network.connections[id].random.below(kept as u64 + 1) as usize;
+        let is_told =
+            self.scenario.is_prompt || !self.is_hostile || !self.network.connections[id].random.one_in(4);
         let at_ns = self.arrival_ns(id);
         self.network.connections[id].streams[index(side.other())].lose(kept);
         if self.network.connections[id].phase == Phase::Dialling {
@@ -407,7 +419,7 @@ impl Shared {
         self.say(|| format!("connection {id}: is broken"));
         for side in [Side::Host, Side::Target] {
             let kept = self.network.connections[id].streams[index(side)].on_the_way.len() as u64;
-            let kept = self.random.below(kept + 1) as usize;
+            let kept = self.network.connections[id].random.below(kept + 1) as usize;
             let at_ns = self.arrival_ns(id);
             let stream = &mut self.network.connections[id].streams[index(side)];
             stream.is_broken = true;

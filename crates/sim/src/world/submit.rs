@@ -90,11 +90,8 @@ impl World {
             12 => return self.submit_refused(host, lane, &namespace),
             _ => (namespace.verify(lba, blocks), Kind::Verify, blocks),
         };
-        let Ok(command) = command else {
-            // The controller does not have it.
-            self.submitted_count += 1;
-            return;
-        };
+        // The controller may not have it.
+        let Ok(command) = command else { return };
         let command = if has_fua { command.fua() } else { command };
         self.submit(host, lane, command, kind, (base + lba, blocks));
     }
@@ -114,10 +111,7 @@ impl World {
             let lba = self.choice.below(namespace.block_count() - blocks + 1);
             ranges.push(host::BlockRange { lba, blocks: blocks as u32 });
         }
-        let Ok(command) = namespace.deallocate(&ranges) else {
-            self.submitted_count += 1;
-            return;
-        };
+        let Ok(command) = namespace.deallocate(&ranges) else { return };
         let blocks_of =
             |range: &host::BlockRange| base + range.lba..base + range.lba + u64::from(range.blocks);
         let lbas: BTreeSet<u64> = ranges.iter().flat_map(blocks_of).collect();
@@ -178,7 +172,6 @@ impl World {
         let now_ns = self.shared.now_ns;
         let may_copy = written.clone().all(|lba| self.model.may_copy_to(base + lba, now_ns));
         let Some(copy) = namespace.copy(lba, &ranges).ok().filter(|_| may_copy && !is_ambiguous) else {
-            self.submitted_count += 1;
             return;
         };
         let is_durable = self.choice.one_in(3);
@@ -275,7 +268,6 @@ impl World {
                 .zip(sources)
                 .for_each(|(lba, &source)| self.model.begin_copy(source, lba, number, now_ns));
         }
-        self.submitted_count += 1;
         let command_of = self.command(kind, (lba, blocks), host, lane);
         self.commands.insert(number, command_of);
         if let Err(refused) = self.hosts[host].lanes[lane].core.submit(command, buffer, number) {
@@ -290,7 +282,6 @@ impl World {
         namespace: &Namespace,
         (base, lba, blocks): (u64, u64, u32),
     ) {
-        self.submitted_count += 1;
         let limit = self.shared.scenario.limits.compare_and_write_blocks_max;
         let blocks = if self.choice.one_in(2) { blocks.min(limit) } else { 1 };
         let Ok([compare, write]) = namespace.compare_and_write(lba, blocks) else { return };

@@ -4,6 +4,30 @@ use host::Namespace;
 
 use super::command::Kind;
 use super::{Stage, World};
+use crate::random::Random;
+use crate::scenario::Scenario;
+
+/// The user of one lane.
+#[derive(Debug)]
+pub(super) struct User {
+    /// Its next command, by its place among those of the lane. Each has its own draws, the same whatever becomes of
+    /// others.
+    next: u64,
+    /// Commands that it submits.
+    count: u64,
+    /// It submits nothing before.
+    next_ns: u64,
+}
+
+/// The users of all lanes, by host and lane: they share the commands equally.
+pub(super) fn users(scenario: &Scenario) -> Vec<Vec<User>> {
+    let lane_count = u64::from(scenario.lanes_per_host);
+    let all_count = scenario.host_count as u64 * lane_count;
+    let count_of = |place: u64| (scenario.command_count + all_count - 1 - place) / all_count;
+    let user = |place| User { next: 0, count: count_of(place), next_ns: 0 };
+    let of_host = |host| (0..lane_count).map(|lane| user(host * lane_count + lane)).collect();
+    (0..scenario.host_count as u64).map(of_host).collect()
+}
 
 impl World {
     /// A lane's thread runs, and its user with it.
@@ -24,11 +48,10 @@ impl World {
             Stage::Read => self.submit_reads(host, lane),
             Stage::Settle | Stage::Close | Stage::Stop | Stage::Over => {}
         }
-        if self.next_command > before {
-            if let Err(cause) = self.hosts[host].flush_lane(&mut self.shared, lane) {
-                self.hosts[host].lose_lane(&mut self.shared, lane, cause);
-            }
-            self.fire_faults();
+        if self.next_command > before
+            && let Err(cause) = self.hosts[host].flush_lane(&mut self.shared, lane)
+        {
+            self.hosts[host].lose_lane(&mut self.shared, lane, cause);
         }
         // A lane's thread checks its new commands before it sleeps.
         let (core, actor) = (&self.hosts[host].lanes[lane].core, self.hosts[host].lanes[lane].actor);
@@ -43,32 +66,29 @@ impl World {
         if self.hosts[host].namespace.is_none() {
             return;
         }
-        let actor = self.hosts[host].lanes[lane].actor;
+        // A lane of depth 1 has never room for a pair, and a pause after each command.
+        let is_deep = self.shared.scenario.depth > 1;
         let now_ns = self.shared.now_ns;
-        let mut next_ns = *self.next_submit_ns.entry(actor).or_insert(0);
-        while next_ns <= now_ns
-            && self.submitted_count < self.shared.scenario.command_count
-            && self.hosts[host].lanes[lane].core.has_room(2)
+        while let user = &mut self.users[host][lane]
+            && user.next < user.count
+            && user.next_ns <= now_ns
+            && self.hosts[host].lanes[lane].core.has_room(if is_deep { 2 } else { 1 })
         {
+            let command = [host as u64, lane as u64, user.next];
+            user.next += 1;
+            self.choice = Random::of(self.shared.scenario.seed, 3, &command);
+            let pause_ns = 1 + self.choice.below(self.shared.scenario.think_ns);
+            if !is_deep || self.choice.one_in(3) {
+                user.next_ns = now_ns + pause_ns;
+            }
+            self.submitted_count += 1;
             self.submit_one(host, lane);
-            if self.choice.one_in(3) {
-                next_ns = now_ns + self.choice.below(self.shared.scenario.think_ns) + 1;
-            }
         }
-        if self.shared.scenario.depth < 2 && next_ns <= now_ns {
-            // A pair never finds room: single commands do.
-            while self.submitted_count < self.shared.scenario.command_count
-                && self.hosts[host].lanes[lane].core.has_room(1)
-                && next_ns <= now_ns
-            {
-                self.submit_one(host, lane);
-                next_ns = now_ns + self.choice.below(self.shared.scenario.think_ns) + 1;
-            }
+        let user = &self.users[host][lane];
+        if user.next_ns > now_ns && user.next < user.count {
+            self.shared.wake_at(self.hosts[host].lanes[lane].actor, user.next_ns);
         }
-        self.next_submit_ns.insert(actor, next_ns);
-        if next_ns > now_ns && self.submitted_count < self.shared.scenario.command_count {
-            self.shared.wake_at(actor, next_ns);
-        }
+        self.fire_faults();
     }
 
     /// The namespace in which a block of the model lies, and the block there.
@@ -117,7 +137,7 @@ impl World {
     /// Cancels a command that is out.
     pub(crate) fn cancel_one(&mut self) {
         let count = self.commands.len() as u64;
-        let at = self.choice.below(count) as usize;
+        let at = self.shared.random.below(count) as usize;
         let Some((&number, command)) = self.commands.iter().nth(at) else { return };
         let (host, lane) = (command.host, command.lane);
         self.cancelled.insert(number);
