@@ -1,4 +1,4 @@
-//! Memory for new pairs: blocks, extents, chunks and entries of the index. If none is free, the evictor makes room.
+//! Memory for new pairs: blocks, pieces, chunks and entries of the index. If none is free, the evictor makes room.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use crate::index::{INDEX_LINES_MIN, Index};
 use crate::key::{KeyHash, KeyHasher};
 use crate::pairs::Pairs;
 use crate::place::Place;
-use crate::regions::{Class, REGION_BYTES, REGION_LINES, Regions};
+use crate::regions::{Queue, REGION_BYTES, REGION_LINES, REGION_UNITS, Regions, Slots};
 use crate::settings::Settings;
 use crate::table::Table;
 use crate::table::lines::{Cell, append_line};
@@ -37,41 +37,42 @@ impl Allocator {
     pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
         let memory_bytes = settings.memory_bytes.max(Settings::MEMORY_BYTES_MIN);
         let region_count = memory_bytes / (REGION_BYTES + Regions::RECORD_BYTES + Index::RECORD_BYTES);
-        if region_count * REGION_LINES > u32::MAX as usize {
-            let message = "a partition has at most 256 GiB: use more reactors";
+        if region_count * REGION_UNITS > u32::MAX as usize {
+            let message = "a partition has at most 128 GiB: use more reactors";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let mut heap = Heap::new(region_count)?;
         let first_line = heap.regions.take_index().expect("all regions are free");
         let table = Table::new(Index::new(first_line, region_count), KeyHasher::new(settings.seed));
         let (counters, clock) = (Counters::default(), Clock::at(0));
-        let pairs = Pairs { heap, table, counters, clock, journal: None };
+        let mut pairs = Pairs { heap, table, counters, clock, journal: None };
+        pairs.reserve_regions();
         Ok(Self { pairs, evictor: Evictor::new(settings.eviction) })
     }
 
-    /// Takes a block for an item.
-    pub(crate) fn take_block(&mut self, class: Class) -> Option<u32> {
-        self.take(Some(class), |heap| heap.regions.take(class))
+    /// Takes a block of `units` for a new item.
+    pub(crate) fn take_block(&mut self, units: usize) -> Option<u32> {
+        self.take(|heap| heap.regions.take(Queue::New, units))
     }
 
-    /// Takes a whole region for a part of a large value.
-    pub(crate) fn take_extent(&mut self) -> Option<u32> {
-        self.take(None, |heap| heap.regions.take_extent())
+    /// Takes a piece for a part of a large value.
+    pub(crate) fn take_piece(&mut self) -> Option<u32> {
+        self.take(|heap| heap.regions.take_slot(Slots::Pieces))
     }
 
     /// Takes a line for a bucket.
     fn take_bucket_line(&mut self) -> Option<u32> {
-        self.take(None, |heap| heap.regions.take_bucket())
+        self.take(|heap| heap.regions.take_slot(Slots::Buckets))
     }
 
-    /// Takes memory from the heap, making room for a class of blocks, or for a whole region, until there is some.
+    /// Takes memory from the heap, making room until there is some.
     #[inline]
-    fn take(&mut self, class: Option<Class>, take: impl Fn(&mut Heap) -> Option<u32>) -> Option<u32> {
+    fn take(&mut self, take: impl Fn(&mut Heap) -> Option<u32>) -> Option<u32> {
         loop {
             if let Some(taken) = take(&mut self.pairs.heap) {
                 return Some(taken);
             }
-            if !self.make_room(class) {
+            if !self.evictor.make_room(&mut self.pairs) {
                 return None;
             }
         }
@@ -91,15 +92,10 @@ impl Allocator {
                 self.pairs.heap.touch_chunks_ahead();
                 return Some(chunk);
             }
-            if !self.pairs.heap.open_chunk() && !self.evictor.make_room_for_chunk(&mut self.pairs) {
+            if !self.pairs.heap.open_chunk() && !self.evictor.make_room(&mut self.pairs) {
                 return None;
             }
         }
-    }
-
-    /// Frees a block of the class, or a region. `false` if nothing could be freed.
-    fn make_room(&mut self, class: Option<Class>) -> bool {
-        self.evictor.make_room(&mut self.pairs, class)
     }
 
     /// Whether there is memory for values of `bytes`, if necessary after dropping values that are in the log.
@@ -111,7 +107,7 @@ impl Allocator {
             if free_count >= wanted.min(heap.regions.count()) {
                 return true;
             }
-            if !self.make_room(None) {
+            if !self.evictor.make_room(&mut self.pairs) {
                 return false;
             }
         }
@@ -132,7 +128,9 @@ impl Allocator {
             }
             match self.take_bucket_line() {
                 Some(line) => self.pairs.table.spare.push(line),
-                None if self.evictor.may_evict() => self.evict_from_bucket(hash),
+                None if self.evictor.may_evict() && self.pairs.journal.is_none() => {
+                    self.evict_from_bucket(hash);
+                }
                 None => return None,
             }
         }
@@ -212,7 +210,7 @@ impl Allocator {
                 continue;
             }
             // Make room by one region's worth of pairs per call.
-            if self.may_make_room() && self.make_room(None) {
+            if self.may_make_room() && self.evictor.make_room(&mut self.pairs) {
                 return;
             }
             return self.pairs.table.give_up_growing(&mut self.pairs.heap);
@@ -227,7 +225,7 @@ impl Allocator {
             let line = if self.may_make_room() {
                 self.take_bucket_line()
             } else {
-                self.pairs.heap.regions.take_bucket()
+                self.pairs.heap.regions.take_slot(Slots::Buckets)
             };
             let Some(line) = line else { return false };
             self.pairs.table.spare.push(line);

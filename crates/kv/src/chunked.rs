@@ -17,26 +17,20 @@ pub type ChunkList = Arc<Vec<Chunk>>;
 /// Regions whose memory makes up a chunk.
 pub(crate) const REGIONS_PER_CHUNK: usize = CHUNK_BYTES / REGION_BYTES;
 
-/// The chunks of a partition, and the items that they belong to.
+/// The chunks of a partition.
 pub(crate) struct Chunked {
     pub(crate) source: Chunks,
-    pub(crate) entries: Vec<Option<Entry>>,
+    /// The chunks of items, by the number that the item holds.
+    lists: Vec<Option<ChunkList>>,
     free: Vec<u32>,
     /// Touches chunks in advance.
     pub(crate) touch: Option<Box<dyn FnMut(Chunk) -> bool + Send>>,
 }
 
-/// The chunks of one item.
-pub(crate) struct Entry {
-    /// Line of the item.
-    pub(crate) line: u32,
-    pub(crate) chunks: ChunkList,
-}
-
 impl Chunked {
     pub(crate) fn new(region_count: usize) -> io::Result<Self> {
         let source = Chunks::new(region_count / REGIONS_PER_CHUNK)?;
-        Ok(Self { source, entries: Vec::new(), free: Vec::new(), touch: None })
+        Ok(Self { source, lists: Vec::new(), free: Vec::new(), touch: None })
     }
 
     /// Regions whose memory is in unused chunks.
@@ -56,29 +50,29 @@ impl Chunked {
 
     /// Drops all values.
     pub(crate) fn clear(&mut self) {
-        self.entries.clear();
+        self.lists.clear();
         self.free.clear();
     }
 
-    pub(crate) fn insert(&mut self, entry: Entry) -> u32 {
+    pub(crate) fn insert(&mut self, chunks: Vec<Chunk>) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            self.entries.len() as u32 - 1
+            self.lists.push(None);
+            self.lists.len() as u32 - 1
         });
-        self.entries[number as usize] = Some(entry);
+        self.lists[number as usize] = Some(Arc::new(chunks));
         number
     }
 
-    pub(crate) fn entry(&self, number: u32) -> &Entry {
-        self.entries[number as usize].as_ref().expect("an item's chunks")
+    pub(crate) fn list(&self, number: u32) -> &ChunkList {
+        self.lists[number as usize].as_ref().expect("an item's chunks")
     }
 
-    pub(crate) fn entry_mut(&mut self, number: u32) -> &mut Entry {
-        self.entries[number as usize].as_mut().expect("an item's chunks")
+    pub(crate) fn list_mut(&mut self, number: u32) -> &mut ChunkList {
+        self.lists[number as usize].as_mut().expect("an item's chunks")
     }
 
     pub(crate) fn remove(&mut self, number: u32) {
-        self.entries[number as usize] = None;
+        self.lists[number as usize] = None;
         self.free.push(number);
     }
 }

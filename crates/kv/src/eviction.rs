@@ -1,59 +1,52 @@
-//! Making room: moving items together, and evicting unused ones.
+//! Making room: emptying sparse regions, and evicting items in the order in which they were stored.
 //!
-//! A hand per class passes over its blocks in order. A pair used since the last pass loses a use and stays; an unused
-//! one is evicted. A new pair has no use yet, a pair read once has one, read again two: the used ones form the
-//! protected segment of a segmented LRU, without its lists. Every sixteenth time a whole region is taken from the class
-//! with the least used regions, so that memory follows the sizes that are stored. In a partition with a log, values that
-//! are in the log are dropped from memory instead.
+//! ```text
+//! stored ─▶ New: regions in the order in which they were begun ──used since──▶ Kept: the same ──used since─┐
+//!            └──not used──▶ evicted                              └──not used──▶ evicted   ▲────one use less─┘
+//! ```
+//!
+//! A hand passes over the oldest region of one of the two queues, item by item, until there is room: an item that was
+//! used since it came to its queue moves to the end of Kept, any other is evicted. Regions of Kept have twice the time. So every region becomes free in its
+//! turn, for items of any size, pieces, chunks, or the index. A region of which much was deleted or replaced is emptied
+//! before its turn, by moving the rest. In a partition with a log, values that are in the log are dropped from memory
+//! instead.
 
-use std::sync::Arc;
-
-use crate::chunked::{Entry, REGIONS_PER_CHUNK};
 use crate::item::{BITS_AT, FETCHED, HELD, USES};
 use crate::pairs::Pairs;
 use crate::place::Place;
-use crate::regions::{CLASS_COUNT, Class, Use};
+use crate::regions::{Queue, REGION_UNITS, Regions, Slots, Use};
 use crate::settings::Eviction;
 use crate::stub::Stub;
-use crate::table::lines::set_item_line;
+use crate::table::lines::set_item;
 
-/// One in this many times a whole region is taken instead of blocks of the requested class.
-const REGION_TURN: u32 = 16;
-/// Lines evicted at a time.
-const BATCH_LINES: usize = 8;
-/// Regions compared before one is emptied.
+/// The time for which an item that was used stays, in multiples of that for which a new one does.
+const KEPT_FOR: u64 = 2;
+/// Units of used items moved to make room once, before used ones are evicted too.
+const MOVED_UNITS_MAX: usize = 4 * REGION_UNITS;
+/// Regions compared before one is emptied or demoted.
 const CANDIDATE_COUNT: usize = 8;
+/// Regions among which the sparsest is sought at a time, while pairs may be evicted.
+const SPARSE_COUNT: usize = 64;
+/// Units that emptying a region must free: while pairs may be evicted, and if not.
+const LEAST_FREED: (usize, usize) = (REGION_UNITS / 4, REGION_UNITS / 64);
 /// Regions scanned for expired items at a time, when eviction is disabled.
 const SCAN_COUNT: usize = 64;
 
 /// The evictor: its policy, and the positions of its hands.
 pub(crate) struct Evictor {
     policy: Eviction,
-    /// By class: index of the region, and of the block in it.
-    class_hands: [(usize, usize); CLASS_COUNT],
-    /// The region to compare next.
+    /// By queue: its oldest region, and the unit in it that the hand examines next.
+    hands: [(u32, usize); 2],
+    /// The regions to examine next: for values to drop, for sparse ones, and for expired items.
     region_hand: u32,
-    /// The region to scan next for expired items.
+    sparse_hand: u32,
     expiry_hand: u32,
-    /// Index of the chunk list examined last.
-    chunk_hand: usize,
-    /// Number of times that a block or region was requested, and a chunk.
-    request_count: u32,
-    chunk_request_count: u32,
 }
 
 impl Evictor {
     /// An evictor with all hands at the start.
     pub(crate) fn new(policy: Eviction) -> Self {
-        Self {
-            policy,
-            class_hands: [(0, 0); CLASS_COUNT],
-            region_hand: 0,
-            expiry_hand: 0,
-            chunk_hand: 0,
-            request_count: 0,
-            chunk_request_count: 0,
-        }
+        Self { policy, hands: [(0, 0); 2], region_hand: 0, sparse_hand: 0, expiry_hand: 0 }
     }
 
     /// Returns all hands to the start.
@@ -66,21 +59,14 @@ impl Evictor {
         self.policy == Eviction::Clock
     }
 
-    /// Frees a block of the class, or a region. `false` if nothing could be freed.
+    /// Frees memory of any kind. `false` if nothing could be freed.
     #[cold]
-    pub(crate) fn make_room(&mut self, pairs: &mut Pairs, class: Option<Class>) -> bool {
-        if pairs.heap.release_returned_pins() || pairs.heap.close_chunk() {
-            return true;
-        }
-        if let Some(region) = pairs.heap.regions.sparsest()
-            && empty_by_moving(pairs, region)
-        {
+    pub(crate) fn make_room(&mut self, pairs: &mut Pairs) -> bool {
+        if pairs.heap.release_returned_pins() || pairs.heap.close_chunk() || self.empty_sparse(pairs) {
             return true;
         }
         if pairs.journal.is_some() {
-            return self.demote_region(pairs)
-                || self.pass_chunked(pairs, demote)
-                || self.remove_expired(pairs, pairs.heap.regions.count()) > 0;
+            return self.demote_region(pairs) || self.remove_expired(pairs, pairs.heap.regions.count()) > 0;
         }
         if !self.may_evict() {
             // One scan over all regions, which stops after the first part that freed something.
@@ -93,109 +79,59 @@ impl Evictor {
             }
             return false;
         }
-        self.request_count += 1;
-        let is_region_turn = self.request_count.is_multiple_of(REGION_TURN);
-        if (class.is_none() || is_region_turn)
-            && pairs.heap.is_mostly_chunked()
-            && self.pass_chunked(pairs, pass)
-        {
-            return true;
-        }
-        let own = class.filter(|&class| !pairs.heap.regions.members(class).is_empty());
-        match own {
-            Some(class) if !is_region_turn => self.evict_in(pairs, class) || self.evict_region(pairs, own),
-            _ => {
-                self.evict_region(pairs, own)
-                    || own.is_some_and(|class| self.evict_in(pairs, class))
-                    || self.pass_chunked(pairs, pass)
-            }
-        }
+        self.evict(pairs)
     }
 
-    /// Frees a chunk, or regions for one. `false` if nothing could be freed.
-    pub(crate) fn make_room_for_chunk(&mut self, pairs: &mut Pairs) -> bool {
-        if pairs.heap.release_returned_pins() {
-            return true;
-        }
-        if pairs.journal.is_some() {
-            return self.pass_chunked(pairs, demote) || self.make_room(pairs, None);
-        }
-        if !self.may_evict() {
-            return self.make_room(pairs, None);
-        }
-        // Usually from its own kind, and regularly from others: memory follows the sizes that are stored.
-        self.chunk_request_count += 1;
-        let region_turn = if pairs.heap.is_mostly_chunked() { 4 } else { 2 };
-        if self.chunk_request_count.is_multiple_of(region_turn)
-            && (0..REGIONS_PER_CHUNK).all(|_| self.evict_region(pairs, None))
-        {
-            return true;
-        }
-        self.pass_chunked(pairs, pass) || self.make_room(pairs, None)
+    /// Empties a region of which little is taken. `false` if there is none.
+    fn empty_sparse(&mut self, pairs: &mut Pairs) -> bool {
+        let regions = &pairs.heap.regions;
+        let all = regions.count();
+        let (count, least) = if self.may_evict() && pairs.journal.is_none() {
+            let few = all / 16;
+            let has_holes = regions.hole_units() > few * REGION_UNITS
+                || [Slots::Pieces, Slots::Buckets]
+                    .into_iter()
+                    .any(|slots| regions.free_regions_in(slots) > few);
+            if !has_holes {
+                return false;
+            }
+            (SPARSE_COUNT.min(all), LEAST_FREED.0)
+        } else {
+            (all, LEAST_FREED.1)
+        };
+        let sparsest = regions.sparsest(self.sparse_hand, count, least);
+        self.sparse_hand = (self.sparse_hand + count as u32) % all as u32;
+        sparsest.is_some_and(|region| empty_by_moving(pairs, region))
     }
 
-    /// Advances the hand of a class until it has evicted a few blocks.
-    fn evict_in(&mut self, pairs: &mut Pairs, class: Class) -> bool {
-        let (mut member, mut block) = self.class_hands[class.number()];
-        let wanted = (BATCH_LINES / class.lines()).max(1);
-        let mut evicted = 0;
-        // Each round takes a use from every pair, so three rounds find something unless all is held.
-        let mut regions_left = 3 * pairs.heap.regions.members(class).len() + 1;
-        while evicted < wanted && regions_left > 0 {
-            let members = pairs.heap.regions.members(class);
-            if members.is_empty() {
-                break;
+    /// Evicts items until there is more room.
+    fn evict(&mut self, pairs: &mut Pairs) -> bool {
+        let before = pairs.heap.room();
+        let mut moved_units = 0;
+        // A region of which something is held stays; used items may stay in the first pass.
+        let mut regions_left = 2 * pairs.heap.regions.count() + 2;
+        while regions_left > 0 {
+            regions_left -= 1;
+            let Some((queue, region)) = oldest(&pairs.heap.regions) else { return false };
+            pairs.heap.regions.end_filling(region);
+            let (hand_region, mut from) = self.hands[queue as usize];
+            if hand_region != region {
+                from = 0;
             }
-            member %= members.len();
-            let region = members[member];
-            let Some((at, line)) = pairs.heap.regions.next_taken(region, block) else {
-                (member, block) = (member + 1, 0);
-                regions_left -= 1;
-                continue;
-            };
-            block = at + 1;
-            evicted += usize::from(pass(pairs, line));
-            // The region may have been freed, and replaced by another one in the list.
-            if pairs.heap.regions.use_of(region) != Use::Items(class) {
-                block = 0;
+            while let Some((at, item)) = pairs.heap.regions.next_item(region, from) {
+                from = at + 1;
+                moved_units += pass(pairs, item, moved_units < MOVED_UNITS_MAX);
+                if pairs.heap.room() > before {
+                    self.hands[queue as usize] = (region, from);
+                    return true;
+                }
             }
-        }
-        self.class_hands[class.number()] = (member, block);
-        evicted > 0
-    }
-
-    /// Empties the least used of a few regions; among equals it prefers another class.
-    fn evict_region(&mut self, pairs: &mut Pairs, own: Option<Class>) -> bool {
-        let count = pairs.heap.regions.count() as u32;
-        let mut best: Option<(usize, u32)> = None;
-        let mut seen = 0;
-        for step in 0..count {
-            let region = (self.region_hand + step) % count;
-            let Use::Items(class) = pairs.heap.regions.use_of(region) else { continue };
-            if pairs.heap.regions.held_count(region) > 0 {
-                continue;
-            }
-            // Evicting these items would free much more than a region. Chunks have a hand of their own.
-            if pairs.heap.regions.next_taken(region, 0).is_some_and(|(_, line)| pairs.heap.is_chunked(line)) {
-                continue;
-            }
-            let score = 2 * age(pairs, region) + usize::from(own == Some(class));
-            if best.is_none_or(|(least, _)| score < least) {
-                best = Some((score, region));
-            }
-            seen += 1;
-            if seen == CANDIDATE_COUNT {
-                break;
+            self.hands[queue as usize] = (region, 0);
+            if pairs.heap.regions.use_of(region) == Use::Items(queue) {
+                pairs.heap.regions.renew(region);
             }
         }
-        let Some((_, region)) = best else { return false };
-        self.region_hand = (region + 1) % count;
-        each_item(pairs, region, |pairs, line| {
-            evict(pairs, line);
-            true
-        });
-        pairs.counters.reclaimed_count += 1;
-        true
+        false
     }
 
     /// Removes expired items from the next `region_count` regions. Returns the number removed.
@@ -205,11 +141,11 @@ impl Evictor {
         for _ in 0..region_count {
             let region = self.expiry_hand % count;
             self.expiry_hand = (region + 1) % count;
-            removed += each_item(pairs, region, |pairs, line| {
-                let header = pairs.heap.header(line);
+            removed += each_item(pairs, region, |pairs, item| {
+                let header = pairs.heap.header(item);
                 let is_removed = header.bits & HELD == 0 && pairs.is_expired(&header);
                 if is_removed {
-                    evict(pairs, line);
+                    evict(pairs, item);
                 }
                 is_removed
             });
@@ -228,7 +164,7 @@ impl Evictor {
             while looked_at < count && seen < CANDIDATE_COUNT {
                 let region = (self.region_hand + looked_at) % count;
                 looked_at += 1;
-                if matches!(pairs.heap.regions.use_of(region), Use::Items(class) if class.lines() >= 2) {
+                if matches!(pairs.heap.regions.use_of(region), Use::Items(_)) {
                     candidates[seen] = (age(pairs, region), region);
                     seen += 1;
                 }
@@ -244,134 +180,157 @@ impl Evictor {
         }
         false
     }
+}
 
-    /// Advances the hand over values in chunks until `pass` has freed one.
-    fn pass_chunked(&mut self, pairs: &mut Pairs, pass: fn(&mut Pairs, u32) -> bool) -> bool {
-        let count = pairs.heap.chunked.entries.len();
-        // Each round takes a use from every value.
-        for _ in 0..3 * count {
-            self.chunk_hand = (self.chunk_hand + 1) % count;
-            // Evicting a value that is being sent frees nothing yet.
-            if let Some(Entry { line, chunks }) = &pairs.heap.chunked.entries[self.chunk_hand]
-                && Arc::strong_count(chunks) == 1
-                && pass(pairs, *line)
-            {
-                return true;
-            }
+/// The region that is emptied next, and its queue.
+fn oldest(regions: &Regions) -> Option<(Queue, u32)> {
+    match (regions.oldest(Queue::New), regions.oldest(Queue::Kept)) {
+        (Some(new), Some(kept)) if KEPT_FOR * regions.age(new) < regions.age(kept) => {
+            Some((Queue::Kept, kept))
         }
-        false
+        (Some(new), _) => Some((Queue::New, new)),
+        (None, kept) => Some((Queue::Kept, kept?)),
     }
 }
 
-/// Calls `each` with the items of a region, as long as it is not freed. Returns for how many it returned `true`.
+/// Calls `each` with the items of a region. Returns for how many it returned `true`.
 fn each_item(pairs: &mut Pairs, region: u32, mut each: impl FnMut(&mut Pairs, u32) -> bool) -> usize {
     let use_ = pairs.heap.regions.use_of(region);
-    let (mut block, mut count) = (0, 0);
+    let (mut from, mut count) = (0, 0);
     while matches!(use_, Use::Items(_))
         && pairs.heap.regions.use_of(region) == use_
-        && let Some((at, line)) = pairs.heap.regions.next_taken(region, block)
+        && let Some((at, item)) = pairs.heap.regions.next_item(region, from)
     {
-        block = at + 1;
-        count += usize::from(each(pairs, line));
+        from = at + 1;
+        count += usize::from(each(pairs, item));
     }
     count
 }
 
-/// Passes the hand over an item, which loses a use, or is evicted if it has none or has expired. Returns whether it was
-/// evicted.
-fn pass(pairs: &mut Pairs, line: u32) -> bool {
-    let header = pairs.heap.header(line);
-    if header.bits & HELD != 0 {
-        return false;
+/// Passes the hand over an item, which moves to the end of the queue of used ones if it was used, and is evicted
+/// otherwise, or if it has expired. Returns the units moved.
+fn pass(pairs: &mut Pairs, item: u32, may_move: bool) -> usize {
+    let header = pairs.heap.header(item);
+    // Evicting a value that is being sent frees nothing yet.
+    if header.bits & HELD != 0 || pairs.heap.has_readers(item, header) {
+        return 0;
     }
-    if header.bits & USES != 0 && !pairs.is_expired(&header) {
-        pairs.heap.memory.bytes_mut(line, BITS_AT, 1)[0] = header.bits - 1;
-        return false;
+    if may_move
+        && header.bits & USES != 0
+        && !pairs.is_expired(&header)
+        && let Some(to) = move_item(pairs, item, Queue::Kept)
+    {
+        pairs.heap.memory.bytes_mut(to, BITS_AT, 1)[0] = header.bits - 1;
+        return pairs.heap.item_units(to, header);
     }
-    evict(pairs, line);
-    true
+    evict(pairs, item);
+    0
 }
 
 /// Removes an item that is not held.
-fn evict(pairs: &mut Pairs, line: u32) {
-    let header = pairs.heap.header(line);
+fn evict(pairs: &mut Pairs, item: u32) {
+    let header = pairs.heap.header(item);
     if pairs.is_expired(&header) {
         pairs.counters.expired_count += 1;
     } else {
         pairs.counters.evicted_count += 1;
         pairs.counters.evicted_unread_count += u64::from(header.bits & FETCHED == 0);
     }
-    let hash = pairs.table.hash_of_item(&pairs.heap, line);
-    let (node, cell) = pairs.table.entry_of(&pairs.heap, hash, line);
-    pairs.unlink(hash, Place::new(node, cell, Some(line)));
+    let hash = pairs.table.hash_of_item(&pairs.heap, item);
+    let (node, cell) = pairs.table.entry_of(&pairs.heap, hash, item);
+    pairs.unlink(hash, Place::new(node, cell, Some(item)));
 }
 
 /// Reduces an item to a stub if its value is in the log; evicts it if it has expired. Returns whether that freed memory.
-fn demote(pairs: &mut Pairs, line: u32) -> bool {
-    let header = pairs.heap.header(line);
-    if header.bits & HELD != 0 {
+fn demote(pairs: &mut Pairs, item: u32) -> bool {
+    let header = pairs.heap.header(item);
+    if header.bits & HELD != 0 || pairs.heap.has_readers(item, header) {
         return false;
     }
     if pairs.is_expired(&header) {
-        evict(pairs, line);
+        evict(pairs, item);
         return true;
     }
-    let Some(log_offset) = pairs.log_offset(line) else { return false };
+    let Some(log_offset) = pairs.log_offset(item) else { return false };
     if pairs.journal.as_ref().is_some_and(|journal| journal.in_flight.contains(&log_offset)) {
         return false;
     }
-    let stub = Stub::of(&pairs.heap, line, header, log_offset);
-    let (key, length) = pairs.key_of(line);
+    let stub = Stub::of(&pairs.heap, item, header, log_offset);
+    let (key, length) = pairs.key_of(item);
     let key = &key[..length];
     let layout = stub.layout(key);
-    let Some(stub_line) = pairs.heap.regions.take_for_stub(layout.class()) else { return false };
-    stub.write(&mut pairs.heap, stub_line, &layout, key);
-    let entry = pairs.table.entry_of(&pairs.heap, pairs.table.hasher.hash(key), line);
-    set_item_line(&mut pairs.heap, entry, stub_line);
-    pairs.heap.free_item(line);
+    let Some(to) = pairs.heap.regions.take_for_move(Queue::Kept, layout.units()) else { return false };
+    stub.write(&mut pairs.heap, to, &layout, key);
+    let entry = pairs.table.entry_of(&pairs.heap, pairs.table.hasher.hash(key), item);
+    set_item(&mut pairs.heap, entry, to);
+    pairs.heap.free_item(item);
     pairs.counters.demoted_count += 1;
     true
 }
 
-/// The use of a region, estimated from a few of its blocks. They lose a use by it, because no hand passes over a class
-/// in which nothing is stored.
+/// The use of a region, estimated from a few of its items. They lose a use by it, because no hand passes over items
+/// whose values may be dropped.
 fn age(pairs: &mut Pairs, region: u32) -> usize {
-    let (mut uses, mut seen, mut block) = (0, 0, 0);
+    let (mut uses, mut seen, mut from) = (0, 0, 0);
     while seen < 8
-        && let Some((at, line)) = pairs.heap.regions.next_taken(region, block)
+        && let Some((at, item)) = pairs.heap.regions.next_item(region, from)
     {
-        let bits = pairs.heap.header(line).bits;
+        let bits = pairs.heap.header(item).bits;
         if bits & USES != 0 {
             uses += usize::from(bits & USES);
-            pairs.heap.memory.bytes_mut(line, BITS_AT, 1)[0] = bits - 1;
+            pairs.heap.memory.bytes_mut(item, BITS_AT, 1)[0] = bits - 1;
         }
         seen += 1;
-        block = at + 1;
+        from = at + 1;
     }
     uses * 64 / seen.max(1)
 }
 
-/// Moves a region's items to free blocks of other regions of their class. Returns whether the region is then free.
+/// Moves an item that is not held to the end of a queue. `None` if there is no memory for that.
+fn move_item(pairs: &mut Pairs, item: u32, queue: Queue) -> Option<u32> {
+    let header = pairs.heap.header(item);
+    let units = pairs.heap.item_units(item, header);
+    let to = pairs.heap.regions.take_for_move(queue, units)?;
+    let hash = pairs.table.hash_of_item(&pairs.heap, item);
+    let entry = pairs.table.entry_of(&pairs.heap, hash, item);
+    pairs.heap.memory.copy(item, to, units);
+    set_item(&mut pairs.heap, entry, to);
+    pairs.heap.on_moved(to, header);
+    pairs.heap.regions.give_back(item, units);
+    pairs.counters.moved_count += 1;
+    Some(to)
+}
+
+/// Moves what is in a region elsewhere. Returns whether the region is then free.
 fn empty_by_moving(pairs: &mut Pairs, region: u32) -> bool {
-    let Use::Items(class) = pairs.heap.regions.use_of(region) else { return false };
-    pairs.heap.regions.shut(region);
-    let mut block = 0;
-    while let Some((at, line)) = pairs.heap.regions.next_taken(region, block) {
-        block = at + 1;
-        let Some(to) = pairs.heap.regions.take(class) else { break };
-        let hash = pairs.table.hash_of_item(&pairs.heap, line);
-        let entry = pairs.table.entry_of(&pairs.heap, hash, line);
-        pairs.heap.memory.copy(line, to, class.lines() * reactor::LINE_BYTES);
-        set_item_line(&mut pairs.heap, entry, to);
-        pairs.heap.on_moved(to);
-        pairs.heap.regions.give_back(line);
-        pairs.counters.moved_count += 1;
-        if pairs.heap.regions.use_of(region) == Use::Free {
-            break;
+    let use_ = pairs.heap.regions.use_of(region);
+    match use_ {
+        Use::Items(queue) => {
+            each_item(pairs, region, |pairs, item| move_item(pairs, item, queue).is_some());
         }
+        Use::Slots(slots) => empty_slots(pairs, region, slots),
+        Use::Free | Use::Index => {}
     }
-    pairs.heap.regions.reopen(region);
     let is_free = pairs.heap.regions.use_of(region) == Use::Free;
     pairs.counters.reclaimed_count += u64::from(is_free);
     is_free
+}
+
+/// Moves the slots taken in a region to the free slots of others, of which there are enough.
+fn empty_slots(pairs: &mut Pairs, region: u32, slots: Slots) {
+    pairs.heap.regions.take_last(region);
+    let mut from = 0;
+    while let Some((at, number)) = pairs.heap.regions.next_slot(region, from) {
+        from = at + 1;
+        let Some(to) = pairs.heap.regions.take_slot(slots) else { return };
+        let is_moved = match slots {
+            Slots::Pieces => pairs.heap.move_piece(number, to),
+            Slots::Buckets => pairs.table.move_overflow_line(&mut pairs.heap, number, to),
+        };
+        if !is_moved {
+            pairs.heap.regions.give_back_slot(slots, to);
+            return;
+        }
+        pairs.counters.moved_count += 1;
+    }
 }

@@ -1,10 +1,11 @@
-//! The heap of a partition: items in blocks of its regions, extents and chunks; reading, filling, holding and freeing
+//! The heap of a partition: items in blocks of its regions, pieces and chunks; reading, filling, holding and freeing
 //! them.
 //!
-//! It knows nothing of the index: an item is named by its line.
+//! It knows nothing of the index: an item is named by the unit in which it begins.
 
 mod chunks;
 mod hold;
+mod pieces;
 
 use std::io;
 use std::sync::Arc;
@@ -14,14 +15,15 @@ use reactor::CHUNK_BYTES;
 use crate::bucket::Bucket;
 use crate::chunked::Chunked;
 use crate::item::{
-    AWAY, BITS_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, STALE, USES, USES_MAX, WIDE, WON,
+    AWAY, BITS_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, Layout, STALE, USES, USES_MAX, WIDE,
+    WON,
 };
 use crate::kept::Returned;
 use crate::memory::Memory;
 use crate::pair::{Attributes, Marks};
 use crate::pins::PinTable;
 use crate::place::Place;
-use crate::regions::{REGION_BYTES, REGION_LINES, Regions};
+use crate::regions::{PIECE_BYTES, REGION_LINES, Regions, units};
 use crate::value::Value;
 
 /// Memory of a partition, with everything outside of the index.
@@ -30,6 +32,8 @@ pub(crate) struct Heap {
     pub(crate) regions: Regions,
     pub(crate) chunked: Chunked,
     pub(crate) pins: PinTable,
+    /// Whether items hold their offset in a log.
+    pub(crate) has_log: bool,
     /// Number of values that are arriving.
     pub(crate) pending_count: usize,
     /// Kept values that were dropped, possibly on other threads.
@@ -47,70 +51,71 @@ impl Heap {
             regions: Regions::new(region_count),
             chunked: Chunked::new(region_count)?,
             pins: PinTable::default(),
+            has_log: false,
             pending_count: 0,
             returned: Arc::default(),
         })
     }
 
     #[inline]
-    pub(crate) fn header(&self, line: u32) -> Header {
-        Header::decode(self.memory.bytes(line, 0, HEADER_BYTES))
+    pub(crate) fn header(&self, item: u32) -> Header {
+        Header::decode(self.memory.bytes(item, 0, HEADER_BYTES))
     }
 
-    pub(crate) fn set_header(&mut self, line: u32, header: Header) {
-        self.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
+    pub(crate) fn set_header(&mut self, item: u32, header: Header) {
+        self.memory.bytes_mut(item, 0, HEADER_BYTES).copy_from_slice(&header.encode());
     }
 
     /// The key of an item.
-    pub(crate) fn key_of(&self, line: u32) -> &[u8] {
-        let header = self.header(line);
-        self.memory.bytes(line, self.key_at(line, header), header.key_bytes.into())
+    pub(crate) fn key_of(&self, item: u32) -> &[u8] {
+        let header = self.header(item);
+        self.memory.bytes(item, self.key_at(item, header), header.key_bytes.into())
     }
 
     #[inline]
-    fn key_at(&self, line: u32, header: Header) -> usize {
-        let list_count = if header.bits & LARGE == 0 { 0 } else { self.large(line, header).1 };
+    fn key_at(&self, item: u32, header: Header) -> usize {
+        let list_count = if header.bits & LARGE == 0 { 0 } else { self.large(item, header).1 };
         header.key_at(list_count)
     }
 
     /// Length of the value of an item with a list, and length of that list.
     #[cold]
-    pub(crate) fn large(&self, line: u32, header: Header) -> (usize, usize) {
+    pub(crate) fn large(&self, item: u32, header: Header) -> (usize, usize) {
         let at = header.list_at();
-        let (length, list_count) = (self.memory.u32_at(line, at - 8), self.memory.u32_at(line, at - 4));
+        let (length, list_count) = (self.memory.u32_at(item, at - 8), self.memory.u32_at(item, at - 4));
         (length as usize, (list_count & !AWAY) as usize)
     }
 
     /// Whether an item is a stub: its value is only in the log.
     #[inline]
-    pub(crate) fn is_stub(&self, line: u32, header: Header) -> bool {
-        header.bits & LARGE != 0 && self.has_stub_mark(line, header)
+    pub(crate) fn is_stub(&self, item: u32, header: Header) -> bool {
+        header.bits & LARGE != 0 && self.has_stub_mark(item, header)
     }
 
     #[cold]
-    fn has_stub_mark(&self, line: u32, header: Header) -> bool {
-        self.memory.u32_at(line, header.list_at() - 4) & AWAY != 0
+    fn has_stub_mark(&self, item: u32, header: Header) -> bool {
+        self.memory.u32_at(item, header.list_at() - 4) & AWAY != 0
     }
 
     #[inline]
-    pub(crate) fn item_has_key(&self, line: u32, key: &[u8]) -> bool {
-        let bits = self.memory.bytes(line, KEY_BYTES_AT, 2);
+    pub(crate) fn item_has_key(&self, item: u32, key: &[u8]) -> bool {
+        let bits = self.memory.bytes(item, KEY_BYTES_AT, 2);
         if usize::from(bits[0]) != key.len() {
             return false;
         }
         let at =
-            if bits[1] & (LARGE | WIDE) == 0 { HEADER_BYTES } else { self.key_at(line, self.header(line)) };
-        is_equal(self.memory.bytes(line, at, key.len()), key)
+            if bits[1] & (LARGE | WIDE) == 0 { HEADER_BYTES } else { self.key_at(item, self.header(item)) };
+        is_equal(self.memory.bytes(item, at, key.len()), key)
     }
 
     /// Marks a pair as read, which delays its eviction.
     #[inline]
     pub(crate) fn touch(&mut self, place: Place) {
-        let Some(line) = place.item() else { return };
-        let bits = self.memory.bytes(line, BITS_AT, 1)[0];
+        let Some(item) = place.item() else { return };
+        let bits = self.memory.bytes(item, BITS_AT, 1)[0];
         if bits & USES < USES_MAX || bits & FETCHED == 0 {
             let uses = (bits & USES).saturating_add(1).min(USES_MAX);
-            self.memory.bytes_mut(line, BITS_AT, 1)[0] = bits & !USES | FETCHED | uses;
+            self.memory.bytes_mut(item, BITS_AT, 1)[0] = bits & !USES | FETCHED | uses;
         }
     }
 
@@ -122,7 +127,7 @@ impl Heap {
                 let bucket = Bucket(self.memory.line(place.node()));
                 Value::whole(bucket.inline(place.cell()).1)
             }
-            Some(line) => self.item_value(line),
+            Some(item) => self.item_value(item),
         }
     }
 
@@ -131,38 +136,38 @@ impl Heap {
     pub(crate) fn value_bytes(&self, place: Place) -> usize {
         match place.item() {
             None => self.value(place).len(),
-            Some(line) => self.item_value_bytes(line, self.header(line)),
+            Some(item) => self.item_value_bytes(item, self.header(item)),
         }
     }
 
     #[inline]
-    fn item_value_bytes(&self, line: u32, header: Header) -> usize {
-        if header.bits & LARGE == 0 { header.value_bytes.into() } else { self.large(line, header).0 }
+    fn item_value_bytes(&self, item: u32, header: Header) -> usize {
+        if header.bits & LARGE == 0 { header.value_bytes.into() } else { self.large(item, header).0 }
     }
 
     #[inline]
-    pub(crate) fn item_value(&self, line: u32) -> Value<'_> {
-        let header = self.header(line);
+    pub(crate) fn item_value(&self, item: u32) -> Value<'_> {
+        let header = self.header(item);
         if header.bits & LARGE == 0 {
             let at = header.key_at(0) + usize::from(header.key_bytes);
-            return Value::whole(self.memory.bytes(line, at, header.value_bytes.into()));
+            return Value::whole(self.memory.bytes(item, at, header.value_bytes.into()));
         }
-        if self.has_stub_mark(line, header) {
+        if self.has_stub_mark(item, header) {
             debug_assert!(false, "the value is to be fetched first");
             return Value::whole(&[]);
         }
-        let (length, list_count) = self.large(line, header);
-        let chunks = self.chunks_of(line, header).map_or(&[][..], |chunks| chunks);
+        let (length, list_count) = self.large(item, header);
+        let chunks = self.chunks_of(item, header).map_or(&[][..], |chunks| chunks);
         let table_at = header.list_at();
-        let (table_at, extent_count) =
+        let (table_at, piece_count) =
             if chunks.is_empty() { (table_at, list_count) } else { (table_at + 4, list_count - 1) };
         let tail_at = header.key_at(list_count) + usize::from(header.key_bytes);
-        let tail_bytes = (length - chunks.len() * CHUNK_BYTES).saturating_sub(extent_count * REGION_BYTES);
+        let tail_bytes = (length - chunks.len() * CHUNK_BYTES).saturating_sub(piece_count * PIECE_BYTES);
         Value::parted(
-            (&self.memory, &self.regions),
+            &self.memory,
             chunks,
-            self.memory.bytes(line, table_at, 4 * extent_count),
-            self.memory.bytes(line, tail_at, tail_bytes),
+            self.memory.bytes(item, table_at, 4 * piece_count),
+            self.memory.bytes(item, tail_at, tail_bytes),
             length,
         )
     }
@@ -170,25 +175,42 @@ impl Heap {
     /// Attributes of the pair besides key and value.
     #[inline]
     pub(crate) fn attributes(&self, place: Place) -> Attributes {
-        let Some(line) = place.item() else { return Attributes::default() };
-        let header = self.header(line);
+        let Some(item) = place.item() else { return Attributes::default() };
+        let header = self.header(item);
         let mut flags = u32::from(header.flags);
         if header.bits & WIDE != 0 {
-            flags = self.memory.u32_at(line, HEADER_BYTES);
+            flags = self.memory.u32_at(item, HEADER_BYTES);
         }
         Attributes { flags, expiry_s: header.expiry }
     }
 
     /// The marks of the pair. Pairs in the index have none.
     pub(crate) fn marks(&self, place: Place) -> Marks {
-        let bits = place.item().map_or(0, |line| self.memory.bytes(line, BITS_AT, 1)[0]);
+        let bits = place.item().map_or(0, |item| self.memory.bytes(item, BITS_AT, 1)[0]);
         Marks { is_fetched: bits & FETCHED != 0, is_stale: bits & STALE != 0, is_won: bits & WON != 0 }
     }
 
+    /// The layout of an item in this partition.
+    #[inline]
+    pub(crate) fn layout(&self, key_bytes: usize, value_bytes: usize, flags: u32) -> Layout {
+        Layout::new(key_bytes, value_bytes, flags, self.has_log)
+    }
+
+    /// Units of an item's block.
+    #[inline]
+    pub(crate) fn item_units(&self, item: u32, header: Header) -> usize {
+        let key_bytes = usize::from(header.key_bytes);
+        if self.is_stub(item, header) {
+            return units(header.key_at(self.large(item, header).1) + key_bytes);
+        }
+        let flags = if header.bits & WIDE == 0 { 0 } else { u32::MAX };
+        self.layout(key_bytes, self.item_value_bytes(item, header), flags).units()
+    }
+
     /// Bytes of key and value of an item.
-    pub(crate) fn pair_bytes(&self, line: u32) -> usize {
-        let header = self.header(line);
-        usize::from(header.key_bytes) + self.item_value_bytes(line, header)
+    pub(crate) fn pair_bytes(&self, item: u32) -> usize {
+        let header = self.header(item);
+        usize::from(header.key_bytes) + self.item_value_bytes(item, header)
     }
 }
 

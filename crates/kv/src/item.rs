@@ -2,26 +2,25 @@
 //!
 //! ```text
 //! 0      6  7      8        10    12     16
-//! │ cas  │kl│ bits │ length │flags│expiry│ wide flags? │ extents? │ key │ value, or its tail │
+//! │ cas  │kl│ bits │ length │flags│expiry│ wide flags? │ pieces? │ key │ value, or its tail │
 //! ```
 //!
-//! A pair of 16 and 32 bytes fills a line exactly. A value that does not fit into a region with its key has its first
-//! parts in whole regions, its *extents*, listed in the item, and its tail after the key. One of a mebibyte or more has
-//! its whole mebibytes in chunks outside of the regions, before its extents: the first number of the list identifies
-//! them.
+//! A pair of 16 and 32 bytes fills a line exactly. A value of more than 4 KiB has its first parts in *pieces* of that
+//! length, listed in the item, and its tail after the key. One of a mebibyte or more has its whole mebibytes in chunks
+//! outside of the regions, before its pieces: the first number of the list identifies them.
 //!
 //! In a partition with a log, items that may be reduced to a stub hold the offset of their record in the log as their
-//! last eight bytes, 0 while they are not in the log. A *stub* has no value, but that offset where extents would be
+//! last eight bytes, 0 while they are not in the log. A *stub* has no value, but that offset where pieces would be
 //! listed.
 
 use reactor::CHUNK_BYTES;
 
-use crate::regions::{Class, REGION_BYTES};
+use crate::regions::{PIECE_BYTES, units};
 
 /// Bytes of every header.
 pub const HEADER_BYTES: usize = 16;
 
-/// Set if the value has extents.
+/// Set if the value has pieces or chunks, or is only in the log.
 pub(crate) const LARGE: u8 = 1 << 2;
 /// Set if the flags do not fit in 16 bits.
 pub(crate) const WIDE: u8 = 1 << 3;
@@ -60,7 +59,7 @@ pub(crate) struct Header {
     pub(crate) cas: u64,
     pub(crate) key_bytes: u8,
     pub(crate) bits: u8,
-    /// Bytes of a value without extents.
+    /// Bytes of a value without parts.
     pub(crate) value_bytes: u16,
     pub(crate) flags: u16,
     pub(crate) expiry: u32,
@@ -70,11 +69,11 @@ pub(crate) struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) bits: u8,
-    /// Whole chunks before the extents.
+    /// Whole chunks before the pieces.
     pub(crate) chunk_count: usize,
-    pub(crate) extent_count: usize,
-    /// Offset of the list of extents, after the number of the chunks if there is one.
-    pub(crate) extents_at: usize,
+    pub(crate) piece_count: usize,
+    /// Offset of the list of pieces, after the number of the chunks if there is one.
+    pub(crate) pieces_at: usize,
     pub(crate) key_at: usize,
     pub(crate) value_at: usize,
     /// Bytes of value in the block.
@@ -138,72 +137,66 @@ impl Layout {
         let fixed = HEADER_BYTES + if bits == 0 { 0 } else { 4 };
         let log_offset_bytes = if has_log { log_offset_bytes(fixed, key_bytes, value_bytes) } else { 0 };
         let log_offset_at = |total: usize| if log_offset_bytes == 0 { 0 } else { total - LOG_OFFSET_BYTES };
-        let whole = fixed + key_bytes + value_bytes + log_offset_bytes;
-        if whole <= REGION_BYTES {
+        if value_bytes <= PIECE_BYTES {
+            let total_bytes = fixed + key_bytes + value_bytes + log_offset_bytes;
             return Self {
                 bits,
                 chunk_count: 0,
-                extent_count: 0,
-                extents_at: fixed,
+                piece_count: 0,
+                pieces_at: fixed,
                 key_at: fixed,
                 value_at: fixed + key_bytes,
                 tail_bytes: value_bytes,
-                log_offset_at: log_offset_at(whole),
-                total_bytes: whole,
+                log_offset_at: log_offset_at(total_bytes),
+                total_bytes,
             };
         }
         let chunk_count = chunk_count(value_bytes);
         let rest_bytes = value_bytes - chunk_count * CHUNK_BYTES;
-        let extents_at = fixed + if chunk_count == 0 { 8 } else { 12 };
-        let mut extent_count = rest_bytes / REGION_BYTES;
-        let block = |extent_count: usize| {
-            let tail = rest_bytes.saturating_sub(extent_count * REGION_BYTES);
-            extents_at + 4 * extent_count + key_bytes + tail + log_offset_bytes
-        };
-        if block(extent_count) > REGION_BYTES {
-            extent_count += 1;
-        }
-        let key_at = extents_at + 4 * extent_count;
+        let pieces_at = fixed + if chunk_count == 0 { 8 } else { 12 };
+        let (piece_count, tail_bytes) = (rest_bytes / PIECE_BYTES, rest_bytes % PIECE_BYTES);
+        let key_at = pieces_at + 4 * piece_count;
+        let total_bytes = key_at + key_bytes + tail_bytes + log_offset_bytes;
         Self {
             bits: bits | LARGE,
             chunk_count,
-            extent_count,
-            extents_at,
+            piece_count,
+            pieces_at,
             key_at,
             value_at: key_at + key_bytes,
-            tail_bytes: rest_bytes.saturating_sub(extent_count * REGION_BYTES),
-            log_offset_at: log_offset_at(block(extent_count)),
-            total_bytes: block(extent_count),
+            tail_bytes,
+            log_offset_at: log_offset_at(total_bytes),
+            total_bytes,
         }
     }
 
     /// The layout of a stub.
     pub(crate) fn stub(key_bytes: usize, flags: u32) -> Self {
         let bits = if flags > u32::from(u16::MAX) { WIDE } else { 0 };
-        let extents_at = HEADER_BYTES + if bits == 0 { 0 } else { 4 } + 8;
-        let key_at = extents_at + LOG_OFFSET_BYTES;
+        let pieces_at = HEADER_BYTES + if bits == 0 { 0 } else { 4 } + 8;
+        let key_at = pieces_at + LOG_OFFSET_BYTES;
         Self {
             bits: bits | LARGE,
             chunk_count: 0,
-            extent_count: LOG_OFFSET_BYTES / 4,
-            extents_at,
+            piece_count: LOG_OFFSET_BYTES / 4,
+            pieces_at,
             key_at,
             value_at: key_at + key_bytes,
             tail_bytes: 0,
-            log_offset_at: extents_at,
+            log_offset_at: pieces_at,
             total_bytes: key_at + key_bytes,
         }
     }
 
     /// Length of its list.
     pub(crate) fn list_count(&self) -> usize {
-        self.extent_count + usize::from(self.chunk_count > 0)
+        self.piece_count + usize::from(self.chunk_count > 0)
     }
 
-    /// The class of its block.
+    /// Units of its block.
     #[inline]
-    pub(crate) fn class(&self) -> Class {
-        Class::of(self.total_bytes).expect("an item fits in a region")
+    pub(crate) fn units(&self) -> usize {
+        units(self.total_bytes)
     }
 }
 
@@ -234,27 +227,15 @@ mod tests {
 
     #[test]
     fn every_value_up_to_256_mib_has_a_layout() {
-        for value_bytes in [
-            0,
-            1,
-            65_000,
-            65_269,
-            65_270,
-            65_271,
-            70_000,
-            131_072,
-            1 << 20,
-            (1 << 21) - 1,
-            1_114_112,
-            256 << 20,
-        ] {
+        for value_bytes in
+            [0, 1, 4095, 4096, 4097, 8192, 70_000, 131_072, 1 << 20, (1 << 21) - 1, 1_114_112, 256 << 20]
+        {
             for key_bytes in [1, 250] {
                 for has_log in [false, true] {
                     let layout = Layout::new(key_bytes, value_bytes, u32::MAX, has_log);
-                    assert!(layout.total_bytes <= REGION_BYTES, "{value_bytes}: {layout:?}");
-                    let whole = layout.chunk_count * CHUNK_BYTES + layout.extent_count * REGION_BYTES;
-                    let held = whole + layout.tail_bytes;
-                    assert!(held >= value_bytes && (held == value_bytes || layout.tail_bytes == 0));
+                    assert!(layout.total_bytes <= PIECE_BYTES + 2048, "{value_bytes}: {layout:?}");
+                    let whole = layout.chunk_count * CHUNK_BYTES + layout.piece_count * PIECE_BYTES;
+                    assert_eq!(whole + layout.tail_bytes, value_bytes);
                     let value_end = layout.value_at + layout.tail_bytes;
                     assert!(layout.log_offset_at == 0 || layout.log_offset_at == value_end);
                 }

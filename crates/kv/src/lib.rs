@@ -4,7 +4,7 @@
 //! one reactor. It knows no protocol: the crates above decode requests into calls.
 
 #![forbid(unsafe_code)]
-// Lines, regions and lengths fit in 32 bits by construction: a partition has fewer than 2^32 lines.
+// Units, regions and lengths fit in 32 bits by construction: a partition has at most 2^32 units.
 #![allow(clippy::cast_possible_truncation)]
 
 mod allocator;
@@ -19,6 +19,8 @@ mod counters;
 #[cfg(test)]
 mod density_tests;
 mod eviction;
+#[cfg(test)]
+mod eviction_tests;
 #[cfg(test)]
 mod growth_tests;
 mod heap;

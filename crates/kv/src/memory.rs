@@ -4,6 +4,11 @@ use std::io;
 
 use reactor::{LINE_BYTES, Lines, prefetch};
 
+use crate::regions::{PIECE_BYTES, UNIT_BYTES};
+
+/// Units of a piece.
+const PIECE_UNITS: u32 = (PIECE_BYTES / UNIT_BYTES) as u32;
+
 /// All lines of a partition. Every access goes through here, so that touches can be counted.
 pub(crate) struct Memory {
     lines: Lines,
@@ -106,31 +111,41 @@ impl Memory {
         &mut self.lines[line as usize].0
     }
 
-    /// `length` bytes from byte `offset` of `line` on.
+    /// `length` bytes from byte `offset` of unit `at` on.
     #[inline(always)]
-    pub(crate) fn bytes(&self, line: u32, offset: usize, length: usize) -> &[u8] {
-        let start = line as usize * LINE_BYTES + offset;
+    pub(crate) fn bytes(&self, at: u32, offset: usize, length: usize) -> &[u8] {
+        let start = at as usize * UNIT_BYTES + offset;
         self.count((start / LINE_BYTES) as u32, start % LINE_BYTES + length, false);
         &self.lines.bytes()[start..start + length]
     }
 
-    /// The number in the four bytes from byte `offset` of `line` on.
+    /// The number in the four bytes from byte `offset` of unit `at` on.
     #[inline(always)]
-    pub(crate) fn u32_at(&self, line: u32, offset: usize) -> u32 {
-        u32::from_le_bytes(self.bytes(line, offset, 4).try_into().expect("four bytes"))
+    pub(crate) fn u32_at(&self, at: u32, offset: usize) -> u32 {
+        u32::from_le_bytes(self.bytes(at, offset, 4).try_into().expect("four bytes"))
     }
 
-    /// The number in the eight bytes from byte `offset` of `line` on.
-    pub(crate) fn u64_at(&self, line: u32, offset: usize) -> u64 {
-        u64::from_le_bytes(self.bytes(line, offset, 8).try_into().expect("eight bytes"))
+    /// The number in the eight bytes from byte `offset` of unit `at` on.
+    pub(crate) fn u64_at(&self, at: u32, offset: usize) -> u64 {
+        u64::from_le_bytes(self.bytes(at, offset, 8).try_into().expect("eight bytes"))
     }
 
-    /// `length` bytes from byte `offset` of `line` on, mutable.
+    /// `length` bytes from byte `offset` of unit `at` on, mutable.
     #[inline(always)]
-    pub(crate) fn bytes_mut(&mut self, line: u32, offset: usize, length: usize) -> &mut [u8] {
-        let start = line as usize * LINE_BYTES + offset;
+    pub(crate) fn bytes_mut(&mut self, at: u32, offset: usize, length: usize) -> &mut [u8] {
+        let start = at as usize * UNIT_BYTES + offset;
         self.count((start / LINE_BYTES) as u32, start % LINE_BYTES + length, true);
         &mut self.lines.bytes_mut()[start..start + length]
+    }
+
+    /// `length` bytes of a piece from byte `offset` on.
+    pub(crate) fn piece(&self, piece: u32, offset: usize, length: usize) -> &[u8] {
+        self.bytes(piece * PIECE_UNITS, offset, length)
+    }
+
+    /// `length` bytes of a piece from byte `offset` on, mutable.
+    pub(crate) fn piece_mut(&mut self, piece: u32, offset: usize, length: usize) -> &mut [u8] {
+        self.bytes_mut(piece * PIECE_UNITS, offset, length)
     }
 
     /// Prefetches a line.
@@ -139,6 +154,12 @@ impl Memory {
         if let Some(line) = self.lines.get(line as usize) {
             prefetch(line);
         }
+    }
+
+    /// Prefetches the line in which an item begins.
+    #[inline(always)]
+    pub(crate) fn prefetch_item(&self, item: u32) {
+        self.prefetch(item / (LINE_BYTES / UNIT_BYTES) as u32);
     }
 
     /// A line read ahead of its operation, which counts it.
@@ -162,9 +183,14 @@ impl Memory {
         self.lines.allow(&(lines.start as usize..lines.end as usize));
     }
 
-    /// Copies `length` bytes from one line to another; they do not overlap.
-    pub(crate) fn copy(&mut self, from: u32, to: u32, length: usize) {
-        let (from, to) = (from as usize * LINE_BYTES, to as usize * LINE_BYTES);
-        self.lines.bytes_mut().copy_within(from..from + length, to);
+    /// Copies `units` units from one place to another; they do not overlap.
+    pub(crate) fn copy(&mut self, from: u32, to: u32, units: usize) {
+        let (from, to) = (from as usize * UNIT_BYTES, to as usize * UNIT_BYTES);
+        self.lines.bytes_mut().copy_within(from..from + units * UNIT_BYTES, to);
+    }
+
+    /// Copies a piece.
+    pub(crate) fn copy_piece(&mut self, from: u32, to: u32) {
+        self.copy(from * PIECE_UNITS, to * PIECE_UNITS, PIECE_UNITS as usize);
     }
 }

@@ -13,7 +13,7 @@ use crate::key::KeyHash;
 use crate::pair::{Attributes, Stored};
 use crate::pending::Pending;
 use crate::place::Place;
-use crate::regions::{REGION_BYTES, Use};
+use crate::regions::{PIECE_BYTES, Slots};
 use crate::settings::Settings;
 use crate::stub::Stub;
 use crate::table::lines::Cell;
@@ -85,16 +85,15 @@ impl PairWriter {
         let layout = pairs.layout(key.len(), value.len(), attributes.flags);
         // In place, if the block is of the right size and the item is not being sent.
         if let Some(place) = found
-            && let Some(line) = place.item()
+            && let Some(item) = place.item()
             && layout.bits & LARGE == 0
         {
-            let header = pairs.heap.header(line);
-            let use_ = pairs.heap.regions.use_of(pairs.heap.regions.region_of(line));
-            if header.bits & (HELD | LARGE) == 0 && use_ == Use::Items(layout.class()) {
+            let header = pairs.heap.header(item);
+            if header.bits & (HELD | LARGE) == 0 && pairs.heap.item_units(item, header) == layout.units() {
                 let old_bytes = usize::from(header.value_bytes);
-                self.write_item(line, &layout, key, value.len(), attributes, header.bits & USES);
+                self.write_item(item, &layout, key, value.len(), attributes, header.bits & USES);
                 let pairs = &mut self.allocator.pairs;
-                pairs.heap.memory.bytes_mut(line, layout.value_at, value.len()).copy_from_slice(value);
+                pairs.heap.memory.bytes_mut(item, layout.value_at, value.len()).copy_from_slice(value);
                 pairs.note(hash, key);
                 pairs.counters.pair_bytes -= old_bytes as u64;
                 pairs.counters.pair_bytes += value.len() as u64;
@@ -109,8 +108,8 @@ impl PairWriter {
 
     /// Moves a pair out of the index, if it is there: only items have a CAS number, an expiry and marks.
     pub(crate) fn ensure_item(&mut self, hash: KeyHash, key: &[u8], place: Place) -> Option<u32> {
-        if let Some(line) = place.item() {
-            return Some(line);
+        if let Some(item) = place.item() {
+            return Some(item);
         }
         let mut value = [0; INLINE_VALUE_BYTES_MAX];
         let old = self.allocator.pairs.heap.value(place).head();
@@ -126,7 +125,7 @@ impl PairWriter {
     #[inline]
     fn write_item(
         &mut self,
-        line: u32,
+        item: u32,
         layout: &Layout,
         key: &[u8],
         value_bytes: usize,
@@ -143,7 +142,7 @@ impl PairWriter {
             flags: attributes.flags as u16,
             expiry: attributes.expiry_s,
         };
-        let block = memory.bytes_mut(line, 0, layout.key_at + key.len());
+        let block = memory.bytes_mut(item, 0, layout.key_at + key.len());
         block[..HEADER_BYTES].copy_from_slice(&header.encode());
         if layout.bits & WIDE != 0 {
             block[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&attributes.flags.to_le_bytes());
@@ -155,7 +154,7 @@ impl PairWriter {
         }
         block[layout.key_at..].copy_from_slice(key);
         if layout.log_offset_at != 0 {
-            memory.bytes_mut(line, layout.log_offset_at, LOG_OFFSET_BYTES).fill(0);
+            memory.bytes_mut(item, layout.log_offset_at, LOG_OFFSET_BYTES).fill(0);
         }
     }
 
@@ -184,37 +183,38 @@ impl PairWriter {
     ) -> Option<Pending> {
         let layout = self.allocator.pairs.layout(key.len(), value_bytes, attributes.flags);
         debug_assert_eq!(layout.chunk_count, chunks.len());
-        let line = self.allocator.take_block(layout.class())?;
-        self.write_item(line, &layout, key, value_bytes, attributes, HELD);
-        self.allocator.pairs.heap.regions.hold(line, true);
-        for at in 0..layout.extent_count {
-            let taken = self.allocator.take_extent();
+        let item = self.allocator.take_block(layout.units())?;
+        self.write_item(item, &layout, key, value_bytes, attributes, HELD);
+        self.allocator.pairs.heap.regions.hold(item, true);
+        for at in 0..layout.piece_count {
+            let taken = self.allocator.take_piece();
             let heap = &mut self.allocator.pairs.heap;
-            let Some(region) = taken else {
+            let Some(piece) = taken else {
                 for at in 0..at {
-                    heap.regions.give_back_extent(heap.memory.u32_at(line, layout.extents_at + 4 * at));
+                    let piece = heap.memory.u32_at(item, layout.pieces_at + 4 * at);
+                    heap.regions.give_back_slot(Slots::Pieces, piece);
                 }
-                heap.regions.hold(line, false);
-                heap.regions.give_back(line);
+                heap.regions.hold(item, false);
+                heap.regions.give_back(item, layout.units());
                 return None;
             };
-            heap.memory.bytes_mut(line, layout.extents_at + 4 * at, 4).copy_from_slice(&region.to_le_bytes());
+            heap.put_piece(item, layout.pieces_at, at, piece);
         }
         let heap = &mut self.allocator.pairs.heap;
         if !chunks.is_empty() {
-            heap.put_chunks(line, layout.extents_at - 4, chunks);
+            heap.put_chunks(item, layout.pieces_at - 4, chunks);
         }
         heap.pending_count += 1;
-        Some(Pending { line, layout, value_bytes })
+        Some(Pending { item, layout, value_bytes })
     }
 
     /// Releases the memory of a value that will not be stored.
     #[expect(clippy::needless_pass_by_value, reason = "a pending value ends once")]
     pub(crate) fn abandon(&mut self, pending: Pending) {
         let heap = &mut self.allocator.pairs.heap;
-        heap.release_hold(pending.line);
+        heap.release_hold(pending.item);
         heap.pending_count -= 1;
-        heap.free_item(pending.line);
+        heap.free_item(pending.item);
     }
 
     /// Puts a filled item into the index, replacing the current pair, and records the change.
@@ -229,7 +229,7 @@ impl PairWriter {
 
     /// Puts a filled item into the index, replacing the current pair.
     fn insert(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
-        let line = pending.line;
+        let item = pending.item;
         let value_bytes = pending.value_bytes;
         // Making room may have removed the pair that was found before.
         let pairs = &mut self.allocator.pairs;
@@ -237,7 +237,7 @@ impl PairWriter {
             Some(place) if let Some(old) = place.item() => {
                 pairs.counters.pair_bytes -= pairs.heap.pair_bytes(old) as u64;
                 pairs.counters.pair_count -= 1;
-                BucketMut(pairs.heap.memory.line_mut(place.node())).set_item(place.cell(), line);
+                BucketMut(pairs.heap.memory.line_mut(place.node())).set_item(place.cell(), item);
                 pairs.heap.free_item(old);
             }
             Some(place) => {
@@ -245,13 +245,13 @@ impl PairWriter {
                 let mut bucket = BucketMut(pairs.heap.memory.line_mut(place.node()));
                 let tag = Bucket(bucket.0).tag(place.cell());
                 bucket.clear(place.cell());
-                bucket.put_item(place.cell(), tag, line);
+                bucket.put_item(place.cell(), tag, item);
                 pairs.table.index.used_cells += 1;
             }
             None => match self.allocator.take_cells(hash, 1) {
                 Some(Cell { node, cell, tag }) => {
                     let pairs = &mut self.allocator.pairs;
-                    BucketMut(pairs.heap.memory.line_mut(node)).put_item(cell, tag, line);
+                    BucketMut(pairs.heap.memory.line_mut(node)).put_item(cell, tag, item);
                     pairs.table.index.used_cells += 1;
                 }
                 None => {
@@ -261,7 +261,7 @@ impl PairWriter {
             },
         }
         let pairs = &mut self.allocator.pairs;
-        pairs.heap.release_hold(line);
+        pairs.heap.release_hold(item);
         pairs.heap.pending_count -= 1;
         pairs.counters.pair_count += 1;
         pairs.counters.pair_bytes += (key.len() + value_bytes) as u64;
@@ -325,24 +325,24 @@ impl PairWriter {
     }
 
     /// Gives an item a new CAS number.
-    fn renew(&mut self, line: u32, header: Header) {
+    fn renew(&mut self, item: u32, header: Header) {
         self.next_cas += 1;
-        self.allocator.pairs.heap.set_header(line, Header { cas: self.next_cas, ..header });
+        self.allocator.pairs.heap.set_header(item, Header { cas: self.next_cas, ..header });
     }
 
     /// The value at a place, to be changed in place; it counts as a new value. `None` if it is in parts, or being sent.
     fn value_mut(&mut self, place: Place) -> Option<&mut [u8]> {
-        let Some(line) = place.item() else {
+        let Some(item) = place.item() else {
             let bucket = BucketMut(self.allocator.pairs.heap.memory.line_mut(place.node()));
             return Some(bucket.into_inline_value(place.cell()));
         };
-        let header = self.allocator.pairs.heap.header(line);
+        let header = self.allocator.pairs.heap.header(item);
         if header.bits & (HELD | LARGE) != 0 {
             return None;
         }
-        self.renew(line, header);
+        self.renew(item, header);
         let at = header.key_at(0) + usize::from(header.key_bytes);
-        Some(self.allocator.pairs.heap.memory.bytes_mut(line, at, header.value_bytes.into()))
+        Some(self.allocator.pairs.heap.memory.bytes_mut(item, at, header.value_bytes.into()))
     }
 
     /// Calls `each` with the parts of a value in order, to be changed in place; it counts as a new value. A value that
@@ -355,7 +355,7 @@ impl PairWriter {
         mut place: Place,
         mut each: impl FnMut(&mut [u8]),
     ) -> bool {
-        if place.item().is_some_and(|line| !self.allocator.pairs.heap.is_unshared(line)) {
+        if place.item().is_some_and(|item| !self.allocator.pairs.heap.is_unshared(item)) {
             let Some(pending) = self.begin_copy(key, place, 0, 0) else { return false };
             if self.link(hash, key, pending) != Stored::Done {
                 return false;
@@ -363,32 +363,30 @@ impl PairWriter {
             place = self.allocator.pairs.find(hash, key).expect("just stored");
         }
         self.allocator.pairs.note(hash, key);
-        if let Some(line) = place.item() {
-            self.allocator.pairs.clear_log_offset(line);
+        if let Some(item) = place.item() {
+            self.allocator.pairs.clear_log_offset(item);
         }
         if let Some(value) = self.value_mut(place) {
             each(value);
             return true;
         }
-        let line = place.item().expect("pairs in the index are whole");
-        let header = self.allocator.pairs.heap.header(line);
-        self.renew(line, header);
+        let item = place.item().expect("pairs in the index are whole");
+        let header = self.allocator.pairs.heap.header(item);
+        self.renew(item, header);
         let pairs = &mut self.allocator.pairs;
-        let (length, list_count) = pairs.heap.large(line, header);
+        let (length, list_count) = pairs.heap.large(item, header);
         let layout = pairs.layout(header.key_bytes.into(), length, pairs.heap.attributes(place).flags);
         debug_assert_eq!(layout.list_count(), list_count);
-        if let Some(chunks) = pairs.heap.chunks_mut(line, header) {
+        if let Some(chunks) = pairs.heap.chunks_mut(item, header) {
             chunks.iter_mut().for_each(|chunk| each(chunk));
         }
-        let rest_bytes = length - layout.chunk_count * CHUNK_BYTES;
-        let (memory, regions) = (&mut pairs.heap.memory, &pairs.heap.regions);
-        for at in 0..layout.extent_count {
-            let region = memory.u32_at(line, layout.extents_at + 4 * at);
-            let bytes = REGION_BYTES.min(rest_bytes - at * REGION_BYTES);
-            each(memory.bytes_mut(regions.first_line(region), 0, bytes));
+        let memory = &mut pairs.heap.memory;
+        for at in 0..layout.piece_count {
+            let piece = memory.u32_at(item, layout.pieces_at + 4 * at);
+            each(memory.piece_mut(piece, 0, PIECE_BYTES));
         }
         if layout.tail_bytes > 0 {
-            each(memory.bytes_mut(line, layout.value_at, layout.tail_bytes));
+            each(memory.bytes_mut(item, layout.value_at, layout.tail_bytes));
         }
         true
     }
@@ -414,11 +412,11 @@ impl PairWriter {
         uses: u8,
     ) -> bool {
         let pairs = &mut self.allocator.pairs;
-        let mut header = pairs.heap.header(pending.line);
+        let mut header = pairs.heap.header(pending.item);
         (header.cas, header.expiry) = (pair.cas, pair.attributes.expiry_s);
         header.bits = header.bits & !(MARKS | USES) | pair.marks | uses;
-        pairs.heap.set_header(pending.line, header);
-        pairs.set_log_offset(pending.line, pair.log_offset);
+        pairs.heap.set_header(pending.item, header);
+        pairs.set_log_offset(pending.item, pair.log_offset);
         self.next_cas = self.next_cas.max(pair.cas);
         self.insert(hash, key, pending) == Stored::Done
     }
@@ -426,13 +424,13 @@ impl PairWriter {
     /// Stores a pair whose value stays in the log.
     pub(crate) fn restore_stub(&mut self, hash: KeyHash, key: &[u8], pair: &Stub) -> bool {
         let layout = pair.layout(key);
-        let Some(line) = self.allocator.take_block(layout.class()) else { return false };
+        let Some(item) = self.allocator.take_block(layout.units()) else { return false };
         let heap = &mut self.allocator.pairs.heap;
-        pair.write(heap, line, &layout, key);
-        heap.hold(line);
+        pair.write(heap, item, &layout, key);
+        heap.hold(item);
         heap.pending_count += 1;
         self.next_cas = self.next_cas.max(pair.cas);
-        let pending = Pending { line, layout, value_bytes: pair.value_bytes };
+        let pending = Pending { item, layout, value_bytes: pair.value_bytes };
         self.insert(hash, key, pending) == Stored::Done
     }
 }

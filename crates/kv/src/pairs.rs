@@ -21,9 +21,6 @@ use crate::place::Place;
 use crate::stub::Stub;
 use crate::table::Table;
 
-/// Free regions reserved for stubs: one for each possible number of lines of a stub, and one more.
-const RESERVED_COUNT: usize = 6;
-
 /// The pairs of a partition.
 pub(crate) struct Pairs {
     pub(crate) heap: Heap,
@@ -39,8 +36,8 @@ impl Pairs {
     #[inline(always)]
     pub(crate) fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
         let place = self.locate(hash, key)?;
-        if let Some(line) = place.item()
-            && self.clock.has_passed(self.heap.memory.u32_at(line, EXPIRY_AT))
+        if let Some(item) = place.item()
+            && self.clock.has_passed(self.heap.memory.u32_at(item, EXPIRY_AT))
         {
             self.counters.expired_count += 1;
             self.unlink(hash, place);
@@ -68,9 +65,9 @@ impl Pairs {
     /// Removes the pair at a place from the counters.
     pub(crate) fn uncount(&mut self, place: Place) {
         let bytes = match place.item() {
-            Some(line) => {
+            Some(item) => {
                 self.table.index.used_cells -= 1;
-                self.heap.pair_bytes(line)
+                self.heap.pair_bytes(item)
             }
             None => {
                 self.counters.inline_count -= 1;
@@ -88,8 +85,8 @@ impl Pairs {
     pub(crate) fn unlink(&mut self, hash: KeyHash, place: Place) {
         self.uncount(place);
         BucketMut(self.heap.memory.line_mut(place.node())).clear(place.cell());
-        if let Some(line) = place.item() {
-            self.heap.free_item(line);
+        if let Some(item) = place.item() {
+            self.heap.free_item(item);
         }
         self.table.take_back_overflow(&mut self.heap, self.table.home(hash));
     }
@@ -97,7 +94,7 @@ impl Pairs {
     /// The layout of an item in this partition.
     #[inline]
     pub(crate) fn layout(&self, key_bytes: usize, value_bytes: usize, flags: u32) -> Layout {
-        Layout::new(key_bytes, value_bytes, flags, self.journal.is_some())
+        self.heap.layout(key_bytes, value_bytes, flags)
     }
 
     /// Records that a pair has changed.
@@ -110,18 +107,18 @@ impl Pairs {
 
     /// Records that an item was changed in place.
     #[inline]
-    pub(crate) fn note_item(&mut self, hash: KeyHash, key: &[u8], line: u32) {
+    pub(crate) fn note_item(&mut self, hash: KeyHash, key: &[u8], item: u32) {
         self.note(hash, key);
-        self.clear_log_offset(line);
+        self.clear_log_offset(item);
     }
 
     /// Records that the pair at a place will be removed.
     #[inline]
     pub(crate) fn note_removal(&mut self, hash: KeyHash, place: Place) {
         if self.journal.is_some()
-            && let Some(line) = place.item()
+            && let Some(item) = place.item()
         {
-            let (key, length) = self.key_of(line);
+            let (key, length) = self.key_of(item);
             self.note(hash, &key[..length]);
         }
     }
@@ -132,8 +129,8 @@ impl Pairs {
     }
 
     /// Has the record of an unchanged item written again. Until it is written, the item must not become a stub.
-    pub(crate) fn rewrite(&mut self, hash: KeyHash, key: &[u8], line: u32) {
-        self.clear_log_offset(line);
+    pub(crate) fn rewrite(&mut self, hash: KeyHash, key: &[u8], item: u32) {
+        self.clear_log_offset(item);
         self.changes().request_rewrite(hash, key);
     }
 
@@ -150,53 +147,54 @@ impl Pairs {
     }
 
     /// The key of an item, padded, and its length.
-    pub(crate) fn key_of(&self, line: u32) -> ([u8; KEY_BYTES_MAX], usize) {
-        let bytes = self.heap.key_of(line);
+    pub(crate) fn key_of(&self, item: u32) -> ([u8; KEY_BYTES_MAX], usize) {
+        let bytes = self.heap.key_of(item);
         let mut key = [0; KEY_BYTES_MAX];
         key[..bytes.len()].copy_from_slice(bytes);
         (key, bytes.len())
     }
 
     /// Where an item holds its offset in the log. A stub holds that of its value instead.
-    fn log_offset_at(&self, line: u32) -> Option<usize> {
+    fn log_offset_at(&self, item: u32) -> Option<usize> {
         self.journal.as_ref()?;
-        let header = self.heap.header(line);
-        if self.heap.is_stub(line, header) {
+        let header = self.heap.header(item);
+        if self.heap.is_stub(item, header) {
             return None;
         }
-        let value_bytes = self.heap.pair_bytes(line) - usize::from(header.key_bytes);
-        let flags = self.heap.attributes(Place::of_item(line)).flags;
+        let value_bytes = self.heap.pair_bytes(item) - usize::from(header.key_bytes);
+        let flags = self.heap.attributes(Place::of_item(item)).flags;
         let layout = self.layout(header.key_bytes.into(), value_bytes, flags);
         (layout.log_offset_at != 0).then_some(layout.log_offset_at)
     }
 
     /// Offset of an item's record in the log, if its present state is there.
-    pub(crate) fn log_offset(&self, line: u32) -> Option<u64> {
-        let offset = self.heap.memory.u64_at(line, self.log_offset_at(line)?);
+    pub(crate) fn log_offset(&self, item: u32) -> Option<u64> {
+        let offset = self.heap.memory.u64_at(item, self.log_offset_at(item)?);
         (offset != 0).then_some(offset)
     }
 
     /// Records where the present state of an item is in the log.
-    pub(crate) fn set_log_offset(&mut self, line: u32, offset: u64) {
-        if let Some(at) = self.log_offset_at(line) {
-            self.heap.memory.bytes_mut(line, at, LOG_OFFSET_BYTES).copy_from_slice(&offset.to_le_bytes());
+    pub(crate) fn set_log_offset(&mut self, item: u32, offset: u64) {
+        if let Some(at) = self.log_offset_at(item) {
+            self.heap.memory.bytes_mut(item, at, LOG_OFFSET_BYTES).copy_from_slice(&offset.to_le_bytes());
         }
     }
 
     /// Records that the present state of an item is not in the log.
     #[inline]
-    pub(crate) fn clear_log_offset(&mut self, line: u32) {
+    pub(crate) fn clear_log_offset(&mut self, item: u32) {
         if self.journal.is_some() {
-            self.set_log_offset(line, 0);
+            self.set_log_offset(item, 0);
         }
     }
 
-    /// Number of free regions reserved for stubs.
+    /// Number of free regions reserved for moving items and for stubs.
     pub(crate) fn reserved_regions(&self) -> usize {
-        if self.journal.is_some() { RESERVED_COUNT.min(self.heap.regions.count() / 4) } else { 0 }
+        let wanted = if self.journal.is_some() { 2 } else { 1 };
+        wanted.min(self.heap.regions.count() / 8)
     }
 
-    /// Reserves the regions for stubs.
+    /// Reserves the regions for moving items and for stubs.
     pub(crate) fn reserve_regions(&mut self) {
         self.heap.regions.reserve(self.reserved_regions());
     }

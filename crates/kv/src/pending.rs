@@ -4,12 +4,12 @@ use reactor::{CHUNK_BYTES, Chunk};
 
 use crate::heap::Heap;
 use crate::item::{LARGE, Layout};
-use crate::regions::REGION_BYTES;
+use crate::regions::PIECE_BYTES;
 
 /// An arriving value: it has its memory, and cannot be found yet.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub(crate) line: u32,
+    pub(crate) item: u32,
     pub(crate) layout: Layout,
     pub(crate) value_bytes: usize,
 }
@@ -19,23 +19,20 @@ impl Pending {
     fn room<'h>(&self, heap: &'h mut Heap, offset: usize) -> &'h mut [u8] {
         let layout = &self.layout;
         if layout.bits & LARGE == 0 {
-            return heap.memory.bytes_mut(self.line, layout.value_at + offset, layout.tail_bytes - offset);
+            return heap.memory.bytes_mut(self.item, layout.value_at + offset, layout.tail_bytes - offset);
         }
         if offset / CHUNK_BYTES < layout.chunk_count {
-            let header = heap.header(self.line);
-            let chunks = heap.chunks_mut(self.line, header).expect("a pending value has one owner");
+            let header = heap.header(self.item);
+            let chunks = heap.chunks_mut(self.item, header).expect("a pending value has one owner");
             return &mut chunks[offset / CHUNK_BYTES][offset % CHUNK_BYTES..];
         }
         let whole = layout.chunk_count * CHUNK_BYTES;
-        let (offset, rest_bytes) = (offset - whole, self.value_bytes - whole);
-        let (extent, within) = (offset / REGION_BYTES, offset % REGION_BYTES);
-        if extent < layout.extent_count {
-            let region = heap.memory.u32_at(self.line, layout.extents_at + 4 * extent);
-            let length = REGION_BYTES.min(rest_bytes - extent * REGION_BYTES) - within;
-            return heap.memory.bytes_mut(heap.regions.first_line(region), within, length);
+        let (at, within) = ((offset - whole) / PIECE_BYTES, (offset - whole) % PIECE_BYTES);
+        if at < layout.piece_count {
+            let piece = heap.memory.u32_at(self.item, layout.pieces_at + 4 * at);
+            return heap.memory.piece_mut(piece, within, PIECE_BYTES - within);
         }
-        let within = offset - layout.extent_count * REGION_BYTES;
-        heap.memory.bytes_mut(self.line, layout.value_at + within, layout.tail_bytes - within)
+        heap.memory.bytes_mut(self.item, layout.value_at + within, layout.tail_bytes - within)
     }
 
     /// Writes whole mebibytes of the value at `offset`, and the bytes after them.

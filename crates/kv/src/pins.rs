@@ -5,7 +5,7 @@ use std::collections::HashMap;
 /// A value that stays unchanged until it is unpinned, whatever happens to its key.
 #[derive(Debug)]
 pub(crate) struct Pin {
-    pub(crate) line: u32,
+    pub(crate) item: u32,
 }
 
 /// The pins of one item.
@@ -15,5 +15,5 @@ pub(crate) struct Pins {
     pub(crate) is_detached: bool,
 }
 
-/// The pinned items, by line.
+/// The pins of items.
 pub(crate) type PinTable = HashMap<u32, Pins>;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! hash ─▶ bucket (one line) ─▶ inline pair                            1 line
-//!               │    └───────▶ item's line ─▶ chunks, extents         1 more, or as many as the value has
-//!               └─ overflow ─▶ line of the group
+//!               │    └───────▶ item ─▶ chunks, pieces                 1 more, or as many as the value has
+//!               └─ overflow ─▶ item of the group
 //! ```
 //!
 //! Its parts, each importing only those below it:
@@ -12,8 +12,8 @@
 //! processor              the operations: conditions and limits
 //!  ├─ atomic, vector     changes of numbers and of arrays
 //!  └─ pair writer        stores and replaces pairs, changes values in place
-//!      └─ allocator      memory for items, extents, chunks and entries of the index
-//!          ├─ evictor    makes room: a clock hand per block class
+//!      └─ allocator      memory for items, pieces, chunks and entries of the index
+//!          ├─ evictor    makes room: the oldest region of a queue at a time
 //!          └─ pairs      finds, removes
 //!              ├─ table      entries of keys: index, buckets, overflow lines
 //!              ├─ journal    changes that the log must write
@@ -45,7 +45,7 @@ use crate::pair::{Attributes, Condition, Marks, Stored};
 use crate::pair_writer::PairWriter;
 use crate::pairs::Pairs;
 use crate::place::{Home, Place};
-use crate::regions::{Class, REGION_BYTES, Regions};
+use crate::regions::{REGION_BYTES, Regions, Slots};
 use crate::settings::Settings;
 use crate::value::Value;
 use crate::vector::{self, Comparison, Element, Function, Operand, VectorError};
@@ -97,11 +97,12 @@ impl Processor {
             + self.pairs().heap.regions.count() * (Regions::RECORD_BYTES + Index::RECORD_BYTES)
     }
 
-    /// Bytes of buckets, blocks, extents and chunks in use.
+    /// Bytes of buckets, blocks, pieces and chunks in use.
     #[must_use]
     pub fn taken_bytes(&self) -> usize {
         self.index_bytes()
             + self.pairs().heap.regions.taken_lines() * reactor::LINE_BYTES
+            + self.pairs().heap.regions.taken_slots(Slots::Buckets) * reactor::LINE_BYTES
             + self.pairs().heap.chunked.taken_bytes()
     }
 
@@ -109,12 +110,6 @@ impl Processor {
     #[must_use]
     pub fn index_bytes(&self) -> usize {
         self.pairs().table.index.group_count() as usize * GROUP_LINES as usize * reactor::LINE_BYTES
-    }
-
-    /// The number of the block class for items of `item_bytes`; `None` if they are too large for a block.
-    #[must_use]
-    pub fn class_number(item_bytes: usize) -> Option<usize> {
-        Class::of(item_bytes.min(REGION_BYTES)).map(Class::number)
     }
 
     /// Lines touched by operations so far.
@@ -177,22 +172,22 @@ impl Processor {
     #[inline(always)]
     pub fn read_prefetched(&mut self, place: Place, key: &[u8]) -> Option<(u32, &[u8])> {
         self.pairs().heap.memory.begin_operation();
-        let Some(line) = place.item() else {
+        let Some(item) = place.item() else {
             let (own, value) = Bucket(self.pairs().heap.memory.line(place.node())).inline(place.cell());
             return (own == key).then_some((0, value));
         };
-        let header = Header::decode(self.pairs().heap.memory.line(line));
+        let header = self.pairs().heap.header(item);
         if usize::from(header.key_bytes) != key.len()
             || header.bits & (LARGE | WIDE) != 0
             || self.pairs().is_expired(&header)
-            || !is_equal(self.pairs().heap.memory.bytes(line, HEADER_BYTES, key.len()), key)
+            || !is_equal(self.pairs().heap.memory.bytes(item, HEADER_BYTES, key.len()), key)
         {
             return None;
         }
         if header.bits & USES < USES_MAX || header.bits & FETCHED == 0 {
             self.pairs_mut().heap.touch(place);
         }
-        let value = self.pairs().heap.memory.bytes(line, HEADER_BYTES + key.len(), header.value_bytes.into());
+        let value = self.pairs().heap.memory.bytes(item, HEADER_BYTES + key.len(), header.value_bytes.into());
         Some((header.flags.into(), value))
     }
 
@@ -207,8 +202,8 @@ impl Processor {
     /// `None` and marks nothing.
     #[inline(always)]
     pub fn read_whole(&mut self, place: Place) -> Option<(u32, &[u8])> {
-        let Some(line) = place.item() else { return Some((0, self.pairs().heap.value(place).head())) };
-        let header = self.pairs().heap.header(line);
+        let Some(item) = place.item() else { return Some((0, self.pairs().heap.value(place).head())) };
+        let header = self.pairs().heap.header(item);
         if header.bits & (LARGE | WIDE) != 0 {
             return None;
         }
@@ -216,7 +211,7 @@ impl Processor {
             self.pairs_mut().heap.touch(place);
         }
         let at = HEADER_BYTES + usize::from(header.key_bytes);
-        Some((header.flags.into(), self.pairs().heap.memory.bytes(line, at, header.value_bytes.into())))
+        Some((header.flags.into(), self.pairs().heap.memory.bytes(item, at, header.value_bytes.into())))
     }
 
     /// The item of a key. A pair in the index moves out of it. `None` if the key is absent or there is no memory.
@@ -228,30 +223,30 @@ impl Processor {
     /// Sets the marks of a pair, moving it out of the index if necessary. Returns `false` if there was no memory for
     /// that.
     pub fn set_marks(&mut self, hash: KeyHash, key: &[u8], marks: Marks) -> bool {
-        let Some(line) = self.item(hash, key) else { return false };
+        let Some(item) = self.item(hash, key) else { return false };
         let pairs = self.pairs_mut();
-        let bits = &mut pairs.heap.memory.bytes_mut(line, BITS_AT, 1)[0];
+        let bits = &mut pairs.heap.memory.bytes_mut(item, BITS_AT, 1)[0];
         *bits &= !(FETCHED | STALE | WON);
         for (is_set, bit) in [(marks.is_fetched, FETCHED), (marks.is_stale, STALE), (marks.is_won, WON)] {
             *bits |= if is_set { bit } else { 0 };
         }
-        pairs.note_item(hash, key, line);
+        pairs.note_item(hash, key, item);
         true
     }
 
     /// The CAS number of the current value; every new value gets another one. A pair in the index has none until it is
     /// requested, and then moves out of the index. `None` if there is no memory for that.
     pub fn cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
-        let line = self.item(hash, key)?;
-        Some(self.pairs().heap.header(line).cas)
+        let item = self.item(hash, key)?;
+        Some(self.pairs().heap.header(item).cas)
     }
 
     /// Sets the CAS number of the value, as caches that replicate from one another do.
     pub fn set_cas(&mut self, hash: KeyHash, key: &[u8], cas: u64) {
-        let Some(line) = self.item(hash, key) else { return };
+        let Some(item) = self.item(hash, key) else { return };
         let pairs = self.pairs_mut();
-        pairs.heap.set_header(line, Header { cas, ..pairs.heap.header(line) });
-        pairs.note_item(hash, key, line);
+        pairs.heap.set_header(item, Header { cas, ..pairs.heap.header(item) });
+        pairs.note_item(hash, key, item);
     }
 
     /// A CAS number that no value has had, for the current value of a key; `None` if the key is absent.
@@ -267,10 +262,10 @@ impl Processor {
         if place.item().is_none() && expiry_s == 0 {
             return true;
         }
-        let Some(line) = self.writer.ensure_item(hash, key, place) else { return false };
+        let Some(item) = self.writer.ensure_item(hash, key, place) else { return false };
         let pairs = self.pairs_mut();
-        pairs.heap.memory.bytes_mut(line, EXPIRY_AT, 4).copy_from_slice(&expiry_s.to_le_bytes());
-        pairs.note_item(hash, key, line);
+        pairs.heap.memory.bytes_mut(item, EXPIRY_AT, 4).copy_from_slice(&expiry_s.to_le_bytes());
+        pairs.note_item(hash, key, item);
         true
     }
 
@@ -284,7 +279,7 @@ impl Processor {
             (Condition::Absent, Some(_)) => Err(Stored::Exists),
             (Condition::Present | Condition::Unchanged(_), None) => Err(Stored::NotFound),
             (Condition::Unchanged(cas), Some(place)) => match place.item() {
-                Some(line) if self.pairs().heap.header(line).cas == cas => Ok(()),
+                Some(item) if self.pairs().heap.header(item).cas == cas => Ok(()),
                 // The CAS number of a pair in the index has not been requested since it was stored.
                 _ => Err(Stored::Exists),
             },
@@ -568,6 +563,7 @@ impl Processor {
     /// Attaches a log: changes are recorded from now on. `log_bytes_max` limits the records of all pairs.
     pub(crate) fn begin_log(&mut self, log_bytes_max: u64, answers_wait: bool) {
         self.pairs_mut().journal = Some(Box::new(Journal::new(log_bytes_max, answers_wait)));
+        self.pairs_mut().heap.has_log = true;
         self.pairs_mut().reserve_regions();
     }
 

@@ -1,157 +1,167 @@
-//! Ownership of lines: regions of 64 KiB, each free, cut into blocks of one class, or one extent of a large value.
+//! Ownership of memory: regions of 64 KiB, each free, or in one use at a time.
 //!
-//! Classes are *split* and *merged* in batches: a free region becomes all the blocks of a class at once, and when its
-//! last block is freed it is a free region again, for any class. A bitmap per region records its free blocks. The
-//! bitmaps are small enough to stay in the near caches, and neither taking nor freeing a block touches the block.
+//! A region of items is filled from its start on with blocks of any size, and is free again once the last of them is
+//! freed or moved away: no size has memory that others cannot get. Regions of items are in two queues, in the order in
+//! which they were begun. Regions of *slots* are cut into equal parts: pieces of large values, or overflow lines of the
+//! index. A bitmap per region records where its blocks begin, or which slots are taken, so that neither taking nor
+//! freeing a block touches it.
 
 use reactor::LINE_BYTES;
 
-/// Lines of a region.
-pub(crate) const REGION_LINES: usize = 1024;
 /// Bytes of a region.
-pub const REGION_BYTES: usize = REGION_LINES * LINE_BYTES;
-
-/// Lines of a block, by class. Steps of at most a quarter up to a sixth of a region, then sizes that divide a region
-/// well.
-const CLASS_LINES: [u16; 32] = [
-    1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 73, 85, 102, 113, 128, 146, 170,
-    204, 256, 341, 512, 1024,
-];
-/// Number of classes.
-pub(crate) const CLASS_COUNT: usize = CLASS_LINES.len();
+pub const REGION_BYTES: usize = 64 << 10;
+/// Lines of a region.
+pub(crate) const REGION_LINES: usize = REGION_BYTES / LINE_BYTES;
+/// The unit in which blocks are measured and addressed, bytes.
+pub(crate) const UNIT_BYTES: usize = LINE_BYTES / 2;
+/// Units of a region.
+pub(crate) const REGION_UNITS: usize = REGION_BYTES / UNIT_BYTES;
+/// Bytes of a piece of a large value.
+pub(crate) const PIECE_BYTES: usize = 4 << 10;
+/// Pieces of a region.
+pub(crate) const REGION_PIECES: usize = REGION_BYTES / PIECE_BYTES;
+/// Units of a line: a block of this size does not cross a line.
+const LINE_UNITS: usize = LINE_BYTES / UNIT_BYTES;
 
 /// Marks the end of a list.
 const NONE: u32 = u32::MAX;
 
-/// A class of blocks.
+/// A queue of regions of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Class(u8);
+pub(crate) enum Queue {
+    /// New items.
+    New,
+    /// Items that were moved, because they had been used or to empty a region; stubs.
+    Kept,
+}
+
+/// What the slots of a region are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slots {
+    /// Pieces of large values.
+    Pieces,
+    /// Overflow lines of the index.
+    Buckets,
+}
 
 /// What a region is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Not in use.
+    /// Not in use, or lent.
     Free,
-    /// Items of a class.
-    Items(Class),
+    /// Items.
+    Items(Queue),
     /// The index.
     Index,
-    /// Overflow lines of the index.
-    Buckets,
-    /// A part of a large value.
-    Extent,
+    /// Slots.
+    Slots(Slots),
 }
 
 struct Region {
     use_: Use,
-    free_count: u16,
-    /// Blocks that may be neither moved nor evicted.
+    /// Units of items up to which it is filled.
+    filled: u16,
+    /// Items that may be neither moved nor evicted.
     held_count: u16,
-    /// Whether it is in no list although it has free blocks.
-    is_shut: bool,
-    /// The first word of the bitmap that may have a free block.
-    hint: u8,
-    /// Neighbours in the list of regions of the same use with free blocks.
+    /// Neighbours in its list.
     previous: u32,
     next: u32,
-    /// Position in the list of all regions of the same use.
-    member_at: u32,
-    /// Blocks that are taken.
-    taken: [u64; REGION_LINES / 64],
+    /// Regions of items that were begun before it.
+    begun_at: u64,
+    /// The first units of items, or the slots taken.
+    map: [u64; REGION_UNITS / 64],
+}
+
+/// A list of regions, from the oldest to the newest.
+#[derive(Clone, Copy)]
+struct List {
+    first: u32,
+    last: u32,
 }
 
 /// All regions of a partition.
 pub(crate) struct Regions {
     regions: Vec<Region>,
+    /// By region: units of blocks, or slots, in use.
+    taken: Vec<u16>,
+    /// By piece: the item that it belongs to.
+    owners: Vec<u32>,
     free: Vec<u32>,
-    /// Heads of the lists of regions with free blocks, by list number.
-    open: [u32; LIST_COUNT],
-    /// All regions of a use, by list number.
-    members: [Vec<u32>; LIST_COUNT],
-    free_blocks: [usize; LIST_COUNT],
-    /// Lines of blocks and extents that are taken.
-    taken_lines: usize,
-    /// Free regions reserved for stubs.
+    /// The queues of items, and the regions with free slots of each kind.
+    lists: [List; LIST_COUNT],
+    /// The region of each queue that is being filled.
+    filling: [u32; 2],
+    /// Free slots of each kind.
+    free_slots: [usize; 2],
+    slot_regions: [usize; 2],
+    /// Units of items that are taken.
+    item_units: usize,
+    /// Units of items that were freed or skipped in regions that are in use.
+    hole_units: usize,
+    /// Free regions reserved for moving items.
     reserved_count: usize,
     /// Regions whose memory is lent to chunks.
     lent: Vec<u32>,
+    /// Regions of items begun so far.
+    begun_count: u64,
 }
 
-/// One list per class, and one for buckets.
-const LIST_COUNT: usize = CLASS_COUNT + 1;
-const BUCKET_LIST: usize = CLASS_COUNT;
+const LIST_COUNT: usize = 4;
 
-impl Class {
-    /// The smallest class whose blocks hold `bytes`.
-    #[inline]
-    pub(crate) fn of(bytes: usize) -> Option<Self> {
-        let lines = bytes.div_ceil(LINE_BYTES);
-        if lines <= 8 {
-            return Some(Self(u8::try_from(lines.max(1) - 1).expect("small")));
-        }
-        let at = CLASS_LINES.partition_point(|&class| usize::from(class) < lines);
-        (at < CLASS_COUNT).then(|| Self(u8::try_from(at).expect("few classes")))
-    }
-
-    /// Lines of a block.
-    #[inline]
-    pub(crate) fn lines(self) -> usize {
-        CLASS_LINES[usize::from(self.0)].into()
-    }
-
-    /// Its number.
-    pub(crate) fn number(self) -> usize {
-        self.0.into()
-    }
-
-    fn blocks(self) -> usize {
-        REGION_LINES / self.lines()
-    }
+/// Units that a block of `bytes` takes.
+#[inline]
+pub(crate) fn units(bytes: usize) -> usize {
+    bytes.div_ceil(UNIT_BYTES)
 }
 
-impl Use {
+impl Slots {
     fn list(self) -> usize {
-        match self {
-            Self::Items(class) => class.0.into(),
-            Self::Buckets => BUCKET_LIST,
-            Self::Free | Self::Index | Self::Extent => unreachable!("not cut into blocks"),
-        }
+        2 + self.number()
     }
 
-    fn class(self) -> Class {
+    fn number(self) -> usize {
+        self as usize
+    }
+
+    /// Slots of a region.
+    fn per_region(self) -> usize {
         match self {
-            Self::Items(class) => class,
-            _ => Class(0),
+            Self::Pieces => REGION_PIECES,
+            Self::Buckets => REGION_LINES,
         }
     }
 }
 
 impl Regions {
     /// Bytes that one region's record takes.
-    pub(crate) const RECORD_BYTES: usize = size_of::<Region>() + size_of::<u32>();
+    pub(crate) const RECORD_BYTES: usize =
+        size_of::<Region>() + size_of::<u16>() + (REGION_PIECES + 1) * size_of::<u32>();
 
     /// `count` free regions.
     pub(crate) fn new(count: usize) -> Self {
         let region = || Region {
             use_: Use::Free,
-            free_count: 0,
+            filled: 0,
             held_count: 0,
-            is_shut: false,
-            hint: 0,
             previous: NONE,
             next: NONE,
-            member_at: 0,
-            taken: [0; REGION_LINES / 64],
+            begun_at: 0,
+            map: [0; REGION_UNITS / 64],
         };
         Self {
             regions: (0..count).map(|_| region()).collect(),
+            taken: vec![0; count],
+            owners: vec![0; count * REGION_PIECES],
             free: (0..u32::try_from(count).expect("counted in 32 bits")).rev().collect(),
-            open: [NONE; LIST_COUNT],
-            members: std::array::from_fn(|_| Vec::new()),
-            free_blocks: [0; LIST_COUNT],
-            taken_lines: 0,
+            lists: [List { first: NONE, last: NONE }; LIST_COUNT],
+            filling: [NONE; 2],
+            free_slots: [0; 2],
+            slot_regions: [0; 2],
+            item_units: 0,
+            hole_units: 0,
             reserved_count: 0,
             lent: Vec::new(),
+            begun_count: 0,
         }
     }
 
@@ -160,25 +170,45 @@ impl Regions {
         self.regions.len()
     }
 
+    /// Number of regions that are not reserved.
+    pub(crate) fn usable_count(&self) -> usize {
+        self.count() - self.reserved_count
+    }
+
     /// Number of free regions.
     pub(crate) fn free_count(&self) -> usize {
         self.free.len()
     }
 
-    /// Lines in use.
+    /// Units that were freed or skipped in regions of items, and cannot be taken before the region is empty.
+    pub(crate) fn hole_units(&self) -> usize {
+        self.hole_units
+    }
+
+    /// Lines of items and pieces in use.
     pub(crate) fn taken_lines(&self) -> usize {
-        self.taken_lines
+        let pieces = self.taken_slots(Slots::Pieces) * (PIECE_BYTES / LINE_BYTES);
+        self.item_units / LINE_UNITS + pieces
+    }
+
+    /// Slots in use.
+    pub(crate) fn taken_slots(&self, slots: Slots) -> usize {
+        self.slot_regions[slots.number()] * slots.per_region() - self.free_slots[slots.number()]
+    }
+
+    /// Free slots in regions of slots.
+    pub(crate) fn free_slots(&self, slots: Slots) -> usize {
+        self.free_slots[slots.number()]
+    }
+
+    /// Free slots, counted in regions.
+    pub(crate) fn free_regions_in(&self, slots: Slots) -> usize {
+        self.free_slots(slots) / slots.per_region()
     }
 
     /// What a region is used for.
     pub(crate) fn use_of(&self, region: u32) -> Use {
         self.regions[region as usize].use_
-    }
-
-    /// The region of a line.
-    #[inline]
-    pub(crate) fn region_of(&self, line: u32) -> u32 {
-        line / REGION_LINES as u32
     }
 
     /// The first line of a region.
@@ -187,126 +217,234 @@ impl Regions {
         region * REGION_LINES as u32
     }
 
-    /// Takes a block for an item of `class`.
-    #[inline]
-    pub(crate) fn take(&mut self, class: Class) -> Option<u32> {
-        self.take_for(Use::Items(class))
-    }
-
-    /// Reserves `count` free regions for [`take_for_stub`](Self::take_for_stub).
+    /// Reserves `count` free regions for moving items.
     pub(crate) fn reserve(&mut self, count: usize) {
         self.reserved_count = count;
     }
 
-    /// Takes a block for a stub, which frees more memory than it takes.
-    pub(crate) fn take_for_stub(&mut self, class: Class) -> Option<u32> {
-        let reserved_count = std::mem::take(&mut self.reserved_count);
-        let line = self.take(class);
-        self.reserved_count = reserved_count;
-        line
+    /// Takes a block of `units` for an item of a queue; its first unit.
+    #[inline]
+    pub(crate) fn take(&mut self, queue: Queue, units: usize) -> Option<u32> {
+        let index = self.filling[queue as usize];
+        if index != NONE
+            && let Some(at) = self.fill(index, units)
+        {
+            return Some(at);
+        }
+        self.take_in_next(queue, units)
     }
 
-    /// Takes a line for a bucket.
-    pub(crate) fn take_bucket(&mut self) -> Option<u32> {
-        self.take_for(Use::Buckets)
+    /// As [`take`](Self::take), for an item that is moved or reduced to a stub. Uses reserved regions.
+    pub(crate) fn take_for_move(&mut self, queue: Queue, units: usize) -> Option<u32> {
+        let reserved_count = std::mem::take(&mut self.reserved_count);
+        let at = self.take(queue, units);
+        self.reserved_count = reserved_count;
+        at
     }
 
     #[inline]
-    fn take_for(&mut self, use_: Use) -> Option<u32> {
-        let (list, class) = (use_.list(), use_.class());
-        let mut index = self.open[list];
-        if index == NONE {
-            index = self.split(use_)?;
-        }
+    fn fill(&mut self, index: u32, units: usize) -> Option<u32> {
         let region = &mut self.regions[index as usize];
-        let mut word = usize::from(region.hint);
-        while region.taken[word] == u64::MAX {
-            word += 1;
+        let filled = usize::from(region.filled);
+        // A block of one line lies in one line.
+        let first = if units == LINE_UNITS { filled.next_multiple_of(LINE_UNITS) } else { filled };
+        if first + units > REGION_UNITS {
+            return None;
         }
-        let bit = region.taken[word].trailing_ones();
-        region.taken[word] |= 1 << bit;
-        region.hint = word as u8;
-        region.free_count -= 1;
-        if region.free_count == 0 {
-            self.close(index, list);
-        }
-        self.free_blocks[list] -= 1;
-        self.taken_lines += class.lines();
-        let block = word as u32 * 64 + bit;
-        Some(self.first_line(index) + block * class.lines() as u32)
+        region.map[first / 64] |= 1 << (first % 64);
+        region.filled = (first + units) as u16;
+        self.hole_units += first - filled;
+        self.taken[index as usize] += units as u16;
+        self.item_units += units;
+        Some(index * REGION_UNITS as u32 + first as u32)
+    }
+
+    #[cold]
+    fn take_in_next(&mut self, queue: Queue, units: usize) -> Option<u32> {
+        let index = self.pop_free()?;
+        let begun_at = self.begun_count;
+        self.begun_count += 1;
+        let region = &mut self.regions[index as usize];
+        (region.use_, region.filled, region.begun_at) = (Use::Items(queue), 0, begun_at);
+        region.map = [0; REGION_UNITS / 64];
+        self.append(index, queue as usize);
+        self.filling[queue as usize] = index;
+        self.fill(index, units)
     }
 
     fn pop_free(&mut self) -> Option<u32> {
         if self.free.len() <= self.reserved_count { None } else { self.free.pop() }
     }
 
-    /// Cuts a free region into blocks.
-    #[cold]
-    fn split(&mut self, use_: Use) -> Option<u32> {
-        let index = self.pop_free()?;
-        let (list, class) = (use_.list(), use_.class());
-        let region = &mut self.regions[index as usize];
-        region.use_ = use_;
-        region.free_count = class.blocks() as u16;
-        region.hint = 0;
-        region.taken = [u64::MAX; REGION_LINES / 64];
-        for (word, bits) in region.taken.iter_mut().enumerate() {
-            let blocks = class.blocks().saturating_sub(word * 64);
-            if blocks > 0 {
-                *bits = if blocks >= 64 { 0 } else { u64::MAX << blocks };
-            }
-        }
-        region.member_at = self.members[list].len() as u32;
-        self.members[list].push(index);
-        self.free_blocks[list] += class.blocks();
-        self.push_open(index, list);
-        Some(index)
-    }
-
-    /// Frees a block. The region is merged when it was the last.
+    /// The region that contains a unit of items.
     #[inline]
-    pub(crate) fn give_back(&mut self, line: u32) {
-        let index = self.region_of(line);
-        let offset = (line - self.first_line(index)) as usize;
+    pub(crate) fn region_of(&self, at: u32) -> u32 {
+        at / REGION_UNITS as u32
+    }
+
+    /// Frees a block of `units`.
+    #[inline]
+    pub(crate) fn give_back(&mut self, at: u32, units: usize) {
+        let (index, first) = (self.region_of(at), at as usize % REGION_UNITS);
         let region = &mut self.regions[index as usize];
-        let (list, class) = (region.use_.list(), region.use_.class());
-        let block = offset / class.lines();
-        debug_assert!(offset.is_multiple_of(class.lines()), "line {line} begins no block");
-        debug_assert!(region.taken[block / 64] >> (block % 64) & 1 == 1, "line {line} is free already");
-        region.taken[block / 64] &= !(1 << (block % 64));
-        region.hint = region.hint.min((block / 64) as u8);
-        region.free_count += 1;
-        let free_count = usize::from(region.free_count);
-        self.free_blocks[list] += 1;
-        self.taken_lines -= class.lines();
-        let is_shut = region.is_shut;
-        if free_count == class.blocks() {
-            if free_count > 1 && !is_shut {
-                self.close(index, list);
-            }
-            self.merge(index, list);
-        } else if free_count == 1 && !is_shut {
-            self.push_open(index, list);
+        let Use::Items(queue) = region.use_ else { unreachable!("a block is in a region of items") };
+        debug_assert!(region.map[first / 64] >> (first % 64) & 1 == 1, "unit {at} begins no block");
+        region.map[first / 64] &= !(1 << (first % 64));
+        self.taken[index as usize] -= units as u16;
+        self.item_units -= units;
+        self.hole_units += units;
+        if self.taken[index as usize] == 0 {
+            self.free_items(index, queue);
         }
     }
 
     #[cold]
-    fn merge(&mut self, index: u32, list: usize) {
-        let region = &mut self.regions[index as usize];
-        debug_assert_eq!(region.held_count, 0);
-        self.free_blocks[list] -= usize::from(region.free_count);
-        (region.use_, region.is_shut) = (Use::Free, false);
-        let at = region.member_at;
-        self.members[list].swap_remove(at as usize);
-        if let Some(&moved) = self.members[list].get(at as usize) {
-            self.regions[moved as usize].member_at = at;
+    fn free_items(&mut self, index: u32, queue: Queue) {
+        debug_assert_eq!(self.regions[index as usize].held_count, 0);
+        self.hole_units -= usize::from(self.regions[index as usize].filled);
+        if self.filling[queue as usize] == index {
+            self.filling[queue as usize] = NONE;
         }
+        self.unlink(index, queue as usize);
+        self.release(index);
+    }
+
+    /// Makes a region free.
+    fn release(&mut self, index: u32) {
+        self.regions[index as usize].use_ = Use::Free;
         self.free.push(index);
     }
 
-    /// Overflow lines of the index in use.
-    pub(crate) fn bucket_lines(&self) -> usize {
-        self.members[BUCKET_LIST].len() * REGION_LINES - self.free_blocks[BUCKET_LIST]
+    fn append(&mut self, index: u32, list: usize) {
+        let last = std::mem::replace(&mut self.lists[list].last, index);
+        let region = &mut self.regions[index as usize];
+        (region.previous, region.next) = (last, NONE);
+        match last {
+            NONE => self.lists[list].first = index,
+            _ => self.regions[last as usize].next = index,
+        }
+    }
+
+    fn unlink(&mut self, index: u32, list: usize) {
+        let Region { previous, next, .. } = self.regions[index as usize];
+        match previous {
+            NONE => self.lists[list].first = next,
+            _ => self.regions[previous as usize].next = next,
+        }
+        match next {
+            NONE => self.lists[list].last = previous,
+            _ => self.regions[next as usize].previous = previous,
+        }
+    }
+
+    /// The oldest region of a queue.
+    pub(crate) fn oldest(&self, queue: Queue) -> Option<u32> {
+        let first = self.lists[queue as usize].first;
+        (first != NONE).then_some(first)
+    }
+
+    /// Takes no more blocks from a region of items.
+    pub(crate) fn end_filling(&mut self, index: u32) {
+        for filling in &mut self.filling {
+            if *filling == index {
+                *filling = NONE;
+            }
+        }
+    }
+
+    /// Regions of items begun since this one.
+    pub(crate) fn age(&self, index: u32) -> u64 {
+        self.begun_count - self.regions[index as usize].begun_at
+    }
+
+    /// Makes a region of items the newest of its queue.
+    pub(crate) fn renew(&mut self, index: u32) {
+        let Use::Items(queue) = self.use_of(index) else { return };
+        self.unlink(index, queue as usize);
+        self.append(index, queue as usize);
+        self.regions[index as usize].begun_at = self.begun_count;
+    }
+
+    /// Records whether an item must stay where it is.
+    pub(crate) fn hold(&mut self, at: u32, is_held: bool) {
+        let region = self.region_of(at);
+        let held_count = &mut self.regions[region as usize].held_count;
+        *held_count = if is_held { *held_count + 1 } else { *held_count - 1 };
+    }
+
+    /// The first item at or after unit `from` of a region of items: its number in the region, and the item.
+    pub(crate) fn next_item(&self, region: u32, from: usize) -> Option<(usize, u32)> {
+        let at = next_bit(&self.regions[region as usize].map, from, REGION_UNITS)?;
+        Some((at, region * REGION_UNITS as u32 + at as u32))
+    }
+
+    /// The first slot taken at or after slot `from` of a region of slots: its number in the region, and among all.
+    pub(crate) fn next_slot(&self, region: u32, from: usize) -> Option<(usize, u32)> {
+        let Use::Slots(slots) = self.use_of(region) else { return None };
+        let at = next_bit(&self.regions[region as usize].map, from, slots.per_region())?;
+        Some((at, (region as usize * slots.per_region() + at) as u32))
+    }
+
+    /// Takes a slot: its number among all of its kind, which for a bucket is its line.
+    pub(crate) fn take_slot(&mut self, slots: Slots) -> Option<u32> {
+        let mut index = self.lists[slots.list()].first;
+        if index == NONE {
+            index = self.pop_free()?;
+            let region = &mut self.regions[index as usize];
+            region.use_ = Use::Slots(slots);
+            region.map = [0; REGION_UNITS / 64];
+            self.free_slots[slots.number()] += slots.per_region();
+            self.slot_regions[slots.number()] += 1;
+            self.append(index, slots.list());
+        }
+        let map = &mut self.regions[index as usize].map;
+        let word = map.iter().position(|&word| word != u64::MAX).expect("a slot is free");
+        let bit = map[word].trailing_ones() as usize;
+        map[word] |= 1 << bit;
+        self.taken[index as usize] += 1;
+        self.free_slots[slots.number()] -= 1;
+        if usize::from(self.taken[index as usize]) == slots.per_region() {
+            self.unlink(index, slots.list());
+        }
+        Some((index as usize * slots.per_region() + word * 64 + bit) as u32)
+    }
+
+    /// Frees a slot.
+    pub(crate) fn give_back_slot(&mut self, slots: Slots, number: u32) {
+        let (index, at) = (number as usize / slots.per_region(), number as usize % slots.per_region());
+        let region = &mut self.regions[index];
+        debug_assert_eq!(region.use_, Use::Slots(slots));
+        debug_assert!(region.map[at / 64] >> (at % 64) & 1 == 1, "slot {number} is free already");
+        region.map[at / 64] &= !(1 << (at % 64));
+        self.free_slots[slots.number()] += 1;
+        if usize::from(self.taken[index]) == slots.per_region() {
+            self.append(index as u32, slots.list());
+        }
+        self.taken[index] -= 1;
+        if self.taken[index] == 0 {
+            self.free_slots[slots.number()] -= slots.per_region();
+            self.slot_regions[slots.number()] -= 1;
+            self.unlink(index as u32, slots.list());
+            self.release(index as u32);
+        }
+    }
+
+    /// The item that a piece belongs to.
+    pub(crate) fn owner(&self, piece: u32) -> u32 {
+        self.owners[piece as usize]
+    }
+
+    /// Records the item that a piece belongs to.
+    pub(crate) fn set_owner(&mut self, piece: u32, item: u32) {
+        self.owners[piece as usize] = item;
+    }
+
+    /// Makes a region with free slots the last whose slots are taken, so that it can be emptied into the others.
+    pub(crate) fn take_last(&mut self, region: u32) {
+        if let Use::Slots(slots) = self.use_of(region) {
+            self.unlink(region, slots.list());
+            self.append(region, slots.list());
+        }
     }
 
     /// Takes a whole region for the index: its first line.
@@ -318,26 +456,9 @@ impl Regions {
 
     /// Frees a region of the index.
     pub(crate) fn give_back_index(&mut self, first_line: u32) {
-        let region = self.region_of(first_line);
+        let region = first_line / REGION_LINES as u32;
         debug_assert_eq!(self.use_of(region), Use::Index);
-        self.regions[region as usize].use_ = Use::Free;
-        self.free.push(region);
-    }
-
-    /// Takes a whole region for a part of a large value.
-    pub(crate) fn take_extent(&mut self) -> Option<u32> {
-        let index = self.pop_free()?;
-        self.regions[index as usize].use_ = Use::Extent;
-        self.taken_lines += REGION_LINES;
-        Some(index)
-    }
-
-    /// Frees a whole region.
-    pub(crate) fn give_back_extent(&mut self, region: u32) {
-        debug_assert_eq!(self.use_of(region), Use::Extent);
-        self.regions[region as usize].use_ = Use::Free;
-        self.taken_lines -= REGION_LINES;
-        self.free.push(region);
+        self.release(region);
     }
 
     /// Lends the memory of `count` free regions, and returns their numbers. Empty if fewer are free.
@@ -357,114 +478,49 @@ impl Regions {
         taken
     }
 
-    fn push_open(&mut self, index: u32, list: usize) {
-        let head = self.open[list];
-        let region = &mut self.regions[index as usize];
-        (region.previous, region.next) = (NONE, head);
-        if head != NONE {
-            self.regions[head as usize].previous = index;
-        }
-        self.open[list] = index;
-    }
-
-    fn close(&mut self, index: u32, list: usize) {
-        let (previous, next) = (self.regions[index as usize].previous, self.regions[index as usize].next);
-        match previous {
-            NONE => self.open[list] = next,
-            _ => self.regions[previous as usize].next = next,
-        }
-        if next != NONE {
-            self.regions[next as usize].previous = previous;
-        }
-    }
-
-    /// Records whether a block must stay where it is.
-    pub(crate) fn hold(&mut self, line: u32, is_held: bool) {
-        let region = self.region_of(line);
-        let held_count = &mut self.regions[region as usize].held_count;
-        *held_count = if is_held { *held_count + 1 } else { *held_count - 1 };
-    }
-
-    /// Number of blocks of a region that must stay where they are.
-    pub(crate) fn held_count(&self, region: u32) -> usize {
-        self.regions[region as usize].held_count.into()
-    }
-
-    /// The regions of a class.
-    pub(crate) fn members(&self, class: Class) -> &[u32] {
-        &self.members[usize::from(class.0)]
-    }
-
-    /// The first taken block at or after block `from` of a region of items: its number and line.
-    pub(crate) fn next_taken(&self, region: u32, from: usize) -> Option<(usize, u32)> {
-        let class = self.regions[region as usize].use_.class();
-        let taken = &self.regions[region as usize].taken;
-        let mut block = from;
-        while block < class.blocks() {
-            let rest = taken[block / 64] >> (block % 64);
-            if rest == 0 {
-                block = (block / 64 + 1) * 64;
-                continue;
-            }
-            block += rest.trailing_zeros() as usize;
-            if block >= class.blocks() {
-                break;
-            }
-            let line = self.first_line(region) + (block * class.lines()) as u32;
-            return Some((block, line));
-        }
-        None
-    }
-
-    /// A region of items that could be emptied into the free blocks of its class: the sparsest of those examined.
-    pub(crate) fn sparsest(&self) -> Option<u32> {
+    /// The sparsest of `count` regions from region `from` on that can be emptied by moving what is in it, which frees at
+    /// least `least` units.
+    pub(crate) fn sparsest(&self, from: u32, count: usize, least: usize) -> Option<u32> {
         let mut best: Option<(usize, u32)> = None;
-        for list in 0..CLASS_COUNT {
-            let blocks = Class(list as u8).blocks();
-            // The class needs a region's worth of free blocks besides those of the region itself.
-            if blocks == 1 || self.free_blocks[list] < blocks {
-                continue;
-            }
-            let mut index = self.open[list];
-            for _ in 0..16 {
-                if index == NONE {
-                    break;
-                }
-                let region = &self.regions[index as usize];
-                let taken = blocks - usize::from(region.free_count);
-                let elsewhere = self.free_blocks[list] - usize::from(region.free_count);
-                let weight = taken * Class(list as u8).lines();
-                if region.held_count == 0
-                    && taken <= elsewhere
-                    && best.is_none_or(|(least, _)| weight < least)
+        for step in 0..count {
+            let index = (from as usize + step) % self.regions.len();
+            let taken = usize::from(self.taken[index]);
+            let region = &self.regions[index];
+            let (weight, freed) = match region.use_ {
+                Use::Items(queue)
+                    if self.filling[queue as usize] != index as u32 && region.held_count == 0 =>
                 {
-                    best = Some((weight, index));
+                    (taken, usize::from(region.filled) - taken)
                 }
-                index = region.next;
+                Use::Slots(slots) => {
+                    let per_region = slots.per_region();
+                    let free_elsewhere = self.free_slots[slots.number()] - (per_region - taken);
+                    if taken == per_region || taken > free_elsewhere {
+                        continue;
+                    }
+                    (taken * (REGION_UNITS / per_region), REGION_UNITS)
+                }
+                _ => continue,
+            };
+            if freed >= least && best.is_none_or(|(lightest, _)| weight < lightest) {
+                best = Some((weight, index as u32));
             }
         }
         best.map(|(_, index)| index)
     }
+}
 
-    /// Stops taking blocks from a region of items while it is emptied; [`reopen`](Self::reopen) undoes that if emptying
-    /// fails.
-    pub(crate) fn shut(&mut self, region: u32) {
-        let list = self.use_of(region).list();
-        if self.regions[region as usize].free_count > 0 {
-            self.close(region, list);
+/// The first bit of `map` that is set, from bit `from` on and before `end`.
+fn next_bit(map: &[u64], from: usize, end: usize) -> Option<usize> {
+    let mut at = from;
+    while at < end {
+        let rest = map[at / 64] >> (at % 64);
+        if rest != 0 {
+            return Some(at + rest.trailing_zeros() as usize);
         }
-        self.regions[region as usize].is_shut = true;
+        at = (at / 64 + 1) * 64;
     }
-
-    /// Allows taking blocks from a shut region again, unless it is free by now.
-    pub(crate) fn reopen(&mut self, region: u32) {
-        if !std::mem::take(&mut self.regions[region as usize].is_shut) {
-            return;
-        }
-        if self.regions[region as usize].free_count > 0 {
-            self.push_open(region, self.use_of(region).list());
-        }
-    }
+    None
 }
 
 #[cfg(test)]
@@ -473,50 +529,73 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    #[test]
-    fn classes_waste_little() {
-        for bytes in 1..=REGION_BYTES {
-            let class = Class::of(bytes).expect("up to a region");
-            let have = class.lines() * LINE_BYTES;
-            assert!(have >= bytes);
-            let lines = bytes.div_ceil(LINE_BYTES);
-            if lines <= 170 {
-                assert!(class.lines() * 4 <= lines * 5 + 3, "{lines} lines in a block of {}", class.lines());
-            }
+    #[derive(Clone, Copy, Debug)]
+    enum Taken {
+        Block(u32, usize),
+        Slot(Slots, u32),
+    }
+
+    impl Taken {
+        /// Its units.
+        fn units(self) -> std::ops::Range<u32> {
+            let (first, count) = match self {
+                Self::Block(at, units) => (at, units),
+                Self::Slot(slots, number) => {
+                    let units = REGION_UNITS / slots.per_region();
+                    (number * units as u32, units)
+                }
+            };
+            first..first + count as u32
         }
-        assert_eq!(Class::of(REGION_BYTES + 1), None);
     }
 
     proptest! {
-        /// Blocks never overlap, and freed blocks merge into whole regions.
+        /// Blocks and slots never overlap, the counts agree, and what was freed becomes whole regions.
         #[test]
-        fn blocks_never_overlap(steps in prop::collection::vec((any::<bool>(), 1usize..70_000), 1..400)) {
+        fn blocks_never_overlap(steps in prop::collection::vec((0u8..6, 1usize..5_000), 1..600)) {
             let mut regions = Regions::new(8);
-            let mut lines: HashMap<u32, u32> = HashMap::new();
-            let mut held: Vec<(u32, usize)> = Vec::new();
-            for (take, size) in steps {
-                if take || held.is_empty() {
-                    let class = Class::of(size.min(REGION_BYTES)).unwrap();
-                    if let Some(line) = regions.take(class) {
-                        for at in line..line + class.lines() as u32 {
-                            prop_assert!((0..8 * 1024).contains(&at));
-                            prop_assert!(lines.insert(at, line).is_none());
+            let mut units: HashMap<u32, u32> = HashMap::new();
+            let mut held: Vec<Taken> = Vec::new();
+            for (kind, size) in steps {
+                let taken = match kind {
+                    0 | 1 => regions.take(Queue::New, super::units(size)).map(|at| Taken::Block(at, super::units(size))),
+                    2 => regions.take(Queue::Kept, super::units(size)).map(|at| Taken::Block(at, super::units(size))),
+                    3 if size % 2 == 0 => regions.take_slot(Slots::Pieces).map(|at| Taken::Slot(Slots::Pieces, at)),
+                    3 => regions.take_slot(Slots::Buckets).map(|at| Taken::Slot(Slots::Buckets, at)),
+                    _ if held.is_empty() => None,
+                    _ => {
+                        let taken = held.swap_remove(size % held.len());
+                        taken.units().for_each(|unit| assert!(units.remove(&unit).is_some()));
+                        match taken {
+                            Taken::Block(at, count) => regions.give_back(at, count),
+                            Taken::Slot(slots, number) => regions.give_back_slot(slots, number),
                         }
-                        held.push((line, class.lines()));
+                        None
                     }
-                } else {
-                    let (line, count) = held.swap_remove(size % held.len());
-                    regions.give_back(line);
-                    for at in line..line + count as u32 {
-                        prop_assert_eq!(lines.remove(&at), Some(line));
+                };
+                if let Some(taken) = taken {
+                    for unit in taken.units() {
+                        prop_assert!((0..8 * REGION_UNITS as u32).contains(&unit));
+                        prop_assert!(units.insert(unit, taken.units().start).is_none());
                     }
+                    if let Taken::Block(at, 2) = taken {
+                        prop_assert_eq!(at % 2, 0, "a block of a line crosses a line");
+                    }
+                    held.push(taken);
                 }
-                prop_assert_eq!(regions.taken_lines(), lines.len());
+                let items = regions.item_units;
+                let buckets = regions.taken_slots(Slots::Buckets) * LINE_UNITS;
+                let pieces = regions.taken_slots(Slots::Pieces) * (PIECE_BYTES / UNIT_BYTES);
+                prop_assert_eq!(items + buckets + pieces, units.len());
+                prop_assert!(regions.hole_units() + items <= 8 * REGION_UNITS);
             }
-            for (line, _) in held {
-                regions.give_back(line);
+            for taken in held {
+                match taken {
+                    Taken::Block(at, count) => regions.give_back(at, count),
+                    Taken::Slot(slots, number) => regions.give_back_slot(slots, number),
+                }
             }
-            prop_assert_eq!(regions.free_count(), 8);
+            prop_assert_eq!((regions.free_count(), regions.hole_units()), (8, 0));
         }
     }
 }

@@ -7,8 +7,7 @@ use crate::regions::REGION_BYTES;
 pub enum Eviction {
     /// New pairs are refused.
     None,
-    /// Pairs not used recently are evicted. A pair used twice since the last pass stays for two passes of the hand, a
-    /// new one for none.
+    /// The oldest pairs are evicted, except those that were used.
     Clock,
 }
 

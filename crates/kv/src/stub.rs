@@ -18,10 +18,10 @@ pub(crate) struct Stub {
 
 impl Stub {
     /// The pair of an item that is in the log at `log_offset`.
-    pub(crate) fn of(heap: &Heap, line: u32, header: Header, log_offset: u64) -> Self {
+    pub(crate) fn of(heap: &Heap, item: u32, header: Header, log_offset: u64) -> Self {
         Self {
-            value_bytes: heap.pair_bytes(line) - usize::from(header.key_bytes),
-            attributes: heap.attributes(Place::of_item(line)),
+            value_bytes: heap.pair_bytes(item) - usize::from(header.key_bytes),
+            attributes: heap.attributes(Place::of_item(item)),
             marks: header.bits & MARKS,
             cas: header.cas,
             log_offset,
@@ -29,10 +29,10 @@ impl Stub {
     }
 
     /// Reads an item; `None` if its value is in memory.
-    pub(crate) fn read(heap: &Heap, line: u32) -> Option<Self> {
-        let header = heap.header(line);
-        heap.is_stub(line, header)
-            .then(|| Self::of(heap, line, header, heap.memory.u64_at(line, header.list_at())))
+    pub(crate) fn read(heap: &Heap, item: u32) -> Option<Self> {
+        let header = heap.header(item);
+        heap.is_stub(item, header)
+            .then(|| Self::of(heap, item, header, heap.memory.u64_at(item, header.list_at())))
     }
 
     /// The layout of its item.
@@ -41,7 +41,7 @@ impl Stub {
     }
 
     /// Writes the item of `key` to a block with this layout.
-    pub(crate) fn write(&self, heap: &mut Heap, line: u32, layout: &Layout, key: &[u8]) {
+    pub(crate) fn write(&self, heap: &mut Heap, item: u32, layout: &Layout, key: &[u8]) {
         let Attributes { flags, expiry_s } = self.attributes;
         let header = Header {
             cas: self.cas,
@@ -51,14 +51,14 @@ impl Stub {
             flags: flags as u16,
             expiry: expiry_s,
         };
-        let block = heap.memory.bytes_mut(line, 0, layout.total_bytes);
+        let block = heap.memory.bytes_mut(item, 0, layout.total_bytes);
         block[..HEADER_BYTES].copy_from_slice(&header.encode());
         if layout.bits & WIDE != 0 {
             block[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&flags.to_le_bytes());
         }
-        let at = layout.extents_at;
+        let at = layout.pieces_at;
         block[at - 8..at - 4].copy_from_slice(&(self.value_bytes as u32).to_le_bytes());
-        block[at - 4..at].copy_from_slice(&(AWAY | layout.extent_count as u32).to_le_bytes());
+        block[at - 4..at].copy_from_slice(&(AWAY | layout.piece_count as u32).to_le_bytes());
         block[at..at + LOG_OFFSET_BYTES].copy_from_slice(&self.log_offset.to_le_bytes());
         block[layout.key_at..].copy_from_slice(key);
     }

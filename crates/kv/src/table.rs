@@ -99,8 +99,8 @@ impl Table {
         if bucket.kind(cell) != Kind::Item {
             return Some(Place::new(home, cell, None));
         }
-        let line = bucket.cell(cell);
-        heap.memory.prefetch(line);
-        Some(Place::new(home, cell, Some(line)))
+        let item = bucket.cell(cell);
+        heap.memory.prefetch_item(item);
+        Some(Place::new(home, cell, Some(item)))
     }
 }

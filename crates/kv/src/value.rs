@@ -3,41 +3,40 @@
 use reactor::{CHUNK_BYTES, Chunk};
 
 use crate::memory::Memory;
-use crate::regions::{REGION_BYTES, Regions};
+use crate::regions::PIECE_BYTES;
 
 /// A value, borrowed from its partition.
 #[derive(Clone, Copy)]
 pub struct Value<'a> {
-    /// All of it, or the part after its extents.
+    /// All of it, or the part after its pieces.
     tail: &'a [u8],
     length: usize,
-    extents: Option<Extents<'a>>,
+    parts: Option<Parts<'a>>,
 }
 
 #[derive(Clone, Copy)]
-struct Extents<'a> {
+struct Parts<'a> {
     memory: &'a Memory,
-    regions: &'a Regions,
-    /// The part before the extents.
+    /// The part before the pieces.
     chunks: &'a [Chunk],
-    /// Numbers of the regions of its extents, four bytes each.
+    /// Numbers of its pieces, four bytes each.
     table: &'a [u8],
 }
 
 impl<'a> Value<'a> {
     #[inline]
     pub(crate) fn whole(bytes: &'a [u8]) -> Self {
-        Self { tail: bytes, length: bytes.len(), extents: None }
+        Self { tail: bytes, length: bytes.len(), parts: None }
     }
 
     pub(crate) fn parted(
-        (memory, regions): (&'a Memory, &'a Regions),
+        memory: &'a Memory,
         chunks: &'a [Chunk],
         table: &'a [u8],
         tail: &'a [u8],
         length: usize,
     ) -> Self {
-        Self { tail, length, extents: Some(Extents { memory, regions, chunks, table }) }
+        Self { tail, length, parts: Some(Parts { memory, chunks, table }) }
     }
 
     /// Length of the value, bytes.
@@ -58,27 +57,26 @@ impl<'a> Value<'a> {
     #[inline]
     #[must_use]
     pub fn part(&self, offset: usize) -> &'a [u8] {
-        let Some(extents) = &self.extents else { return &self.tail[offset.min(self.length)..] };
-        if let Some(chunk) = extents.chunks.get(offset / CHUNK_BYTES) {
+        let Some(parts) = &self.parts else { return &self.tail[offset.min(self.length)..] };
+        if let Some(chunk) = parts.chunks.get(offset / CHUNK_BYTES) {
             return &chunk[offset % CHUNK_BYTES..];
         }
-        let whole = extents.chunks.len() * CHUNK_BYTES;
-        let (offset, rest_bytes) = (offset - whole, self.length - whole);
-        let (extent, within) = (offset / REGION_BYTES, offset % REGION_BYTES);
-        match extents.table.chunks_exact(4).nth(extent) {
+        let whole = parts.chunks.len() * CHUNK_BYTES;
+        let offset = offset - whole;
+        let (at, within) = (offset / PIECE_BYTES, offset % PIECE_BYTES);
+        match parts.table.chunks_exact(4).nth(at) {
             Some(number) => {
-                let region = u32::from_le_bytes(number.try_into().expect("four bytes"));
-                let length = REGION_BYTES.min(rest_bytes - extent * REGION_BYTES);
-                extents.memory.bytes(extents.regions.first_line(region), within, length - within)
+                let piece = u32::from_le_bytes(number.try_into().expect("four bytes"));
+                parts.memory.piece(piece, within, PIECE_BYTES - within)
             }
             None => {
-                let before = (extents.table.len() / 4 * REGION_BYTES).min(rest_bytes);
+                let before = parts.table.len() / 4 * PIECE_BYTES;
                 &self.tail[(offset - before).min(self.tail.len())..]
             }
         }
     }
 
-    /// The first part: all of a value without extents.
+    /// The first part: all of a value of up to 4 KiB.
     #[inline]
     #[must_use]
     pub fn head(&self) -> &'a [u8] {
@@ -89,7 +87,7 @@ impl<'a> Value<'a> {
     #[inline]
     #[must_use]
     pub fn as_whole(&self) -> Option<&'a [u8]> {
-        self.extents.is_none().then_some(self.tail)
+        self.parts.is_none().then_some(self.tail)
     }
 
     /// The parts in order.

@@ -590,7 +590,7 @@ impl Executor<'_> {
 #[inline(always)]
 fn push_value_line(out: &mut Vec<u8>, key: &[u8], flags: u32, length: usize, cas: Option<u64>) {
     // For longer values, reserve only for the part that is copied.
-    out.reserve(key.len() + length % REGION_BYTES + 64);
+    out.reserve(key.len() + length.min(REGION_BYTES) + 64);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     if let (0, 10..100, None) = (flags, length, cas) {

@@ -6,7 +6,7 @@ use crate::command::{Command, Mode};
 use crate::execute::{Executor, Refusal};
 use crate::number;
 use crate::protocol::decode::flags;
-use kv::{Attributes, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Processor, Stored};
+use kv::{Attributes, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Stored};
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 
@@ -419,10 +419,8 @@ impl Executor<'_> {
         out.extend_from_slice(b" la=0 cas=");
         number::push(out, cas);
         out.extend_from_slice(if marks.is_fetched { b" fetch=yes" } else { b" fetch=no" });
-        let class = Processor::class_number(size);
-        out.extend_from_slice(b" cls=");
-        number::push(out, class.map_or(0, |class| class as u64 + 1));
-        out.extend_from_slice(b" size=");
+        // Items of all sizes are in one class.
+        out.extend_from_slice(b" cls=1 size=");
         number::push(out, size as u64);
         out.extend_from_slice(b"\r\n");
     }

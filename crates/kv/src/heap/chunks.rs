@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reactor::{Chunk, Untouched};
 
-use crate::chunked::{ChunkList, Entry, REGIONS_PER_CHUNK};
+use crate::chunked::{ChunkList, REGIONS_PER_CHUNK};
 use crate::heap::Heap;
 use crate::item::{HELD, Header, LARGE, chunk_count};
 use crate::place::Place;
@@ -16,29 +16,29 @@ const AHEAD_COUNT: usize = 16;
 impl Heap {
     /// Number of the chunk list of an item that is no stub, if it has one.
     #[cold]
-    fn chunk_number(&self, line: u32, header: Header) -> Option<u32> {
-        if header.bits & LARGE == 0 || chunk_count(self.large(line, header).0) == 0 {
+    fn chunk_number(&self, item: u32, header: Header) -> Option<u32> {
+        if header.bits & LARGE == 0 || chunk_count(self.large(item, header).0) == 0 {
             return None;
         }
-        Some(self.memory.u32_at(line, header.list_at()))
+        Some(self.memory.u32_at(item, header.list_at()))
     }
 
-    pub(crate) fn chunks_of(&self, line: u32, header: Header) -> Option<&ChunkList> {
-        self.chunk_number(line, header).map(|number| &self.chunked.entry(number).chunks)
+    pub(crate) fn chunks_of(&self, item: u32, header: Header) -> Option<&ChunkList> {
+        self.chunk_number(item, header).map(|number| self.chunked.list(number))
     }
 
     /// The chunks of an item, if nothing else refers to them.
-    pub(crate) fn chunks_mut(&mut self, line: u32, header: Header) -> Option<&mut Vec<Chunk>> {
-        let number = self.chunk_number(line, header)?;
-        Arc::get_mut(&mut self.chunked.entry_mut(number).chunks)
+    pub(crate) fn chunks_mut(&mut self, item: u32, header: Header) -> Option<&mut Vec<Chunk>> {
+        let number = self.chunk_number(item, header)?;
+        Arc::get_mut(self.chunked.list_mut(number))
     }
 
     /// The whole mebibytes of the value at a place; `None` if it is shorter. The value stays unchanged while they are
     /// held.
     pub(crate) fn chunks(&self, place: Place) -> Option<&ChunkList> {
-        let line = place.item()?;
-        let header = self.header(line);
-        if self.is_stub(line, header) { None } else { self.chunks_of(line, header) }
+        let item = place.item()?;
+        let header = self.header(item);
+        if self.is_stub(item, header) { None } else { self.chunks_of(item, header) }
     }
 
     /// Makes a chunk of free regions.
@@ -97,46 +97,29 @@ impl Heap {
         is_closed
     }
 
-    /// Whether chunks hold more than half of the memory.
-    pub(crate) fn is_mostly_chunked(&self) -> bool {
-        2 * self.chunked.lent_regions() > self.regions.count()
-    }
-
-    /// Whether an item has chunks.
-    pub(crate) fn is_chunked(&self, line: u32) -> bool {
-        let header = self.header(line);
-        header.bits & LARGE != 0 && !self.is_stub(line, header) && self.chunk_number(line, header).is_some()
-    }
-
-    /// Records that an item has moved to another line.
-    pub(crate) fn on_moved(&mut self, to: u32) {
-        let header = self.header(to);
-        if header.bits & LARGE != 0
-            && !self.is_stub(to, header)
-            && let Some(number) = self.chunk_number(to, header)
-        {
-            self.chunked.entry_mut(number).line = to;
-        }
+    /// Whether the chunks of an item are being read: freeing the item frees no memory yet.
+    pub(crate) fn has_readers(&self, item: u32, header: Header) -> bool {
+        header.bits & LARGE != 0
+            && !self.is_stub(item, header)
+            && self.chunks_of(item, header).is_some_and(|chunks| Arc::strong_count(chunks) > 1)
     }
 
     /// Releases the chunks of an item that is no stub.
-    pub(crate) fn free_chunks(&mut self, line: u32, header: Header) {
-        if let Some(number) = self.chunk_number(line, header) {
+    pub(crate) fn free_chunks(&mut self, item: u32, header: Header) {
+        if let Some(number) = self.chunk_number(item, header) {
             self.chunked.remove(number);
         }
     }
 
     /// Records the chunks of an item whose header is written; they hold its value from the first byte on.
-    pub(crate) fn put_chunks(&mut self, line: u32, at: usize, chunks: Vec<Chunk>) {
-        let number = self.chunked.insert(Entry { line, chunks: Arc::new(chunks) });
-        self.memory.bytes_mut(line, at, 4).copy_from_slice(&number.to_le_bytes());
+    pub(crate) fn put_chunks(&mut self, item: u32, at: usize, chunks: Vec<Chunk>) {
+        let number = self.chunked.insert(chunks);
+        self.memory.bytes_mut(item, at, 4).copy_from_slice(&number.to_le_bytes());
     }
 
     /// Whether the item may be changed in place: nothing else reads it.
-    pub(crate) fn is_unshared(&self, line: u32) -> bool {
-        let header = self.header(line);
-        header.bits & HELD == 0
-            && (header.bits & LARGE == 0
-                || self.chunks_of(line, header).is_none_or(|chunks| Arc::strong_count(chunks) == 1))
+    pub(crate) fn is_unshared(&self, item: u32) -> bool {
+        let header = self.header(item);
+        header.bits & HELD == 0 && !self.has_readers(item, header)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::heap::Heap;
-use crate::item::{BITS_AT, HELD, LARGE, chunk_count};
+use crate::item::{BITS_AT, HELD, LARGE};
 use crate::kept::Kept;
 use crate::pins::{Pin, Pins};
 use crate::place::Place;
@@ -12,64 +12,62 @@ use crate::value::Value;
 
 impl Heap {
     /// Keeps a block where it is, and its value unchanged, until [`release_hold`](Self::release_hold).
-    pub(crate) fn hold(&mut self, line: u32) {
-        self.memory.bytes_mut(line, BITS_AT, 1)[0] |= HELD;
-        self.regions.hold(line, true);
+    pub(crate) fn hold(&mut self, item: u32) {
+        self.memory.bytes_mut(item, BITS_AT, 1)[0] |= HELD;
+        self.regions.hold(item, true);
     }
 
-    pub(crate) fn release_hold(&mut self, line: u32) {
-        self.memory.bytes_mut(line, BITS_AT, 1)[0] &= !HELD;
-        self.regions.hold(line, false);
+    pub(crate) fn release_hold(&mut self, item: u32) {
+        self.memory.bytes_mut(item, BITS_AT, 1)[0] &= !HELD;
+        self.regions.hold(item, false);
     }
 
     /// Frees an item's memory, now or once its last pin ends.
-    pub(crate) fn free_item(&mut self, line: u32) {
-        let header = self.header(line);
+    pub(crate) fn free_item(&mut self, item: u32) {
+        let header = self.header(item);
         if header.bits & HELD != 0 {
-            let pins = self.pins.get_mut(&line).expect("only pinned items are held in the index");
+            let pins = self.pins.get_mut(&item).expect("only pinned items are held in the index");
             pins.is_detached = true;
             return;
         }
-        if header.bits & LARGE != 0 && !self.is_stub(line, header) {
-            let (length, list_count) = self.large(line, header);
-            for at in usize::from(chunk_count(length) > 0)..list_count {
-                self.regions.give_back_extent(self.memory.u32_at(line, header.list_at() + 4 * at));
-            }
-            self.free_chunks(line, header);
+        let units = self.item_units(item, header);
+        if header.bits & LARGE != 0 && !self.is_stub(item, header) {
+            self.free_pieces(item, header);
+            self.free_chunks(item, header);
         }
-        self.regions.give_back(line);
+        self.regions.give_back(item, units);
     }
 
     /// Keeps the value at a place unchanged while it is sent in pieces. `None` for a pair in the index, which is copied
     /// instead.
     pub(crate) fn pin(&mut self, place: Place) -> Option<Pin> {
-        let line = place.item()?;
-        let pins = self.pins.entry(line).or_insert(Pins { count: 0, is_detached: false });
+        let item = place.item()?;
+        let pins = self.pins.entry(item).or_insert(Pins { count: 0, is_detached: false });
         pins.count += 1;
         if pins.count == 1 {
-            self.hold(line);
+            self.hold(item);
         }
-        Some(Pin { line })
+        Some(Pin { item })
     }
 
     /// A pinned value.
     pub(crate) fn pinned(&self, pin: &Pin) -> Value<'_> {
-        self.item_value(pin.line)
+        self.item_value(pin.item)
     }
 
     /// Ends a pin. Returns whether that freed memory.
     #[expect(clippy::needless_pass_by_value, reason = "a pin ends once")]
     pub(crate) fn unpin(&mut self, pin: Pin) -> bool {
-        let pins = self.pins.get_mut(&pin.line).expect("pinned");
+        let pins = self.pins.get_mut(&pin.item).expect("pinned");
         pins.count -= 1;
         if pins.count > 0 {
             return false;
         }
         let is_detached = pins.is_detached;
-        self.pins.remove(&pin.line);
-        self.release_hold(pin.line);
+        self.pins.remove(&pin.item);
+        self.release_hold(pin.item);
         if is_detached {
-            self.free_item(pin.line);
+            self.free_item(pin.item);
         }
         is_detached
     }

@@ -163,16 +163,16 @@ impl Sink for CleanSink<'_> {
         let hash = self.processor.hash(key);
         let pairs = self.processor.pairs_mut();
         // A removal may be durable or not: without its record the key is not there either.
-        let Some(line) = pairs.item(hash, key).filter(|_| head.kind == Kind::Pair) else { return };
+        let Some(item) = pairs.item(hash, key).filter(|_| head.kind == Kind::Pair) else { return };
         let here = self.start + position;
-        let stub = Stub::read(&pairs.heap, line);
-        let offset = stub.as_ref().map(|stub| stub.log_offset).or_else(|| pairs.log_offset(line));
-        if pairs.heap.header(line).cas != head.cas || offset.is_some_and(|offset| offset != here) {
+        let stub = Stub::read(&pairs.heap, item);
+        let offset = stub.as_ref().map(|stub| stub.log_offset).or_else(|| pairs.log_offset(item));
+        if pairs.heap.header(item).cas != head.cas || offset.is_some_and(|offset| offset != here) {
             self.on_replaced(hash, key);
         } else if stub.is_some() {
             self.stubs.push((hash, key.into()));
         } else {
-            pairs.rewrite(hash, key, line);
+            pairs.rewrite(hash, key, item);
         }
     }
 

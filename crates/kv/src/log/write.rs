@@ -39,7 +39,7 @@ pub(super) struct Stream {
 struct Found {
     head: Head,
     /// Line of the pair, if there is one.
-    line: Option<u32>,
+    item: Option<u32>,
 }
 
 impl Log {
@@ -84,7 +84,7 @@ impl Log {
                 cas: processor.writer.next_cas,
                 expiry_s: 0,
             },
-            line: None,
+            item: None,
         };
         let (hash, key) = match due {
             Due::Clear => return none(Kind::Cleared, 0),
@@ -93,18 +93,18 @@ impl Log {
         let Some(place) = processor.pairs().locate(hash, key) else {
             return none(Kind::Removed, key.len());
         };
-        let line = place.item().expect("with a log, pairs lie outside of the index");
-        let Header { cas, expiry, bits, .. } = processor.pairs().heap.header(line);
+        let item = place.item().expect("with a log, pairs lie outside of the index");
+        let Header { cas, expiry, bits, .. } = processor.pairs().heap.header(item);
         let head = Head {
             kind: Kind::Pair,
             key_bytes: key.len(),
             marks: bits & MARKS,
-            value_bytes: processor.pairs().heap.pair_bytes(line) - key.len(),
+            value_bytes: processor.pairs().heap.pair_bytes(item) - key.len(),
             flags: processor.attributes(place).flags,
             cas,
             expiry_s: if expiry == 0 { 0 } else { processor.clock().base_s() + i64::from(expiry) },
         };
-        Found { head, line: Some(line) }
+        Found { head, item: Some(item) }
     }
 
     fn head_end(&self) -> u64 {
@@ -198,7 +198,7 @@ impl Log {
                 processor.pairs_mut().heap.unpin(stream.pin);
             }
             let Some(due) = self.due(processor, only_rewrites) else { break };
-            let Found { head, line } = self.find(processor, &due);
+            let Found { head, item } = self.find(processor, &due);
             let record_bytes = head.record_bytes();
             let position = start + at as u64;
             let is_large = record_bytes > PIECE_BYTES - block_bytes;
@@ -208,8 +208,8 @@ impl Log {
             {
                 break;
             }
-            if let (Due::Key { hash, key, length, is_rewrite, .. }, Some(line)) = (&due, line)
-                && Stub::read(&processor.pairs().heap, line).is_some()
+            if let (Due::Key { hash, key, length, is_rewrite, .. }, Some(item)) = (&due, item)
+                && Stub::read(&processor.pairs().heap, item).is_some()
             {
                 // Its value has been dropped from memory since.
                 processor.pairs_mut().changes().take(&due);
@@ -231,16 +231,16 @@ impl Log {
             at += HEAD_BYTES + key.len();
             let log_offset = slot_start + position;
             let mut checksum = Checksum::default();
-            if let Some(line) = line {
-                processor.pairs_mut().set_log_offset(line, log_offset);
+            if let Some(item) = item {
+                processor.pairs_mut().set_log_offset(item, log_offset);
                 if is_large {
                     let heap = &mut processor.pairs_mut().heap;
-                    let pin = heap.pin(Place::of_item(line)).expect("it is an item");
+                    let pin = heap.pin(Place::of_item(item)).expect("it is an item");
                     let value_bytes = head.value_bytes;
                     self.stream = Some(Stream { pin, value_bytes, done: 0, checksum, log_offset, taken });
                     continue;
                 }
-                for part in processor.pairs().heap.item_value(line).parts() {
+                for part in processor.pairs().heap.item_value(item).parts() {
                     checksum.update(part);
                     buffer[at..at + part.len()].copy_from_slice(part);
                     at += part.len();

@@ -3,6 +3,7 @@
 use crate::bucket::{Bucket, BucketMut, Kind, copy_entry, overflow_tag};
 use crate::heap::Heap;
 use crate::key::KeyHash;
+use crate::regions::Slots;
 use crate::table::Table;
 use crate::table::lines::{Cell, append_line, compact_chain, empty_cells, overflow_line, slot};
 
@@ -77,6 +78,28 @@ impl Table {
             BucketMut(heap.memory.line_mut(home)).set_overflows(false);
         }
         compact_chain(heap, overflow_line(home));
+    }
+
+    /// Moves a line of a chain, or a spare one, to `to`. Returns whether it was moved.
+    pub(crate) fn move_overflow_line(&mut self, heap: &mut Heap, line: u32, to: u32) -> bool {
+        if let Some(spare) = self.spare.iter_mut().find(|spare| **spare == line) {
+            *spare = to;
+        } else {
+            let content = *heap.memory.line(line);
+            let Some(cell) = Bucket(&content).entries().next() else { return false };
+            let mut node = overflow_line(self.home(self.hash_of_entry(heap, Bucket(&content), cell)));
+            loop {
+                match Bucket(heap.memory.line(node)).next() {
+                    Some(next) if next == line => break,
+                    Some(next) => node = next,
+                    None => return false,
+                }
+            }
+            *heap.memory.line_mut(to) = content;
+            BucketMut(heap.memory.line_mut(node)).set_next(Some(to));
+        }
+        heap.regions.give_back_slot(Slots::Buckets, line);
+        true
     }
 
     /// The entry that leads to an item that is not held: its line, and the cell.

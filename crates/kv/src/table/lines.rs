@@ -5,6 +5,7 @@ use reactor::LINE_BYTES;
 use crate::bucket::{Bucket, BucketMut, CELL_COUNT, Kind, copy_entry};
 use crate::heap::Heap;
 use crate::index::OVERFLOW_SLOT;
+use crate::regions::Slots;
 
 /// Room for an entry: where its cells are.
 #[derive(Clone, Copy)]
@@ -76,11 +77,11 @@ pub(crate) fn compact_chain(heap: &mut Heap, mut node: u32) {
         }
         let after = rest.next();
         BucketMut(heap.memory.line_mut(node)).set_next(after);
-        heap.regions.give_back(next);
+        heap.regions.give_back_slot(Slots::Buckets, next);
     }
 }
 
-/// Points an entry at another line.
-pub(crate) fn set_item_line(heap: &mut Heap, (node, cell): (u32, usize), line: u32) {
-    BucketMut(heap.memory.line_mut(node)).set_item(cell, line);
+/// Points an entry at another item.
+pub(crate) fn set_item(heap: &mut Heap, (node, cell): (u32, usize), item: u32) {
+    BucketMut(heap.memory.line_mut(node)).set_item(cell, item);
 }

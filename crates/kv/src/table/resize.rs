@@ -46,10 +46,9 @@ impl Table {
         let lines = if has_log {
             cells
         } else {
-            let blocks = heap.regions.taken_lines() - heap.regions.bucket_lines();
-            (blocks + heap.chunked.taken_bytes() / LINE_BYTES) as f64
+            (heap.regions.taken_lines() + heap.chunked.taken_bytes() / LINE_BYTES) as f64
         };
-        let memory = (heap.regions.count() * REGION_LINES) as f64;
+        let memory = (heap.regions.usable_count() * REGION_LINES) as f64;
         let group_cells = self.full_cells(pair_count) * GROUP_BUCKETS as f64;
         memory / (group_cells * lines / cells + f64::from(GROUP_LINES) + FURTHER_LINES * width)
     }
@@ -153,7 +152,7 @@ impl Table {
             let bucket = Bucket(heap.memory.peek(home));
             for cell in bucket.entries() {
                 if bucket.kind(cell) == crate::bucket::Kind::Item {
-                    heap.memory.prefetch(bucket.cell(cell));
+                    heap.memory.prefetch_item(bucket.cell(cell));
                 }
             }
         }

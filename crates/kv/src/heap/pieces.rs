@@ -1,0 +1,59 @@
+//! The pieces of items: the first parts of their values.
+
+use crate::heap::Heap;
+use crate::item::{Header, LARGE, chunk_count};
+use crate::regions::{REGION_PIECES, Slots};
+
+impl Heap {
+    /// Memory that can be taken for any purpose or for pieces, in pieces.
+    pub(crate) fn room(&self) -> usize {
+        let regions = self.regions.free_count() + self.chunked.free_regions();
+        regions * REGION_PIECES + self.regions.free_slots(Slots::Pieces)
+    }
+
+    /// Byte in an item of its list of pieces, and their number.
+    fn pieces(&self, item: u32, header: Header) -> (usize, usize) {
+        if header.bits & LARGE == 0 || self.is_stub(item, header) {
+            return (0, 0);
+        }
+        let (length, list_count) = self.large(item, header);
+        let first = usize::from(chunk_count(length) > 0);
+        (header.list_at() + 4 * first, list_count - first)
+    }
+
+    /// Gives a piece that was taken to an item, as its `number`th.
+    pub(crate) fn put_piece(&mut self, item: u32, list_at: usize, number: usize, piece: u32) {
+        self.memory.bytes_mut(item, list_at + 4 * number, 4).copy_from_slice(&piece.to_le_bytes());
+        self.regions.set_owner(piece, item);
+    }
+
+    /// Records that an item has moved to `item`, for its pieces.
+    pub(crate) fn on_moved(&mut self, item: u32, header: Header) {
+        let (at, count) = self.pieces(item, header);
+        for number in 0..count {
+            let piece = self.memory.u32_at(item, at + 4 * number);
+            self.regions.set_owner(piece, item);
+        }
+    }
+
+    /// Moves a piece to `to`, unless it must stay where it is. Returns whether it was moved.
+    pub(crate) fn move_piece(&mut self, piece: u32, to: u32) -> bool {
+        let item = self.regions.owner(piece);
+        let header = self.header(item);
+        let (at, count) = self.pieces(item, header);
+        let number = (0..count).find(|number| self.memory.u32_at(item, at + 4 * number) == piece);
+        let Some(number) = number.filter(|_| header.bits & crate::item::HELD == 0) else { return false };
+        self.memory.copy_piece(piece, to);
+        self.put_piece(item, at, number, to);
+        self.regions.give_back_slot(Slots::Pieces, piece);
+        true
+    }
+
+    /// Frees the pieces of an item.
+    pub(crate) fn free_pieces(&mut self, item: u32, header: Header) {
+        let (at, count) = self.pieces(item, header);
+        for number in 0..count {
+            self.regions.give_back_slot(Slots::Pieces, self.memory.u32_at(item, at + 4 * number));
+        }
+    }
+}
