@@ -117,6 +117,7 @@ impl Caller {
             settings: controller_settings(),
             limits: Limits::new(cap, &identify).expect("a controller in order"),
             queue_pairs: 1,
+            inaccessible: Arc::new([]),
         };
         let settings = LaneSettings {
             qid: Qid::new(1),

@@ -72,6 +72,7 @@ fn live() -> LaneCore<Vec<u8>> {
         },
         limits: Limits::new(Cap::from_bits(0).with_queue_entries_max(1024), &identify).expect("usable"),
         queue_pairs: 1,
+        inaccessible: Arc::new([]),
     };
     core.attach(&Arc::new(attachment), 0);
     assert!(matches!(core.next_action(), Some(LaneAction::Open(_))));

@@ -34,6 +34,7 @@ use wire::sqe::Sqe;
 use crate::attachment::{Attachment, Inaccessible};
 use crate::error::LinkError;
 use crate::failure::Failure;
+use crate::known_namespaces::KnownNamespaces;
 use crate::reconnect::{Backoff, Class, Fate, ReconnectSettings, ReplayPolicy, fate};
 
 /// Maximum outstanding commands of callers.
@@ -145,7 +146,7 @@ pub enum MachineEvent {
         /// All namespaces.
         namespaces: Arc<[NamespaceInfo]>,
     },
-    /// The ANA log was read: namespaces that are not accessible.
+    /// The ANA log was read, or other storage was found under the id of a namespace: all that are not accessible.
     Inaccessible(Inaccessible),
     /// The discovery log has changed.
     Discovery,
@@ -216,6 +217,8 @@ pub struct AssociationMachine {
     phase: Phase,
     queue: HostQueue<Vec<u8>, Tag>,
     controller: HostController,
+    /// The identities of its namespaces.
+    known: KnownNamespaces,
     peer: Option<SocketAddr>,
     backoff: Backoff,
     /// Number of the association that is up, or of the next one.
@@ -241,6 +244,7 @@ impl AssociationMachine {
             phase: Phase::Waiting { due_ns: now_ns },
             queue: HostQueue::new(settings.offer, ADMIN_QUEUE_ENTRIES - 1),
             controller: HostController::new(settings.controller.clone()),
+            known: KnownNamespaces::default(),
             peer: None,
             backoff: Backoff::new(settings.reconnect, settings.seed),
             generation: 1,
@@ -621,9 +625,17 @@ impl AssociationMachine {
                     None => continue,
                 },
                 Notice::NamespacesChanged(changed) => {
+                    if self.known.on_scan(self.controller.namespaces()) {
+                        // Before the callers get them again.
+                        let inaccessible = self.known.with_replaced(self.controller.inaccessible());
+                        let event = MachineEvent::Inaccessible(inaccessible);
+                        self.actions.push_back(AssociationAction::Publish(event));
+                    }
                     MachineEvent::Namespaces { changed, namespaces: namespaces() }
                 }
-                Notice::AnaRead => MachineEvent::Inaccessible(self.controller.inaccessible().into()),
+                Notice::AnaRead => {
+                    MachineEvent::Inaccessible(self.known.with_replaced(self.controller.inaccessible()))
+                }
                 Notice::DiscoveryChanged => MachineEvent::Discovery,
                 Notice::Event(event) => MachineEvent::Event(event),
                 Notice::Down => {
@@ -642,6 +654,7 @@ impl AssociationMachine {
         self.phase = Phase::Up;
         self.was_up = true;
         self.backoff.on_up(now_ns);
+        self.known.on_scan(self.controller.namespaces());
         let (cntlid, queue_pairs) = (self.controller.cntlid(), self.controller.queue_pairs());
         let controller = ControllerInfo {
             cntlid,
@@ -660,6 +673,7 @@ impl AssociationMachine {
             settings: self.settings.controller.clone(),
             limits,
             queue_pairs,
+            inaccessible: self.known.with_replaced(Vec::new()),
         };
         Some(MachineEvent::Up {
             attachment: Arc::new(attachment),

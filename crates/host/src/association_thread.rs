@@ -301,6 +301,10 @@ impl Driver<'_> {
         match event {
             MachineEvent::Up { attachment, controller, namespaces } => {
                 tracing::info!(%subsystem, peer = %attachment.peer, cntlid = %attachment.cntlid, "association up");
+                for (nsid, _) in attachment.inaccessible.iter() {
+                    tracing::error!(%subsystem, %nsid, "other storage answers under the id of a namespace: its commands fail");
+                }
+                self.inaccessible = Arc::clone(&attachment.inaccessible);
                 self.attachment = Some(Arc::clone(&attachment));
                 self.state.change(|state| {
                     state.attachment = Some(Arc::clone(&attachment));

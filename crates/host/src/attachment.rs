@@ -25,6 +25,8 @@ pub struct Attachment {
     pub limits: Limits,
     /// I/O queues granted.
     pub queue_pairs: u16,
+    /// Namespaces that are not the ones known under their ids: no command is sent to them.
+    pub inaccessible: Inaccessible,
 }
 
 impl Attachment {
@@ -35,5 +37,6 @@ impl Attachment {
     }
 }
 
-/// Namespaces that the ANA log reports as inaccessible, in persistent loss or in transition, ordered by id.
+/// Namespaces that the ANA log reports as inaccessible, in persistent loss or in transition, and those that other
+/// storage has replaced (as in persistent loss), ordered by id.
 pub type Inaccessible = Arc<[(Nsid, AnaState)]>;

@@ -193,6 +193,7 @@ impl<B: DataBuffer> LaneCore<B> {
         }
         let limit = attachment.limits.queue_size(self.settings.depth).1;
         self.queue = HostQueue::new(self.settings.offer, limit);
+        self.backlog.on_inaccessible(&attachment.inaccessible);
         self.actions.push_back(LaneAction::Open(attachment.peer));
         self.attachment = Some(Arc::clone(attachment));
         self.phase = Phase::Opening { until_ns: self.until(now_ns) };

@@ -68,6 +68,7 @@ mod handed_over;
 mod identify;
 mod identity;
 pub mod key_value;
+mod known_namespaces;
 mod lane;
 pub mod lane_core;
 mod lane_set;

@@ -298,6 +298,7 @@ impl Laned {
             settings: controller_settings(),
             limits: proto::host_limits::Limits::new(cap, &identify).unwrap(),
             queue_pairs: 1,
+            inaccessible: Arc::new([]),
         };
         let settings = LaneSettings {
             qid: Qid::new(1),

@@ -30,8 +30,12 @@ impl AnaStates {
         self.has_any
     }
 
-    /// The state of a namespace that is not accessible.
+    /// The state of a namespace that is not accessible. What is for all namespaces is lost with any one of them.
     pub(super) fn of(&self, nsid: Nsid) -> Option<AnaState> {
+        if nsid == Nsid::ALL {
+            let mut states = self.inaccessible.iter().map(|(_, state)| *state);
+            return states.find(|state| *state == AnaState::PERSISTENT_LOSS);
+        }
         let at = self.inaccessible.binary_search_by_key(&nsid, |(nsid, _)| *nsid).ok()?;
         self.inaccessible.get(at).map(|(_, state)| *state)
     }

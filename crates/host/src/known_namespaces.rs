@@ -1,0 +1,100 @@
+//! The identities under which an association knows its namespaces: other storage is never taken for one of them.
+//!
+//! An address may be answered by another machine after a reconnect, and a namespace id may have been given to other
+//! storage. Lanes send a command by namespace id alone, so a namespace that reports another identity than before is
+//! lost for as long as it does. That holds for the life of the association: callers may still have commands and handles
+//! of a namespace that was removed, so storage that got its id meanwhile is used by a new association only.
+
+use std::collections::BTreeMap;
+
+use proto::host_namespaces::{NAMESPACE_COUNT_MAX, NamespaceInfo};
+use wire::id::Nsid;
+use wire::log::ana::AnaState;
+use wire::uuid::Uuid;
+
+use crate::attachment::Inaccessible;
+
+/// Identities beyond this number are forgotten once their namespaces are gone: a controller may make up many.
+const KNOWN_COUNT_MAX: usize = 4 * NAMESPACE_COUNT_MAX;
+
+/// UUID, NGUID and EUI-64.
+type Identity = (Option<Uuid>, Option<[u8; 16]>, Option<[u8; 8]>);
+
+/// The identities of the namespaces of an association, through all its reconnects.
+#[derive(Debug, Default)]
+pub(crate) struct KnownNamespaces {
+    known: BTreeMap<Nsid, Identity>,
+    /// Namespaces that report another identity than the known one, by id.
+    replaced: Vec<Nsid>,
+}
+
+impl KnownNamespaces {
+    /// Takes the result of a scan. Returns whether other namespaces than before are replaced.
+    pub(crate) fn on_scan(&mut self, namespaces: &[NamespaceInfo]) -> bool {
+        let identity = |info: &NamespaceInfo| (info.uuid, info.nguid, info.eui64);
+        if self.known.len() > KNOWN_COUNT_MAX {
+            self.known.retain(|nsid, _| namespaces.binary_search_by_key(nsid, |info| info.nsid).is_ok());
+        }
+        let is_replaced = |info: &&NamespaceInfo| {
+            let now = identity(info);
+            // A controller need not give a namespace an identity.
+            now != Identity::default() && *self.known.entry(info.nsid).or_insert(now) != now
+        };
+        let replaced: Vec<Nsid> = namespaces.iter().filter(is_replaced).map(|info| info.nsid).collect();
+        let has_changed = replaced != self.replaced;
+        self.replaced = replaced;
+        has_changed
+    }
+
+    /// Adds the replaced namespaces to those that the ANA log reports, as lost.
+    pub(crate) fn with_replaced(&self, reported: Vec<(Nsid, AnaState)>) -> Inaccessible {
+        let mut all: BTreeMap<Nsid, AnaState> = reported.into_iter().collect();
+        all.extend(self.replaced.iter().map(|nsid| (*nsid, AnaState::PERSISTENT_LOSS)));
+        all.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::host_namespaces::Ids;
+    use wire::identify::namespace::IdentifyNamespace;
+    use zerocopy::FromZeros;
+
+    use super::*;
+
+    fn info(nsid: u32, number: u8) -> NamespaceInfo {
+        let uuid = (number > 0).then(|| Uuid::from_bytes([number; 16]));
+        let mut identify = IdentifyNamespace::new_zeroed();
+        (identify.nsze, identify.ncap) = (8.into(), 8.into());
+        let ids = Ids { uuid, ..Ids::default() };
+        NamespaceInfo::of_blocks(Nsid::new(nsid), &ids, &identify).unwrap()
+    }
+
+    #[test]
+    fn a_namespace_with_another_identity_is_lost_until_it_has_its_own_again() {
+        let mut known = KnownNamespaces::default();
+        assert!(!known.on_scan(&[info(1, 1), info(2, 2), info(3, 0)]));
+        assert!(known.on_scan(&[info(1, 9), info(2, 2), info(3, 3)]), "the second machine answers");
+        assert_eq!(known.replaced, [Nsid::new(1)]);
+        let changing = (Nsid::new(2), AnaState::CHANGE);
+        let lost = (Nsid::new(1), AnaState::PERSISTENT_LOSS);
+        assert_eq!(*known.with_replaced(vec![changing]), [lost, changing]);
+        assert!(!known.on_scan(&[info(1, 9), info(2, 2), info(3, 3)]));
+        assert!(known.on_scan(&[info(1, 1), info(2, 2), info(3, 0)]), "the first one again");
+        assert_eq!(known.replaced, []);
+    }
+
+    #[test]
+    fn a_namespace_that_was_gone_does_not_come_back_as_another() {
+        let mut known = KnownNamespaces::default();
+        known.on_scan(&[info(1, 1), info(2, 2)]);
+        assert!(!known.on_scan(&[info(1, 1)]));
+        assert!(known.on_scan(&[info(1, 1), info(2, 7)]));
+        assert_eq!(known.replaced, [Nsid::new(2)]);
+        for first in (3..).step_by(100).take(KNOWN_COUNT_MAX / 100 + 3) {
+            let made_up: Vec<_> = (first..first + 100).map(|nsid| info(nsid, 9)).collect();
+            known.on_scan(&made_up);
+        }
+        assert!(known.known.len() <= KNOWN_COUNT_MAX + 100);
+    }
+}
