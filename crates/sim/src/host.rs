@@ -20,6 +20,7 @@ use proto::receive::{Receive, ReceiveTurn};
 use wire::id::{Nsid, Qid};
 use wire::nqn::{HostId, Nqn};
 use wire::status::Status;
+use wire::uuid::Uuid;
 
 use crate::admin::{self, Request};
 use crate::reactor_io::MESSAGE_NS_MAX;
@@ -27,6 +28,7 @@ use crate::scenario::{MS, SECOND, Scenario};
 use crate::scout::Scout;
 use crate::shared::network::{Got, Phase, Took};
 use crate::shared::{Actor, Shared, Side};
+use crate::world::machines::is_foreign;
 
 /// The subsystem's name.
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:simulated";
@@ -92,8 +94,12 @@ pub(crate) struct Host {
     /// How often it has lost its association.
     pub(crate) loss_count: u32,
     is_closing: bool,
-    /// It was refused as not allowed, and its lanes end.
+    /// It was refused as not allowed, or leaves for storage that has replaced what it knows, and its lanes end.
     pub(crate) is_shut_out: bool,
+    /// The identity under which it knows the second namespace.
+    second_uuid: Option<Option<Uuid>>,
+    /// Until when it had found another machine's storage: `u64::MAX` if it is so now.
+    pub(crate) misled_until_ns: Option<u64>,
     /// It has reset a controller.
     is_reset: bool,
     /// When its association connected last.
@@ -186,6 +192,8 @@ impl Host {
             loss_count: 0,
             is_closing: false,
             is_shut_out: false,
+            second_uuid: None,
+            misled_until_ns: None,
             is_reset: false,
             dialled_ns: 0,
             staging: vec![0; STAGING_BYTES],
@@ -204,7 +212,17 @@ impl Host {
     pub(crate) fn has_gone(&self) -> bool {
         let is_idle =
             |lane: &Lane| lane.inbox.is_empty() && lane.core.outstanding() == 0 && !lane.core.has_done();
-        self.is_shut_out && self.lanes.iter().all(is_idle)
+        self.is_shut_out && self.association.is_over() && self.lanes.iter().all(is_idle)
+    }
+
+    /// Another one in its place once all of it has ended: an association takes no storage for other storage that had
+    /// its id before.
+    fn leave(&mut self, shared: &mut Shared) {
+        shared.reach_event("host begins anew for other storage");
+        self.misled_until_ns = Some(u64::MAX);
+        self.is_shut_out = true;
+        self.association.close();
+        shared.wake(self.actor);
     }
 
     /// Another one in its place.
@@ -291,7 +309,7 @@ impl Host {
                 let (bytes, total) = gather(shared, id, |each| self.association.for_each_piece(each))?;
                 let count = bytes.len();
                 if count > 0 {
-                    shared.send(id, Side::Host, &bytes);
+                    shared.send(id, Side::Host, &bytes, None);
                     self.association.on_sent(count);
                 }
                 if count < total {
@@ -381,10 +399,6 @@ impl Host {
             (Err(Failure::Status(status)), _) if status.is(Status::TRANSIENT_TRANSPORT_ERROR) => {
                 shared.scenario.network.corrupt > 0
             }
-            // Its reactors do not all have it yet.
-            (Err(Failure::Status(status)), _) if status.is(Status::INVALID_NAMESPACE) => {
-                shared.now_ns < shared.started_ns + shared.scenario.order_ns_max()
-            }
             (Err(Failure::Status(status)), expected) => Some(*status) == expected,
             (Err(_), _) => true,
             (Ok(_), Some(_)) => false,
@@ -410,7 +424,13 @@ impl Host {
                     scout.on_up(&controller);
                 }
                 self.limits = Some(controller.limits);
-                self.know(&namespaces, controller.limits);
+                self.know(shared, &namespaces, controller.limits);
+                if namespaces.iter().any(|info| is_foreign(info.uuid)) {
+                    shared.reach_event("host finds other storage under its namespaces");
+                    self.misled_until_ns = Some(u64::MAX);
+                } else if !self.is_shut_out {
+                    self.misled_until_ns = self.misled_until_ns.map(|until_ns| until_ns.min(shared.now_ns));
+                }
                 for lane in &mut self.lanes {
                     tell_lane(shared, lane, ToLane::Up(Arc::clone(&attachment)));
                 }
@@ -426,7 +446,7 @@ impl Host {
             MachineEvent::Namespaces { namespaces, .. } => {
                 shared.say(|| format!("host {index}: namespaces have changed"));
                 if let Some(limits) = self.limits {
-                    self.know(&namespaces, limits);
+                    self.know(shared, &namespaces, limits);
                 }
                 for lane in &self.lanes {
                     shared.wake(lane.actor);
@@ -485,8 +505,15 @@ impl Host {
     }
 
     /// What is new of the namespaces.
-    fn know(&mut self, namespaces: &[NamespaceInfo], limits: Limits) {
-        self.sees_second = namespaces.iter().any(|info| info.nsid != Nsid::new(1));
+    fn know(&mut self, shared: &mut Shared, namespaces: &[NamespaceInfo], limits: Limits) {
+        let seen = namespaces.iter().find(|info| info.nsid != Nsid::new(1));
+        self.sees_second = seen.is_some();
+        if let Some(info) = seen.filter(|info| !is_foreign(info.uuid)) {
+            let known = *self.second_uuid.get_or_insert(info.uuid);
+            if known != info.uuid && !self.is_shut_out && !self.is_closing {
+                self.leave(shared);
+            }
+        }
         for info in namespaces {
             let known = if info.nsid == Nsid::new(1) { &mut self.namespace } else { &mut self.second };
             *known = Namespace::new(*info, limits).ok().or(known.take());
@@ -575,7 +602,7 @@ impl Host {
             let (bytes, total) = gather(shared, id, |each| lane.core.for_each_piece(each))?;
             let count = bytes.len();
             if count > 0 {
-                shared.send(id, Side::Host, &bytes);
+                shared.send(id, Side::Host, &bytes, None);
                 lane.core.on_sent(count);
             }
             if count < total {
@@ -742,7 +769,7 @@ fn gather<'a>(
 /// Sends a last word, if it fits.
 fn send_once(shared: &mut Shared, id: usize, bytes: &[u8]) {
     if shared.begin_send(id, Side::Host, bytes.len()) == Took::Bytes(bytes.len()) {
-        shared.send(id, Side::Host, bytes);
+        shared.send(id, Side::Host, bytes, None);
     }
     shared.finish(id, Side::Host);
 }

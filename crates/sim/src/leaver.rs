@@ -194,7 +194,7 @@ impl Leaver {
             while !self.to_send.is_empty() {
                 match shared.begin_send(id, Side::Host, self.to_send.len()) {
                     Took::Bytes(count) => {
-                        shared.send(id, Side::Host, &self.to_send[..count]);
+                        shared.send(id, Side::Host, &self.to_send[..count], None);
                         self.to_send.drain(..count);
                     }
                     Took::Blocked => break,

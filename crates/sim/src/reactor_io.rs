@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
+use std::rc::Rc;
 
 use reactor::{
     Application, Arrival, BLOCK_BYTES_MIN, Buffer, BusyPolling, Completion, Connection, Held, Io, Listener,
@@ -51,7 +52,7 @@ struct ZeroCopySend {
     number: u32,
     /// When it is over, ns.
     until_ns: u64,
-    bytes: SentBytes,
+    bytes: Rc<SentBytes>,
 }
 
 /// A closed connection of which the simulated kernel may still read something.
@@ -210,6 +211,7 @@ impl SimReactor {
         worked |= application.on_turn_end(io);
         let Self { core, .. } = self;
         if core.stops {
+            shared.read_all_sources();
             core.end_lingering(shared, u64::MAX);
             return;
         }
@@ -225,6 +227,7 @@ impl SimReactor {
     /// Closes every socket: the process ends in good order.
     pub(crate) fn close_all(&mut self, shared: &mut Shared) {
         let Self { application, core } = self;
+        shared.read_all_sources();
         application.on_end(&mut SimIo { shared, core, outbox: &mut Vec::new() });
         for slot in &mut core.sockets {
             if let Some(connection) = slot.connection.take() {
@@ -237,6 +240,7 @@ impl SimReactor {
     /// The process is killed. Its memory goes with it: nothing is left for the kernel to read, nor to leak.
     pub(crate) fn kill(mut self, shared: &mut Shared) {
         self.core.is_gone = true;
+        shared.read_all_sources();
         let Self { application, core } = &mut self;
         application.on_end(&mut SimIo { shared, core, outbox: &mut Vec::new() });
         core.lingering.drain(..).for_each(LingeringClose::end);
@@ -290,6 +294,43 @@ impl SimIo<'_> {
     fn actor(&self) -> Actor {
         self.core.index
     }
+
+    /// When the kernel gives notice of what was sent last: once it has arrived.
+    fn notice_ns(&mut self, socket: SocketId) -> u64 {
+        let at_ns = self.shared.now_ns + self.shared.random.below(NOTICE_NS_MAX);
+        let arrived_ns = self.connection(socket).and_then(|id| self.shared.arrived_ns(id, Side::Host));
+        at_ns.max(arrived_ns.unwrap_or(0))
+    }
+
+    /// Sends what fits; if the kernel was given it by reference, says where it lies.
+    fn transmit(
+        &mut self,
+        socket: SocketId,
+        segments: &[Segment<'_>],
+        by_reference: bool,
+    ) -> (Sent, Option<Rc<SentBytes>>) {
+        let Some(id) = self.connection(socket) else {
+            return (Sent::Failed(io::ErrorKind::NotConnected.into()), None);
+        };
+        let length = segments.iter().map(Segment::len).sum();
+        match self.shared.begin_send(id, Side::Target, length) {
+            Took::Bytes(count) => {
+                let mut bytes = Vec::with_capacity(count);
+                for segment in segments {
+                    if bytes.len() >= count {
+                        break;
+                    }
+                    segment.append_to(&mut bytes);
+                }
+                bytes.truncate(count);
+                let source = by_reference.then(|| Rc::new(SentBytes::new(segments, count)));
+                self.shared.send(id, Side::Target, &bytes, source.as_ref());
+                (Sent::Bytes(count), source)
+            }
+            Took::Blocked => (Sent::Blocked, None),
+            Took::Reset => (Sent::Failed(io::ErrorKind::BrokenPipe.into()), None),
+        }
+    }
 }
 
 impl Io<Message> for SimIo<'_> {
@@ -298,7 +339,8 @@ impl Io<Message> for SimIo<'_> {
     }
 
     fn listen(&mut self, _: ListenerTag, _: Listener) -> io::Result<()> {
-        // Connections arrive at the listener that is never removed.
+        // Connections arrive at the first one, which is never removed.
+        self.shared.network.is_listening = true;
         Ok(())
     }
 
@@ -344,26 +386,7 @@ impl Io<Message> for SimIo<'_> {
     }
 
     fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> Sent {
-        let Some(id) = self.connection(socket) else {
-            return Sent::Failed(io::ErrorKind::NotConnected.into());
-        };
-        let length = segments.iter().map(Segment::len).sum();
-        match self.shared.begin_send(id, Side::Target, length) {
-            Took::Bytes(count) => {
-                let mut bytes = Vec::with_capacity(count);
-                for segment in segments {
-                    if bytes.len() >= count {
-                        break;
-                    }
-                    segment.append_to(&mut bytes);
-                }
-                bytes.truncate(count);
-                self.shared.send(id, Side::Target, &bytes);
-                Sent::Bytes(count)
-            }
-            Took::Blocked => Sent::Blocked,
-            Took::Reset => Sent::Failed(io::ErrorKind::BrokenPipe.into()),
-        }
+        self.transmit(socket, segments, false).0
     }
 
     fn allow_zero_copy(&mut self, _: SocketId) -> bool {
@@ -372,16 +395,13 @@ impl Io<Message> for SimIo<'_> {
 
     /// Now and then the kernel has no pages to spare, and sends a copy.
     fn send_zero_copy(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> (Sent, bool) {
-        let sent = self.send(socket, segments);
-        let Sent::Bytes(count) = sent else { return (sent, false) };
-        if self.shared.random.below(8) == 0 {
-            return (sent, false);
-        }
-        let until_ns = self.shared.now_ns + self.shared.random.below(NOTICE_NS_MAX);
+        let by_reference = self.shared.random.below(8) != 0;
+        let (sent, source) = self.transmit(socket, segments, by_reference);
+        let Some(bytes) = source else { return (sent, false) };
+        let until_ns = self.notice_ns(socket);
         if let Some(slot) = self.core.slot(socket) {
             let number = slot.zero_copy_count;
             slot.zero_copy_count += 1;
-            let bytes = SentBytes::new(segments, count);
             self.core.unnoticed.push(ZeroCopySend { socket, number, until_ns, bytes });
             let actor = self.actor();
             self.shared.wake_at(actor, until_ns);
@@ -392,6 +412,8 @@ impl Io<Message> for SimIo<'_> {
     /// In any order, one by one. The bytes are read once more before.
     fn next_notice(&mut self, socket: SocketId) -> Option<Notice> {
         let now_ns = self.shared.now_ns;
+        let id = self.connection(socket)?;
+        self.shared.arrived_ns(id, Side::Host)?;
         let is_due = |send: &ZeroCopySend| send.socket == socket && send.until_ns <= now_ns;
         let at = self.core.unnoticed.iter().position(is_due)?;
         let send = self.core.unnoticed.swap_remove(at);
@@ -448,7 +470,7 @@ impl Io<Message> for SimIo<'_> {
         let sends = self.core.unnoticed.extract_if(.., |send| send.socket == socket).collect();
         let mut close = LingeringClose { until_ns: self.shared.now_ns, sends, held };
         if !self.core.is_gone {
-            close.until_ns += self.shared.random.below(NOTICE_NS_MAX);
+            close.until_ns = self.notice_ns(socket);
             let actor = self.actor();
             self.shared.wake_at(actor, close.until_ns);
         }

@@ -52,6 +52,8 @@ pub(crate) enum Fault {
     Bar { away_ns: u64 },
     /// The target's configuration changes, in this number of steps.
     Offer { step_count: u8 },
+    /// Another machine has the target's address for a while.
+    FailOver { is_power_cut: bool, down_ns: u64, away_ns: u64 },
     /// A host submits an admin command: its place in the table of them.
     Admin { which: u8 },
     /// A host resets its controller under I/O.
@@ -76,6 +78,7 @@ impl Fault {
             Self::Rename => "namespace renamed",
             Self::Bar { .. } => "host barred",
             Self::Offer { .. } => "discovery log changed",
+            Self::FailOver { .. } => "address failed over",
             Self::Admin { .. } => "admin command",
             Self::ControllerReset => "controller reset",
             Self::Freeze { .. } => "host silent",
@@ -338,6 +341,7 @@ impl Scenario {
         scenario.draw_leaver();
         scenario.draw_limits();
         scenario.draw_admin();
+        scenario.draw_machines();
         scenario.draw_length();
         scenario
     }
@@ -529,6 +533,29 @@ impl Scenario {
     /// Seeds what happens by chance while it runs.
     pub(crate) fn chance(&self) -> u64 {
         self.seed
+    }
+
+    /// Another machine that answers at the target's address for a while. A host that begins anew there would know that
+    /// one's storage.
+    fn draw_machines(&mut self) {
+        let mut random = Random::new(self.seed, 15);
+        let r = &mut random;
+        if self.bars() || !r.one_in(8) {
+            return;
+        }
+        for _ in 0..r.between(1, 2) {
+            let is_power_cut = !self.is_prompt && !self.is_memory && r.one_in(2);
+            let (down_ns, away_ns) = (r.scaled(MS, 2 * SECOND), r.scaled(10 * MS, 20 * SECOND));
+            let fault = Fault::FailOver { is_power_cut, down_ns, away_ns };
+            self.faults.push((r.below(self.command_count), fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Disks of all machines.
+    pub(crate) fn disk_count(&self) -> usize {
+        let fails_over = |(_, fault): &(u64, Fault)| matches!(fault, Fault::FailOver { .. });
+        if self.faults.iter().any(fails_over) { 2 } else { 1 }
     }
 
     /// Bytes of a block of the model.

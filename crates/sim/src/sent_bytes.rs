@@ -1,5 +1,5 @@
-//! Bytes that the simulated kernel was given by reference: it reads them again when it gives notice, as a
-//! retransmission does.
+//! Bytes that the simulated kernel was given by reference: it reads them when they arrive, and again when it gives
+//! notice, as a retransmission does.
 //!
 //! They are read by address through the process's own memory file, and not by way of the payload, which may be freed by
 //! then: a kernel does not know either who owns the pages that it holds.
@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use reactor::Segment;
 
 /// What a zero-copy send referred to.
+#[derive(Debug)]
 pub(crate) struct SentBytes {
     /// Address and length of each piece.
     places: Vec<(usize, usize)>,
@@ -34,6 +35,26 @@ impl SentBytes {
         }
         sent.expected.truncate(total);
         sent
+    }
+
+    /// Reads a part of the bytes where they lie.
+    ///
+    /// # Errors
+    /// Memory that is gone.
+    pub(crate) fn read(&self, mut start: usize, mut length: usize) -> Result<Vec<u8>, String> {
+        let mut bytes = Vec::with_capacity(length);
+        for &(address, piece_bytes) in &self.places {
+            let count = piece_bytes.saturating_sub(start).min(length);
+            let from = bytes.len();
+            bytes.resize(from + count, 0);
+            let read = own_memory().read_exact_at(&mut bytes[from..], (address + start) as u64);
+            read.map_err(|error| format!("{count} bytes at {address:#x} are gone on their way: {error}"))?;
+            (start, length) = (start.saturating_sub(piece_bytes), length - count);
+            if length == 0 {
+                break;
+            }
+        }
+        Ok(bytes)
     }
 
     /// Reads the bytes once more.
@@ -78,7 +99,10 @@ mod tests {
         assert_eq!(sent.check(), Ok(()));
         data[50] = 3;
         assert_eq!(sent.check(), Ok(()), "the send ended before that byte");
+        assert_eq!(sent.read(20, 10), Ok(vec![1, 1, 1, 1, 2, 2, 2, 2, 2, 2]));
+        assert_eq!(sent.read(24, 26), Ok(vec![2; 26]));
         data[49] = 3;
+        assert_eq!(sent.read(72, 2), Ok(vec![2, 3]), "as it is now");
         let finding = sent.check().unwrap_err();
         assert!(finding.starts_with("byte 49 of a piece of 50 bytes"), "{finding}");
     }

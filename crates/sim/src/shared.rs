@@ -61,6 +61,8 @@ pub(crate) enum Event {
     Return,
     /// The operator allows the second host again.
     Admit,
+    /// The first machine has its address again.
+    FallBack,
 }
 
 /// The common part of the world.
@@ -80,8 +82,6 @@ pub(crate) struct Shared {
     pub(crate) disk: Disk,
     /// What the run has reached.
     pub(crate) coverage: Coverage,
-    /// When the target last started.
-    pub(crate) started_ns: u64,
     /// Since when the second host is not allowed.
     pub(crate) barred_since_ns: Option<u64>,
     /// Faults that come by chance still do.
@@ -93,7 +93,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(scenario: Scenario, actor_count: usize, is_traced: bool) -> Self {
         let (block_bytes, block_count) = (scenario.block_bytes as usize, scenario.block_count as usize);
-        let disk = Disk::new(block_bytes, block_count);
+        let disk = Disk::new(block_bytes, block_count, scenario.disk_count());
         Self {
             random: Random::new(scenario.chance(), 2),
             now_ns: 0,
@@ -108,7 +108,6 @@ impl Shared {
             network: Network::default(),
             disk,
             coverage: Coverage::default(),
-            started_ns: 0,
             barred_since_ns: None,
             is_hostile: true,
             findings: Vec::new(),

@@ -4,6 +4,7 @@ mod cause;
 mod command;
 mod judge;
 mod late;
+pub(crate) mod machines;
 mod operator;
 mod submit;
 mod user;
@@ -12,14 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use reactor::File;
-use store::{FileStore, Geometry, MemorySettings, MemoryStore, Spec, Store};
+use store::{MemorySettings, MemoryStore, Spec, Store};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
-use subsystem::message::{ControlMessage, Message, NewNamespace, Order, OrderKind, Step};
+use subsystem::message::{ControlMessage, Message, Order, OrderKind, Step};
 use subsystem::subsystem::{Access, Subsystem};
 use wire::id::Nsid;
-use wire::uuid::Uuid;
 
 use crate::host::{Host, SUBSYSTEM};
 use crate::leaver::Leaver;
@@ -34,6 +33,7 @@ use crate::shared::{Actor, Event, Shared};
 
 use command::Command;
 use late::LateWrites;
+use machines::Machine;
 use user::User;
 
 /// Commands are submitted, and things go wrong, for so long at most, ns.
@@ -104,6 +104,8 @@ pub(crate) struct World {
     short_until_ns: Option<u64>,
     pub(crate) second_state: Removable,
     reactors: Vec<SimReactor>,
+    /// The machine that has the target's address.
+    machine: Machine,
     store: Store,
     second: Option<Store>,
     /// Source of its identity.
@@ -138,8 +140,7 @@ fn store(scenario: &Scenario, block_count: u64) -> Store {
         };
         return Store::Blocks(Arc::new(MemoryStore::new(&settings).expect("a little memory")));
     }
-    let geometry = Geometry::new(scenario.block_bytes, block_count);
-    Store::Blocks(Arc::new(FileStore::simulated(File::simulated(0), &geometry)))
+    machines::disk_store(scenario, 0, block_count)
 }
 
 /// The second namespace's storage, as a configuration would have it.
@@ -181,6 +182,7 @@ impl World {
             short_until_ns: None,
             second_state: Removable::default(),
             reactors: Vec::new(),
+            machine: Machine::default(),
             store: store(&scenario, scenario.block_count),
             second: second(&scenario),
             second_name: 8,
@@ -317,6 +319,7 @@ impl World {
             Event::Rescue => self.rescue(),
             Event::Grow(block_count) => self.grow(block_count),
             Event::Return => self.return_second(),
+            Event::FallBack => self.fall_back(),
             Event::Admit => {
                 self.shared.barred_since_ns = None;
                 self.set_access();
@@ -451,7 +454,6 @@ impl World {
             self.shared.disk.forgive();
         }
         self.target_count += 1;
-        self.shared.started_ns = self.shared.now_ns;
         self.closed_until_ns = self.closed_until_ns.map(|until_ns| until_ns.min(self.shared.now_ns));
         let settings = ControlSettings {
             limits: scenario.limits,
@@ -465,12 +467,10 @@ impl World {
             serial: "SIMULATED".into(),
             ..Subsystem::new(SUBSYSTEM.parse().expect("a name"), self.access())
         };
-        let namespace = NewNamespace {
-            store: self.store.clone(),
-            storage: "simulated".into(),
-            uuid: Uuid::from_bytes([7; 16]),
-            nguid: [7; 16],
-        };
+        if let Machine::Second { since_ns } = &mut self.machine {
+            *since_ns = Some(self.shared.now_ns);
+        }
+        let namespace = self.of_machine(1, machines::named(self.store.clone(), "simulated", 7));
         let nqn = subsystem.nqn.clone();
         let mut steps = vec![
             Step::AddSubsystem(subsystem),
@@ -479,10 +479,8 @@ impl World {
         if self.second_state.is_configured() {
             steps.extend(self.add_second());
         }
-        if scenario.scout_count > 0 {
-            steps.extend(self.offer.steps(&SUBSYSTEM.parse().expect("a name")));
-            self.offer.on_start(self.shared.now_ns);
-        }
+        steps.extend(self.offer.steps(&SUBSYSTEM.parse().expect("a name")));
+        self.offer.on_start(self.shared.now_ns);
         let timeouts = TimeoutConfig::default();
         let applications = subsystem::server::applications(
             settings,
@@ -561,6 +559,9 @@ impl World {
             Fault::Rename => self.rename_second(),
             Fault::Bar { away_ns } => self.bar(away_ns),
             Fault::Offer { step_count } => self.change_offer(step_count),
+            Fault::FailOver { is_power_cut, down_ns, away_ns } => {
+                self.fail_over(is_power_cut, down_ns, away_ns);
+            }
             Fault::Admin { which } => {
                 let host = usize::from(which) % self.hosts.len();
                 self.hosts[host].submit_admin(&mut self.shared, which);
@@ -671,6 +672,8 @@ impl World {
     fn is_calm(&self) -> bool {
         let has_second = self.second.is_some() && self.second_state.is_configured();
         !self.reactors.is_empty()
+            && self.machine.is_first()
+            && self.hosts.iter().all(|host| host.misled_until_ns != Some(u64::MAX))
             && self.block_count == self.shared.scenario.block_count
             && !self.is_reopening
             && !self.is_rescuing
@@ -712,5 +715,6 @@ fn event_number(event: Event) -> u64 {
         Event::Return => 12,
         Event::Rescue => 13,
         Event::Admit => 14,
+        Event::FallBack => 15,
     }
 }

@@ -58,6 +58,8 @@ struct Running {
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
     block_bytes: usize,
+    /// Blocks of each of the disks, which follow each other here.
+    block_count: usize,
     /// As it reads.
     bytes: Vec<u8>,
     /// As it is after a power cut that takes everything.
@@ -84,9 +86,9 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub(crate) fn new(block_bytes: usize, block_count: usize) -> Self {
-        let zeroes = vec![0; block_bytes * block_count];
-        Self { block_bytes, bytes: zeroes.clone(), stable: zeroes, ..Self::default() }
+    pub(crate) fn new(block_bytes: usize, block_count: usize, disk_count: usize) -> Self {
+        let zeroes = vec![0; block_bytes * block_count * disk_count];
+        Self { block_bytes, block_count, bytes: zeroes.clone(), stable: zeroes, ..Self::default() }
     }
 
     /// Draws what happens to an operation: a stream for each time of the same at the same place.
@@ -214,10 +216,29 @@ impl Disk {
 
     /// The file is cut and grows again.
     pub(crate) fn zero_from(&mut self, block: usize) {
-        let start = block * self.block_bytes;
-        self.bytes[start..].fill(0);
-        self.stable[start..].fill(0);
-        self.unstable.retain(|unstable, _| *unstable < block);
+        let (start, end) = (block * self.block_bytes, self.block_count * self.block_bytes);
+        self.bytes[start..end].fill(0);
+        self.stable[start..end].fill(0);
+        let is_cut = block..self.block_count;
+        self.unstable.retain(|unstable, _| !is_cut.contains(unstable));
+    }
+
+    /// Gives the blocks of a disk their contents.
+    pub(crate) fn fill(&mut self, disk: usize, content: impl Fn(&mut [u8], u64)) {
+        for lba in 0..self.block_count {
+            let range = self.range(disk * self.block_count + lba);
+            content(&mut self.bytes[range.clone()], lba as u64);
+            self.stable[range.clone()].copy_from_slice(&self.bytes[range]);
+        }
+    }
+
+    /// Whether a disk still has what [`fill`](Self::fill) gave it.
+    pub(crate) fn is_filled(&self, disk: usize, content: impl Fn(&mut [u8], u64)) -> bool {
+        let mut expected = vec![0; self.block_bytes];
+        (0..self.block_count).all(|lba| {
+            content(&mut expected, lba as u64);
+            self.bytes[self.range(disk * self.block_count + lba)] == expected[..]
+        })
     }
 
     /// The file is reopened: earlier failures are not reported any more.
@@ -249,7 +270,7 @@ impl Shared {
         &mut self,
         actor: Actor,
         token: Token,
-        operation: Operation,
+        mut operation: Operation,
     ) -> Result<(), Operation> {
         let settings = self.scenario.disk;
         let is_ours = |running: &&Running| running.actor == actor;
@@ -257,6 +278,13 @@ impl Shared {
             && self.disk.running.values().filter(is_ours).count() >= settings.limit
         {
             return Err(operation);
+        }
+        let disk_bytes = (self.disk.block_count * self.disk.block_bytes) as u64;
+        if let Operation::Read { file, offset, .. }
+        | Operation::Write { file, offset, .. }
+        | Operation::Allocate { file, offset, .. } = &mut operation
+        {
+            *offset += file.simulated_id().unwrap_or(0) * disk_bytes;
         }
         self.disk.operation_count += 1;
         self.disk.next += 1;

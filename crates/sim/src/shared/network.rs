@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io::Read;
+use std::rc::Rc;
 
 use super::{Actor, Event, Shared, Side};
 use crate::coverage::Watch;
 use crate::random::Random;
 use crate::scenario::US;
+use crate::sent_bytes::SentBytes;
 
 /// Bytes of a stream that nothing protects: the handshake, before digests are agreed on.
 const UNPROTECTED_BYTES: u64 = 256;
@@ -37,14 +39,24 @@ pub(crate) enum Took {
     Reset,
 }
 
+/// Bytes on the way.
+#[derive(Debug)]
+struct Piece {
+    /// When it arrives.
+    at_ns: u64,
+    length: usize,
+    /// If it was sent without a copy: where it is read when it arrives, as if the first transmission had been lost.
+    source: Option<(Rc<SentBytes>, usize)>,
+}
+
 /// One direction of a connection.
 #[derive(Debug, Default)]
 struct Stream {
     /// What has arrived, and behind it what is on the way.
     bytes: VecDeque<u8>,
     arrived_bytes: usize,
-    /// When each piece on the way arrives, and its length.
-    on_the_way: VecDeque<(u64, usize)>,
+    /// What is on the way, in order.
+    on_the_way: VecDeque<Piece>,
     /// When the last piece arrives.
     last_ns: u64,
     /// The end that is on its way, and when it arrives.
@@ -97,13 +109,31 @@ pub(crate) struct Network {
     pub(crate) partition_until_ns: u64,
     /// When the target's machine answers again; `u64::MAX` while that is open.
     pub(crate) is_target_up: bool,
+    /// The target has opened its first listener: a connection before that is refused.
+    pub(crate) is_listening: bool,
 }
 
 impl Stream {
     /// Loses all segments in transit except the first `count`.
     fn lose(&mut self, kept: usize) {
-        let lost: usize = self.on_the_way.drain(kept..).map(|(_, length)| length).sum();
+        let lost: usize = self.on_the_way.drain(kept..).map(|piece| piece.length).sum();
         self.bytes.truncate(self.bytes.len() - lost);
+    }
+
+    /// Reads what was sent without a copy and is on the way, from where it lies now.
+    fn read_sources(&mut self, is_read: impl Fn(&Piece) -> bool) -> Result<(), String> {
+        let mut start = self.arrived_bytes;
+        for piece in self.on_the_way.iter_mut().take_while(|piece| is_read(piece)) {
+            if let Some((sent, offset)) = piece.source.take() {
+                let bytes = sent.read(offset, piece.length)?;
+                self.bytes
+                    .range_mut(start..start + piece.length)
+                    .zip(bytes)
+                    .for_each(|(to, byte)| *to = byte);
+            }
+            start += piece.length;
+        }
+        Ok(())
     }
 }
 
@@ -156,7 +186,7 @@ impl Shared {
 
     /// The dial has reached the target: says whether it is let in.
     pub(crate) fn on_accept(&mut self, id: usize) -> bool {
-        let is_up = self.network.is_target_up;
+        let is_up = self.network.is_listening;
         let connection = &mut self.network.connections[id];
         if connection.closed[0] {
             return false;
@@ -212,8 +242,9 @@ impl Shared {
         if count == 0 { Took::Blocked } else { Took::Bytes(count) }
     }
 
-    /// Sends bytes for which [`begin_send`](Self::begin_send) found room.
-    pub(crate) fn send(&mut self, id: usize, side: Side, bytes: &[u8]) {
+    /// Sends bytes for which [`begin_send`](Self::begin_send) found room. With `source` they are read there when they
+    /// arrive.
+    pub(crate) fn send(&mut self, id: usize, side: Side, bytes: &[u8], source: Option<&Rc<SentBytes>>) {
         let to = side.other();
         self.network.connections[id].watch.on_sent(side == Side::Target, bytes, &mut self.coverage);
         let (now_ns, count) = (self.now_ns, bytes.len());
@@ -243,6 +274,9 @@ impl Shared {
             let stream = &mut self.network.connections[id].streams[index(to)];
             let start = stream.bytes.len();
             stream.bytes.extend(piece);
+            // Damage on the way stays.
+            let source = source.filter(|_| !is_corrupt);
+            let source = source.map(|sent| (Rc::clone(sent), count - rest.len() - piece.len()));
             if is_corrupt && stream.sent_bytes >= UNPROTECTED_BYTES {
                 stream.bytes[start + bit / 8] ^= 1 << (bit % 8);
                 self.trace.say(now_ns, || format!("connection {id}: a bit is wrong"));
@@ -251,8 +285,8 @@ impl Shared {
             stream.last_ns = at_ns;
             stream.sent_bytes += piece.len() as u64;
             // What arrives together is one event.
-            let is_new = stream.on_the_way.back().is_none_or(|(last_ns, _)| *last_ns != at_ns);
-            stream.on_the_way.push_back((at_ns, piece.len()));
+            let is_new = stream.on_the_way.back().is_none_or(|last| last.at_ns != at_ns);
+            stream.on_the_way.push_back(Piece { at_ns, length: piece.len(), source });
             if is_new {
                 self.at(at_ns, Event::Arrival(id, to));
             }
@@ -305,9 +339,9 @@ impl Shared {
         }
         let stream = &mut connection.streams[index(side)];
         let mut has_news = false;
-        while stream.on_the_way.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns) {
-            let Some((_, length)) = stream.on_the_way.pop_front() else { break };
-            stream.arrived_bytes += length;
+        let read = stream.read_sources(|piece| piece.at_ns <= now_ns);
+        while let Some(piece) = stream.on_the_way.pop_front_if(|piece| piece.at_ns <= now_ns) {
+            stream.arrived_bytes += piece.length;
             has_news = true;
         }
         if let Some((at_ns, end)) = stream.end
@@ -321,6 +355,9 @@ impl Shared {
             return;
         }
         let ended = stream.ended;
+        if let Err(finding) = read {
+            self.findings.push(finding);
+        }
         if side == Side::Target {
             connection.heard_ns = now_ns;
         }
@@ -414,6 +451,21 @@ impl Shared {
         }
     }
 
+    /// Reads all that was sent without a copy and is on the way: its memory may go.
+    pub(crate) fn read_all_sources(&mut self) {
+        for connection in &mut self.network.connections {
+            if let Err(finding) = connection.streams[index(Side::Host)].read_sources(|_| true) {
+                self.findings.push(finding);
+            }
+        }
+    }
+
+    /// When everything that was sent to an end has arrived: `None` if it never does.
+    pub(crate) fn arrived_ns(&self, id: usize, side: Side) -> Option<u64> {
+        let connection = &self.network.connections[id];
+        (!connection.is_cut).then_some(connection.streams[index(side)].last_ns)
+    }
+
     /// A middlebox resets a connection.
     pub(crate) fn break_connection(&mut self, id: usize) {
         self.say(|| format!("connection {id}: is broken"));
@@ -430,7 +482,7 @@ impl Shared {
 
     /// The target's process is gone: its kernel ends the connections, unless that is gone too.
     pub(crate) fn orphan_all(&mut self, is_machine_gone: bool) {
-        self.network.is_target_up = false;
+        (self.network.is_target_up, self.network.is_listening) = (false, false);
         for id in 0..self.network.connections.len() {
             let connection = &mut self.network.connections[id];
             if connection.closed[1] || connection.phase != Phase::Open {

@@ -31,6 +31,7 @@ impl World {
             Failure::Unflushed if self.hosts[host].loss_count > self.covered_losses[host] => {
                 Some("the first after a reconnect")
             }
+            Failure::Unflushed if self.hosts[host].is_shut_out => Some("host is not allowed"),
             Failure::Cancelled if self.cancelled.contains(&number) => Some("cancelled"),
             Failure::Unreachable if self.hosts[host].is_shut_out => Some("host is not allowed"),
             Failure::Status(status) | Failure::GaveUp { status, .. } => {
@@ -38,12 +39,14 @@ impl World {
                 let is_half = status.is(Status::ABORTED_MISSING_FUSED);
                 if (status.is(Status::ABORT_REQUESTED) || is_half) && was_stopped {
                     Some("aborted")
+                } else if status.is(Status::ANA_PERSISTENT_LOSS) && self.met_second_machine(command) {
+                    Some("other storage answers")
                 } else {
                     let is_all = matches!(command.kind, Kind::FlushAll);
                     let has_first = is_all || command.lba < self.shared.scenario.block_count;
                     let first = if has_first { self.cause_in_first(command, status) } else { None };
                     let has_second = is_all || !has_first;
-                    first.or_else(|| if has_second { self.cause_in_second(command, status) } else { None })
+                    first.or_else(|| if has_second { self.cause_in_second(status) } else { None })
                 }
             }
             _ => None,
@@ -121,9 +124,8 @@ impl World {
     }
 
     /// What may happen in the second one: by its filters, or because it is removed.
-    fn cause_in_second(&self, command: &Command, status: Status) -> Option<&'static str> {
+    fn cause_in_second(&self, status: Status) -> Option<&'static str> {
         let spec = self.shared.scenario.second.as_deref().unwrap_or_default();
-        let is_starting = command.begin_ns < self.shared.started_ns + self.shared.scenario.order_ns_max();
         if status.is(Status::UNRECOVERED_READ_ERROR) || status.is(Status::WRITE_FAULT) {
             return spec.contains("error=").then_some("failed by a filter");
         }
@@ -131,7 +133,7 @@ impl World {
             return spec.contains("unreachable").then_some("unreachable by a filter");
         }
         if status.is(Status::INVALID_NAMESPACE) || status.is(Status::NAMESPACE_NOT_READY) {
-            return (self.second_state.was_removed() || is_starting).then_some("namespace was removed");
+            return self.second_state.was_removed().then_some("namespace was removed");
         }
         None
     }

@@ -55,6 +55,7 @@ impl World {
             {
                 return Err(format!("succeeded, though its host has not been allowed since {since_ns} ns"));
             }
+            self.judge_machine(command)?;
             self.shared.coverage.reach(Point::Cause(name, "done"));
             return Ok(());
         };
@@ -99,6 +100,7 @@ impl World {
         completion: Completion<Vec<u8>>,
     ) -> Result<(), Finding> {
         let now_ns = self.shared.now_ns;
+        let is_replaced = self.met_second_machine(&command);
         let Command { kind, lba, blocks, begin_ns, host, lane, host_loss_count, .. } = command;
         if lba >= self.shared.scenario.block_count {
             self.second_state.judge(begin_ns, completion.result)?;
@@ -190,8 +192,9 @@ impl World {
                 Ok(_) => Err(format!("succeeded, and had to be refused with {status}")),
                 Err(Failure::Status(given)) => {
                     // The namespace that it names may be closed, or gone.
-                    let is_gone =
-                        given.is(Status::NAMESPACE_NOT_READY) || given.is(Status::INVALID_NAMESPACE);
+                    let is_gone = given.is(Status::NAMESPACE_NOT_READY)
+                        || given.is(Status::INVALID_NAMESPACE)
+                        || (given.is(Status::ANA_PERSISTENT_LOSS) && is_replaced);
                     match given == status.with_dnr() || is_gone {
                         true => Ok(()),
                         false => Err(format!("was refused with {given}, not with {status}")),

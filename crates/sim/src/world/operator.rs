@@ -7,11 +7,11 @@ use subsystem::message::{ControlMessage, Message, NewNamespace, Order, OrderKind
 use subsystem::subsystem::Access;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
-use wire::uuid::Uuid;
 
+use super::machines::named;
 use super::{Stage, World, second};
 use crate::host::{self, BARRED, SUBSYSTEM};
-use crate::scenario::{MS, SECOND};
+use crate::scenario::{MS, SECOND, US};
 use crate::shared::Event;
 
 impl World {
@@ -41,7 +41,7 @@ impl World {
 
     pub(super) fn shrink(&mut self, block_count: u64) {
         let full = self.shared.scenario.block_count;
-        if self.block_count != full || block_count >= full || self.is_reopening {
+        if self.block_count != full || block_count >= full || self.is_reopening || !self.machine.is_first() {
             return;
         }
         let bytes = block_count * u64::from(self.shared.scenario.block_bytes);
@@ -60,6 +60,9 @@ impl World {
     }
 
     pub(super) fn grow(&mut self, from: u64) {
+        if !self.machine.is_first() {
+            return self.shared.at(self.shared.now_ns + MS, Event::Grow(from));
+        }
         let full = self.shared.scenario.block_count;
         self.shared.say(|| format!("the namespace grows to {full} blocks"));
         self.shared.disk.zero_from(from as usize);
@@ -82,9 +85,8 @@ impl World {
     }
 
     fn new_second(&self) -> Option<NewNamespace> {
-        let nguid = [self.second_name; 16];
-        let (store, storage) = (self.second.clone()?, "second".into());
-        Some(NewNamespace { store, storage, uuid: Uuid::from_bytes(nguid), nguid })
+        let known = named(self.second.clone()?, "second", self.second_name);
+        Some(self.of_machine(2, known))
     }
 
     pub(super) fn add_second(&self) -> Option<Step> {
@@ -92,21 +94,22 @@ impl World {
         Some(Step::AddNamespace { subsystem, nsid: Nsid::new(2), namespace: self.new_second()? })
     }
 
+    /// Other storage takes the number of the second namespace.
     pub(super) fn rename_second(&mut self) {
-        if !self.second_state.is_configured() {
+        if !self.second_state.is_configured() || !self.machine.is_first() {
             return;
         }
-        self.second_name += 1;
-        let Some(namespace) = self.new_second() else { return };
-        self.shared.say(|| "the second namespace gets another identity".into());
-        let subsystem = SUBSYSTEM.parse().expect("a name");
-        let step = Step::ReplaceNamespace { subsystem, nsid: Nsid::new(2), namespace };
-        self.apply(vec![step]);
+        let away_ns = self.shared.random.scaled(US, SECOND);
+        self.remove_second(away_ns, true);
+        if !self.second_state.is_configured() {
+            self.shared.say(|| "the second namespace will have another identity".into());
+            self.second_name += 1;
+        }
     }
 
     pub(super) fn remove_second(&mut self, away_ns: u64, returns: bool) {
         // Once it is settled which blocks are read in the end, they stay.
-        let is_late = self.stage > Stage::Settle;
+        let is_late = self.stage > Stage::Settle || !self.machine.is_first();
         if is_late || self.second.is_none() || !self.second_state.is_configured() {
             return;
         }
@@ -130,7 +133,8 @@ impl World {
 
     pub(super) fn return_second(&mut self) {
         let now_ns = self.shared.now_ns;
-        let Some(since_ns) = self.second_state.away_since_ns() else {
+        let away_since_ns = self.second_state.away_since_ns().filter(|_| self.machine.is_first());
+        let Some(since_ns) = away_since_ns else {
             // A namespace that replaces another is added once the other is idle.
             return self.shared.at(now_ns + MS, Event::Return);
         };

@@ -1,0 +1,132 @@
+//! Two machines: for a while the address of the target is answered by another one, with a copy of its configuration and
+//! storage of its own.
+//!
+//! ```text
+//! First ──fails over──▶ (down) ──▶ Second ──falls back──▶ (down) ──▶ First
+//! ```
+//!
+//! Namespace ids, sizes and names are the same on both, identities and contents are not. A host that knows the storage
+//! of the first machine must neither read that of the second nor write to it, and finds its own as it was when the first
+//! one answers again.
+
+use std::sync::Arc;
+
+use reactor::File;
+use store::{FileStore, Geometry, Store};
+use subsystem::message::NewNamespace;
+use wire::uuid::Uuid;
+
+use super::command::Command;
+use super::{Stage, World, second};
+use crate::finding::Finding;
+use crate::model;
+use crate::scenario::{MS, SECOND, Scenario};
+use crate::shared::Event;
+
+/// The content of the second machine's disk: no command writes it.
+const FOREIGN: u64 = 1 << 62;
+
+/// What distinguishes an identity of the second machine.
+const FOREIGN_NAME: u8 = 0x80;
+
+/// The machine that answers, or is to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Machine {
+    #[default]
+    First,
+    /// `since_ns`: when it has started, once it has.
+    Second { since_ns: Option<u64> },
+}
+
+impl Machine {
+    pub(crate) fn is_first(self) -> bool {
+        self == Self::First
+    }
+}
+
+/// A namespace of the simulated disk with this number.
+pub(super) fn disk_store(scenario: &Scenario, disk: u64, block_count: u64) -> Store {
+    let geometry = Geometry::new(scenario.block_bytes, block_count);
+    Store::Blocks(Arc::new(FileStore::simulated(File::simulated(disk), &geometry)))
+}
+
+/// A namespace with an identity made from a number.
+pub(super) fn named(store: Store, storage: &str, name: u8) -> NewNamespace {
+    let nguid = [name; 16];
+    NewNamespace { store, storage: storage.into(), uuid: Uuid::from_bytes(nguid), nguid }
+}
+
+/// Whether an identity is that of the second machine.
+pub(crate) fn is_foreign(uuid: Option<Uuid>) -> bool {
+    uuid.is_some_and(|uuid| uuid.to_bytes()[0] & FOREIGN_NAME != 0)
+}
+
+fn foreign_block(block: &mut [u8], lba: u64) {
+    model::fill(block, lba, FOREIGN | lba);
+}
+
+impl World {
+    /// Storage that hosts know, or that of the second machine in its place.
+    pub(super) fn of_machine(&self, nsid: u32, known: NewNamespace) -> NewNamespace {
+        let name = known.nguid[0] | FOREIGN_NAME;
+        let scenario = &self.shared.scenario;
+        match self.machine {
+            Machine::First => known,
+            Machine::Second { .. } if nsid == 1 => {
+                named(disk_store(scenario, 1, scenario.block_count), &known.storage, name)
+            }
+            Machine::Second { .. } => {
+                let store = second(scenario).unwrap_or(known.store);
+                named(store, &known.storage, name)
+            }
+        }
+    }
+
+    /// The first machine goes, and the second takes its address.
+    pub(super) fn fail_over(&mut self, is_power_cut: bool, down_ns: u64, away_ns: u64) {
+        let is_known = |host: &crate::host::Host| host.up_count > 0;
+        if self.stage > Stage::Settle
+            || self.reactors.is_empty()
+            || !self.machine.is_first()
+            || !self.hosts.iter().all(is_known)
+        {
+            return;
+        }
+        self.shared.reach_event("second machine takes the address");
+        self.shared.disk.fill(1, foreign_block);
+        self.kill_target(is_power_cut, down_ns);
+        self.machine = Machine::Second { since_ns: None };
+        self.shared.at(self.shared.now_ns + down_ns + away_ns, Event::FallBack);
+    }
+
+    /// The first machine has its address again.
+    pub(super) fn fall_back(&mut self) {
+        let down_ns = self.shared.random.scaled(MS, SECOND);
+        // If it is down, it is on its way already.
+        self.kill_target(false, down_ns);
+        self.machine = Machine::First;
+        if !self.shared.disk.is_filled(1, foreign_block) {
+            self.shared.find("a host has written to the disk of the second machine");
+        }
+    }
+
+    /// Whether a command that has ended like this may have met the second machine alone.
+    ///
+    /// # Errors
+    /// If it has succeeded there.
+    pub(super) fn judge_machine(&self, command: &Command) -> Result<(), Finding> {
+        match self.machine {
+            Machine::Second { since_ns: Some(since_ns) } if command.begin_ns > since_ns => {
+                Err(format!("succeeded, though another machine answers since {since_ns} ns"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the host of a command may have found the second machine while it was out.
+    pub(super) fn met_second_machine(&self, command: &Command) -> bool {
+        let slack_ns = self.shared.scenario.order_ns_max();
+        let until_ns = self.hosts[command.host].misled_until_ns;
+        until_ns.is_some_and(|until_ns| until_ns.saturating_add(slack_ns) >= command.begin_ns)
+    }
+}
