@@ -322,15 +322,21 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         After::Nothing
     }
 
+    /// A command has arrived that is not the second of the pair whose first came last, or that was refused: if it was
+    /// that second, one of a later pair must not take its place.
+    pub(super) fn break_pair(&mut self, index: u32) {
+        let pairs = self.lanes.get_mut(index).and_then(|lane| lane.state.pairs());
+        let verdict = pairs.and_then(Pairs::on_other);
+        self.on_verdict(index, verdict);
+    }
+
     /// An I/O command on a lane with fused commands under way, or a fused one itself.
     fn on_fused_command(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: Box<[u8]>) -> After {
         let Some((caller, fuse)) = self.caller(index, slot).map(|caller| (caller, sqe.flags.fuse())) else {
             return After::Nothing;
         };
         if fuse != Fuse::FIRST && fuse != Fuse::SECOND {
-            let Some(lane) = self.lanes.get_mut(index) else { return After::Nothing };
-            let verdict = lane.state.pairs().and_then(Pairs::on_other);
-            self.on_verdict(index, verdict);
+            self.break_pair(index);
             if self.lines_up(index, slot, sqe, &data) {
                 return After::Nothing;
             }
@@ -338,9 +344,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             return self.on_begun(index, slot, sqe, begun);
         }
         if fuse == Fuse::FIRST {
-            let Some(lane) = self.lanes.get_mut(index) else { return After::Nothing };
-            let verdict = lane.state.pairs().and_then(Pairs::on_other);
-            self.on_verdict(index, verdict);
+            self.break_pair(index);
         }
         let needed = self.fused().check(caller, sqe).and_then(|length| match sqe.dptr.classify() {
             DataPointer::InCapsule { length: given, .. } if given >= length => Ok(None),

@@ -339,6 +339,7 @@ impl LaneServer {
                     if status.is(Status::TRANSIENT_TRANSPORT_ERROR) {
                         lane.complain(io, reason::DATA_DIGEST);
                     }
+                    self.dispatcher(io).break_pair(index);
                     self.dispatcher(io).post_superseded(index);
                 }
             }
