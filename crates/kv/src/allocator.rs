@@ -7,7 +7,7 @@ use reactor::Chunk;
 use crate::bucket::{Bucket, Kind};
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::eviction::Evictor;
+use crate::eviction::{Demand, Evictor};
 use crate::heap::Heap;
 use crate::index::{INDEX_LINES_MIN, Index};
 use crate::key::{KeyHash, KeyHasher};
@@ -52,27 +52,27 @@ impl Allocator {
 
     /// Takes a block of `units` for a new item.
     pub(crate) fn take_block(&mut self, units: usize) -> Option<u32> {
-        self.take(|heap| heap.regions.take(Queue::New, units))
+        self.take(Demand::Items, |heap| heap.regions.take(Queue::New, units))
     }
 
     /// Takes a piece for a part of a large value.
     pub(crate) fn take_piece(&mut self) -> Option<u32> {
-        self.take(|heap| heap.regions.take_slot(Slots::Pieces))
+        self.take(Demand::Items, |heap| heap.regions.take_slot(Slots::Pieces))
     }
 
     /// Takes a line for a bucket.
     fn take_bucket_line(&mut self) -> Option<u32> {
-        self.take(|heap| heap.regions.take_slot(Slots::Buckets))
+        self.take(Demand::Index, |heap| heap.regions.take_slot(Slots::Buckets))
     }
 
     /// Takes memory from the heap, making room until there is some.
     #[inline]
-    fn take(&mut self, take: impl Fn(&mut Heap) -> Option<u32>) -> Option<u32> {
+    fn take(&mut self, demand: Demand, take: impl Fn(&mut Heap) -> Option<u32>) -> Option<u32> {
         loop {
             if let Some(taken) = take(&mut self.pairs.heap) {
                 return Some(taken);
             }
-            if !self.evictor.make_room(&mut self.pairs) {
+            if !self.evictor.make_room(&mut self.pairs, demand) {
                 return None;
             }
         }
@@ -92,7 +92,7 @@ impl Allocator {
                 self.pairs.heap.touch_chunks_ahead();
                 return Some(chunk);
             }
-            if !self.pairs.heap.open_chunk() && !self.evictor.make_room(&mut self.pairs) {
+            if !self.pairs.heap.open_chunk() && !self.evictor.make_room(&mut self.pairs, Demand::Items) {
                 return None;
             }
         }
@@ -107,7 +107,7 @@ impl Allocator {
             if free_count >= wanted.min(heap.regions.count()) {
                 return true;
             }
-            if !self.evictor.make_room(&mut self.pairs) {
+            if !self.evictor.make_room(&mut self.pairs, Demand::Items) {
                 return false;
             }
         }
@@ -184,9 +184,6 @@ impl Allocator {
             while left_count > 0 && self.move_bucket() {
                 left_count -= 1;
             }
-            if !self.pairs.table.index.is_resizing() {
-                self.pairs.table.end_resize(&mut self.pairs.heap);
-            }
             return;
         }
         let Pairs { heap, table, counters, journal, .. } = &mut self.pairs;
@@ -210,7 +207,7 @@ impl Allocator {
                 continue;
             }
             // Make room by one region's worth of pairs per call.
-            if self.may_make_room() && self.evictor.make_room(&mut self.pairs) {
+            if self.may_make_room() && self.evictor.make_room(&mut self.pairs, Demand::Index) {
                 return;
             }
             return self.pairs.table.give_up_growing(&mut self.pairs.heap);
@@ -220,6 +217,10 @@ impl Allocator {
     /// Moves the next bucket of a resize. `false` if there is none, or no memory to move it.
     fn move_bucket(&mut self) -> bool {
         let Some(home) = self.pairs.table.index.next_to_move(0) else { return false };
+        if self.pairs.table.index.is_squeezed() {
+            self.pairs.move_bucket(home);
+            return true;
+        }
         // Making room changes how many spare lines moving the bucket may need.
         while self.pairs.table.spare.len() < self.pairs.table.spare_lines_needed(&self.pairs.heap, home) {
             let line = if self.may_make_room() {
@@ -227,10 +228,17 @@ impl Allocator {
             } else {
                 self.pairs.heap.regions.take_slot(Slots::Buckets)
             };
-            let Some(line) = line else { return false };
+            let Some(line) = line else {
+                if !self.evictor.may_evict() || self.pairs.journal.is_some() {
+                    return false;
+                }
+                // Full of pairs of its own, the index still reaches its size.
+                self.pairs.table.index.squeeze();
+                break;
+            };
             self.pairs.table.spare.push(line);
         }
-        self.pairs.table.move_bucket(&mut self.pairs.heap, home);
+        self.pairs.move_bucket(home);
         true
     }
 }

@@ -29,8 +29,19 @@ const CANDIDATE_COUNT: usize = 8;
 const SPARSE_COUNT: usize = 64;
 /// Units that emptying a region must free: while pairs may be evicted, and if not.
 const LEAST_FREED: (usize, usize) = (REGION_UNITS / 4, REGION_UNITS / 64);
+/// Buckets moved at a time to end a growth of the index before it can shrink.
+const GROWTH_STEPS: usize = 4096;
 /// Regions scanned for expired items at a time, when eviction is disabled.
 const SCAN_COUNT: usize = 64;
+
+/// What memory is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// Items, pieces, or chunks.
+    Items,
+    /// The index, which does not shrink to grow.
+    Index,
+}
 
 /// The evictor: its policy, and the positions of its hands.
 pub(crate) struct Evictor {
@@ -61,7 +72,7 @@ impl Evictor {
 
     /// Frees memory of any kind. `false` if nothing could be freed.
     #[cold]
-    pub(crate) fn make_room(&mut self, pairs: &mut Pairs) -> bool {
+    pub(crate) fn make_room(&mut self, pairs: &mut Pairs, demand: Demand) -> bool {
         if pairs.heap.release_returned_pins() || pairs.heap.close_chunk() || self.empty_sparse(pairs) {
             return true;
         }
@@ -79,7 +90,7 @@ impl Evictor {
             }
             return false;
         }
-        self.evict(pairs)
+        self.evict(pairs, demand)
     }
 
     /// Empties a region of which little is taken. `false` if there is none.
@@ -105,14 +116,23 @@ impl Evictor {
     }
 
     /// Evicts items until there is more room.
-    fn evict(&mut self, pairs: &mut Pairs) -> bool {
+    fn evict(&mut self, pairs: &mut Pairs, demand: Demand) -> bool {
         let before = pairs.heap.room();
         let mut moved_units = 0;
         // A region of which something is held stays; used items may stay in the first pass.
         let mut regions_left = 2 * pairs.heap.regions.count() + 2;
         while regions_left > 0 {
             regions_left -= 1;
-            let Some((queue, region)) = oldest(&pairs.heap.regions) else { return false };
+            let oldest = oldest(&pairs.heap.regions);
+            if is_index_older(pairs, oldest.map(|(_, region)| region)) {
+                if demand == Demand::Index {
+                    return false;
+                }
+                if shrink_index(pairs, before, oldest.is_some()) {
+                    return true;
+                }
+            }
+            let Some((queue, region)) = oldest else { return false };
             pairs.heap.regions.end_filling(region);
             let (hand_region, mut from) = self.hands[queue as usize];
             if hand_region != region {
@@ -191,6 +211,36 @@ fn oldest(regions: &Regions) -> Option<(Queue, u32)> {
         (Some(new), _) => Some((Queue::New, new)),
         (None, kept) => Some((Queue::Kept, kept?)),
     }
+}
+
+/// Whether the index is larger than its entries need, or has pairs that were stored before the oldest region of items
+/// was begun.
+fn is_index_older(pairs: &Pairs, oldest: Option<u32>) -> bool {
+    let inline_count = pairs.counters.inline_count;
+    pairs.table.is_sparse()
+        || inline_count > 0
+            && oldest.is_none_or(|region| pairs.heap.regions.inline_stored_since(region) < inline_count)
+}
+
+/// Shrinks the index until there is more room than `before`. Returns whether there is. If it was about to grow, and
+/// something else can be evicted, it grows only a little further.
+fn shrink_index(pairs: &mut Pairs, before: usize, has_items: bool) -> bool {
+    let mut steps_left = GROWTH_STEPS;
+    while pairs.table.begin_squeeze(&pairs.counters) {
+        while let Some(home) = pairs.table.index.next_to_move(0) {
+            if pairs.table.index.is_growing() && has_items {
+                if steps_left == 0 {
+                    return false;
+                }
+                steps_left -= 1;
+            }
+            pairs.move_bucket(home);
+            if pairs.heap.room() > before {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// Calls `each` with the items of a region. Returns for how many it returned `true`.

@@ -2,6 +2,7 @@
 //!
 //! A value *fits* if its block, its pieces and its chunks take at most three quarters of the regions of the partition.
 
+use proptest::prelude::*;
 use reactor::CHUNK_BYTES;
 
 use crate::pair::{Attributes, Condition, Stored};
@@ -61,6 +62,38 @@ fn values_slightly_longer_than_pieces_and_regions_are_never_refused() {
     }
 }
 
+#[test]
+fn memory_full_of_inline_pairs_gives_way_to_values_of_any_size() {
+    let memory_bytes = 16 << 20;
+    for length in [1_000_000, 1 << 20, 4000, 200] {
+        let mut processor = processor(memory_bytes);
+        fill(&mut processor, "a", 500_000, 2);
+        assert!(processor.index_bytes() > memory_bytes / 2, "{} bytes of index", processor.index_bytes());
+        let count = 20 * memory_bytes / 16 / length;
+        fill(&mut processor, "b", count, length);
+        let share = (held(&mut processor, "b", count) * length) as f64 / memory_bytes as f64;
+        let least = if length == 200 { 0.7 } else { 0.85 } - length as f64 / memory_bytes as f64;
+        assert!(share > least, "values of {length} fill {share:.3}");
+    }
+}
+
+#[test]
+fn memory_follows_sizes_that_shift() {
+    let memory_bytes = 16 << 20;
+    let sizes = [4000, 200, 500, 4000, 1 << 20, 100, 1 << 20, 30_000, 10, 2, 983_100, 10];
+    let mut processor = processor(memory_bytes);
+    for (round, length) in sizes.into_iter().enumerate() {
+        let round = format!("{round}:");
+        let count = (3 * memory_bytes / (length + 60)).min(400_000);
+        fill(&mut processor, &round, count, length);
+        let mut fresh = self::processor(memory_bytes);
+        fill(&mut fresh, &round, count, length);
+        let (shifted, alone) = (held(&mut processor, &round, count), held(&mut fresh, &round, count));
+        println!("{length}: {shifted} after others, {alone} alone");
+        assert!(shifted * 100 >= alone * 93, "values of {length}: {shifted} after others, {alone} alone");
+    }
+}
+
 /// Items that memcached 1.6.45 holds in 64 MiB (`-m 64`), by the length of their values; keys of 13 bytes.
 const MEMCACHED_ITEMS: [(usize, usize); 12] = [
     (10, 699_000),
@@ -79,13 +112,52 @@ const MEMCACHED_ITEMS: [(usize, usize); 12] = [
 
 #[test]
 fn as_many_items_as_in_memcached_fit() {
-    let memory_bytes = 64 << 20;
-    for (length, least) in MEMCACHED_ITEMS {
+    // A quarter of the memory, and of the items.
+    let memory_bytes = 16 << 20;
+    for (length, least) in MEMCACHED_ITEMS.map(|(length, count)| (length, count / 4)) {
         let mut processor = processor(memory_bytes);
         let count = least * 3 / 2;
         fill(&mut processor, "key:0", count, length);
         let held = held(&mut processor, "key:0", count);
         println!("{length} bytes: {held} items, {least} in memcached");
         assert!(held >= least, "{length} bytes: {held} items, {least} in memcached");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// Whatever sizes come and go, a value that fits is stored, memory stays within its limit, and the index is whole.
+    #[test]
+    fn a_value_that_fits_is_never_refused(
+        memory_mib in 2usize..10,
+        phases in prop::collection::vec((0u32..21, 1usize..100, 0usize..3), 1..12),
+    ) {
+        let memory_bytes = memory_mib << 20;
+        let mut processor = processor(memory_bytes);
+        let mut seed = 0u32;
+        for (log, percent, kind) in phases {
+            let longest = (1usize << log) * (100 + percent) / 100;
+            let longest = longest.min(memory_bytes * 3 / 4 - (64 << 10));
+            let count = (2 * memory_bytes / (longest + 40)).clamp(3, 60_000);
+            for number in 0..count {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let length = if kind == 0 { longest } else { seed as usize % (longest + 1) };
+                let key = format!("{}", seed % 50_000);
+                let hash = processor.hash(key.as_bytes());
+                match (kind, seed >> 28) {
+                    (2, 0..4) => { processor.delete(hash, key.as_bytes()); }
+                    (2, 4..8) => if let Some(place) = processor.find(hash, key.as_bytes()) {
+                        processor.touch(place);
+                    },
+                    _ => {
+                        let stored = put(&mut processor, &key, &vec![number as u8; length]);
+                        prop_assert_eq!(stored, Stored::Done, "{} bytes in {} MiB", length, memory_mib);
+                    }
+                }
+                prop_assert!(processor.used_bytes() <= memory_bytes);
+            }
+            processor.assert_index();
+        }
     }
 }

@@ -10,7 +10,9 @@
 //! Buckets are in the order of the hashes that they hold: hashes are divided evenly among them. A resize to any number
 //! of groups passes over the old buckets once and in place: a larger index from the last bucket down, since no bucket's
 //! new position is before its old one, a smaller one from the first bucket up. Groups are in whole regions, 128 in
-//! each. A directory, small enough to stay in the near caches, lists these regions.
+//! each. A directory, small enough to stay in the near caches, lists these regions. Between the last new bucket of a
+//! shrinking index and the next old one, its regions are empty: they are released as the frontier passes, except the
+//! one into which the new buckets grow next.
 
 use std::ops::Range;
 
@@ -29,6 +31,9 @@ pub(crate) const REGION_GROUPS: u64 = REGION_LINES as u64 / GROUP_LINES as u64;
 pub(crate) const GROUPS_MIN: u64 = 8;
 /// Lines of the smallest index.
 pub(crate) const INDEX_LINES_MIN: u32 = GROUPS_MIN as u32 * GROUP_LINES;
+
+/// Marks a place in the directory without a region.
+const NONE: u32 = u32::MAX;
 
 /// One past the last hash. Only the half of a hash that selects the bucket counts.
 const HASHES: u64 = 1 << 32;
@@ -54,6 +59,8 @@ pub(crate) struct Index {
 #[derive(Clone, Copy, Debug)]
 struct Resize {
     is_growing: bool,
+    /// Whether entries that do not fit into the smaller index are evicted.
+    evicts: bool,
     /// Old buckets still to be moved: the first ones if the index grows, else the last.
     left_count: u64,
     /// A growing index is ready for use from this group on.
@@ -176,7 +183,32 @@ impl Index {
 
     /// Removes a region that no group needs.
     pub(crate) fn remove_region(&mut self) -> Option<u32> {
-        (self.directory.len() > Self::regions_for(self.group_count())).then(|| self.directory.pop()).flatten()
+        while self.directory.len() > Self::regions_for(self.group_count()) {
+            if let Some(line) = self.directory.pop().filter(|&line| line != NONE) {
+                return Some(line);
+            }
+        }
+        None
+    }
+
+    /// Removes the region that the last step of a shrinking index has emptied, if there is one that is not needed soon.
+    pub(crate) fn remove_emptied(&mut self) -> Option<u32> {
+        let resize = self.resize.filter(|resize| !resize.is_growing)?;
+        let moved_count = self.groups_above * GROUP_BUCKETS - resize.left_count;
+        if !moved_count.is_multiple_of(REGION_GROUPS * GROUP_BUCKETS) {
+            return None;
+        }
+        let emptied = (moved_count / (REGION_GROUPS * GROUP_BUCKETS)) as usize - 1;
+        let next = (((self.frontier * self.groups_below) >> 32) / REGION_GROUPS) as usize + 1;
+        if emptied <= next {
+            return None;
+        }
+        let line = std::mem::replace(&mut self.directory[emptied], NONE);
+        if self.directory[next] == NONE {
+            self.directory[next] = line;
+            return None;
+        }
+        Some(line)
     }
 
     /// Resets an index without entries to the smallest size.
@@ -189,9 +221,31 @@ impl Index {
 
     /// Begins a resize to `groups` groups, for which there are regions.
     pub(crate) fn begin(&mut self, groups: u64) {
+        self.begin_resize(groups, false);
+    }
+
+    /// Begins to shrink to `groups` groups, into which not all entries may fit.
+    pub(crate) fn begin_squeeze(&mut self, groups: u64) {
+        self.begin_resize(groups, true);
+    }
+
+    /// Lets the resize under way evict the entries that do not fit.
+    pub(crate) fn squeeze(&mut self) {
+        if let Some(resize) = &mut self.resize {
+            resize.evicts = true;
+        }
+    }
+
+    /// Whether a resize evicts the entries that do not fit.
+    pub(crate) fn is_squeezed(&self) -> bool {
+        self.resize.is_some_and(|resize| resize.evicts)
+    }
+
+    fn begin_resize(&mut self, groups: u64, evicts: bool) {
         debug_assert!(self.resize.is_none() && self.regions_missing(groups) == 0);
         let (old, is_growing) = (self.groups_above, groups > self.groups_above);
-        self.resize = Some(Resize { is_growing, left_count: old * GROUP_BUCKETS, ready_from: groups });
+        self.resize =
+            Some(Resize { is_growing, evicts, left_count: old * GROUP_BUCKETS, ready_from: groups });
         (self.groups_below, self.groups_above, self.frontier) =
             if is_growing { (old, groups, HASHES) } else { (groups, old, 0) };
         self.set_right_cells(0..0);

@@ -67,6 +67,7 @@ impl PairWriter {
         pairs.table.index.used_cells += width as u64;
         pairs.counters.pair_count += 1;
         pairs.counters.inline_count += 1;
+        pairs.heap.regions.inline_stored_count += 1;
         pairs.counters.pair_bytes += (key.len() + value.len()) as u64;
         pairs.counters.stored_count += 1;
         Stored::Done

@@ -91,6 +91,14 @@ impl Pairs {
         self.table.take_back_overflow(&mut self.heap, self.table.home(hash));
     }
 
+    /// Moves the next bucket of a resize, which is at `home`.
+    pub(crate) fn move_bucket(&mut self, home: u32) {
+        self.table.move_bucket(&mut self.heap, &mut self.counters, home);
+        if !self.table.index.is_resizing() {
+            self.table.end_resize(&mut self.heap);
+        }
+    }
+
     /// The layout of an item in this partition.
     #[inline]
     pub(crate) fn layout(&self, key_bytes: usize, value_bytes: usize, flags: u32) -> Layout {

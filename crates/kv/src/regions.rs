@@ -66,8 +66,9 @@ struct Region {
     /// Neighbours in its list.
     previous: u32,
     next: u32,
-    /// Regions of items that were begun before it.
+    /// Regions of items that were begun before it, and pairs that were stored in the index.
     begun_at: u64,
+    inline_stored_at: u64,
     /// The first units of items, or the slots taken.
     map: [u64; REGION_UNITS / 64],
 }
@@ -104,6 +105,8 @@ pub(crate) struct Regions {
     lent: Vec<u32>,
     /// Regions of items begun so far.
     begun_count: u64,
+    /// Pairs that were added to the index so far.
+    pub(crate) inline_stored_count: u64,
 }
 
 const LIST_COUNT: usize = 4;
@@ -146,6 +149,7 @@ impl Regions {
             previous: NONE,
             next: NONE,
             begun_at: 0,
+            inline_stored_at: 0,
             map: [0; REGION_UNITS / 64],
         };
         Self {
@@ -162,6 +166,7 @@ impl Regions {
             reserved_count: 0,
             lent: Vec::new(),
             begun_count: 0,
+            inline_stored_count: 0,
         }
     }
 
@@ -264,8 +269,10 @@ impl Regions {
         let index = self.pop_free()?;
         let begun_at = self.begun_count;
         self.begun_count += 1;
+        let inline_stored_at = self.inline_stored_count;
         let region = &mut self.regions[index as usize];
-        (region.use_, region.filled, region.begun_at) = (Use::Items(queue), 0, begun_at);
+        (region.use_, region.filled) = (Use::Items(queue), 0);
+        (region.begun_at, region.inline_stored_at) = (begun_at, inline_stored_at);
         region.map = [0; REGION_UNITS / 64];
         self.append(index, queue as usize);
         self.filling[queue as usize] = index;
@@ -357,12 +364,18 @@ impl Regions {
         self.begun_count - self.regions[index as usize].begun_at
     }
 
+    /// Pairs that were added to the index since this region of items was begun.
+    pub(crate) fn inline_stored_since(&self, index: u32) -> u64 {
+        self.inline_stored_count - self.regions[index as usize].inline_stored_at
+    }
+
     /// Makes a region of items the newest of its queue.
     pub(crate) fn renew(&mut self, index: u32) {
         let Use::Items(queue) = self.use_of(index) else { return };
         self.unlink(index, queue as usize);
         self.append(index, queue as usize);
-        self.regions[index as usize].begun_at = self.begun_count;
+        let region = &mut self.regions[index as usize];
+        (region.begun_at, region.inline_stored_at) = (self.begun_count, self.inline_stored_count);
     }
 
     /// Records whether an item must stay where it is.

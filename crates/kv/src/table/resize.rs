@@ -2,9 +2,11 @@
 
 use reactor::LINE_BYTES;
 
-use crate::bucket::{Bucket, BucketMut, CELL_COUNT, copy_entry};
+use crate::bucket::{Bucket, BucketMut, CELL_COUNT, Kind, copy_entry};
+use crate::counters::Counters;
 use crate::heap::Heap;
 use crate::index::{GROUP_BUCKETS, GROUP_LINES, GROUPS_MIN, REGION_GROUPS};
+use crate::key::KeyHash;
 use crate::regions::REGION_LINES;
 use crate::table::Table;
 use crate::table::lines::{compact_chain, overflow_line, slot};
@@ -20,6 +22,8 @@ const FURTHER_LINES: f64 = 0.08;
 const LEAST_GROWTH: f64 = 1.05;
 /// Mean cells taken per bucket below which the index shrinks, to the size from which it would have grown.
 const SHRINKS_AT: f64 = 1.5;
+/// Cells of a bucket up to which an index that is shrunk to make room takes inline pairs: fewer than those at which it grows.
+const SQUEEZED_CELLS: usize = 7;
 /// Spare lines that moving a bucket may need: per line of its own, and in addition. An entry has at most eight cells,
 /// so a line without room for one has at least four taken.
 const SPARE_LINES: (usize, usize) = (3, 4);
@@ -116,8 +120,63 @@ impl Table {
         SPARE_LINES.0 * line_count + SPARE_LINES.1
     }
 
-    /// Moves the next bucket of a resize. Its [spare lines](Self::spare_lines_needed) are set aside.
-    pub(crate) fn move_bucket(&mut self, heap: &mut Heap, home: u32) {
+    /// Whether so few cells are taken that the index shrinks.
+    pub(crate) fn is_sparse(&self) -> bool {
+        let groups = self.index.group_count();
+        groups >= 2 * REGION_GROUPS
+            && (self.index.used_cells as f64) < SHRINKS_AT * (GROUP_BUCKETS * groups) as f64
+    }
+
+    /// Begins to shrink the index to make room, evicting the inline pairs that do not fit: to half of its size, or as
+    /// far as the entries of items allow. A resize under way is continued. `false` if that would free nothing.
+    pub(crate) fn begin_squeeze(&mut self, counters: &Counters) -> bool {
+        if self.index.is_resizing() {
+            self.index.squeeze();
+            return true;
+        }
+        let groups = self.index.group_count();
+        let item_cells = (counters.pair_count - counters.inline_count) as f64;
+        let for_items = item_cells / (GROWS_AT * (FULL_CELLS.0 - FULL_CELLS.1) * GROUP_BUCKETS as f64);
+        let wanted = (groups / 2).max(for_items as u64 + 1).max(GROUPS_MIN);
+        if wanted.next_multiple_of(REGION_GROUPS) + REGION_GROUPS > groups {
+            return false;
+        }
+        self.index.begin_squeeze(wanted);
+        true
+    }
+
+    /// Moves an entry as far as there is room without another line. Returns whether there is.
+    fn squeeze_entry(&mut self, heap: &mut Heap, from: Bucket<'_>, cell: usize, hash: KeyHash) -> bool {
+        let width = from.width(cell);
+        let taken = CELL_COUNT - Bucket(heap.memory.line(self.home(hash))).empty_count();
+        if from.kind(cell) != Kind::Item && taken + width > SQUEEZED_CELLS && !self.index.is_growing() {
+            return false;
+        }
+        let Ok(to) = self.free_cells(heap, hash, width) else { return false };
+        copy_entry(from, cell, &mut BucketMut(heap.memory.line_mut(to.node)), to.cell, to.tag);
+        true
+    }
+
+    /// Removes an entry that is in no bucket any more.
+    fn drop_entry(&mut self, heap: &mut Heap, counters: &mut Counters, from: Bucket<'_>, cell: usize) {
+        self.index.used_cells -= from.width(cell) as u64;
+        counters.pair_count -= 1;
+        counters.evicted_count += 1;
+        if from.kind(cell) == Kind::Item {
+            let item = from.cell(cell);
+            counters.pair_bytes -= heap.pair_bytes(item) as u64;
+            heap.free_item(item);
+        } else {
+            let (key, value) = from.inline(cell);
+            counters.pair_bytes -= (key.len() + value.len()) as u64;
+            counters.inline_count -= 1;
+        }
+    }
+
+    /// Moves the next bucket of a resize. Its [spare lines](Self::spare_lines_needed) are set aside, unless the index is
+    /// squeezed.
+    pub(crate) fn move_bucket(&mut self, heap: &mut Heap, counters: &mut Counters, home: u32) {
+        let is_squeezed = self.index.is_squeezed();
         let mut moving = std::mem::take(&mut self.moving);
         self.empty_bucket(heap, home, &mut moving);
         for group in self.index.advance() {
@@ -129,12 +188,21 @@ impl Table {
             let from = Bucket(line);
             for cell in from.entries() {
                 let hash = self.hash_of_entry(heap, from, cell);
+                if is_squeezed {
+                    if !self.squeeze_entry(heap, from, cell, hash) {
+                        self.drop_entry(heap, counters, from, cell);
+                    }
+                    continue;
+                }
                 let to = self.cells_moved(heap, hash, from.width(cell));
                 copy_entry(from, cell, &mut BucketMut(heap.memory.line_mut(to.node)), to.cell, to.tag);
             }
         }
         moving.clear();
         self.moving = moving;
+        if let Some(line) = self.index.remove_emptied() {
+            heap.regions.give_back_index(line);
+        }
         self.prefetch_moves(heap);
     }
 
@@ -151,7 +219,7 @@ impl Table {
         if let Some(home) = self.index.next_to_move(0) {
             let bucket = Bucket(heap.memory.peek(home));
             for cell in bucket.entries() {
-                if bucket.kind(cell) == crate::bucket::Kind::Item {
+                if bucket.kind(cell) == Kind::Item {
                     heap.memory.prefetch_item(bucket.cell(cell));
                 }
             }
