@@ -234,7 +234,7 @@ pub(super) fn check(engine: &str) -> Result<()> {
     loop {
         let seen = observe(engine)?;
         left -= 1;
-        match seen.judge(&start_calls()) {
+        match seen.judge() {
             Ok(()) => break,
             Err(error) if seen.is_complete || left == 0 => return Err(error),
             Err(_) => {}
@@ -275,30 +275,35 @@ enum Event {
 }
 
 impl Seen {
-    fn judge(&self, start: &[String]) -> Result<()> {
+    /// # Errors
+    /// Every case that differs, one per line.
+    fn judge(&self) -> Result<()> {
         let place = |number: usize| {
             let mark = Event::Marked(FIRST_MARK + number as u64);
             self.events.iter().position(|event| *event == mark)
         };
-        let from = |number: usize| {
-            place(number).with_context(|| format!("the mark of {} is not seen", CASES[number].name))
-        };
-        judge_calls("start", &self.events[..from(0)?], start)?;
+        let from =
+            |number: usize| place(number).with_context(|| format!("no mark of {}", CASES[number].name));
+        let mut found = difference("start", &self.events[..from(0)?], &start_calls());
         for (number, case) in CASES.iter().enumerate() {
-            let until = if number + 1 < CASES.len() { from(number + 1)? } else { self.events.len() };
+            let is_last = number + 1 == CASES.len();
+            let until = if is_last { self.events.len() } else { from(number + 1)? };
             let events = &self.events[from(number)?..until];
             let answered = events.iter().rposition(|event| *event == Event::Sends).unwrap_or(0);
-            judge_calls(case.name, &events[..answered], case.calls)?;
+            found += &difference(case.name, &events[..answered], case.calls);
             let late = events[answered..].iter().find(|event| matches!(event, Event::Calls(_)));
             // The target flushes again at its end.
-            ensure!(late.is_none() || until == self.events.len(), "{}: answered before {late:?}", case.name);
+            if let (Some(Event::Calls(late)), false) = (late, is_last) {
+                found += &format!("{}: answered before {late:?}\n", case.name);
+            }
         }
+        ensure!(found.is_empty(), "{found}");
         Ok(())
     }
 }
 
-/// Compares calls with those expected, in order; but storage threads may flush different files in any order.
-fn judge_calls(name: &str, events: &[Event], expected: &[impl AsRef<str>]) -> Result<()> {
+/// How calls differ from those expected, in order; but storage threads may flush different files in any order.
+fn difference(name: &str, events: &[Event], expected: &[impl AsRef<str>]) -> String {
     let mut calls: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
@@ -310,8 +315,10 @@ fn judge_calls(name: &str, events: &[Event], expected: &[impl AsRef<str>]) -> Re
         flushes.sort_unstable();
     }
     let expected: Vec<_> = expected.iter().map(AsRef::as_ref).collect();
-    ensure!(calls == expected, "{name}: calls before the answer: {calls:?}, not {expected:?}");
-    Ok(())
+    if calls == expected {
+        return String::new();
+    }
+    format!("{name}: calls before the answer: {calls:?}, not {expected:?}\n")
 }
 
 /// Starts a target under strace and runs all cases.
