@@ -223,8 +223,8 @@ impl<'a> Session<'a> {
                 }
                 variables.push(("OUTSIDE_ADDR", format!("127.0.0.1:{}", guest.forwarded_port)));
             }
-            (Side::Network, Some(nvlane)) => guest.bring_nvlane(nvlane)?,
-            (Side::Network, None) => variables.push(("STAND_IN", "none".to_owned())),
+            (Side::Network | Side::Disk, Some(nvlane)) => guest.bring_nvlane(nvlane)?,
+            (Side::Network | Side::Disk, None) => variables.push(("STAND_IN", "none".to_owned())),
         }
         let outside = Outside::new(target, self.nvlane.clone(), guest.files(), guest.forwarded_port);
         let output = dir.join("output");

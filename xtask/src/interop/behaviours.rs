@@ -9,6 +9,8 @@ pub(crate) enum Side {
     LinuxTarget,
     /// `nvlane` runs in the guest and sets its network devices.
     Network,
+    /// `nvlane` runs in the guest and serves its block devices to the guest's kernel.
+    Disk,
 }
 
 /// One behaviour: what its script needs from the outside.
@@ -31,6 +33,7 @@ impl Behaviour {
             Side::LinuxHost => format!("linux-host/{}", self.name),
             Side::LinuxTarget => format!("linux-target/{}", self.name),
             Side::Network => format!("network/{}", self.name),
+            Side::Disk => format!("disk/{}", self.name),
         }
     }
 }
@@ -47,6 +50,10 @@ const fn network(name: &'static str, limit_s: u64) -> Behaviour {
     Behaviour { side: Side::Network, name, namespaces: &[], limit_s }
 }
 
+const fn disk(name: &'static str, limit_s: u64) -> Behaviour {
+    Behaviour { side: Side::Disk, name, namespaces: &[], limit_s }
+}
+
 /// In execution order: long ones first, so that no guest is left with one at the end.
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     target("brd", 400),
@@ -57,6 +64,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     target("namespace-disabled", 120),
     target("discover", 30),
     network("adq", 300),
+    disk("power-cuts", 400),
     host("fio-verify", &["1=ram:64M"], 240),
     host("fstrim", &["1=file:disk:512M"], 180),
     host("ext4", &["1=file:disk:512M"], 120),
@@ -101,7 +109,7 @@ mod tests {
     #[test]
     fn every_script_has_one_row_and_every_row_a_script() {
         let mut scripts = BTreeSet::new();
-        for side in ["linux-host", "linux-target", "network"] {
+        for side in ["linux-host", "linux-target", "network", "disk"] {
             for entry in std::fs::read_dir(root().join("interop").join(side)).expect("scripts are there") {
                 let name = entry.expect("readable").file_name().into_string().expect("plain name");
                 scripts.insert(format!("{side}/{}", name.trim_end_matches(".sh")));

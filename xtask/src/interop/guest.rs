@@ -55,8 +55,9 @@ impl Guest {
         command.args(["run", "--kernel", kernel, "--smp", "2", "--mem", "1024", "--timeout", "7200"]);
         command.arg("--id").arg(id.to_string()).arg("--share").arg(&share);
         command.arg("--forward").arg(format!("{forwarded_port}:{NVMET_PORT}"));
-        let scripts = ["linux-host", "linux-target", "network"];
-        for file in ["lab/agent.sh", "lab/lib.sh", "lab/nvmet.sh", "lab/holds"].iter().chain(&scripts) {
+        let scripts = ["linux-host", "linux-target", "network", "disk"];
+        let lab = ["lab/agent.sh", "lab/lib.sh", "lab/nvmet.sh", "lab/holds", "lab/power_cuts.py"];
+        for file in lab.iter().chain(&scripts) {
             command.arg(interop.join(file));
         }
         command.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console);

@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+# Power cuts at every write: what nvlane has answered as durable is on the medium, with both engines. dm-log-writes
+# keeps a write only once a flush or FUA has made it durable. On the device: FUA writes, zeroing and flushes of four
+# queues, a cut after each logged write. Above it: ext4 on the exported namespace, files with fsync. Below it:
+# namespaces in files on ext4, from their creation on, a block and a pair at a time.
+. /lab/lib.sh
+
+stand_in && skip 'nothing stands in for nvlane target'
+NVLANE=/share/nvlane
+MIB=32
+modprobe -r brd
+modprobe brd rd_nr=2 rd_size=$((256 << 10))
+modprobe -a loop dm-log-writes
+TARGET_ADDR=127.0.0.1 TARGET_PORT=4420
+PORTAL=(-t tcp -a "$TARGET_ADDR" -s "$TARGET_PORT")
+
+# logged: an empty device that logs, /dev/mapper/logged. unlogged: ends it; its log is complete then.
+logged() {
+    dd if=/dev/zero of=/dev/ram0 bs=1M count=$MIB status=none
+    dmsetup --noudevsync create logged --table "0 $((MIB * 2048)) log-writes /dev/ram0 /dev/ram1"
+    dmsetup mknodes
+}
+unlogged() { dmsetup --noudevsync remove --retry logged; }
+mark() { dmsetup message logged 0 mark "acked-$1"; }
+
+# serve ENGINE STORAGE...: a target with these namespaces.
+serve() {
+    local engine=$1 storage; shift
+    {
+        printf 'machine = "lab"\n'
+        # Its clients need keys.
+        [[ $* != *kv:* ]] || printf 'memcached = ["127.0.0.1:11211"]\n'
+        printf '[reactors]\ncount = 1\nengine = "%s"\n' "$engine"
+        printf '[[listener]]\naddress = "127.0.0.1:4420"\n[[subsystem]]\nnqn = "%s"\nhosts = "any"\n' "$TARGET_NQN"
+        for storage; do printf '[[subsystem.namespace]]\nstorage = "%s"\n' "$storage"; done
+    } >/tmp/nvlane.toml
+    "$NVLANE" target --config /tmp/nvlane.toml >/tmp/target.log 2>&1 & TARGET=$!
+    wait_for 30 grep -q ' ready ' /tmp/target.log
+}
+end_target() { kill "$TARGET"; wait "$TARGET" || { cat /tmp/target.log; fail 'the target'; }; }
+
+# An image of the device as of each cut, and how it is judged: as a file system, then its files by `judge_files N`.
+IMAGE=/tmp/image
+cat >/tmp/judge <<'JUDGE'
+#!/usr/bin/env bash
+set -eu
+cp --sparse=always /tmp/image /tmp/cut
+# 1: the journal was replayed, and that was all.
+e2fsck -fp /tmp/cut >/tmp/fsck 2>&1 || [ $? = 1 ] || { cat /tmp/fsck; exit 1; }
+mkdir -p /tmp/cut.d
+mount -o loop /tmp/cut /tmp/cut.d
+status=0
+/tmp/judge-files /tmp/cut.d "$1" || status=1
+umount /tmp/cut.d
+exit $status
+JUDGE
+chmod +x /tmp/judge
+cuts() {
+    truncate -s 0 $IMAGE && truncate -s ${MIB}M $IMAGE
+    python3 /lab/power_cuts.py at-marks /dev/ram1 $IMAGE /tmp/judge || fail "$1"
+}
+
+on_device() {
+    logged
+    serve "$1" device:/dev/mapper/logged
+    connect --nr-io-queues 4
+    python3 /lab/power_cuts.py load "$DISK" /tmp/ops
+    disconnect
+    end_target
+    unlogged
+    python3 /lab/power_cuts.py judge /dev/ram1 /tmp/ops || fail "$1: a cut loses what was durable"
+    say "$1: on the device"
+}
+
+# Files that are fsynced in a file system on the namespace.
+above() {
+    logged
+    serve "$1" device:/dev/mapper/logged
+    connect --nr-io-queues 2
+    mkfs.ext4 -q -J size=4 "$DISK"
+    mount "$DISK" /mnt
+    for n in $(seq 8); do
+        head -c $((n * 3000)) /dev/urandom >/mnt/part
+        sync /mnt/part; mv /mnt/part "/mnt/$n"; sync /mnt
+        mark "$n"
+    done
+    ( cd /mnt && md5sum $(seq 8) ) >/tmp/sums
+    umount /mnt
+    disconnect
+    end_target
+    unlogged
+    cat >/tmp/judge-files <<'FILES'
+#!/usr/bin/env bash
+cd "$1" && head -n "$2" /tmp/sums | md5sum --quiet -c
+FILES
+    chmod +x /tmp/judge-files
+    cuts "$1: a cut loses a file that was fsynced"
+    say "$1: above"
+}
+
+# Namespaces in files of a file system.
+below() {
+    logged
+    mkfs.ext4 -q -J size=4 /dev/mapper/logged
+    mount /dev/mapper/logged /mnt
+    serve "$1" 'file:/mnt/disk?size=8M&lba=4096' 'kv:file:/mnt/pairs?size=8M&memory=4M'
+    # Created, and answered to nobody yet.
+    mark 0
+    connect --nr-io-queues 1
+    for n in $(seq 8); do
+        printf '[block %d]' "$n" >/tmp/block
+        truncate -s 4096 /tmp/block
+        nvme write "$DISK" --start-block=$((n * 3)) --block-count=0 --data-size=4096 --data=/tmp/block \
+            --force-unit-access >/dev/null 2>&1
+        value="[key $n]"
+        printf 'set %d 0 0 %d\r\n%s\r\nquit\r\n' "$n" "${#value}" "$value" | nc -w 5 127.0.0.1 11211 | grep -q STORED
+        mark "$n"
+    done
+    disconnect
+    end_target
+    umount /mnt
+    unlogged
+    cat >/tmp/judge-files <<'FILES'
+#!/usr/bin/env bash
+set -eu
+[ "$(stat -c %s "$1/disk") $(stat -c %s "$1/pairs")" = "$((8 << 20)) $((8 << 20))" ]
+[ "$(head -c 8 "$1/pairs")" = nvlanekv ]
+debugfs -R 'ea_list /disk' /tmp/cut 2>/dev/null | grep -q user.nvlane.identity
+tr -d '\0' <"$1/disk" >/tmp/blocks
+tr '\0' '\n' <"$1/pairs" >/tmp/pairs
+for n in $(seq "$2"); do
+    [[ $(</tmp/blocks) == *"[block $n]"* && $(</tmp/pairs) == *"[key $n]"* ]]
+done
+FILES
+    chmod +x /tmp/judge-files
+    cuts "$1: a cut loses what was durable in a file"
+    say "$1: below"
+}
+
+on_device uring
+on_device epoll
+above uring
+below epoll
+modprobe -r brd
