@@ -18,6 +18,7 @@ mod mutants;
 mod port;
 mod product_bugs;
 mod sim;
+mod sources;
 mod step;
 mod syscalls;
 mod torture;

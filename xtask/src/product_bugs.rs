@@ -3,13 +3,14 @@
 //! All are built into one program, each enabled by an environment variable.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::command::{cargo, root, run as run_command, target_dir};
+use crate::command::{cargo, run as run_command, target_dir};
+use crate::sources;
 
 /// Options of `cargo xtask product-bugs`.
 #[derive(clap::Args)]
@@ -197,7 +198,7 @@ fn names() -> BTreeSet<String> {
 /// A bug is not found, or the simulation finds a violation without any.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let copy = target_dir().join("product-bugs");
-    copy_sources(&copy.join("sources"))?;
+    sources::copy(&copy.join("sources"), with_bugs)?;
     let bugs = names();
     let mut build =
         cargo(&["build", "--release", "--locked", "--package", "nvlane-sim", "--bin", "nvlane-sim"]);
@@ -228,43 +229,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Copies the sources of the simulation. Unchanged files are kept, so that they are not rebuilt.
-fn copy_sources(to: &Path) -> Result<()> {
-    for file in ["Cargo.toml", "Cargo.lock"] {
-        copy_file(Path::new(file), to)?;
-    }
-    let mut directories: Vec<PathBuf> = ["crates", "fuzz", "xtask"].map(PathBuf::from).to_vec();
-    while let Some(directory) = directories.pop() {
-        let Ok(entries) = std::fs::read_dir(root().join(&directory)) else { continue };
-        for entry in entries {
-            let entry = entry?;
-            let path = directory.join(entry.file_name());
-            match entry.file_type()? {
-                kind if kind.is_dir() && entry.file_name() != "corpus" => directories.push(path),
-                kind if kind.is_file() => copy_file(&path, to)?,
-                _ => {}
-            }
-        }
-    }
-    Ok(())
-}
-
-fn copy_file(path: &Path, to: &Path) -> Result<()> {
-    let mut content = std::fs::read(root().join(path)).with_context(|| path.display().to_string())?;
+/// A file's content with the bugs that lie in it.
+fn with_bugs(path: &Path, mut content: Vec<u8>) -> Result<Vec<u8>> {
     for site in SITES.iter().filter(|site| Path::new(site.file) == path) {
         content = site.put_into(std::str::from_utf8(&content)?)?.into_bytes();
     }
-    let to = to.join(path);
-    if std::fs::read(&to).is_ok_and(|there| there == content) {
-        return Ok(());
-    }
-    std::fs::create_dir_all(to.parent().context("a file lies in a directory")?)?;
-    std::fs::write(&to, content).with_context(|| to.display().to_string())
+    Ok(content)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::root;
 
     #[test]
     fn every_bug_has_its_place() {
