@@ -314,7 +314,9 @@ impl Log {
             Work::Read { job: Job::Clean, .. } => self.cleaner.is_reading = false,
             Work::Read { job: Job::Fetch(number), .. } => self.fetch_queue.push_front(number),
             Work::Write => {}
-            Work::Flush => self.is_flushing = false,
+            Work::Flush => {
+                (self.is_flushing, self.is_unflushed, self.wants_flush_now) = (false, true, true);
+            }
         }
     }
 

@@ -94,8 +94,10 @@ struct Bench {
     disk: Disk,
     buffer: Vec<u8>,
     write: Option<Write>,
-    /// Whether writes are reported as failed.
+    /// Whether operations are reported as failed.
     fails: bool,
+    /// Whether every operation is put back once before it is carried out.
+    puts_back: bool,
 }
 
 impl Bench {
@@ -116,7 +118,15 @@ impl Bench {
         static RUN: AtomicU64 = AtomicU64::new(1);
         let settings = LogSettings { run: RUN.fetch_add(1, Ordering::Relaxed), ..settings };
         let log = Log::new(settings, &mut processor);
-        Self { processor, log, disk, buffer: vec![0; PIECE_BYTES], write: None, fails: false }
+        Self {
+            processor,
+            log,
+            disk,
+            buffer: vec![0; PIECE_BYTES],
+            write: None,
+            fails: false,
+            puts_back: false,
+        }
     }
 
     /// Begins or ends one operation. Returns whether there was one.
@@ -130,6 +140,10 @@ impl Bench {
             return true;
         }
         let Some(work) = self.log.next(&mut self.processor) else { return false };
+        if self.puts_back {
+            self.log.put_back(work);
+            assert_eq!(self.log.next(&mut self.processor), Some(work), "it comes again");
+        }
         self.carry_out(work);
         true
     }
@@ -138,7 +152,7 @@ impl Bench {
         match work {
             Work::Read { job, offset, length } => {
                 let bytes = self.disk.bytes[offset as usize..offset as usize + length].to_vec();
-                self.log.on_read(&mut self.processor, job, Some(&bytes));
+                self.log.on_read(&mut self.processor, job, Some(&bytes[..]).filter(|_| !self.fails));
             }
             Work::Write => {
                 let Some(write) = self.log.fill(&mut self.processor, &mut self.buffer) else { return };
@@ -147,8 +161,10 @@ impl Bench {
                 self.write = Some(write);
             }
             Work::Flush => {
-                self.disk.settle(&(0..usize::MAX));
-                self.log.on_flushed(&mut self.processor, true);
+                if !self.fails {
+                    self.disk.settle(&(0..usize::MAX));
+                }
+                self.log.on_flushed(&mut self.processor, !self.fails);
             }
         }
     }
@@ -266,11 +282,12 @@ fn a_log_of_many_short_lives_goes_on() {
     }
 }
 
+/// Every operation that cannot be started at first comes again.
 #[test]
 fn segments_are_freed_as_fast_as_they_are_needed() {
     for sync in [Sync::Always, Sync::None] {
         let settings = settings(sync);
-        let mut bench = Bench::open(settings, Disk::new(&settings));
+        let mut bench = Bench { puts_back: true, ..Bench::open(settings, Disk::new(&settings)) };
         bench.recover();
         let mut random = SplitMix64::new(5);
         let mut expected = BTreeMap::new();
@@ -293,7 +310,7 @@ fn segments_are_freed_as_fast_as_they_are_needed() {
         }
         bench.log.request_flush(&mut bench.processor);
         bench.settle();
-        let mut again = Bench::open(settings, Disk::of(bench.disk.durable()));
+        let mut again = Bench { puts_back: true, ..Bench::open(settings, Disk::of(bench.disk.durable())) };
         again.recover();
         for (key, value) in &expected {
             assert!(again.value(&[b'k', *key]).as_ref() == Some(value));
@@ -343,15 +360,108 @@ fn a_damaged_or_missing_segment_is_not_passed_over() {
 }
 
 #[test]
-fn a_write_that_fails_ends_it() {
+fn a_write_or_flush_that_fails_ends_it() {
+    for sync in [Sync::Always, Sync::None] {
+        let settings = settings(sync);
+        let mut bench = Bench::open(settings, Disk::new(&settings));
+        bench.recover();
+        bench.set(b"k", b"v");
+        if sync == Sync::None {
+            bench.settle();
+            bench.log.request_flush(&mut bench.processor);
+        }
+        bench.fails = true;
+        bench.settle();
+        assert_eq!(bench.log.failure(), Some(Failure::Unwritable));
+        assert_eq!(bench.log.settled(&mut bench.processor), 0);
+    }
+}
+
+#[test]
+fn a_read_that_fails_ends_recovery_and_cleaning() {
+    let settings = settings(Sync::Always);
+    let mut bench = Bench { fails: true, ..Bench::open(settings, Disk::new(&settings)) };
+    bench.settle();
+    assert_eq!(bench.log.failure(), Some(Failure::Unreadable));
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    for round in 0..200u8 {
+        bench.set(&[round % 10], &[round; 900]);
+        while let Some(work) = bench.log.next(&mut bench.processor) {
+            bench.fails = matches!(work, Work::Read { job: Job::Clean, .. });
+            bench.carry_out(work);
+            while bench.write.is_some() {
+                bench.step();
+            }
+        }
+    }
+    assert_eq!(bench.log.failure(), Some(Failure::Unreadable));
+    assert_eq!(bench.log.counters().cleaned_count, 0);
+}
+
+/// A value that cannot be read is reported; the log goes on, and the next fetch may succeed.
+#[test]
+fn a_fetch_that_fails_is_reported_and_ends_nothing() {
     let settings = settings(Sync::Always);
     let mut bench = Bench::open(settings, Disk::new(&settings));
     bench.recover();
-    bench.set(b"k", b"v");
-    bench.fails = true;
+    bench.set(b"k", &[7; 900]);
     bench.settle();
-    assert_eq!(bench.log.failure(), Some(Failure::Unwritable));
-    assert_eq!(bench.log.settled(&mut bench.processor), 0);
+    bench.processor.writer.allocator.demote_region();
+    bench.fails = true;
+    bench.log.fetch(&mut bench.processor, b"k");
+    bench.settle();
+    assert_eq!(bench.log.next_loaded(), Some(Loaded { key: b"k"[..].into(), is_good: false }));
+    assert_eq!(bench.log.failure(), None);
+    bench.fails = false;
+    assert_eq!(bench.value(b"k"), Some(vec![7; 900]));
+}
+
+/// Answers wait for durability only with `sync=always`; in all modes the log is behind until everything is written.
+#[test]
+fn it_says_what_answers_wait_for_and_whether_it_is_behind() {
+    for sync in [Sync::Always, Sync::Batch, Sync::None] {
+        let settings = settings(sync);
+        let mut bench = Bench::open(settings, Disk::new(&settings));
+        bench.recover();
+        assert_eq!(bench.log.progress(&mut bench.processor), None);
+        assert_eq!(bench.log.awaited_last(&mut bench.processor), None);
+        for change in 1..4 {
+            bench.set(b"k", b"v");
+            assert_eq!(bench.log.progress(&mut bench.processor), Some(change - 1));
+            let awaited = (sync == Sync::Always).then_some(change);
+            assert_eq!(bench.log.awaited_last(&mut bench.processor), awaited);
+            assert!(bench.step() && bench.write.is_some());
+            assert_eq!(bench.log.progress(&mut bench.processor), Some(change - 1), "the write is under way");
+            bench.settle();
+            assert_eq!(bench.log.progress(&mut bench.processor), None);
+            assert_eq!(bench.log.awaited_last(&mut bench.processor), None);
+        }
+    }
+}
+
+/// Without durable writes, nothing is flushed before that is asked for, and then only once all of it is written.
+#[test]
+fn it_flushes_once_everything_before_the_request_is_written() {
+    let settings = settings(Sync::None);
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    let before = bench.log.counters().flush_count;
+    bench.set(b"k", b"1");
+    bench.settle();
+    assert_eq!(bench.log.counters().flush_count, before);
+    bench.set(b"k", b"2");
+    let wanted = bench.log.request_flush(&mut bench.processor);
+    assert_eq!(wanted, 2);
+    assert!(bench.step() && bench.write.is_some());
+    assert_eq!(bench.log.next(&mut bench.processor), None, "the write is under way");
+    bench.settle();
+    assert_eq!(bench.log.settled(&mut bench.processor), wanted);
+    assert_eq!(bench.log.counters().flush_count, before + 1);
+    bench.set(b"k", b"3");
+    bench.settle();
+    assert_eq!(bench.log.counters().flush_count, before + 1, "the request was served");
+    assert_eq!(bench.log.settled(&mut bench.processor), wanted);
 }
 
 #[test]
