@@ -209,6 +209,23 @@ mod tests {
         assert!(command.arg(from).arg(to).status().unwrap().success());
     }
 
+    /// RFC 9562, section 5.4
+    #[test]
+    fn a_random_uuid_says_so_and_is_new_each_time() {
+        let all: Vec<Vec<u8>> = (0..50).map(|_| random().unwrap().to_string().into_bytes()).collect();
+        for at in 0..all[0].len() {
+            let mut digits: Vec<u8> = all.iter().map(|text| text[at]).collect();
+            digits.sort_unstable();
+            digits.dedup();
+            match at {
+                8 | 13 | 18 | 23 => assert_eq!(digits, b"-"),
+                14 => assert_eq!(digits, b"4"),
+                19 => assert!(digits.iter().all(|digit| b"89ab".contains(digit)) && digits.len() > 1),
+                _ => assert!(digits.len() > 8, "digit {at} is one of {}", digits.escape_ascii()),
+            }
+        }
+    }
+
     #[test]
     fn a_record_reads_as_it_was_written() {
         for path in [None, Some("/srv/a disk.img".into())] {

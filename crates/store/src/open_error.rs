@@ -242,3 +242,26 @@ pub(super) fn check_size(name: &str, bytes: u64, block_bytes: u32) -> Result<(),
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_system_comes_with_its_remedy() {
+        for (errno, remedy) in [
+            (Errno::FBIG, "LimitFSIZE"),
+            (Errno::NOSPC, "free some space"),
+            (Errno::DQUOT, "quota"),
+            (Errno::ROFS, "?readonly"),
+            (Errno::ACCESS, "owner and mode"),
+            (Errno::PERM, "owner and mode"),
+            (Errno::MFILE, "LimitNOFILE"),
+            (Errno::NFILE, "fs.file-max"),
+        ] {
+            let advice = advice(&errno.into());
+            assert!(advice.starts_with(": ") && advice.contains(remedy), "{errno:?}: {advice}");
+        }
+        assert_eq!(advice(&Errno::IO.into()), "");
+    }
+}

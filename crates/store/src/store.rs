@@ -142,3 +142,44 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+
+    use super::*;
+    use crate::spec::Spec;
+
+    fn open(text: &str) -> Store {
+        text.parse::<Spec>().unwrap().open(false).unwrap()
+    }
+
+    #[test]
+    fn a_file_that_is_cut_closes_its_namespace_whatever_lies_over_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("storage");
+        for (kind, options) in [("file", ""), ("file", "&delay=1us&trace"), ("kv:file", "")] {
+            let store = open(&format!("{kind}:{}?size=4M{options}", path.display()));
+            assert!(store.can_change_underneath());
+            assert_eq!((store.generation(), store.closed_because()), (Generation::default(), None));
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+            store.revalidate();
+            assert!(store.closed_because().is_some(), "{kind} {options}");
+            assert_ne!(store.generation(), Generation::default());
+            assert!(store.reopen().is_err(), "{kind} {options}");
+            drop(store);
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn memory_is_never_reopened_resized_or_cut_unasked() {
+        for text in ["ram:4M", "null:4M", "kv:ram:4M"] {
+            let store = open(text);
+            assert!(!store.can_change_underneath(), "{text}");
+            assert_eq!((store.revalidate(), store.closed_because()), (None, None), "{text}");
+            assert!(store.reopen().is_ok(), "{text}");
+            assert_eq!(store.generation(), Generation::default());
+        }
+    }
+}

@@ -33,3 +33,26 @@ impl Hasher for TicketHasher {
         self.0 = folded;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Tickets are slots with a generation above them: all that differ in either have places of their own.
+    #[test]
+    fn tickets_spread_over_buckets_and_tags() {
+        for shift in [0, 8, 24, 32, 48] {
+            let hashes = (0..128u64).map(|number| {
+                let mut hasher = TicketHasher::default();
+                hasher.write_u64(number << shift);
+                hasher.finish()
+            });
+            let (buckets, tags): (BTreeSet<u64>, BTreeSet<u64>) =
+                hashes.map(|hash| (hash & 127, hash >> 57)).unzip();
+            assert!(buckets.len() > 64, "{} buckets at bit {shift}", buckets.len());
+            assert!(tags.len() > 32, "{} tags at bit {shift}", tags.len());
+        }
+    }
+}

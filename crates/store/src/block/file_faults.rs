@@ -393,6 +393,26 @@ fn zeroes_are_written_with_what_is_kept_aside_when_the_pool_is_empty() {
     }
 }
 
+/// An operation that fails for the moment is repeated at once, then after delays that double.
+#[test]
+fn retries_come_at_growing_intervals() {
+    let (_, place, mut double) = Double::file(BLOCK * BLOCK_COUNT, BLOCK as u32);
+    place.borrow_mut().fault = Box::new(|_, _| Some(Fault::Error(Errno::AGAIN)));
+    let ticket = double.start(write(0, 1, 1, false));
+    let mut delays_ms = Vec::new();
+    while !double.outcomes.contains_key(&ticket) {
+        if double.io.running.is_empty() {
+            let delay_ns = double.io.timers.next_deadline_ns().unwrap() - double.io.now_ns;
+            delays_ms.push(delay_ns / 1_000_000);
+            double.pass(delay_ns);
+        } else {
+            double.perform(0);
+        }
+    }
+    assert_eq!(delays_ms, [1, 2, 4, 8, 16, 32]);
+    assert_eq!(place.borrow().log.len(), ATTEMPT_LIMIT as usize);
+}
+
 #[test]
 fn a_range_past_the_end_is_refused_and_changes_nothing() {
     let (store, place, mut double) = Double::file(BLOCK * BLOCK_COUNT, BLOCK as u32);
