@@ -10,7 +10,7 @@ use reactor::random::SplitMix64;
 
 use super::*;
 use crate::clock::Clock;
-use crate::pair::{Attributes, Condition, Stored};
+use crate::pair::{Attributes, Condition, Marks, Stored};
 use crate::processor::Processor;
 use crate::settings::{Eviction, Settings};
 
@@ -465,7 +465,7 @@ fn it_flushes_once_everything_before_the_request_is_written() {
 }
 
 #[test]
-fn attributes_numbers_and_expiry_come_back() {
+fn attributes_marks_numbers_and_expiry_come_back() {
     let settings = settings(Sync::Always);
     let mut bench = Bench::open(settings, Disk::new(&settings));
     bench.recover();
@@ -477,13 +477,17 @@ fn attributes_numbers_and_expiry_come_back() {
     }
     let hash = bench.processor.hash(b"a");
     let cas = bench.processor.cas(hash, b"a");
+    let marks = Marks { is_stale: true, ..Marks::default() };
+    assert!(bench.processor.set_marks(hash, b"a", marks));
     bench.settle();
+    assert_eq!(bench.log.counters().record_count, 3, "each key once");
     let mut again = Bench::open(settings, Disk::of(bench.disk.durable()));
     again.processor.pairs_mut().clock.set(UNIX_S + 10);
     again.recover();
     assert!(again.value(b"b").is_none() && again.value(b"c").is_some());
     let place = again.processor.find(hash, b"a").expect("it has not ended");
     assert_eq!(again.processor.attributes(place).flags, 70_000);
+    assert_eq!(again.processor.marks(place), marks);
     assert_eq!(again.processor.cas(hash, b"a"), cas);
     again.set(b"a", b"new");
     assert!(again.processor.cas(hash, b"a") > cas);

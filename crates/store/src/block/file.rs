@@ -521,6 +521,12 @@ mod tests {
         let store = FileStore::open(&settings).unwrap();
         store.reopen().unwrap();
         assert!(matches!(FileStore::open(&settings), Err(OpenError::Locked { .. })));
+        // Also if it could not be reopened.
+        let file = open_for_writing(&settings.path);
+        file.set_len(512).unwrap();
+        assert!(store.reopen().is_err());
+        file.set_len(65536).unwrap();
+        assert!(matches!(FileStore::open(&settings), Err(OpenError::Locked { .. })));
         drop(store);
         assert!(open_in_time(|| FileStore::open(&settings)).is_ok());
     }

@@ -393,6 +393,25 @@ fn zeroes_are_written_with_what_is_kept_aside_when_the_pool_is_empty() {
     }
 }
 
+/// A refused write loses nothing; any other failure of a durable write may be that of a flush of earlier writes.
+#[test]
+fn a_durable_write_that_is_refused_closes_nothing() {
+    for (errno, is_refusal) in [
+        (Errno::NOSPC, true),
+        (Errno::DQUOT, true),
+        (Errno::FBIG, true),
+        (Errno::INVAL, true),
+        (Errno::OPNOTSUPP, true),
+        (Errno::IO, false),
+        (Errno::CANCELED, false),
+    ] {
+        let (store, place, mut double) = Double::file(BLOCK * BLOCK_COUNT, BLOCK as u32);
+        place.borrow_mut().fault = Box::new(move |_, _| Some(Fault::Error(errno)));
+        assert!(double.run(write(0, 1, 1, true)).is_err());
+        assert_eq!(store.closed_because().is_none(), is_refusal, "{errno:?}");
+    }
+}
+
 /// An operation that fails for the moment is repeated at once, then after delays that double.
 #[test]
 fn retries_come_at_growing_intervals() {

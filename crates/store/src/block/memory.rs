@@ -236,6 +236,15 @@ mod tests {
     }
 
     #[test]
+    fn only_blocks_that_may_be_written_can_be_deallocated() {
+        for is_read_only in [false, true] {
+            let store =
+                MemoryStore::new(&MemorySettings { is_read_only, ..settings(1 << 20, false) }).unwrap();
+            assert_eq!(store.geometry().can_deallocate, !is_read_only);
+        }
+    }
+
+    #[test]
     fn large_ranges_are_zeroed_in_slices_and_others_get_their_turn() {
         let bytes = 3 * RELEASED_BYTES as u64;
         let store = MemoryStore::new(&settings(bytes, true)).unwrap();
