@@ -1,32 +1,97 @@
-//! Mutation tests of the wire-facing crates: changes that their tests do not notice.
+//! Mutation tests: changes to the code that the tests do not notice.
+//!
+//! `cargo mutants` lists the changes. All of a crate are woven into a copy of the sources and built once; an environment
+//! variable selects one of them.
 
-use anyhow::{Result, ensure};
+mod judge;
+mod weave;
 
-use crate::command::{cargo, target_dir};
-use crate::deps;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
-/// The crates, and the test programs that run on mutants that survive the unit tests. Each takes a build for each
-/// mutant, so the slowest sweeps (`sweep`, `sequences`, `models`) and `allocation` are omitted.
-const CRATES: [(&str, &[&str]); 2] = [
-    ("wire", &[]),
-    (
-        "proto",
-        &[
-            "transitions",
-            "golden",
-            "host_controller",
-            "host_commands",
-            "hostile",
-            "streams",
-            "pair",
-            "scattered",
+use anyhow::{Context, Result, ensure};
+
+use crate::command::{cargo, root};
+use crate::{deps, sources};
+use judge::{Judge, Verdicts};
+use weave::{Mutant, Woven, weave};
+
+/// A crate whose code is changed.
+struct Subject {
+    /// Its folder in `crates`.
+    name: &'static str,
+    /// Only these of its files; all, if none are named.
+    files: &'static [&'static str],
+    /// Each tries the mutants that survive those before it.
+    judges: &'static [Judge],
+}
+
+/// The slowest sweeps of `proto` (`sweep`, `sequences`, `models`) and `allocation` are omitted.
+const SUBJECTS: [Subject; 5] = [
+    Subject { name: "wire", files: &[], judges: &[Judge::new("nvlane-wire", &["--lib"])] },
+    Subject {
+        name: "proto",
+        files: &[],
+        judges: &[
+            Judge::new("nvlane-proto", &["--lib"]),
+            Judge::new(
+                "nvlane-proto",
+                &[
+                    "--test=transitions",
+                    "--test=golden",
+                    "--test=host_controller",
+                    "--test=host_commands",
+                    "--test=hostile",
+                    "--test=streams",
+                    "--test=pair",
+                    "--test=scattered",
+                ],
+            ),
         ],
-    ),
+    },
+    Subject { name: "store", files: &[], judges: &[Judge::new("nvlane-store", &["--lib"])] },
+    Subject {
+        name: "kv",
+        files: &["crates/kv/src/log/*.rs"],
+        judges: &[Judge { tests: &["log::"], cpu_s: 25, ..Judge::new("nvlane-kv", &["--lib"]) }],
+    },
+    Subject {
+        name: "subsystem",
+        files: COMMAND_PATH,
+        judges: &[
+            Judge::new("nvlane-subsystem", &["--lib", "--test=control", "--test=key_value"]),
+            Judge {
+                tests: &["nothing_is_wrong_in_the_first_seeds"],
+                cpu_s: 300,
+                ..Judge::new("nvlane-sim", &["--test=seeds"])
+            },
+        ],
+    },
 ];
 
-/// Runner of test programs: one that uses this many seconds of CPU time, where all tests need few, counts as endless.
-/// Elapsed time is no measure, as the machine may be busy.
-const RUNNER: &str = "--config=target.'cfg(unix)'.runner=['prlimit','--cpu=10','--']";
+/// The files of `subsystem` that parse, check and execute commands.
+const COMMAND_PATH: &[&str] = &[
+    "crates/subsystem/src/admin.rs",
+    "crates/subsystem/src/admin/**/*.rs",
+    "crates/subsystem/src/attached.rs",
+    "crates/subsystem/src/buffer_quota.rs",
+    "crates/subsystem/src/commands.rs",
+    "crates/subsystem/src/digest_queue.rs",
+    "crates/subsystem/src/exclusion.rs",
+    "crates/subsystem/src/executor.rs",
+    "crates/subsystem/src/flush_epochs.rs",
+    "crates/subsystem/src/fused.rs",
+    "crates/subsystem/src/fused_pairs.rs",
+    "crates/subsystem/src/key_value/*.rs",
+    "crates/subsystem/src/key_value_io/*.rs",
+    "crates/subsystem/src/log_waiters.rs",
+    "crates/subsystem/src/log_waiters/*.rs",
+    "crates/subsystem/src/nvm_io.rs",
+    "crates/subsystem/src/nvm_status.rs",
+    "crates/subsystem/src/reserve.rs",
+    "crates/subsystem/src/running.rs",
+    "crates/subsystem/src/serving/dispatch.rs",
+];
 
 /// Equivalent mutants, as a pattern of their names, with the reasons.
 const EQUIVALENT: &[(&str, &str)] = &[
@@ -48,6 +113,9 @@ const EQUIVALENT: &[(&str, &str)] = &[
         r"replace \| with \^ in (OutcomeWriter<'a>::push|<impl FromStr for Uuid>::from_str|CommandTable<B>::tag)$",
         "what is joined has no bit in common",
     ),
+    (r"replace \| with \^ in open_with$", "what is joined has no bit in common"),
+    (r"replace \+ with \* in Log::advance_cleaning$", "two and two"),
+    ("replace BlockStore::generation -> Generation with Default::default", "that is what it does"),
     (
         r"replace \| with \^ in (HostQueue<B, U>::submit_where_room|ControllerQueue<B, P, C>::complete_with_data)$",
         "what is joined has no bit in common",
@@ -57,86 +125,156 @@ const EQUIVALENT: &[(&str, &str)] = &[
 /// Options of `cargo xtask mutants`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only mutants of this crate, wire or proto; runs for both can be concurrent
-    #[arg(value_name = "CRATE", value_parser = ["wire", "proto"])]
+    /// Only mutants of this crate
+    #[arg(value_name = "CRATE", value_parser = SUBJECTS.map(|subject| subject.name))]
     only: Option<String>,
-    /// One part of all mutants, such as 1/20, spread over each crate; without it, all: hours
-    #[arg(long, value_name = "K/N")]
-    shard: Option<String>,
+    /// One part of all mutants, such as 1/20, spread over each crate
+    #[arg(long, value_name = "K/N", value_parser = parse_shard, default_value = "0/1")]
+    shard: (usize, usize),
     /// Only mutants of this file, such as crates/wire/src/pdu.rs; may be given several times
     #[arg(long, value_name = "PATH")]
     file: Vec<String>,
     /// Mutants tested at once
     #[arg(long, value_name = "N", default_value_t = 1)]
-    jobs: u32,
+    jobs: usize,
 }
 
-/// Mutates `wire` and `proto`, runs the crate's own tests for each mutant, and prints the survivors.
+fn parse_shard(text: &str) -> Result<(usize, usize)> {
+    let (part, count) = text.split_once('/').context("such as 1/20")?;
+    let (part, count): (usize, usize) = (part.parse()?, count.parse()?);
+    ensure!(part < count, "the parts are 0 to {}", count.saturating_sub(1));
+    Ok((part, count))
+}
+
+/// The function by which woven mutants are selected.
+const SELECTION: &str = r#"
+pub(crate) fn is_mutant(number: usize) -> bool {
+    static SELECTED: std::sync::LazyLock<Option<usize>> =
+        std::sync::LazyLock::new(|| std::env::var("NVLANE_MUTANT").ok()?.parse().ok());
+    *SELECTED == Some(number)
+}
+"#;
+
+/// Mutates the crates, runs the tests of their judges for each mutant, and prints the survivors.
 ///
 /// # Errors
 /// The tests fail without a mutation, or a mutant cannot be tested. Survivors are no error: docs/testing.md.
 pub(crate) fn run(options: &Options) -> Result<()> {
     deps::install_for_mutants()?;
-    let is_wanted = |name: &str| options.only.as_ref().is_none_or(|only| only == name);
-    for (name, tests) in CRATES.into_iter().filter(|(name, _)| is_wanted(name)) {
-        let directory = format!("crates/{name}/");
+    let is_wanted = |subject: &&Subject| options.only.as_ref().is_none_or(|only| only == subject.name);
+    for subject in SUBJECTS.iter().filter(is_wanted) {
+        let directory = format!("crates/{}/", subject.name);
         let files: Vec<_> = options.file.iter().filter(|file| file.contains(&directory)).collect();
         if options.file.is_empty() || !files.is_empty() {
-            mutate(name, &Judge::Files, &files, options)?;
-            if !tests.is_empty() {
-                mutate(name, &Judge::Others(tests), &files, options)?;
+            try_all(subject, &list(subject, &files, options)?, options)?;
+        }
+    }
+    Ok(())
+}
+
+/// The mutants of a crate.
+fn list(subject: &Subject, files: &[&String], options: &Options) -> Result<Vec<Mutant>> {
+    let package = format!("nvlane-{}", subject.name);
+    let mut command = cargo(&["mutants", "--list", "--json", "--package", &package]);
+    let named = files.iter().map(|file| file.as_str());
+    let of_subject = subject.files.iter().copied().filter(|_| files.is_empty());
+    command.args(named.chain(of_subject).map(|file| format!("--file={file}")));
+    command.args(EQUIVALENT.iter().map(|(pattern, _reason)| format!("--exclude-re={pattern}")));
+    let output = command.output()?;
+    ensure!(output.status.success(), "cargo mutants: {}", String::from_utf8_lossy(&output.stderr));
+    let all: Vec<Mutant> = serde_json::from_slice(&output.stdout)?;
+    let (part, count) = options.shard;
+    Ok(all.into_iter().skip(part).step_by(count).collect())
+}
+
+/// The copy of the sources with mutants woven in.
+struct Copy {
+    files: BTreeMap<PathBuf, Woven>,
+}
+
+impl Copy {
+    fn write(subject: &Subject, mutants: &[Mutant], unviable: &BTreeSet<usize>) -> Result<Self> {
+        let mut of_file: BTreeMap<PathBuf, Vec<(usize, &Mutant)>> = BTreeMap::new();
+        for (number, mutant) in mutants.iter().enumerate().filter(|(number, _)| !unviable.contains(number)) {
+            of_file.entry(PathBuf::from(&mutant.file)).or_default().push((number, mutant));
+        }
+        let mut files = BTreeMap::new();
+        for (path, mutants) in of_file {
+            let text = std::fs::read_to_string(root().join(&path))?;
+            let woven = weave(&text, &mutants).with_context(|| path.display().to_string())?;
+            files.insert(path, woven);
+        }
+        let top = PathBuf::from(format!("crates/{}/src/lib.rs", subject.name));
+        sources::copy(&judge::sources(), |path, content| {
+            let mut content = files.get(path).map_or(content, |woven| woven.text.clone().into_bytes());
+            if path == top {
+                content.extend(SELECTION.as_bytes());
             }
-        }
+            Ok(content)
+        })?;
+        Ok(Self { files })
     }
+
+    /// The mutants that are in it.
+    fn numbers(&self) -> BTreeSet<usize> {
+        self.files.values().flat_map(Woven::numbers).collect()
+    }
+}
+
+/// Builds the mutants of a crate and runs its judges, one after the other.
+fn try_all(subject: &Subject, mutants: &[Mutant], options: &Options) -> Result<()> {
+    let mut unviable = BTreeSet::new();
+    let first = subject.judges.first().context("a judge")?;
+    let mut copy = Copy::write(subject, mutants, &unviable)?;
+    let woven = copy.numbers();
+    while let Err(errors) = first.build()? {
+        let culprits: BTreeSet<usize> = errors
+            .places()
+            .filter_map(|(file, at)| Some(copy.files.get(file)?.culprits(at)))
+            .flatten()
+            .collect();
+        ensure!(!culprits.is_empty(), "the copy does not build: {errors}");
+        println!("{}: {} more do not build", subject.name, culprits.len());
+        unviable.extend(culprits);
+        copy = Copy::write(subject, mutants, &unviable)?;
+    }
+    let mut left: Vec<usize> = woven.difference(&unviable).copied().collect();
+    let (built, mut killed) = (left.len(), 0);
+    for judge in subject.judges {
+        let Verdicts { survivors, endless_count } = judge.try_each(&left, options.jobs)?;
+        killed += left.len() - survivors.len();
+        println!(
+            "{}: {} of {} killed by {}, {endless_count} of them endless",
+            subject.name,
+            left.len() - survivors.len(),
+            left.len(),
+            judge.package,
+        );
+        left = survivors;
+    }
+    for number in &left {
+        println!("  survived: {}", mutants[*number].name);
+    }
+    println!(
+        "{}: {} mutants, {} in constants or chains, {} do not build, {killed} of {built} killed: {:.1} %",
+        subject.name,
+        mutants.len(),
+        mutants.len() - woven.len(),
+        unviable.len(),
+        killed as f64 * 100.0 / built.max(1) as f64,
+    );
     Ok(())
 }
 
-/// The tests that run on mutants.
-enum Judge<'a> {
-    /// Unit tests: one program to build.
-    Files,
-    /// These test programs, for the survivors.
-    Others(&'a [&'a str]),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn mutate(name: &str, judge: &Judge<'_>, files: &[&String], options: &Options) -> Result<()> {
-    let mut command =
-        cargo(&["mutants", "--package", &format!("nvlane-{name}"), "--no-shuffle", "--colors", "never"]);
-    let directory = target_dir().join("mutants").join(name);
-    command.args(["--output".as_ref(), directory.as_os_str()]);
-    command.args(["--jobs".to_owned(), options.jobs.to_string()]).args(["--timeout", "400"]);
-    if let Some(shard) = &options.shard {
-        command.args(["--shard", shard, "--sharding", "round-robin"]);
-    }
-    for file in files {
-        command.args(["--file", file]);
-    }
-    for (pattern, _reason) in EQUIVALENT {
-        command.args(["--exclude-re", pattern]);
-    }
-    match judge {
-        Judge::Files => {
-            command.arg("--cargo-arg=--lib");
-        }
-        Judge::Others(tests) => {
-            command.arg("--iterate").args(tests.iter().map(|test| format!("--cargo-arg=--test={test}")));
+    #[test]
+    fn every_file_that_is_named_exists() {
+        for file in SUBJECTS.iter().flat_map(|subject| subject.files) {
+            let path = file.split('*').next().expect("a part before the first asterisk");
+            assert!(root().join(path).exists(), "{file}");
         }
     }
-    // A mutant is built more often than it runs.
-    command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
-    command.args(["--cargo-arg", RUNNER]);
-    command.arg("--cargo-arg=--config=profile.dev.package.'*'.opt-level=1");
-    command.env("CARGO_INCREMENTAL", "1");
-    // One copy of the tree reuses the last run's build; several copies need a directory each.
-    if options.jobs == 1 {
-        command.env("CARGO_TARGET_DIR", directory.join("build"));
-    } else {
-        command.env_remove("CARGO_TARGET_DIR");
-    }
-    // Proptest must find a counterexample, but need not shrink it.
-    command.env("PROPTEST_MAX_SHRINK_ITERS", "0").env("PROPTEST_CASES", "64");
-    let status = command.status()?;
-    // 2: some survive; 3: some ran into the time limit.
-    ensure!(matches!(status.code(), Some(0 | 2 | 3)), "cargo mutants: {status}");
-    Ok(())
 }
