@@ -115,6 +115,10 @@ const EQUIVALENT: &[(&str, &str)] = &[
     ),
     (r"replace \| with \^ in open_with$", "what is joined has no bit in common"),
     (r"replace \+ with \* in Log::advance_cleaning$", "two and two"),
+    (
+        r"replace <impl Backend for MemoryBackend>::on_completion with \(\)",
+        "it only asserts that nothing completes",
+    ),
     ("replace BlockStore::generation -> Generation with Default::default", "that is what it does"),
     (
         r"replace \| with \^ in (HostQueue<B, U>::submit_where_room|ControllerQueue<B, P, C>::complete_with_data)$",

@@ -252,3 +252,119 @@ impl Logged {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use kv::log::{LogSettings, Sync};
+    use kv::{Attributes, Condition, Eviction, Settings, Stored};
+
+    use super::*;
+    use crate::namespace::{BlockStore, Geometry};
+    use crate::testing::{Double, Fault, Place};
+
+    const SEGMENT_BYTES: u64 = 256 << 10;
+    const FILE_BYTES: usize = 13 * SEGMENT_BYTES as usize;
+
+    /// Lets a [`Double`] drive a partition with a log.
+    struct Driven(Rc<RefCell<Logged>>);
+
+    impl Backend for Driven {
+        fn geometry(&self) -> Geometry {
+            Geometry::new(512, FILE_BYTES as u64 / 512)
+        }
+
+        fn start(&mut self, _: &mut dyn StoreIo, _: Ticket, _: Request) {
+            unreachable!("a partition has no requests")
+        }
+
+        fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {
+            self.0.borrow_mut().on_completion(io, ticket, completion);
+        }
+
+        fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
+            self.0.borrow_mut().on_timer(io, ticket);
+        }
+    }
+
+    /// A partition with a log on a disk, of which nothing has been read yet.
+    fn open(sync: Sync) -> (Rc<RefCell<Logged>>, Place, Double) {
+        let (store, place, mut double) = Double::file(FILE_BYTES, 512);
+        let settings = LogSettings {
+            identity: 1,
+            run: 1,
+            start: SEGMENT_BYTES,
+            segment_bytes: SEGMENT_BYTES,
+            segment_count: 12,
+            block_bytes: 512,
+            sync,
+        };
+        let processor = Processor::new(Settings {
+            memory_bytes: 256 << 10,
+            inline_bytes_max: 0,
+            eviction: Eviction::None,
+            value_bytes_max: settings.value_bytes_max(),
+            ..Settings::default()
+        });
+        let partition = Partition::with_log(processor.unwrap(), 1_000_000, settings);
+        let logged = Rc::new(RefCell::new(Logged::new(partition, store.attach().unwrap())));
+        double.backend = Box::new(Driven(Rc::clone(&logged)));
+        (logged, place, double)
+    }
+
+    fn poll(logged: &Rc<RefCell<Logged>>, double: &mut Double) {
+        logged.borrow_mut().poll(&mut double.io);
+        double.settle();
+    }
+
+    fn set(logged: &Rc<RefCell<Logged>>, key: &[u8], value: &[u8]) -> Stored {
+        let processor = &mut logged.borrow_mut().partition.processor;
+        let hash = processor.hash(key);
+        processor.store(hash, key, value, Attributes::default(), Condition::Always)
+    }
+
+    #[test]
+    fn a_change_settles_with_its_write_or_without_durable_writes_with_a_flush() {
+        for sync in [Sync::Always, Sync::Batch, Sync::None] {
+            let (logged, place, mut double) = open(sync);
+            assert!(!logged.borrow().is_ready());
+            poll(&logged, &mut double);
+            assert!(logged.borrow().is_ready() && !logged.borrow().is_busy());
+            assert_eq!(logged.borrow().settles_answers(), sync == Sync::Always);
+            assert_eq!(set(&logged, b"key", b"value"), Stored::Done);
+            assert_eq!(logged.borrow_mut().settled(), 0);
+            poll(&logged, &mut double);
+            assert_eq!(logged.borrow_mut().settled(), u64::from(sync != Sync::None));
+            let last = if sync == Sync::None { "write" } else { "write durably" };
+            assert_eq!(place.borrow().log.last(), Some(&last));
+            assert_eq!(logged.borrow_mut().request_flush(), 1);
+            poll(&logged, &mut double);
+            assert_eq!(logged.borrow_mut().settled(), 1);
+            assert_eq!(place.borrow().bytes, place.borrow().durable);
+        }
+    }
+
+    #[test]
+    fn it_waits_for_buffers() {
+        let (logged, _, mut double) = open(Sync::Always);
+        let all: Vec<_> = std::iter::from_fn(|| double.io.pool.take(1)).collect();
+        logged.borrow_mut().poll(&mut double.io);
+        for _ in 0..3 {
+            assert!(double.io.running.is_empty() && !logged.borrow().is_ready());
+            double.pass(BUFFER_WAIT_NS);
+        }
+        drop(all);
+        double.settle();
+        assert!(logged.borrow().is_ready());
+    }
+
+    #[test]
+    fn storage_that_fails_ends_it() {
+        let (logged, place, mut double) = open(Sync::Always);
+        place.borrow_mut().fault = Box::new(|_, _| Some(Fault::Error(rustix::io::Errno::IO)));
+        poll(&logged, &mut double);
+        assert!(logged.borrow().has_failed() && logged.borrow_mut().ready_partition().is_none());
+    }
+}
