@@ -506,16 +506,21 @@ impl Host {
 
     /// What is new of the namespaces.
     fn know(&mut self, shared: &mut Shared, namespaces: &[NamespaceInfo], limits: Limits) {
-        let seen = namespaces.iter().find(|info| info.nsid != Nsid::new(1));
+        let seen = namespaces.iter().find(|info| info.nsid == Nsid::new(2));
         self.sees_second = seen.is_some();
-        if let Some(info) = seen.filter(|info| !is_foreign(info.uuid)) {
+        if let Some(info) = seen {
             let known = *self.second_uuid.get_or_insert(info.uuid);
-            if known != info.uuid && !self.is_shut_out && !self.is_closing {
+            let is_other = known != info.uuid && !is_foreign(info.uuid);
+            if is_other && !self.is_shut_out && !self.is_closing {
                 self.leave(shared);
             }
         }
         for info in namespaces {
-            let known = if info.nsid == Nsid::new(1) { &mut self.namespace } else { &mut self.second };
+            let known = match info.nsid.get() {
+                1 => &mut self.namespace,
+                2 => &mut self.second,
+                _ => continue,
+            };
             *known = Namespace::new(*info, limits).ok().or(known.take());
         }
     }

@@ -6,12 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::mpsc::{Receiver, TryRecvError};
 
-use reactor::{Listener, ListenerTag};
+use reactor::ListenerTag;
+use subsystem::config::ListenerConfig;
 use subsystem::discovery::{Advertised, ListenerEntry, Referral};
-use subsystem::message::{OrderAnswer, Step};
-use subsystem::subsystem::{Access, Subsystem};
+use subsystem::subsystem::Access;
 use wire::discovery::{DiscoveryEntry, SubsystemType};
 use wire::nqn::{HostName, Nqn};
 
@@ -52,8 +51,6 @@ pub(crate) struct Offer {
     last: Vec<Option<BTreeSet<Line>>>,
     /// Orders since the first version.
     version_count: usize,
-    /// Those that the target has not answered, by the number of the version that they make.
-    pending: Vec<(usize, Receiver<OrderAnswer>)>,
     random: Random,
 }
 
@@ -100,14 +97,6 @@ fn subsystem(number: u64) -> Nqn {
     format!("nqn.2026-01.io.nvlane:offered-{number}").parse().expect("a name")
 }
 
-fn new_subsystem(nqn: Nqn, access: Access) -> Step {
-    Step::AddSubsystem(Subsystem { serial: "OFFERED".into(), ..Subsystem::new(nqn, access) })
-}
-
-fn add_listener(tag: ListenerTag, entry: ListenerEntry) -> Step {
-    Step::AddListener { tag, entry, socket: Listener::simulated(entry.address).expect("a descriptor") }
-}
-
 impl Offer {
     /// One listener, and the subsystem that all runs have.
     pub(crate) fn new(seed: u64, scout_count: usize, main: Nqn, access: Access) -> Self {
@@ -122,19 +111,30 @@ impl Offer {
             read: BTreeMap::new(),
             last: vec![None; scout_count],
             version_count: 0,
-            pending: Vec::new(),
             random: Random::new(seed, 8),
             version,
         }
     }
 
-    /// What a target that starts is to have, beside the subsystem that it has anyway.
-    pub(crate) fn steps(&self, main: &Nqn) -> Vec<Step> {
-        let listeners = self.version.listeners.iter().map(|(tag, entry)| add_listener(*tag, *entry));
-        let subsystems = self.version.subsystems.iter().filter(|(nqn, _)| *nqn != main);
-        let subsystems = subsystems.map(|(nqn, access)| new_subsystem(nqn.clone(), access.clone()));
-        let referrals = Step::SetReferrals(self.version.referrals.clone());
-        listeners.chain(subsystems).chain([referrals]).collect()
+    /// The listeners as a configuration has them.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = ListenerConfig> {
+        self.version.listeners.values().map(|entry| ListenerConfig {
+            address: entry.address,
+            advertise: entry.advertise,
+            subsystems: entry.serves_subsystems,
+            discovery: entry.serves_discovery,
+            doorbell: entry.doorbell,
+        })
+    }
+
+    /// Other discovery services.
+    pub(crate) fn referrals(&self) -> &[Referral] {
+        &self.version.referrals
+    }
+
+    /// The subsystems, and who may use them.
+    pub(crate) fn subsystems(&self) -> impl Iterator<Item = (&Nqn, &Access)> {
+        self.version.subsystems.iter()
     }
 
     /// The operator lets other hosts in.
@@ -143,23 +143,20 @@ impl Offer {
     }
 
     /// Draws a random change of this number of steps.
-    pub(crate) fn change(&mut self, step_count: u8) -> Vec<Step> {
-        (0..step_count).map(|_| self.step()).collect()
+    pub(crate) fn change(&mut self, step_count: u8) {
+        (0..step_count).for_each(|_| self.step());
     }
 
-    fn step(&mut self) -> Step {
+    fn step(&mut self) {
         let number = self.random.below(OTHER_COUNT);
         let tag = FIRST_LISTENER + 1 + number as ListenerTag;
         let nqn = subsystem(number);
         let version = &mut self.version;
         match self.random.below(7) {
             0 | 1 => {
-                if version.listeners.remove(&tag).is_some() {
-                    return Step::RemoveListener { tag };
+                if version.listeners.remove(&tag).is_none() {
+                    version.listeners.insert(tag, listener(tag));
                 }
-                let entry = listener(tag);
-                version.listeners.insert(tag, entry);
-                add_listener(tag, entry)
             }
             2 => {
                 let tag = if version.listeners.contains_key(&tag) { tag } else { FIRST_LISTENER };
@@ -173,7 +170,6 @@ impl Offer {
                         self.random.pick(&[(true, true), (true, false), (false, true)]);
                 }
                 version.listeners.insert(tag, entry);
-                Step::ChangeListener { tag, entry }
             }
             3 => {
                 let count = self.random.below(OTHER_COUNT);
@@ -182,53 +178,37 @@ impl Offer {
                     nqn: Nqn::discovery(),
                 };
                 version.referrals = (0..count).map(referral).collect();
-                Step::SetReferrals(version.referrals.clone())
             }
             4 if version.subsystems.contains_key(&nqn) => {
                 let access = self.random.pick(&[None, Some(0), Some(1)]);
                 let access =
                     access.map_or(Access::Any, |only| Access::Only([host::name(only).into()].into()));
-                version.subsystems.insert(nqn.clone(), access.clone());
-                Step::SetAccess(nqn, access)
+                version.subsystems.insert(nqn, access);
             }
             _ => {
-                if version.subsystems.remove(&nqn).is_some() {
-                    return Step::RemoveSubsystem(nqn);
+                if version.subsystems.remove(&nqn).is_none() {
+                    version.subsystems.insert(nqn, Access::Any);
                 }
-                version.subsystems.insert(nqn.clone(), Access::Any);
-                new_subsystem(nqn, Access::Any)
             }
         }
     }
 
-    /// All of an order is drawn, and on its way to the target, which answers here.
-    pub(crate) fn on_ordered(&mut self, answers: Receiver<OrderAnswer>) {
+    /// All of a change is drawn, and on its way to the target. Gives the number of the version that it makes.
+    pub(crate) fn on_ordered(&mut self) -> usize {
         for (index, versions) in self.shown.iter_mut().enumerate() {
             versions.push((self.version.lines(&host::name(index).into()), u64::MAX));
         }
         self.version_count += 1;
-        self.pending.push((self.version_count, answers));
+        self.version_count
     }
 
-    /// Hears what the target says: what a version has replaced is not shown any more.
-    pub(crate) fn poll(&mut self, now_ns: u64) -> Result<(), Finding> {
-        let (mut in_place, mut failed) = (0, None);
-        self.pending.retain(|(number, answers)| match answers.try_recv() {
-            Ok(OrderAnswer::Applied(outcomes)) => {
-                in_place = *number;
-                failed = failed.or(outcomes.into_iter().find_map(Result::err));
-                false
-            }
-            Ok(_) | Err(TryRecvError::Empty) => true,
-            Err(TryRecvError::Disconnected) => false,
-        });
-        self.replace(in_place, now_ns);
-        failed.map_or(Ok(()), |error| Err(format!("the target does not do as the operator says: {error}")))
+    /// The target has a version: what it has replaced is not shown any more.
+    pub(crate) fn on_applied(&mut self, number: usize, now_ns: u64) {
+        self.replace(number, now_ns);
     }
 
     /// A target has started with all that there is.
     pub(crate) fn on_start(&mut self, now_ns: u64) {
-        self.pending.clear();
         self.replace(self.version_count, now_ns);
     }
 

@@ -7,10 +7,7 @@
 //! From the order to remove it until every reactor has let it go, a command may find it or not. Then none may, until it
 //! is added again. Once everything is calm, all must.
 
-use std::sync::mpsc::Receiver;
-
 use host::Failure;
-use subsystem::message::OrderAnswer;
 use wire::status::Status;
 
 use crate::finding::Finding;
@@ -28,7 +25,6 @@ enum State {
     #[default]
     Configured,
     Leaving {
-        answers: Receiver<OrderAnswer>,
         returns: bool,
     },
     Away {
@@ -50,28 +46,24 @@ impl Removable {
 
     /// Whether it will be added again.
     pub(crate) fn is_to_return(&self) -> bool {
-        matches!(self.state, State::Leaving { returns: true, .. } | State::Away { returns: true, .. })
+        matches!(self.state, State::Leaving { returns: true } | State::Away { returns: true, .. })
     }
 
-    /// Its removal has been ordered; the target reports here when it is idle.
-    pub(crate) fn on_removed(&mut self, now_ns: u64, answers: Receiver<OrderAnswer>, returns: bool) {
+    /// Its removal is ordered.
+    pub(crate) fn on_removed(&mut self, now_ns: u64, returns: bool) {
         self.removed_ns.get_or_insert(now_ns);
-        self.state = State::Leaving { answers, returns };
+        self.state = State::Leaving { returns };
     }
 
     /// The target has ended, so it is idle.
     pub(crate) fn on_target_down(&mut self, now_ns: u64) {
-        if let State::Leaving { returns, .. } = self.state {
-            self.state = State::Away { since_ns: now_ns, returns };
-        }
+        self.on_released(now_ns);
     }
 
-    /// Hears what the target says.
-    pub(crate) fn poll(&mut self, now_ns: u64) {
-        if let State::Leaving { answers, returns } = &self.state
-            && answers.try_iter().any(|answer| matches!(answer, OrderAnswer::Released(_)))
-        {
-            self.state = State::Away { since_ns: now_ns, returns: *returns };
+    /// No reactor uses it any more.
+    pub(crate) fn on_released(&mut self, now_ns: u64) {
+        if let State::Leaving { returns } = self.state {
+            self.state = State::Away { since_ns: now_ns, returns };
         }
     }
 
@@ -103,8 +95,6 @@ impl Removable {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
-
     use super::*;
 
     #[test]
@@ -112,13 +102,10 @@ mod tests {
         let missing = Err(Failure::Status(Status::INVALID_NAMESPACE));
         let mut removable = Removable::default();
         assert!(removable.judge(5, Ok(0)).is_ok() && removable.judge(5, missing).is_err());
-        let (answers, released) = channel();
-        removable.on_removed(10, released, true);
+        removable.on_removed(10, true);
         assert!(removable.judge(5, missing).is_ok() && removable.judge(11, Ok(0)).is_ok());
-        removable.poll(20);
         assert_eq!(removable.away_since_ns(), None);
-        answers.send(OrderAnswer::Released(Vec::new())).unwrap();
-        removable.poll(30);
+        removable.on_released(30);
         assert!(removable.judge(25, Ok(0)).is_ok(), "it began before");
         assert!(removable.judge(31, Ok(0)).is_err() && removable.judge(31, missing).is_ok());
         removable.on_returned();

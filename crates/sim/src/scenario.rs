@@ -54,6 +54,8 @@ pub(crate) enum Fault {
     Offer { step_count: u8 },
     /// Another machine has the target's address for a while.
     FailOver { is_power_cut: bool, down_ns: u64, away_ns: u64 },
+    /// The configuration is loaded again, with a change that this number decides.
+    Reload { which: u8 },
     /// A host submits an admin command: its place in the table of them.
     Admin { which: u8 },
     /// A host resets its controller under I/O.
@@ -63,6 +65,14 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
+    /// Whether it is the operator who reloads the configuration.
+    pub(crate) fn is_of_operator(self) -> bool {
+        matches!(
+            self,
+            Self::Remove { .. } | Self::Rename | Self::Bar { .. } | Self::Offer { .. } | Self::Reload { .. }
+        )
+    }
+
     /// Its name among what runs reach.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -79,6 +89,7 @@ impl Fault {
             Self::Bar { .. } => "host barred",
             Self::Offer { .. } => "discovery log changed",
             Self::FailOver { .. } => "address failed over",
+            Self::Reload { .. } => "configuration reloaded",
             Self::Admin { .. } => "admin command",
             Self::ControllerReset => "controller reset",
             Self::Freeze { .. } => "host silent",
@@ -342,6 +353,7 @@ impl Scenario {
         scenario.draw_limits();
         scenario.draw_admin();
         scenario.draw_machines();
+        scenario.draw_reloads();
         scenario.draw_length();
         scenario
     }
@@ -548,6 +560,20 @@ impl Scenario {
             let (down_ns, away_ns) = (r.scaled(MS, 2 * SECOND), r.scaled(10 * MS, 20 * SECOND));
             let fault = Fault::FailOver { is_power_cut, down_ns, away_ns };
             self.faults.push((r.below(self.command_count), fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Reloads of the configuration with other changes than those above.
+    fn draw_reloads(&mut self) {
+        let mut random = Random::new(self.seed, 16);
+        let r = &mut random;
+        if !r.one_in(4) {
+            return;
+        }
+        for _ in 0..r.scaled(1, 12) {
+            let which = r.below(256) as u8;
+            self.faults.push((r.below(self.command_count), Fault::Reload { which }));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }

@@ -2,6 +2,7 @@
 
 mod cause;
 mod command;
+mod configuration;
 mod judge;
 mod late;
 pub(crate) mod machines;
@@ -11,13 +12,15 @@ mod user;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 
-use store::{MemorySettings, MemoryStore, Spec, Store};
+use store::{MemorySettings, MemoryStore, Store};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
-use subsystem::message::{ControlMessage, Message, Order, OrderKind, Step};
-use subsystem::subsystem::{Access, Subsystem};
+use subsystem::limits::Limits;
+use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, OrderKind, Step};
+use subsystem::operator::Operator;
+use subsystem::subsystem::Access;
 use wire::id::Nsid;
 
 use crate::host::{Host, SUBSYSTEM};
@@ -107,7 +110,18 @@ pub(crate) struct World {
     /// The machine that has the target's address.
     machine: Machine,
     store: Store,
-    second: Option<Store>,
+    /// The operator's thread, unless it waits for the target.
+    operator: Option<Operator>,
+    /// Where the target reports storage that it has released.
+    releases: Vec<Receiver<OrderAnswer>>,
+    /// Blocks of the namespace that only reloads know.
+    third: Option<u64>,
+    /// Limits in the configuration.
+    limits: Limits,
+    /// Events since a command ended, and the commands that had ended then.
+    idle: (u64, u64),
+    /// What the model knows the loss of the second namespace's memory by.
+    second_command: u64,
     /// Source of its identity.
     second_name: u8,
     /// Blocks that the namespace has now.
@@ -141,12 +155,6 @@ fn store(scenario: &Scenario, block_count: u64) -> Store {
         return Store::Blocks(Arc::new(MemoryStore::new(&settings).expect("a little memory")));
     }
     machines::disk_store(scenario, 0, block_count)
-}
-
-/// The second namespace's storage, as a configuration would have it.
-fn second(scenario: &Scenario) -> Option<Store> {
-    let spec: Spec = scenario.second.as_ref()?.parse().expect("a specification");
-    Some(spec.open(scenario.reactor_count > 1).expect("a little memory"))
 }
 
 impl World {
@@ -184,7 +192,12 @@ impl World {
             reactors: Vec::new(),
             machine: Machine::default(),
             store: store(&scenario, scenario.block_count),
-            second: second(&scenario),
+            operator: None,
+            releases: Vec::new(),
+            third: None,
+            limits: scenario.limits,
+            idle: (0, 0),
+            second_command: 0,
             second_name: 8,
             block_count: scenario.block_count,
             resize_command: 0,
@@ -215,43 +228,44 @@ impl World {
 
     /// Runs to the end, or to the first finding.
     pub(crate) fn run(&mut self) {
-        let (mut event_count, mut ended_count) = (0, 0);
         while self.stage != Stage::Over && self.shared.findings.is_empty() {
-            event_count += 1;
-            if self.ended_count > ended_count {
-                (event_count, ended_count) = (0, self.ended_count);
-            }
-            if event_count > EVENT_COUNT_MAX {
-                self.shared.find("it goes on and on: more events than make sense");
-                return;
-            }
-            let event_ns = self.shared.next_event_ns();
-            let wake_ns = self.shared.wakes.iter().copied().min().unwrap_or(u64::MAX);
-            let next_ns = event_ns.min(wake_ns);
-            if next_ns == u64::MAX {
-                let left = self.left();
-                return self.shared.find(format!("nothing will ever happen again; {left}"));
-            }
-            self.shared.now_ns = self.shared.now_ns.max(next_ns);
-            if self.stage == Stage::Work && self.shared.now_ns > WORK_NS_MAX {
-                self.enter(Stage::Settle);
-            }
-            if self.stage != Stage::Work && self.shared.now_ns > self.stage_ns + SETTLE_NS_MAX {
-                let left = self.left();
-                return self
-                    .shared
-                    .find(format!("nothing goes wrong any more, and yet it does not end; {left}"));
-            }
-            if event_ns <= wake_ns {
-                if let Some(event) = self.shared.pop_event() {
-                    self.on_event(event);
-                }
-            } else if let Some(actor) = self.shared.wakes.iter().position(|at_ns| *at_ns == wake_ns) {
-                self.shared.wakes[actor] = u64::MAX;
-                self.run_actor(actor);
-            }
-            self.advance();
+            self.step();
         }
+    }
+
+    /// The next event, or the next turn of a thread.
+    pub(crate) fn step(&mut self) {
+        self.idle.0 += 1;
+        if self.ended_count > self.idle.1 {
+            self.idle = (0, self.ended_count);
+        }
+        if self.idle.0 > EVENT_COUNT_MAX {
+            return self.shared.find("it goes on and on: more events than make sense");
+        }
+        let event_ns = self.shared.next_event_ns();
+        let wake_ns = self.shared.wakes.iter().copied().min().unwrap_or(u64::MAX);
+        let next_ns = event_ns.min(wake_ns);
+        if next_ns == u64::MAX {
+            let left = self.left();
+            return self.shared.find(format!("nothing will ever happen again; {left}"));
+        }
+        self.shared.now_ns = self.shared.now_ns.max(next_ns);
+        if self.stage == Stage::Work && self.shared.now_ns > WORK_NS_MAX {
+            self.enter(Stage::Settle);
+        }
+        if self.stage != Stage::Work && self.shared.now_ns > self.stage_ns + SETTLE_NS_MAX {
+            let left = self.left();
+            return self.shared.find(format!("nothing goes wrong any more, and yet it does not end; {left}"));
+        }
+        if event_ns <= wake_ns {
+            if let Some(event) = self.shared.pop_event() {
+                self.on_event(event);
+            }
+        } else if let Some(actor) = self.shared.wakes.iter().position(|at_ns| *at_ns == wake_ns) {
+            self.shared.wakes[actor] = u64::MAX;
+            self.run_actor(actor);
+        }
+        self.advance();
     }
 
     fn left(&self) -> String {
@@ -301,6 +315,9 @@ impl World {
             }
             Event::Fault(at) => {
                 let (_, fault) = self.shared.scenario.faults[at];
+                if fault.is_of_operator() && self.is_operator_busy() {
+                    return self.shared.at(now_ns + configuration::AGAIN_NS, event);
+                }
                 // What it does depends on no other.
                 self.shared.random = Random::of(self.shared.scenario.chance(), 23, &[at as u64]);
                 self.on_fault(fault);
@@ -318,6 +335,9 @@ impl World {
             }
             Event::Rescue => self.rescue(),
             Event::Grow(block_count) => self.grow(block_count),
+            Event::Return | Event::Admit if self.is_operator_busy() => {
+                self.shared.at(now_ns + configuration::AGAIN_NS, event);
+            }
             Event::Return => self.return_second(),
             Event::FallBack => self.fall_back(),
             Event::Admit => {
@@ -348,10 +368,7 @@ impl World {
                     self.reopen_later();
                 }
             }
-            self.second_state.poll(self.shared.now_ns);
-            if let Err(finding) = self.offer.poll(self.shared.now_ns) {
-                self.shared.find(finding);
-            }
+            self.poll_releases();
             self.dispatch();
             if std::mem::take(&mut self.shared.disk.has_stuck)
                 && !std::mem::replace(&mut self.is_rescuing, true)
@@ -456,30 +473,21 @@ impl World {
         self.target_count += 1;
         self.closed_until_ns = self.closed_until_ns.map(|until_ns| until_ns.min(self.shared.now_ns));
         let settings = ControlSettings {
-            limits: scenario.limits,
+            limits: self.limits,
             reactor_count: scenario.reactor_count,
             discovery_nqn: SERVICE.parse().expect("a name"),
             entropy: scenario.seed ^ self.target_count << 32,
             now_ns: self.shared.now_ns,
             wall_ms: START_MS + self.shared.now_ns / MS,
         };
-        let subsystem = Subsystem {
-            serial: "SIMULATED".into(),
-            ..Subsystem::new(SUBSYSTEM.parse().expect("a name"), self.access())
-        };
         if let Machine::Second { since_ns } = &mut self.machine {
             *since_ns = Some(self.shared.now_ns);
         }
-        let namespace = self.of_machine(1, machines::named(self.store.clone(), "simulated", 7));
-        let nqn = subsystem.nqn.clone();
-        let mut steps = vec![
-            Step::AddSubsystem(subsystem),
-            Step::AddNamespace { subsystem: nqn, nsid: Nsid::new(1), namespace },
-        ];
-        if self.second_state.is_configured() {
-            steps.extend(self.add_second());
-        }
-        steps.extend(self.offer.steps(&SUBSYSTEM.parse().expect("a name")));
+        let namespace = self.first_namespace();
+        let mut steps = self.start_operator();
+        let subsystem = SUBSYSTEM.parse().expect("a name");
+        steps.push(Step::AddNamespace { subsystem, nsid: Nsid::new(1), namespace });
+        self.regain_second();
         self.offer.on_start(self.shared.now_ns);
         let timeouts = TimeoutConfig::default();
         let applications = subsystem::server::applications(
@@ -512,6 +520,8 @@ impl World {
             reactor.kill(&mut self.shared);
         }
         self.second_state.on_target_down(now_ns);
+        self.operator = None;
+        self.releases.clear();
         self.shared.orphan_all(is_power_cut);
         if is_power_cut {
             self.shared.disk.on_power_cut(&mut self.shared.random);
@@ -522,6 +532,7 @@ impl World {
             self.shared.disk.on_kill(&mut self.shared.random);
             self.model.on_kill(now_ns);
         }
+        self.lose_second();
         self.shared.at(now_ns + down_ns, Event::Start);
     }
 
@@ -559,6 +570,7 @@ impl World {
             Fault::Rename => self.rename_second(),
             Fault::Bar { away_ns } => self.bar(away_ns),
             Fault::Offer { step_count } => self.change_offer(step_count),
+            Fault::Reload { which } => self.change_configuration(which),
             Fault::FailOver { is_power_cut, down_ns, away_ns } => {
                 self.fail_over(is_power_cut, down_ns, away_ns);
             }
@@ -670,13 +682,14 @@ impl World {
 
     /// Whether the target is up and as large as it should be, no fault is on its way, and hosts know what is there.
     fn is_calm(&self) -> bool {
-        let has_second = self.second.is_some() && self.second_state.is_configured();
+        let has_second = self.shared.scenario.second.is_some() && self.second_state.is_configured();
         !self.reactors.is_empty()
             && self.machine.is_first()
             && self.hosts.iter().all(|host| host.misled_until_ns != Some(u64::MAX))
             && self.block_count == self.shared.scenario.block_count
             && !self.is_reopening
             && !self.is_rescuing
+            && !self.is_operator_busy()
             && self.shared.barred_since_ns.is_none()
             && !self.second_state.is_to_return()
             && self.is_offer_known()

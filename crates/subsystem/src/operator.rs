@@ -33,6 +33,9 @@ use storage::Seen;
 /// How long the operator waits for reactors to release removed storage. After that it is closed when they do.
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
 
+/// Opens a listener, or says why there is none.
+pub type Bind = fn(SocketAddr) -> Result<Listener, String>;
+
 /// Hands an order to the control plane; `false` if the target has stopped.
 pub type Post<'a> = &'a dyn Fn(Order) -> bool;
 
@@ -100,6 +103,7 @@ pub struct Operator {
     next_tag: ListenerTag,
     /// Number of reactors that share the storage.
     reactor_count: usize,
+    bind: Bind,
 }
 
 /// An open listener.
@@ -135,6 +139,18 @@ impl Operator {
     /// # Errors
     /// The problems of the configuration or its storage, or an address that cannot be bound; nothing is left open then.
     pub fn start(config: &TargetConfig, reactor_count: u16) -> Result<(Self, Vec<Step>), Vec<Problem>> {
+        Self::start_with(config, reactor_count, bind)
+    }
+
+    /// As [`start`](Self::start), with other sockets: those of a simulated network.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(
+        config: &TargetConfig,
+        reactor_count: u16,
+        bind: Bind,
+    ) -> Result<(Self, Vec<Step>), Vec<Problem>> {
         for problems in [config.check(), config.inspect()] {
             if !problems.is_empty() {
                 return Err(problems);
@@ -159,6 +175,7 @@ impl Operator {
             identities,
             next_tag: 1,
             reactor_count: reactor_count.into(),
+            bind,
         };
         let mut steps = vec![
             Step::SetReferrals(config.discovery.referrals.clone()),
@@ -269,7 +286,7 @@ impl Operator {
                 none(Step::RemoveListener { tag: self.listener(*address)?.tag })
             }
             Change::AddListener(config) => {
-                let socket = bind(config.address)?;
+                let socket = (self.bind)(config.address)?;
                 let (running, step) = self.new_listener(*config, socket);
                 Ok((step, Effect::Listener(running)))
             }

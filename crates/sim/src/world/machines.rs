@@ -17,7 +17,7 @@ use subsystem::message::NewNamespace;
 use wire::uuid::Uuid;
 
 use super::command::Command;
-use super::{Stage, World, second};
+use super::{Stage, World};
 use crate::finding::Finding;
 use crate::model;
 use crate::scenario::{MS, SECOND, Scenario};
@@ -27,7 +27,10 @@ use crate::shared::Event;
 const FOREIGN: u64 = 1 << 62;
 
 /// What distinguishes an identity of the second machine.
-const FOREIGN_NAME: u8 = 0x80;
+pub(super) const FOREIGN_NAME: u8 = 0x80;
+
+/// The source of the first namespace's identity.
+const FIRST_NAME: u8 = 7;
 
 /// The machine that answers, or is to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,9 +54,9 @@ pub(super) fn disk_store(scenario: &Scenario, disk: u64, block_count: u64) -> St
 }
 
 /// A namespace with an identity made from a number.
-pub(super) fn named(store: Store, storage: &str, name: u8) -> NewNamespace {
+fn named(store: Store, name: u8) -> NewNamespace {
     let nguid = [name; 16];
-    NewNamespace { store, storage: storage.into(), uuid: Uuid::from_bytes(nguid), nguid }
+    NewNamespace { store, storage: "simulated".into(), uuid: Uuid::from_bytes(nguid), nguid }
 }
 
 /// Whether an identity is that of the second machine.
@@ -66,18 +69,13 @@ fn foreign_block(block: &mut [u8], lba: u64) {
 }
 
 impl World {
-    /// Storage that hosts know, or that of the second machine in its place.
-    pub(super) fn of_machine(&self, nsid: u32, known: NewNamespace) -> NewNamespace {
-        let name = known.nguid[0] | FOREIGN_NAME;
+    /// The first namespace, or that of the second machine in its place.
+    pub(super) fn first_namespace(&self) -> NewNamespace {
         let scenario = &self.shared.scenario;
         match self.machine {
-            Machine::First => known,
-            Machine::Second { .. } if nsid == 1 => {
-                named(disk_store(scenario, 1, scenario.block_count), &known.storage, name)
-            }
+            Machine::First => named(self.store.clone(), FIRST_NAME),
             Machine::Second { .. } => {
-                let store = second(scenario).unwrap_or(known.store);
-                named(store, &known.storage, name)
+                named(disk_store(scenario, 1, scenario.block_count), FIRST_NAME | FOREIGN_NAME)
             }
         }
     }

@@ -3,13 +3,12 @@
 
 use std::sync::mpsc::channel;
 
-use subsystem::message::{ControlMessage, Message, NewNamespace, Order, OrderKind, Step};
+use subsystem::message::{ControlMessage, Message, Order, OrderKind, Step};
 use subsystem::subsystem::Access;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
-use super::machines::named;
-use super::{Stage, World, second};
+use super::{Stage, World};
 use crate::host::{self, BARRED, SUBSYSTEM};
 use crate::scenario::{MS, SECOND, US};
 use crate::shared::Event;
@@ -84,16 +83,6 @@ impl World {
         self.apply(vec![step]);
     }
 
-    fn new_second(&self) -> Option<NewNamespace> {
-        let known = named(self.second.clone()?, "second", self.second_name);
-        Some(self.of_machine(2, known))
-    }
-
-    pub(super) fn add_second(&self) -> Option<Step> {
-        let subsystem = SUBSYSTEM.parse().expect("a name");
-        Some(Step::AddNamespace { subsystem, nsid: Nsid::new(2), namespace: self.new_second()? })
-    }
-
     /// Other storage takes the number of the second namespace.
     pub(super) fn rename_second(&mut self) {
         if !self.second_state.is_configured() || !self.machine.is_first() {
@@ -110,22 +99,16 @@ impl World {
     pub(super) fn remove_second(&mut self, away_ns: u64, returns: bool) {
         // Once it is settled which blocks are read in the end, they stay.
         let is_late = self.stage > Stage::Settle || !self.machine.is_first();
-        if is_late || self.second.is_none() || !self.second_state.is_configured() {
+        if is_late || self.shared.scenario.second.is_none() || !self.second_state.is_configured() {
             return;
         }
         let now_ns = self.shared.now_ns;
         self.shared.say(|| "the second namespace is removed".into());
-        let (answers, released) = channel();
-        self.second_state.on_removed(now_ns, released, returns);
+        self.second_state.on_removed(now_ns, returns);
         if self.reactors.is_empty() {
             self.second_state.on_target_down(now_ns);
         }
-        let step =
-            Step::RemoveNamespace { subsystem: SUBSYSTEM.parse().expect("a name"), nsid: Nsid::new(2) };
-        self.post(
-            0,
-            Message::Control(ControlMessage::Order(Order { kind: OrderKind::Apply(vec![step]), answers })),
-        );
+        self.reload();
         if returns {
             self.shared.at(now_ns + away_ns, Event::Return);
         }
@@ -141,12 +124,32 @@ impl World {
         self.shared.say(|| "the second namespace is added again".into());
         self.second_state.on_returned();
         // RAM that is opened again is other RAM.
-        self.second = second(&self.shared.scenario);
-        let lbas = self.shared.scenario.block_count..self.shared.scenario.all_block_count();
+        self.cut_second(since_ns);
+        self.regain_second();
+        self.reload();
+    }
+
+    /// The memory of the second namespace is lost.
+    fn cut_second(&mut self, since_ns: u64) {
         self.next_command += 1;
-        self.model.cut(lbas.clone(), self.next_command - 1, since_ns);
-        self.model.grow(lbas, self.next_command - 1, now_ns);
-        self.apply(self.add_second().into_iter().collect());
+        self.second_command = self.next_command - 1;
+        let lbas = self.shared.scenario.block_count..self.shared.scenario.all_block_count();
+        self.model.cut(lbas, self.second_command, since_ns);
+    }
+
+    /// The target ends, and its memory with it.
+    pub(super) fn lose_second(&mut self) {
+        if self.second_state.is_configured() && self.machine.is_first() {
+            self.cut_second(self.shared.now_ns);
+        }
+    }
+
+    /// The second namespace has new memory, which reads as zeroes.
+    pub(super) fn regain_second(&mut self) {
+        if self.second_state.is_configured() && self.machine.is_first() {
+            let lbas = self.shared.scenario.block_count..self.shared.scenario.all_block_count();
+            self.model.grow(lbas, self.second_command, self.shared.now_ns);
+        }
     }
 
     /// Who may connect.
@@ -164,8 +167,8 @@ impl World {
         let access = self.access();
         self.shared.say(|| format!("{access:?} may connect"));
         let nqn: Nqn = SUBSYSTEM.parse().expect("a name");
-        self.offer.set_access(&nqn, access.clone());
-        self.order(vec![Step::SetAccess(nqn, access)]);
+        self.offer.set_access(&nqn, access);
+        self.reload_offer();
     }
 
     /// The operator changes what is offered.
@@ -173,19 +176,17 @@ impl World {
         if self.stage > Stage::Settle {
             return;
         }
-        let steps = self.offer.change(step_count);
-        self.shared.say(|| format!("{steps:?}"));
-        self.order(steps);
+        self.offer.change(step_count);
+        self.reload_offer();
     }
 
-    /// Orders what hosts may see in their discovery logs.
-    fn order(&mut self, steps: Vec<Step>) {
-        let (answers, applied) = channel();
-        self.offer.on_ordered(applied);
-        self.post(
-            0,
-            Message::Control(ControlMessage::Order(Order { kind: OrderKind::Apply(steps), answers })),
-        );
+    /// Has the target show in its discovery logs what there is now.
+    fn reload_offer(&mut self) {
+        let (number, start_count) = (self.offer.on_ordered(), self.target_count);
+        self.reload();
+        if start_count == self.target_count && !self.reactors.is_empty() {
+            self.offer.on_applied(number, self.shared.now_ns);
+        }
     }
 
     pub(super) fn bar(&mut self, away_ns: u64) {

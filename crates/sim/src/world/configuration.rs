@@ -1,0 +1,280 @@
+//! The configuration of the target, and its reloads under load through the product's own operator: the difference is
+//! computed, checked, prepared and ordered by it.
+//!
+//! The first namespace is on the simulated disk, which no specification names: it is added beside the configuration.
+
+use std::cell::RefCell;
+use std::sync::mpsc::{TryRecvError, channel};
+
+use reactor::Listener;
+use store::Spec;
+use subsystem::config::{NamespaceConfig, SubsystemConfig, TargetConfig};
+use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, Step};
+use subsystem::operator::{Operator, Outcome, Report};
+use wire::id::Nsid;
+use wire::uuid::Uuid;
+
+use super::machines::Machine;
+use super::{Stage, World};
+use crate::host::SUBSYSTEM;
+use crate::offer::SERVICE;
+use crate::scenario::US;
+
+/// The namespace that only reloads add, change and remove.
+const THIRD: Nsid = Nsid::new(3);
+
+/// Storage that takes the number of the second namespace, or of which it would be another kind.
+const OTHER_STORAGE: &str = "null:1M";
+
+/// What a configuration may say that is not applied while the target runs: nothing of it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unapplied {
+    Storage,
+    Filters,
+    Identity,
+    SameIdentity,
+    Serial,
+    Machine,
+    Reactors,
+    Timeouts,
+}
+
+const UNAPPLIED: [Unapplied; 8] = [
+    Unapplied::Storage,
+    Unapplied::Filters,
+    Unapplied::Identity,
+    Unapplied::SameIdentity,
+    Unapplied::Serial,
+    Unapplied::Machine,
+    Unapplied::Reactors,
+    Unapplied::Timeouts,
+];
+
+/// A uuid made from a number.
+fn uuid(name: u8) -> Uuid {
+    Uuid::from_bytes([name; 16])
+}
+
+impl World {
+    /// What the configuration file says.
+    fn config(&self) -> TargetConfig {
+        let scenario = &self.shared.scenario;
+        let mut config = TargetConfig {
+            machine: Some("simulated".into()),
+            limits: self.limits,
+            listeners: self.offer.listeners().collect(),
+            ..TargetConfig::default()
+        };
+        config.reactors.pool_bytes =
+            config.reactors.pool_bytes.max(4 * scenario.limits.transfer_bytes_max as usize);
+        config.discovery.nqn = Some(SERVICE.parse().expect("a name"));
+        config.discovery.referrals = self.offer.referrals().to_vec();
+        let main = SubsystemConfig {
+            serial: Some("SIMULATED".into()),
+            namespaces: self.namespaces(),
+            access: self.access(),
+            ..SubsystemConfig::new(SUBSYSTEM.parse().expect("a name"))
+        };
+        let offered = self.offer.subsystems().filter(|(nqn, _)| **nqn != main.nqn).map(|(nqn, access)| {
+            let (serial, access) = (Some("OFFERED".into()), access.clone());
+            SubsystemConfig { serial, access, ..SubsystemConfig::new(nqn.clone()) }
+        });
+        config.subsystems = offered.collect();
+        config.subsystems.push(main);
+        config
+    }
+
+    /// The namespaces in memory.
+    fn namespaces(&self) -> Vec<NamespaceConfig> {
+        let namespace = |nsid: Nsid, spec: &str, name: u8| {
+            let storage: Spec = spec.parse().expect("a specification");
+            NamespaceConfig {
+                nsid: Some(nsid),
+                uuid: Some(uuid(self.name_on_machine(name))),
+                ..NamespaceConfig::new(storage)
+            }
+        };
+        let second = self.shared.scenario.second.as_deref().filter(|_| self.second_state.is_configured());
+        let second = second.map(|spec| namespace(Nsid::new(2), spec, self.second_name));
+        // A host that finds it on the second machine first would know it as that one's.
+        let third = self.third.filter(|_| self.machine.is_first());
+        let third = third.map(|blocks| namespace(THIRD, &format!("null:{}?lba=512", blocks * 512), 3));
+        second.into_iter().chain(third).collect()
+    }
+
+    /// Opens what the configuration names, and gives the steps with which a target starts.
+    pub(super) fn start_operator(&mut self) -> Vec<Step> {
+        let count = self.shared.scenario.reactor_count;
+        let bind = |address| Listener::simulated(address).map_err(|error| error.to_string());
+        match Operator::start_with(&self.config(), count, bind) {
+            Ok((operator, steps)) => {
+                self.operator = Some(operator);
+                steps
+            }
+            Err(problems) => {
+                self.shared.find(format!("the configuration is refused: {problems:?}"));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Whether the operator waits for the target.
+    pub(super) fn is_operator_busy(&self) -> bool {
+        self.operator.is_none() && !self.reactors.is_empty()
+    }
+
+    /// Reloads the configuration as it is now: all of it must be applied, but for limits that wait for a restart.
+    pub(super) fn reload(&mut self) {
+        let config = self.config();
+        let Some(report) = self.reload_as(&config) else { return };
+        if let Some(line) = report.lines.iter().find(|line| line.outcome == Outcome::Failed) {
+            self.shared.find(format!("a reload was not applied: {}", line.text));
+        }
+    }
+
+    /// Has the operator apply a configuration; `None` if there is no target, or it has ended meanwhile.
+    fn reload_as(&mut self, config: &TargetConfig) -> Option<Report> {
+        let mut operator = self.operator.take()?;
+        let start_count = self.target_count;
+        let world = RefCell::new(&mut *self);
+        let report = operator.reload(config, &|order| world.borrow_mut().carry_out(order));
+        let is_same = start_count == self.target_count && !self.reactors.is_empty();
+        if !is_same || !self.shared.findings.is_empty() {
+            return None;
+        }
+        self.operator = Some(operator);
+        let lines: Vec<&str> = report.lines.iter().map(|line| line.text.as_str()).collect();
+        self.shared.say(|| format!("reload: {}", lines.join("; ")));
+        Some(report)
+    }
+
+    /// Hands an order of the operator's thread to the target, and lets the world go on until it is answered.
+    fn carry_out(&mut self, order: Order) -> bool {
+        let (answers, received) = channel();
+        let Order { kind, answers: operator } = order;
+        self.post(0, Message::Control(ControlMessage::Order(Order { kind, answers })));
+        loop {
+            match received.try_recv() {
+                Ok(answer) => {
+                    // Storage that is released is released to the world.
+                    self.releases.push(received);
+                    return operator.send(answer).is_ok();
+                }
+                Err(TryRecvError::Disconnected) => return true,
+                Err(TryRecvError::Empty) => {}
+            }
+            if self.stage == Stage::Over || !self.shared.findings.is_empty() {
+                return true;
+            }
+            self.step();
+        }
+    }
+
+    /// Hears of storage that no reactor uses any more.
+    pub(super) fn poll_releases(&mut self) {
+        let mut has_released = false;
+        self.releases.retain(|received| match received.try_recv() {
+            Ok(OrderAnswer::Released(_)) => {
+                has_released = true;
+                false
+            }
+            Ok(_) | Err(TryRecvError::Empty) => true,
+            Err(TryRecvError::Disconnected) => false,
+        });
+        if has_released {
+            self.second_state.on_released(self.shared.now_ns);
+        }
+    }
+
+    /// A reload with a change of its own, or with one that must not be applied.
+    pub(super) fn change_configuration(&mut self, which: u8) {
+        let is_late = self.stage > Stage::Settle || !self.machine.is_first();
+        if is_late || self.reactors.is_empty() {
+            return;
+        }
+        let what = usize::from(which) % (UNAPPLIED.len() + 3);
+        match what.checked_sub(3) {
+            Some(at) => self.reload_unapplied(UNAPPLIED[at]),
+            None if what == 2 => self.reload_limits(which),
+            None => {
+                // Added, resized or removed.
+                self.third =
+                    if self.third.is_some() && which & 16 == 0 { None } else { Some(8 + u64::from(which)) };
+                self.shared.reach_event("reload: third namespace");
+                self.reload();
+            }
+        }
+    }
+
+    /// Other limits: hosts are held to them once the target has started again.
+    fn reload_limits(&mut self, which: u8) {
+        self.limits.h2c_data_bytes_max = (4096 << (which & 3)) + 4 * u32::from(which);
+        self.limits.window_bytes_max = 4096 << (which >> 2 & 3);
+        let config = self.config();
+        let Some(report) = self.reload_as(&config) else { return };
+        self.shared.reach_event("reload: limits");
+        let is_wrong = |line: &&subsystem::operator::ReportLine| line.outcome != Outcome::NeedsRestart;
+        if let Some(line) = report.lines.iter().find(is_wrong) {
+            self.shared
+                .find(format!("new limits are applied, or refused, while the target runs: {}", line.text));
+        }
+    }
+
+    fn reload_unapplied(&mut self, what: Unapplied) {
+        let mut config = self.config();
+        let main = config.subsystems.last_mut().expect("the subsystem of all runs");
+        let second = main.namespaces.iter_mut().find(|namespace| namespace.nsid != Some(THIRD));
+        match (what, second) {
+            (Unapplied::Storage, Some(second)) => {
+                second.storage = OTHER_STORAGE.parse().expect("a specification")
+            }
+            (Unapplied::Filters, Some(second)) => {
+                let spec = self.shared.scenario.second.as_deref().unwrap_or_default();
+                second.storage = format!("{spec}&delay=1us").parse().expect("a specification");
+            }
+            (Unapplied::Identity, Some(second)) => second.uuid = Some(uuid(0x55)),
+            (Unapplied::SameIdentity, Some(second)) => {
+                let storage = OTHER_STORAGE.parse().expect("a specification");
+                let twin = NamespaceConfig { nsid: Some(Nsid::new(4)), storage, ..second.clone() };
+                main.namespaces.push(twin);
+            }
+            (Unapplied::Serial, _) => main.serial = Some("ANOTHER".into()),
+            (Unapplied::Machine, _) => config.machine = Some("another".into()),
+            (Unapplied::Reactors, _) => config.reactors.pool_bytes *= 2,
+            (Unapplied::Timeouts, _) => config.timeouts.pdu_ms += 1000,
+            (_, None) => return,
+        }
+        let Some(report) = self.reload_as(&config) else { return };
+        self.shared.reach_event(what.name());
+        // Other limits may wait for a restart as well.
+        if report.lines.is_empty() || report.lines.iter().any(|line| line.outcome == Outcome::Done) {
+            self.shared.find(format!("{what:?} is applied while the target runs: {report}"));
+        }
+    }
+
+    /// The number of an identity on the machine that has the address.
+    fn name_on_machine(&self, name: u8) -> u8 {
+        match self.machine {
+            Machine::First => name,
+            Machine::Second { .. } => name | super::machines::FOREIGN_NAME,
+        }
+    }
+}
+
+impl Unapplied {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Storage => "reload: other storage",
+            Self::Filters => "reload: other filters",
+            Self::Identity => "reload: other identity",
+            Self::SameIdentity => "reload: two with one identity",
+            Self::Serial => "reload: other serial number",
+            Self::Machine => "reload: other machine",
+            Self::Reactors => "reload: other reactors",
+            Self::Timeouts => "reload: other timeouts",
+        }
+    }
+}
+
+/// How long the operator waits before it looks again whether its last change is through, ns.
+pub(super) const AGAIN_NS: u64 = 100 * US;
