@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use peer::finding::{Check, differs, holds};
 use peer::memcached::Client;
 use peer::queue::Move;
@@ -460,24 +460,22 @@ struct Entry {
 /// Reads the submission queue of the target's ring until all cases are over.
 fn watch_ring(target: Pid, is_over: &AtomicBool) -> Result<Vec<Entry>> {
     let process = format!("/proc/{}", target.as_raw_nonzero());
-    let is_ring = |path: &Path| read_to_string(path).is_ok_and(|text| text.contains("SqMask"));
-    let path = read_dir(format!("{process}/fdinfo"))?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| is_ring(path))
-        .context("the target has no ring")?;
+    let is_ring = |path: &Path| read_link(path).is_ok_and(|file| file.ends_with("anon_inode:[io_uring]"));
+    let mut files = read_dir(format!("{process}/fd"))?.filter_map(|entry| Some(entry.ok()?.path()));
+    let ring = files.find(|path| is_ring(path)).context("the target has no ring")?;
+    let path = Path::new(&process).join("fdinfo").join(ring.file_name().context("a number")?);
     let mut entries: Vec<Entry> = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
+        sleep(Duration::from_micros(500));
         let text = read_to_string(&path)?;
         let head = text.lines().find_map(|line| line.strip_prefix("SqHead:"));
-        let Some(head) = head.and_then(|head| head.trim().parse::<u64>().ok()) else {
-            bail!("no head: {text}")
-        };
+        // The kernel shows no queue while it takes entries from it.
+        let Some(head) = head.and_then(|head| head.trim().parse::<u64>().ok()) else { continue };
         for (number, line) in (head..).zip(text.lines().filter(|line| line.contains("opcode:"))) {
             if entries.last().is_none_or(|last| last.number < number) {
                 entries.push(Entry { number, seen: Instant::now(), event: of_entry(&process, line) });
             }
         }
-        sleep(Duration::from_micros(500));
     }
     Ok(entries)
 }
