@@ -6,7 +6,9 @@
 . /lab/lib.sh
 
 stand_in && skip 'nothing stands in for nvlane target'
-NVLANE=/share/nvlane
+NVLANE=/tmp/nvlane
+# From the share each page would come by itself.
+cp /share/nvlane $NVLANE
 MIB=32
 modprobe -r brd
 modprobe brd rd_nr=2 rd_size=$((256 << 10))
@@ -35,7 +37,7 @@ serve() {
         for storage; do printf '[[subsystem.namespace]]\nstorage = "%s"\n' "$storage"; done
     } >/tmp/nvlane.toml
     "$NVLANE" target --config /tmp/nvlane.toml >/tmp/target.log 2>&1 & TARGET=$!
-    wait_for 30 grep -q ' ready ' /tmp/target.log
+    wait_for 60 grep -q ' ready ' /tmp/target.log
 }
 end_target() { kill "$TARGET"; wait "$TARGET" || { cat /tmp/target.log; fail 'the target'; }; }
 
@@ -103,7 +105,7 @@ below() {
     logged
     mkfs.ext4 -q -J size=4 /dev/mapper/logged
     mount /dev/mapper/logged /mnt
-    serve "$1" 'file:/mnt/disk?size=8M&lba=4096' 'kv:file:/mnt/pairs?size=8M&memory=4M'
+    serve "$1" 'file:/mnt/disk?size=1M&lba=4096' 'kv:file:/mnt/pairs?size=4M&memory=4M'
     # Created, and answered to nobody yet.
     mark 0
     connect --nr-io-queues 1
@@ -123,13 +125,12 @@ below() {
     cat >/tmp/judge-files <<'FILES'
 #!/usr/bin/env bash
 set -eu
-[ "$(stat -c %s "$1/disk") $(stat -c %s "$1/pairs")" = "$((8 << 20)) $((8 << 20))" ]
+[ "$(stat -c %s "$1/disk") $(stat -c %s "$1/pairs")" = "$((1 << 20)) $((4 << 20))" ]
 [ "$(head -c 8 "$1/pairs")" = nvlanekv ]
 debugfs -R 'ea_list /disk' /tmp/cut 2>/dev/null | grep -q user.nvlane.identity
-tr -d '\0' <"$1/disk" >/tmp/blocks
-tr '\0' '\n' <"$1/pairs" >/tmp/pairs
+blocks=$(tr -d '\0' <"$1/disk") pairs=$(tr -d '\0' <"$1/pairs")
 for n in $(seq "$2"); do
-    [[ $(</tmp/blocks) == *"[block $n]"* && $(</tmp/pairs) == *"[key $n]"* ]]
+    [[ $blocks == *"[block $n]"* && $pairs == *"[key $n]"* ]]
 done
 FILES
     chmod +x /tmp/judge-files
