@@ -76,6 +76,10 @@ def load(path, ops_path):
 
     threads = [threading.Thread(target=guarded, args=(number,)) for number in range(THREADS)]
     [thread.start() for thread in threads]
+    # A mark is in the log at once; a write that nothing made durable comes behind it.
+    while any(thread.is_alive() for thread in threads):
+        mark = 'known-' + '-'.join(map(str, acked))
+        subprocess.run(['dmsetup', 'message', 'logged', '0', 'mark', mark], check=True)
     [thread.join() for thread in threads]
     if failures:
         raise failures[0]
@@ -108,7 +112,7 @@ def judge(log, ops_path):
             for block, stamp in expected or []:
                 history.setdefault(block, []).append((sequence, stamp))
     acked = [0] * THREADS
-    counts = dict(cuts=0, fua=0, flush=0)
+    counts = dict(cuts=0, fua=0, flush=0, marks=0)
 
     def check(block):
         since = least.get(block, 0)
@@ -121,10 +125,11 @@ def judge(log, ops_path):
         counts['cuts'] += 1
         counts['fua'] += flags & FUA != 0
         counts['flush'] += flags & FLUSH != 0
-        if flags & MARK:
-            continue
         touched, known = set(), list(acked)
-        for at in range(0, length, BLOCK):
+        if flags & MARK and data.startswith(b'known-'):
+            counts['marks'] += 1
+            known = [int(word) for word in data.rstrip(b'\0').decode().split('-')[1:]]
+        for at in range(0, 0 if flags & MARK else length, BLOCK):
             block, stamp = (offset + at) // BLOCK, 0
             part = data[at:at + STAMP.size]
             if part.startswith(MAGIC):
@@ -133,7 +138,7 @@ def judge(log, ops_path):
             on_disk[block] = stamp
             touched.add(block)
         for number in range(THREADS):
-            for expected in ops[number][acked[number] + 1:known[number] + 1]:
+            for expected in ops[number][acked[number] + 1:max(known[number], acked[number]) + 1]:
                 acked[number] += 1
                 for block, _ in expected:
                     least[block] = acked[number]
@@ -149,6 +154,7 @@ def judge(log, ops_path):
     print(counts)
     # The load asks for both; without them in the log it would prove nothing.
     assert counts['fua'] > OPERATIONS and counts['flush'] > OPERATIONS / 2, 'too few durable writes in the log'
+    assert counts['marks'] > 10, 'too few marks in the log'
 
 
 def at_marks(log, image, command):
