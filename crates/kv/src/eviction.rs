@@ -6,10 +6,10 @@
 //! ```
 //!
 //! A hand passes over the oldest region of one of the two queues, item by item, until there is room: an item that was
-//! used since it came to its queue moves to the end of Kept, any other is evicted. Regions of Kept have twice the time. So every region becomes free in its
-//! turn, for items of any size, pieces, chunks, or the index. A region of which much was deleted or replaced is emptied
-//! before its turn, by moving the rest. In a partition with a log, values that are in the log are dropped from memory
-//! instead.
+//! used since it came to its queue moves to the end of Kept, any other is evicted. Regions of Kept have
+//! two and a half times the time. So every region becomes free in its turn, for items of any size, pieces, chunks, or
+//! the index. A region of which much was deleted or replaced is emptied before its turn, by moving the rest. In a
+//! partition with a log, values that are in the log are dropped from memory instead.
 
 use crate::item::{BITS_AT, FETCHED, HELD, USES};
 use crate::pairs::Pairs;
@@ -19,8 +19,10 @@ use crate::settings::Eviction;
 use crate::stub::Stub;
 use crate::table::lines::set_item;
 
-/// The time for which an item that was used stays, in multiples of that for which a new one does.
-const KEPT_FOR: u64 = 2;
+/// The times for which an item stays, as a ratio: one that was used, and a new one. With more for used ones they suffer
+/// less from scans, and stay longer once they are no longer used.
+const KEPT_FOR: u64 = 5;
+const NEW_FOR: u64 = 2;
 /// Units of used items moved to make room once, before used ones are evicted too.
 const MOVED_UNITS_MAX: usize = 4 * REGION_UNITS;
 /// Regions compared before one is emptied or demoted.
@@ -205,7 +207,7 @@ impl Evictor {
 /// The region that is emptied next, and its queue.
 fn oldest(regions: &Regions) -> Option<(Queue, u32)> {
     match (regions.oldest(Queue::New), regions.oldest(Queue::Kept)) {
-        (Some(new), Some(kept)) if KEPT_FOR * regions.age(new) < regions.age(kept) => {
+        (Some(new), Some(kept)) if KEPT_FOR * regions.age(new) < NEW_FOR * regions.age(kept) => {
             Some((Queue::Kept, kept))
         }
         (Some(new), _) => Some((Queue::New, new)),

@@ -90,7 +90,12 @@ impl PairWriter {
             && layout.bits & LARGE == 0
         {
             let header = pairs.heap.header(item);
-            if header.bits & (HELD | LARGE) == 0 && pairs.heap.item_units(item, header) == layout.units() {
+            // Usually the length is the same.
+            let is_alike = header.bits & (HELD | LARGE | WIDE) == layout.bits
+                && usize::from(header.value_bytes) == value.len();
+            if is_alike
+                || header.bits & (HELD | LARGE) == 0 && pairs.heap.item_units(item, header) == layout.units()
+            {
                 let old_bytes = usize::from(header.value_bytes);
                 self.write_item(item, &layout, key, value.len(), attributes, header.bits & USES);
                 let pairs = &mut self.allocator.pairs;
