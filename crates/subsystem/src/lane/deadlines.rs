@@ -135,12 +135,6 @@ impl Deadlines {
         self.since_ns[wait as usize].is_some()
     }
 
-    /// Whether a timer is set.
-    #[inline]
-    pub(crate) fn has_timer(&self) -> bool {
-        self.timer_ns.is_some()
-    }
-
     /// The earliest deadline, ns, and its wait.
     pub(crate) fn next(&self, timeouts: &LaneTimeouts) -> Option<(u64, Wait)> {
         let deadline = |wait: Wait| {
@@ -208,7 +202,7 @@ mod tests {
         assert_eq!(deadlines.next_timer(&timeouts), None, "one that fires in time is set");
         assert!(!deadlines.on_timer(12 * SECOND_NS), "one that was set before");
         deadlines.stop(Wait::Read);
-        assert!(deadlines.on_timer(13 * SECOND_NS) && !deadlines.has_timer());
+        assert!(deadlines.on_timer(13 * SECOND_NS));
         assert_eq!(deadlines.next_timer(&timeouts), Some(31 * SECOND_NS));
     }
 

@@ -359,8 +359,6 @@ impl LaneServer {
         if lane.queue.is_within_pdu() {
             if had_command || !lane.deadlines.is_on(Wait::Pdu) {
                 lane.deadlines.start(Wait::Pdu, now_ns);
-            }
-            if !lane.deadlines.has_timer() {
                 lane.arm_timer(io, &self.settings.timeouts);
             }
         } else {
@@ -542,9 +540,7 @@ impl LaneServer {
                 }
             }
             Flushed::Blocked => {
-                if !lane.deadlines.has_timer() {
-                    lane.arm_timer(io, &self.settings.timeouts);
-                }
+                lane.arm_timer(io, &self.settings.timeouts);
                 self.on_unsent(io, index);
             }
             Flushed::Left => {

@@ -1,0 +1,107 @@
+//! Deadlines of hosts that hold what others may need: each ends the association, whatever the host does meanwhile.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nvlane_subsystem::config::{
+    ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
+};
+use nvlane_subsystem::server::Target;
+use peer::link::Got;
+use peer::pdu::{Draft, Form};
+use peer::queue::{Move, Step};
+use peer::raw_host::{Association, RawHost};
+use wire::id::Nsid;
+use wire::pdu::Digests;
+use wire::sqe::Sqe;
+
+const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:deadlines";
+const ONE: Nsid = Nsid::new(1);
+const KIB: usize = 1 << 10;
+
+/// The deadlines of the target, and the patience of the tests, which is shorter than the deadlines before Connect.
+const DEADLINE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// A target with short deadlines for associations that stand, and a host that has connected to it.
+fn start() -> (Target, Association) {
+    let deadline_ms = u64::try_from(DEADLINE.as_millis()).expect("short");
+    let mut subsystem = SubsystemConfig::new(SUBSYSTEM.parse().expect("a name"));
+    subsystem.namespaces = vec![NamespaceConfig::new("ram:16M?lba=512".parse().expect("a namespace"))];
+    let timeouts = TimeoutConfig {
+        pdu_ms: deadline_ms,
+        send_ms: deadline_ms,
+        data_ms: deadline_ms,
+        ..TimeoutConfig::default()
+    };
+    let mut config = TargetConfig {
+        listeners: vec![ListenerConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))],
+        subsystems: vec![subsystem],
+        timeouts,
+        ..TargetConfig::default()
+    };
+    config.reactors.threads = Threads::Count(1);
+    let target = Target::start(&config).expect("a target");
+    let host = RawHost {
+        address: target.listeners()[0].address,
+        subsystem: SUBSYSTEM.parse().expect("a name"),
+        nqn: "nqn.2026-01.io.nvlane:slow".parse().expect("a name"),
+        hostid: wire::nqn::HostId::from_bytes([7; 16]),
+        patience: PATIENCE,
+    };
+    let association = host.associate(Digests::empty(), 64).expect("an association");
+    (target, association)
+}
+
+/// Waits for the end of the association, which the loss of any connection brings.
+fn expect_end(association: &mut Association) {
+    association.admin.link.expect_closed().expect("the association ends");
+}
+
+#[test]
+fn a_pdu_that_comes_byte_by_byte_is_not_waited_for() {
+    let (_target, mut association) = start();
+    let capsule = Draft::command(Form::PLAIN, Sqe::flush(ONE).with_cid(1), &[]).seal();
+    let begin = Instant::now();
+    for byte in capsule {
+        association.io.link.send(&[byte]).expect("sent");
+        sleep(DEADLINE / 5);
+    }
+    assert!(begin.elapsed() > 10 * DEADLINE);
+    association.io.link.expect_closed().expect("closed long before its last byte");
+    expect_end(&mut association);
+}
+
+#[test]
+fn data_that_comes_bit_by_bit_is_not_waited_for() {
+    let (_target, mut association) = start();
+    let data = vec![1; 64 * KIB];
+    let cid = association.io.submit(Sqe::write(ONE, 0, 128), Move::Asked(&data)).expect("sent");
+    let step = association.io.step(cid);
+    let Ok(Step::Wants(window)) = step else { panic!("{step:?}, not an R2T") };
+    let mut offset = window.offset;
+    for part in data[..window.length as usize].chunks(KIB) {
+        let is_last = offset as usize + part.len() == window.length as usize;
+        let pdu = Draft::h2c_data(Form::PLAIN, cid, window.ttag, offset, part, is_last);
+        association.io.link.send(&pdu.seal()).expect("sent");
+        offset += u32::try_from(part.len()).expect("short");
+        sleep(DEADLINE / 5);
+    }
+    association.io.link.expect_closed().expect("closed long before its last byte");
+    expect_end(&mut association);
+}
+
+#[test]
+fn a_host_that_reads_nothing_is_not_waited_for() {
+    let (_target, mut association) = start();
+    for _ in 0..32 {
+        association.io.submit(Sqe::read(ONE, 0, 2048), Move::Back(1 << 20)).expect("sent");
+    }
+    expect_end(&mut association);
+    let mut got = 0;
+    while let Ok(Got::Data { data, .. }) = association.io.link.receive() {
+        got += data.len();
+    }
+    assert!(got < 32 << 20, "{got} bytes were sent");
+}
