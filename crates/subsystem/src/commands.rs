@@ -3,7 +3,15 @@
 //!
 //! [`Executor`]: crate::executor::Executor
 // Input from a host must never cause a panic: see docs/testing.md.
-#![deny(clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -394,5 +402,39 @@ impl Commands {
 
     pub(crate) fn set_after(&mut self, ticket: Ticket, after: After) {
         self.running.live_mut(ticket).step = Step::Backend(after);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Slot;
+
+    fn commands() -> Commands {
+        let limits = IoLimits {
+            transfer_bytes_max: 4096,
+            in_capsule_bytes: 0,
+            key_value_in_capsule_bytes: 0,
+            compare_and_write_blocks_max: 1,
+            copy_range_blocks_max: 1,
+            copy_blocks_max: 1,
+            copy_range_count_max: 1,
+        };
+        Commands::new(limits, 0)
+    }
+
+    #[test]
+    fn a_flush_of_all_fails_with_any_of_its_parts() {
+        let failed = Status::WRITE_FAULT;
+        for parts in [[failed, Status::SUCCESS], [Status::SUCCESS, failed], [failed, failed]] {
+            let mut commands = commands();
+            let owner = Owner::Lane { index: 0, generation: 1, slot: Slot::new(0) };
+            let step = Step::Backend(After::FlushAll { left: 2, status: Status::SUCCESS });
+            let parent = commands.keep(None, Running::new(owner, Sqe::flush(Nsid::ALL), None, step));
+            commands.on_part_ended(parent, parts[0]);
+            assert!(commands.next_ended().is_none(), "the other part is under way");
+            commands.on_part_ended(parent, parts[1]);
+            assert_eq!(commands.next_ended().map(|ended| ended.status), Some(failed));
+        }
     }
 }
