@@ -229,7 +229,9 @@ impl Shared {
             && self.is_hostile
             && self.network.connections[id].random.happens(self.scenario.network.short)
         {
-            count = self.network.connections[id].random.between(1, count as u64) as usize;
+            let random = &mut self.network.connections[id].random;
+            // Or nothing, even if the last send was taken as a whole.
+            count = if random.one_in(8) { 0 } else { random.between(1, count as u64) as usize };
         }
         if count < length {
             self.network.connections[id].streams[index(side.other())].is_awaited = true;
