@@ -49,7 +49,7 @@ enum Task {
     /// The real host and target under virtual time: many seeds, or one
     #[command(disable_help_flag = true)]
     Sim(sim::Options),
-    /// Bugs put into a copy of the product's own code, one at a time: the simulation must find each
+    /// Bugs planted in a copy of the product's own code, one at a time: the simulation or a test must find each
     ProductBugs(product_bugs::Options),
     /// A target killed at random moments under verified load, and started again
     #[command(disable_help_flag = true)]

@@ -1,254 +1,302 @@
-//! Planted bugs in a copy of the product's own code: the simulation must find each.
+//! Bugs planted in a copy of the product's own code: the simulation, or a named test, must find each.
 //!
-//! All are built into one program, each enabled by an environment variable.
+//! All are built into the same programs, each switched on by an environment variable.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::Command;
+mod association;
+mod bug;
+mod storage;
+mod target;
+mod transport;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
-use crate::command::{cargo, run as run_command, target_dir};
+use crate::command::{cargo, root, run as run_command, target_dir};
 use crate::sources;
+use bug::{Bug, Judge, SWITCH};
 
 /// Options of `cargo xtask product-bugs`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Bugs to plant, one after the other [default: all]
     names: Vec<String>,
-    /// Seeds within which each must be found
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    /// Seeds within which the simulation must find a bug
+    #[arg(long, value_name = "N", default_value_t = SEED_COUNT)]
     seeds: u64,
+    /// Keep the seeds that find bugs in xtask/src/product_bugs/seeds.txt
+    #[arg(long)]
+    keep: bool,
 }
 
-/// The switch of a bug.
-const VARIABLE: &str = "NVLANE_BUG";
+const SEED_COUNT: u64 = 10_000;
 
-/// A place in the code to change.
-struct Site {
-    file: &'static str,
-    /// The original text, which must occur once.
-    good: &'static str,
-    /// The replacement: `BUG(name)` is whether that bug is enabled.
-    bad: &'static str,
-}
+/// For each bug a seed that found it, which is tried before all others.
+const SEEDS: &str = include_str!("product_bugs/seeds.txt");
+const SEEDS_PATH: &str = "xtask/src/product_bugs/seeds.txt";
 
-const SITES: &[Site] = &[
-    // A flush completes with the result of one that began before its writes ended.
-    Site {
-        file: "crates/store/src/block/file_backend.rs",
-        good: "        self.flushes.waiting.push(ticket);\n        if self.flushes.running.is_empty() {",
-        bad: "        if BUG(flush-joins-running) && !self.flushes.running.is_empty() {
-            return self.flushes.running.push(ticket);
-        }
-        self.flushes.waiting.push(ticket);\n        if self.flushes.running.is_empty() {",
-    },
-    Site {
-        file: "crates/store/src/block/file_backend.rs",
-        good: "        if let (Err(error), Some(what)) = (result, task.work.durable_name())\n",
-        bad: "        let is_hidden = matches!(task.work, Work::Flush) && BUG(failed-flush-closes-nothing);
-        if let (Err(error), Some(what), false) = (result, task.work.durable_name(), is_hidden)\n",
-    },
-    Site {
-        file: "crates/store/src/block/file_backend.rs",
-        good: "Request::Flush => Some(Work::Flush),",
-        bad: "Request::Flush => (!BUG(flush-does-nothing)).then_some(Work::Flush),",
-    },
-    Site {
-        file: "crates/store/src/block/file_backend.rs",
-        good: "        if is_complete {\n            return self.complete(io, ticket, buffer);",
-        bad: "        let is_dropped = has_progress && matches!(task.work, Work::Write { .. });
-        if is_complete || (is_dropped && BUG(rest-of-write-dropped)) {
-            return self.complete(io, ticket, buffer);",
-    },
-    // A Flush of all namespaces that has waited never leaves its lane.
-    Site {
-        file: "crates/subsystem/src/executor.rs",
-        good: "self.commands.keep(ticket, Running::new(caller.owner, *sqe, None, step));",
-        bad: "self.commands.keep(ticket.filter(|_| !BUG(flush-of-all-moves)), Running::new(caller.owner, *sqe, None, step));",
-    },
-    Site {
-        file: "crates/subsystem/src/reserve.rs",
-        good: "buffer.capacity() == self.length",
-        bad: "buffer.capacity() == self.length || (BUG(longer-buffer-in-reserve) && buffer.capacity() > self.length)",
-    },
-    // A send that stops in a header between two PDUs lets the rest of their block change.
-    Site {
-        file: "crates/proto/src/caravan.rs",
-        good: "        let unsent = load.parts.get(load.sent.part..)?;\n",
-        bad: "        let unsent = load.parts.get(load.sent.part..)?;
-        if BUG(block-torn-between-pdus) && !matches!(unsent.first(), Some(Part::Payload { .. })) {
-            return None;
-        }\n",
-    },
-    // After a reopening, the flush of a host that wrote before does not fail.
-    Site {
-        file: "crates/subsystem/src/flush_epochs.rs",
-        good: "        generation.is_closed() || had >= generation",
-        bad: "        generation.is_closed() || had >= generation || BUG(reopening-hidden-from-hosts)",
-    },
-    Site {
-        file: "crates/store/src/block/file_backend.rs",
-        good: "let (offset, skip, durable) = (*offset + *done as u64, *done, *is_durable);",
-        bad: "let rest = if BUG(rest-of-write-misplaced) { *offset } else { *offset + *done as u64 };
-                let (offset, skip, durable) = (rest, *done, *is_durable && !BUG(fua-dropped));",
-    },
-    Site {
-        file: "crates/store/src/block/file_backend.rs",
-        good: "Operation::Read { file, offset: *offset + *done as u64, buffer, skip: *done }",
-        bad: "let rest = if BUG(rest-of-read-misplaced) { *offset } else { *offset + *done as u64 };
-                Operation::Read { file, offset: rest, buffer, skip: *done }",
-    },
-    Site {
-        file: "crates/store/src/block/file_backend.rs",
-        good: "if let Work::Range { is_durable: true, .. } = task.work {",
-        bad: "if let (Work::Range { is_durable: true, .. }, false) = (task.work, BUG(durable-zeroes-unflushed)) {",
-    },
-    // A host that completes its event requests by itself cannot disconnect.
-    Site {
-        file: "crates/subsystem/src/serving/dispatch.rs",
-        good: "            && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw()\n",
-        bad: "            && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw()
-            && !BUG(event-request-keeps-its-id)\n",
-    },
-    Site {
-        file: "crates/proto/src/command_table.rs",
-        good: "!self.complete_waiting(slot, is_arriving()) {\n            return None;",
-        bad: "!self.complete_waiting(slot, is_arriving()) {
-            return BUG(superseded-request-answered).then_some(cid);",
-    },
-    Site {
-        file: "crates/host/src/reconnect.rs",
-        good: "Class::Idempotent if policy == ReplayPolicy::Idempotent =>",
-        bad: "Class::Idempotent if policy == ReplayPolicy::Idempotent || BUG(writes-replayed) =>",
-    },
-    // After a lost connection the target may have lost its cache, but the flush reports success.
-    Site {
-        file: "crates/host/src/reconnect.rs",
-        good: "Class::Flush if has_volatile_cache =>",
-        bad: "Class::Flush if has_volatile_cache && !BUG(flush-covers-lost) =>",
-    },
-    Site {
-        file: "crates/host/src/flush_epoch.rs",
-        good: "self.epoch.covers(generation);",
-        bad: "self.epoch.covers(generation) || BUG(flush-covers-lost);",
-    },
-    Site {
-        file: "crates/subsystem/src/control/connect.rs",
-        good: "kind != ControllerKind::Discovery && of_host().any(is_ending)",
-        bad: "kind != ControllerKind::Discovery && !BUG(connect-let-in-too-soon) && of_host().any(is_ending)",
-    },
-    Site {
-        file: "crates/subsystem/src/nvm_io.rs",
-        good: "        self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
-        bad: "        !BUG(locked-range-written) && self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
-    },
-    Site {
-        file: "crates/subsystem/src/exclusion.rs",
-        good: "        !self.active.iter().any(|active| active.lock.meets(lock))\n            && ",
-        bad: "        (BUG(locks-overlap) || !self.active.iter().any(|active| active.lock.meets(lock)))\n            && ",
-    },
-    Site {
-        file: "crates/subsystem/src/serving.rs",
-        good: "next_quiet(|blocks| running.changes(at, blocks))",
-        bad: "next_quiet(|blocks| !BUG(lock-beside-writes) && running.changes(at, blocks))",
-    },
-    // The rest of an interrupted read of memory is taken for a copy.
-    Site {
-        file: "crates/reactor/src/payload.rs",
-        good: "Self::Torn(torn) => torn.behind.is_none(),",
-        bad: "Self::Torn(torn) => torn.behind.is_none() || BUG(namespace-memory-sent-without-copy),",
-    },
-    // Storage whose namespace gets another identity is attached a second time.
-    Site {
-        file: "crates/subsystem/src/catalog.rs",
-        good: ".find(|(_, known)| known.is_same(store))",
-        bad: ".find(|(_, known)| !BUG(storage-attached-twice) && known.is_same(store))",
-    },
+/// Time limit of a test with a bug, and of the simulation, s.
+const TEST_S: &str = "60";
+const SIMULATION_S: &str = "300";
+
+/// The bugs, by the promise of docs/reliability.md that they break.
+const PROMISES: &[(&str, &[Bug])] = &[
+    ("Completion", transport::COMPLETION),
+    ("Reads", transport::READS),
+    ("Atomicity", transport::ATOMICITY),
+    ("Durability", storage::DURABILITY),
+    ("Failed flushes", storage::FAILED_FLUSHES),
+    ("Storage that changes underneath", storage::CHANGING_STORAGE),
+    ("Lost connections", association::LOST_CONNECTIONS),
+    ("Paths", association::PATHS),
+    ("Discovery", association::DISCOVERY_LOGS),
+    ("Corruption", transport::CORRUPTION),
+    ("Identity", target::IDENTITY),
+    ("Under attack", target::UNDER_ATTACK),
 ];
 
-impl Site {
-    fn put_into(&self, text: &str) -> Result<String> {
-        let count = text.matches(self.good).count();
-        ensure!(count == 1, "{} has this {count} times, and should once: {}", self.file, self.good);
-        let switch = format!("std::env::var_os({VARIABLE:?}).is_some_and(|bug| bug == \"");
-        let before = format!(
-            "({{ static IS_ON: std::sync::OnceLock<bool> = std::sync::OnceLock::new(); *IS_ON.get_or_init(|| {switch}"
-        );
-        let mut bad = self.bad.to_owned();
-        for name in self.names() {
-            bad = bad.replace(&format!("BUG({name})"), &format!("{before}{name}\")) }})"));
-        }
-        Ok(text.replace(self.good, &bad))
-    }
-
-    fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.bad.split("BUG(").skip(1).filter_map(|rest| rest.split(')').next())
-    }
+/// Each bug, with its promise.
+fn all_bugs() -> impl Iterator<Item = (&'static str, &'static Bug)> {
+    PROMISES.iter().flat_map(|(promise, bugs)| bugs.iter().map(move |bug| (*promise, bug)))
 }
 
-fn names() -> BTreeSet<String> {
-    SITES.iter().flat_map(Site::names).map(str::to_owned).collect()
-}
-
-/// Enables each bug and checks that the simulation finds it.
+/// Enables each bug and checks that its judge finds it.
 ///
 /// # Errors
-/// A bug is not found, or the simulation finds a violation without any.
+/// A bug is not found, or a judge finds something without any.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    let unknown = options.names.iter().find(|name| !all_bugs().any(|(_, bug)| bug.name == **name));
+    ensure!(unknown.is_none(), "there is no bug {unknown:?}");
+    let is_meant = |bug: &Bug| options.names.is_empty() || options.names.iter().any(|name| name == bug.name);
+    let bugs: Vec<_> = all_bugs().filter(|(_, bug)| is_meant(bug)).collect();
     let copy = target_dir().join("product-bugs");
-    sources::copy(&copy.join("sources"), with_bugs)?;
-    let bugs = names();
-    let mut build =
-        cargo(&["build", "--release", "--locked", "--package", "nvlane-sim", "--bin", "nvlane-sim"]);
-    // Faster to build than the release profile, and fast enough.
-    build.args(["--config", "profile.release.lto=false", "--config", "profile.release.debug=false"]);
-    build.current_dir(copy.join("sources")).env("CARGO_TARGET_DIR", copy.join("build"));
-    run_command(&mut build)?;
-    let program = copy.join("build/release/nvlane-sim");
-    run_command(Command::new(&program).args(["--seeds", "200"]).env_remove(VARIABLE))?;
-    let unknown = options.names.iter().find(|name| !bugs.contains(*name));
-    ensure!(unknown.is_none(), "there is no bug {unknown:?} in {bugs:?}");
-    let mut unseen = Vec::new();
-    for bug in bugs.iter().filter(|bug| options.names.is_empty() || options.names.contains(bug)) {
-        let start = Instant::now();
-        let mut command = Command::new(&program);
-        command.args(["--seeds", &options.seeds.to_string()]).env(VARIABLE, bug);
-        let output = command.output().with_context(|| format!("cannot run {}", program.display()))?;
+    sources::copy(&copy.join("sources"), plant)?;
+    let start = Instant::now();
+    let programs = Programs::build(&copy, bugs.iter().map(|(_, bug)| bug.judge).collect())?;
+    println!("built in {} s", start.elapsed().as_secs());
+    let judges: BTreeSet<Judge> = bugs.iter().map(|(_, bug)| bug.judge).collect();
+    let judges: Vec<Judge> = judges.into_iter().collect();
+    // Whoever finds something anyway finds no bug.
+    side_by_side(&judges, |judge| {
+        let output = programs.judge(*judge, None, 0..200)?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let finding =
-            text.lines().find(|line| line.starts_with("seed ")).filter(|_| !output.status.success());
-        let finding: String = finding.unwrap_or("NOT FOUND").chars().take(110).collect();
-        println!("{bug:<30} {:>6.1} s  {finding}", start.elapsed().as_secs_f64());
-        if finding == "NOT FOUND" {
-            unseen.push(bug.as_str());
+        let is_one_test = !matches!(judge, Judge::Test { .. }) || text.contains(" 1 passed");
+        ensure!(output.status.success() && is_one_test, "without a bug {judge:?} says: {text}");
+        Ok(())
+    })?;
+    let unseen = Mutex::new(Vec::new());
+    let seeds = Mutex::new(BTreeMap::new());
+    side_by_side(&bugs, |(promise, bug)| {
+        let start = Instant::now();
+        let judge = |seeds| -> Result<Option<String>> {
+            Ok(finding(bug.judge, &programs.judge(bug.judge, Some(bug.name), seeds)?))
+        };
+        let known = known_seed(bug.name).filter(|_| bug.judge == Judge::Simulation);
+        let mut finding: Option<String> = known.map_or(Ok(None), |seed| judge(seed..seed + 1))?;
+        if finding.is_none() {
+            finding = judge(0..options.seeds)?;
         }
+        if let Some(seed) = finding.as_deref().and_then(seed_of) {
+            seeds.lock().expect("no panic").insert(bug.name.to_owned(), seed);
+        }
+        if finding.is_none() {
+            unseen.lock().expect("no panic").push(bug.name);
+        }
+        let finding: String = finding.unwrap_or_else(|| "NOT FOUND".to_owned()).chars().take(100).collect();
+        println!("{promise:<16.16} {:<36} {:>5.1} s  {finding}", bug.name, start.elapsed().as_secs_f64());
+        Ok(())
+    })?;
+    if options.keep {
+        let seeds = seeds.into_inner().expect("no panic");
+        let lines: String = seeds.iter().map(|(bug, seed)| format!("{bug} {seed}\n")).collect();
+        std::fs::write(root().join(SEEDS_PATH), lines)?;
     }
-    ensure!(unseen.is_empty(), "not found in {} seeds: {}", options.seeds, unseen.join(", "));
+    let unseen = unseen.into_inner().expect("no panic");
+    ensure!(unseen.is_empty(), "not found: {}", unseen.join(", "));
     Ok(())
 }
 
-/// A file's content with the bugs that lie in it.
-fn with_bugs(path: &Path, mut content: Vec<u8>) -> Result<Vec<u8>> {
-    for site in SITES.iter().filter(|site| Path::new(site.file) == path) {
-        content = site.put_into(std::str::from_utf8(&content)?)?.into_bytes();
+/// Does something with each item, as many at once as there are cores.
+fn side_by_side<T: Sync>(items: &[T], act: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            act(item)?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let count = thread::available_parallelism()?.get();
+        let workers: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("no panic"))
+    })
+}
+
+/// What a judge has found; `None` for nothing. A test that does not end has found nothing.
+fn finding(judge: Judge, output: &Output) -> Option<String> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    // 101: a test has failed; 1: a seed has.
+    match (judge, output.status.code()) {
+        (Judge::Simulation, Some(1)) => {
+            text.lines().find(|line| line.starts_with("seed ")).map(str::to_owned)
+        }
+        (Judge::Test { name, .. }, Some(101)) => Some(name.rsplit("::").next().unwrap_or(name).to_owned()),
+        _ => None,
     }
-    Ok(content)
+}
+
+/// The seed of a finding of the simulation.
+fn seed_of(finding: &str) -> Option<u64> {
+    finding.strip_prefix("seed ")?.split(':').next()?.parse().ok()
+}
+
+/// A seed that found this bug in an earlier run.
+fn known_seed(bug: &str) -> Option<u64> {
+    let line = SEEDS.lines().find_map(|line| line.strip_prefix(bug)?.strip_prefix(' '))?;
+    line.parse().ok()
+}
+
+/// The judges' programs, with all bugs in them.
+struct Programs {
+    simulation: PathBuf,
+    /// By package and test program; the latter is empty for unit tests.
+    tests: BTreeMap<(String, String), TestProgram>,
+}
+
+struct TestProgram {
+    path: PathBuf,
+    /// Where cargo runs it.
+    directory: PathBuf,
+}
+
+impl Programs {
+    /// Builds what the judges need. Dependencies are those of the repository's own tests.
+    fn build(copy: &Path, judges: BTreeSet<Judge>) -> Result<Self> {
+        let build = |arguments: &[&str]| {
+            let mut command = cargo(arguments);
+            command.current_dir(copy.join("sources"));
+            command.env("CARGO_TARGET_DIR", copy.join("build")).env("CARGO_BUILD_BUILD_DIR", target_dir());
+            // A bug that only an assertion of debug builds finds is found by nobody in production.
+            for setting in ["debug-assertions=false", "overflow-checks=false", "debug='none'"] {
+                command.args(["--config", &format!("profile.dev.{setting}")]);
+            }
+            for setting in ["debug-assertions=true", "overflow-checks=true", "debug='line-tables-only'"] {
+                command.args(["--config", &format!("profile.dev.package.'*'.{setting}")]);
+            }
+            command
+        };
+        run_command(&mut build(&["build", "--locked", "--package", "nvlane-sim", "--bin", "nvlane-sim"]))?;
+        let mut command =
+            build(&["test", "--no-run", "--locked", "--message-format=json-render-diagnostics"]);
+        let mut selected = BTreeSet::new();
+        for judge in judges {
+            if let Judge::Test { package, program, .. } = judge {
+                selected.insert(format!("--package={package}"));
+                selected.insert(if program.is_empty() {
+                    "--lib".into()
+                } else {
+                    format!("--test={program}")
+                });
+            }
+        }
+        let mut tests = BTreeMap::new();
+        if !selected.is_empty() {
+            let output = command.args(selected).stderr(std::process::Stdio::inherit()).output()?;
+            ensure!(output.status.success(), "the tests cannot be built");
+            for line in String::from_utf8_lossy(&output.stdout).lines() {
+                tests.extend(test_program(&serde_json::from_str(line)?));
+            }
+        }
+        Ok(Self { simulation: copy.join("build/debug/nvlane-sim"), tests })
+    }
+
+    /// Runs a judge, with a bug or without.
+    fn judge(&self, judge: Judge, bug: Option<&str>, seeds: Range<u64>) -> Result<Output> {
+        let mut command = Command::new("timeout");
+        match judge {
+            Judge::Simulation => {
+                command.arg(SIMULATION_S).arg(&self.simulation);
+                let (first, count) = (seeds.start.to_string(), (seeds.end - seeds.start).to_string());
+                command.args(["--jobs", "1", "--seed", &first, "--seeds", &count]);
+            }
+            Judge::Test { package, program, name } => {
+                let Some(test) = self.tests.get(&(package.to_owned(), program.to_owned())) else {
+                    bail!("{package} has no test program {program:?}");
+                };
+                command.arg(TEST_S).arg(&test.path).args([name, "--exact"]).current_dir(&test.directory);
+            }
+        }
+        match bug {
+            Some(bug) => command.env(SWITCH, bug),
+            None => command.env_remove(SWITCH),
+        };
+        command.output().with_context(|| format!("cannot run {judge:?}"))
+    }
+}
+
+/// The test program that a message of cargo tells of.
+fn test_program(message: &Value) -> Option<((String, String), TestProgram)> {
+    let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    let (_, package) = message["package_id"].as_str()?.rsplit_once('#')?;
+    let (package, _) = package.split_once('@')?;
+    let is_unit_test = message["target"]["kind"][0] == "lib";
+    let program = if is_unit_test { "" } else { message["target"]["name"].as_str()? };
+    let test = TestProgram { path: path.into(), directory: manifest.parent()?.to_owned() };
+    Some(((package.to_owned(), program.to_owned()), test))
+}
+
+/// A file's content with the bugs that lie in it.
+fn plant(path: &Path, content: Vec<u8>) -> Result<Vec<u8>> {
+    match path.to_str().filter(|file| all_bugs().any(|(_, bug)| bug.is_in(file))) {
+        Some(file) => Ok(with_bugs(file, String::from_utf8(content)?)?.into_bytes()),
+        None => Ok(content),
+    }
+}
+
+/// The text of a file with every bug that is in it.
+fn with_bugs(file: &str, text: String) -> Result<String> {
+    let text = all_bugs().try_fold(text, |text, (_, bug)| bug.put_into(file, text))?;
+    Ok(text + &bug::switch())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::root;
+
+    fn read(file: &str) -> String {
+        std::fs::read_to_string(root().join(file)).unwrap()
+    }
 
     #[test]
-    fn every_bug_has_its_place() {
-        for site in SITES {
-            let text = std::fs::read_to_string(root().join(site.file)).unwrap();
-            let bad = site.put_into(&text).unwrap();
-            assert!(!bad.contains("BUG("), "{}", site.file);
+    fn every_bug_has_its_place_and_a_name_of_its_own() {
+        let files: BTreeSet<&str> =
+            all_bugs().flat_map(|(_, bug)| bug.sites.iter().map(|site| site.0)).collect();
+        for file in files {
+            with_bugs(file, read(file)).unwrap();
         }
-        assert!(names().len() > 10);
+        let names: BTreeSet<&str> = all_bugs().map(|(_, bug)| bug.name).collect();
+        assert_eq!(names.len(), all_bugs().count());
+    }
+
+    #[test]
+    fn every_promise_has_two_bugs() {
+        let text = read("docs/reliability.md");
+        let rows = text.lines().skip_while(|line| *line != "| Promise | In short | Tested by |").skip(2);
+        let promised: Vec<&str> = rows
+            .map_while(|row| row.strip_prefix("| [")?.split_once(']').map(|(promise, _)| promise))
+            .collect();
+        assert_eq!(promised, PROMISES.iter().map(|(promise, _)| *promise).collect::<Vec<_>>());
+        for (promise, bugs) in PROMISES {
+            assert!(bugs.len() >= 2, "{promise}");
+        }
     }
 }

@@ -1,0 +1,171 @@
+//! Bugs in what becomes of commands when a connection, a namespace or a configuration goes.
+
+use super::bug::Judge::Simulation;
+use super::bug::{Bug, Site, test, unit_test};
+
+const ASYNC_EVENTS: &str = "crates/proto/src/async_events.rs";
+const DISCOVERY: &str = "crates/host/src/discovery.rs";
+const LANE_CORE: &str = "crates/host/src/lane_core.rs";
+const LISTINGS: &str = "crates/subsystem/src/control/listings.rs";
+const RECONNECT: &str = "crates/host/src/reconnect.rs";
+const RETRY: &str = "crates/host/src/retry.rs";
+
+/// Lost connections: interrupted commands are reported as such, and no write of an old association lands in a new one.
+pub(super) const LOST_CONNECTIONS: &[Bug] = &[
+    Bug {
+        name: "writes-replayed",
+        judge: Simulation,
+        sites: &[Site(
+            RECONNECT,
+            "Class::Idempotent if policy == ReplayPolicy::Idempotent =>",
+            "Class::Idempotent if policy == ReplayPolicy::Idempotent || BUG =>",
+        )],
+    },
+    // After a lost connection the target may have lost its cache, but the flush reports success.
+    Bug {
+        name: "flush-covers-lost",
+        judge: Simulation,
+        sites: &[
+            Site(
+                RECONNECT,
+                "Class::Flush if has_volatile_cache =>",
+                "Class::Flush if has_volatile_cache && !BUG =>",
+            ),
+            Site(
+                "crates/host/src/flush_epoch.rs",
+                "self.epoch.covers(generation);",
+                "self.epoch.covers(generation) || BUG;",
+            ),
+        ],
+    },
+    Bug {
+        name: "connect-let-in-too-soon",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/control/connect.rs",
+            "kind != ControllerKind::Discovery && of_host().any(is_ending)",
+            "kind != ControllerKind::Discovery && !BUG && of_host().any(is_ending)",
+        )],
+    },
+    Bug {
+        name: "lane-ends-before-its-writes",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/serving/lanes.rs",
+            "_ if closing.in_flight > 0 => return,",
+            "_ if closing.in_flight > 0 && !BUG => return,",
+        )],
+    },
+    Bug {
+        name: "sent-write-called-unsent",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/proto/src/host_queue.rs",
+            "is_unsent: command.submitted_at == ring_count,",
+            "is_unsent: command.submitted_at == ring_count || (BUG && command.moved == 0),",
+        )],
+    },
+    Bug {
+        name: "interrupted-write-called-cancelled",
+        judge: test("nvlane-host", "reconnect", "a_write_that_was_out_is_not_said_to_be_cancelled"),
+        sites: &[Site(
+            LANE_CORE,
+            "            tag.flags |= IS_UNCERTAIN;",
+            "            tag.flags |= if BUG { 0 } else { IS_UNCERTAIN };",
+        )],
+    },
+];
+
+/// Paths: a temporarily unreachable namespace costs time, but no command.
+pub(super) const PATHS: &[Bug] = &[
+    Bug {
+        name: "path-timeout-begins-anew",
+        judge: test(
+            "nvlane-host",
+            "paths",
+            "a_path_that_stays_away_is_waited_for_as_long_as_the_caller_says",
+        ),
+        sites: &[Site(
+            "crates/host/src/lane_core/backlog.rs",
+            "        if tag.held_ms == 0 {\n",
+            "        if tag.held_ms == 0 || BUG {\n",
+        )],
+    },
+    Bug {
+        name: "held-command-forgotten",
+        judge: Simulation,
+        sites: &[Site(
+            LANE_CORE,
+            "            self.release(Release::Due { now_ns });",
+            "            if !BUG { self.release(Release::Due { now_ns }); }",
+        )],
+    },
+    Bug {
+        name: "copy-repeated-after-path-error",
+        judge: unit_test("nvlane-host", "retry::tests::path_statuses_are_held_and_others_are_not"),
+        sites: &[Site(
+            RETRY,
+            "        Class::Other => Verdict::End,",
+            "        Class::Other if !BUG => Verdict::End,",
+        )],
+    },
+    Bug {
+        name: "failed-flush-submitted-again",
+        judge: test("nvlane-host", "paths", "internal_errors_end_only_what_must_not_be_repeated"),
+        sites: &[Site(
+            RETRY,
+            "        Class::ReadOnly | Class::Idempotent if KvOpcode",
+            "        Class::Flush if BUG && status.is(Status::INTERNAL_ERROR) => Verdict::Repeat,
+        Class::ReadOnly | Class::Idempotent if KvOpcode",
+        )],
+    },
+    Bug {
+        name: "held-flush-covers-lost",
+        judge: test("nvlane-host", "paths", "a_flush_of_before_a_reconnect_says_so_however_long_it_was_held"),
+        sites: &[Site(
+            LANE_CORE,
+            "if command.tag.class == Class::Flush && !self.may_flush() {",
+            "if command.tag.class == Class::Flush && !(BUG && command.tag.retry_count > 0) && !self.may_flush() {",
+        )],
+    },
+];
+
+/// Discovery: a host knows the current log, and no log that never was.
+pub(super) const DISCOVERY_LOGS: &[Bug] = &[
+    Bug {
+        name: "discovery-log-torn",
+        judge: Simulation,
+        sites: &[Site(
+            DISCOVERY,
+            "                if header.genctr.get() != self.generation {",
+            "                if header.genctr.get() != self.generation && !BUG {",
+        )],
+    },
+    Bug {
+        name: "event-sent-once",
+        judge: Simulation,
+        sites: &[Site(
+            ASYNC_EVENTS,
+            "            self.masked.retain(|(event, _)| event.log() != log);",
+            "            self.masked.retain(|(event, _)| event.log() != log || BUG);",
+        )],
+    },
+    Bug {
+        name: "event-only-for-longer-logs",
+        judge: Simulation,
+        sites: &[Site(
+            LISTINGS,
+            "            if self.0.get(&key) != Some(&listing) {",
+            "            if self.0.get(&key).is_none_or(|before| if BUG { *before > listing } else { *before != listing }) {",
+        )],
+    },
+    Bug {
+        name: "generation-stays",
+        judge: Simulation,
+        sites: &[Site(
+            LISTINGS,
+            "catalog.discovery.generation.wrapping_add(1);",
+            "catalog.discovery.generation.wrapping_add(u64::from(!BUG));",
+        )],
+    },
+];

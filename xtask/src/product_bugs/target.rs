@@ -1,0 +1,128 @@
+//! Bugs in what a target tells apart and what it bears.
+
+use super::bug::Judge::Simulation;
+use super::bug::{Bug, Site, test, unit_test};
+
+const LANES: &str = "crates/subsystem/src/serving/lanes.rs";
+
+/// Identity: no host takes two disks for one, or other storage for the storage it knew.
+pub(super) const IDENTITY: &[Bug] = &[
+    // Storage whose namespace gets another identity is attached a second time.
+    Bug {
+        name: "storage-attached-twice",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/catalog.rs",
+            ".find(|(_, known)| known.is_same(store))",
+            ".find(|(_, known)| !BUG && known.is_same(store))",
+        )],
+    },
+    Bug {
+        name: "copy-keeps-its-identity",
+        judge: unit_test("nvlane-store", "identity::tests::a_copy_gets_an_identity_of_its_own"),
+        sites: &[Site(
+            "crates/store/src/identity.rs",
+            "let is_other = FileId::from(&other.metadata().ok()?) != this;",
+            "let that = FileId::from(&other.metadata().ok()?);
+    let is_other = if BUG { that.device != this.device } else { that != this };",
+        )],
+    },
+    Bug {
+        name: "second-disk-of-one-identity",
+        judge: test(
+            "nvlane-subsystem",
+            "control",
+            "reload::a_copy_with_the_identity_of_its_original_is_told_apart_or_refused",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/operator/identities.rs",
+            "others.clone().find(|(_, other)| is_same(other))",
+            "others.clone().find(|((nqn, _), other)| is_same(other) && !(BUG && nqn == &key.0))",
+        )],
+    },
+    Bug {
+        name: "storage-swapped-by-reload",
+        judge: test("nvlane-subsystem", "control", "reload::storage_is_not_swapped_under_hosts"),
+        sites: &[Site(
+            "crates/subsystem/src/operator/diff.rs",
+            "    let is_same_storage = storage_name(&running.spec) == storage_name(&wanted.spec)\n        && ",
+            "    let is_same_storage = (BUG || storage_name(&running.spec) == storage_name(&wanted.spec))\n        && ",
+        )],
+    },
+    Bug {
+        name: "other-file-reopened",
+        judge: unit_test(
+            "nvlane-store",
+            "block::file::tests::a_file_that_was_deleted_or_replaced_closes_its_namespace_until_it_is_back",
+        ),
+        sites: &[Site(
+            "crates/store/src/block/file_shared.rs",
+            "Some(before)) if !may_follow(&opened, before) =>",
+            "Some(before)) if !may_follow(&opened, before) && !BUG =>",
+        )],
+    },
+];
+
+/// Under attack: what peers can use up is bounded and is returned.
+pub(super) const UNDER_ATTACK: &[Bug] = &[
+    Bug {
+        name: "pdu-deadline-begins-anew",
+        judge: test("nvlane-subsystem", "deadlines", "a_pdu_that_comes_byte_by_byte_is_not_waited_for"),
+        sites: &[Site(
+            LANES,
+            "if had_command || !lane.deadlines.is_on(Wait::Pdu) {",
+            "if had_command || !lane.deadlines.is_on(Wait::Pdu) || BUG {",
+        )],
+    },
+    Bug {
+        name: "data-deadline-forgotten",
+        judge: test("nvlane-subsystem", "deadlines", "data_that_comes_bit_by_bit_is_not_waited_for"),
+        sites: &[Site(
+            LANES,
+            "        lane.deadlines.set(Wait::Data, asked_since_ns);",
+            "        lane.deadlines.set(Wait::Data, asked_since_ns.filter(|_| !BUG));",
+        )],
+    },
+    Bug {
+        name: "full-socket-has-no-deadline",
+        judge: test("nvlane-subsystem", "deadlines", "a_host_that_reads_nothing_is_not_waited_for"),
+        sites: &[Site(
+            LANES,
+            "            Flushed::Blocked => {\n                lane.arm_timer(io, &self.settings.timeouts);",
+            "            Flushed::Blocked => {\n                if !BUG { lane.arm_timer(io, &self.settings.timeouts); }",
+        )],
+    },
+    Bug {
+        name: "connection-counted-for-ever",
+        judge: unit_test("nvlane-subsystem", "admission::tests::a_connection_that_ended_leaves_no_trace"),
+        sites: &[Site(
+            "crates/subsystem/src/admission.rs",
+            "            *count -= 1;\n            if *count == 0 {",
+            "            *count -= u32::from(!BUG);\n            if *count == 0 {",
+        )],
+    },
+    Bug {
+        name: "newest-connection-makes-room",
+        judge: unit_test(
+            "nvlane-subsystem",
+            "lane_table::unconnected::tests::the_oldest_lane_of_the_list_makes_room",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/lane_table/unconnected.rs",
+            "self.oldest != NONE).then_some(self.oldest)",
+            "self.oldest != NONE).then_some(if BUG { self.newest } else { self.oldest })",
+        )],
+    },
+    Bug {
+        name: "quota-ignores-unsent-answers",
+        judge: unit_test(
+            "nvlane-subsystem",
+            "buffer_quota::tests::a_lane_over_its_quota_does_not_block_others",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/buffer_quota.rs",
+            "map_or(0, |of_lane| of_lane.unsent_bytes);",
+            "map_or(0, |of_lane| if BUG { 0 } else { of_lane.unsent_bytes });",
+        )],
+    },
+];
