@@ -342,7 +342,9 @@ impl Shared {
         let stream = &mut connection.streams[index(side)];
         let mut has_news = false;
         let read = stream.read_sources(|piece| piece.at_ns <= now_ns);
-        while let Some(piece) = stream.on_the_way.pop_front_if(|piece| piece.at_ns <= now_ns) {
+        while stream.on_the_way.front().is_some_and(|piece| piece.at_ns <= now_ns)
+            && let Some(piece) = stream.on_the_way.pop_front()
+        {
             stream.arrived_bytes += piece.length;
             has_news = true;
         }
