@@ -10,7 +10,7 @@ use host::attachment::{Attachment, Inaccessible};
 use host::flush_epoch::FlushEpoch;
 use host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use host::reconnect::Class;
-use host::{Completion, Failure, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
+use host::{Completion, Failure, KeyValueNamespace, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
 use proto::ReceivePlan;
 use proto::handshake::HostOffer;
 use proto::host_controller::{ControllerError, ControllerSettings, RequestData};
@@ -26,7 +26,7 @@ use crate::admin::{self, Request};
 use crate::reactor_io::MESSAGE_NS_MAX;
 use crate::scenario::{MS, SECOND, Scenario};
 use crate::scout::Scout;
-use crate::shared::network::{Got, Phase, Took};
+use crate::shared::network::{Got, NVME, Phase, Took};
 use crate::shared::{Actor, Shared, Side};
 use crate::world::machines::is_foreign;
 
@@ -85,6 +85,8 @@ pub(crate) struct Host {
     pub(crate) second: Option<Namespace>,
     /// Whether the second namespace exists, as far as this host knows.
     pub(crate) sees_second: bool,
+    /// The one of keys and values.
+    pub(crate) pairs: Option<KeyValueNamespace>,
     /// Capabilities of its controller.
     limits: Option<Limits>,
     /// When another first attempt is made, ns.
@@ -186,6 +188,7 @@ impl Host {
             namespace: None,
             second: None,
             sees_second: false,
+            pairs: None,
             limits: None,
             again_ns: None,
             up_count: 0,
@@ -347,7 +350,7 @@ impl Host {
             match action {
                 AssociationAction::Open => {
                     self.dialled_ns = shared.now_ns;
-                    self.link = Link::Dialling(shared.dial(self.actor));
+                    self.link = Link::Dialling(shared.dial(self.actor, NVME));
                 }
                 AssociationAction::Close { at_once } => hang_up(shared, &mut self.link, at_once),
                 AssociationAction::Answer { id, answer } => match &mut self.scout {
@@ -515,6 +518,8 @@ impl Host {
                 self.leave(shared);
             }
         }
+        let of_keys = namespaces.iter().find_map(|info| KeyValueNamespace::new(info, &limits).ok());
+        self.pairs = of_keys.or(self.pairs);
         for info in namespaces {
             let known = match info.nsid.get() {
                 1 => &mut self.namespace,
@@ -696,7 +701,7 @@ impl Host {
             let generation = lane.core.attachment().map_or(0, |attachment| attachment.generation);
             let qid = lane.core.qid();
             match action {
-                LaneAction::Open(_) => lane.link = Link::Dialling(shared.dial(lane.actor)),
+                LaneAction::Open(_) => lane.link = Link::Dialling(shared.dial(lane.actor, NVME)),
                 LaneAction::Close => hang_up(shared, &mut lane.link, true),
                 LaneAction::Abort { cid } => {
                     self.tell_association(shared, ToAssociation::Abort { generation, qid, cid });

@@ -24,7 +24,7 @@ use wire::zerocopy::IntoBytes;
 use crate::host::SUBSYSTEM;
 use crate::random::Random;
 use crate::scenario::{MS, SECOND, Scenario};
-use crate::shared::network::{Got, Phase, Took};
+use crate::shared::network::{Got, NVME, Phase, Took};
 use crate::shared::{Actor, Shared, Side};
 
 /// Event requests that are out at once.
@@ -129,7 +129,7 @@ impl Leaver {
             Link::None if shared.now_ns >= self.dial_ns => {
                 self.is_judged = self.is_closing;
                 self.deadline_ns = shared.now_ns + self.timeout_ns();
-                self.link = Link::Dialling(shared.dial(self.actor));
+                self.link = Link::Dialling(shared.dial(self.actor, NVME));
             }
             Link::None => {}
             Link::Dialling(id) => match shared.connection(id).phase {

@@ -14,7 +14,7 @@ use subsystem::message::Message;
 use crate::scenario::US;
 use crate::sent_bytes::SentBytes;
 use crate::shared::network::{Got, Took};
-use crate::shared::{Actor, Shared, Side};
+use crate::shared::{Actor, Shared, Side, unix_ms};
 
 /// One reactor of the target.
 pub(crate) struct SimReactor {
@@ -186,7 +186,8 @@ impl SimReactor {
             }
         }
         for connection in std::mem::take(&mut io.core.accepted) {
-            application.on_accept(io, 1, Connection::simulated(connection as u64));
+            let listener = io.shared.connection(connection).listener;
+            application.on_accept(io, listener, Connection::simulated(connection as u64));
             worked = true;
         }
         while let Some(message) = io.core.next_message(now_ns) {
@@ -336,6 +337,10 @@ impl SimIo<'_> {
 impl Io<Message> for SimIo<'_> {
     fn now_ns(&self) -> u64 {
         self.shared.now_ns
+    }
+
+    fn unix_s(&self) -> i64 {
+        unix_ms(self.shared.now_ns).cast_signed() / 1000
     }
 
     fn listen(&mut self, _: ListenerTag, _: Listener) -> io::Result<()> {

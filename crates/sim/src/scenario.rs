@@ -7,6 +7,7 @@ use proto::zero_copy::Policy as ZeroCopy;
 use subsystem::limits::Limits;
 use wire::pdu::{DataAlignment, Digests};
 
+use crate::pair_settings::PairSettings;
 use crate::random::Random;
 
 /// ns.
@@ -18,6 +19,9 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// A reactor's pool, unless it is to be scarce, bytes.
 pub(crate) const POOL_BYTES: usize = 4 << 20;
+
+/// As little as a reactor with a log has, bytes.
+const POOL_BYTES_OF_LOG: usize = 1 << 20;
 
 /// The most that one command moves, bytes.
 const TRANSFER_BYTES_MAX: u64 = 256 << 10;
@@ -138,7 +142,7 @@ pub(crate) struct NetworkSettings {
 }
 
 /// How the disk behaves all the time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DiskSettings {
     pub(crate) latency_ns: u64,
     pub(crate) jitter_ns: u64,
@@ -163,6 +167,14 @@ pub(crate) struct DiskSettings {
     pub(crate) supports_ranges: bool,
     /// Operations that may run at once.
     pub(crate) limit: usize,
+}
+
+impl DiskSettings {
+    /// The same disk, where nothing fails for good, nor in passing so often that it comes to the same.
+    pub(crate) fn without_errors(self) -> Self {
+        let (passing, short) = (self.passing / 8, self.short / 8);
+        Self { stuck: 0, passing, short, read_error: 0, write_error: 0, sync_error: 0, ..self }
+    }
 }
 
 /// Everything that a seed decides in advance.
@@ -223,6 +235,8 @@ pub(crate) struct Scenario {
     pub(crate) scout_count: usize,
     /// A host that comes and goes.
     pub(crate) has_leaver: bool,
+    /// The key-value namespace.
+    pub(crate) pairs: Option<PairSettings>,
 }
 
 impl Scenario {
@@ -340,6 +354,7 @@ impl Scenario {
             zero_copy: ZeroCopy::Off,
             scout_count: 0,
             has_leaver: false,
+            pairs: None,
         };
         scenario.draw_faults(r);
         if r.one_in(3) {
@@ -355,6 +370,7 @@ impl Scenario {
         scenario.draw_machines();
         scenario.draw_reloads();
         scenario.draw_length();
+        scenario.draw_pairs();
         scenario
     }
 
@@ -473,6 +489,16 @@ impl Scenario {
         }
         self.faults.sort_by_key(|(at, _)| *at);
         self.command_count = command_count;
+    }
+
+    /// A key-value namespace with clients of its own, whose commands are as many as those on blocks.
+    fn draw_pairs(&mut self) {
+        self.pairs = PairSettings::draw(self);
+        if self.pairs.is_some() {
+            self.command_count *= 2;
+            // The log reads and writes pieces of 256 KiB.
+            self.pool_bytes = self.pool_bytes.max(POOL_BYTES_OF_LOG);
+        }
     }
 
     /// Copies and a second namespace. They have draws of their own, so that the others stay what they were.

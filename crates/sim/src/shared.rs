@@ -8,10 +8,18 @@ use std::collections::BinaryHeap;
 
 use crate::coverage::{Coverage, Point};
 use crate::random::Random;
-use crate::scenario::{Scenario, US};
+use crate::scenario::{MS, Scenario, US};
 use crate::trace::Trace;
-use disk::Disk;
+use disk::{Disk, LOG_OPERATIONS};
 use network::Network;
+
+/// When a run begins, ms since the beginning of 1970.
+const START_MS: u64 = 1_700_000_000_000;
+
+/// Unix time, ms.
+pub(crate) fn unix_ms(now_ns: u64) -> u64 {
+    START_MS + now_ns / MS
+}
 
 /// An actor that runs on events: a reactor, an association's thread, a lane's thread.
 pub(crate) type Actor = usize;
@@ -31,6 +39,9 @@ impl Side {
         }
     }
 }
+
+/// A power cut takes whole sectors of the log, bytes.
+const SECTOR_BYTES: usize = 512;
 
 /// Something that happens at its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,9 +90,14 @@ pub(crate) struct Shared {
     /// Draws how late each actor runs.
     delays: Vec<Random>,
     pub(crate) network: Network,
+    /// Of the first namespace.
     pub(crate) disk: Disk,
+    /// Of the key-value namespace.
+    pub(crate) log_disk: Disk,
     /// What the run has reached.
     pub(crate) coverage: Coverage,
+    /// When the target last started.
+    pub(crate) started_ns: u64,
     /// Since when the second host is not allowed.
     pub(crate) barred_since_ns: Option<u64>,
     /// Faults that come by chance still do.
@@ -93,7 +109,10 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(scenario: Scenario, actor_count: usize, is_traced: bool) -> Self {
         let (block_bytes, block_count) = (scenario.block_bytes as usize, scenario.block_count as usize);
-        let disk = Disk::new(block_bytes, block_count, scenario.disk_count());
+        let disk = Disk::new(block_bytes, block_count, scenario.disk_count(), scenario.disk, 0);
+        let log_blocks = scenario.pairs.as_ref().map_or(0, |pairs| pairs.file_bytes() / SECTOR_BYTES);
+        let log_settings = scenario.disk.without_errors();
+        let log_disk = Disk::new(SECTOR_BYTES, log_blocks, 1, log_settings, LOG_OPERATIONS);
         Self {
             random: Random::new(scenario.chance(), 2),
             now_ns: 0,
@@ -107,7 +126,9 @@ impl Shared {
                 .collect(),
             network: Network::default(),
             disk,
+            log_disk,
             coverage: Coverage::default(),
+            started_ns: 0,
             barred_since_ns: None,
             is_hostile: true,
             findings: Vec::new(),

@@ -7,6 +7,7 @@ mod judge;
 mod late;
 pub(crate) mod machines;
 mod operator;
+mod pairs;
 mod submit;
 mod user;
 
@@ -32,11 +33,12 @@ use crate::reactor_io::{MESSAGE_NS_MAX, SimReactor};
 use crate::removable::Removable;
 use crate::scenario::{Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
-use crate::shared::{Actor, Event, Shared};
+use crate::shared::{Actor, Event, Shared, unix_ms};
 
 use command::Command;
 use late::LateWrites;
 use machines::Machine;
+use pairs::Pairs;
 use user::User;
 
 /// Commands are submitted, and things go wrong, for so long at most, ns.
@@ -44,9 +46,6 @@ const WORK_NS_MAX: u64 = 60 * SECOND;
 
 /// Everything must have ended so long after nothing goes wrong any more, ns.
 const SETTLE_NS_MAX: u64 = 300 * SECOND;
-
-/// When a run begins, ms since the beginning of 1970.
-const START_MS: u64 = 1_700_000_000_000;
 
 /// More events than this without the end of any command are a loop without an end. (Long commands over a network of
 /// tiny pieces take hundreds of thousands.)
@@ -80,6 +79,8 @@ pub(crate) struct World {
     /// A host that comes and goes.
     pub(crate) leaver: Option<Leaver>,
     offer: Offer,
+    /// The key-value namespace, if there is one.
+    pairs: Option<Pairs>,
     pub(crate) model: Model,
     pub(crate) stage: Stage,
     /// What users have out, by number.
@@ -164,7 +165,10 @@ impl World {
         let first_scout = reactor_count + scenario.host_count * per_host;
         let leaver_actor = first_scout + scenario.scout_count;
         let leaver = scenario.has_leaver.then(|| Leaver::new(&scenario, leaver_actor));
-        let actor_count = leaver_actor + usize::from(scenario.has_leaver);
+        let first_client = leaver_actor + usize::from(scenario.has_leaver);
+        let client_count = scenario.pairs.as_ref().map_or(0, |pairs| pairs.client_count);
+        let actor_count = first_client + client_count;
+        let pairs = scenario.pairs.clone().map(|pairs| Pairs::new(pairs, scenario.seed, first_client));
         let host = |index| Host::new(&scenario, index, reactor_count + index * per_host);
         let hosts: Vec<Host> = (0..scenario.host_count).map(host).collect();
         let scout = |index| Host::scout(&scenario, index, first_scout + index);
@@ -216,6 +220,7 @@ impl World {
             scouts,
             leaver,
             offer,
+            pairs,
         };
         let scenario = is_traced.then(|| format!("{:?}", world.shared.scenario));
         world.shared.say(|| scenario.unwrap_or_default());
@@ -273,10 +278,11 @@ impl World {
         let lanes: Vec<_> = self.hosts.iter().map(Host::outstanding).collect();
         let disk = self.shared.disk.running_count();
         format!(
-            "{:?}: {} commands are left {commands:?}, lanes {lanes:?}, disk {disk}, discovery log {}",
+            "{:?}: {} commands are left {commands:?}, lanes {lanes:?}, disk {disk}, discovery log {}, pairs {}",
             self.stage,
             self.commands.len(),
-            if self.is_offer_known() { "known" } else { "not known" }
+            if self.is_offer_known() { "known" } else { "not known" },
+            self.pairs.as_ref().map_or(String::new(), Pairs::left)
         )
     }
 
@@ -358,6 +364,9 @@ impl World {
 
     fn run_actor(&mut self, actor: Actor) {
         self.shared.trace.note(self.shared.now_ns, 1000 + actor as u64);
+        if self.run_client(actor) {
+            return;
+        }
         let reactor_count = usize::from(self.shared.scenario.reactor_count);
         if actor < reactor_count {
             if let Some(reactor) = self.reactors.get_mut(actor) {
@@ -471,6 +480,7 @@ impl World {
             self.shared.disk.forgive();
         }
         self.target_count += 1;
+        self.shared.started_ns = self.shared.now_ns;
         self.closed_until_ns = self.closed_until_ns.map(|until_ns| until_ns.min(self.shared.now_ns));
         let settings = ControlSettings {
             limits: self.limits,
@@ -478,7 +488,7 @@ impl World {
             discovery_nqn: SERVICE.parse().expect("a name"),
             entropy: scenario.seed ^ self.target_count << 32,
             now_ns: self.shared.now_ns,
-            wall_ms: START_MS + self.shared.now_ns / MS,
+            wall_ms: unix_ms(self.shared.now_ns),
         };
         if let Machine::Second { since_ns } = &mut self.machine {
             *since_ns = Some(self.shared.now_ns);
@@ -487,6 +497,9 @@ impl World {
         let mut steps = self.start_operator();
         let subsystem = SUBSYSTEM.parse().expect("a name");
         steps.push(Step::AddNamespace { subsystem, nsid: Nsid::new(1), namespace });
+        if let Some(pairs) = &mut self.pairs {
+            steps.push(pairs.step(&mut self.shared, self.target_count));
+        }
         self.regain_second();
         self.offer.on_start(self.shared.now_ns);
         let timeouts = TimeoutConfig::default();
@@ -523,6 +536,9 @@ impl World {
         self.operator = None;
         self.releases.clear();
         self.shared.orphan_all(is_power_cut);
+        if let Some(pairs) = &mut self.pairs {
+            pairs.on_down(&mut self.shared, is_power_cut);
+        }
         if is_power_cut {
             self.shared.disk.on_power_cut(&mut self.shared.random);
             if let Err(finding) = self.model.on_power_cut(now_ns) {
@@ -540,8 +556,9 @@ impl World {
         self.shared.say(|| format!("fault: {fault:?}"));
         self.shared.reach_event(fault.name());
         let leavers = self.leaver.as_ref().and_then(Leaver::connection);
-        let connections: Vec<usize> =
-            self.hosts.iter().chain(&self.scouts).flat_map(Host::connections).chain(leavers).collect();
+        let clients = self.pairs.iter().flat_map(Pairs::connections);
+        let hosts = self.hosts.iter().chain(&self.scouts).flat_map(Host::connections);
+        let connections: Vec<usize> = hosts.chain(leavers).chain(clients).collect();
         match fault {
             Fault::Reset if !connections.is_empty() => {
                 let id = self.shared.random.pick(&connections);
@@ -626,7 +643,7 @@ impl World {
     /// Goes on to the next stage when this one is over.
     fn advance(&mut self) {
         self.end_late_writes();
-        if !self.commands.is_empty() {
+        if !self.commands.is_empty() || !self.pairs.as_ref().is_none_or(Pairs::is_idle) {
             return;
         }
         match self.stage {
@@ -645,7 +662,9 @@ impl World {
                 self.kill_target(true, SECOND);
                 self.enter(Stage::Read);
             }
-            Stage::Read if self.left_to_read.is_empty() => {
+            Stage::Read
+                if self.left_to_read.is_empty() && self.pairs.as_ref().is_none_or(Pairs::has_read) =>
+            {
                 self.enter(Stage::Close);
                 for host in self.hosts.iter_mut().chain(&mut self.scouts) {
                     host.close(&mut self.shared);
@@ -656,7 +675,8 @@ impl World {
             }
             Stage::Close
                 if self.hosts.iter().chain(&self.scouts).all(Host::is_over)
-                    && self.leaver.as_ref().is_none_or(Leaver::is_over) =>
+                    && self.leaver.as_ref().is_none_or(Leaver::is_over)
+                    && self.pairs.as_ref().is_none_or(Pairs::are_clients_closed) =>
             {
                 self.enter(Stage::Stop);
                 let (answers, _) = channel();

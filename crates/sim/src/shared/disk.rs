@@ -9,9 +9,13 @@ use rustix::io::Errno;
 
 use super::{Actor, Event, Shared};
 use crate::random::Random;
+use crate::scenario::DiskSettings;
 
 /// Parts into which a long operation is cut.
 const PART_COUNT: u64 = 3;
+
+/// The file of the key-value namespace.
+pub(crate) const LOG_FILE: u64 = 100;
 
 /// A store tries so often what fails in passing.
 const PASSING_COUNT_MAX: u32 = 10;
@@ -54,12 +58,13 @@ struct Running {
     opened_count: u64,
 }
 
-/// The disk, and what the kernel has of it.
+/// A file on a disk, and what the kernel has of it.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
     block_bytes: usize,
     /// Blocks of each of the disks, which follow each other here.
     block_count: usize,
+    settings: DiskSettings,
     /// As it reads.
     bytes: Vec<u8>,
     /// As it is after a power cut that takes everything.
@@ -86,9 +91,31 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub(crate) fn new(block_bytes: usize, block_count: usize, disk_count: usize) -> Self {
+    /// One of zeroes, whose operations are numbered from `next` on.
+    pub(crate) fn new(
+        block_bytes: usize,
+        block_count: usize,
+        disk_count: usize,
+        settings: DiskSettings,
+        next: u64,
+    ) -> Self {
         let zeroes = vec![0; block_bytes * block_count * disk_count];
-        Self { block_bytes, block_count, bytes: zeroes.clone(), stable: zeroes, ..Self::default() }
+        Self {
+            block_bytes,
+            block_count,
+            settings,
+            bytes: zeroes.clone(),
+            stable: zeroes,
+            next,
+            ..Self::default()
+        }
+    }
+
+    /// Its first bytes, which can be changed while nothing runs, and are durable then.
+    pub(crate) fn change_first<T>(&mut self, count: usize, change: impl FnOnce(&mut [u8]) -> T) -> T {
+        let changed = change(&mut self.bytes[..count]);
+        self.stable[..count].copy_from_slice(&self.bytes[..count]);
+        changed
     }
 
     /// Draws what happens to an operation: a stream for each time of the same at the same place.
@@ -264,7 +291,21 @@ impl Disk {
     }
 }
 
+/// Numbers of operations on the file of the key-value namespace, from here on.
+pub(crate) const LOG_OPERATIONS: u64 = 1 << 40;
+
 impl Shared {
+    /// The disk of an operation.
+    fn disk_of(&mut self, number: u64) -> &mut Disk {
+        if number >= LOG_OPERATIONS { &mut self.log_disk } else { &mut self.disk }
+    }
+
+    /// Draws what happens to an operation of a disk.
+    fn disk_chance(&mut self, number: u64, operation: &Operation, block: usize) -> Random {
+        let chance = self.scenario.chance();
+        self.disk_of(number).chance(chance, operation, block)
+    }
+
     /// Starts an operation; gives it back if too many run.
     pub(crate) fn start_disk(
         &mut self,
@@ -272,26 +313,28 @@ impl Shared {
         token: Token,
         mut operation: Operation,
     ) -> Result<(), Operation> {
-        let settings = self.scenario.disk;
+        let is_log = operation.file().simulated_id() == Some(LOG_FILE);
+        let disk = if is_log { &mut self.log_disk } else { &mut self.disk };
+        let settings = disk.settings;
         let is_ours = |running: &&Running| running.actor == actor;
-        if self.disk.running.len() >= settings.limit
-            && self.disk.running.values().filter(is_ours).count() >= settings.limit
+        if disk.running.len() >= settings.limit
+            && disk.running.values().filter(is_ours).count() >= settings.limit
         {
             return Err(operation);
         }
-        let disk_bytes = (self.disk.block_count * self.disk.block_bytes) as u64;
+        let disk_bytes = if is_log { 0 } else { (disk.block_count * disk.block_bytes) as u64 };
         if let Operation::Read { file, offset, .. }
         | Operation::Write { file, offset, .. }
         | Operation::Allocate { file, offset, .. } = &mut operation
         {
             *offset += file.simulated_id().unwrap_or(0) * disk_bytes;
         }
-        self.disk.operation_count += 1;
-        self.disk.next += 1;
-        let number = self.disk.next;
-        let block_bytes = self.disk.block_bytes;
+        disk.operation_count += 1;
+        disk.next += 1;
+        let number = disk.next;
+        let block_bytes = disk.block_bytes;
         if let Operation::Sync { .. } = operation
-            && self.disk.told.get(&actor).is_some_and(|told| *told > 0)
+            && disk.told.get(&actor).is_some_and(|told| *told > 0)
         {
             // A repeated flush reports success, as the kernel does.
             self.find(format!("reactor {actor} asks for another flush of a file whose flush has failed"));
@@ -308,12 +351,13 @@ impl Shared {
             }
             Operation::Sync { .. } => (0, 0..0),
         };
-        let mut random = self.disk.chance(self.scenario.chance(), &operation, extent.start);
-        let (result, limit) = self.draw_result(&operation, length, &mut random);
+        let mut random = self.disk_chance(number, &operation, extent.start);
+        let (result, limit) = self.draw_result((&settings, block_bytes), &operation, length, &mut random);
         let covered = match operation {
             Operation::Sync { .. } => {
                 let newest = |versions: &Versions| versions.since.last().map_or(0, |(number, _)| *number);
-                self.disk.unstable.iter().map(|(block, versions)| (*block, newest(versions))).collect()
+                let unstable = &self.disk_of(number).unstable;
+                unstable.iter().map(|(block, versions)| (*block, newest(versions))).collect()
             }
             _ => BTreeMap::new(),
         };
@@ -356,24 +400,24 @@ impl Shared {
         if !is_stuck {
             self.at(end_ns, Event::DiskEnd(number));
         }
-        self.disk.has_stuck |= is_stuck;
+        self.disk_of(number).has_stuck |= is_stuck;
         let how = if is_stuck { ", and is stuck" } else { "" };
         self.say(|| format!("disk {number}: {} for reactor {actor}{how}", describe(&operation)));
-        let opened_count = self.disk.opened_count;
+        let opened_count = self.disk_of(number).opened_count;
         let running =
             Running { actor, token, operation, parts, result, limit, covered, is_stuck, opened_count };
-        self.disk.running.insert(number, running);
+        self.disk_of(number).running.insert(number, running);
         Ok(())
     }
 
     /// How an operation ends, and how many bytes it does.
     fn draw_result(
         &self,
+        (settings, block_bytes): (&DiskSettings, usize),
         operation: &Operation,
         length: usize,
         random: &mut Random,
     ) -> (Result<usize, Errno>, usize) {
-        let settings = self.scenario.disk;
         if let Operation::Allocate { change, .. } = operation
             && (!settings.supports_ranges || (*change == Allocation::Zero && settings.limit == 2))
         {
@@ -394,12 +438,11 @@ impl Shared {
             Operation::Allocate { .. } => (settings.write_error, random.pick(&[Errno::IO, Errno::NOSPC])),
         };
         if random.happens(rate) {
-            let blocks = random.below((length / self.disk.block_bytes) as u64 + 1) as usize;
-            return (Err(errno), if errno == Errno::IO { blocks * self.disk.block_bytes } else { 0 });
+            let blocks = random.below((length / block_bytes) as u64 + 1) as usize;
+            return (Err(errno), if errno == Errno::IO { blocks * block_bytes } else { 0 });
         }
         if length > 1 && random.happens(settings.short) {
             // Whole blocks: a partial one would be torn.
-            let block_bytes = self.disk.block_bytes;
             let count = random.below(length as u64) as usize;
             return (Ok(count), count / block_bytes * block_bytes);
         }
@@ -409,9 +452,9 @@ impl Shared {
     /// The device is reset: what is stuck ends at last, with an error.
     pub(crate) fn on_device_reset(&mut self) {
         let now_ns = self.now_ns;
-        let stuck = self.disk.running.iter_mut().filter(|(_, running)| running.is_stuck);
+        let running = self.disk.running.iter_mut().chain(&mut self.log_disk.running);
         let mut ended = Vec::new();
-        for (number, running) in stuck {
+        for (number, running) in running.filter(|(_, running)| running.is_stuck) {
             running.is_stuck = false;
             running.parts.clear();
             running.result = Err(Errno::IO);
@@ -423,29 +466,32 @@ impl Shared {
     }
 
     pub(crate) fn on_disk_part(&mut self, number: u64) {
-        let Some(running) = self.disk.running.get_mut(&number) else { return };
+        let disk = self.disk_of(number);
+        let Some(running) = disk.running.get_mut(&number) else { return };
         if running.parts.is_empty() {
             return;
         }
         let part = running.parts.remove(0);
         // Of what stops short, the limit counts from where this operation began.
-        self.disk.do_part(number, part);
+        disk.do_part(number, part);
     }
 
     /// An operation ends: gives it back to its reactor.
     pub(crate) fn on_disk_end(&mut self, number: u64) -> Option<(Actor, Completion)> {
-        let running = self.disk.running.get_mut(&number)?;
+        let now_ns = self.now_ns;
+        let disk = if number >= LOG_OPERATIONS { &mut self.log_disk } else { &mut self.disk };
+        let running = disk.running.get_mut(&number)?;
         let (actor, token) = (running.actor, running.token);
-        let is_current = running.opened_count == self.disk.opened_count;
+        let is_current = running.opened_count == disk.opened_count;
         if matches!(running.operation, Operation::Sync { .. }) && running.result.is_ok() && is_current {
-            let told = self.disk.told.entry(actor).or_insert(0);
-            if *told < self.disk.failure_count {
-                *told = self.disk.failure_count;
+            let told = disk.told.entry(actor).or_insert(0);
+            if *told < disk.failure_count {
+                *told = disk.failure_count;
                 running.result = Err(Errno::IO);
             }
         }
         let result = running.result.map_err(io::Error::from);
-        let running = self.disk.running.remove(&number)?;
+        let running = disk.running.remove(&number)?;
         let is_durable =
             matches!(running.operation, Operation::Sync { .. } | Operation::Write { durable: true, .. });
         let is_whole = match (&running.operation, running.result) {
@@ -464,37 +510,37 @@ impl Shared {
             (Operation::Read { .. } | Operation::Write { .. }, Ok(_)) if !is_whole => Some(Trouble::Passing),
             (_, Ok(_)) => None,
         };
-        self.disk.troubles.extend(trouble.map(|trouble| (trouble, self.now_ns)));
+        disk.troubles.extend(trouble.map(|trouble| (trouble, now_ns)));
         // A store gives up what fails in passing time after time, and is closed then as after any other failure.
         if is_whole {
-            self.disk.passing.remove(&(actor, token));
+            disk.passing.remove(&(actor, token));
         } else if is_durable {
-            let count = self.disk.passing.entry((actor, token)).or_default();
+            let count = disk.passing.entry((actor, token)).or_default();
             *count += 1;
             if *count >= PASSING_COUNT_MAX {
-                self.disk.passing.remove(&(actor, token));
-                self.disk.has_failed_sync = true;
+                disk.passing.remove(&(actor, token));
+                disk.has_failed_sync = true;
             }
         }
         match (&running.operation, running.result) {
             (_, Err(errno)) if is_durable && !matches!(errno, Errno::INTR | Errno::AGAIN) => {
-                self.disk.has_failed_sync = true;
-                self.disk.failure_count += 1;
+                disk.has_failed_sync = true;
+                disk.failure_count += 1;
                 if matches!(running.operation, Operation::Sync { .. }) && is_current {
-                    self.disk.told.insert(actor, self.disk.failure_count);
+                    disk.told.insert(actor, disk.failure_count);
                 }
-                self.disk.forget(&mut self.random);
+                disk.forget(&mut self.random);
             }
             (Operation::Sync { .. }, Ok(_)) => {
                 for (block, newest) in &running.covered {
-                    self.disk.settle(*block, |version| version == *newest);
+                    disk.settle(*block, |version| version == *newest);
                 }
             }
             (Operation::Write { offset, .. }, Ok(_)) if is_durable => {
-                let first = *offset as usize / self.disk.block_bytes;
-                let count = running.limit / self.disk.block_bytes;
+                let first = *offset as usize / disk.block_bytes;
+                let count = running.limit / disk.block_bytes;
                 for block in first..first + count {
-                    self.disk.settle(block, |version| version == number);
+                    disk.settle(block, |version| version == number);
                 }
             }
             _ => {}

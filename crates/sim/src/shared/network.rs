@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::io::Read;
 use std::rc::Rc;
 
+use reactor::ListenerTag;
+
 use super::{Actor, Event, Shared, Side};
 use crate::coverage::Watch;
 use crate::random::Random;
@@ -12,6 +14,9 @@ use crate::sent_bytes::SentBytes;
 
 /// Bytes of a stream that nothing protects: the handshake, before digests are agreed on.
 const UNPROTECTED_BYTES: u64 = 256;
+
+/// The listener of hosts.
+pub(crate) const NVME: ListenerTag = 1;
 
 /// How a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +101,7 @@ pub(crate) struct Connection {
     is_orphan: bool,
     /// The host's thread that has dialled it.
     pub(crate) dialler: Actor,
+    pub(crate) listener: ListenerTag,
     /// When something last arrived at the target.
     pub(crate) heard_ns: u64,
     watch: Watch,
@@ -145,8 +151,8 @@ fn index(side: Side) -> usize {
 }
 
 impl Shared {
-    /// A host's thread connects.
-    pub(crate) fn dial(&mut self, owner: Actor) -> usize {
+    /// A host's thread connects, to this listener.
+    pub(crate) fn dial(&mut self, owner: Actor, listener: ListenerTag) -> usize {
         let network = &self.scenario.network;
         let dial_count = self.network.connections.iter().filter(|of| of.dialler == owner).count();
         let mut random = Random::of(self.scenario.chance(), 21, &[owner as u64, dial_count as u64]);
@@ -162,6 +168,7 @@ impl Shared {
             is_cut: false,
             is_orphan: false,
             dialler: owner,
+            listener,
             heard_ns: self.now_ns,
             watch: Watch::default(),
         });
@@ -248,7 +255,10 @@ impl Shared {
     /// arrive.
     pub(crate) fn send(&mut self, id: usize, side: Side, bytes: &[u8], source: Option<&Rc<SentBytes>>) {
         let to = side.other();
-        self.network.connections[id].watch.on_sent(side == Side::Target, bytes, &mut self.coverage);
+        let connection = &mut self.network.connections[id];
+        if connection.listener == NVME {
+            connection.watch.on_sent(side == Side::Target, bytes, &mut self.coverage);
+        }
         let (now_ns, count) = (self.now_ns, bytes.len());
         self.trace.note(now_ns, count as u64);
         self.say(|| format!("connection {id}: {side:?} sends {count} bytes"));

@@ -13,6 +13,7 @@ use crate::shared::Event;
 
 impl World {
     pub(super) fn on_completion(&mut self, host: usize, lane: usize, completion: Completion<Vec<u8>>) {
+        let Some(completion) = self.on_pair_completion(host, lane, completion) else { return };
         let number = completion.user;
         let result = completion.result;
         self.shared.trace.note(self.shared.now_ns, number);

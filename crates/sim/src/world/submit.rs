@@ -25,6 +25,9 @@ impl World {
     }
 
     pub(super) fn submit_one(&mut self, host: usize, lane: usize) {
+        if self.submit_on_key(host, lane) {
+            return;
+        }
         let Some((namespace, base)) = self.draw_namespace(host) else { return };
         let mix = self.shared.scenario.mix;
         let weights = [

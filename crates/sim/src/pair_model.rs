@@ -1,0 +1,136 @@
+//! Which pairs a namespace of keys and values may hold.
+//!
+//! Every answer must be explained by an order of the commands on its key, in which each takes effect at one moment
+//! between its beginning and its end. All such orders are kept as *configurations*: a state of the key, and the commands
+//! that have taken effect in it and are not answered yet. An answer leaves those that explain it:
+//!
+//! ```text
+//! begin ─▶ pending ──end: each order of pending commands that ends with this one and its answer──▶ configurations
+//!             ├─lose──▶ pending until it is ruled out, or the target is down
+//!             └─deny──▶ without those in which it took effect
+//! crash ─▶ what any order of pending commands leaves; unless answers wait for the log, also what was there before
+//! ```
+
+mod history;
+mod pair;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use history::History;
+pub(crate) use history::{Finding, Origin};
+use pair::Command;
+pub(crate) use pair::{Action, Answer, Mode};
+
+use crate::pair_settings::{PairDurability, PairSettings};
+use crate::shared::unix_ms;
+
+/// How the end of a process or of the power affects pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crash {
+    Kill,
+    PowerCut,
+}
+
+/// All keys.
+pub(crate) struct PairModel {
+    keys: Vec<History>,
+    durability: PairDurability,
+    next_id: u64,
+    /// Changes that were answered.
+    pub(crate) acknowledged_count: u64,
+}
+
+impl PairModel {
+    pub(crate) fn new(settings: &PairSettings) -> Self {
+        let history = || History::new(settings);
+        Self {
+            keys: std::iter::repeat_with(history).take(settings.key_count).collect(),
+            durability: settings.durability,
+            next_id: 1,
+            acknowledged_count: 0,
+        }
+    }
+
+    /// Whether one more command on this key can be judged.
+    pub(crate) fn has_room(&self, key: usize) -> bool {
+        self.keys[key].has_room()
+    }
+
+    /// The number that the next command gets, from which its value follows.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// A command is sent.
+    pub(crate) fn begin(&mut self, key: usize, action: Action, origin: Origin, now_ns: u64) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let command = Command { id, action, begin_s: unix_s(now_ns) };
+        self.keys[key].begin(command, origin);
+        id
+    }
+
+    /// A command is answered.
+    pub(crate) fn end(&mut self, key: usize, id: u64, answer: &Answer, now_ns: u64) -> Result<(), Finding> {
+        let now_s = unix_s(now_ns);
+        self.acknowledged_count += u64::from(self.keys[key].is_change(id) && answer.reports_change());
+        self.keys[key].end(id, answer, now_s, now_ns).map_err(|finding| format!("key {key}: {finding}"))
+    }
+
+    /// It was not executed, and will not be.
+    pub(crate) fn deny(&mut self, key: usize, id: u64) -> Result<(), Finding> {
+        self.keys[key].deny(id).map_err(|finding| format!("key {key}: {finding}"))
+    }
+
+    /// No answer will come: it may take effect at any time, or never.
+    pub(crate) fn lose(&mut self, key: usize, id: u64, now_ns: u64) {
+        self.keys[key].lose(id, now_ns);
+    }
+
+    /// Commands that were lost before this moment have taken effect by now, or never will.
+    pub(crate) fn rule_out(&mut self, before_ns: u64, now_ns: u64) {
+        let now_s = unix_s(now_ns);
+        self.keys.iter_mut().for_each(|key| key.rule_out(before_ns, now_s));
+    }
+
+    /// Everything that was answered before `begin_ns` is durable.
+    pub(crate) fn settle(&mut self, begin_ns: u64) {
+        self.keys.iter_mut().for_each(|key| key.settle(begin_ns));
+    }
+
+    /// The log has been idle since `begin_ns`: all changes from before are in the kernel, and durable unless writes to
+    /// the log are not.
+    pub(crate) fn on_idle_log(&mut self, begin_ns: u64) {
+        match self.durability {
+            PairDurability::Batch => self.settle(begin_ns),
+            PairDurability::None => self.keys.iter_mut().for_each(|key| key.settle_process(begin_ns)),
+            PairDurability::Memory | PairDurability::Always => {}
+        }
+    }
+
+    /// The target is down.
+    pub(crate) fn on_crash(&mut self, crash: Crash, now_ns: u64) {
+        let now_s = unix_s(now_ns);
+        let durability = self.durability;
+        self.keys.iter_mut().for_each(|key| key.on_crash(durability, crash, now_s));
+    }
+
+    /// Everything that is pending and was not lost: for a report.
+    pub(crate) fn pending(&self) -> BTreeMap<usize, usize> {
+        let counts = self.keys.iter().enumerate().map(|(key, history)| (key, history.pending_count()));
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+/// Unix time, s.
+fn unix_s(now_ns: u64) -> i64 {
+    (unix_ms(now_ns) / 1000).cast_signed()
+}
+
+/// A value that names the command that brings it.
+pub(crate) fn value(id: u64, length: usize) -> Rc<[u8]> {
+    let name = format!("{id:x}:");
+    let filler = (0..).map(|at: usize| b'g' + ((at * 7 + id as usize * 13) % 17) as u8);
+    name.bytes().chain(filler).take(length).collect()
+}

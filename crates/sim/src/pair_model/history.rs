@@ -1,0 +1,377 @@
+//! One key: the orders of its commands that explain every answer so far.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Crash;
+use super::pair::{Action, Answer, Command, Outcome, Rules, State};
+use crate::pair_settings::{PairDurability, PairSettings};
+
+/// What was found wrong.
+pub(crate) type Finding = String;
+
+/// Commands on one key that may be pending at once: the orders of more are too many.
+const PENDING_COUNT_MAX: usize = 5;
+
+/// Where a command comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A connection of the memcached protocol. It takes effect after the command `after`, which was sent there before.
+    Connection { after: Option<u64>, is_answered: bool },
+    /// A host, which may send it when the target is up again.
+    Host,
+    /// What a host sends again after a reconnect: it may be executed beside the first.
+    Again,
+}
+
+/// What is known of a command's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    Awaited,
+    /// The client asked for none.
+    Unwanted,
+    /// None will come, as is known since then.
+    Lost {
+        since_ns: u64,
+    },
+    /// The target is down: it takes no effect any more, and an answer may be on its way.
+    Under,
+    /// As `Under`, and what an answer tells may be gone with the target; a host may send it again.
+    Meaningless,
+}
+
+/// A command that is sent and not answered.
+#[derive(Clone, Debug)]
+struct Pending {
+    command: Command,
+    origin: Origin,
+    reply: Reply,
+}
+
+/// What may be now.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Configuration {
+    state: State,
+    /// Pending commands that have taken effect, and what they came to.
+    applied: Vec<(u64, Outcome)>,
+}
+
+/// When a state was there last.
+#[derive(Clone, Copy, Debug)]
+struct Past {
+    last_ns: u64,
+    /// It is no longer in the way of the end of the process.
+    is_written_over: bool,
+}
+
+/// One key's history.
+pub(super) struct History {
+    configurations: Vec<Configuration>,
+    pending: Vec<Pending>,
+    /// States that a crash may bring back, unless answers wait for the log.
+    past: BTreeMap<State, Past>,
+    keeps_past: bool,
+    /// CAS numbers of versions, and the versions that have them.
+    cas_of: BTreeMap<u64, u64>,
+    version_of: BTreeMap<u64, u64>,
+    rules: Rules,
+}
+
+impl History {
+    pub(super) fn new(settings: &PairSettings) -> Self {
+        Self {
+            configurations: vec![Configuration { state: None, applied: Vec::new() }],
+            pending: Vec::new(),
+            past: BTreeMap::new(),
+            keeps_past: matches!(settings.durability, PairDurability::Batch | PairDurability::None),
+            cas_of: BTreeMap::new(),
+            version_of: BTreeMap::new(),
+            rules: Rules { value_bytes_max: settings.item_bytes_max, pressure: settings.pressure },
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.pending.len() < PENDING_COUNT_MAX
+    }
+
+    pub(super) fn pending_count(&self) -> usize {
+        self.pending.iter().filter(|pending| pending.reply == Reply::Awaited).count()
+    }
+
+    fn position(&self, id: u64) -> Option<usize> {
+        self.pending.iter().position(|pending| pending.command.id == id)
+    }
+
+    /// Whether a pending command changes something.
+    pub(super) fn is_change(&self, id: u64) -> bool {
+        self.position(id).is_some_and(|at| !matches!(self.pending[at].command.action, Action::Get))
+    }
+
+    pub(super) fn begin(&mut self, command: Command, origin: Origin) {
+        let reply = match origin {
+            Origin::Connection { is_answered: false, .. } | Origin::Again => Reply::Unwanted,
+            _ => Reply::Awaited,
+        };
+        self.pending.push(Pending { command, origin, reply });
+    }
+
+    /// Whether a pending command may take effect next.
+    fn is_next(&self, pending: &Pending, configuration: &Configuration) -> bool {
+        let has = |id| configuration.applied.iter().any(|(applied, _)| *applied == id);
+        let is_first = match pending.origin {
+            Origin::Connection { after: Some(before), .. } => has(before) || self.position(before).is_none(),
+            _ => true,
+        };
+        let is_over = match pending.reply {
+            Reply::Under => true,
+            Reply::Meaningless => pending.origin != Origin::Host,
+            Reply::Awaited | Reply::Unwanted | Reply::Lost { .. } => false,
+        };
+        is_first && !is_over && !has(pending.command.id)
+    }
+
+    /// What a pending command makes of a configuration.
+    fn apply<'a>(
+        &'a self,
+        pending: &'a Pending,
+        configuration: &'a Configuration,
+        now_s: i64,
+    ) -> impl Iterator<Item = Configuration> + 'a {
+        let version_of = |cas| self.version_of.get(&cas).copied();
+        let outcomes = pending.command.outcomes(&configuration.state, now_s, &self.rules, version_of);
+        outcomes.into_iter().map(|(state, outcome)| {
+            let mut applied = configuration.applied.clone();
+            applied.push((pending.command.id, outcome));
+            applied.sort_unstable_by_key(|(id, _)| *id);
+            Configuration { state, applied }
+        })
+    }
+
+    /// Whether an answer fits what a command came to.
+    fn fits(&self, outcome: &Outcome, answer: &Answer) -> bool {
+        match (outcome, answer) {
+            (Outcome::Found(pair), Answer::Found { value, flags, cas }) => {
+                value.as_ref().is_none_or(|value| *value == pair.value)
+                    && flags.is_none_or(|flags| flags == pair.flags)
+                    && self.may_have(pair.version, *cas)
+            }
+            (Outcome::Done(version), Answer::Done { cas }) => {
+                version.is_none_or(|version| self.may_have(version, *cas))
+            }
+            (Outcome::Number(number), Answer::Number(answered)) => number == answered,
+            (Outcome::Missing, Answer::Missing)
+            | (Outcome::NotStored, Answer::NotStored)
+            | (Outcome::Exists, Answer::Exists)
+            | (Outcome::NotNumeric, Answer::NotNumeric)
+            | (Outcome::TooLarge, Answer::TooLarge)
+            | (Outcome::NoMemory, Answer::NoMemory) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether a version may have this CAS number: one version has one number, and no other has it.
+    fn may_have(&self, version: u64, cas: Option<u64>) -> bool {
+        cas.is_none_or(|cas| match self.version_of.get(&cas) {
+            Some(known) => *known == version,
+            None => !self.cas_of.contains_key(&version),
+        })
+    }
+
+    /// A CAS number is known to be that of a version.
+    fn know_cas(&mut self, answer: &Answer, outcomes: &[Outcome]) {
+        let (Answer::Found { cas: Some(cas), .. } | Answer::Done { cas: Some(cas) }) = answer else { return };
+        let versions: BTreeSet<u64> = outcomes
+            .iter()
+            .filter_map(|outcome| match outcome {
+                Outcome::Found(pair) => Some(pair.version),
+                Outcome::Done(version) => *version,
+                _ => None,
+            })
+            .collect();
+        if let (Some(version), 1) = (versions.first(), versions.len()) {
+            self.cas_of.insert(*version, *cas);
+            self.version_of.insert(*cas, *version);
+        }
+    }
+
+    pub(super) fn end(&mut self, id: u64, answer: &Answer, now_s: i64, now_ns: u64) -> Result<(), Finding> {
+        let at = self.position(id).ok_or("a command that is not out was answered")?;
+        if self.pending[at].reply == Reply::Meaningless {
+            self.lose(id, now_ns);
+            return Ok(());
+        }
+        let (mut found, mut outcomes) = (BTreeSet::new(), Vec::new());
+        let seen = self.reachable(Some(id), now_s);
+        for configuration in &seen {
+            let place = configuration.applied.iter().position(|(applied, _)| *applied == id);
+            let Some(place) = place else { continue };
+            let mut configuration = configuration.clone();
+            let (_, outcome) = configuration.applied.remove(place);
+            if self.fits(&outcome, answer) {
+                found.insert(configuration);
+                outcomes.push(outcome);
+            }
+        }
+        if found.is_empty() {
+            let states: BTreeSet<&State> = self.configurations.iter().map(|one| &one.state).collect();
+            let pending: Vec<&Pending> = self.pending.iter().collect();
+            let action = &self.pending[at].command.action;
+            let finding = format!(
+                "{id}, {action:?}, is answered with {}, and may be in {states:?} with {pending:?}",
+                brief(answer)
+            );
+            return Err(finding);
+        }
+        self.know_cas(answer, &outcomes);
+        if self.keeps_past {
+            for configuration in seen {
+                let past = Past { last_ns: now_ns, is_written_over: false };
+                self.past.insert(configuration.state, past);
+            }
+        }
+        self.pending.remove(at);
+        self.configurations = found.into_iter().collect();
+        self.forget_applied();
+        Ok(())
+    }
+
+    /// What any order of pending commands leads to; orders end with the command `last`.
+    fn reachable(&self, last: Option<u64>, now_s: i64) -> BTreeSet<Configuration> {
+        let mut seen = BTreeSet::new();
+        let mut left = self.configurations.clone();
+        while let Some(configuration) = left.pop() {
+            let is_over = configuration.applied.iter().any(|(applied, _)| Some(*applied) == last);
+            if !seen.insert(configuration.clone()) || is_over {
+                continue;
+            }
+            for pending in self.pending.iter().filter(|pending| self.is_next(pending, &configuration)) {
+                left.extend(self.apply(pending, &configuration, now_s));
+            }
+        }
+        seen
+    }
+
+    /// Commands without an answer that have taken effect in every configuration are over.
+    fn forget_applied(&mut self) {
+        let is_over = |pending: &&Pending| {
+            let has = |one: &Configuration| one.applied.iter().any(|(id, _)| *id == pending.command.id);
+            matches!(pending.reply, Reply::Unwanted | Reply::Lost { .. })
+                && self.configurations.iter().all(has)
+        };
+        let over: Vec<u64> = self.pending.iter().filter(is_over).map(|pending| pending.command.id).collect();
+        over.into_iter().for_each(|id| self.drop_pending(id));
+    }
+
+    /// A command is no longer pending, whether it took effect or not.
+    fn drop_pending(&mut self, id: u64) {
+        self.pending.retain(|pending| pending.command.id != id);
+        self.configurations.iter_mut().for_each(|one| one.applied.retain(|(applied, _)| *applied != id));
+        self.configurations.sort_unstable();
+        self.configurations.dedup();
+    }
+
+    pub(super) fn deny(&mut self, id: u64) -> Result<(), Finding> {
+        if self.position(id).is_none() {
+            return Ok(());
+        }
+        self.configurations.retain(|one| !one.applied.iter().any(|(applied, _)| *applied == id));
+        if self.configurations.is_empty() {
+            return Err(format!("{id} was refused, and its effect was seen"));
+        }
+        self.drop_pending(id);
+        Ok(())
+    }
+
+    pub(super) fn lose(&mut self, id: u64, now_ns: u64) {
+        let Some(at) = self.position(id) else { return };
+        let Pending { command, reply, origin } = &self.pending[at];
+        let is_over = *reply == Reply::Under || *reply == Reply::Meaningless && *origin != Origin::Host;
+        if is_over || matches!(command.action, Action::Get) {
+            return self.drop_pending(id);
+        }
+        self.pending[at].reply = Reply::Lost { since_ns: now_ns };
+        self.forget_applied();
+    }
+
+    pub(super) fn rule_out(&mut self, before_ns: u64, now_s: i64) {
+        let is_over = |pending: &&Pending| match pending.reply {
+            Reply::Lost { since_ns } => since_ns < before_ns,
+            _ => false,
+        };
+        let over: Vec<u64> = self.pending.iter().filter(is_over).map(|pending| pending.command.id).collect();
+        if over.is_empty() {
+            return;
+        }
+        self.configurations = self.reachable(None, now_s).into_iter().collect();
+        over.into_iter().for_each(|id| self.drop_pending(id));
+    }
+
+    /// States that were replaced before do not come back.
+    pub(super) fn settle(&mut self, begin_ns: u64) {
+        self.past.retain(|_, past| past.last_ns >= begin_ns);
+    }
+
+    /// States that were replaced before come back only if the power goes.
+    pub(super) fn settle_process(&mut self, begin_ns: u64) {
+        let replaced = self.past.values_mut().filter(|past| past.last_ns < begin_ns);
+        replaced.for_each(|past| past.is_written_over = true);
+    }
+
+    pub(super) fn on_crash(&mut self, durability: PairDurability, crash: Crash, now_s: i64) {
+        let reachable = self.reachable(None, now_s);
+        if durability == PairDurability::Always {
+            return self.on_durable_crash(reachable);
+        }
+        let mut states: BTreeSet<State> = BTreeSet::new();
+        if durability == PairDurability::Memory {
+            states.insert(None);
+            self.cas_of.clear();
+            self.version_of.clear();
+        } else {
+            states.extend(reachable.into_iter().map(|configuration| configuration.state));
+            let comes_back = |past: &Past| crash == Crash::PowerCut || !past.is_written_over;
+            let past = std::mem::take(&mut self.past);
+            states.extend(past.into_iter().filter(|(_, past)| comes_back(past)).map(|(state, _)| state));
+        }
+        self.past.clear();
+        let may_be_answered = |reply| !matches!(reply, Reply::Unwanted | Reply::Lost { .. });
+        self.pending.retain(|pending| may_be_answered(pending.reply) || pending.origin == Origin::Again);
+        for pending in self.pending.iter_mut().filter(|pending| pending.origin != Origin::Again) {
+            pending.reply = Reply::Meaningless;
+        }
+        let configuration = |state| Configuration { state, applied: Vec::new() };
+        self.configurations = states.into_iter().map(configuration).collect();
+    }
+
+    /// What was answered has survived. Answers may be on their way, and hosts send commands again.
+    fn on_durable_crash(&mut self, mut configurations: BTreeSet<Configuration>) {
+        let may_be_answered = |reply| !matches!(reply, Reply::Unwanted | Reply::Lost { .. });
+        self.pending.retain(|pending| may_be_answered(pending.reply) || pending.origin == Origin::Again);
+        let without = |one: &Configuration, gone: &dyn Fn(u64) -> bool| {
+            let applied = one.applied.iter().filter(|(id, _)| !gone(*id)).cloned().collect();
+            Configuration { state: one.state.clone(), applied }
+        };
+        for pending in &mut self.pending {
+            match pending.origin {
+                Origin::Connection { .. } => pending.reply = Reply::Under,
+                Origin::Host | Origin::Again => {
+                    let is_it = |id| id == pending.command.id;
+                    let again: Vec<_> = configurations.iter().map(|one| without(one, &is_it)).collect();
+                    configurations.extend(again);
+                }
+            }
+        }
+        let is_unknown = |id| self.position(id).is_none();
+        let known: BTreeSet<_> = configurations.iter().map(|one| without(one, &is_unknown)).collect();
+        self.configurations = known.into_iter().collect();
+    }
+}
+
+fn brief(answer: &Answer) -> String {
+    match answer {
+        Answer::Found { value: Some(value), flags, cas } => {
+            let start = String::from_utf8_lossy(&value[..value.len().min(12)]);
+            format!("{} bytes {start:?}, flags {flags:?}, cas {cas:?}", value.len())
+        }
+        other => format!("{other:?}"),
+    }
+}

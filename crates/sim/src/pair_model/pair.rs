@@ -1,0 +1,280 @@
+//! What commands do to a pair, and what they are answered with.
+
+use std::rc::Rc;
+
+use crate::pair_settings::MemoryPressure;
+
+/// A value and what belongs to it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Pair {
+    pub(super) value: Rc<[u8]>,
+    pub(super) flags: u32,
+    /// Unix time of its expiry, s: the earliest and the latest, since the second in which it was set is not known.
+    pub(super) expiry_s: Option<(i64, i64)>,
+    /// The command that made the value.
+    pub(super) version: u64,
+}
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let start = String::from_utf8_lossy(&self.value[..self.value.len().min(12)]);
+        write!(f, "{} bytes {start:?} by {}", self.value.len(), self.version)?;
+        if let Some((low_s, high_s)) = self.expiry_s {
+            write!(f, " until {low_s} to {high_s}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A key's pair, if there is one.
+pub(super) type State = Option<Pair>;
+
+/// When a value is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    /// If the value still has this CAS number.
+    Cas(u64),
+}
+
+/// What a command does. Times are memcached's: seconds from now on, 0 for none, negative for the past.
+#[derive(Clone)]
+pub(crate) enum Action {
+    Get,
+    GetAndTouch {
+        exptime: i64,
+    },
+    Store {
+        mode: Mode,
+        value: Rc<[u8]>,
+        flags: u32,
+        exptime: i64,
+    },
+    Delete {
+        /// Whether the answer tells if there was a pair.
+        is_told: bool,
+    },
+    Count {
+        delta: u64,
+        is_decrement: bool,
+    },
+    Touch {
+        exptime: i64,
+    },
+    /// All pairs are removed.
+    Clear,
+}
+
+impl std::fmt::Debug for Action {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Get => write!(f, "get"),
+            Self::GetAndTouch { exptime } => write!(f, "get and touch {exptime}"),
+            Self::Store { mode, value, exptime, .. } => {
+                let start = String::from_utf8_lossy(&value[..value.len().min(12)]);
+                write!(f, "{mode:?} of {} bytes {start:?} for {exptime} s", value.len())
+            }
+            Self::Delete { .. } => write!(f, "delete"),
+            Self::Count { delta, is_decrement: false } => write!(f, "add {delta}"),
+            Self::Count { delta, is_decrement: true } => write!(f, "subtract {delta}"),
+            Self::Touch { exptime } => write!(f, "touch {exptime}"),
+            Self::Clear => write!(f, "flush_all"),
+        }
+    }
+}
+
+/// An answer, as far as it says something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// There is a pair: its value, flags and CAS number, as far as they were asked for.
+    Found {
+        value: Option<Rc<[u8]>>,
+        flags: Option<u32>,
+        cas: Option<u64>,
+    },
+    Missing,
+    /// Done; with the CAS number of the new value, if it was asked for.
+    Done {
+        cas: Option<u64>,
+    },
+    NotStored,
+    /// The value has another CAS number.
+    Exists,
+    Number(u64),
+    NotNumeric,
+    TooLarge,
+    NoMemory,
+}
+
+impl Answer {
+    /// Whether a change that is answered so has been made.
+    pub(super) fn reports_change(&self) -> bool {
+        matches!(self, Self::Done { .. } | Self::Number(_))
+    }
+}
+
+/// What a command comes to in a state.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Outcome {
+    Found(Pair),
+    Missing,
+    /// Done, and the value has this version now, if there is one.
+    Done(Option<u64>),
+    NotStored,
+    Exists,
+    Number(u64),
+    NotNumeric,
+    TooLarge,
+    NoMemory,
+}
+
+/// A command in a model.
+#[derive(Clone, Debug)]
+pub(super) struct Command {
+    pub(super) id: u64,
+    pub(super) action: Action,
+    /// Unix time at its beginning, s.
+    pub(super) begin_s: i64,
+}
+
+/// What decides about commands beside the state of their key.
+pub(super) struct Rules {
+    /// The longest value, bytes.
+    pub(super) value_bytes_max: usize,
+    pub(super) pressure: MemoryPressure,
+}
+
+/// Length of the longest number, bytes.
+const NUMBER_BYTES_MAX: usize = 20;
+
+impl Command {
+    /// The expiry that a time stands for, unless it has passed.
+    fn expiry_s(&self, exptime: i64, now_s: i64) -> Option<Option<(i64, i64)>> {
+        match exptime {
+            0 => Some(None),
+            ..0 => None,
+            _ => Some(Some((self.begin_s + exptime, now_s + exptime))),
+        }
+    }
+
+    /// What it may come to in a state, up to `now_s`. `version_of` tells the version that has a CAS number.
+    pub(super) fn outcomes(
+        &self,
+        state: &State,
+        now_s: i64,
+        rules: &Rules,
+        version_of: impl Fn(u64) -> Option<u64>,
+    ) -> Vec<(State, Outcome)> {
+        let mut outcomes = Vec::new();
+        let mut may_be_absent = true;
+        if let Some(pair) = state {
+            if pair.expiry_s.is_none_or(|(_, high_s)| self.begin_s < high_s) {
+                self.on_present(pair, now_s, rules, version_of, &mut outcomes);
+            }
+            may_be_absent = rules.pressure == MemoryPressure::Evicts
+                || pair.expiry_s.is_some_and(|(low_s, _)| low_s <= now_s);
+        }
+        if may_be_absent {
+            outcomes.push(self.on_absent(now_s));
+        }
+        if rules.pressure != MemoryPressure::None
+            && matches!(self.action, Action::Store { .. } | Action::Count { .. })
+        {
+            outcomes.extend([(None, Outcome::NoMemory), (state.clone(), Outcome::NoMemory)]);
+        }
+        outcomes
+    }
+
+    /// The pair that a new value makes.
+    fn stored(&self, value: &Rc<[u8]>, flags: u32, exptime: i64, now_s: i64) -> (State, Outcome) {
+        let expiry_s = self.expiry_s(exptime, now_s);
+        let pair =
+            expiry_s.map(|expiry_s| Pair { value: Rc::clone(value), flags, expiry_s, version: self.id });
+        (pair, Outcome::Done(Some(self.id)))
+    }
+
+    fn on_present(
+        &self,
+        pair: &Pair,
+        now_s: i64,
+        rules: &Rules,
+        version_of: impl Fn(u64) -> Option<u64>,
+        outcomes: &mut Vec<(State, Outcome)>,
+    ) {
+        let touched = |exptime| {
+            let expiry_s = self.expiry_s(exptime, now_s)?;
+            Some(Pair { expiry_s, ..pair.clone() })
+        };
+        let same = Some(pair.clone());
+        let outcome = match &self.action {
+            Action::Get => (same, Outcome::Found(pair.clone())),
+            Action::GetAndTouch { exptime } => (touched(*exptime), Outcome::Found(pair.clone())),
+            Action::Touch { exptime } => (touched(*exptime), Outcome::Done(Some(pair.version))),
+            Action::Delete { .. } | Action::Clear => (None, Outcome::Done(None)),
+            Action::Store { mode: Mode::Set | Mode::Replace, value, flags, exptime } => {
+                self.stored(value, *flags, *exptime, now_s)
+            }
+            Action::Store { mode: Mode::Add, .. } => (same, Outcome::NotStored),
+            Action::Store { mode: mode @ (Mode::Append | Mode::Prepend), value, .. } => {
+                let parts = if *mode == Mode::Append { [&pair.value, value] } else { [value, &pair.value] };
+                let value: Rc<[u8]> = parts.into_iter().flat_map(|part| part.iter().copied()).collect();
+                match value.len() > rules.value_bytes_max {
+                    true => (same, Outcome::TooLarge),
+                    false => {
+                        (Some(Pair { value, version: self.id, ..pair.clone() }), Outcome::Done(Some(self.id)))
+                    }
+                }
+            }
+            Action::Store { mode: Mode::Cas(cas), value, flags, exptime } => {
+                let version = version_of(*cas);
+                if version.is_none() {
+                    outcomes.push((same.clone(), Outcome::Exists));
+                }
+                match version.is_none_or(|version| version == pair.version) {
+                    true => self.stored(value, *flags, *exptime, now_s),
+                    false => (same, Outcome::Exists),
+                }
+            }
+            Action::Count { delta, is_decrement } => match number_of(&pair.value) {
+                None => (same, Outcome::NotNumeric),
+                Some(number) => {
+                    let number = if *is_decrement {
+                        number.saturating_sub(*delta)
+                    } else {
+                        number.wrapping_add(*delta)
+                    };
+                    // A shorter number keeps its room.
+                    let value = format!("{number:<width$}", width = pair.value.len()).into_bytes().into();
+                    (Some(Pair { value, version: self.id, ..pair.clone() }), Outcome::Number(number))
+                }
+            },
+        };
+        outcomes.push(outcome);
+    }
+
+    fn on_absent(&self, now_s: i64) -> (State, Outcome) {
+        match &self.action {
+            Action::Store { mode: Mode::Set | Mode::Add, value, flags, exptime } => {
+                self.stored(value, *flags, *exptime, now_s)
+            }
+            Action::Store { mode: Mode::Replace | Mode::Append | Mode::Prepend, .. } => {
+                (None, Outcome::NotStored)
+            }
+            Action::Clear | Action::Delete { is_told: false } => (None, Outcome::Done(None)),
+            _ => (None, Outcome::Missing),
+        }
+    }
+}
+
+/// The number in a value: digits, and spaces behind them.
+fn number_of(value: &[u8]) -> Option<u64> {
+    if value.len() > NUMBER_BYTES_MAX {
+        return None;
+    }
+    let text = std::str::from_utf8(value).ok()?.trim_end_matches(' ');
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
