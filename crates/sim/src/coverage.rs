@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use host::Failure;
 use wire::id::Nsid;
 use wire::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use wire::pdu::{CAPSULE_CMD_BYTES, COMMON_HEADER_BYTES, DATA_BYTES, PduType};
@@ -23,7 +24,50 @@ pub enum Point {
     /// Something that happened to the world.
     Event(&'static str),
     /// How a host's command ended, and why.
-    Cause(&'static str, &'static str),
+    End {
+        /// The command.
+        command: &'static str,
+        /// What its user was told.
+        outcome: Ending,
+        /// Why.
+        cause: &'static str,
+    },
+}
+
+/// What a host's command ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ending {
+    /// Success.
+    Done,
+    /// This status code, at once or after the retries of the host.
+    Status(u16),
+    /// A failure on the side of the host.
+    Host(&'static str),
+}
+
+impl From<Result<u64, Failure>> for Ending {
+    fn from(result: Result<u64, Failure>) -> Self {
+        match result {
+            Ok(_) => Self::Done,
+            Err(Failure::Status(status) | Failure::GaveUp { status, .. }) => Self::Status(status.code()),
+            Err(Failure::Interrupted) => Self::Host("Interrupted"),
+            Err(Failure::TimedOut) => Self::Host("TimedOut"),
+            Err(Failure::Unflushed) => Self::Host("Unflushed"),
+            Err(Failure::Cancelled) => Self::Host("Cancelled"),
+            Err(Failure::Unreachable) => Self::Host("Unreachable"),
+            Err(_) => Self::Host("other"),
+        }
+    }
+}
+
+impl std::fmt::Display for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Done => f.pad("success"),
+            Self::Status(code) => f.pad(&Status::from_code(*code).to_string()),
+            Self::Host(failure) => f.pad(failure),
+        }
+    }
 }
 
 /// A command by its table and its number there.
@@ -58,7 +102,7 @@ impl std::fmt::Display for Point {
             Self::Status(opcode, code) => write!(f, "status: {opcode}: {}", Status::from_code(*code)),
             Self::Form(form) => write!(f, "form: {form}"),
             Self::Event(event) => write!(f, "event: {event}"),
-            Self::Cause(command, cause) => write!(f, "end: {command}: {cause}"),
+            Self::End { command, cause, .. } => write!(f, "end: {command}: {cause}"),
         }
     }
 }
@@ -164,11 +208,19 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Bytes go out, from the target or from the host.
-    pub(crate) fn on_sent(&mut self, is_from_target: bool, mut bytes: &[u8], coverage: &mut Coverage) {
+    /// Gives each header.
+    pub(crate) fn on_sent(
+        &mut self,
+        is_from_target: bool,
+        mut bytes: &[u8],
+        coverage: &mut Coverage,
+        mut give: impl FnMut(&[u8]),
+    ) {
         loop {
             let headers = if is_from_target { &mut self.from_target } else { &mut self.from_host };
             let Some(header) = headers.next(&mut bytes) else { return };
             self.on_header(&header, coverage);
+            give(&header);
         }
     }
 
@@ -296,7 +348,7 @@ mod tests {
         let stream = [pdu.clone(), pdu.clone(), pdu].concat();
         for step in 1..stream.len() {
             let (mut watch, mut coverage) = (Watch::default(), Coverage::default());
-            stream.chunks(step).for_each(|bytes| watch.on_sent(true, bytes, &mut coverage));
+            stream.chunks(step).for_each(|bytes| watch.on_sent(true, bytes, &mut coverage, |_| {}));
             assert_eq!(coverage.iter().collect::<Vec<_>>(), [(Point::Pdu(5), 3)], "{step}");
         }
         let mut coverage = Coverage::default();

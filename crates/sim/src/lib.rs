@@ -15,6 +15,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod admin;
+mod case;
 mod coverage;
 mod crash;
 mod crash_files;
@@ -34,11 +35,19 @@ mod run;
 mod scenario;
 mod scout;
 mod sent_bytes;
+mod setting;
 mod shared;
+mod shrink;
+mod timeline;
 mod trace;
+mod wire_view;
 mod world;
 
-pub use coverage::{Coverage, Point};
+pub use case::Case;
+pub use coverage::{Coverage, Ending, Point};
 pub use crash::crash_states;
 pub use crash_report::CrashReport;
-pub use run::{Outcome, run_seed};
+pub use run::{Outcome, run_case, run_seed};
+pub use scenario::CommandId;
+pub use shrink::{Shrunk, shrink};
+pub use timeline::Timeline;

@@ -1,97 +1,49 @@
-//! `nvlane-sim`: runs seeds, and shows one that fails.
+//! `nvlane-sim`: runs seeds, and shows and shrinks one that fails.
 #![forbid(unsafe_code)]
 
+mod many;
+mod options;
+mod table;
+
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use nvlane_sim::{Coverage, CrashReport, Outcome, crash_states, run_seed};
+use nvlane_sim::{Case, CrashReport, Outcome, Shrunk, crash_states, run_case, shrink};
+
+use options::Options;
 
 /// What is freed while the simulated kernel may still read it shows.
 #[global_allocator]
 static ALLOCATOR: reactor::PoisoningAllocator = reactor::PoisoningAllocator;
-
-/// The real host and target under virtual time, a hostile network and a failing disk
-#[derive(Parser)]
-#[command(name = "cargo xtask sim", bin_name = "cargo xtask sim")]
-struct Options {
-    /// Seeds to run
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    seeds: u64,
-    /// The first seed; alone it is the only one, and its trace is printed
-    #[arg(long, value_name = "S")]
-    seed: Option<u64>,
-    /// Every state that a power cut can leave of all workloads of up to N requests on the file store
-    #[arg(long, value_name = "N")]
-    crash_states: Option<u32>,
-    /// Threads [default: one for each core]
-    #[arg(long, value_name = "N")]
-    jobs: Option<usize>,
-    /// Go on after a seed that fails
-    #[arg(long)]
-    keep_going: bool,
-    /// Print what the seeds have reached; fail unless that is all of crates/sim/coverage.txt
-    #[arg(long)]
-    coverage: bool,
-    /// Run each seed twice: both runs must be the same
-    #[arg(long)]
-    twice: bool,
-}
-
-/// What ten thousand seeds must reach.
-const COVERAGE: &str = include_str!("../coverage.txt");
-
-/// Results of many seeds.
-#[derive(Default)]
-struct Totals {
-    seed_count: u64,
-    command_count: u64,
-    read_count: u64,
-    virtual_ns: u64,
-    coverage: Coverage,
-    failed: Vec<(u64, String)>,
-}
 
 fn main() -> ExitCode {
     let options = Options::parse();
     if let Some(length_max) = options.crash_states {
         return crash(&options, length_max);
     }
-    let is_alone = options.seed.is_some() && std::env::args().all(|argument| argument != "--seeds");
-    if let (Some(seed), true) = (options.seed, is_alone) {
-        return show(seed);
+    if let Some(seed) = options.seed {
+        return show(&options.part.of(seed), options.all);
+    }
+    if let Some(seed) = options.shrink {
+        return shrink_one(&options, &options.part.of(seed));
     }
     let start = Instant::now();
-    let totals = run_all(&options);
-    report(&totals, start.elapsed());
-    for (seed, finding) in totals.failed.iter().take(20) {
-        println!("seed {seed}: {finding}");
-        println!("  cargo xtask sim --seed {seed}");
-    }
-    if options.coverage && !covers(&totals.coverage) {
+    let totals = many::run(&options);
+    totals.report(start.elapsed());
+    if options.coverage && !table::print(&totals.coverage) {
         return ExitCode::FAILURE;
     }
     if totals.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints what was reached. Says whether that is all of the list.
-fn covers(coverage: &Coverage) -> bool {
-    coverage.iter().for_each(|(point, count)| println!("{count:>10}  {point}"));
-    let missing = coverage.missing(COVERAGE);
-    missing.iter().for_each(|point| println!("NOT REACHED  {point}"));
-    missing.is_empty()
-}
-
-/// Runs one seed and prints everything that happens.
-fn show(seed: u64) -> ExitCode {
-    let outcome = run_seed(seed, true);
-    for line in &outcome.trace {
-        println!("{line}");
-    }
-    println!("seed {seed}: {} commands, digest {:016x}", outcome.command_count, outcome.digest);
-    match outcome.finding {
+/// Runs one seed and prints what happens.
+fn show(case: &Case, shows_all: bool) -> ExitCode {
+    let Outcome { finding, timeline, command_count, digest, .. } = run_case(case, true);
+    timeline.lines(finding.as_deref().filter(|_| !shows_all)).for_each(|line| println!("{line}"));
+    println!("{command_count} commands, digest {digest:016x}");
+    match finding {
         Some(finding) => {
             println!("{finding}");
             ExitCode::FAILURE
@@ -100,15 +52,32 @@ fn show(seed: u64) -> ExitCode {
     }
 }
 
-fn jobs(options: &Options) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    options.jobs.unwrap_or(cores).max(1)
+/// Shrinks a seed that fails, and prints what happens in what is left.
+fn shrink_one(options: &Options, case: &Case) -> ExitCode {
+    let start = Instant::now();
+    let report = |shrunk: &Shrunk| {
+        let [commands, faults, settings] = shrunk.left.map(|(left, all)| format!("{left} of {all}"));
+        let (seconds, runs) = (start.elapsed().as_secs_f64(), shrunk.run_count);
+        eprint!(
+            "\r{seconds:>6.1} s, {runs} runs: {commands} commands, {faults} faults, {settings} settings are left   "
+        );
+    };
+    let time = Duration::from_secs(options.seconds);
+    let Some(shrunk) = shrink(case, options.jobs(), time, &mut { report }) else {
+        println!("nothing is wrong");
+        return ExitCode::FAILURE;
+    };
+    report(&shrunk);
+    eprintln!();
+    show(&shrunk.case, options.all);
+    println!("cargo xtask sim {}", shrunk.case.options());
+    ExitCode::SUCCESS
 }
 
 /// Looks at all crash states.
 fn crash(options: &Options, length_max: u32) -> ExitCode {
     let start = Instant::now();
-    let jobs = jobs(options);
+    let jobs = options.jobs();
     let total = Mutex::new(CrashReport::default());
     std::thread::scope(|scope| {
         for share in 0..jobs {
@@ -131,61 +100,4 @@ fn crash(options: &Options, length_max: u32) -> ExitCode {
     );
     total.findings.iter().for_each(|finding| println!("{finding}"));
     if total.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn run_all(options: &Options) -> Totals {
-    let (jobs, first) = (jobs(options), options.seed.unwrap_or(0));
-    let next = AtomicU64::new(first);
-    let end = first.saturating_add(options.seeds);
-    let totals = Mutex::new(Totals::default());
-    std::thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
-                        return;
-                    }
-                    let mut outcome = run_seed(seed, false);
-                    if options.twice && run_seed(seed, false).digest != outcome.digest {
-                        outcome.finding = Some("a second run was another one".into());
-                    }
-                    let has_failed = outcome.finding.is_some();
-                    totals.lock().unwrap_or_else(PoisonError::into_inner).add(seed, outcome);
-                    if has_failed && !options.keep_going {
-                        next.store(u64::MAX / 2, Ordering::Relaxed);
-                    }
-                }
-            });
-        }
-    });
-    let mut totals = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
-    totals.failed.sort_unstable();
-    totals
-}
-
-impl Totals {
-    fn add(&mut self, seed: u64, outcome: Outcome) {
-        self.seed_count += 1;
-        self.command_count += outcome.command_count;
-        self.read_count += outcome.read_count;
-        self.virtual_ns += outcome.virtual_ns;
-        self.coverage.add(&outcome.coverage);
-        self.failed.extend(outcome.finding.map(|finding| (seed, finding)));
-    }
-}
-
-fn report(totals: &Totals, took: Duration) {
-    let seconds = took.as_secs_f64();
-    // Counts of a run fit a double.
-    #[allow(clippy::cast_precision_loss)]
-    let rate = totals.command_count as f64 / seconds;
-    println!(
-        "{} seeds, {} commands ({rate:.0} per second), {} blocks judged, {} s of virtual time in {seconds:.1} s; {} failed",
-        totals.seed_count,
-        totals.command_count,
-        totals.read_count,
-        totals.virtual_ns / 1_000_000_000,
-        totals.failed.len()
-    );
 }

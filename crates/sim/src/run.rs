@@ -4,8 +4,10 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
+use crate::case::Case;
 use crate::coverage::Coverage;
-use crate::scenario::Scenario;
+use crate::scenario::CommandId;
+use crate::timeline::Timeline;
 use crate::world::World;
 
 /// Result of a seed.
@@ -25,8 +27,10 @@ pub struct Outcome {
     pub coverage: Coverage,
     /// The same for the same run.
     pub digest: u64,
-    /// What happened, line by line, if it was to be kept.
-    pub trace: Vec<String>,
+    /// Commands that users have submitted.
+    pub submitted: Vec<CommandId>,
+    /// What happened, if it was to be kept.
+    pub timeline: Timeline,
 }
 
 thread_local! {
@@ -49,12 +53,18 @@ fn catch_panics() {
     });
 }
 
-/// Runs a seed. With `is_traced` the outcome says what happened.
+/// Runs all of a seed. With `is_traced` the outcome says what happened.
 #[must_use]
 pub fn run_seed(seed: u64, is_traced: bool) -> Outcome {
+    run_case(&Case::of(seed), is_traced)
+}
+
+/// Runs a seed, or a part of it, as [`run_seed`] does.
+#[must_use]
+pub fn run_case(case: &Case, is_traced: bool) -> Outcome {
     catch_panics();
     PANIC.with(|message| *message.borrow_mut() = Some(String::new()));
-    let scenario = Scenario::new(seed);
+    let scenario = case.scenario();
     let mut world = World::new(scenario, is_traced);
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
     let panic = PANIC.with(|message| message.borrow_mut().take());
@@ -77,7 +87,8 @@ fn outcome(world: &mut World, finding: Option<String>) -> Outcome {
         read_count: world.model.read_count,
         virtual_ns: world.shared.now_ns,
         coverage: std::mem::take(&mut world.shared.coverage),
+        submitted: std::mem::take(&mut world.submitted),
         digest: world.shared.trace.digest(),
-        trace: std::mem::take(&mut world.shared.trace.lines),
+        timeline: world.shared.trace.take_timeline(),
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Every seed has its own swarm of faults: most kinds are off in most runs, so that those that are on get far.
 
+use std::collections::BTreeSet;
+
 use proto::WINDOW_COUNT_MAX;
 use proto::zero_copy::Policy as ZeroCopy;
 use subsystem::limits::Limits;
@@ -9,6 +11,9 @@ use wire::pdu::{DataAlignment, Digests};
 
 use crate::pair_settings::PairSettings;
 use crate::random::Random;
+
+/// A command by its host, its lane there and its place among the commands of the lane.
+pub type CommandId = [u64; 3];
 
 /// ns.
 pub(crate) const US: u64 = 1000;
@@ -181,6 +186,8 @@ impl DiskSettings {
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
+    /// Seeds what happens by chance while it runs.
+    pub(crate) chance: u64,
     pub(crate) reactor_count: u16,
     pub(crate) host_count: usize,
     pub(crate) lanes_per_host: u16,
@@ -216,6 +223,10 @@ pub(crate) struct Scenario {
     /// Bytes of a reactor's pool that are left free.
     pub(crate) pool_bytes: usize,
     pub(crate) command_count: u64,
+    /// Those of one lane.
+    pub(crate) lane_command_count: u64,
+    /// Those that are submitted: all without a list.
+    pub(crate) commands: Option<BTreeSet<CommandId>>,
     pub(crate) think_ns: u64,
     pub(crate) mix: Mix,
     pub(crate) network: NetworkSettings,
@@ -342,6 +353,9 @@ impl Scenario {
                 POOL_BYTES
             },
             command_count,
+            lane_command_count: 0,
+            commands: None,
+            chance: seed,
             think_ns: r.scaled(US, 5 * MS),
             mix,
             network,
@@ -371,6 +385,8 @@ impl Scenario {
         scenario.draw_reloads();
         scenario.draw_length();
         scenario.draw_pairs();
+        let lane_count = scenario.host_count as u64 * u64::from(scenario.lanes_per_host);
+        scenario.lane_command_count = scenario.command_count.div_ceil(lane_count);
         scenario
     }
 
@@ -566,11 +582,6 @@ impl Scenario {
         if r.one_in(2) {
             self.disk.flush_ns = r.scaled(100 * US, 10 * MS);
         }
-    }
-
-    /// Seeds what happens by chance while it runs.
-    pub(crate) fn chance(&self) -> u64 {
-        self.seed
     }
 
     /// Another machine that answers at the target's address for a while. A host that begins anew there would know that

@@ -9,6 +9,7 @@ use std::collections::BinaryHeap;
 use crate::coverage::{Coverage, Point};
 use crate::random::Random;
 use crate::scenario::{MS, Scenario, US};
+use crate::timeline::About;
 use crate::trace::Trace;
 use disk::{Disk, LOG_OPERATIONS};
 use network::Network;
@@ -114,16 +115,14 @@ impl Shared {
         let log_settings = scenario.disk.without_errors();
         let log_disk = Disk::new(SECTOR_BYTES, log_blocks, 1, log_settings, LOG_OPERATIONS);
         Self {
-            random: Random::new(scenario.chance(), 2),
+            random: Random::new(scenario.chance, 2),
             now_ns: 0,
-            trace: Trace { is_kept: is_traced, ..Trace::default() },
+            trace: Trace::new(is_traced),
             events: BinaryHeap::new(),
             event_count: 0,
             wakes: vec![u64::MAX; actor_count],
             stalled_until_ns: vec![0; actor_count],
-            delays: (0..actor_count as u64)
-                .map(|actor| Random::of(scenario.chance(), 20, &[actor]))
-                .collect(),
+            delays: (0..actor_count as u64).map(|actor| Random::of(scenario.chance, 20, &[actor])).collect(),
             network: Network::default(),
             disk,
             log_disk,
@@ -176,7 +175,12 @@ impl Shared {
     }
 
     pub(crate) fn say(&mut self, line: impl FnOnce() -> String) {
-        self.trace.say(self.now_ns, line);
+        self.tell(About::World, line);
+    }
+
+    /// Something has happened: where, a colon, and what.
+    pub(crate) fn tell(&mut self, about: About, line: impl FnOnce() -> String) {
+        self.trace.tell(self.now_ns, about, line);
     }
 
     /// Something has happened to the world.
@@ -186,7 +190,7 @@ impl Shared {
 
     pub(crate) fn find(&mut self, finding: impl Into<String>) {
         let finding = finding.into();
-        self.say(|| format!("FOUND {finding}"));
+        self.say(|| format!("found: {finding}"));
         self.findings.push(finding);
     }
 }

@@ -31,7 +31,7 @@ use crate::offer::{Offer, SERVICE};
 use crate::random::Random;
 use crate::reactor_io::{MESSAGE_NS_MAX, SimReactor};
 use crate::removable::Removable;
-use crate::scenario::{Fault, MS, SECOND, Scenario};
+use crate::scenario::{CommandId, Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
 use crate::shared::{Actor, Event, Shared, unix_ms};
 
@@ -86,7 +86,10 @@ pub(crate) struct World {
     /// What users have out, by number.
     pub(crate) commands: BTreeMap<u64, Command>,
     pub(crate) next_command: u64,
+    /// Commands whose turn has come, of all lanes.
     pub(crate) submitted_count: u64,
+    /// Those that were submitted.
+    pub(crate) submitted: Vec<CommandId>,
     pub(crate) ended_count: u64,
     /// Draws what the user who acts does.
     pub(crate) choice: Random,
@@ -181,6 +184,7 @@ impl World {
             commands: BTreeMap::new(),
             next_command: 1,
             submitted_count: 0,
+            submitted: Vec::new(),
             ended_count: 0,
             choice: Random::new(scenario.seed, 3),
             users: user::users(&scenario),
@@ -222,7 +226,7 @@ impl World {
             offer,
             pairs,
         };
-        let scenario = is_traced.then(|| format!("{:?}", world.shared.scenario));
+        let scenario = is_traced.then(|| format!("scenario: {:?}", world.shared.scenario));
         world.shared.say(|| scenario.unwrap_or_default());
         world.start_target();
         for actor in reactor_count..actor_count {
@@ -324,8 +328,7 @@ impl World {
                 if fault.is_of_operator() && self.is_operator_busy() {
                     return self.shared.at(now_ns + configuration::AGAIN_NS, event);
                 }
-                // What it does depends on no other.
-                self.shared.random = Random::of(self.shared.scenario.chance(), 23, &[at as u64]);
+                self.shared.random = self.chance_of_fault(at);
                 self.on_fault(fault);
             }
             Event::Start => self.start_target(),
@@ -622,10 +625,22 @@ impl World {
         }
     }
 
+    fn lane_count(&self) -> u64 {
+        self.users.iter().map(|users| users.len() as u64).sum()
+    }
+
+    /// Draws what a fault does, which depends on no other.
+    fn chance_of_fault(&self, at: usize) -> Random {
+        let (after, fault) = self.shared.scenario.faults[at];
+        let name = fault.name().bytes().fold(0, |name: u64, byte| name.rotate_left(7) ^ u64::from(byte));
+        Random::of(self.shared.scenario.chance, 23, &[after, name])
+    }
+
     /// The faults whose time has come.
     pub(crate) fn fire_faults(&mut self) {
         while let Some((at, _)) = self.shared.scenario.faults.get(self.next_fault)
-            && *at < self.submitted_count
+            && at * self.lane_count() * self.shared.scenario.lane_command_count
+                < self.submitted_count * self.shared.scenario.command_count
         {
             let (_, fault) = self.shared.scenario.faults[self.next_fault];
             if self.shared.scenario.cuts_at_answers && matches!(fault, Fault::PowerCut { .. }) {
@@ -633,8 +648,7 @@ impl World {
                 self.next_fault += 1;
                 continue;
             }
-            let number = self.next_fault as u64;
-            let delay_ns = Random::of(self.shared.scenario.chance(), 24, &[number]).scaled(1, 3 * MS);
+            let delay_ns = self.chance_of_fault(self.next_fault).scaled(1, 3 * MS);
             self.shared.at(self.shared.now_ns + delay_ns, Event::Fault(self.next_fault));
             self.next_fault += 1;
         }
@@ -647,7 +661,7 @@ impl World {
             return;
         }
         match self.stage {
-            Stage::Work if self.submitted_count >= self.shared.scenario.command_count => {
+            Stage::Work if self.users.iter().flatten().all(|user| self.is_done(user)) => {
                 self.enter(Stage::Settle);
             }
             Stage::Settle if self.is_calm() => {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 
 use reactor::{Allocation, Completion, Operation, Token};
 use rustix::io::Errno;
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 use super::{Actor, Event, Shared};
 use crate::random::Random;
 use crate::scenario::DiskSettings;
+use crate::timeline::{About, blocks};
 
 /// Parts into which a long operation is cut.
 const PART_COUNT: u64 = 3;
@@ -45,7 +47,7 @@ struct Running {
     token: Token,
     operation: Operation,
     /// Blocks still to be done, in the order in which they are.
-    parts: Vec<std::ops::Range<usize>>,
+    parts: Vec<Range<usize>>,
     /// How it ends.
     result: Result<usize, Errno>,
     /// Bytes that it does.
@@ -56,6 +58,7 @@ struct Running {
     is_stuck: bool,
     /// Which opening of the file it belongs to.
     opened_count: u64,
+    about: About,
 }
 
 /// A file on a disk, and what the kernel has of it.
@@ -131,7 +134,7 @@ impl Disk {
         Random::of(seed, 22, &[kind, block as u64, *count])
     }
 
-    fn range(&self, block: usize) -> std::ops::Range<usize> {
+    fn range(&self, block: usize) -> Range<usize> {
         block * self.block_bytes..(block + 1) * self.block_bytes
     }
 
@@ -169,7 +172,7 @@ impl Disk {
         self.unstable.retain(|_, versions| !versions.since.is_empty());
     }
 
-    fn do_part(&mut self, number: u64, part: std::ops::Range<usize>) {
+    fn do_part(&mut self, number: u64, part: Range<usize>) {
         let Self { running, bytes, block_bytes, .. } = self;
         let (Some(running), block_bytes) = (running.get_mut(&number), *block_bytes) else { return };
         let limit = running.limit;
@@ -302,7 +305,7 @@ impl Shared {
 
     /// Draws what happens to an operation of a disk.
     fn disk_chance(&mut self, number: u64, operation: &Operation, block: usize) -> Random {
-        let chance = self.scenario.chance();
+        let chance = self.scenario.chance;
         self.disk_of(number).chance(chance, operation, block)
     }
 
@@ -402,10 +405,24 @@ impl Shared {
         }
         self.disk_of(number).has_stuck |= is_stuck;
         let how = if is_stuck { ", and is stuck" } else { "" };
-        self.say(|| format!("disk {number}: {} for reactor {actor}{how}", describe(&operation)));
+        let shown_as = about(number, &operation, &extent);
+        self.tell(shown_as.clone(), || {
+            let what = describe(&operation, &extent);
+            format!("disk operation {number}: begins to {what} for reactor {actor}{how}")
+        });
         let opened_count = self.disk_of(number).opened_count;
-        let running =
-            Running { actor, token, operation, parts, result, limit, covered, is_stuck, opened_count };
+        let running = Running {
+            actor,
+            token,
+            operation,
+            parts,
+            result,
+            limit,
+            covered,
+            is_stuck,
+            opened_count,
+            about: shown_as,
+        };
         self.disk_of(number).running.insert(number, running);
         Ok(())
     }
@@ -545,7 +562,14 @@ impl Shared {
             }
             _ => {}
         }
-        self.say(|| format!("disk {number}: ends with {:?}", running.result));
+        self.tell(running.about, || {
+            let end = match running.result {
+                Ok(0) => "ends".into(),
+                Ok(count) => format!("ends after {count} bytes"),
+                Err(errno) => format!("fails: {errno}"),
+            };
+            format!("disk operation {number}: {end}")
+        });
         let buffer = match running.operation {
             Operation::Read { buffer, .. } | Operation::Write { buffer, .. } => Some(buffer),
             Operation::Sync { .. } | Operation::Allocate { .. } => None,
@@ -554,14 +578,23 @@ impl Shared {
     }
 }
 
-fn describe(operation: &Operation) -> String {
+/// What a timeline shows an operation on these blocks as. Those of the log of keys are of other blocks.
+fn about(number: u64, operation: &Operation, extent: &Range<usize>) -> About {
     match operation {
-        Operation::Read { offset, buffer, skip, .. } => format!("read {} at {offset}", buffer.len() - skip),
-        Operation::Write { offset, buffer, skip, durable, .. } => {
-            let how = if *durable { "write durably" } else { "write" };
-            format!("{how} {} at {offset}", buffer.len() - skip)
-        }
+        _ if number >= LOG_OPERATIONS => About::Detail,
+        Operation::Sync { .. } => About::DiskFlush,
+        _ => About::Disk(extent.start as u64..extent.end as u64),
+    }
+}
+
+fn describe(operation: &Operation, extent: &Range<usize>) -> String {
+    let blocks = blocks(extent.start as u64..extent.end as u64);
+    match operation {
+        Operation::Read { .. } => format!("read {blocks}"),
+        Operation::Write { durable: true, .. } => format!("write {blocks} durably"),
+        Operation::Write { .. } => format!("write {blocks}"),
         Operation::Sync { .. } => "flush".into(),
-        Operation::Allocate { offset, length, change, .. } => format!("{change:?} {length} at {offset}"),
+        Operation::Allocate { change: Allocation::Zero, .. } => format!("zero {blocks}"),
+        Operation::Allocate { .. } => format!("deallocate {blocks}"),
     }
 }

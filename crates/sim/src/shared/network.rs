@@ -11,6 +11,7 @@ use crate::coverage::Watch;
 use crate::random::Random;
 use crate::scenario::US;
 use crate::sent_bytes::SentBytes;
+use crate::timeline::About;
 
 /// Bytes of a stream that nothing protects: the handshake, before digests are agreed on.
 const UNPROTECTED_BYTES: u64 = 256;
@@ -155,7 +156,7 @@ impl Shared {
     pub(crate) fn dial(&mut self, owner: Actor, listener: ListenerTag) -> usize {
         let network = &self.scenario.network;
         let dial_count = self.network.connections.iter().filter(|of| of.dialler == owner).count();
-        let mut random = Random::of(self.scenario.chance(), 21, &[owner as u64, dial_count as u64]);
+        let mut random = Random::of(self.scenario.chance, 21, &[owner as u64, dial_count as u64]);
         let latency_ns = network.latency_ns + random.below(network.latency_ns);
         let id = self.network.connections.len();
         self.network.connections.push(Connection {
@@ -257,11 +258,16 @@ impl Shared {
         let to = side.other();
         let connection = &mut self.network.connections[id];
         if connection.listener == NVME {
-            connection.watch.on_sent(side == Side::Target, bytes, &mut self.coverage);
+            let (trace, now_ns, dialler) = (&mut self.trace, self.now_ns, connection.dialler);
+            connection.watch.on_sent(side == Side::Target, bytes, &mut self.coverage, |header| {
+                if let Some((timeline, view)) = trace.kept() {
+                    view.on_header(timeline, now_ns, (id, dialler), header);
+                }
+            });
         }
         let (now_ns, count) = (self.now_ns, bytes.len());
         self.trace.note(now_ns, count as u64);
-        self.say(|| format!("connection {id}: {side:?} sends {count} bytes"));
+        self.tell(About::Detail, || format!("connection {id}: {side:?} sends {count} bytes"));
         let network = self.scenario.network;
         if self.network.connections[id].streams[index(to)].is_broken {
             return;
@@ -291,7 +297,7 @@ impl Shared {
             let source = source.map(|sent| (Rc::clone(sent), count - rest.len() - piece.len()));
             if is_corrupt && stream.sent_bytes >= UNPROTECTED_BYTES {
                 stream.bytes[start + bit / 8] ^= 1 << (bit % 8);
-                self.trace.say(now_ns, || format!("connection {id}: a bit is wrong"));
+                self.trace.tell(now_ns, About::World, || format!("connection {id}: a bit is wrong"));
             }
             let at_ns = at_ns.max(stream.last_ns);
             stream.last_ns = at_ns;

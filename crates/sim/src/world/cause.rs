@@ -69,7 +69,9 @@ impl World {
             }
             // The pair holds its data, and the pool has no third buffer.
             Kind::PairCompare if status.is(Status::COMMAND_INTERRUPTED) => {
-                (self.shared.scenario.pool_bytes < POOL_BYTES).then_some("no buffer")
+                let scenario = &self.shared.scenario;
+                let is_scarce = scenario.pool_bytes < POOL_BYTES || scenario.host_count > 2;
+                is_scarce.then_some("no buffer")
             }
             // Of a pair one half, or the data of one.
             _ if [

@@ -78,4 +78,25 @@ impl Kind {
             Self::PairWrite { .. } => "Write of a pair",
         }
     }
+
+    /// What its name does not say, for a timeline.
+    pub(super) fn details(&self) -> String {
+        match self {
+            Self::Copy { sources, .. } => format!(", from blocks {sources:?}"),
+            Self::Deallocate { lbas } => format!(", on blocks {lbas:?}"),
+            Self::Compare { expected } | Self::PairWrite { expected, .. } => {
+                let expected: Vec<_> = expected.iter().map(|content| in_words(*content)).collect();
+                format!(", expecting {}", expected.join(", "))
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+/// What a block holds.
+pub(super) fn in_words((origin, value): Content) -> String {
+    match value {
+        0 => "zeroes".into(),
+        _ => format!("what command {} wrote to block {origin}", value >> 8),
+    }
 }

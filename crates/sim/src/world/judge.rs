@@ -3,13 +3,14 @@
 use host::{Completion, Failure};
 use wire::status::Status;
 
-use super::command::{Command, Kind};
+use super::command::{Command, Kind, in_words};
 use super::{Stage, World};
-use crate::coverage::Point;
+use crate::coverage::{Ending, Point};
 use crate::finding::Finding;
 use crate::host::BARRED;
 use crate::model::{self, Content};
 use crate::shared::Event;
+use crate::timeline::About;
 
 impl World {
     pub(super) fn on_completion(&mut self, host: usize, lane: usize, completion: Completion<Vec<u8>>) {
@@ -17,7 +18,13 @@ impl World {
         let number = completion.user;
         let result = completion.result;
         self.shared.trace.note(self.shared.now_ns, number);
-        self.shared.say(|| format!("host {host} lane {lane}: {number} ends with {result:?}"));
+        self.shared.tell(About::Command(number), || {
+            let end = result.map_or_else(|failure| failure.to_string(), |_| "success".into());
+            format!("host {host} lane {lane}: ends: {end}")
+        });
+        if let Some((_, view)) = self.shared.trace.kept() {
+            view.on_ended(self.hosts[host].lanes[lane].actor, number);
+        }
         let Some(command) = self.commands.remove(&number) else {
             return self.shared.find(format!("command {number} ends, and is not out"));
         };
@@ -57,7 +64,7 @@ impl World {
                 return Err(format!("succeeded, though its host has not been allowed since {since_ns} ns"));
             }
             self.judge_machine(command)?;
-            self.shared.coverage.reach(Point::Cause(name, "done"));
+            self.shared.coverage.reach(Point::End { command: name, outcome: Ending::Done, cause: "done" });
             return Ok(());
         };
         if matches!(command.kind, Kind::PairCompare | Kind::PairWrite { .. }) {
@@ -65,7 +72,8 @@ impl World {
         }
         if !matches!(command.kind, Kind::Refused { .. }) {
             let cause = self.cause(number, command, failure)?;
-            self.shared.coverage.reach(Point::Cause(name, cause));
+            let outcome = Err(failure).into();
+            self.shared.coverage.reach(Point::End { command: name, outcome, cause });
         }
         let mismatch = |expected: &[Content]| {
             let lbas = command.lba..;
@@ -135,7 +143,12 @@ impl World {
                     return Err(format!("a read of {} bytes brought {received}", buffer.len()));
                 }
                 for (block, lba) in buffer.chunks_exact(self.block_bytes(lba)).zip(lbas) {
-                    self.model.read_content(lba, model::content_of(block, lba)?, begin_ns, now_ns)?;
+                    let content = model::content_of(block, lba)?;
+                    self.shared.tell(About::Block(lba), || {
+                        let content = in_words(content);
+                        format!("host {host} lane {lane}: command {number} has read block {lba}: {content}")
+                    });
+                    self.model.read_content(lba, content, begin_ns, now_ns)?;
                 }
                 Ok(())
             }

@@ -378,7 +378,11 @@ impl Pairs {
         let Completion { result, received, buffer, .. } = completion;
         let What::OnKey { key, id, again, verb } = command.what else {
             if result.is_ok() {
-                shared.coverage.reach(Point::Cause("Flush of pairs", "done"));
+                shared.coverage.reach(Point::End {
+                    command: "Flush of pairs",
+                    outcome: result.into(),
+                    cause: "done",
+                });
                 self.model.settle(command.begin_ns);
             }
             return Ok(());
@@ -416,7 +420,7 @@ impl Pairs {
             Some(_) => "no memory",
             None => "failed",
         };
-        shared.coverage.reach(Point::Cause(verb.name(), cause));
+        shared.coverage.reach(Point::End { command: verb.name(), outcome: result.into(), cause });
         match answer {
             Some(answer) => self.model.end(key, id, &answer, now_ns),
             None if is(Status::KV_UNRECOVERED_ERROR) => {

@@ -1,6 +1,7 @@
 //! What users submit: the next command of a lane, drawn by the seed.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use host::{Command as HostCommand, Namespace};
 use wire::id::Nsid;
@@ -13,6 +14,7 @@ use super::World;
 use super::command::{Command, Kind};
 use crate::coverage::Point;
 use crate::model::{self, Content};
+use crate::timeline::{About, blocks};
 
 impl World {
     /// A namespace of a host's, and the block of the model with which it begins.
@@ -259,7 +261,7 @@ impl World {
             }
             _ => {}
         }
-        self.shared.say(|| format!("host {host} lane {lane}: {number} is {kind:?} of {blocks} from {lba}"));
+        self.tell_begin(number, (host, lane), command.sqe(), &kind, lba..lba + u64::from(blocks));
         if let Some(value) = value {
             let lbas = match &kind {
                 Kind::Deallocate { lbas } => lbas.clone(),
@@ -276,6 +278,32 @@ impl World {
         if let Err(refused) = self.hosts[host].lanes[lane].core.submit(command, buffer, number) {
             self.shared.find(format!("command {number} was refused: {}", refused.reason));
         }
+    }
+
+    /// Has the timeline show a command, if it is kept.
+    fn tell_begin(
+        &mut self,
+        number: u64,
+        (host, lane): (usize, usize),
+        sqe: &Sqe,
+        kind: &Kind,
+        lbas: Range<u64>,
+    ) {
+        if let Some((timeline, view)) = self.shared.trace.kept() {
+            let all = match kind {
+                Kind::Deallocate { lbas } => lbas.clone(),
+                Kind::Copy { sources, .. } => lbas.clone().chain(sources.iter().copied()).collect(),
+                _ => lbas.clone().collect(),
+            };
+            let is_flush = matches!(kind, Kind::Flush | Kind::FlushAll);
+            timeline.add_command(number, all, is_flush);
+            view.on_submitted(self.hosts[host].lanes[lane].actor, number, sqe);
+        }
+        self.shared.tell(About::Command(number), || {
+            let (name, details) = (kind.name(), kind.details());
+            let of = if lbas.is_empty() { String::new() } else { format!(" of {}", blocks(lbas)) };
+            format!("host {host} lane {lane}: {name}{of} begins{details}")
+        });
     }
 
     fn submit_pair(
@@ -295,11 +323,11 @@ impl World {
         let expected: Vec<Content> = lbas.clone().map(|lba| self.model.likely(lba)).collect();
         let (first, second) = (self.number(), self.number());
         let now_ns = self.shared.now_ns;
-        self.shared.say(|| format!("host {host} lane {lane}: {first}, {second} swap {expected:x?} at {lba}"));
         lbas.for_each(|lba| self.model.begin_write(lba, second << 8, second, now_ns));
         let buffers = [self.filled(lba, &expected), self.written(lba, blocks as usize, second << 8)];
         let halves = [Kind::PairCompare, Kind::PairWrite { expected, is_durable }];
-        for (number, kind) in [first, second].into_iter().zip(halves) {
+        for ((number, kind), half) in [first, second].into_iter().zip(halves).zip(&pair) {
+            self.tell_begin(number, (host, lane), half.sqe(), &kind, lba..lba + u64::from(blocks));
             let command = self.command(kind, (lba, blocks), host, lane);
             self.commands.insert(number, command);
         }

@@ -6,27 +6,22 @@ use super::command::Kind;
 use super::{Stage, World};
 use crate::random::Random;
 use crate::scenario::Scenario;
+use crate::timeline::About;
 
 /// The user of one lane.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct User {
     /// Its next command, by its place among those of the lane. Each has its own draws, the same whatever becomes of
     /// others.
     next: u64,
-    /// Commands that it submits.
-    count: u64,
     /// It submits nothing before.
     next_ns: u64,
 }
 
-/// The users of all lanes, by host and lane: they share the commands equally.
+/// The users of all lanes, by host and lane.
 pub(super) fn users(scenario: &Scenario) -> Vec<Vec<User>> {
-    let lane_count = u64::from(scenario.lanes_per_host);
-    let all_count = scenario.host_count as u64 * lane_count;
-    let count_of = |place: u64| (scenario.command_count + all_count - 1 - place) / all_count;
-    let user = |place| User { next: 0, count: count_of(place), next_ns: 0 };
-    let of_host = |host| (0..lane_count).map(|lane| user(host * lane_count + lane)).collect();
-    (0..scenario.host_count as u64).map(of_host).collect()
+    let users = |_| (0..scenario.lanes_per_host).map(|_| User::default()).collect();
+    (0..scenario.host_count).map(users).collect()
 }
 
 impl World {
@@ -62,6 +57,11 @@ impl World {
         }
     }
 
+    /// Whether a user has submitted all of its commands.
+    pub(super) fn is_done(&self, user: &User) -> bool {
+        user.next >= self.shared.scenario.lane_command_count
+    }
+
     fn submit_some(&mut self, host: usize, lane: usize) {
         if self.hosts[host].namespace.is_none() {
             return;
@@ -70,7 +70,7 @@ impl World {
         let is_deep = self.shared.scenario.depth > 1;
         let now_ns = self.shared.now_ns;
         while let user = &mut self.users[host][lane]
-            && user.next < user.count
+            && user.next < self.shared.scenario.lane_command_count
             && user.next_ns <= now_ns
             && self.hosts[host].lanes[lane].core.has_room(if is_deep { 2 } else { 1 })
         {
@@ -82,10 +82,13 @@ impl World {
                 user.next_ns = now_ns + pause_ns;
             }
             self.submitted_count += 1;
-            self.submit_one(host, lane);
+            if self.shared.scenario.commands.as_ref().is_none_or(|kept| kept.contains(&command)) {
+                self.submitted.push(command);
+                self.submit_one(host, lane);
+            }
         }
         let user = &self.users[host][lane];
-        if user.next_ns > now_ns && user.next < user.count {
+        if user.next_ns > now_ns && !self.is_done(user) {
             self.shared.wake_at(self.hosts[host].lanes[lane].actor, user.next_ns);
         }
         self.fire_faults();
@@ -146,7 +149,7 @@ impl World {
             Kind::PairWrite { .. } => self.cancelled.insert(number - 1),
             _ => false,
         };
-        self.shared.say(|| format!("host {host} lane {lane}: {number} is cancelled"));
+        self.shared.tell(About::Command(number), || format!("host {host} lane {lane}: is cancelled"));
         self.hosts[host].lanes[lane].core.cancel(number);
         self.hosts[host].act_lane(&mut self.shared, lane);
         let actor = self.hosts[host].lanes[lane].actor;

@@ -1,0 +1,118 @@
+//! Settings of a scenario that make a run less plain: each by its name, with the value that makes nothing happen.
+//!
+//! Draws of a scenario are many and depend on each other; these can be changed one by one afterwards.
+
+// The fields are of all widths.
+#![allow(clippy::cast_lossless)]
+
+use proto::zero_copy::Policy as ZeroCopy;
+use wire::pdu::{DataAlignment, Digests};
+
+use crate::scenario::{POOL_BYTES, Scenario};
+
+/// One setting.
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    /// The value in the plainest of runs.
+    pub(crate) plain: u64,
+    pub(crate) get: fn(&Scenario) -> u64,
+    pub(crate) set: fn(&mut Scenario, u64),
+}
+
+/// A number in the scenario.
+macro_rules! number {
+    ($name:literal, $($field:ident).+, $plain:expr) => {
+        Setting {
+            name: $name,
+            plain: $plain as u64,
+            get: |scenario| scenario.$($field).+ as u64,
+            set: |scenario, value| scenario.$($field).+ = value as _,
+        }
+    };
+}
+
+/// Something that is so or not.
+macro_rules! flag {
+    ($name:literal, $($field:ident).+, $plain:expr) => {
+        Setting {
+            name: $name,
+            plain: $plain as u64,
+            get: |scenario| scenario.$($field).+.into(),
+            set: |scenario, value| scenario.$($field).+ = value != 0,
+        }
+    };
+}
+
+/// All of them, those first that leave out most.
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "second-namespace",
+        plain: 0,
+        get: |scenario| scenario.second.is_some().into(),
+        set: |scenario, value| {
+            if value == 0 {
+                (scenario.second, scenario.second_block_count) = (None, 0);
+            }
+        },
+    },
+    number!("hosts", host_count, 1),
+    number!("lanes", lanes_per_host, 1),
+    number!("reactors", reactor_count, 1),
+    number!("discovery-hosts", scout_count, 0),
+    flag!("host-that-leaves", has_leaver, 0),
+    flag!("last-power-cut", ends_with_power_cut, 0),
+    flag!("cuts-at-answers", cuts_at_answers, 0),
+    flag!("replay", is_replayed, 0),
+    number!("depth", depth, 2),
+    Setting {
+        name: "digests",
+        plain: 0,
+        get: |scenario| scenario.digests.bits().into(),
+        set: |scenario, value| scenario.digests = Digests::from_bits_truncate(value as u8),
+    },
+    flag!("flow-control", has_flow_control, 0),
+    number!("r2ts-at-once", r2t_limit, 1),
+    Setting {
+        name: "zero-copy",
+        plain: 0,
+        get: |scenario| (scenario.zero_copy != ZeroCopy::Off).into(),
+        set: |scenario, value| {
+            if value == 0 {
+                scenario.zero_copy = ZeroCopy::Off;
+            }
+        },
+    },
+    Setting {
+        name: "host-alignment",
+        plain: 0,
+        get: |scenario| (scenario.host_alignment != DataAlignment::NONE).into(),
+        set: |scenario, value| {
+            if value == 0 {
+                scenario.host_alignment = DataAlignment::NONE;
+            }
+        },
+    },
+    number!("window-bytes", limits.window_bytes_max, 1 << 20),
+    number!("windows", limits.window_count_max, 1),
+    number!("h2c-data-bytes", limits.h2c_data_bytes_max, 1 << 20),
+    number!("c2h-data-bytes", c2h_data_bytes, 1 << 20),
+    number!("pool-bytes", pool_bytes, POOL_BYTES),
+    number!("late-segments", network.late, 0),
+    number!("short-sends", network.short, 0),
+    number!("wrong-bits", network.corrupt, 0),
+    number!("piece-bytes", network.piece_max, 1 << 20),
+    number!("socket-bytes", network.capacity, 256 << 10),
+    number!("jitter-ns", network.jitter_ns, 1),
+    number!("slow-operations", disk.slow, 0),
+    number!("stuck-operations", disk.stuck, 0),
+    number!("passing-errors", disk.passing, 0),
+    number!("short-operations", disk.short, 0),
+    number!("read-errors", disk.read_error, 0),
+    number!("write-errors", disk.write_error, 0),
+    number!("flush-errors", disk.sync_error, 0),
+    number!("flush-ns", disk.flush_ns, 0),
+    number!("disk-jitter-ns", disk.jitter_ns, 1),
+    number!("disk-operations", disk.limit, 256),
+    flag!("disk-ranges", disk.supports_ranges, 1),
+    number!("late-threads", late, 0),
+];
