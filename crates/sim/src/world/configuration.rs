@@ -226,7 +226,7 @@ impl World {
         let second = main.namespaces.iter_mut().find(|namespace| namespace.nsid != Some(THIRD));
         match (what, second) {
             (Unapplied::Storage, Some(second)) => {
-                second.storage = OTHER_STORAGE.parse().expect("a specification")
+                second.storage = OTHER_STORAGE.parse().expect("a specification");
             }
             (Unapplied::Filters, Some(second)) => {
                 let spec = self.shared.scenario.second.as_deref().unwrap_or_default();
