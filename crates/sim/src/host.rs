@@ -23,12 +23,12 @@ use wire::status::Status;
 use wire::uuid::Uuid;
 
 use crate::admin::{self, Request};
+use crate::foreign::is_foreign;
 use crate::reactor_io::MESSAGE_NS_MAX;
 use crate::scenario::{MS, SECOND, Scenario};
 use crate::scout::Scout;
 use crate::shared::network::{Got, NVME, Phase, Took};
 use crate::shared::{Actor, Shared, Side};
-use crate::world::machines::is_foreign;
 
 /// The subsystem's name.
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:simulated";

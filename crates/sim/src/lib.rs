@@ -21,6 +21,7 @@ mod crash;
 mod crash_files;
 mod crash_report;
 mod finding;
+mod foreign;
 mod host;
 mod leaver;
 mod memcached_client;

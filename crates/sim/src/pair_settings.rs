@@ -1,7 +1,6 @@
 //! The key-value namespace of a run, if it has one.
 
 use crate::random::Random;
-use crate::scenario::Scenario;
 
 /// When answers are sent, and what is left of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,15 +63,13 @@ impl PairSettings {
         if self.durability == PairDurability::Memory { 0 } else { self.bytes as usize }
     }
 
-    /// What a seed has. `None` for most.
-    pub(crate) fn draw(scenario: &Scenario) -> Option<Self> {
-        let mut random = Random::new(scenario.seed, 40);
+    /// Draws the settings of a seed; `None` for three of four.
+    pub(crate) fn draw(seed: u64, partition_count: u64) -> Option<Self> {
+        let mut random = Random::new(seed, 40);
         let r = &mut random;
-        // The memcached protocol has no digests.
-        if !r.one_in(4) || scenario.network.corrupt > 0 {
+        if !r.one_in(4) {
             return None;
         }
-        let partition_count = u64::from(scenario.reactor_count);
         let durability = match r.below(8) {
             0 | 1 => PairDurability::Memory,
             2 => PairDurability::Batch,

@@ -256,7 +256,7 @@ impl World {
     fn name_on_machine(&self, name: u8) -> u8 {
         match self.machine {
             Machine::First => name,
-            Machine::Second { .. } => name | super::machines::FOREIGN_NAME,
+            Machine::Second { .. } => name | crate::foreign::FOREIGN_NAME,
         }
     }
 }

@@ -19,15 +19,13 @@ use wire::uuid::Uuid;
 use super::command::Command;
 use super::{Stage, World};
 use crate::finding::Finding;
+use crate::foreign::FOREIGN_NAME;
 use crate::model;
 use crate::scenario::{MS, SECOND, Scenario};
 use crate::shared::Event;
 
 /// The content of the second machine's disk: no command writes it.
 const FOREIGN: u64 = 1 << 62;
-
-/// What distinguishes an identity of the second machine.
-pub(super) const FOREIGN_NAME: u8 = 0x80;
 
 /// The source of the first namespace's identity.
 const FIRST_NAME: u8 = 7;
@@ -57,11 +55,6 @@ pub(super) fn disk_store(scenario: &Scenario, disk: u64, block_count: u64) -> St
 fn named(store: Store, name: u8) -> NewNamespace {
     let nguid = [name; 16];
     NewNamespace { store, storage: "simulated".into(), uuid: Uuid::from_bytes(nguid), nguid }
-}
-
-/// Whether an identity is that of the second machine.
-pub(crate) fn is_foreign(uuid: Option<Uuid>) -> bool {
-    uuid.is_some_and(|uuid| uuid.to_bytes()[0] & FOREIGN_NAME != 0)
 }
 
 fn foreign_block(block: &mut [u8], lba: u64) {
