@@ -54,14 +54,14 @@ impl Model {
         self.explain(lba, content, (begin_ns, now_ns), &mut Vec::new())
     }
 
-    /// As [`read_content`](Self::read_content), between two moments, but not by these Copies: none reads what it has
-    /// written itself, also if it moves a range onto itself.
+    /// As [`read_content`](Self::read_content), between two moments, but not by these Copies to these blocks. The last of
+    /// them reads nothing that it has written itself, also if it moves a range onto itself.
     fn explain(
         &mut self,
         lba: u64,
         content: Content,
         (begin_ns, now_ns): (u64, u64),
-        not_by: &mut Vec<u64>,
+        not_by: &mut Vec<(u64, u64)>,
     ) -> Result<(), Finding> {
         let (origin, value) = content;
         if value == 0 {
@@ -93,7 +93,7 @@ impl Model {
         lba: u64,
         content: Content,
         (begin_ns, now_ns): (u64, u64),
-        not_by: &mut Vec<u64>,
+        not_by: &mut Vec<(u64, u64)>,
     ) -> Vec<Value> {
         let (origin, value) = content;
         let mut found = Vec::new();
@@ -101,14 +101,15 @@ impl Model {
             found.push(value);
         }
         for copied in self.copies.get(&lba).into_iter().flatten() {
-            if not_by.contains(&copied.command)
+            if not_by.contains(&(lba, copied.command))
+                || not_by.last().is_some_and(|(_, command)| *command == copied.command)
                 || copied.content.is_some_and(|known| known != content)
                 || !self.may_read(lba, copied.value(), begin_ns, now_ns)
             {
                 continue;
             }
             let may_have = copied.content.is_some() || not_by.len() + 1 >= UNREAD_COPIES_MAX || {
-                not_by.push(copied.command);
+                not_by.push((lba, copied.command));
                 let during = (copied.begin_ns, self.end_of_copy(lba, copied.command, now_ns));
                 let found = self.explanations(copied.source, content, during, not_by);
                 not_by.pop();
@@ -128,7 +129,7 @@ impl Model {
         value: Value,
         content: Content,
         now_ns: u64,
-        not_by: &mut Vec<u64>,
+        not_by: &mut Vec<(u64, u64)>,
     ) -> Result<(), Finding> {
         let copies = self.copies.entry(lba).or_default();
         let Some(copied) = copies.iter_mut().find(|copied| copied.value() == value) else { return Ok(()) };
@@ -147,7 +148,7 @@ impl Model {
             return Ok(());
         }
         let during = (copied.begin_ns, self.end_of_copy(lba, copied.command, now_ns));
-        not_by.push(copied.command);
+        not_by.push((lba, copied.command));
         let explained = self.explain(copied.source, content, during, not_by);
         not_by.pop();
         explained
