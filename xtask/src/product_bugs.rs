@@ -4,6 +4,7 @@
 
 mod association;
 mod bug;
+mod key_value;
 mod storage;
 mod target;
 mod transport;
@@ -53,6 +54,7 @@ const PROMISES: &[(&str, &[Bug])] = &[
     ("Reads", transport::READS),
     ("Atomicity", transport::ATOMICITY),
     ("Durability", storage::DURABILITY),
+    ("Keys and values", key_value::KEYS_AND_VALUES),
     ("Failed flushes", storage::FAILED_FLUSHES),
     ("Storage that changes underneath", storage::CHANGING_STORAGE),
     ("Lost connections", association::LOST_CONNECTIONS),
