@@ -30,6 +30,12 @@ impl Case {
         Self { seed, ..Self::default() }
     }
 
+    /// Whether no option sets this setting to 0.
+    #[must_use]
+    pub fn has(&self, setting: &str) -> bool {
+        self.settings.get(setting) != Some(&0)
+    }
+
     /// As the options have it: lists with commas, `none` for an empty one.
     ///
     /// # Errors

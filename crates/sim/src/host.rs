@@ -228,6 +228,11 @@ impl Host {
         shared.wake(self.actor);
     }
 
+    /// Has its lanes run.
+    pub(crate) fn wake_lanes(&self, shared: &mut Shared) {
+        (1..=self.lanes.len()).for_each(|part| shared.wake(self.actor + part));
+    }
+
     /// Another one in its place.
     pub(crate) fn renew(&mut self, shared: &mut Shared) {
         *self = Self::new(&shared.scenario, self.index, self.actor);

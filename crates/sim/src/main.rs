@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     let start = Instant::now();
     let totals = many::run(&options);
     totals.report(start.elapsed());
-    if options.coverage && !table::print(&totals.coverage) {
+    if options.coverage && !table::print(&totals.coverage, options.part.of(0).has("key-values")) {
         return ExitCode::FAILURE;
     }
     if totals.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nvlane_sim::{Coverage, Outcome, run_seed};
+use nvlane_sim::{Coverage, Outcome, run_case};
 
 use crate::options::Options;
 
@@ -48,8 +48,9 @@ pub(crate) fn run(options: &Options) -> Totals {
                     if seed >= end || stops.load(Ordering::Relaxed) {
                         return;
                     }
-                    let mut outcome = run_seed(seed, false);
-                    if options.twice && run_seed(seed, false).digest != outcome.digest {
+                    let case = options.part.of(seed);
+                    let mut outcome = run_case(&case, false);
+                    if options.twice && run_case(&case, false).digest != outcome.digest {
                         outcome.finding = Some("a second run was another one".into());
                     }
                     if outcome.finding.is_some() && !options.keep_going {

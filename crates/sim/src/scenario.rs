@@ -639,6 +639,13 @@ impl Scenario {
         self.block_count + self.second_block_count
     }
 
+    /// Whether the commands of all lanes together may hold all buffers of a reactor.
+    pub(crate) fn can_use_up_the_pool(&self) -> bool {
+        let lane_count = self.host_count as u64 * u64::from(self.lanes_per_host);
+        let transfer_bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
+        lane_count * u64::from(self.depth) * transfer_bytes > self.pool_bytes as u64
+    }
+
     /// How long an order of the operator, or what follows from it in the target, may take to reach all reactors, ns:
     /// until a reactor that is stalled has run.
     pub(crate) fn order_ns_max(&self) -> u64 {

@@ -55,6 +55,16 @@ pub(crate) const SETTINGS: &[Setting] = &[
             }
         },
     },
+    Setting {
+        name: "key-values",
+        plain: 0,
+        get: |scenario| scenario.pairs.is_some().into(),
+        set: |scenario, value| {
+            if value == 0 {
+                scenario.pairs = None;
+            }
+        },
+    },
     number!("hosts", host_count, 1),
     number!("lanes", lanes_per_host, 1),
     number!("reactors", reactor_count, 1),

@@ -7,8 +7,11 @@ use nvlane_sim::{Coverage, Ending, Point};
 /// What ten thousand seeds must reach.
 const COVERAGE: &str = include_str!("../coverage.txt");
 
-/// Prints what was reached. Says whether that is all of the list.
-pub(crate) fn print(coverage: &Coverage) -> bool {
+/// The same for runs with key-value namespaces.
+const COVERAGE_OF_KEYS: &str = include_str!("../coverage-keys.txt");
+
+/// Prints what was reached. Says whether that is all of the lists: `has_keys` for both.
+pub(crate) fn print(coverage: &Coverage, has_keys: bool) -> bool {
     let mut ends = BTreeMap::<&str, Vec<(u64, Ending, &str)>>::new();
     for (point, count) in coverage.iter() {
         match point {
@@ -30,7 +33,10 @@ pub(crate) fn print(coverage: &Coverage) -> bool {
             println!("{:<20} {count:>10}  {share:>5.1} %  {outcome:<44}  {cause}", "");
         }
     }
-    let missing = coverage.missing(COVERAGE);
+    let mut missing = coverage.missing(COVERAGE);
+    if has_keys {
+        missing.extend(coverage.missing(COVERAGE_OF_KEYS));
+    }
     missing.iter().for_each(|point| println!("NOT REACHED  {point}"));
     missing.is_empty()
 }

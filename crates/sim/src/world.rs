@@ -401,7 +401,8 @@ impl World {
         }
         if part > 0 {
             self.run_user(index, part - 1);
-            if self.hosts[index].has_gone() {
+            // One that knows no storage would take that of the second machine for its own, rightly.
+            if self.hosts[index].has_gone() && self.machine.is_first() {
                 // No flush covers the earlier writes of its lanes any more.
                 self.model.excuse_host(index);
                 self.shared.say(|| format!("host {index} begins anew"));

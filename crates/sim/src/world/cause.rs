@@ -7,7 +7,6 @@ use wire::status::Status;
 use super::World;
 use super::command::{Command, Kind};
 use crate::finding::Finding;
-use crate::scenario::POOL_BYTES;
 use crate::shared::disk::Trouble;
 
 impl World {
@@ -69,9 +68,7 @@ impl World {
             }
             // The pair holds its data, and the pool has no third buffer.
             Kind::PairCompare if status.is(Status::COMMAND_INTERRUPTED) => {
-                let scenario = &self.shared.scenario;
-                let is_scarce = scenario.pool_bytes < POOL_BYTES || scenario.host_count > 2;
-                is_scarce.then_some("no buffer")
+                self.shared.scenario.can_use_up_the_pool().then_some("no buffer")
             }
             // Of a pair one half, or the data of one.
             _ if [

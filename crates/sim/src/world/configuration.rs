@@ -18,7 +18,7 @@ use super::machines::Machine;
 use super::{Stage, World};
 use crate::host::SUBSYSTEM;
 use crate::offer::SERVICE;
-use crate::scenario::US;
+use crate::scenario::MS;
 
 /// The namespace that only reloads add, change and remove.
 const THIRD: Nsid = Nsid::new(3);
@@ -277,4 +277,4 @@ impl Unapplied {
 }
 
 /// How long the operator waits before it looks again whether its last change is through, ns.
-pub(super) const AGAIN_NS: u64 = 100 * US;
+pub(super) const AGAIN_NS: u64 = 2 * MS;

@@ -96,6 +96,7 @@ impl World {
         // If it is down, it is on its way already.
         self.kill_target(false, down_ns);
         self.machine = Machine::First;
+        self.hosts.iter().for_each(|host| host.wake_lanes(&mut self.shared));
         if !self.shared.disk.is_filled(1, foreign_block) {
             self.shared.find("a host has written to the disk of the second machine");
         }
