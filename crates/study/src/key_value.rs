@@ -42,7 +42,7 @@ impl Pairs {
         self.run_for(bench, load, (bench.times.warm_up, bench.times.measure), &mut || ())
     }
 
-    /// Like [`load`](Self::load), with warm-up and measurement of this duration each; calls `look` periodically.
+    /// Like [`run`](Self::run), with warm-up and measurement of this duration each; calls `look` periodically.
     pub(crate) fn run_for(
         &mut self,
         bench: &Bench,

@@ -116,7 +116,7 @@ impl Experiment for CoreLatency {
     }
 }
 
-/// Highest throughput of a policy at which p50 is within [`KNEE_US`], IOPS.
+/// Highest throughput of a policy at which p50 is within [`P50_US`], IOPS.
 fn knee(measured: &Measured, policy: &str) -> Option<f64> {
     let is_carried = |cell: &&CellRounds| {
         let median = |value| cell.median(value);
