@@ -100,7 +100,8 @@ impl Allocator {
 
     /// Whether there is memory for values of `bytes`, if necessary after dropping values that are in the log.
     pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
-        let wanted = self.pairs.reserved_regions() + bytes / REGION_BYTES + 1;
+        // Besides its pieces a value takes a block, and perhaps a line of the index.
+        let wanted = self.pairs.reserved_regions() + bytes.div_ceil(REGION_BYTES) + 2;
         loop {
             let heap = &self.pairs.heap;
             let free_count = heap.regions.free_count() + heap.chunked.free_regions();
