@@ -97,33 +97,46 @@ fn memory_follows_sizes_that_shift() {
     }
 }
 
-/// Items that memcached 1.6.45 holds in 64 MiB (`-m 64`), by the length of their values; keys of 13 bytes.
+/// Items that memcached 1.6.45 holds in 64 MiB (`-m 64 -t 1`), by the length of their values; keys of 13 bytes.
 const MEMCACHED_ITEMS: [(usize, usize); 12] = [
-    (10, 699_000),
-    (50, 559_000),
-    (100, 350_000),
-    (200, 220_000),
-    (500, 112_000),
-    (1000, 57_000),
-    (2000, 29_000),
-    (4000, 14_700),
-    (20_000, 3_100),
+    (10, 699_008),
+    (50, 441_472),
+    (100, 349_504),
+    (200, 220_736),
+    (500, 111_808),
+    (1000, 56_640),
+    (2000, 28_864),
+    (4000, 14_720),
+    (20_000, 3072),
     (100_000, 640),
-    (300_000, 210),
-    (1_000_000, 60),
+    (300_000, 192),
+    (1_000_000, 63),
 ];
 
+/// Lengths of values that fill the memory before those of another length are counted.
+const SHIFTS: [(usize, usize); 4] = [(4000, 200), (500, 4000), (1_000_000, 100), (100, 1_000_000)];
+
 #[test]
-fn as_many_items_as_in_memcached_fit() {
-    // A quarter of the memory, and of the items.
-    let memory_bytes = 16 << 20;
-    for (length, least) in MEMCACHED_ITEMS.map(|(length, count)| (length, count / 4)) {
+fn as_many_items_as_in_memcached_fit_also_after_others() {
+    // Short values are counted in a quarter of the memory.
+    let holds = |before: Option<usize>, length: usize| {
+        let (_, least) = *MEMCACHED_ITEMS.iter().find(|(of, _)| *of == length).expect("measured");
+        let share = if length < 100_000 { 4 } else { 1 };
+        let (memory_bytes, least) = ((64 << 20) / share, least / share);
         let mut processor = processor(memory_bytes);
-        let count = least * 3 / 2;
-        fill(&mut processor, "key:0", count, length);
-        let held = held(&mut processor, "key:0", count);
-        println!("{length} bytes: {held} items, {least} in memcached");
-        assert!(held >= least, "{length} bytes: {held} items, {least} in memcached");
+        if let Some(before) = before {
+            fill(&mut processor, "old:0", memory_bytes / before, before);
+        }
+        fill(&mut processor, "key:0", least * 3 / 2, length);
+        let held = held(&mut processor, "key:0", least * 3 / 2);
+        println!("{length} bytes after {before:?}: {held} items, {least} in memcached");
+        assert!(held >= least, "{length} bytes after {before:?}: {held} items, {least} in memcached");
+    };
+    for (length, _) in MEMCACHED_ITEMS {
+        holds(None, length);
+    }
+    for (before, length) in SHIFTS {
+        holds(Some(before), length);
     }
 }
 
