@@ -9,6 +9,7 @@ use std::sync::mpsc::Sender;
 
 use proto::SendBudget;
 use reactor::{Address as Post, Mailbox, Received, Socket};
+use wire::log::ana::AnaState;
 
 use crate::address::Address;
 use crate::association_machine::{AdminAnswer, AssociationAction, AssociationMachine, MachineEvent};
@@ -301,10 +302,7 @@ impl Driver<'_> {
         match event {
             MachineEvent::Up { attachment, controller, namespaces } => {
                 tracing::info!(%subsystem, peer = %attachment.peer, cntlid = %attachment.cntlid, "association up");
-                for (nsid, _) in attachment.inaccessible.iter() {
-                    tracing::error!(%subsystem, %nsid, "other storage answers under the id of a namespace: its commands fail");
-                }
-                self.inaccessible = Arc::clone(&attachment.inaccessible);
+                self.set_inaccessible(&attachment.inaccessible);
                 self.attachment = Some(Arc::clone(&attachment));
                 self.state.change(|state| {
                     state.attachment = Some(Arc::clone(&attachment));
@@ -337,20 +335,30 @@ impl Driver<'_> {
         }
     }
 
-    /// The ANA log was read.
+    /// The ANA log or the namespaces were read.
     fn tell_inaccessible(&mut self, inaccessible: &Inaccessible) {
-        if *inaccessible != self.inaccessible {
-            let subsystem = &self.context.subsystem;
-            for (nsid, state) in inaccessible.iter().filter(|entry| !self.inaccessible.contains(entry)) {
+        self.set_inaccessible(inaccessible);
+        self.tell_lanes(|| LaneMessage::Inaccessible(Arc::clone(inaccessible)));
+    }
+
+    /// Sets which namespaces are inaccessible, and logs what has changed.
+    fn set_inaccessible(&mut self, inaccessible: &Inaccessible) {
+        let subsystem = &self.context.subsystem;
+        for (nsid, state) in inaccessible.iter().filter(|entry| !self.inaccessible.contains(entry)) {
+            if *state == AnaState::PERSISTENT_LOSS {
+                tracing::error!(
+                    %subsystem, %nsid,
+                    "namespace is lost (ANA), or other storage answers under its id: its commands fail"
+                );
+            } else {
                 tracing::warn!(%subsystem, %nsid, %state, "namespace is not accessible (ANA): its commands wait");
             }
-            let is_in = |nsid| inaccessible.iter().any(|(other, _)| *other == nsid);
-            for (nsid, _) in self.inaccessible.iter().filter(|(nsid, _)| !is_in(*nsid)) {
-                tracing::info!(%subsystem, %nsid, "namespace is accessible again (ANA)");
-            }
+        }
+        let is_in = |nsid| inaccessible.iter().any(|(other, _)| *other == nsid);
+        for (nsid, _) in self.inaccessible.iter().filter(|(nsid, _)| !is_in(*nsid)) {
+            tracing::info!(%subsystem, %nsid, "namespace is accessible again");
         }
         self.inaccessible = Arc::clone(inaccessible);
-        self.tell_lanes(|| LaneMessage::Inaccessible(Arc::clone(inaccessible)));
     }
 
     fn tell_over(&mut self, attempts: u32, cause: Option<LinkError>) {

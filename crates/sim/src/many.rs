@@ -12,7 +12,7 @@ use crate::options::Options;
 /// Time between two lines of progress.
 const PROGRESS_TIME: Duration = Duration::from_secs(1);
 
-/// The same where nobody watches.
+/// The same if standard error is no terminal.
 const LOGGED_PROGRESS_TIME: Duration = Duration::from_secs(60);
 
 /// Results of many seeds.

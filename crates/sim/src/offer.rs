@@ -202,7 +202,7 @@ impl Offer {
         self.version_count
     }
 
-    /// The target has a version: what it has replaced is not shown any more.
+    /// The target has applied a version: it no longer shows the versions before.
     pub(crate) fn on_applied(&mut self, number: usize, now_ns: u64) {
         self.replace(number, now_ns);
     }

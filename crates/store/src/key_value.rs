@@ -12,6 +12,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use kv::{Partition, Settings};
+
 use crate::key_value::file::KeyValueFile;
 pub use crate::key_value::file::KeyValueFileSettings;
 pub use crate::key_value::logged::Logged;
@@ -20,7 +22,6 @@ pub use crate::key_value::memory::KeyValueSettings;
 use crate::key_value::random::Random;
 use crate::namespace::BlockStore;
 use crate::open_error::OpenError;
-use kv::{Partition, Settings};
 
 /// The longest value that memcached clients may store unless the specification says otherwise: memcached's own limit, a
 /// mebibyte with its header.

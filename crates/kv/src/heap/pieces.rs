@@ -1,7 +1,7 @@
 //! The pieces of items: the first parts of their values.
 
 use crate::heap::Heap;
-use crate::item::{Header, LARGE, chunk_count};
+use crate::item::{HELD, Header, LARGE, chunk_count};
 use crate::regions::{REGION_PIECES, Slots};
 
 impl Heap {
@@ -42,7 +42,7 @@ impl Heap {
         let header = self.header(item);
         let (at, count) = self.pieces(item, header);
         let number = (0..count).find(|number| self.memory.u32_at(item, at + 4 * number) == piece);
-        let Some(number) = number.filter(|_| header.bits & crate::item::HELD == 0) else { return false };
+        let Some(number) = number.filter(|_| header.bits & HELD == 0) else { return false };
         self.memory.copy_piece(piece, to);
         self.put_piece(item, at, number, to);
         self.regions.give_back_slot(Slots::Pieces, piece);

@@ -1,4 +1,4 @@
-//! A command of a user: what it is, and where and when it began.
+//! A command that a simulated user has submitted: its kind, its blocks, its lane and its time.
 
 use wire::status::Status;
 

@@ -322,8 +322,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         After::Nothing
     }
 
-    /// A command has arrived that is not the second of the pair whose first came last, or that was refused: if it was
-    /// that second, one of a later pair must not take its place.
+    /// Ends the fused pair that waits for its second command, after a command that was refused or that is not part of
+    /// the pair: the second command of a later pair must not complete it.
     pub(super) fn break_pair(&mut self, index: u32) {
         let pairs = self.lanes.get_mut(index).and_then(|lane| lane.state.pairs());
         let verdict = pairs.and_then(Pairs::on_other);
