@@ -34,7 +34,7 @@ impl FileStore {
         Ok(Self::new(name, source, bytes, block_bytes, settings.is_read_only, traits))
     }
 
-    /// A namespace on a file of a simulated disk.
+    /// A namespace on a file of a simulated disk. Reads and changes use this description, flushes another one.
     #[must_use]
     pub fn simulated(file: File, geometry: &Geometry) -> Self {
         let traits = Traits {
@@ -529,6 +529,21 @@ mod tests {
         assert!(matches!(FileStore::open(&settings), Err(OpenError::Locked { .. })));
         drop(store);
         assert!(open_in_time(|| FileStore::open(&settings)).is_ok());
+    }
+
+    #[test]
+    fn a_second_target_cannot_take_the_lock_during_a_reopening() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(&directory.path().join("a"), 65536);
+        let store = FileStore::open(&settings).unwrap();
+        let attempt = || matches!(FileStore::open(&settings), Err(OpenError::Locked { .. }));
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| (0..20_000).all(|_| attempt()));
+            while !second.is_finished() {
+                store.reopen().unwrap();
+            }
+            assert!(second.join().unwrap());
+        });
     }
 
     #[test]

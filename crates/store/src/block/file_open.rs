@@ -85,6 +85,13 @@ pub(super) struct Traits {
     pub(super) deallocate_grain_bytes: u32,
 }
 
+impl Opened {
+    /// The same descriptions once more, and whether they bypass the page cache.
+    fn share(&self) -> io::Result<(OwnedFd, OwnedFd, bool)> {
+        Ok((self.keeper.try_clone()?, self.data.try_clone()?, self.traits.is_direct))
+    }
+}
+
 impl Identity {
     pub(super) fn of(stat: &Stat) -> Self {
         Self { device: stat.st_dev, inode: stat.st_ino, special: stat.st_rdev }
@@ -101,13 +108,18 @@ pub(super) fn open(settings: &FileSettings) -> Result<Opened, OpenError> {
             _ => {}
         }
     }
-    open_existing(settings, settings.bytes)
+    open_existing(settings, settings.bytes, None)
 }
 
-/// Reopens storage. Never creates or changes a file.
-pub(super) fn reopen(settings: &FileSettings, block_bytes: u32) -> Result<Opened, OpenError> {
+/// Reopens storage. Never creates or changes a file. If the path still leads to the file of `before`, its description
+/// for data and the lock are kept: at no time can another target take the lock while operations are in flight.
+pub(super) fn reopen(
+    settings: &FileSettings,
+    block_bytes: u32,
+    before: Option<&Opened>,
+) -> Result<Opened, OpenError> {
     let settings = FileSettings { block_bytes: Some(block_bytes), ..settings.clone() };
-    open_existing(&settings, None)
+    open_existing(&settings, None, before)
 }
 
 /// Whether a file of the right kind exists at the path.
@@ -160,7 +172,7 @@ fn create(settings: &FileSettings, bytes: u64) -> Result<Opened, OpenError> {
         directory
             .and_then(|it| it.sync_all())
             .map_err(|error| system("flush the directory of", path, error))?;
-        open_existing(settings, None)
+        open_existing(settings, None, None)
     })();
     if !matches!(made, Ok(_) | Err(OpenError::Locked { .. })) {
         // Leave nothing half done. If even this fails, report the first error.
@@ -169,14 +181,27 @@ fn create(settings: &FileSettings, bytes: u64) -> Result<Opened, OpenError> {
     made
 }
 
-fn open_existing(settings: &FileSettings, grow_to: Option<u64>) -> Result<Opened, OpenError> {
+fn open_existing(
+    settings: &FileSettings,
+    grow_to: Option<u64>,
+    before: Option<&Opened>,
+) -> Result<Opened, OpenError> {
     let path = &settings.path;
     // Checked before opening: opening a FIFO would wait for its other end.
     check_place(settings)?;
-    let (keeper, is_direct) = open_keeper(settings, |flags| open_with(settings, flags))?;
+    let place = identity_at(settings).map_err(|error| system("look at", path, error))?;
+    let kept = before.filter(|before| before.identity == place);
+    let (keeper, data, is_direct) = match kept {
+        Some(before) => before.share().map_err(|error| system("open", path, error))?,
+        None => {
+            let (keeper, is_direct) = open_keeper(settings, |flags| open_with(settings, flags))?;
+            let stat = rustix::fs::fstat(&keeper).map_err(|errno| system("look at", path, errno.into()))?;
+            let data = open_again(settings, Identity::of(&stat), is_direct)?;
+            lock(settings, &data)?;
+            (keeper, data, is_direct)
+        }
+    };
     let stat = rustix::fs::fstat(&keeper).map_err(|errno| system("look at", path, errno.into()))?;
-    let data = open_again(settings, Identity::of(&stat), is_direct)?;
-    lock(settings, &data)?;
     check_contents(settings, Identity::of(&stat))?;
     let alignment = if is_direct { alignment(settings, &keeper)? } else { 1 };
     let default = match settings.kind {
@@ -328,13 +353,6 @@ fn direct_alignment(file: &OwnedFd) -> Option<u32> {
 pub(super) fn unlock(opened: &Opened) {
     if let Err(errno) = rustix::fs::flock(&opened.data, FlockOperation::NonBlockingUnlock) {
         tracing::debug!(%errno, "was not locked");
-    }
-}
-
-/// Takes the lock again for a file that stays open after another attempt has failed.
-pub(super) fn lock_again(settings: &FileSettings, opened: &Opened) {
-    if let Err(error) = lock(settings, &opened.data) {
-        tracing::error!(%error, "the file stays open without its lock");
     }
 }
 

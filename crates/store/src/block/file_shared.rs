@@ -175,7 +175,8 @@ impl Shared {
         let (settings, current) = match &self.source {
             Source::Os { settings, current } => (settings, lock(current)),
             Source::Simulated(file) => {
-                let (data, sync) = (file.clone(), file.clone());
+                // As with a file of the system, the description for data holds the lock.
+                let (data, sync) = (file.clone(), File::simulated(file.simulated_id().unwrap_or(0)));
                 return Ok(Descriptions { data, sync, watch: Watch::Nothing });
             }
         };
@@ -331,18 +332,19 @@ impl Current {
     /// data.
     pub(super) fn reopen(&mut self, settings: &FileSettings, shared: &Shared) -> Result<(), OpenError> {
         file_open::check_place(settings)?;
-        let before = match (settings.kind, self.opened.take()) {
-            (FileKind::Regular, Some(opened)) => {
+        // There is a single claim on a device, and on one that was removed it stands in the way of the next.
+        let is_still_there = |opened: &Opened| {
+            file_open::identity_at(settings).is_ok_and(|place| place == opened.identity)
+                && matches!(file_open::size(&opened.keeper), Ok(1..))
+        };
+        let before = match self.opened.take() {
+            Some(opened) if settings.kind == FileKind::Device && !is_still_there(&opened) => {
                 file_open::unlock(&opened);
-                Some(opened)
-            }
-            // There is a single claim on a device, which always leads to its data.
-            (_, opened) => {
-                opened.iter().for_each(file_open::unlock);
                 None
             }
+            opened => opened,
         };
-        let opened = file_open::reopen(settings, shared.block_bytes).and_then(|opened| {
+        let opened = file_open::reopen(settings, shared.block_bytes, before.as_ref()).and_then(|opened| {
             let path = settings.path.clone();
             match (self.wanted.filter(|wanted| opened.bytes < *wanted), &before) {
                 (_, Some(before)) if !may_follow(&opened, before) => Err(OpenError::OtherIdentity { path }),
@@ -353,9 +355,6 @@ impl Current {
         let opened = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                if let Some(before) = &before {
-                    file_open::lock_again(settings, before);
-                }
                 self.opened = before;
                 return Err(error);
             }
