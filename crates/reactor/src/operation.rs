@@ -41,6 +41,12 @@ impl File {
         }
     }
 
+    /// Whether both are one open file description, which holds one lock.
+    #[must_use]
+    pub fn is_same_description(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The system's descriptor, or an error for a simulated file.
     ///
     /// # Errors

@@ -69,6 +69,8 @@ pub(crate) enum Fault {
     Admin { which: u8 },
     /// A host resets its controller under I/O.
     ControllerReset,
+    /// A second target process starts on the same storage; the first is killed after a while, or not.
+    Rival { kills_after_ns: Option<u64> },
     /// The threads of a host do not run for a while: its keep-alive expires.
     Freeze { ns: u64 },
 }
@@ -101,6 +103,7 @@ impl Fault {
             Self::Reload { .. } => "configuration reloaded",
             Self::Admin { .. } => "admin command",
             Self::ControllerReset => "controller reset",
+            Self::Rival { .. } => "second target starts",
             Self::Freeze { .. } => "host silent",
         }
     }
@@ -240,6 +243,8 @@ pub(crate) struct Scenario {
     pub(crate) cuts_at_answers: bool,
     /// The run ends with a power cut, after a flush, and a look at every block.
     pub(crate) ends_with_power_cut: bool,
+    /// Writes that a killed target has given to the device go on without it.
+    pub(crate) writes_outlive_kill: bool,
     /// Which answers the target sends without a copy.
     pub(crate) zero_copy: ZeroCopy,
     /// Hosts that keep a connection to the discovery service, and read its log.
@@ -365,6 +370,7 @@ impl Scenario {
             faults: Vec::new(),
             cuts_at_answers: false,
             ends_with_power_cut: !is_memory && r.one_in(2),
+            writes_outlive_kill: false,
             zero_copy: ZeroCopy::Off,
             scout_count: 0,
             has_leaver: false,
@@ -383,6 +389,7 @@ impl Scenario {
         scenario.draw_admin();
         scenario.draw_machines();
         scenario.draw_reloads();
+        scenario.draw_takeovers();
         scenario.draw_length();
         scenario.draw_pairs();
         let lane_count = scenario.host_count as u64 * u64::from(scenario.lanes_per_host);
@@ -614,6 +621,21 @@ impl Scenario {
         for _ in 0..r.scaled(1, 12) {
             let which = r.below(256) as u8;
             self.faults.push((r.below(self.command_count), Fault::Reload { which }));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Two targets on one storage, and writes that go on when the first is killed.
+    fn draw_takeovers(&mut self) {
+        let mut random = Random::new(self.seed, 17);
+        let r = &mut random;
+        self.writes_outlive_kill = r.one_in(2);
+        if !r.one_in(8) {
+            return;
+        }
+        for _ in 0..r.between(1, 3) {
+            let kills_after_ns = (!r.one_in(4)).then(|| r.scaled(MS, 4 * SECOND));
+            self.faults.push((r.below(self.command_count), Fault::Rival { kills_after_ns }));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }

@@ -72,6 +72,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     flag!("host-that-leaves", has_leaver, 0),
     flag!("last-power-cut", ends_with_power_cut, 0),
     flag!("cuts-at-answers", cuts_at_answers, 0),
+    flag!("writes-outlive-kill", writes_outlive_kill, 0),
     flag!("replay", is_replayed, 0),
     number!("depth", depth, 2),
     Setting {

@@ -63,6 +63,10 @@ pub(crate) enum Event {
     Fault(usize),
     /// The target starts again.
     Start,
+    /// A process that starts, a second one or not, tries to lock its storage until then.
+    Lock { until_ns: u64, is_rival: bool },
+    /// The process that serves is killed, for one that waits.
+    Oust,
     /// The operator opens the namespace anew.
     Reopen,
     /// The operator sees that the disk is stuck.

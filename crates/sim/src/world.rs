@@ -9,12 +9,14 @@ pub(crate) mod machines;
 mod operator;
 mod pairs;
 mod submit;
+mod takeover;
 mod user;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
+use reactor::File;
 use store::{MemorySettings, MemoryStore, Store};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
@@ -134,6 +136,8 @@ pub(crate) struct World {
     resize_command: u64,
     is_reopening: bool,
     is_rescuing: bool,
+    /// A second process waits for the lock of the storage.
+    is_rival_waiting: bool,
     is_stopping: bool,
     target_count: u64,
     next_fault: usize,
@@ -147,7 +151,7 @@ pub(crate) struct World {
     pub(crate) had_last_cut: bool,
 }
 
-fn store(scenario: &Scenario, block_count: u64) -> Store {
+fn store(scenario: &Scenario, file: File, block_count: u64) -> Store {
     if scenario.is_memory {
         let settings = MemorySettings {
             bytes: block_count * u64::from(scenario.block_bytes),
@@ -158,7 +162,7 @@ fn store(scenario: &Scenario, block_count: u64) -> Store {
         };
         return Store::Blocks(Arc::new(MemoryStore::new(&settings).expect("a little memory")));
     }
-    machines::disk_store(scenario, 0, block_count)
+    machines::disk_store(scenario, file, block_count)
 }
 
 impl World {
@@ -199,7 +203,7 @@ impl World {
             second_state: Removable::default(),
             reactors: Vec::new(),
             machine: Machine::default(),
-            store: store(&scenario, scenario.block_count),
+            store: store(&scenario, File::simulated(0), scenario.block_count),
             operator: None,
             releases: Vec::new(),
             third: None,
@@ -211,6 +215,7 @@ impl World {
             resize_command: 0,
             is_reopening: false,
             is_rescuing: false,
+            is_rival_waiting: false,
             is_stopping: false,
             target_count: 0,
             next_fault: 0,
@@ -331,7 +336,9 @@ impl World {
                 self.shared.random = self.chance_of_fault(at);
                 self.on_fault(fault);
             }
-            Event::Start => self.start_target(),
+            Event::Start => self.begin_process(false),
+            Event::Lock { until_ns, is_rival } => self.try_lock(until_ns, is_rival),
+            Event::Oust => self.oust(),
             Event::Reopen => {
                 self.is_reopening = false;
                 self.closed_until_ns = Some(self.shared.now_ns);
@@ -382,11 +389,8 @@ impl World {
             }
             self.poll_releases();
             self.dispatch();
-            if std::mem::take(&mut self.shared.disk.has_stuck)
-                && !std::mem::replace(&mut self.is_rescuing, true)
-            {
-                let wait_ns = self.shared.random.scaled(SECOND, 60 * SECOND);
-                self.shared.at(self.shared.now_ns + wait_ns, Event::Rescue);
+            if std::mem::take(&mut self.shared.disk.has_stuck) {
+                self.rescue_later();
             }
             return;
         }
@@ -480,7 +484,7 @@ impl World {
     fn start_target(&mut self) {
         let scenario = self.shared.scenario.clone();
         if !scenario.is_memory {
-            self.store = store(&scenario, self.block_count);
+            self.store = store(&scenario, self.shared.disk.open(0), self.block_count);
             self.shared.disk.forgive();
         }
         self.target_count += 1;
@@ -549,10 +553,16 @@ impl World {
                 self.shared.find(finding);
             }
         } else {
-            self.shared.disk.on_kill(&mut self.shared.random);
+            let goes_on = self.shared.scenario.writes_outlive_kill;
+            if self.shared.disk.on_kill(&mut self.shared.random, goes_on) > 0 {
+                self.shared.reach_event("writes of a killed target go on");
+            }
             self.model.on_kill(now_ns);
         }
         self.lose_second();
+        if self.shared.disk.is_stuck() {
+            self.rescue_later();
+        }
         self.shared.at(now_ns + down_ns, Event::Start);
     }
 
@@ -603,6 +613,7 @@ impl World {
                 let host = self.shared.random.below(self.hosts.len() as u64) as usize;
                 self.hosts[host].reset_controller(&mut self.shared);
             }
+            Fault::Rival { kills_after_ns } => self.start_rival(kills_after_ns),
             Fault::Freeze { ns } => {
                 let host = self.shared.random.below(self.hosts.len() as u64) as usize;
                 self.hosts[host].freeze(&mut self.shared, ns);
@@ -724,6 +735,7 @@ impl World {
             && self.block_count == self.shared.scenario.block_count
             && !self.is_reopening
             && !self.is_rescuing
+            && !self.is_rival_waiting
             && !self.is_operator_busy()
             && self.shared.barred_since_ns.is_none()
             && !self.second_state.is_to_return()
@@ -764,5 +776,7 @@ fn event_number(event: Event) -> u64 {
         Event::Rescue => 13,
         Event::Admit => 14,
         Event::FallBack => 15,
+        Event::Lock { .. } => 16,
+        Event::Oust => 17,
     }
 }

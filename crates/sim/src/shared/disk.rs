@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
-use reactor::{Allocation, Completion, Operation, Token};
+use reactor::{Allocation, Completion, File, Operation, Token};
 use rustix::io::Errno;
 
 use super::{Actor, Event, Shared};
@@ -58,6 +58,8 @@ struct Running {
     is_stuck: bool,
     /// Which opening of the file it belongs to.
     opened_count: u64,
+    /// The process that began it is gone, and the kernel goes on with it.
+    is_orphan: bool,
     about: About,
 }
 
@@ -87,6 +89,8 @@ pub(crate) struct Disk {
     pub(crate) operation_count: u64,
     /// Operations so far, by their kind and the block where they begin.
     counts: BTreeMap<(u64, usize), u64>,
+    /// The description of each file that has its lock.
+    locked: BTreeMap<u64, File>,
     /// When each trouble was last reported.
     troubles: BTreeMap<Trouble, u64>,
     /// An operation is stuck since this was last asked.
@@ -160,6 +164,23 @@ impl Disk {
         }
     }
 
+    /// A durable write has ended.
+    fn settle_write(&mut self, number: u64, running: &Running) {
+        let Operation::Write { offset, durable: true, .. } = &running.operation else { return };
+        let first = *offset as usize / self.block_bytes;
+        for block in first..first + running.limit / self.block_bytes {
+            self.settle(block, |version| version == number);
+        }
+    }
+
+    /// An operation of a process that is gone ends.
+    fn end_orphan(&mut self, number: u64) {
+        let Some(running) = self.running.remove(&number) else { return };
+        if running.result.is_ok() {
+            self.settle_write(number, &running);
+        }
+    }
+
     /// A flush has failed: the pages it covered may be marked clean, and never be written.
     fn forget(&mut self, random: &mut Random) {
         for versions in self.unstable.values_mut() {
@@ -206,9 +227,10 @@ impl Disk {
         }
     }
 
-    /// Effect of operations in flight whose issuer is gone.
-    fn abandon(&mut self, random: &mut Random) {
-        let numbers: Vec<u64> = self.running.keys().copied().collect();
+    /// Effect of operations in flight whose issuer is gone, of those that end with it.
+    fn abandon(&mut self, random: &mut Random, ends: impl Fn(&Running) -> bool) {
+        let ending = self.running.iter().filter(|(_, running)| ends(running));
+        let numbers: Vec<u64> = ending.map(|(number, _)| *number).collect();
         for number in numbers {
             let is_write = self.running.get(&number).is_some_and(|running| {
                 matches!(running.operation, Operation::Write { .. } | Operation::Allocate { .. })
@@ -222,18 +244,39 @@ impl Disk {
                     }
                 }
             }
+            self.running.remove(&number);
         }
-        self.running.clear();
     }
 
-    /// The process dies; the kernel keeps its page cache.
-    pub(crate) fn on_kill(&mut self, random: &mut Random) {
-        self.abandon(random);
+    /// The process dies; the kernel keeps its page cache. Of what it has given to the device, all or nothing goes on.
+    /// Says how many operations go on.
+    pub(crate) fn on_kill(&mut self, random: &mut Random, goes_on: bool) -> usize {
+        for running in self.running.values_mut().filter(|_| goes_on) {
+            running.is_orphan |= !matches!(running.operation, Operation::Sync { .. }) && !random.one_in(4);
+        }
+        self.abandon(random, |running| !running.is_orphan);
+        self.running.len()
+    }
+
+    /// A process opens a file: its description that has the lock.
+    pub(crate) fn open(&mut self, id: u64) -> File {
+        let file = File::simulated(id);
+        self.locked.insert(id, file.clone());
+        file
+    }
+
+    /// Whether an operation of a process that is gone still has the lock of a file.
+    pub(crate) fn is_locked(&self, id: u64) -> bool {
+        let locked = self.locked.get(&id);
+        let holds = |running: &Running| {
+            running.is_orphan && locked.is_some_and(|file| running.operation.file().is_same_description(file))
+        };
+        self.running.values().any(holds)
     }
 
     /// The power goes: each block keeps one of its versions.
     pub(crate) fn on_power_cut(&mut self, random: &mut Random) {
-        self.abandon(random);
+        self.abandon(random, |_| true);
         for (block, versions) in std::mem::take(&mut self.unstable) {
             let range = self.range(block);
             let kept = random.below(versions.since.len() as u64 + 1) as usize;
@@ -246,6 +289,10 @@ impl Disk {
 
     /// The file is cut and grows again.
     pub(crate) fn zero_from(&mut self, block: usize) {
+        // A file is cut once what is under way there has ended.
+        for running in self.running.values_mut().filter(|running| running.is_orphan) {
+            running.parts.clear();
+        }
         let (start, end) = (block * self.block_bytes, self.block_count * self.block_bytes);
         self.bytes[start..end].fill(0);
         self.stable[start..end].fill(0);
@@ -319,7 +366,7 @@ impl Shared {
         let is_log = operation.file().simulated_id() == Some(LOG_FILE);
         let disk = if is_log { &mut self.log_disk } else { &mut self.disk };
         let settings = disk.settings;
-        let is_ours = |running: &&Running| running.actor == actor;
+        let is_ours = |running: &&Running| running.actor == actor && !running.is_orphan;
         if disk.running.len() >= settings.limit
             && disk.running.values().filter(is_ours).count() >= settings.limit
         {
@@ -421,6 +468,7 @@ impl Shared {
             covered,
             is_stuck,
             opened_count,
+            is_orphan: false,
             about: shown_as,
         };
         self.disk_of(number).running.insert(number, running);
@@ -498,6 +546,10 @@ impl Shared {
         let now_ns = self.now_ns;
         let disk = if number >= LOG_OPERATIONS { &mut self.log_disk } else { &mut self.disk };
         let running = disk.running.get_mut(&number)?;
+        if running.is_orphan {
+            disk.end_orphan(number);
+            return None;
+        }
         let (actor, token) = (running.actor, running.token);
         let is_current = running.opened_count == disk.opened_count;
         if matches!(running.operation, Operation::Sync { .. }) && running.result.is_ok() && is_current {
@@ -553,13 +605,7 @@ impl Shared {
                     disk.settle(*block, |version| version == *newest);
                 }
             }
-            (Operation::Write { offset, .. }, Ok(_)) if is_durable => {
-                let first = *offset as usize / disk.block_bytes;
-                let count = running.limit / disk.block_bytes;
-                for block in first..first + count {
-                    disk.settle(block, |version| version == number);
-                }
-            }
+            (Operation::Write { .. }, Ok(_)) if is_durable => disk.settle_write(number, &running),
             _ => {}
         }
         self.tell(running.about, || {

@@ -45,10 +45,10 @@ impl Machine {
     }
 }
 
-/// A namespace of the simulated disk with this number.
-pub(super) fn disk_store(scenario: &Scenario, disk: u64, block_count: u64) -> Store {
+/// A namespace on a file of the simulated disk.
+pub(super) fn disk_store(scenario: &Scenario, file: File, block_count: u64) -> Store {
     let geometry = Geometry::new(scenario.block_bytes, block_count);
-    Store::Blocks(Arc::new(FileStore::simulated(File::simulated(disk), &geometry)))
+    Store::Blocks(Arc::new(FileStore::simulated(file, &geometry)))
 }
 
 /// A namespace with an identity made from a number.
@@ -63,12 +63,13 @@ fn foreign_block(block: &mut [u8], lba: u64) {
 
 impl World {
     /// The first namespace, or that of the second machine in its place.
-    pub(super) fn first_namespace(&self) -> NewNamespace {
-        let scenario = &self.shared.scenario;
+    pub(super) fn first_namespace(&mut self) -> NewNamespace {
         match self.machine {
             Machine::First => named(self.store.clone(), FIRST_NAME),
             Machine::Second { .. } => {
-                named(disk_store(scenario, 1, scenario.block_count), FIRST_NAME | FOREIGN_NAME)
+                let file = self.shared.disk.open(1);
+                let scenario = &self.shared.scenario;
+                named(disk_store(scenario, file, scenario.block_count), FIRST_NAME | FOREIGN_NAME)
             }
         }
     }

@@ -23,13 +23,21 @@ impl World {
         );
     }
 
+    /// The operator helps with a disk that is stuck after a while.
+    pub(super) fn rescue_later(&mut self) {
+        if !std::mem::replace(&mut self.is_rescuing, true) {
+            let wait_ns = self.shared.random.scaled(SECOND, 60 * SECOND);
+            self.shared.at(self.shared.now_ns + wait_ns, Event::Rescue);
+        }
+    }
+
     /// The disk has been stuck for a while: the operator resets it, or starts the target again.
     pub(super) fn rescue(&mut self) {
         self.is_rescuing = false;
         if !self.shared.disk.is_stuck() {
             return;
         }
-        if self.shared.random.one_in(3) {
+        if self.reactors.is_empty() || self.shared.random.one_in(3) {
             self.shared.say(|| "the disk is reset".into());
             return self.shared.on_device_reset();
         }

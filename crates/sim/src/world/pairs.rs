@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use host::{Command as HostCommand, Completion, Failure, KeyValueNamespace};
 use kv::log::Sync;
-use reactor::File;
 use store::{FileStore, Geometry, KeyValueFileSettings, KeyValueSettings, KeyValueStore, Store};
 use subsystem::message::{NewNamespace, Step};
 use wire::id::Nsid;
@@ -128,7 +127,8 @@ impl Pairs {
         if is_power_cut {
             shared.log_disk.on_power_cut(&mut shared.random);
         } else {
-            shared.log_disk.on_kill(&mut shared.random);
+            let goes_on = shared.scenario.writes_outlive_kill;
+            shared.log_disk.on_kill(&mut shared.random, goes_on);
         }
         self.model.on_crash(crash, shared.now_ns);
     }
@@ -207,7 +207,7 @@ fn open(
         prefaults: false,
     };
     let geometry = Geometry::new(SUPERBLOCK_BYTES as u32, settings.bytes / SUPERBLOCK_BYTES as u64);
-    let below = Arc::new(FileStore::simulated(File::simulated(LOG_FILE), &geometry));
+    let below = Arc::new(FileStore::simulated(shared.log_disk.open(LOG_FILE), &geometry));
     let reactor_count = usize::from(shared.scenario.reactor_count);
     shared.log_disk.change_first(SUPERBLOCK_BYTES, |first| {
         KeyValueStore::simulated_file(file_settings, below, first, reactor_count, number)

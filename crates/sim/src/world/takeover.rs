@@ -1,0 +1,94 @@
+//! Processes that start on one storage: the lock lets one of them serve, and that one only once the writes of the last
+//! have ended.
+//!
+//! ```text
+//! starts ──lock is free──▶ serves
+//!    └──lock is held for 5 s──▶ refused ──held by I/O of a dead process──▶ starts again
+//! ```
+//!
+//! A rival is a second process that starts while the first serves. In a share of the runs the writes that a killed
+//! process has given to the device go on without it.
+
+use super::machines::Machine;
+use super::{Stage, World};
+use crate::scenario::{MS, SECOND};
+use crate::shared::Event;
+use crate::shared::disk::LOG_FILE;
+
+/// How long a target that starts waits for the lock of its storage, ns.
+const LOCK_WAIT_NS: u64 = 5 * SECOND;
+
+/// Time between two attempts, ns.
+const LOCK_POLL_NS: u64 = 5 * MS;
+
+/// How long the service manager waits before it starts a target again that could not start, ns.
+const RESTART_NS: u64 = 100 * MS;
+
+impl World {
+    /// A process starts.
+    pub(super) fn begin_process(&mut self, is_rival: bool) {
+        let until_ns = self.shared.now_ns + LOCK_WAIT_NS;
+        self.try_lock(until_ns, is_rival);
+    }
+
+    /// A process tries to lock its storage, and serves if it can.
+    pub(super) fn try_lock(&mut self, until_ns: u64, is_rival: bool) {
+        let now_ns = self.shared.now_ns;
+        let is_served = !self.reactors.is_empty();
+        if is_rival && (!self.machine.is_first() || self.stage > Stage::Settle) {
+            self.is_rival_waiting = false;
+            return;
+        }
+        if !is_served && !self.is_storage_locked() {
+            if is_rival {
+                self.is_rival_waiting = false;
+                self.shared.reach_event("second target takes over");
+            }
+            return self.start_target();
+        }
+        if now_ns < until_ns {
+            return self.shared.at(now_ns + LOCK_POLL_NS, Event::Lock { until_ns, is_rival });
+        }
+        self.shared.say(|| "a target that starts is refused: its storage is in use".into());
+        if is_rival {
+            self.is_rival_waiting = false;
+        }
+        if is_served {
+            self.shared.reach_event("target refused: another one serves");
+        } else {
+            self.shared.reach_event("target refused: writes of the last one go on");
+            if !is_rival {
+                self.shared.at(now_ns + RESTART_NS, Event::Start);
+            }
+        }
+    }
+
+    /// Whether I/O of a process that is gone holds the lock of what the next one opens.
+    fn is_storage_locked(&self) -> bool {
+        let disk = match self.machine {
+            Machine::First => 0,
+            Machine::Second { .. } => 1,
+        };
+        self.shared.disk.is_locked(disk) || self.shared.log_disk.is_locked(LOG_FILE)
+    }
+
+    /// A second process starts; the first is killed after a while, or not.
+    pub(super) fn start_rival(&mut self, kills_after_ns: Option<u64>) {
+        if self.stage > Stage::Settle || !self.machine.is_first() || self.is_rival_waiting {
+            return;
+        }
+        self.is_rival_waiting = true;
+        self.begin_process(true);
+        if let Some(ns) = kills_after_ns {
+            self.shared.at(self.shared.now_ns + ns, Event::Oust);
+        }
+    }
+
+    /// The process that serves is killed, for one that waits.
+    pub(super) fn oust(&mut self) {
+        if self.is_rival_waiting && self.stage <= Stage::Settle {
+            let down_ns = self.shared.random.scaled(MS, 20 * SECOND);
+            self.kill_target(false, down_ns);
+        }
+    }
+}
