@@ -147,8 +147,8 @@ impl MemcachedClient {
             if task == Task::Close && self.is_idle() {
                 return self.hang_up(shared, model, true);
             }
-            self.submit(shared, model, settings, task);
-            if !self.exchange(shared, model, id) {
+            let leaves = self.submit(shared, model, settings, task);
+            if !self.exchange(shared, model, id) || leaves {
                 self.hang_up(shared, model, false);
             }
         }
@@ -173,7 +173,15 @@ impl MemcachedClient {
         }
     }
 
-    fn submit(&mut self, shared: &mut Shared, model: &mut PairModel, settings: &PairSettings, task: Task) {
+    /// Sends commands of a task. Says whether the client leaves, with its last command perhaps cut off.
+    fn submit(
+        &mut self,
+        shared: &mut Shared,
+        model: &mut PairModel,
+        settings: &PairSettings,
+        task: Task,
+    ) -> bool {
+        let mut leaves = false;
         match task {
             Task::Work(mut left) => {
                 while left > 0 && self.next_ns <= shared.now_ns && self.expected.len() < settings.depth {
@@ -183,11 +191,10 @@ impl MemcachedClient {
                         self.next_ns = shared.now_ns + self.choice.below(shared.scenario.think_ns) + 1;
                     }
                 }
-                if self.choice.one_in(400) {
-                    // It goes away, perhaps within a command.
+                leaves = self.choice.one_in(400);
+                if leaves {
                     let length = self.to_send.len() as u64;
                     self.to_send.truncate(self.choice.below(length + 1) as usize);
-                    self.deadline_ns = shared.now_ns;
                     shared.coverage.reach(Point::Event("memcached client left"));
                 }
                 if self.choice.one_in(20) {
@@ -206,6 +213,7 @@ impl MemcachedClient {
         if self.deadline_ns == u64::MAX && !self.expected.is_empty() {
             self.deadline_ns = shared.now_ns + TIMEOUT_NS;
         }
+        leaves
     }
 
     /// Sends and receives what there is. Says whether the connection stands.
