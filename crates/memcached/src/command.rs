@@ -67,6 +67,8 @@ pub enum Verb {
         removes: bool,
         /// Whether the reason is a lack of memory.
         is_memory: bool,
+        /// Whether there is no answer.
+        is_quiet: bool,
     },
     /// A meta command; its second letter. Its flags are in the command's `extra`.
     Meta(u8),
@@ -101,6 +103,20 @@ pub struct Command<'a> {
 }
 
 impl Verb {
+    /// Whether there is no answer, not even to an error: `noreply`. The meta protocol answers errors in spite of its
+    /// flag `q`.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        match *self {
+            Self::Store { is_quiet, .. }
+            | Self::Delete { is_quiet }
+            | Self::Arithmetic { is_quiet, .. }
+            | Self::Touch { is_quiet, .. }
+            | Self::Refused { is_quiet, .. } => is_quiet,
+            Self::Get { .. } | Self::Meta(_) | Self::Binary(_) => false,
+        }
+    }
+
     /// Whether execution needs the present value.
     #[must_use]
     pub fn needs_value(&self) -> bool {

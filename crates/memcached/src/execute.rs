@@ -195,8 +195,7 @@ impl Executor<'_> {
                     out.extend_from_slice(if is_touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
                 }
             }
-            // Errors are answered even if the client wants no answer.
-            Verb::Refused { removes, is_memory } => {
+            Verb::Refused { removes, is_memory, is_quiet } => {
                 let c = &mut self.service.counters;
                 *(if is_memory { &mut c.no_memory_count } else { &mut c.too_large_count }) += 1;
                 let mut room = [0; KEY_BYTES_MAX];
@@ -204,7 +203,9 @@ impl Executor<'_> {
                 if removes {
                     self.partition.processor.delete(hash, key);
                 }
-                out.extend_from_slice(if is_memory { NO_MEMORY } else { TOO_LARGE });
+                if !is_quiet {
+                    out.extend_from_slice(if is_memory { NO_MEMORY } else { TOO_LARGE });
+                }
             }
             Verb::Meta(letter) => {
                 let mut room = [0; KEY_BYTES_MAX];

@@ -22,7 +22,7 @@ use crate::gets::{BATCH, Get, ITEMS_AHEAD, prefetch_items, take_gets};
 use crate::incoming::{Incoming, LargeStore};
 use crate::output::Output;
 use crate::protocol::binary;
-use crate::protocol::decode::{Decoder, GetPosition};
+use crate::protocol::decode::{Decoder, GetPosition, bad_chunk};
 use crate::protocol::decoded::Decoded;
 use crate::settings::{ListenerSettings, PIECE_BYTES};
 use crate::stats::VERSION;
@@ -530,12 +530,12 @@ impl Session {
             }
         }
         let incoming = self.incoming.take()?;
-        if !incoming.has_right_line_end() {
-            self.sink().bytes_mut().extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
+        let (partition, has_right_line_end) = (incoming.partition, incoming.has_right_line_end());
+        let store = incoming.into_store();
+        if !has_right_line_end {
+            self.sink().bytes_mut().extend_from_slice(bad_chunk(store.verb()));
             return None;
         }
-        let partition = incoming.partition;
-        let store = incoming.into_store();
         if partition == own && !router.executor().partition.processor.has_log() {
             let mut executor = router.executor();
             let sink = self.sink();
@@ -560,7 +560,7 @@ impl Session {
             return binary::refuse(self.sink().bytes_mut(), header, binary::NO_MEMORY);
         }
         let removes = matches!(store.verb(), Verb::Store { mode: Mode::Set, cas: None, .. } | Verb::Meta(_));
-        let verb = Verb::Refused { removes, is_memory: true };
+        let verb = Verb::Refused { removes, is_memory: true, is_quiet: store.verb().is_silent() };
         let hash = store.hash;
         store.with_command(|command, _| {
             let command = Command { verb, value: &[], ..*command };
@@ -616,6 +616,7 @@ impl Session {
                 if !router.executor().service.settings().allows_flush {
                     match binary {
                         Some(header) => binary::refuse(self.sink().bytes_mut(), header, 0x81),
+                        None if is_quiet => {}
                         None => self
                             .sink()
                             .bytes_mut()

@@ -116,6 +116,53 @@ fn noreply_means_no_answer() {
 }
 
 #[test]
+fn noreply_silences_errors_and_what_follows_is_understood() {
+    let (long, value) = ("k".repeat(251), "v".repeat(2_000_000));
+    talk(&[
+        (&format!("set a 0 0 2000000 noreply|{value}|add a 0 0 2000000 noreply|{value}|mn|"), "MN|"),
+        (&format!("set {long} 0 0 3 noreply|abc|set a x 0 3 noreply|get|cas a 0 0 1 x noreply|1|mn|"), "MN|"),
+        ("set a 0 0 3 noreply|abcdxy|mn|", "ERROR|MN|"),
+        ("set t 0 0 3|abc|incr t 1 noreply|incr t abc noreply|decr t -1 noreply|mn|", "STORED|MN|"),
+        ("touch t x noreply|touch missing 5 noreply|flush_all x noreply|delete t 5 noreply|mn|", "MN|"),
+        (&format!("delete {long} noreply|incr {long} 1 noreply|touch {long} 1 noreply|mn|"), "MN|"),
+        ("verbosity x noreply|bogus noreply|lru_crawler noreply|cache_memlimit x noreply|mn|", "MN|"),
+        // What cannot be a command of its kind is answered.
+        (
+            "set a 0 0 -1 noreply|incr noreply|get|mn|",
+            "CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
+        ),
+        // So is each error of a quiet meta command.
+        ("ms t 3 q|abcdxy|mn|", "CLIENT_ERROR bad data chunk|ERROR|MN|"),
+        (
+            "set t 0 0 1|x|ma t q|mn|",
+            "STORED|CLIENT_ERROR cannot increment or decrement non-numeric value|MN|",
+        ),
+    ]);
+}
+
+#[test]
+fn a_client_without_answers_keeps_step_when_a_long_value_ends_wrong_or_finds_no_memory() {
+    for count in [1, 3] {
+        let mut client = client_of_large(count, 8 << 20, Eviction::None);
+        let value = "x".repeat(2_000_000);
+        client.talk(
+            &format!(
+                "set a 0 0 2000000 noreply|{value}yyset b 0 0 200000 noreply|{}yymn|",
+                &value[..200_000]
+            ),
+            "MN|",
+        );
+        client.talk(&format!("set a 0 0 30000000 noreply|{}|get a|", "x".repeat(30_000_000)), "END|");
+        client.partitions = Partitions::new(
+            count,
+            &settings(),
+            ListenerSettings { allows_flush: false, ..ListenerSettings::default() },
+        );
+        client.talk("flush_all noreply|flush_all|", "CLIENT_ERROR flush_all not allowed|");
+    }
+}
+
+#[test]
 fn numbers_of_values_change_with_each_store_and_only_then() {
     let mut client = Client::new();
     let cas = |client: &mut Client| {

@@ -236,16 +236,18 @@ impl Decoder {
             b"prepend" => Some(Mode::Prepend),
             _ => None,
         };
+        let is_quiet = line.trim_ascii_end().ends_with(b" noreply");
         if let Some(mode) = mode {
-            return self.store((mode, name == b"cas"), &mut words, input, command, whole.len());
+            let mode = (mode, name == b"cas", is_quiet);
+            return self.store(mode, &mut words, input, command, whole.len());
         }
-        plain(name, &mut words, line, command)
+        plain(name, is_quiet, &mut words, line, command)
     }
 
     /// `set <key> <flags> <exptime> <bytes> [<cas>] [noreply]`, and the value.
     fn store<'a>(
         &mut self,
-        (mode, is_cas): (Mode, bool),
+        (mode, is_cas, is_quiet): (Mode, bool, bool),
         words: &mut Words<'a>,
         input: &mut &'a [u8],
         command: &mut Command<'a>,
@@ -254,7 +256,6 @@ impl Decoder {
         let mut word = || words.next().unwrap_or_default();
         let (key, flags, exptime, length) = (word(), word(), word(), word());
         let cas = is_cas.then(&mut word);
-        let is_quiet = word() == b"noreply";
         let Some(length) = number::parse(length).filter(|&length| length < VALUE_BYTES_LIMIT) else {
             return Decoded::Answer(BAD_LINE);
         };
@@ -265,14 +266,14 @@ impl Decoder {
         let (Some(flags), Some(exptime), true, false) = (flags, exptime, is_key(key), cas == Some(None))
         else {
             self.state = State::Discard { left: value_with_end, is_binary: false };
-            return Decoded::Answer(BAD_LINE);
+            return refuse(is_quiet, BAD_LINE);
         };
         let cas = cas.flatten();
         let verb = Verb::Store { mode, cas, flags, exptime, is_quiet };
         if length > self.settings.value_bytes_max as u64 {
             self.state = State::Discard { left: value_with_end, is_binary: false };
             let removes = mode == Mode::Set && !is_cas;
-            let verb = Verb::Refused { removes, is_memory: false };
+            let verb = Verb::Refused { removes, is_memory: false, is_quiet };
             *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
             return Decoded::Command;
         }
@@ -283,7 +284,7 @@ impl Decoder {
         }
         match value(input, length) {
             Value::More(missing) => Decoded::More(available.saturating_add(missing)),
-            Value::Bad => Decoded::Answer(b"CLIENT_ERROR bad data chunk\r\n"),
+            Value::Bad => Decoded::Answer(bad_chunk(verb)),
             Value::Whole(value) => {
                 *command = Command { verb, key, value, extra: &[], is_base64: false };
                 Decoded::Command
@@ -328,14 +329,14 @@ impl Decoder {
             if length > self.settings.value_bytes_max as u64 {
                 self.state =
                     State::Discard { left: length.saturating_add(VALUE_END.len() as u64), is_binary: false };
-                verb = Verb::Refused { removes: true, is_memory: false };
+                verb = Verb::Refused { removes: true, is_memory: false, is_quiet: false };
             } else if length as usize > COPIED_BYTES_MAX {
                 *command = Command { verb, key, value: &[], extra, is_base64 };
                 return Decoded::Large { length: length as usize, has_line_end: true };
             } else {
                 match value(input, length as usize) {
                     Value::More(missing) => return Decoded::More(available.saturating_add(missing)),
-                    Value::Bad => return Decoded::Answer(b"CLIENT_ERROR bad data chunk\r\n"),
+                    Value::Bad => return Decoded::Answer(bad_chunk(verb)),
                     Value::Whole(value) => value_bytes = value,
                 }
             }
@@ -538,12 +539,28 @@ fn value<'a>(input: &mut &'a [u8], length: usize) -> Value<'a> {
     }
 }
 
-/// Decodes the commands of a line that bring no value.
-fn plain<'a>(name: &[u8], words: &mut Words<'a>, line: &[u8], command: &mut Command<'a>) -> Decoded<'a> {
+/// The answer to an error of a classic command: none with `noreply`, which silences errors as well.
+fn refuse<'a>(is_quiet: bool, answer: &'static [u8]) -> Decoded<'a> {
+    Decoded::Answer(if is_quiet { b"" } else { answer })
+}
+
+/// The answer to a store whose value is not followed by a line end.
+pub(crate) fn bad_chunk(verb: Verb) -> &'static [u8] {
+    if verb.is_silent() { b"" } else { b"CLIENT_ERROR bad data chunk\r\n" }
+}
+
+/// Decodes the commands of a line that bring no value. A line with too few words is answered in spite of `noreply`.
+fn plain<'a>(
+    name: &[u8],
+    is_quiet: bool,
+    words: &mut Words<'a>,
+    line: &[u8],
+    command: &mut Command<'a>,
+) -> Decoded<'a> {
     let mut word = || words.next().unwrap_or_default();
     let mut on_key = |verb, key| {
         if !is_key(key) {
-            return Decoded::Answer(BAD_LINE);
+            return refuse(is_quiet, BAD_LINE);
         }
         *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
         Decoded::Command
@@ -553,61 +570,59 @@ fn plain<'a>(name: &[u8], words: &mut Words<'a>, line: &[u8], command: &mut Comm
         b"get" | b"gets" | b"gat" | b"gats" => Decoded::Answer(BAD_LINE),
         b"delete" => {
             let (key, second, third) = (word(), word(), word());
-            let is_quiet = second == b"noreply" || third == b"noreply";
             if !matches!(second, b"" | b"0" | b"noreply") || !matches!(third, b"" | b"noreply") {
                 let text = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
-                return Decoded::Answer(text);
+                return refuse(is_quiet, text);
             }
             on_key(Verb::Delete { is_quiet }, key)
         }
         b"incr" | b"decr" => {
-            let (key, delta, last) = (word(), word(), word());
+            let (key, delta) = (word(), word());
             if delta.is_empty() {
                 return Decoded::Answer(BAD_LINE);
             }
             let Some(delta) = number::parse(delta) else {
-                return Decoded::Answer(b"CLIENT_ERROR invalid numeric delta argument\r\n");
+                return refuse(is_quiet, b"CLIENT_ERROR invalid numeric delta argument\r\n");
             };
-            let is_quiet = last == b"noreply";
             on_key(Verb::Arithmetic { is_decrement: name == b"decr", delta, is_quiet }, key)
         }
         b"touch" => {
-            let (key, exptime, last) = (word(), word(), word());
+            let (key, exptime) = (word(), word());
             if exptime.is_empty() {
                 return Decoded::Answer(BAD_LINE);
             }
             let Some(exptime) = number::parse_signed(exptime) else {
-                return Decoded::Answer(b"CLIENT_ERROR invalid exptime argument\r\n");
+                return refuse(is_quiet, b"CLIENT_ERROR invalid exptime argument\r\n");
             };
-            on_key(Verb::Touch { exptime, is_quiet: last == b"noreply" }, key)
+            on_key(Verb::Touch { exptime, is_quiet }, key)
         }
         b"flush_all" => {
-            let (first, second) = (word(), word());
-            let is_quiet = first == b"noreply" || second == b"noreply";
-            let delay = if matches!(first, b"" | b"noreply") { Some(0) } else { number::parse_signed(first) };
+            let delay = match word() {
+                b"" | b"noreply" => Some(0),
+                delay => number::parse_signed(delay),
+            };
             match delay {
                 Some(delay) => Decoded::Flush { delay, is_quiet, binary: None },
-                None => Decoded::Answer(BAD_LINE),
+                None => refuse(is_quiet, b"CLIENT_ERROR invalid exptime argument\r\n"),
             }
         }
-        b"verbosity" => match (word(), word()) {
-            (b"noreply", _) => Decoded::Answer(b""),
-            (level, _) if number::parse(level).is_none() => Decoded::Answer(BAD_LINE),
-            (_, b"noreply") => Decoded::Answer(b""),
-            _ => Decoded::Answer(b"OK\r\n"),
+        b"verbosity" => match number::parse(word()) {
+            Some(_) => refuse(is_quiet, b"OK\r\n"),
+            None => refuse(is_quiet, BAD_LINE),
         },
         b"version" => Decoded::Version,
         b"stats" => Decoded::Stats { of: word(), binary: None },
         b"quit" => Decoded::Close,
-        b"shutdown" => Decoded::Answer(b"SERVER_ERROR: shutdown not enabled\r\n"),
-        b"cache_memlimit" => match (number::parse(word()), word() == b"noreply") {
-            (Some(megabytes), is_quiet) => Decoded::Limit { megabytes, is_quiet },
-            (None, _) => Decoded::Answer(BAD_LINE),
+        b"shutdown" => refuse(is_quiet, b"SERVER_ERROR: shutdown not enabled\r\n"),
+        b"cache_memlimit" => match number::parse(word()) {
+            Some(megabytes) => Decoded::Limit { megabytes, is_quiet },
+            None => refuse(is_quiet, BAD_LINE),
         },
-        b"lru" | b"lru_crawler" | b"slabs" | b"watch" => Decoded::Answer(b"CLIENT_ERROR not supported\r\n"),
+        b"lru" | b"lru_crawler" | b"slabs" => refuse(is_quiet, b"CLIENT_ERROR not supported\r\n"),
+        b"watch" => Decoded::Answer(b"CLIENT_ERROR not supported\r\n"),
         // HTTP, as from a browser tricked into posting here.
         _ if Words(line).last().is_some_and(|word| word.starts_with(b"HTTP/")) => Decoded::Close,
-        _ => Decoded::Answer(b"ERROR\r\n"),
+        _ => refuse(is_quiet, b"ERROR\r\n"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Serves the requests of memcached connections and NVMe commands of any reactor on this reactor's partition.
 
 use kv::Partition;
-use memcached::{Executor, PIECE_BYTES};
+use memcached::{Executor, PIECE_BYTES, Verb};
 use reactor::Io;
 use wire::status::Status;
 
@@ -16,8 +16,10 @@ use crate::message::Message;
 use crate::store_access::StoreAccess;
 use crate::subsystem::NamespaceId;
 
-/// The answer to memcached clients once the namespace was removed.
-const GONE: &[u8] = b"SERVER_ERROR the namespace is gone\r\n";
+/// The answer to a memcached command once the namespace was removed.
+fn gone(verb: Verb) -> &'static [u8] {
+    if verb.is_silent() { b"" } else { b"SERVER_ERROR the namespace is gone\r\n" }
+}
 
 /// The partition of a namespace, if it can serve, with its clock set.
 fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId, unix_s: i64) -> Option<&mut Partition> {
@@ -65,8 +67,8 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
                         }
                     });
                 }
-                None => batch.for_each(|session, ticket, _, _| {
-                    answers.push(session, ticket, |bytes| bytes.extend_from_slice(GONE));
+                None => batch.for_each(|session, ticket, _, command| {
+                    answers.push(session, ticket, |bytes| bytes.extend_from_slice(gone(command.verb)));
                 }),
             }
             if !answers.is_empty() {
@@ -91,7 +93,9 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
                         executor.execute_large(store, bytes);
                     });
                 }
-                None => answers.push(session, ticket, |bytes| bytes.extend_from_slice(GONE)),
+                None => {
+                    answers.push(session, ticket, |bytes| bytes.extend_from_slice(gone(store.head().verb)))
+                }
             }
             io.post(from, MemcachedReply::Answers(answers).into());
         }
