@@ -23,8 +23,8 @@ use std::time::Instant;
 
 use kv::{Attributes, Condition, Eviction, Kept, KeyHash, Partition, Processor, Settings, Stored};
 use nvlane_memcached::{
-    AnswerId, Command, Executor, LargeStore, ListenerSettings, ListenerStats, Progress, Router, Service,
-    Session, Verb,
+    AnswerId, CollectiveRequest, Command, Executor, LargeStore, ListenerSettings, ListenerStats, Progress,
+    Router, Service, Session, Verb,
 };
 use reactor::random::SplitMix64;
 use reactor::{Lines, prefetch};
@@ -56,7 +56,7 @@ impl Router for Alone {
         unreachable!("there is no other partition")
     }
 
-    fn send_all(&mut self, _: AnswerId, _: Option<i64>, _: bool) {
+    fn send_all(&mut self, _: AnswerId, _: CollectiveRequest, _: bool) {
         unreachable!("nothing is flushed")
     }
 
@@ -74,6 +74,10 @@ impl Router for Alone {
 
     fn listener_stats(&self) -> ListenerStats {
         ListenerStats::default()
+    }
+
+    fn reset_listener_stats(&mut self) {
+        unreachable!("nothing is reset")
     }
 }
 

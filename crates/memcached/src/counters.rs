@@ -25,6 +25,8 @@ counters! {
     get_hit_count,
     /// Keys not found.
     get_miss_count,
+    /// Of these, keys whose pair had expired.
+    get_expired_count,
     /// Stores.
     set_count,
     /// Touches.
@@ -102,6 +104,8 @@ pub struct ListenerStats {
     pub connection_total_count: u64,
     /// Connections refused because of the connection limit.
     pub rejected_count: u64,
+    /// Connections admitted at the same time, at most.
+    pub connection_count_max: u64,
     /// Bytes received.
     pub received_bytes: u64,
     /// Bytes sent.

@@ -26,6 +26,8 @@ const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub struct Service {
     pub(crate) settings: ListenerSettings,
     pub(crate) counters: CommandCounters,
+    /// The processor's counters at the last reset of the statistics.
+    pub(crate) reset_at: kv::Counters,
     scratch: Vec<u8>,
     /// Whole mebibytes of the value of the command being executed; the rest is in the command.
     pub(crate) arrived_chunks: Vec<Chunk>,
@@ -42,6 +44,7 @@ impl Service {
         Self {
             settings,
             counters: CommandCounters::default(),
+            reset_at: kv::Counters::default(),
             scratch: Vec::new(),
             arrived_chunks: Vec::new(),
             long_values: Vec::new(),
@@ -116,8 +119,7 @@ impl Executor<'_> {
     }
 
     /// Removes all pairs, now or after a delay.
-    pub fn flush(&mut self, delay: i64) {
-        self.service.counters.flush_count += 1;
+    pub(crate) fn flush(&mut self, delay: i64) {
         match self.expiry(delay) {
             0 | Clock::EXPIRED_S => self.partition.clear(),
             at_s => self.partition.clear_at(at_s),
@@ -222,10 +224,18 @@ impl Executor<'_> {
         if with_cas {
             return self.reborrow().get_with_cas(hash, key, out);
         }
+        let expired_count = self.partition.processor.counters().expired_count;
         match self.partition.processor.find(hash, key) {
             Some(place) => self.answer_hit(key, place, None, out),
-            None => self.service.counters.get_miss_count += 1,
+            None => self.count_miss(expired_count),
         }
+    }
+
+    /// Counts the `get` of an absent key. `expired_count` pairs had expired before it.
+    pub(crate) fn count_miss(&mut self, expired_count: u64) {
+        self.service.counters.get_miss_count += 1;
+        let has_expired = self.partition.processor.counters().expired_count > expired_count;
+        self.service.counters.get_expired_count += u64::from(has_expired);
     }
 
     /// Executes the `get` of a key whose pair is expected at a place. Returns whether it was there, so that nothing was
@@ -261,11 +271,12 @@ impl Executor<'_> {
 
     #[inline(never)]
     fn get_with_cas(mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
+        let expired_count = self.partition.processor.counters().expired_count;
         let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
         // It may have left the index to get a CAS number.
         match self.partition.processor.find(hash, key) {
             Some(place) => self.answer_hit(key, place, Some(cas), out),
-            None => self.service.counters.get_miss_count += 1,
+            None => self.count_miss(expired_count),
         }
     }
 

@@ -12,6 +12,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod answer;
+mod collective;
 mod command;
 mod counters;
 mod execute;
@@ -35,6 +36,7 @@ mod settings;
 mod stats;
 
 pub use answer::AnswerId;
+pub use collective::CollectiveRequest;
 pub use command::{Command, Header, Mode, Verb};
 pub use counters::{CommandCounters, ListenerStats, PartitionStats};
 pub use execute::{Executor, Service};

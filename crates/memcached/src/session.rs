@@ -15,6 +15,7 @@ use std::sync::Arc;
 use reactor::{CHUNK_BYTES, Chunk};
 
 use crate::answer::AnswerId;
+use crate::collective::CollectiveRequest;
 use crate::command::{Command, Header, Mode, Verb};
 use crate::counters::{ListenerStats, PartitionStats};
 use crate::execute::{Addition, Executor};
@@ -48,9 +49,9 @@ pub trait Router {
     fn position(&self) -> (usize, usize);
     /// Sends a command to another partition, which answers to [`Session::on_reply`].
     fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>);
-    /// Asks every other partition, and this one with `with_own`, to flush (after the given delay) or for its
-    /// statistics; each answers to [`Session::on_stats`].
-    fn send_all(&mut self, id: AnswerId, flush: Option<i64>, with_own: bool);
+    /// Sends a request to every other partition, and to this one with `with_own`; each answers to
+    /// [`Session::on_stats`].
+    fn send_all(&mut self, id: AnswerId, request: CollectiveRequest, with_own: bool);
     /// Requests memory for `count` mebibytes of an arriving value; [`Session::on_room`] receives it.
     fn reserve(&mut self, to: usize, count: usize);
     /// Has an arrived value stored; the answer comes to [`Session::on_reply`].
@@ -59,6 +60,8 @@ pub trait Router {
     fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize);
     /// Statistics of the listener.
     fn listener_stats(&self) -> ListenerStats;
+    /// Has the listener count from zero from now on.
+    fn reset_listener_stats(&mut self);
 }
 
 /// State of a session after input.
@@ -92,6 +95,7 @@ struct Collecting {
 enum AllRequest {
     Flush { binary: Option<Header>, is_quiet: bool },
     Stats { of: Vec<u8>, binary: Option<Header> },
+    ResetStats { binary: Option<Header> },
     Limit { megabytes: u64, is_quiet: bool },
 }
 
@@ -613,6 +617,7 @@ impl Session {
             }
             Decoded::Binary(header, status) => binary::refuse(self.sink().bytes_mut(), header, status),
             Decoded::Flush { delay, is_quiet, binary } => {
+                router.executor().service.counters.flush_count += 1;
                 if !router.executor().service.settings().allows_flush {
                     match binary {
                         Some(header) => binary::refuse(self.sink().bytes_mut(), header, 0x81),
@@ -631,19 +636,21 @@ impl Session {
                     let id =
                         self.push(QueuedAnswer::Collecting(Box::new(Collecting { left: count, sum, asked })));
                     self.last_by_message = Some(id);
-                    return router.send_all(id, Some(delay), true);
+                    return router.send_all(id, CollectiveRequest::Flush { delay }, true);
                 }
-                router.executor().flush(delay);
-                self.ask_all(router, count, PartitionStats::default(), asked, Some(delay));
+                self.ask_all(router, asked, CollectiveRequest::Flush { delay });
+            }
+            Decoded::Stats { of: b"reset", binary } => {
+                router.reset_listener_stats();
+                self.ask_all(router, AllRequest::ResetStats { binary }, CollectiveRequest::ResetStats);
             }
             Decoded::Stats { of, binary } => {
-                let sum = router.executor().stats();
                 let asked = AllRequest::Stats { of: of.to_vec(), binary };
-                self.ask_all(router, count, sum, asked, None);
+                self.ask_all(router, asked, CollectiveRequest::Stats);
             }
             Decoded::Limit { megabytes, is_quiet } => {
-                let sum = router.executor().stats();
-                self.ask_all(router, count, sum, AllRequest::Limit { megabytes, is_quiet }, None);
+                let asked = AllRequest::Limit { megabytes, is_quiet };
+                self.ask_all(router, asked, CollectiveRequest::Stats);
             }
             Decoded::Command
             | Decoded::Answer(_)
@@ -656,19 +663,15 @@ impl Session {
         }
     }
 
-    fn ask_all(
-        &mut self,
-        router: &mut impl Router,
-        count: usize,
-        sum: PartitionStats,
-        asked: AllRequest,
-        flush: Option<i64>,
-    ) {
+    /// Carries out a request on the local partition, and sends it to the others.
+    fn ask_all(&mut self, router: &mut impl Router, asked: AllRequest, request: CollectiveRequest) {
+        let sum = router.executor().collect(request);
+        let (_, count) = router.position();
         if count == 1 {
             return push_collected(router, &sum, &asked, self.sink());
         }
         let id = self.push(QueuedAnswer::Collecting(Box::new(Collecting { left: count - 1, sum, asked })));
-        router.send_all(id, flush, false);
+        router.send_all(id, request, false);
     }
 
     /// Whether a command of the local partition can be executed and answered now. GetPosition one that could not, none can:
@@ -800,6 +803,10 @@ fn push_collected(router: &mut impl Router, stats: &PartitionStats, asked: &AllR
             binary::respond(out, *header, binary::SUCCESS, &[], &[], &[], 0);
         }
         AllRequest::Flush { binary: None, .. } => out.extend_from_slice(b"OK\r\n"),
+        AllRequest::ResetStats { binary: Some(header) } => {
+            binary::respond(out, *header, binary::SUCCESS, &[], &[], &[], 0);
+        }
+        AllRequest::ResetStats { binary: None } => out.extend_from_slice(b"RESET\r\n"),
         AllRequest::Limit { is_quiet: true, .. } => {}
         // The limit is fixed at start: only a request for the present value succeeds.
         AllRequest::Limit { megabytes, .. } if stats.limit_bytes.div_ceil(1 << 20) == *megabytes => {
@@ -827,11 +834,10 @@ fn push_collected(router: &mut impl Router, stats: &PartitionStats, asked: &AllR
                         }
                     }
                 });
-            match (binary, &of[..]) {
-                (Some(header), _) => binary::respond(out, *header, binary::SUCCESS, &[], &[], &[], 0),
-                (None, b"reset") => out.extend_from_slice(b"RESET\r\n"),
-                (None, _) if !is_known => out.extend_from_slice(b"ERROR\r\n"),
-                (None, _) => out.extend_from_slice(b"END\r\n"),
+            match binary {
+                Some(header) => binary::respond(out, *header, binary::SUCCESS, &[], &[], &[], 0),
+                None if !is_known => out.extend_from_slice(b"ERROR\r\n"),
+                None => out.extend_from_slice(b"END\r\n"),
             }
         }
     }

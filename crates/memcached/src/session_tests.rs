@@ -1,5 +1,7 @@
 //! Protocol conversations as clients hold them, and malformed input.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -561,7 +563,70 @@ fn statistics_have_the_names_that_clients_read() {
         assert!(
             String::from_utf8(client.send(b"stats settings\r\n")).expect("text").contains("item_size_max")
         );
-        client.talk("stats items|stats cachedump 1 1|stats reset|stats bogus|", "END|END|RESET|ERROR|");
+        client.talk("stats cachedump 1 1|stats conns|stats bogus|", "END|END|ERROR|");
+        client.talk("stats sizes|", "STAT sizes_status disabled|END|");
+        for (of, field) in
+            [("items", "items:1:number 1"), ("slabs", "1:cmd_set 1"), ("slabs", "active_slabs 1")]
+        {
+            let stats = client.send(format!("stats {of}\r\n").as_bytes());
+            let stats = String::from_utf8(stats).expect("text");
+            assert!(stats.contains(&format!("STAT {field}\r\n")), "{field} in {stats}");
+        }
+        client.talk("stats detail off|stats detail dump|", "OK|END|");
+        client.talk("stats detail on|", "CLIENT_ERROR stats detail not supported|");
+        assert_eq!(client.send(b"stats detail\r\n"), b"CLIENT_ERROR usage: stats detail on|off|dump\r\n");
+    }
+}
+
+/// The fields of a `stats` answer.
+fn fields(client: &mut Client) -> BTreeMap<String, String> {
+    let stats = String::from_utf8(client.send(b"stats\r\n")).expect("text");
+    let fields = stats.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
+    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+#[test]
+fn every_field_of_memcached_is_there_once() {
+    let mut client = Client::new();
+    let fields = fields(&mut client);
+    for name in include_str!("../tests/stats_of_memcached.txt").lines() {
+        assert!(fields.contains_key(name), "{name}");
+    }
+    let stats = client.send(b"stats\r\n");
+    assert_eq!(stats.split(|&byte| byte == b'\n').count(), fields.len() + 2, "each once, and an end");
+}
+
+#[test]
+fn reset_statistics_count_from_zero_and_a_flush_counts_once() {
+    for count in [1, 3] {
+        let mut client = Client::with(count);
+        client
+            .talk("set a 0 1 1|1|set b 0 0 1|1|get a c|flush_all 50|", "STORED|STORED|VALUE a 0 1|1|END|OK|");
+        client.partitions.wait(2);
+        client.talk("get a|gets a|", "END|END|");
+        let before = fields(&mut client);
+        let read =
+            |fields: &BTreeMap<String, String>, name: &str| fields[name].parse::<u64>().expect("a number");
+        let counts = [
+            "cmd_get",
+            "get_hits",
+            "get_misses",
+            "get_expired",
+            "cmd_set",
+            "total_items",
+            "cmd_flush",
+            "reclaimed",
+        ];
+        assert_eq!(counts.map(|name| read(&before, name)), [4, 1, 3, 1, 2, 2, 1, 1]);
+        client.talk("stats reset|", "RESET|");
+        let after = fields(&mut client);
+        assert_eq!(counts.map(|name| read(&after, name)), [0; 8]);
+        assert_eq!(
+            (read(&after, "curr_items"), read(&after, "limit_maxbytes")),
+            (1, read(&before, "limit_maxbytes"))
+        );
+        client.talk("get b|", "VALUE b 0 1|1|END|");
+        assert_eq!(read(&fields(&mut client), "get_hits"), 1);
     }
 }
 

@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use memcached::ListenerStats;
 use proto::Violation;
 use reactor::Counter;
 
@@ -85,6 +86,58 @@ pub(crate) struct MemcachedCounters {
     pub(crate) admitted_count: Counter,
     /// Connections that were refused.
     pub(crate) rejected_count: Counter,
+    /// Connections that may be open at the same time.
+    count_max: u64,
+    /// By reactor.
+    traffic: Mutex<Vec<Arc<MemcachedTraffic>>>,
+    /// What had been counted when `stats reset` came last.
+    reset_at: Mutex<ListenerStats>,
+}
+
+/// Bytes of the memcached connections of a reactor.
+#[derive(Debug, Default)]
+pub(crate) struct MemcachedTraffic {
+    pub(crate) received_bytes: Counter,
+    pub(crate) sent_bytes: Counter,
+}
+
+impl MemcachedCounters {
+    /// The traffic of one more reactor.
+    pub(crate) fn new_traffic(&self) -> Arc<MemcachedTraffic> {
+        let traffic = Arc::<MemcachedTraffic>::default();
+        self.traffic.lock().expect("no holder panics").push(Arc::clone(&traffic));
+        traffic
+    }
+
+    fn sums(&self) -> ListenerStats {
+        let traffic = self.traffic.lock().expect("no holder panics");
+        ListenerStats {
+            connection_count: self.count.get(),
+            connection_count_max: self.count_max,
+            connection_total_count: self.admitted_count.get(),
+            rejected_count: self.rejected_count.get(),
+            received_bytes: traffic.iter().map(|traffic| traffic.received_bytes.get()).sum(),
+            sent_bytes: traffic.iter().map(|traffic| traffic.sent_bytes.get()).sum(),
+            thread_count: traffic.len() as u64,
+        }
+    }
+
+    /// The statistics since the last [`reset`](Self::reset).
+    pub(crate) fn stats(&self) -> ListenerStats {
+        let (now, before) = (self.sums(), self.reset_at.lock().expect("no holder panics"));
+        ListenerStats {
+            connection_total_count: now.connection_total_count - before.connection_total_count,
+            rejected_count: now.rejected_count - before.rejected_count,
+            received_bytes: now.received_bytes - before.received_bytes,
+            sent_bytes: now.sent_bytes - before.sent_bytes,
+            ..now
+        }
+    }
+
+    /// Has [`stats`](Self::stats) count from zero.
+    pub(crate) fn reset(&self) {
+        *self.reset_at.lock().expect("no holder panics") = self.sums();
+    }
 }
 
 /// The counter of one reason.
@@ -103,7 +156,10 @@ impl Admission {
         Self {
             hosts: PerAddress::new(limits.connection_count_max, limits.connection_count_per_address_max),
             memcached: PerAddress::new(memcached_max, memcached_per_address_max),
-            memcached_counters: Arc::default(),
+            memcached_counters: Arc::new(MemcachedCounters {
+                count_max: memcached_max.into(),
+                ..MemcachedCounters::default()
+            }),
             tallies: BTreeMap::new(),
         }
     }

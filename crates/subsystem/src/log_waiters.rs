@@ -16,7 +16,7 @@ mod part;
 use std::collections::VecDeque;
 
 use kv::{Arrival, KEY_BYTES_MAX, Station};
-use memcached::{AnswerId, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service};
+use memcached::{AnswerId, CollectiveRequest, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service};
 use reactor::{CHUNK_BYTES, Io};
 use store::Logged;
 use wire::kv::Key;
@@ -327,13 +327,10 @@ impl LogWaiters {
         io: &mut impl Io<Message>,
         keys: &mut LoggedKeys<'_>,
         (from, session, ticket): (usize, u64, AnswerId),
-        flush: Option<i64>,
+        request: CollectiveRequest,
     ) {
-        if let Some(delay) = flush {
-            keys.executor().flush(delay);
-        }
-        let stats = Box::new(keys.executor().stats());
-        let number = flush.and_then(|_| keys.logged.awaited_last());
+        let stats = Box::new(keys.executor().collect(request));
+        let number = if request.changes_pairs() { keys.logged.awaited_last() } else { None };
         self.answer(io, number, from, MemcachedReply::Stats { session, ticket, stats });
     }
 
@@ -366,7 +363,9 @@ impl LogWaiters {
             Work::StoreLarge { session, ticket, store } => {
                 self.store_large(io, keys, from, (session, ticket), store);
             }
-            Work::Stats { session, ticket, flush } => self.ask(io, keys, (from, session, ticket), flush),
+            Work::Collect { session, ticket, request } => {
+                self.ask(io, keys, (from, session, ticket), request);
+            }
         }
     }
 
@@ -555,7 +554,7 @@ fn brought_bytes(work: &Work) -> usize {
         Work::RunPart { part, .. } => part.operation_bytes(),
         Work::StoreLarge { store, .. } => store.rest_bytes(),
         Work::Reserve { count, .. } => count * CHUNK_BYTES,
-        Work::Execute(_) | Work::Fetch { .. } | Work::Stats { .. } => 0,
+        Work::Execute(_) | Work::Fetch { .. } | Work::Collect { .. } => 0,
     }
 }
 

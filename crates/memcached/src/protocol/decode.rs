@@ -611,7 +611,14 @@ fn plain<'a>(
             None => refuse(is_quiet, BAD_LINE),
         },
         b"version" => Decoded::Version,
-        b"stats" => Decoded::Stats { of: word(), binary: None },
+        b"stats" => match (word(), word()) {
+            (b"detail", b"off") => Decoded::Answer(b"OK\r\n"),
+            // Nothing is counted by prefix.
+            (b"detail", b"dump") => Decoded::Answer(b"END\r\n"),
+            (b"detail", b"on") => Decoded::Answer(b"CLIENT_ERROR stats detail not supported\r\n"),
+            (b"detail", _) => Decoded::Answer(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
+            (of, _) => Decoded::Stats { of, binary: None },
+        },
         b"quit" => Decoded::Close,
         b"shutdown" => refuse(is_quiet, b"SERVER_ERROR: shutdown not enabled\r\n"),
         b"cache_memlimit" => match number::parse(word()) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kv::{Kept, KeyHash, Partition, Processor, Settings};
 
 use crate::answer::AnswerId;
+use crate::collective::CollectiveRequest;
 use crate::command::Command;
 use crate::counters::ListenerStats;
 use crate::execute::{Executor, Service};
@@ -31,8 +32,8 @@ pub struct Partitions {
 pub enum Sent {
     /// Commands.
     To(usize, RemoteBatch),
-    /// A flush after a delay, or a request for statistics.
-    ToAll(AnswerId, Option<i64>),
+    /// A request to all.
+    ToAll(AnswerId, CollectiveRequest),
     /// A request for memory, MiB.
     Reserve(usize, usize),
     /// A value that has arrived.
@@ -53,8 +54,8 @@ impl Router for Partitions {
         batch.push(0, id, hash, command);
         self.sent.push(Sent::To(to, batch));
     }
-    fn send_all(&mut self, id: AnswerId, flush: Option<i64>, _: bool) {
-        self.sent.push(Sent::ToAll(id, flush));
+    fn send_all(&mut self, id: AnswerId, request: CollectiveRequest, _: bool) {
+        self.sent.push(Sent::ToAll(id, request));
     }
     fn reserve(&mut self, to: usize, count: usize) {
         self.sent.push(Sent::Reserve(to, count));
@@ -68,6 +69,7 @@ impl Router for Partitions {
     fn listener_stats(&self) -> ListenerStats {
         ListenerStats { thread_count: 1, ..ListenerStats::default() }
     }
+    fn reset_listener_stats(&mut self) {}
 }
 
 impl Partitions {
@@ -118,12 +120,9 @@ impl Partitions {
                     let piece = self.all[to].0.processor.piece(&kept, offset, PIECE_BYTES);
                     assert!(session.on_piece(piece.unwrap_or_default()), "a piece of it");
                 }
-                Sent::ToAll(id, flush) => {
+                Sent::ToAll(id, request) => {
                     for at in 1..self.all.len() {
-                        if let Some(delay) = flush {
-                            self.at(at).flush(delay);
-                        }
-                        let stats = self.at(at).stats();
+                        let stats = self.at(at).collect(request);
                         session.on_stats(self, id, &stats);
                     }
                 }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use kv::{Kept, KeyHash};
-use memcached::{AnswerId, Command, Executor, LargeStore, LongValue, Output, PartitionStats, RemoteBatch};
+use memcached::{
+    AnswerId, CollectiveRequest, Command, Executor, LargeStore, LongValue, Output, PartitionStats,
+    RemoteBatch,
+};
 use reactor::Chunk;
 use store::Ticket;
 use wire::kv::Key;
@@ -64,14 +67,14 @@ pub enum Work {
         /// First byte of the piece.
         offset: usize,
     },
-    /// Count the items, and remove everything if requested. Reply: [`MemcachedReply::Stats`].
-    Stats {
+    /// Carry out a request to all partitions. Reply: [`MemcachedReply::Stats`].
+    Collect {
         /// The requesting session.
         session: u64,
         /// Identifies the answer.
         ticket: AnswerId,
-        /// The client's time at which everything is removed, if requested.
-        flush: Option<i64>,
+        /// The request.
+        request: CollectiveRequest,
     },
     /// Perform the action of an NVMe command. Reply: [`CommandReply::Outcome`].
     Act {

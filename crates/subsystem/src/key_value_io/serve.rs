@@ -99,14 +99,10 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
             }
             io.post(from, MemcachedReply::Answers(answers).into());
         }
-        Work::Stats { session, ticket, flush } => {
-            let mut stats = Box::default();
-            if let Some(mut executor) = executor_of(namespaces, namespace, io.unix_s()) {
-                if let Some(delay) = flush {
-                    executor.flush(delay);
-                }
-                *stats = executor.stats();
-            }
+        Work::Collect { session, ticket, request } => {
+            let executor = executor_of(namespaces, namespace, io.unix_s());
+            let stats = executor.map(|mut executor| executor.collect(request));
+            let stats = Box::new(stats.unwrap_or_default());
             io.post(from, MemcachedReply::Stats { session, ticket, stats }.into());
         }
         Work::Act { ticket, key, action } => {

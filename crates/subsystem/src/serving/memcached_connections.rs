@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use kv::{Kept, KeyHash};
 use memcached::{
-    AnswerId, Command, Executor, LargeStore, ListenerStats, PartitionStats, Progress, RemoteBatch, Router,
-    Session,
+    AnswerId, CollectiveRequest, Command, Executor, LargeStore, ListenerStats, PartitionStats, Progress,
+    RemoteBatch, Router, Session,
 };
 use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
 use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
 
-use crate::admission::{MemcachedCounters, Visitor, reason};
+use crate::admission::{MemcachedCounters, MemcachedTraffic, Visitor, reason};
 use crate::attached::Attachments;
 use crate::key_value::message::{MemcachedReply, PartitionRequest, RemoteAnswers, Work};
 use crate::message::{AdmissionMessage, Message};
@@ -65,7 +65,7 @@ pub(crate) struct MemcachedConnections {
     batches: Vec<RemoteBatch>,
     /// The namespace that `batches` are for: in another one keys have other hashes.
     batches_for: Option<NamespaceId>,
-    stats: ListenerStats,
+    traffic: Arc<MemcachedTraffic>,
     /// Statistics of all reactors.
     counters: Arc<MemcachedCounters>,
     is_sweep_set: bool,
@@ -76,7 +76,6 @@ struct Route<'a, I> {
     io: &'a mut I,
     executor: Executor<'a>,
     batches: &'a mut Vec<RemoteBatch>,
-    stats: ListenerStats,
     counters: &'a MemcachedCounters,
     session: u64,
     namespace: NamespaceId,
@@ -105,12 +104,12 @@ impl<I: Io<Message>> Router for Route<'_, I> {
         self.batches[to].push(self.session, ticket, hash, command);
     }
 
-    fn send_all(&mut self, ticket: AnswerId, flush: Option<i64>, with_own: bool) {
+    fn send_all(&mut self, ticket: AnswerId, request: CollectiveRequest, with_own: bool) {
         let from = self.io.reactor();
         // Earlier commands go first.
         post_batches(self.io, self.batches, self.namespace);
         for to in (0..self.io.reactor_count()).filter(|&to| with_own || to != from) {
-            self.post(to, Work::Stats { session: self.session, ticket, flush });
+            self.post(to, Work::Collect { session: self.session, ticket, request });
         }
     }
 
@@ -128,14 +127,12 @@ impl<I: Io<Message>> Router for Route<'_, I> {
         self.post(to, Work::Fetch { session: self.session, kept, offset });
     }
 
-    /// This reactor's traffic, and the connections of all reactors.
     fn listener_stats(&self) -> ListenerStats {
-        ListenerStats {
-            connection_count: self.counters.count.get(),
-            connection_total_count: self.counters.admitted_count.get(),
-            rejected_count: self.counters.rejected_count.get(),
-            ..self.stats
-        }
+        self.counters.stats()
+    }
+
+    fn reset_listener_stats(&mut self) {
+        self.counters.reset();
     }
 }
 
@@ -165,7 +162,7 @@ impl MemcachedConnections {
             dirty: Vec::new(),
             batches: Vec::new(),
             batches_for: None,
-            stats: ListenerStats::default(),
+            traffic: counters.new_traffic(),
             counters,
             is_sweep_set: false,
         }
@@ -226,7 +223,6 @@ impl MemcachedConnections {
             is_blocked: false,
             moved_ns: io.now_ns(),
         }));
-        self.stats.thread_count = io.reactor_count() as u64;
         Some((socket, index | MEMCACHED))
     }
 
@@ -251,7 +247,7 @@ impl MemcachedConnections {
             Received::Bytes(count) => {
                 let placed = extent.in_place(count);
                 connection.session.on_placed(placed);
-                self.stats.received_bytes += count as u64;
+                self.traffic.received_bytes.add(count as u64);
                 self.run(io, namespaces, index, Some(&staging[..count - placed]));
                 true
             }
@@ -286,7 +282,7 @@ impl MemcachedConnections {
         }
         let session = u64::from(connection.generation) << 32 | u64::from(index);
         let (batches, counters) = (&mut self.batches, &*self.counters);
-        let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
+        let mut route = Route { io, executor, batches, counters, session, namespace };
         let progress = match bytes {
             Some(bytes) => connection.session.on_bytes(&mut route, bytes),
             None => connection.session.resume(&mut route),
@@ -377,7 +373,7 @@ impl MemcachedConnections {
             }
             match io.send(connection.socket, &segments[..count]) {
                 Sent::Bytes(count) => {
-                    self.stats.sent_bytes += count as u64;
+                    self.traffic.sent_bytes.add(count as u64);
                     connection.session.on_sent(count);
                     budget.on_sent(count);
                     connection.moved_ns = now_ns;
@@ -510,7 +506,7 @@ impl MemcachedConnections {
         };
         let Some(connection) = self.connections[index as usize].as_deref_mut() else { return };
         let (batches, counters) = (&mut self.batches, &*self.counters);
-        let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
+        let mut route = Route { io, executor, batches, counters, session, namespace };
         connection.session.on_room(&mut route, chunks);
         if connection.is_stalled && connection.session.can_resume() {
             self.run(io, namespaces, index, None);
@@ -523,7 +519,7 @@ impl MemcachedConnections {
         let Some(connection) = self.connections[index as usize].as_deref_mut() else { return false };
         let session = u64::from(connection.generation) << 32 | u64::from(index);
         let (batches, counters) = (&mut self.batches, &*self.counters);
-        let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
+        let mut route = Route { io, executor, batches, counters, session, namespace };
         connection.session.fetch(&mut route)
     }
 
@@ -549,7 +545,7 @@ impl MemcachedConnections {
         };
         let Some(connection) = self.connections[index as usize].as_deref_mut() else { return };
         let (batches, counters) = (&mut self.batches, &*self.counters);
-        let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
+        let mut route = Route { io, executor, batches, counters, session, namespace };
         connection.session.on_stats(&mut route, ticket, stats);
         if connection.is_stalled && connection.session.can_resume() {
             self.run(io, namespaces, index, None);
