@@ -94,7 +94,8 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
                     });
                 }
                 None => {
-                    answers.push(session, ticket, |bytes| bytes.extend_from_slice(gone(store.head().verb)))
+                    let answer = gone(store.head().verb);
+                    answers.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
                 }
             }
             io.post(from, MemcachedReply::Answers(answers).into());
