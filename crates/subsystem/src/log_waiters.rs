@@ -15,6 +15,7 @@ mod part;
 
 use std::collections::VecDeque;
 
+use kv::log::FetchError;
 use kv::{Arrival, KEY_BYTES_MAX, Station};
 use memcached::{AnswerId, CollectiveRequest, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service};
 use reactor::{CHUNK_BYTES, Io};
@@ -249,8 +250,10 @@ impl LogWaiters {
         let settled = keys.logged.settled();
         let number = match number_of_flush {
             Some(number) => Some(number).filter(|number| *number > settled),
+            // A list shows all keys.
+            None if !is_of_key => keys.logged.awaited_last(),
             // The memory check of one value does not cover the next.
-            None if is_of_key && !has_room => keys.logged.awaited(hash),
+            None if !has_room => keys.logged.awaited(hash),
             None => None,
         };
         match outcome {
@@ -311,13 +314,12 @@ impl LogWaiters {
         io: &mut impl Io<Message>,
         keys: &mut LoggedKeys<'_>,
         (place, at): (usize, usize),
-        is_good: bool,
+        result: Result<(), FetchError>,
     ) {
         let mut part = self.parts[place].take().expect("it waits for this operation");
-        if is_good {
-            self.run_of_part(keys, &mut part, place, at);
-        } else {
-            part.refuse(at, Status::KV_UNRECOVERED_ERROR.with_dnr());
+        match result {
+            Ok(()) => self.run_of_part(keys, &mut part, place, at),
+            Err(error) => part.refuse(at, status_of(error)),
         }
         self.keep_or_answer(io, place, part);
     }
@@ -376,11 +378,11 @@ impl LogWaiters {
         keys: &mut LoggedKeys<'_>,
         namespace: NamespaceId,
         key: &[u8],
-        is_good: bool,
+        result: Result<(), FetchError>,
     ) {
         let mut waiting = Vec::new();
         self.station.on_value(key, |parked| waiting.push(parked));
-        self.go_on(io, keys, namespace, waiting, is_good);
+        self.go_on(io, keys, namespace, waiting, result);
     }
 
     /// Values have arrived or are unavailable: resumes the commands that waited for them.
@@ -390,34 +392,38 @@ impl LogWaiters {
         keys: &mut LoggedKeys<'_>,
         namespace: NamespaceId,
         waiting: Vec<Parked>,
-        is_good: bool,
+        result: Result<(), FetchError>,
     ) {
         // A request that waits for memory blocks all behind it.
         let mut short = Vec::new();
         for Parked { from, what } in waiting {
-            match what {
-                Waiting::Command(batch) if is_good => {
+            match (what, result) {
+                (Waiting::Command(batch), Ok(())) => {
                     let batch = if short.is_empty() { self.run(io, keys, from, &batch) } else { batch };
                     if !batch.is_empty() {
                         short.push(PartitionRequest { from, namespace, work: Work::Execute(batch) });
                     }
                 }
-                Waiting::Large(session, ticket, store) if is_good => {
+                (Waiting::Large(session, ticket, store), Ok(())) => {
                     let work = Work::StoreLarge { session, ticket, store };
                     self.serve_unless(io, keys, PartitionRequest { from, namespace, work }, &mut short);
                 }
-                Waiting::Action(ticket, key, action) if is_good => {
+                (Waiting::Action(ticket, key, action), Ok(())) => {
                     let work = Work::Act { ticket, key, action };
                     self.serve_unless(io, keys, PartitionRequest { from, namespace, work }, &mut short);
                 }
-                Waiting::Operation(place, at) => self.go_on_with_part(io, keys, (place, at), is_good),
-                Waiting::Command(batch) => {
+                (Waiting::Operation(place, at), _) => self.go_on_with_part(io, keys, (place, at), result),
+                (Waiting::Command(batch), Err(error)) => {
                     let mut asked = Vec::new();
                     batch.for_each(|session, ticket, _, _| asked.push((session, ticket)));
-                    refuse(io, from, &asked);
+                    refuse(io, from, &asked, error);
                 }
-                Waiting::Large(session, ticket, _) => refuse(io, from, &[(session, ticket)]),
-                Waiting::Action(ticket, ..) => io.post(from, failed(ticket).into()),
+                (Waiting::Large(session, ticket, _), Err(error)) => {
+                    refuse(io, from, &[(session, ticket)], error);
+                }
+                (Waiting::Action(ticket, ..), Err(error)) => {
+                    io.post(from, failed(ticket, status_of(error)).into());
+                }
             }
         }
         self.put_back(short.into_iter());
@@ -447,22 +453,22 @@ impl LogWaiters {
         namespace: NamespaceId,
     ) {
         while let Some(loaded) = keys.logged.next_loaded() {
-            self.on_loaded(io, keys, namespace, &loaded.key, false);
+            self.on_loaded(io, keys, namespace, &loaded.key, Err(FetchError::Unreadable));
         }
         let waiting = self.station.drain().collect();
-        self.go_on(io, keys, namespace, waiting, false);
+        self.go_on(io, keys, namespace, waiting, Err(FetchError::Unreadable));
         for Held { to, message, .. } in std::mem::take(&mut self.held) {
             match message {
                 KeyValueMessage::Request(PartitionRequest {
                     from, work: Work::Act { ticket, .. }, ..
                 }) => {
-                    io.post(from, failed(ticket).into());
+                    io.post(from, failed(ticket, status_of(FetchError::Unreadable)).into());
                 }
                 KeyValueMessage::ToMemcached(MemcachedReply::Answers(answers)) => {
                     io.post(to, MemcachedReply::Answers(answers.refused(REFUSAL)).into());
                 }
                 KeyValueMessage::ToCommand(CommandReply::Outcome(ticket, _)) => {
-                    io.post(to, failed(ticket).into());
+                    io.post(to, failed(ticket, status_of(FetchError::Unreadable)).into());
                 }
                 KeyValueMessage::ToCommand(CommandReply::PartOutcomes { ticket, partition, outcomes }) => {
                     let outcomes = batch_part::refused(&outcomes, Status::KV_UNRECOVERED_ERROR.with_dnr());
@@ -504,7 +510,7 @@ impl LogWaiters {
     ) -> bool {
         let mut has_run = false;
         while let Some(loaded) = keys.logged.next_loaded() {
-            self.on_loaded(io, keys, namespace, &loaded.key, loaded.is_good);
+            self.on_loaded(io, keys, namespace, &loaded.key, loaded.result);
             has_run = true;
         }
         while self.takes(keys)
@@ -547,6 +553,9 @@ impl LogWaiters {
 /// The error that memcached clients receive when a log fails.
 const REFUSAL: &[u8] = b"SERVER_ERROR the log cannot be read or written\r\n";
 
+/// The error that memcached clients receive when there is no memory to read a value into.
+const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory reading a value\r\n";
+
 /// Bytes of values that a request stores or reserves. memcached commands are checked one by one.
 fn brought_bytes(work: &Work) -> usize {
     match work {
@@ -558,14 +567,26 @@ fn brought_bytes(work: &Work) -> usize {
     }
 }
 
-fn failed(ticket: store::Ticket) -> CommandReply {
-    CommandReply::Outcome(ticket, KvOutcome::new(Status::KV_UNRECOVERED_ERROR.with_dnr()))
+/// The status of a command whose value could not be fetched.
+fn status_of(error: FetchError) -> Status {
+    match error {
+        FetchError::Unreadable => Status::KV_UNRECOVERED_ERROR.with_dnr(),
+        FetchError::NoMemory => Status::KV_UNRECOVERED_ERROR,
+    }
 }
 
-fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, AnswerId)]) {
+fn failed(ticket: store::Ticket, status: Status) -> CommandReply {
+    CommandReply::Outcome(ticket, KvOutcome::new(status))
+}
+
+fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, AnswerId)], error: FetchError) {
+    let answer = match error {
+        FetchError::Unreadable => REFUSAL,
+        FetchError::NoMemory => NO_MEMORY,
+    };
     let mut answers = RemoteAnswers::default();
     for &(session, ticket) in asked {
-        answers.push(session, ticket, |bytes| bytes.extend_from_slice(REFUSAL));
+        answers.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
     }
     io.post(from, MemcachedReply::Answers(answers).into());
 }

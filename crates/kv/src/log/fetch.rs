@@ -1,6 +1,6 @@
 //! Fetching values from the log.
 
-use super::{Job, Loaded, Log, PIECE_BYTES, Work};
+use super::{FetchError, Job, Loaded, Log, PIECE_BYTES, Work};
 use crate::key::KeyHash;
 use crate::pending::Pending;
 use crate::processor::Processor;
@@ -71,27 +71,38 @@ impl Log {
 
     /// The next read of a fetch.
     pub(super) fn next_fetch(&mut self, processor: &mut Processor) -> Option<Work> {
+        // A value that has arrived is used before another one takes its memory.
+        if !self.loaded.is_empty() {
+            return None;
+        }
         while let Some(&number) = self.fetch_queue.front() {
             if self.fetches_await_memory {
                 return None;
             }
+            let is_reading = self.fetches.iter().flatten().any(|fetch| fetch.is_reading);
             let fetch = self.fetches[number as usize].as_mut().expect("it waits");
             if fetch.reading.is_none() {
                 let Some(stub) = processor.pairs().stub(fetch.hash, &fetch.key) else {
                     self.fetch_queue.pop_front();
-                    self.end_fetch(processor, number, true);
+                    self.end_fetch(processor, number, Ok(()));
                     continue;
                 };
                 let Some(pending) = processor.writer.begin(&fetch.key, stub.value_bytes, stub.attributes)
                 else {
-                    // Writing changes can make room.
-                    if self.flight.is_some() || processor.pairs_mut().changes().has_due(false) {
+                    // A value can leave memory once it is written, or was fetched.
+                    let is_writing = self.flight.is_some() || self.stream.is_some();
+                    if is_reading || is_writing || processor.pairs_mut().changes().has_due(false) {
                         self.fetches_await_memory = true;
                         return None;
                     }
-                    self.fetch_queue.pop_front();
-                    self.end_fetch(processor, number, false);
-                    continue;
+                    if !fetch.is_rewrite {
+                        self.fetch_queue.pop_front();
+                        self.end_fetch(processor, number, Err(FetchError::NoMemory));
+                    } else if std::mem::take(&mut fetch.is_wanted) {
+                        let (key, result) = (fetch.key.clone(), Err(FetchError::NoMemory));
+                        self.loaded.push_back(Loaded { key, result });
+                    }
+                    return None;
                 };
                 let (checksum, tail) = (Checksum::default(), [0; TAIL_BYTES]);
                 fetch.reading = Some(Reading { stub, pending, done: 0, checksum, tail });
@@ -118,6 +129,7 @@ impl Log {
         let segment = self.segment_at(log_offset);
         let fetch = self.fetches[number as usize].as_mut().expect("it is being read");
         fetch.is_reading = false;
+        self.fetches_await_memory = false;
         let reading = fetch.reading.as_mut().expect("it is being read");
         let is_good = match (bytes, segment) {
             (Some(bytes), Some((segment, position))) => {
@@ -142,28 +154,29 @@ impl Log {
             if now.is_some_and(|stub| stub.log_offset != log_offset) {
                 return self.fetch_queue.push_back(number);
             }
-            let is_gone = now.is_none();
-            return self.end_fetch(processor, number, is_gone);
+            let result = if now.is_none() { Ok(()) } else { Err(FetchError::Unreadable) };
+            return self.end_fetch(processor, number, result);
         }
-        self.end_fetch(processor, number, true);
+        self.end_fetch(processor, number, Ok(()));
     }
 
-    fn end_fetch(&mut self, processor: &mut Processor, number: u32, is_good: bool) {
+    fn end_fetch(&mut self, processor: &mut Processor, number: u32, result: Result<(), FetchError>) {
         let Some(fetch) = self.fetches[number as usize].take() else { return };
         if fetch.is_rewrite {
             self.cleaner.fetch_count -= 1;
-            if is_good {
-                let pairs = processor.pairs_mut();
-                if let Some(line) = pairs.item(fetch.hash, &fetch.key) {
-                    pairs.rewrite(fetch.hash, &fetch.key, line);
+            match result {
+                Ok(()) => {
+                    let pairs = processor.pairs_mut();
+                    if let Some(line) = pairs.item(fetch.hash, &fetch.key) {
+                        pairs.rewrite(fetch.hash, &fetch.key, line);
+                    }
                 }
-            } else {
                 // Its segment must not be freed.
-                self.fail(super::Failure::Unreadable);
+                Err(_) => self.fail(super::Failure::Unreadable),
             }
         }
         if fetch.is_wanted {
-            self.loaded.push_back(Loaded { key: fetch.key, is_good });
+            self.loaded.push_back(Loaded { key: fetch.key, result });
         }
     }
 }

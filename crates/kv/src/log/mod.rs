@@ -140,8 +140,17 @@ pub struct Write {
 pub struct Loaded {
     /// Its key.
     pub key: Box<[u8]>,
-    /// Whether the value was loaded. If not, the read failed or the key has changed.
-    pub is_good: bool,
+    /// Whether the value is in memory, or the key has changed.
+    pub result: Result<(), FetchError>,
+}
+
+/// Why a value could not be fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchError {
+    /// The read failed, or found something else.
+    Unreadable,
+    /// Memory is full of what cannot leave it.
+    NoMemory,
 }
 
 /// Why a log has stopped.
@@ -157,6 +166,8 @@ pub enum Failure {
     Unwritable,
     /// Not enough memory for the pairs in the log.
     NoMemory,
+    /// Its namespace was removed, or the target stopped.
+    Stopped,
 }
 
 /// Work done by a log.
@@ -226,8 +237,10 @@ pub struct Log {
     cleaner: Cleaner,
     fetches: Vec<Option<Fetch>>,
     fetch_queue: VecDeque<u32>,
-    /// Whether fetches wait for memory, until the next write completes.
+    /// Whether fetches wait for memory, until the next write or read of a fetch completes.
     fetches_await_memory: bool,
+    /// Whether it does only what makes changes durable.
+    is_stopping: bool,
     loaded: VecDeque<Loaded>,
     counters: LogCounters,
 }
@@ -255,6 +268,7 @@ impl Log {
             fetches: Vec::new(),
             fetch_queue: VecDeque::new(),
             fetches_await_memory: false,
+            is_stopping: false,
             loaded: VecDeque::new(),
             counters: LogCounters::default(),
         }
@@ -287,8 +301,34 @@ impl Log {
         &self.settings
     }
 
+    /// Restricts it to making changes durable and to fetches, or ends it if it is not ready.
+    pub fn stop(&mut self) {
+        self.is_stopping = true;
+        if !self.is_ready() {
+            self.give_up();
+        }
+    }
+
+    /// Ends it, whether all changes are durable or not.
+    pub fn give_up(&mut self) {
+        self.fail(Failure::Stopped);
+    }
+
+    /// Whether no change is left that may become durable.
+    #[must_use]
+    pub fn is_settled(&self, processor: &mut Processor) -> bool {
+        let changes = processor.pairs_mut().changes();
+        !self.is_ready() || changes.settled() == changes.count()
+    }
+
     /// The next operation, if there is one. It counts as under way until `on_*` or [`put_back`](Self::put_back).
     pub fn next(&mut self, processor: &mut Processor) -> Option<Work> {
+        if self.is_stopping {
+            if self.is_settled(processor) {
+                return self.next_fetch(processor);
+            }
+            self.request_flush(processor);
+        }
         match &mut self.phase {
             Phase::Failed(_) => None,
             Phase::Recovering(recovery) => recovery.next(&self.settings),

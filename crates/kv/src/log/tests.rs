@@ -1,6 +1,7 @@
 //! The log on a disk in memory, which knows what a power cut may take back.
 
 mod crash;
+mod pressure;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -190,7 +191,7 @@ impl Bench {
             loop {
                 assert!(self.step(), "the value is never loaded");
                 if let Some(loaded) = self.log.next_loaded() {
-                    assert!(loaded.is_good && *loaded.key == *key);
+                    assert!(loaded.result == Ok(()) && *loaded.key == *key);
                     break;
                 }
             }
@@ -411,7 +412,10 @@ fn a_fetch_that_fails_is_reported_and_ends_nothing() {
     bench.fails = true;
     bench.log.fetch(&mut bench.processor, b"k");
     bench.settle();
-    assert_eq!(bench.log.next_loaded(), Some(Loaded { key: b"k"[..].into(), is_good: false }));
+    assert_eq!(
+        bench.log.next_loaded(),
+        Some(Loaded { key: b"k"[..].into(), result: Err(FetchError::Unreadable) })
+    );
     assert_eq!(bench.log.failure(), None);
     bench.fails = false;
     assert_eq!(bench.value(b"k"), Some(vec![7; 900]));

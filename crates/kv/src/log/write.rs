@@ -250,6 +250,11 @@ impl Log {
             at += TAIL_BYTES;
         }
         if at == 0 {
+            // What was due is in the log already: nothing is to be written for it.
+            self.written = processor.pairs_mut().changes().taken();
+            if !self.is_unflushed {
+                processor.pairs_mut().changes().settle(self.written);
+            }
             return None;
         }
         let length = at.next_multiple_of(block_bytes);
