@@ -33,7 +33,7 @@ pub(crate) struct Attached {
     /// Its traffic, with the counters of each reactor.
     traffic: Arc<NamespaceTraffic>,
     /// Whether it has left the table: it is released once no command runs in it.
-    is_removed: bool,
+    pub(crate) is_removed: bool,
 }
 
 /// The storage of an attached namespace, by command set.
@@ -228,6 +228,8 @@ pub(crate) struct Attachments {
     leaving: u32,
     /// Holders that waited for writes to removed namespaces: no write is in flight there any more.
     released: Vec<(u16, u64)>,
+    /// The newest namespace of any table so far.
+    newest: Option<NamespaceId>,
     /// The oldest key-value namespace: memcached clients use it.
     key_value: Option<(NamespaceId, AttachedIndex)>,
     /// This reactor's number.
@@ -269,6 +271,7 @@ impl Attachments {
         self.views = vec![Vec::new(); length];
         for (subsystem, entries) in &table.subsystems {
             for entry in entries {
+                self.newest = self.newest.max(Some(entry.id));
                 let known = self.by_id.get(&entry.id).copied();
                 let at = known.or_else(|| gone.remove(&entry.id)).or_else(|| self.attach(entry, unix_s));
                 let found = match at {
@@ -311,6 +314,11 @@ impl Attachments {
     pub(crate) fn key_value(&mut self) -> Option<(NamespaceId, Executor<'_>)> {
         let (id, at) = self.key_value?;
         Some((id, self.keys_mut(at).executor()?))
+    }
+
+    /// Whether a namespace will be in a table that has not arrived yet.
+    pub(crate) fn is_to_come(&self, id: NamespaceId) -> bool {
+        self.newest < Some(id)
     }
 
     /// Attaches a namespace that is new.

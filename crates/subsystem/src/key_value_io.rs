@@ -10,4 +10,4 @@ mod serve;
 pub(crate) use answers::on_reply;
 pub(crate) use execute::{KeyValueStart, flush_logs};
 pub(crate) use large::ArrivingValues;
-pub(crate) use serve::{serve, tend_logs};
+pub(crate) use serve::{have_logs_stopped, serve, stop_logs, tend_logs};

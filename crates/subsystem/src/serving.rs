@@ -19,7 +19,7 @@ use crate::control::Control;
 use crate::exclusion::{Audience, LockManager, LockMessage};
 use crate::executor::Executor;
 use crate::fused::FusedExecutor;
-use crate::key_value::message::KeyValueMessage;
+use crate::key_value::message::{KeyValueMessage, PartitionRequest};
 use crate::key_value_io;
 use crate::message::{
     AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, Message, PlacementMessage, Placing,
@@ -68,6 +68,10 @@ pub struct Serving {
     staging: Box<[u8]>,
     /// Version of the namespace table last reported to the control plane as in use.
     table_version_told: u64,
+    /// Requests that another reactor sent before this one got the table with their namespace.
+    early: Vec<PartitionRequest>,
+    /// Whether it stops once its logs have.
+    is_stopping: bool,
 }
 
 impl Serving {
@@ -86,6 +90,8 @@ impl Serving {
             home,
             staging: vec![0; STAGING_BYTES].into(),
             table_version_told: 0,
+            early: Vec::new(),
+            is_stopping: false,
         }
     }
 
@@ -203,6 +209,9 @@ impl Serving {
     fn on_key_value(&mut self, io: &mut impl Io<Message>, message: KeyValueMessage) {
         let namespaces = &mut self.lanes.commands.namespaces;
         match message {
+            KeyValueMessage::Request(request) if namespaces.is_to_come(request.namespace) => {
+                self.early.push(request);
+            }
             KeyValueMessage::Request(request) => key_value_io::serve(io, namespaces, request),
             KeyValueMessage::ToMemcached(reply) => self.memcached.on_reply(io, namespaces, reply),
             KeyValueMessage::ToCommand(reply) => {
@@ -275,6 +284,9 @@ impl Serving {
         match message {
             ReactorMessage::Table(table) => {
                 self.lanes.commands.namespaces.replace(table, self.reactor.into(), io.unix_s());
+                for request in std::mem::take(&mut self.early) {
+                    self.on_key_value(io, request.into());
+                }
                 self.let_in(io);
                 self.report_table(io);
             }
@@ -293,12 +305,17 @@ impl Serving {
                 // The send fails if the operator has given up waiting.
                 let _ = to.send(ReactorReport { reactor: self.lanes.describe(io), placement });
             }
-            ReactorMessage::Stop => io.stop(),
+            ReactorMessage::Stop => {
+                self.is_stopping = true;
+                self.memcached.close_all(io);
+                key_value_io::stop_logs(&mut self.lanes.commands, io);
+            }
         }
     }
 
     fn on_connection(&mut self, io: &mut impl Io<Message>, message: ConnectionMessage) {
         match message {
+            ConnectionMessage::Adopt(..) if self.is_stopping => {}
             ConnectionMessage::Adopt(connection, listener, _) if listener & MEMCACHED != 0 => {
                 self.memcached.expect(connection);
                 self.let_in(io);
@@ -421,6 +438,9 @@ impl Application for Serving {
         }
         if self.lanes.commands.namespaces.has_exclusions() {
             self.report_quiet(io);
+        }
+        if self.is_stopping && key_value_io::have_logs_stopped(&mut self.lanes.commands.namespaces) {
+            io.stop();
         }
         worked
     }

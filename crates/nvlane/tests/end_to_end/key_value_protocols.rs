@@ -647,6 +647,41 @@ fn waiting_for_a_slow_disk_ends_with_the_log_and_with_the_namespace() {
     }
 }
 
+/// A change that was answered before it was durable is written before the target ends or the namespace is released.
+#[test]
+fn a_stop_and_a_removal_wait_for_the_log() {
+    for (engine, sync, is_removed) in engines().into_iter().flat_map(|engine| {
+        [("batch", false), ("none", false), ("none", true)]
+            .map(|(sync, is_removed)| (engine, sync, is_removed))
+    }) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let storage = format!("kv:file:{{}}?size=64M&memory=16M&sync={sync}&delay=write:20ms");
+        let mut rig = rig(engine, 2, &directory, &storage);
+        let value = |at: u64| [at as u8; 10_000];
+        let mut client = Client::new(&rig);
+        for at in 0..200 {
+            assert_eq!(client.store("set", &format!("key-{at}"), &value(at)), "STORED");
+        }
+        if is_removed {
+            let (before, other) = (rig.config.clone(), rig.namespace_config(1, "kv:ram:16M"));
+            rig.reload(|config| config.subsystems[0].namespaces = vec![other]);
+            rig.stop();
+            rig.config.subsystems = before.subsystems;
+        } else {
+            rig.stop();
+        }
+        rig.start();
+        let mut client = Client::new(&rig);
+        for at in 0..200 {
+            let found = client.get(&format!("key-{at}"));
+            assert!(
+                found.is_some_and(|found| found == value(at)),
+                "{at}, {engine:?}, sync={sync}, {is_removed}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_file_made_for_another_number_of_threads_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");

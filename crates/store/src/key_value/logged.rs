@@ -18,8 +18,12 @@ const RUN_COUNT_MAX: usize = 64;
 /// Interval between attempts to get a buffer, ns.
 const BUFFER_WAIT_NS: u64 = 200_000;
 
-/// The number of the timer's ticket.
+/// The longest wait of [`Logged::stop`], ns.
+const STOP_NS: u64 = 10_000_000_000;
+
+/// The numbers of the timers' tickets.
 const TIMER: u32 = 0x00ff_ffff;
+const STOP_TIMER: u32 = 0x00ff_fffe;
 
 /// One reactor's partition and its log.
 pub struct Logged {
@@ -32,6 +36,8 @@ pub struct Logged {
     replies: Vec<(Ticket, Reply)>,
     is_timer_set: bool,
     is_failure_reported: bool,
+    /// Once it was stopped: when the log gives up, ns.
+    stop_until_ns: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +62,7 @@ impl Logged {
             replies: Vec::new(),
             is_timer_set: false,
             is_failure_reported: false,
+            stop_until_ns: None,
         }
     }
 
@@ -156,6 +163,24 @@ impl Logged {
         self.with_log(Log::request_flush)
     }
 
+    /// Has changes written and flushed, for at most [`STOP_NS`]; then the log ends.
+    pub fn stop(&mut self, io: &mut dyn StoreIo) {
+        if self.stop_until_ns.is_none() {
+            let until_ns = io.now_ns() + STOP_NS;
+            self.stop_until_ns = Some(until_ns);
+            io.set_timer(until_ns, io.own(STOP_TIMER));
+            self.is_failure_reported |= !self.is_ready();
+            self.with_log(|log, _| log.stop());
+        }
+    }
+
+    /// Whether it was [stopped](Self::stop) and nothing is left to wait for.
+    pub fn has_stopped(&mut self) -> bool {
+        self.stop_until_ns.is_some()
+            && !self.is_busy()
+            && self.with_log(|log, processor| log.is_settled(processor))
+    }
+
     /// Continues reading and writing the log.
     pub fn poll(&mut self, io: &mut dyn StoreIo) {
         loop {
@@ -197,6 +222,12 @@ impl Logged {
     pub fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
         if ticket == io.own(TIMER) {
             self.is_timer_set = false;
+        } else if ticket == io.own(STOP_TIMER) {
+            // The timer may be that of an earlier namespace.
+            if self.stop_until_ns.is_some_and(|until_ns| until_ns <= io.now_ns()) && !self.has_stopped() {
+                tracing::error!(limit_ns = STOP_NS, "a log could not be written in time at its stop");
+                self.with_log(|log, _| log.give_up());
+            }
         } else {
             self.below.on_timer(&mut beneath(io, &mut self.replies), ticket);
         }

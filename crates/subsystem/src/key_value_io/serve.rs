@@ -129,15 +129,39 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
     }
 }
 
+/// Stops all logs.
+pub(crate) fn stop_logs(commands: &mut Commands, io: &mut impl Io<Message>) {
+    let (queues, reserve) = (&mut commands.queues, &mut commands.reserve);
+    commands.namespaces.for_each(|at, attached| {
+        if let Some((_, keys)) = attached.keys().and_then(Keys::logged) {
+            keys.logged.stop(&mut StoreAccess { io: &mut *io, queues, reserve, at });
+        }
+    });
+}
+
+/// Whether no [stopped](stop_logs) log has anything left to do.
+pub(crate) fn have_logs_stopped(namespaces: &mut Attachments) -> bool {
+    let mut have_stopped = true;
+    namespaces.for_each(|_, attached| {
+        if let Some((_, keys)) = attached.keys().and_then(Keys::logged) {
+            have_stopped &= keys.logged.has_stopped();
+        }
+    });
+    have_stopped
+}
+
 /// Polls all logs and serves the requests that waited for them. Returns whether there was any work.
 pub(crate) fn tend_logs(commands: &mut Commands, io: &mut impl Io<Message>) -> bool {
     let mut worked = false;
     let (queues, reserve) = (&mut commands.queues, &mut commands.reserve);
     let (mut entered, mut left) = (Vec::new(), Vec::new());
     commands.namespaces.for_each(|at, attached| {
-        let id = attached.id;
+        let (id, is_removed) = (attached.id, attached.is_removed);
         let Some((waiters, mut keys)) = attached.keys().and_then(Keys::logged) else { return };
         let keys = &mut keys;
+        if is_removed {
+            keys.logged.stop(&mut StoreAccess { io: &mut *io, queues, reserve, at });
+        }
         keys.logged.poll(&mut StoreAccess { io: &mut *io, queues, reserve, at });
         if keys.logged.has_failed() {
             worked |= !waiters.is_idle();
@@ -149,7 +173,8 @@ pub(crate) fn tend_logs(commands: &mut Commands, io: &mut impl Io<Message>) -> b
             worked = true;
         }
         worked |= waiters.post_settled(io, keys.logged.settled());
-        match waiters.count_change(keys.logged.is_busy()) {
+        let is_busy = keys.logged.is_busy() || is_removed && !keys.logged.has_stopped();
+        match waiters.count_change(is_busy) {
             Some(true) => entered.push(at),
             Some(false) => left.push(at),
             None => {}

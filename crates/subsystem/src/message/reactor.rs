@@ -30,6 +30,6 @@ pub enum ReactorMessage {
     Unlisten(ListenerTag),
     /// Asks for the state of the reactor, for the operator.
     Describe(Sender<ReactorReport>),
-    /// Ends the reactor: the control plane is done.
+    /// Closes the memcached connections, and ends the reactor once its logs are durable: the control plane is done.
     Stop,
 }

@@ -414,6 +414,14 @@ impl MemcachedConnections {
         }
     }
 
+    /// Closes every connection, those that wait for a namespace included.
+    pub(crate) fn close_all(&mut self, io: &mut impl Io<Message>) {
+        self.waiting.clear();
+        for index in 0..u32::try_from(self.connections.len()).expect("fewer than descriptors") {
+            self.close(io, index);
+        }
+    }
+
     /// Closes connections that make no progress, and shrinks the buffers of the others.
     pub(crate) fn sweep(&mut self, io: &mut impl Io<Message>) {
         let now_ns = io.now_ns();
