@@ -571,10 +571,9 @@ impl Executor<'_> {
                 .map_err(Refusal::Stored)?;
         }
         let value = self.partition.processor.value(place);
-        let text = value.as_whole().filter(|text| text.len() <= 20).ok_or(Refusal::NotNumeric)?;
+        let text = value.as_whole().ok_or(Refusal::NotNumeric)?;
         let length = text.len();
-        let end = text.iter().rposition(|&byte| byte != b' ').map_or(0, |at| at + 1);
-        let number = number::parse(&text[..end]).ok_or(Refusal::NotNumeric)?;
+        let number = number::parse_stored(text).ok_or(Refusal::NotNumeric)?;
         *hits += 1;
         let number = if is_decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) };
         let digits = Digits::new(number);

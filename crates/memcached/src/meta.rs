@@ -2,10 +2,10 @@
 
 use reactor::CHUNK_BYTES;
 
-use crate::command::{Command, Mode};
+use crate::command::{Command, Mode, Verb};
 use crate::execute::{Executor, Refusal};
 use crate::number;
-use crate::protocol::decode::flags;
+use crate::protocol::decode::{BAD_FLAG_OF_MA, BAD_LINE, flags};
 use kv::{Attributes, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Stored};
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
@@ -15,6 +15,8 @@ const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 struct Options {
     wants_value: bool,
     is_quiet: bool,
+    /// `u`.
+    leaves_unread: bool,
     /// `T`.
     exptime: Option<i64>,
     /// `N`.
@@ -41,6 +43,8 @@ struct Options {
 
 impl Options {
     fn read(extra: &[u8]) -> Result<Self, &'static [u8]> {
+        const BAD_INITIAL: &[u8] = b"CLIENT_ERROR invalid numeric initial value\r\n";
+        const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta value\r\n";
         let mut options = Self::default();
         for (letter, token) in flags(extra) {
             let number = || number::parse(token).ok_or(BAD_TOKEN);
@@ -53,14 +57,19 @@ impl Options {
                 b'R' => options.recache_s = Some(time()?),
                 b'C' => options.cas = Some(number()?),
                 b'E' => options.new_cas = Some(number()?),
-                b'F' => options.flags = u32::try_from(number()?).map_err(|_| BAD_TOKEN)?,
+                b'F' => {
+                    let flags = number::parse(token).and_then(|flags| u32::try_from(flags).ok());
+                    options.flags = flags.ok_or(BAD_LINE)?;
+                }
                 b'I' => options.invalidates = true,
                 b'x' => options.drops_value = true,
-                b'M' => options.mode = token.first().copied(),
-                b'J' => options.initial = number()?,
-                b'D' => options.delta = Some(number()?),
+                // Without a name, it names no mode.
+                b'M' => options.mode = Some(token.first().copied().unwrap_or(0)),
+                b'J' => options.initial = number::parse(token).ok_or(BAD_INITIAL)?,
+                b'D' => options.delta = Some(number::parse(token).ok_or(BAD_DELTA)?),
+                b'u' => options.leaves_unread = true,
                 // Return flags, and flags that only proxies read.
-                b'b' | b'c' | b'f' | b'h' | b'k' | b'l' | b'O' | b'P' | b'L' | b's' | b't' | b'u' | b'S' => {}
+                b'b' | b'c' | b'f' | b'h' | b'k' | b'l' | b'O' | b'P' | b'L' | b's' | b't' => {}
                 _ => return Err(b"CLIENT_ERROR invalid flag\r\n"),
             }
         }
@@ -99,6 +108,7 @@ impl Executor<'_> {
         self.service.counters.meta_count += 1;
         let meta = match Options::read(command.extra) {
             Ok(options) => Meta { hash, key, command, options },
+            Err(_) if letter == b'a' => return out.extend_from_slice(BAD_FLAG_OF_MA),
             Err(problem) => return out.extend_from_slice(problem),
         };
         match letter {
@@ -110,10 +120,15 @@ impl Executor<'_> {
         }
     }
 
-    /// Appends the return flags, in the order of the request.
+    /// Appends the return flags that the command has, in the order of the request.
     fn push_flags(&self, command: &Command<'_>, state: Option<&PairState>, out: &mut Vec<u8>) {
         let now_s = self.partition.processor.now_s();
-        for (letter, token) in flags(command.extra) {
+        let known: &[u8] = match command.verb {
+            Verb::Meta(b's') => b"Okcs",
+            Verb::Meta(b'a') => b"Okct",
+            _ => b"Okcfshlt",
+        };
+        for (letter, token) in flags(command.extra).filter(|(letter, _)| known.contains(letter)) {
             match (letter, state) {
                 (b'O', _) => {
                     out.extend_from_slice(b" O");
@@ -149,13 +164,14 @@ impl Executor<'_> {
 
     /// The requested state of a pair. The CAS number only if requested, because a pair in the index moves out of it
     /// for that.
-    fn state(&mut self, hash: KeyHash, key: &[u8], command: &Command<'_>) -> Option<PairState> {
+    fn state(&mut self, meta: &Meta<'_>) -> Option<PairState> {
+        let &Meta { hash, key, command, ref options } = meta;
         let wants = |letter| flags(command.extra).any(|(other, _)| other == letter);
         let place = self.partition.processor.find(hash, key)?;
         let was_fetched = self.partition.processor.marks(place).is_fetched;
         let attributes = self.partition.processor.attributes(place);
         let length = self.partition.processor.value(place).len();
-        if wants(b'h') && place.item().is_none() {
+        if wants(b'h') && !options.leaves_unread && place.item().is_none() {
             self.partition.processor.set_marks(hash, key, Marks { is_fetched: true, ..Marks::default() });
         }
         let cas = if wants(b'c') { self.partition.processor.cas(hash, key).unwrap_or(0) } else { 0 };
@@ -203,11 +219,15 @@ impl Executor<'_> {
             let left_s = i64::from(expiry_s) - i64::from(self.partition.processor.now_s());
             is_won |= expiry_s != 0 && left_s < recache_s;
         }
-        let Some(state) = self.state(hash, key, command) else {
+        let Some(state) = self.state(meta) else {
             return self.answer(b"EN", command, None, out);
         };
         let place = self.partition.processor.find(hash, key).expect("it has just been looked at");
-        if options.wants_value {
+        // Not to a client that has the value.
+        let wants_value = options.wants_value
+            && options.cas.is_none_or(|cas| self.partition.processor.cas(hash, key) != Some(cas));
+        let place = self.partition.processor.find(hash, key).unwrap_or(place);
+        if wants_value {
             out.extend_from_slice(b"VA ");
             number::push(out, state.length as u64);
         } else {
@@ -225,17 +245,16 @@ impl Executor<'_> {
             out.extend_from_slice(b" W");
         }
         out.extend_from_slice(b"\r\n");
-        if options.wants_value {
+        if wants_value {
             self.push_value(place, out);
             out.extend_from_slice(b"\r\n");
         }
-        self.partition.processor.touch(place);
+        if !options.leaves_unread {
+            self.partition.processor.touch(place);
+        }
         if is_won {
-            self.partition.processor.set_marks(
-                hash,
-                key,
-                Marks { is_fetched: !is_new, is_won: true, ..marks },
-            );
+            let is_fetched = marks.is_fetched || !is_new && !options.leaves_unread;
+            self.partition.processor.set_marks(hash, key, Marks { is_fetched, is_won: true, ..marks });
         }
     }
 
@@ -243,30 +262,37 @@ impl Executor<'_> {
         let &Meta { hash, key, command, ref options } = meta;
         self.service.counters.set_count += 1;
         let mode = match options.mode {
-            None | Some(b'S' | b's') => Mode::Set,
-            Some(b'E' | b'e') => Mode::Add,
-            Some(b'A' | b'a') => Mode::Append,
-            Some(b'P' | b'p') => Mode::Prepend,
-            Some(b'R' | b'r') => Mode::Replace,
+            None | Some(b'S') => Mode::Set,
+            Some(b'E') => Mode::Add,
+            Some(b'A') => Mode::Append,
+            Some(b'P') => Mode::Prepend,
+            Some(b'R') => Mode::Replace,
             Some(_) => return out.extend_from_slice(b"CLIENT_ERROR invalid mode for ms M token\r\n"),
         };
         let attributes = (options.flags, options.exptime.unwrap_or(0));
-        let mut cas = options.cas;
-        let mut is_stale = false;
-        // A number older than the value's: with `I` it is stored all the same, and marked stale.
+        let extends = matches!(mode, Mode::Append | Mode::Prepend);
+        let mut cas = options.cas.filter(|_| mode != Mode::Add);
+        let mut stale = None;
+        // A number older than the value's: with `I` it is stored all the same, and remains as stale as it is old.
         if let Some(expected) = cas
             && options.invalidates
+            && !extends
             && let Some(now) = self.partition.processor.cas(hash, key)
             && expected < now
+            && let Some(place) = self.partition.processor.find(hash, key)
         {
-            (cas, is_stale) = (None, true);
+            cas = None;
+            let marks = Marks { is_stale: true, is_fetched: false, ..self.partition.processor.marks(place) };
+            stale = Some((marks, self.partition.processor.attributes(place).expiry_s));
         }
-        let length = command.value.len() + self.service.arrived_chunks.len() * CHUNK_BYTES;
+        let mut length = command.value.len() + self.service.arrived_chunks.len() * CHUNK_BYTES;
         let mut stored = self.store_value(hash, key, mode, command.value, attributes, cas);
-        if let (Mode::Append | Mode::Prepend, Stored::NotFound, Some(exptime), None) =
-            (mode, stored, options.vivify, cas)
-        {
-            stored = self.store_value(hash, key, Mode::Add, command.value, (options.flags, exptime), None);
+        if extends && stored == Stored::NotFound {
+            cas = None;
+            if let Some(exptime) = options.vivify {
+                let attributes = (options.flags, exptime);
+                stored = self.store_value(hash, key, Mode::Add, command.value, attributes, None);
+            }
         }
         if cas.is_some() {
             match stored {
@@ -291,11 +317,15 @@ impl Executor<'_> {
             if let Some(cas) = options.new_cas {
                 self.partition.processor.set_cas(hash, key, cas);
             }
-            if is_stale {
-                self.partition.processor.set_marks(hash, key, Marks { is_stale: true, ..Marks::default() });
+            if let Some((marks, expiry_s)) = stale {
+                self.partition.processor.set_expiry(hash, key, expiry_s);
+                self.partition.processor.set_marks(hash, key, marks);
             }
             if options.is_quiet {
                 return;
+            }
+            if extends && let Some(place) = self.partition.processor.find(hash, key) {
+                length = self.partition.processor.value_bytes(place);
             }
         }
         let wants_cas = flags(command.extra).any(|(letter, _)| letter == b'c');
@@ -317,17 +347,25 @@ impl Executor<'_> {
                 self.service.counters.delete_miss_count += 1;
                 b"NF"
             }
-            Err(_) => b"EX",
+            Err(_) => {
+                self.service.counters.delete_miss_count += 1;
+                b"EX"
+            }
             Ok(()) => {
-                self.service.counters.delete_hit_count += 1;
                 let place = found.expect("present");
+                self.service.counters.delete_hit_count += u64::from(!options.invalidates);
                 if options.drops_value {
-                    let expiry_s = self.partition.processor.attributes(place).expiry_s;
-                    let attributes = Attributes { flags: 0, expiry_s };
+                    let cas = options.new_cas.or_else(|| self.partition.processor.cas(hash, key));
+                    let place = self.partition.processor.find(hash, key).unwrap_or(place);
+                    let expiry_s = self.expiry(options.exptime.unwrap_or(0));
+                    let attributes = Attributes { flags: options.flags, expiry_s };
                     self.partition.processor.put(hash, key, &[], attributes, Some(place));
+                    if let Some(cas) = cas {
+                        self.partition.processor.set_cas(hash, key, cas);
+                    }
                 }
                 if options.invalidates || options.drops_value {
-                    if let Some(exptime) = options.exptime {
+                    if let (Some(exptime), false) = (options.exptime, options.drops_value) {
                         let expiry_s = self.expiry(exptime);
                         self.partition.processor.set_expiry(hash, key, expiry_s);
                     }
@@ -356,26 +394,25 @@ impl Executor<'_> {
     fn meta_arithmetic(&mut self, meta: &Meta<'_>, out: &mut Vec<u8>) {
         let &Meta { hash, key, command, ref options } = meta;
         let is_decrement = match options.mode {
-            None | Some(b'I' | b'i' | b'+') => false,
-            Some(b'D' | b'd' | b'-') => true,
+            None | Some(b'I' | b'+') => false,
+            Some(b'D' | b'-') => true,
             Some(_) => return out.extend_from_slice(b"CLIENT_ERROR invalid mode for ma M token\r\n"),
         };
         let create = options.vivify.map(|exptime| (options.initial, exptime));
         let delta = options.delta.unwrap_or(1);
-        let was_there = self.partition.processor.find(hash, key).is_some();
         let name: &[u8] = match self.arithmetic(hash, key, is_decrement, delta, create, options.cas) {
             Ok(number) => {
                 if let Some(cas) = options.new_cas {
                     self.partition.processor.set_cas(hash, key, cas);
                 }
-                if let (Some(exptime), true) = (options.exptime, was_there) {
+                if let Some(exptime) = options.exptime {
                     let expiry_s = self.expiry(exptime);
                     self.partition.processor.set_expiry(hash, key, expiry_s);
                 }
                 if options.is_quiet {
                     return;
                 }
-                let state = self.state(hash, key, command).unwrap_or_default();
+                let state = self.state(meta).unwrap_or_default();
                 if options.wants_value {
                     let digits = number::Digits::new(number);
                     out.extend_from_slice(b"VA ");

@@ -27,6 +27,23 @@ pub(crate) fn parse(text: &[u8]) -> Option<u64> {
     })
 }
 
+/// The number that a stored text begins with, as `strtoull` reads it: after white space and a sign, up to white space,
+/// a zero byte or the end.
+#[expect(clippy::arithmetic_side_effects, reason = "a digit is at least `0`")]
+pub(crate) fn parse_stored(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii_start();
+    let (is_negative, text) = match text {
+        [b'-', text @ ..] => (true, text),
+        [b'+', text @ ..] => (false, text),
+        _ => (false, text),
+    };
+    let (digits, rest) = text.split_at(text.iter().take_while(|byte| byte.is_ascii_digit()).count());
+    let is_end = rest.first().is_none_or(|&byte| byte == 0 || byte.is_ascii_whitespace());
+    let add = |number: u64, digit: &u8| number.checked_mul(10)?.checked_add((digit - b'0').into());
+    let number = digits.iter().try_fold(0, add)?;
+    (!digits.is_empty() && is_end && !(is_negative && number > 0)).then_some(number)
+}
+
 /// A decimal number with or without a minus sign.
 pub(crate) fn parse_signed(text: &[u8]) -> Option<i64> {
     match text.strip_prefix(b"-") {

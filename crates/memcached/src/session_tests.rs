@@ -105,6 +105,27 @@ fn classic_commands_are_answered_as_memcached_does() {
     ]);
 }
 
+/// What memcached 1.6.45 answered to scripts, except where docs/memcached.md lists a difference.
+#[test]
+fn scripts_are_answered_as_memcached_answered_them() {
+    let text = include_str!("../tests/answers_of_memcached.txt");
+    let mut wrong = Vec::new();
+    let lines: Vec<_> = text.lines().collect();
+    for script in lines.chunks(2) {
+        let [said, answered] = [(script[0], "> "), (script[1], "< ")]
+            .map(|(line, mark)| line.strip_prefix(mark).expect("a script and its answer"));
+        let said = said.replace('|', "\r\n");
+        for count in [1, 3] {
+            let answer = Client::with(count).send(said.as_bytes());
+            let answer = String::from_utf8_lossy(&answer).replace("\r\n", "|");
+            if answer != answered {
+                wrong.push(format!("> {}\n< {answered}\n! {answer}\n", said.replace("\r\n", "|")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.concat());
+}
+
 #[test]
 fn noreply_means_no_answer() {
     talk(&[
@@ -123,7 +144,7 @@ fn noreply_silences_errors_and_what_follows_is_understood() {
     talk(&[
         (&format!("set a 0 0 2000000 noreply|{value}|add a 0 0 2000000 noreply|{value}|mn|"), "MN|"),
         (&format!("set {long} 0 0 3 noreply|abc|set a x 0 3 noreply|get|cas a 0 0 1 x noreply|1|mn|"), "MN|"),
-        ("set a 0 0 3 noreply|abcdxy|mn|", "ERROR|MN|"),
+        ("set a 0 0 3 noreply|abcdexyz|mn|", "ERROR|MN|"),
         ("set t 0 0 3|abc|incr t 1 noreply|incr t abc noreply|decr t -1 noreply|mn|", "STORED|MN|"),
         ("touch t x noreply|touch missing 5 noreply|flush_all x noreply|delete t 5 noreply|mn|", "MN|"),
         (&format!("delete {long} noreply|incr {long} 1 noreply|touch {long} 1 noreply|mn|"), "MN|"),
@@ -134,7 +155,7 @@ fn noreply_silences_errors_and_what_follows_is_understood() {
             "CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
         ),
         // So is each error of a quiet meta command.
-        ("ms t 3 q|abcdxy|mn|", "CLIENT_ERROR bad data chunk|ERROR|MN|"),
+        ("ms t 3 q|abcdexyz|mn|", "CLIENT_ERROR bad data chunk|ERROR|MN|"),
         (
             "set t 0 0 1|x|ma t q|mn|",
             "STORED|CLIENT_ERROR cannot increment or decrement non-numeric value|MN|",
@@ -232,9 +253,15 @@ fn broken_lines_are_refused_and_what_follows_is_understood() {
             &format!("set {long} 0 0 3|abc|get {long} a|delete {long}|mn|"),
             "CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
         ),
-        ("get a\u{1}b c|mn|", "CLIENT_ERROR bad command line format|MN|"),
-        ("set a 0 0 1\n1\r\nget a\nmn\n", "STORED|VALUE a 0 1|1|END|MN|"),
-        ("delete a 5|", "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]|"),
+        (
+            "set a\u{1}b\t 0 0 1|1|get c a\u{1}b\t|delete a\u{1}b\t|",
+            "STORED|VALUE a\u{1}b\t 0 1|1|END|DELETED|",
+        ),
+        (
+            "set a 0 0 1\n1\r\nget a\nmn\nx|mn|",
+            "STORED|VALUE a 0 1|1|END|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
+        ),
+        ("delete a 5|delete|", "DELETED|CLIENT_ERROR bad command line format|"),
     ]);
 }
 
@@ -434,7 +461,7 @@ fn meta_commands_are_answered_as_memcached_does() {
         ("ms Zm9v 2 b|hi|get foo|mg Zm9v b k v|", "HD|VALUE foo 0 2|hi|END|VA 2 kZm9v b|hi|"),
         (
             "mg Zm9= b|mg Z b|mg !!!! b|",
-            "EN|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|",
+            "EN|CLIENT_ERROR error decoding key|CLIENT_ERROR error decoding key|",
         ),
         ("mg a k k|", "CLIENT_ERROR duplicate flag|"),
         ("mg a O0123456789012345678901234567890123|", "CLIENT_ERROR opaque token too long|"),
@@ -449,7 +476,76 @@ fn meta_commands_are_answered_as_memcached_does() {
 }
 
 #[test]
+fn flags_of_meta_commands_mean_what_they_mean_to_memcached() {
+    const BAD_LINE: &str = "CLIENT_ERROR bad command line format|";
+    const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format|";
+    const BAD_MODE: &str = "CLIENT_ERROR invalid mode for ms M token|";
+    const BAD_FLAG_OF_MA: &str = "CLIENT_ERROR invalid or duplicate flag|";
+    let (opaque, long) = ("O".repeat(32), "O".repeat(33));
+    let many = "k f v s t c q h l u x I P1 L1 O1 b";
+    talk(&[
+        // Reading without a trace, and without a value that the client has.
+        ("ms a 1|1|mg a u h|mg a u v|mg a h|mg a h|", "HD|HD h0|VA 1|1|HD h0|HD h1|"),
+        ("ms a 1 E100|1|mg a C100 v c|mg a C101 v|mg a C100|", "HD|HD c100|VA 1|1|HD|"),
+        // The length of all of the value.
+        ("ms a 2 s|12|ms a 3 MA s|345|ms a 1 MP s|0|ms z 2 MA N0 s|ab|", "HD s2|HD s5|HD s6|HD s2|"),
+        ("ms a 1 Ms|1|ms a 1 M|1|ms a 1 Mx|1|ms a 1 MSET|1|", &format!("{BAD_MODE}{BAD_MODE}{BAD_MODE}HD|")),
+        ("ma a Mincr|ma a MDECR v|ma a MI v|", "CLIENT_ERROR invalid mode for ma M token|VA 1|0|VA 1|1|"),
+        // A number to compare with means nothing to a store that only adds.
+        ("ms n 1 ME C5|1|ms n 1 ME C5|1|ms o 1 MA C5|1|ms n 1 MA C5|1|ms n 1 MR C5|1|", "HD|NS|NS|EX|EX|"),
+        // Each command returns the flags that it knows.
+        ("ms n 1 k f t v h l s O7 F5|1|md n k v t f c s O8|", "HD kn s1 O7|HD kn O8|"),
+        (
+            "ms n 1|1|ma n k s f h l t O9|ma n T30 t|ma p N90 T30 J5 v t|",
+            "HD|HD kn t-1 O9|HD t30|VA 1 t30|5|",
+        ),
+        (
+            "mg a S5|mg a z|ma a S|",
+            &format!("CLIENT_ERROR invalid flag|CLIENT_ERROR invalid flag|{BAD_FLAG_OF_MA}"),
+        ),
+        (
+            "mg a Dx|mg a Jx|mg a Cx|mg a T|",
+            &format!(
+                "CLIENT_ERROR invalid numeric delta value|CLIENT_ERROR invalid numeric initial value|{BAD_TOKEN}{BAD_TOKEN}"
+            ),
+        ),
+        ("ms a 1 Fx|1|ma a Dx|ma a k k|", &format!("{BAD_LINE}{BAD_FLAG_OF_MA}{BAD_FLAG_OF_MA}")),
+        (&format!("mg q {opaque}|mg q {long}|"), &format!("EN {opaque}|CLIENT_ERROR opaque token too long|")),
+        (&format!("mg a {many} E1 D1 J1|"), "CLIENT_ERROR options flags are too long|"),
+        // What is left of a value that is dropped: flags, time and number.
+        ("ms a 3 F5 E7 T30|abc|md a x|mg a v t f c|", "HD|HD|VA 0 t-1 f0 c7||"),
+        ("ms a 3 F5 E7 T30|abc|md a x I F9 T60 E8|mg a v t f c|", "HD|HD|VA 0 t60 f9 c8 X W||"),
+        ("ms a 1|1|md a T60|mg a|", "HD|HD|EN|"),
+    ]);
+}
+
+#[test]
+fn a_stored_number_is_read_as_memcached_reads_it() {
+    const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value|";
+    let long = format!("{}7", "0".repeat(29));
+    for (stored, sum) in
+        [(" 1", "2 "), ("+5", "6 "), ("5 x", "6  "), ("\t5", "6 "), ("-0", "1 "), (&*long, "8")]
+    {
+        let (length, padded) = (stored.len(), format!("{sum:0$}", stored.len()));
+        let said = format!("set n 0 0 {length}|{stored}|incr n 1|get n|");
+        talk(&[(&said, &format!("STORED|{}|VALUE n 0 {length}|{padded}|END|", sum.trim_end()))]);
+    }
+    for stored in ["", " ", "-5", "1.5", "0x1", "+", "18446744073709551616"] {
+        let said = format!("set n 0 0 {}|{stored}|incr n 1|", stored.len());
+        talk(&[(&said, &format!("STORED|{NOT_NUMERIC}"))]);
+    }
+}
+
+#[test]
 fn one_client_makes_a_value_anew_while_the_others_wait() {
+    // The winner is too late: the value stays as stale as it was, and nobody else wins.
+    talk(&[
+        (
+            "ms a 1 E100 T90|1|md a I E200|mg a v|ms a 1 C100 I T5|2|mg a v t|",
+            "HD|HD|VA 1 X W|1|HD|VA 1 t90 Z X|2|",
+        ),
+        ("ms b 1 E100|1|ms b 1 C300 I|2|mg b v|", "HD|EX|VA 1|1|"),
+    ]);
     talk(&[
         ("mg a N30 v t|", "VA 0 t30 W||"),
         ("mg a N30 v|mg a v|", "VA 0 Z||VA 0 Z||"),

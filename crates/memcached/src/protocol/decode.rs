@@ -17,11 +17,15 @@ use kv::KEY_BYTES_MAX;
 
 /// Longest line, bytes; a longer one closes the connection, unless it lists keys to get.
 const LINE_BYTES_MAX: usize = 2048;
-/// Limit of the meta protocol.
-const FLAG_COUNT_MAX: usize = 20;
+/// Shortest command line before its `\n`, bytes: `mn` and `\r`.
+const LINE_BYTES_MIN: usize = 3;
+/// Limits of the meta protocol: words of a line, and bytes of an opaque with its `O`.
+const WORD_COUNT_MAX: usize = 20;
 const OPAQUE_BYTES_MAX: usize = 32;
 
-const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
+pub(crate) const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
+/// The answer to all bad flags of `ma`.
+pub(crate) const BAD_FLAG_OF_MA: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -86,7 +90,7 @@ fn first_space(text: &[u8]) -> usize {
     first(text, |sixteen| reactor::equal_bytes(sixteen, b' '), |byte| byte == b' ')
 }
 
-/// Position of the first byte that is in no key; the length if there is none.
+/// Position of the first byte that is in no usual key; the length if there is none.
 #[inline(always)]
 fn key_end(text: &[u8]) -> usize {
     first(text, reactor::controls, |byte| !is_of_key(byte))
@@ -115,16 +119,16 @@ fn key(text: &[u8]) -> Option<(&[u8], &[u8])> {
     (!key.is_empty()).then_some((key, behind))
 }
 
-/// Whether keys may contain this byte: no space, and no control character.
+/// Whether usual keys contain this byte: no space, and no control character.
 #[inline(always)]
 fn is_of_key(byte: u8) -> bool {
     byte > b' ' && byte != 0x7f
 }
 
-/// Whether bytes are a valid key.
+/// Whether a word is a valid key: any bytes that are no space and no line end may be in one.
 #[inline]
 pub(crate) fn is_key(key: &[u8]) -> bool {
-    (1..=KEY_BYTES_MAX).contains(&key.len()) && key.iter().fold(true, |all, &byte| all & is_of_key(byte))
+    (1..=KEY_BYTES_MAX).contains(&key.len())
 }
 
 impl Decoder {
@@ -221,10 +225,15 @@ impl Decoder {
             };
         };
         let (line, after) = whole.split_at(end);
+        let is_too_short = line.len() < LINE_BYTES_MIN;
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         *input = after.strip_prefix(b"\n").unwrap_or(after);
         let mut words = Words(line);
-        let Some(name) = words.next() else { return Decoded::Answer(BAD_LINE) };
+        if is_too_short {
+            return Decoded::Answer(BAD_LINE);
+        }
+        // A line that begins with a space names no command.
+        let name = if line.starts_with(b" ") { b"" } else { words.next().unwrap_or_default() };
         if let [b'm', letter @ (b'g' | b's' | b'd' | b'a' | b'e')] = name {
             return self.meta(*letter, &mut words, input, command, whole.len());
         }
@@ -309,13 +318,19 @@ impl Decoder {
             discard = Some(length);
         }
         let extra = words.0;
-        let problem = check_flags(extra).err();
+        let problem = check_flags(letter, extra).err();
         let is_base64 = Words(extra).any(|flag| flag == b"b");
-        let is_fine = match is_base64 {
-            true => number::decode_base64(key, &mut [0; KEY_BYTES_MAX]).is_some(),
-            false => is_key(key),
+        let bad_key: Option<&[u8]> = if is_base64 {
+            let is_fine = number::decode_base64(key, &mut [0; KEY_BYTES_MAX]).is_some();
+            (!is_fine).then_some(if letter == b'a' {
+                BAD_FLAG_OF_MA
+            } else {
+                b"CLIENT_ERROR error decoding key\r\n"
+            })
+        } else {
+            (!is_key(key)).then_some(BAD_LINE)
         };
-        let problem = problem.or((!is_fine).then_some(BAD_LINE));
+        let problem = problem.or(bad_key);
         if let Some(problem) = problem {
             if let Some(length) = discard {
                 self.state =
@@ -378,7 +393,8 @@ impl Decoder {
         if touch == Touch::AllRequest {
             let Some(exptime) = number::parse_signed(key).filter(|_| !is_last) else {
                 self.state = if is_last { State::Line } else { State::SkipLine };
-                return Some(Decoded::Answer(b"CLIENT_ERROR invalid exptime argument\r\n"));
+                let answer = if is_last { BAD_LINE } else { b"CLIENT_ERROR invalid exptime argument\r\n" };
+                return Some(Decoded::Answer(answer));
             };
             self.state = State::Keys { with_cas, touch: Touch::At(exptime), key_count };
             return None;
@@ -568,14 +584,7 @@ fn plain<'a>(
     match name {
         b"mn" => Decoded::Answer(b"MN\r\n"),
         b"get" | b"gets" | b"gat" | b"gats" => Decoded::Answer(BAD_LINE),
-        b"delete" => {
-            let (key, second, third) = (word(), word(), word());
-            if !matches!(second, b"" | b"0" | b"noreply") || !matches!(third, b"" | b"noreply") {
-                let text = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
-                return refuse(is_quiet, text);
-            }
-            on_key(Verb::Delete { is_quiet }, key)
-        }
+        b"delete" => on_key(Verb::Delete { is_quiet }, word()),
         b"incr" | b"decr" => {
             let (key, delta) = (word(), word());
             if delta.is_empty() {
@@ -633,22 +642,24 @@ fn plain<'a>(
     }
 }
 
-/// Checks the flags of a meta command, as far as that is possible without knowing the command.
-fn check_flags(flags: &[u8]) -> Result<(), &'static [u8]> {
+/// Checks the flags of a meta command, as far as that is possible without their meaning.
+fn check_flags(letter: u8, flags: &[u8]) -> Result<(), &'static [u8]> {
+    let duplicate: &[u8] = match letter {
+        b'a' => BAD_FLAG_OF_MA,
+        _ => b"CLIENT_ERROR duplicate flag\r\n",
+    };
+    let fixed_count = if letter == b's' { 3 } else { 2 };
     let mut seen = 0u128;
-    for (count, flag) in Words(flags).enumerate() {
-        if count >= FLAG_COUNT_MAX {
+    for (at, flag) in (fixed_count..).zip(Words(flags)) {
+        if at >= WORD_COUNT_MAX {
             return Err(b"CLIENT_ERROR options flags are too long\r\n");
         }
         let Some(&letter) = flag.first() else { continue };
-        if !letter.is_ascii_graphic() {
-            return Err(BAD_LINE);
-        }
-        if seen >> letter & 1 == 1 {
-            return Err(b"CLIENT_ERROR duplicate flag\r\n");
+        if letter >= 0x7f || seen >> letter & 1 == 1 {
+            return Err(duplicate);
         }
         seen |= 1 << letter;
-        if letter == b'O' && flag.len() > OPAQUE_BYTES_MAX + 1 {
+        if letter == b'O' && flag.len() > OPAQUE_BYTES_MAX {
             return Err(b"CLIENT_ERROR opaque token too long\r\n");
         }
     }
