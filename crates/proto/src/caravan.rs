@@ -599,6 +599,11 @@ mod tests {
         let (count, kept) = caravan.take_kept();
         assert_eq!((count, kept), (1, vec![(b"head".to_vec(), vec![vec![4; 10]])]));
         assert!(!caravan.is_leaving() && caravan.awaited_count() == 0);
+        // What was sent by copy alone is not kept.
+        assert!(push(&mut caravan, 6));
+        caravan.on_sent_zero_copy(5, false, |_| {});
+        assert_eq!(caravan.take_kept(), (0, vec![]));
+        assert!(caravan.is_leaving());
     }
 
     /// A caravan of two payloads that share counters with the test, 8 bytes of which were sent without a copy.

@@ -702,3 +702,18 @@ pub fn term_req(sender: Sender, violation: Violation, offending: &[u8]) -> Optio
     };
     Some([header.as_bytes(), copy].concat())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_violation_is_the_one_to_report() {
+        let mut framer = Framer::new(Sender::Host);
+        assert_eq!(framer.failure(), None);
+        for violation in [Violation::Sequence, Violation::OutOfRange] {
+            assert_eq!(framer.fail(violation), Violation::Sequence);
+            assert_eq!(framer.failure(), Some(Violation::Sequence));
+        }
+    }
+}

@@ -187,10 +187,15 @@ mod tests {
 
     #[test]
     fn a_controller_without_ana_is_asked_nothing() {
-        let mut ana = HostAna::new();
-        ana.on_identify(&IdentifyController::fabrics());
-        ana.read();
-        assert!(!ana.is_on() && !ana.is_reading() && ana.next_command(0).is_none());
+        for (cmic, group_count) in [(Cmic::empty(), 0), (Cmic::empty(), 1), (Cmic::ANA, 0)] {
+            let mut identify = IdentifyController::fabrics();
+            identify.cmic = cmic;
+            identify.nanagrpid.set(group_count);
+            let mut ana = HostAna::new();
+            ana.on_identify(&identify);
+            ana.read();
+            assert!(!ana.is_on() && !ana.is_reading() && ana.next_command(0).is_none());
+        }
     }
 
     #[test]
@@ -251,7 +256,8 @@ mod tests {
         assert!(ana.is_reading() && ana.next_command(0).is_some());
         ana.on_completion(Status::INTERNAL_ERROR, &[], 0);
         assert_eq!(ana.inaccessible(&[namespace(1, 1)]).len(), 1, "an error changes nothing");
-        assert!(ana.due_ns().is_some(), "and it is read again");
+        let due_ns = ana.due_ns().expect("it is read again");
+        assert!(ana.next_command(due_ns - 1).is_none() && ana.next_command(due_ns).is_some());
     }
 
     proptest! {

@@ -9,13 +9,15 @@ use nvlane_proto::host_controller::{
 };
 use nvlane_proto::host_namespaces::Geometry;
 use wire::async_event::{AsyncEvent, AsyncEvents};
-use wire::fabrics::{ConnectResult, InvalidParameter, PropertyGet, PropertySet};
+use wire::fabrics::{ConnectCommand, ConnectResult, InvalidParameter, PropertyGet, PropertySet};
 use wire::feature::{Fid, SetFeatures};
 use wire::id::{Cntlid, Nsid, Qid};
+use wire::identify::capabilities::Cmic;
 use wire::identify::command_set::NvmController;
 use wire::identify::controller::IdentifyController;
 use wire::identify::lists::write_nsid_list;
 use wire::identify::{Cns, IdentifyCommand};
+use wire::log::ana::{AnaLogWriter, AnaState};
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::property::{Cap, Vs};
 use wire::sqe::Sqe;
@@ -160,6 +162,7 @@ impl Peer {
                         let blocks = self.namespaces.get(sqe.nsid().get() as usize - 1).copied().unwrap_or(0);
                         data[..8].copy_from_slice(&blocks.to_le_bytes());
                         data[8..16].copy_from_slice(&blocks.to_le_bytes());
+                        data[92] = 1;
                         data[130] = 12;
                     }
                     _ => return (format!("identify {cns}"), Some((Status::INVALID_FIELD, 0, Vec::new()))),
@@ -240,6 +243,37 @@ fn the_way_up_is_the_one_that_every_target_knows() {
     assert_eq!(peer.host.limits().map(|limits| limits.in_capsule_bytes), Some(8192));
     let blocks: Vec<_> = peer.host.namespaces().iter().map(|info| info.geometry.unwrap()).collect();
     assert_eq!(blocks, [1000, 2000].map(|block_count| Geometry { lba_bytes: 4096, block_count }));
+}
+
+/// wire §19
+#[test]
+fn namespaces_are_inaccessible_as_the_ana_log_says() {
+    let mut peer = Peer::new(settings());
+    peer.identify.cmic = Cmic::ANA;
+    peer.identify.nanagrpid.set(1);
+    let mut log = vec![0; 4096];
+    let mut writer = AnaLogWriter::new(&mut log, 1).unwrap();
+    writer.group(1, AnaState::CHANGE, 1, []).unwrap();
+    let _ = writer.finish();
+    peer.instead = Some(("Get Log Page", 0, log));
+    peer.run_until(2 * SECOND).unwrap();
+    assert!(peer.host.is_live());
+    let expected = [1, 2].map(|nsid| (Nsid::new(nsid), AnaState::CHANGE));
+    assert_eq!(peer.host.inaccessible(), expected, "{:?}", peer.sent);
+}
+
+/// wire §6.1
+#[test]
+fn only_io_queues_go_without_flow_control() {
+    for is_flow_control_disabled in [false, true] {
+        let settings = ControllerSettings { is_flow_control_disabled, ..settings() };
+        for qid in [0, 1] {
+            let connect = QueueConnect { qid: Qid::new(qid), cntlid: Cntlid::new(7), entries: 128 };
+            let command = ConnectCommand::from_sqe(&connect.command(&settings).0);
+            let is_disabled = command.attributes.disable_sq_flow_control();
+            assert_eq!(is_disabled, is_flow_control_disabled && qid == 1);
+        }
+    }
 }
 
 #[test]

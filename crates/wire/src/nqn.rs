@@ -494,7 +494,7 @@ mod tests {
         assert_eq!((none.as_str(), none.to_string().as_str()), ("", ""));
         for text in ["blktests-host", "%s", "a b", "nqn.2016-06.io.nvlane:a", "h\u{e9}"] {
             let name = HostName::from_wire(&field(text.as_bytes())).expect(text);
-            assert_eq!((name.as_str(), name.is_empty()), (text, false));
+            assert_eq!((name.as_str(), name.to_string().as_str(), name.is_empty()), (text, text, false));
             assert_eq!(text.parse(), Ok(name));
         }
         assert_eq!("".parse::<HostName>(), Err(NqnError::Empty), "a list names hosts");
