@@ -1,9 +1,10 @@
 //! What was done to a device and how it was before: a file per interface that outlives a crash and a restart.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use reactor::whole_file::{SystemFiles, replace};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
@@ -118,13 +119,9 @@ impl JournalFile {
     /// [`JournalError`] with the path and the reason.
     pub fn write(&self, journal: &Journal) -> Result<(), JournalError> {
         let text = serde_json::to_vec_pretty(journal).map_err(|error| self.error(error.into()))?;
-        let next = self.path.with_extension("json.new");
         let directory = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(directory)
-            .and_then(|()| OpenOptions::new().write(true).create(true).truncate(true).open(&next))
-            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
-            .and_then(|()| fs::rename(&next, &self.path))
-            .and_then(|()| File::open(directory)?.sync_all())
+            .and_then(|()| replace(&mut SystemFiles, &self.path, &text))
             .map_err(|source| self.error(source))
     }
 
