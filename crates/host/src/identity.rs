@@ -73,28 +73,11 @@ impl Places {
             if let (Some(nqn), Some(id)) = read(state) {
                 return HostIdentity { nqn, id };
             }
-            if let Some(identity) = self.make(state) {
+            if let Some(identity) = make(&mut SystemFiles, state) {
                 return identity;
             }
         }
         HostIdentity::from_uuid(self.derived())
-    }
-
-    /// Generates an identity and stores it.
-    fn make(&self, state: &Path) -> Option<HostIdentity> {
-        let mut bytes = [0; 16];
-        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok()?;
-        let identity = HostIdentity::from_uuid(uuid_of(bytes, 4));
-        std::fs::create_dir_all(state).ok()?;
-        // Sync the directory too: the identity must survive a power loss.
-        state.parent().and_then(|parent| SystemFiles.sync(parent).ok());
-        let keep = |name, line: String| place_new(&mut SystemFiles, &state.join(name), line.as_bytes()).ok();
-        keep("hostid", format!("{}\n", identity.id))?;
-        keep("hostnqn", format!("{}\n", identity.nqn))?;
-        // Another process may have stored one first: the stored one counts.
-        let nqn = read_line(&state.join("hostnqn"))?.parse().ok()?;
-        let id = read_line(&state.join("hostid"))?.parse().ok()?;
-        Some(HostIdentity { nqn, id })
     }
 
     /// A UUID derived from the machine id, which must not be disclosed: it is hashed with a text.
@@ -103,6 +86,23 @@ impl Places {
         let user = rustix::process::getuid().as_raw();
         uuid_of(mix(format!("nvlane host {user} {machine_id}").as_bytes()), 8)
     }
+}
+
+/// Generates an identity and stores it.
+fn make(calls: &mut impl FileCalls, state: &Path) -> Option<HostIdentity> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok()?;
+    let identity = HostIdentity::from_uuid(uuid_of(bytes, 4));
+    std::fs::create_dir_all(state).ok()?;
+    // Sync the directory too: the identity must survive a power loss.
+    state.parent().and_then(|parent| calls.sync(parent).ok());
+    let mut keep = |name, line: String| place_new(calls, &state.join(name), line.as_bytes()).ok();
+    keep("hostid", format!("{}\n", identity.id))?;
+    keep("hostnqn", format!("{}\n", identity.nqn))?;
+    // Another process may have stored one first: the stored one counts.
+    let nqn = read_line(&state.join("hostnqn"))?.parse().ok()?;
+    let id = read_line(&state.join("hostid"))?.parse().ok()?;
+    Some(HostIdentity { nqn, id })
 }
 
 /// The UUID within a name, or one derived from the name.
@@ -152,6 +152,43 @@ mod tests {
         assert_eq!(first.nqn, Nqn::from_uuid(first.id.uuid()));
         assert!(!first.id.is_zero());
         assert_eq!(std::fs::read_dir(root.path().join("state/nvlane")).unwrap().count(), 2);
+    }
+
+    /// The files of this machine, and what is made durable.
+    struct Syncs(Vec<std::path::PathBuf>);
+
+    impl FileCalls for Syncs {
+        fn write(&mut self, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+            SystemFiles.write(path, bytes)
+        }
+
+        fn sync(&mut self, path: &Path) -> std::io::Result<()> {
+            self.0.push(path.to_owned());
+            SystemFiles.sync(path)
+        }
+
+        fn link(&mut self, from: &Path, to: &Path) -> std::io::Result<()> {
+            SystemFiles.link(from, to)
+        }
+
+        fn rename(&mut self, from: &Path, to: &Path) -> std::io::Result<()> {
+            SystemFiles.rename(from, to)
+        }
+
+        fn remove(&mut self, path: &Path) -> std::io::Result<()> {
+            SystemFiles.remove(path)
+        }
+    }
+
+    #[test]
+    fn the_directory_of_an_identity_is_made_durable_before_its_files() {
+        let root = tempfile::tempdir().unwrap();
+        let state = root.path().join("nvlane");
+        let mut calls = Syncs(Vec::new());
+        make(&mut calls, &state).unwrap();
+        let directories: Vec<_> = calls.0.iter().filter(|path| path.is_dir()).collect();
+        assert_eq!(directories, [root.path(), &state, &state]);
+        assert_eq!(calls.0.len(), 5, "and the contents of both files");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use wire::feature::Fid;
 use wire::id::Nsid;
 use wire::identify::capabilities::{Lpa, Oncs};
 use wire::nqn::Nqn;
+use wire::nvm::BlockCommand;
 use wire::opcode::{AdminOpcode, NvmOpcode};
 use wire::property::{Property, Vs};
 use wire::sqe::{Fuse, Sqe};
@@ -103,6 +104,27 @@ fn blocking_calls_move_any_length() {
     assert!(disk.compare_and_write_at(&[0; 512], &[9; 512], 512).unwrap());
     assert!(!disk.compare_and_write_at(&[0; 512], &[8; 512], 512).unwrap());
     assert_eq!(target.state().memory[0][512], 9);
+}
+
+/// wire §14
+#[test]
+fn only_durable_writes_have_fua() {
+    let target = Target::new();
+    let (seen, writes) = channel();
+    target.script(move |command| {
+        let control = BlockCommand::from_sqe(command.sqe).control;
+        if command.qid > 0 && command.sqe.opcode == NvmOpcode::WRITE.raw() {
+            seen.send(control.fua()).unwrap();
+        }
+        Reaction::Execute
+    });
+    let mut disk = BlockingNamespace::connect(&target.address(), options()).unwrap();
+    disk.write_at(&[1; 8192], 0).unwrap();
+    disk.write_durably_at(&[2; 8192], 0).unwrap();
+    let disk = block_on(AsyncNamespace::connect(&target.address(), options())).unwrap();
+    block_on(disk.write_at(vec![3; 8192], 0)).unwrap();
+    block_on(disk.write_durably_at(vec![4; 8192], 0)).unwrap();
+    assert_eq!(writes.try_iter().collect::<Vec<bool>>(), [false, true, false, true]);
 }
 
 #[test]

@@ -61,7 +61,8 @@ fn a_path_that_is_away_for_a_moment_fails_nothing() {
 #[test]
 fn a_path_that_stays_away_is_waited_for_as_long_as_the_caller_says() {
     let target = Target::new();
-    let limit = Duration::from_millis(300);
+    // Longer than the longest delay of a retry.
+    let limit = Duration::from_millis(1200);
     let (_association, mut lane, namespace) =
         connect(&target, options().tuned(|tuning| tuning.path_timeout = limit));
     let seen = fail_first(&target, u32::MAX, Status::INTERNAL_PATH_ERROR);
@@ -74,12 +75,12 @@ fn a_path_that_stays_away_is_waited_for_as_long_as_the_caller_says() {
     for completion in done {
         let Err(failure) = completion.result else { panic!("succeeds") };
         let Failure::GaveUp { status, retry_count, waited_ms } = failure else { panic!("{failure}") };
-        assert!(status.is(Status::INTERNAL_PATH_ERROR) && waited_ms >= 300 && retry_count > 2, "{failure}");
+        assert!(status.is(Status::INTERNAL_PATH_ERROR) && waited_ms >= 1200 && retry_count > 2, "{failure}");
         let text = failure.to_string();
-        assert!(text.contains("internal path error (0x300): given up after 3"), "{text}");
+        assert!(text.contains("internal path error (0x300): given up after 1"), "{text}");
         assert_eq!(completion.buffer.map(|buffer| buffer.len()), Some(512), "the buffer comes back");
     }
-    // Retries after 10, 20, 40, 80 and 160 ms: a few attempts, however long the path is down.
+    // Retries after 10, 20, 40, 80, 160, 320 and 640 ms: a few attempts, however long the path is down.
     let count = seen.load(Ordering::Relaxed);
     assert!(count <= 100 * 9, "{count} commands were sent");
 }
@@ -262,6 +263,21 @@ fn a_flush_of_before_a_reconnect_says_so_however_long_it_was_held() {
     assert!(done[0].is_ok(), "a write that had not left is sent on the next connection");
     assert_eq!(done[1].result, Err(Failure::Unflushed));
     assert_eq!(target.state().memory[0][..512], [9; 512]);
+}
+
+#[test]
+fn a_flush_that_is_repeated_after_a_reconnect_covers_nothing() {
+    let target = Target::new();
+    let (_association, mut lane, namespace) = connect(&target, options());
+    let seen = fail_first(&target, u32::MAX, Status::INTERNAL_PATH_ERROR);
+    lane.submit(namespace.flush(), None, 1).unwrap();
+    until(&mut lane, || seen.load(Ordering::Relaxed) > 0);
+    let before = target.state().connects.len();
+    target.drop_connections();
+    let mut done = until(&mut lane, || target.state().connects.len() >= before + 2);
+    target.obey();
+    done.extend(finish(&mut lane));
+    assert_eq!(done.remove(0).result, Err(Failure::Unflushed));
 }
 
 #[test]

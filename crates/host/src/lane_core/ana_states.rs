@@ -54,3 +54,27 @@ impl AnaStates {
         !std::mem::replace(&mut self.is_requested, true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_namespaces_are_lost_with_any_one_of_them() {
+        let [one, two] = [1, 2].map(Nsid::new);
+        let mut states = AnaStates::default();
+        for (reported, of_all) in [
+            (vec![], None),
+            (vec![(one, AnaState::CHANGE), (two, AnaState::INACCESSIBLE)], None),
+            (
+                vec![(one, AnaState::INACCESSIBLE), (two, AnaState::PERSISTENT_LOSS)],
+                Some(AnaState::PERSISTENT_LOSS),
+            ),
+        ] {
+            let reported: Inaccessible = reported.into();
+            states.update(&reported);
+            assert_eq!(states.of(Nsid::ALL), of_all, "{reported:?}");
+            assert_eq!(states.of(one), reported.first().map(|(_, state)| *state));
+        }
+    }
+}

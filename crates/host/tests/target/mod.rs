@@ -287,7 +287,7 @@ pub fn finish<B: DataBuffer>(lane: &mut Lane<B>) -> Vec<Completion<B>> {
     let (mut completions, start) = (Vec::new(), Instant::now());
     while lane.outstanding() > 0 {
         lane.wait(&mut completions, SECOND);
-        assert!(start.elapsed() < 60 * SECOND, "{} outstanding", lane.outstanding());
+        assert!(start.elapsed() < 30 * SECOND, "{} outstanding", lane.outstanding());
     }
     completions.sort_by_key(|completion| completion.user);
     completions
