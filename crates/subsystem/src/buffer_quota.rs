@@ -391,6 +391,15 @@ mod tests {
     }
 
     #[test]
+    fn unsent_answers_count_for_the_quota() {
+        let (pool, mut quota, _taken) = scarce(16);
+        quota.on_unsent(&pool, 1, 4 * MIB);
+        assert!(!quota.may_take(&pool, 1, 0, MIB) && quota.may_take(&pool, 2, 0, MIB));
+        quota.on_unsent(&pool, 1, 0);
+        assert!(quota.may_take(&pool, 1, 0, MIB));
+    }
+
+    #[test]
     fn a_lane_that_ends_leaves_nothing_behind() {
         let (pool, mut quota, _taken) = scarce(8);
         quota.line_up(1, Ticket(1));

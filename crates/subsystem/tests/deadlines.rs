@@ -1,57 +1,34 @@
 //! Deadlines of hosts that hold what others may need: each ends the association, whatever the host does meanwhile.
 
-use std::net::{Ipv4Addr, SocketAddr};
+mod support;
+
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nvlane_subsystem::config::{
-    ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
-};
+use nvlane_subsystem::config::TimeoutConfig;
 use nvlane_subsystem::server::Target;
 use peer::link::Got;
 use peer::pdu::{Draft, Form};
 use peer::queue::{Move, Step};
-use peer::raw_host::{Association, RawHost};
+use peer::raw_host::Association;
 use wire::id::Nsid;
-use wire::pdu::Digests;
 use wire::sqe::Sqe;
 
-const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:deadlines";
 const ONE: Nsid = Nsid::new(1);
 const KIB: usize = 1 << 10;
 
-/// The deadlines of the target, and the patience of the tests, which is shorter than the deadlines before Connect.
+/// The deadlines of the target.
 const DEADLINE: Duration = Duration::from_millis(500);
-const PATIENCE: Duration = Duration::from_secs(8);
 
 /// A target with short deadlines for associations that stand, and a host that has connected to it.
 fn start() -> (Target, Association) {
     let deadline_ms = u64::try_from(DEADLINE.as_millis()).expect("short");
-    let mut subsystem = SubsystemConfig::new(SUBSYSTEM.parse().expect("a name"));
-    subsystem.namespaces = vec![NamespaceConfig::new("ram:16M?lba=512".parse().expect("a namespace"))];
-    let timeouts = TimeoutConfig {
+    support::associate(TimeoutConfig {
         pdu_ms: deadline_ms,
         send_ms: deadline_ms,
         data_ms: deadline_ms,
         ..TimeoutConfig::default()
-    };
-    let mut config = TargetConfig {
-        listeners: vec![ListenerConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))],
-        subsystems: vec![subsystem],
-        timeouts,
-        ..TargetConfig::default()
-    };
-    config.reactors.threads = Threads::Count(1);
-    let target = Target::start(&config).expect("a target");
-    let host = RawHost {
-        address: target.listeners()[0].address,
-        subsystem: SUBSYSTEM.parse().expect("a name"),
-        nqn: "nqn.2026-01.io.nvlane:slow".parse().expect("a name"),
-        hostid: wire::nqn::HostId::from_bytes([7; 16]),
-        patience: PATIENCE,
-    };
-    let association = host.associate(Digests::empty(), 64).expect("an association");
-    (target, association)
+    })
 }
 
 /// Waits for the end of the association, which the loss of any connection brings.
