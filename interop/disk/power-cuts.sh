@@ -106,7 +106,7 @@ below() {
     mkfs.ext4 -q -J size=4 /dev/mapper/logged
     mount /dev/mapper/logged /mnt
     serve "$1" 'file:/mnt/disk?size=1M&lba=4096' 'kv:file:/mnt/pairs?size=4M&memory=4M'
-    # Created, and answered to nobody yet.
+    # The files are created, and no command has been answered yet.
     mark 0
     connect --nr-io-queues 1
     for n in $(seq 8); do
