@@ -53,7 +53,7 @@ const SUBJECTS: [Subject; 5] = [
     Subject {
         name: "kv",
         files: &["crates/kv/src/log/*.rs"],
-        judges: &[Judge { tests: &["log::"], cpu_s: 25, ..Judge::new("nvlane-kv", &["--lib"]) }],
+        judges: &[Judge { arguments: &["log::"], cpu_s: 25, ..Judge::new("nvlane-kv", &["--lib"]) }],
     },
     Subject {
         name: "subsystem",
@@ -61,9 +61,9 @@ const SUBJECTS: [Subject; 5] = [
         judges: &[
             Judge::new("nvlane-subsystem", &["--lib", "--test=control", "--test=key_value"]),
             Judge {
-                tests: &["nothing_is_wrong_in_the_first_seeds"],
+                arguments: &["--seeds", "300", "--jobs", "1", "--set", "key-values=0"],
                 cpu_s: 300,
-                ..Judge::new("nvlane-sim", &["--test=seeds"])
+                ..Judge::new("nvlane-sim", &[])
             },
         ],
     },

@@ -1,4 +1,4 @@
-//! Tests that run on mutants.
+//! Tests that run on mutants, and the simulation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,13 +17,13 @@ use crate::command::{cargo, target_dir};
 /// Memory of a test program, bytes: some mutants take all that there is.
 const MEMORY_BYTES: u64 = 12 << 30;
 
-/// Test programs that run on mutants.
+/// Programs that run on mutants.
 pub(super) struct Judge {
     pub(super) package: &'static str,
-    /// The programs, as arguments of `cargo test`.
-    pub(super) programs: &'static [&'static str],
-    /// Only these tests; all, if none are named.
+    /// Test programs, as arguments of `cargo test`; none for the package's own program.
     pub(super) tests: &'static [&'static str],
+    /// Arguments of the programs: of tests, their names, or none for all.
+    pub(super) arguments: &'static [&'static str],
     /// A program that uses this many seconds of processor time counts as endless.
     pub(super) cpu_s: u32,
 }
@@ -82,14 +82,16 @@ pub(super) fn sources() -> PathBuf {
 }
 
 impl Judge {
-    pub(super) const fn new(package: &'static str, programs: &'static [&'static str]) -> Self {
-        Self { package, programs, tests: &[], cpu_s: 20 }
+    pub(super) const fn new(package: &'static str, tests: &'static [&'static str]) -> Self {
+        Self { package, tests, arguments: &[], cpu_s: 20 }
     }
 
     /// Builds the programs from the copy of the sources.
     pub(super) fn build(&self) -> Result<Result<Vec<Program>, Errors>> {
-        let mut command = cargo(&["test", "--no-run", "--locked", "--message-format=json"]);
-        command.args(["--package", self.package]).args(self.programs).current_dir(sources());
+        let is_program = self.tests.is_empty();
+        let mut command = cargo(if is_program { &["build"] } else { &["test", "--no-run"] });
+        command.args(["--locked", "--message-format=json", "--package", self.package]);
+        command.args(self.tests).current_dir(sources());
         command.env("CARGO_TARGET_DIR", target_dir().join("mutants/build"));
         command.env("CARGO_PROFILE_DEV_DEBUG", "none").env("RUSTFLAGS", "--cap-lints=allow");
         let output = command.stderr(Stdio::inherit()).output()?;
@@ -100,9 +102,8 @@ impl Judge {
             if message["message"]["level"] == "error" {
                 errors.add(&message["message"]);
             }
-            if let (Some(program), true) =
-                (message["executable"].as_str(), message["profile"]["test"] == true)
-            {
+            let is_ours = message["profile"]["test"] != is_program;
+            if let Some(program) = message["executable"].as_str().filter(|_| is_ours) {
                 let manifest = Path::new(message["manifest_path"].as_str().context("a manifest")?);
                 programs.insert(program.into(), manifest.parent().context("its folder")?.into());
             }
@@ -155,7 +156,7 @@ impl Judge {
     fn run(&self, (program, folder): &Program, mutant: Option<usize>, patience: Duration) -> Result<End> {
         let mut command = Command::new("prlimit");
         command.args([format!("--cpu={}", self.cpu_s), format!("--as={MEMORY_BYTES}"), "--".to_owned()]);
-        command.arg(program).args(self.tests).current_dir(folder);
+        command.arg(program).args(self.arguments).current_dir(folder);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         command.envs(mutant.map(|mutant| ("NVLANE_MUTANT", mutant.to_string())));
         // Proptest must find a counterexample, but need not shrink or keep it.
