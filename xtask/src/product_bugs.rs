@@ -4,6 +4,7 @@
 
 mod association;
 mod bug;
+mod durable_places;
 mod key_value;
 mod storage;
 mod target;
@@ -22,7 +23,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::command::{cargo, root, run as run_command, target_dir};
-use crate::sources;
+use crate::{deps, sources, syscalls};
 use bug::{Bug, Judge, SWITCH};
 
 /// Options of `cargo xtask product-bugs`.
@@ -36,9 +37,15 @@ pub(crate) struct Options {
     /// Keep the seeds that find bugs in xtask/src/product_bugs/seeds.txt
     #[arg(long)]
     keep: bool,
+    /// Only the first bug of each promise
+    #[arg(long, conflicts_with = "names")]
+    one_each: bool,
 }
 
 const SEED_COUNT: u64 = 10_000;
+
+/// Seeds in which the simulation must find nothing without a bug.
+const CLEAN_SEED_COUNT: u64 = 200;
 
 /// For each bug a seed that found it, which is tried before all others.
 const SEEDS: &str = include_str!("product_bugs/seeds.txt");
@@ -46,7 +53,7 @@ const SEEDS_PATH: &str = "xtask/src/product_bugs/seeds.txt";
 
 /// Time limit of a test with a bug, and of the simulation, s.
 const TEST_S: &str = "60";
-const SIMULATION_S: &str = "300";
+const SIMULATION_S: &str = "600";
 
 /// The bugs, by the promise of docs/reliability.md that they break.
 const PROMISES: &[(&str, &[Bug])] = &[
@@ -54,6 +61,7 @@ const PROMISES: &[(&str, &[Bug])] = &[
     ("Reads", transport::READS),
     ("Atomicity", transport::ATOMICITY),
     ("Durability", storage::DURABILITY),
+    ("Durability", durable_places::DURABLE_PLACES),
     ("Keys and values", key_value::KEYS_AND_VALUES),
     ("Failed flushes", storage::FAILED_FLUSHES),
     ("Storage that changes underneath", storage::CHANGING_STORAGE),
@@ -78,33 +86,33 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let unknown = options.names.iter().find(|name| !all_bugs().any(|(_, bug)| bug.name == **name));
     ensure!(unknown.is_none(), "there is no bug {unknown:?}");
     let is_meant = |bug: &Bug| options.names.is_empty() || options.names.iter().any(|name| name == bug.name);
-    let bugs: Vec<_> = all_bugs().filter(|(_, bug)| is_meant(bug)).collect();
+    let bugs: Vec<_> = if options.one_each {
+        let names: BTreeSet<&str> = PROMISES.iter().map(|(promise, _)| *promise).collect();
+        names.iter().filter_map(|name| all_bugs().find(|(promise, _)| promise == name)).collect()
+    } else {
+        all_bugs().filter(|(_, bug)| is_meant(bug)).collect()
+    };
     let copy = target_dir().join("product-bugs");
     sources::copy(&copy.join("sources"), plant)?;
-    let start = Instant::now();
-    let programs = Programs::build(&copy, bugs.iter().map(|(_, bug)| bug.judge).collect())?;
-    println!("built in {} s", start.elapsed().as_secs());
     let judges: BTreeSet<Judge> = bugs.iter().map(|(_, bug)| bug.judge).collect();
+    let start = Instant::now();
+    let programs = Programs::build(&copy, &judges)?;
+    println!("built in {} s", start.elapsed().as_secs());
+    // A judge that finds something without any bug proves nothing.
     let judges: Vec<Judge> = judges.into_iter().collect();
-    // Whoever finds something anyway finds no bug.
     side_by_side(&judges, |judge| {
-        let output = programs.judge(*judge, None, 0..200)?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let is_one_test = !matches!(judge, Judge::Test { .. }) || text.contains(" 1 passed");
-        ensure!(output.status.success() && is_one_test, "without a bug {judge:?} says: {text}");
+        let found = programs.judge(*judge, None, 0..CLEAN_SEED_COUNT)?;
+        ensure!(*judge == Judge::KeySimulation || found.is_none(), "without a bug {judge:?} finds {found:?}");
         Ok(())
     })?;
     let unseen = Mutex::new(Vec::new());
     let seeds = Mutex::new(BTreeMap::new());
     side_by_side(&bugs, |(promise, bug)| {
         let start = Instant::now();
-        let judge = |seeds| -> Result<Option<String>> {
-            Ok(finding(bug.judge, &programs.judge(bug.judge, Some(bug.name), seeds)?))
-        };
-        let known = known_seed(bug.name).filter(|_| bug.judge == Judge::Simulation);
-        let mut finding: Option<String> = known.map_or(Ok(None), |seed| judge(seed..seed + 1))?;
+        let known = known_seed(bug.name).filter(|_| bug.judge.takes_seeds());
+        let mut finding = known.map_or(Ok(None), |seed| programs.judge_bug(bug, seed..seed + 1))?;
         if finding.is_none() {
-            finding = judge(0..options.seeds)?;
+            finding = programs.judge_bug(bug, 0..options.seeds)?;
         }
         if let Some(seed) = finding.as_deref().and_then(seed_of) {
             seeds.lock().expect("no panic").insert(bug.name.to_owned(), seed);
@@ -117,13 +125,27 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Ok(())
     })?;
     if options.keep {
-        let seeds = seeds.into_inner().expect("no panic");
-        let lines: String = seeds.iter().map(|(bug, seed)| format!("{bug} {seed}\n")).collect();
-        std::fs::write(root().join(SEEDS_PATH), lines)?;
+        keep(&seeds.into_inner().expect("no panic"))?;
     }
     let unseen = unseen.into_inner().expect("no panic");
     ensure!(unseen.is_empty(), "not found: {}", unseen.join(", "));
     Ok(())
+}
+
+/// The part of `make test`: the first bug of each promise.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_one_each() -> Result<()> {
+    run(&Options { names: Vec::new(), seeds: SEED_COUNT, keep: false, one_each: true })
+}
+
+/// Writes the seeds of this run, and those of bugs that are not part of it, to [`SEEDS_PATH`].
+fn keep(found: &BTreeMap<String, u64>) -> Result<()> {
+    let seed = |bug: &Bug| found.get(bug.name).copied().or_else(|| known_seed(bug.name));
+    let lines: BTreeMap<&str, u64> = all_bugs().filter_map(|(_, bug)| Some((bug.name, seed(bug)?))).collect();
+    let lines: String = lines.iter().map(|(bug, seed)| format!("{bug} {seed}\n")).collect();
+    Ok(std::fs::write(root().join(SEEDS_PATH), lines)?)
 }
 
 /// Does something with each item, as many at once as there are cores.
@@ -142,19 +164,6 @@ fn side_by_side<T: Sync>(items: &[T], act: impl Fn(&T) -> Result<()> + Sync) -> 
     })
 }
 
-/// What a judge has found; `None` for nothing. A test that does not end has found nothing.
-fn finding(judge: Judge, output: &Output) -> Option<String> {
-    let text = String::from_utf8_lossy(&output.stdout);
-    // 101: a test has failed; 1: a seed has.
-    match (judge, output.status.code()) {
-        (Judge::Simulation, Some(1)) => {
-            text.lines().find(|line| line.starts_with("seed ")).map(str::to_owned)
-        }
-        (Judge::Test { name, .. }, Some(101)) => Some(name.rsplit("::").next().unwrap_or(name).to_owned()),
-        _ => None,
-    }
-}
-
 /// The seed of a finding of the simulation.
 fn seed_of(finding: &str) -> Option<u64> {
     finding.strip_prefix("seed ")?.split(':').next()?.parse().ok()
@@ -168,7 +177,8 @@ fn known_seed(bug: &str) -> Option<u64> {
 
 /// The judges' programs, with all bugs in them.
 struct Programs {
-    simulation: PathBuf,
+    /// Of the copy.
+    directory: PathBuf,
     /// By package and test program; the latter is empty for unit tests.
     tests: BTreeMap<(String, String), TestProgram>,
 }
@@ -181,12 +191,13 @@ struct TestProgram {
 
 impl Programs {
     /// Builds what the judges need. Dependencies are those of the repository's own tests.
-    fn build(copy: &Path, judges: BTreeSet<Judge>) -> Result<Self> {
+    fn build(copy: &Path, judges: &BTreeSet<Judge>) -> Result<Self> {
+        let directory = copy.join("build");
         let build = |arguments: &[&str]| {
             let mut command = cargo(arguments);
             command.current_dir(copy.join("sources"));
-            command.env("CARGO_TARGET_DIR", copy.join("build")).env("CARGO_BUILD_BUILD_DIR", target_dir());
-            // A bug that only an assertion of debug builds finds is found by nobody in production.
+            command.env("CARGO_TARGET_DIR", &directory).env("CARGO_BUILD_BUILD_DIR", target_dir());
+            // Release builds have no debug assertions, so none may find a bug here.
             for setting in ["debug-assertions=false", "overflow-checks=false", "debug='none'"] {
                 command.args(["--config", &format!("profile.dev.{setting}")]);
             }
@@ -195,56 +206,103 @@ impl Programs {
             }
             command
         };
-        run_command(&mut build(&["build", "--locked", "--package", "nvlane-sim", "--bin", "nvlane-sim"]))?;
-        let mut command =
-            build(&["test", "--no-run", "--locked", "--message-format=json-render-diagnostics"]);
-        let mut selected = BTreeSet::new();
+        let (mut packages, mut selected) = (BTreeSet::new(), BTreeSet::new());
         for judge in judges {
-            if let Judge::Test { package, program, .. } = judge {
-                selected.insert(format!("--package={package}"));
-                selected.insert(if program.is_empty() {
-                    "--lib".into()
-                } else {
-                    format!("--test={program}")
-                });
+            match judge {
+                Judge::Simulation | Judge::KeySimulation => {
+                    packages.insert("--package=nvlane-sim");
+                }
+                Judge::DurableCalls => {
+                    deps::install_strace()?;
+                    packages.insert("--package=nvlane");
+                }
+                Judge::Test { package, program: "", .. } => {
+                    selected.extend([format!("--package={package}"), "--lib".into()]);
+                }
+                Judge::Test { package, program, .. } => {
+                    selected.extend([format!("--package={package}"), format!("--test={program}")]);
+                }
             }
+        }
+        if !packages.is_empty() {
+            run_command(build(&["build", "--locked", "--bins"]).args(packages))?;
         }
         let mut tests = BTreeMap::new();
         if !selected.is_empty() {
+            let mut command =
+                build(&["test", "--no-run", "--locked", "--message-format=json-render-diagnostics"]);
             let output = command.args(selected).stderr(std::process::Stdio::inherit()).output()?;
             ensure!(output.status.success(), "the tests cannot be built");
             for line in String::from_utf8_lossy(&output.stdout).lines() {
                 tests.extend(test_program(&serde_json::from_str(line)?));
             }
         }
-        Ok(Self { simulation: copy.join("build/debug/nvlane-sim"), tests })
+        Ok(Self { directory, tests })
     }
 
-    /// Runs a judge, with a bug or without.
-    fn judge(&self, judge: Judge, bug: Option<&str>, seeds: Range<u64>) -> Result<Output> {
-        let mut command = Command::new("timeout");
+    /// The first finding with a bug that the same judge does not make without it.
+    fn judge_bug(&self, bug: &Bug, mut seeds: Range<u64>) -> Result<Option<String>> {
+        while !seeds.is_empty() {
+            let finding = self.judge(bug.judge, Some(bug.name), seeds.clone())?;
+            let Some(seed) = finding.as_deref().and_then(seed_of) else { return Ok(finding) };
+            if self.judge(bug.judge, None, seed..seed + 1)?.is_none() {
+                return Ok(finding);
+            }
+            seeds.start = seed + 1;
+        }
+        Ok(None)
+    }
+
+    /// The finding of a judge, with a bug or without. A program that does not end has found nothing.
+    fn judge(&self, judge: Judge, bug: Option<&str>, seeds: Range<u64>) -> Result<Option<String>> {
         match judge {
-            Judge::Simulation => {
-                command.arg(SIMULATION_S).arg(&self.simulation);
-                let (first, count) = (seeds.start.to_string(), (seeds.end - seeds.start).to_string());
-                command.args(["--jobs", "1", "--seed", &first, "--seeds", &count]);
+            Judge::Simulation => self.simulate(bug, seeds, &["--set", "key-values=0"]),
+            Judge::KeySimulation => self.simulate(bug, seeds, &[]),
+            Judge::DurableCalls => {
+                let directory = self.directory.join("durable-calls").join(bug.unwrap_or("none"));
+                let switch = bug.map(|bug| (SWITCH, bug));
+                syscalls::durable_calls(&self.directory.join("debug/nvlane"), &directory, switch)
             }
             Judge::Test { package, program, name } => {
                 let Some(test) = self.tests.get(&(package.to_owned(), program.to_owned())) else {
                     bail!("{package} has no test program {program:?}");
                 };
+                let mut command = Command::new("timeout");
                 command.arg(TEST_S).arg(&test.path).args([name, "--exact"]).current_dir(&test.directory);
+                let output = switched(&mut command, bug)?;
+                let text = String::from_utf8_lossy(&output.stdout);
+                match output.status.code() {
+                    Some(0) if text.contains(" 1 passed") => Ok(None),
+                    Some(101) => Ok(Some(name.rsplit("::").next().unwrap_or(name).to_owned())),
+                    _ if bug.is_some() => Ok(None),
+                    _ => bail!("without a bug {name} says: {text}"),
+                }
             }
         }
-        match bug {
-            Some(bug) => command.env(SWITCH, bug),
-            None => command.env_remove(SWITCH),
-        };
-        command.output().with_context(|| format!("cannot run {judge:?}"))
+    }
+
+    fn simulate(&self, bug: Option<&str>, seeds: Range<u64>, settings: &[&str]) -> Result<Option<String>> {
+        let mut command = Command::new("timeout");
+        command.arg(SIMULATION_S).arg(self.directory.join("debug/nvlane-sim"));
+        let (first, count) = (seeds.start.to_string(), (seeds.end - seeds.start).to_string());
+        command.args(["--jobs", "1", "--from", &first, "--seeds", &count]).args(settings);
+        let output = switched(&mut command, bug)?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let finding = text.lines().find(|line| line.starts_with("seed ") && output.status.code() == Some(1));
+        Ok(finding.map(str::to_owned))
     }
 }
 
-/// The test program that a message of cargo tells of.
+/// Runs a program with a bug or without.
+fn switched(command: &mut Command, bug: Option<&str>) -> Result<Output> {
+    match bug {
+        Some(bug) => command.env(SWITCH, bug),
+        None => command.env_remove(SWITCH),
+    };
+    command.output().with_context(|| format!("cannot run {command:?}"))
+}
+
+/// The test program that a message of cargo names.
 fn test_program(message: &Value) -> Option<((String, String), TestProgram)> {
     let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
     let manifest = Path::new(message["manifest_path"].as_str()?);
@@ -296,7 +354,9 @@ mod tests {
         let promised: Vec<&str> = rows
             .map_while(|row| row.strip_prefix("| [")?.split_once(']').map(|(promise, _)| promise))
             .collect();
-        assert_eq!(promised, PROMISES.iter().map(|(promise, _)| *promise).collect::<Vec<_>>());
+        let mut named: Vec<&str> = PROMISES.iter().map(|(promise, _)| *promise).collect();
+        named.dedup();
+        assert_eq!(promised, named);
         for (promise, bugs) in PROMISES {
             assert!(bugs.len() >= 2, "{promise}");
         }

@@ -57,6 +57,20 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
+/// The first difference between the durable calls of a target (with epoll) and those that its commands must make. Its
+/// files are in `directory`; a variable of the environment may switch a planted bug on.
+///
+/// # Errors
+/// The target cannot be traced.
+pub(crate) fn durable_calls(
+    program: &Path,
+    directory: &Path,
+    variable: Option<(&str, &str)>,
+) -> Result<Option<String>> {
+    let found = durable::Subject { engine: "epoll", program, directory, variable }.observe()?.judge();
+    Ok(found.err().and_then(|error| error.to_string().lines().next().map(str::to_owned)))
+}
+
 /// The list: one name per line, `#` begins a comment.
 fn listed() -> Result<BTreeSet<String>> {
     let path = root().join("packaging/system-calls.txt");

@@ -79,6 +79,15 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
 /// Paths: a temporarily unreachable namespace costs time, but no command.
 pub(super) const PATHS: &[Bug] = &[
     Bug {
+        name: "held-command-forgotten",
+        judge: Simulation,
+        sites: &[Site(
+            LANE_CORE,
+            "            self.release(Release::Due { now_ns });",
+            "            if !BUG { self.release(Release::Due { now_ns }); }",
+        )],
+    },
+    Bug {
         name: "path-timeout-begins-anew",
         judge: test(
             "nvlane-host",
@@ -92,12 +101,15 @@ pub(super) const PATHS: &[Bug] = &[
         )],
     },
     Bug {
-        name: "held-command-forgotten",
-        judge: Simulation,
+        name: "loss-hidden-from-flush-of-all",
+        judge: unit_test(
+            "nvlane-host",
+            "lane_core::ana_states::tests::all_namespaces_are_lost_with_any_one_of_them",
+        ),
         sites: &[Site(
-            LANE_CORE,
-            "            self.release(Release::Due { now_ns });",
-            "            if !BUG { self.release(Release::Due { now_ns }); }",
+            "crates/host/src/lane_core/ana_states.rs",
+            "        if nsid == Nsid::ALL {",
+            "        if nsid == Nsid::ALL && !BUG {",
         )],
     },
     Bug {
@@ -121,7 +133,7 @@ pub(super) const PATHS: &[Bug] = &[
     },
     Bug {
         name: "held-flush-covers-lost",
-        judge: test("nvlane-host", "paths", "a_flush_of_before_a_reconnect_says_so_however_long_it_was_held"),
+        judge: test("nvlane-host", "paths", "a_flush_that_is_repeated_after_a_reconnect_covers_nothing"),
         sites: &[Site(
             LANE_CORE,
             "if command.tag.class == Class::Flush && !self.may_flush() {",

@@ -1,4 +1,4 @@
-//! A mistake that a maker could have made, where it is in the code, and who must find it.
+//! A planted bug: its name, its places in the code, and the test or simulation that must find it.
 
 use anyhow::{Result, ensure};
 
@@ -12,13 +12,24 @@ pub(super) struct Bug {
     pub(super) sites: &'static [Site],
 }
 
-/// Who must find a bug.
+/// The program that must find a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Judge {
-    /// The simulation, within ten thousand seeds.
+    /// The simulation without key-value namespaces, within ten thousand seeds.
     Simulation,
+    /// The simulation with key-value namespaces, likewise. Seeds that fail without the bug do not count.
+    KeySimulation,
     /// This test of a package, within a minute: a unit test if `program` is empty, else one of that test program.
     Test { package: &'static str, program: &'static str, name: &'static str },
+    /// `cargo xtask syscalls`, which compares a target's durable calls with those that its commands must make.
+    DurableCalls,
+}
+
+impl Judge {
+    /// Whether it is the simulation.
+    pub(super) fn takes_seeds(self) -> bool {
+        matches!(self, Self::Simulation | Self::KeySimulation)
+    }
 }
 
 /// A place in the code to change: its file, the original text, which must occur once, and the replacement, in which

@@ -1,13 +1,13 @@
 //! Bugs between a key and its log.
 
-use super::bug::Judge::Simulation;
+use super::bug::Judge::KeySimulation;
 use super::bug::{Bug, Site};
 
 /// Keys and values: each key is linearizable through both protocols; an answered change survives as its `sync` says.
 pub(super) const KEYS_AND_VALUES: &[Bug] = &[
     Bug {
         name: "answer-before-log",
-        judge: Simulation,
+        judge: KeySimulation,
         sites: &[Site(
             "crates/store/src/key_value/logged.rs",
             "        self.partition.processor.awaited(hash)",
@@ -16,7 +16,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
     },
     Bug {
         name: "record-not-durable",
-        judge: Simulation,
+        judge: KeySimulation,
         sites: &[Site(
             "crates/kv/src/log/write.rs",
             "length, is_durable: self.settings.sync != Sync::None })",
@@ -25,7 +25,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
     },
     Bug {
         name: "expired-pair-found",
-        judge: Simulation,
+        judge: KeySimulation,
         sites: &[Site(
             "crates/kv/src/pairs.rs",
             "self.clock.has_passed(header.expiry)",
@@ -35,7 +35,7 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
     // A conditional store replaces a pair that has changed since it was read.
     Bug {
         name: "cas-not-compared",
-        judge: Simulation,
+        judge: KeySimulation,
         sites: &[Site(
             "crates/kv/src/processor.rs",
             "Some(item) if self.pairs().heap.header(item).cas == cas => Ok(()),",

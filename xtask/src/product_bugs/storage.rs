@@ -1,7 +1,7 @@
 //! Bugs between a command and its storage.
 
 use super::bug::Judge::Simulation;
-use super::bug::{Bug, Site, unit_test};
+use super::bug::{Bug, Site, test, unit_test};
 
 const COMMANDS: &str = "crates/subsystem/src/commands.rs";
 const FILE: &str = "crates/store/src/block/file.rs";
@@ -67,6 +67,40 @@ pub(super) const DURABILITY: &[Bug] = &[
             "crates/subsystem/src/fused.rs",
             "is_durable: command.control.fua(),",
             "is_durable: command.control.fua() && !BUG,",
+        )],
+    },
+    Bug {
+        name: "fua-of-zeroes-dropped",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/nvm_io.rs",
+            "            is_durable: extent.is_fua,\n            may_deallocate,",
+            "            is_durable: extent.is_fua && !BUG,\n            may_deallocate,",
+        )],
+    },
+    Bug {
+        name: "flush-of-all-answered-at-once",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/executor.rs",
+            "        if all.is_empty() {\n            return Ok(Begun::Complete(Status::SUCCESS, 0));",
+            "        if all.is_empty() || BUG {\n            return Ok(Begun::Complete(Status::SUCCESS, 0));",
+        )],
+    },
+    Bug {
+        name: "shutdown-without-flush",
+        judge: test(
+            "nvlane-subsystem",
+            "control",
+            "lifecycle::a_shutdown_is_complete_when_everything_is_safe",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/control/associations.rs",
+            "                    record.transition = Transition::Flush { command };\n",
+            "                    if BUG {
+                        return complete_shutdown(record);
+                    }
+                    record.transition = Transition::Flush { command };\n",
         )],
     },
     Bug {

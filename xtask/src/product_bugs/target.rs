@@ -40,6 +40,25 @@ pub(super) const IDENTITY: &[Bug] = &[
             "others.clone().find(|((nqn, _), other)| is_same(other) && !(BUG && nqn == &key.0))",
         )],
     },
+    // After a reconnect another machine answers, with other storage under the same namespace id.
+    Bug {
+        name: "other-disk-taken-for-known",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/host/src/known_namespaces.rs",
+            "        self.replaced = replaced;",
+            "        self.replaced = if BUG { Vec::new() } else { replaced };",
+        )],
+    },
+    Bug {
+        name: "identity-changed-by-reload",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/operator/diff.rs",
+            "if (running.uuid, running.nguid) != (wanted.uuid, wanted.nguid) {",
+            "if !BUG && (running.uuid, running.nguid) != (wanted.uuid, wanted.nguid) {",
+        )],
+    },
     Bug {
         name: "storage-swapped-by-reload",
         judge: test("nvlane-subsystem", "control", "reload::storage_is_not_swapped_under_hosts"),
@@ -115,10 +134,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
     },
     Bug {
         name: "quota-ignores-unsent-answers",
-        judge: unit_test(
-            "nvlane-subsystem",
-            "buffer_quota::tests::a_lane_over_its_quota_does_not_block_others",
-        ),
+        judge: unit_test("nvlane-subsystem", "buffer_quota::tests::unsent_answers_count_for_the_quota"),
         sites: &[Site(
             "crates/subsystem/src/buffer_quota.rs",
             "map_or(0, |of_lane| of_lane.unsent_bytes);",

@@ -200,6 +200,16 @@ pub(super) const READS: &[Bug] = &[
             "Self::Torn(torn) => torn.behind.is_none() || BUG,",
         )],
     },
+    // What was sent without a copy is used again before the kernel has read it.
+    Bug {
+        name: "sent-memory-released-early",
+        judge: Simulation,
+        sites: &[Site(
+            CARAVAN,
+            "            if sends.awaited > 0 {\n                at += 1;",
+            "            if sends.awaited > 0 && !BUG {\n                at += 1;",
+        )],
+    },
     Bug {
         name: "second-data-pdu-repeats-first",
         judge: Simulation,
@@ -359,6 +369,20 @@ pub(super) const ATOMICITY: &[Bug] = &[
             "crates/subsystem/src/exclusion.rs",
             "self.held.retain(|held| held.holder != holder);",
             "self.held.retain(|held| held.holder != holder && !(BUG && held.holder.0 == holder.0));",
+        )],
+    },
+    // The second command of a later pair takes the place of one that was refused.
+    Bug {
+        name: "refused-command-keeps-pair-open",
+        judge: test(
+            "nvlane-subsystem",
+            "fused",
+            "a_second_command_that_is_refused_is_not_replaced_by_a_later_one",
+        ),
+        sites: &[Site(
+            LANES,
+            "                    self.dispatcher(io).break_pair(index);",
+            "                    if !BUG { self.dispatcher(io).break_pair(index); }",
         )],
     },
     Bug {

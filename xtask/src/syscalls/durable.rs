@@ -229,10 +229,12 @@ fn key() -> Key {
 /// # Errors
 /// A command makes other calls than it should, or is answered before they end.
 pub(super) fn check(engine: &str) -> Result<()> {
-    let is_ring = engine == "uring";
-    let mut left = if is_ring { ATTEMPT_COUNT } else { 1 };
+    let directory = target_dir().join("syscalls").join(engine).join("durable");
+    let program = target_dir().join("release/nvlane");
+    let subject = Subject { engine, program: &program, directory: &directory, variable: None };
+    let mut left = if subject.has_ring() { ATTEMPT_COUNT } else { 1 };
     loop {
-        let seen = observe(engine)?;
+        let seen = subject.observe()?;
         left -= 1;
         match seen.judge() {
             Ok(()) => break,
@@ -256,8 +258,18 @@ fn start_calls() -> Vec<String> {
     START.iter().flat_map(of_file).collect()
 }
 
+/// A target to be traced.
+pub(super) struct Subject<'a> {
+    pub(super) engine: &'a str,
+    pub(super) program: &'a Path,
+    /// Its configuration, its files and strace's output.
+    pub(super) directory: &'a Path,
+    /// An additional variable of its environment.
+    pub(super) variable: Option<(&'a str, &'a str)>,
+}
+
 /// Observations of a target.
-struct Seen {
+pub(super) struct Seen {
     /// In order.
     events: Vec<Event>,
     /// Whether every entry of the ring was seen.
@@ -277,7 +289,7 @@ enum Event {
 impl Seen {
     /// # Errors
     /// Every case that differs, one per line.
-    fn judge(&self) -> Result<()> {
+    pub(super) fn judge(&self) -> Result<()> {
         let place = |number: usize| {
             let mark = Event::Marked(FIRST_MARK + number as u64);
             self.events.iter().position(|event| *event == mark)
@@ -321,47 +333,60 @@ fn difference(name: &str, events: &[Event], expected: &[impl AsRef<str>]) -> Str
     format!("{name}: calls before the answer: {calls:?}, not {expected:?}\n")
 }
 
-/// Starts a target under strace and runs all cases.
-fn observe(engine: &str) -> Result<Seen> {
-    let dir = target_dir().join("syscalls").join(engine).join("durable");
-    let _ = remove_dir_all(&dir);
-    std::fs::create_dir_all(dir.join(FILES)).with_context(|| dir.display().to_string())?;
-    File::create(dir.join(FILES).join("short"))?.set_len(1 << 20)?;
-    let (port, memcached, log, is_ring) = (free_port()?, free_port()?, dir.join(LOG), engine == "uring");
-    let mut command = Command::new("strace");
-    // Without --seccomp-bpf every call of the target would stop it.
-    command.args(["-f", "--seccomp-bpf", "-qq", "-yy", "-s", "0", "-o"]).arg(&log);
-    let on_files = "pread64,pwrite64,pwritev2,fdatasync,fsync,sync_file_range,fallocate,ftruncate,fsetxattr";
-    let (delayed, delay) =
-        if is_ring { ("io_uring_enter", ENTER_DELAY) } else { ("fdatasync,pwritev2", DURABLE_DELAY) };
-    command.args(["-e", &format!("trace={on_files},sendmsg,sendto,io_uring_enter")]);
-    command.args(["-e", &format!("inject={delayed}:delay_enter={}", delay.as_micros())]);
-    let program = target_dir().join("release/nvlane");
-    let config = |namespaces: &[_]| write_config(&dir, engine, [port, memcached], namespaces);
-    command.arg(&program).args(["target", "--config"]).arg(config(NAMESPACES)?);
-    let state = dir.join(FILES).join("state.json");
-    command.arg("--state").arg(&state);
-    let child = command.stdin(Stdio::null()).spawn().context("cannot run strace")?;
-    let mut traced = Traced { child, log: &log };
-    let [address, memcached] = [port, memcached].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    await_listener(address, &mut traced.child)?;
-    let target = target_of(&log)?;
-    let mut bench = Bench::new(address, memcached)?;
-    let ports = bench.ports()?;
-    let (_, others) = NAMESPACES.split_last().context("a namespace")?;
-    config(&[others, &["file:short?size=4M"]].concat())?;
-    run_command(Command::new(program).args(["reload", "--timeout", "60", "--state"]).arg(state))?;
-    let seen = if is_ring {
-        let (entries, answered) = watch_cases(&mut bench, target)?;
-        of_ring(entries, &answered, &of_trace(&read_to_string(&log)?, &[]))
-    } else {
-        run_cases(&mut bench, |_| {})?;
-        Seen { events: of_trace(&read_to_string(&log)?, &ports), is_complete: true }
-    };
-    kill_process(target, Signal::TERM)?;
-    let status = traced.child.wait()?;
-    ensure!(status.success(), "the target ended with {status}");
-    Ok(seen)
+impl Subject<'_> {
+    fn has_ring(&self) -> bool {
+        self.engine == "uring"
+    }
+
+    /// Starts the target under strace and runs all cases.
+    ///
+    /// # Errors
+    /// It does not start, or a command fails.
+    pub(super) fn observe(&self) -> Result<Seen> {
+        let dir = self.directory;
+        let _ = remove_dir_all(dir);
+        std::fs::create_dir_all(dir.join(FILES)).with_context(|| dir.display().to_string())?;
+        File::create(dir.join(FILES).join("short"))?.set_len(1 << 20)?;
+        let (port, memcached, log) = (free_port()?, free_port()?, dir.join(LOG));
+        let mut command = Command::new("strace");
+        // Without --seccomp-bpf every call of the target would stop it.
+        command.args(["-f", "--seccomp-bpf", "-qq", "-yy", "-s", "0", "-o"]).arg(&log);
+        let on_files =
+            "pread64,pwrite64,pwritev2,fdatasync,fsync,sync_file_range,fallocate,ftruncate,fsetxattr";
+        let (delayed, delay) = if self.has_ring() {
+            ("io_uring_enter", ENTER_DELAY)
+        } else {
+            ("fdatasync,pwritev2", DURABLE_DELAY)
+        };
+        command.args(["-e", &format!("trace={on_files},sendmsg,sendto,io_uring_enter")]);
+        command.args(["-e", &format!("inject={delayed}:delay_enter={}", delay.as_micros())]);
+        let config = |namespaces: &[_]| write_config(dir, self.engine, [port, memcached], namespaces);
+        command.arg(self.program).args(["target", "--config"]).arg(config(NAMESPACES)?);
+        let state = dir.join(FILES).join("state.json");
+        command.arg("--state").arg(&state).envs(self.variable);
+        let child = command.stdin(Stdio::null()).spawn().context("cannot run strace")?;
+        let mut traced = Traced { child, log: &log };
+        let [address, memcached] =
+            [port, memcached].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        await_listener(address, &mut traced.child)?;
+        let target = target_of(&log)?;
+        let mut bench = Bench::new(address, memcached)?;
+        let ports = bench.ports()?;
+        let (_, others) = NAMESPACES.split_last().context("a namespace")?;
+        config(&[others, &["file:short?size=4M"]].concat())?;
+        run_command(Command::new(self.program).args(["reload", "--timeout", "60", "--state"]).arg(state))?;
+        let seen = if self.has_ring() {
+            let (entries, answered) = watch_cases(&mut bench, target)?;
+            of_ring(entries, &answered, &of_trace(&read_to_string(&log)?, &[]))
+        } else {
+            run_cases(&mut bench, |_| {})?;
+            Seen { events: of_trace(&read_to_string(&log)?, &ports), is_complete: true }
+        };
+        kill_process(target, Signal::TERM)?;
+        let status = traced.child.wait()?;
+        ensure!(status.success(), "the target ended with {status}");
+        Ok(seen)
+    }
 }
 
 fn run_cases(bench: &mut Bench, mut on_answer: impl FnMut(Instant)) -> Result<()> {
