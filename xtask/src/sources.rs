@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::command::root;
 
 /// Copies the sources, with `change` made to the content of each file. Files that are there already with the same
-/// content are kept, so that they are not rebuilt.
+/// content are kept, so that they are not rebuilt; those of an earlier copy that the sources no longer have are removed.
 ///
 /// # Errors
 /// A file cannot be read or written, or `change` fails.
@@ -22,6 +22,7 @@ pub(crate) fn copy(to: &Path, change: impl Fn(&Path, Vec<u8>) -> Result<Vec<u8>>
     let mut directories: Vec<PathBuf> = ["crates", "docs", "fuzz", "xtask"].map(PathBuf::from).to_vec();
     while let Some(directory) = directories.pop() {
         let Ok(entries) = std::fs::read_dir(root().join(&directory)) else { continue };
+        remove_others(&to.join(&directory), &root().join(&directory))?;
         for entry in entries {
             let entry = entry?;
             let path = directory.join(entry.file_name());
@@ -30,6 +31,19 @@ pub(crate) fn copy(to: &Path, change: impl Fn(&Path, Vec<u8>) -> Result<Vec<u8>>
                 kind if kind.is_file() => copy_file(&path)?,
                 _ => {}
             }
+        }
+    }
+    Ok(())
+}
+
+/// Removes the entries of a directory that the other one does not have.
+fn remove_others(from: &Path, sources: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(from).into_iter().flatten() {
+        let entry = entry?;
+        match entry.file_type()? {
+            _ if sources.join(entry.file_name()).exists() => {}
+            kind if kind.is_dir() => std::fs::remove_dir_all(entry.path())?,
+            _ => std::fs::remove_file(entry.path())?,
         }
     }
     Ok(())
