@@ -468,6 +468,50 @@ fn it_flushes_once_everything_before_the_request_is_written() {
     assert_eq!(bench.log.settled(&mut bench.processor), wanted);
 }
 
+/// What changes during a flush is written after it: the flush would not cover it.
+#[test]
+fn nothing_is_written_during_a_flush() {
+    let settings = settings(Sync::None);
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    bench.set(b"k", b"1");
+    bench.settle();
+    assert_eq!(bench.log.request_flush(&mut bench.processor), 1);
+    assert_eq!(bench.log.next(&mut bench.processor), Some(Work::Flush));
+    bench.set(b"k", b"2");
+    assert_eq!(bench.log.next(&mut bench.processor), None, "the flush is under way");
+    bench.carry_out(Work::Flush);
+    assert_eq!(bench.log.settled(&mut bench.processor), 1);
+    bench.settle();
+    assert_eq!(bench.log.settled(&mut bench.processor), 1, "no second flush was asked for");
+    bench.log.request_flush(&mut bench.processor);
+    bench.settle();
+    assert_eq!(bench.log.settled(&mut bench.processor), 2);
+}
+
+/// A log that is stopped makes durable what has changed, and reads nothing else.
+#[test]
+fn a_stopped_log_settles_without_being_asked_to_flush() {
+    for sync in [Sync::Always, Sync::Batch, Sync::None] {
+        let settings = settings(sync);
+        let mut bench = Bench::open(settings, Disk::new(&settings));
+        bench.log.stop();
+        assert_eq!(bench.log.next(&mut bench.processor), None, "recovery ends");
+        assert_eq!(bench.log.failure(), Some(Failure::Stopped));
+        let mut bench = Bench::open(settings, Disk::new(&settings));
+        bench.recover();
+        bench.set(b"k", b"1");
+        bench.log.stop();
+        assert!(!bench.log.is_settled(&mut bench.processor));
+        bench.set(b"k", b"2");
+        bench.settle();
+        assert!(bench.log.is_settled(&mut bench.processor) && bench.log.is_ready(), "{sync:?}");
+        let mut again = Bench::open(settings, Disk::of(bench.disk.durable()));
+        again.recover();
+        assert_eq!(again.value(b"k"), Some(b"2".to_vec()), "{sync:?}");
+    }
+}
+
 #[test]
 fn attributes_marks_numbers_and_expiry_come_back() {
     let settings = settings(Sync::Always);
