@@ -269,6 +269,23 @@ impl Session {
         self.resume(router)
     }
 
+    /// Whether input can be answered although no pair can be reached: the connection is to be closed at any other.
+    #[must_use]
+    pub fn needs_no_pairs(&self, input: &[u8]) -> bool {
+        let is_general = |line: &[u8]| {
+            let verb = line.trim_ascii().split(|byte| *byte == b' ').next().unwrap_or_default();
+            line.is_empty() || [&b"version"[..], b"stats", b"quit", b"mn"].contains(&verb)
+        };
+        !self.is_within_command() && input.split(|byte| *byte == b'\n').all(is_general)
+    }
+
+    /// Ends the session with an answer behind all others.
+    pub fn refuse(&mut self, answer: &[u8]) {
+        if !std::mem::replace(&mut self.is_closing, true) {
+            self.sink().bytes_mut().extend_from_slice(answer);
+        }
+    }
+
     /// Continues with input that had to wait.
     pub fn resume(&mut self, router: &mut impl Router) -> Progress {
         if self.is_closing {

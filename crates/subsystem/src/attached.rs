@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use kv::Partition;
+use kv::log::Failure;
 use memcached::{Executor, ListenerSettings, Service};
 use reactor::Completion;
 use store::{
@@ -56,6 +57,8 @@ pub(crate) struct Blocks {
 /// This reactor's partition of keys and values.
 pub(crate) struct Keys {
     partition: KeysIn,
+    /// Why the log of a partition on any reactor has failed, if one has.
+    failure: Option<Failure>,
     /// memcached on the partition.
     memcached: Service,
 }
@@ -141,7 +144,7 @@ impl Keys {
             KeyValueBackend::Memory(partition) => KeysIn::Memory(partition),
             KeyValueBackend::Logged(logged) => KeysIn::Log(logged, Box::default()),
         };
-        Ok(Self { partition, memcached: Service::new(settings) })
+        Ok(Self { partition, failure: None, memcached: Service::new(settings) })
     }
 
     /// Whether changes go into a log.
@@ -149,9 +152,17 @@ impl Keys {
         matches!(self.partition, KeysIn::Log(..))
     }
 
-    /// Whether the log could not be read or written: the namespace serves nothing any more.
-    fn has_failed(&self) -> bool {
-        matches!(&self.partition, KeysIn::Log(logged, _) if logged.has_failed())
+    /// Why the namespace serves nothing any more: a log could not be read or written, on whichever reactor.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.failure.or_else(|| match &self.partition {
+            KeysIn::Log(logged, _) => logged.failure(),
+            KeysIn::Memory(_) => None,
+        })
+    }
+
+    /// The log of a partition on another reactor has failed.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        self.failure = self.failure.or(Some(failure));
     }
 
     /// The partition, once its log has been read.
@@ -175,7 +186,7 @@ impl Keys {
     /// # Errors
     /// If the log has failed.
     pub(crate) fn serving_partition(&mut self) -> Result<&mut Partition, Status> {
-        if self.has_failed() {
+        if self.failure().is_some() {
             return Err(Status::KV_UNRECOVERED_ERROR.with_dnr());
         }
         Ok(self.partition_unread())
@@ -188,6 +199,15 @@ impl Keys {
             KeysIn::Log(logged, _) => logged.ready_partition()?,
         };
         Some(self.memcached.on(partition))
+    }
+
+    /// The partition as the memcached protocol sees it, whether its log was read or not.
+    fn executor_unread(&mut self) -> Executor<'_> {
+        let partition = match &mut self.partition {
+            KeysIn::Memory(partition) => partition,
+            KeysIn::Log(logged, _) => logged.partition(),
+        };
+        self.memcached.on(partition)
     }
 
     /// What waits for the log, and the partition that has it.
@@ -310,10 +330,20 @@ impl Attachments {
         self.table = table;
     }
 
-    /// This reactor's partition of the oldest key-value namespace, once its log has been read.
+    /// This reactor's partition of the oldest key-value namespace, once its log has been read, or has failed.
     pub(crate) fn key_value(&mut self) -> Option<(NamespaceId, Executor<'_>)> {
         let (id, at) = self.key_value?;
-        Some((id, self.keys_mut(at).executor()?))
+        let keys = self.keys_mut(at);
+        if keys.failure().is_some() {
+            return Some((id, keys.executor_unread()));
+        }
+        Some((id, keys.executor()?))
+    }
+
+    /// Why the oldest key-value namespace serves nothing any more.
+    pub(crate) fn key_value_failure(&mut self) -> Option<Failure> {
+        let (_, at) = self.key_value?;
+        self.keys_mut(at).failure()
     }
 
     /// Whether a namespace will be in a table that has not arrived yet.

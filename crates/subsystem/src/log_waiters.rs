@@ -15,9 +15,9 @@ mod part;
 
 use std::collections::VecDeque;
 
-use kv::log::FetchError;
+use kv::log::{Failure, FetchError};
 use kv::{Arrival, KEY_BYTES_MAX, Station};
-use memcached::{AnswerId, CollectiveRequest, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service};
+use memcached::{AnswerId, CollectiveRequest, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service, Verb};
 use reactor::{CHUNK_BYTES, Io};
 use store::Logged;
 use wire::kv::Key;
@@ -49,6 +49,7 @@ pub(crate) struct LogWaiters {
     /// Whether it is counted as running in the namespace.
     is_counted: bool,
     was_ready: bool,
+    was_failed: bool,
 }
 
 impl Default for LogWaiters {
@@ -61,6 +62,7 @@ impl Default for LogWaiters {
             short_at: None,
             is_counted: false,
             was_ready: false,
+            was_failed: false,
         }
     }
 }
@@ -314,12 +316,12 @@ impl LogWaiters {
         io: &mut impl Io<Message>,
         keys: &mut LoggedKeys<'_>,
         (place, at): (usize, usize),
-        result: Result<(), FetchError>,
+        result: Result<(), Refusal>,
     ) {
         let mut part = self.parts[place].take().expect("it waits for this operation");
         match result {
             Ok(()) => self.run_of_part(keys, &mut part, place, at),
-            Err(error) => part.refuse(at, status_of(error)),
+            Err(refusal) => part.refuse(at, refusal.status),
         }
         self.keep_or_answer(io, place, part);
     }
@@ -378,7 +380,7 @@ impl LogWaiters {
         keys: &mut LoggedKeys<'_>,
         namespace: NamespaceId,
         key: &[u8],
-        result: Result<(), FetchError>,
+        result: Result<(), Refusal>,
     ) {
         let mut waiting = Vec::new();
         self.station.on_value(key, |parked| waiting.push(parked));
@@ -392,7 +394,7 @@ impl LogWaiters {
         keys: &mut LoggedKeys<'_>,
         namespace: NamespaceId,
         waiting: Vec<Parked>,
-        result: Result<(), FetchError>,
+        result: Result<(), Refusal>,
     ) {
         // A request that waits for memory blocks all behind it.
         let mut short = Vec::new();
@@ -413,16 +415,18 @@ impl LogWaiters {
                     self.serve_unless(io, keys, PartitionRequest { from, namespace, work }, &mut short);
                 }
                 (Waiting::Operation(place, at), _) => self.go_on_with_part(io, keys, (place, at), result),
-                (Waiting::Command(batch), Err(error)) => {
+                (Waiting::Command(batch), Err(refusal)) => {
                     let mut asked = Vec::new();
-                    batch.for_each(|session, ticket, _, _| asked.push((session, ticket)));
-                    refuse(io, from, &asked, error);
+                    batch.for_each(|session, ticket, _, command| {
+                        asked.push((session, ticket, refusal.answer_to(command.verb)));
+                    });
+                    refuse(io, from, &asked);
                 }
-                (Waiting::Large(session, ticket, _), Err(error)) => {
-                    refuse(io, from, &[(session, ticket)], error);
+                (Waiting::Large(session, ticket, store), Err(refusal)) => {
+                    refuse(io, from, &[(session, ticket, refusal.answer_to(store.head().verb))]);
                 }
-                (Waiting::Action(ticket, ..), Err(error)) => {
-                    io.post(from, failed(ticket, status_of(error)).into());
+                (Waiting::Action(ticket, ..), Err(refusal)) => {
+                    io.post(from, failed(ticket, refusal.status).into());
                 }
             }
         }
@@ -451,27 +455,29 @@ impl LogWaiters {
         io: &mut impl Io<Message>,
         keys: &mut LoggedKeys<'_>,
         namespace: NamespaceId,
+        failure: Failure,
     ) {
+        let refusal = Refusal::from(failure);
         while let Some(loaded) = keys.logged.next_loaded() {
-            self.on_loaded(io, keys, namespace, &loaded.key, Err(FetchError::Unreadable));
+            self.on_loaded(io, keys, namespace, &loaded.key, Err(refusal));
         }
         let waiting = self.station.drain().collect();
-        self.go_on(io, keys, namespace, waiting, Err(FetchError::Unreadable));
+        self.go_on(io, keys, namespace, waiting, Err(refusal));
         for Held { to, message, .. } in std::mem::take(&mut self.held) {
             match message {
                 KeyValueMessage::Request(PartitionRequest {
                     from, work: Work::Act { ticket, .. }, ..
                 }) => {
-                    io.post(from, failed(ticket, status_of(FetchError::Unreadable)).into());
+                    io.post(from, failed(ticket, refusal.status).into());
                 }
                 KeyValueMessage::ToMemcached(MemcachedReply::Answers(answers)) => {
-                    io.post(to, MemcachedReply::Answers(answers.refused(REFUSAL)).into());
+                    io.post(to, MemcachedReply::Answers(answers.refused(refusal.answer)).into());
                 }
                 KeyValueMessage::ToCommand(CommandReply::Outcome(ticket, _)) => {
-                    io.post(to, failed(ticket, status_of(FetchError::Unreadable)).into());
+                    io.post(to, failed(ticket, refusal.status).into());
                 }
                 KeyValueMessage::ToCommand(CommandReply::PartOutcomes { ticket, partition, outcomes }) => {
-                    let outcomes = batch_part::refused(&outcomes, Status::KV_UNRECOVERED_ERROR.with_dnr());
+                    let outcomes = batch_part::refused(&outcomes, refusal.status);
                     io.post(to, CommandReply::PartOutcomes { ticket, partition, outcomes }.into());
                 }
                 message => io.post(to, message.into()),
@@ -490,7 +496,7 @@ impl LogWaiters {
         keys: &mut LoggedKeys<'_>,
         request: PartitionRequest,
     ) -> Option<PartitionRequest> {
-        if keys.logged.has_failed() {
+        if keys.logged.failure().is_some() {
             return Some(request);
         }
         if self.arrived.is_empty() && self.takes(keys) {
@@ -510,7 +516,7 @@ impl LogWaiters {
     ) -> bool {
         let mut has_run = false;
         while let Some(loaded) = keys.logged.next_loaded() {
-            self.on_loaded(io, keys, namespace, &loaded.key, loaded.result);
+            self.on_loaded(io, keys, namespace, &loaded.key, loaded.result.map_err(Refusal::from));
             has_run = true;
         }
         while self.takes(keys)
@@ -543,6 +549,11 @@ impl LogWaiters {
         is_ready && !std::mem::replace(&mut self.was_ready, true)
     }
 
+    /// Whether its log has failed since the last call.
+    pub(super) fn has_become_failed(&mut self, is_failed: bool) -> bool {
+        is_failed && !std::mem::replace(&mut self.was_failed, true)
+    }
+
     /// Whether it is now counted as running in the namespace or no longer; `None` if that has not changed.
     pub(super) fn count_change(&mut self, is_busy: bool) -> Option<bool> {
         let is_busy = is_busy || !self.is_idle();
@@ -550,11 +561,49 @@ impl LogWaiters {
     }
 }
 
-/// The error that memcached clients receive when a log fails.
-const REFUSAL: &[u8] = b"SERVER_ERROR the log cannot be read or written\r\n";
+/// What commands are answered that a log keeps from being executed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusal {
+    /// To memcached clients.
+    pub(crate) answer: &'static [u8],
+    /// To NVMe hosts.
+    status: Status,
+}
 
-/// The error that memcached clients receive when there is no memory to read a value into.
-const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory reading a value\r\n";
+impl Refusal {
+    /// The answer to a memcached command, unless that wants none.
+    pub(crate) fn answer_to(self, verb: Verb) -> &'static [u8] {
+        if verb.is_silent() { b"" } else { self.answer }
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        let answer: &[u8] = match failure {
+            Failure::Damaged(_) => b"SERVER_ERROR the log is damaged\r\n",
+            Failure::Missing(_) => b"SERVER_ERROR a part of the log is missing\r\n",
+            Failure::Unreadable => b"SERVER_ERROR the log cannot be read\r\n",
+            Failure::Unwritable => b"SERVER_ERROR the log cannot be written\r\n",
+            Failure::NoMemory => b"SERVER_ERROR the log does not fit in memory\r\n",
+            Failure::Stopped => b"SERVER_ERROR the namespace is gone\r\n",
+        };
+        Self { answer, status: Status::KV_UNRECOVERED_ERROR.with_dnr() }
+    }
+}
+
+impl From<FetchError> for Refusal {
+    fn from(error: FetchError) -> Self {
+        let status = Status::KV_UNRECOVERED_ERROR;
+        match error {
+            FetchError::Unreadable => {
+                Self { answer: b"SERVER_ERROR the value cannot be read\r\n", status: status.with_dnr() }
+            }
+            FetchError::NoMemory => {
+                Self { answer: b"SERVER_ERROR out of memory reading the value\r\n", status }
+            }
+        }
+    }
+}
 
 /// Bytes of values that a request stores or reserves. memcached commands are checked one by one.
 fn brought_bytes(work: &Work) -> usize {
@@ -567,25 +616,13 @@ fn brought_bytes(work: &Work) -> usize {
     }
 }
 
-/// The status of a command whose value could not be fetched.
-fn status_of(error: FetchError) -> Status {
-    match error {
-        FetchError::Unreadable => Status::KV_UNRECOVERED_ERROR.with_dnr(),
-        FetchError::NoMemory => Status::KV_UNRECOVERED_ERROR,
-    }
-}
-
 fn failed(ticket: store::Ticket, status: Status) -> CommandReply {
     CommandReply::Outcome(ticket, KvOutcome::new(status))
 }
 
-fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, AnswerId)], error: FetchError) {
-    let answer = match error {
-        FetchError::Unreadable => REFUSAL,
-        FetchError::NoMemory => NO_MEMORY,
-    };
+fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, AnswerId, &[u8])]) {
     let mut answers = RemoteAnswers::default();
-    for &(session, ticket) in asked {
+    for &(session, ticket, answer) in asked {
         answers.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
     }
     io.post(from, MemcachedReply::Answers(answers).into());

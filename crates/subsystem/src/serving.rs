@@ -213,6 +213,12 @@ impl Serving {
                 self.early.push(request);
             }
             KeyValueMessage::Request(request) => key_value_io::serve(io, namespaces, request),
+            KeyValueMessage::Failed(namespace, failure) => {
+                if let Some(keys) = namespaces.keys_of(namespace) {
+                    keys.fail(failure);
+                    self.let_in(io);
+                }
+            }
             KeyValueMessage::ToMemcached(reply) => self.memcached.on_reply(io, namespaces, reply),
             KeyValueMessage::ToCommand(reply) => {
                 key_value_io::on_reply(&mut self.lanes.commands, io, reply);

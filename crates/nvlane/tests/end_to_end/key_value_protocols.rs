@@ -682,6 +682,35 @@ fn a_stop_and_a_removal_wait_for_the_log() {
     }
 }
 
+/// A log that fails on one reactor closes the namespace on all: every client is told why, and nothing hangs.
+#[test]
+fn a_failed_log_is_told_to_every_client() {
+    for engine in engines() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let storage = "kv:file:{}?size=64M&memory=8M&error=write:1/8,as=eio";
+        let rig = rig(engine, 2, &directory, storage);
+        let mut host = RawHost::new(&rig);
+        let (mut client, idle) = (Client::new(&rig), [(); 6].map(|()| Client::new(&rig)));
+        let mut refused = (0..1000).map(|at| client.store("set", &format!("key-{at}"), b"value"));
+        let reason = "SERVER_ERROR the log cannot be written";
+        assert_eq!(refused.find(|answer| answer != "STORED").as_deref(), Some(reason));
+        let late = [(); 6].map(|()| Client::new(&rig));
+        for mut client in idle.into_iter().chain(late) {
+            assert!(client.ask("version").starts_with("VERSION"));
+            client.say(b"stats\r\n");
+            while client.line() != "END" {}
+            assert_eq!(client.ask("get key-1"), reason);
+            let mut rest = Vec::new();
+            let _ = client.0.read_to_end(&mut rest);
+            assert_eq!(rest, b"");
+        }
+        for at in 0..20 {
+            let status = store(&mut host, &format!("key-{at}"), b"value", StoreOptions::empty());
+            assert_eq!(status, Status::KV_UNRECOVERED_ERROR.with_dnr(), "{engine:?}");
+        }
+    }
+}
+
 #[test]
 fn a_file_made_for_another_number_of_threads_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");

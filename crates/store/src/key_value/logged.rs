@@ -6,7 +6,7 @@
 //!    └── settled, next_loaded ◀─ Log::on_* ◀────────────────────────────────────── replies ─┘
 //! ```
 
-use kv::log::{Job, Loaded, Log, PIECE_BYTES, Work};
+use kv::log::{Failure, Job, Loaded, Log, PIECE_BYTES, Work};
 use kv::{KeyHash, Partition, Processor};
 use reactor::{Buffer, Completion};
 
@@ -72,10 +72,10 @@ impl Logged {
         self.log().is_ready()
     }
 
-    /// Whether the log could not be read or written: the partition serves nothing any more.
+    /// Why the log could not be read or written, if so: the partition serves nothing any more.
     #[must_use]
-    pub fn has_failed(&self) -> bool {
-        self.log().failure().is_some()
+    pub fn failure(&self) -> Option<Failure> {
+        self.log().failure()
     }
 
     /// Whether answers wait until the changes they report are durable.
@@ -396,6 +396,9 @@ mod tests {
         let (logged, place, mut double) = open(Sync::Always);
         place.borrow_mut().fault = Box::new(|_, _| Some(Fault::Error(rustix::io::Errno::IO)));
         poll(&logged, &mut double);
-        assert!(logged.borrow().has_failed() && logged.borrow_mut().ready_partition().is_none());
+        assert!(
+            logged.borrow().failure() == Some(Failure::Unreadable)
+                && logged.borrow_mut().ready_partition().is_none()
+        );
     }
 }

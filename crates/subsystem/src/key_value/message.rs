@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kv::log::Failure;
 use kv::{Kept, KeyHash};
 use memcached::{
     AnswerId, CollectiveRequest, Command, Executor, LargeStore, LongValue, Output, PartitionStats,
@@ -24,6 +25,8 @@ pub enum KeyValueMessage {
     ToMemcached(MemcachedReply),
     /// From a partition to a command of an NVMe lane.
     ToCommand(CommandReply),
+    /// From a partition to all other reactors: its log has failed.
+    Failed(NamespaceId, Failure),
 }
 
 /// A request of a connection or a command of any reactor to a partition.
@@ -247,10 +250,11 @@ impl RemoteAnswers {
         self.entries.is_empty()
     }
 
-    /// The same commands, all with this answer.
+    /// The same commands, all with this answer instead of one of their own.
     pub(crate) fn refused(&self, answer: &[u8]) -> Self {
         let mut refused = Self::default();
-        self.for_each(|session, ticket, _, _| {
+        self.for_each(|session, ticket, before, long| {
+            let answer = if before.is_empty() && long.is_empty() { &[] } else { answer };
             refused.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
         });
         refused

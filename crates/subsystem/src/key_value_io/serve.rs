@@ -1,7 +1,8 @@
 //! Serves the requests of memcached connections and NVMe commands of any reactor on this reactor's partition.
 
 use kv::Partition;
-use memcached::{Executor, PIECE_BYTES, Verb};
+use kv::log::Failure;
+use memcached::{Executor, PIECE_BYTES};
 use reactor::Io;
 use wire::status::Status;
 
@@ -9,17 +10,13 @@ use crate::attached::{Attachments, Keys};
 use crate::commands::Commands;
 use crate::key_value::action::KvOutcome;
 use crate::key_value::message::{
-    CommandReply, Copied, MemcachedReply, PartitionRequest, RemoteAnswers, Work,
+    CommandReply, Copied, KeyValueMessage, MemcachedReply, PartitionRequest, RemoteAnswers, Work,
 };
 use crate::key_value::perform::perform;
+use crate::log_waiters::Refusal;
 use crate::message::Message;
 use crate::store_access::StoreAccess;
 use crate::subsystem::NamespaceId;
-
-/// The answer to a memcached command once the namespace was removed.
-fn gone(verb: Verb) -> &'static [u8] {
-    if verb.is_silent() { b"" } else { b"SERVER_ERROR the namespace is gone\r\n" }
-}
 
 /// The partition of a namespace, if it can serve, with its clock set.
 fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId, unix_s: i64) -> Option<&mut Partition> {
@@ -50,6 +47,8 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
         None => request,
     };
     let PartitionRequest { from, namespace, work } = request;
+    let failure = namespaces.keys_of(namespace).and_then(|keys| keys.failure());
+    let refusal = Refusal::from(failure.unwrap_or(Failure::Stopped));
     match work {
         Work::Execute(batch) => {
             let mut answers = RemoteAnswers::with_capacity(batch.len());
@@ -68,7 +67,9 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
                     });
                 }
                 None => batch.for_each(|session, ticket, _, command| {
-                    answers.push(session, ticket, |bytes| bytes.extend_from_slice(gone(command.verb)));
+                    answers.push(session, ticket, |bytes| {
+                        bytes.extend_from_slice(refusal.answer_to(command.verb));
+                    });
                 }),
             }
             if !answers.is_empty() {
@@ -94,7 +95,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
                     });
                 }
                 None => {
-                    let answer = gone(store.head().verb);
+                    let answer = refusal.answer_to(store.head().verb);
                     answers.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
                 }
             }
@@ -154,7 +155,7 @@ pub(crate) fn have_logs_stopped(namespaces: &mut Attachments) -> bool {
 pub(crate) fn tend_logs(commands: &mut Commands, io: &mut impl Io<Message>) -> bool {
     let mut worked = false;
     let (queues, reserve) = (&mut commands.queues, &mut commands.reserve);
-    let (mut entered, mut left) = (Vec::new(), Vec::new());
+    let (mut entered, mut left, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     commands.namespaces.for_each(|at, attached| {
         let (id, is_removed) = (attached.id, attached.is_removed);
         let Some((waiters, mut keys)) = attached.keys().and_then(Keys::logged) else { return };
@@ -163,9 +164,13 @@ pub(crate) fn tend_logs(commands: &mut Commands, io: &mut impl Io<Message>) -> b
             keys.logged.stop(&mut StoreAccess { io: &mut *io, queues, reserve, at });
         }
         keys.logged.poll(&mut StoreAccess { io: &mut *io, queues, reserve, at });
-        if keys.logged.has_failed() {
+        if let Some(failure) = keys.logged.failure() {
             worked |= !waiters.is_idle();
-            waiters.give_up(io, keys, id);
+            waiters.give_up(io, keys, id, failure);
+            if waiters.has_become_failed(true) {
+                worked = true;
+                failed.push((id, failure));
+            }
         }
         worked |= waiters.has_become_ready(keys.logged.is_ready());
         if waiters.resume(io, keys, id) {
@@ -180,6 +185,12 @@ pub(crate) fn tend_logs(commands: &mut Commands, io: &mut impl Io<Message>) -> b
             None => {}
         }
     });
+    for (id, failure) in failed {
+        let own = io.reactor();
+        for to in (0..io.reactor_count()).filter(|to| *to != own) {
+            io.post(to, KeyValueMessage::Failed(id, failure).into());
+        }
+    }
     entered.into_iter().for_each(|at| commands.namespaces.begin(at));
     for at in left {
         commands.table_settled |= commands.namespaces.end(at);

@@ -20,6 +20,7 @@ use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
 use crate::admission::{MemcachedCounters, MemcachedTraffic, Visitor, reason};
 use crate::attached::Attachments;
 use crate::key_value::message::{MemcachedReply, PartitionRequest, RemoteAnswers, Work};
+use crate::log_waiters::Refusal;
 use crate::message::{AdmissionMessage, Message};
 use crate::subsystem::NamespaceId;
 
@@ -271,6 +272,11 @@ impl MemcachedConnections {
         let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return;
         };
+        if let Some(failure) = namespaces.key_value_failure()
+            && !bytes.is_some_and(|bytes| connection.session.needs_no_pairs(bytes))
+        {
+            connection.session.refuse(Refusal::from(failure).answer);
+        }
         let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else {
             connection.is_closing = true;
             return self.mark(index);
