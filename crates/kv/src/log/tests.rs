@@ -489,6 +489,22 @@ fn nothing_is_written_during_a_flush() {
     assert_eq!(bench.log.settled(&mut bench.processor), 2);
 }
 
+/// What a write brings that ends during a flush is not covered by it, so a flush waits for the write.
+#[test]
+fn no_flush_begins_during_a_write() {
+    let settings = settings(Sync::None);
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    bench.set(b"k", b"1");
+    bench.settle();
+    assert_eq!(bench.log.request_flush(&mut bench.processor), 1);
+    bench.set(b"k", b"2");
+    assert!(bench.step() && bench.write.is_some());
+    assert_eq!(bench.log.next(&mut bench.processor), None, "the write is under way");
+    bench.settle();
+    assert_eq!(bench.log.settled(&mut bench.processor), 2);
+}
+
 /// A log that is stopped makes durable what has changed, and reads nothing else.
 #[test]
 fn a_stopped_log_settles_without_being_asked_to_flush() {
