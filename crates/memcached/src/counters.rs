@@ -112,4 +112,8 @@ pub struct ListenerStats {
     pub sent_bytes: u64,
     /// Serving threads.
     pub thread_count: u64,
+    /// Connections closed because they were idle.
+    pub idle_closed_count: u64,
+    /// How long a connection may be idle, s; 0 for ever.
+    pub idle_s_max: u64,
 }

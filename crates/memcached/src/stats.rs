@@ -31,7 +31,7 @@ const ABSENT: &str = "\
 /// Settings of what nvlane does not have: numbers, and those that memcached calls `no` when they are off.
 const ABSENT_NUMBERS: &str = "\
     udpport verbosity oldest num_threads_per_udp slab_automove lru_crawler_sleep lru_crawler_tocrawl \
-    idle_timeout tcp_backlog hashpower_init reqs_per_event slab_automove_ratio slab_automove_window \
+    tcp_backlog hashpower_init reqs_per_event slab_automove_ratio slab_automove_window \
     tail_repair_time hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor temporary_ttl \
     watcher_logbuf_size worker_logbuf_size read_buf_mem_limit umask num_napi_ids";
 const ABSENT_SWITCHES: &str = "\
@@ -136,6 +136,7 @@ impl Executor<'_> {
             ("limit_maxbytes", stats.limit_bytes),
             ("accepting_conns", 1),
             ("threads", listener.thread_count),
+            ("idle_kicks", listener.idle_closed_count),
             ("hash_power_level", (stats.index_bytes / LINE_BYTES as u64).checked_ilog2().unwrap_or(0).into()),
             ("hash_bytes", stats.index_bytes),
             ("evicted_unfetched", p.evicted_unread_count),
@@ -158,6 +159,7 @@ impl Executor<'_> {
             ("maxconns", listener.connection_count_max),
             ("item_size_max", settings.value_bytes_max as u64),
             ("num_threads", listener.thread_count),
+            ("idle_timeout", listener.idle_s_max),
             ("chunk_size", LINE_BYTES as u64),
             ("slab_chunk_max", REGION_BYTES as u64),
         ] {

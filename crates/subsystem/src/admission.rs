@@ -94,11 +94,13 @@ pub(crate) struct MemcachedCounters {
     reset_at: Mutex<ListenerStats>,
 }
 
-/// Bytes of the memcached connections of a reactor.
+/// Counters of the memcached connections of a reactor.
 #[derive(Debug, Default)]
 pub(crate) struct MemcachedTraffic {
     pub(crate) received_bytes: Counter,
     pub(crate) sent_bytes: Counter,
+    /// Connections closed because they were idle.
+    pub(crate) idle_closed_count: Counter,
 }
 
 impl MemcachedCounters {
@@ -118,7 +120,9 @@ impl MemcachedCounters {
             rejected_count: self.rejected_count.get(),
             received_bytes: traffic.iter().map(|traffic| traffic.received_bytes.get()).sum(),
             sent_bytes: traffic.iter().map(|traffic| traffic.sent_bytes.get()).sum(),
+            idle_closed_count: traffic.iter().map(|traffic| traffic.idle_closed_count.get()).sum(),
             thread_count: traffic.len() as u64,
+            idle_s_max: 0,
         }
     }
 
@@ -130,6 +134,7 @@ impl MemcachedCounters {
             rejected_count: now.rejected_count - before.rejected_count,
             received_bytes: now.received_bytes - before.received_bytes,
             sent_bytes: now.sent_bytes - before.sent_bytes,
+            idle_closed_count: now.idle_closed_count - before.idle_closed_count,
             ..now
         }
     }

@@ -136,6 +136,8 @@ pub struct TimeoutConfig {
     pub contended_ms: u64,
     /// For lanes to finish their operations when the target stops, ms.
     pub stop_ms: u64,
+    /// For memcached clients without a command, ms; 0 for ever.
+    pub memcached_idle_ms: u64,
 }
 
 impl Default for TimeoutConfig {
@@ -147,6 +149,7 @@ impl Default for TimeoutConfig {
             data_ms: 30_000,
             contended_ms: 1000,
             stop_ms: 10_000,
+            memcached_idle_ms: 0,
         }
     }
 }

@@ -450,6 +450,10 @@ fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig, reactor_count: u1
         receive: ReceivePlan::for_target(defaults.receive, defaults.in_place_bytes),
         zero_copy: defaults.zero_copy,
         unconnected_count_max: limits.unconnected_count_max,
+        memcached_idle_ns: match timeouts.memcached_idle_ms {
+            0 => None,
+            idle_ms => Some(milliseconds(idle_ms)),
+        },
         reactor_count,
     }
 }

@@ -86,7 +86,7 @@ impl Serving {
             reactor,
             by_socket: Vec::new(),
             lanes: LaneServer::new(settings, reactor),
-            memcached: MemcachedConnections::new(memcached_counters),
+            memcached: MemcachedConnections::new(memcached_counters, settings.memcached_idle_ns),
             home,
             staging: vec![0; STAGING_BYTES].into(),
             table_version_told: 0,

@@ -154,6 +154,7 @@ fn reactors_and_limits_are_read() {
         data_s = 6
         contended_s = 2
         stop_s = 1
+        memcached_idle_s = 60
         [[listener]]
         address = "::1"
         [[listener]]
@@ -180,6 +181,7 @@ fn reactors_and_limits_are_read() {
         data_ms: 6000,
         contended_ms: 2000,
         stop_ms: 1000,
+        memcached_idle_ms: 60_000,
         ..TimeoutConfig::default()
     };
     assert_eq!(config.timeouts, timeouts);

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvlane_subsystem::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
 use nvlane_subsystem::server::Target;
@@ -93,6 +93,30 @@ fn clients_remove_everything_only_where_they_may() {
     assert_eq!(client.ask("flush_all"), "CLIENT_ERROR flush_all not allowed");
     assert_eq!(client.ask("shutdown"), "SERVER_ERROR: shutdown not enabled");
     assert_eq!(client.ask("get a"), "VALUE a 0 1");
+    target.stop().expect("a good end");
+}
+
+#[test]
+fn idle_clients_are_closed_and_counted_where_that_is_configured() {
+    let mut config = config(1, "kv:ram:64M");
+    config.timeouts.memcached_idle_ms = 3000;
+    let target = Target::start(&config).expect("a target");
+    let (mut idle, mut busy) = (Client::new(&target), Client::new(&target));
+    assert_eq!(idle.ask("mn"), "MN");
+    // Its end is seen within the limit and the interval of the check.
+    idle.stream.get_ref().set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+    let start = Instant::now();
+    while !matches!(idle.stream.read(&mut [0]), Ok(0)) {
+        assert!(start.elapsed() < Duration::from_secs(20), "still open");
+        assert_eq!(busy.ask("mn"), "MN");
+    }
+    assert!(start.elapsed() > Duration::from_millis(2500), "too early");
+    busy.say(b"stats\r\n");
+    let stats: Vec<String> =
+        std::iter::repeat_with(|| busy.line()).take_while(|line| line != "END").collect();
+    for line in ["STAT curr_connections 1", "STAT idle_kicks 1"] {
+        assert!(stats.iter().any(|other| other == line), "{line} in {stats:?}");
+    }
     target.stop().expect("a good end");
 }
 

@@ -252,6 +252,7 @@ struct RawTimeouts {
     #[serde(alias = "pressed_s")]
     contended_s: Option<Spanned<u32>>,
     stop_s: Option<Spanned<u32>>,
+    memcached_idle_s: Option<Spanned<u32>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -558,6 +559,7 @@ impl Reader<'_> {
             data_ms: ms("data_s", raw.data_s, defaults.data_ms),
             contended_ms: ms("contended_s", raw.contended_s, defaults.contended_ms),
             stop_ms: ms("stop_s", raw.stop_s, defaults.stop_ms),
+            memcached_idle_ms: ms("memcached_idle_s", raw.memcached_idle_s, defaults.memcached_idle_ms),
         }
     }
 

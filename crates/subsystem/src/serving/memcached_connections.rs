@@ -70,6 +70,8 @@ pub(crate) struct MemcachedConnections {
     /// Statistics of all reactors.
     counters: Arc<MemcachedCounters>,
     is_sweep_set: bool,
+    /// A connection is closed once it has been without a command for this long, ns.
+    idle_ns_max: Option<u64>,
 }
 
 /// The target as a session reaches it.
@@ -80,6 +82,7 @@ struct Route<'a, I> {
     counters: &'a MemcachedCounters,
     session: u64,
     namespace: NamespaceId,
+    idle_ns_max: Option<u64>,
 }
 
 impl<I: Io<Message>> Route<'_, I> {
@@ -129,7 +132,10 @@ impl<I: Io<Message>> Router for Route<'_, I> {
     }
 
     fn listener_stats(&self) -> ListenerStats {
-        self.counters.stats()
+        ListenerStats {
+            idle_s_max: self.idle_ns_max.map_or(0, |idle_ns| idle_ns / 1_000_000_000),
+            ..self.counters.stats()
+        }
     }
 
     fn reset_listener_stats(&mut self) {
@@ -154,7 +160,7 @@ fn partition(namespaces: &mut Attachments, unix_s: i64) -> Option<(NamespaceId, 
 }
 
 impl MemcachedConnections {
-    pub(crate) fn new(counters: Arc<MemcachedCounters>) -> Self {
+    pub(crate) fn new(counters: Arc<MemcachedCounters>, idle_ns_max: Option<u64>) -> Self {
         Self {
             connections: Vec::new(),
             waiting: Vec::new(),
@@ -166,6 +172,7 @@ impl MemcachedConnections {
             traffic: counters.new_traffic(),
             counters,
             is_sweep_set: false,
+            idle_ns_max,
         }
     }
 
@@ -224,6 +231,9 @@ impl MemcachedConnections {
             is_blocked: false,
             moved_ns: io.now_ns(),
         }));
+        if self.idle_ns_max.is_some() {
+            self.set_sweep(io);
+        }
         Some((socket, index | MEMCACHED))
     }
 
@@ -288,7 +298,8 @@ impl MemcachedConnections {
         }
         let session = u64::from(connection.generation) << 32 | u64::from(index);
         let (batches, counters) = (&mut self.batches, &*self.counters);
-        let mut route = Route { io, executor, batches, counters, session, namespace };
+        let mut route =
+            Route { io, executor, batches, counters, session, namespace, idle_ns_max: self.idle_ns_max };
         let progress = match bytes {
             Some(bytes) => connection.session.on_bytes(&mut route, bytes),
             None => connection.session.resume(&mut route),
@@ -302,9 +313,8 @@ impl MemcachedConnections {
         } else if was_stalled && !connection.is_stalled && !connection.is_closing {
             io.resume(connection.socket);
         }
-        if connection.session.is_within_command() && !self.is_sweep_set {
-            self.is_sweep_set = true;
-            io.set_timer(now_ns + SWEEP_NS, super::timers::MEMCACHED_TIMER);
+        if connection.session.is_within_command() {
+            self.set_sweep(io);
         }
         self.mark(index);
     }
@@ -395,11 +405,7 @@ impl MemcachedConnections {
                 Sent::Blocked => {
                     connection.is_blocked = true;
                     io.await_writable(connection.socket);
-                    if !self.is_sweep_set {
-                        self.is_sweep_set = true;
-                        io.set_timer(now_ns + SWEEP_NS, super::timers::MEMCACHED_TIMER);
-                    }
-                    return;
+                    return self.set_sweep(io);
                 }
                 Sent::Failed(_) => return self.close(io, index),
             }
@@ -428,17 +434,21 @@ impl MemcachedConnections {
         }
     }
 
-    /// Closes connections that make no progress, and shrinks the buffers of the others.
+    /// Closes connections that make no progress or have been idle for too long, and shrinks the buffers of the others.
     pub(crate) fn sweep(&mut self, io: &mut impl Io<Message>) {
-        let now_ns = io.now_ns();
+        let (now_ns, idle_ns_max) = (io.now_ns(), self.idle_ns_max);
         self.is_sweep_set = false;
+        let mut has_waiting = false;
         for index in 0..u32::try_from(self.connections.len()).expect("fewer than descriptors") {
             let Some(connection) = self.connection(index) else { continue };
             let idle_ns = now_ns - connection.moved_ns;
             let waits_to_send = connection.is_blocked && idle_ns > SEND_NS_MAX;
             let waits_for_rest =
                 connection.session.is_within_command() && !connection.is_stalled && idle_ns > COMMAND_NS_MAX;
-            let is_waiting = connection.is_blocked || connection.session.is_within_command();
+            let is_in_use = connection.is_blocked
+                || connection.session.is_within_command()
+                || connection.session.is_awaiting();
+            let is_idle = !is_in_use && idle_ns_max.is_some_and(|idle_ns_max| idle_ns > idle_ns_max);
             connection.session.shrink();
             if waits_to_send || waits_for_rest {
                 let reason =
@@ -446,12 +456,22 @@ impl MemcachedConnections {
                 let peer = connection.peer;
                 io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason }));
                 self.close(io, index);
+            } else if is_idle {
+                self.traffic.idle_closed_count.add(1);
+                self.close(io, index);
             } else {
-                self.is_sweep_set |= is_waiting;
+                has_waiting |= is_in_use || idle_ns_max.is_some();
             }
         }
-        if self.is_sweep_set {
-            io.set_timer(now_ns + SWEEP_NS, super::timers::MEMCACHED_TIMER);
+        if has_waiting {
+            self.set_sweep(io);
+        }
+    }
+
+    /// Sets the timer of the next [`sweep`](Self::sweep), unless it is set.
+    fn set_sweep(&mut self, io: &mut impl Io<Message>) {
+        if !std::mem::replace(&mut self.is_sweep_set, true) {
+            io.set_timer(io.now_ns() + SWEEP_NS, super::timers::MEMCACHED_TIMER);
         }
     }
 
@@ -520,7 +540,8 @@ impl MemcachedConnections {
         };
         let Some(connection) = self.connections[index as usize].as_deref_mut() else { return };
         let (batches, counters) = (&mut self.batches, &*self.counters);
-        let mut route = Route { io, executor, batches, counters, session, namespace };
+        let mut route =
+            Route { io, executor, batches, counters, session, namespace, idle_ns_max: self.idle_ns_max };
         connection.session.on_room(&mut route, chunks);
         if connection.is_stalled && connection.session.can_resume() {
             self.run(io, namespaces, index, None);
@@ -533,7 +554,8 @@ impl MemcachedConnections {
         let Some(connection) = self.connections[index as usize].as_deref_mut() else { return false };
         let session = u64::from(connection.generation) << 32 | u64::from(index);
         let (batches, counters) = (&mut self.batches, &*self.counters);
-        let mut route = Route { io, executor, batches, counters, session, namespace };
+        let mut route =
+            Route { io, executor, batches, counters, session, namespace, idle_ns_max: self.idle_ns_max };
         connection.session.fetch(&mut route)
     }
 
@@ -559,7 +581,8 @@ impl MemcachedConnections {
         };
         let Some(connection) = self.connections[index as usize].as_deref_mut() else { return };
         let (batches, counters) = (&mut self.batches, &*self.counters);
-        let mut route = Route { io, executor, batches, counters, session, namespace };
+        let mut route =
+            Route { io, executor, batches, counters, session, namespace, idle_ns_max: self.idle_ns_max };
         connection.session.on_stats(&mut route, ticket, stats);
         if connection.is_stalled && connection.session.can_resume() {
             self.run(io, namespaces, index, None);

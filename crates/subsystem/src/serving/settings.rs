@@ -20,5 +20,7 @@ pub(crate) struct ServingSettings {
     pub(crate) zero_copy: ZeroCopy,
     /// Connections without a queue, on all reactors.
     pub(crate) unconnected_count_max: u32,
+    /// For memcached clients without a command; `None` for ever.
+    pub(crate) memcached_idle_ns: Option<u64>,
     pub(crate) reactor_count: u16,
 }
