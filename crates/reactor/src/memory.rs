@@ -111,7 +111,11 @@ impl Memory {
         Self::with_pages(bytes, is_shared, huge_pages, page_bytes())
     }
 
-    fn with_pages(
+    /// As [`new`](Self::new), on a kernel with pages of this size: a multiple of those of the running kernel.
+    ///
+    /// # Errors
+    /// The kernel's error if it refuses the mapping.
+    pub fn with_pages(
         bytes: usize,
         is_shared: bool,
         huge_pages: bool,

@@ -29,6 +29,8 @@ pub(crate) struct PairSettings {
     pub(crate) value_bytes_max: usize,
     pub(crate) key_count: usize,
     pub(crate) client_count: usize,
+    /// Commands that a client sends at most, beside those that read every key in the end.
+    pub(crate) client_command_limit: u64,
     /// Commands of a client that are out at once.
     pub(crate) depth: usize,
     /// Whether clients may remove everything at once.
@@ -91,6 +93,7 @@ impl PairSettings {
             value_bytes_max: if is_short { ITEM_BYTES_MAX - 200 } else { r.scaled(16, 2000) as usize },
             key_count: if is_short { r.between(40, 80) } else { r.between(3, 12) } as usize,
             client_count: r.between(1, 3) as usize,
+            client_command_limit: u64::MAX,
             depth: r.scaled(1, 16) as usize,
             allows_flush: r.one_in(4),
             pressure,

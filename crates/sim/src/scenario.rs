@@ -199,6 +199,11 @@ pub(crate) struct Scenario {
     pub(crate) is_memory: bool,
     pub(crate) block_bytes: u32,
     pub(crate) block_count: u64,
+    /// A page of the kernel.
+    pub(crate) page_bytes: usize,
+    /// What the storage below prefers for writes, and for deallocation.
+    pub(crate) write_grain_bytes: u32,
+    pub(crate) deallocate_grain_bytes: u32,
     pub(crate) blocks_max: u32,
     /// What a second namespace is, in the words of a configuration: RAM that outlives the target, behind filters.
     pub(crate) second: Option<String>,
@@ -332,6 +337,9 @@ impl Scenario {
             is_memory,
             block_bytes: block_bytes as u32,
             block_count,
+            page_bytes: 4096,
+            write_grain_bytes: 512,
+            deallocate_grain_bytes: 512,
             blocks_max: blocks_max as u32,
             second: None,
             second_block_count: 0,
@@ -390,6 +398,7 @@ impl Scenario {
         scenario.draw_machines();
         scenario.draw_reloads();
         scenario.draw_takeovers();
+        scenario.draw_grains();
         scenario.draw_length();
         scenario.draw_pairs();
         let lane_count = scenario.host_count as u64 * u64::from(scenario.lanes_per_host);
@@ -520,8 +529,9 @@ impl Scenario {
         if self.network.corrupt == 0 {
             self.pairs = PairSettings::draw(self.seed, self.reactor_count.into());
         }
-        if self.pairs.is_some() {
+        if let Some(pairs) = &mut self.pairs {
             self.command_count *= 2;
+            pairs.client_command_limit = self.command_count;
             // The log reads and writes pieces of 256 KiB.
             self.pool_bytes = self.pool_bytes.max(POOL_BYTES_OF_LOG);
         }
@@ -638,6 +648,28 @@ impl Scenario {
             self.faults.push((r.below(self.command_count), Fault::Rival { kills_after_ns }));
         }
         self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Pages of the kernel, and what the storage prefers.
+    fn draw_grains(&mut self) {
+        let mut random = Random::new(self.seed, 18);
+        let r = &mut random;
+        self.page_bytes = r.pick(&[4 << 10, 4 << 10, 16 << 10, 64 << 10]);
+        self.write_grain_bytes = r.pick(&[512, 4 << 10, 16 << 10, 64 << 10, 1 << 20]);
+        self.deallocate_grain_bytes = r.pick(&[512, 4 << 10, 64 << 10, 1 << 20, 32 << 20]);
+    }
+
+    /// Blocks of the first namespace in a grain of its storage.
+    pub(crate) fn grain_blocks(&self, grain_bytes: u32) -> u32 {
+        (grain_bytes / self.block_bytes).max(1)
+    }
+
+    /// What the first namespace says that it prefers for writes, and for deallocation, blocks.
+    pub(crate) fn preferred_blocks(&self) -> (u32, u32) {
+        if self.is_memory {
+            return (1, self.grain_blocks(self.page_bytes as u32));
+        }
+        (self.grain_blocks(self.write_grain_bytes), self.grain_blocks(self.deallocate_grain_bytes))
     }
 
     /// Disks of all machines.

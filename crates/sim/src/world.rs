@@ -38,7 +38,7 @@ use crate::scout::Scout;
 use crate::shared::{Actor, Event, Shared, unix_ms};
 
 use command::Command;
-use late::LateWrites;
+use late::{Barred, LateWrites};
 use machines::Machine;
 use pairs::Pairs;
 use user::User;
@@ -101,6 +101,10 @@ pub(crate) struct World {
     pub(crate) doubtful: Vec<Vec<(u64, u64)>>,
     /// Those that may still land although their host has another association.
     late_writes: Vec<LateWrites>,
+    /// The host that is not allowed, until its association must have ended.
+    barred: Option<Barred>,
+    /// Until when an operation was seen to hang.
+    stuck_until_ns: u64,
     /// By host: its losses before the last flush that has succeeded began.
     covered_losses: Vec<u32>,
     /// Commands that were cancelled, with the other halves of pairs.
@@ -160,7 +164,9 @@ fn store(scenario: &Scenario, file: File, block_count: u64) -> Store {
             is_shared: scenario.reactor_count > 1,
             huge_pages: false,
         };
-        return Store::Blocks(Arc::new(MemoryStore::new(&settings).expect("a little memory")));
+        return Store::Blocks(Arc::new(
+            MemoryStore::simulated(&settings, scenario.page_bytes).expect("a little memory"),
+        ));
     }
     machines::disk_store(scenario, file, block_count)
 }
@@ -194,6 +200,8 @@ impl World {
             users: user::users(&scenario),
             doubtful: vec![Vec::new(); scenario.host_count],
             late_writes: Vec::new(),
+            barred: None,
+            stuck_until_ns: 0,
             covered_losses: vec![0; scenario.host_count],
             cancelled: BTreeSet::new(),
             failed_halves: BTreeSet::new(),
@@ -358,6 +366,7 @@ impl World {
             Event::FallBack => self.fall_back(),
             Event::Admit => {
                 self.shared.barred_since_ns = None;
+                self.barred = None;
                 self.set_access();
             }
         }
@@ -455,6 +464,7 @@ impl World {
         } else {
             self.await_late_writes(index, doubtful);
         }
+        self.judge_grains(index);
         self.shared.reach_event(if self.hosts[index].up_count > 1 {
             "association up again"
         } else {
@@ -464,6 +474,29 @@ impl World {
             let actor = lane.actor;
             self.shared.wake(actor);
         }
+    }
+
+    /// What a host knows of the sizes that the first namespace prefers.
+    fn judge_grains(&mut self, index: usize) {
+        let scenario = &self.shared.scenario;
+        // What it knows may be of the second machine, which has a disk.
+        let is_of_first = !scenario.is_memory || scenario.disk_count() == 1;
+        let Some(namespace) = self.hosts[index].namespace.as_ref().filter(|_| is_of_first) else { return };
+        let info = namespace.info();
+        let said = (info.write_granularity_blocks, info.deallocate_granularity_blocks);
+        if said != scenario.preferred_blocks() {
+            let is = scenario.preferred_blocks();
+            return self
+                .shared
+                .find(format!("host {index}: preferred blocks are {said:?}, and should be {is:?}"));
+        }
+        let event = match (scenario.is_memory, scenario.page_bytes >> 10) {
+            (true, 16) => "memory in pages of 16 KiB",
+            (true, 64) => "memory in pages of 64 KiB",
+            _ if scenario.deallocate_grain_bytes > 64 << 10 => "space in grains above a page",
+            _ => return,
+        };
+        self.shared.reach_event(event);
     }
 
     /// Posts what reactors have sent each other.

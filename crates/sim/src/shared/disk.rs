@@ -514,18 +514,21 @@ impl Shared {
         (Ok(length), length)
     }
 
-    /// The device is reset: what is stuck ends at last, with an error.
+    /// The device is reset: what is stuck ends at last, with an error or as if nothing had been.
     pub(crate) fn on_device_reset(&mut self) {
         let now_ns = self.now_ns;
         let running = self.disk.running.iter_mut().chain(&mut self.log_disk.running);
         let mut ended = Vec::new();
         for (number, running) in running.filter(|(_, running)| running.is_stuck) {
             running.is_stuck = false;
-            running.parts.clear();
-            running.result = Err(Errno::IO);
-            ended.push(*number);
+            if self.random.one_in(2) {
+                running.parts.clear();
+                running.result = Err(Errno::IO);
+            }
+            ended.push((*number, running.parts.len()));
         }
-        for number in ended {
+        for (number, part_count) in ended {
+            (0..part_count).for_each(|_| self.at(now_ns, Event::DiskPart(number)));
             self.at(now_ns, Event::DiskEnd(number));
         }
     }

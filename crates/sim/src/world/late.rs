@@ -1,8 +1,10 @@
 //! When writes of an association that is over can no longer land: once the target has heard nothing of it for the
-//! keep-alive timeout and its grace, and what was under way then has ended.
+//! keep-alive timeout and its grace, and what was under way then has ended; or once another process has the lock of the
+//! storage. The association of a host that is not allowed any more ends as soon as its commands in flight have.
 
 use super::World;
 use crate::scenario::{MS, SECOND};
+use crate::shared::network::Connection;
 
 /// How long the target waits beyond the keep-alive timeout.
 const GRACE_NS: u64 = 2 * SECOND;
@@ -20,41 +22,100 @@ pub(crate) struct LateWrites {
     writes: Vec<(u64, u64)>,
 }
 
+/// The association of a host that is not allowed any more.
+#[derive(Debug)]
+pub(super) struct Barred {
+    since_ns: u64,
+    /// Its connections at that time.
+    connections: Vec<usize>,
+}
+
 impl World {
     /// A host has another association, and does not know what became of these writes.
     pub(super) fn await_late_writes(&mut self, host: usize, writes: Vec<(u64, u64)>) {
-        if writes.is_empty() || self.shared.scenario.disk.stuck > 0 {
+        if writes.is_empty() {
             return;
         }
         let end = self.hosts[host].admin_connection().unwrap_or(self.shared.network.connections.len());
         self.late_writes.push(LateWrites { connections: 0..end, host, writes });
     }
 
-    /// Ends the windows whose time is over.
-    pub(super) fn end_late_writes(&mut self) {
-        if self.late_writes.is_empty() {
-            return;
-        }
-        let (now_ns, scenario) = (self.shared.now_ns, &self.shared.scenario);
+    /// A host is not allowed any more.
+    pub(super) fn await_end_of_barred(&mut self, host: usize) {
+        let host = &self.hosts[host];
+        let connections = if host.namespace.is_some() { host.connections() } else { Vec::new() };
+        self.barred = Some(Barred { since_ns: self.shared.now_ns, connections });
+    }
+
+    /// How long commands that are under way may take, while no operation is stuck, ns.
+    fn under_way_ns(&self) -> u64 {
+        let scenario = &self.shared.scenario;
         let disk = &scenario.disk;
         let slow_ns = if disk.slow > 0 { disk.slow_ns } else { 0 };
         let operation_ns = disk.latency_ns + 4 * disk.jitter_ns + disk.flush_ns + slow_ns;
-        let wait_ns = u64::from(scenario.keep_alive_ms) * MS + GRACE_NS + scenario.order_ns_max();
         // Commands in the second namespace wait for its filters.
-        let wait_ns = wait_ns + OPERATION_COUNT * operation_ns + 2 * SECOND;
+        scenario.order_ns_max() + OPERATION_COUNT * operation_ns + 2 * SECOND
+    }
+
+    /// Ends the windows whose time is over.
+    pub(super) fn end_late_writes(&mut self) {
+        if self.late_writes.is_empty() && self.barred.is_none() {
+            return;
+        }
+        let now_ns = self.shared.now_ns;
+        if self.shared.scenario.disk.stuck > 0 && self.shared.disk.is_stuck() {
+            self.stuck_until_ns = now_ns;
+        }
+        let under_way_ns = self.under_way_ns();
+        if self.stuck_until_ns + under_way_ns >= now_ns && self.shared.scenario.disk.stuck > 0 {
+            return;
+        }
+        if let Some(barred) = self.barred.take_if(|barred| barred.since_ns + under_way_ns < now_ns) {
+            self.check_end_of_barred(&barred);
+        }
+        let keep_alive_ns = u64::from(self.shared.scenario.keep_alive_ms) * MS + GRACE_NS;
+        let started_ns = self.shared.started_ns;
         for at in (0..self.late_writes.len()).rev() {
             let late = &self.late_writes[at];
             let host = &self.hosts[late.host];
             let connections = &self.shared.network.connections[late.connections.clone()];
+            let end_ns = |connection: &Connection| {
+                let was_of_dead = connection.closed[1] && connection.heard_ns < started_ns;
+                if was_of_dead { started_ns } else { connection.heard_ns + keep_alive_ns + under_way_ns }
+            };
             let of_host = connections.iter().filter(|connection| host.owns(connection.dialler));
-            let heard_ns = of_host.map(|connection| connection.heard_ns).max().unwrap_or(0);
-            if heard_ns + wait_ns > now_ns {
+            let end_ns = of_host.map(end_ns).max().unwrap_or(0);
+            if end_ns > now_ns {
                 continue;
             }
-            self.shared.reach_event("late writes ruled out");
-            for (lba, command) in self.late_writes.swap_remove(at).writes {
-                self.model.close_write(lba, command, heard_ns + wait_ns);
+            self.shared.reach_event(if end_ns == started_ns {
+                "late writes ruled out by the lock"
+            } else {
+                "late writes ruled out"
+            });
+            // Of an operation that hung nobody knows when it ended.
+            let end_ns = end_ns.max(self.stuck_until_ns);
+            if self.stuck_until_ns > 0 {
+                self.shared.reach_event("late writes ruled out after a disk that hung");
             }
+            for (lba, command) in self.late_writes.swap_remove(at).writes {
+                self.model.close_write(lba, command, end_ns);
+            }
+        }
+    }
+
+    fn check_end_of_barred(&mut self, barred: &Barred) {
+        let is_served = |id: &usize| {
+            let connection = &self.shared.network.connections[*id];
+            connection.owners[1].is_some() && !connection.closed[1]
+        };
+        match barred.connections.iter().copied().find(is_served) {
+            Some(id) => self.shared.find(format!(
+                "connection {id} of a host that has not been allowed since {} ns is still served",
+                barred.since_ns
+            )),
+            None if barred.connections.is_empty() => {}
+            None => self.shared.reach_event("association of a barred host ended"),
         }
     }
 }

@@ -47,7 +47,11 @@ impl Machine {
 
 /// A namespace on a file of the simulated disk.
 pub(super) fn disk_store(scenario: &Scenario, file: File, block_count: u64) -> Store {
-    let geometry = Geometry::new(scenario.block_bytes, block_count);
+    let geometry = Geometry {
+        preferred_write_blocks: scenario.grain_blocks(scenario.write_grain_bytes),
+        preferred_deallocate_blocks: scenario.grain_blocks(scenario.deallocate_grain_bytes),
+        ..Geometry::new(scenario.block_bytes, block_count)
+    };
     Store::Blocks(Arc::new(FileStore::simulated(file, &geometry)))
 }
 
@@ -76,7 +80,9 @@ impl World {
 
     /// The first machine goes, and the second takes its address.
     pub(super) fn fail_over(&mut self, is_power_cut: bool, down_ns: u64, away_ns: u64) {
-        let is_known = |host: &crate::host::Host| host.up_count > 0;
+        let has_second = self.second_state.is_configured() && self.shared.scenario.second.is_some();
+        // A host that knows no storage would take that of the second machine for its own, rightly.
+        let is_known = |host: &crate::host::Host| host.up_count > 0 && (host.sees_second || !has_second);
         if self.stage > Stage::Settle
             || self.reactors.is_empty()
             || !self.machine.is_first()

@@ -204,6 +204,9 @@ impl World {
         }
         self.shared.barred_since_ns = Some(now_ns);
         self.set_access();
+        if self.shared.barred_since_ns == Some(now_ns) && !self.reactors.is_empty() {
+            self.await_end_of_barred(BARRED);
+        }
         self.shared.at(now_ns + away_ns, Event::Admit);
     }
 }

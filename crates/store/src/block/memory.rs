@@ -64,11 +64,27 @@ impl MemoryStore {
     /// # Errors
     /// [`OpenError::SizeNotBlocks`], or that there is not enough memory.
     pub fn new(settings: &MemorySettings) -> Result<Self, OpenError> {
-        let &MemorySettings { bytes, block_bytes, is_read_only, is_shared, huge_pages } = settings;
+        Self::open(settings, |bytes| Memory::new(bytes, settings.is_shared, settings.huge_pages))
+    }
+
+    /// As [`new`](Self::new), on a kernel with pages of this size: a multiple of those of the running kernel.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn simulated(settings: &MemorySettings, page_bytes: usize) -> Result<Self, OpenError> {
+        let MemorySettings { is_shared, huge_pages, .. } = *settings;
+        Self::open(settings, |bytes| Memory::with_pages(bytes, is_shared, huge_pages, page_bytes))
+    }
+
+    fn open(
+        settings: &MemorySettings,
+        map: impl FnOnce(usize) -> io::Result<Arc<Memory>>,
+    ) -> Result<Self, OpenError> {
+        let &MemorySettings { bytes, block_bytes, is_read_only, .. } = settings;
         check_size(NAME, bytes, block_bytes)?;
         let refused = |source| OpenError::Memory { bytes, source };
         let length = usize::try_from(bytes).map_err(|_| refused(io::ErrorKind::OutOfMemory.into()))?;
-        let memory = Memory::new(length, is_shared, huge_pages).map_err(refused)?;
+        let memory = map(length).map_err(refused)?;
         Ok(Self { memory, block_bytes, is_read_only })
     }
 }
