@@ -8,6 +8,7 @@
 use proto::zero_copy::Policy as ZeroCopy;
 use wire::pdu::{DataAlignment, Digests};
 
+use crate::pair_settings::PairDurability;
 use crate::scenario::{POOL_BYTES, Scenario};
 
 /// One setting.
@@ -27,6 +28,22 @@ macro_rules! number {
             plain: $plain as u64,
             get: |scenario| scenario.$($field).+ as u64,
             set: |scenario, value| scenario.$($field).+ = value as _,
+        }
+    };
+}
+
+/// A number in the settings of the key-value namespace, if there is one.
+macro_rules! pair_number {
+    ($name:literal, $field:ident, $plain:expr) => {
+        Setting {
+            name: $name,
+            plain: $plain as u64,
+            get: |scenario| scenario.pairs.as_ref().map_or($plain as u64, |pairs| pairs.$field as u64),
+            set: |scenario, value| {
+                if let Some(pairs) = &mut scenario.pairs {
+                    pairs.$field = value as _;
+                }
+            },
         }
     };
 }
@@ -65,6 +82,31 @@ pub(crate) const SETTINGS: &[Setting] = &[
             }
         },
     },
+    pair_number!("key-value-clients", client_count, 0),
+    pair_number!("key-value-client-commands", client_command_limit, 0),
+    Setting {
+        name: "key-value-log",
+        plain: 0,
+        get: |scenario| scenario.pairs.as_ref().is_some_and(|pairs| pairs.file_bytes() > 0).into(),
+        set: |scenario, value| {
+            if let Some(pairs) = scenario.pairs.as_mut().filter(|_| value == 0) {
+                (pairs.durability, pairs.bytes) = (PairDurability::Memory, pairs.memory_bytes);
+            }
+        },
+    },
+    pair_number!("keys", key_count, 1),
+    pair_number!("key-value-depth", depth, 1),
+    pair_number!("value-bytes", value_bytes_max, 1),
+    Setting {
+        name: "key-value-flushes",
+        plain: 0,
+        get: |scenario| scenario.pairs.as_ref().is_some_and(|pairs| pairs.allows_flush).into(),
+        set: |scenario, value| {
+            if let Some(pairs) = &mut scenario.pairs {
+                pairs.allows_flush = value != 0;
+            }
+        },
+    },
     number!("hosts", host_count, 1),
     number!("lanes", lanes_per_host, 1),
     number!("reactors", reactor_count, 1),
@@ -74,6 +116,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     flag!("cuts-at-answers", cuts_at_answers, 0),
     flag!("writes-outlive-kill", writes_outlive_kill, 0),
     flag!("replay", is_replayed, 0),
+    number!("page-bytes", page_bytes, 4096),
     number!("depth", depth, 2),
     Setting {
         name: "digests",

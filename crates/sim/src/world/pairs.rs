@@ -80,6 +80,8 @@ pub(crate) struct Pairs {
     settings: PairSettings,
     model: PairModel,
     clients: Vec<MemcachedClient>,
+    /// Commands that each of them has sent.
+    sent_counts: Vec<u64>,
     first_actor: Actor,
     /// Commands of hosts that are out, by number.
     commands: BTreeMap<u64, PairCommand>,
@@ -94,6 +96,7 @@ impl Pairs {
         Self {
             model: PairModel::new(&settings),
             clients: (0..settings.client_count).map(client).collect(),
+            sent_counts: vec![0; settings.client_count],
             first_actor,
             commands: BTreeMap::new(),
             store: None,
@@ -144,7 +147,7 @@ impl Pairs {
 
     /// Whether the first client has read every key.
     pub(super) fn has_read(&self) -> bool {
-        self.clients[0].has_read()
+        self.clients.first().is_none_or(MemcachedClient::has_read)
     }
 
     pub(super) fn are_clients_closed(&self) -> bool {
@@ -221,7 +224,8 @@ impl World {
         let Some(index) = actor.checked_sub(pairs.first_actor) else { return false };
         let task = match self.stage {
             Stage::Work => {
-                Task::Work(self.shared.scenario.command_count.saturating_sub(self.submitted_count))
+                let left = pairs.settings.client_command_limit.saturating_sub(pairs.sent_counts[index]);
+                Task::Work(left.min(self.shared.scenario.command_count.saturating_sub(self.submitted_count)))
             }
             Stage::Settle | Stage::Flush => Task::Settle,
             Stage::Read if index == 0 => Task::Read,
@@ -235,6 +239,7 @@ impl World {
         let (sent_count, answer_count) = (client.sent_count, client.answer_count);
         (client.sent_count, client.answer_count) = (0, 0);
         let has_acknowledged = pairs.model.acknowledged_count > acknowledged_count;
+        pairs.sent_counts[index] += sent_count;
         if task != Task::Read {
             self.submitted_count += sent_count;
         }
