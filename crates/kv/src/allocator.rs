@@ -8,13 +8,14 @@ use crate::bucket::{Bucket, Kind};
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::eviction::{Demand, Evictor};
+use crate::ghosts::Ghosts;
 use crate::heap::Heap;
 use crate::index::{INDEX_LINES_MIN, Index};
 use crate::key::{KeyHash, KeyHasher};
 use crate::pairs::Pairs;
 use crate::place::Place;
 use crate::regions::{Queue, REGION_BYTES, REGION_LINES, REGION_UNITS, Regions, Slots};
-use crate::settings::Settings;
+use crate::settings::{Eviction, Settings};
 use crate::table::Table;
 use crate::table::lines::{Cell, append_line};
 
@@ -36,7 +37,10 @@ impl Allocator {
     /// The system's error when it refuses the memory.
     pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
         let memory_bytes = settings.memory_bytes.max(Settings::MEMORY_BYTES_MIN);
-        let region_count = memory_bytes / (REGION_BYTES + Regions::RECORD_BYTES + Index::RECORD_BYTES);
+        let remembers = settings.eviction == Eviction::Clock;
+        let ghosts = Ghosts::new(if remembers { memory_bytes } else { 0 });
+        let region_bytes = REGION_BYTES + Regions::RECORD_BYTES + Index::RECORD_BYTES;
+        let region_count = (memory_bytes - ghosts.bytes()) / region_bytes;
         if region_count * REGION_UNITS > u32::MAX as usize {
             let message = "a partition has at most 128 GiB: use more reactors";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -47,12 +51,19 @@ impl Allocator {
         let (counters, clock) = (Counters::default(), Clock::at(0));
         let mut pairs = Pairs { heap, table, counters, clock, journal: None };
         pairs.reserve_regions();
-        Ok(Self { pairs, evictor: Evictor::new(settings.eviction) })
+        Ok(Self { pairs, evictor: Evictor::new(settings.eviction, ghosts) })
     }
 
-    /// Takes a block of `units` for a new item.
-    pub(crate) fn take_block(&mut self, units: usize) -> Option<u32> {
-        self.take(Demand::Items, |heap| heap.regions.take(Queue::New, units))
+    /// Takes a block of `units` for a new item of a queue.
+    pub(crate) fn take_block(&mut self, queue: Queue, units: usize) -> Option<u32> {
+        self.take(Demand::Items, |heap| heap.regions.take(queue, units))
+    }
+
+    /// The queue for a new item of `bytes`: that of a key evicted not long ago, which is also a reason to change the
+    /// share of new items, or of any other.
+    #[inline]
+    pub(crate) fn queue_of_new(&mut self, hash: KeyHash, bytes: usize) -> Queue {
+        self.evictor.on_stored(&self.pairs.heap.regions, hash, bytes)
     }
 
     /// Takes a piece for a part of a large value.

@@ -1,28 +1,47 @@
 //! Making room: emptying sparse regions, and evicting items in the order in which they were stored.
 //!
 //! ```text
-//! stored ─▶ New: regions in the order in which they were begun ──used since──▶ Kept: the same ──used since─┐
-//!            └──not used──▶ evicted                              └──not used──▶ evicted   ▲────one use less─┘
+//! stored ─────────────▶ New: regions in the order in which they were begun ──used since──▶ Kept
+//!                        └──not used──▶ evicted, its key remembered
+//! stored, remembered ─▶ Kept: the same ──used since──▶ Kept
+//!                        └──not used──▶ evicted, its key remembered
 //! ```
 //!
 //! A hand passes over the oldest region of one of the two queues, item by item, until there is room: an item that was
-//! used since it came to its queue moves to the end of Kept, any other is evicted. Regions of Kept have
-//! two and a half times the time. So every region becomes free in its turn, for items of any size, pieces, chunks, or
-//! the index. A region of which much was deleted or replaced is emptied before its turn, by moving the rest. In a
-//! partition with a log, values that are in the log are dropped from memory instead.
+//! used since it came to its queue moves to the end of Kept, any other is evicted. So every region becomes free in its
+//! turn, for items of any size, pieces, chunks, or the index.
+//!
+//! New has a share of the items' memory, and the hand passes over it while it has more. A key that is stored again soon
+//! after it was evicted goes to Kept; if it was evicted from New, the share of New grows, if from Kept, it shrinks: the
+//! adaptation of ARC, for queues without moves on use (CAR, FAST 2004). So new items leave soon during scans, and stay
+//! longer while popularity drifts.
+//!
+//! A region of which much was deleted or replaced is emptied before its turn, by moving the rest. In a partition with a
+//! log, values that are in the log are dropped from memory instead.
 
+use std::ops::RangeInclusive;
+
+use crate::ghosts::Ghosts;
 use crate::item::{BITS_AT, FETCHED, HELD, USES};
+use crate::key::KeyHash;
 use crate::pairs::Pairs;
 use crate::place::Place;
-use crate::regions::{Queue, REGION_UNITS, Regions, Slots, Use};
+use crate::regions::{Queue, REGION_BYTES, REGION_UNITS, Regions, Slots, Use, units};
 use crate::settings::Eviction;
 use crate::stub::Stub;
 use crate::table::lines::set_item;
 
-/// The times for which an item stays, as a ratio: one that was used, and a new one. With more for used ones they suffer
-/// less from scans, and stay longer once they are no longer used.
-const KEPT_FOR: u64 = 5;
-const NEW_FOR: u64 = 2;
+/// The shortest and longest time for which a region of Kept stays although New has more than its share, in bytes stored,
+/// as a multiple of the memory.
+const KEPT_FOR: RangeInclusive<u64> = 1..=12;
+/// How much that time changes with an item of Kept that was used, and with one that was not, as a multiple of its bytes.
+const LONGER_IF_USED: u64 = 24;
+const SHORTER_IF_UNUSED: u64 = 8;
+/// The whole of the items' memory, of which New has a share.
+const WHOLE: u64 = 1 << 32;
+/// The share of New at the start, and its limits.
+const SHARE: u64 = WHOLE / 10 * 3;
+const SHARES: RangeInclusive<u64> = WHOLE / 50..=WHOLE / 100 * 95;
 /// Units of used items moved to make room once, before used ones are evicted too.
 const MOVED_UNITS_MAX: usize = 4 * REGION_UNITS;
 /// Regions compared before one is emptied or demoted.
@@ -48,6 +67,12 @@ pub(crate) enum Demand {
 /// The evictor: its policy, and the positions of its hands.
 pub(crate) struct Evictor {
     policy: Eviction,
+    /// The share of New of the items' memory.
+    new_share: u64,
+    /// The time for which a region of Kept stays at most, in bytes stored.
+    kept_for: u64,
+    /// Keys evicted not long ago.
+    ghosts: Ghosts,
     /// By queue: its oldest region, and the unit in it that the hand examines next.
     hands: [(u32, usize); 2],
     /// The regions to examine next: for values to drop, for sparse ones, and for expired items.
@@ -58,13 +83,39 @@ pub(crate) struct Evictor {
 
 impl Evictor {
     /// An evictor with all hands at the start.
-    pub(crate) fn new(policy: Eviction) -> Self {
-        Self { policy, hands: [(0, 0); 2], region_hand: 0, sparse_hand: 0, expiry_hand: 0 }
+    pub(crate) fn new(policy: Eviction, ghosts: Ghosts) -> Self {
+        Self {
+            policy,
+            new_share: SHARE,
+            kept_for: 0,
+            ghosts,
+            hands: [(0, 0); 2],
+            region_hand: 0,
+            sparse_hand: 0,
+            expiry_hand: 0,
+        }
     }
 
     /// Returns all hands to the start.
     pub(crate) fn restart(&mut self) {
-        *self = Self::new(self.policy);
+        (self.hands, self.region_hand, self.sparse_hand, self.expiry_hand) = ([(0, 0); 2], 0, 0, 0);
+    }
+
+    /// The queue for a new item of `bytes`. A key that was evicted not long ago changes the share of New.
+    pub(crate) fn on_stored(&mut self, regions: &Regions, hash: KeyHash, bytes: usize) -> Queue {
+        if self.ghosts.is_empty() {
+            return Queue::New;
+        }
+        let [new_count, kept_count] = [Queue::New, Queue::Kept].map(|queue| self.ghosts.count(queue).max(1));
+        let Some(queue) = self.ghosts.take(hash) else { return Queue::New };
+        let all_units = regions.item_units(Queue::New) + regions.item_units(Queue::Kept);
+        let step = units(bytes) as u64 * (WHOLE / all_units.max(1) as u64);
+        let share = match queue {
+            Queue::New => self.new_share + step * (kept_count / new_count).max(1) as u64,
+            Queue::Kept => self.new_share.saturating_sub(step * (new_count / kept_count).max(1) as u64),
+        };
+        self.new_share = share.clamp(*SHARES.start(), *SHARES.end());
+        Queue::Kept
     }
 
     /// Whether pairs that have not expired may be evicted.
@@ -122,10 +173,12 @@ impl Evictor {
         let before = pairs.heap.room();
         let mut moved_units = 0;
         // A region of which something is held stays; used items may stay in the first pass.
-        let mut regions_left = 2 * pairs.heap.regions.count() + 2;
+        let mut regions_left = 4 * pairs.heap.regions.count() + 4;
+        // The queue whose oldest region stays.
+        let mut blocked = None;
         while regions_left > 0 {
             regions_left -= 1;
-            let oldest = oldest(&pairs.heap.regions);
+            let oldest = self.oldest(&pairs.heap.regions, blocked);
             if is_index_older(pairs, oldest.map(|(_, region)| region)) {
                 if demand == Demand::Index {
                     return false;
@@ -142,7 +195,7 @@ impl Evictor {
             }
             while let Some((at, item)) = pairs.heap.regions.next_item(region, from) {
                 from = at + 1;
-                moved_units += pass(pairs, item, moved_units < MOVED_UNITS_MAX);
+                moved_units += self.pass(pairs, queue, item, moved_units < MOVED_UNITS_MAX);
                 if pairs.heap.room() > before {
                     self.hands[queue as usize] = (region, from);
                     return true;
@@ -151,9 +204,64 @@ impl Evictor {
             self.hands[queue as usize] = (region, 0);
             if pairs.heap.regions.use_of(region) == Use::Items(queue) {
                 pairs.heap.regions.renew(region);
+                blocked = if blocked.is_none() { Some(queue) } else { None };
             }
         }
         false
+    }
+
+    /// The region that is emptied next, and its queue: not that of the queue that is blocked, if there is another.
+    fn oldest(&self, regions: &Regions, blocked: Option<Queue>) -> Option<(Queue, u32)> {
+        let [new, kept] = [Queue::New, Queue::Kept].map(|queue| Some((queue, regions.oldest(queue)?)));
+        let (Some((_, oldest_kept)), Some(_)) = (kept, new) else { return new.or(kept) };
+        let [new_units, kept_units] = [Queue::New, Queue::Kept].map(|queue| regions.item_units(queue) as u64);
+        // New has at least a region: one is filled before it is emptied.
+        let wanted = ((u128::from(new_units + kept_units) * u128::from(self.new_share)) >> 32) as usize;
+        let is_forgotten = regions.stored_since(oldest_kept) > self.kept_for;
+        let is_kept = match blocked {
+            Some(queue) => queue == Queue::New,
+            None => is_forgotten || new_units as usize <= wanted.max(REGION_UNITS),
+        };
+        if is_kept { kept } else { new }
+    }
+
+    /// Changes the time for which regions of Kept stay, after an item of `bytes` was passed. Where most are used again,
+    /// a scan goes by; where few are, other keys are in use now.
+    fn note_kept(&mut self, regions: &Regions, queue: Queue, bytes: u64, is_used: bool) {
+        if queue == Queue::Kept {
+            let memory_bytes = (regions.count() * REGION_BYTES) as u64;
+            let longer = self.kept_for + if is_used { LONGER_IF_USED * bytes } else { 0 };
+            let shorter = longer.saturating_sub(if is_used { 0 } else { SHORTER_IF_UNUSED * bytes });
+            self.kept_for = shorter.clamp(KEPT_FOR.start() * memory_bytes, KEPT_FOR.end() * memory_bytes);
+        }
+    }
+
+    /// Passes the hand over an item of a queue, which moves to the end of Kept if it was used, and is evicted otherwise, or
+    /// if it has expired. Returns the units moved.
+    fn pass(&mut self, pairs: &mut Pairs, queue: Queue, item: u32, may_move: bool) -> usize {
+        let header = pairs.heap.header(item);
+        // Evicting a value that is being sent frees nothing yet.
+        if header.bits & HELD != 0 || pairs.heap.has_readers(item, header) {
+            return 0;
+        }
+        let is_expired = pairs.is_expired(&header);
+        let bytes = pairs.heap.pair_bytes(item) as u64;
+        if may_move
+            && header.bits & USES != 0
+            && !is_expired
+            && let Some(to) = move_item(pairs, item, Queue::Kept)
+        {
+            self.note_kept(&pairs.heap.regions, queue, bytes, true);
+            pairs.heap.memory.bytes_mut(to, BITS_AT, 1)[0] = header.bits & !USES;
+            return pairs.heap.item_units(to, header);
+        }
+        self.note_kept(&pairs.heap.regions, queue, bytes, false);
+        let hash = evict(pairs, item);
+        if !is_expired {
+            let counters = &pairs.counters;
+            self.ghosts.record(hash, queue, counters.pair_count - counters.inline_count);
+        }
+        0
     }
 
     /// Removes expired items from the next `region_count` regions. Returns the number removed.
@@ -204,17 +312,6 @@ impl Evictor {
     }
 }
 
-/// The region that is emptied next, and its queue.
-fn oldest(regions: &Regions) -> Option<(Queue, u32)> {
-    match (regions.oldest(Queue::New), regions.oldest(Queue::Kept)) {
-        (Some(new), Some(kept)) if KEPT_FOR * regions.age(new) < NEW_FOR * regions.age(kept) => {
-            Some((Queue::Kept, kept))
-        }
-        (Some(new), _) => Some((Queue::New, new)),
-        (None, kept) => Some((Queue::Kept, kept?)),
-    }
-}
-
 /// Whether the index is larger than its entries need, or has pairs that were stored before the oldest region of items
 /// was begun.
 fn is_index_older(pairs: &Pairs, oldest: Option<u32>) -> bool {
@@ -259,28 +356,8 @@ fn each_item(pairs: &mut Pairs, region: u32, mut each: impl FnMut(&mut Pairs, u3
     count
 }
 
-/// Passes the hand over an item, which moves to the end of the queue of used ones if it was used, and is evicted
-/// otherwise, or if it has expired. Returns the units moved.
-fn pass(pairs: &mut Pairs, item: u32, may_move: bool) -> usize {
-    let header = pairs.heap.header(item);
-    // Evicting a value that is being sent frees nothing yet.
-    if header.bits & HELD != 0 || pairs.heap.has_readers(item, header) {
-        return 0;
-    }
-    if may_move
-        && header.bits & USES != 0
-        && !pairs.is_expired(&header)
-        && let Some(to) = move_item(pairs, item, Queue::Kept)
-    {
-        pairs.heap.memory.bytes_mut(to, BITS_AT, 1)[0] = header.bits - 1;
-        return pairs.heap.item_units(to, header);
-    }
-    evict(pairs, item);
-    0
-}
-
-/// Removes an item that is not held.
-fn evict(pairs: &mut Pairs, item: u32) {
+/// Removes an item that is not held. Returns the hash of its key.
+fn evict(pairs: &mut Pairs, item: u32) -> KeyHash {
     let header = pairs.heap.header(item);
     if pairs.is_expired(&header) {
         pairs.counters.expired_count += 1;
@@ -291,6 +368,7 @@ fn evict(pairs: &mut Pairs, item: u32) {
     let hash = pairs.table.hash_of_item(&pairs.heap, item);
     let (node, cell) = pairs.table.entry_of(&pairs.heap, hash, item);
     pairs.unlink(hash, Place::new(node, cell, Some(item)));
+    hash
 }
 
 /// Reduces an item to a stub if its value is in the log; evicts it if it has expired. Returns whether that freed memory.
@@ -347,7 +425,7 @@ fn move_item(pairs: &mut Pairs, item: u32, queue: Queue) -> Option<u32> {
     let entry = pairs.table.entry_of(&pairs.heap, hash, item);
     pairs.heap.memory.copy(item, to, units);
     set_item(&mut pairs.heap, entry, to);
-    pairs.heap.on_moved(to, header);
+    pairs.heap.on_moved(item, to, header);
     pairs.heap.regions.give_back(item, units);
     pairs.counters.moved_count += 1;
     Some(to)

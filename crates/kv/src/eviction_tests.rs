@@ -199,14 +199,14 @@ impl Requests {
 }
 
 #[test]
-fn it_hits_more_often_than_an_lru_but_for_a_fast_drift() {
+fn it_hits_more_often_than_an_lru_and_hardly_less_often_while_popularity_drifts() {
     const KEY_COUNT: u32 = 75_000;
     const REQUEST_COUNT: u64 = 250_000;
     let memory_bytes = 8 << 20;
     let value = vec![7; 4000];
     // A request in three is for a key that comes once; or the popularity moves on.
     for (name, scans, drifts, gain) in
-        [("steady", false, false, 0.02), ("scan", true, false, 0.03), ("drift", false, true, -0.03)]
+        [("steady", false, false, 0.02), ("scan", true, false, 0.03), ("drift", false, true, -0.01)]
     {
         let (mut requests, mut processor) = (Requests::new(KEY_COUNT), processor(memory_bytes));
         let (mut lru, mut hits, mut lru_hits, mut count) = (Lru::default(), 0u64, 0u64, 0u64);

@@ -21,6 +21,7 @@ mod density_tests;
 mod eviction;
 #[cfg(test)]
 mod eviction_tests;
+mod ghosts;
 #[cfg(test)]
 mod growth_tests;
 mod heap;

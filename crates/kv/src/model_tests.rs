@@ -447,11 +447,12 @@ fn what_is_used_stays_while_others_come_and_go() {
 fn memory_follows_the_sizes_that_are_stored() {
     let mut processor = Processor::new(settings(Eviction::Clock)).expect("memory");
     for (round, length) in [32, 700, 5000, 100].into_iter().enumerate() {
-        let first = round as u32 * 100_000;
-        for key in first..first + 40_000 {
+        // Used values stay until twelve times the memory is stored.
+        let (first, count) = (round as u32 * 1_000_000, (14 << 20) / (length as u32 + 32));
+        for key in first..first + count {
             assert_eq!(put(&mut processor, key, length), Stored::Done);
         }
-        let held = (first..first + 40_000).filter(|&key| get(&mut processor, key)).count();
+        let held = (first..first + count).filter(|&key| get(&mut processor, key)).count();
         let bytes = held * (length + 32);
         assert!(bytes > 500 << 10, "{bytes} of 1 MiB after values of {length}");
     }

@@ -13,7 +13,7 @@ use crate::key::KeyHash;
 use crate::pair::{Attributes, Stored};
 use crate::pending::Pending;
 use crate::place::Place;
-use crate::regions::{PIECE_BYTES, Slots};
+use crate::regions::{PIECE_BYTES, Queue, Slots};
 use crate::settings::Settings;
 use crate::stub::Stub;
 use crate::table::lines::Cell;
@@ -107,7 +107,13 @@ impl PairWriter {
                 return Stored::Done;
             }
         }
-        let Some(pending) = self.begin(key, value.len(), attributes) else { return Stored::NoMemory };
+        let queue = match found {
+            Some(_) => Queue::New,
+            None => self.allocator.queue_of_new(hash, key.len() + value.len()),
+        };
+        let Some(pending) = self.begin_in(queue, key, value.len(), attributes) else {
+            return Stored::NoMemory;
+        };
         pending.fill(&mut self.allocator.pairs.heap, 0, value);
         self.link(hash, key, pending)
     }
@@ -171,17 +177,29 @@ impl PairWriter {
         value_bytes: usize,
         attributes: Attributes,
     ) -> Option<Pending> {
+        self.begin_in(Queue::New, key, value_bytes, attributes)
+    }
+
+    /// As [`begin`](Self::begin), for an item of a queue.
+    fn begin_in(
+        &mut self,
+        queue: Queue,
+        key: &[u8],
+        value_bytes: usize,
+        attributes: Attributes,
+    ) -> Option<Pending> {
         let chunks = match chunk_count(value_bytes) {
             0 => Vec::new(),
             count => self.allocator.take_chunks(count)?,
         };
-        self.begin_with(key, value_bytes, attributes, chunks)
+        self.begin_with(queue, key, value_bytes, attributes, chunks)
     }
 
-    /// As [`begin`](Self::begin), for a value whose whole mebibytes already have their memory.
+    /// As [`begin_in`](Self::begin_in), for a value whose whole mebibytes already have their memory.
     #[inline]
     fn begin_with(
         &mut self,
+        queue: Queue,
         key: &[u8],
         value_bytes: usize,
         attributes: Attributes,
@@ -189,7 +207,7 @@ impl PairWriter {
     ) -> Option<Pending> {
         let layout = self.allocator.pairs.layout(key.len(), value_bytes, attributes.flags);
         debug_assert_eq!(layout.chunk_count, chunks.len());
-        let item = self.allocator.take_block(layout.units())?;
+        let item = self.allocator.take_block(queue, layout.units())?;
         self.write_item(item, &layout, key, value_bytes, attributes, HELD);
         self.allocator.pairs.heap.regions.hold(item, true);
         for at in 0..layout.piece_count {
@@ -210,6 +228,8 @@ impl PairWriter {
         if !chunks.is_empty() {
             heap.put_chunks(item, layout.pieces_at - 4, chunks);
         }
+        let part_units = heap.part_units(item, heap.header(item));
+        heap.regions.add_parts(item, part_units);
         heap.pending_count += 1;
         Some(Pending { item, layout, value_bytes })
     }
@@ -270,7 +290,9 @@ impl PairWriter {
         pairs.heap.release_hold(item);
         pairs.heap.pending_count -= 1;
         pairs.counters.pair_count += 1;
-        pairs.counters.pair_bytes += (key.len() + value_bytes) as u64;
+        let bytes = (key.len() + value_bytes) as u64;
+        pairs.counters.pair_bytes += bytes;
+        pairs.heap.regions.stored_bytes += bytes;
         Stored::Done
     }
 
@@ -284,7 +306,12 @@ impl PairWriter {
         attributes: Attributes,
     ) -> Stored {
         let offset = chunks.len() * CHUNK_BYTES;
-        let Some(pending) = self.begin_with(key, offset + rest.len(), attributes, chunks) else {
+        let length = offset + rest.len();
+        let queue = match self.allocator.pairs.find(hash, key) {
+            Some(_) => Queue::New,
+            None => self.allocator.queue_of_new(hash, key.len() + length),
+        };
+        let Some(pending) = self.begin_with(queue, key, length, attributes, chunks) else {
             return Stored::NoMemory;
         };
         pending.fill(&mut self.allocator.pairs.heap, offset, rest);
@@ -430,7 +457,7 @@ impl PairWriter {
     /// Stores a pair whose value stays in the log.
     pub(crate) fn restore_stub(&mut self, hash: KeyHash, key: &[u8], pair: &Stub) -> bool {
         let layout = pair.layout(key);
-        let Some(item) = self.allocator.take_block(layout.units()) else { return false };
+        let Some(item) = self.allocator.take_block(Queue::New, layout.units()) else { return false };
         let heap = &mut self.allocator.pairs.heap;
         pair.write(heap, item, &layout, key);
         heap.hold(item);

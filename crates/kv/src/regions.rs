@@ -66,8 +66,8 @@ struct Region {
     /// Neighbours in its list.
     previous: u32,
     next: u32,
-    /// Regions of items that were begun before it, and pairs that were stored in the index.
-    begun_at: u64,
+    /// Bytes of items, and pairs in the index, that were stored before it was begun.
+    stored_at: u64,
     inline_stored_at: u64,
     /// The first units of items, or the slots taken.
     map: [u64; REGION_UNITS / 64],
@@ -95,16 +95,17 @@ pub(crate) struct Regions {
     /// Free slots of each kind.
     free_slots: [usize; 2],
     slot_regions: [usize; 2],
-    /// Units of items that are taken.
-    item_units: usize,
+    /// Units of the blocks of items of each queue, and of their pieces and chunks.
+    item_units: [usize; 2],
+    part_units: [usize; 2],
     /// Units of items that were freed or skipped in regions that are in use.
     hole_units: usize,
     /// Free regions reserved for moving items.
     reserved_count: usize,
     /// Regions whose memory is lent to chunks.
     lent: Vec<u32>,
-    /// Regions of items begun so far.
-    begun_count: u64,
+    /// Bytes of keys and values of items that were stored so far.
+    pub(crate) stored_bytes: u64,
     /// Pairs that were added to the index so far.
     pub(crate) inline_stored_count: u64,
 }
@@ -148,7 +149,7 @@ impl Regions {
             held_count: 0,
             previous: NONE,
             next: NONE,
-            begun_at: 0,
+            stored_at: 0,
             inline_stored_at: 0,
             map: [0; REGION_UNITS / 64],
         };
@@ -161,11 +162,12 @@ impl Regions {
             filling: [NONE; 2],
             free_slots: [0; 2],
             slot_regions: [0; 2],
-            item_units: 0,
+            item_units: [0; 2],
+            part_units: [0; 2],
             hole_units: 0,
             reserved_count: 0,
             lent: Vec::new(),
-            begun_count: 0,
+            stored_bytes: 0,
             inline_stored_count: 0,
         }
     }
@@ -193,7 +195,30 @@ impl Regions {
     /// Lines of items and pieces in use.
     pub(crate) fn taken_lines(&self) -> usize {
         let pieces = self.taken_slots(Slots::Pieces) * (PIECE_BYTES / LINE_BYTES);
-        self.item_units / LINE_UNITS + pieces
+        self.item_units.iter().sum::<usize>() / LINE_UNITS + pieces
+    }
+
+    /// Units of the items of a queue, with their pieces and chunks.
+    pub(crate) fn item_units(&self, queue: Queue) -> usize {
+        self.item_units[queue as usize] + self.part_units[queue as usize]
+    }
+
+    /// Records the units of the pieces and chunks of an item.
+    pub(crate) fn add_parts(&mut self, item: u32, units: usize) {
+        self.part_units[self.queue_of(item) as usize] += units;
+    }
+
+    /// Records that the pieces and chunks of an item are freed, or belong to another.
+    pub(crate) fn remove_parts(&mut self, item: u32, units: usize) {
+        self.part_units[self.queue_of(item) as usize] -= units;
+    }
+
+    /// The queue of an item.
+    fn queue_of(&self, item: u32) -> Queue {
+        let Use::Items(queue) = self.use_of(self.region_of(item)) else {
+            unreachable!("a block is in a region of items")
+        };
+        queue
     }
 
     /// Slots in use.
@@ -232,7 +257,7 @@ impl Regions {
     pub(crate) fn take(&mut self, queue: Queue, units: usize) -> Option<u32> {
         let index = self.filling[queue as usize];
         if index != NONE
-            && let Some(at) = self.fill(index, units)
+            && let Some(at) = self.fill(index, queue, units)
         {
             return Some(at);
         }
@@ -248,7 +273,7 @@ impl Regions {
     }
 
     #[inline]
-    fn fill(&mut self, index: u32, units: usize) -> Option<u32> {
+    fn fill(&mut self, index: u32, queue: Queue, units: usize) -> Option<u32> {
         let region = &mut self.regions[index as usize];
         let filled = usize::from(region.filled);
         // A block of one line lies in one line.
@@ -260,23 +285,20 @@ impl Regions {
         region.filled = (first + units) as u16;
         self.hole_units += first - filled;
         self.taken[index as usize] += units as u16;
-        self.item_units += units;
+        self.item_units[queue as usize] += units;
         Some(index * REGION_UNITS as u32 + first as u32)
     }
 
     #[cold]
     fn take_in_next(&mut self, queue: Queue, units: usize) -> Option<u32> {
         let index = self.pop_free()?;
-        let begun_at = self.begun_count;
-        self.begun_count += 1;
-        let inline_stored_at = self.inline_stored_count;
         let region = &mut self.regions[index as usize];
         (region.use_, region.filled) = (Use::Items(queue), 0);
-        (region.begun_at, region.inline_stored_at) = (begun_at, inline_stored_at);
+        (region.stored_at, region.inline_stored_at) = (self.stored_bytes, self.inline_stored_count);
         region.map = [0; REGION_UNITS / 64];
         self.append(index, queue as usize);
         self.filling[queue as usize] = index;
-        self.fill(index, units)
+        self.fill(index, queue, units)
     }
 
     fn pop_free(&mut self) -> Option<u32> {
@@ -298,7 +320,7 @@ impl Regions {
         debug_assert!(region.map[first / 64] >> (first % 64) & 1 == 1, "unit {at} begins no block");
         region.map[first / 64] &= !(1 << (first % 64));
         self.taken[index as usize] -= units as u16;
-        self.item_units -= units;
+        self.item_units[queue as usize] -= units;
         self.hole_units += units;
         if self.taken[index as usize] == 0 {
             self.free_items(index, queue);
@@ -359,9 +381,9 @@ impl Regions {
         }
     }
 
-    /// Regions of items begun since this one.
-    pub(crate) fn age(&self, index: u32) -> u64 {
-        self.begun_count - self.regions[index as usize].begun_at
+    /// Bytes of items stored since this region of items was begun.
+    pub(crate) fn stored_since(&self, index: u32) -> u64 {
+        self.stored_bytes - self.regions[index as usize].stored_at
     }
 
     /// Pairs that were added to the index since this region of items was begun.
@@ -375,7 +397,7 @@ impl Regions {
         self.unlink(index, queue as usize);
         self.append(index, queue as usize);
         let region = &mut self.regions[index as usize];
-        (region.begun_at, region.inline_stored_at) = (self.begun_count, self.inline_stored_count);
+        (region.stored_at, region.inline_stored_at) = (self.stored_bytes, self.inline_stored_count);
     }
 
     /// Records whether an item must stay where it is.
@@ -596,7 +618,7 @@ mod tests {
                     }
                     held.push(taken);
                 }
-                let items = regions.item_units;
+                let items: usize = regions.item_units.iter().sum();
                 let buckets = regions.taken_slots(Slots::Buckets) * LINE_UNITS;
                 let pieces = regions.taken_slots(Slots::Pieces) * (PIECE_BYTES / UNIT_BYTES);
                 prop_assert_eq!(items + buckets + pieces, units.len());

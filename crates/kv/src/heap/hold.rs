@@ -32,6 +32,8 @@ impl Heap {
         }
         let units = self.item_units(item, header);
         if header.bits & LARGE != 0 && !self.is_stub(item, header) {
+            let part_units = self.part_units(item, header);
+            self.regions.remove_parts(item, part_units);
             self.free_pieces(item, header);
             self.free_chunks(item, header);
         }

@@ -1,8 +1,10 @@
 //! The pieces of items: the first parts of their values.
 
+use reactor::CHUNK_BYTES;
+
 use crate::heap::Heap;
 use crate::item::{HELD, Header, LARGE, chunk_count};
-use crate::regions::{REGION_PIECES, Slots};
+use crate::regions::{PIECE_BYTES, REGION_PIECES, Slots, units};
 
 impl Heap {
     /// Memory that can be taken for any purpose or for pieces, in pieces.
@@ -27,8 +29,19 @@ impl Heap {
         self.regions.set_owner(piece, item);
     }
 
-    /// Records that an item has moved to `item`, for its pieces.
-    pub(crate) fn on_moved(&mut self, item: u32, header: Header) {
+    /// Units of the pieces and chunks of an item.
+    pub(crate) fn part_units(&self, item: u32, header: Header) -> usize {
+        let (_, piece_count) = self.pieces(item, header);
+        let has_chunks = header.bits & LARGE != 0 && !self.is_stub(item, header);
+        let chunk_count = if has_chunks { chunk_count(self.large(item, header).0) } else { 0 };
+        units(piece_count * PIECE_BYTES + chunk_count * CHUNK_BYTES)
+    }
+
+    /// Records that the item at `from` has moved to `item`, for its pieces and chunks.
+    pub(crate) fn on_moved(&mut self, from: u32, item: u32, header: Header) {
+        let part_units = self.part_units(item, header);
+        self.regions.remove_parts(from, part_units);
+        self.regions.add_parts(item, part_units);
         let (at, count) = self.pieces(item, header);
         for number in 0..count {
             let piece = self.memory.u32_at(item, at + 4 * number);
