@@ -36,7 +36,7 @@ alternation, round by round, until the medians are stable, and writes report.htm
 A round in which other load took more than 5 % of a side's core is discarded. A cell without any round left is shown as n/a and gets no \
 verdict.
 
-kv-peers starts memcached (1.6.40 or newer) and redis-server from the path; $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN name others.")]
+kv-peers and kv-hit-ratio start memcached (1.6.40 or newer), kv-peers redis-server from the path; $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN name others.")]
 pub(crate) struct StudyArguments {
     /// Name of the experiment. [default: list, which lists them all]
     #[arg(value_name = "NAME")]

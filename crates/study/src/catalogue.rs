@@ -3,8 +3,8 @@
 use crate::experiment::Experiment;
 use crate::experiments::{
     ablation, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency, digests,
-    generator, idle, inline_send, iosize, kv_atomics, kv_batching, kv_large, kv_memory, kv_peers, kv_vector,
-    kv_ycsb, low_load_latency, mixed_lanes, mtu,
+    generator, idle, inline_send, iosize, kv_atomics, kv_batching, kv_hit_ratio, kv_large, kv_memory,
+    kv_peers, kv_vector, kv_ycsb, low_load_latency, mixed_lanes, mtu,
 };
 
 /// Every experiment, in the order of `nvlane study list`.
@@ -30,6 +30,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(kv_vector::KvVector::default()),
         Box::new(kv_atomics::KvAtomics::default()),
         Box::new(kv_memory::KvMemory),
+        Box::new(kv_hit_ratio::KvHitRatio::default()),
         Box::new(kv_ycsb::KvYcsb::default()),
         Box::new(kv_large::KvLarge::default()),
         Box::new(kv_peers::KvPeers::default()),

@@ -15,6 +15,7 @@ pub(crate) mod inline_send;
 pub(crate) mod iosize;
 pub(crate) mod kv_atomics;
 pub(crate) mod kv_batching;
+pub(crate) mod kv_hit_ratio;
 pub(crate) mod kv_large;
 pub(crate) mod kv_memory;
 pub(crate) mod kv_peers;

@@ -24,6 +24,7 @@ pub mod figure;
 mod format;
 pub mod headline;
 pub mod held_lanes;
+mod hit_ratio;
 mod kept;
 mod key_value;
 mod lanes;

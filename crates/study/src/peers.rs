@@ -73,13 +73,13 @@ impl Peer {
         Ok(version.to_owned())
     }
 
-    /// Starts the server on the target's core, with one thread.
+    /// Starts the server on the target's core, with one thread; a memcached holds values in `memory_mib`.
     ///
     /// # Errors
     /// The server does not listen in time.
-    pub(crate) fn start(&self, bench: &Bench) -> Result<PeerServer, Error> {
+    pub(crate) fn start(&self, bench: &Bench, memory_mib: u32) -> Result<PeerServer, Error> {
         let place = free_place()?;
-        let port = place.port().to_string();
+        let (port, memory) = (place.port().to_string(), memory_mib.to_string());
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]);
         if let Some(cores) = bench.cores {
@@ -98,7 +98,7 @@ impl Peer {
                     "-t",
                     "1",
                     "-m",
-                    "1024",
+                    &memory,
                     "-c",
                     "2048",
                 ]);

@@ -58,7 +58,7 @@ impl KvPeers {
             return Ok((*address, served.pid(), Protocol::Memcached));
         };
         if !self.peers.iter().any(|(known, _)| *known == name) {
-            let server = peer.start(bench)?;
+            let server = peer.start(bench, 1024)?;
             text_load::fill(server.place, peer.protocol, KEY_COUNT)?;
             self.peers.push((peer.name, server));
         }
