@@ -23,3 +23,15 @@ impl Random {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_is_drawn_twice_in_a_row() {
+        for random in [Random::System, Random::Simulated(AtomicU64::new(0))] {
+            assert_ne!(random.draw(), random.draw());
+        }
+    }
+}
