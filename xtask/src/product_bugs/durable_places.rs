@@ -23,7 +23,7 @@ const OF_WORKERS: Judge = unit_test(
 const WHOLE_FILES: Judge =
     unit_test("nvlane-sim", "crash_files::tests::files_are_there_as_a_whole_or_not_at_all");
 
-const fn after_every_cut(name: &'static str) -> Judge {
+const fn of_log(name: &'static str) -> Judge {
     unit_test("nvlane-kv", name)
 }
 
@@ -188,7 +188,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
     },
     Bug {
         name: "header-of-segment-not-durable",
-        judge: after_every_cut(
+        judge: of_log(
             "log::tests::crash::what_was_acknowledged_is_there_after_every_cut_while_segments_are_freed",
         ),
         sites: &[Site(
@@ -199,7 +199,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
     },
     Bug {
         name: "next-segment-before-flush",
-        judge: after_every_cut(
+        judge: of_log(
             "log::tests::crash::what_was_acknowledged_is_there_after_every_cut_while_segments_are_freed",
         ),
         sites: &[Site(
@@ -210,9 +210,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
     },
     Bug {
         name: "write-during-flush-of-log",
-        judge: after_every_cut(
-            "log::tests::crash::what_was_flushed_is_there_after_every_cut_when_nothing_waits",
-        ),
+        judge: of_log("log::tests::writes_and_flushes_do_not_overlap"),
         sites: &[Site(
             LOG_WRITE,
             "if self.flight.is_some() || self.is_flushing {",
@@ -221,7 +219,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
     },
     Bug {
         name: "flush-of-log-during-write",
-        judge: after_every_cut("log::tests::it_flushes_once_everything_before_the_request_is_written"),
+        judge: of_log("log::tests::writes_and_flushes_do_not_overlap"),
         sites: &[Site(
             LOG,
             "self.is_flushing || self.flight.is_some() {\n            return None;",
@@ -230,7 +228,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
     },
     Bug {
         name: "recovered-log-not-flushed",
-        judge: after_every_cut(
+        judge: of_log(
             "log::tests::crash::what_was_acknowledged_is_there_after_every_cut_when_answers_wait",
         ),
         sites: &[Site(

@@ -7,10 +7,24 @@ const LANES: &str = "crates/subsystem/src/serving/lanes.rs";
 
 /// Identity: no host takes two disks for one, or other storage for the storage it knew.
 pub(super) const IDENTITY: &[Bug] = &[
+    // After a reconnect another machine answers, with other storage under the same namespace id.
+    Bug {
+        name: "other-disk-taken-for-known",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/host/src/known_namespaces.rs",
+            "        self.replaced = replaced;",
+            "        self.replaced = if BUG { Vec::new() } else { replaced };",
+        )],
+    },
     // Storage whose namespace gets another identity is attached a second time.
     Bug {
         name: "storage-attached-twice",
-        judge: Simulation,
+        judge: test(
+            "nvlane-subsystem",
+            "control",
+            "namespaces::storage_keeps_its_name_under_another_identity_and_in_another_subsystem",
+        ),
         sites: &[Site(
             "crates/subsystem/src/catalog.rs",
             ".find(|(_, known)| known.is_same(store))",
@@ -38,16 +52,6 @@ pub(super) const IDENTITY: &[Bug] = &[
             "crates/subsystem/src/operator/identities.rs",
             "others.clone().find(|(_, other)| is_same(other))",
             "others.clone().find(|((nqn, _), other)| is_same(other) && !(BUG && nqn == &key.0))",
-        )],
-    },
-    // After a reconnect another machine answers, with other storage under the same namespace id.
-    Bug {
-        name: "other-disk-taken-for-known",
-        judge: Simulation,
-        sites: &[Site(
-            "crates/host/src/known_namespaces.rs",
-            "        self.replaced = replaced;",
-            "        self.replaced = if BUG { Vec::new() } else { replaced };",
         )],
     },
     Bug {
