@@ -374,6 +374,11 @@ impl Subject<'_> {
         let ports = bench.ports()?;
         let (_, others) = NAMESPACES.split_last().context("a namespace")?;
         config(&[others, &["file:short?size=4M"]].concat())?;
+        let until = Instant::now() + START_TIMEOUT;
+        while !state.exists() {
+            ensure!(Instant::now() < until, "the target writes no state");
+            sleep(Duration::from_millis(10));
+        }
         run_command(Command::new(self.program).args(["reload", "--timeout", "60", "--state"]).arg(state))?;
         let seen = if self.has_ring() {
             let (entries, answered) = watch_cases(&mut bench, target)?;
