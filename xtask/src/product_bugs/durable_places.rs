@@ -210,7 +210,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
     },
     Bug {
         name: "write-during-flush-of-log",
-        judge: of_log("log::tests::writes_and_flushes_do_not_overlap"),
+        judge: of_log("log::tests::nothing_is_written_during_a_flush"),
         sites: &[Site(
             LOG_WRITE,
             "if self.flight.is_some() || self.is_flushing {",
@@ -219,7 +219,7 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
     },
     Bug {
         name: "flush-of-log-during-write",
-        judge: of_log("log::tests::writes_and_flushes_do_not_overlap"),
+        judge: of_log("log::tests::no_flush_begins_during_a_write"),
         sites: &[Site(
             LOG,
             "self.is_flushing || self.flight.is_some() {\n            return None;",
