@@ -313,6 +313,15 @@ pub(super) const CORRUPTION: &[Bug] = &[
 
 /// Atomicity: a block is written completely or not at all, and Compare and Write is one step.
 pub(super) const ATOMICITY: &[Bug] = &[
+    Bug {
+        name: "locked-range-written",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/nvm_io.rs",
+            "        self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
+            "        !BUG && self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
+        )],
+    },
     // A send that stops in a header between two PDUs lets the rest of their block change.
     Bug {
         name: "block-torn-between-pdus",
@@ -324,15 +333,6 @@ pub(super) const ATOMICITY: &[Bug] = &[
         if BUG && !matches!(unsent.first(), Some(Part::Payload { .. })) {
             return None;
         }\n",
-        )],
-    },
-    Bug {
-        name: "locked-range-written",
-        judge: Simulation,
-        sites: &[Site(
-            "crates/subsystem/src/nvm_io.rs",
-            "        self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
-            "        !BUG && self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)",
         )],
     },
     Bug {
