@@ -253,7 +253,7 @@ fn failure(error: &NetlinkError) -> Failure {
     Failure(error.to_string())
 }
 
-/// The kernel's refusal, and what it means where the kernel does not say: 6.1 explains nothing.
+/// The kernel's refusal, with a hint where the kernel gives no message (6.1 never does).
 fn explained(change: &Change, error: &NetlinkError) -> Failure {
     let hint = match (change, error.errno()) {
         (_, Some(Errno::PERM | Errno::ACCESS)) => "; changing a device needs root or CAP_NET_ADMIN",

@@ -751,7 +751,7 @@ impl<B: DataBuffer> LaneCore<B> {
         self.queue.caravan().waiting_bytes() > 0
     }
 
-    /// Commands and bytes that wait to be sent. `None` if they must be sent whatever the doorbell policy: a handshake,
+    /// Commands and bytes that wait to be sent. `None` if the doorbell policy does not apply to them: a handshake,
     /// or data requested by R2T.
     #[inline]
     #[must_use]

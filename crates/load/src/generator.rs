@@ -386,7 +386,7 @@ impl Generator {
         Some(self.measured_from_ns).filter(|&ns| ns < u64::MAX)
     }
 
-    /// Bytes of an operation's data, or of what it deallocates or zeroes.
+    /// Bytes that an operation reads, writes, deallocates or zeroes.
     #[inline]
     pub const fn length_bytes(&self, operation: &Operation) -> usize {
         operation.step.blocks as usize * self.lba_bytes as usize

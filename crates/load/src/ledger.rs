@@ -444,8 +444,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a correct namespace returns, with operations taking effect at any moment between begin and
-        /// end, is allowed; and a settled block allows only what it holds.
+        /// The ledger allows each result of a correct namespace, whose operations take effect at any moment between
+        /// begin and end; of a settled block it allows the content only.
         #[test]
         fn a_correct_namespace_is_never_accused(events in vec(any_event(), 1..200)) {
             let mut ledger = ledger();

@@ -452,7 +452,7 @@ pub struct LaneResult {
     /// Core of its thread, if pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core: Option<usize>,
-    /// Name and value of whatever was counted.
+    /// Each counter's name and value.
     pub counters: BTreeMap<String, serde_json::Value>,
 }
 

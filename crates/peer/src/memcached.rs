@@ -1,4 +1,5 @@
-//! A client of memcached's text protocol, for tests, the probe and loads: reads every answer by hand, with a time limit.
+//! A client of memcached's text protocol, for tests, the probe and loads. It reads each answer by hand, with a time
+//! limit.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

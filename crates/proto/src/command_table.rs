@@ -1,4 +1,4 @@
-//! The commands that a controller has of one queue: their slots, what the driver keeps with each, and how to find them by cid.
+//! The commands of one queue that a controller executes: their slots, the driver's data of each, and an index by cid.
 
 use wire::U16;
 
@@ -171,7 +171,7 @@ impl<B, C: Default> CommandTable<B, C> {
         !self.free.is_empty() || self.entries.len() < usize::from(SLOT_COUNT_MAX)
     }
 
-    /// A slot for a new command, which executes. Its cid is nobody else's.
+    /// A slot for a new command, which executes. No other command in the table has its cid.
     ///
     /// # Panics
     /// If the table has as many commands as it may, or no slot.
@@ -334,7 +334,7 @@ impl<B, C: Default> CommandTable<B, C> {
         let tag = tag.get();
         let (generation, window, index) = (tag >> 12, usize::from(tag >> 10 & 3), tag & 0x3ff);
         match self.entries.get(usize::from(index)) {
-            // A slot that nobody has had is of generation 0.
+            // A slot that was never used is of generation 0.
             Some(entry) if generation != 0 && u16::from(entry.generation) == generation => {
                 Ok((Slot(index), window))
             }
@@ -508,7 +508,7 @@ mod tests {
         let again = table.insert(8);
         assert_eq!(again, slot);
         assert_eq!(table.by_tag(tag), Err(UnknownTag));
-        // Never given, also not for slots that are there and that nobody has had.
+        // Tags that were never given, also those of slots that were never used.
         for raw in [0, 1, 15, 16, 0x0401, 0xffff, 0x03ff] {
             assert_eq!(table.by_tag(U16::new(raw)), Err(UnknownTag));
         }

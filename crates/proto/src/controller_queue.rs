@@ -137,7 +137,7 @@ pub struct ControllerQueue<B, P, C = ()> {
     settings: QueueSettings,
     framer: Framer,
     agreement: Agreement,
-    /// A C2HData, of whatever length.
+    /// A C2HData of any length.
     c2h: PduLayout,
     /// Bytes between its header and its data.
     c2h_padding: u8,

@@ -760,7 +760,7 @@ mod tests {
             }
             memory.resize(SHORT).unwrap();
         });
-        // The writer is gone, and it settled what it had left behind.
+        // The writer is gone, and its writes are settled.
         memory.resize(LONG).unwrap();
         let access = memory.attach().unwrap();
         assert!(access.equals(SHORT, &[0; LONG - SHORT]).unwrap());

@@ -430,7 +430,7 @@ mod tests {
         Operation::Read { file: file.clone(), offset: u64::from(number) * BYTES as u64, buffer, skip: 0 }
     }
 
-    /// Takes in the ends of so many reads, each of which must be the one of its number and come once.
+    /// Collects the completions of `count` reads: each read completes once, with its own data.
     fn finish(engine: &mut RingEngine, count: u8) {
         let (mut ended, mut events, until) =
             (vec![false; count.into()], Vec::new(), Instant::now() + PATIENCE);

@@ -19,7 +19,7 @@ enum Message {
     Listen(Listener),
     /// A connection that another reactor accepted.
     Adopt(Connection),
-    /// Carry out a storage operation of `make` with a buffer of so many bytes.
+    /// Carry out the storage operation that `make` returns for a buffer of this length, bytes.
     Store(usize, Box<dyn FnOnce(nvlane_reactor::Buffer) -> Operation + Send>),
     Timer(Duration),
     /// Hand connections on to the next reactor when something comes, without reading it.

@@ -75,7 +75,7 @@ pub struct ControllerRecord {
     pub admin: Option<LaneId>,
     /// Its I/O queues, those that are ending included.
     pub io: BTreeMap<Qid, LaneId>,
-    /// In-capsule data of its I/O queues, bytes, whatever becomes of its subsystem.
+    /// In-capsule data of its I/O queues, bytes. A change of its subsystem does not change it.
     pub in_capsule_bytes: u32,
     /// State shared by its lanes.
     pub association: Arc<Association>,

@@ -395,7 +395,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// In parts of whatever size: each range is moved as a whole, before the next one.
+        /// With parts of any size, each range is moved as a whole, before the next one.
         #[test]
         fn a_copy_in_parts_moves_each_range_as_one(
             ranges in proptest::collection::vec((0usize..60, 1usize..40), 1..4),

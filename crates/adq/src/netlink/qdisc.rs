@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// What `tc` sends for the same settings, without what it leaves out of `clsact`'s options.
+    /// Compares a message with the bytes that `tc` sends for the same settings.
     fn assert_golden(message: Message, golden: &str) {
         let golden: Vec<u8> = (0..golden.len())
             .step_by(2)

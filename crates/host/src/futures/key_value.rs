@@ -297,8 +297,8 @@ impl AsyncKeyValue {
     /// Executes a batch. If the future is dropped, some operations may have been executed.
     ///
     /// # Errors
-    /// [`Error::Failed`]: no operation was executed, unless [`Failure::may_have_happened`](crate::Failure::may_have_happened) says that some may have
-    /// been.
+    /// [`Error::Failed`]: no operation was executed, unless
+    /// [`Failure::may_have_happened`](crate::Failure::may_have_happened) says that some may have been.
     pub async fn run_batch(&self, mut batch: Batch) -> Result<BatchOutcomes, Error> {
         if batch.is_empty() {
             return Ok(BatchOutcomes { buffer: Vec::new(), result: 0 });

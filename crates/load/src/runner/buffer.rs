@@ -1,4 +1,4 @@
-//! The buffer of an operation: room for the largest, of which each uses what it needs.
+//! The buffer of an operation: as long as the largest operation, of which each uses a part.
 
 use host::DataBuffer;
 

@@ -1,4 +1,4 @@
-//! What users make of the end of a command: its data, its status, and what it says of other commands.
+//! Judges the end of a command: its data, its status, and what it proves about other commands.
 
 use host::{Completion, Failure};
 use wire::status::Status;

@@ -571,7 +571,7 @@ mod tests {
         assert_eq!(text(&pairs), before, "neither written nor grown");
         as_spec("kv:file", &pairs, "").unwrap();
 
-        // One that was written near its beginning, and one that nobody wrote but at its end.
+        // One that was written near its beginning, and one that was written only at its end.
         for (name, at) in [("begun", 0), ("ended", (1 << 20) - 1)] {
             let blocks = place.file(name, 1 << 20);
             let file = OpenOptions::new().write(true).open(&blocks.path).unwrap();
@@ -601,7 +601,7 @@ mod tests {
         let copy = place.settings("copy");
         std::fs::write(&copy.path, &before).unwrap();
         open_in_time(|| FileStore::open(&copy)).unwrap();
-        // What was zeroed may hold blocks, whatever they are.
+        // A file of zeroes may hold blocks.
         std::fs::write(&pairs.path, vec![0; before.len()]).unwrap();
         open_in_time(|| FileStore::open(&pairs)).unwrap();
         std::fs::write(&pairs.path, &before).unwrap();

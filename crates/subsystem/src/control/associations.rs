@@ -1,4 +1,4 @@
-//! Associations: controllers and their lanes. Properties, reset, shutdown, keep-alive, and the end of lanes. wire §8, §9
+//! Associations: controllers and their lanes. Properties, reset, shutdown, keep-alive, end of lanes. wire §8, §9
 //!
 //! ```text
 //! CC.EN = 0:  I/O lanes end ─▶ the Property Set is answered, CSTS.RDY is 0

@@ -36,7 +36,7 @@ impl Shutdown {
         }
     }
 
-    /// Stops the reactors, whatever lanes are left, once the grace is over.
+    /// Stops the reactors when the grace is over, also with lanes left.
     pub(super) fn on_deadline(&mut self, now_ns: u64, lanes_left: usize, outputs: &mut Outputs) {
         match self {
             Self::Waiting { until_ns, .. } if *until_ns > now_ns => outputs.wake_at(*until_ns),

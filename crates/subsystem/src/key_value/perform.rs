@@ -56,7 +56,8 @@ impl LongValue {
     }
 }
 
-/// Performs the action of another reactor's command on this partition, whose clock is set. `Err` if the next partition must continue.
+/// Performs the action of another reactor's command on this partition, whose clock is set. `Err` if the next partition
+/// must continue.
 pub(crate) fn perform(
     partition: &mut Partition,
     key: &Key,

@@ -1,4 +1,5 @@
-//! Batches: Batch Submit sends many operations in one capsule, Batch Collect fetches their outcomes. docs/kv-commands.md §4
+//! Batches: Batch Submit sends many operations in one capsule, Batch Collect fetches their outcomes.
+//! docs/kv-commands.md §4
 //!
 //! ```text
 //! Submit:   header 12 bytes, key, operand, zeros to a dword │ …     one per operation
