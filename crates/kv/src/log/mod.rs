@@ -201,9 +201,12 @@ struct Segment {
 #[derive(Debug)]
 enum Phase {
     Recovering(Box<Recovery>),
-    /// All is read. Some of it may be in a volatile cache only, if an earlier process was killed: it is flushed before
+    /// All is read. A header says that CAS numbers of lost values are passed over, so that no later start gives them
+    /// again. Some of the log may be in a volatile cache only, if an earlier process was killed: all is flushed before
     /// anything depends on it.
-    Settling,
+    Settling {
+        is_header_written: bool,
+    },
     Ready,
     Failed(Failure),
 }
@@ -332,7 +335,10 @@ impl Log {
         match &mut self.phase {
             Phase::Failed(_) => None,
             Phase::Recovering(recovery) => recovery.next(&self.settings),
-            Phase::Settling => (!std::mem::replace(&mut self.is_flushing, true)).then_some(Work::Flush),
+            Phase::Settling { is_header_written: false } => self.flight.is_none().then_some(Work::Write),
+            Phase::Settling { .. } => {
+                (!std::mem::replace(&mut self.is_flushing, true)).then_some(Work::Flush)
+            }
             Phase::Ready => {
                 self.advance_cleaning(processor);
                 self.next_fetch(processor)
@@ -392,7 +398,7 @@ impl Log {
             return self.fail(Failure::Unwritable);
         }
         self.counters.flush_count += 1;
-        if let Phase::Settling = self.phase {
+        if let Phase::Settling { .. } = self.phase {
             self.phase = Phase::Ready;
         }
         // No write runs during a flush.

@@ -124,8 +124,7 @@ impl Log {
         known.sort_unstable_by_key(|(header, _)| header.generation);
         let Some(&(newest, _)) = known.last() else {
             self.free = (0..self.settings.segment_count).map(|slot| (0, slot)).collect();
-            self.phase = Phase::Ready;
-            return;
+            return self.settle(processor);
         };
         let needed = known.partition_point(|(header, _)| header.generation < newest.oldest);
         let needed = &known[needed..];
@@ -172,11 +171,16 @@ impl Log {
             }
             None => {
                 self.segments = std::mem::take(&mut recovery.segments).into();
-                let next_cas = &mut processor.writer.next_cas;
-                *next_cas = (*next_cas + CAS_LOST_COUNT) & ((1 << 48) - 1);
-                self.phase = Phase::Settling;
+                self.settle(processor);
             }
         }
+    }
+
+    /// Ends reading: passes over the CAS numbers of lost values.
+    fn settle(&mut self, processor: &mut Processor) {
+        let next_cas = &mut processor.writer.next_cas;
+        *next_cas = (*next_cas + CAS_LOST_COUNT) & ((1 << 48) - 1);
+        self.phase = Phase::Settling { is_header_written: false };
     }
 }
 

@@ -430,16 +430,36 @@ fn it_says_what_answers_wait_for_and_whether_it_is_behind() {
         bench.recover();
         assert_eq!(bench.log.progress(&mut bench.processor), None);
         assert_eq!(bench.log.awaited_last(&mut bench.processor), None);
+        let before = bench.log.counters().write_count;
         for change in 1..4 {
             bench.set(b"k", b"v");
-            assert_eq!(bench.log.progress(&mut bench.processor), Some(change - 1));
+            assert_eq!(bench.log.progress(&mut bench.processor), Some(before + change - 1));
             let awaited = (sync == Sync::Always).then_some(change);
             assert_eq!(bench.log.awaited_last(&mut bench.processor), awaited);
             assert!(bench.step() && bench.write.is_some());
-            assert_eq!(bench.log.progress(&mut bench.processor), Some(change - 1), "the write is under way");
+            let progress = bench.log.progress(&mut bench.processor);
+            assert_eq!(progress, Some(before + change - 1), "the write is under way");
             bench.settle();
             assert_eq!(bench.log.progress(&mut bench.processor), None);
             assert_eq!(bench.log.awaited_last(&mut bench.processor), None);
+        }
+    }
+}
+
+/// CAS numbers of values that were lost with the power are not given again, also if nothing else was ever written.
+#[test]
+fn a_cas_number_of_a_lost_value_is_not_given_again() {
+    for sync in [Sync::Always, Sync::Batch, Sync::None] {
+        let settings = settings(sync);
+        let (mut disk, mut last) = (Disk::new(&settings), 0);
+        for start in 0..5 {
+            let mut bench = Bench::open(settings, disk);
+            bench.recover();
+            let first = bench.processor.writer.next_cas;
+            assert!(first > last, "{sync:?}, start {start}: {first} after {last}");
+            bench.set(b"k", b"v");
+            last = bench.processor.writer.next_cas;
+            disk = Disk::of(bench.disk.durable());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Writing: changes become records at the head.
 
-use super::{Failure, Log, PIECE_BYTES, RESERVE_COUNT, Segment, Sync, Write};
+use super::{Failure, Log, PIECE_BYTES, Phase, RESERVE_COUNT, Segment, Sync, Write};
 use crate::changes::Due;
 use crate::item::Header;
 use crate::item::MARKS;
@@ -146,6 +146,19 @@ impl Log {
         self.has_head = true;
     }
 
+    /// Begins the first segment of an empty log, or rewrites the header of the newest: with the CAS number to go on with.
+    fn settle_header(&mut self, processor: &mut Processor, buffer: &mut [u8]) -> Write {
+        let next_cas = processor.writer.next_cas;
+        let Some(header) = self.newest else {
+            self.roll(next_cas, buffer);
+            let slot = self.segments.back().expect("it has begun").slot;
+            self.flight = Some(Flight { end: buffer.len() as u64, taken: 0, rewrites: 0 });
+            let is_durable = self.settings.sync != Sync::None;
+            return Write { offset: self.slot_start(slot), length: buffer.len(), is_durable };
+        };
+        self.update_header(processor, SegmentHeader { next_cas, ..header }, buffer)
+    }
+
     /// Rewrites the header of the newest segment with the current oldest generation. It fits in one sector, so a torn
     /// write leaves either the old or the new one.
     fn update_header(
@@ -170,6 +183,9 @@ impl Log {
     pub fn fill(&mut self, processor: &mut Processor, buffer: &mut [u8]) -> Option<Write> {
         let buffer = &mut buffer[..PIECE_BYTES];
         let block_bytes = self.settings.block_bytes as usize;
+        if let Phase::Settling { is_header_written: false } = self.phase {
+            return Some(self.settle_header(processor, &mut buffer[..block_bytes]));
+        }
         if !self.wants_write(processor) {
             return None;
         }
@@ -273,6 +289,9 @@ impl Log {
         let Some(flight) = self.flight.take() else { return };
         if !is_good {
             return self.fail(Failure::Unwritable);
+        }
+        if let Phase::Settling { is_header_written } = &mut self.phase {
+            *is_header_written = true;
         }
         let head = self.segments.back_mut().expect("there is a head");
         self.counters.write_count += 1;
