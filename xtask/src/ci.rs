@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::command::{cargo, run as run_command};
 use crate::step::{Step, run_steps};
-use crate::{check, clients, deny, deps, instructions, interop, product_bugs, sim, syscalls, torture};
+use crate::{check, clients, deny, deps, instructions, interop, sim, syscalls, torture};
 
 /// Runs every check except measurements and soak tests.
 ///
@@ -24,7 +24,6 @@ pub(crate) fn run() -> Result<()> {
     steps.push(Step { name: "quickstart", budget_s: 120, run: quickstart });
     steps.push(Step { name: "system calls", budget_s: 90, run: syscalls::run });
     steps.push(Step { name: "simulation", budget_s: 180, run: sim::run_many });
-    steps.push(Step { name: "planted bugs", budget_s: 300, run: product_bugs::run_one_each });
     steps.push(Step { name: "torture", budget_s: 400, run: torture::run_some });
     steps.push(Step { name: "clients", budget_s: 120, run: || clients::run(&clients::Options::default()) });
     steps.push(Step { name: "interop", budget_s: 1200, run: || interop::run(&interop::Options::default()) });

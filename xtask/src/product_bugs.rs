@@ -132,14 +132,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The part of `make test`: the first bug of each promise.
-///
-/// # Errors
-/// As [`run`].
-pub(crate) fn run_one_each() -> Result<()> {
-    run(&Options { names: Vec::new(), seeds: SEED_COUNT, keep: false, one_each: true })
-}
-
 /// Writes the seeds of this run, and those of bugs that are not part of it, to [`SEEDS_PATH`].
 fn keep(found: &BTreeMap<String, u64>) -> Result<()> {
     let seed = |bug: &Bug| found.get(bug.name).copied().or_else(|| known_seed(bug.name));

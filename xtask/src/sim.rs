@@ -24,7 +24,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Ten thousand seeds without key-value namespaces: these have seeds that fail for known reasons (docs/reliability.md).
-const SEEDS: &[&str] = &["--seeds", "10000", "--coverage", "--set", "key-values=0"];
+const SEEDS: &[&str] = &["--seeds", "10000", "--coverage"];
 
 /// The simulation part of `make test`: ten thousand seeds and what they reach, and the crash states.
 ///

@@ -233,8 +233,8 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
         ),
         sites: &[Site(
             LOG,
-            "            Phase::Settling => (!",
-            "            Phase::Settling if BUG => {\n                self.phase = Phase::Ready;\n                None\n            }\n            Phase::Settling => (!",
+            "            Phase::Settling { .. } => {",
+            "            Phase::Settling { .. } if BUG => {\n                self.phase = Phase::Ready;\n                None\n            }\n            Phase::Settling { .. } => {",
         )],
     },
     Bug {

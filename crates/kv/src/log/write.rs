@@ -153,8 +153,7 @@ impl Log {
             self.roll(next_cas, buffer);
             let slot = self.segments.back().expect("it has begun").slot;
             self.flight = Some(Flight { end: buffer.len() as u64, taken: 0, rewrites: 0 });
-            let is_durable = self.settings.sync != Sync::None;
-            return Write { offset: self.slot_start(slot), length: buffer.len(), is_durable };
+            return self.header_write(slot, buffer.len());
         };
         self.update_header(processor, SegmentHeader { next_cas, ..header }, buffer)
     }
@@ -175,8 +174,12 @@ impl Log {
         let Segment { slot, end, .. } = *self.segments.back().expect("there is a newest");
         let taken = processor.pairs_mut().changes().taken();
         self.flight = Some(Flight { end, taken, rewrites: self.cleaner.rewrites_taken });
+        self.header_write(slot, buffer.len())
+    }
+
+    fn header_write(&self, slot: u64, length: usize) -> Write {
         let is_durable = self.settings.sync != Sync::None;
-        Write { offset: self.slot_start(slot), length: buffer.len(), is_durable }
+        Write { offset: self.slot_start(slot), length, is_durable }
     }
 
     /// Fills a buffer of [`PIECE_BYTES`] with the next write. `None` if there is nothing to write.

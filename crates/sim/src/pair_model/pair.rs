@@ -148,8 +148,8 @@ pub(super) struct Rules {
     pub(super) pressure: MemoryPressure,
 }
 
-/// Length of the longest number, bytes.
-const NUMBER_BYTES_MAX: usize = 20;
+/// Length of the longest value that may be a number, bytes: longer ones are stored in pieces.
+const WHOLE_BYTES_MAX: usize = 4096;
 
 impl Command {
     /// The expiry that a time stands for, unless it has passed.
@@ -270,11 +270,17 @@ impl Command {
     }
 }
 
-/// The number in a value: digits, and spaces behind them.
+/// The number that a value begins with: after white space and a sign, up to white space, a zero byte or the end.
 fn number_of(value: &[u8]) -> Option<u64> {
-    if value.len() > NUMBER_BYTES_MAX {
+    if value.len() > WHOLE_BYTES_MAX {
         return None;
     }
-    let text = std::str::from_utf8(value).ok()?.trim_end_matches(' ');
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    let text = value.trim_ascii_start();
+    let is_negative = text.first() == Some(&b'-');
+    let digits = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);
+    let is_end = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
+    let digits = &digits[..digits.iter().position(is_end).unwrap_or(digits.len())];
+    let is_number = digits.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()?;
+    (!is_negative || number == 0).then_some(number)
 }
