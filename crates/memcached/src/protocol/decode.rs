@@ -525,7 +525,9 @@ fn addition(input: &[u8]) -> Option<(&[u8], u64, &[u8])> {
         }
     }
     let rest = rest.strip_prefix(b"\r\n")?;
-    (count > 0 && is_key(key)).then_some((key, delta, rest))
+    // A line end in the key is the end of this line.
+    let is_usual = is_key(key) && key.iter().fold(true, |all, &byte| all & is_of_key(byte));
+    (count > 0 && is_usual).then_some((key, delta, rest))
 }
 
 /// The bytes that end a value.
