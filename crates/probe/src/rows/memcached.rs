@@ -197,7 +197,7 @@ fn meta(peer: &Target) -> Check {
     for line in [
         "mg\r\n",
         "mg probe-e7 v v\r\n",
-        &opaque(33),
+        &opaque(32),
         &opaque(1000),
         &flags,
         "mg $$$$ b v\r\n",
@@ -219,7 +219,7 @@ fn meta(peer: &Target) -> Check {
     connect(peer)?.wrong(b"mg probe-e7 v ! Z\r\n", &["EN"])?;
     let mut client = connect(peer)?;
     client.expect("ms probe-e7 5\r\nvalue\r\n", "HD")?;
-    client.expect(&opaque(32), &format!("VA 5 O{}", "o".repeat(32)))?;
+    client.expect(&opaque(31), &format!("VA 5 O{}", "o".repeat(31)))?;
     client.expect("", "value")?;
     client.expect("mn\r\n", "MN")?;
     client.expect("md probe-e7\r\n", "HD")
