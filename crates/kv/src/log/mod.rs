@@ -337,6 +337,7 @@ impl Log {
             Phase::Recovering(recovery) => recovery.next(&self.settings),
             Phase::Settling { is_header_written: false } => self.flight.is_none().then_some(Work::Write),
             Phase::Settling { .. } => {
+                self.is_unflushed = false;
                 (!std::mem::replace(&mut self.is_flushing, true)).then_some(Work::Flush)
             }
             Phase::Ready => {

@@ -463,36 +463,33 @@ fn batches_work_on_values_that_are_in_the_log_only() {
 }
 
 /// A batch is one write to the log, answered once all of it is durable: if the log fails, none of it is reported as
-/// done.
+/// done. The first write is that of a header.
 #[test]
 fn a_batch_is_one_write_and_is_refused_as_a_whole_if_that_fails() {
     let directory = tempfile::tempdir().expect("a directory");
-    let storage = "kv:file:{}?size=64M&memory=8M&error=write:1/3,as=eio";
+    let storage = "kv:file:{}?size=64M&memory=8M&error=write:1/4,as=eio";
     let rig = rig(EngineKind::Epoll, 1, &directory, storage);
     let mut keys = connect(&rig);
-    keys.store(&key("first"), b"v").expect("the first write is good");
+    keys.store(&key("first"), b"v").expect("the second write is good");
     let mut batch = keys.batch().expect("a batch");
     for number in 0..50 {
         batch.store(&key(&format!("key-{number}")), b"v", StoreOptions::empty()).expect("room");
     }
-    assert!(
-        keys.run_batch(&mut batch).expect("run").all(|outcome| outcome.status.is_success()),
-        "the second"
-    );
+    assert!(keys.run_batch(&mut batch).expect("run").all(|outcome| outcome.status.is_success()), "the third");
     let refused = keys.run_batch(&mut batch).expect("run").map(|outcome| outcome.status);
-    assert!(refused.eq([Status::KV_UNRECOVERED_ERROR; 50]), "the third fails");
+    assert!(refused.eq([Status::KV_UNRECOVERED_ERROR; 50]), "the fourth fails");
     let error = keys.run_batch(&mut batch).expect_err("there is no log any more").to_string();
     assert!(error.contains("unrecovered"), "{error}");
 }
 
 /// With policies other than `always`, a Flush succeeds only if everything answered before is durable in every
-/// partition.
+/// partition. The first write and flush of each of the two partitions are those of its header.
 #[test]
 fn flushes_reach_the_logs_of_all_partitions() {
     for (options, nsid) in [
-        ("sync=batch&error=write:1/1,as=eio", NSID),
-        ("sync=none&error=flush:1/1,as=eio", NSID),
-        ("sync=none&error=flush:1/1,as=eio", Nsid::ALL),
+        ("sync=batch&error=write:1/3,as=eio", NSID),
+        ("sync=none&error=flush:1/3,as=eio", NSID),
+        ("sync=none&error=flush:1/3,as=eio", Nsid::ALL),
         ("sync=none", NSID),
         ("sync=none", Nsid::ALL),
     ] {
