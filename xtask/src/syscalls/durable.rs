@@ -185,6 +185,14 @@ impl Bench {
         self.it.io.must(sqe, Move::InCapsule(&BLOCK[..100])).map(drop)
     }
 
+    /// Waits until each log has written and flushed its first header.
+    fn await_logs(&mut self) -> Check {
+        [ALWAYS, BATCH, NONE].into_iter().try_for_each(|nsid| {
+            self.store(nsid)?;
+            self.alone(Sqe::flush(nsid))
+        })
+    }
+
     fn copy(&mut self, is_fua: bool) -> Check {
         let mut command = CopyCommand::new(8, CopyFormat::FORMAT_0, 1);
         command.control = command.control.with_fua(is_fua);
@@ -380,6 +388,7 @@ impl Subject<'_> {
             sleep(Duration::from_millis(10));
         }
         run_command(Command::new(self.program).args(["reload", "--timeout", "60", "--state"]).arg(state))?;
+        bench.await_logs()?;
         let seen = if self.has_ring() {
             let (entries, answered) = watch_cases(&mut bench, target)?;
             of_ring(entries, &answered, &of_trace(&read_to_string(&log)?, &[]))
