@@ -79,6 +79,13 @@ const START: &[(&str, &[&str])] = &[
     ("state", PLACED),
 ];
 
+/// Calls of logs before the first case: the header of a start and its flush, then those of [`Bench::await_logs`].
+const LOGS: &[(&str, &[&str])] = &[
+    ("always", &["durable write", "flush", "durable write"]),
+    ("batch", &["durable write", "flush", "durable write"]),
+    ("none", &["write", "flush", "write", "flush"]),
+];
+
 /// A file that is written under another name and renamed.
 const PLACED: &[&str] = &["fsync", "fsync names"];
 
@@ -255,15 +262,31 @@ pub(super) fn check(engine: &str) -> Result<()> {
 }
 
 /// Calls of a target before the first case.
-fn start_calls() -> Vec<String> {
+fn start_calls(has_logs: bool) -> Vec<String> {
     let of_file = |&(file, actions): &(&str, &'static [&'static str])| {
         let file = file.to_owned();
-        actions.iter().map(move |action| match action.split_once(' ') {
-            Some((action, _)) => format!("{action} {FILES}"),
+        actions.iter().map(move |action| match action.strip_suffix(" names") {
+            Some(action) => format!("{action} {FILES}"),
             None => format!("{action} {file}"),
         })
     };
-    START.iter().flat_map(of_file).collect()
+    let logs = if has_logs { LOGS } else { &[] };
+    START.iter().chain(logs).flat_map(of_file).collect()
+}
+
+/// The events by the file of their calls, those of each file in their order: logs begin while the target starts.
+fn by_file(events: &[Event]) -> Vec<Event> {
+    let mut events = events.to_vec();
+    events.sort_by_key(|event| match event {
+        Event::Calls(call) => file_of(call).to_owned(),
+        _ => String::new(),
+    });
+    events
+}
+
+/// The file that a call is made on.
+fn file_of(call: &str) -> &str {
+    call.rsplit(' ').next().unwrap_or(call)
 }
 
 /// A target to be traced.
@@ -282,6 +305,8 @@ pub(super) struct Seen {
     events: Vec<Event>,
     /// Whether every entry of the ring was seen.
     is_complete: bool,
+    /// Whether the calls of logs before the first case are among them: a ring is watched only from there on.
+    has_logs: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -304,7 +329,9 @@ impl Seen {
         };
         let from =
             |number: usize| place(number).with_context(|| format!("no mark of {}", CASES[number].name));
-        let mut found = difference("start", &self.events[..from(0)?], &start_calls());
+        let mut expected = start_calls(self.has_logs);
+        expected.sort_by(|one, other| file_of(one).cmp(file_of(other)));
+        let mut found = difference("start", &by_file(&self.events[..from(0)?]), &expected);
         for (number, case) in CASES.iter().enumerate() {
             let is_last = number + 1 == CASES.len();
             let until = if is_last { self.events.len() } else { from(number + 1)? };
@@ -394,7 +421,7 @@ impl Subject<'_> {
             of_ring(entries, &answered, &of_trace(&read_to_string(&log)?, &[]))
         } else {
             run_cases(&mut bench, |_| {})?;
-            Seen { events: of_trace(&read_to_string(&log)?, &ports), is_complete: true }
+            Seen { events: of_trace(&read_to_string(&log)?, &ports), is_complete: true, has_logs: true }
         };
         kill_process(target, Signal::TERM)?;
         let status = traced.child.wait()?;
@@ -552,7 +579,7 @@ fn of_ring(entries: Vec<Entry>, answered: &[Instant], start: &[Event]) -> Seen {
     events.extend(answered.iter().map(|at| (*at, Event::Sends)));
     events.sort_by_key(|(at, _)| *at);
     let events = start.iter().cloned().chain(events.into_iter().map(|(_, event)| event)).collect();
-    Seen { events, is_complete }
+    Seen { events, is_complete, has_logs: false }
 }
 
 #[cfg(test)]
