@@ -76,6 +76,9 @@ struct Stream {
     is_awaited: bool,
 }
 
+/// Length of an ICResp, bytes. wire §2
+const IC_BYTES: u64 = 128;
+
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -106,6 +109,13 @@ pub(crate) struct Connection {
     /// When something last arrived at the target.
     pub(crate) heard_ns: u64,
     watch: Watch,
+}
+
+impl Connection {
+    /// Whether the target has answered more than the handshake: the host's Connect.
+    pub(crate) fn has_answered_connect(&self) -> bool {
+        self.streams[Side::Host as usize].sent_bytes > IC_BYTES
+    }
 }
 
 /// All connections there were.
