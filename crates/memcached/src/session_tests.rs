@@ -261,7 +261,10 @@ fn broken_lines_are_refused_and_what_follows_is_understood() {
             "set a 0 0 1\n1\r\nget a\nmn\nx|mn|",
             "STORED|VALUE a 0 1|1|END|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
         ),
-        ("delete a 5|delete|", "DELETED|CLIENT_ERROR bad command line format|"),
+        (
+            "delete a 5|delete|",
+            "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]|CLIENT_ERROR bad command line format|",
+        ),
     ]);
 }
 

@@ -586,7 +586,14 @@ fn plain<'a>(
     match name {
         b"mn" => Decoded::Answer(b"MN\r\n"),
         b"get" | b"gets" | b"gat" | b"gats" => Decoded::Answer(BAD_LINE),
-        b"delete" => on_key(Verb::Delete { is_quiet }, word()),
+        b"delete" => {
+            let (key, second, third) = (word(), word(), word());
+            if !matches!(second, b"" | b"0" | b"noreply") || !matches!(third, b"" | b"noreply") {
+                let text = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+                return refuse(is_quiet, text);
+            }
+            on_key(Verb::Delete { is_quiet }, key)
+        }
         b"incr" | b"decr" => {
             let (key, delta) = (word(), word());
             if delta.is_empty() {
