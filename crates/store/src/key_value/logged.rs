@@ -163,7 +163,7 @@ impl Logged {
         self.with_log(Log::request_flush)
     }
 
-    /// Has changes written and flushed, for at most [`STOP_NS`]; then the log ends.
+    /// Has changes written and flushed, for at most 10 s; then the log ends.
     pub fn stop(&mut self, io: &mut dyn StoreIo) {
         if self.stop_until_ns.is_none() {
             let until_ns = io.now_ns() + STOP_NS;
