@@ -64,10 +64,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_abort_gives_back_what_it_was_made_of(sqid: u16, cid: u16, bits: u32) {
+        fn an_abort_gives_back_what_it_was_made_of(sqid: u16, cid: u16) {
             let abort = AbortCommand { sqid: Qid::new(sqid), cid };
             prop_assert_eq!(AbortCommand::from_sqe(&abort.to_sqe()), abort);
-            AbortResult::check_fields(bits);
         }
     }
 }

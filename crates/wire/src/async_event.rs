@@ -71,7 +71,6 @@ impl Sqe {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
     use zerocopy::IntoBytes;
 
     use super::*;
@@ -116,12 +115,5 @@ mod tests {
         let mut expected = [0; 64];
         (expected[0], expected[1], expected[39]) = (0x0C, 0x40, 0x5A);
         assert_eq!(Sqe::async_event_request().as_bytes(), expected);
-    }
-
-    proptest! {
-        #[test]
-        fn every_field_comes_back_alone(bits: u32) {
-            AsyncEvent::check_fields(bits);
-        }
     }
 }

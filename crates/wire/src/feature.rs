@@ -282,24 +282,6 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_field_comes_back_alone(bits: u32, wide: u64) {
-            Arbitration::check_fields(bits);
-            PowerManagement::check_fields(bits);
-            TemperatureThreshold::check_fields(bits);
-            ErrorRecovery::check_fields(bits);
-            VolatileWriteCache::check_fields(bits);
-            NumberOfQueues::check_fields(bits);
-            InterruptVector::check_fields(bits);
-            WriteAtomicity::check_fields(bits);
-            Timestamp::check_fields(wide);
-            CommandSetProfile::check_fields(bits);
-            KvConfiguration::check_fields(bits);
-            HostIdentifier::check_fields(bits);
-            ReservationPersistence::check_fields(bits);
-            WriteProtect::check_fields(bits);
-        }
-
-        #[test]
         fn commands_give_back_what_they_were_made_of(
             fid: u8, select in 0u8..8, save: bool, value: u32, nsid: u32, pairs in 1u32..65_536,
         ) {

@@ -486,12 +486,6 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_field_comes_back_alone(bits: u16, wide: u32) {
-            BlockControl::check_fields(bits);
-            CopyControl::check_fields(wide);
-        }
-
-        #[test]
         fn commands_give_back_what_they_were_made_of(
             slba: u64, blocks in 1u32..=65_536, control: u16, hints: u32, reference_tag: u32,
             application_tag: u16, application_mask: u16, opcode: u8, nsid: u32,

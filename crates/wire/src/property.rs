@@ -313,15 +313,6 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_field_comes_back_alone(wide: u64, bits: u32) {
-            Cap::check_fields(wide);
-            Vs::check_fields(bits);
-            Cc::check_fields(bits);
-            Csts::check_fields(bits);
-            Crto::check_fields(bits);
-        }
-
-        #[test]
         fn counts_and_times_come_back(entries in 1u32..=65_536, units in 0u32..=255) {
             let cap = Cap::default().with_queue_entries_max(entries).with_ready_timeout_ms(units * 500);
             prop_assert_eq!((cap.queue_entries_max(), cap.ready_timeout_ms()), (entries, units * 500));

@@ -173,8 +173,8 @@ impl AtomicOperation {
         if self.options.contains(AtomicOptions::NARROW) { u32::MAX as u64 } else { u64::MAX }
     }
 
-    /// Whether the operation changed a number whose value was `before`. It leaves a number that would pass its limit, or
-    /// that is not the expected one.
+    /// Whether the operation changed a number whose value was `before`. It leaves a number that would pass its limit,
+    /// or that is not the expected one.
     #[must_use]
     pub fn took_effect(&self, before: u64) -> bool {
         let mask = self.mask();
