@@ -673,7 +673,7 @@ impl AssociationMachine {
             settings: self.settings.controller.clone(),
             limits,
             queue_pairs,
-            inaccessible: self.known.with_replaced(Vec::new()),
+            inaccessible: self.known.with_replaced(self.controller.inaccessible()),
         };
         Some(MachineEvent::Up {
             attachment: Arc::new(attachment),

@@ -153,9 +153,8 @@ impl Driver<'_> {
                         address.post(LaneMessage::Up(Arc::clone(attachment)));
                     }
                 }
-                if !self.inaccessible.is_empty() {
-                    address.post(LaneMessage::Inaccessible(Arc::clone(&self.inaccessible)));
-                }
+                // The lane knows those of the moment at which the association came up.
+                address.post(LaneMessage::Inaccessible(Arc::clone(&self.inaccessible)));
                 self.lanes.push(address);
             }
             AssociationMessage::LaneLost { generation, cause } => {

@@ -25,7 +25,7 @@ pub struct Attachment {
     pub limits: Limits,
     /// I/O queues granted.
     pub queue_pairs: u16,
-    /// Namespaces that are not the ones known under their ids: no command is sent to them.
+    /// Namespaces that were not accessible when the association came up, or are not the ones known under their ids.
     pub inaccessible: Inaccessible,
 }
 

@@ -43,10 +43,10 @@ use crate::submit::{Command, Completion, Refused, RefusedReason};
 /// in the calls below. Repeat this cycle:
 ///
 /// 1. **Submit** up to [`depth`](Self::depth) commands: [`submit`](Self::submit), or [`submit_pair`](Self::submit_pair)
-///    for a fused pair. The lane owns the buffer until the command completes. [`has_room`](Self::has_room) tells whether
-///    another command is accepted; a refused command comes back with its buffer.
-/// 2. **Send**: [`ring`](Self::ring) sends all submitted commands now. Without it they are sent by the next poll or wait
-///    that the [doorbell policy](Self::set_doorbell) allows.
+///    for a fused pair. The lane owns the buffer until the command completes. [`has_room`](Self::has_room) tells
+///    whether another command is accepted; a refused command comes back with its buffer.
+/// 2. **Send**: [`ring`](Self::ring) sends all submitted commands now. Without it they are sent by the next poll or
+///    wait that the [doorbell policy](Self::set_doorbell) allows.
 /// 3. **Drain completions**: [`poll`](Self::poll) never blocks, [`wait`](Self::wait) spins, then sleeps, up to a
 ///    timeout; their `_with` forms call a closure for each completion. A call returns any number of completions, in any
 ///    order. Receives, timeouts, retries and reconnects happen only here, so call one of them as long as

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 
 use proto::host_queue::Transfer;
 use wire::log::ana::AnaState;
-use wire::opcode::DataDirection;
+use wire::opcode::{DataDirection, NvmOpcode};
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 
 use super::ana_states::AnaStates;
-use super::command::{IS_EXACT, KeptCommand, Tag};
+use super::command::{IS_EXACT, IS_UNCERTAIN, KeptCommand, Tag};
 use super::held::{HeldCommands, Release, Released, gave_up};
 use super::timeouts::{ConnectionWait, MS, clock_ms};
 use crate::attachment::Inaccessible;
@@ -186,6 +186,10 @@ impl<B> Backlog<B> {
         let delay_ns = retry::delay_ns(status, verdict, tag.retry_count, delays_ms, tag.sequence);
         tag.retry_count = tag.retry_count.saturating_add(1);
         tag.reset();
+        if sqe.opcode == NvmOpcode::DATASET_MANAGEMENT.raw() {
+            // One of its ranges has failed; others may be deallocated.
+            tag.flags |= IS_UNCERTAIN;
+        }
         let transfer = match (buffer, DataDirection::of(sqe.opcode)) {
             (None, _) => Transfer::None,
             (Some(buffer), DataDirection::ControllerToHost) => {

@@ -35,7 +35,8 @@ pub(super) const IS_LATE: u8 = 1 << 3;
 pub(super) const IS_ABORTED: u8 = 1 << 4;
 /// Its phases are measured.
 pub(super) const IS_TIMED: u8 = 1 << 5;
-/// It was outstanding on a connection that was lost, and may have been executed.
+/// It may have been executed, completely or in part: it was outstanding on a connection that was lost, or has failed in
+/// one of its ranges.
 pub(super) const IS_UNCERTAIN: u8 = 1 << 6;
 
 impl Tag {
