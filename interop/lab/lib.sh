@@ -95,6 +95,19 @@ write_files() {
 # check_files DIR: they are what write_files wrote.
 check_files() { ( cd "$1" && md5sum --quiet -c /tmp/sums ) || fail "files differ"; }
 
+# write_and_reconnect: writes files to the file system on $DISK, finds them after unmount and remount, and makes a
+# fresh connect.
+write_and_reconnect() {
+    mount "$DISK" /mnt
+    write_files /mnt
+    umount /mnt
+    mount "$DISK" /mnt
+    check_files /mnt
+    umount /mnt
+    disconnect
+    connect
+}
+
 # same_data DEVICE MIB [OPTION...]: writes MIB random MiB and compares them, past the cache.
 same_data() {
     local device=$1 mib=$2; shift 2

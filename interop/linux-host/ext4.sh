@@ -6,14 +6,7 @@
 
 connect --data-digest
 mkfs.ext4 -q "$DISK"
-mount "$DISK" /mnt
-write_files /mnt
-umount /mnt
-mount "$DISK" /mnt
-check_files /mnt
-umount /mnt
-disconnect
-connect
+write_and_reconnect
 fsck.ext4 -fn "$DISK" >/tmp/fsck || { cat /tmp/fsck; fail "fsck.ext4"; }
 mount -o ro "$DISK" /mnt
 check_files /mnt

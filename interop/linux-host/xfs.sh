@@ -6,14 +6,7 @@
 
 connect --hdr-digest
 mkfs.xfs -q "$DISK"
-mount "$DISK" /mnt
-write_files /mnt
-umount /mnt
-mount "$DISK" /mnt
-check_files /mnt
-umount /mnt
-disconnect
-connect
+write_and_reconnect
 xfs_repair -n "$DISK" >/tmp/repair 2>&1 || { cat /tmp/repair; fail "xfs_repair"; }
 mount -o ro "$DISK" /mnt
 check_files /mnt

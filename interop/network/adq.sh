@@ -68,6 +68,43 @@ adq verify --interface near0 && fail 'drift is not seen after the queues are bac
 adq remove --interface near0
 dump | cmp - /tmp/before
 
+# A target gives its connections the priority of its class, and says what is out of line with the layout.
+cat >/tmp/target-side.toml <<'TOML'
+interface = "near0"
+other_queues = 2
+[[class]]
+name = "nvme"
+queues = 2
+traffic = ["192.0.2.2:4420"]
+priority = "program"
+TOML
+adq apply --config /tmp/target-side.toml
+ip netns exec near "$NVLANE" target --listen 192.0.2.2:4420 --listen 192.0.2.2:4421 --namespace ram:16M --nqn nqn.2026-01.io.nvlane:adq \
+    --cores 0,1 --adq-record /tmp/adq --state /tmp/state.json 2>/tmp/target.log & target=$!
+wait_for 20 grep -q ready /tmp/target.log
+deviations() { python3 -c 'import json; print("; ".join(json.load(open("/tmp/state.json"))["adq"][0]["deviations"]))'; }
+[ -z "$(deviations)" ] || fail "out of line: $(deviations)"
+# Packets of each transmit queue, which mqprio counts by class.
+sent() { near tc -s class show dev near0 | awk '/^class/ { sub(/.*:/, "", $3); queue = $3 } / Sent / && queue ~ /^[1-4]$/ { print queue, $4 }'; }
+load() { ip netns exec far "$NVLANE" perf "192.0.2.2:$1/nqn.2026-01.io.nvlane:adq" -t 1 -a 0 -w randread >/dev/null; }
+for port_and_queues in '4420 34' '4421 12'; do
+    read -r port queues <<<"$port_and_queues"
+    sent >/tmp/sent-before
+    load "$port"
+    rose=$(sent | join /tmp/sent-before - | awk '$3 - $2 >= 50 { printf "%s", $1 }')
+    [[ -n "$rose" && "$queues" == *"$rose"* ]] || fail "connections to port $port leave by queues $rose instead of $queues"
+done
+near ethtool -L near0 tx 2 rx 2
+kill -HUP $target
+says() { deviations | grep -q "$1"; }
+wait_for 20 says 'map from priorities' || fail "not said: $(deviations)"
+grep -q 'out of line' /tmp/target.log
+near ethtool -L near0 tx 4 rx 4
+kill $target
+wait $target
+adq remove --interface near0
+dump | cmp - /tmp/before
+
 # Filters for programs that set no priority, beside a filter of somebody else.
 near tc qdisc add dev near0 clsact
 near tc filter add dev near0 egress protocol ip prio 1 handle 1 flower ip_proto tcp dst_port 9 action skbedit priority 0

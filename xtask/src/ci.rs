@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result<()> {
     steps.push(Step { name: "system calls", budget_s: 90, run: syscalls::run });
     steps.push(Step { name: "simulation", budget_s: 180, run: sim::run_many });
     steps.push(Step { name: "torture", budget_s: 400, run: torture::run_some });
-    steps.push(Step { name: "clients", budget_s: 120, run: || clients::run(&clients::Options::default()) });
+    steps.push(Step { name: "clients", budget_s: 180, run: || clients::run(&clients::Options::default()) });
     steps.push(Step { name: "interop", budget_s: 1200, run: || interop::run(&interop::Options::default()) });
     run_steps(&steps)
 }

@@ -1,4 +1,7 @@
-//! memcached clients against `nvlane target`, with their makers' own tests: scripts of `interop/memcached/`.
+//! memcached clients against `nvlane target`, with their makers' own tests: scripts of `interop/memcached/`. And the tests
+//! of memcached itself.
+
+mod own_tests;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,6 +15,9 @@ use crate::deps::{self, Clients};
 
 /// The scripts, without `.sh`.
 const SUITES: [&str; 3] = ["memccapable", "pymemcache", "python-memcached"];
+
+/// The name of memcached's own tests among the suites.
+const OWN_TESTS: &str = "own-tests";
 
 /// Namespaces: in RAM; and in a file with a log, whose maximum value length is memcached's.
 const STORAGES: [(&str, &str); 2] =
@@ -53,9 +59,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         options.names.is_empty() || options.names.iter().any(|name| suite.contains(name.as_str()))
     };
     let suites: Vec<_> = SUITES.into_iter().filter(|suite| is_chosen(suite)).collect();
+    let runs_own_tests = is_chosen(&OWN_TESTS);
     ensure!(
-        !suites.is_empty(),
-        "no suite is called {}; there are {}",
+        !suites.is_empty() || runs_own_tests,
+        "no suite is called {}; there are {OWN_TESTS}, {}",
         options.names.join(" or "),
         SUITES.join(", ")
     );
@@ -69,18 +76,24 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     };
     let mut failed = Vec::new();
+    // The tests of the protocol do not depend on the engine: one is enough.
+    if runs_own_tests && let Some(engine) = engines.clone().next() {
+        let source = deps::memcached_source()?;
+        let dir = new_dir(target_dir().join("clients").join(engine).join(OWN_TESTS))?;
+        for time in 1..=options.times {
+            let run = || own_tests::run(&nvlane, &source, engine, &dir);
+            if !show(OWN_TESTS, engine, "kv-ram", &dir, run)? {
+                failed.push(format!("{OWN_TESTS} ({engine}, {time} of {})", options.times));
+            }
+        }
+    }
     for engine in engines {
         for (name, storage) in STORAGES {
             for suite in &suites {
                 for time in 1..=options.times {
-                    let dir = target_dir().join("clients").join(engine).join(name).join(suite);
-                    let start = Instant::now();
-                    let is_good = run_suite(&nvlane, &clients, suite, engine, storage, &dir)?;
-                    let word = if is_good { "ok" } else { "FAIL" };
-                    let took = start.elapsed().as_secs_f64();
-                    println!("{word:<4}  {suite:<17} {engine:<6} {name:<8} {took:>6.1} s");
-                    if !is_good {
-                        println!("{}", last_lines(&dir.join("log"), 40));
+                    let dir = new_dir(target_dir().join("clients").join(engine).join(name).join(suite))?;
+                    let run = || run_suite(&nvlane, &clients, suite, engine, storage, &dir);
+                    if !show(suite, engine, name, &dir, run)? {
                         failed.push(format!("{suite} ({engine}, {name}, {time} of {})", options.times));
                     }
                 }
@@ -96,6 +109,32 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Makes an empty directory.
+fn new_dir(dir: PathBuf) -> Result<PathBuf> {
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    Ok(dir)
+}
+
+/// Runs a suite, and prints how it went. Returns whether it passed.
+fn show(
+    suite: &str,
+    engine: &str,
+    storage: &str,
+    dir: &Path,
+    run: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    let start = Instant::now();
+    let is_good = run()?;
+    let word = if is_good { "ok" } else { "FAIL" };
+    let took = start.elapsed().as_secs_f64();
+    println!("{word:<4}  {suite:<17} {engine:<6} {storage:<8} {took:>6.1} s");
+    if !is_good {
+        println!("{}", last_lines(&dir.join("log"), 40));
+    }
+    Ok(is_good)
+}
+
 /// Runs a suite in an empty directory against a new target. Returns whether it passed.
 fn run_suite(
     nvlane: &Path,
@@ -105,8 +144,6 @@ fn run_suite(
     storage: &str,
     dir: &Path,
 ) -> Result<bool> {
-    let _ = fs::remove_dir_all(dir);
-    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     let log = File::create(dir.join("log"))?;
     let pairs = dir.join("pairs");
     let storage = storage.replace("{}", &pairs.display().to_string());

@@ -25,6 +25,8 @@ const PROGRAMS: &[Program] = &[
 const CLIENT_PROGRAMS: &[Program] = &[
     Program { name: "memccapable", package: "libmemcached-tools", purpose: "checks of memcached's protocol" },
     Program { name: "python3", package: "python3", purpose: "memcached's clients in Python" },
+    Program { name: "perl", package: "perl", purpose: "memcached's own tests" },
+    Program { name: "xz", package: "xz-utils", purpose: "unpacking memcached's sources" },
 ];
 
 /// Python packages of memcached clients, and of their test runner.
@@ -86,6 +88,73 @@ pub(crate) fn install_clients() -> Result<Clients> {
     run(Command::new(&python).args(["-m", "tarfile", "-e"]).arg(archive).arg(&place))?;
     std::fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
     Ok(clients)
+}
+
+/// Gets Debian's source package of memcached, unless it is present, and returns the directory of the sources. The mirrors
+/// are those that this machine gets packages from.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn memcached_source() -> Result<PathBuf> {
+    let place = target_dir().join("tools/memcached-source");
+    let unpacked = || {
+        let entries = std::fs::read_dir(&place).ok()?;
+        let names = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        names.into_iter().find(|path| path.join("t/lib/MemcachedTest.pm").is_file())
+    };
+    if let Some(source) = unpacked() {
+        return Ok(source);
+    }
+    if !is_installed("apt-get") {
+        bail!("unpack memcached's sources into {} first", place.display());
+    }
+    // Package lists of sources are kept apart from the system's: most machines have none.
+    let _ = std::fs::remove_dir_all(&place);
+    for dir in ["lists/partial", "cache/archives/partial", "sources"] {
+        std::fs::create_dir_all(place.join(dir))?;
+    }
+    write_source_lists(Path::new("/etc/apt"), &place.join("sources"))?;
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.current_dir(&place).args(["-qq", "-o", "Dir::Etc::sourcelist=/dev/null", "-o"]);
+        command.arg(format!("Dir::Etc::sourceparts={}", place.join("sources").display())).arg("-o");
+        command.arg(format!("Dir::State::lists={}", place.join("lists").display())).arg("-o");
+        command.arg(format!("Dir::Cache={}", place.join("cache").display()));
+        command.args(["-o", "APT::Sandbox::User=root"]).args(arguments);
+        command
+    };
+    run(&mut apt(&["update"]))?;
+    run(&mut apt(&["source", "--download-only", "--tar-only", "memcached"]))?;
+    let archive = std::fs::read_dir(&place)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.to_string_lossy().contains(".orig.tar."))
+        .context("apt-get has brought no archive of memcached's sources")?;
+    run(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&place))?;
+    std::fs::remove_dir_all(place.join("lists"))?;
+    unpacked().context("memcached's sources have no tests")
+}
+
+/// Writes apt's lists of sources of a machine once more, for source packages.
+fn write_source_lists(from: &Path, to: &Path) -> Result<()> {
+    let entries = std::fs::read_dir(from.join("sources.list.d")).into_iter().flatten();
+    let parts = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    for path in std::iter::once(from.join("sources.list")).chain(parts) {
+        let is_list = path.extension().is_some_and(|extension| extension == "list" || extension == "sources");
+        let Some(name) = path.file_name().filter(|_| is_list) else { continue };
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        std::fs::write(to.join(name), with_sources(&text))?;
+    }
+    Ok(())
+}
+
+/// A list of package sources, in either of apt's formats, as a list of source packages.
+fn with_sources(text: &str) -> String {
+    let lines = text.lines().map(|line| match line.split_once(char::is_whitespace) {
+        Some(("Types:", _)) => "Types: deb-src".to_owned(),
+        Some(("deb", rest)) => format!("deb-src {rest}"),
+        _ => line.to_owned(),
+    });
+    lines.map(|line| line + "\n").collect()
 }
 
 /// Installs the tools that count instructions, and returns the path of gungraun's runner.
@@ -240,4 +309,19 @@ pub(crate) fn lab(series: &[&str]) -> Result<()> {
     }
     update_package_lists()?;
     run(&mut fetch())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_sources;
+
+    #[test]
+    fn lists_of_packages_become_lists_of_source_packages() {
+        let old =
+            "# main\ndeb http://mirror.example/debian stable main\ndeb-src http://mirror.example/x s main\n";
+        let new = "# main\ndeb-src http://mirror.example/debian stable main\ndeb-src http://mirror.example/x s main\n";
+        assert_eq!(with_sources(old), new);
+        let old = "Types: deb\nURIs: http://mirror.example/debian\nSuites: stable\n";
+        assert_eq!(with_sources(old), old.replace("Types: deb", "Types: deb-src"));
+    }
 }

@@ -15,7 +15,6 @@ mod instructions;
 mod interop;
 mod miri;
 mod mutants;
-mod port;
 mod product_bugs;
 mod sim;
 mod sources;

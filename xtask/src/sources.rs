@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 use crate::command::root;
 
 /// Copies the sources, with `change` made to the content of each file. Files that are there already with the same
-/// content are kept, so that they are not rebuilt; those of an earlier copy that the sources no longer have are removed.
+/// content are kept, so that they are not rebuilt; those of an earlier copy that the sources no longer have are
+/// removed.
 ///
 /// # Errors
 /// A file cannot be read or written, or `change` fails.

@@ -12,11 +12,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use peer::port::free_address;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{root, run as run_command, target_dir};
 use crate::deps;
-use crate::port::free_port;
 
 /// Time limit for the start of a traced target, which is slow.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -91,7 +91,7 @@ fn in_unit() -> Result<BTreeSet<String>> {
 fn trace(engine: &str) -> Result<BTreeSet<String>> {
     let dir = target_dir().join("syscalls").join(engine);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    let (port, memcached) = (free_port()?, free_port()?);
+    let (port, memcached) = (free_address()?.port(), free_address()?.port());
     let config = write_config(&dir, engine, port, memcached)?;
     let log = dir.join(LOG);
     let program = target_dir().join("release/nvlane");

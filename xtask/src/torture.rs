@@ -24,8 +24,8 @@ pub(crate) fn crash_loop(options: &Options) -> Result<()> {
 /// Floods a target beside a host that reads: `--attacks KIND,...`, `--half-open N`, `--seconds N`, `--engine
 /// uring|epoll`, `--untimed`.
 ///
-/// It uses too much memory, the healthy host suffers, or a resource is not released.
-/// If it takes too much memory, the lane suffers, or something does not come back.
+/// # Errors
+/// It takes too much memory, the host that reads suffers, or a resource is not released.
 pub(crate) fn flood(options: &Options) -> Result<()> {
     build()?;
     run("flood", &options.arguments)

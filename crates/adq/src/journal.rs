@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use crate::state::State;
 
 /// Where journals are, unless another directory is named.
-pub const DIRECTORY: &str = "/var/lib/nvlane/adq";
+pub const DIRECTORY: &str = "/var/lib/nvlane-adq";
 
 /// Format of the file.
 const VERSION: u32 = 1;
@@ -139,6 +139,30 @@ impl JournalFile {
     fn error(&self, source: io::Error) -> JournalError {
         JournalError::File { path: self.path.clone(), source }
     }
+}
+
+/// The files of all interfaces of this network namespace in `directory`, by name. None if there is no such directory.
+///
+/// # Errors
+/// If the directory cannot be read.
+pub fn files(directory: &Path) -> io::Result<Vec<(String, JournalFile)>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let Some(name) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+        let interface = name.split('@').next().unwrap_or(name).to_owned();
+        let file = JournalFile::new(directory, &interface);
+        if file.path == path {
+            files.push((interface, file));
+        }
+    }
+    files.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(files)
 }
 
 /// Whether this process is in another network namespace than the machine's first process. Not knowable without

@@ -29,6 +29,9 @@ pub struct Plan {
     pub device: Device,
     /// The classes and their queues.
     pub layout: Layout,
+    /// Which end of the classes' connections this machine is.
+    #[serde(default)]
+    pub side: Side,
     /// The steps, in order.
     pub steps: Vec<Step>,
     /// What the layout does not do, and what may undo it.
@@ -116,7 +119,7 @@ impl Plan {
             }
         }
         let warnings = warnings(config, device, state, &layout);
-        Ok(Self { device: device.clone(), layout, steps, warnings })
+        Ok(Self { device: device.clone(), layout, side: config.side, steps, warnings })
     }
 }
 

@@ -1,8 +1,13 @@
 //! Memory for new pairs: blocks, pieces, chunks and entries of the index. If none is free, the evictor makes room.
 
+mod resize;
+
 use std::io;
 
 use reactor::Chunk;
+
+pub use resize::ResizeStep;
+use resize::Resizing;
 
 use crate::bucket::{Bucket, Kind};
 use crate::clock::Clock;
@@ -14,7 +19,7 @@ use crate::index::{INDEX_LINES_MIN, Index};
 use crate::key::{KeyHash, KeyHasher};
 use crate::pairs::Pairs;
 use crate::place::Place;
-use crate::regions::{Queue, REGION_BYTES, REGION_LINES, REGION_UNITS, Regions, Slots};
+use crate::regions::{Queue, REGION_BYTES, REGION_LINES, REGIONS_MAX, Regions, Slots};
 use crate::settings::{Eviction, Settings};
 use crate::table::Table;
 use crate::table::lines::{Cell, append_line};
@@ -28,6 +33,31 @@ const EMPTY_BUCKETS_AT_ONCE: usize = 8;
 pub(crate) struct Allocator {
     pub(crate) pairs: Pairs,
     evictor: Evictor,
+    resizing: Resizing,
+}
+
+/// How the memory of a partition is divided.
+struct Plan {
+    region_count: usize,
+    ghost_bytes: usize,
+}
+
+impl Plan {
+    /// Memory of a region with its records, bytes.
+    const REGION_BYTES: usize = REGION_BYTES + Regions::RECORD_BYTES + Index::RECORD_BYTES;
+
+    /// # Errors
+    /// If it is more than a partition can have.
+    fn new(memory_bytes: usize, remembers: bool) -> io::Result<Self> {
+        let memory_bytes = memory_bytes.max(Settings::MEMORY_BYTES_MIN);
+        let ghost_bytes = if remembers { Ghosts::bytes_for(memory_bytes) } else { 0 };
+        let region_count = (memory_bytes - ghost_bytes) / Self::REGION_BYTES;
+        if region_count > REGIONS_MAX {
+            let message = "a partition has at most 128 GiB: use more reactors";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        Ok(Self { region_count, ghost_bytes })
+    }
 }
 
 impl Allocator {
@@ -36,22 +66,15 @@ impl Allocator {
     /// # Errors
     /// The system's error when it refuses the memory.
     pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
-        let memory_bytes = settings.memory_bytes.max(Settings::MEMORY_BYTES_MIN);
-        let remembers = settings.eviction == Eviction::Clock;
-        let ghosts = Ghosts::new(if remembers { memory_bytes } else { 0 });
-        let region_bytes = REGION_BYTES + Regions::RECORD_BYTES + Index::RECORD_BYTES;
-        let region_count = (memory_bytes - ghosts.bytes()) / region_bytes;
-        if region_count * REGION_UNITS > u32::MAX as usize {
-            let message = "a partition has at most 128 GiB: use more reactors";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        let mut heap = Heap::new(region_count)?;
+        let plan = Plan::new(settings.memory_bytes, settings.eviction == Eviction::Clock)?;
+        let mut heap = Heap::new(plan.region_count)?;
         let first_line = heap.regions.take_index().expect("all regions are free");
-        let table = Table::new(Index::new(first_line, region_count), KeyHasher::new(settings.seed));
+        let table = Table::new(Index::new(first_line, plan.region_count), KeyHasher::new(settings.seed));
         let (counters, clock) = (Counters::default(), Clock::at(0));
         let mut pairs = Pairs { heap, table, counters, clock, journal: None };
         pairs.reserve_regions();
-        Ok(Self { pairs, evictor: Evictor::new(settings.eviction, ghosts) })
+        let evictor = Evictor::new(settings.eviction, Ghosts::new(plan.ghost_bytes));
+        Ok(Self { pairs, evictor, resizing: Resizing::No })
     }
 
     /// Takes a block of `units` for a new item of a queue.
@@ -91,7 +114,7 @@ impl Allocator {
 
     /// Takes memory for `count` mebibytes of a value.
     pub(crate) fn take_chunks(&mut self, count: usize) -> Option<Vec<Chunk>> {
-        if count > self.pairs.heap.chunked.source.count_max() {
+        if count > self.pairs.heap.chunked.count_max {
             return None;
         }
         (0..count).map(|_| self.take_chunk()).collect()
@@ -116,7 +139,7 @@ impl Allocator {
         loop {
             let heap = &self.pairs.heap;
             let free_count = heap.regions.free_count() + heap.chunked.free_regions();
-            if free_count >= wanted.min(heap.regions.count()) {
+            if free_count >= wanted.min(heap.regions.target()) {
                 return true;
             }
             if !self.evictor.make_room(&mut self.pairs, Demand::Items) {
@@ -166,8 +189,9 @@ impl Allocator {
         if !heap.pins.is_empty() || heap.pending_count > 0 {
             return table.clear_entries(heap);
         }
-        let region_count = heap.regions.count();
+        let (region_count, target) = (heap.regions.count(), heap.regions.target());
         heap.regions = Regions::new(region_count);
+        heap.regions.set_target(target);
         // Taken before chunks take their memory.
         let first = heap.regions.take_index().expect("all regions are free");
         table.index = Index::new(first, region_count);
@@ -178,6 +202,7 @@ impl Allocator {
         heap.lend(heap.chunked.lent_regions());
         table.spare.clear();
         self.evictor.restart();
+        self.restart_resize();
         self.pairs.reserve_regions();
     }
 

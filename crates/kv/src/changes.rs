@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::key::{KEY_BYTES_MAX, KeyHash};
+use crate::record::RECORD_EXTRA_BYTES;
 
 /// A map by the hash of a key, which is uniformly distributed.
 type ByHash<T> = HashMap<u64, T, BuildHasherDefault<IdentityHasher>>;
@@ -36,6 +37,8 @@ pub(crate) struct Changes {
     entries: Vec<Entry>,
     /// The first entry that was not taken.
     next: usize,
+    /// Bytes of the records of the entries that were not taken.
+    pending_bytes: usize,
     /// Index of a key's entry, by its hash; of two keys with one hash, the later.
     by_hash: ByHash<usize>,
     count: u64,
@@ -59,6 +62,7 @@ struct Entry {
     number: u64,
     at: usize,
     length: usize,
+    value_bytes: usize,
 }
 
 /// An entry to be written.
@@ -78,23 +82,56 @@ pub(crate) enum Due {
         /// Whether it is rewritten without a change.
         is_rewrite: bool,
     },
+    /// The group is complete.
+    GroupEnd,
+}
+
+impl Entry {
+    fn record_bytes(&self) -> usize {
+        RECORD_EXTRA_BYTES + self.length + self.value_bytes
+    }
+}
+
+impl Due {
+    fn of(hash: KeyHash, key: &[u8], is_rewrite: bool) -> Self {
+        let mut room = [0; KEY_BYTES_MAX];
+        room[..key.len()].copy_from_slice(key);
+        Self::Key { hash, key: room, length: key.len(), is_rewrite }
+    }
 }
 
 impl Changes {
-    /// Records that a key's pair has changed or was removed.
-    pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8]) {
+    /// Records that a key's pair has changed, and has a value of this length now, or was removed.
+    pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8], value_bytes: usize) {
         self.count += 1;
         self.unsettled.insert(hash.raw(), self.count);
-        if let Some(&at) = self.by_hash.get(&hash.raw())
-            && at >= self.next
-            && self.key(self.entries[at]) == key
-        {
+        if let Some(at) = self.position(hash, key) {
+            let before = std::mem::replace(&mut self.entries[at].value_bytes, value_bytes);
+            self.pending_bytes = self.pending_bytes - before + value_bytes;
             return;
         }
         let at = self.keys.len();
         self.keys.extend_from_slice(key);
         self.by_hash.insert(hash.raw(), self.entries.len());
-        self.entries.push(Entry { hash, number: self.count, at, length: key.len() });
+        let entry = Entry { hash, number: self.count, at, length: key.len(), value_bytes };
+        self.pending_bytes += entry.record_bytes();
+        self.entries.push(entry);
+    }
+
+    /// Index of a key's entry that was not taken.
+    fn position(&self, hash: KeyHash, key: &[u8]) -> Option<usize> {
+        let at = *self.by_hash.get(&hash.raw())?;
+        (at >= self.next && self.key(self.entries[at]) == key).then_some(at)
+    }
+
+    /// Whether a key has changed and that is not written yet.
+    pub(crate) fn is_pending(&self, hash: KeyHash, key: &[u8]) -> bool {
+        self.is_clear_due || self.position(hash, key).is_some()
+    }
+
+    /// Bytes of the records of all changes to be written.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.pending_bytes
     }
 
     /// Records that all pairs were removed, and drops the changes before.
@@ -104,6 +141,7 @@ impl Changes {
         self.cleared = self.count;
         self.is_clear_due = true;
         self.next = self.entries.len();
+        self.pending_bytes = 0;
         self.rewrites.clear();
         self.drop_taken();
     }
@@ -122,36 +160,42 @@ impl Changes {
         &self.keys[entry.at..entry.at + entry.length]
     }
 
-    /// Whether anything is to be written; with `only_rewrites`, whether keys are to be rewritten, or all were removed.
-    pub(crate) fn has_due(&self, only_rewrites: bool) -> bool {
-        !self.rewrites.is_empty() || self.is_clear_due || !only_rewrites && self.next < self.entries.len()
+    /// Whether anything is to be written.
+    pub(crate) fn has_due(&self) -> bool {
+        !self.rewrites.is_empty() || self.is_clear_due || self.next < self.entries.len()
     }
 
-    /// The next entry to be written. It stays the next until it is [taken](Self::take).
-    pub(crate) fn due(&self, only_rewrites: bool) -> Option<Due> {
-        // Behind it keys would be removed that were stored since, and rewritten.
+    /// Whether the removal of all pairs is to be written.
+    pub(crate) fn is_clear_due(&self) -> bool {
+        self.is_clear_due
+    }
+
+    /// The next change to be written. It stays the next until it is [taken](Self::take).
+    pub(crate) fn due_change(&self) -> Option<Due> {
         if self.is_clear_due {
             return Some(Due::Clear);
         }
-        let mut room = [0; KEY_BYTES_MAX];
-        if let Some((hash, key)) = self.rewrites.front() {
-            room[..key.len()].copy_from_slice(key);
-            return Some(Due::Key { hash: *hash, key: room, length: key.len(), is_rewrite: true });
-        }
-        let entry = *self.entries.get(self.next).filter(|_| !only_rewrites)?;
-        room[..entry.length].copy_from_slice(self.key(entry));
-        Some(Due::Key { hash: entry.hash, key: room, length: entry.length, is_rewrite: false })
+        let entry = *self.entries.get(self.next)?;
+        Some(Due::of(entry.hash, self.key(entry), false))
     }
 
-    /// Marks an entry that was [due](Self::due) as being written.
+    /// The next key to be rewritten, likewise.
+    pub(crate) fn due_rewrite(&self) -> Option<Due> {
+        let (hash, key) = self.rewrites.front()?;
+        Some(Due::of(*hash, key, true))
+    }
+
+    /// Marks an entry that was [due](Self::due_change) as being written.
     pub(crate) fn take(&mut self, due: &Due) {
         match due {
             Due::Clear => self.is_clear_due = false,
             Due::Key { is_rewrite: true, .. } => drop(self.rewrites.pop_front()),
             Due::Key { .. } => {
+                self.pending_bytes -= self.entries[self.next].record_bytes();
                 self.next += 1;
                 self.drop_taken();
             }
+            Due::GroupEnd => {}
         }
     }
 
@@ -201,6 +245,11 @@ impl Changes {
         self.settled
     }
 
+    /// The change that removed all pairs, unless it is settled.
+    pub(crate) fn unsettled_clear(&self) -> Option<u64> {
+        (self.cleared > self.settled).then_some(self.cleared)
+    }
+
     /// The last change visible to a reader of this key, unless it is settled.
     pub(crate) fn unsettled(&self, hash: KeyHash) -> Option<u64> {
         let last = self.unsettled.get(&hash.raw()).copied().unwrap_or(0).max(self.cleared);
@@ -218,11 +267,11 @@ mod tests {
     }
 
     fn next(changes: &mut Changes) -> Option<Vec<u8>> {
-        let due = changes.due(false)?;
+        let due = changes.due_change()?;
         changes.take(&due);
         Some(match due {
-            Due::Clear => b"(clear)".to_vec(),
             Due::Key { key, length, .. } => key[..length].to_vec(),
+            _ => b"(clear)".to_vec(),
         })
     }
 
@@ -230,25 +279,28 @@ mod tests {
     fn a_key_that_changes_often_is_written_once_and_settles_with_its_last_change() {
         let mut changes = Changes::default();
         for key in [b"a", b"b", b"a", b"a"] {
-            changes.note(hash(key), key);
+            changes.note(hash(key), key, 10);
         }
         assert_eq!((changes.count(), changes.taken()), (4, 0));
+        assert_eq!(changes.pending_bytes(), 2 * (RECORD_EXTRA_BYTES + 11));
         assert_eq!(next(&mut changes), Some(b"a".to_vec()));
         assert_eq!(changes.taken(), 1);
-        changes.note(hash(b"a"), b"a");
+        changes.note(hash(b"a"), b"a", 0);
         assert_eq!(next(&mut changes), Some(b"b".to_vec()));
         assert_eq!(changes.taken(), 4);
         changes.settle(4);
         assert_eq!((changes.unsettled(hash(b"a")), changes.unsettled(hash(b"b"))), (Some(5), None));
         assert_eq!((next(&mut changes), next(&mut changes)), (Some(b"a".to_vec()), None));
+        assert_eq!(changes.pending_bytes(), 0);
     }
 
     #[test]
     fn what_was_removed_with_everything_else_is_not_written() {
         let mut changes = Changes::default();
-        changes.note(hash(b"a"), b"a");
+        changes.note(hash(b"a"), b"a", 5);
         changes.note_clear();
-        changes.note(hash(b"b"), b"b");
+        assert_eq!(changes.pending_bytes(), 0);
+        changes.note(hash(b"b"), b"b", 0);
         assert_eq!(changes.taken(), 0, "not written, and only the removal of everything makes up for that");
         assert!(changes.unsettled(hash(b"any")).is_some());
         assert_eq!(next(&mut changes), Some(b"(clear)".to_vec()));
@@ -262,7 +314,7 @@ mod tests {
         let mut changes = Changes::default();
         for number in 0..100_000u32 {
             let key = number.to_le_bytes();
-            changes.note(hash(&key), &key);
+            changes.note(hash(&key), &key, 0);
             if number > 100 {
                 assert_eq!(next(&mut changes), Some((number - 101).to_le_bytes().to_vec()));
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use reactor::{CHUNK_BYTES, Chunk, Chunks};
 
-use crate::regions::REGION_BYTES;
+use crate::regions::{REGION_BYTES, REGIONS_MAX};
 
 /// The whole mebibytes of a value. While it is held, the value can be read unchanged.
 pub type ChunkList = Arc<Vec<Chunk>>;
@@ -23,14 +23,17 @@ pub(crate) struct Chunked {
     /// The chunks of items, by the number that the item holds.
     lists: Vec<Option<ChunkList>>,
     free: Vec<u32>,
+    /// Chunks that all regions have memory for.
+    pub(crate) count_max: usize,
     /// Touches chunks in advance.
     pub(crate) touch: Option<Box<dyn FnMut(Chunk) -> bool + Send>>,
 }
 
 impl Chunked {
     pub(crate) fn new(region_count: usize) -> io::Result<Self> {
-        let source = Chunks::new(region_count / REGIONS_PER_CHUNK)?;
-        Ok(Self { source, lists: Vec::new(), free: Vec::new(), touch: None })
+        let count_max = region_count / REGIONS_PER_CHUNK;
+        let source = Chunks::new(count_max, REGIONS_MAX / REGIONS_PER_CHUNK)?;
+        Ok(Self { source, lists: Vec::new(), free: Vec::new(), count_max, touch: None })
     }
 
     /// Regions whose memory is in unused chunks.

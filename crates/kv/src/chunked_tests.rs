@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use reactor::{CHUNK_BYTES, Chunk};
 
+use crate::allocator::ResizeStep;
 use crate::chunked::ChunkList;
 use crate::pair::{Attributes, Condition, Stored};
 use crate::processor::Processor;
@@ -46,6 +47,10 @@ enum Step {
         length: usize,
     },
     Clear,
+    Memory {
+        mib: u8,
+        steps: u8,
+    },
 }
 
 fn length() -> impl Strategy<Value = usize> {
@@ -68,6 +73,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0u16..2000, 1u16..2000, 1usize..3000)
             .prop_map(|(from, count, length)| Step::StoreSmall { from, count, length }),
         1 => Just(Step::Clear),
+        2 => (4u8..20, any::<u8>()).prop_map(|(mib, steps)| Step::Memory { mib, steps }),
     ]
 }
 
@@ -225,6 +231,12 @@ impl Twins {
                 self.processor.clear();
                 self.model.clear();
             }
+            Step::Memory { mib, steps } => {
+                self.processor.resize(usize::from(mib) << 20).expect("address space");
+                for _ in 0..steps {
+                    self.processor.resize_step();
+                }
+            }
             Step::Arrive { .. } | Step::GiveUp { .. } | Step::LetGo { .. } => {}
         }
     }
@@ -246,7 +258,8 @@ proptest! {
         };
         for step in steps {
             twins.run(step);
-            prop_assert!(twins.processor.used_bytes() <= 12 << 20);
+            let processor = &twins.processor;
+            prop_assert!(processor.is_resizing() || processor.used_bytes() <= processor.settings().memory_bytes);
         }
         (0..6).for_each(|key| twins.compare(key));
         // Whatever was under way, all memory is freed.
@@ -256,6 +269,7 @@ proptest! {
         let processor = &mut twins.processor;
         prop_assert_eq!(processor.pairs_mut().heap.chunked.taken_bytes(), 0);
         while processor.pairs_mut().heap.close_chunk() {}
+        prop_assert!((0..1000).any(|_| processor.resize_step() == ResizeStep::Done));
         // Except for that of the smallest index.
         prop_assert_eq!(processor.pairs_mut().heap.regions.free_count() + 1, processor.pairs_mut().heap.regions.count());
     }

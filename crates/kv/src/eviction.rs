@@ -31,10 +31,11 @@ use crate::settings::Eviction;
 use crate::stub::Stub;
 use crate::table::lines::set_item;
 
-/// The shortest and longest time for which a region of Kept stays although New has more than its share, in bytes stored,
-/// as a multiple of the memory.
+/// The shortest and longest time for which a region of Kept stays although New has more than its share, in bytes
+/// stored, as a multiple of the memory.
 const KEPT_FOR: RangeInclusive<u64> = 1..=12;
-/// How much that time changes with an item of Kept that was used, and with one that was not, as a multiple of its bytes.
+/// How much that time changes with an item of Kept that was used, and with one that was not, as a multiple of its
+/// bytes.
 const LONGER_IF_USED: u64 = 24;
 const SHORTER_IF_UNUSED: u64 = 8;
 /// The whole of the items' memory, of which New has a share.
@@ -96,6 +97,11 @@ impl Evictor {
         }
     }
 
+    /// Forgets the keys evicted, for another memory.
+    pub(crate) fn replace_ghosts(&mut self, ghosts: Ghosts) {
+        self.ghosts = ghosts;
+    }
+
     /// Returns all hands to the start.
     pub(crate) fn restart(&mut self) {
         (self.hands, self.region_hand, self.sparse_hand, self.expiry_hand) = ([(0, 0); 2], 0, 0, 0);
@@ -151,7 +157,7 @@ impl Evictor {
         let regions = &pairs.heap.regions;
         let all = regions.count();
         let (count, least) = if self.may_evict() && pairs.journal.is_none() {
-            let few = all / 16;
+            let few = regions.usable_count() / 16;
             let has_holes = regions.hole_units() > few * REGION_UNITS
                 || [Slots::Pieces, Slots::Buckets]
                     .into_iter()
@@ -236,8 +242,8 @@ impl Evictor {
         }
     }
 
-    /// Passes the hand over an item of a queue, which moves to the end of Kept if it was used, and is evicted otherwise, or
-    /// if it has expired. Returns the units moved.
+    /// Passes the hand over an item of a queue, which moves to the end of Kept if it was used, and is evicted
+    /// otherwise, or if it has expired. Returns the units moved.
     fn pass(&mut self, pairs: &mut Pairs, queue: Queue, item: u32, may_move: bool) -> usize {
         let header = pairs.heap.header(item);
         // Evicting a value that is being sent frees nothing yet.
@@ -371,7 +377,8 @@ fn evict(pairs: &mut Pairs, item: u32) -> KeyHash {
     hash
 }
 
-/// Reduces an item to a stub if its value is in the log; evicts it if it has expired. Returns whether that freed memory.
+/// Reduces an item to a stub if its value is in the log; evicts it if it has expired. Returns whether that freed
+/// memory.
 fn demote(pairs: &mut Pairs, item: u32) -> bool {
     let header = pairs.heap.header(item);
     if header.bits & HELD != 0 || pairs.heap.has_readers(item, header) {
@@ -439,7 +446,7 @@ fn empty_by_moving(pairs: &mut Pairs, region: u32) -> bool {
             each_item(pairs, region, |pairs, item| move_item(pairs, item, queue).is_some());
         }
         Use::Slots(slots) => empty_slots(pairs, region, slots),
-        Use::Free | Use::Index => {}
+        Use::Free | Use::Lent | Use::Index => {}
     }
     let is_free = pairs.heap.regions.use_of(region) == Use::Free;
     pairs.counters.reclaimed_count += u64::from(is_free);

@@ -23,14 +23,14 @@ pub(crate) struct Ghosts {
 }
 
 impl Ghosts {
-    /// No fingerprints, for a partition of this memory.
-    pub(crate) fn new(memory_bytes: usize) -> Self {
-        Self { lines: vec![[0; LINE_COUNT]; memory_bytes / BYTES_PER_LINE], counts: [0; 2] }
+    /// Bytes for a partition of this memory.
+    pub(crate) fn bytes_for(memory_bytes: usize) -> usize {
+        memory_bytes / BYTES_PER_LINE * size_of::<[u16; LINE_COUNT]>()
     }
 
-    /// Bytes of memory.
-    pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.lines)
+    /// No fingerprints, in this memory.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { lines: vec![[0; LINE_COUNT]; bytes / size_of::<[u16; LINE_COUNT]>()], counts: [0; 2] }
     }
 
     /// Number of fingerprints of a queue.
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn as_many_keys_are_remembered_as_were_asked_for() {
-        let mut ghosts = Ghosts::new(1 << 20);
+        let mut ghosts = Ghosts::new(Ghosts::bytes_for(1 << 20));
         let hash = |number: u64| KeyHash::of(number.wrapping_mul(0xd6e8_feb8_6659_fd93));
         for number in 0..10_000 {
             let queue = if number % 3 == 0 { Queue::Kept } else { Queue::New };
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_key_that_was_never_evicted_is_rarely_remembered() {
-        let mut ghosts = Ghosts::new(1 << 20);
+        let mut ghosts = Ghosts::new(Ghosts::bytes_for(1 << 20));
         let hash = |number: u64| KeyHash::of(number.wrapping_mul(0xd6e8_feb8_6659_fd93));
         (0..20_000).for_each(|number| ghosts.record(hash(number), Queue::New, 1 << 20));
         let wrong =

@@ -23,7 +23,7 @@ use crate::memory::Memory;
 use crate::pair::{Attributes, Marks};
 use crate::pins::PinTable;
 use crate::place::Place;
-use crate::regions::{PIECE_BYTES, REGION_LINES, Regions, units};
+use crate::regions::{PIECE_BYTES, REGION_LINES, REGIONS_MAX, Regions, units};
 use crate::value::Value;
 
 /// Memory of a partition, with everything outside of the index.
@@ -47,7 +47,7 @@ impl Heap {
     /// The system's error when it refuses the memory.
     pub(crate) fn new(region_count: usize) -> io::Result<Self> {
         Ok(Self {
-            memory: Memory::new(region_count * REGION_LINES)?,
+            memory: Memory::new(region_count * REGION_LINES, REGIONS_MAX * REGION_LINES)?,
             regions: Regions::new(region_count),
             chunked: Chunked::new(region_count)?,
             pins: PinTable::default(),

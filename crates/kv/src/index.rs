@@ -181,6 +181,12 @@ impl Index {
         self.directory.push(first_line);
     }
 
+    /// Puts a region in the place of another, whose content has been copied.
+    pub(crate) fn replace_region(&mut self, first_line: u32, by: u32) {
+        let known = self.directory.iter_mut().find(|line| **line == first_line);
+        *known.expect("a region of the index is in its directory") = by;
+    }
+
     /// Removes a region that no group needs.
     pub(crate) fn remove_region(&mut self) -> Option<u32> {
         while self.directory.len() > Self::regions_for(self.group_count()) {

@@ -130,7 +130,8 @@ impl Header {
 }
 
 impl Layout {
-    /// The layout of an item. With `has_log`, it includes an offset in the log if a stub would take at most half as many lines.
+    /// The layout of an item. With `has_log`, it includes an offset in the log if a stub would take at most half as
+    /// many lines.
     #[inline]
     pub(crate) fn new(key_bytes: usize, value_bytes: usize, flags: u32, has_log: bool) -> Self {
         let bits = if flags > u32::from(u16::MAX) { WIDE } else { 0 };

@@ -33,7 +33,9 @@ mod kept;
 mod kept_tests;
 mod key;
 pub mod log;
+mod log_header;
 mod memory;
+mod memory_limit;
 #[cfg(test)]
 mod model_tests;
 mod pair;
@@ -46,6 +48,9 @@ mod place;
 mod processor;
 mod record;
 mod regions;
+mod relocation;
+#[cfg(test)]
+mod resize_tests;
 mod settings;
 mod station;
 mod stub;
@@ -53,6 +58,7 @@ mod table;
 mod value;
 pub mod vector;
 
+pub use allocator::ResizeStep;
 pub use atomic::{Atomic, AtomicResult};
 pub use chunked::ChunkList;
 pub use clock::Clock;
@@ -62,7 +68,8 @@ pub use kept::Kept;
 pub use key::{KEY_BYTES_MAX, KeyHash};
 #[cfg(any(test, feature = "count-touches"))]
 pub use memory::Touches;
-pub use pair::{Attributes, Condition, Marks, Stored};
+pub use memory_limit::MemoryLimit;
+pub use pair::{Attributes, Condition, Extension, Marks, Stored};
 pub use partition::Partition;
 pub use place::{Home, Place};
 pub use processor::Processor;

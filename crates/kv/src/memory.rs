@@ -57,12 +57,21 @@ impl Counter {
 }
 
 impl Memory {
-    pub(crate) fn new(count: usize) -> io::Result<Self> {
+    /// `count` lines, which may become up to `count_max`.
+    pub(crate) fn new(count: usize, count_max: usize) -> io::Result<Self> {
         Ok(Self {
-            lines: Lines::new(count)?,
+            lines: Lines::new(count, count_max)?,
             #[cfg(any(test, feature = "count-touches"))]
             counter: std::cell::RefCell::default(),
         })
+    }
+
+    /// Makes it `count` lines: what is cut off has been given back, and what is added has any content.
+    ///
+    /// # Errors
+    /// The system's error when it refuses the memory.
+    pub(crate) fn resize(&mut self, count: usize) -> io::Result<()> {
+        self.lines.resize(count)
     }
 
     /// The untouched memory, for a caller that populates it.

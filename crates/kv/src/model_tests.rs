@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
+use crate::allocator::ResizeStep;
 use crate::pair::{Attributes, Condition, Stored};
 use crate::pending::Pending;
 use crate::pins::Pin;
@@ -29,6 +30,7 @@ enum Step {
     StoreMany { from: u16, count: u16, length: u32 },
     Clear,
     Resize { groups: u16, steps: u16 },
+    Memory { kib: u16, steps: u8 },
 }
 
 fn length() -> impl Strategy<Value = u32> {
@@ -57,6 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (key(), 1u16..600, length()).prop_map(|(from, count, length)| Step::StoreMany { from, count, length }),
         1 => Just(Step::Clear),
         4 => (1u16..250, 0u16..900).prop_map(|(groups, steps)| Step::Resize { groups, steps }),
+        4 => (512u16..3072, 0u8..80).prop_map(|(kib, steps)| Step::Memory { kib, steps }),
     ]
 }
 
@@ -311,6 +314,12 @@ impl Twins {
             Step::Resize { groups, steps } => {
                 self.processor.writer.allocator.resize_partly(groups.into(), steps.into());
             }
+            Step::Memory { kib, steps } => {
+                self.processor.resize(usize::from(kib) << 10).expect("address space");
+                for _ in 0..steps {
+                    self.processor.resize_step();
+                }
+            }
             Step::Clear => {
                 self.processor.clear();
                 self.model.clear();
@@ -372,6 +381,8 @@ impl Twins {
             let hash = self.processor.hash(&key);
             assert!(self.processor.delete(hash, &key));
         }
+        let step_count = (0..1000).find(|_| self.processor.resize_step() == ResizeStep::Done);
+        assert!(step_count.is_some(), "nothing is in the way of a resize any more");
         let spare_regions = self.processor.pairs_mut().heap.regions.count()
             - self.processor.pairs_mut().heap.regions.free_count();
         let index_regions = self.processor.index_bytes().div_ceil(crate::regions::REGION_BYTES);

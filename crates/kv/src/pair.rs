@@ -1,5 +1,7 @@
 //! Attributes and marks of a pair, conditions of a store, and its result.
 
+use reactor::{CHUNK_BYTES, Chunk};
+
 /// Attributes of a pair besides key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
@@ -18,6 +20,23 @@ pub struct Marks {
     pub is_stale: bool,
     /// Whether a client is recomputing it.
     pub is_won: bool,
+}
+
+/// Bytes that extend a value: whole mebibytes, and those after them.
+#[derive(Clone, Copy, Debug)]
+pub struct Extension<'a> {
+    /// Whether they go behind the value, not before it.
+    pub at_end: bool,
+    /// Whole mebibytes.
+    pub chunks: &'a [Chunk],
+    /// The bytes after them.
+    pub rest: &'a [u8],
+}
+
+impl Extension<'_> {
+    pub(crate) fn byte_count(&self) -> usize {
+        self.chunks.len() * CHUNK_BYTES + self.rest.len()
+    }
 }
 
 /// Condition of a store.

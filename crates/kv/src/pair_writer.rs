@@ -10,7 +10,7 @@ use crate::item::{
     HEADER_BYTES, HELD, Header, LARGE, LOG_OFFSET_BYTES, Layout, MARKS, USES, WIDE, chunk_count,
 };
 use crate::key::KeyHash;
-use crate::pair::{Attributes, Stored};
+use crate::pair::{Attributes, Extension, Stored};
 use crate::pending::Pending;
 use crate::place::Place;
 use crate::regions::{PIECE_BYTES, Queue, Slots};
@@ -100,7 +100,7 @@ impl PairWriter {
                 self.write_item(item, &layout, key, value.len(), attributes, header.bits & USES);
                 let pairs = &mut self.allocator.pairs;
                 pairs.heap.memory.bytes_mut(item, layout.value_at, value.len()).copy_from_slice(value);
-                pairs.note(hash, key);
+                pairs.note(hash, key, value.len());
                 pairs.counters.pair_bytes -= old_bytes as u64;
                 pairs.counters.pair_bytes += value.len() as u64;
                 pairs.counters.stored_count += 1;
@@ -245,10 +245,11 @@ impl PairWriter {
 
     /// Puts a filled item into the index, replacing the current pair, and records the change.
     pub(crate) fn link(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
+        let value_bytes = pending.value_bytes;
         let stored = self.insert(hash, key, pending);
         if stored == Stored::Done {
             self.allocator.pairs.counters.stored_count += 1;
-            self.allocator.pairs.note(hash, key);
+            self.allocator.pairs.note(hash, key, value_bytes);
         }
         stored
     }
@@ -319,20 +320,12 @@ impl PairWriter {
     }
 
     /// Stores a value extended by more bytes before or after it.
-    pub(crate) fn extend(
-        &mut self,
-        hash: KeyHash,
-        key: &[u8],
-        place: Place,
-        at_end: bool,
-        chunks: &[Chunk],
-        rest: &[u8],
-    ) -> Stored {
-        let more_bytes = chunks.len() * CHUNK_BYTES + rest.len();
+    pub(crate) fn extend(&mut self, hash: KeyHash, key: &[u8], place: Place, more: Extension<'_>) -> Stored {
+        let more_bytes = more.byte_count();
         let old_bytes = self.allocator.pairs.heap.value_bytes(place);
-        let (old_at, more_at) = if at_end { (0, old_bytes) } else { (more_bytes, 0) };
+        let (old_at, more_at) = if more.at_end { (0, old_bytes) } else { (more_bytes, 0) };
         let Some(pending) = self.begin_copy(key, place, old_at, more_bytes) else { return Stored::NoMemory };
-        pending.fill_parts(&mut self.allocator.pairs.heap, more_at, chunks, rest);
+        pending.fill_parts(&mut self.allocator.pairs.heap, more_at, more.chunks, more.rest);
         self.link(hash, key, pending)
     }
 
@@ -395,9 +388,8 @@ impl PairWriter {
             }
             place = self.allocator.pairs.find(hash, key).expect("just stored");
         }
-        self.allocator.pairs.note(hash, key);
         if let Some(item) = place.item() {
-            self.allocator.pairs.clear_log_offset(item);
+            self.allocator.pairs.note_item(hash, key, item);
         }
         if let Some(value) = self.value_mut(place) {
             each(value);
@@ -424,7 +416,8 @@ impl PairWriter {
         true
     }
 
-    /// Stores a value fetched from `log_offset`: the stub becomes a whole item again, unless the pair has changed since.
+    /// Stores a value fetched from `log_offset`: the stub becomes a whole item again, unless the pair has changed
+    /// since.
     pub(crate) fn load(&mut self, hash: KeyHash, key: &[u8], log_offset: u64, pending: Pending) -> bool {
         let pairs = &mut self.allocator.pairs;
         let Some(stub) = pairs.stub(hash, key).filter(|stub| stub.log_offset == log_offset) else {

@@ -105,19 +105,21 @@ impl Pairs {
         self.heap.layout(key_bytes, value_bytes, flags)
     }
 
-    /// Records that a pair has changed.
+    /// Records that a pair has changed, and has a value of this length now, or was removed.
     #[inline]
-    pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8]) {
+    pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8], value_bytes: usize) {
         if let Some(journal) = &mut self.journal {
-            journal.changes.note(hash, key);
+            journal.changes.note(hash, key, value_bytes);
         }
     }
 
     /// Records that an item was changed in place.
     #[inline]
     pub(crate) fn note_item(&mut self, hash: KeyHash, key: &[u8], item: u32) {
-        self.note(hash, key);
-        self.clear_log_offset(item);
+        if self.journal.is_some() {
+            self.note(hash, key, self.heap.pair_bytes(item) - key.len());
+            self.clear_log_offset(item);
+        }
     }
 
     /// Records that the pair at a place will be removed.
@@ -127,7 +129,7 @@ impl Pairs {
             && let Some(item) = place.item()
         {
             let (key, length) = self.key_of(item);
-            self.note(hash, &key[..length]);
+            self.note(hash, &key[..length], 0);
         }
     }
 
@@ -199,7 +201,7 @@ impl Pairs {
     /// Number of free regions reserved for moving items and for stubs.
     pub(crate) fn reserved_regions(&self) -> usize {
         let wanted = if self.journal.is_some() { 2 } else { 1 };
-        wanted.min(self.heap.regions.count() / 8)
+        wanted.min(self.heap.regions.target() / 8)
     }
 
     /// Reserves the regions for moving items and for stubs.

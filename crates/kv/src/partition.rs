@@ -1,7 +1,11 @@
 //! A partition: the keys of one reactor, the clock by which they expire, and the log that keeps them.
 
+use std::io;
+use std::sync::Arc;
+
 use crate::clock::Clock;
 use crate::log::{Log, LogSettings};
+use crate::memory_limit::MemoryLimit;
 use crate::processor::Processor;
 
 /// One reactor's part of the key space, and the entry point for protocols.
@@ -11,6 +15,10 @@ pub struct Partition {
     log: Option<Box<Log>>,
     /// The second of the partition's clock at which all pairs are removed, if requested.
     clear_at_s: Option<u32>,
+    /// The memory of all partitions, if it can change.
+    limit: Option<Arc<MemoryLimit>>,
+    /// The least memory for the present pairs, as reported there, bytes.
+    reported_bytes: u64,
 }
 
 impl Partition {
@@ -18,7 +26,7 @@ impl Partition {
     #[must_use]
     pub fn new(mut processor: Processor, unix_s: i64) -> Self {
         processor.pairs_mut().clock = Clock::at(unix_s);
-        Self { processor, log: None, clear_at_s: None }
+        Self { processor, log: None, clear_at_s: None, limit: None, reported_bytes: 0 }
     }
 
     /// A partition with a log, which must be recovered first. The processor must be empty.
@@ -27,6 +35,47 @@ impl Partition {
         let mut partition = Self::new(processor, unix_s);
         partition.log = Some(Box::new(Log::new(settings, &mut partition.processor)));
         partition
+    }
+
+    /// The same, with a share of a limit that can change.
+    #[must_use]
+    pub fn within(mut self, limit: &Arc<MemoryLimit>) -> Self {
+        self.limit = Some(Arc::clone(limit));
+        self
+    }
+
+    /// Sets the memory of all partitions, and begins to give this one its share of it.
+    ///
+    /// # Errors
+    /// The system's error when it refuses the memory. Nothing has changed then.
+    pub fn set_memory_limit(&mut self, bytes: u64) -> io::Result<()> {
+        let Some(limit) = &self.limit else { return Err(io::ErrorKind::Unsupported.into()) };
+        let before = limit.bytes();
+        limit.set(bytes);
+        let followed = self.follow_memory_limit();
+        if let (Err(_), Some(limit)) = (&followed, &self.limit) {
+            limit.set(before);
+        }
+        followed
+    }
+
+    /// Begins to give it its share of the memory of all partitions, if that has changed.
+    ///
+    /// # Errors
+    /// The system's error when it refuses the memory. Nothing has changed then.
+    pub fn follow_memory_limit(&mut self) -> io::Result<()> {
+        match self.limit.as_ref().map(|limit| limit.share()) {
+            Some(share) if share != self.processor.settings().memory_bytes => self.processor.resize(share),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reports the least memory for its pairs to the limit that it shares.
+    pub fn report_needed_memory(&mut self) {
+        if let Some(limit) = &self.limit {
+            let now = self.processor.needed_bytes() as u64;
+            limit.report(std::mem::replace(&mut self.reported_bytes, now), now);
+        }
     }
 
     /// The log, if there is one.

@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use reactor::{CHUNK_BYTES, Chunk, Untouched};
 
+use crate::allocator::ResizeStep;
 use crate::atomic::{Atomic, AtomicResult};
 use crate::bucket::{Bucket, inline_cells};
 use crate::chunked::ChunkList;
@@ -41,7 +42,7 @@ use crate::item::{
 use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
-use crate::pair::{Attributes, Condition, Marks, Stored};
+use crate::pair::{Attributes, Condition, Extension, Marks, Stored};
 use crate::pair_writer::PairWriter;
 use crate::pairs::Pairs;
 use crate::place::{Home, Place};
@@ -87,14 +88,40 @@ impl Processor {
         &self.settings
     }
 
+    /// Begins to change its memory to `memory_bytes`, while it is used. [`resize_step`](Self::resize_step) continues.
+    ///
+    /// # Errors
+    /// The system's error when it refuses the memory. Nothing has changed then.
+    pub fn resize(&mut self, memory_bytes: usize) -> io::Result<()> {
+        self.writer.allocator.resize_to(memory_bytes)?;
+        self.settings.memory_bytes = memory_bytes;
+        Ok(())
+    }
+
+    /// Whether a resize is under way.
+    #[inline]
+    #[must_use]
+    pub fn is_resizing(&self) -> bool {
+        self.writer.allocator.is_resizing()
+    }
+
+    /// Continues a resize by a bounded amount of work.
+    pub fn resize_step(&mut self) -> ResizeStep {
+        self.writer.allocator.resize_step()
+    }
+
+    /// The least memory for the present pairs, bytes: 0 if they may be evicted.
+    #[must_use]
+    pub fn needed_bytes(&self) -> usize {
+        self.writer.allocator.needed_bytes()
+    }
+
     /// Memory in use, bytes: regions that are not free, and the records of all regions.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        let regions = self.pairs().heap.regions.count()
-            - self.pairs().heap.regions.free_count()
-            - self.pairs().heap.chunked.free_regions();
-        regions * REGION_BYTES
-            + self.pairs().heap.regions.count() * (Regions::RECORD_BYTES + Index::RECORD_BYTES)
+        let heap = &self.pairs().heap;
+        let used_count = heap.regions.used_count() - heap.chunked.free_regions();
+        used_count * REGION_BYTES + heap.regions.count() * (Regions::RECORD_BYTES + Index::RECORD_BYTES)
     }
 
     /// Bytes of buckets, blocks, pieces and chunks in use.
@@ -344,7 +371,7 @@ impl Processor {
         if value_bytes > self.settings.value_bytes_max {
             return Err(Stored::TooLarge);
         }
-        let has_memory = chunk_count(value_bytes) <= self.pairs().heap.chunked.source.count_max();
+        let has_memory = chunk_count(value_bytes) <= self.pairs().heap.chunked.count_max;
         let has_log_room = self.pairs().has_log_room(key.len() + value_bytes);
         if has_memory && has_log_room { Ok(()) } else { Err(Stored::NoMemory) }
     }
@@ -376,20 +403,11 @@ impl Processor {
     }
 
     /// Stores a value extended by more bytes before or after it.
-    pub fn extend(
-        &mut self,
-        hash: KeyHash,
-        key: &[u8],
-        place: Place,
-        at_end: bool,
-        chunks: &[Chunk],
-        rest: &[u8],
-    ) -> Stored {
-        let more_bytes = chunks.len() * CHUNK_BYTES + rest.len();
-        if !self.pairs().has_log_room(key.len() + self.value_bytes(place) + more_bytes) {
+    pub fn extend(&mut self, hash: KeyHash, key: &[u8], place: Place, more: Extension<'_>) -> Stored {
+        if !self.pairs().has_log_room(key.len() + self.value_bytes(place) + more.byte_count()) {
             return Stored::NoMemory;
         }
-        self.writer.extend(hash, key, place, at_end, chunks, rest)
+        self.writer.extend(hash, key, place, more)
     }
 
     /// Calls `each` with the parts of a value in order, to be changed in place; it counts as a new value, or as

@@ -1,14 +1,20 @@
-//! The format of a log: segment headers and records.
+//! The format of the records of a log.
 //!
 //! ```text
 //! segment  │ header, one block │ record │ record │ 0 … to the end of a block │ record │ …
-//! record   │ kind 1 │ key length 1 │ marks 1 │ 0 │ crc 4 │ value length 4 │ flags 4 │ cas 8 │ expiry 8 │ …
+//! record   │ kind 1 │ key length 1 │ marks 1 │ first 1 │ crc 4 │ value length 4 │ flags 4 │ cas 8 │ expiry 8 │ …
 //!          │ key │ value │ crc 4 │
 //! ```
 //!
+//! A write begins at a block, with a record whose *first* byte is 1, unless it continues a record of several writes. A
+//! record marked so is only written once everything before it in the segment is complete.
+//!
 //! The first checksum covers everything before the value, and the location: the run that wrote the segment, its
 //! generation, and the position. So remains of an earlier use of the segment are not taken for records. The second
-//! covers the value.
+//! covers the first and the value: a write that was torn between them leaves the value of an earlier record there.
+//!
+//! Records form groups, in one write or several, each with a record of its own at its end: a group without it does not
+//! count.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -21,9 +27,6 @@ pub(crate) const TAIL_BYTES: usize = 4;
 /// Bytes of a record besides key and value.
 pub(crate) const RECORD_EXTRA_BYTES: usize = HEAD_BYTES + TAIL_BYTES;
 
-const MAGIC: [u8; 8] = *b"nvlkvseg";
-const HEADER_BYTES: usize = 64;
-
 /// The state of a key in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -33,6 +36,8 @@ pub(crate) enum Kind {
     Removed,
     /// All keys were removed; the record has no key.
     Cleared,
+    /// The group of records before it is complete; its flags are their number, and it has no key.
+    GroupEnd,
 }
 
 /// A record without its key and value.
@@ -47,6 +52,8 @@ pub(crate) struct Head {
     pub(crate) cas: u64,
     /// Expiry in Unix time, s, or 0.
     pub(crate) expiry_s: i64,
+    /// Whether a write begins with it.
+    pub(crate) is_first: bool,
 }
 
 /// Location of a record, which is part of its checksum.
@@ -65,15 +72,16 @@ impl Head {
         RECORD_EXTRA_BYTES + self.key_bytes + self.value_bytes
     }
 
-    /// Encodes the record up to its value.
-    pub(crate) fn encode(&self, key: &[u8], location: Location, into: &mut [u8]) {
+    /// Encodes the record up to its value. Returns the checksum of what follows.
+    pub(crate) fn encode(&self, key: &[u8], location: Location, into: &mut [u8]) -> Checksum {
         debug_assert_eq!(key.len(), self.key_bytes);
         let kind = match self.kind {
             Kind::Pair => 1,
             Kind::Removed => 2,
             Kind::Cleared => 3,
+            Kind::GroupEnd => 4,
         };
-        into[..4].copy_from_slice(&[kind, self.key_bytes as u8, self.marks, 0]);
+        into[..4].copy_from_slice(&[kind, self.key_bytes as u8, self.marks, self.is_first.into()]);
         into[8..12].copy_from_slice(&(self.value_bytes as u32).to_le_bytes());
         into[12..16].copy_from_slice(&self.flags.to_le_bytes());
         into[16..24].copy_from_slice(&self.cas.to_le_bytes());
@@ -81,6 +89,7 @@ impl Head {
         into[HEAD_BYTES..HEAD_BYTES + key.len()].copy_from_slice(key);
         let crc = checksum(&into[..HEAD_BYTES + key.len()], location);
         into[4..8].copy_from_slice(&crc.to_le_bytes());
+        Checksum::behind(into)
     }
 
     /// Decodes the first [`HEAD_BYTES`], without checking the checksum.
@@ -91,11 +100,12 @@ impl Head {
             1 => Kind::Pair,
             2 => Kind::Removed,
             3 => Kind::Cleared,
+            4 => Kind::GroupEnd,
             _ => return None,
         };
         let key_bytes = usize::from(bytes[1]);
         let has_key = (1..=KEY_BYTES_MAX).contains(&key_bytes);
-        if (kind == Kind::Cleared) == has_key || bytes[3] != 0 {
+        if matches!(kind, Kind::Cleared | Kind::GroupEnd) == has_key || bytes[3] > 1 {
             return None;
         }
         Some(Self {
@@ -106,7 +116,15 @@ impl Head {
             flags: word(12),
             cas: long(16),
             expiry_s: long(24).cast_signed(),
+            is_first: bytes[3] == 1,
         })
+    }
+
+    /// The record at the start of these bytes, if one was written at this location, and is there up to its value.
+    pub(crate) fn read(bytes: &[u8], location: Location) -> Option<Self> {
+        let head = Self::decode(bytes.first_chunk()?)?;
+        let bytes = bytes.get(..HEAD_BYTES + head.key_bytes)?;
+        Self::is_genuine(bytes, location).then_some(head)
     }
 
     /// Whether these bytes, up to the value, are a record written at this location.
@@ -116,7 +134,7 @@ impl Head {
 }
 
 fn checksum(bytes: &[u8], location: Location) -> u32 {
-    let mut checksum = Checksum::default();
+    let mut checksum = Checksum(u32::MAX);
     for number in [location.run, location.generation, location.position] {
         checksum.update(&number.to_le_bytes());
     }
@@ -129,13 +147,12 @@ fn checksum(bytes: &[u8], location: Location) -> u32 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checksum(u32);
 
-impl Default for Checksum {
-    fn default() -> Self {
-        Self(u32::MAX)
-    }
-}
-
 impl Checksum {
+    /// The checksum of what follows an encoded head.
+    pub(crate) fn behind(head: &[u8]) -> Self {
+        Self(u32::from_le_bytes(head[4..8].try_into().expect("four bytes")))
+    }
+
     pub(crate) fn update(&mut self, piece: &[u8]) {
         let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, self.0.into());
         digest.update(piece);
@@ -144,54 +161,6 @@ impl Checksum {
 
     pub(crate) fn finish(self) -> u32 {
         !self.0
-    }
-}
-
-/// The header of a segment, its first block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SegmentHeader {
-    /// Identity of the log.
-    pub(crate) log: u64,
-    /// Random number of the start that wrote it.
-    pub(crate) run: u64,
-    /// Generation of the segment, counted from 1.
-    pub(crate) generation: u64,
-    /// The oldest generation needed when this header was written.
-    pub(crate) oldest: u64,
-    /// End of the previous segment.
-    pub(crate) previous_end: u64,
-    /// A CAS number that no value had at that time.
-    pub(crate) next_cas: u64,
-}
-
-impl SegmentHeader {
-    pub(crate) fn encode(&self, into: &mut [u8]) {
-        into[..8].copy_from_slice(&MAGIC);
-        let numbers = [self.log, self.run, self.generation, self.oldest, self.previous_end, self.next_cas];
-        for (number, at) in numbers.into_iter().zip((8..).step_by(8)) {
-            into[at..at + 8].copy_from_slice(&number.to_le_bytes());
-        }
-        into[56..60].fill(0);
-        let crc = crc_fast::crc32_iscsi(&into[..60]);
-        into[60..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
-    }
-
-    /// Decodes a header; `None` if this log has written none here.
-    pub(crate) fn decode(bytes: &[u8], log: u64) -> Option<Self> {
-        let bytes = bytes.get(..HEADER_BYTES)?;
-        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let is_genuine = bytes[60..] == crc_fast::crc32_iscsi(&bytes[..60]).to_le_bytes();
-        if bytes[..8] != MAGIC || !is_genuine || long(8) != log {
-            return None;
-        }
-        Some(Self {
-            log,
-            run: long(16),
-            generation: long(24),
-            oldest: long(32),
-            previous_end: long(40),
-            next_cas: long(48),
-        })
     }
 }
 
@@ -205,11 +174,11 @@ mod tests {
         fn records_read_back_where_they_were_written_and_nowhere_else(
             key in prop::collection::vec(any::<u8>(), 1..=KEY_BYTES_MAX),
             marks: u8, value_bytes: u32, flags: u32, cas: u64, expiry_s: i64,
-            log: u64, generation: u64, position: u64, bit in 0usize..256,
+            log: u64, generation: u64, position: u64, is_first: bool, bit in 0usize..256,
         ) {
             let value_bytes = value_bytes as usize;
             let head =
-                Head { kind: Kind::Pair, key_bytes: key.len(), marks, value_bytes, flags, cas, expiry_s };
+                Head { kind: Kind::Pair, key_bytes: key.len(), marks, value_bytes, flags, cas, expiry_s, is_first };
             let location = Location { run: log, generation, position };
             let mut bytes = vec![0; HEAD_BYTES + key.len()];
             head.encode(&key, location, &mut bytes);
@@ -219,20 +188,6 @@ mod tests {
             prop_assert!(!Head::is_genuine(&bytes, elsewhere));
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(!Head::is_genuine(&bytes, location));
-        }
-
-        #[test]
-        fn headers_of_segments_read_back(
-            log: u64, run: u64, generation: u64, oldest: u64, next_cas: u64, bit in 0usize..512,
-        ) {
-            let previous_end = oldest ^ next_cas;
-            let header = SegmentHeader { log, run, generation, oldest, previous_end, next_cas };
-            let mut bytes = [0; 512];
-            header.encode(&mut bytes);
-            prop_assert_eq!(SegmentHeader::decode(&bytes, log), Some(header));
-            prop_assert_eq!(SegmentHeader::decode(&bytes, log ^ 1), None);
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(SegmentHeader::decode(&bytes, log), None);
         }
 
         #[test]

@@ -6,6 +6,8 @@
 //! index. A bitmap per region records where its blocks begin, or which slots are taken, so that neither taking nor
 //! freeing a block touches it.
 
+mod resize;
+
 use reactor::LINE_BYTES;
 
 /// Bytes of a region.
@@ -22,6 +24,10 @@ pub(crate) const PIECE_BYTES: usize = 4 << 10;
 pub(crate) const REGION_PIECES: usize = REGION_BYTES / PIECE_BYTES;
 /// Units of a line: a block of this size does not cross a line.
 const LINE_UNITS: usize = LINE_BYTES / UNIT_BYTES;
+
+/// Regions for which address space is reserved: as many as have 32-bit numbers of units, fewer under Miri, to which
+/// address space is memory.
+pub(crate) const REGIONS_MAX: usize = if cfg!(miri) { 64 } else { u32::MAX as usize / REGION_UNITS };
 
 /// Marks the end of a list.
 const NONE: u32 = u32::MAX;
@@ -47,8 +53,10 @@ pub(crate) enum Slots {
 /// What a region is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Not in use, or lent.
+    /// Not in use.
     Free,
+    /// Its memory is lent to chunks.
+    Lent,
     /// Items.
     Items(Queue),
     /// The index.
@@ -63,7 +71,7 @@ struct Region {
     filled: u16,
     /// Items that may be neither moved nor evicted.
     held_count: u16,
-    /// Neighbours in its list.
+    /// Neighbours in its list. `next` of a lent region is its place among those.
     previous: u32,
     next: u32,
     /// Bytes of items, and pairs in the index, that were stored before it was begun.
@@ -87,7 +95,14 @@ pub(crate) struct Regions {
     taken: Vec<u16>,
     /// By piece: the item that it belongs to.
     owners: Vec<u32>,
+    /// Free regions below the limit, and the number of those from the limit on.
     free: Vec<u32>,
+    free_beyond: usize,
+    /// Regions from here on are not taken any more.
+    limit: u32,
+    /// The number of regions to be reached, and how many fewer than there are may be used by now.
+    target: usize,
+    withheld_count: usize,
     /// The queues of items, and the regions with free slots of each kind.
     lists: [List; LIST_COUNT],
     /// The region of each queue that is being filled.
@@ -143,21 +158,15 @@ impl Regions {
 
     /// `count` free regions.
     pub(crate) fn new(count: usize) -> Self {
-        let region = || Region {
-            use_: Use::Free,
-            filled: 0,
-            held_count: 0,
-            previous: NONE,
-            next: NONE,
-            stored_at: 0,
-            inline_stored_at: 0,
-            map: [0; REGION_UNITS / 64],
-        };
-        Self {
-            regions: (0..count).map(|_| region()).collect(),
-            taken: vec![0; count],
-            owners: vec![0; count * REGION_PIECES],
-            free: (0..u32::try_from(count).expect("counted in 32 bits")).rev().collect(),
+        let mut regions = Self {
+            regions: Vec::new(),
+            taken: Vec::new(),
+            owners: Vec::new(),
+            free: Vec::new(),
+            free_beyond: 0,
+            limit: 0,
+            target: count,
+            withheld_count: 0,
             lists: [List { first: NONE, last: NONE }; LIST_COUNT],
             filling: [NONE; 2],
             free_slots: [0; 2],
@@ -169,7 +178,9 @@ impl Regions {
             lent: Vec::new(),
             stored_bytes: 0,
             inline_stored_count: 0,
-        }
+        };
+        regions.set_count(count);
+        regions
     }
 
     /// Number of regions.
@@ -177,14 +188,24 @@ impl Regions {
         self.regions.len()
     }
 
-    /// Number of regions that are not reserved.
-    pub(crate) fn usable_count(&self) -> usize {
-        self.count() - self.reserved_count
+    /// Number of regions to be reached by a resize, else that of all.
+    pub(crate) fn target(&self) -> usize {
+        self.target
     }
 
-    /// Number of free regions.
+    /// Number of regions that are not reserved, after a resize.
+    pub(crate) fn usable_count(&self) -> usize {
+        self.target - self.reserved_count
+    }
+
+    /// Number of free regions, without those that a resize withholds.
     pub(crate) fn free_count(&self) -> usize {
-        self.free.len()
+        (self.free.len() + self.free_beyond).saturating_sub(self.withheld_count)
+    }
+
+    /// Number of regions that are not free.
+    pub(crate) fn used_count(&self) -> usize {
+        self.count() - self.free.len() - self.free_beyond
     }
 
     /// Units that were freed or skipped in regions of items, and cannot be taken before the region is empty.
@@ -302,7 +323,7 @@ impl Regions {
     }
 
     fn pop_free(&mut self) -> Option<u32> {
-        if self.free.len() <= self.reserved_count { None } else { self.free.pop() }
+        if self.free_count() <= self.reserved_count { None } else { self.free.pop() }
     }
 
     /// The region that contains a unit of items.
@@ -341,7 +362,11 @@ impl Regions {
     /// Makes a region free.
     fn release(&mut self, index: u32) {
         self.regions[index as usize].use_ = Use::Free;
-        self.free.push(index);
+        if index < self.limit {
+            self.free.push(index);
+        } else {
+            self.free_beyond += 1;
+        }
     }
 
     fn append(&mut self, index: u32, list: usize) {
@@ -498,23 +523,36 @@ impl Regions {
 
     /// Lends the memory of `count` free regions, and returns their numbers. Empty if fewer are free.
     pub(crate) fn lend(&mut self, count: usize) -> Vec<u32> {
-        if self.free.len() < self.reserved_count + count {
+        if self.free_count() < self.reserved_count + count {
             return Vec::new();
         }
         let lent = self.free.split_off(self.free.len() - count);
-        self.lent.extend_from_slice(&lent);
+        for &region in &lent {
+            let at = self.lent.len();
+            self.lend_as(at, region);
+        }
         lent
+    }
+
+    fn lend_as(&mut self, at: usize, region: u32) {
+        if at == self.lent.len() {
+            self.lent.push(region);
+        } else {
+            self.lent[at] = region;
+        }
+        let record = &mut self.regions[region as usize];
+        (record.use_, record.next) = (Use::Lent, at as u32);
     }
 
     /// Takes the memory of `count` lent regions back, and returns their numbers.
     pub(crate) fn take_back(&mut self, count: usize) -> Vec<u32> {
         let taken = self.lent.split_off(self.lent.len() - count);
-        self.free.extend_from_slice(&taken);
+        taken.iter().for_each(|&region| self.release(region));
         taken
     }
 
-    /// The sparsest of `count` regions from region `from` on that can be emptied by moving what is in it, which frees at
-    /// least `least` units.
+    /// The sparsest of `count` regions from region `from` on that can be emptied by moving what is in it, which frees
+    /// at least `least` units.
     pub(crate) fn sparsest(&self, from: u32, count: usize, least: usize) -> Option<u32> {
         let mut best: Option<(usize, u32)> = None;
         for step in 0..count {

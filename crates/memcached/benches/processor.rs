@@ -301,10 +301,11 @@ fn main() {
         alone.0.processor.clear();
         fill(&mut alone.0.processor, pair_count, round);
     }
-    let mut lines = Lines::new(usize::try_from(pair_count).expect("memory")).expect("memory");
+    let line_count = usize::try_from(pair_count).expect("memory");
+    let mut lines = Lines::new(line_count, line_count).expect("memory");
     lines.bytes_mut().fill(2);
     let mut random = SplitMix64::new(1);
-    let mut index = Lines::new(lines.len() / 10).expect("memory");
+    let mut index = Lines::new(lines.len() / 10, 0).expect("memory");
     for line in index.iter_mut() {
         let to = (random.draw() % pair_count) as u32;
         line.0[..4].copy_from_slice(&to.to_le_bytes());

@@ -15,6 +15,11 @@ pub enum CollectiveRequest {
         /// Seconds, or Unix time.
         delay: i64,
     },
+    /// Changes the memory.
+    SetMemory {
+        /// Memory of all partitions, bytes.
+        bytes: u64,
+    },
 }
 
 impl CollectiveRequest {
@@ -32,6 +37,10 @@ impl Executor<'_> {
             CollectiveRequest::Stats => {}
             CollectiveRequest::ResetStats => self.reset_stats(),
             CollectiveRequest::Flush { delay } => self.flush(delay),
+            CollectiveRequest::SetMemory { bytes } => {
+                // A memory that the system refuses shows in the statistics: the limit is the old one.
+                let _ = self.partition.set_memory_limit(bytes);
+            }
         }
         self.stats()
     }

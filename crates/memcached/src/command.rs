@@ -69,11 +69,15 @@ pub enum Verb {
         is_memory: bool,
         /// Whether there is no answer.
         is_quiet: bool,
+        /// The header, if it came in the binary protocol.
+        binary: Option<Header>,
     },
     /// A meta command; its second letter. Its flags are in the command's `extra`.
     Meta(u8),
     /// A command of the binary protocol.
     Binary(Header),
+    /// A piece of a dump. The key of the command is the last one of the piece before it.
+    Dump(DumpForm),
 }
 
 /// The fields of a binary request's header that its execution and response need.
@@ -85,6 +89,41 @@ pub struct Header {
     pub opaque: u32,
     /// The CAS number that the value must have, or 0.
     pub cas: u64,
+}
+
+/// The form of a dump of all keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DumpForm {
+    /// `metadump`: a line of fields for each key.
+    Fields,
+    /// `mgdump`: an `mg` command for each key.
+    Commands,
+}
+
+impl DumpForm {
+    /// The answer to a dump before whose command others are not answered yet.
+    pub(crate) fn refusal(self) -> &'static [u8] {
+        match self {
+            Self::Fields => b"ERROR cannot pipeline other commands before metadump\r\n",
+            Self::Commands => b"ERROR cannot pipeline other commands before mgdump\r\n",
+        }
+    }
+
+    /// The line before all keys.
+    pub(crate) fn start(self) -> &'static [u8] {
+        match self {
+            Self::Fields => b"",
+            Self::Commands => b"OK\r\n",
+        }
+    }
+
+    /// The line after all keys.
+    pub(crate) fn end(self) -> &'static [u8] {
+        match self {
+            Self::Fields => b"END\r\n",
+            Self::Commands => b"EN\r\n",
+        }
+    }
 }
 
 /// One command on one key.
@@ -113,7 +152,7 @@ impl Verb {
             | Self::Arithmetic { is_quiet, .. }
             | Self::Touch { is_quiet, .. }
             | Self::Refused { is_quiet, .. } => is_quiet,
-            Self::Get { .. } | Self::Meta(_) | Self::Binary(_) => false,
+            Self::Get { .. } | Self::Meta(_) | Self::Binary(_) | Self::Dump(_) => false,
         }
     }
 
@@ -125,6 +164,7 @@ impl Verb {
             Self::Store { mode: Mode::Set | Mode::Add | Mode::Replace, .. }
                 | Self::Delete { .. }
                 | Self::Refused { .. }
+                | Self::Dump(_)
         )
     }
 }
@@ -138,6 +178,19 @@ impl<'a> Command<'a> {
         extra: &[],
         is_base64: false,
     };
+
+    /// Whether execution may change the pair, apart from the marks that tell of a stale value.
+    #[must_use]
+    pub fn may_change(&self) -> bool {
+        match self.verb {
+            Verb::Get { touch, .. } => touch.is_some(),
+            Verb::Refused { removes, .. } => removes,
+            Verb::Dump(_) => false,
+            // Of the flags, those with a time may create or touch it. A letter in another one's token does no harm.
+            Verb::Meta(b'g') => self.extra.iter().any(|letter| b"NT".contains(letter)),
+            _ => true,
+        }
+    }
 
     /// The key as it is stored. `room` receives a key that must be decoded.
     #[inline]

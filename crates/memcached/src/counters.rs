@@ -2,63 +2,50 @@
 
 use std::ops::AddAssign;
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
-        /// Counters of the commands executed on a partition.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct CommandCounters {
-            $($(#[$doc])* pub $field: u64,)*
-        }
-
-        impl AddAssign for CommandCounters {
-            fn add_assign(&mut self, other: Self) {
-                $(self.$field += other.$field;)*
-            }
-        }
-    };
-}
-
-counters! {
-    /// Keys requested.
-    get_count,
-    /// Keys found.
-    get_hit_count,
-    /// Keys not found.
-    get_miss_count,
-    /// Of these, keys whose pair had expired.
-    get_expired_count,
-    /// Stores.
-    set_count,
-    /// Touches.
-    touch_count,
-    /// Touches of a present key.
-    touch_hit_count,
-    /// Flushes.
-    flush_count,
-    /// Meta commands.
-    meta_count,
-    /// Deletes of a present key.
-    delete_hit_count,
-    /// Deletes of an absent key.
-    delete_miss_count,
-    /// Increments of a present key.
-    increment_hit_count,
-    /// Increments of an absent key.
-    increment_miss_count,
-    /// Decrements of a present key.
-    decrement_hit_count,
-    /// Decrements of an absent key.
-    decrement_miss_count,
-    /// CAS numbers that matched.
-    cas_hit_count,
-    /// CAS stores to an absent key.
-    cas_miss_count,
-    /// CAS numbers that did not match.
-    cas_bad_count,
-    /// Values that were too large.
-    too_large_count,
-    /// Values for which there was no memory.
-    no_memory_count,
+kv::counters! {
+    /// Counters of the commands executed on a partition.
+    pub struct CommandCounters {
+        /// Keys requested.
+        pub get_count: u64,
+        /// Keys found.
+        pub get_hit_count: u64,
+        /// Keys not found.
+        pub get_miss_count: u64,
+        /// Of these, keys whose pair had expired.
+        pub get_expired_count: u64,
+        /// Stores.
+        pub set_count: u64,
+        /// Touches.
+        pub touch_count: u64,
+        /// Touches of a present key.
+        pub touch_hit_count: u64,
+        /// Flushes.
+        pub flush_count: u64,
+        /// Meta commands.
+        pub meta_count: u64,
+        /// Deletes of a present key.
+        pub delete_hit_count: u64,
+        /// Deletes of an absent key.
+        pub delete_miss_count: u64,
+        /// Increments of a present key.
+        pub increment_hit_count: u64,
+        /// Increments of an absent key.
+        pub increment_miss_count: u64,
+        /// Decrements of a present key.
+        pub decrement_hit_count: u64,
+        /// Decrements of an absent key.
+        pub decrement_miss_count: u64,
+        /// CAS numbers that matched.
+        pub cas_hit_count: u64,
+        /// CAS stores to an absent key.
+        pub cas_miss_count: u64,
+        /// CAS numbers that did not match.
+        pub cas_bad_count: u64,
+        /// Values that were too large.
+        pub too_large_count: u64,
+        /// Values for which there was no memory.
+        pub no_memory_count: u64,
+    }
 }
 
 /// Statistics of a partition, added up over all partitions for `stats`.
@@ -70,6 +57,8 @@ pub struct PartitionStats {
     pub processor: kv::Counters,
     /// Its memory limit.
     pub limit_bytes: u64,
+    /// The least memory for its pairs, bytes: 0 if they may be evicted.
+    pub needed_bytes: u64,
     /// Memory taken by pairs and index, bytes.
     pub taken_bytes: u64,
     /// Memory taken by the index, bytes.
@@ -79,17 +68,9 @@ pub struct PartitionStats {
 impl AddAssign for PartitionStats {
     fn add_assign(&mut self, other: Self) {
         self.commands += other.commands;
-        let (p, o) = (&mut self.processor, other.processor);
-        p.pair_count += o.pair_count;
-        p.inline_count += o.inline_count;
-        p.pair_bytes += o.pair_bytes;
-        p.stored_count += o.stored_count;
-        p.evicted_count += o.evicted_count;
-        p.evicted_unread_count += o.evicted_unread_count;
-        p.expired_count += o.expired_count;
-        p.moved_count += o.moved_count;
-        p.reclaimed_count += o.reclaimed_count;
+        self.processor += other.processor;
         self.limit_bytes += other.limit_bytes;
+        self.needed_bytes += other.needed_bytes;
         self.taken_bytes += other.taken_bytes;
         self.index_bytes += other.index_bytes;
     }

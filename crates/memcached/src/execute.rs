@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use reactor::{CHUNK_BYTES, Chunk};
 
+use crate::binary_response as response;
 use crate::command::{Command, Mode, Verb};
 use crate::counters::CommandCounters;
 use crate::incoming::LargeStore;
@@ -12,7 +13,8 @@ use crate::number::{self, Digits, LastDigits};
 use crate::output::LongValue;
 use crate::settings::{COPIED_BYTES_MAX, ListenerSettings, SPARED_BYTES_MAX};
 use kv::{
-    Attributes, Clock, Condition, KEY_BYTES_MAX, KeyHash, Partition, Place, REGION_BYTES, Stored, USES_MAX,
+    Attributes, Clock, Condition, Extension, KEY_BYTES_MAX, KeyHash, Partition, Place, REGION_BYTES, Stored,
+    USES_MAX,
 };
 
 /// Longest relative time, s; larger numbers are Unix time.
@@ -197,7 +199,7 @@ impl Executor<'_> {
                     out.extend_from_slice(if is_touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
                 }
             }
-            Verb::Refused { removes, is_memory, is_quiet } => {
+            Verb::Refused { removes, is_memory, is_quiet, binary } => {
                 let c = &mut self.service.counters;
                 *(if is_memory { &mut c.no_memory_count } else { &mut c.too_large_count }) += 1;
                 let mut room = [0; KEY_BYTES_MAX];
@@ -205,8 +207,11 @@ impl Executor<'_> {
                 if removes {
                     self.partition.processor.delete(hash, key);
                 }
-                if !is_quiet {
-                    out.extend_from_slice(if is_memory { NO_MEMORY } else { TOO_LARGE });
+                match binary {
+                    Some(header) if is_memory => response::refuse(out, header, response::NO_MEMORY),
+                    Some(header) => response::refuse(out, header, response::TOO_LARGE),
+                    None if is_quiet => {}
+                    None => out.extend_from_slice(if is_memory { NO_MEMORY } else { TOO_LARGE }),
                 }
             }
             Verb::Meta(letter) => {
@@ -215,6 +220,7 @@ impl Executor<'_> {
                 self.meta(letter, hash, key, command, out);
             }
             Verb::Binary(header) => self.binary(header, hash, key, command, out),
+            Verb::Dump(form) => self.dump(form, key, out),
         }
     }
 
@@ -302,8 +308,8 @@ impl Executor<'_> {
         self.push_value(place, out);
     }
 
-    /// Appends a value. Whole mebibytes, and a long rest, are recorded in `long_values` instead of being copied; returns how
-    /// many bytes these are.
+    /// Appends a value. Whole mebibytes, and a long rest, are recorded in `long_values` instead of being copied;
+    /// returns how many bytes these are.
     pub(crate) fn push_value(&mut self, place: Place, out: &mut Vec<u8>) -> usize {
         let length = self.partition.processor.value(place).len();
         let chunks = self.partition.processor.chunks(place).cloned();
@@ -429,8 +435,9 @@ impl Executor<'_> {
             return Stored::TooLarge;
         }
         if length >= CHUNK_BYTES {
-            let arrived_chunks = std::mem::take(&mut self.service.arrived_chunks);
-            return self.partition.processor.extend(hash, key, place, at_end, &arrived_chunks, more);
+            let chunks = &std::mem::take(&mut self.service.arrived_chunks);
+            let more = Extension { at_end, chunks, rest: more };
+            return self.partition.processor.extend(hash, key, place, more);
         }
         let mut whole = std::mem::take(&mut self.service.scratch);
         whole.clear();

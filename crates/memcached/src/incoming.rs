@@ -39,6 +39,12 @@ impl LargeStore {
         self.length % CHUNK_BYTES
     }
 
+    /// Bytes of the value.
+    #[must_use]
+    pub fn value_bytes(&self) -> usize {
+        self.length
+    }
+
     /// Bytes of the value that are in no chunk.
     pub(super) fn short_bytes(&self) -> usize {
         self.short.len()

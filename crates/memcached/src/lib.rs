@@ -12,9 +12,11 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod answer;
+mod binary_response;
 mod collective;
 mod command;
 mod counters;
+mod dump;
 mod execute;
 mod gets;
 mod incoming;
@@ -37,7 +39,7 @@ mod stats;
 
 pub use answer::AnswerId;
 pub use collective::CollectiveRequest;
-pub use command::{Command, Header, Mode, Verb};
+pub use command::{Command, DumpForm, Header, Mode, Verb};
 pub use counters::{CommandCounters, ListenerStats, PartitionStats};
 pub use execute::{Executor, Service};
 pub use incoming::LargeStore;

@@ -453,14 +453,18 @@ impl Executor<'_> {
             0 => out.extend_from_slice(b"-1"),
             _ => number::push(out, expiry_s.saturating_sub(self.partition.processor.now_s()).into()),
         }
-        out.extend_from_slice(b" la=0 cas=");
-        number::push(out, cas);
-        out.extend_from_slice(if marks.is_fetched { b" fetch=yes" } else { b" fetch=no" });
-        // Items of all sizes are in one class.
-        out.extend_from_slice(b" cls=1 size=");
-        number::push(out, size as u64);
+        push_item_fields(out, cas, marks, size);
         out.extend_from_slice(b"\r\n");
     }
+}
+
+/// Appends the fields of an item that `me` and a dump have in common. Items of all sizes are in one class.
+pub(crate) fn push_item_fields(out: &mut Vec<u8>, cas: u64, marks: Marks, size: usize) {
+    out.extend_from_slice(b" la=0 cas=");
+    number::push(out, cas);
+    out.extend_from_slice(if marks.is_fetched { b" fetch=yes" } else { b" fetch=no" });
+    out.extend_from_slice(b" cls=1 size=");
+    number::push(out, size as u64);
 }
 
 fn push_flag(out: &mut Vec<u8>, letter: u8, number: u64) {

@@ -288,8 +288,7 @@ pub(crate) fn decode_base64(text: &[u8], into: &mut [u8]) -> Option<usize> {
 }
 
 /// Appends bytes as base64 with padding.
-#[cfg(test)]
-fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for group in bytes.chunks(3) {
         let mut wide = [0; 3];

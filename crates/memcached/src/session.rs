@@ -15,9 +15,11 @@ use std::sync::Arc;
 use reactor::{CHUNK_BYTES, Chunk};
 
 use crate::answer::AnswerId;
+use crate::binary_response as response;
 use crate::collective::CollectiveRequest;
 use crate::command::{Command, Header, Mode, Verb};
 use crate::counters::{ListenerStats, PartitionStats};
+use crate::dump::Dump;
 use crate::execute::{Addition, Executor};
 use crate::gets::{BATCH, Get, ITEMS_AHEAD, prefetch_items, take_gets};
 use crate::incoming::{Incoming, LargeStore};
@@ -27,7 +29,7 @@ use crate::protocol::decode::{Decoder, GetPosition, bad_chunk};
 use crate::protocol::decoded::Decoded;
 use crate::settings::{ListenerSettings, PIECE_BYTES};
 use crate::stats::VERSION;
-use kv::{Home, KEY_BYTES_MAX, Kept, KeyHash};
+use kv::{Home, KEY_BYTES_MAX, Kept, KeyHash, MemoryLimit};
 
 /// Output limit, bytes: with more, execution stops until some of it is sent. Awaited answers of other partitions count
 /// with their expected length.
@@ -64,6 +66,13 @@ pub trait Router {
     fn reset_listener_stats(&mut self);
 }
 
+/// The unit of `cache_memlimit`, bytes.
+const MEBIBYTE: u64 = 1 << 20;
+/// The largest number of mebibytes that is not taken for one of bytes, as in memcached.
+const LIMIT_MEGABYTES_MAX: u64 = 1_000_000_000;
+/// The answer to a memory limit that the system refuses, or that no partition can have.
+const NO_LIMIT: &[u8] = b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";
+
 /// State of a session after input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -96,7 +105,19 @@ enum AllRequest {
     Flush { binary: Option<Header>, is_quiet: bool },
     Stats { of: Vec<u8>, binary: Option<Header> },
     ResetStats { binary: Option<Header> },
-    Limit { megabytes: u64, is_quiet: bool },
+    Limit { megabytes: u64, is_quiet: bool, is_set: bool },
+}
+
+impl AllRequest {
+    /// The request that follows, once all partitions have answered this one: memory is changed only if no partition
+    /// needs more.
+    fn next(&self, stats: &PartitionStats) -> Option<(Self, CollectiveRequest)> {
+        let &Self::Limit { megabytes, is_quiet, is_set: false } = self else { return None };
+        let bytes = megabytes.saturating_mul(MEBIBYTE);
+        let is_enough = bytes >= stats.needed_bytes.min(stats.limit_bytes);
+        let next = Self::Limit { megabytes, is_quiet, is_set: true };
+        is_enough.then_some((next, CollectiveRequest::SetMemory { bytes }))
+    }
 }
 
 /// One connection.
@@ -107,6 +128,8 @@ pub struct Session {
     /// Length of the backlog below which decoding is pointless.
     needed_bytes: usize,
     output: Output,
+    /// A dump under way: no command after it is executed until its end.
+    dump: Option<Box<Dump>>,
     /// A long value that is arriving.
     incoming: Option<Box<Incoming>>,
     /// Answers from the first awaited one on.
@@ -147,6 +170,7 @@ impl Session {
             backlog: Vec::new(),
             needed_bytes: 0,
             output: Output::default(),
+            dump: None,
             incoming: None,
             queue: VecDeque::new(),
             first_id: 0,
@@ -199,7 +223,9 @@ impl Session {
     /// Whether a stalled session can resume.
     #[must_use]
     pub fn can_resume(&self) -> bool {
-        !self.is_full() && !self.lacks_buffer()
+        !self.is_full()
+            && !self.lacks_buffer()
+            && self.dump.as_ref().is_none_or(|dump| dump.awaited.is_none() && self.output.is_empty())
     }
 
     /// Whether an arriving value must wait for its buffer, so that the session holds no more than a mebibyte.
@@ -291,6 +317,9 @@ impl Session {
         if self.is_closing {
             return Progress::Close;
         }
+        if self.dump.is_some() {
+            return self.request_dump(router);
+        }
         if self.backlog.is_empty() || self.backlog.len() < self.needed_bytes {
             return if self.can_resume() { Progress::Open } else { Progress::Stalled };
         }
@@ -368,6 +397,9 @@ impl Session {
         let (mut gets, mut batch): (Vec<Get<'_>>, Vec<Entry<'_>>) = (Vec::new(), Vec::new());
         self.needed_bytes = 0;
         loop {
+            if self.dump.is_some() {
+                return self.request_dump(router);
+            }
             if self.is_full() {
                 return Progress::Stalled;
             }
@@ -475,7 +507,15 @@ impl Session {
                 }
                 Some(end @ (Decoded::Close | Decoded::BinaryQuit(_))) => {
                     if let Decoded::BinaryQuit(header) = end {
-                        binary::respond(self.sink().bytes_mut(), header, binary::SUCCESS, &[], &[], &[], 0);
+                        response::respond(
+                            self.sink().bytes_mut(),
+                            header,
+                            response::SUCCESS,
+                            &[],
+                            &[],
+                            &[],
+                            0,
+                        );
                     }
                     self.is_closing = true;
                     *input = &[];
@@ -577,11 +617,12 @@ impl Session {
         self.decoder.discard(incoming.left());
         let partition = incoming.partition;
         let store = incoming.into_store();
-        if let Verb::Binary(header) = store.verb() {
-            return binary::refuse(self.sink().bytes_mut(), header, binary::NO_MEMORY);
-        }
-        let removes = matches!(store.verb(), Verb::Store { mode: Mode::Set, cas: None, .. } | Verb::Meta(_));
-        let verb = Verb::Refused { removes, is_memory: true, is_quiet: store.verb().is_silent() };
+        let (removes, binary) = match store.verb() {
+            Verb::Store { mode: Mode::Set, cas: None, .. } | Verb::Meta(_) => (true, None),
+            Verb::Binary(header) => (binary::is_set(header.opcode), Some(header)),
+            _ => (false, None),
+        };
+        let verb = Verb::Refused { removes, is_memory: true, is_quiet: store.verb().is_silent(), binary };
         let hash = store.hash;
         store.with_command(|command, _| {
             let command = Command { verb, value: &[], ..*command };
@@ -628,16 +669,16 @@ impl Session {
                 sink.extend_from_slice(VERSION.as_bytes());
                 sink.extend_from_slice(b"\r\n");
             }
-            Decoded::Binary(header, binary::SUCCESS) => {
+            Decoded::Binary(header, response::SUCCESS) => {
                 let value: &[u8] = if header.opcode == binary::VERSION { VERSION.as_bytes() } else { &[] };
-                binary::respond(self.sink().bytes_mut(), header, binary::SUCCESS, &[], &[], value, 0);
+                response::respond(self.sink().bytes_mut(), header, response::SUCCESS, &[], &[], value, 0);
             }
-            Decoded::Binary(header, status) => binary::refuse(self.sink().bytes_mut(), header, status),
+            Decoded::Binary(header, status) => response::refuse(self.sink().bytes_mut(), header, status),
             Decoded::Flush { delay, is_quiet, binary } => {
                 router.executor().service.counters.flush_count += 1;
                 if !router.executor().service.settings().allows_flush {
                     match binary {
-                        Some(header) => binary::refuse(self.sink().bytes_mut(), header, 0x81),
+                        Some(header) => response::refuse(self.sink().bytes_mut(), header, 0x81),
                         None if is_quiet => {}
                         None => self
                             .sink()
@@ -665,8 +706,21 @@ impl Session {
                 let asked = AllRequest::Stats { of: of.to_vec(), binary };
                 self.ask_all(router, asked, CollectiveRequest::Stats);
             }
+            Decoded::Dump(form) if self.waiting_bytes() > 0 => {
+                self.sink().bytes_mut().extend_from_slice(form.refusal());
+            }
+            Decoded::Dump(form) => {
+                self.sink().bytes_mut().extend_from_slice(form.start());
+                self.dump = Some(Box::new(Dump::new(form, count)));
+            }
             Decoded::Limit { megabytes, is_quiet } => {
-                let asked = AllRequest::Limit { megabytes, is_quiet };
+                if let Some(refusal) = limit_refusal(megabytes, count) {
+                    if !is_quiet {
+                        self.sink().bytes_mut().extend_from_slice(refusal.as_bytes());
+                    }
+                    return;
+                }
+                let asked = AllRequest::Limit { megabytes, is_quiet, is_set: false };
                 self.ask_all(router, asked, CollectiveRequest::Stats);
             }
             Decoded::Command
@@ -685,14 +739,34 @@ impl Session {
         let sum = router.executor().collect(request);
         let (_, count) = router.position();
         if count == 1 {
+            if let Some((asked, request)) = asked.next(&sum) {
+                let sum = PartitionStats::default();
+                let id = self.push(QueuedAnswer::Collecting(Box::new(Collecting { left: 1, sum, asked })));
+                return router.send_all(id, request, true);
+            }
             return push_collected(router, &sum, &asked, self.sink());
         }
         let id = self.push(QueuedAnswer::Collecting(Box::new(Collecting { left: count - 1, sum, asked })));
         router.send_all(id, request, false);
     }
 
-    /// Whether a command of the local partition can be executed and answered now. GetPosition one that could not, none can:
-    /// a connection's commands keep their order.
+    /// Requests the next piece of the dump, once the piece before it has been sent.
+    fn request_dump(&mut self, router: &mut impl Router) -> Progress {
+        if self.can_resume()
+            && let Some(mut dump) = self.dump.take()
+        {
+            let id = self.push_awaited(0);
+            let hash = router.executor().partition.processor.hash(&dump.last_key);
+            let command = Command { verb: Verb::Dump(dump.form), key: &dump.last_key, ..Command::NONE };
+            router.send(dump.partition, id, hash, &command);
+            dump.awaited = Some(id);
+            self.dump = Some(dump);
+        }
+        Progress::Stalled
+    }
+
+    /// Whether a command of the local partition can be executed and answered now. While a command of the connection
+    /// waits, no later one can: a connection's commands keep their order.
     #[inline]
     fn is_immediate(&self, router: &mut impl Router, hash: KeyHash, command: &Command<'_>) -> bool {
         let executor = router.executor();
@@ -738,8 +812,13 @@ impl Session {
     }
 
     /// Handles the answer of another partition to a command.
-    pub fn on_reply(&mut self, id: AnswerId, answer: Output) {
+    pub fn on_reply(&mut self, id: AnswerId, mut answer: Output) {
         let at = (id - self.first_id) as usize;
+        if let Some(dump) = self.dump.as_mut().filter(|dump| dump.awaited == Some(id))
+            && dump.on_piece(answer.bytes_mut())
+        {
+            self.dump = None;
+        }
         debug_assert!(matches!(self.queue[at], QueuedAnswer::Awaited(_)));
         // The expected length rises to that of a longer answer at once, and falls by a quarter of the difference with
         // each shorter one.
@@ -759,6 +838,11 @@ impl Session {
         collecting.left -= 1;
         collecting.sum += *stats;
         if collecting.left == 0 {
+            if let Some((asked, request)) = collecting.asked.next(&collecting.sum) {
+                let (_, count) = router.position();
+                **collecting = Collecting { left: count, sum: PartitionStats::default(), asked };
+                return router.send_all(id, request, true);
+            }
             let mut answer = Output::default();
             push_collected(router, &collecting.sum, &collecting.asked, &mut answer);
             self.put(at, answer);
@@ -802,6 +886,20 @@ fn add_all(mut executor: Executor<'_>, hash: KeyHash, entries: &[Entry<'_>], out
     executor.add_all(hash, key, same.map_while(|entry| Addition::of(&entry.command)), out)
 }
 
+/// Why partitions cannot have this memory, whatever they hold.
+fn limit_refusal(megabytes: u64, partition_count: usize) -> Option<String> {
+    let megabytes_min = MemoryLimit::bytes_min(partition_count).div_ceil(MEBIBYTE);
+    if megabytes < megabytes_min {
+        let text = format!("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than {megabytes_min}m\r\n");
+        return Some(text);
+    }
+    if megabytes > LIMIT_MEGABYTES_MAX {
+        return Some("MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n".into());
+    }
+    let is_too_much = megabytes.saturating_mul(MEBIBYTE) > MemoryLimit::bytes_max(partition_count);
+    is_too_much.then(|| String::from_utf8_lossy(NO_LIMIT).into_owned())
+}
+
 /// Expected length of an awaited answer, bytes.
 fn expected_bytes(answer: &QueuedAnswer) -> usize {
     match answer {
@@ -817,28 +915,32 @@ fn push_collected(router: &mut impl Router, stats: &PartitionStats, asked: &AllR
     match asked {
         AllRequest::Flush { is_quiet: true, .. } => {}
         AllRequest::Flush { binary: Some(header), .. } => {
-            binary::respond(out, *header, binary::SUCCESS, &[], &[], &[], 0);
+            response::respond(out, *header, response::SUCCESS, &[], &[], &[], 0);
         }
         AllRequest::Flush { binary: None, .. } => out.extend_from_slice(b"OK\r\n"),
         AllRequest::ResetStats { binary: Some(header) } => {
-            binary::respond(out, *header, binary::SUCCESS, &[], &[], &[], 0);
+            response::respond(out, *header, response::SUCCESS, &[], &[], &[], 0);
         }
         AllRequest::ResetStats { binary: None } => out.extend_from_slice(b"RESET\r\n"),
         AllRequest::Limit { is_quiet: true, .. } => {}
-        // The limit is fixed at start: only a request for the present value succeeds.
-        AllRequest::Limit { megabytes, .. } if stats.limit_bytes.div_ceil(1 << 20) == *megabytes => {
+        AllRequest::Limit { is_set: false, .. } => {
+            let answer =
+                format!("MEMLIMIT_ADJUST_FAILED {} bytes are in use and not evicted\r\n", stats.needed_bytes);
+            out.extend_from_slice(answer.as_bytes());
+        }
+        AllRequest::Limit { megabytes, .. } if stats.limit_bytes.div_ceil(MEBIBYTE) == *megabytes => {
             out.extend_from_slice(b"OK\r\n");
         }
-        AllRequest::Limit { .. } => out.extend_from_slice(b"CLIENT_ERROR memory is fixed at start\r\n"),
+        AllRequest::Limit { .. } => out.extend_from_slice(NO_LIMIT),
         AllRequest::Stats { of, binary } => {
             let listener = router.listener_stats();
             let is_known =
                 router.executor().for_each_stat(of, stats, &listener, |name, value| match binary {
                     Some(header) => {
-                        binary::respond(
+                        response::respond(
                             out,
                             *header,
-                            binary::SUCCESS,
+                            response::SUCCESS,
                             &[],
                             name.as_bytes(),
                             value.as_bytes(),
@@ -852,7 +954,7 @@ fn push_collected(router: &mut impl Router, stats: &PartitionStats, asked: &AllR
                     }
                 });
             match binary {
-                Some(header) => binary::respond(out, *header, binary::SUCCESS, &[], &[], &[], 0),
+                Some(header) => response::respond(out, *header, response::SUCCESS, &[], &[], &[], 0),
                 None if !is_known => out.extend_from_slice(b"ERROR\r\n"),
                 None => out.extend_from_slice(b"END\r\n"),
             }

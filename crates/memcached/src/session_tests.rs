@@ -1,6 +1,6 @@
 //! Protocol conversations as clients hold them, and malformed input.
 
-use std::collections::BTreeMap;
+mod collective;
 
 use proptest::prelude::*;
 
@@ -541,7 +541,7 @@ fn a_stored_number_is_read_as_memcached_reads_it() {
 
 #[test]
 fn one_client_makes_a_value_anew_while_the_others_wait() {
-    // The winner is too late: the value stays as stale as it was, and nobody else wins.
+    // The winner stores too late: the value stays stale, and no other client gets the win token.
     talk(&[
         (
             "ms a 1 E100 T90|1|md a I E200|mg a v|ms a 1 C100 I T5|2|mg a v t|",
@@ -633,7 +633,14 @@ fn the_binary_protocol_is_spoken() {
         assert_eq!(ask(packet(0x0b, &[], &[], &[], 0))[0].2, VERSION.as_bytes());
         assert_eq!(ask(packet(0x20, &[], &[], &[], 0))[0].1, 0x81);
         assert_eq!(ask(packet(0x21, &[], b"PLAIN", b"x", 0))[0].1, 0x81);
-        assert_eq!(ask(packet(0x01, &[0; 8], b"big", &vec![0; 2 << 20], 0))[0].1, 3);
+        // A value that is too large removes the old one, if the request stores unconditionally.
+        let big = vec![0; 2 << 20];
+        assert_eq!(ask(packet(0x01, &[0; 8], b"big", b"small", 0))[0].1, 0);
+        assert_eq!(ask(packet(0x03, &[0; 8], b"big", &big, 0))[0].1, 3);
+        assert_eq!(ask(packet(0x00, &[], b"big", &[], 0))[0].1, 0);
+        let answers =
+            ask([packet(0x11, &[0; 8], b"big", &big, 0), packet(0x00, &[], b"big", &[], 0)].concat());
+        assert_eq!(answers.iter().map(|answer| answer.1).collect::<Vec<_>>(), [3, 1]);
         assert_eq!(ask(packet(0x01, &[0; 7], b"a", b"x", 0))[0].1, 4);
         assert_eq!(ask(packet(0x00, &[], &[b'k'; 251], &[], 0))[0].1, 4);
         let stats = ask(packet(0x10, &[], &[], &[], 0));
@@ -644,103 +651,6 @@ fn the_binary_protocol_is_spoken() {
         let mut broken = packet(0x00, &[], b"a", &[], 0);
         broken[2] = 0xff;
         assert!(client.send(&broken).is_empty() && client.is_closed);
-    }
-}
-
-#[test]
-fn statistics_have_the_names_that_clients_read() {
-    for count in [1, 3] {
-        let mut client = Client::with(count);
-        client.talk("set a 0 0 1|1|get a b|", "STORED|VALUE a 0 1|1|END|");
-        let stats = String::from_utf8(client.send(b"stats\r\n")).expect("text");
-        for line in
-            ["STAT cmd_get 2", "STAT get_hits 1", "STAT curr_items 1", "STAT cmd_set 1", "STAT threads 1"]
-        {
-            assert!(stats.lines().any(|other| other == line), "{line} in {stats}");
-        }
-        assert!(stats.ends_with("END\r\n"));
-        assert!(
-            String::from_utf8(client.send(b"stats settings\r\n")).expect("text").contains("item_size_max")
-        );
-        client.talk("stats cachedump 1 1|stats conns|stats bogus|", "END|END|ERROR|");
-        client.talk("stats sizes|", "STAT sizes_status disabled|END|");
-        for (of, field) in
-            [("items", "items:1:number 1"), ("slabs", "1:cmd_set 1"), ("slabs", "active_slabs 1")]
-        {
-            let stats = client.send(format!("stats {of}\r\n").as_bytes());
-            let stats = String::from_utf8(stats).expect("text");
-            assert!(stats.contains(&format!("STAT {field}\r\n")), "{field} in {stats}");
-        }
-        client.talk("stats detail off|stats detail dump|", "OK|END|");
-        client.talk("stats detail on|", "CLIENT_ERROR stats detail not supported|");
-        assert_eq!(client.send(b"stats detail\r\n"), b"CLIENT_ERROR usage: stats detail on|off|dump\r\n");
-    }
-}
-
-/// The fields of a `stats` answer.
-fn fields(client: &mut Client) -> BTreeMap<String, String> {
-    let stats = String::from_utf8(client.send(b"stats\r\n")).expect("text");
-    let fields = stats.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
-    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
-#[test]
-fn every_field_of_memcached_is_there_once() {
-    let mut client = Client::new();
-    let fields = fields(&mut client);
-    for name in include_str!("../tests/stats_of_memcached.txt").lines() {
-        assert!(fields.contains_key(name), "{name}");
-    }
-    let stats = client.send(b"stats\r\n");
-    assert_eq!(stats.split(|&byte| byte == b'\n').count(), fields.len() + 2, "each once, and an end");
-}
-
-#[test]
-fn reset_statistics_count_from_zero_and_a_flush_counts_once() {
-    for count in [1, 3] {
-        let mut client = Client::with(count);
-        client
-            .talk("set a 0 1 1|1|set b 0 0 1|1|get a c|flush_all 50|", "STORED|STORED|VALUE a 0 1|1|END|OK|");
-        client.partitions.wait(2);
-        client.talk("get a|gets a|", "END|END|");
-        let before = fields(&mut client);
-        let read =
-            |fields: &BTreeMap<String, String>, name: &str| fields[name].parse::<u64>().expect("a number");
-        let counts = [
-            "cmd_get",
-            "get_hits",
-            "get_misses",
-            "get_expired",
-            "cmd_set",
-            "total_items",
-            "cmd_flush",
-            "reclaimed",
-        ];
-        assert_eq!(counts.map(|name| read(&before, name)), [4, 1, 3, 1, 2, 2, 1, 1]);
-        client.talk("stats reset|", "RESET|");
-        let after = fields(&mut client);
-        assert_eq!(counts.map(|name| read(&after, name)), [0; 8]);
-        assert_eq!(
-            (read(&after, "curr_items"), read(&after, "limit_maxbytes")),
-            (1, read(&before, "limit_maxbytes"))
-        );
-        client.talk("get b|", "VALUE b 0 1|1|END|");
-        assert_eq!(read(&fields(&mut client), "get_hits"), 1);
-    }
-}
-
-#[test]
-fn the_memory_limit_is_what_it_is() {
-    for count in [1, 2] {
-        let mut client = Client::with(count);
-        let stats = String::from_utf8(client.send(b"stats\r\n")).expect("text");
-        let limit = stats.lines().find_map(|line| line.strip_prefix("STAT limit_maxbytes "));
-        let megabytes = limit.and_then(|bytes| bytes.parse::<u64>().ok()).expect("a limit").div_ceil(1 << 20);
-        client.talk(&format!("cache_memlimit {megabytes}|cache_memlimit {megabytes} noreply|"), "OK|");
-        client.talk(
-            "cache_memlimit 1000000|cache_memlimit|cache_memlimit 1 noreply|mn|",
-            "CLIENT_ERROR memory is fixed at start|CLIENT_ERROR bad command line format|MN|",
-        );
     }
 }
 

@@ -60,6 +60,7 @@ impl Executor<'_> {
                 ..now
             },
             limit_bytes: self.partition.processor.settings().memory_bytes as u64,
+            needed_bytes: self.partition.processor.needed_bytes() as u64,
             taken_bytes: self.partition.processor.taken_bytes() as u64,
             index_bytes: self.partition.processor.index_bytes() as u64,
         }

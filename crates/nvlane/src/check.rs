@@ -15,7 +15,7 @@ use crate::disk_path::disk_path;
 use crate::exit::Ended;
 use crate::exit::Failure;
 use crate::local_address::from_elsewhere;
-use crate::output;
+use crate::{memory_limit, output};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -44,6 +44,9 @@ pub(crate) fn check(arguments: &CheckArguments) -> Ended {
         Err(_) => "the text is correct, but not the storage, see below",
     };
     output::write(format!("{}: {verdict}\n\n{}", arguments.config.display(), plan(&file.config)))?;
+    if let Some(warning) = memory_limit::warning(&file.config) {
+        eprintln!("warning: {warning}");
+    }
     inspected.map_err(Failure::usage)?;
     Ok(ExitCode::SUCCESS)
 }

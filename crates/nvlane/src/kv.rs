@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 mod bench;
+mod file;
 mod number;
 mod pairs;
 mod transfer;
@@ -29,8 +30,10 @@ Examples:
   nvlane kv vector weights update --element f32 --function add 0.5
   nvlane kv bench --mix ycsb-b --distribution zipf:0.99 --batch 64 --verify
   nvlane kv dump > all.jsonl && nvlane kv load OTHER/NQN all.jsonl
+  nvlane kv check FILE                            of a kv:file: namespace, without a target
+  nvlane kv repair FILE --out NEW
 
-Each verb takes the address as its first argument. If the first argument is not an address (contains no /nqn.), $NVLANE_ADDR is used.
+Each verb but check and repair takes the address as its first argument. If the first argument is not an address (contains no /nqn.), $NVLANE_ADDR is used.
 
 A key is 1 to 16 bytes: text, or bytes in hexadecimal with --hex (then values on the command line are hexadecimal too). Values are \
 bytes, up to 256 MiB. Numbers are little-endian values of 8 bytes, or of 4 with --narrow; memcached's numbers, which are digits, differ. \
@@ -65,6 +68,10 @@ enum KvCommand {
     Bench(bench::BenchArguments),
     /// Store pairs from a file of JSON lines.
     Load(transfer::LoadArguments),
+    /// Read a key-value file that no target uses, and print what is damaged: exit code 0 if nothing is, else 1.
+    Check(file::CheckArguments),
+    /// Write what is certain in a damaged key-value file to a new one.
+    Repair(file::RepairArguments),
     /// Write all pairs as lines for `load`, except those of memcached clients with keys longer than 16 bytes.
     Dump(transfer::DumpArguments),
 }
@@ -81,6 +88,8 @@ pub(crate) fn kv(arguments: &KvArguments) -> Ended {
         KvCommand::Vector(arguments) => vector::vector(arguments),
         KvCommand::Bench(arguments) => bench::bench(arguments),
         KvCommand::Load(arguments) => transfer::load(arguments),
+        KvCommand::Check(arguments) => file::check(arguments),
+        KvCommand::Repair(arguments) => file::repair(arguments),
         KvCommand::Dump(arguments) => transfer::dump(arguments),
     }
 }

@@ -17,6 +17,7 @@ mod local_address;
 mod log_limit;
 mod logging;
 mod manual;
+mod memory_limit;
 mod output;
 mod perf;
 mod probe;

@@ -1,6 +1,7 @@
 //! `nvlane target`: runs a target until a signal ends it.
 
 mod counters;
+mod device_queues;
 pub(crate) mod state_file;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,7 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use store::Spec;
 use subsystem::config::{
-    ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads,
+    ConfigFile, ListenerConfig, MemcachedAddress, NamespaceConfig, SubsystemConfig, TargetConfig, Threads,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -28,12 +29,13 @@ use subsystem::server::{StartError, Target};
 use wire::discovery::IO_PORT;
 use wire::nqn::Nqn;
 
+use self::device_queues::DeviceQueues;
 use self::state_file::StateFile;
 use crate::disk_path::disk_path;
 use crate::exit::{Ended, Failure};
 use crate::local_address::{from_elsewhere, from_here};
 use crate::perf::cores;
-use crate::{output, run};
+use crate::{memory_limit, output, run};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -52,6 +54,7 @@ Options of a namespace follow a ?, separated by &. Sizes end in K, M, G or T:
   evict=none     (kv:ram) a full namespace refuses to store    [default: evict the least used pairs]
   item=SIZE      (kv) longest value of memcached clients, 1K to 256M          [default: 1M]
   flush          (kv) allow memcached clients to remove everything with flush_all
+  sparse         (kv:file) a new file gets space when it is written       [default: all of it at once]
   memory=SIZE    (kv:file) memory for the index and cached values [default: a quarter of the file]
   sync=WHEN      (kv:file) answer when the change survives a power cut (always), or at once, and it survives
                  some milliseconds later (batch) or after a Flush (none)  [default: always]
@@ -86,9 +89,10 @@ pub(crate) struct TargetArguments {
     /// followed by options such as ?lba=512&readonly (see below). May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
-    /// Address that memcached clients connect to; they use the first kv namespace. May be given several times.
+    /// Address that memcached clients connect to, or unix:PATH[?mode=0666] for a Unix socket; they use the first kv
+    /// namespace. May be given several times.
     #[arg(long, value_name = "ADDR:PORT")]
-    memcached: Vec<SocketAddr>,
+    memcached: Vec<MemcachedAddress>,
     /// One thread on each of these cores, such as 0,2-5. [default: all]
     #[arg(long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
@@ -120,6 +124,10 @@ pub(crate) struct TargetArguments {
     /// storage has changed, and at exit. `nvlane reload` finds the target by it.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Directory with the records of `nvlane adq`: connections get the priority of their class there, and the log and the
+    /// state say what is out of line.
+    #[arg(long, value_name = "DIR", default_value = adq::journal::DIRECTORY, env = "NVLANE_ADQ_RECORD")]
+    adq_record: PathBuf,
     /// How bytes are received, for comparison: everything available into one warm buffer (staging), or PDU by PDU, with
     /// one call per header or data (pdu). [default: staging]
     #[arg(long, value_name = "HOW")]
@@ -141,6 +149,9 @@ enum Engine {
 /// Interval at which files and devices are checked; an idle target wakes only for that.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3);
 
+/// Interval at which the device queues of a layout are compared with it.
+const DEVICE_QUEUES_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Events of the target's main thread.
 enum Wake {
     Signal(i32),
@@ -159,6 +170,7 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     // Before any thread starts, because threads inherit the signal mask.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]).context("signal handlers")?;
     let mask = reactor::block_signals();
+    warn_about_memory(&config);
     let target = Target::start(&config).map_err(|error| failure(&error, file.as_ref()))?;
     announce(&target, &config);
 
@@ -170,14 +182,22 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     })?;
     let mut command = None;
     if !arguments.run.is_empty() {
-        let memcached =
-            target.memcached().first().map_or_else(String::new, |address| from_here(*address).to_string());
+        let memcached = target.memcached().first().map_or_else(String::new, |address| match address {
+            MemcachedAddress::Ip(address) => from_here(*address).to_string(),
+            unix @ MemcachedAddress::Unix { .. } => unix.to_string(),
+        });
         let variables = [("NVLANE_ADDR", address(&target, &config)), ("NVLANE_MEMCACHED", memcached)];
         let mut child = mask.with(|| run::start(&arguments.run, &variables))?;
         command = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
         start_thread(move || drop(wakes.send(Wake::CommandEnded(child.wait()))))?;
     }
     serve(target, arguments, command, &wake)
+}
+
+fn warn_about_memory(config: &TargetConfig) {
+    if let Some(warning) = memory_limit::warning(config) {
+        tracing::warn!("{warning}");
+    }
 }
 
 /// Starts a thread beside the reactors.
@@ -214,26 +234,40 @@ fn serve(
 ) -> Ended {
     let mut code = ExitCode::SUCCESS;
     let mut file = StateFile::new(arguments.state.as_deref());
-    file.write(&target);
+    let mut device_queues = DeviceQueues::new(&arguments.adq_record);
+    device_queues.look(&target);
+    file.write(&target, &device_queues);
     let mut next_look = Instant::now() + LOOK_INTERVAL;
+    let mut next_device_look = Instant::now() + DEVICE_QUEUES_INTERVAL;
     loop {
         if target.has_storage_to_watch() && Instant::now() >= next_look {
             if log_report("storage", &target.look_after_storage()) {
-                file.write(&target);
+                file.write(&target, &device_queues);
             }
             next_look = Instant::now() + LOOK_INTERVAL;
         }
-        match next_wake(wake, target.has_storage_to_watch().then_some(next_look))? {
+        if device_queues.has_any() && Instant::now() >= next_device_look {
+            if device_queues.look(&target) {
+                file.write(&target, &device_queues);
+            }
+            next_device_look = Instant::now() + DEVICE_QUEUES_INTERVAL;
+        }
+        let looks = [
+            target.has_storage_to_watch().then_some(next_look),
+            device_queues.has_any().then_some(next_device_look),
+        ];
+        match next_wake(wake, looks.into_iter().flatten().min())? {
             None => {}
             Some(Wake::Signal(SIGHUP)) => {
                 file.begin_reload();
                 let report = reload(&mut target, arguments);
                 file.end_reload(&report);
-                file.write(&target);
+                device_queues.look(&target);
+                file.write(&target, &device_queues);
             }
             Some(Wake::Signal(SIGUSR1)) => {
                 counters::log(&target);
-                file.write(&target);
+                file.write(&target, &device_queues);
             }
             Some(Wake::Signal(signal)) => match command {
                 None => break,
@@ -248,7 +282,7 @@ fn serve(
             }
         }
     }
-    file.write(&target);
+    file.write(&target, &device_queues);
     // Refused and closed connections are reported even if no state was requested.
     if let Some(state) = target.state().filter(|state| !state.connections.complaints.is_empty()) {
         counters::tell_connections(&state);
@@ -261,7 +295,7 @@ fn serve(
     Ok(code)
 }
 
-/// Waits for the next event, or until `until`, when storage is to be checked.
+/// Waits for the next event, or until `until`, when something is to be checked.
 fn next_wake(wake: &Receiver<Wake>, until: Option<Instant>) -> anyhow::Result<Option<Wake>> {
     const GONE: &str = "the main thread has lost its event sources";
     let Some(until) = until else { return wake.recv().context(GONE).map(Some) };
@@ -296,7 +330,10 @@ fn reload(target: &mut Target, arguments: &TargetArguments) -> Report {
         .map_err(|errors| errors.to_string())
         .and_then(|file| configure(arguments, Some(&file)).map_err(|failure| failure.to_string()));
     let report = match wanted {
-        Ok(wanted) => target.reload(&wanted),
+        Ok(wanted) => {
+            warn_about_memory(&wanted);
+            target.reload(&wanted)
+        }
         Err(errors) => {
             let failed = |text: &str| ReportLine { outcome: Outcome::Failed, text: text.to_owned() };
             let mut lines: Vec<ReportLine> = errors.lines().map(failed).collect();

@@ -14,6 +14,7 @@
 //!   [`session::Session`]; a fault may replace its answer to any event.
 //! - [`target_end::TargetEnd`] and [`controller::Controller`]: the same without sockets.
 //! - [`memcached::Client`]: one connection to a memcached listener.
+//! - [`port::free_address`]: a port for a program that a test starts.
 //!
 //! Operations return a [`finding::Check`]: `Err` says what the other side did wrong, or that it did nothing in time.
 //!
@@ -27,6 +28,7 @@ pub mod finding;
 pub mod link;
 pub mod memcached;
 pub mod pdu;
+pub mod port;
 pub mod queue;
 pub mod raw_host;
 pub mod session;

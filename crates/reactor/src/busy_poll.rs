@@ -9,6 +9,8 @@ use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::socket_option::{get, set};
+
 /// The longest that a ring polls before it sleeps, µs; the other switches take the same here.
 pub const BUSY_POLL_US_MAX: u32 = 10_000;
 
@@ -177,25 +179,6 @@ pub fn poll_epoll(fd: BorrowedFd<'_>, wanted: BusyPoll) -> io::Result<()> {
     // SAFETY: the kernel reads the parameters during the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::EPIOCSPARAMS, &raw const parameters) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn set(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
-    let length = libc::socklen_t::try_from(size_of::<i32>()).expect("four");
-    // SAFETY: the kernel reads `length` bytes at the value, which lives through the call.
-    let result = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), length)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn get(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
-    let mut value = 0i32;
-    let mut length = libc::socklen_t::try_from(size_of::<i32>()).expect("four");
-    // SAFETY: the kernel writes at most `length` bytes at the value, and the length; both live through the call.
-    let result = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut length)
-    };
-    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! ```
 //!
 //! Address space for all chunks is reserved at first; their owner decides how many have memory.
+//! Records exist only for those that have had some.
 
 use std::fmt;
 use std::io;
@@ -14,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, page_bytes};
 
 /// Bytes of a chunk; fewer under Miri.
 pub const CHUNK_BYTES: usize = if cfg!(miri) { 16 << 10 } else { 1 << 20 };
@@ -24,9 +25,10 @@ pub struct Chunks {
     shared: Arc<Shared>,
     /// Free chunks with memory.
     free: Vec<u32>,
-    /// Chunks without memory.
+    /// Chunks that have no memory any more.
     closed: Vec<u32>,
-    count_max: usize,
+    /// Chunks that have had memory: the first ones of the mapping.
+    used_count: usize,
 }
 
 struct Shared {
@@ -49,19 +51,18 @@ unsafe impl Send for Chunk {}
 unsafe impl Sync for Chunk {}
 
 impl Chunks {
-    /// Reserves address space for `count_max` chunks, none of which has memory.
+    /// Reserves address space for `count_max` chunks, or for fewer, but at least `count_min`, if the system has no more.
+    /// None of them has memory.
     ///
     /// # Errors
     /// The system's error if it refuses the mapping.
-    pub fn new(count_max: usize) -> io::Result<Self> {
-        let bytes = count_max.max(1).checked_mul(CHUNK_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
-        let count = u32::try_from(count_max).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mapping = Mapping::anonymous(bytes)?;
+    pub fn new(count_min: usize, count_max: usize) -> io::Result<Self> {
+        let bytes = |count: usize| count.max(1).checked_mul(CHUNK_BYTES).ok_or(io::ErrorKind::OutOfMemory);
+        let mapping = Mapping::reserve(bytes(count_min)?, bytes(count_max)?, CHUNK_BYTES, page_bytes())?;
         let _ = mapping.prefer_huge_pages();
-        // Room for all: dropping one never allocates.
-        let returned = Mutex::new(Vec::with_capacity(count_max));
+        let returned = Mutex::new(Vec::new());
         let shared = Arc::new(Shared { mapping, returned, returned_count: AtomicUsize::new(0) });
-        Ok(Self { shared, free: Vec::new(), closed: (0..count).rev().collect(), count_max })
+        Ok(Self { shared, free: Vec::new(), closed: Vec::new(), used_count: 0 })
     }
 
     /// Takes a free chunk; `None` if none has memory.
@@ -85,8 +86,25 @@ impl Chunks {
 
     /// Lets one more chunk have memory. Returns whether there was one without.
     pub fn open(&mut self) -> bool {
-        self.free.extend(self.closed.last());
-        self.closed.pop().is_some()
+        let Some(number) = self.closed.pop().or_else(|| self.next_number()) else { return false };
+        self.free.push(number);
+        true
+    }
+
+    /// The number of a chunk that has had no memory so far.
+    fn next_number(&mut self) -> Option<u32> {
+        let start = self.used_count * CHUNK_BYTES;
+        if start + CHUNK_BYTES > self.shared.mapping.len() {
+            return None;
+        }
+        self.shared.mapping.open(start..start + CHUNK_BYTES).ok()?;
+        let number = u32::try_from(self.used_count).ok()?;
+        self.used_count += 1;
+        // Room for all: dropping one never allocates.
+        let mut returned = self.shared.returned();
+        let missing = self.used_count - returned.len();
+        returned.reserve(missing);
+        Some(number)
     }
 
     /// Returns the memory of a free chunk to the system. Returns whether there was one.
@@ -101,16 +119,10 @@ impl Chunks {
         true
     }
 
-    /// Chunks for which address space is reserved.
-    #[must_use]
-    pub fn count_max(&self) -> usize {
-        self.count_max
-    }
-
     /// Chunks with memory.
     #[must_use]
     pub fn open_count(&self) -> usize {
-        self.count_max - self.closed.len()
+        self.used_count - self.closed.len()
     }
 
     /// Chunks in use.
@@ -176,7 +188,7 @@ mod tests {
 
     #[test]
     fn chunks_come_and_go_with_their_memory() {
-        let mut chunks = Chunks::new(3).unwrap();
+        let mut chunks = Chunks::new(3, 3).unwrap();
         assert!(chunks.take().is_none(), "none has memory");
         assert!(chunks.open() && chunks.open());
         let (mut first, second) = (chunks.take().unwrap(), chunks.take().unwrap());
@@ -185,7 +197,7 @@ mod tests {
         assert!(!chunks.close(), "none is free");
         first.fill(7);
         assert!(second.iter().all(|&byte| byte == 0));
-        assert_eq!((chunks.open_count(), chunks.taken_count(), chunks.count_max()), (2, 2, 3));
+        assert_eq!((chunks.open_count(), chunks.taken_count()), (2, 2));
         drop(first);
         assert_eq!(chunks.taken_count(), 1);
         assert!(chunks.close());
@@ -197,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_chunk_is_let_go_of_on_any_thread_and_outlives_its_owner() {
-        let mut chunks = Chunks::new(1).unwrap();
+        let mut chunks = Chunks::new(1, 1).unwrap();
         chunks.open();
         let mut chunk = chunks.take().unwrap();
         chunk[5] = 9;
@@ -213,7 +225,7 @@ mod tests {
 
     #[test]
     fn chunks_go_to_and_fro_between_threads_with_what_they_hold() {
-        let mut chunks = Chunks::new(2).unwrap();
+        let mut chunks = Chunks::new(2, 2).unwrap();
         assert!(chunks.open() && chunks.open());
         let (filled, received) = std::sync::mpsc::channel::<Chunk>();
         let reader = std::thread::spawn(move || {

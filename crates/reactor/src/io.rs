@@ -55,6 +55,17 @@ impl Connection {
         }
     }
 
+    /// Sets the priority of its packets, see [`set_priority`](crate::set_priority).
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    pub fn set_priority(&self, priority: u8) -> std::io::Result<()> {
+        match &self.handle {
+            ConnectionHandle::Os(fd) => crate::socket_option::set_priority(fd, priority),
+            ConnectionHandle::Simulated(_) => Ok(()),
+        }
+    }
+
     /// The number given to [`simulated`](Self::simulated), if this is such a connection.
     #[must_use]
     pub fn simulated_id(&self) -> Option<u64> {

@@ -4,7 +4,7 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! All unsafe code of the workspace is here: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory
-//! that the kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy`, `busy_poll`, `netlink_options` and
+//! that the kernel reads and writes), `ring`, `workers`, `socket`, `socket_option`, `zero_copy`, `busy_poll`, `netlink_options` and
 //! `signals` (system calls), and `wide` and `byte_masks` (instructions that not every processor has).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
@@ -36,10 +36,12 @@ mod poison;
 mod probe;
 pub mod random;
 mod reactor_io;
+mod registered;
 mod ring;
 mod segment;
 mod signals;
 mod socket;
+mod socket_option;
 mod spin;
 mod sync;
 mod timers;
@@ -63,6 +65,7 @@ pub use event::EngineKind;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use lines::{LINE_BYTES, Line, Lines, Untouched, prefetch};
 pub use mailbox::{Address, Mailbox};
+pub use mapping::page_bytes;
 pub use memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
 pub use netlink_options::explain_netlink_errors;
 pub use operation::{Allocation, Completion, File, Operation, Token};
@@ -73,6 +76,7 @@ pub use probe::{Features, RingSetup};
 pub use segment::Segment;
 pub use signals::{SignalMask, block_signals};
 pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket, suit_loopback};
+pub use socket_option::{priority, set_priority};
 pub use spin::{SpinBudget, SpinPolicy, UnknownSpinPolicy, spin_ns_max};
 pub use timers::Timers;
 pub use turn::{Reactor, Settings, TurnCounters};

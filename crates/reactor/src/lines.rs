@@ -19,11 +19,13 @@ const GRAIN_BYTES: usize = 64 << 10;
 pub struct Line(pub [u8; LINE_BYTES]);
 
 /// Cache lines of one owner: zeroes at first, given memory as they are touched, in huge pages where the
-/// system has any.
+/// system has any. There can be more or fewer later, in address space that was reserved for them.
 pub struct Lines {
     /// Where the mapping begins.
     start: NonNull<Line>,
     count: usize,
+    /// Lines that may be touched: the largest count so far.
+    open_count: usize,
     shared: Arc<Shared>,
 }
 
@@ -41,15 +43,15 @@ unsafe impl Sync for Lines {}
 /// Lines that another thread populates with memory before their owner touches them.
 pub struct Untouched {
     shared: Arc<Shared>,
-    /// Start of the bytes not populated yet.
-    next: usize,
+    /// The bytes not populated yet.
+    rest: Range<usize>,
 }
 
 impl Untouched {
     /// Bytes in all.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shared.mapping.len()
+        self.rest.end
     }
 
     /// Whether there are none.
@@ -61,7 +63,7 @@ impl Untouched {
     /// Bytes populated so far.
     #[must_use]
     pub fn populated(&self) -> usize {
-        self.next
+        self.rest.start
     }
 
     /// Populates up to `bytes` more, except withheld grains. Returns whether there were any, and the owner still
@@ -70,52 +72,83 @@ impl Untouched {
     /// # Errors
     /// If the system has no memory, or is older than Linux 5.14.
     pub fn populate(&mut self, bytes: usize) -> io::Result<bool> {
-        let end = self.next.saturating_add(bytes.next_multiple_of(GRAIN_BYTES)).min(self.len());
-        if end == self.next || Arc::strong_count(&self.shared) == 1 {
+        let end = self.rest.start.saturating_add(bytes.next_multiple_of(GRAIN_BYTES)).min(self.len());
+        if end == self.rest.start || Arc::strong_count(&self.shared) == 1 {
             return Ok(false);
         }
         let withheld = self.shared.withheld.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.next < end {
+        while self.rest.start < end {
             let is_withheld = |at: usize| withheld[at / GRAIN_BYTES];
-            let starts = (self.next..end).step_by(GRAIN_BYTES).skip(1);
-            let kind = is_withheld(self.next);
+            let starts = (self.rest.start..end).step_by(GRAIN_BYTES).skip(1);
+            let kind = is_withheld(self.rest.start);
             let until = starts.clone().find(|&at| is_withheld(at) != kind).unwrap_or(end);
             if !kind {
-                self.shared.mapping.populate(self.next..until)?;
+                self.shared.mapping.populate(self.rest.start..until)?;
             }
-            self.next = until;
+            self.rest.start = until;
         }
         Ok(true)
     }
 }
 
 impl Lines {
-    /// Maps `count` lines (not 0).
+    /// Maps `count` lines (not 0), and reserves address space for up to `count_max`, or as far as the system lets us.
     ///
     /// # Errors
     /// The system's error if it refuses the mapping.
-    pub fn new(count: usize) -> io::Result<Self> {
-        Self::with_pages(count, page_bytes())
+    pub fn new(count: usize, count_max: usize) -> io::Result<Self> {
+        Self::with_pages(count, count_max, page_bytes())
     }
 
-    fn with_pages(count: usize, page_bytes: usize) -> io::Result<Self> {
-        let bytes = count.max(1).checked_mul(LINE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Mapping::with_pages(bytes, 1, true, page_bytes)?;
+    fn with_pages(count: usize, count_max: usize, page_bytes: usize) -> io::Result<Self> {
+        let bytes = |count: usize| count.max(1).checked_mul(LINE_BYTES).ok_or(io::ErrorKind::OutOfMemory);
+        let mapping = Mapping::reserve(bytes(count)?, bytes(count_max)?, LINE_BYTES, page_bytes)?;
+        mapping.open(0..bytes(count)?)?;
         // Random accesses to small pages miss the TLB each time. Systems without huge pages refuse the
         // advice.
         let _ = mapping.prefer_huge_pages();
-        let withheld = Mutex::new(vec![false; bytes.div_ceil(GRAIN_BYTES)]);
+        let withheld = Mutex::new(vec![false; bytes(count)?.div_ceil(GRAIN_BYTES)]);
         Ok(Self {
             start: mapping.at(0).cast(),
             count: count.max(1),
+            open_count: count.max(1),
             shared: Arc::new(Shared { mapping, withheld }),
         })
+    }
+
+    /// Lines for which address space is reserved.
+    #[must_use]
+    pub fn count_max(&self) -> usize {
+        self.shared.mapping.len() / LINE_BYTES
+    }
+
+    /// Makes it `count` lines (not 0). Their content is undefined where they are added. Lines that are cut off are
+    /// [given back](Self::give_back) before, or keep their memory.
+    ///
+    /// # Errors
+    /// If no address space is reserved for them, or the system refuses them. Nothing has changed then.
+    pub fn resize(&mut self, count: usize) -> io::Result<()> {
+        if count > self.count_max() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        if count > self.open_count {
+            self.shared.mapping.open(self.open_count * LINE_BYTES..count * LINE_BYTES)?;
+            self.open_count = count;
+        }
+        let mut withheld = self.shared.withheld.lock().unwrap_or_else(PoisonError::into_inner);
+        let grain_count = (count * LINE_BYTES).div_ceil(GRAIN_BYTES);
+        if grain_count > withheld.len() {
+            withheld.resize(grain_count, false);
+        }
+        drop(withheld);
+        self.count = count;
+        Ok(())
     }
 
     /// The lines as another thread populates them.
     #[must_use]
     pub fn untouched(&self) -> Untouched {
-        Untouched { shared: Arc::clone(&self.shared), next: 0 }
+        Untouched { shared: Arc::clone(&self.shared), rest: 0..self.count * LINE_BYTES }
     }
 
     /// All bytes, in order.
@@ -231,7 +264,7 @@ mod tests {
 
     #[test]
     fn lines_are_zero_aligned_and_one_with_their_bytes() {
-        let mut lines = Lines::new(1000).unwrap();
+        let mut lines = Lines::new(1000, 1000).unwrap();
         assert_eq!(lines.len(), 1000);
         assert!(lines.bytes().iter().all(|&byte| byte == 0));
         assert_eq!(lines.as_ptr() as usize % LINE_BYTES, 0);
@@ -244,7 +277,7 @@ mod tests {
 
     #[test]
     fn populating_changes_nothing_and_ends_with_the_lines() {
-        let mut lines = Lines::new(10_000).unwrap();
+        let mut lines = Lines::new(10_000, 10_000).unwrap();
         lines[3].0[5] = 7;
         let mut untouched = lines.untouched();
         assert_eq!((untouched.len(), untouched.populated()), (10_000 * LINE_BYTES, 0));
@@ -268,7 +301,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "it has no pages")]
     fn what_is_given_back_is_not_populated_until_it_is_allowed() {
         let grain = GRAIN_BYTES / LINE_BYTES;
-        let mut lines = Lines::new(8 * grain).unwrap();
+        let mut lines = Lines::new(8 * grain, 8 * grain).unwrap();
         // Of each page its entry of eight bytes says in the last bit whether it is there.
         let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
         let is_there = |at: usize| {
@@ -286,13 +319,42 @@ mod tests {
         assert_eq!(populated, [true, false, true, true, true, false, true, true]);
     }
 
+    #[test]
+    fn lines_that_are_cut_off_and_added_again_leave_the_others() {
+        let grain = GRAIN_BYTES / LINE_BYTES;
+        let mut lines = Lines::new(4 * grain, 8 * grain).unwrap();
+        assert_eq!(lines.count_max(), 8 * grain);
+        for (count, number) in [(2, 1), (8, 2), (1, 3), (4, 4), (8, 5)] {
+            let kept = lines.len().min(count * grain);
+            lines.resize(count * grain).unwrap();
+            assert_eq!(lines.len(), count * grain);
+            let expected = number - 1;
+            assert!(number == 1 || lines[..kept].iter().all(|line| line.0 == [expected; LINE_BYTES]));
+            lines.bytes_mut().fill(number);
+        }
+        assert!(lines.resize(8 * grain + 1).is_err());
+        assert_eq!(lines.untouched().len(), 8 * GRAIN_BYTES);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it has no pages")]
+    fn a_large_reservation_takes_no_memory() {
+        // More than most machines have.
+        let mut lines = Lines::new(1024, 1 << 32).unwrap();
+        assert!(lines.count_max() >= 1 << 30, "{} lines", lines.count_max());
+        lines.resize(1 << 20).unwrap();
+        lines[(1 << 20) - 1].0[0] = 1;
+        lines.resize(1024).unwrap();
+        assert_eq!(lines[1023].0[0], 0);
+    }
+
     const PAGE_SIZES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 
     #[test]
     fn zeroing_takes_exactly_the_lines_named() {
         for page_bytes in PAGE_SIZES {
             for range in [0..1, 1..63, 63..65, 1..64, 64..128, 10..900, 64..1000, 500..500, 1000..3000] {
-                let mut lines = Lines::with_pages(4000, page_bytes).unwrap();
+                let mut lines = Lines::with_pages(4000, 8000, page_bytes).unwrap();
                 lines.bytes_mut().fill(0xEE);
                 lines.zero(range.clone());
                 for (at, line) in lines.iter().enumerate() {
@@ -308,7 +370,7 @@ mod tests {
         for page_bytes in PAGE_SIZES {
             let page = page_bytes / LINE_BYTES;
             for range in [0..1, 1..63, 63..130, 64..128, 10..900, 500..500, 1..3999, page..2 * page] {
-                let mut lines = Lines::with_pages(4000, page_bytes).unwrap();
+                let mut lines = Lines::with_pages(4000, 8000, page_bytes).unwrap();
                 lines.bytes_mut().fill(0xEE);
                 lines.give_back(range.clone());
                 let pages = range.start.next_multiple_of(page)..range.end / page * page;

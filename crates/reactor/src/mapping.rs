@@ -16,7 +16,8 @@ pub(crate) struct Mapping {
 }
 
 /// Bytes of a page of the running kernel.
-pub(crate) fn page_bytes() -> usize {
+#[must_use]
+pub fn page_bytes() -> usize {
     pages::page_bytes()
 }
 
@@ -50,6 +51,24 @@ impl Mapping {
         // SAFETY: fewer than `alignment` bytes in, which the mapping is longer by unless the system aligned it.
         let start = unsafe { whole.add(before) };
         Ok(Self { start, length, whole: (whole, mapped), page_bytes })
+    }
+
+    /// Reserves address space for `bytes` (not 0), and for up to `bytes_max` as far as the system lets us; both are
+    /// multiples of `alignment`. None of it may be touched before [`open`](Self::open).
+    pub(crate) fn reserve(
+        bytes: usize,
+        bytes_max: usize,
+        alignment: usize,
+        page_bytes: usize,
+    ) -> io::Result<Self> {
+        let mut reserved = bytes_max.max(bytes);
+        loop {
+            match Self::with_pages(reserved, alignment, false, page_bytes) {
+                Ok(mapping) => return Ok(mapping),
+                Err(error) if reserved == bytes => return Err(error),
+                Err(_) => reserved = (reserved / 2 / alignment * alignment).max(bytes),
+            }
+        }
     }
 
     /// Bytes mapped or reserved.

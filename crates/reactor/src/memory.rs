@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::mapping::{Mapping, page_bytes};
+use crate::mapping::Mapping;
 use crate::segment::Segment;
 
 /// Bytes under one lock, and the largest block that is atomic between reactors.
@@ -103,27 +103,17 @@ const WRITER: u32 = 1 << 31;
 
 impl Memory {
     /// Maps `bytes` of zeroes, for one reactor or for several (`is_shared`). With `huge_pages` the kernel is
-    /// asked for huge pages, which it may decline.
+    /// asked for huge pages, which it may decline. `page_bytes`: of the running kernel, or a multiple to behave as on
+    /// another one.
     ///
     /// # Errors
     /// The kernel's error if it refuses the mapping.
-    pub fn new(bytes: usize, is_shared: bool, huge_pages: bool) -> io::Result<Arc<Self>> {
-        Self::with_pages(bytes, is_shared, huge_pages, page_bytes())
-    }
-
-    /// As [`new`](Self::new), on a kernel with pages of this size: a multiple of those of the running kernel.
-    ///
-    /// # Errors
-    /// The kernel's error if it refuses the mapping.
-    pub fn with_pages(
-        bytes: usize,
-        is_shared: bool,
-        huge_pages: bool,
-        page_bytes: usize,
-    ) -> io::Result<Arc<Self>> {
+    pub fn new(bytes: usize, is_shared: bool, huge_pages: bool, page_bytes: usize) -> io::Result<Arc<Self>> {
         let grain_bytes = if huge_pages { HUGE_PAGE_BYTES.max(page_bytes) } else { page_bytes };
         let open = bytes.max(1).checked_next_multiple_of(grain_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = reserve(open, grain_bytes, page_bytes)?;
+        let bytes_max = open.saturating_mul(RESERVED_FACTOR).max(RESERVED_BYTES_MIN);
+        let bytes_max = bytes_max / grain_bytes * grain_bytes;
+        let mapping = Mapping::reserve(open, bytes_max, grain_bytes, page_bytes)?;
         mapping.open(0..open)?;
         if huge_pages {
             // Kernels without huge pages refuse the advice; the memory works all the same.
@@ -271,19 +261,6 @@ impl Memory {
         }
         let (first, last) = (first % LOCK_COUNT, last % LOCK_COUNT);
         if first <= last { [&locks[first..=last], &[]] } else { [&locks[..=last], &locks[first..]] }
-    }
-}
-
-/// Reserves address space for a memory of `bytes` that may grow: as much as we like, or as the system lets us.
-fn reserve(bytes: usize, alignment: usize, page_bytes: usize) -> io::Result<Mapping> {
-    let mut reserved = bytes.saturating_mul(RESERVED_FACTOR).max(RESERVED_BYTES_MIN);
-    loop {
-        match Mapping::with_pages(reserved, alignment, false, page_bytes) {
-            Ok(mapping) => return Ok(mapping),
-            Err(error) if reserved == bytes => return Err(error),
-            // Page-aligned as `bytes` is.
-            Err(_) => reserved = (reserved / 2 / alignment * alignment).max(bytes),
-        }
     }
 }
 
@@ -609,6 +586,7 @@ impl fmt::Debug for MemoryRef {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapping::page_bytes;
     use proptest::prelude::*;
     use std::sync::atomic::AtomicBool;
 
@@ -624,7 +602,7 @@ mod tests {
             page_bytes in proptest::sample::select(vec![4 << 10, 16 << 10, 64 << 10]),
             steps in proptest::collection::vec((0u8..6, 0..BYTES, 0..BYTES / 2, any::<u8>()), 1..30),
         ) {
-            let memory = Memory::with_pages(BYTES, is_shared, is_huge, page_bytes).unwrap();
+            let memory = Memory::new(BYTES, is_shared, is_huge, page_bytes).unwrap();
             let access = memory.attach().unwrap();
             let mut model = vec![0u8; BYTES];
             for (kind, offset, length, value) in steps {
@@ -683,7 +661,7 @@ mod tests {
 
     #[test]
     fn a_block_is_never_seen_half_written() {
-        let memory = Memory::new(STRIPE_BYTES, true, false).unwrap();
+        let memory = Memory::new(STRIPE_BYTES, true, false, page_bytes()).unwrap();
         let writer = Arc::clone(&memory);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -735,7 +713,7 @@ mod tests {
 
     #[test]
     fn nobody_writes_behind_the_end_of_a_memory_that_shrank() {
-        let memory = Memory::new(LONG, true, false).unwrap();
+        let memory = Memory::new(LONG, true, false, page_bytes()).unwrap();
         while_someone_writes(&memory, || {
             for round in 0..rounds(200) {
                 memory.resize(SHORT).unwrap();
@@ -752,7 +730,7 @@ mod tests {
 
     #[test]
     fn what_the_user_of_an_exclusive_memory_left_behind_never_comes_back() {
-        let memory = Memory::new(LONG, false, false).unwrap();
+        let memory = Memory::new(LONG, false, false, page_bytes()).unwrap();
         while_someone_writes(&memory, || {
             for _ in 0..rounds(2000) {
                 memory.resize(SHORT).unwrap();
@@ -769,7 +747,7 @@ mod tests {
     #[test]
     fn many_stripes_are_zeroed_under_all_their_locks() {
         const LENGTH: usize = STRIPE_BYTES * (LOCK_COUNT + 10);
-        let memory = Memory::new(LENGTH, true, false).unwrap();
+        let memory = Memory::new(LENGTH, true, false, page_bytes()).unwrap();
         let threads: Vec<_> = (0..2)
             .map(|index| {
                 let memory = Arc::clone(&memory);
@@ -794,7 +772,7 @@ mod tests {
 
     #[test]
     fn growth_beyond_the_reservation_is_refused_and_changes_nothing() {
-        let memory = Memory::new(4096, true, false).unwrap();
+        let memory = Memory::new(4096, true, false, page_bytes()).unwrap();
         let reserved = memory.mapping.len();
         memory.resize(reserved).unwrap();
         assert!(memory.resize(reserved + 1).is_err());
@@ -810,7 +788,7 @@ mod tests {
         for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
             for is_shared in [false, true] {
                 let length = 4 * 65_536;
-                let memory = Memory::with_pages(length, is_shared, false, page_bytes).unwrap();
+                let memory = Memory::new(length, is_shared, false, page_bytes).unwrap();
                 assert_eq!(memory.grain_bytes(), page_bytes);
                 let access = memory.attach().unwrap();
                 for (offset, count) in
@@ -838,7 +816,7 @@ mod tests {
 
     #[test]
     fn an_exclusive_memory_has_one_user_at_a_time() {
-        let memory = Memory::new(4096, false, false).unwrap();
+        let memory = Memory::new(4096, false, false, page_bytes()).unwrap();
         let access = memory.attach().unwrap();
         let reference = access.refer(0, 1).unwrap();
         drop(access);

@@ -184,11 +184,12 @@ fn segment_of_chunks<'a>(chunks: &'a [Chunk], rest: &'a Payload, range: Range<us
 mod tests {
     use super::*;
     use crate::chunks::Chunks;
+    use crate::mapping::page_bytes;
     use crate::memory::Memory;
 
     #[test]
     fn chunks_and_what_follows_them_are_one_run_of_bytes() {
-        let mut source = Chunks::new(2).unwrap();
+        let mut source = Chunks::new(2, 2).unwrap();
         assert!(source.open() && source.open());
         let mut chunks = vec![source.take().unwrap(), source.take().unwrap()];
         chunks[0].fill(1);
@@ -227,7 +228,7 @@ mod tests {
     #[test]
     fn what_is_left_of_an_interrupted_block_stays_as_it_was_and_no_more() {
         let length = 4 * STRIPE_BYTES;
-        let memory = Memory::new(length, false, false).unwrap().attach().unwrap();
+        let memory = Memory::new(length, false, false, page_bytes()).unwrap().attach().unwrap();
         memory.copy_in(0, &vec![1; length]).unwrap();
         let whole = Payload::Memory(memory.refer(0, length).unwrap());
         let sent = STRIPE_BYTES + 100;
@@ -249,7 +250,7 @@ mod tests {
     #[test]
     fn only_payloads_without_namespace_memory_are_stable() {
         let length = 2 * STRIPE_BYTES;
-        let memory = Memory::new(length, false, false).unwrap().attach().unwrap();
+        let memory = Memory::new(length, false, false, page_bytes()).unwrap().attach().unwrap();
         let refer = || Payload::Memory(memory.refer(0, length).unwrap());
         let buffer = crate::buffers::Pool::new(1).unwrap().take(10).unwrap();
         for payload in [Payload::Buffer(buffer), Payload::Zeroes(10), Payload::Heap(vec![1; 10].into())] {
@@ -262,7 +263,7 @@ mod tests {
         let last = refer().rest(STRIPE_BYTES + 100..length).unwrap();
         assert!(last.is_stable());
         // Behind chunks it is judged, and replaced, like any other.
-        let mut source = Chunks::new(1).unwrap();
+        let mut source = Chunks::new(1, 1).unwrap();
         assert!(source.open());
         let chunks = Arc::new(vec![source.take().unwrap()]);
         assert!(Payload::Chunks(Arc::clone(&chunks), Box::new(last)).is_stable());

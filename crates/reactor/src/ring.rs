@@ -19,6 +19,7 @@ use crate::in_flight::InFlight;
 use crate::mailbox::Bell;
 use crate::operation::{Operation, Token};
 use crate::probe::{Features, RingSetup, is_out_of_memory};
+use crate::registered::RegisteredBlocks;
 
 /// Entries of the submission queue: what one turn hands over at once.
 const SUBMISSION_ENTRIES: u32 = 256;
@@ -73,15 +74,13 @@ pub(crate) struct RingEngine {
     #[cfg(test)]
     refusals: VecDeque<i32>,
     bell: Option<Arc<Bell>>,
-    /// Where the registered part of the arena lies: addresses from..to. Empty if none is.
-    registered: std::ops::Range<usize>,
-    /// The pool whose arena is registered: it must outlive the ring.
+    registered: RegisteredBlocks,
+    /// The pool whose blocks are registered: it must outlive the ring.
     _pool: Pool,
 }
 
 impl RingEngine {
-    /// Makes a ring with the features the kernel has, and registers as much of the pool as the limit of locked
-    /// memory lets us.
+    /// Makes a ring with the features the kernel has.
     pub(crate) fn new(pool: &Pool) -> io::Result<Self> {
         let (ring, setup) = largest_ring()?;
         Self::around(ring, setup, pool)
@@ -91,8 +90,8 @@ impl RingEngine {
         let submitter = ring.submitter();
         // Too old a kernel for the limit keeps its own.
         let _ = submitter.register_iowq_max_workers(&mut [BLOCKING_WORKERS; 2]);
-        let registered = register_arena(&submitter, pool);
-        tracing::debug!(?setup, registered_bytes = registered.len(), "ring ready");
+        let registered = RegisteredBlocks::new(&submitter, pool);
+        tracing::debug!(?setup, "ring ready");
         Ok(Self {
             ring,
             in_flight: InFlight::new(OPERATION_LIMIT),
@@ -150,12 +149,49 @@ impl RingEngine {
             return Err(operation);
         }
         // All that may panic comes before the operation counts as running: `drop` waits for each that does.
-        let entry = entry(&mut operation, &self.registered);
+        let entry = self.entry(&mut operation);
         let slot = self.in_flight.insert(token, operation)?;
         // SAFETY: the buffer that the entry points into belongs to the operation, whose address is not part of it. The
         // operation stays in `in_flight` until its completion is reaped; `drop` waits for that, or leaks it.
         unsafe { self.push(entry.user_data(Kind::Operation.user_data(slot.into()))) };
         Ok(())
+    }
+
+    /// The submission entry for an operation that stays where it is.
+    fn entry(&mut self, operation: &mut Operation) -> squeue::Entry {
+        let fd = Fd(operation.file().descriptor().expect("checked when started").as_raw_fd());
+        match operation {
+            Operation::Read { offset, buffer, skip, .. } => {
+                let into = &mut buffer[*skip..];
+                let (start, length) = (into.as_mut_ptr(), length(into));
+                match self.fixed_buffer(start, length) {
+                    Some(index) => opcode::ReadFixed::new(fd, start, length, index).offset(*offset).build(),
+                    None => opcode::Read::new(fd, start, length).offset(*offset).build(),
+                }
+            }
+            Operation::Write { offset, buffer, skip, durable, .. } => {
+                let from = &buffer[*skip..];
+                let (start, length) = (from.as_ptr(), length(from));
+                let flags = if *durable { libc::RWF_DSYNC } else { 0 };
+                match self.fixed_buffer(start, length) {
+                    Some(index) => {
+                        let write = opcode::WriteFixed::new(fd, start, length, index);
+                        write.offset(*offset).rw_flags(flags).build()
+                    }
+                    None => opcode::Write::new(fd, start, length).offset(*offset).rw_flags(flags).build(),
+                }
+            }
+            Operation::Sync { .. } => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+            Operation::Allocate { offset, length, change, .. } => opcode::Fallocate::new(fd, *length)
+                .offset(*offset)
+                .mode(change.mode().bits().cast_signed())
+                .build(),
+        }
+    }
+
+    fn fixed_buffer(&mut self, start: *const u8, length: u32) -> Option<u16> {
+        // SAFETY: the engine keeps a clone of the pool longer than its ring: fields drop in order.
+        unsafe { self.registered.find(&self.ring.submitter(), start as usize, length) }
     }
 
     pub(crate) fn has_work(&mut self) -> bool {
@@ -305,43 +341,6 @@ fn poll(fd: i32, interest: Interest) -> squeue::Entry {
     opcode::PollAdd::new(Fd(fd), u32::from(mask.cast_unsigned())).build()
 }
 
-/// The submission entry for an operation that stays where it is.
-fn entry(operation: &mut Operation, registered: &std::ops::Range<usize>) -> squeue::Entry {
-    let fd = Fd(operation.file().descriptor().expect("checked when started").as_raw_fd());
-    let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("buffers are small");
-    match operation {
-        Operation::Read { offset, buffer, skip, .. } => {
-            let into = &mut buffer[*skip..];
-            let (start, length) = (into.as_mut_ptr(), length(into));
-            if is_within(registered, start, length) {
-                opcode::ReadFixed::new(fd, start, length, 0).offset(*offset).build()
-            } else {
-                opcode::Read::new(fd, start, length).offset(*offset).build()
-            }
-        }
-        Operation::Write { offset, buffer, skip, durable, .. } => {
-            let from = &buffer[*skip..];
-            let (start, length) = (from.as_ptr(), length(from));
-            let flags = if *durable { libc::RWF_DSYNC } else { 0 };
-            if is_within(registered, start, length) {
-                opcode::WriteFixed::new(fd, start, length, 0).offset(*offset).rw_flags(flags).build()
-            } else {
-                opcode::Write::new(fd, start, length).offset(*offset).rw_flags(flags).build()
-            }
-        }
-        Operation::Sync { .. } => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-        Operation::Allocate { offset, length, change, .. } => opcode::Fallocate::new(fd, *length)
-            .offset(*offset)
-            .mode(change.mode().bits().cast_signed())
-            .build(),
-    }
-}
-
-fn is_within(registered: &std::ops::Range<usize>, start: *const u8, length: u32) -> bool {
-    let start = start as usize;
-    registered.start <= start && start + length as usize <= registered.end
-}
-
 /// The largest ring for which there is memory.
 fn largest_ring() -> io::Result<(IoUring, RingSetup)> {
     let (mut entries, mut completion_entries) = (SUBMISSION_ENTRIES, COMPLETION_ENTRIES);
@@ -355,27 +354,8 @@ fn largest_ring() -> io::Result<(IoUring, RingSetup)> {
     }
 }
 
-/// Registers the arena as fixed buffer 0: all of it, or as much as the limit of locked memory allows.
-fn register_arena(submitter: &io_uring::Submitter<'_>, pool: &Pool) -> std::ops::Range<usize> {
-    /// Less than this is not worth a registration.
-    const WORTHWHILE_BYTES: usize = 256 * 1024;
-    let (start, mut length) = pool.arena();
-    // One registration takes at most 1 GiB.
-    length = length.min(1 << 30);
-    while length >= WORTHWHILE_BYTES {
-        let buffer = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: length };
-        // SAFETY: the arena is mapped until the pool is dropped, and the engine keeps a clone of the pool longer
-        // than its ring (fields drop in order).
-        match unsafe { submitter.register_buffers(&[buffer]) } {
-            Ok(()) => return start.as_ptr() as usize..start.as_ptr() as usize + length,
-            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => length /= 2,
-            Err(error) => {
-                tracing::debug!(%error, "no registered buffers");
-                return 0..0;
-            }
-        }
-    }
-    0..0
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).expect("buffers are small")
 }
 
 fn outcome(result: i32) -> io::Result<usize> {
@@ -397,6 +377,7 @@ mod tests {
     use rustix::fd::OwnedFd;
 
     use super::*;
+    use crate::buffers::BLOCK_BYTES_MAX;
     use crate::operation::{Allocation, Completion, File};
 
     const BYTES: usize = 4096;
@@ -473,10 +454,7 @@ mod tests {
         for is_registered in [true, false] {
             let Some(mut engine) = small(&pool) else { return };
             if !is_registered {
-                engine.registered = 0..0;
-            } else if engine.registered.is_empty() {
-                // No memory may be locked here.
-                continue;
+                engine.registered.clear();
             }
             let write = |durable| {
                 let buffer = pool.take(BYTES).unwrap();
@@ -487,7 +465,8 @@ mod tests {
             for operation in [write(true), write(false), Operation::Sync { file: sync.clone() }, zero] {
                 assert!(engine.start(0, operation).is_ok());
             }
-            let opcode = if is_registered { "WRITE_FIXED" } else { "WRITE" };
+            // No memory may be locked, or Linux is older than 5.13, if nothing is registered.
+            let opcode = if engine.registered.count() > 0 { "WRITE_FIXED" } else { "WRITE" };
             let expected = [
                 (opcode, data_fd, libc::RWF_DSYNC.cast_unsigned()),
                 (opcode, data_fd, 0),
@@ -499,6 +478,24 @@ mod tests {
             };
             assert_eq!(queued, expected.map(|(opcode, fd, flags)| (opcode.to_owned(), fd, flags)));
         }
+    }
+
+    #[test]
+    fn blocks_become_fixed_buffers_when_they_are_first_used() {
+        let pool = Pool::new(3 * BLOCK_BYTES_MAX).unwrap();
+        let Some(mut engine) = small(&pool) else { return };
+        assert_eq!(engine.registered.count(), 0, "no page is pinned before");
+        let file = numbered(3);
+        let whole: Vec<_> = (0..2).map(|_| pool.take(BLOCK_BYTES_MAX).unwrap()).collect();
+        assert!(engine.start(0, read(&file, &pool, 0)).is_ok());
+        let registered = engine.registered.count();
+        assert!(registered <= 1, "the block of that buffer only");
+        drop(whole);
+        for number in 1..3 {
+            assert!(engine.start(number.into(), read(&file, &pool, number)).is_ok());
+        }
+        assert_eq!(engine.registered.count(), registered, "buffers of the same block");
+        finish(&mut engine, 3);
     }
 
     #[test]

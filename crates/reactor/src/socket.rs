@@ -1,12 +1,15 @@
-//! TCP sockets, never blocking: receive into the caller's buffers, send segments.
+//! TCP and Unix sockets, never blocking: receive into the caller's buffers, send segments.
 
+use std::fs::{self, Permissions};
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::busy_poll::{Arrival, BusyPoll, SocketPolling, poll_socket};
 use crate::segment::Segment;
@@ -38,19 +41,27 @@ pub enum Sent {
     Failed(io::Error),
 }
 
-/// A connected TCP socket.
+/// A connected socket.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
 }
 
-/// A listening TCP socket.
+/// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
-    address: SocketAddr,
+    address: ListenAddress,
     /// Whether this process alone has the listener, which then ends with it.
     is_own: bool,
+}
+
+/// Where a listener listens.
+#[derive(Debug)]
+enum ListenAddress {
+    Ip(SocketAddr),
+    /// The path of a Unix socket, whose file is removed with the listener.
+    Path(PathBuf),
 }
 
 /// Prefix of the names of congestion controls that pace, and the kernel's names of those that do not.
@@ -100,7 +111,11 @@ impl Socket {
     /// If the socket is dead already.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        sockopt::set_tcp_nodelay(&fd, true)?;
+        match sockopt::set_tcp_nodelay(&fd, true) {
+            // A Unix socket has no such delay.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOPROTOOPT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
         suit_loopback(&fd, rustix::net::getsockname(&fd).ok().and_then(|address| address.try_into().ok()));
         Ok(Self { fd })
     }
@@ -200,6 +215,7 @@ impl Listener {
     /// If the system has no descriptor left.
     pub fn simulated(address: SocketAddr) -> io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
+        let address = ListenAddress::Ip(address);
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC)?, address, is_own: false })
     }
 
@@ -232,15 +248,47 @@ impl Listener {
     /// # Errors
     /// As [`bind`](Self::bind).
     pub fn bind_in_time(address: SocketAddr, patience: Duration) -> io::Result<Self> {
-        let until = Instant::now() + patience;
-        loop {
-            match Self::bind(address) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
-                    std::thread::sleep(Duration::from_millis(5));
+        in_time(patience, || Self::bind(address))
+    }
+
+    /// Listens on a Unix socket whose file has these permissions. A file that a killed process has left is replaced;
+    /// waits up to `patience` for one that is in use, as [`bind_in_time`](Self::bind_in_time).
+    ///
+    /// # Errors
+    /// The file cannot be made, is no socket, or belongs to a listener; the path is longer than 107 bytes.
+    pub fn bind_path_in_time(path: &Path, mode: u32, patience: Duration) -> io::Result<Self> {
+        in_time(patience, || Self::bind_path(path, mode))
+    }
+
+    fn bind_path(path: &Path, mode: u32) -> io::Result<Self> {
+        use rustix::io::Errno;
+        let address = SocketAddrUnix::new(path)?;
+        let unix_socket = || {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        };
+        let fd = unix_socket()?;
+        match rustix::net::bind(&fd, &address) {
+            Err(Errno::ADDRINUSE) => {
+                if !fs::symlink_metadata(path)?.file_type().is_socket() {
+                    return Err(io::Error::new(
+                        io::ErrorKind::AlreadyExists,
+                        "the file is there, and no socket",
+                    ));
                 }
-                result => return result,
+                if rustix::net::connect(unix_socket()?, &address) != Err(Errno::CONNREFUSED) {
+                    return Err(Errno::ADDRINUSE.into());
+                }
+                fs::remove_file(path)?;
+                rustix::net::bind(&fd, &address)?;
             }
+            result => result?,
         }
+        let listener = Self { fd, address: ListenAddress::Path(path.to_owned()), is_own: true };
+        // Before anyone can connect.
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
+        rustix::net::listen(&listener.fd, Self::BACKLOG)?;
+        Ok(listener)
     }
 
     /// Takes over a socket that listens already (socket activation).
@@ -249,14 +297,17 @@ impl Listener {
     /// If it is not an IP socket.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        let address = rustix::net::getsockname(&fd)?.try_into()?;
+        let address = ListenAddress::Ip(rustix::net::getsockname(&fd)?.try_into()?);
         Ok(Self { fd, address, is_own: false })
     }
 
-    /// The address with the actual port.
+    /// The address with the actual port; an unspecified one for a Unix socket.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
+        match self.address {
+            ListenAddress::Ip(address) => address,
+            ListenAddress::Path(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
+        }
     }
 
     /// Takes a waiting connection.
@@ -283,12 +334,28 @@ impl Drop for Listener {
         if self.is_own {
             let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
         }
+        if let ListenAddress::Path(path) = &self.address {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Calls `bind` until the address is not in use any more, or the time is over.
+fn in_time(patience: Duration, bind: impl Fn() -> io::Result<Listener>) -> io::Result<Listener> {
+    let until = Instant::now() + patience;
+    loop {
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            result => return result,
+        }
     }
 }
 
@@ -442,5 +509,29 @@ pub(crate) mod tests {
         std::thread::sleep(Duration::from_millis(20));
         drop(first);
         assert_eq!(second.join().unwrap().unwrap().address(), address);
+    }
+
+    #[test]
+    fn a_listener_replaces_the_socket_that_a_killed_process_left_and_nothing_else() {
+        let bind = |path: &Path| Listener::bind_path_in_time(path, 0o640, Duration::from_millis(20));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let first = bind(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        assert!(!path.exists());
+        // Without its end, as after SIGKILL.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let listener = bind(&path).unwrap();
+        let client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let accepted = Socket::new(listener.accept().unwrap().unwrap()).unwrap();
+        assert!(matches!(accepted.send(&[Segment::new(b"a")], false), Sent::Bytes(1)));
+        drop((client, listener));
+        fs::write(&path, "a file").unwrap();
+        assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
+        assert_eq!(bind(&directory.path().join("no/socket")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(bind(&directory.path().join("x".repeat(108))).is_err());
     }
 }

@@ -137,11 +137,13 @@ impl Coverage {
 }
 
 /// The headers that go by in one direction of a connection.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Headers {
     header: Vec<u8>,
     /// Bytes of the PDU behind its header.
     rest: usize,
+    /// Bytes that went by.
+    passed_bytes: u64,
 }
 
 impl Headers {
@@ -151,6 +153,7 @@ impl Headers {
             let skipped = self.rest.min(bytes.len());
             *bytes = &bytes[skipped..];
             self.rest -= skipped;
+            self.passed_bytes += skipped as u64;
             let length = match self.header.get(2) {
                 Some(hlen) if self.header.len() >= COMMON_HEADER_BYTES => {
                     usize::from(*hlen).max(COMMON_HEADER_BYTES)
@@ -160,6 +163,7 @@ impl Headers {
             let taken = (length - self.header.len()).min(bytes.len());
             self.header.extend_from_slice(&bytes[..taken]);
             *bytes = &bytes[taken..];
+            self.passed_bytes += taken as u64;
             if self.header.len() < length {
                 return None;
             }
@@ -177,6 +181,13 @@ impl Headers {
     }
 }
 
+impl Headers {
+    /// The end of the PDU whose header went by last, in bytes of the stream.
+    fn pdu_end(&self) -> u64 {
+        self.passed_bytes + self.rest as u64
+    }
+}
+
 fn word(header: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([header[at], header[at + 1]])
 }
@@ -184,6 +195,12 @@ fn word(header: &[u8], at: usize) -> u16 {
 fn dword(header: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
+
+/// The low bits of the opcode of a command with data of the host.
+const FROM_HOST: u8 = 1;
+
+/// Where a capsule's header has the length of the data.
+const CAPSULE_DATA_BYTES_AT: usize = 40;
 
 /// What has gone by of one command.
 #[derive(Clone, Copy, Debug)]
@@ -195,6 +212,53 @@ struct Seen {
     /// H2CData in the current window.
     h2c_count: u32,
     c2h_count: u32,
+    fuse: Fuse,
+    /// Data that the host sends beside the capsule, and what of it went by, bytes.
+    data_bytes: (u64, u64),
+    /// Where the last of it ends in what the host sends.
+    end: u64,
+}
+
+impl Seen {
+    /// Whether all of it has arrived at a target that has received this number of bytes.
+    fn is_whole(&self, received_bytes: u64) -> bool {
+        self.end <= received_bytes && self.data_bytes.1 >= self.data_bytes.0
+    }
+}
+
+/// What a command that has arrived at the target waits for there, as far as the wire shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// An event to report.
+    Event,
+    /// An R2T, which is sent once there is a buffer.
+    Grant,
+    /// Data that an R2T has asked for.
+    Data,
+    /// The first half of a pair: the second one, or its data.
+    SecondHalf,
+    /// A Flush: the storage.
+    Flush,
+    /// Another command with all its data: the storage, or a buffer.
+    Storage,
+}
+
+impl Waiting {
+    /// Those of commands on I/O queues.
+    pub(crate) const OF_IO: [Self; 5] =
+        [Self::Grant, Self::Data, Self::SecondHalf, Self::Flush, Self::Storage];
+
+    /// Its name among what runs reach, if the keep-alive timeout expires meanwhile.
+    pub(crate) fn name_at_expiry(self) -> &'static str {
+        match self {
+            Self::Event => "keep-alive expired: Asynchronous Event Request",
+            Self::Grant => "keep-alive expired: command waits for a buffer for its data",
+            Self::Data => "keep-alive expired: command waits for its data",
+            Self::SecondHalf => "keep-alive expired: Compare waits for the other half of its pair",
+            Self::Flush => "keep-alive expired: Flush waits for the storage",
+            Self::Storage => "keep-alive expired: command waits for the storage",
+        }
+    }
 }
 
 /// What goes over one connection.
@@ -203,6 +267,8 @@ pub(crate) struct Watch {
     from_host: Headers,
     from_target: Headers,
     is_io: bool,
+    /// Its Connect has succeeded.
+    pub(crate) is_connected: bool,
     commands: BTreeMap<u16, Seen>,
 }
 
@@ -219,12 +285,45 @@ impl Watch {
         loop {
             let headers = if is_from_target { &mut self.from_target } else { &mut self.from_host };
             let Some(header) = headers.next(&mut bytes) else { return };
-            self.on_header(&header, coverage);
+            let end = headers.pdu_end();
+            self.on_header(&header, end, coverage);
             give(&header);
         }
     }
 
-    fn on_header(&mut self, header: &[u8], coverage: &mut Coverage) {
+    /// Where the last header begins in what the target sends next.
+    pub(crate) fn last_header(&self, bytes: &[u8]) -> Option<usize> {
+        let (mut headers, mut rest, mut last) = (self.from_target.clone(), bytes, None);
+        loop {
+            let start = bytes.len() - rest.len() + headers.rest.min(rest.len());
+            if headers.header.is_empty() && start < bytes.len() {
+                last = Some(start);
+            }
+            if headers.next(&mut rest).is_none() {
+                return last;
+            }
+        }
+    }
+
+    /// What each command waits for that is not answered, at a target that has received this number of bytes.
+    pub(crate) fn waiting(&self, received_bytes: u64) -> impl Iterator<Item = Waiting> {
+        let second = self.commands.values().find(|seen| seen.fuse == Fuse::SECOND);
+        let has_second = second.is_some_and(|second| second.is_whole(received_bytes));
+        let arrived = self.commands.values().filter(move |seen| {
+            // With data on its way only the capsule counts, whose end is no longer known: it came before an R2T.
+            seen.end <= received_bytes || seen.r2t_count > 0
+        });
+        arrived.map(move |seen| match seen.opcode {
+            Opcode::Admin(raw) if raw == AdminOpcode::ASYNC_EVENT_REQUEST.raw() => Waiting::Event,
+            _ if seen.data_bytes.0 > 0 && seen.r2t_count == 0 => Waiting::Grant,
+            _ if !seen.is_whole(received_bytes) => Waiting::Data,
+            _ if seen.fuse == Fuse::FIRST && !has_second => Waiting::SecondHalf,
+            Opcode::Nvm(raw) if raw == NvmOpcode::FLUSH.raw() => Waiting::Flush,
+            _ => Waiting::Storage,
+        })
+    }
+
+    fn on_header(&mut self, header: &[u8], end: u64, coverage: &mut Coverage) {
         let kind = header[0];
         coverage.reach(Point::Pdu(kind));
         let form = |coverage: &mut Coverage, form| coverage.reach(Point::Form(form));
@@ -235,11 +334,13 @@ impl Watch {
             form(coverage, "data digest");
         }
         if kind == PduType::CapsuleCmd as u8 && header.len() >= CAPSULE_CMD_BYTES {
-            return self.on_command(header, coverage);
+            return self.on_command(header, end, coverage);
         }
         if kind == PduType::CapsuleResp as u8 && header.len() >= 24 {
             let status = Status::from_wire(word(header, 22));
             if let Some(seen) = self.commands.remove(&word(header, 20)) {
+                self.is_connected |=
+                    seen.opcode == Opcode::Fabrics(FabricsType::CONNECT.raw()) && status.is_success();
                 coverage.reach(Point::Status(seen.opcode, status.code()));
             }
             return;
@@ -260,6 +361,8 @@ impl Watch {
             }
         } else if kind == PduType::H2cData as u8 {
             seen.h2c_count += 1;
+            seen.data_bytes.1 += u64::from(dword(header, 16));
+            seen.end = end;
             if seen.h2c_count > 1 {
                 form(coverage, "a second H2CData in a window");
             }
@@ -279,7 +382,7 @@ impl Watch {
         }
     }
 
-    fn on_command(&mut self, header: &[u8], coverage: &mut Coverage) {
+    fn on_command(&mut self, header: &[u8], end: u64, coverage: &mut Coverage) {
         let (raw, flags, cid) = (header[8], SqeFlags::from_bits(header[9]), word(header, 10));
         let nsid = Nsid::new(dword(header, 12));
         let (cdw10, cdw12) = (dword(header, 48), dword(header, 56));
@@ -295,7 +398,18 @@ impl Watch {
         if opcode == Opcode::Fabrics(FabricsType::CONNECT.raw()) {
             self.is_io = cdw10 >> 16 != 0;
         }
-        let seen = Seen { opcode, r2t_count: 0, open_count: 0, h2c_count: 0, c2h_count: 0 };
+        let asks = raw & 3 == FROM_HOST && !has_data;
+        let data_bytes = if asks { u64::from(dword(header, CAPSULE_DATA_BYTES_AT)) } else { 0 };
+        let seen = Seen {
+            opcode,
+            r2t_count: 0,
+            open_count: 0,
+            h2c_count: 0,
+            c2h_count: 0,
+            fuse: flags.fuse(),
+            data_bytes: (data_bytes, 0),
+            end,
+        };
         self.commands.insert(cid, seen);
         let Opcode::Nvm(_) = opcode else { return };
         let is_fua = cdw12 >> 30 & 1 != 0;
@@ -351,6 +465,8 @@ mod tests {
             stream.chunks(step).for_each(|bytes| watch.on_sent(true, bytes, &mut coverage, |_| {}));
             assert_eq!(coverage.iter().collect::<Vec<_>>(), [(Point::Pdu(5), 3)], "{step}");
         }
+        assert_eq!(Watch::default().last_header(&stream[..80]), Some(68));
+        assert_eq!(Watch::default().last_header(&stream[..60]), Some(34));
         let mut coverage = Coverage::default();
         coverage.reach(Point::Form("x"));
         assert_eq!(coverage.missing("form: x\npdu: R2t\n"), ["pdu: R2t"]);

@@ -83,6 +83,8 @@ pub(crate) struct Host {
     pub(crate) namespace: Option<Namespace>,
     /// The other one, if there are two, as it was when it was last there.
     pub(crate) second: Option<Namespace>,
+    /// The one that reloads add, resize and remove, likewise.
+    pub(crate) third: Option<Namespace>,
     /// Whether the second namespace exists, as far as this host knows.
     pub(crate) sees_second: bool,
     /// The one of keys and values.
@@ -95,6 +97,8 @@ pub(crate) struct Host {
     pub(crate) up_count: u32,
     /// How often it has lost its association.
     pub(crate) loss_count: u32,
+    /// How often it was told of its namespaces.
+    pub(crate) known_count: u32,
     is_closing: bool,
     /// It was refused as not allowed, or leaves for storage that has replaced what it knows, and its lanes end.
     pub(crate) is_shut_out: bool,
@@ -187,12 +191,14 @@ impl Host {
             lanes: (1..=scenario.lanes_per_host).map(lane).collect(),
             namespace: None,
             second: None,
+            third: None,
             sees_second: false,
             pairs: None,
             limits: None,
             again_ns: None,
             up_count: 0,
             loss_count: 0,
+            known_count: 0,
             is_closing: false,
             is_shut_out: false,
             second_uuid: None,
@@ -396,7 +402,12 @@ impl Host {
 
     fn on_admin_answer(&mut self, shared: &mut Shared, id: u64, answer: &Result<AdminAnswer, Failure>) {
         let index = self.index;
-        shared.say(|| format!("host {index}: admin command {id} ends with {answer:?}"));
+        shared.say(|| match answer {
+            Ok(AdminAnswer { result, data }) => {
+                format!("host {index}: admin command {id} ends with {result:#x} and {} bytes", data.len())
+            }
+            Err(failure) => format!("host {index}: admin command {id} ends with {failure:?}"),
+        });
         let Ok(which) = u8::try_from(id) else { return };
         let refused_with = admin::request(which).refused_with;
         let is_right = match (answer, refused_with) {
@@ -514,6 +525,7 @@ impl Host {
 
     /// What is new of the namespaces.
     fn know(&mut self, shared: &mut Shared, namespaces: &[NamespaceInfo], limits: Limits) {
+        self.known_count += 1;
         let seen = namespaces.iter().find(|info| info.nsid == Nsid::new(2));
         self.sees_second = seen.is_some();
         if let Some(info) = seen {
@@ -529,6 +541,7 @@ impl Host {
             let known = match info.nsid.get() {
                 1 => &mut self.namespace,
                 2 => &mut self.second,
+                3 => &mut self.third,
                 _ => continue,
             };
             *known = Namespace::new(*info, limits).ok().or(known.take());
@@ -722,6 +735,11 @@ impl Host {
     /// Its admin queue's connection.
     pub(crate) fn admin_connection(&self) -> Option<usize> {
         if let Link::Connected(id) | Link::Dialling(id) = self.link { Some(id) } else { None }
+    }
+
+    /// Whether an actor is the thread of its association.
+    pub(crate) fn is_association(&self, actor: Actor) -> bool {
+        self.actor == actor
     }
 
     /// Whether an actor is one of this host's threads.

@@ -24,7 +24,7 @@ use wire::zerocopy::IntoBytes;
 use crate::host::SUBSYSTEM;
 use crate::random::Random;
 use crate::scenario::{MS, SECOND, Scenario};
-use crate::shared::network::{Got, NVME, Phase, Took};
+use crate::shared::network::{Got, NVME, Phase};
 use crate::shared::{Actor, Shared, Side};
 
 /// Event requests that are out at once.
@@ -191,15 +191,8 @@ impl Leaver {
                 self.next = None;
                 self.submit(shared, step);
             }
-            while !self.to_send.is_empty() {
-                match shared.begin_send(id, Side::Host, self.to_send.len()) {
-                    Took::Bytes(count) => {
-                        shared.send(id, Side::Host, &self.to_send[..count], None);
-                        self.to_send.drain(..count);
-                    }
-                    Took::Blocked => break,
-                    Took::Reset => return false,
-                }
+            if !shared.send_from(id, Side::Host, &mut self.to_send) {
+                return false;
             }
             let mut staging = [0; 512];
             match shared.receive(id, Side::Host, &mut [&mut staging]) {

@@ -18,6 +18,9 @@ use options::Options;
 #[global_allocator]
 static ALLOCATOR: reactor::PoisoningAllocator = reactor::PoisoningAllocator;
 
+/// Exit code after a signal.
+const INTERRUPTED: u8 = 130;
+
 fn main() -> ExitCode {
     let options = Options::parse();
     if let Some(length_max) = options.crash_states {
@@ -32,6 +35,9 @@ fn main() -> ExitCode {
     let start = Instant::now();
     let totals = many::run(&options);
     totals.report(start.elapsed());
+    if totals.is_interrupted {
+        return ExitCode::from(INTERRUPTED);
+    }
     if options.coverage && !table::print(&totals.coverage, options.part.of(0).has("key-values")) {
         return ExitCode::FAILURE;
     }

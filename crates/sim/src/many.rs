@@ -24,20 +24,20 @@ pub(crate) struct Totals {
     virtual_ns: u64,
     pub(crate) coverage: Coverage,
     pub(crate) failed: Vec<(u64, String)>,
+    /// A signal has ended it before all seeds were run.
+    pub(crate) is_interrupted: bool,
 }
 
 /// Runs the seeds, until one fails or a signal ends it.
 pub(crate) fn run(options: &Options) -> Totals {
     let end = options.from.saturating_add(options.seeds);
     let next = AtomicU64::new(options.from);
-    let stops = Arc::new(AtomicBool::new(false));
-    // A second signal ends the program at once.
-    let _ = signal_hook::flag::register_conditional_shutdown(
-        signal_hook::consts::SIGINT,
-        130,
-        Arc::clone(&stops),
-    );
-    let _ = signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stops));
+    let stops = AtomicBool::new(false);
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    // `timeout` sends its signal twice, to the program and to its group: a second one must not cut off the summary.
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let _ = signal_hook::flag::register(signal, Arc::clone(&is_interrupted));
+    }
     let totals = Mutex::new(Totals::default());
     let progress = Mutex::new(Progress::new());
     std::thread::scope(|scope| {
@@ -45,7 +45,8 @@ pub(crate) fn run(options: &Options) -> Totals {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end || stops.load(Ordering::Relaxed) {
+                    if seed >= end || stops.load(Ordering::Relaxed) || is_interrupted.load(Ordering::Relaxed)
+                    {
                         return;
                     }
                     let case = options.part.of(seed);
@@ -67,6 +68,7 @@ pub(crate) fn run(options: &Options) -> Totals {
     });
     let mut totals = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
     totals.failed.sort_unstable();
+    totals.is_interrupted = is_interrupted.load(Ordering::Relaxed) && totals.seed_count < options.seeds;
     totals
 }
 
@@ -118,6 +120,9 @@ impl Totals {
 
     /// Prints the counts, and what to do about seeds that fail.
     pub(crate) fn report(&self, took: Duration) {
+        if self.is_interrupted {
+            println!("interrupted by a signal");
+        }
         println!(
             "{} seeds ({:.0} per second), {} commands, {} blocks judged, {} s of virtual time in {:.1} s; {} failed",
             self.seed_count,

@@ -1,4 +1,5 @@
-//! A client of the memcached protocol: it sends commands of all kinds, many at once, and hands every answer to the model.
+//! A client of the memcached protocol: it sends commands of all kinds, many at once, and hands every answer to the
+//! model.
 //!
 //! ```text
 //! choose ─▶ model.begin ─▶ bytes ─▶ network ─▶ … ─▶ bytes ─▶ the next expected answer ─▶ model.end
@@ -19,8 +20,11 @@ use crate::pair_model::PairModel;
 use crate::pair_settings::PairSettings;
 use crate::random::Random;
 use crate::scenario::{MS, SECOND, US};
-use crate::shared::network::{Got, Phase, Took};
+use crate::shared::network::{Got, Phase};
 use crate::shared::{Actor, Shared, Side};
+
+/// The answer of a partition whose log is being read: the connection may be closed behind it.
+const NOT_READY: &[u8] = b"SERVER_ERROR not ready: the log is being read\r\n";
 
 /// An answer is awaited for so long, ns.
 const TIMEOUT_NS: u64 = 20 * SECOND;
@@ -219,15 +223,8 @@ impl MemcachedClient {
     /// Sends and receives what there is. Says whether the connection stands.
     fn exchange(&mut self, shared: &mut Shared, model: &mut PairModel, id: usize) -> bool {
         loop {
-            while !self.to_send.is_empty() {
-                match shared.begin_send(id, Side::Host, self.to_send.len()) {
-                    Took::Bytes(count) => {
-                        shared.send(id, Side::Host, &self.to_send[..count], None);
-                        self.to_send.drain(..count);
-                    }
-                    Took::Blocked => break,
-                    Took::Reset => return false,
-                }
+            if !shared.send_from(id, Side::Host, &mut self.to_send) {
+                return false;
             }
             if self.deaf_until_ns > shared.now_ns {
                 return true;
@@ -254,8 +251,12 @@ impl MemcachedClient {
         let mut at = 0;
         loop {
             let rest = &self.received[at..];
+            if rest.starts_with(NOT_READY) {
+                return Ok(false);
+            }
             let Some(front) = self.expected.front_mut() else {
-                if rest.is_empty() {
+                // Commands that want no answer are refused as well.
+                if rest.is_empty() || NOT_READY.starts_with(rest) {
                     break;
                 }
                 return Err(format!("{:?} came, and nothing is out", String::from_utf8_lossy(rest)));

@@ -1,8 +1,8 @@
 //! Which pairs a namespace of keys and values may hold.
 //!
 //! Every answer must be explained by an order of the commands on its key, in which each takes effect at one moment
-//! between its beginning and its end. All such orders are kept as *configurations*: a state of the key, and the commands
-//! that have taken effect in it and are not answered yet. An answer leaves those that explain it:
+//! between its beginning and its end. All such orders are kept as *configurations*: a state of the key, and the
+//! commands that have taken effect in it and are not answered yet. An answer leaves those that explain it:
 //!
 //! ```text
 //! begin ─▶ pending ──end: each order of pending commands that ends with this one and its answer──▶ configurations

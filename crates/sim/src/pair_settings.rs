@@ -1,5 +1,7 @@
 //! The key-value namespace of a run, if it has one.
 
+use store::KeyValueStore;
+
 use crate::random::Random;
 
 /// When answers are sent, and what is left of them.
@@ -43,6 +45,8 @@ pub(crate) struct PairSettings {
 pub(crate) enum MemoryPressure {
     /// Everything fits.
     None,
+    /// Values leave memory for the log and are fetched from there; stores may be refused.
+    Refuses,
     /// Pairs are evicted, and stores may be refused.
     Evicts,
 }
@@ -50,11 +54,21 @@ pub(crate) enum MemoryPressure {
 /// Memory of a partition, as little as a configuration may have it, bytes.
 const MEMORY_BYTES: u64 = 256 << 10;
 
-/// The smallest file of one partition beside its superblock: twelve segments of 64 KiB.
+/// The smallest log: twelve segments of 64 KiB.
 const LOG_BYTES: u64 = 12 * (64 << 10);
 
-/// The superblock, bytes.
-pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
+/// A block of the file, bytes.
+pub(crate) const BLOCK_BYTES: usize = 4096;
+
+/// A value that takes three writes of the log, the file of a partition whose segments are eight times as long, and
+/// memory for some of them, bytes.
+const LONG_ITEM_BYTES_MAX: usize = 540 << 10;
+const LONG_LOG_BYTES: u64 = 64 * 8 * LONG_ITEM_BYTES_MAX as u64;
+const LONG_MEMORY_BYTES: u64 = 3 << 20;
+
+/// One log of this number has such values, and its run few commands.
+const LONG_ONE_IN: u64 = 48;
+const LONG_COMMAND_COUNT: u64 = 30;
 
 /// The longest value of a file with the smallest segments: an eighth of one.
 const ITEM_BYTES_MAX: usize = 8 << 10;
@@ -79,24 +93,52 @@ impl PairSettings {
             _ => PairDurability::Always,
         };
         let is_in_memory = durability == PairDurability::Memory;
-        let is_short = is_in_memory && r.one_in(4);
-        let pressure = if is_short { MemoryPressure::Evicts } else { MemoryPressure::None };
-        let memory_bytes = if is_short { MEMORY_BYTES } else { r.scaled(2 * MEMORY_BYTES, 2 << 20) };
+        let is_short = r.one_in(4);
+        let pressure = match is_short {
+            false => MemoryPressure::None,
+            true if is_in_memory => MemoryPressure::Evicts,
+            true => MemoryPressure::Refuses,
+        };
+        let memory_bytes = if is_short && is_in_memory {
+            MEMORY_BYTES
+        } else if is_short {
+            2 * MEMORY_BYTES
+        } else {
+            r.scaled(2 * MEMORY_BYTES, 2 << 20)
+        };
         let memory_bytes = partition_count * memory_bytes;
         let log_bytes = r.scaled(LOG_BYTES, 2 * LOG_BYTES) & !4095;
-        let file_bytes = SUPERBLOCK_BYTES as u64 + partition_count * log_bytes;
-        Some(Self {
+        let head_bytes = KeyValueStore::simulated_head_bytes(partition_count as usize) as u64;
+        let file_bytes = head_bytes + partition_count * log_bytes;
+        let mut settings = Self {
             durability,
             bytes: if is_in_memory { memory_bytes } else { file_bytes },
             memory_bytes,
             item_bytes_max: ITEM_BYTES_MAX,
             value_bytes_max: if is_short { ITEM_BYTES_MAX - 200 } else { r.scaled(16, 2000) as usize },
-            key_count: if is_short { r.between(40, 80) } else { r.between(3, 12) } as usize,
+            key_count: match pressure {
+                MemoryPressure::None => r.between(3, 12),
+                MemoryPressure::Evicts => r.between(40, 80),
+                MemoryPressure::Refuses => r.between(60, 200),
+            } as usize,
             client_count: r.between(1, 3) as usize,
             client_command_limit: u64::MAX,
             depth: r.scaled(1, 16) as usize,
             allows_flush: r.one_in(4),
             pressure,
-        })
+        };
+        if !is_in_memory && !is_short && r.one_in(LONG_ONE_IN) {
+            settings.bytes = head_bytes + partition_count * LONG_LOG_BYTES;
+            settings.memory_bytes = partition_count * LONG_MEMORY_BYTES;
+            settings.item_bytes_max = LONG_ITEM_BYTES_MAX;
+            settings.value_bytes_max = LONG_ITEM_BYTES_MAX - 200;
+            settings.pressure = MemoryPressure::Refuses;
+        }
+        Some(settings)
+    }
+
+    /// How many commands a run has at most: long values take long.
+    pub(crate) fn command_count_max(&self) -> u64 {
+        if self.item_bytes_max == LONG_ITEM_BYTES_MAX { LONG_COMMAND_COUNT } else { u64::MAX }
     }
 }

@@ -324,6 +324,8 @@ impl SimIo<'_> {
                     segment.append_to(&mut bytes);
                 }
                 bytes.truncate(count);
+                let count = if count < length { self.shared.stop_in_header(id, &bytes) } else { count };
+                bytes.truncate(count);
                 let source = by_reference.then(|| Rc::new(SentBytes::new(segments, count)));
                 self.shared.send(id, Side::Target, &bytes, source.as_ref());
                 (Sent::Bytes(count), source)

@@ -5,10 +5,14 @@
 use std::collections::BTreeSet;
 
 use proto::WINDOW_COUNT_MAX;
+use proto::host_namespaces::NamespaceInfo;
 use proto::zero_copy::Policy as ZeroCopy;
+use reactor::BLOCK_BYTES_MIN;
 use subsystem::limits::Limits;
+use wire::id::Nsid;
 use wire::pdu::{DataAlignment, Digests};
 
+use crate::coverage::Waiting;
 use crate::pair_settings::PairSettings;
 use crate::random::Random;
 
@@ -73,6 +77,9 @@ pub(crate) enum Fault {
     Rival { kills_after_ns: Option<u64> },
     /// The threads of a host do not run for a while: its keep-alive expires.
     Freeze { ns: u64 },
+    /// As soon as a command of a host waits like this at the target, its connections go silent, and the disk hangs
+    /// until the target must have noticed.
+    Unplug { waiting: Waiting },
 }
 
 impl Fault {
@@ -105,6 +112,7 @@ impl Fault {
             Self::ControllerReset => "controller reset",
             Self::Rival { .. } => "second target starts",
             Self::Freeze { .. } => "host silent",
+            Self::Unplug { .. } => "host about to be unplugged",
         }
     }
 }
@@ -399,6 +407,7 @@ impl Scenario {
         scenario.draw_reloads();
         scenario.draw_takeovers();
         scenario.draw_grains();
+        scenario.draw_cables();
         scenario.draw_length();
         scenario.draw_pairs();
         let lane_count = scenario.host_count as u64 * u64::from(scenario.lanes_per_host);
@@ -530,7 +539,11 @@ impl Scenario {
             self.pairs = PairSettings::draw(self.seed, self.reactor_count.into());
         }
         if let Some(pairs) = &mut self.pairs {
-            self.command_count *= 2;
+            let command_count = self.command_count.min(pairs.command_count_max());
+            for (at, _) in &mut self.faults {
+                *at = *at * command_count / self.command_count;
+            }
+            self.command_count = 2 * command_count;
             pairs.client_command_limit = self.command_count;
             // The log reads and writes pieces of 256 KiB.
             self.pool_bytes = self.pool_bytes.max(POOL_BYTES_OF_LOG);
@@ -659,17 +672,35 @@ impl Scenario {
         self.deallocate_grain_bytes = r.pick(&[512, 4 << 10, 64 << 10, 1 << 20, 32 << 20]);
     }
 
+    /// Cables that are pulled while commands wait.
+    fn draw_cables(&mut self) {
+        let mut random = Random::new(self.seed, 19);
+        let r = &mut random;
+        if self.is_prompt || !r.one_in(4) {
+            return;
+        }
+        for _ in 0..r.between(1, 3) {
+            let waiting = r.pick(&Waiting::OF_IO);
+            self.faults.push((r.below(self.command_count), Fault::Unplug { waiting }));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
     /// Blocks of the first namespace in a grain of its storage.
     pub(crate) fn grain_blocks(&self, grain_bytes: u32) -> u32 {
         (grain_bytes / self.block_bytes).max(1)
     }
 
-    /// What the first namespace says that it prefers for writes, and for deallocation, blocks.
-    pub(crate) fn preferred_blocks(&self) -> (u32, u32) {
-        if self.is_memory {
-            return (1, self.grain_blocks(self.page_bytes as u32));
+    /// What a namespace must say that it prefers for writes, and for deallocation, blocks.
+    pub(crate) fn preferred_blocks(&self, info: &NamespaceInfo) -> (u32, u32) {
+        if info.nsid == Nsid::new(1) && !self.is_memory {
+            return (
+                self.grain_blocks(self.write_grain_bytes),
+                self.grain_blocks(self.deallocate_grain_bytes),
+            );
         }
-        (self.grain_blocks(self.write_grain_bytes), self.grain_blocks(self.deallocate_grain_bytes))
+        let block_bytes = info.geometry.as_ref().map_or(self.block_bytes, |geometry| geometry.lba_bytes);
+        (1, (self.page_bytes as u32 / block_bytes).max(1))
     }
 
     /// Disks of all machines.
@@ -697,6 +728,7 @@ impl Scenario {
     pub(crate) fn can_use_up_the_pool(&self) -> bool {
         let lane_count = self.host_count as u64 * u64::from(self.lanes_per_host);
         let transfer_bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
+        let transfer_bytes = transfer_bytes.next_power_of_two().max(BLOCK_BYTES_MIN as u64);
         lane_count * u64::from(self.depth) * transfer_bytes > self.pool_bytes as u64
     }
 

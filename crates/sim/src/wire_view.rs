@@ -9,8 +9,8 @@ use wire::zerocopy::IntoBytes;
 
 use crate::timeline::{About, Timeline};
 
-/// Bytes of a submission queue entry that a command has from its user: the namespace, and the dwords 10 to 15. The queue
-/// chooses the others.
+/// Bytes of a submission queue entry that a command has from its user: the namespace, and the dwords 10 to 15. The
+/// queue chooses the others.
 const NSID: std::ops::Range<usize> = 4..8;
 const DWORDS: std::ops::Range<usize> = 40..64;
 

@@ -3,6 +3,7 @@
 mod cause;
 mod command;
 mod configuration;
+mod expiry;
 mod judge;
 mod late;
 pub(crate) mod machines;
@@ -16,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
+use host::Namespace;
 use reactor::File;
 use store::{MemorySettings, MemoryStore, Store};
 use subsystem::config::TimeoutConfig;
@@ -26,6 +28,7 @@ use subsystem::operator::Operator;
 use subsystem::subsystem::Access;
 use wire::id::Nsid;
 
+use crate::coverage::Waiting;
 use crate::host::{Host, SUBSYSTEM};
 use crate::leaver::Leaver;
 use crate::model::Model;
@@ -48,6 +51,9 @@ const WORK_NS_MAX: u64 = 60 * SECOND;
 
 /// Everything must have ended so long after nothing goes wrong any more, ns.
 const SETTLE_NS_MAX: u64 = 300 * SECOND;
+
+/// How long after a new target may start the device ends the last write of a killed one at the latest, ns.
+const HELD_NS_MAX: u64 = 8 * SECOND;
 
 /// More events than this without the end of any command are a loop without an end. (Long commands over a network of
 /// tiny pieces take hundreds of thousands.)
@@ -105,6 +111,8 @@ pub(crate) struct World {
     barred: Option<Barred>,
     /// Until when an operation was seen to hang.
     stuck_until_ns: u64,
+    /// Cables that are pulled as soon as a command waits like this.
+    unplugs: Vec<Waiting>,
     /// By host: its losses before the last flush that has succeeded began.
     covered_losses: Vec<u32>,
     /// Commands that were cancelled, with the other halves of pairs.
@@ -163,10 +171,9 @@ fn store(scenario: &Scenario, file: File, block_count: u64) -> Store {
             is_read_only: false,
             is_shared: scenario.reactor_count > 1,
             huge_pages: false,
+            page_bytes: scenario.page_bytes,
         };
-        return Store::Blocks(Arc::new(
-            MemoryStore::simulated(&settings, scenario.page_bytes).expect("a little memory"),
-        ));
+        return Store::Blocks(Arc::new(MemoryStore::new(&settings).expect("a little memory")));
     }
     machines::disk_store(scenario, file, block_count)
 }
@@ -202,6 +209,7 @@ impl World {
             late_writes: Vec::new(),
             barred: None,
             stuck_until_ns: 0,
+            unplugs: Vec::new(),
             covered_losses: vec![0; scenario.host_count],
             cancelled: BTreeSet::new(),
             failed_halves: BTreeSet::new(),
@@ -396,6 +404,8 @@ impl World {
                     self.reopen_later();
                 }
             }
+            self.note_expiries();
+            self.pull_cables();
             self.poll_releases();
             self.dispatch();
             if std::mem::take(&mut self.shared.disk.has_stuck) {
@@ -425,10 +435,13 @@ impl World {
             }
             return;
         }
-        let before = self.hosts[index].up_count;
+        let (up_count, known_count) = (self.hosts[index].up_count, self.hosts[index].known_count);
         self.hosts[index].run_association(&mut self.shared);
-        if self.hosts[index].up_count > before {
+        if self.hosts[index].up_count > up_count {
             self.on_up(index);
+        }
+        if self.hosts[index].known_count > known_count {
+            self.judge_grains(index);
         }
     }
 
@@ -464,7 +477,6 @@ impl World {
         } else {
             self.await_late_writes(index, doubtful);
         }
-        self.judge_grains(index);
         self.shared.reach_event(if self.hosts[index].up_count > 1 {
             "association up again"
         } else {
@@ -476,27 +488,39 @@ impl World {
         }
     }
 
-    /// What a host knows of the sizes that the first namespace prefers.
+    /// What a host knows of the sizes that the namespaces prefer.
     fn judge_grains(&mut self, index: usize) {
-        let scenario = &self.shared.scenario;
-        // What it knows may be of the second machine, which has a disk.
-        let is_of_first = !scenario.is_memory || scenario.disk_count() == 1;
-        let Some(namespace) = self.hosts[index].namespace.as_ref().filter(|_| is_of_first) else { return };
-        let info = namespace.info();
-        let said = (info.write_granularity_blocks, info.deallocate_granularity_blocks);
-        if said != scenario.preferred_blocks() {
-            let is = scenario.preferred_blocks();
-            return self
-                .shared
-                .find(format!("host {index}: preferred blocks are {said:?}, and should be {is:?}"));
+        let host = &self.hosts[index];
+        let known =
+            [&host.namespace, &host.second, &host.third].map(|known| known.as_ref().map(Namespace::info));
+        for (number, info) in (1..).zip(known) {
+            let scenario = &self.shared.scenario;
+            // What it knows of the first one may be of the second machine, which has a disk.
+            let is_of_disk = number == 1 && scenario.is_memory && scenario.disk_count() > 1;
+            let Some(info) = info.filter(|_| !is_of_disk) else { continue };
+            let said = (info.write_granularity_blocks, info.deallocate_granularity_blocks);
+            let is = scenario.preferred_blocks(info);
+            if said != is {
+                self.shared.find(format!(
+                    "host {index}: preferred blocks of namespace {number} are {said:?}, and should be {is:?}"
+                ));
+                return;
+            }
+            let event = match (number, scenario.page_bytes >> 10) {
+                (1, _) if !scenario.is_memory && scenario.deallocate_grain_bytes > 64 << 10 => {
+                    "space in grains above a page"
+                }
+                (1, _) if !scenario.is_memory => continue,
+                (1, 16) => "memory in pages of 16 KiB",
+                (1, 64) => "memory in pages of 64 KiB",
+                (2, 16) => "second namespace in pages of 16 KiB",
+                (2, 64) => "second namespace in pages of 64 KiB",
+                (3, 16) => "third namespace in pages of 16 KiB",
+                (3, 64) => "third namespace in pages of 64 KiB",
+                _ => continue,
+            };
+            self.shared.reach_event(event);
         }
-        let event = match (scenario.is_memory, scenario.page_bytes >> 10) {
-            (true, 16) => "memory in pages of 16 KiB",
-            (true, 64) => "memory in pages of 64 KiB",
-            _ if scenario.deallocate_grain_bytes > 64 << 10 => "space in grains above a page",
-            _ => return,
-        };
-        self.shared.reach_event(event);
     }
 
     /// Posts what reactors have sent each other.
@@ -517,7 +541,9 @@ impl World {
     fn start_target(&mut self) {
         let scenario = self.shared.scenario.clone();
         if !scenario.is_memory {
-            self.store = store(&scenario, self.shared.disk.open(0), self.block_count);
+            if self.machine.is_first() {
+                self.store = store(&scenario, self.shared.disk.open(0), self.block_count);
+            }
             self.shared.disk.forgive();
         }
         self.target_count += 1;
@@ -577,8 +603,9 @@ impl World {
         self.operator = None;
         self.releases.clear();
         self.shared.orphan_all(is_power_cut);
+        let held_until_ns = now_ns + down_ns + self.shared.random.scaled(MS, HELD_NS_MAX);
         if let Some(pairs) = &mut self.pairs {
-            pairs.on_down(&mut self.shared, is_power_cut);
+            pairs.on_down(&mut self.shared, is_power_cut, held_until_ns);
         }
         if is_power_cut {
             self.shared.disk.on_power_cut(&mut self.shared.random);
@@ -587,7 +614,7 @@ impl World {
             }
         } else {
             let goes_on = self.shared.scenario.writes_outlive_kill;
-            if self.shared.disk.on_kill(&mut self.shared.random, goes_on) > 0 {
+            if self.shared.disk.on_kill(&mut self.shared.random, goes_on, held_until_ns) > 0 {
                 self.shared.reach_event("writes of a killed target go on");
             }
             self.model.on_kill(now_ns);
@@ -651,6 +678,7 @@ impl World {
                 let host = self.shared.random.below(self.hosts.len() as u64) as usize;
                 self.hosts[host].freeze(&mut self.shared, ns);
             }
+            Fault::Unplug { waiting } => self.unplugs.push(waiting),
         }
     }
 
@@ -660,6 +688,7 @@ impl World {
         self.stage_ns = self.shared.now_ns;
         if stage == Stage::Settle {
             self.shared.is_hostile = false;
+            self.unplugs.clear();
         }
         self.wake_users();
     }

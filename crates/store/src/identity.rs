@@ -276,6 +276,20 @@ mod tests {
     }
 
     #[test]
+    fn a_moved_file_is_no_copy_of_the_one_that_has_its_path_now() {
+        let Some(directory) = directory() else { return };
+        let [old, moved] = ["old", "moved"].map(|name| directory.path().join(name));
+        std::fs::write(&old, "data").unwrap();
+        let (uuid, _) = claim(&old, machine(1)).unwrap();
+        copy(&old, &moved, true);
+        std::fs::remove_file(&old).unwrap();
+        std::fs::write(&old, "other data").unwrap();
+        let (other, _) = claim(&old, machine(1)).unwrap();
+        assert_eq!(claim(&moved, machine(1)).unwrap(), (uuid, Origin::Moved));
+        assert_ne!(uuid, other);
+    }
+
+    #[test]
     fn only_regular_files_have_one() {
         let directory = tempfile::tempdir().unwrap();
         assert!(claim(directory.path(), machine(1)).is_err());

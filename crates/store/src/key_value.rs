@@ -1,25 +1,29 @@
 //! Key-value namespaces: one partition of the key space per reactor, in RAM or with a log in a file.
 
-mod file;
+mod examine;
+pub(crate) mod file;
 mod logged;
 pub(crate) mod mark;
 mod memory;
 mod prefault;
 mod random;
+mod recovery;
 pub(crate) mod superblock;
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use kv::{Partition, Settings};
+use kv::{MemoryLimit, Partition, Settings};
 
+pub use crate::key_value::examine::{ExaminedFile, PartitionReport};
 use crate::key_value::file::KeyValueFile;
 pub use crate::key_value::file::KeyValueFileSettings;
 pub use crate::key_value::logged::Logged;
 use crate::key_value::memory::KeyValueMemory;
 pub use crate::key_value::memory::KeyValueSettings;
 use crate::key_value::random::Random;
+pub use crate::key_value::recovery::RecoveryProgress;
 use crate::namespace::BlockStore;
 use crate::open_error::OpenError;
 
@@ -49,6 +53,7 @@ enum Kind {
 }
 
 /// One reactor's partition of a key-value namespace.
+#[expect(clippy::large_enum_variant, reason = "one for each reactor and namespace, moved once")]
 pub enum KeyValueBackend {
     /// In RAM: every operation completes at once.
     Memory(Partition),
@@ -79,21 +84,28 @@ impl KeyValueStore {
         Self(Kind::File(KeyValueFile::new(settings, below)))
     }
 
-    /// As [`in_file`](Self::in_file), on a simulated disk. The file's first block is `first`, and durable when the
-    /// namespace is served; random numbers count on from `number`, which no other start may have used.
+    /// As [`in_file`](Self::in_file), on a simulated disk. The file begins with `head`, of
+    /// [`simulated_head_bytes`](Self::simulated_head_bytes), which is durable when the namespace is served; random
+    /// numbers count on from `number`, which no other start may have used.
     ///
     /// # Errors
     /// If the file is divided into another number of partitions, or is too small.
     pub fn simulated_file(
         settings: KeyValueFileSettings,
         below: Arc<dyn BlockStore>,
-        first: &mut [u8],
+        head: &mut [u8],
         partition_count: usize,
         number: u64,
     ) -> Result<Self, OpenError> {
         let random = Random::Simulated(AtomicU64::new(number));
-        let file = KeyValueFile::simulated(settings, below, first, partition_count as u64, random)?;
+        let file = KeyValueFile::simulated(settings, below, head, partition_count as u64, random)?;
         Ok(Self(Kind::File(file)))
+    }
+
+    /// Bytes of a file of this many partitions before the first segment.
+    #[must_use]
+    pub fn simulated_head_bytes(partition_count: usize) -> usize {
+        superblock::head_length(partition_count as u64)
     }
 
     /// Sets the number of reactors that will attach, before the first does.
@@ -136,12 +148,66 @@ impl KeyValueStore {
         bytes - bytes % u64::from(Self::UNIT_BYTES)
     }
 
-    pub(crate) fn resize(&self) -> io::Result<()> {
-        let message = match &self.0 {
-            Kind::Memory(_) => "a key-value namespace keeps its size until the target is started again",
-            Kind::File(_) => "a key-value file keeps its size",
-        };
-        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    /// How far the logs of a file have been read; `None` once they are, or without logs.
+    pub(crate) fn recovery(&self) -> Option<RecoveryProgress> {
+        match &self.0 {
+            Kind::Memory(_) => None,
+            Kind::File(file) => file.recovery(),
+        }
+    }
+
+    fn limit(&self) -> &MemoryLimit {
+        match &self.0 {
+            Kind::Memory(memory) => memory.limit(),
+            Kind::File(file) => file.limit(),
+        }
+    }
+
+    /// Memory of all partitions, bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.limit().bytes()
+    }
+
+    /// The least memory of all partitions, bytes.
+    #[must_use]
+    pub fn memory_bytes_min(&self) -> u64 {
+        MemoryLimit::bytes_min(self.limit().partition_count())
+    }
+
+    /// The least memory for the present pairs, bytes, as of when partitions last reported it: 0 if they may be evicted.
+    #[must_use]
+    pub fn needed_bytes(&self) -> u64 {
+        self.limit().needed_bytes()
+    }
+
+    /// Sets the memory of all partitions, which follow once their reactors are told.
+    ///
+    /// # Errors
+    /// If it is too little or too much for the partitions, or pairs that may not be evicted need more.
+    pub fn set_memory(&self, bytes: u64) -> Result<(), OpenError> {
+        let limit = self.limit();
+        let partition_count = limit.partition_count();
+        check_memory(bytes, partition_count)?;
+        let bytes_max = MemoryLimit::bytes_max(partition_count);
+        if bytes > bytes_max {
+            return Err(OpenError::MemoryTooLarge { bytes, bytes_max });
+        }
+        let needed_bytes = self.needed_bytes();
+        if bytes < limit.bytes() && bytes < needed_bytes {
+            return Err(OpenError::MemoryInUse { bytes, needed_bytes });
+        }
+        limit.set(bytes);
+        Ok(())
+    }
+
+    pub(crate) fn resize(&self, bytes: u64) -> io::Result<()> {
+        match &self.0 {
+            Kind::Memory(_) => self.set_memory(bytes).map_err(io::Error::other),
+            Kind::File(_) => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "a key-value file keeps its size"))
+            }
+        }
     }
 
     pub(crate) fn reopen(&self) -> io::Result<()> {
@@ -168,8 +234,8 @@ pub(crate) const MEMORY_BYTES_MIN: u64 = Settings::MEMORY_BYTES_MIN as u64;
 
 /// Checks that `bytes` of memory suffice for `partition_count` partitions.
 pub(crate) fn check_memory(bytes: u64, partition_count: usize) -> Result<(), OpenError> {
+    let bytes_min = MemoryLimit::bytes_min(partition_count);
     let partition_count = partition_count.max(1) as u64;
-    let bytes_min = partition_count.saturating_mul(MEMORY_BYTES_MIN);
     if bytes < bytes_min {
         return Err(OpenError::MemoryTooSmall { bytes, partition_count, bytes_min });
     }

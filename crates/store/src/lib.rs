@@ -9,6 +9,7 @@ mod key_value;
 mod namespace;
 mod open_error;
 mod size;
+mod space;
 mod spec;
 mod store;
 mod tickets;
@@ -19,10 +20,10 @@ mod testing;
 pub use block::{Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore};
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 pub use key_value::{
-    ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings, KeyValueSettings, KeyValueShape,
-    KeyValueStore, Logged,
+    ExaminedFile, ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings, KeyValueSettings, KeyValueShape,
+    KeyValueStore, Logged, PartitionReport, RecoveryProgress,
 };
-pub use kv::log::Sync;
+pub use kv::log::{Damage, DamageKind, Sync};
 pub use namespace::{
     Backend, BlockStore, Generation, Geometry, Grown, OWN_TICKET, Reply, Request, StoreError, StoreIo, Ticket,
 };

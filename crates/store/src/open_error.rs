@@ -75,6 +75,12 @@ pub enum OpenError {
         /// Its path.
         path: PathBuf,
     },
+    /// The file system does not allocate space ahead of writes.
+    #[error("the file system of {} cannot allocate space ahead: `sparse` has each write allocate its own", path.display())]
+    CannotAllocate {
+        /// Its path.
+        path: PathBuf,
+    },
     /// The kernel uses the device.
     #[error("{} is in use: it is mounted, swap, or a part of another device", path.display())]
     Busy {
@@ -125,6 +131,20 @@ pub enum OpenError {
         /// The minimum size.
         bytes_min: u64,
     },
+    /// A key-value file was cut.
+    #[error(
+        "{} has {} bytes, and its superblock says {}: it was cut. Bring back what lay behind, or see what is left with \
+         `nvlane kv check` and save it with `nvlane kv repair`",
+        path.display(), bytes, bytes_min
+    )]
+    PairsCut {
+        /// Its path.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The size of its parts together.
+        bytes_min: u64,
+    },
     /// The memory is too small for its use.
     #[error(
         "{} of memory, divided among {partition_count} threads, is too little for keys and values: take {} or more",
@@ -137,6 +157,22 @@ pub enum OpenError {
         partition_count: u64,
         /// The minimum size.
         bytes_min: u64,
+    },
+    /// The memory is more than the partitions can have.
+    #[error("{} of memory is too much for keys and values: take {} or less, or more reactors", Size(*bytes), Size(*bytes_max))]
+    MemoryTooLarge {
+        /// The memory.
+        bytes: u64,
+        /// The maximum size.
+        bytes_max: u64,
+    },
+    /// Pairs that may not be evicted need more memory.
+    #[error("its pairs need {needed_bytes} bytes and may not be evicted, {bytes} are too few")]
+    MemoryInUse {
+        /// The memory.
+        bytes: u64,
+        /// The least for the present pairs.
+        needed_bytes: u64,
     },
     /// The keys in the file are partitioned for another number of reactors.
     #[error(

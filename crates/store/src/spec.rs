@@ -12,6 +12,7 @@
 //!         | item=SIZE            (kv) the longest value that memcached's clients may store: 1M unless told, at most 256M
 //!         | flush                (kv) memcached's clients may remove everything at once, with flush_all
 //!         | prefault             (kv) a thread has the system give the memory from the start on, before it is used
+//!         | sparse               (kv:file) a new file gets space when it is written, else all of it at once
 //!         | memory=SIZE          (kv:file) RAM for the index and what is used; else a quarter of the file
 //!         | sync=always          (kv:file) answers leave when what they tell of survives a power cut
 //!         |     =batch           … at once; it survives a little later
@@ -35,10 +36,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kv::log::Sync;
+use reactor::page_bytes;
 use wire::uuid::Uuid;
 
 use crate::block::{Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore};
 use crate::filter::Filter;
+use crate::key_value::file::memory_bytes_default;
 use crate::key_value::{KeyValueFileSettings, KeyValueSettings, KeyValueStore, check_memory, superblock};
 use crate::namespace::{BLOCK_BYTES_DEFAULT, BlockStore};
 use crate::open_error::OpenError;
@@ -110,6 +113,8 @@ pub enum Source {
         allows_flush: bool,
         /// Whether memory is prefaulted.
         prefaults: bool,
+        /// Whether a new file gets space only when it is written.
+        is_sparse: bool,
     },
     /// On a block device.
     Device {
@@ -143,6 +148,28 @@ impl Spec {
         matches!(self.source, Source::KeyValue { .. } | Source::KeyValueFile { .. })
     }
 
+    /// Memory that the storage takes once it is full, bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        match &self.source {
+            Source::Memory { bytes, .. } | Source::KeyValue { bytes, .. } => *bytes,
+            Source::KeyValueFile { path, bytes, memory_bytes, .. } => memory_bytes.unwrap_or_else(|| {
+                let existing = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+                memory_bytes_default(existing.max(bytes.unwrap_or(0)))
+            }),
+            Source::Null { .. } | Source::File { .. } | Source::Device { .. } => 0,
+        }
+    }
+
+    /// The memory that it gives to a key-value file, if any, bytes.
+    #[must_use]
+    pub fn memory_setting(&self) -> Option<u64> {
+        match self.source {
+            Source::KeyValueFile { memory_bytes, .. } => memory_bytes,
+            _ => None,
+        }
+    }
+
     /// Checks that the size suffices for one partition per reactor.
     ///
     /// # Errors
@@ -168,15 +195,33 @@ impl Spec {
     /// # Errors
     /// The problem of the storage, with its remedy.
     pub fn open(&self, is_shared: bool) -> Result<Store, OpenError> {
+        self.open_with_pages(is_shared, page_bytes())
+    }
+
+    /// As [`open`](Self::open), in RAM with pages of this size: a multiple of those of the running kernel.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with_pages(&self, is_shared: bool, page_bytes: usize) -> Result<Store, OpenError> {
         let is_read_only = self.is_read_only;
         let block_bytes = self.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT);
+        let is_sparse = !matches!(self.source, Source::KeyValueFile { is_sparse: false, .. });
         let file = |path: &Path, kind, contents, bytes| {
             let (path, block_bytes) = (path.to_owned(), self.block_bytes);
-            FileStore::open(&FileSettings { path, kind, contents, bytes, block_bytes, is_read_only })
+            FileStore::open(&FileSettings {
+                path,
+                kind,
+                contents,
+                bytes,
+                block_bytes,
+                is_read_only,
+                is_sparse,
+            })
         };
         let blocks: Arc<dyn BlockStore> = match &self.source {
             &Source::Memory { bytes, huge_pages } => {
-                let settings = MemorySettings { bytes, block_bytes, is_read_only, is_shared, huge_pages };
+                let settings =
+                    MemorySettings { bytes, block_bytes, is_read_only, is_shared, huge_pages, page_bytes };
                 Arc::new(MemoryStore::new(&settings)?)
             }
             Source::Null { bytes } => Arc::new(NullStore::new(*bytes, block_bytes, is_read_only)?),
@@ -196,6 +241,7 @@ impl Spec {
                 item_bytes,
                 allows_flush,
                 prefaults,
+                is_sparse: _,
             } => {
                 let below = self.filtered(Arc::new(file(path, FileKind::Regular, Contents::Pairs, bytes)?));
                 let path = path.clone();
@@ -234,7 +280,7 @@ mod tests {
     fn sources() -> impl Strategy<Value = Source> {
         let bytes = || prop_oneof![1u64..10_000, (1u64..5000).prop_map(|count| count << 30), Just(1)];
         let memory = || prop_oneof![262_144u64..300_000, (1u64..5000).prop_map(|count| count << 20)];
-        let file = || prop_oneof![790_528u64..900_000, (1u64..5000).prop_map(|count| count << 30)];
+        let file = || prop_oneof![802_816u64..900_000, (1u64..5000).prop_map(|count| count << 30)];
         let path = || vec(1u8.., 1..20).prop_map(|bytes| PathBuf::from(OsString::from_vec(bytes)));
         prop_oneof![
             (bytes(), any::<bool>()).prop_map(|(bytes, huge_pages)| Source::Memory { bytes, huge_pages }),
@@ -263,6 +309,7 @@ mod tests {
                         item_bytes,
                         allows_flush,
                         prefaults,
+                        is_sparse: item_bytes % 7 == 0,
                     }
                 }
             ),
@@ -463,7 +510,7 @@ mod tests {
             "kv:file:/a?memory=1",
             "kv:file:/a?memory=262143",
             "kv:file:/a?size=1K",
-            "kv:file:/a?size=771K",
+            "kv:file:/a?size=783K",
             "kv:file:/a?size=1G&lba=512",
             "kv:file:/a?colour=red",
         ];
@@ -531,10 +578,10 @@ mod tests {
         namespace 'kv:ram:1G?colour=red', character 11: there is no option 'colour': only evict, item, flush, prefault and uuid go with kv:ram:
         namespace 'kv:file:/a?memory=1', character 19: too little for keys and values: take 256K or more for each thread
         namespace 'kv:file:/a?memory=262143', character 19: too little for keys and values: take 256K or more for each thread
-        namespace 'kv:file:/a?size=1K', character 17: too little for a log of keys and values: take 772K or more, and 768K more for each further thread
-        namespace 'kv:file:/a?size=771K', character 17: too little for a log of keys and values: take 772K or more, and 768K more for each further thread
-        namespace 'kv:file:/a?size=1G&lba=512', character 20: only size, memory, sync, item, flush, prefault, uuid and filters go with kv:file:
-        namespace 'kv:file:/a?colour=red', character 12: there is no option 'colour': only size, memory, sync, item, flush, prefault, uuid and filters go with kv:file:
+        namespace 'kv:file:/a?size=1K', character 17: too little for a log of keys and values: take 784K or more, and 776K more for each further thread
+        namespace 'kv:file:/a?size=783K', character 17: too little for a log of keys and values: take 784K or more, and 776K more for each further thread
+        namespace 'kv:file:/a?size=1G&lba=512', character 20: only size, sparse, memory, sync, item, flush, prefault, uuid and filters go with kv:file:
+        namespace 'kv:file:/a?colour=red', character 12: there is no option 'colour': only size, sparse, memory, sync, item, flush, prefault, uuid and filters go with kv:file:
         "#);
     }
 
@@ -552,7 +599,7 @@ mod tests {
         for (text, count) in [
             ("kv:ram:256K", 1),
             ("kv:ram:1M", 4),
-            ("kv:file:FILE?size=772K", 1),
+            ("kv:file:FILE?size=784K", 1),
             ("kv:file:FILE?memory=1M", 4),
             ("ram:512?lba=512", 64),
         ] {
@@ -562,7 +609,7 @@ mod tests {
             [("kv:ram:1M", 5), ("kv:file:FILE?size=2M", 3), ("kv:file:FILE?size=2M&memory=300K", 2)];
         insta::assert_snapshot!(refusals.map(|(text, count)| refusal(text, count).unwrap()).join("\n"), @r"
         1M of memory, divided among 5 threads, is too little for keys and values: take 1280K or more
-        FILE has 2M: it needs at least 2308K
+        FILE has 2M: it needs at least 2336K
         300K of memory, divided among 2 threads, is too little for keys and values: take 512K or more
         ");
     }

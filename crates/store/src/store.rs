@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::key_value::{KeyValueShape, KeyValueStore};
+use crate::key_value::{KeyValueShape, KeyValueStore, RecoveryProgress};
 use crate::namespace::{BlockStore, Generation, Grown};
 use crate::open_error::OpenError;
 
@@ -32,6 +32,15 @@ impl Store {
         match self {
             Self::Blocks(_) => None,
             Self::Keys(keys) => Some(keys.shape()),
+        }
+    }
+
+    /// The keys and values, if the namespace has them.
+    #[must_use]
+    pub fn keys(&self) -> Option<&KeyValueStore> {
+        match self {
+            Self::Blocks(_) => None,
+            Self::Keys(keys) => Some(keys),
         }
     }
 
@@ -92,11 +101,11 @@ impl Store {
     /// Makes the namespace `bytes` long, as [`BlockStore::resize`].
     ///
     /// # Errors
-    /// The reason why it cannot be resized; keys and values never can.
+    /// The reason why it cannot be resized.
     pub fn resize(&self, bytes: u64) -> io::Result<()> {
         match self {
             Self::Blocks(blocks) => blocks.resize(bytes),
-            Self::Keys(keys) => keys.resize(),
+            Self::Keys(keys) => keys.resize(bytes),
         }
     }
 
@@ -121,6 +130,15 @@ impl Store {
     #[must_use]
     pub fn closed_because(&self) -> Option<String> {
         self.watched()?.closed_because()
+    }
+
+    /// How far the logs of a key-value file have been read; `None` once they are.
+    #[must_use]
+    pub fn recovery(&self) -> Option<RecoveryProgress> {
+        match self {
+            Self::Blocks(_) => None,
+            Self::Keys(keys) => keys.recovery(),
+        }
     }
 
     /// Whether the storage can change without the target: [`revalidate`](Self::revalidate) has something to compare.

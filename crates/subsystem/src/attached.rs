@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use kv::Partition;
 use kv::log::Failure;
+use kv::{Partition, ResizeStep};
 use memcached::{Executor, ListenerSettings, Service};
 use reactor::Completion;
 use store::{
@@ -16,7 +16,7 @@ use wire::id::Nsid;
 use wire::status::Status;
 
 use crate::exclusion::Exclusions;
-use crate::log_waiters::{LogWaiters, LoggedKeys};
+use crate::log_waiters::{LogWaiters, LoggedKeys, Refusal};
 use crate::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::namespace_traffic::{NamespaceTraffic, ReactorTraffic};
 use crate::subsystem::{NamespaceId, SubsystemId};
@@ -64,6 +64,7 @@ pub(crate) struct Keys {
 }
 
 /// Where the partition is.
+#[expect(clippy::large_enum_variant, reason = "it lies in a box with the rest of the keys")]
 enum KeysIn {
     Memory(Partition),
     /// In RAM and in a log, with the commands and answers that wait for it.
@@ -136,6 +137,16 @@ impl Blocks {
     }
 }
 
+impl KeysIn {
+    /// The partition, whether its log was read or not.
+    fn unread(&mut self) -> &mut Partition {
+        match self {
+            Self::Memory(partition) => partition,
+            Self::Log(logged, _) => logged.partition(),
+        }
+    }
+}
+
 impl Keys {
     fn attach(store: &KeyValueStore, reactor: usize, unix_s: i64) -> io::Result<Self> {
         let KeyValueShape { item_bytes, allows_flush, .. } = store.shape();
@@ -160,6 +171,14 @@ impl Keys {
         })
     }
 
+    /// What commands are answered while the namespace cannot serve them.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        self.failure().map(Refusal::from).or_else(|| match &self.partition {
+            KeysIn::Log(logged, _) => logged.is_slow().then_some(Refusal::NOT_READY),
+            KeysIn::Memory(_) => None,
+        })
+    }
+
     /// The log of a partition on another reactor has failed.
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.failure = self.failure.or(Some(failure));
@@ -175,21 +194,39 @@ impl Keys {
 
     /// The partition, whether its log was read or not.
     pub(crate) fn partition_unread(&mut self) -> &mut Partition {
-        match &mut self.partition {
-            KeysIn::Memory(partition) => partition,
-            KeysIn::Log(logged, _) => logged.partition(),
-        }
+        self.partition.unread()
     }
 
     /// The partition for a command that waits if its log has not been read yet.
     ///
     /// # Errors
-    /// If the log has failed.
+    /// If the log has failed, or is read for long.
     pub(crate) fn serving_partition(&mut self) -> Result<&mut Partition, Status> {
-        if self.failure().is_some() {
-            return Err(Status::KV_UNRECOVERED_ERROR.with_dnr());
+        match self.refusal() {
+            Some(refusal) => Err(refusal.status),
+            None => Ok(self.partition_unread()),
         }
-        Ok(self.partition_unread())
+    }
+
+    /// Begins to give the partition its share of the memory of the namespace, if that has changed.
+    fn follow_memory_limit(&mut self) {
+        if let Err(error) = self.partition.unread().follow_memory_limit() {
+            tracing::error!(%error, "cannot resize the memory of keys and values");
+        }
+    }
+
+    /// Continues a resize of the partition's memory.
+    fn resize_step(&mut self) -> ResizeStep {
+        let Some(partition) = self.partition() else { return ResizeStep::Waits };
+        if !partition.processor.is_resizing() {
+            return ResizeStep::Done;
+        }
+        let step = partition.processor.resize_step();
+        if step == ResizeStep::Done {
+            let bytes = partition.processor.settings().memory_bytes;
+            tracing::info!(bytes, "the memory of a partition of keys and values has its new size");
+        }
+        step
     }
 
     /// The partition as the memcached protocol sees it, once its log has been read.
@@ -203,11 +240,7 @@ impl Keys {
 
     /// The partition as the memcached protocol sees it, whether its log was read or not.
     fn executor_unread(&mut self) -> Executor<'_> {
-        let partition = match &mut self.partition {
-            KeysIn::Memory(partition) => partition,
-            KeysIn::Log(logged, _) => logged.partition(),
-        };
-        self.memcached.on(partition)
+        self.memcached.on(self.partition.unread())
     }
 
     /// What waits for the log, and the partition that has it.
@@ -256,6 +289,8 @@ pub(crate) struct Attachments {
     reactor: usize,
     /// Whether any namespace has a log to poll.
     pub(crate) has_logs: bool,
+    /// Whether the memory of a partition may be on its way to another size.
+    pub(crate) is_resizing: bool,
 }
 
 /// The target of an NSID: the command set of its commands.
@@ -302,7 +337,10 @@ impl Attachments {
                                 blocks.geometry = blocks.backend.geometry();
                                 Found::Blocks(at)
                             }
-                            Backing::Keys(_) => Found::Keys(at),
+                            Backing::Keys(keys) => {
+                                keys.follow_memory_limit();
+                                Found::Keys(at)
+                            }
                         }
                     }
                     None => Found::Unusable,
@@ -324,26 +362,45 @@ impl Attachments {
                 self.leaving += 1;
             }
         }
+        self.is_resizing = true;
         self.has_logs = self.slots.iter_mut().flatten().filter_map(Attached::keys).any(|keys| keys.has_log());
         let mut present = self.by_id.iter().map(|(id, at)| (*id, *at));
         self.key_value = present.find(|(_, at)| self.has_keys(*at));
         self.table = table;
     }
 
-    /// This reactor's partition of the oldest key-value namespace, once its log has been read, or has failed.
+    /// Continues resizes of the memory of partitions, a step each.
+    pub(crate) fn resize_step(&mut self) -> ResizeStep {
+        let mut all = ResizeStep::Done;
+        for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
+            all = all.max(keys.resize_step());
+        }
+        self.is_resizing = all != ResizeStep::Done;
+        all
+    }
+
+    /// Has all partitions report the least memory for their pairs.
+    pub(crate) fn report_needed_memory(&mut self) {
+        for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
+            keys.partition.unread().report_needed_memory();
+        }
+    }
+
+    /// This reactor's partition of the oldest key-value namespace, once its log has been read, or clients need not wait
+    /// for it.
     pub(crate) fn key_value(&mut self) -> Option<(NamespaceId, Executor<'_>)> {
         let (id, at) = self.key_value?;
         let keys = self.keys_mut(at);
-        if keys.failure().is_some() {
+        if keys.refusal().is_some() {
             return Some((id, keys.executor_unread()));
         }
         Some((id, keys.executor()?))
     }
 
-    /// Why the oldest key-value namespace serves nothing any more.
-    pub(crate) fn key_value_failure(&mut self) -> Option<Failure> {
+    /// What memcached clients are answered while the oldest key-value namespace cannot serve them.
+    pub(crate) fn key_value_refusal(&mut self) -> Option<Refusal> {
         let (_, at) = self.key_value?;
-        self.keys_mut(at).failure()
+        self.keys_mut(at).refusal()
     }
 
     /// Whether a namespace will be in a table that has not arrived yet.

@@ -7,6 +7,7 @@
 mod check;
 mod file;
 mod inspect;
+mod memcached_address;
 mod resolve;
 
 use std::net::{IpAddr, SocketAddr};
@@ -29,6 +30,7 @@ use crate::subsystem::Access;
 
 pub use check::{Place, Problem};
 pub use file::{ConfigError, ConfigErrors, ConfigFile};
+pub use memcached_address::MemcachedAddress;
 pub use resolve::{ResolvedNamespace, ResolvedSubsystem};
 
 /// Configuration of a target.
@@ -45,7 +47,7 @@ pub struct TargetConfig {
     /// Listeners for NVMe hosts.
     pub listeners: Vec<ListenerConfig>,
     /// Listeners for memcached clients; they serve the oldest key-value namespace.
-    pub memcached: Vec<SocketAddr>,
+    pub memcached: Vec<MemcachedAddress>,
     /// The discovery service.
     pub discovery: DiscoveryConfig,
     /// Subsystems.

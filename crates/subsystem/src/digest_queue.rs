@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn digests_of_parts_are_those_of_the_pdus_whatever_their_length() {
-        let mut source = Chunks::new(3).unwrap();
+        let mut source = Chunks::new(3, 3).unwrap();
         let mut chunk = |fill: u8| {
             assert!(source.open());
             let mut chunk = source.take().unwrap();

@@ -30,12 +30,12 @@ struct Place {
 /// Lists of lanes. A lane is on each at most once; its [marks](Lane::marks) say on which.
 #[derive(Debug)]
 pub(crate) struct LaneLists {
-    /// Lanes with bytes to send.
-    dirty: Vec<u32>,
+    /// Lanes with bytes to send. They stay marked until their mark is cleared.
+    pub(crate) dirty: Listed,
     /// Lanes whose input is held back.
-    held: Vec<u32>,
+    pub(crate) held: Listed,
     /// Lanes with failed commands to report.
-    failing: Vec<u32>,
+    pub(crate) failing: Listed,
     /// Lanes whose sends the kernel may still read.
     awaiting: Vec<LaneId>,
     /// Lanes that took in commands since they last released memory.
@@ -43,13 +43,35 @@ pub(crate) struct LaneLists {
     unconnected: Unconnected,
 }
 
+/// The lanes with one kind of work to do, by index.
+#[derive(Debug, Default)]
+pub(crate) struct Listed(Vec<u32>);
+
+impl Listed {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes all lanes. Those that still have the work to do are [put back](Self::put_back).
+    pub(crate) fn take(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Puts lanes back, before those that were listed since.
+    pub(crate) fn put_back(&mut self, mut lanes: Vec<u32>) {
+        lanes.append(&mut self.0);
+        self.0 = lanes;
+    }
+}
+
 impl LaneTable {
     /// For one of `reactor_count` reactors, which together may have this number of connections without a queue.
     pub(crate) fn new(reactor: u16, unconnected_count_max: u32, reactor_count: u16) -> Self {
         let lists = LaneLists {
-            dirty: Vec::new(),
-            held: Vec::new(),
-            failing: Vec::new(),
+            dirty: Listed::default(),
+            held: Listed::default(),
+            failing: Listed::default(),
             awaiting: Vec::new(),
             active: Vec::new(),
             unconnected: Unconnected::new(unconnected_count_max, reactor_count),
@@ -137,69 +159,23 @@ impl LaneLists {
     #[inline]
     pub(crate) fn mark_dirty(&mut self, lane: &mut Lane) {
         if !std::mem::replace(&mut lane.marks.is_dirty, true) {
-            self.dirty.push(lane.id.index);
+            self.dirty.0.push(lane.id.index);
         }
-    }
-
-    /// Whether any lane has bytes to send.
-    #[inline]
-    pub(crate) fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty()
-    }
-
-    /// The lanes with bytes to send, which stay marked until [`put_back_dirty`](Self::put_back_dirty) or their mark is
-    /// cleared.
-    pub(crate) fn take_dirty(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.dirty)
-    }
-
-    /// Puts lanes back that still have bytes to send, before lanes that were marked since.
-    pub(crate) fn put_back_dirty(&mut self, mut dirty: Vec<u32>) {
-        dirty.append(&mut self.dirty);
-        self.dirty = dirty;
     }
 
     /// Holds a lane's input back until this command continues.
     pub(crate) fn hold(&mut self, lane: &mut Lane, ticket: Ticket) {
         lane.held = Some(HeldInput { ticket, backlog: Vec::new() });
-        self.held.push(lane.id.index);
-    }
-
-    /// Whether the input of any lane is held back.
-    #[inline]
-    pub(crate) fn has_held(&self) -> bool {
-        !self.held.is_empty()
-    }
-
-    /// The lanes whose input is held back. Those that stay held are [put back](Self::put_back_held).
-    pub(crate) fn take_held(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.held)
-    }
-
-    /// Puts lanes back whose input is still held back, before lanes that were held since.
-    pub(crate) fn put_back_held(&mut self, mut held: Vec<u32>) {
-        held.append(&mut self.held);
-        self.held = held;
+        self.held.0.push(lane.id.index);
     }
 
     /// Records a failed command of a lane, to be reported to the control plane.
     #[cold]
     pub(crate) fn fail(&mut self, lane: &mut Lane, failure: Failure) {
         if lane.failures.is_empty() {
-            self.failing.push(lane.id.index);
+            self.failing.0.push(lane.id.index);
         }
         lane.on_failure(failure);
-    }
-
-    /// Whether any lane has failed commands to report.
-    #[inline]
-    pub(crate) fn has_failing(&self) -> bool {
-        !self.failing.is_empty()
-    }
-
-    /// Takes the lanes with failed commands to report.
-    pub(crate) fn take_failing(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.failing)
     }
 
     /// The kernel may still read what a lane sent. Returns whether the lane is new on the list.

@@ -20,6 +20,7 @@ pub mod admin;
 mod admission;
 pub mod control;
 pub mod placement;
+pub mod socket_priority;
 
 // The I/O path of a reactor: from a lane's command to storage and back.
 mod attached;

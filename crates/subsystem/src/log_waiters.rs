@@ -9,7 +9,7 @@
 //!
 //! A Store that does not fit in memory waits, and so does everything behind it, until more of the log is written:
 //! values in the log can then leave memory. Once all is written the Store is executed in any case, and refused if there
-//! is still no memory.
+//! is still no memory. A change waits likewise while the changes to be written fill a write of the log.
 
 mod part;
 
@@ -17,7 +17,9 @@ use std::collections::VecDeque;
 
 use kv::log::{Failure, FetchError};
 use kv::{Arrival, KEY_BYTES_MAX, Station};
-use memcached::{AnswerId, CollectiveRequest, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service, Verb};
+use memcached::{
+    AnswerId, CollectiveRequest, Command, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service, Verb,
+};
 use reactor::{CHUNK_BYTES, Io};
 use store::Logged;
 use wire::kv::Key;
@@ -44,11 +46,12 @@ pub(crate) struct LogWaiters {
     held: VecDeque<Held>,
     /// Requests that arrived before the log was read, or while too many commands waited.
     arrived: VecDeque<PartitionRequest>,
-    /// If the first of them waits for memory: the log position that must be passed.
-    short_at: Option<u64>,
+    /// What the first of them waits for.
+    shortage: Option<Shortage>,
     /// Whether it is counted as running in the namespace.
     is_counted: bool,
     was_ready: bool,
+    was_slow: bool,
     was_failed: bool,
 }
 
@@ -59,12 +62,22 @@ impl Default for LogWaiters {
             parts: Vec::new(),
             held: VecDeque::new(),
             arrived: VecDeque::new(),
-            short_at: None,
+            shortage: None,
             is_counted: false,
             was_ready: false,
+            was_slow: false,
             was_failed: false,
         }
     }
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy)]
+enum Shortage {
+    /// Memory: there may be some once the log has written more than this.
+    Memory(u64),
+    /// The log, until it admits a change of this many bytes.
+    Log(usize),
 }
 
 /// A partition with a log.
@@ -117,20 +130,39 @@ impl LogWaiters {
     }
 
     fn takes(&self, keys: &mut LoggedKeys<'_>) -> bool {
-        let is_short = self.short_at.is_some() && self.short_at == keys.logged.progress();
-        keys.logged.is_ready() && self.station.len() <= PARKED_COUNT_MAX && !is_short
+        let is_short = match self.shortage {
+            None => false,
+            _ if keys.logged.is_full() => false,
+            Some(Shortage::Memory(at)) => keys.logged.progress() == Some(at),
+            Some(Shortage::Log(bytes)) => !keys.logged.admits(bytes),
+        };
+        let is_behind = self.arrived.front().is_some_and(|request| self.is_behind_values(request));
+        keys.logged.is_ready() && self.station.len() <= PARKED_COUNT_MAX && !is_short && !is_behind
     }
 
-    /// Whether values of this many bytes fit in memory, or waiting for memory would not help.
-    fn has_room(&mut self, keys: &mut LoggedKeys<'_>, bytes: usize) -> bool {
-        if keys.logged.has_room(bytes) {
-            return true;
-        }
-        self.short_at = keys.logged.progress();
-        self.short_at.is_none()
+    /// Whether a request changes all pairs, and commands from before it still wait for values.
+    fn is_behind_values(&self, request: &PartitionRequest) -> bool {
+        let changes_all = matches!(&request.work, Work::Collect { request, .. } if request.changes_pairs());
+        changes_all && !self.station.is_empty()
     }
 
-    /// Puts requests that wait for memory in front of all others.
+    /// Whether a request may be executed: the log admits its change, if it may make one, and the values that it brings
+    /// fit in memory, or waiting would not help.
+    fn has_room(&mut self, keys: &mut LoggedKeys<'_>, needs: Needs) -> bool {
+        self.shortage = match needs {
+            _ if keys.logged.is_full() => None,
+            Needs { change_bytes: Some(bytes), .. } if !keys.logged.admits(bytes) => {
+                Some(Shortage::Log(bytes))
+            }
+            Needs { brought_bytes: 1.., .. } if !keys.logged.has_room(needs.brought_bytes) => {
+                keys.logged.progress().map(Shortage::Memory)
+            }
+            _ => None,
+        };
+        self.shortage.is_none()
+    }
+
+    /// Puts requests that have to wait in front of all others.
     fn put_back(&mut self, requests: impl DoubleEndedIterator<Item = PartitionRequest>) {
         requests.rev().for_each(|request| self.arrived.push_front(request));
     }
@@ -168,7 +200,7 @@ impl LogWaiters {
         None
     }
 
-    /// Executes memcached commands, and returns those that wait for memory.
+    /// Executes memcached commands, and returns those that have to wait.
     fn run(
         &mut self,
         io: &mut impl Io<Message>,
@@ -180,8 +212,12 @@ impl LogWaiters {
         let (mut number, mut copied) = (None, Copied::default());
         let mut rest = RemoteBatch::default();
         batch.for_each(|session, ticket, hash, command| {
-            if !rest.is_empty() || !command.value.is_empty() && !self.has_room(keys, command.value.len()) {
+            if !rest.is_empty() || !self.has_room(keys, Needs::of_command(command)) {
                 return rest.push(session, ticket, hash, command);
+            }
+            if command.may_change() && keys.logged.is_full() {
+                let answer = Refusal::NO_SPACE.answer_to(command.verb);
+                return answers.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
             }
             let mut room = [0; KEY_BYTES_MAX];
             let key = command.stored_key(&mut room);
@@ -291,6 +327,9 @@ impl LogWaiters {
     /// Executes an operation of a part, unless it has to wait for its value.
     fn run_of_part(&mut self, keys: &mut LoggedKeys<'_>, part: &mut Part, place: usize, at: usize) {
         let operation = part.operation(at);
+        if action::changes(operation.opcode) && keys.logged.is_full() {
+            return part.refuse(at, Refusal::NO_SPACE.status);
+        }
         let waiting = Parked { from: part.from, what: Waiting::Operation(place, at) };
         if self.park(keys, operation.key, action::needs_value(operation.opcode), waiting).is_none() {
             return;
@@ -338,15 +377,22 @@ impl LogWaiters {
         self.answer(io, number, from, MemcachedReply::Stats { session, ticket, stats });
     }
 
-    /// Serves a request; one that waits for memory is queued again.
+    /// Serves a request; one that has to wait is queued again.
     fn serve(&mut self, io: &mut impl Io<Message>, keys: &mut LoggedKeys<'_>, request: PartitionRequest) {
-        let bytes = brought_bytes(&request.work);
-        if bytes > 0 && !self.has_room(keys, bytes) {
+        if self.is_behind_values(&request) || !self.has_room(keys, Needs::of(&request.work)) {
             return self.put_back(std::iter::once(request));
         }
         keys.logged.partition().set_now(io.unix_s());
         let PartitionRequest { from, namespace, work } = request;
+        let is_full = keys.logged.is_full();
         match work {
+            Work::Act { ticket, action, .. } if is_full && action.change_bytes().is_some() => {
+                io.post(from, failed(ticket, Refusal::NO_SPACE.status).into());
+            }
+            Work::StoreLarge { session, ticket, store } if is_full => {
+                let answer = Refusal::NO_SPACE.answer_to(store.head().verb);
+                refuse(io, from, &[(session, ticket, answer)]);
+            }
             Work::Execute(batch) => {
                 let batch = self.run(io, keys, from, &batch);
                 if !batch.is_empty() {
@@ -396,7 +442,7 @@ impl LogWaiters {
         waiting: Vec<Parked>,
         result: Result<(), Refusal>,
     ) {
-        // A request that waits for memory blocks all behind it.
+        // A request that waits for memory or the log blocks all behind it.
         let mut short = Vec::new();
         for Parked { from, what } in waiting {
             match (what, result) {
@@ -433,7 +479,7 @@ impl LogWaiters {
         self.put_back(short.into_iter());
     }
 
-    /// Serves a request, unless it must wait for memory or behind others that do.
+    /// Serves a request, unless it must wait, for memory or the log or behind others that do.
     fn serve_unless(
         &mut self,
         io: &mut impl Io<Message>,
@@ -441,8 +487,7 @@ impl LogWaiters {
         request: PartitionRequest,
         short: &mut Vec<PartitionRequest>,
     ) {
-        let bytes = brought_bytes(&request.work);
-        if !short.is_empty() || bytes > 0 && !self.has_room(keys, bytes) {
+        if !short.is_empty() || !self.has_room(keys, Needs::of(&request.work)) {
             short.push(request);
         } else {
             self.serve(io, keys, request);
@@ -463,6 +508,28 @@ impl LogWaiters {
         }
         let waiting = self.station.drain().collect();
         self.go_on(io, keys, namespace, waiting, Err(refusal));
+        self.refuse_held(io, refusal);
+        self.take_in_again(io);
+    }
+
+    /// Has the requests that wait taken in anew, and answered.
+    fn take_in_again(&mut self, io: &mut impl Io<Message>) {
+        for request in std::mem::take(&mut self.arrived) {
+            io.post(io.reactor(), request.into());
+        }
+    }
+
+    /// Without space for the log, fails the answers that wait for a change after `settled`: it is unknown whether it
+    /// survives. Returns whether there were any.
+    pub(super) fn refuse_unsettled(&mut self, io: &mut impl Io<Message>, settled: u64) -> bool {
+        self.post_settled(io, settled);
+        let has_held = !self.held.is_empty();
+        self.refuse_held(io, Refusal::NO_SPACE);
+        has_held
+    }
+
+    /// Fails the answers that wait for changes.
+    fn refuse_held(&mut self, io: &mut impl Io<Message>, refusal: Refusal) {
         for Held { to, message, .. } in std::mem::take(&mut self.held) {
             match message {
                 KeyValueMessage::Request(PartitionRequest {
@@ -483,20 +550,19 @@ impl LogWaiters {
                 message => io.post(to, message.into()),
             }
         }
-        // As if the namespace had been removed.
-        for request in std::mem::take(&mut self.arrived) {
-            io.post(io.reactor(), request.into());
-        }
     }
 
-    /// Accepts a request, and serves it unless it has to wait. Returns it if the log has failed.
+    /// Accepts a request, and serves it unless it has to wait. Returns it if the log has failed, or is read for so long
+    /// that it does not wait.
     pub(super) fn take_in(
         &mut self,
         io: &mut impl Io<Message>,
         keys: &mut LoggedKeys<'_>,
         request: PartitionRequest,
     ) -> Option<PartitionRequest> {
-        if keys.logged.failure().is_some() {
+        // What asks or changes all partitions has no way to report that one of them did not take part.
+        let waits = matches!(request.work, Work::Collect { .. });
+        if keys.logged.failure().is_some() || keys.logged.is_slow() && !waits {
             return Some(request);
         }
         if self.arrived.is_empty() && self.takes(keys) {
@@ -544,14 +610,23 @@ impl LogWaiters {
         has_posted
     }
 
+    /// The log is read for so long that commands do not wait for it. Returns whether this is the first call.
+    pub(super) fn has_become_slow(&mut self, io: &mut impl Io<Message>) -> bool {
+        let is_first = !std::mem::replace(&mut self.was_slow, true);
+        if is_first {
+            self.take_in_again(io);
+        }
+        is_first
+    }
+
     /// Whether its log has become ready since the last call.
     pub(super) fn has_become_ready(&mut self, is_ready: bool) -> bool {
         is_ready && !std::mem::replace(&mut self.was_ready, true)
     }
 
-    /// Whether its log has failed since the last call.
-    pub(super) fn has_become_failed(&mut self, is_failed: bool) -> bool {
-        is_failed && !std::mem::replace(&mut self.was_failed, true)
+    /// The log has failed. Returns whether this is the first call.
+    pub(super) fn has_become_failed(&mut self) -> bool {
+        !std::mem::replace(&mut self.was_failed, true)
     }
 
     /// Whether it is now counted as running in the namespace or no longer; `None` if that has not changed.
@@ -567,10 +642,20 @@ pub(crate) struct Refusal {
     /// To memcached clients.
     pub(crate) answer: &'static [u8],
     /// To NVMe hosts.
-    status: Status,
+    pub(crate) status: Status,
 }
 
 impl Refusal {
+    /// The file system has no space for the log.
+    const NO_SPACE: Self =
+        Self { answer: b"SERVER_ERROR out of space\r\n", status: Status::CAPACITY_EXCEEDED };
+
+    /// The log is read at the start, and that takes long.
+    pub(crate) const NOT_READY: Self = Self {
+        answer: b"SERVER_ERROR not ready: the log is being read\r\n",
+        status: Status::NAMESPACE_NOT_READY,
+    };
+
     /// The answer to a memcached command, unless that wants none.
     pub(crate) fn answer_to(self, verb: Verb) -> &'static [u8] {
         if verb.is_silent() { b"" } else { self.answer }
@@ -580,8 +665,8 @@ impl Refusal {
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
         let answer: &[u8] = match failure {
-            Failure::Damaged(_) => b"SERVER_ERROR the log is damaged\r\n",
-            Failure::Missing(_) => b"SERVER_ERROR a part of the log is missing\r\n",
+            Failure::Superblocks { .. } | Failure::Damaged { .. } => b"SERVER_ERROR the log is damaged\r\n",
+            Failure::Missing { .. } => b"SERVER_ERROR a part of the log is missing\r\n",
             Failure::Unreadable => b"SERVER_ERROR the log cannot be read\r\n",
             Failure::Unwritable => b"SERVER_ERROR the log cannot be written\r\n",
             Failure::NoMemory => b"SERVER_ERROR the log does not fit in memory\r\n",
@@ -605,14 +690,37 @@ impl From<FetchError> for Refusal {
     }
 }
 
-/// Bytes of values that a request stores or reserves. memcached commands are checked one by one.
-fn brought_bytes(work: &Work) -> usize {
-    match work {
-        Work::Act { action, .. } => action.brought_bytes(),
-        Work::RunPart { part, .. } => part.operation_bytes(),
-        Work::StoreLarge { store, .. } => store.rest_bytes(),
-        Work::Reserve { count, .. } => count * CHUNK_BYTES,
-        Work::Execute(_) | Work::Fetch { .. } | Work::Collect { .. } => 0,
+/// What a request needs to be executed.
+#[derive(Clone, Copy, Default)]
+struct Needs {
+    /// Bytes of values that it stores or reserves.
+    brought_bytes: usize,
+    /// If it may change pairs, bytes to be written to the log for that.
+    change_bytes: Option<usize>,
+}
+
+impl Needs {
+    /// What a request needs; memcached commands are checked one by one.
+    fn of(work: &Work) -> Self {
+        let (brought_bytes, change_bytes) = match work {
+            Work::Act { key, action, .. } => {
+                let change_bytes = action.change_bytes();
+                (action.brought_bytes(), change_bytes.map(|bytes| key.as_bytes().len() + bytes))
+            }
+            Work::RunPart { part, .. } => (part.operation_bytes(), Some(part.operation_bytes())),
+            Work::StoreLarge { store, .. } => (store.rest_bytes(), Some(store.value_bytes())),
+            Work::Reserve { count, .. } => (count * CHUNK_BYTES, None),
+            Work::Execute(_) | Work::Fetch { .. } | Work::Collect { .. } => (0, None),
+        };
+        Self { brought_bytes, change_bytes }
+    }
+
+    fn of_command(command: &Command<'_>) -> Self {
+        let change_bytes = command.key.len() + command.value.len();
+        Self {
+            brought_bytes: command.value.len(),
+            change_bytes: command.may_change().then_some(change_bytes),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use reactor::{Listener, ListenerTag};
+use reactor::{Listener, ListenerTag, page_bytes};
 use store::{OpenError, Size, Spec, Store};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
@@ -104,6 +104,8 @@ pub struct Operator {
     /// Number of reactors that share the storage.
     reactor_count: usize,
     bind: Bind,
+    /// Bytes of a page of RAM namespaces.
+    page_bytes: usize,
 }
 
 /// An open listener.
@@ -139,10 +141,10 @@ impl Operator {
     /// # Errors
     /// The problems of the configuration or its storage, or an address that cannot be bound; nothing is left open then.
     pub fn start(config: &TargetConfig, reactor_count: u16) -> Result<(Self, Vec<Step>), Vec<Problem>> {
-        Self::start_with(config, reactor_count, bind)
+        Self::start_with(config, reactor_count, bind, page_bytes())
     }
 
-    /// As [`start`](Self::start), with other sockets: those of a simulated network.
+    /// As [`start`](Self::start), with other sockets and pages: those of a simulated machine.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -150,6 +152,7 @@ impl Operator {
         config: &TargetConfig,
         reactor_count: u16,
         bind: Bind,
+        page_bytes: usize,
     ) -> Result<(Self, Vec<Step>), Vec<Problem>> {
         for problems in [config.check(), config.inspect()] {
             if !problems.is_empty() {
@@ -176,6 +179,7 @@ impl Operator {
             next_tag: 1,
             reactor_count: reactor_count.into(),
             bind,
+            page_bytes,
         };
         let mut steps = vec![
             Step::SetReferrals(config.discovery.referrals.clone()),
@@ -255,7 +259,8 @@ impl Operator {
         }
         announce(steps, post, &mut report);
         self.identities.carry_over(&self.running, &mut wanted);
-        let changes = diff(&self.running, &wanted);
+        let mut changes = diff(&self.running, &wanted);
+        changes.extend(self.memory_set_by_clients(&wanted));
         self.identities.begin(&self.running, &changes);
         let closed = self.closed();
         for line in self.identities.replaced_files(&self.running, &wanted, &closed) {
@@ -276,6 +281,27 @@ impl Operator {
         report.lines.append(&mut later.lines);
         report.lines.append(&mut self.reopen_closed(post).lines);
         report
+    }
+
+    /// Changes that give key-value namespaces the memory of the configuration again where clients have set another
+    /// limit, and the configuration has not changed.
+    fn memory_set_by_clients(&self, wanted: &Outline) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for ((nqn, nsid), store) in &self.stores {
+            let spec = |outline: &Outline| {
+                let subsystem = outline.subsystems.get(nqn)?;
+                Some(subsystem.namespaces.get(nsid)?.spec.clone())
+            };
+            let (Some(keys), Some(running), Some(wanted)) = (store.keys(), spec(&self.running), spec(wanted))
+            else {
+                continue;
+            };
+            let bytes = wanted.memory_bytes().max(keys.memory_bytes_min());
+            if running == wanted && keys.memory_bytes() != bytes {
+                changes.push(Change::SetMemory { subsystem: nqn.clone(), nsid: *nsid, spec: wanted, bytes });
+            }
+        }
+        changes
     }
 
     /// Performs the blocking part of a change.
@@ -316,6 +342,13 @@ impl Operator {
                     return Err(format!("it has {} already: leave size out to use all of it", Size(has)));
                 }
                 store.resize(*bytes).map_err(|error| error.to_string())?;
+                let storage = Some(spec.to_string());
+                none(Step::StorageChanged { subsystem: subsystem.clone(), nsid: *nsid, storage })
+            }
+            Change::SetMemory { subsystem, nsid, spec, bytes } => {
+                let store = self.store(subsystem, *nsid)?;
+                let keys = store.keys().ok_or("it has no keys and values")?;
+                keys.set_memory(*bytes).map_err(|error| error.to_string())?;
                 let storage = Some(spec.to_string());
                 none(Step::StorageChanged { subsystem: subsystem.clone(), nsid: *nsid, storage })
             }
@@ -383,7 +416,7 @@ impl Operator {
 
     /// Opens storage that is not open yet.
     fn open_new(&self, spec: &Spec) -> Result<Store, OpenError> {
-        let store = spec.open(self.reactor_count > 1)?;
+        let store = spec.open_with_pages(self.reactor_count > 1, self.page_bytes)?;
         store.set_reactor_count(self.reactor_count)?;
         Ok(store)
     }
@@ -487,7 +520,11 @@ impl Operator {
                 self.with_subsystem(&nqn, |subsystem| drop(subsystem.namespaces.remove(&nsid)));
                 self.stores.remove(&(nqn, nsid));
             }
-            (Change::ResizeNamespace { subsystem, nsid, spec, .. }, _) => {
+            (
+                Change::ResizeNamespace { subsystem, nsid, spec, .. }
+                | Change::SetMemory { subsystem, nsid, spec, .. },
+                _,
+            ) => {
                 // The change itself has notified its hosts.
                 self.see(&subsystem, nsid);
                 self.with_subsystem(&subsystem, |subsystem| {

@@ -27,8 +27,8 @@ impl Reserve {
         Some(buffer)
     }
 
-    /// Releases a buffer. It becomes the reserve if there is none and its length is that of the reserve; a longer one goes
-    /// back to the pool.
+    /// Releases a buffer. It becomes the reserve if there is none and its length is that of the reserve; a longer one
+    /// goes back to the pool.
     pub(crate) fn release(&mut self, buffer: Option<Buffer>) {
         if self.buffer.is_none() {
             self.buffer = buffer.filter(|buffer| buffer.capacity() == self.length);

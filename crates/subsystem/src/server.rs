@@ -1,9 +1,8 @@
 //! A running target: its threads, and the handle to them.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,15 +14,16 @@ use reactor::{Address, CoreList, EngineKind, Features, Listener, Mailbox, Reacto
 use wire::nqn::Nqn;
 
 use crate::admission::MemcachedCounters;
-use crate::config::{Place, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
+use crate::config::{MemcachedAddress, Place, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
 use crate::control::{Control, ControlSettings};
 use crate::io_command::IoLimits;
 use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
-use crate::message::{ControlMessage, Message, Order, OrderKind, ReactorMessage, Step};
+use crate::message::{ControlMessage, Message, Order, OrderKind, PlacementMessage, ReactorMessage, Step};
 use crate::operator::{self, Operator, Outline, Report, RunningListener};
 use crate::serving::{Home, MEMCACHED, Serving, ServingSettings};
-use crate::state::{ReactorState, TargetState};
+use crate::socket_priority::SocketPriority;
+use crate::state::{ReactorReport, ReactorState, TargetState};
 
 /// The reason why a target did not start. Everything it opened is closed again.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,7 @@ pub struct Target {
     /// Statistics of each reactor.
     turns: Vec<Arc<TurnCounters>>,
     stop_ms: u64,
-    memcached: Vec<SocketAddr>,
+    memcached: Vec<MemcachedAddress>,
 }
 
 impl Target {
@@ -78,7 +78,7 @@ impl Target {
         let reactor_count = u16::try_from(cores.len()).unwrap_or(u16::MAX);
         let (operator, steps) =
             Operator::start(config, reactor_count).map_err(|problems| StartError::Config { problems })?;
-        let memcached = config.memcached.iter().map(|address| open_memcached(*address));
+        let memcached = config.memcached.iter().map(open_memcached);
         let memcached = memcached.collect::<Result<Vec<Listener>, _>>()?;
         let mailboxes: Vec<Mailbox<Message>> = cores
             .iter()
@@ -92,7 +92,7 @@ impl Target {
             engine,
             turns: vec![Arc::default(); cores.len()],
             stop_ms: config.timeouts.stop_ms,
-            memcached: memcached.iter().map(Listener::address).collect(),
+            memcached: config.memcached.iter().zip(&memcached).map(actual).collect(),
         };
         let settings = Settings {
             engine,
@@ -168,7 +168,7 @@ impl Target {
 
     /// Addresses of its memcached listeners, in the order of the configuration.
     #[must_use]
-    pub fn memcached(&self) -> &[SocketAddr] {
+    pub fn memcached(&self) -> &[MemcachedAddress] {
         &self.memcached
     }
 
@@ -192,7 +192,14 @@ impl Target {
 
     /// Applies the differences between `wanted` and the running configuration.
     pub fn reload(&mut self, wanted: &TargetConfig) -> Report {
+        // The operator refuses a memory smaller than what pairs need.
+        self.reports().into_iter().for_each(drop);
         self.operator.reload(wanted, &orders(&self.addresses))
+    }
+
+    /// Gives the packets of connections accepted from now on these priorities; all others have 0.
+    pub fn set_socket_priorities(&self, priorities: Vec<SocketPriority>) {
+        self.addresses[0].post(Message::Placement(PlacementMessage::SetPriorities(priorities)));
     }
 
     /// Reopens namespaces that are closed, then does the same as [`look_after_storage`](Self::look_after_storage).
@@ -217,18 +224,22 @@ impl Target {
     #[must_use]
     pub fn state(&self) -> Option<TargetState> {
         let mut state = operator::state(&orders(&self.addresses))?;
-        let (to, reports) = channel();
-        for address in &self.addresses {
-            address.post(Message::Reactor(ReactorMessage::Describe(to.clone())));
-        }
-        drop(to);
-        for report in reports {
+        for report in self.reports() {
             state.reactors.push(with_turns(report.reactor, &self.turns));
             state.placement = state.placement.or(report.placement);
         }
         state.reactors.sort_unstable_by_key(|reactor| reactor.reactor);
         state.busy_polled_packets = busy_polled_packets();
         Some(state)
+    }
+
+    /// Asks all reactors for their state. They also report the memory that pairs need.
+    fn reports(&self) -> Receiver<ReactorReport> {
+        let (to, reports) = channel();
+        for address in &self.addresses {
+            address.post(Message::Reactor(ReactorMessage::Describe(to.clone())));
+        }
+        reports
     }
 
     /// Ends associations and then the reactors. Operations in flight complete first, within the configured time.
@@ -290,8 +301,22 @@ pub fn applications(
     (0..reactor_count).map(application).collect()
 }
 
-fn open_memcached(address: SocketAddr) -> Result<Listener, StartError> {
-    Listener::bind_in_time(address, operator::BIND_WAIT).map_err(|error| StartError::Config {
+/// The address of a memcached listener, with the actual port.
+fn actual((address, listener): (&MemcachedAddress, &Listener)) -> MemcachedAddress {
+    match address {
+        MemcachedAddress::Ip(_) => listener.address().into(),
+        MemcachedAddress::Unix { .. } => address.clone(),
+    }
+}
+
+fn open_memcached(address: &MemcachedAddress) -> Result<Listener, StartError> {
+    let listener = match address {
+        MemcachedAddress::Ip(address) => Listener::bind_in_time(*address, operator::BIND_WAIT),
+        MemcachedAddress::Unix { path, mode } => {
+            Listener::bind_path_in_time(path, *mode, operator::BIND_WAIT)
+        }
+    };
+    listener.map_err(|error| StartError::Config {
         problems: vec![Problem {
             place: Place::Listener(0),
             message: format!("cannot listen for memcached's clients on {address}: {error}"),

@@ -10,6 +10,7 @@ mod timers;
 
 use std::sync::Arc;
 
+use kv::ResizeStep;
 use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
 use store::Ticket;
 
@@ -26,6 +27,7 @@ use crate::message::{
     ReactorMessage,
 };
 use crate::placement::{Placement, Policy as PlacementPolicy};
+use crate::socket_priority::SocketPriority;
 use crate::state::ReactorReport;
 use crate::store_access::TICKET_TIMER;
 
@@ -33,16 +35,21 @@ use lanes::LaneServer;
 pub use memcached_connections::MEMCACHED;
 use memcached_connections::MemcachedConnections;
 pub(crate) use settings::ServingSettings;
-use timers::{CONTROL_TIMER, MEMCACHED_TIMER, NOTICE_TIMER, PRESSURE_TIMER, SWEEP_TIMER};
+use timers::{CONTROL_TIMER, MEMCACHED_TIMER, NOTICE_TIMER, PRESSURE_TIMER, RESIZE_TIMER, SWEEP_TIMER};
 
 /// Maximum size of one receive: whole caravans in few calls, into memory that stays in the cache.
 const STAGING_BYTES: usize = 256 * 1024;
+
+/// How long a resize of memory waits for what is in its way, ns.
+const RESIZE_WAIT_NS: u64 = 20_000_000;
 
 /// The reactor of the control plane.
 pub(crate) struct Home {
     pub(crate) control: Control,
     pub(crate) locks: LockManager,
     placement: Placement,
+    /// Of new connections.
+    priorities: Vec<SocketPriority>,
     timer_ns: u64,
 }
 
@@ -51,7 +58,7 @@ impl Home {
     pub(crate) fn new(control: Control, cores: Vec<Option<usize>>) -> Self {
         let locks = LockManager::new(u16::try_from(cores.len()).expect("counted in 16 bits"));
         let placement = Placement::new(PlacementPolicy::default(), cores);
-        Self { control, locks, placement, timer_ns: u64::MAX }
+        Self { control, locks, placement, priorities: Vec::new(), timer_ns: u64::MAX }
     }
 }
 
@@ -72,6 +79,8 @@ pub struct Serving {
     early: Vec<PartitionRequest>,
     /// Whether it stops once its logs have.
     is_stopping: bool,
+    /// Whether resizes of memory wait for their timer.
+    is_resize_waiting: bool,
 }
 
 impl Serving {
@@ -92,6 +101,7 @@ impl Serving {
             table_version_told: 0,
             early: Vec::new(),
             is_stopping: false,
+            is_resize_waiting: false,
         }
     }
 
@@ -228,13 +238,14 @@ impl Serving {
     }
 
     fn on_placement(&mut self, io: &mut impl Io<Message>, message: PlacementMessage) {
-        let Some(Home { placement, .. }) = &mut self.home else { return };
+        let Some(Home { placement, priorities, .. }) = &mut self.home else { return };
         match message {
             PlacementMessage::Place(placing) => self.place(io, *placing),
             PlacementMessage::NotMoved { from, to, is_gone } => placement.on_not_moved(from, to, is_gone),
             PlacementMessage::Left(left) => placement.on_left(left),
             PlacementMessage::Active { reactor, count } => placement.on_active(reactor, count),
             PlacementMessage::SetPolicy(policy) => placement.set_policy(policy),
+            PlacementMessage::SetPriorities(wanted) => *priorities = wanted,
         }
     }
 
@@ -258,6 +269,18 @@ impl Serving {
             self.let_in(io);
         }
         worked
+    }
+
+    /// Continues resizes of the memory of keys and values by a step. Returns whether there is more to do at once.
+    #[cold]
+    #[inline(never)]
+    fn resize_memory(&mut self, io: &mut impl Io<Message>) -> bool {
+        let step = self.lanes.commands.namespaces.resize_step();
+        if step == ResizeStep::Waits {
+            self.is_resize_waiting = true;
+            io.set_timer(io.now_ns() + RESIZE_WAIT_NS, RESIZE_TIMER);
+        }
+        step == ResizeStep::More
     }
 
     fn on_control(&mut self, io: &mut impl Io<Message>, message: ControlMessage) {
@@ -307,6 +330,7 @@ impl Serving {
             }
             ReactorMessage::Unlisten(tag) => io.unlisten(tag),
             ReactorMessage::Describe(to) => {
+                self.lanes.commands.namespaces.report_needed_memory();
                 let placement = self.home.as_ref().map(|home| (&home.placement).into());
                 // The send fails if the operator has given up waiting.
                 let _ = to.send(ReactorReport { reactor: self.lanes.describe(io), placement });
@@ -354,6 +378,11 @@ impl Application for Serving {
         let visitor = if listener & MEMCACHED == 0 { Visitor::Host } else { Visitor::Memcached };
         if !home.control.admission.admit(io.now_ns(), visitor, connection.peer) {
             return;
+        }
+        let of = |local| home.priorities.iter().find(|wanted| wanted.matches(local));
+        if let Some(wanted) = connection.local.and_then(of) {
+            // Where it is refused, its packets leave with the others; the owner of the target was told.
+            let _ = connection.set_priority(wanted.priority);
         }
         let arrival = connection.arrival();
         let to = match listener & MEMCACHED {
@@ -404,6 +433,8 @@ impl Application for Serving {
             self.memcached.sweep(io);
         } else if token == PRESSURE_TIMER {
             self.lanes.relieve_pressure(io);
+        } else if token == RESIZE_TIMER {
+            self.is_resize_waiting = false;
         } else {
             let index = u32::try_from(token & 0xffff_ffff).expect("masked");
             let generation = u32::try_from(token >> 32).expect("30 bits");
@@ -432,6 +463,9 @@ impl Application for Serving {
         let mut worked = self.lanes.drain_commands(io);
         if self.lanes.commands.namespaces.has_logs {
             worked |= self.tend_logs(io);
+        }
+        if self.lanes.commands.namespaces.is_resizing && !self.is_resize_waiting {
+            worked |= self.resize_memory(io);
         }
         worked |= self.lanes.end_turn(io);
         if self.memcached.has_work() {

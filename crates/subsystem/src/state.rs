@@ -93,6 +93,19 @@ pub struct NamespaceState {
     pub shown: bool,
     /// Why it is closed until it is reopened; `None` while it is open.
     pub closed: Option<String>,
+    /// How far its logs have been read; `None` once they are, or without logs.
+    pub recovery: Option<RecoveryState>,
+}
+
+/// The reading of the logs of a key-value namespace at the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RecoveryState {
+    /// Partitions whose logs are being read.
+    pub partition_count: usize,
+    /// Bytes read so far, of all partitions.
+    pub read_bytes: u64,
+    /// Bytes to be read, of the partitions for which that is known.
+    pub bytes: u64,
 }
 
 /// A controller: a host's association.

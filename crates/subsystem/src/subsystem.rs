@@ -21,9 +21,10 @@ pub struct SubsystemId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceId(pub u64);
 
-/// A set of namespaces and of the hosts that may use them.
-#[derive(Clone)]
-pub struct Subsystem {
+/// A set of namespaces and of the hosts that may use them. The namespaces of one that is only configured have no
+/// storage yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subsystem<N = Namespace> {
     /// Its name.
     pub nqn: Nqn,
     /// Serial number, at most 20 ASCII characters.
@@ -37,7 +38,7 @@ pub struct Subsystem {
     /// Doorbell policy; `None` for the listener's.
     pub doorbell: Option<Policy>,
     /// Its namespaces.
-    pub namespaces: BTreeMap<Nsid, Namespace>,
+    pub namespaces: BTreeMap<Nsid, N>,
 }
 
 impl Subsystem {

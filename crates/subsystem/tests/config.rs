@@ -466,7 +466,7 @@ fn storage_is_looked_at_and_not_touched() {
     nvlane.toml:11:13: /place is a directory: name a file in it
     nvlane.toml:12:13: the RAM namespace has 5000 bytes, not a multiple of its block size 4096: make it 8192
     nvlane.toml:13:13: 1M of memory, divided among 5 threads, is too little for keys and values: take 1280K or more
-    nvlane.toml:14:13: /place/pairs has 3M: it needs at least 3844K
+    nvlane.toml:14:13: /place/pairs has 3M: it needs at least 3888K
     ");
     assert!(!directory.path().join("new").exists());
     assert_eq!(std::fs::read(directory.path().join("small")).unwrap().len(), 4096);

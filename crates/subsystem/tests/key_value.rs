@@ -1,28 +1,18 @@
 //! The memcached listener of a running target: partitions on several reactors, many clients at once.
 
+mod support;
+
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use nvlane_subsystem::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
 use nvlane_subsystem::server::Target;
+use reactor::EngineKind;
+use support::memcached_config;
 
 fn start(threads: u16, storage: &str) -> Target {
-    Target::start(&config(threads, storage)).expect("a target")
-}
-
-fn config(threads: u16, storage: &str) -> TargetConfig {
-    let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let mut subsystem = SubsystemConfig::new("nqn.2026-01.io.nvlane:test".parse().expect("a name"));
-    subsystem.namespaces = vec![NamespaceConfig::new(storage.parse().expect("a namespace"))];
-    let mut config = TargetConfig {
-        listeners: vec![ListenerConfig::new(free)],
-        memcached: vec![free],
-        subsystems: vec![subsystem],
-        ..TargetConfig::default()
-    };
-    config.reactors.threads = Threads::Count(threads);
-    config
+    Target::start(&memcached_config(threads, storage)).expect("a target")
 }
 
 struct Client {
@@ -31,7 +21,7 @@ struct Client {
 
 impl Client {
     fn new(target: &Target) -> Self {
-        let stream = TcpStream::connect(target.memcached()[0]).expect("a memcached listener");
+        let stream = TcpStream::connect(target.memcached()[0].to_string()).expect("a memcached listener");
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
         stream.set_nodelay(true).expect("an option");
         Self { stream: BufReader::new(stream) }
@@ -97,8 +87,30 @@ fn clients_remove_everything_only_where_they_may() {
 }
 
 #[test]
+fn clients_connect_through_a_unix_socket_which_ends_with_the_target() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("memcached.sock");
+    for engine in [EngineKind::Uring, EngineKind::Epoll] {
+        let mut config = memcached_config(2, "kv:ram:64M");
+        config.reactors.engine = Some(engine);
+        config.memcached.push(format!("unix:{}?mode=0606", path.display()).parse().expect("an address"));
+        let target = Target::start(&config).expect("a target");
+        assert_eq!(target.memcached()[1], config.memcached[1]);
+        assert_eq!(Client::new(&target).ask("set a 0 0 1\r\nx"), "STORED");
+        let mut stream = UnixStream::connect(&path).expect("a Unix socket");
+        let mut answer = [0; 21];
+        stream.write_all(b"get a\r\nquit\r\n").expect("sent");
+        stream.read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer, b"VALUE a 0 1\r\nx\r\nEND\r\n");
+        assert_eq!(stream.read(&mut answer).expect("an end"), 0);
+        target.stop().expect("a good end");
+        assert!(!path.exists());
+    }
+}
+
+#[test]
 fn idle_clients_are_closed_and_counted_where_that_is_configured() {
-    let mut config = config(1, "kv:ram:64M");
+    let mut config = memcached_config(1, "kv:ram:64M");
     config.timeouts.memcached_idle_ms = 3000;
     let target = Target::start(&config).expect("a target");
     let (mut idle, mut busy) = (Client::new(&target), Client::new(&target));
@@ -122,7 +134,7 @@ fn idle_clients_are_closed_and_counted_where_that_is_configured() {
 
 #[test]
 fn clients_beyond_the_limit_are_refused_and_counted() {
-    let mut config = config(2, "kv:ram:64M");
+    let mut config = memcached_config(2, "kv:ram:64M");
     config.limits.memcached_connection_count_max = 2;
     let target = Target::start(&config).expect("a target");
     let mut clients: Vec<Client> = (0..2).map(|_| Client::new(&target)).collect();
@@ -206,4 +218,27 @@ fn large_values_and_slow_readers_do_not_hold_others_up() {
         assert_eq!(slow.line(), "END");
     }
     target.stop().expect("a good end");
+}
+
+/// A command whose value is in the log only waits for it; what removes all pairs and was sent later comes after it.
+#[test]
+fn a_flush_comes_after_the_commands_before_it_that_wait_for_values() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pairs");
+    let target = start(2, &format!("kv:file:{}?size=64M&memory=2M&flush", path.display()));
+    let mut client = Client::new(&target);
+    let value = "v".repeat(60_000);
+    for round in 0..5 {
+        for key in 0..80 {
+            assert_eq!(client.ask(&format!("set k{key} 0 0 60000\r\n{value}")), "STORED", "round {round}");
+        }
+        // They left memory first.
+        let appends: String = (0..8).map(|key| format!("append k{key} 0 0 1\r\nx\r\n")).collect();
+        client.say(format!("{appends}flush_all\r\n").as_bytes());
+        for key in 0..8 {
+            assert_eq!(client.line(), "STORED", "round {round}, key {key}");
+        }
+        assert_eq!(client.line(), "OK");
+        assert_eq!(client.ask("get k0"), "END");
+    }
 }

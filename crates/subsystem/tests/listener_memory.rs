@@ -2,13 +2,15 @@
 //! they begin to send.
 #![allow(missing_docs)]
 
+mod support;
+
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use nvlane_subsystem::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
 use nvlane_subsystem::server::Target;
 use reactor::CountingAllocator;
+use support::memcached_config;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -28,22 +30,11 @@ const LENGTHS: [usize; 6] =
 const QUIET: Duration = Duration::from_millis(250);
 
 fn start(threads: u16) -> Target {
-    let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let mut subsystem = SubsystemConfig::new("nqn.2026-01.io.nvlane:test".parse().expect("a name"));
-    subsystem.namespaces =
-        vec![NamespaceConfig::new("kv:ram:256M?item=8M&evict=none".parse().expect("a namespace"))];
-    let mut config = TargetConfig {
-        listeners: vec![ListenerConfig::new(free)],
-        memcached: vec![free],
-        subsystems: vec![subsystem],
-        ..TargetConfig::default()
-    };
-    config.reactors.threads = Threads::Count(threads);
-    Target::start(&config).expect("a target")
+    Target::start(&memcached_config(threads, "kv:ram:256M?item=8M&evict=none")).expect("a target")
 }
 
 fn connect(target: &Target) -> TcpStream {
-    let stream = TcpStream::connect(target.memcached()[0]).expect("a memcached listener");
+    let stream = TcpStream::connect(target.memcached()[0].to_string()).expect("a memcached listener");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
     stream.set_write_timeout(Some(QUIET)).expect("an option");
     stream

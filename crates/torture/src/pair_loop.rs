@@ -6,7 +6,8 @@
 //!    ▲                                                       through the client of another worker ──┘         │
 //!    └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! With `sync=always` every answered change survives; with other policies every change answered before a Flush does. A
+//! With `sync=always` every answered change survives; with other policies every change answered before a Flush does,
+//! and the changes of each worker survive in their order: the target runs on one core then, with one partition. A
 //! change that was not answered has happened as a whole or not at all.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +17,14 @@ use anyhow::{Context, Result, anyhow, ensure};
 use host::Association;
 use host::BlockingKeyValue;
 use load::random::Prng;
+use peer::port::free_address;
+use reactor::CoreList;
 
 use crate::clients::{Client, Flushed, MemcachedClient, NvmeClient};
 use crate::hosts::{self, KILLS_PER_HOST};
 use crate::kill_loop::KillOptions;
 use crate::pairs::{Deed, End, Form, Ledger};
-use crate::target::{Target, TargetOptions, free_places};
+use crate::target::{Target, TargetOptions};
 
 /// Keys of each worker. Their values together exceed the target's memory.
 const KEY_COUNT: usize = 400;
@@ -69,10 +72,17 @@ struct Worker {
 /// Runs the loop with the sync policy `sync`: always, batch or none.
 pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
     let start = Instant::now();
-    let places = free_places(2)?;
+    let [listen, memcached] = [free_address()?, free_address()?];
     let path = options.directory.join(format!("pairs-{sync}"));
     let mut arguments = options.arguments.clone();
-    arguments.extend(["--memcached".into(), places[1].to_string()]);
+    arguments.extend(["--memcached".into(), memcached.to_string()]);
+    let settles = sync == "always";
+    let allowed = CoreList::allowed().context("the cores of this machine")?;
+    let mut partition_count = allowed.cores().len();
+    if !settles {
+        arguments.extend(["--cores".into(), allowed.cores()[0].to_string()]);
+        partition_count = 1;
+    }
     let mut target = Target::start_at(
         TargetOptions {
             program: options.program.clone(),
@@ -80,15 +90,14 @@ pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
             arguments,
             log: options.directory.join("target.log"),
         },
-        places[0],
+        listen,
     )?;
     let mut random = Prng::new(options.seed);
-    let settles = sync == "always";
     let mut workers = Vec::new();
     for number in 0..2 * WORKERS {
         let form = if number < WORKERS { Form::Digits } else { Form::Word };
         let client: Box<dyn Client> = match form {
-            Form::Digits => Box::new(MemcachedClient::new(places[1])?),
+            Form::Digits => Box::new(MemcachedClient::new(memcached)?),
             Form::Word => connect(&target, number)?,
         };
         workers.push(Worker {
@@ -100,7 +109,7 @@ pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
     }
     let mut report = PairReport::default();
     while report.kills < options.kills && report.violations == 0 {
-        cycle(&mut target, &mut workers, &mut random, &mut report)
+        cycle(&mut target, &mut workers, partition_count, &mut random, &mut report)
             .with_context(|| format!("after {} kills (seed {})", report.kills, options.seed))?;
         if report.kills.is_multiple_of(KILLS_PER_HOST) {
             for number in WORKERS..2 * WORKERS {
@@ -120,6 +129,7 @@ pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
 fn cycle(
     target: &mut Target,
     workers: &mut [Worker],
+    partition_count: usize,
     random: &mut Prng,
     report: &mut PairReport,
 ) -> Result<()> {
@@ -168,6 +178,9 @@ fn cycle(
         let mut client = std::mem::replace(&mut workers[through].client, Box::new(Shut));
         workers[at].verify(client.as_mut());
         workers[through].client = client;
+        if let Err(finding) = workers[at].ledger.judge_order(partition_count) {
+            workers[at].report.find(finding);
+        }
     }
     Ok(())
 }
@@ -189,6 +202,7 @@ impl Worker {
     /// Executes random deeds until the target is gone.
     fn load(&mut self, is_over: &AtomicBool) {
         while !is_over.load(Ordering::Acquire) {
+            self.ledger.begin_send();
             let count = 1 + self.random.below(DEED_COUNT_MAX);
             let first = self.random.below(KEY_COUNT as u64);
             // Consecutive keys from a random start, so that each occurs once.

@@ -1,5 +1,7 @@
 //! The states allowed for one worker's keys, after answered changes and after changes with an unknown outcome.
 
+use std::ops::RangeInclusive;
+
 use load::random::Prng;
 
 /// A value; `None` if the key does not exist.
@@ -61,11 +63,18 @@ pub(crate) enum End {
     Wrong(String),
 }
 
+/// A state, and the send that made it.
+#[derive(Clone, Debug)]
+struct Made {
+    send: u64,
+    state: State,
+}
+
 /// The states allowed for a key.
 #[derive(Clone, Debug)]
 struct Known {
     /// The durable state first, then the states since; the last is the current one, unless that is uncertain.
-    states: Vec<State>,
+    states: Vec<Made>,
     /// Any of the states may be the current one.
     is_uncertain: bool,
 }
@@ -81,6 +90,12 @@ pub(crate) struct Ledger {
     value_bytes_max: u64,
     /// The target may have been killed and restarted, so an answer may come from either process.
     is_between: bool,
+    /// Number of the present send.
+    send: u64,
+    /// The first send that the restarted target may have executed.
+    cut_at: Option<u64>,
+    /// Of the keys read since a kill: the sends after which they were as read, and their numbers.
+    spans: Vec<(RangeInclusive<u64>, usize)>,
 }
 
 /// The number of a worker's keys that are counters.
@@ -89,9 +104,24 @@ const COUNTER_COUNT: usize = 8;
 impl Ledger {
     /// Keys that do not exist yet: `count` of them, from number `first` on.
     pub(crate) fn new(first: u64, count: usize, form: Form, settles: bool, value_bytes_max: u64) -> Self {
-        let known = Known { states: vec![None], is_uncertain: false };
-        let known = vec![known; count];
-        Self { first, form, settles, known, version: 0, value_bytes_max, is_between: false }
+        let known = Known { states: vec![Made { send: 0, state: None }], is_uncertain: false };
+        Self {
+            first,
+            form,
+            settles,
+            known: vec![known; count],
+            version: 0,
+            value_bytes_max,
+            is_between: false,
+            send: 0,
+            cut_at: None,
+            spans: Vec::new(),
+        }
+    }
+
+    /// Begins a send: its deeds take effect in any order, after those of all earlier sends.
+    pub(crate) fn begin_send(&mut self) {
+        self.send += 1;
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -109,7 +139,7 @@ impl Ledger {
     /// Picks a deed for a key.
     pub(crate) fn deed(&mut self, at: usize, random: &mut Prng) -> Deed {
         if at < COUNTER_COUNT {
-            let is_there = self.known[at].states.iter().all(Option::is_some);
+            let is_there = self.known[at].states.iter().all(|made| made.state.is_some());
             return match random.below(8) {
                 _ if !is_there => Deed::Set(self.form.write(random.below(1000))),
                 0 => Deed::Set(self.form.write(random.below(1000))),
@@ -141,33 +171,33 @@ impl Ledger {
     /// The outcome is not allowed.
     pub(crate) fn end(&mut self, at: usize, deed: &Deed, end: End) -> Result<(), String> {
         let wrong = |what: String| Err(format!("{} {}: {what}", self.name(at), shown(deed)));
+        let send = self.send;
         match (deed, end) {
             (_, End::NotBegun) => {}
             // Unless answers wait for the file, stores may outrun it.
             (Deed::Set(_) | Deed::Add(_), End::Full) if !self.settles => {}
-            (Deed::Set(_), End::Gone) if !self.settles => self.known[at].become_(None, false),
+            (Deed::Set(_), End::Gone) if !self.settles => self.known[at].become_(send, None, false),
             (_, End::Wrong(what)) => return wrong(what),
             (Deed::Get, End::Unknown) => {}
             (Deed::Get, End::Found(state)) => return self.observe(at, &state),
-            (Deed::Set(value), End::Done) => self.known[at].become_(Some(value.clone()), self.settles),
-            (Deed::Set(value), End::Unknown) => self.known[at].perhaps(vec![Some(value.clone())]),
-            (Deed::Delete, End::Done) => self.known[at].become_(None, self.settles),
-            (Deed::Delete, End::Unknown) => self.known[at].perhaps(vec![None]),
+            (Deed::Set(value), End::Done) => self.known[at].become_(send, Some(value.clone()), self.settles),
+            (Deed::Set(value), End::Unknown) => self.known[at].perhaps(send, vec![Some(value.clone())]),
+            (Deed::Delete, End::Done) => self.known[at].become_(send, None, self.settles),
+            (Deed::Delete, End::Unknown) => self.known[at].perhaps(send, vec![None]),
             (Deed::Add(by), End::Sum(sum)) => {
                 let form = self.form;
                 let possible = self.known[at].possible();
-                let before = possible.iter().flatten().filter_map(|bytes| form.read(bytes));
-                if !before.clone().any(|number| number + by == sum) {
-                    let before: Vec<_> = before.collect();
+                let before: Vec<u64> = possible.filter_map(|state| form.read(state.as_ref()?)).collect();
+                if !before.iter().any(|number| number + by == sum) {
                     return wrong(format!("the sum is {sum}, it was one of {before:?}"));
                 }
-                self.known[at].become_(Some(form.write(sum)), self.settles);
+                self.known[at].become_(send, Some(form.write(sum)), self.settles);
             }
             (Deed::Add(by), End::Unknown) => {
                 let form = self.form;
-                let numbers = self.known[at].possible().iter().flatten().filter_map(|bytes| form.read(bytes));
+                let numbers = self.known[at].possible().filter_map(|state| form.read(state.as_ref()?));
                 let sums = numbers.map(|number| Some(form.write(number + by))).collect();
-                self.known[at].perhaps(sums);
+                self.known[at].perhaps(send, sums);
             }
             (_, other) => return wrong(format!("it ended with {other:?}")),
         }
@@ -177,15 +207,43 @@ impl Ledger {
     /// Records the value read from a key.
     fn observe(&mut self, at: usize, found: &State) -> Result<(), String> {
         let known = &self.known[at];
-        if !known.possible().contains(found) {
-            let allowed: Vec<_> = known.possible().iter().map(summary).collect();
+        if !known.possible().any(|state| state == found) {
+            let allowed: Vec<_> = known.possible().map(summary).collect();
             return Err(format!("{} holds {}, not one of {allowed:?}", self.name(at), summary(found)));
         }
         if known.is_uncertain && !self.is_between {
             // A value read after a restart came from the log.
-            self.known[at] = Known { states: vec![found.clone()], is_uncertain: false };
+            let last = known.states.last().map_or(0, |made| made.send);
+            if last < self.cut_at.unwrap_or(self.send) {
+                self.spans.extend(known.span(found).map(|span| (span, at)));
+            }
+            let made = Made { send: self.send, state: found.clone() };
+            self.known[at] = Known { states: vec![made], is_uncertain: false };
         }
         Ok(())
+    }
+
+    /// Whether the keys read since a kill show the effect of the first sends, up to one for each partition.
+    ///
+    /// # Errors
+    /// Something survived, and something that was answered before it was sent did not.
+    pub(crate) fn judge_order(&mut self, partition_count: usize) -> Result<(), String> {
+        self.cut_at = None;
+        let mut spans = std::mem::take(&mut self.spans);
+        spans.sort_unstable_by_key(|(span, _)| *span.end());
+        // The fewest moments of which each span contains one: always the end of the first span without any.
+        let mut moments: Vec<&(RangeInclusive<u64>, usize)> = Vec::new();
+        for span in &spans {
+            if moments.last().is_none_or(|(last, _)| span.0.start() > last.end()) {
+                moments.push(span);
+            }
+        }
+        if moments.len() <= partition_count {
+            return Ok(());
+        }
+        let shown: Vec<_> = moments.iter().take(4).map(|(span, at)| (self.name(*at), span)).collect();
+        let (count, moments) = (spans.len(), moments.len());
+        Err(format!("{count} keys are from {moments} moments, in {partition_count} partitions: {shown:?}"))
     }
 
     /// Records that everything answered so far is durable.
@@ -199,6 +257,7 @@ impl Ledger {
     pub(crate) fn cut(&mut self) {
         self.killed();
         self.is_between = true;
+        self.cut_at.get_or_insert(self.send);
     }
 
     /// Records that the target has ended: only durable states are certain, and every value read from now on is durable.
@@ -212,20 +271,29 @@ impl Ledger {
 
 impl Known {
     /// The possible current states.
-    fn possible(&self) -> &[State] {
-        if self.is_uncertain { &self.states } else { &self.states[self.states.len() - 1..] }
+    fn possible(&self) -> impl Iterator<Item = &State> {
+        let first = if self.is_uncertain { 0 } else { self.states.len() - 1 };
+        self.states[first..].iter().map(|made| &made.state)
     }
 
-    fn become_(&mut self, state: State, is_settled: bool) {
+    /// The sends after which the key may have been in this state, from the first to the last.
+    fn span(&self, state: &State) -> Option<RangeInclusive<u64>> {
+        let first = self.states.iter().position(|made| made.state == *state)?;
+        let last = self.states.iter().rposition(|made| made.state == *state)?;
+        let end = self.states.get(last + 1).map_or(u64::MAX, |next| next.send);
+        Some(self.states[first].send..=end)
+    }
+
+    fn become_(&mut self, send: u64, state: State, is_settled: bool) {
         if is_settled {
             self.states.clear();
         }
-        self.states.push(state);
+        self.states.push(Made { send, state });
         self.is_uncertain = false;
     }
 
-    fn perhaps(&mut self, states: Vec<State>) {
-        self.states.extend(states);
+    fn perhaps(&mut self, send: u64, states: Vec<State>) {
+        self.states.extend(states.into_iter().map(|state| Made { send, state }));
         self.is_uncertain = true;
     }
 }
@@ -247,5 +315,41 @@ fn summary(state: &State) -> String {
             let first: Vec<_> = value.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
             format!("{} bytes {}", value.len(), first.concat())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four keys are set in one send each, and two sends later again; after the kill the target has some of these.
+    fn judge(found: [u8; 4], partition_count: usize) -> Result<(), String> {
+        let mut ledger = Ledger::new(0, 5, Form::Digits, false, 1000);
+        for version in 1..=2 {
+            for at in 0..4 {
+                ledger.begin_send();
+                ledger.end(at, &Deed::Set(vec![version]), End::Done).unwrap();
+            }
+        }
+        ledger.begin_send();
+        ledger.end(4, &Deed::Delete, End::Unknown).unwrap();
+        ledger.killed();
+        for (at, version) in found.into_iter().enumerate() {
+            let state = Some(vec![version]).filter(|_| version > 0);
+            ledger.end(at, &Deed::Get, End::Found(state)).unwrap();
+        }
+        ledger.judge_order(partition_count)
+    }
+
+    #[test]
+    fn survivors_are_from_one_moment_in_each_partition() {
+        for found in [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [2, 2, 1, 1], [2, 2, 2, 2]] {
+            assert_eq!(judge(found, 1), Ok(()), "{found:?}");
+        }
+        for found in [[0, 1, 1, 1], [1, 1, 1, 2], [2, 1, 2, 1], [2, 2, 2, 0]] {
+            assert!(judge(found, 1).is_err(), "{found:?}");
+            assert_eq!(judge(found, 2), Ok(()), "{found:?}");
+        }
+        assert!(judge([0, 1, 2, 2], 1).is_err() && judge([2, 0, 1, 2], 2).is_err());
     }
 }

@@ -1,13 +1,14 @@
 //! A `nvlane target` process that can be killed at any moment and restarted at the same address.
 
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use host::Address;
+use peer::port::free_address;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
@@ -47,7 +48,7 @@ pub(crate) struct Target {
 impl Target {
     /// Starts a target on a free port, and waits until it is ready.
     pub(crate) fn start(options: TargetOptions) -> Result<Self> {
-        let place = free_places(1)?[0];
+        let place = free_address()?;
         Self::start_at(options, place)
     }
 
@@ -136,17 +137,6 @@ impl Drop for Target {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Free ports outside the kernel's ephemeral range: a connect to an ephemeral port without a listener may be assigned
-/// that port as its source, and so connect to itself.
-pub(crate) fn free_places(count: usize) -> Result<Vec<SocketAddr>> {
-    // Apart from the ports of another test process started at the same time.
-    let first = 20_000 + 2 * u16::try_from(std::process::id() % 4000).expect("below 4000");
-    let places = (first..30_000).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    let free: Vec<_> = places.filter(|place| TcpListener::bind(place).is_ok()).take(count).collect();
-    ensure!(free.len() == count, "no port is free");
-    Ok(free)
 }
 
 fn length(log: &Path) -> usize {

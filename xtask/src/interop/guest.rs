@@ -9,11 +9,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use peer::port::free_address;
 
 use super::outside::Outside;
 use super::process::ends_with_us;
 use crate::command::root;
-use crate::port::free_port;
 
 const POLL: Duration = Duration::from_millis(20);
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
@@ -49,7 +49,7 @@ impl Guest {
         let _ = fs::remove_dir_all(&dir);
         let share = dir.join("share");
         fs::create_dir_all(share.join("files"))?;
-        let forwarded_port = free_port()?;
+        let forwarded_port = free_address()?.port();
         let console = fs::File::create(dir.join("console.log"))?;
         let mut command = ends_with_us("TERM", &interop.join("lab/kernel-lab"));
         command.args(["run", "--kernel", kernel, "--smp", "2", "--mem", "1024", "--timeout", "7200"]);

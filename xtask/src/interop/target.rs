@@ -9,10 +9,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use peer::port::free_address;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::process::ends_with_us;
-use crate::port::free_port;
 
 /// Where guests reach this machine's loopback listeners.
 pub(crate) const GUEST_SEES: &str = "10.0.2.2";
@@ -45,8 +45,8 @@ impl Target {
             program: program.to_owned(),
             extra: extra.to_vec(),
             dir: dir.to_owned(),
-            port: free_port()?,
-            discovery_port: free_port()?,
+            port: free_address()?.port(),
+            discovery_port: free_address()?.port(),
             process: None,
         };
         target.configure(namespaces)?;

@@ -47,6 +47,17 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             "kind != ControllerKind::Discovery && !BUG && of_host().any(is_ending)",
         )],
     },
+    // What a killed target has given to the device goes on after the next one has locked the storage.
+    Bug {
+        name: "writes-without-lock",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/store/src/block/file_shared.rs",
+            "let (data, sync) = (file.clone(), File::simulated(file.simulated_id().unwrap_or(0)));",
+            "let (data, sync) = (file.clone(), File::simulated(file.simulated_id().unwrap_or(0)));
+                let data = if BUG { sync.clone() } else { data };",
+        )],
+    },
     Bug {
         name: "lane-ends-before-its-writes",
         judge: Simulation,
@@ -54,6 +65,25 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             "crates/subsystem/src/serving/lanes.rs",
             "_ if closing.in_flight > 0 => return,",
             "_ if closing.in_flight > 0 && !BUG => return,",
+        )],
+    },
+    Bug {
+        name: "keep-alive-never-expires",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/control/associations.rs",
+            "        keep_alive.deadline_ns()\n",
+            "        if BUG { None } else { keep_alive.deadline_ns() }\n",
+        )],
+    },
+    // What a lane has begun goes on when its association ends.
+    Bug {
+        name: "ended-lane-keeps-its-commands",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/serving/lanes.rs",
+            "            self.commands.abort(ticket);\n",
+            "            if !BUG { self.commands.abort(ticket); }\n",
         )],
     },
     Bug {

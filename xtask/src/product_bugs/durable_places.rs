@@ -141,14 +141,18 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
         judge: DurableCalls,
         sites: &[Site(
             FILE_OPEN,
-            "        file.sync_all().map_err(|error| system(\"flush\", path, error))?;",
-            "        if !BUG { file.sync_all().map_err(|error| system(\"flush\", path, error))?; }",
+            "        file.sync_all().map_err(|error| system(\"flush\", path, error))\n",
+            "        if BUG { return Ok(()); }\n        file.sync_all().map_err(|error| system(\"flush\", path, error))\n",
         )],
     },
     Bug {
         name: "name-of-namespace-file-not-durable",
         judge: DurableCalls,
-        sites: &[Site(FILE_OPEN, ".and_then(|it| it.sync_all())", ".and_then(|it| if BUG { Ok(()) } else { it.sync_all() })")],
+        sites: &[Site(
+            FILE_OPEN,
+            ".and_then(|it| it.sync_all())",
+            ".and_then(|it| if BUG { Ok(()) } else { it.sync_all() })",
+        )],
     },
     Bug {
         name: "grown-file-not-durable",
@@ -182,20 +186,25 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
         judge: DurableCalls,
         sites: &[Site(
             "crates/store/src/key_value/superblock.rs",
-            "    file.write_all_at(first, 0)?;\n    file.sync_all()",
-            "    file.write_all_at(first, 0)?;\n    if BUG { Ok(()) } else { file.sync_all() }",
+            "    file.write_all_at(bytes, offset)?;\n    file.sync_all()",
+            "    file.write_all_at(bytes, offset)?;\n    if BUG { Ok(()) } else { file.sync_all() }",
         )],
     },
     Bug {
-        name: "header-of-segment-not-durable",
+        name: "superblock-of-log-not-durable",
+        judge: DurableCalls,
+        sites: &[Site(
+            LOG_WRITE,
+            "Write { offset, length: buffer.len(), is_durable: true }",
+            "Write { offset, length: buffer.len(), is_durable: !BUG }",
+        )],
+    },
+    Bug {
+        name: "first-write-of-segment-not-durable",
         judge: of_log(
             "log::tests::crash::what_was_acknowledged_is_there_after_every_cut_while_segments_are_freed",
         ),
-        sites: &[Site(
-            LOG_WRITE,
-            "let is_durable = self.settings.sync != Sync::None;",
-            "let is_durable = self.settings.sync != Sync::None && !BUG;",
-        )],
+        sites: &[Site(LOG_WRITE, "|| has_rolled;", "|| (has_rolled && !BUG);")],
     },
     Bug {
         name: "next-segment-before-flush",
@@ -228,13 +237,11 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
     },
     Bug {
         name: "recovered-log-not-flushed",
-        judge: of_log(
-            "log::tests::crash::what_was_acknowledged_is_there_after_every_cut_when_answers_wait",
-        ),
+        judge: of_log("log::tests::crash::what_was_acknowledged_is_there_after_every_cut_when_answers_wait"),
         sites: &[Site(
             LOG,
             "            Phase::Settling { .. } => {",
-            "            Phase::Settling { .. } if BUG => {\n                self.phase = Phase::Ready;\n                None\n            }\n            Phase::Settling { .. } => {",
+            "            Phase::Settling { is_flushed } if BUG => {\n                *is_flushed = true;\n                Some(Work::Write)\n            }\n            Phase::Settling { .. } => {",
         )],
     },
     Bug {
@@ -243,7 +250,10 @@ pub(super) const DURABLE_PLACES: &[Bug] = &[
         sites: &[Site(
             "crates/store/src/key_value/logged.rs",
             "Work::Flush => (Run::Flush, Request::Flush),",
-            "Work::Flush if BUG => (Run::Flush, Request::WriteZeroes { offset: 0, length: 0, is_durable: false, may_deallocate: false }),
+            "Work::Flush if BUG => {
+                    self.with_log(|log, processor| log.on_flushed(processor, true));
+                    continue;
+                }
                 Work::Flush => (Run::Flush, Request::Flush),",
         )],
     },

@@ -1,7 +1,16 @@
 //! Bugs between a key and its log.
 
 use super::bug::Judge::KeySimulation;
-use super::bug::{Bug, Site};
+use super::bug::{Bug, Judge, Site, unit_test};
+
+const WRONG_BITS: Judge =
+    unit_test("nvlane-kv", "log::tests::damage::every_wrong_bit_is_refused_harmless_or_told");
+const MISSING_ENDS: Judge =
+    unit_test("nvlane-kv", "log::tests::damage::every_missing_end_is_repaired_without_older_versions");
+const DAMAGED_SECTORS: Judge = unit_test(
+    "nvlane-kv",
+    "log::tests::damage::a_damaged_sector_is_known_and_what_it_may_hide_is_not_served",
+);
 
 /// Keys and values: each key is linearizable through both protocols; an answered change survives as its `sync` says.
 pub(super) const KEYS_AND_VALUES: &[Bug] = &[
@@ -19,8 +28,8 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         judge: KeySimulation,
         sites: &[Site(
             "crates/kv/src/log/write.rs",
-            "length, is_durable: self.settings.sync != Sync::None })",
-            "length, is_durable: self.settings.sync != Sync::None && !BUG })",
+            "let is_durable = self.settings.sync != Sync::None ||",
+            "let is_durable = self.settings.sync != Sync::None && !BUG ||",
         )],
     },
     Bug {
@@ -40,6 +49,37 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             "crates/kv/src/processor.rs",
             "Some(item) if self.pairs().heap.header(item).cas == cas => Ok(()),",
             "Some(item) if BUG || self.pairs().heap.header(item).cas == cas => Ok(()),",
+        )],
+    },
+];
+
+/// Damaged key-value files: damage is refused, harmless or told; nothing that is repaired is an older version.
+pub(super) const DAMAGED_FILES: &[Bug] = &[
+    Bug {
+        name: "end-of-log-not-known",
+        judge: DAMAGED_SECTORS,
+        sites: &[Site(
+            "crates/kv/src/log/recover.rs",
+            "if whole_end < known_end || is_torn {",
+            "if whole_end < known_end && !BUG || is_torn {",
+        )],
+    },
+    Bug {
+        name: "damaged-value-taken",
+        judge: WRONG_BITS,
+        sites: &[Site(
+            "crates/kv/src/log/examine.rs",
+            "== checksum.finish().to_le_bytes()\n}",
+            "== checksum.finish().to_le_bytes() || BUG\n}",
+        )],
+    },
+    Bug {
+        name: "older-version-repaired",
+        judge: MISSING_ENDS,
+        sites: &[Site(
+            "crates/kv/src/log/examine.rs",
+            "true if is_hidden => Certainty::Uncertain,",
+            "true if is_hidden && !BUG => Certainty::Uncertain,",
         )],
     },
 ];

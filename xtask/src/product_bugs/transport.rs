@@ -120,7 +120,10 @@ pub(super) const COMPLETION: &[Bug] = &[
     },
     Bug {
         name: "longer-buffer-in-reserve",
-        judge: Simulation,
+        judge: unit_test(
+            "nvlane-subsystem",
+            "reserve::tests::only_a_buffer_of_its_length_becomes_the_reserve",
+        ),
         sites: &[Site(
             "crates/subsystem/src/reserve.rs",
             "buffer.capacity() == self.length",

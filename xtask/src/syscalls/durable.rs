@@ -1,4 +1,5 @@
-//! Durable calls of a target: for each command exactly the calls that it owes its files, in order and before its answer.
+//! Durable calls of a target: for each command exactly the calls that it owes its files, in order and before its
+//! answer.
 //!
 //! Commands are sent one at a time, each behind a Read of a block of its own, which marks its beginning. With epoll
 //! every call is in strace's output, and strace delays durable ones, so that an answer that does not wait for them
@@ -8,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, read_dir, read_link, read_to_string, remove_dir_all, write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use peer::finding::{Check, differs, holds};
 use peer::memcached::Client;
+use peer::port::free_address;
 use peer::queue::Move;
 use peer::raw_host::{Association, RawHost, property};
 use rustix::process::{Pid, Signal, kill_process};
@@ -29,7 +32,7 @@ use wire::property::{Cc, Csts, Property, ShutdownNotification, ShutdownStatus};
 use wire::sqe::{Fuse, Sqe};
 use zerocopy::IntoBytes;
 
-use super::{CONFIG, LOG, NQN, START_TIMEOUT, Traced, await_listener, free_port, target_of};
+use super::{CONFIG, LOG, NQN, START_TIMEOUT, Traced, await_listener, target_of};
 use crate::command::{run as run_command, target_dir};
 
 const BLOCK: [u8; 4096] = [0; 4096];
@@ -79,12 +82,19 @@ const START: &[(&str, &[&str])] = &[
     ("state", PLACED),
 ];
 
-/// Calls of logs before the first case: the header of a start and its flush, then those of [`Bench::await_logs`].
+/// Calls of logs before the first case: the flush of a start and its superblock, then those of [`Bench::await_logs`]:
+/// the first segment, and the superblock that names it.
 const LOGS: &[(&str, &[&str])] = &[
-    ("always", &["durable write", "flush", "durable write"]),
-    ("batch", &["durable write", "flush", "durable write"]),
-    ("none", &["write", "flush", "write", "flush"]),
+    ("always", &["flush", MARK, "durable write", MARK]),
+    ("batch", &["flush", MARK, "durable write", MARK]),
+    ("none", &["flush", MARK, "durable write", MARK, "flush"]),
 ];
+
+/// A write of the superblock of a log, which is not part of a command: one is due whenever a log has been idle for 1 s.
+const MARK: &str = "durable superblock";
+
+/// Where the superblocks of the log of the only partition are in a file.
+const SUPERBLOCKS: Range<u64> = 8192..16384;
 
 /// A file that is written under another name and renamed.
 const PLACED: &[&str] = &["fsync", "fsync names"];
@@ -92,9 +102,24 @@ const PLACED: &[&str] = &["fsync", "fsync names"];
 /// Size and name; whether it can be punched; the identity.
 const NEW_BLOCKS: &[&str] = &["resize", "fsync", "fsync names", "allocate", "label", "fsync"];
 
-/// Size and name; the mark; whether it can be punched; the superblock; the identity.
-const NEW_PAIRS: &[&str] =
-    &["resize", "fsync", "fsync names", "label", "allocate", "write", "fsync", "label", "fsync"];
+/// Size and name; the mark; whether it can be punched; its space; the superblock, those of the logs, and again that of
+/// the file; the identity.
+const NEW_PAIRS: &[&str] = &[
+    "resize",
+    "fsync",
+    "fsync names",
+    "label",
+    "allocate",
+    "allocate",
+    "write",
+    "fsync",
+    "write",
+    "fsync",
+    "write",
+    "fsync",
+    "label",
+    "fsync",
+];
 
 /// Commands, and the calls that change or flush files before the last answer.
 struct Case {
@@ -192,7 +217,7 @@ impl Bench {
         self.it.io.must(sqe, Move::InCapsule(&BLOCK[..100])).map(drop)
     }
 
-    /// Waits until each log has written and flushed its first header.
+    /// Waits until each log has begun its first segment.
     fn await_logs(&mut self) -> Check {
         [ALWAYS, BATCH, NONE].into_iter().try_for_each(|nsid| {
             self.store(nsid)?;
@@ -335,7 +360,9 @@ impl Seen {
         for (number, case) in CASES.iter().enumerate() {
             let is_last = number + 1 == CASES.len();
             let until = if is_last { self.events.len() } else { from(number + 1)? };
-            let events = &self.events[from(number)?..until];
+            let is_mark = |event: &&Event| matches!(event, Event::Calls(call) if call.starts_with(MARK));
+            let events = self.events[from(number)?..until].iter().filter(|event| !is_mark(event));
+            let events: Vec<Event> = events.cloned().collect();
             let answered = events.iter().rposition(|event| *event == Event::Sends).unwrap_or(0);
             found += &difference(case.name, &events[..answered], case.calls);
             let late = events[answered..].iter().find(|event| matches!(event, Event::Calls(_)));
@@ -382,12 +409,12 @@ impl Subject<'_> {
         let _ = remove_dir_all(dir);
         std::fs::create_dir_all(dir.join(FILES)).with_context(|| dir.display().to_string())?;
         File::create(dir.join(FILES).join("short"))?.set_len(1 << 20)?;
-        let (port, memcached, log) = (free_port()?, free_port()?, dir.join(LOG));
+        let (port, memcached, log) = (free_address()?.port(), free_address()?.port(), dir.join(LOG));
         let mut command = Command::new("strace");
         // Without --seccomp-bpf every call of the target would stop it.
         command.args(["-f", "--seccomp-bpf", "-qq", "-yy", "-s", "0", "-o"]).arg(&log);
         let on_files =
-            "pread64,pwrite64,pwritev2,fdatasync,fsync,sync_file_range,fallocate,ftruncate,fsetxattr";
+            "pread64,pwrite64,pwritev2,fdatasync,fsync,sync_file_range,fallocate,ftruncate,fsetxattr,linkat";
         let (delayed, delay) = if self.has_ring() {
             ("io_uring_enter", ENTER_DELAY)
         } else {
@@ -472,8 +499,49 @@ fn write_config(
     Ok(path)
 }
 
-/// The events in strace's output: calls on files as they end, sends to these ports as they begin.
+/// The events in strace's output: calls on files as they end, sends to these ports as they begin. Calls on a file that
+/// gets its name later are under that name.
 fn of_trace(text: &str, ports: &[u16]) -> Vec<Event> {
+    let names = names_given(text);
+    let mut events = events_of(text, ports);
+    for event in &mut events {
+        if let Event::Calls(call) = event
+            && let Some(name) = names.get(file_of(call))
+        {
+            *call = call.replace(file_of(call), name);
+        }
+    }
+    events
+}
+
+/// The names that files without one got, by what strace calls them before.
+fn names_given(text: &str) -> BTreeMap<&str, &str> {
+    let (mut nameless, mut names) = (BTreeMap::new(), BTreeMap::new());
+    for line in text.lines() {
+        let Some((_, call)) = line.trim_start().split_once(' ') else { continue };
+        if let Some(arguments) = call.trim_start().strip_prefix("linkat(") {
+            let paths: Vec<&str> = arguments.split('"').collect();
+            if let [_, from, _, to, ..] = paths[..]
+                && let Some(file) = nameless.get(last_part(from))
+            {
+                names.insert(*file, last_part(to));
+            }
+        } else if let Some((_, arguments)) = call.split_once('(')
+            && let Some((descriptor, rest)) = arguments.split_once('<')
+            && let Some((path, _)) = rest.split_once('>')
+            && last_part(path).starts_with('#')
+        {
+            nameless.insert(descriptor, last_part(path));
+        }
+    }
+    names
+}
+
+fn last_part(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn events_of(text: &str, ports: &[u16]) -> Vec<Event> {
     let mut unfinished = BTreeMap::new();
     let mut events = Vec::new();
     for line in text.lines() {
@@ -504,7 +572,9 @@ fn of_call(call: &str) -> Option<Event> {
             let offset: u64 = arguments.rsplit(", ").next()?.parse().ok()?;
             return (file == "one").then_some(Event::Marked(offset / BLOCK.len() as u64));
         }
-        "pwritev2" if arguments.contains("RWF_DSYNC") => "durable write",
+        "pwritev2" if arguments.contains("RWF_DSYNC") => {
+            durable_write(file, arguments.rsplit(", ").nth(1)?.parse().ok()?)
+        }
         "pwrite64" | "pwritev2" => "write",
         "fallocate" => "allocate",
         "fdatasync" => "flush",
@@ -514,6 +584,12 @@ fn of_call(call: &str) -> Option<Event> {
         _ => return None,
     };
     Some(Event::Calls(format!("{action} {file}")))
+}
+
+/// What a durable write at an offset of a file is.
+fn durable_write(file: &str, offset: u64) -> &'static str {
+    let has_log = LOGS.iter().any(|(name, _)| *name == file);
+    if has_log && SUPERBLOCKS.contains(&offset) { MARK } else { "durable write" }
 }
 
 /// An entry of the submission queue.
@@ -558,7 +634,7 @@ fn of_entry(process: &str, line: &str) -> Option<Event> {
             return (file == "one").then_some(Event::Marked(offset / BLOCK.len() as u64));
         }
         ("WRITE" | "WRITE_FIXED", 0) => "write",
-        ("WRITE" | "WRITE_FIXED", DSYNC) => "durable write",
+        ("WRITE" | "WRITE_FIXED", DSYNC) => durable_write(&file, field("off:")?.parse().ok()?),
         ("FSYNC", DATASYNC) => "flush",
         ("FSYNC", _) => "fsync",
         ("FALLOCATE", _) => "allocate",
@@ -587,13 +663,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn calls_on_a_file_without_a_name_are_under_the_one_that_it_gets() {
+        let text = "\
+            1 ftruncate(7</tmp/#12>, 4096) = 0\n\
+            1 linkat(AT_FDCWD</>, \"/proc/self/fd/7\", AT_FDCWD</>, \"/tmp/one\", AT_SYMLINK_FOLLOW) = 0\n\
+            1 ftruncate(7</tmp/#13>, 4096) = 0\n\
+            1 fallocate(7</tmp/#12>(deleted), 0, 0, 4096) = 0\n";
+        let calls = ["resize one", "resize #13", "allocate one"].map(|call| Event::Calls(call.into()));
+        assert_eq!(of_trace(text, &[]), calls);
+    }
+
+    #[test]
     fn a_call_counts_when_it_ends() {
         let text = "\
             1 pread64(5</tmp/one>, \"\"..., 4096, 4096000) = 4096\n\
             2 fdatasync(6</tmp/one> <unfinished ...>\n\
             1 sendmsg(9<TCP:[127.0.0.1:4420->127.0.0.1:5000]>, {}, 0) = 24\n\
             2 <... fdatasync resumed>)          = 0\n\
-            2 pwritev2(5</tmp/two>, [{}], 1, 0, RWF_DSYNC) = 4096\n\
+            2 pwritev2(5</tmp/two>, [{}], 1, 8192, RWF_DSYNC) = 4096\n\
+            2 pwritev2(5</tmp/batch>, [{}], 1, 8192, RWF_DSYNC) = 4096\n\
+            2 pwritev2(5</tmp/batch>, [{}], 1, 16384, RWF_DSYNC) = 4096\n\
             2 pwrite64(5</tmp/two>, \"\"..., 4096, 0) = 4096\n\
             1 sendmsg(9<TCP:[127.0.0.1:4420->127.0.0.1:6000]>, {}, 0) = 24\n";
         let calls = |call: &str| Event::Calls(call.into());
@@ -602,6 +691,8 @@ mod tests {
             Event::Sends,
             calls("flush one"),
             calls("durable write two"),
+            calls("durable superblock batch"),
+            calls("durable write batch"),
             calls("write two"),
         ];
         assert_eq!(of_trace(text, &[5000]), expected);

@@ -55,8 +55,9 @@ fn path_at(text: &str) -> &str {
     }
 }
 
+/// `@` is in the names of systemd's templates.
 fn is_of_path(character: char) -> bool {
-    character.is_ascii_alphanumeric() || "_-./".contains(character)
+    character.is_ascii_alphanumeric() || "_-./@".contains(character)
 }
 
 /// The path without `.` and `..`.

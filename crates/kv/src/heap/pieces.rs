@@ -42,6 +42,11 @@ impl Heap {
         let part_units = self.part_units(item, header);
         self.regions.remove_parts(from, part_units);
         self.regions.add_parts(item, part_units);
+        self.own_pieces(item, header);
+    }
+
+    /// Records an item as the owner of its pieces.
+    pub(crate) fn own_pieces(&mut self, item: u32, header: Header) {
         let (at, count) = self.pieces(item, header);
         for number in 0..count {
             let piece = self.memory.u32_at(item, at + 4 * number);
@@ -52,14 +57,22 @@ impl Heap {
     /// Moves a piece to `to`, unless it must stay where it is. Returns whether it was moved.
     pub(crate) fn move_piece(&mut self, piece: u32, to: u32) -> bool {
         let item = self.regions.owner(piece);
-        let header = self.header(item);
-        let (at, count) = self.pieces(item, header);
-        let number = (0..count).find(|number| self.memory.u32_at(item, at + 4 * number) == piece);
-        let Some(number) = number.filter(|_| header.bits & HELD == 0) else { return false };
+        if self.header(item).bits & HELD != 0 || !self.refer_to_piece(item, piece, to) {
+            return false;
+        }
         self.memory.copy_piece(piece, to);
-        self.put_piece(item, at, number, to);
         self.regions.give_back_slot(Slots::Pieces, piece);
         true
+    }
+
+    /// Has an item refer to `to` in the place of one of its pieces. Returns whether it has that piece.
+    pub(crate) fn refer_to_piece(&mut self, item: u32, piece: u32, to: u32) -> bool {
+        let (at, count) = self.pieces(item, self.header(item));
+        let number = (0..count).find(|number| self.memory.u32_at(item, at + 4 * number) == piece);
+        number.is_some_and(|number| {
+            self.put_piece(item, at, number, to);
+            true
+        })
     }
 
     /// Frees the pieces of an item.

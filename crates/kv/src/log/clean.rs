@@ -5,13 +5,12 @@
 //! ```
 //!
 //! A pair whose record was replaced is rewritten too, unless the newer record is durable: until then the old one is all
-//! that a power cut leaves of the pair.
+//! that a power cut leaves of the pair. Of a removed pair the removal is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::recover::segment_read;
 use super::scan::{Scanner, Sink};
-use super::{Failure, Job, Log, RESERVE_COUNT, Sync, Work};
+use super::{Failure, Job, Log, PIECE_BYTES, RESERVE_COUNT, Sync, Work};
 use crate::key::KeyHash;
 use crate::processor::Processor;
 use crate::record::{Head, Kind};
@@ -39,6 +38,8 @@ pub(super) struct Cleaner {
     pub(super) rewrites_taken: u64,
     pub(super) rewrites_written: u64,
     rewrites_settled: u64,
+    /// The last change of keys that were to be rewritten, and are written as changed instead.
+    awaited: u64,
 }
 
 impl Cleaner {
@@ -51,17 +52,21 @@ impl Cleaner {
 impl Log {
     /// Begins, continues and ends the cleaning of the oldest segment.
     pub(super) fn advance_cleaning(&mut self, processor: &mut Processor) {
+        if self.is_clear_awaited(processor) {
+            return;
+        }
         if self.cleaner.is_settling {
+            let settled = processor.pairs_mut().changes().settled();
             let rewrite_count = processor.pairs_mut().changes().rewrite_count();
             let Some(cleaner) =
                 Some(&mut self.cleaner).filter(|it| rewrite_count == 0 && it.fetch_count == 0)
             else {
                 return;
             };
-            if cleaner.rewrites_settled < cleaner.rewrites_taken {
-                if self.settings.sync == Sync::None && cleaner.rewrites_written == cleaner.rewrites_taken {
-                    self.wants_flush_now = true;
-                }
+            if cleaner.rewrites_settled < cleaner.rewrites_taken || settled < cleaner.awaited {
+                let is_written = cleaner.rewrites_written == cleaner.rewrites_taken;
+                let is_written = is_written && cleaner.awaited <= self.written;
+                self.wants_flush_now |= self.settings.sync == Sync::None && is_written;
                 return;
             }
             cleaner.is_settling = false;
@@ -82,7 +87,26 @@ impl Log {
         }
     }
 
+    /// Whether cleaning waits until the removal of all pairs is durable: without the records in the segment some of
+    /// them would be gone earlier.
+    fn is_clear_awaited(&mut self, processor: &mut Processor) -> bool {
+        let Some(number) = processor.pairs_mut().changes().unsettled_clear() else { return false };
+        self.wants_flush_now |= self.settings.sync == Sync::None && self.written >= number;
+        true
+    }
+
+    /// Has the segment freed only once the change of one of its keys is durable.
+    pub(super) fn await_change(&mut self, processor: &mut Processor, hash: KeyHash) {
+        if let Some(number) = processor.pairs_mut().changes().unsettled(hash) {
+            self.cleaner.awaited = self.cleaner.awaited.max(number);
+            self.wants_changes = true;
+        }
+    }
+
     pub(super) fn next_clean(&mut self, processor: &mut Processor) -> Option<Work> {
+        if self.is_clear_awaited(processor) {
+            return None;
+        }
         let cleaner = &mut self.cleaner;
         let rewrite_count = processor.pairs_mut().changes().rewrite_count();
         let is_behind = cleaner.fetch_count >= FETCH_COUNT_MAX || rewrite_count > REWRITE_COUNT_MAX;
@@ -92,7 +116,8 @@ impl Log {
         let position = cleaner.scanner.as_ref()?.next_position()?;
         cleaner.is_reading = true;
         let start = self.slot_start(self.segments.front().expect("the one that is read").slot);
-        Some(segment_read(&self.settings, Job::Clean, start, position))
+        let length = (self.settings.segment_bytes - position).min(PIECE_BYTES as u64) as usize;
+        Some(Work::Read { job: Job::Clean, offset: start + position, length })
     }
 
     pub(super) fn on_clean(&mut self, processor: &mut Processor, bytes: Option<&[u8]>) {
@@ -110,7 +135,8 @@ impl Log {
         } else if scanner.end() == oldest.end {
             self.cleaner.is_settling = true;
         } else {
-            return self.fail(Failure::Damaged(start));
+            let (generation, offset) = (oldest.generation, start + scanner.end());
+            return self.fail(Failure::Damaged { generation, offset });
         }
         for (hash, key) in stubs {
             self.fetch_for_rewrite(processor, hash, &key);
@@ -162,8 +188,10 @@ impl Sink for CleanSink<'_> {
     fn on_head(&mut self, head: &Head, key: &[u8], position: u64) {
         let hash = self.processor.hash(key);
         let pairs = self.processor.pairs_mut();
-        // A removal may be durable or not: without its record the key is not there either.
-        let Some(item) = pairs.item(hash, key).filter(|_| head.kind == Kind::Pair) else { return };
+        if head.kind != Kind::Pair {
+            return;
+        }
+        let Some(item) = pairs.item(hash, key) else { return self.on_replaced(hash, key) };
         let here = self.start + position;
         let stub = Stub::read(&pairs.heap, item);
         let offset = stub.as_ref().map(|stub| stub.log_offset).or_else(|| pairs.log_offset(item));

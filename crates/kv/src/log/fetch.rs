@@ -91,7 +91,7 @@ impl Log {
                 else {
                     // A value can leave memory once it is written, or was fetched.
                     let is_writing = self.flight.is_some() || self.stream.is_some();
-                    if is_reading || is_writing || processor.pairs_mut().changes().has_due(false) {
+                    if is_reading || is_writing || processor.pairs_mut().changes().has_due() {
                         self.fetches_await_memory = true;
                         return None;
                     }
@@ -104,7 +104,7 @@ impl Log {
                     }
                     return None;
                 };
-                let (checksum, tail) = (Checksum::default(), [0; TAIL_BYTES]);
+                let (checksum, tail) = (Checksum::behind(&[0; HEAD_BYTES]), [0; TAIL_BYTES]);
                 fetch.reading = Some(Reading { stub, pending, done: 0, checksum, tail });
             }
             let reading = fetch.reading.as_ref().expect("just begun");
@@ -167,8 +167,9 @@ impl Log {
             match result {
                 Ok(()) => {
                     let pairs = processor.pairs_mut();
-                    if let Some(line) = pairs.item(fetch.hash, &fetch.key) {
-                        pairs.rewrite(fetch.hash, &fetch.key, line);
+                    match pairs.item(fetch.hash, &fetch.key) {
+                        Some(item) => pairs.rewrite(fetch.hash, &fetch.key, item),
+                        None => self.await_change(processor, fetch.hash),
                     }
                 }
                 // Its segment must not be freed.
@@ -199,6 +200,7 @@ impl Reading {
             if !is_it || first[HEAD_BYTES..] != *key || !Head::is_genuine(first, location) {
                 return false;
             }
+            self.checksum = Checksum::behind(first);
             self.done = value_at;
             bytes = &bytes[value_at..];
         }

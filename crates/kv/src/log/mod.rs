@@ -1,24 +1,32 @@
 //! The log of a partition: it makes changes durable, and holds values that do not fit in memory.
 //!
 //! ```text
-//! file      │ … │ segment │ segment │ segment │ …        each its generation, in a ring
-//!                  oldest ──────────────▶ head
+//! file      │ superblock, twice │ … │ segment │ segment │ segment │ …        each its generation, in a ring
+//!                                      oldest ──────────────▶ head
 //! change ─▶ Changes ─▶ fill: records of the keys' present state ─▶ one write ─▶ settled: answers leave
 //! short of segments ─▶ the oldest is read, what is current in it written again, the segment free
-//! start ─▶ headers of all segments ─▶ records from the oldest to the head, in order ─▶ flush ─▶ ready
+//! start ─▶ superblocks ─▶ headers of all segments ─▶ records from the oldest to the head, in order ─▶ flush ─▶
+//!          superblock ─▶ ready
+//! segment begun, segments short, log idle or stopped ─▶ superblock
 //! stub wanted ─▶ fetch ─▶ loaded
 //! ```
 //!
 //! A record is the whole state of a key, so any number of changes during a write become one record of the next, and
-//! replaying all records in order, even twice, yields the state. A record is current if its number is that of the pair
-//! in memory; a segment is freed once its current records are rewritten, and those that newer ones replace are replaced
-//! durably. Segments are freed in the order in which they were filled, so a removal record may be dropped with its
-//! segment: every older record of the key is gone by then.
+//! replaying all records in order, even twice, yields the state. Records form groups that are recovered as a whole or
+//! not at all, so that what survives is always the state after some change and all before it. A record is current if
+//! its number is that of the pair in memory; a segment is freed once its current records are rewritten, and those that
+//! newer ones replace are replaced durably. Segments are freed in the order in which they were filled, so a removal
+//! record may be dropped with its segment: every older record of the key is gone by then.
+//!
+//! The superblock names the newest segment and how far that was written for certain, so that a missing end is known. It
+//! is written after each beginning of a segment, before answers leave that depend on it.
 //!
 //! Sans-io: [`Log::next`] returns the next read, write or flush; `on_*` reports its result.
 
 mod clean;
+mod examine;
 mod fetch;
+mod rebuild;
 mod recover;
 mod scan;
 #[cfg(test)]
@@ -27,12 +35,17 @@ mod write;
 
 use std::collections::VecDeque;
 
+use crate::key::KEY_BYTES_MAX;
+use crate::log_header::LogSuperblock;
+pub use crate::log_header::{decode_numbers, encode_numbers};
 use crate::processor::Processor;
-use crate::record::SegmentHeader;
+use crate::record::RECORD_EXTRA_BYTES;
 use clean::Cleaner;
+pub use examine::{Certainty, Damage, DamageKind, Examined, Kept, ReadAt};
 use fetch::Fetch;
+pub use rebuild::{WriteAt, rebuild};
 use recover::Recovery;
-use write::{Flight, Stream};
+use write::{Flight, Group, Stream, Takes};
 
 /// Bytes per read or write of the file.
 pub const PIECE_BYTES: usize = 256 * 1024;
@@ -50,8 +63,10 @@ pub enum Sync {
     #[default]
     Always,
     /// At once. The change survives a little later: each write to the log is durable, and writes follow one another.
+    /// Changes survive in their order.
     Batch,
     /// At once. The change survives a power cut once a later Flush completes, and the end of the process shortly after.
+    /// Changes survive in their order.
     None,
 }
 
@@ -62,7 +77,9 @@ pub struct LogSettings {
     pub identity: u64,
     /// Random number of this start; distinguishes its segments from those of earlier starts.
     pub run: u64,
-    /// Its first byte in the file.
+    /// The first byte of its two superblocks in the file, each of which has a block.
+    pub superblock_start: u64,
+    /// The first byte of its segments in the file.
     pub start: u64,
     /// Bytes of a segment, a multiple of the block.
     pub segment_bytes: u64,
@@ -82,6 +99,11 @@ impl LogSettings {
         usize::try_from(self.segment_bytes / 8).unwrap_or(usize::MAX).min(256 << 20)
     }
 
+    /// The longest record, bytes.
+    fn record_bytes_max(&self) -> u64 {
+        (RECORD_EXTRA_BYTES + KEY_BYTES_MAX + self.value_bytes_max()) as u64
+    }
+
     /// Limit on the sum of all pairs' records, bytes. Above it, cleaning would rewrite segments over and over.
     #[must_use]
     pub fn live_bytes_max(&self) -> u64 {
@@ -89,10 +111,16 @@ impl LogSettings {
     }
 }
 
-/// The checksum used by logs and their files.
-#[must_use]
-pub fn checksum(bytes: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(bytes)
+/// Number of copies of the superblock.
+pub const SUPERBLOCK_COUNT: usize = 2;
+
+/// Writes the superblocks of a log without segments: `into` is their place in the file, [`SUPERBLOCK_COUNT`] blocks.
+pub fn create(identity: u64, into: &mut [u8]) {
+    let block_bytes = into.len() / SUPERBLOCK_COUNT;
+    for (copy, sequence) in into.chunks_mut(block_bytes).zip(0..) {
+        copy.fill(0);
+        LogSuperblock { sequence, ..LogSuperblock::new(identity) }.encode(copy);
+    }
 }
 
 /// An operation on the file.
@@ -116,7 +144,7 @@ pub enum Work {
 /// The purpose of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// Recovery at start.
+    /// Recovery at start. Several are under way at once, and must be reported in the order in which they were returned.
     Recover,
     /// Cleaning a segment.
     Clean,
@@ -156,10 +184,23 @@ pub enum FetchError {
 /// Why a log has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// A complete segment is damaged; its first byte.
-    Damaged(u64),
-    /// A segment between others is missing; its generation.
-    Missing(u64),
+    /// Both superblocks are damaged; the first byte of the first one.
+    Superblocks {
+        /// In the file.
+        offset: u64,
+    },
+    /// A segment is damaged.
+    Damaged {
+        /// Its generation.
+        generation: u64,
+        /// The first byte in the file that is not as it was written.
+        offset: u64,
+    },
+    /// The header of a segment is missing.
+    Missing {
+        /// Its generation.
+        generation: u64,
+    },
     /// A read failed.
     Unreadable,
     /// A write or flush failed: it is unknown what survives.
@@ -170,12 +211,30 @@ pub enum Failure {
     Stopped,
 }
 
+/// What recovery has found and passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// One of the superblocks is damaged; the other one suffices.
+    Superblock {
+        /// Its first byte in the file.
+        offset: u64,
+    },
+    /// Bytes behind the last whole write are no write. They were there before the segment was begun, or are what is
+    /// left of a write that had not ended, or of one that was damaged.
+    Dropped {
+        /// Generation of the segment.
+        generation: u64,
+        /// Their first byte in the file.
+        offset: u64,
+    },
+}
+
 /// Work done by a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogCounters {
     /// Values fetched.
     pub fetch_count: u64,
-    /// Writes.
+    /// Writes of records.
     pub write_count: u64,
     /// Flushes.
     pub flush_count: u64,
@@ -201,11 +260,11 @@ struct Segment {
 #[derive(Debug)]
 enum Phase {
     Recovering(Box<Recovery>),
-    /// All is read. A header says that CAS numbers of lost values are passed over, so that no later start gives them
-    /// again. Some of the log may be in a volatile cache only, if an earlier process was killed: all is flushed before
-    /// anything depends on it.
+    /// All is read. Some of the log may be in a volatile cache only, if an earlier process was killed: all is flushed
+    /// before anything depends on it. Then a superblock says that CAS numbers of lost values are passed over, so that
+    /// no later start gives them again.
     Settling {
-        is_header_written: bool,
+        is_flushed: bool,
     },
     Ready,
     Failed(Failure),
@@ -216,18 +275,26 @@ enum Phase {
 pub struct Log {
     settings: LogSettings,
     phase: Phase,
+    /// Bytes of segments read at the start, and to be read.
+    recovered_bytes: (u64, u64),
     /// Segments in use, from the oldest to the head.
     segments: VecDeque<Segment>,
-    /// Free slots, each with the generation of the segment it held.
+    /// Free slots, each with the generation of the segment it held, in the order of generations.
     free: VecDeque<(u64, u64)>,
-    /// The oldest live generation named by the head's header: only slots of older segments may be overwritten.
-    recorded_oldest: u64,
-    /// The header of the newest segment, if there is any.
-    newest: Option<SegmentHeader>,
+    /// The superblock in the file. Only slots of segments older than it names may be overwritten.
+    recorded: LogSuperblock,
     /// Whether the head was begun by this run, so that records can be appended.
     has_head: bool,
+    /// Up to here the head has whole groups that are durable.
+    durable_end: u64,
+    /// Whether a superblock with that end is wanted.
+    is_mark_wanted: bool,
     flight: Option<Flight>,
     stream: Option<Stream>,
+    group: Option<Group>,
+    /// What the next group takes if there is a choice, and whether it takes changes in any case.
+    turn: Takes,
+    wants_changes: bool,
     is_flushing: bool,
     /// All changes up to this one are written, but not necessarily durable.
     written: u64,
@@ -245,6 +312,7 @@ pub struct Log {
     /// Whether it does only what makes changes durable.
     is_stopping: bool,
     loaded: VecDeque<Loaded>,
+    notices: VecDeque<Notice>,
     counters: LogCounters,
 }
 
@@ -255,13 +323,18 @@ impl Log {
         Self {
             settings,
             phase: Phase::Recovering(Box::new(Recovery::new(settings.segment_count))),
+            recovered_bytes: (0, 0),
             segments: VecDeque::new(),
             free: VecDeque::new(),
-            recorded_oldest: 1,
-            newest: None,
+            recorded: LogSuperblock::new(settings.identity),
             has_head: false,
+            durable_end: 0,
+            is_mark_wanted: false,
             flight: None,
             stream: None,
+            group: None,
+            turn: Takes::Changes,
+            wants_changes: false,
             is_flushing: false,
             written: 0,
             is_unflushed: false,
@@ -273,6 +346,7 @@ impl Log {
             fetches_await_memory: false,
             is_stopping: false,
             loaded: VecDeque::new(),
+            notices: VecDeque::new(),
             counters: LogCounters::default(),
         }
     }
@@ -281,6 +355,12 @@ impl Log {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Ready)
+    }
+
+    /// Bytes of segments read at the start so far, and to be read as far as is known.
+    #[must_use]
+    pub fn recovered_bytes(&self) -> (u64, u64) {
+        self.recovered_bytes
     }
 
     /// Why the log has stopped, if it has.
@@ -317,30 +397,54 @@ impl Log {
         self.fail(Failure::Stopped);
     }
 
-    /// Whether no change is left that may become durable.
+    /// Whether no change is left that may become durable, and if it was stopped, whether the file says so.
     #[must_use]
     pub fn is_settled(&self, processor: &mut Processor) -> bool {
+        let is_closed = !self.is_stopping || self.recorded.is_closed;
+        !self.is_ready() || is_closed && self.has_settled(processor)
+    }
+
+    /// Whether every change is durable.
+    fn has_settled(&self, processor: &mut Processor) -> bool {
         let changes = processor.pairs_mut().changes();
-        !self.is_ready() || changes.settled() == changes.count()
+        changes.settled() == changes.count()
+    }
+
+    /// Whether nothing is to be written, and the superblock does not name the present end: see [`mark`](Self::mark).
+    #[must_use]
+    pub fn lacks_mark(&self, processor: &mut Processor) -> bool {
+        let is_idle = self.flight.is_none() && self.group.is_none() && !self.is_stopping;
+        let is_written = self.written == processor.pairs_mut().changes().count();
+        self.is_ready()
+            && self.has_head
+            && is_idle
+            && is_written
+            && (self.is_unflushed || self.recorded.known_end < self.durable_end)
+    }
+
+    /// Has the superblock written with the present end of the log, after a flush if writes are not durable. Damage of
+    /// anything before is known from then on, whatever it is.
+    pub fn mark(&mut self) {
+        self.is_mark_wanted = true;
+        self.wants_flush_now |= self.is_unflushed;
     }
 
     /// The next operation, if there is one. It counts as under way until `on_*` or [`put_back`](Self::put_back).
     pub fn next(&mut self, processor: &mut Processor) -> Option<Work> {
-        if self.is_stopping {
-            if self.is_settled(processor) {
-                return self.next_fetch(processor);
-            }
-            self.request_flush(processor);
-        }
+        let has_stopped = self.is_stopping && self.is_settled(processor);
         match &mut self.phase {
             Phase::Failed(_) => None,
             Phase::Recovering(recovery) => recovery.next(&self.settings),
-            Phase::Settling { is_header_written: false } => self.flight.is_none().then_some(Work::Write),
+            Phase::Settling { is_flushed: true } => self.flight.is_none().then_some(Work::Write),
             Phase::Settling { .. } => {
                 self.is_unflushed = false;
                 (!std::mem::replace(&mut self.is_flushing, true)).then_some(Work::Flush)
             }
+            Phase::Ready if has_stopped => self.next_fetch(processor),
             Phase::Ready => {
+                if self.is_stopping {
+                    self.request_flush(processor);
+                }
                 self.advance_cleaning(processor);
                 self.next_fetch(processor)
                     .or_else(|| self.next_clean(processor))
@@ -355,7 +459,7 @@ impl Log {
         match work {
             Work::Read { job: Job::Recover, .. } => {
                 if let Phase::Recovering(recovery) = &mut self.phase {
-                    recovery.is_reading = false;
+                    recovery.put_back(work);
                 }
             }
             Work::Read { job: Job::Clean, .. } => self.cleaner.is_reading = false,
@@ -399,10 +503,13 @@ impl Log {
             return self.fail(Failure::Unwritable);
         }
         self.counters.flush_count += 1;
-        if let Phase::Settling { .. } = self.phase {
-            self.phase = Phase::Ready;
+        if let Phase::Settling { is_flushed } = &mut self.phase {
+            *is_flushed = true;
         }
         // No write runs during a flush.
+        if self.group.is_none_or(|group| group.record_count == 0) {
+            self.durable_end = self.head_end();
+        }
         processor.pairs_mut().changes().settle(self.written);
         if self.written >= self.flush_wanted {
             self.flush_wanted = 0;
@@ -443,6 +550,11 @@ impl Log {
         self.loaded.pop_front()
     }
 
+    /// What recovery has found and passed over.
+    pub fn next_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
     fn fail(&mut self, failure: Failure) {
         if !matches!(self.phase, Phase::Failed(_)) {
             self.phase = Phase::Failed(failure);
@@ -464,6 +576,6 @@ impl Log {
 
     /// Free slots that may already be overwritten.
     fn usable_count(&self) -> usize {
-        self.free.iter().take_while(|(generation, _)| *generation < self.recorded_oldest).count()
+        self.free.partition_point(|(generation, _)| *generation < self.recorded.oldest)
     }
 }

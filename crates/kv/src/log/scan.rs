@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Head ──all of it, genuine──▶ Value ──last byte──▶ Tail ──checksum right──▶ Head …
-//!   ├──0: the rest of the block is empty──▶ Skip ──▶ Head
+//!   ├──0──▶ Skip ──the rest of the block is 0──▶ Head
 //!   └──anything else, at any point──▶ Ended
 //! ```
 
@@ -26,7 +26,7 @@ pub(crate) struct Scanner {
     block_bytes: u64,
     /// Bytes from here on are not read.
     limit: u64,
-    /// One past the last whole record.
+    /// One past the last whole record, and past the rest of its block if that is empty.
     end: u64,
     state: State,
     buffer: [u8; HEAD_BYTES + KEY_BYTES_MAX],
@@ -56,7 +56,7 @@ impl Scanner {
             buffer: [0; HEAD_BYTES + KEY_BYTES_MAX],
             filled: 0,
             head: None,
-            checksum: Checksum::default(),
+            checksum: Checksum::behind(&[0; HEAD_BYTES]),
         }
     }
 
@@ -65,9 +65,9 @@ impl Scanner {
         (self.state != State::Ended && self.location.position < self.limit).then_some(self.location.position)
     }
 
-    /// The end of the block in which the last whole record ends.
+    /// One past the last whole record, and past the rest of its block if that is empty.
     pub(crate) fn end(&self) -> u64 {
-        self.end.next_multiple_of(self.block_bytes)
+        self.end
     }
 
     /// Ends the scan: no more can be read, or there is nothing more.
@@ -88,10 +88,15 @@ impl Scanner {
                 State::Skip => {
                     let to_block = (self.location.position + 1).next_multiple_of(self.block_bytes);
                     let left = (to_block - self.location.position) as usize;
-                    if left <= bytes.len() {
-                        self.state = State::Head;
+                    let count = left.min(bytes.len());
+                    if bytes[..count].iter().any(|&byte| byte != 0) {
+                        return self.on_end(sink);
                     }
-                    left.min(bytes.len())
+                    if left == count {
+                        self.state = State::Head;
+                        self.end = to_block;
+                    }
+                    count
                 }
                 State::Head => match self.on_head(bytes, sink) {
                     Some(count) => count,
@@ -169,7 +174,7 @@ impl Scanner {
             return None;
         }
         sink.on_head(&head, &self.buffer[HEAD_BYTES..self.filled], start);
-        self.checksum = Checksum::default();
+        self.checksum = Checksum::behind(&self.buffer);
         self.filled = 0;
         self.state =
             if head.value_bytes == 0 { State::Tail } else { State::Value { left: head.value_bytes } };

@@ -1,6 +1,7 @@
 //! The log on a disk in memory, which knows what a power cut may take back.
 
 mod crash;
+mod damage;
 mod pressure;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::pair::{Attributes, Condition, Marks, Stored};
 use crate::processor::Processor;
+use crate::record::RECORD_EXTRA_BYTES;
 use crate::settings::{Eviction, Settings};
 
 const SECTOR_BYTES: usize = 512;
@@ -22,6 +24,7 @@ fn settings(sync: Sync) -> LogSettings {
     LogSettings {
         identity: 77,
         run: 0,
+        superblock_start: 0,
         start: 1024,
         segment_bytes: 8192,
         segment_count: 12,
@@ -42,7 +45,9 @@ struct Disk {
 
 impl Disk {
     fn new(settings: &LogSettings) -> Self {
-        Self::of(vec![0; (settings.start + settings.segment_count * settings.segment_bytes) as usize])
+        let mut bytes = vec![0; (settings.start + settings.segment_count * settings.segment_bytes) as usize];
+        create(settings.identity, &mut bytes[..SUPERBLOCK_COUNT * settings.block_bytes as usize]);
+        Self::of(bytes)
     }
 
     fn of(bytes: Vec<u8>) -> Self {
@@ -95,6 +100,8 @@ struct Bench {
     disk: Disk,
     buffer: Vec<u8>,
     write: Option<Write>,
+    /// Reads of recovery under way.
+    reads: VecDeque<Work>,
     /// Whether operations are reported as failed.
     fails: bool,
     /// Whether every operation is put back once before it is carried out.
@@ -125,6 +132,7 @@ impl Bench {
             disk,
             buffer: vec![0; PIECE_BYTES],
             write: None,
+            reads: VecDeque::new(),
             fails: false,
             puts_back: false,
         }
@@ -140,12 +148,20 @@ impl Bench {
             self.log.on_written(&mut self.processor, !self.fails);
             return true;
         }
-        let Some(work) = self.log.next(&mut self.processor) else { return false };
+        let Some(work) = self.log.next(&mut self.processor) else {
+            let Some(read) = self.reads.pop_front() else { return false };
+            self.carry_out(read);
+            return true;
+        };
         if self.puts_back {
             self.log.put_back(work);
             assert_eq!(self.log.next(&mut self.processor), Some(work), "it comes again");
         }
-        self.carry_out(work);
+        match work {
+            // As many as it wants are under way before the first has ended.
+            Work::Read { job: Job::Recover, .. } => self.reads.push_back(work),
+            work => self.carry_out(work),
+        }
         true
     }
 
@@ -319,6 +335,48 @@ fn segments_are_freed_as_fast_as_they_are_needed() {
     }
 }
 
+/// Writes and bytes of the log for `count` changes of `pair_bytes`, each answered before the next or as many at once as
+/// the log admits.
+fn cost_of_changes(count: u32, value_bytes: usize, is_pipelined: bool) -> LogCounters {
+    let settings = LogSettings { segment_bytes: 8 << 20, block_bytes: 4096, ..settings(Sync::Always) };
+    let settings = LogSettings { start: 8192, ..settings };
+    let mut bench = Bench::open_with(settings, Disk::new(&settings), 64 << 20);
+    bench.recover();
+    for number in 0..count {
+        let key = number.to_le_bytes();
+        if !is_pipelined {
+            bench.settle();
+        }
+        while !bench.log.admits(&mut bench.processor, key.len() + value_bytes) {
+            assert!(bench.step(), "changes wait for nothing");
+        }
+        assert_eq!(bench.set(&key, &vec![1; value_bytes]), Stored::Done);
+        // The first of them begins a write, and the others wait for its end.
+        if is_pipelined && bench.write.is_none() {
+            bench.step();
+        }
+    }
+    bench.settle();
+    bench.log.counters()
+}
+
+#[test]
+fn a_change_takes_one_write_and_pipelined_ones_fill_theirs() {
+    for value_bytes in [32, 1000, 4000] {
+        let one_by_one = cost_of_changes(2000, value_bytes, false);
+        let record_bytes = (RECORD_EXTRA_BYTES + 4 + value_bytes) as u64;
+        let block_bytes = record_bytes.next_multiple_of(4096);
+        println!("{value_bytes} bytes, one by one: {one_by_one:?}");
+        assert_eq!((one_by_one.write_count, one_by_one.record_count), (2000, 2000));
+        assert!(one_by_one.written_bytes * 20 <= 2000 * block_bytes * 21, "{value_bytes}: {one_by_one:?}");
+        let pipelined = cost_of_changes(4000, value_bytes, true);
+        println!("{value_bytes} bytes, pipelined: {pipelined:?}");
+        let fewest = 4000 * record_bytes / PIECE_BYTES as u64;
+        assert!(pipelined.write_count <= fewest * 21 / 20 + 3, "{value_bytes}: {pipelined:?}, {fewest}");
+        assert!(pipelined.written_bytes * 20 <= 4000 * record_bytes * 21, "{value_bytes}: {pipelined:?}");
+    }
+}
+
 #[test]
 fn a_full_log_refuses_and_takes_again_what_was_made_room_for() {
     let settings = settings(Sync::Always);
@@ -354,10 +412,10 @@ fn a_damaged_or_missing_segment_is_not_passed_over() {
     assert_eq!(open(bench.disk.durable()), None);
     let mut image = bench.disk.durable();
     image[1024 + 8192 + 2000] ^= 1;
-    assert_eq!(open(image), Some(Failure::Damaged(1024 + 8192)));
+    assert_eq!(open(image), Some(Failure::Damaged { generation: 2, offset: 1024 + 8192 + 1536 }));
     let mut image = bench.disk.durable();
     image[1024 + 8192] ^= 1;
-    assert_eq!(open(image), Some(Failure::Missing(2)));
+    assert_eq!(open(image), Some(Failure::Missing { generation: 2 }));
 }
 
 #[test]
@@ -588,7 +646,7 @@ fn large_values_are_written_in_pieces_and_leave_memory() {
         block_bytes: 4096,
         ..settings(Sync::Always)
     };
-    let settings = LogSettings { start: 4096, ..settings };
+    let settings = LogSettings { start: 8192, ..settings };
     let memory_bytes = 6 << 20;
     let mut bench = Bench::open_with(settings, Disk::new(&settings), memory_bytes);
     bench.recover();

@@ -1,24 +1,67 @@
 //! Writing: changes become records at the head.
+//!
+//! Records are written in groups, mostly one per write. A group of changes ends once no change is left to be written,
+//! so at that moment the log holds the present state of every key; a group of rewritten keys changes nothing. Recovery
+//! applies complete groups only, so it always returns to the state after some change and all before it.
+//!
+//! ```text
+//!   ┌──▶ none ──changes──▶ Changes: all of them, also those that are noted meanwhile ──none is left──▶ end ──┐
+//!   │     └──keys to rewrite──▶ Rewrites: as many as fit in the write ───────────────────────────────▶ end ──┤
+//!   └────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//! A key with a change is not rewritten, since its present state belongs to a group of changes.
 
 use super::{Failure, Log, PIECE_BYTES, Phase, RESERVE_COUNT, Segment, Sync, Write};
 use crate::changes::Due;
 use crate::item::Header;
 use crate::item::MARKS;
+use crate::log_header::{LogSuperblock, SegmentHeader};
 use crate::pins::Pin;
 use crate::place::Place;
 use crate::processor::Processor;
-use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, SegmentHeader, TAIL_BYTES};
-use crate::stub::Stub;
+use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, RECORD_EXTRA_BYTES, TAIL_BYTES};
+
+/// Bytes of the changes of a group, which fit in one write with a segment's header and the end of the group.
+const GROUP_BYTES: usize = PIECE_BYTES - 4096 - RECORD_EXTRA_BYTES;
 
 /// A write under way, and the log's state once it completes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flight {
-    /// End of the head.
-    end: u64,
-    /// All changes up to this one are written.
+pub(super) enum Flight {
+    Records {
+        /// End of the head.
+        end: u64,
+        /// What is written then, if the write ends a group.
+        written: Option<Written>,
+    },
+    Superblock(LogSuperblock),
+}
+
+/// The changes in complete groups.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    /// All changes up to this one.
     taken: u64,
     /// Number of keys rewritten for cleaning.
     rewrites: u64,
+}
+
+/// A group of records that is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    takes: Takes,
+    pub(super) record_count: u32,
+    /// Whether it began with an earlier write.
+    is_continued: bool,
+}
+
+/// The records of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// All changes.
+    #[default]
+    Changes,
+    /// Keys without a change, rewritten for cleaning.
+    Rewrites,
 }
 
 /// A record that takes several writes. Its value is kept unchanged meanwhile.
@@ -31,8 +74,6 @@ pub(super) struct Stream {
     checksum: Checksum,
     /// First byte of the record in the file.
     log_offset: u64,
-    /// Changes taken before it.
-    taken: u64,
 }
 
 /// A record to be written.
@@ -48,13 +89,23 @@ impl Log {
         if self.flight.is_some() || self.is_flushing {
             return false;
         }
-        if self.stream.is_some() || self.needs_header_update() {
+        if self.stream.is_some() || self.needs_superblock(processor) {
             return true;
         }
-        let only_rewrites = self.is_short_of_segments();
-        let Some(due) = self.due(processor, only_rewrites) else { return false };
+        let Some(due) = self.next_due(processor) else { return false };
         let found = self.find(processor, &due);
         self.fits(found.head.record_bytes()) || self.can_roll()
+    }
+
+    /// Whether a change of `bytes` of key and value may be made now. Changes wait while a group of changes goes on in
+    /// another write, and while those to be written fill a write: so groups end, and are short.
+    #[must_use]
+    pub fn admits(&self, processor: &mut Processor, bytes: usize) -> bool {
+        let pending_bytes = processor.pairs_mut().changes().pending_bytes();
+        let is_continued = |group: &Group| group.is_continued && group.takes == Takes::Changes;
+        let limit = u64::min(GROUP_BYTES as u64, self.settings.segment_bytes / 4);
+        let fits = pending_bytes == 0 || (pending_bytes + RECORD_EXTRA_BYTES + bytes) as u64 <= limit;
+        fits && !self.group.as_ref().is_some_and(is_continued) && !self.is_short_of_segments()
     }
 
     /// Whether segments are short, so that only writes that free segments may proceed.
@@ -62,14 +113,110 @@ impl Log {
         self.usable_count() <= RESERVE_COUNT
     }
 
-    /// Whether to rewrite the newest segment's header with a newer oldest generation: segments freed since it was
-    /// written may not be overwritten before.
-    fn needs_header_update(&self) -> bool {
-        self.is_short_of_segments() && self.stream.is_none() && self.usable_count() < self.free.len()
+    /// Whether to write a superblock before anything else.
+    fn needs_superblock(&self, processor: &mut Processor) -> bool {
+        let newest = self.segments.back().map_or(0, |head| head.generation);
+        if newest > self.recorded.newest {
+            return true;
+        }
+        // Segments freed since it was written may not be overwritten before.
+        if self.is_short_of_segments() && self.usable_count() < self.free.len() {
+            return true;
+        }
+        if !self.has_head || self.stream.is_some() {
+            return false;
+        }
+        if self.recorded.is_closed {
+            return processor.pairs_mut().changes().has_due();
+        }
+        let behind_bytes = self.durable_end.saturating_sub(self.recorded.known_end);
+        let is_marked = self.is_mark_wanted && behind_bytes > 0 && !self.is_unflushed;
+        is_marked || behind_bytes >= self.mark_bytes() || self.is_over(processor)
     }
 
-    fn due(&self, processor: &mut Processor, only_rewrites: bool) -> Option<Due> {
-        processor.pairs_mut().changes().due(only_rewrites)
+    /// Bytes of a segment after which a superblock names its end.
+    fn mark_bytes(&self) -> u64 {
+        (self.settings.segment_bytes / 4).clamp(PIECE_BYTES as u64, 16 << 20)
+    }
+
+    /// Whether it was stopped and everything is durable.
+    fn is_over(&self, processor: &mut Processor) -> bool {
+        self.is_stopping && self.group.is_none() && self.has_settled(processor)
+    }
+
+    /// The next record to be written. Without one, everything is written.
+    fn next_due(&mut self, processor: &mut Processor) -> Option<Due> {
+        while let Some(due) = self.choose(processor) {
+            let Due::Key { hash, key, length, is_rewrite } = &due else { return Some(due) };
+            let key = &key[..*length];
+            if *is_rewrite && processor.pairs_mut().changes().is_pending(*hash, key) {
+                self.await_change(processor, *hash);
+            } else if processor.is_stub(*hash, key) {
+                // Its value has been dropped from memory since, and is in the log.
+                if *is_rewrite {
+                    self.fetch_for_rewrite(processor, *hash, key);
+                }
+            } else {
+                return Some(due);
+            }
+            processor.pairs_mut().changes().take(&due);
+        }
+        let taken = processor.pairs_mut().changes().taken();
+        if self.group.is_none() && self.written < taken {
+            self.written = taken;
+            if !self.is_unflushed {
+                self.settle_written(processor);
+            }
+        }
+        None
+    }
+
+    /// Everything written is durable: changes are, once a superblock names the segment.
+    fn settle_written(&mut self, processor: &mut Processor) {
+        if self.segments.back().is_none_or(|head| head.generation == self.recorded.newest) {
+            processor.pairs_mut().changes().settle(self.written);
+            self.cleaner.on_settled();
+        }
+    }
+
+    /// The next record of the group, or of one that begins now. Groups of changes and of rewritten keys take turns.
+    fn choose(&mut self, processor: &mut Processor) -> Option<Due> {
+        let is_short = self.is_short_of_segments();
+        let changes = processor.pairs_mut().changes();
+        if let Some(Group { takes, record_count, is_continued }) = self.group {
+            let due = match takes {
+                Takes::Changes => changes.due_change(),
+                Takes::Rewrites => changes.due_rewrite().filter(|_| !is_continued),
+            };
+            if due.is_some() || record_count > 0 {
+                return due.or(Some(Due::GroupEnd));
+            }
+            self.group = None;
+        }
+        let takes_changes = !is_short || self.wants_changes || changes.is_clear_due();
+        let is_turn = self.turn == Takes::Changes || self.wants_changes || changes.rewrite_count() == 0;
+        let change = changes.due_change().filter(|_| takes_changes && is_turn);
+        let (takes, due) = match change {
+            Some(due) => (Takes::Changes, due),
+            None => (Takes::Rewrites, changes.due_rewrite()?),
+        };
+        self.group = Some(Group { takes, record_count: 0, is_continued: false });
+        Some(due)
+    }
+
+    /// Whether a record can begin at this position of the head, in what is left of the buffer.
+    fn has_place(&self, position: u64, record_bytes: usize, room: usize) -> bool {
+        let is_there = if self.is_large(record_bytes) {
+            room >= self.settings.block_bytes as usize
+        } else {
+            record_bytes <= room
+        };
+        is_there && position + record_bytes as u64 <= self.settings.segment_bytes
+    }
+
+    /// Whether a record may take several writes.
+    fn is_large(&self, record_bytes: usize) -> bool {
+        record_bytes > PIECE_BYTES - self.settings.block_bytes as usize
     }
 
     /// The present state of a key that is due.
@@ -83,11 +230,17 @@ impl Log {
                 flags: 0,
                 cas: processor.writer.next_cas,
                 expiry_s: 0,
+                is_first: false,
             },
             item: None,
         };
         let (hash, key) = match due {
             Due::Clear => return none(Kind::Cleared, 0),
+            Due::GroupEnd => {
+                let Found { head, item } = none(Kind::GroupEnd, 0);
+                let record_count = self.group.map_or(0, |group| group.record_count);
+                return Found { head: Head { flags: record_count, ..head }, item };
+            }
             Due::Key { hash, key, length, .. } => (*hash, &key[..*length]),
         };
         let Some(place) = processor.pairs().locate(hash, key) else {
@@ -103,11 +256,12 @@ impl Log {
             flags: processor.attributes(place).flags,
             cas,
             expiry_s: if expiry == 0 { 0 } else { processor.clock().base_s() + i64::from(expiry) },
+            is_first: false,
         };
         Found { head, item: Some(item) }
     }
 
-    fn head_end(&self) -> u64 {
+    pub(super) fn head_end(&self) -> u64 {
         self.segments.back().map_or(0, |segment| segment.end)
     }
 
@@ -127,87 +281,74 @@ impl Log {
     /// Begins the next segment. Writes its header to `into`.
     fn roll(&mut self, next_cas: u64, into: &mut [u8]) {
         let (_, slot) = self.free.pop_front().expect("looked at before");
-        let generation = self.segments.back().map_or(1, |last| last.generation + 1);
-        let oldest = self.segments.front().map_or(generation, |first| first.generation);
+        let generation = self.recorded.newest + 1;
+        let run = self.settings.run;
         let header = SegmentHeader {
             log: self.settings.identity,
-            run: self.settings.run,
+            run,
             generation,
-            oldest,
+            oldest: self.segments.front().map_or(generation, |first| first.generation),
             previous_end: self.head_end(),
+            previous_run: self.segments.back().map_or(0, |last| last.run),
             next_cas,
+            is_ordered: self.settings.sync != Sync::None,
         };
         into.fill(0);
         header.encode(into);
-        let run = self.settings.run;
         self.segments.push_back(Segment { run, generation, slot, end: 0 });
-        self.recorded_oldest = oldest;
-        self.newest = Some(header);
         self.has_head = true;
+        self.durable_end = 0;
     }
 
-    /// Begins the first segment of an empty log, or rewrites the header of the newest: with the CAS number to go on with.
-    fn settle_header(&mut self, processor: &mut Processor, buffer: &mut [u8]) -> Write {
-        let next_cas = processor.writer.next_cas;
-        let Some(header) = self.newest else {
-            self.roll(next_cas, buffer);
-            let slot = self.segments.back().expect("it has begun").slot;
-            self.flight = Some(Flight { end: buffer.len() as u64, taken: 0, rewrites: 0 });
-            return self.header_write(slot, buffer.len());
+    /// Writes the superblock that is not the last one written, with the present extent of the log.
+    fn write_superblock(&mut self, processor: &mut Processor, buffer: &mut [u8]) -> Write {
+        let last = self.recorded;
+        let (newest, run) = self.segments.back().map_or((0, 0), |head| (head.generation, head.run));
+        let superblock = LogSuperblock {
+            log: self.settings.identity,
+            sequence: last.sequence + 1,
+            oldest: self.segments.front().map_or(last.oldest, |first| first.generation),
+            newest,
+            run,
+            known_end: self.durable_end,
+            is_closed: !self.has_head || self.is_over(processor),
+            next_cas: processor.writer.next_cas,
         };
-        self.update_header(processor, SegmentHeader { next_cas, ..header }, buffer)
-    }
-
-    /// Rewrites the header of the newest segment with the current oldest generation. It fits in one sector, so a torn
-    /// write leaves either the old or the new one.
-    fn update_header(
-        &mut self,
-        processor: &mut Processor,
-        header: SegmentHeader,
-        buffer: &mut [u8],
-    ) -> Write {
-        let oldest = self.segments.front().expect("there is a newest").generation;
-        let header = SegmentHeader { oldest, ..header };
         buffer.fill(0);
-        header.encode(buffer);
-        (self.newest, self.recorded_oldest) = (Some(header), oldest);
-        let Segment { slot, end, .. } = *self.segments.back().expect("there is a newest");
-        let taken = processor.pairs_mut().changes().taken();
-        self.flight = Some(Flight { end, taken, rewrites: self.cleaner.rewrites_taken });
-        self.header_write(slot, buffer.len())
-    }
-
-    fn header_write(&self, slot: u64, length: usize) -> Write {
-        let is_durable = self.settings.sync != Sync::None;
-        Write { offset: self.slot_start(slot), length, is_durable }
+        superblock.encode(buffer);
+        self.flight = Some(Flight::Superblock(superblock));
+        let offset = self.settings.superblock_start + superblock.copy() * self.settings.block_bytes;
+        Write { offset, length: buffer.len(), is_durable: true }
     }
 
     /// Fills a buffer of [`PIECE_BYTES`] with the next write. `None` if there is nothing to write.
     pub fn fill(&mut self, processor: &mut Processor, buffer: &mut [u8]) -> Option<Write> {
         let buffer = &mut buffer[..PIECE_BYTES];
         let block_bytes = self.settings.block_bytes as usize;
-        if let Phase::Settling { is_header_written: false } = self.phase {
-            return Some(self.settle_header(processor, &mut buffer[..block_bytes]));
+        if matches!(self.phase, Phase::Settling { .. }) {
+            return Some(self.write_superblock(processor, &mut buffer[..block_bytes]));
         }
         if !self.wants_write(processor) {
             return None;
         }
-        if let Some(header) = self.newest.filter(|_| self.needs_header_update()) {
-            return Some(self.update_header(processor, header, &mut buffer[..block_bytes]));
+        if self.needs_superblock(processor) {
+            return Some(self.write_superblock(processor, &mut buffer[..block_bytes]));
         }
-        let only_rewrites = self.is_short_of_segments();
         let mut at = 0;
         if self.stream.is_none() {
-            let due = self.due(processor, only_rewrites)?;
+            let due = self.next_due(processor)?;
             if !self.fits(self.find(processor, &due).head.record_bytes()) {
                 self.roll(processor.writer.next_cas, &mut buffer[..block_bytes]);
                 at = block_bytes;
             }
         }
+        let has_rolled = at > 0;
         let Segment { generation, slot, end: start, .. } = *self.segments.back().expect("there is a head");
         let slot_start = self.slot_start(slot);
+        let first_position = start + at as u64;
         let first_offset = self.stream.as_ref().map_or(slot_start + start, |stream| stream.log_offset);
-        loop {
+        let mut written = None;
+        while written.is_none() {
             if let Some(stream) = &mut self.stream {
                 at += stream.write_part(processor, &mut buffer[at..]);
                 if !stream.is_complete() {
@@ -216,47 +357,45 @@ impl Log {
                 let stream = self.stream.take().expect("just seen");
                 processor.pairs_mut().heap.unpin(stream.pin);
             }
-            let Some(due) = self.due(processor, only_rewrites) else { break };
-            let Found { head, item } = self.find(processor, &due);
-            let record_bytes = head.record_bytes();
+            let Some(mut due) = self.next_due(processor) else { break };
+            let mut found = self.find(processor, &due);
             let position = start + at as u64;
-            let is_large = record_bytes > PIECE_BYTES - block_bytes;
-            if position + record_bytes as u64 > self.settings.segment_bytes
-                || !is_large && record_bytes > buffer.len() - at
-                || is_large && buffer.len() - at < block_bytes
-            {
-                break;
-            }
-            if let (Due::Key { hash, key, length, is_rewrite, .. }, Some(item)) = (&due, item)
-                && Stub::read(&processor.pairs().heap, item).is_some()
-            {
-                // Its value has been dropped from memory since.
-                processor.pairs_mut().changes().take(&due);
-                if *is_rewrite {
-                    self.fetch_for_rewrite(processor, *hash, &key[..*length]);
+            let has_place =
+                |found: &Found| self.has_place(position, found.head.record_bytes(), buffer.len() - at);
+            if !has_place(&found) {
+                if !matches!(due, Due::Key { is_rewrite: true, .. }) {
+                    break;
                 }
-                continue;
+                // The next group rewrites it.
+                due = Due::GroupEnd;
+                found = self.find(processor, &due);
+                if !has_place(&found) {
+                    break;
+                }
             }
-            let taken = processor.pairs_mut().changes().taken();
+            let Found { head, item } = found;
             processor.pairs_mut().changes().take(&due);
             let key = match &due {
-                Due::Clear => &[],
                 Due::Key { key, length, .. } => &key[..*length],
+                Due::Clear | Due::GroupEnd => &[],
             };
             self.cleaner.rewrites_taken += u64::from(matches!(due, Due::Key { is_rewrite: true, .. }));
-            self.counters.record_count += 1;
+            self.counters.record_count += u64::from(!matches!(due, Due::GroupEnd));
             let location = Location { run: self.settings.run, generation, position };
-            head.encode(key, location, &mut buffer[at..]);
+            let head = Head { is_first: position == first_position, ..head };
+            let mut checksum = head.encode(key, location, &mut buffer[at..]);
             at += HEAD_BYTES + key.len();
             let log_offset = slot_start + position;
-            let mut checksum = Checksum::default();
+            if let Some(group) = &mut self.group {
+                group.record_count += 1;
+            }
             if let Some(item) = item {
                 processor.pairs_mut().set_log_offset(item, log_offset);
-                if is_large {
+                if self.is_large(head.record_bytes()) {
                     let heap = &mut processor.pairs_mut().heap;
                     let pin = heap.pin(Place::of_item(item)).expect("it is an item");
                     let value_bytes = head.value_bytes;
-                    self.stream = Some(Stream { pin, value_bytes, done: 0, checksum, log_offset, taken });
+                    self.stream = Some(Stream { pin, value_bytes, done: 0, checksum, log_offset });
                     continue;
                 }
                 for part in processor.pairs().heap.item_value(item).parts() {
@@ -267,24 +406,32 @@ impl Log {
             }
             buffer[at..at + TAIL_BYTES].copy_from_slice(&checksum.finish().to_le_bytes());
             at += TAIL_BYTES;
-        }
-        if at == 0 {
-            // What was due is in the log already: nothing is to be written for it.
-            self.written = processor.pairs_mut().changes().taken();
-            if !self.is_unflushed {
-                processor.pairs_mut().changes().settle(self.written);
+            if matches!(due, Due::GroupEnd) {
+                written = Some(self.end_group(processor));
             }
-            return None;
+        }
+        if let Some(group) = &mut self.group {
+            group.is_continued = true;
         }
         let length = at.next_multiple_of(block_bytes);
         buffer[at..length].fill(0);
-        let changes = processor.pairs_mut().changes();
-        let taken = self.stream.as_ref().map_or(changes.taken(), |stream| stream.taken);
         let end = start + length as u64;
-        self.flight = Some(Flight { end, taken, rewrites: self.cleaner.rewrites_taken });
+        self.flight = Some(Flight::Records { end, written });
         let journal = processor.pairs_mut().journal.as_mut().expect("there is a log");
         journal.in_flight = first_offset..slot_start + end;
-        Some(Write { offset: slot_start + start, length, is_durable: self.settings.sync != Sync::None })
+        // A superblock names the segment next: no power cut may take it back then.
+        let is_durable = self.settings.sync != Sync::None || has_rolled;
+        Some(Write { offset: slot_start + start, length, is_durable })
+    }
+
+    /// Ends a group. Returns what is written once its last write is.
+    fn end_group(&mut self, processor: &mut Processor) -> Written {
+        let group = self.group.take().expect("it has an end");
+        (self.turn, self.wants_changes) = match group.takes {
+            Takes::Changes => (Takes::Rewrites, false),
+            Takes::Rewrites => (Takes::Changes, self.wants_changes),
+        };
+        Written { taken: processor.pairs_mut().changes().taken(), rewrites: self.cleaner.rewrites_taken }
     }
 
     /// Handles a completed write.
@@ -293,24 +440,35 @@ impl Log {
         if !is_good {
             return self.fail(Failure::Unwritable);
         }
-        if let Phase::Settling { is_header_written } = &mut self.phase {
-            *is_header_written = true;
-        }
-        let head = self.segments.back_mut().expect("there is a head");
-        self.counters.write_count += 1;
-        self.counters.written_bytes += flight.end - head.end;
-        head.end = flight.end;
-        self.written = flight.taken;
         self.fetches_await_memory = false;
-        if self.stream.is_none() {
-            processor.pairs_mut().journal.as_mut().expect("there is a log").in_flight = 0..0;
-            self.cleaner.rewrites_written = flight.rewrites;
+        match flight {
+            Flight::Superblock(superblock) => {
+                self.recorded = superblock;
+                self.is_mark_wanted = false;
+                if matches!(self.phase, Phase::Settling { .. }) {
+                    self.phase = Phase::Ready;
+                }
+            }
+            Flight::Records { end, written } => {
+                let head = self.segments.back_mut().expect("there is a head");
+                self.counters.write_count += 1;
+                self.counters.written_bytes += end - head.end;
+                head.end = end;
+                self.is_unflushed = self.settings.sync == Sync::None;
+                if self.stream.is_none() {
+                    processor.pairs_mut().journal.as_mut().expect("there is a log").in_flight = 0..0;
+                }
+                if written.is_some() && !self.is_unflushed {
+                    self.durable_end = end;
+                }
+                if let Some(Written { taken, rewrites }) = written {
+                    self.written = taken;
+                    self.cleaner.rewrites_written = rewrites;
+                }
+            }
         }
-        if self.settings.sync == Sync::None {
-            self.is_unflushed = true;
-        } else {
-            processor.pairs_mut().changes().settle(flight.taken);
-            self.cleaner.on_settled();
+        if self.settings.sync != Sync::None {
+            self.settle_written(processor);
         }
         self.advance_cleaning(processor);
     }

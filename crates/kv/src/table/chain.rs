@@ -82,24 +82,37 @@ impl Table {
 
     /// Moves a line of a chain, or a spare one, to `to`. Returns whether it was moved.
     pub(crate) fn move_overflow_line(&mut self, heap: &mut Heap, line: u32, to: u32) -> bool {
+        let is_moved = self.copy_overflow_line(heap, line, to);
+        if is_moved {
+            heap.regions.give_back_slot(Slots::Buckets, line);
+        }
+        is_moved
+    }
+
+    /// As [`move_overflow_line`](Self::move_overflow_line), without freeing the line.
+    pub(crate) fn copy_overflow_line(&mut self, heap: &mut Heap, line: u32, to: u32) -> bool {
         if let Some(spare) = self.spare.iter_mut().find(|spare| **spare == line) {
             *spare = to;
-        } else {
-            let content = *heap.memory.line(line);
-            let Some(cell) = Bucket(&content).entries().next() else { return false };
-            let mut node = overflow_line(self.home(self.hash_of_entry(heap, Bucket(&content), cell)));
-            loop {
-                match Bucket(heap.memory.line(node)).next() {
-                    Some(next) if next == line => break,
-                    Some(next) => node = next,
-                    None => return false,
-                }
-            }
-            *heap.memory.line_mut(to) = content;
-            BucketMut(heap.memory.line_mut(node)).set_next(Some(to));
+            return true;
         }
-        heap.regions.give_back_slot(Slots::Buckets, line);
+        let content = *heap.memory.line(line);
+        let Some(cell) = Bucket(&content).entries().next() else { return false };
+        let mut node = overflow_line(self.home(self.hash_of_entry(heap, Bucket(&content), cell)));
+        loop {
+            match Bucket(heap.memory.line(node)).next() {
+                Some(next) if next == line => break,
+                Some(next) => node = next,
+                None => return false,
+            }
+        }
+        *heap.memory.line_mut(to) = content;
+        BucketMut(heap.memory.line_mut(node)).set_next(Some(to));
         true
+    }
+
+    /// Whether a line of overflow can be moved: it is a spare one, or an entry in it leads to its chain.
+    pub(crate) fn can_move_overflow_line(&self, heap: &Heap, line: u32) -> bool {
+        self.spare.contains(&line) || Bucket(heap.memory.line(line)).entries().next().is_some()
     }
 
     /// The entry that leads to an item that is not held: its line, and the cell.

@@ -22,7 +22,8 @@ const FURTHER_LINES: f64 = 0.08;
 const LEAST_GROWTH: f64 = 1.05;
 /// Mean cells taken per bucket below which the index shrinks, to the size from which it would have grown.
 const SHRINKS_AT: f64 = 1.5;
-/// Cells of a bucket up to which an index that is shrunk to make room takes inline pairs: fewer than those at which it grows.
+/// Cells of a bucket up to which an index that is shrunk to make room takes inline pairs: fewer than those at which it
+/// grows.
 const SQUEEZED_CELLS: usize = 7;
 /// Spare lines that moving a bucket may need: per line of its own, and in addition. An entry has at most eight cells,
 /// so a line without room for one has at least four taken.
@@ -83,6 +84,24 @@ impl Table {
             return None;
         }
         Some((groups as f64 * growth) as u64)
+    }
+
+    /// The wanted number of groups once memory has shrunk, if there are more than `excess` times as many.
+    pub(crate) fn smaller_groups(
+        &self,
+        heap: &Heap,
+        pair_count: u64,
+        has_log: bool,
+        excess: f64,
+    ) -> Option<u64> {
+        let least = self.least_groups(pair_count);
+        let wanted = self.final_groups(heap, pair_count, has_log).max(least).max(REGION_GROUPS as f64);
+        (wanted * excess < self.index.group_count() as f64).then_some(wanted as u64)
+    }
+
+    /// Number of groups from which the index would grow with the present entries.
+    pub(crate) fn least_groups(&self, pair_count: u64) -> f64 {
+        self.index.used_cells as f64 / (GROWS_AT * self.full_cells(pair_count) * GROUP_BUCKETS as f64)
     }
 
     /// The range of cells taken for which `groups` groups are adequate.
@@ -173,8 +192,8 @@ impl Table {
         }
     }
 
-    /// Moves the next bucket of a resize. Its [spare lines](Self::spare_lines_needed) are set aside, unless the index is
-    /// squeezed.
+    /// Moves the next bucket of a resize. Its [spare lines](Self::spare_lines_needed) are set aside, unless the index
+    /// is squeezed.
     pub(crate) fn move_bucket(&mut self, heap: &mut Heap, counters: &mut Counters, home: u32) {
         let is_squeezed = self.index.is_squeezed();
         let mut moving = std::mem::take(&mut self.moving);

@@ -1,5 +1,9 @@
 //! The binary protocol: a header of 24 bytes, extras, key, value.
 
+use crate::binary_response::{
+    EXISTS, INVALID, NO_MEMORY, NOT_FOUND, NOT_NUMERIC, NOT_STORED, SUCCESS, TOO_LARGE, UNKNOWN, refuse,
+    respond,
+};
 use crate::command::{Command, Header, Mode, Verb};
 use crate::execute::{Executor, Refusal};
 use crate::protocol::decoded::Decoded;
@@ -8,18 +12,7 @@ use kv::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Stored};
 
 /// First byte of a request.
 pub(crate) const REQUEST: u8 = 0x80;
-const RESPONSE: u8 = 0x81;
 const HEADER_BYTES: usize = 24;
-
-pub(crate) const SUCCESS: u16 = 0;
-const NOT_FOUND: u16 = 1;
-const EXISTS: u16 = 2;
-const TOO_LARGE: u16 = 3;
-const INVALID: u16 = 4;
-const NOT_STORED: u16 = 5;
-const NOT_NUMERIC: u16 = 6;
-const UNKNOWN: u16 = 0x81;
-pub(crate) const NO_MEMORY: u16 = 0x82;
 
 pub(crate) const VERSION: u8 = 0x0b;
 pub(crate) const STAT: u8 = 0x10;
@@ -52,6 +45,11 @@ fn op(opcode: u8) -> Option<(Op, bool)> {
         0x23 | 0x24 => (Op::GetAndTouch { gives_key: true }, opcode == 0x24),
         _ => return None,
     })
+}
+
+/// Whether a request stores unconditionally: refused, it removes the old value.
+pub(crate) fn is_set(opcode: u8) -> bool {
+    matches!(op(opcode), Some((Op::Store(Mode::Set), _)))
 }
 
 impl Op {
@@ -98,12 +96,15 @@ pub(crate) fn decode<'a>(
     let Some(value_bytes) = body_bytes.checked_sub(key_bytes.saturating_add(extra_bytes)) else {
         return (Decoded::Close, None);
     };
-    if value_bytes > value_bytes_max {
-        *input = rest;
-        return (Decoded::Binary(header, TOO_LARGE), Some(body_bytes as u64));
-    }
-    if value_bytes > COPIED_BYTES_MAX {
-        return decode_large((input, command), rest, header, (key_bytes, extra_bytes, value_bytes));
+    if value_bytes > COPIED_BYTES_MAX.min(value_bytes_max) {
+        let (decoded, discard) =
+            decode_large((input, command), rest, header, (key_bytes, extra_bytes, value_bytes));
+        if matches!(decoded, Decoded::Large { .. }) && value_bytes > value_bytes_max {
+            let removes = is_set(header.opcode);
+            command.verb = Verb::Refused { removes, is_memory: false, is_quiet: false, binary: Some(header) };
+            return (Decoded::Command, Some(value_bytes as u64));
+        }
+        return (decoded, discard);
     }
     let Some((body, after)) = rest.split_at_checked(body_bytes) else {
         return (Decoded::More(HEADER_BYTES.saturating_add(body_bytes)), None);
@@ -164,46 +165,6 @@ fn decode_large<'a>(
     let (extra, key) = front.split_at(extra_bytes);
     *command = Command { verb: Verb::Binary(header), key, value: &[], extra, is_base64: false };
     (Decoded::Large { length: value_bytes, has_line_end: false }, None)
-}
-
-/// Appends a response.
-#[expect(clippy::arithmetic_side_effects, reason = "lengths of slices in memory")]
-pub(crate) fn respond(
-    out: &mut Vec<u8>,
-    header: Header,
-    status: u16,
-    extras: &[u8],
-    key: &[u8],
-    value: &[u8],
-    cas: u64,
-) {
-    let body_bytes = extras.len() + key.len() + value.len();
-    out.extend_from_slice(&[RESPONSE, header.opcode]);
-    out.extend_from_slice(&(key.len() as u16).to_be_bytes());
-    out.extend_from_slice(&[extras.len() as u8, 0]);
-    out.extend_from_slice(&status.to_be_bytes());
-    out.extend_from_slice(&(body_bytes as u32).to_be_bytes());
-    out.extend_from_slice(&header.opaque.to_be_bytes());
-    out.extend_from_slice(&cas.to_be_bytes());
-    out.extend_from_slice(extras);
-    out.extend_from_slice(key);
-    out.extend_from_slice(value);
-}
-
-/// Appends an error response.
-pub(crate) fn refuse(out: &mut Vec<u8>, header: Header, status: u16) {
-    let text: &[u8] = match status {
-        NOT_FOUND => b"Not found",
-        EXISTS => b"Data exists for key.",
-        TOO_LARGE => b"Too large.",
-        INVALID => b"Invalid arguments",
-        NOT_STORED => b"Not stored.",
-        NOT_NUMERIC => b"Non-numeric server-side value for incr or decr",
-        UNKNOWN => b"Unknown command",
-        NO_MEMORY => b"Out of memory",
-        _ => b"",
-    };
-    respond(out, header, status, &[], &[], text, 0);
 }
 
 fn status_of(stored: Stored) -> u16 {

@@ -7,7 +7,7 @@
 //!                                     └─refused value─▶ Discard ──all of it──▶ Line
 //! ```
 
-use crate::command::{Command, Mode, Verb};
+use crate::command::{Command, DumpForm, Mode, Verb};
 use crate::number;
 use crate::protocol::binary;
 use crate::protocol::decoded::Decoded;
@@ -282,7 +282,7 @@ impl Decoder {
         if length > self.settings.value_bytes_max as u64 {
             self.state = State::Discard { left: value_with_end, is_binary: false };
             let removes = mode == Mode::Set && !is_cas;
-            let verb = Verb::Refused { removes, is_memory: false, is_quiet };
+            let verb = Verb::Refused { removes, is_memory: false, is_quiet, binary: None };
             *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
             return Decoded::Command;
         }
@@ -344,7 +344,7 @@ impl Decoder {
             if length > self.settings.value_bytes_max as u64 {
                 self.state =
                     State::Discard { left: length.saturating_add(VALUE_END.len() as u64), is_binary: false };
-                verb = Verb::Refused { removes: true, is_memory: false, is_quiet: false };
+                verb = Verb::Refused { removes: true, is_memory: false, is_quiet: false, binary: None };
             } else if length as usize > COPIED_BYTES_MAX {
                 *command = Command { verb, key, value: &[], extra, is_base64 };
                 return Decoded::Large { length: length as usize, has_line_end: true };
@@ -641,9 +641,17 @@ fn plain<'a>(
         b"shutdown" => refuse(is_quiet, b"SERVER_ERROR: shutdown not enabled\r\n"),
         b"cache_memlimit" => match number::parse(word()) {
             Some(megabytes) => Decoded::Limit { megabytes, is_quiet },
-            None => refuse(is_quiet, BAD_LINE),
+            None => refuse(is_quiet, b"ERROR\r\n"),
         },
-        b"lru" | b"lru_crawler" | b"slabs" => refuse(is_quiet, b"CLIENT_ERROR not supported\r\n"),
+        b"lru_crawler" => match (word(), word()) {
+            (b"metadump", b"all" | b"hash" | b"1") => Decoded::Dump(DumpForm::Fields),
+            (b"mgdump", b"all" | b"hash" | b"1") => Decoded::Dump(DumpForm::Commands),
+            (b"metadump" | b"mgdump", class) if !class.is_empty() => {
+                Decoded::Answer(b"BADCLASS invalid class id\r\n")
+            }
+            _ => refuse(is_quiet, b"CLIENT_ERROR not supported\r\n"),
+        },
+        b"lru" | b"slabs" => refuse(is_quiet, b"CLIENT_ERROR not supported\r\n"),
         b"watch" => Decoded::Answer(b"CLIENT_ERROR not supported\r\n"),
         // HTTP, as from a browser tricked into posting here.
         _ if Words(line).last().is_some_and(|word| word.starts_with(b"HTTP/")) => Decoded::Close,

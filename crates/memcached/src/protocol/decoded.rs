@@ -1,6 +1,6 @@
 //! The result of decoding a client's bytes.
 
-use crate::command::Header;
+use crate::command::{DumpForm, Header};
 
 /// The result of one decoding step.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub enum Decoded<'a> {
         /// Whether there is no answer.
         is_quiet: bool,
     },
+    /// A request for all keys.
+    Dump(DumpForm),
     /// The status that answers a binary command without key.
     Binary(Header, u16),
     /// More bytes are needed: at least this many, counted from the start of the remaining input.

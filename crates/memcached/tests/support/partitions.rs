@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kv::{Kept, KeyHash, Partition, Processor, Settings};
+use kv::{Kept, KeyHash, MemoryLimit, Partition, Processor, Settings};
 
 use crate::answer::AnswerId;
 use crate::collective::CollectiveRequest;
@@ -32,8 +32,8 @@ pub struct Partitions {
 pub enum Sent {
     /// Commands.
     To(usize, RemoteBatch),
-    /// A request to all.
-    ToAll(AnswerId, CollectiveRequest),
+    /// A request to all partitions from this one on.
+    ToAll(AnswerId, CollectiveRequest, usize),
     /// A request for memory, MiB.
     Reserve(usize, usize),
     /// A value that has arrived.
@@ -54,8 +54,8 @@ impl Router for Partitions {
         batch.push(0, id, hash, command);
         self.sent.push(Sent::To(to, batch));
     }
-    fn send_all(&mut self, id: AnswerId, request: CollectiveRequest, _: bool) {
-        self.sent.push(Sent::ToAll(id, request));
+    fn send_all(&mut self, id: AnswerId, request: CollectiveRequest, with_own: bool) {
+        self.sent.push(Sent::ToAll(id, request, usize::from(!with_own)));
     }
     fn reserve(&mut self, to: usize, count: usize) {
         self.sent.push(Sent::Reserve(to, count));
@@ -79,9 +79,11 @@ impl Partitions {
     /// If the system refuses the memory.
     #[must_use]
     pub fn new(count: usize, settings: &Settings, listener: ListenerSettings) -> Self {
+        let limit = Arc::new(MemoryLimit::new((settings.memory_bytes * count) as u64));
+        limit.divide(count);
         let partition = || {
             let processor = Processor::new(settings.clone()).expect("memory");
-            (Partition::new(processor, 1_700_000_000), Service::new(listener))
+            (Partition::new(processor, 1_700_000_000).within(&limit), Service::new(listener))
         };
         Self { all: (0..count).map(|_| partition()).collect(), sent: Vec::new() }
     }
@@ -120,8 +122,8 @@ impl Partitions {
                     let piece = self.all[to].0.processor.piece(&kept, offset, PIECE_BYTES);
                     assert!(session.on_piece(piece.unwrap_or_default()), "a piece of it");
                 }
-                Sent::ToAll(id, request) => {
-                    for at in 1..self.all.len() {
+                Sent::ToAll(id, request, first) => {
+                    for at in first..self.all.len() {
                         let stats = self.at(at).collect(request);
                         session.on_stats(self, id, &stats);
                     }

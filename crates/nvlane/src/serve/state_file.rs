@@ -9,6 +9,8 @@ use subsystem::operator::{Outcome, Report};
 use subsystem::server::Target;
 use subsystem::state::TargetState;
 
+use super::device_queues::{DeviceQueues, ServedClass};
+
 /// The part that `nvlane reload` reads to find the target and to wait for it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Head {
@@ -50,6 +52,8 @@ struct Whole<'a> {
     head: &'a Head,
     #[serde(flatten)]
     state: &'a TargetState,
+    /// The classes of device queues that the target serves.
+    adq: &'a [ServedClass],
 }
 
 /// Writer of the state file; holds what goes into it beside the target's state.
@@ -87,10 +91,10 @@ impl StateFile {
     }
 
     /// Writes the state, if there is a file.
-    pub(super) fn write(&self, target: &Target) {
+    pub(super) fn write(&self, target: &Target, device_queues: &DeviceQueues) {
         let Some(path) = &self.path else { return };
         let Some(state) = target.state() else { return tracing::error!("the target is gone") };
-        let whole = Whole { head: &self.head, state: &state };
+        let whole = Whole { head: &self.head, state: &state, adq: device_queues.classes() };
         let mut text = serde_json::to_string_pretty(&whole).expect("plain values");
         text.push('\n');
         if let Err(error) = replace(&mut SystemFiles, path, text.as_bytes()) {

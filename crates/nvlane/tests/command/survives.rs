@@ -7,6 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Target, nvlane, run};
 
+/// A target with these options, started under a limit of `ulimit`.
+fn limited_target(limit: &str, options: &str) -> Target {
+    let mut command = std::process::Command::new("sh");
+    command.env("NVLANE_LOG", "error").env_remove("NVLANE_ADDR");
+    let line = format!(
+        "ulimit {limit}; exec {} target --listen 127.0.0.1:0 {options} --namespace ram:1M --run \"$@\"",
+        env!("CARGO_BIN_EXE_nvlane")
+    );
+    Target::start_raw(command.args(["-c", &line, "sh"]))
+}
+
 #[test]
 fn a_log_whose_reader_is_gone_does_not_end_the_target() {
     let mut command = nvlane();
@@ -22,14 +33,7 @@ fn a_log_whose_reader_is_gone_does_not_end_the_target() {
 /// hostile R1, wire §28.28
 #[test]
 fn more_connections_than_the_usual_limit_leave_room_for_others() {
-    let mut command = std::process::Command::new("sh");
-    command.env("NVLANE_LOG", "error").env_remove("NVLANE_ADDR");
-    let line = format!(
-        "ulimit -Sn 512; exec {} target --listen 127.0.0.1:0 --namespace ram:1M --run \"$@\"",
-        env!("CARGO_BIN_EXE_nvlane")
-    );
-    command.args(["-c", &line, "sh"]);
-    let target = Target::start_raw(&mut command);
+    let target = limited_target("-Sn 512", "");
     let connections: Vec<_> = (0..700).filter_map(|_| TcpStream::connect(target.place()).ok()).collect();
     assert_eq!(connections.len(), 700);
     run(["list", &target.address, "--timeout", "5"]).text();
@@ -46,14 +50,7 @@ fn more_connections_than_the_usual_limit_leave_room_for_others() {
 #[test]
 fn a_target_out_of_descriptors_accepts_again_once_some_are_free() {
     const LIMIT: usize = 64;
-    let mut command = std::process::Command::new("sh");
-    command.env("NVLANE_LOG", "error").env_remove("NVLANE_ADDR");
-    let line = format!(
-        "ulimit -n {LIMIT}; exec {} target --listen 127.0.0.1:0 --cores 0 --namespace ram:1M --run \"$@\"",
-        env!("CARGO_BIN_EXE_nvlane")
-    );
-    command.args(["-c", &line, "sh"]);
-    let target = Target::start_raw(&mut command);
+    let target = limited_target(&format!("-n {LIMIT}"), "--cores 0");
     // The kernel completes these connections; the target lacks descriptors for some of them.
     let connections: Vec<_> =
         (0..2 * LIMIT).map(|_| TcpStream::connect(target.place()).expect("accepted")).collect();

@@ -43,10 +43,7 @@ fn a_command_that_has_begun_ends_by_itself() {
         let rig = Rig::new(engine, &["ram:1M?delay=write:800ms"]);
         let mut host = RawHost::new(&rig);
         // The command has read, and waits to write.
-        let source = wire::nvm::CopySource::new(Nsid::NONE, 0, 1);
-        let format = wire::nvm::CopyFormat::FORMAT_0;
-        let copy = wire::nvm::CopyCommand::new(8, format, 1).to_sqe(ONE);
-        let copy = host.io.write_in_capsule(copy, zerocopy::IntoBytes::as_bytes(&source));
+        let copy = host.io.copy(0, 1, 8);
         assert_eq!(host.io.run(Sqe::flush(ONE), &[]), Status::SUCCESS);
         assert!(!host.abort(copy));
         assert_eq!(host.io.completion(copy).status(), Status::SUCCESS);

@@ -216,10 +216,7 @@ fn a_host_never_meets_its_own_late_writes() {
         let rig = Rig::new(engine, &["ram:1M?delay=write:600ms"]);
         let mut before = RawHost::new(&rig);
         // This write has started, so the target must wait for it.
-        let source = wire::nvm::CopySource::new(Nsid::NONE, 0, 1);
-        let format = wire::nvm::CopyFormat::FORMAT_0;
-        let copy = wire::nvm::CopyCommand::new(8, format, 1).to_sqe(ONE);
-        before.io.write_in_capsule(copy, zerocopy::IntoBytes::as_bytes(&source));
+        before.io.copy(0, 1, 8);
         // This one has not, so it never will.
         before.io.write_in_capsule(Sqe::write(ONE, 9, 1), &[1; 4096]);
         assert_eq!(before.io.run(Sqe::flush(ONE), &[]), Status::SUCCESS);

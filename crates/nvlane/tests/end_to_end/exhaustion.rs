@@ -3,14 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use host::{Namespace, Options};
-use peer::link::Got;
 use reactor::EngineKind;
 use reactor::random::SplitMix64;
 use wire::id::Nsid;
-use wire::nvm::{CopyCommand, CopyFormat, CopySource};
 use wire::sqe::Sqe;
 use wire::status::Status;
-use zerocopy::IntoBytes;
 
 use crate::exercise::{Load, Model};
 use crate::raw::RawHost;
@@ -128,18 +125,8 @@ fn a_write_in_its_capsule_does_not_stop_the_data_behind_it() {
         let mut host = RawHost::new(&rig);
         let large: Vec<u16> =
             (0..6).map(|at| host.io.transport(Sqe::write(ONE, at * 256, 256), MIB as u32)).collect();
-        let small = host.io.write_in_capsule(Sqe::write(ONE, 2000, 1), &[3; 4096]);
-        let mut ended = Vec::new();
-        while ended.len() < 7 {
-            match host.io.next() {
-                Got::R2t(r2t) => host.io.data(&r2t, &vec![r2t.cid as u8; MIB]),
-                Got::Completion(cqe) => {
-                    assert_eq!(cqe.status(), Status::SUCCESS);
-                    ended.push(cqe.cid.get());
-                }
-                other => panic!("after {ended:?} of {large:?} and {small}: {other:?}"),
-            }
-        }
+        host.io.write_in_capsule(Sqe::write(ONE, 2000, 1), &[3; 4096]);
+        host.io.finish(7, MIB);
         for (at, cid) in large.into_iter().enumerate() {
             let read = host.io.read(Sqe::read(ONE, at as u64 * 256, 256), MIB as u32);
             assert!(read.iter().all(|&byte| byte == cid as u8));
@@ -153,23 +140,13 @@ fn a_copy_does_not_stop_the_data_behind_it() {
     for engine in engines() {
         let rig = rig(engine, &["file:8M"]);
         let mut host = RawHost::new(&rig);
-        let large: Vec<u16> =
-            (0..6).map(|at| host.io.transport(Sqe::write(ONE, at * 256, 256), MIB as u32)).collect();
-        let copy = CopyCommand::new(1900, CopyFormat::FORMAT_0, 1).to_sqe(ONE);
-        let copies: Vec<u16> = (0..2)
-            .map(|_| host.io.write_in_capsule(copy, CopySource::new(Nsid::NONE, 2000, 8).as_bytes()))
-            .collect();
-        let mut ended = Vec::new();
-        while ended.len() < 8 {
-            match host.io.next() {
-                Got::R2t(r2t) => host.io.data(&r2t, &vec![r2t.cid as u8; MIB]),
-                Got::Completion(cqe) => {
-                    assert_eq!(cqe.status(), Status::SUCCESS);
-                    ended.push(cqe.cid.get());
-                }
-                other => panic!("after {ended:?} of {large:?} and {copies:?}: {other:?}"),
-            }
+        for at in 0..6 {
+            host.io.transport(Sqe::write(ONE, at * 256, 256), MIB as u32);
         }
+        for _ in 0..2 {
+            host.io.copy(2000, 8, 1900);
+        }
+        host.io.finish(8, MIB);
     }
 }
 

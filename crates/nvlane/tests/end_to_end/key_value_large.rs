@@ -35,6 +35,20 @@ impl Drop for Over<'_> {
     }
 }
 
+/// Reads the first key over and over.
+fn read_until(rig: &Rig, is_over: &AtomicBool, on_value: impl Fn(Option<Vec<u8>>)) {
+    let mut keys = connect(rig);
+    while !is_over.load(Ordering::Relaxed) {
+        on_value(keys.retrieve(&key(0)).expect("asked"));
+    }
+}
+
+/// The number that every byte of a value has.
+fn round_of(found: &[u8]) -> usize {
+    assert!(found.iter().all(|byte| *byte == found[0]), "parts of two values");
+    found[0].into()
+}
+
 /// A value in which each byte shows its position.
 fn value(first: usize, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -120,19 +134,15 @@ fn a_value_is_read_as_a_whole_while_others_replace_it() {
         let (is_over, read_count) = (AtomicBool::new(false), AtomicU32::new(0));
         let length = |round: usize| 2 * MEBIBYTE + (round % 5) * 400_000;
         connect(&rig).store(&key(0), &vec![0; length(0)]).expect("stored");
+        let on_value = |found: Option<Vec<u8>>| {
+            // Between Delete and Store the key does not exist.
+            let Some(found) = found else { return };
+            assert_eq!(found.len(), length(round_of(&found)));
+            read_count.fetch_add(1, Ordering::Relaxed);
+        };
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(|| {
-                    let mut keys = connect(&rig);
-                    while !is_over.load(Ordering::Relaxed) {
-                        // Between Delete and Store the key does not exist.
-                        let Some(found) = keys.retrieve(&key(0)).expect("asked") else { continue };
-                        let round = usize::from(found[0]);
-                        assert_eq!(found.len(), length(round));
-                        assert!(found.iter().all(|&byte| usize::from(byte) == round), "parts of two values");
-                        read_count.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
+                scope.spawn(|| read_until(&rig, &is_over, on_value));
             }
             scope.spawn(|| {
                 let _over = Over(&is_over);
@@ -283,7 +293,7 @@ fn memcached_and_nvme_see_the_same_values_of_mebibytes() {
         for threads in [1, 2] {
             let rig = Rig::with(engine, &["kv:ram:512M?item=64M"], |config| {
                 config.reactors.threads = Threads::Count(threads);
-                config.memcached = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
+                config.memcached = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()];
             });
             let (mut client, mut keys) = (Client::new(&rig), connect(&rig));
             for (number, length) in
@@ -323,7 +333,7 @@ fn rig_of_file(engine: EngineKind, threads: u16, directory: &tempfile::TempDir) 
         let namespace = NamespaceConfig::new(spec.parse().expect("a good specification"));
         let nsid = Some(Nsid::new(1));
         config.subsystems[0].namespaces = vec![NamespaceConfig { nsid, ..namespace }];
-        config.memcached = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
+        config.memcached = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()];
         config.reactors.threads = Threads::Count(threads);
     })
 }
@@ -384,17 +394,13 @@ fn a_value_in_a_file_is_read_as_a_whole_while_others_replace_it() {
         let is_over = AtomicBool::new(false);
         let length = |round: usize| MEBIBYTE + round % 5 * 200_000;
         connect(&rig).store(&key(0), &vec![0; length(0)]).expect("stored");
+        let on_value = |found: Option<Vec<u8>>| {
+            let found = found.expect("there");
+            assert_eq!(found.len(), length(round_of(&found)));
+        };
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(|| {
-                    let mut keys = connect(&rig);
-                    while !is_over.load(Ordering::Relaxed) {
-                        let found = keys.retrieve(&key(0)).expect("asked").expect("there");
-                        let round = usize::from(found[0]);
-                        assert_eq!(found.len(), length(round));
-                        assert!(found.iter().all(|&byte| usize::from(byte) == round), "parts of two values");
-                    }
-                });
+                scope.spawn(|| read_until(&rig, &is_over, on_value));
             }
             scope.spawn(|| {
                 let _over = Over(&is_over);

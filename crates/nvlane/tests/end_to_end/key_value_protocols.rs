@@ -3,8 +3,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use host::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
 use peer::link::Got;
@@ -37,7 +39,7 @@ fn rig(engine: EngineKind, threads: u16, directory: &TempDir, storage: &str) -> 
     Rig::with(engine, &[], |config| {
         let namespace = NamespaceConfig::new(spec.parse().expect("a good specification"));
         config.subsystems[0].namespaces = vec![NamespaceConfig { nsid: Some(NSID), ..namespace }];
-        config.memcached = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
+        config.memcached = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()];
         config.reactors.threads = Threads::Count(threads);
     })
 }
@@ -172,43 +174,41 @@ fn deed_of_host(host: &mut RawHost, random: &mut SplitMix64, name: &str) -> Deed
     }
 }
 
+const NAMES: [&str; 3] = ["a", "hot-key-0", "key-of-16-bytes!"];
+
+/// Does deeds on random keys, and adds each to the history of its key.
+fn record(histories: &[Mutex<Vec<Done>>; 3], seed: u64, mut deed: impl FnMut(&mut SplitMix64, &str) -> Deed) {
+    let mut random = SplitMix64::new(seed);
+    for _ in 0..150 {
+        let at = random.below(NAMES.len() as u64) as usize;
+        let called = Instant::now();
+        let deed = deed(&mut random, NAMES[at]);
+        let done = Done { called, answered: Instant::now(), deed };
+        histories[at].lock().expect("no panic").push(done);
+    }
+}
+
 /// Clients of both protocols on a few keys; each key's history must be linearizable.
 fn histories_are_linear(storage: &str, threads: u16) {
-    const NAMES: [&str; 3] = ["a", "hot-key-0", "key-of-16-bytes!"];
     let directory = tempfile::tempdir().expect("a directory");
     let rig = rig(engines()[0], threads, &directory, storage);
     let histories = NAMES.map(|_| Mutex::new(Vec::new()));
-    let record = |called: Instant, at: usize, deed: Deed| {
-        let done = Done { called, answered: Instant::now(), deed };
-        histories[at].lock().expect("no panic").push(done);
-    };
+    let (rig, histories) = (&rig, &histories);
     std::thread::scope(|scope| {
-        for client in 0..4 {
-            let (rig, record) = (&rig, &record);
+        for seed in 0..4 {
             scope.spawn(move || {
-                let (mut client, mut random) = (Client::new(rig), SplitMix64::new(client));
-                for _ in 0..150 {
-                    let at = random.below(NAMES.len() as u64) as usize;
-                    let called = Instant::now();
-                    let deed = deed_of_client(&mut client, &mut random, NAMES[at]);
-                    record(called, at, deed);
-                }
+                let mut client = Client::new(rig);
+                record(histories, seed, |random, name| deed_of_client(&mut client, random, name));
             });
         }
-        for host in 10..12 {
-            let (rig, record) = (&rig, &record);
+        for seed in 10..12 {
             scope.spawn(move || {
-                let (mut host, mut random) = (RawHost::new(rig), SplitMix64::new(host));
-                for _ in 0..150 {
-                    let at = random.below(NAMES.len() as u64) as usize;
-                    let called = Instant::now();
-                    let deed = deed_of_host(&mut host, &mut random, NAMES[at]);
-                    record(called, at, deed);
-                }
+                let mut host = RawHost::new(rig);
+                record(histories, seed, |random, name| deed_of_host(&mut host, random, name));
             });
         }
     });
-    for (name, history) in NAMES.iter().zip(&histories) {
+    for (name, history) in NAMES.iter().zip(histories) {
         let history = history.lock().expect("no panic");
         assert!(history.len() > 100 && is_linear(&history), "{name}: {history:#?}");
     }
@@ -263,6 +263,71 @@ fn pairs_are_there_after_a_restart_through_both_protocols() {
             rig.start();
             assert_eq!(Client::new(&rig).get("count"), None);
         }
+    }
+}
+
+/// A small file system, in memory.
+struct Small<'a>(&'a Path);
+
+impl<'a> Small<'a> {
+    /// Mounts one; `None` if this process must not.
+    fn mount(at: &'a Path, size: &str) -> Option<Self> {
+        let option = format!("size={size}");
+        let status = Command::new("mount").args(["-t", "tmpfs", "-o", &option, "nvlane"]).arg(at).status();
+        status.is_ok_and(|status| status.success()).then_some(Self(at))
+    }
+}
+
+impl Drop for Small<'_> {
+    fn drop(&mut self) {
+        let status = Command::new("umount").arg("--lazy").arg(self.0).status();
+        assert!(status.is_ok_and(|status| status.success()), "unmounted");
+    }
+}
+
+#[test]
+fn without_space_changes_are_refused_until_there_is_some() {
+    for sync in ["always", "batch"] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let Some(_small) = Small::mount(directory.path(), "12m") else {
+            return eprintln!("skipped: this process must not mount");
+        };
+        let ballast = directory.path().join("ballast");
+        std::fs::write(&ballast, vec![1; 6 << 20]).expect("written");
+        let storage = format!("kv:file:{{}}?size=64M&memory=16M&sparse&sync={sync}");
+        let mut rig = rig(engines()[0], 1, &directory, &storage);
+        let (mut client, mut host) = (Client::new(&rig), RawHost::new(&rig));
+        let value = |at: usize| vec![at as u8; 50_000];
+        let mut stored = 0;
+        let refusal = loop {
+            match client.store("set", &format!("key-{stored}"), &value(stored)) {
+                answer if answer == "STORED" => stored += 1,
+                answer => break answer,
+            }
+        };
+        assert_eq!(refusal, "SERVER_ERROR out of space", "{sync}, {stored} values");
+        assert!((50..200).contains(&stored), "{sync}, {stored} values");
+        assert_eq!(client.ask("delete key-3"), "SERVER_ERROR out of space");
+        let refused = store(&mut host, "other", b"1", StoreOptions::empty());
+        assert_eq!(refused, Status::CAPACITY_EXCEEDED);
+        for at in 0..stored / 2 {
+            assert!(client.get(&format!("key-{at}")) == Some(value(at)), "{sync}, key-{at}");
+        }
+        std::fs::remove_file(&ballast).expect("removed");
+        let until = Instant::now() + PATIENCE;
+        while client.store("set", "other", b"2") != "STORED" {
+            assert!(Instant::now() < until, "{sync}: there is space");
+        }
+        drop((client, host));
+        rig.stop();
+        rig.start();
+        let mut client = Client::new(&rig);
+        assert_eq!(client.get("other"), Some(b"2".to_vec()));
+        for at in 0..stored {
+            assert!(client.get(&format!("key-{at}")) == Some(value(at)), "{sync}, key-{at}");
+        }
+        drop(client);
+        rig.stop();
     }
 }
 
@@ -463,11 +528,11 @@ fn batches_work_on_values_that_are_in_the_log_only() {
 }
 
 /// A batch is one write to the log, answered once all of it is durable: if the log fails, none of it is reported as
-/// done. The first write is that of a header.
+/// done. The first and the third write are of superblocks.
 #[test]
 fn a_batch_is_one_write_and_is_refused_as_a_whole_if_that_fails() {
     let directory = tempfile::tempdir().expect("a directory");
-    let storage = "kv:file:{}?size=64M&memory=8M&error=write:1/4,as=eio";
+    let storage = "kv:file:{}?size=64M&memory=8M&error=write:1/5,as=eio";
     let rig = rig(EngineKind::Epoll, 1, &directory, storage);
     let mut keys = connect(&rig);
     keys.store(&key("first"), b"v").expect("the second write is good");
@@ -475,9 +540,12 @@ fn a_batch_is_one_write_and_is_refused_as_a_whole_if_that_fails() {
     for number in 0..50 {
         batch.store(&key(&format!("key-{number}")), b"v", StoreOptions::empty()).expect("room");
     }
-    assert!(keys.run_batch(&mut batch).expect("run").all(|outcome| outcome.status.is_success()), "the third");
+    assert!(
+        keys.run_batch(&mut batch).expect("run").all(|outcome| outcome.status.is_success()),
+        "the fourth"
+    );
     let refused = keys.run_batch(&mut batch).expect("run").map(|outcome| outcome.status);
-    assert!(refused.eq([Status::KV_UNRECOVERED_ERROR; 50]), "the fourth fails");
+    assert!(refused.eq([Status::KV_UNRECOVERED_ERROR; 50]), "the fifth fails");
     let error = keys.run_batch(&mut batch).expect_err("there is no log any more").to_string();
     assert!(error.contains("unrecovered"), "{error}");
 }
@@ -679,7 +747,8 @@ fn a_stop_and_a_removal_wait_for_the_log() {
     }
 }
 
-/// A log that fails on one reactor closes the namespace on all: every client is told why, and nothing hangs.
+/// A log that fails on one reactor closes the namespace on all reactors. Every command of a client is answered with the
+/// reason.
 #[test]
 fn a_failed_log_is_told_to_every_client() {
     for engine in engines() {
@@ -704,6 +773,34 @@ fn a_failed_log_is_told_to_every_client() {
         for at in 0..20 {
             let status = store(&mut host, &format!("key-{at}"), b"value", StoreOptions::empty());
             assert_eq!(status, Status::KV_UNRECOVERED_ERROR.with_dnr(), "{engine:?}");
+        }
+    }
+}
+
+/// Commands wait a second for a log that is being read, and are refused from then on until it is.
+#[test]
+fn a_log_that_is_read_for_long_is_told_to_every_client() {
+    for engine in engines() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let rig = rig(engine, 2, &directory, "kv:file:{}?size=64M&memory=8M&delay=read:400ms");
+        let recovery = || rig.state().subsystems[0].namespaces[0].recovery.clone();
+        assert_eq!(recovery().map(|recovery| recovery.partition_count), Some(2), "{engine:?}");
+        let mut host = RawHost::new(&rig);
+        for key in ["a", "b", "c", "d"] {
+            let status = store(&mut host, key, b"value", StoreOptions::empty());
+            assert_eq!(status, Status::NAMESPACE_NOT_READY, "{engine:?}");
+            let mut client = Client::new(&rig);
+            assert!(client.ask("version").starts_with("VERSION"));
+            assert_eq!(client.ask(&format!("get {key}")), "SERVER_ERROR not ready: the log is being read");
+        }
+        let until = Instant::now() + PATIENCE;
+        while recovery().is_some() {
+            assert!(Instant::now() < until, "it is read");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut client = Client::new(&rig);
+        for key in ["a", "b", "c", "d"] {
+            assert_eq!(client.store("set", key, b"value"), "STORED", "{engine:?}");
         }
     }
 }

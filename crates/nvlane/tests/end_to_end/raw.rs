@@ -7,13 +7,15 @@ use peer::link::{Got, Link, Window, plain_request};
 use peer::pdu::{Draft, in_capsule};
 use wire::admin::AbortResult;
 use wire::cqe::Cqe;
-use wire::id::Qid;
+use wire::id::{Nsid, Qid};
 use wire::nqn::{HostId, Nqn};
+use wire::nvm::{CopyCommand, CopyFormat, CopySource};
 use wire::pdu::Digests;
 use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::uuid::Uuid;
+use zerocopy::IntoBytes;
 
 use crate::setup::{NQN, PATIENCE, Rig};
 
@@ -70,6 +72,12 @@ impl RawLane {
         self.next_cid
     }
 
+    /// Sends a Copy of one range.
+    pub(crate) fn copy(&mut self, from: u64, blocks: u32, to: u64) -> u16 {
+        let command = CopyCommand::new(to, CopyFormat::FORMAT_0, 1).to_sqe(Nsid::new(1));
+        self.write_in_capsule(command, CopySource::new(Nsid::NONE, from, blocks).as_bytes())
+    }
+
     /// Runs a command to its end, with its data in the capsule.
     pub(crate) fn run_in_capsule(&mut self, sqe: Sqe, data: &[u8]) -> Status {
         let cid = self.write_in_capsule(sqe, data);
@@ -112,6 +120,22 @@ impl RawLane {
         match self.next() {
             Got::R2t(window) if window.cid == cid => window,
             other => panic!("instead of an R2T for {cid}: {other}"),
+        }
+    }
+
+    /// Ends `count` commands, in any order, whose R2Ts ask for `length` bytes each: copies of the low byte of the
+    /// command's identifier.
+    pub(crate) fn finish(&mut self, count: usize, length: usize) {
+        let mut ended = Vec::new();
+        while ended.len() < count {
+            match self.next() {
+                Got::R2t(r2t) => self.data(&r2t, &vec![r2t.cid as u8; length]),
+                Got::Completion(cqe) => {
+                    assert_eq!(cqe.status(), Status::SUCCESS);
+                    ended.push(cqe.cid.get());
+                }
+                other => panic!("after {ended:?}: {other:?}"),
+            }
         }
     }
 

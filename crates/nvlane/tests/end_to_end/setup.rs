@@ -139,7 +139,7 @@ impl Rig {
 
     /// Address of the memcached listener.
     pub(crate) fn memcached(&self) -> SocketAddr {
-        self.target.as_ref().expect("a target that runs").memcached()[0]
+        self.target.as_ref().expect("a target that runs").memcached()[0].ip().expect("a port")
     }
 
     pub(crate) fn connect(&self, options: Options) -> Association {

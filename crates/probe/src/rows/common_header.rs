@@ -157,31 +157,26 @@ fn unfit_lengths(peer: &Target) -> Check {
 }
 
 fn early_data(peer: &Target) -> Check {
+    wrong_data_offsets(peer, &[0, 4, 7, 8, 71], 64, &[0, 8, 23])
+}
+
+fn late_data(peer: &Target) -> Check {
+    wrong_data_offsets(peer, &[77, 80, 84, 128, 255], 16, &[200])
+}
+
+/// Wrong PDOs: of a CapsuleCmd with data of this length, and of an H2CData.
+fn wrong_data_offsets(peer: &Target, command_pdos: &[u8], length: usize, data_pdos: &[u8]) -> Check {
     for digests in DIGESTS {
-        for pdo in [0, 4, 7, 8, 71] {
+        for &pdo in command_pdos {
             let link = peer.host().link(digests)?;
-            let bytes = in_capsule(link.form, some_command(), &[0; 64]).with(3, &[pdo]).seal();
+            let bytes = in_capsule(link.form, some_command(), &vec![0; length]).with(3, &[pdo]).seal();
             expect_term_req(link, &bytes, &[term_at(1, 3)]).about(format!("CapsuleCmd with PDO {pdo}"))?;
         }
-        for pdo in [0, 8, 23] {
+        for &pdo in data_pdos {
             let link = peer.host().link(digests)?;
             let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 64], true).with(3, &[pdo]).seal();
             expect_term_req(link, &bytes, &[term_at(1, 3)]).about(format!("H2CData with PDO {pdo}"))?;
         }
-    }
-    Ok(())
-}
-
-fn late_data(peer: &Target) -> Check {
-    for digests in DIGESTS {
-        for pdo in [77, 80, 84, 128, 255] {
-            let link = peer.host().link(digests)?;
-            let bytes = in_capsule(link.form, some_command(), &[0; 16]).with(3, &[pdo]).seal();
-            expect_term_req(link, &bytes, &[term_at(1, 3)]).about(format!("CapsuleCmd with PDO {pdo}"))?;
-        }
-        let link = peer.host().link(digests)?;
-        let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 64], true).with(3, &[200]).seal();
-        expect_term_req(link, &bytes, &[term_at(1, 3)]).about("H2CData with PDO 200")?;
     }
     Ok(())
 }

@@ -353,11 +353,12 @@ fn slow(peer: &Target) -> Check {
 
 fn operator(peer: &Target) -> Check {
     let mut client = connect(peer)?;
-    for line in ["shutdown", "shutdown graceful", "cache_memlimit 1", "lru mode flat", "slabs reassign 1 2"] {
+    for line in ["shutdown", "shutdown graceful", "lru mode flat", "slabs reassign 1 2"] {
         refused(peer, format!("{line}\r\n").as_bytes()).about(line)?;
     }
-    for line in ["watch fetchers", "lru_crawler metadump all", "slabs automove 2", "misbehave", "debugtime p"]
-    {
+    let limit = client.line("cache_memlimit 0\r\n")?;
+    holds(limit != "OK", "a cache without memory")?;
+    for line in ["watch fetchers", "slabs automove 2", "misbehave", "debugtime p"] {
         connect(peer)?.wrong(format!("{line}\r\n").as_bytes(), &[]).about(line)?;
     }
     client.expect("set probe-e12 0 0 1\r\nx\r\n", "STORED")?;

@@ -181,25 +181,15 @@ fn connect_twice(peer: &Target) -> Check {
     let refused = [Status::COMMAND_SEQUENCE_ERROR];
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
     set_queues(&mut admin, 2)?;
-    let data = peer.host().connect_data(Cntlid::DYNAMIC);
-    admin
-        .must_end(
-            peer.host().connect_command(0, ENTRIES).to_sqe(),
-            Move::InCapsule(data.as_bytes()),
-            &refused,
-        )
-        .about("Connect twice")?;
-    let data = peer.host().connect_data(cntlid);
-    admin
-        .must_end(
-            peer.host().connect_command(1, ENTRIES).to_sqe(),
-            Move::InCapsule(data.as_bytes()),
-            &refused,
-        )
-        .about("an I/O queue on the admin connection")?;
+    let connect = |queue: &mut Queue, cntlid, qid| {
+        let (sqe, data) =
+            (peer.host().connect_command(qid, ENTRIES).to_sqe(), peer.host().connect_data(cntlid));
+        queue.must_end(sqe, Move::InCapsule(data.as_bytes()), &refused)
+    };
+    connect(&mut admin, Cntlid::DYNAMIC, 0).about("Connect twice")?;
+    connect(&mut admin, cntlid, 1).about("an I/O queue on the admin connection")?;
     let mut io = peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
-    io.must_end(peer.host().connect_command(1, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()), &refused)
-        .about("Connect twice on an I/O queue")?;
+    connect(&mut io, cntlid, 1).about("Connect twice on an I/O queue")?;
     identify(&mut admin, Cns::CONTROLLER, Nsid::NONE).map(drop)
 }
 

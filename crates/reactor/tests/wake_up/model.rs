@@ -66,7 +66,7 @@ pub(crate) mod busy_poll {
     }
 }
 
-/// Counters that nobody reads.
+/// Counters without a value: the model reads none.
 pub(crate) mod counter {
     #[derive(Debug, Default)]
     pub(crate) struct Counter;

@@ -54,8 +54,8 @@ impl Model {
         self.explain(lba, content, (begin_ns, now_ns), &mut Vec::new())
     }
 
-    /// As [`read_content`](Self::read_content), between two moments, but not by these Copies to these blocks. The last of
-    /// them reads nothing that it has written itself, also if it moves a range onto itself.
+    /// As [`read_content`](Self::read_content), between two moments, but not by these Copies to these blocks. The last
+    /// of them reads nothing that it has written itself, also if it moves a range onto itself.
     fn explain(
         &mut self,
         lba: u64,

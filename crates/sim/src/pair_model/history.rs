@@ -19,7 +19,7 @@ pub(crate) enum Origin {
     Connection { after: Option<u64>, is_answered: bool },
     /// A host, which may send it when the target is up again.
     Host,
-    /// What a host sends again after a reconnect: it may be executed beside the first.
+    /// What a host sends again after each reconnect: beside the first, any number of executions.
     Again,
 }
 
@@ -73,6 +73,8 @@ pub(super) struct History {
     /// CAS numbers of versions, and the versions that have them.
     cas_of: BTreeMap<u64, u64>,
     version_of: BTreeMap<u64, u64>,
+    /// Commands that may be executed several times: each execution gives the version another CAS number.
+    repeated: BTreeSet<u64>,
     rules: Rules,
 }
 
@@ -85,6 +87,7 @@ impl History {
             keeps_past: matches!(settings.durability, PairDurability::Batch | PairDurability::None),
             cas_of: BTreeMap::new(),
             version_of: BTreeMap::new(),
+            repeated: BTreeSet::new(),
             rules: Rules { value_bytes_max: settings.item_bytes_max, pressure: settings.pressure },
         }
     }
@@ -111,6 +114,9 @@ impl History {
             Origin::Connection { is_answered: false, .. } | Origin::Again => Reply::Unwanted,
             _ => Reply::Awaited,
         };
+        if origin == Origin::Again {
+            self.repeated.insert(command.id);
+        }
         self.pending.push(Pending { command, origin, reply });
     }
 
@@ -126,7 +132,7 @@ impl History {
             Reply::Meaningless => pending.origin != Origin::Host,
             Reply::Awaited | Reply::Unwanted | Reply::Lost { .. } => false,
         };
-        is_first && !is_over && !has(pending.command.id)
+        is_first && !is_over && (pending.origin == Origin::Again || !has(pending.command.id))
     }
 
     /// What a pending command makes of a configuration.
@@ -140,8 +146,10 @@ impl History {
         let outcomes = pending.command.outcomes(&configuration.state, now_s, &self.rules, version_of);
         outcomes.into_iter().map(|(state, outcome)| {
             let mut applied = configuration.applied.clone();
-            applied.push((pending.command.id, outcome));
-            applied.sort_unstable_by_key(|(id, _)| *id);
+            if applied.iter().all(|(id, _)| *id != pending.command.id) {
+                applied.push((pending.command.id, outcome));
+                applied.sort_unstable_by_key(|(id, _)| *id);
+            }
             Configuration { state, applied }
         })
     }
@@ -187,7 +195,9 @@ impl History {
                 _ => None,
             })
             .collect();
-        if let (Some(version), 1) = (versions.first(), versions.len()) {
+        if let (Some(version), 1) = (versions.first(), versions.len())
+            && !self.repeated.contains(version)
+        {
             self.cas_of.insert(*version, *cas);
             self.version_of.insert(*cas, *version);
         }
@@ -254,7 +264,8 @@ impl History {
     fn forget_applied(&mut self) {
         let is_over = |pending: &&Pending| {
             let has = |one: &Configuration| one.applied.iter().any(|(id, _)| *id == pending.command.id);
-            matches!(pending.reply, Reply::Unwanted | Reply::Lost { .. })
+            pending.origin != Origin::Again
+                && matches!(pending.reply, Reply::Unwanted | Reply::Lost { .. })
                 && self.configurations.iter().all(has)
         };
         let over: Vec<u64> = self.pending.iter().filter(is_over).map(|pending| pending.command.id).collect();
@@ -373,5 +384,67 @@ fn brief(answer: &Answer) -> String {
             format!("{} bytes {start:?}, flags {flags:?}, cas {cas:?}", value.len())
         }
         other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pair_model::Mode;
+    use crate::pair_settings::MemoryPressure;
+
+    fn command(id: u64, action: Action) -> Command {
+        Command { id, action, begin_s: 0 }
+    }
+
+    fn set(id: u64, value: &str) -> Command {
+        let value = value.as_bytes().into();
+        command(id, Action::Store { mode: Mode::Set, value, flags: 0, exptime: 0 })
+    }
+
+    /// Whether a read may find this value with this CAS number.
+    fn may_find(history: &mut History, id: u64, value: &str, cas: u64) -> bool {
+        history.begin(command(id, Action::Get), Origin::Host);
+        let answer = Answer::Found { value: Some(value.as_bytes().into()), flags: None, cas: Some(cas) };
+        let is_explained = history.end(id, &answer, 0, 0).is_ok();
+        history.lose(id, 0);
+        is_explained
+    }
+
+    const DONE: Answer = Answer::Done { cas: None };
+
+    /// A store that was executed three times, each time after another one.
+    fn executed_three_times() -> History {
+        let settings = (0..).find_map(|seed| PairSettings::draw(seed, 1)).expect("one of four has pairs");
+        let mut history =
+            History::new(&PairSettings { pressure: MemoryPressure::None, item_bytes_max: 100, ..settings });
+        history.begin(set(1, "store"), Origin::Host);
+        history.begin(set(2, "store"), Origin::Again);
+        for round in 1..4 {
+            assert!(may_find(&mut history, 10 * round, "store", 100 + round), "execution {round}");
+            history.begin(set(10 * round + 1, "other"), Origin::Host);
+            history.end(10 * round + 1, &DONE, 0, 0).unwrap();
+            assert!(may_find(&mut history, 10 * round + 2, "other", 200 + round));
+            assert!(!may_find(&mut history, 10 * round + 3, "other", 300), "a version has one CAS number");
+        }
+        history
+    }
+
+    #[test]
+    fn a_command_that_is_sent_again_may_be_executed_after_each_reconnect() {
+        let mut history = executed_three_times();
+        history.lose(2, 5);
+        history.end(1, &DONE, 0, 0).unwrap();
+        assert!(may_find(&mut history, 50, "store", 150), "of a connection that was lost");
+        history.begin(set(51, "other"), Origin::Host);
+        history.end(51, &DONE, 0, 0).unwrap();
+        history.rule_out(6, 0);
+        assert!(may_find(&mut history, 52, "other", 250));
+        assert!(!may_find(&mut history, 53, "store", 153), "long after it ended");
+    }
+
+    #[test]
+    fn a_command_is_executed_once_without_a_reconnect() {
+        assert!(executed_three_times().deny(2).is_err());
     }
 }

@@ -60,6 +60,8 @@ struct Running {
     opened_count: u64,
     /// The process that began it is gone, and the kernel goes on with it.
     is_orphan: bool,
+    /// The device does nothing of it before.
+    held_until_ns: u64,
     about: About,
 }
 
@@ -74,6 +76,8 @@ pub(crate) struct Disk {
     bytes: Vec<u8>,
     /// As it is after a power cut that takes everything.
     stable: Vec<u8>,
+    /// One past the last byte that an operation has written.
+    written_end: usize,
     unstable: BTreeMap<usize, Versions>,
     running: BTreeMap<u64, Running>,
     next: u64,
@@ -95,6 +99,8 @@ pub(crate) struct Disk {
     troubles: BTreeMap<Trouble, u64>,
     /// An operation is stuck since this was last asked.
     pub(crate) has_stuck: bool,
+    /// The device does nothing before.
+    pub(crate) hung_until_ns: u64,
 }
 
 impl Disk {
@@ -106,13 +112,14 @@ impl Disk {
         settings: DiskSettings,
         next: u64,
     ) -> Self {
-        let zeroes = vec![0; block_bytes * block_count * disk_count];
+        let length = block_bytes * block_count * disk_count;
         Self {
             block_bytes,
             block_count,
             settings,
-            bytes: zeroes.clone(),
-            stable: zeroes,
+            // Pages that are never written take no memory.
+            bytes: vec![0; length],
+            stable: vec![0; length],
             next,
             ..Self::default()
         }
@@ -148,6 +155,7 @@ impl Disk {
         if range.end > self.bytes.len() {
             return;
         }
+        self.written_end = self.written_end.max(range.end);
         self.bytes[range].copy_from_slice(&content);
         self.unstable.entry(block).or_default().since.push((number, content));
     }
@@ -248,11 +256,14 @@ impl Disk {
         }
     }
 
-    /// The process dies; the kernel keeps its page cache. Of what it has given to the device, all or nothing goes on.
-    /// Says how many operations go on.
-    pub(crate) fn on_kill(&mut self, random: &mut Random, goes_on: bool) -> usize {
+    /// The process dies; the kernel keeps its page cache. Operations of the device end with it, or go on
+    /// if `goes_on`: some at once, some only after `held_until_ns`. Returns the number of operations that go on.
+    pub(crate) fn on_kill(&mut self, random: &mut Random, goes_on: bool, held_until_ns: u64) -> usize {
         for running in self.running.values_mut().filter(|_| goes_on) {
             running.is_orphan |= !matches!(running.operation, Operation::Sync { .. }) && !random.one_in(4);
+            if running.is_orphan && random.one_in(2) {
+                running.held_until_ns = held_until_ns;
+            }
         }
         self.abandon(random, |running| !running.is_orphan);
         self.running.len()
@@ -274,6 +285,15 @@ impl Disk {
         self.running.values().any(holds)
     }
 
+    /// Whether writes of a process that is gone still change a file.
+    pub(crate) fn is_written_by_dead(&self, id: u64) -> bool {
+        self.running.values().any(|running| {
+            running.is_orphan
+                && !matches!(running.operation, Operation::Read { .. })
+                && running.operation.file().simulated_id() == Some(id)
+        })
+    }
+
     /// The power goes: each block keeps one of its versions.
     pub(crate) fn on_power_cut(&mut self, random: &mut Random) {
         self.abandon(random, |_| true);
@@ -284,7 +304,8 @@ impl Disk {
                 self.stable[range].copy_from_slice(&versions.since[kept - 1].1);
             }
         }
-        self.bytes.copy_from_slice(&self.stable);
+        let end = self.written_end;
+        self.bytes[..end].copy_from_slice(&self.stable[..end]);
     }
 
     /// The file is cut and grows again.
@@ -333,6 +354,11 @@ impl Disk {
     /// When something last went wrong in this way.
     pub(crate) fn last_trouble_ns(&self, trouble: Trouble) -> Option<u64> {
         self.troubles.get(&trouble).copied()
+    }
+
+    /// Whether no more operations may run at once.
+    pub(crate) fn is_full(&self) -> bool {
+        self.running.len() >= self.settings.limit
     }
 
     /// Operations under way.
@@ -469,6 +495,7 @@ impl Shared {
             is_stuck,
             opened_count,
             is_orphan: false,
+            held_until_ns: 0,
             about: shown_as,
         };
         self.disk_of(number).running.insert(number, running);
@@ -534,10 +561,15 @@ impl Shared {
     }
 
     pub(crate) fn on_disk_part(&mut self, number: u64) {
+        let now_ns = self.now_ns;
         let disk = self.disk_of(number);
         let Some(running) = disk.running.get_mut(&number) else { return };
         if running.parts.is_empty() {
             return;
+        }
+        let held_until_ns = running.held_until_ns.max(disk.hung_until_ns);
+        if held_until_ns > now_ns {
+            return self.at(held_until_ns, Event::DiskPart(number));
         }
         let part = running.parts.remove(0);
         // Of what stops short, the limit counts from where this operation began.
@@ -549,6 +581,11 @@ impl Shared {
         let now_ns = self.now_ns;
         let disk = if number >= LOG_OPERATIONS { &mut self.log_disk } else { &mut self.disk };
         let running = disk.running.get_mut(&number)?;
+        let held_until_ns = running.held_until_ns.max(disk.hung_until_ns);
+        if held_until_ns > now_ns {
+            self.at(held_until_ns, Event::DiskEnd(number));
+            return None;
+        }
         if running.is_orphan {
             disk.end_orphan(number);
             return None;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use reactor::ListenerTag;
 
 use super::{Actor, Event, Shared, Side};
-use crate::coverage::Watch;
+use crate::coverage::{Waiting, Watch};
 use crate::random::Random;
 use crate::scenario::US;
 use crate::sent_bytes::SentBytes;
@@ -70,11 +70,18 @@ struct Stream {
     /// The end that has arrived.
     ended: Option<End>,
     sent_bytes: u64,
+    received_bytes: u64,
     /// Something on the way has dropped bytes of it: what follows them does not arrive either.
     is_broken: bool,
     /// The sender waits for room.
     is_awaited: bool,
 }
+
+/// Length of the header of a C2HData, bytes. wire §2
+const DATA_HEADER_BYTES: u64 = 24;
+
+/// Instead of the time from which on the target sends nothing, if answers of before may wait for room.
+const UNSENT_NS: u64 = u64::MAX - 1;
 
 /// Length of an ICResp, bytes. wire §2
 const IC_BYTES: u64 = 128;
@@ -108,6 +115,8 @@ pub(crate) struct Connection {
     pub(crate) listener: ListenerTag,
     /// When something last arrived at the target.
     pub(crate) heard_ns: u64,
+    /// The target sends nothing after this time, ns.
+    pub(crate) silent_from_ns: u64,
     watch: Watch,
 }
 
@@ -116,12 +125,35 @@ impl Connection {
     pub(crate) fn has_answered_connect(&self) -> bool {
         self.streams[Side::Host as usize].sent_bytes > IC_BYTES
     }
+
+    /// Whether the target serves it as a queue of an association.
+    pub(crate) fn is_served(&self) -> bool {
+        self.owners[1].is_some() && !self.closed[1] && self.is_connected()
+    }
+
+    /// Its association has ended: the target sends nothing after this time, but what it had no room for.
+    pub(crate) fn silence(&mut self, from_ns: u64) {
+        let has_room = !self.streams[Side::Host as usize].is_awaited;
+        self.silent_from_ns = if has_room { from_ns } else { UNSENT_NS };
+    }
+
+    /// Whether it has been a queue of an association.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.watch.is_connected
+    }
+
+    /// What each of its commands waits for that the target has and has not answered.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = Waiting> {
+        self.watch.waiting(self.streams[Side::Target as usize].received_bytes)
+    }
 }
 
 /// All connections there were.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
     pub(crate) connections: Vec<Connection>,
+    /// Those that the target has closed since this was last looked at.
+    pub(crate) closed_by_target: Vec<usize>,
     /// Nothing arrives before.
     pub(crate) partition_until_ns: u64,
     /// When the target's machine answers again; `u64::MAX` while that is open.
@@ -181,6 +213,7 @@ impl Shared {
             dialler: owner,
             listener,
             heard_ns: self.now_ns,
+            silent_from_ns: u64::MAX,
             watch: Watch::default(),
         });
         let at_ns = self.arrival_ns(id);
@@ -229,7 +262,7 @@ impl Shared {
         let connection = &self.network.connections[id];
         let stream = &connection.streams[index(side.other())];
         connection.streams[index(side)].ended == Some(End::Reset)
-            || stream.bytes.len() < self.scenario.network.capacity
+            || !stream.is_awaited && stream.bytes.len() < self.scenario.network.capacity
     }
 
     /// Room for what an end wants to send.
@@ -252,7 +285,11 @@ impl Shared {
             count = if random.one_in(8) { 0 } else { random.between(1, count as u64) as usize };
         }
         if count < length {
-            self.network.connections[id].streams[index(side.other())].is_awaited = true;
+            let connection = &mut self.network.connections[id];
+            connection.streams[index(side.other())].is_awaited = true;
+            if side == Side::Target && connection.silent_from_ns < u64::MAX {
+                connection.silent_from_ns = UNSENT_NS;
+            }
             // What did not fit although there was room is asked for again.
             if count < room {
                 let at_ns = self.now_ns + self.network.connections[id].random.between(1, 50 * US);
@@ -260,6 +297,32 @@ impl Shared {
             }
         }
         if count == 0 { Took::Blocked } else { Took::Bytes(count) }
+    }
+
+    /// Sends the bytes that there is room for, and removes them. `false` if the connection was reset.
+    pub(crate) fn send_from(&mut self, id: usize, side: Side, bytes: &mut Vec<u8>) -> bool {
+        while !bytes.is_empty() {
+            match self.begin_send(id, side, bytes.len()) {
+                Took::Bytes(count) => {
+                    self.send(id, side, &bytes[..count], None);
+                    bytes.drain(..count);
+                }
+                Took::Blocked => break,
+                Took::Reset => return false,
+            }
+        }
+        true
+    }
+
+    /// Bytes that the kernel takes of those that it could, and that are not all: now and then the last of them is
+    /// within a header.
+    pub(crate) fn stop_in_header(&mut self, id: usize, bytes: &[u8]) -> usize {
+        let Connection { watch, random, .. } = &mut self.network.connections[id];
+        if !self.is_hostile || !random.one_in(4) {
+            return bytes.len();
+        }
+        let stop = watch.last_header(bytes).map(|start| start + random.below(DATA_HEADER_BYTES) as usize);
+        stop.map_or(bytes.len(), |stop| stop.clamp(1, bytes.len()))
     }
 
     /// Sends bytes for which [`begin_send`](Self::begin_send) found room. With `source` they are read there when they
@@ -276,6 +339,12 @@ impl Shared {
             });
         }
         let (now_ns, count) = (self.now_ns, bytes.len());
+        let silent_from_ns = self.network.connections[id].silent_from_ns;
+        if side == Side::Target && now_ns > silent_from_ns {
+            self.find(format!(
+                "connection {id}: the target sends, though the association ended by {silent_from_ns} ns"
+            ));
+        }
         self.trace.note(now_ns, count as u64);
         self.tell(About::Detail, || format!("connection {id}: {side:?} sends {count} bytes"));
         let network = self.scenario.network;
@@ -402,12 +471,13 @@ impl Shared {
 
     /// Room has come, or a moment has passed, for what this end sends.
     pub(crate) fn on_room(&mut self, id: usize, side: Side) {
-        if !self.is_writable(id, side) {
+        let capacity = self.scenario.network.capacity;
+        let connection = &mut self.network.connections[id];
+        let stream = &mut connection.streams[index(side.other())];
+        if stream.bytes.len() >= capacity {
             // Room was used up meanwhile; the next receive makes more.
             return;
         }
-        let connection = &mut self.network.connections[id];
-        let stream = &mut connection.streams[index(side.other())];
         if std::mem::take(&mut stream.is_awaited)
             && let Some(owner) = connection.owners[index(side)].filter(|_| !connection.closed[index(side)])
         {
@@ -433,6 +503,7 @@ impl Shared {
             total += count;
         }
         stream.arrived_bytes -= total;
+        stream.received_bytes += total as u64;
         if stream.is_awaited {
             self.at(now_ns + latency_ns, Event::Room(id, side.other()));
         }
@@ -448,6 +519,9 @@ impl Shared {
     /// Closes an end: what it has sent arrives, then the end does.
     pub(crate) fn close(&mut self, id: usize, side: Side) {
         self.say(|| format!("connection {id}: {side:?} closes"));
+        if side == Side::Target {
+            self.network.closed_by_target.push(id);
+        }
         let connection = &mut self.network.connections[id];
         connection.closed[index(side)] = true;
         connection.owners[index(side)] = None;

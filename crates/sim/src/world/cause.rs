@@ -26,6 +26,7 @@ impl World {
         let has_lost = self.hosts[host].lanes[lane].loss_count > command.loss_count;
         let cause = match failure {
             Failure::Interrupted if has_lost => Some("connection lost"),
+            Failure::Interrupted if self.may_be_partly_deallocated(command) => Some("held after a part"),
             Failure::TimedOut if has_waited => Some("timed out"),
             Failure::Unflushed if self.hosts[host].loss_count > self.covered_losses[host] => {
                 Some("the first after a reconnect")
@@ -52,6 +53,12 @@ impl World {
         };
         let cause = cause.or_else(|| self.cause_of_any(number, command, failure));
         cause.ok_or_else(|| format!("{:?} ended with {failure:?}, which nothing explains", command.kind))
+    }
+
+    /// Whether some ranges of a command that the host holds may have been deallocated, and another one was unreachable.
+    fn may_be_partly_deallocated(&self, command: &Command) -> bool {
+        let spec = self.shared.scenario.second.as_deref().unwrap_or_default();
+        matches!(command.kind, Kind::Deallocate { .. }) && spec.contains("unreachable")
     }
 
     /// What may happen in any namespace.

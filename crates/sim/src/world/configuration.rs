@@ -98,7 +98,7 @@ impl World {
         let second = second.map(|spec| namespace(Nsid::new(2), spec, self.second_name));
         // A host that finds it on the second machine first would know it as that one's.
         let third = self.third.filter(|_| self.machine.is_first());
-        let third = third.map(|blocks| namespace(THIRD, &format!("null:{}?lba=512", blocks * 512), 3));
+        let third = third.map(|blocks| namespace(THIRD, &format!("ram:{}?lba=512", blocks * 512), 3));
         second.into_iter().chain(third).collect()
     }
 
@@ -106,7 +106,7 @@ impl World {
     pub(super) fn start_operator(&mut self) -> Vec<Step> {
         let count = self.shared.scenario.reactor_count;
         let bind = |address| Listener::simulated(address).map_err(|error| error.to_string());
-        match Operator::start_with(&self.config(), count, bind) {
+        match Operator::start_with(&self.config(), count, bind, self.shared.scenario.page_bytes) {
             Ok((operator, steps)) => {
                 self.operator = Some(operator);
                 steps

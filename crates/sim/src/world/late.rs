@@ -3,11 +3,11 @@
 //! storage. The association of a host that is not allowed any more ends as soon as its commands in flight have.
 
 use super::World;
-use crate::scenario::{MS, SECOND};
+use crate::scenario::SECOND;
 use crate::shared::network::Connection;
 
 /// How long the target waits beyond the keep-alive timeout.
-const GRACE_NS: u64 = 2 * SECOND;
+pub(super) const GRACE_NS: u64 = 2 * SECOND;
 
 /// Operations of one command that follow each other, at most: attempts, and parts.
 const OPERATION_COUNT: u64 = 40;
@@ -20,6 +20,10 @@ pub(crate) struct LateWrites {
     host: usize,
     /// Block and command of each.
     writes: Vec<(u64, u64)>,
+    /// They are over at this time at the earliest, ns, unless the target starts again.
+    end_ns: u64,
+    /// When the target had last started then, ns.
+    started_ns: u64,
 }
 
 /// The association of a host that is not allowed any more.
@@ -33,11 +37,8 @@ pub(super) struct Barred {
 impl World {
     /// A host has another association, and does not know what became of these writes.
     pub(super) fn await_late_writes(&mut self, host: usize, writes: Vec<(u64, u64)>) {
-        if writes.is_empty() {
-            return;
-        }
         let end = self.hosts[host].admin_connection().unwrap_or(self.shared.network.connections.len());
-        self.late_writes.push(LateWrites { connections: 0..end, host, writes });
+        self.late_writes.push(LateWrites { connections: 0..end, host, writes, end_ns: 0, started_ns: 0 });
     }
 
     /// A host is not allowed any more.
@@ -65,20 +66,24 @@ impl World {
             return;
         }
         let now_ns = self.shared.now_ns;
-        if self.shared.scenario.disk.stuck > 0 && self.shared.disk.is_stuck() {
+        let is_stuck = self.shared.scenario.disk.stuck > 0 && self.shared.disk.is_stuck();
+        if is_stuck || self.shared.disk.hung_until_ns >= now_ns {
             self.stuck_until_ns = now_ns;
         }
         let under_way_ns = self.under_way_ns();
-        if self.stuck_until_ns + under_way_ns >= now_ns && self.shared.scenario.disk.stuck > 0 {
+        if self.stuck_until_ns > 0 && self.stuck_until_ns + under_way_ns >= now_ns {
             return;
         }
         if let Some(barred) = self.barred.take_if(|barred| barred.since_ns + under_way_ns < now_ns) {
             self.check_end_of_barred(&barred);
         }
-        let keep_alive_ns = u64::from(self.shared.scenario.keep_alive_ms) * MS + GRACE_NS;
+        let keep_alive_ns = self.keep_alive_ns();
         let started_ns = self.shared.started_ns;
         for at in (0..self.late_writes.len()).rev() {
             let late = &self.late_writes[at];
+            if late.started_ns == started_ns && late.end_ns > now_ns {
+                continue;
+            }
             let host = &self.hosts[late.host];
             let connections = &self.shared.network.connections[late.connections.clone()];
             let end_ns = |connection: &Connection| {
@@ -86,16 +91,27 @@ impl World {
                 if was_of_dead { started_ns } else { connection.heard_ns + keep_alive_ns + under_way_ns }
             };
             let of_host = connections.iter().filter(|connection| host.owns(connection.dialler));
-            let end_ns = of_host.map(end_ns).max().unwrap_or(0);
+            let end_ns = of_host.clone().map(end_ns).max().unwrap_or(0);
             if end_ns > now_ns {
+                let late = &mut self.late_writes[at];
+                (late.end_ns, late.started_ns) = (end_ns, started_ns);
                 continue;
+            }
+            if let Some(served) = of_host.clone().find(|connection| connection.is_served()) {
+                let heard_ns = served.heard_ns;
+                self.shared.find(format!(
+                    "host {}: the target still serves a connection of an association that is lost, and has heard nothing \
+                     since {heard_ns} ns",
+                    late.host
+                ));
+                return;
             }
             self.shared.reach_event(if end_ns == started_ns {
                 "late writes ruled out by the lock"
             } else {
                 "late writes ruled out"
             });
-            // Of an operation that hung nobody knows when it ended.
+            // The end of an operation that hung is unknown.
             let end_ns = end_ns.max(self.stuck_until_ns);
             if self.stuck_until_ns > 0 {
                 self.shared.reach_event("late writes ruled out after a disk that hung");

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Namespace ids, sizes and names are the same on both, identities and contents are not. A host that knows the storage
-//! of the first machine must neither read that of the second nor write to it, and finds its own as it was when the first
-//! one answers again.
+//! of the first machine must neither read that of the second nor write to it, and finds its own as it was when the
+//! first one answers again.
 
 use std::sync::Arc;
 
@@ -42,6 +42,11 @@ pub(crate) enum Machine {
 impl Machine {
     pub(crate) fn is_first(self) -> bool {
         self == Self::First
+    }
+
+    /// Its disk.
+    pub(crate) fn disk(self) -> u64 {
+        (!self.is_first()).into()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::coverage::Point;
 use crate::host::SUBSYSTEM;
 use crate::memcached_client::{MemcachedClient, Task, name};
 use crate::pair_model::{Action, Answer, Crash, Mode, Origin, PairModel, value};
-use crate::pair_settings::{PairDurability, PairSettings, SUPERBLOCK_BYTES};
+use crate::pair_settings::{BLOCK_BYTES, PairDurability, PairSettings};
 use crate::scenario::{MS, SECOND};
 use crate::shared::disk::LOG_FILE;
 use crate::shared::{Actor, Event, Shared};
@@ -123,7 +123,7 @@ impl Pairs {
     }
 
     /// The target is down.
-    pub(super) fn on_down(&mut self, shared: &mut Shared, is_power_cut: bool) {
+    pub(super) fn on_down(&mut self, shared: &mut Shared, is_power_cut: bool, held_until_ns: u64) {
         self.store = None;
         self.idle_since_ns = None;
         let crash = if is_power_cut { Crash::PowerCut } else { Crash::Kill };
@@ -131,7 +131,7 @@ impl Pairs {
             shared.log_disk.on_power_cut(&mut shared.random);
         } else {
             let goes_on = shared.scenario.writes_outlive_kill;
-            shared.log_disk.on_kill(&mut shared.random, goes_on);
+            shared.log_disk.on_kill(&mut shared.random, goes_on, held_until_ns);
         }
         self.model.on_crash(crash, shared.now_ns);
     }
@@ -162,7 +162,8 @@ impl Pairs {
     /// Looks whether the log is idle, and which lost commands cannot take effect any more.
     fn watch(&mut self, shared: &Shared) {
         let now_ns = shared.now_ns;
-        if shared.log_disk.running_count() > 0 || self.store.is_none() {
+        // The log's operations wait behind those of other files.
+        if shared.log_disk.running_count() > 0 || shared.disk.is_full() || self.store.is_none() {
             self.idle_since_ns = None;
         } else {
             let since_ns = *self.idle_since_ns.get_or_insert(now_ns);
@@ -209,11 +210,12 @@ fn open(
         item_bytes,
         prefaults: false,
     };
-    let geometry = Geometry::new(SUPERBLOCK_BYTES as u32, settings.bytes / SUPERBLOCK_BYTES as u64);
+    let geometry = Geometry::new(BLOCK_BYTES as u32, settings.bytes / BLOCK_BYTES as u64);
     let below = Arc::new(FileStore::simulated(shared.log_disk.open(LOG_FILE), &geometry));
     let reactor_count = usize::from(shared.scenario.reactor_count);
-    shared.log_disk.change_first(SUPERBLOCK_BYTES, |first| {
-        KeyValueStore::simulated_file(file_settings, below, first, reactor_count, number)
+    let head_bytes = KeyValueStore::simulated_head_bytes(reactor_count);
+    shared.log_disk.change_first(head_bytes, |head| {
+        KeyValueStore::simulated_file(file_settings, below, head, reactor_count, number)
     })
 }
 
@@ -310,7 +312,8 @@ impl World {
             3 => (Verb::Exist, Action::Get, namespace.exist(&key), None),
             4 | 5 => (Verb::Delete, Action::Delete { is_told: false }, namespace.delete(&key), None),
             _ => {
-                let length = choice.scaled(1, pairs.settings.value_bytes_max as u64);
+                let high = pairs.settings.value_bytes_max.min(namespace.value_bytes_max() as usize);
+                let length = choice.scaled(1, high as u64);
                 let value: Rc<[u8]> = value(pairs.model.next_id(), length as usize);
                 let (mode, options) = match choice.below(6) {
                     0 => (Mode::Add, StoreOptions::MUST_NOT_EXIST),
@@ -403,11 +406,13 @@ impl Pairs {
         let answer = match (verb, result) {
             (Verb::Retrieve, Ok(length)) => {
                 let buffer = buffer.ok_or("a Retrieve came back without its buffer")?;
-                if length != received.into() {
+                if u64::from(received) != length.min(buffer.len() as u64) {
                     return Err(format!("{received} bytes came of a value of {length}"));
                 }
-                let value = buffer[..received as usize].into();
-                Some(Answer::Found { value: Some(value), flags: None, cas: None })
+                // Of a value that is longer than a transfer, the beginning comes.
+                let is_whole = length == received.into();
+                let value = is_whole.then(|| buffer[..received as usize].into());
+                Some(Answer::Found { value, flags: None, cas: None })
             }
             (Verb::Exist, Ok(_)) => Some(Answer::Found { value: None, flags: None, cas: None }),
             (Verb::Store | Verb::Delete, Ok(_)) => Some(Answer::Done { cas: None }),

@@ -9,11 +9,10 @@
 //! A rival is a second process that starts while the first serves. In a share of the runs the writes that a killed
 //! process has given to the device go on without it.
 
-use super::machines::Machine;
 use super::{Stage, World};
 use crate::scenario::{MS, SECOND};
-use crate::shared::Event;
 use crate::shared::disk::LOG_FILE;
+use crate::shared::{Event, Shared};
 
 /// How long a target that starts waits for the lock of its storage, ns.
 const LOCK_WAIT_NS: u64 = 5 * SECOND;
@@ -39,7 +38,12 @@ impl World {
             self.is_rival_waiting = false;
             return;
         }
-        if !is_served && !self.is_storage_locked() {
+        let disk = self.machine.disk();
+        if !is_served && !self.is_storage_locked(disk) {
+            let Shared { disk: blocks, log_disk, .. } = &self.shared;
+            if blocks.is_written_by_dead(disk) || log_disk.is_written_by_dead(LOG_FILE) {
+                return self.shared.find("a target can lock its storage, and writes of the last one go on");
+            }
             if is_rival {
                 self.is_rival_waiting = false;
                 self.shared.reach_event("second target takes over");
@@ -64,11 +68,7 @@ impl World {
     }
 
     /// Whether I/O of a process that is gone holds the lock of what the next one opens.
-    fn is_storage_locked(&self) -> bool {
-        let disk = match self.machine {
-            Machine::First => 0,
-            Machine::Second { .. } => 1,
-        };
+    fn is_storage_locked(&self, disk: u64) -> bool {
         self.shared.disk.is_locked(disk) || self.shared.log_disk.is_locked(LOG_FILE)
     }
 

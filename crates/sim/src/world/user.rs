@@ -11,8 +11,8 @@ use crate::timeline::About;
 /// The user of one lane.
 #[derive(Debug, Default)]
 pub(super) struct User {
-    /// Its next command, by its place among those of the lane. Each command has draws of its own, which do not depend on
-    /// the end of other commands.
+    /// Its next command, by its place among those of the lane. Each command has draws of its own, which do not depend
+    /// on the end of other commands.
     next: u64,
     /// It submits nothing before.
     next_ns: u64,

@@ -204,6 +204,7 @@ mod tests {
             bytes: Some(bytes),
             block_bytes: Some(512),
             is_read_only: false,
+            is_sparse: true,
         }
     }
 

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use reactor::{Allocation, Buffer, Completion, Operation};
 use rustix::io::Errno;
 
-use super::file_open::is_unsupported;
 use super::file_shared::{Descriptions, Shared};
 use crate::namespace::{Backend, Generation, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
+use crate::space::is_unsupported;
 use crate::tickets::Tickets;
 
 /// Maximum attempts at an operation that fails transiently or makes no progress.

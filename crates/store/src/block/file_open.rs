@@ -2,17 +2,18 @@
 
 use std::fs::{Metadata, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, Stat, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, OFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
 use crate::key_value::{mark, superblock};
 use crate::namespace::{BLOCK_BYTES, BLOCK_BYTES_DEFAULT};
 use crate::open_error::{OpenError, check_size};
 use crate::size::Size;
+use crate::space::{self, is_unsupported};
 
 /// The kind of file behind a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub struct FileSettings {
     pub block_bytes: Option<u32>,
     /// Whether writes are refused.
     pub is_read_only: bool,
+    /// Whether a new file gets space only when it is written.
+    pub is_sparse: bool,
 }
 
 /// An open file or device that has passed all checks.
@@ -155,24 +158,58 @@ pub(super) fn open_again(
     }
 }
 
+/// A new file of this many bytes. It gets its name with its size, where the system can do that: a file that is empty
+/// after a crash was cut.
+fn new_file(path: &Path, directory: &Path, bytes: u64) -> Result<std::fs::File, OpenError> {
+    let give_size = |file: &std::fs::File| {
+        file.set_len(bytes).map_err(|error| system("give its size to", path, error))?;
+        file.sync_all().map_err(|error| system("flush", path, error))
+    };
+    let mut options = OpenOptions::new();
+    // Other users must not read the data that a peer stored there.
+    options.read(true).write(true).mode(0o600);
+    let nameless = options.clone().custom_flags(OFlags::TMPFILE.bits().cast_signed()).open(directory);
+    if let Ok(file) = nameless {
+        give_size(&file)?;
+        let descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match rustix::fs::linkat(CWD, descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => return Ok(file),
+            Err(Errno::EXIST) => return Err(system("create", path, Errno::EXIST.into())),
+            // Without /proc.
+            Err(_) => {}
+        }
+    }
+    let file = options.create_new(true).open(path).map_err(|error| system("create", path, error))?;
+    if let Err(error) = give_size(&file) {
+        // Leave nothing half done. If even this fails, report the first error.
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(file)
+}
+
 fn create(settings: &FileSettings, bytes: u64) -> Result<Opened, OpenError> {
     let path = &settings.path;
     if settings.is_read_only {
         return Err(missing(settings));
     }
-    // Other users must not read the data that a peer stored there.
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
-    let file = file.map_err(|error| system("create", path, error))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let file = new_file(path, directory, bytes)?;
     let made = (|| {
-        file.set_len(bytes).map_err(|error| system("give its size to", path, error))?;
         // The name must survive a crash, as must the size.
-        file.sync_all().map_err(|error| system("flush", path, error))?;
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let directory = std::fs::File::open(directory.unwrap_or(Path::new(".")));
+        let directory = std::fs::File::open(directory);
         directory
             .and_then(|it| it.sync_all())
             .map_err(|error| system("flush the directory of", path, error))?;
-        open_existing(settings, None, None)
+        let opened = open_existing(settings, None, None)?;
+        if !settings.is_sparse {
+            match space::allocate(&file, bytes) {
+                Ok(true) => {}
+                Ok(false) => return Err(OpenError::CannotAllocate { path: path.clone() }),
+                Err(errno) => return Err(system("allocate space for", path, errno.into())),
+            }
+        }
+        Ok(opened)
     })();
     if !matches!(made, Ok(_) | Err(OpenError::Locked { .. })) {
         // Leave nothing half done. If even this fails, report the first error.
@@ -213,6 +250,9 @@ fn open_existing(
         return Err(OpenError::BlockTooSmall { path: path.clone(), block_bytes, block_bytes_min: alignment });
     }
     let mut bytes = size(&keeper).map_err(|error| system("find the size of", path, error))?;
+    if settings.contents == Contents::Pairs {
+        check_pairs(settings, Identity::of(&stat), bytes, grow_to)?;
+    }
     if let Some(wanted) = grow_to {
         bytes = grow(settings, &keeper, bytes, wanted)?;
     }
@@ -280,6 +320,23 @@ fn check_contents(settings: &FileSettings, identity: Identity) -> Result<(), Ope
         }
     };
     Err(OpenError::WrongKind { path: path.clone(), is, remedy })
+}
+
+/// Refuses a key-value file that was cut: growing it would replace its pairs by zeroes.
+fn check_pairs(
+    settings: &FileSettings,
+    identity: Identity,
+    bytes: u64,
+    grow_to: Option<u64>,
+) -> Result<(), OpenError> {
+    if bytes == 0 && grow_to.is_some() {
+        return Err(OpenError::Empty {
+            name: settings.path.display().to_string(),
+            remedy: "it was cut, or never used; remove it to begin an empty store",
+        });
+    }
+    let file = std::fs::File::from(open_again(settings, identity, false)?);
+    superblock::check_cut(&settings.path, &file, bytes)
 }
 
 fn open_with(settings: &FileSettings, flags: OFlags) -> io::Result<OwnedFd> {
@@ -434,11 +491,6 @@ fn of_device(stat: &Stat, is_direct: bool, block_bytes: u32) -> Traits {
     }
 }
 
-/// Whether the file system or device does not support this at all.
-pub(super) fn is_unsupported(errno: Errno) -> bool {
-    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV)
-}
-
 fn missing(settings: &FileSettings) -> OpenError {
     let remedy = match settings.kind {
         FileKind::Regular if settings.is_read_only => "a read-only namespace needs a file that is there",
@@ -470,6 +522,7 @@ mod tests {
                 bytes: None,
                 block_bytes: None,
                 is_read_only: false,
+                is_sparse: true,
             }
         }
 

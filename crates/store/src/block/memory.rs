@@ -31,6 +31,8 @@ pub struct MemorySettings {
     pub is_shared: bool,
     /// Whether to request huge pages, which the kernel may decline.
     pub huge_pages: bool,
+    /// Bytes of a page: of the running kernel, or a multiple to behave as on another one.
+    pub page_bytes: usize,
 }
 
 /// A namespace in RAM.
@@ -64,27 +66,12 @@ impl MemoryStore {
     /// # Errors
     /// [`OpenError::SizeNotBlocks`], or that there is not enough memory.
     pub fn new(settings: &MemorySettings) -> Result<Self, OpenError> {
-        Self::open(settings, |bytes| Memory::new(bytes, settings.is_shared, settings.huge_pages))
-    }
-
-    /// As [`new`](Self::new), on a kernel with pages of this size: a multiple of those of the running kernel.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub fn simulated(settings: &MemorySettings, page_bytes: usize) -> Result<Self, OpenError> {
-        let MemorySettings { is_shared, huge_pages, .. } = *settings;
-        Self::open(settings, |bytes| Memory::with_pages(bytes, is_shared, huge_pages, page_bytes))
-    }
-
-    fn open(
-        settings: &MemorySettings,
-        map: impl FnOnce(usize) -> io::Result<Arc<Memory>>,
-    ) -> Result<Self, OpenError> {
-        let &MemorySettings { bytes, block_bytes, is_read_only, .. } = settings;
+        let &MemorySettings { bytes, block_bytes, is_read_only, is_shared, huge_pages, page_bytes } =
+            settings;
         check_size(NAME, bytes, block_bytes)?;
         let refused = |source| OpenError::Memory { bytes, source };
         let length = usize::try_from(bytes).map_err(|_| refused(io::ErrorKind::OutOfMemory.into()))?;
-        let memory = map(length).map_err(refused)?;
+        let memory = Memory::new(length, is_shared, huge_pages, page_bytes).map_err(refused)?;
         Ok(Self { memory, block_bytes, is_read_only })
     }
 }
@@ -237,9 +224,17 @@ mod tests {
     use super::*;
     use crate::testing::{Bench, Double, Media, Step, check_against_model, model_steps};
     use proptest::prelude::*;
+    use reactor::page_bytes;
 
     fn settings(bytes: u64, is_shared: bool) -> MemorySettings {
-        MemorySettings { bytes, block_bytes: 512, is_read_only: false, is_shared, huge_pages: false }
+        MemorySettings {
+            bytes,
+            block_bytes: 512,
+            is_read_only: false,
+            is_shared,
+            huge_pages: false,
+            page_bytes: page_bytes(),
+        }
     }
 
     proptest! {

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kv::log::Sync;
-use kv::{Eviction, Partition, Processor, Settings};
+use kv::{Eviction, MemoryLimit, Partition, Processor, Settings};
 
 use super::logged::Logged;
 use super::random::Random;
+use super::recovery::{RecoveryProgress, SharedProgress};
 use super::superblock::Superblock;
 use super::{KeyValueShape, MEMORY_BYTES_MIN, check_memory, prefault};
 use crate::namespace::BlockStore;
@@ -19,6 +20,11 @@ const MEMORY_SHARE: u64 = 4;
 
 /// Minimum default memory of a key-value file, bytes.
 const MEMORY_BYTES_LEAST: u64 = 16 << 20;
+
+/// Memory of all partitions of a key-value file of this many bytes, if none is given and it suffices for them.
+pub(crate) fn memory_bytes_default(file_bytes: u64) -> u64 {
+    MEMORY_BYTES_LEAST.max(file_bytes / MEMORY_SHARE)
+}
 
 /// Settings of a key-value namespace in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,49 +48,65 @@ pub(super) struct KeyValueFile {
     settings: KeyValueFileSettings,
     below: Arc<dyn BlockStore>,
     /// `None` until the number of reactors is set.
-    superblock: Mutex<Option<Superblock>>,
+    divided: Mutex<Option<Divided>>,
+    limit: Arc<MemoryLimit>,
     random: Random,
+}
+
+/// The division of the file, and how far its logs have been read.
+#[derive(Clone)]
+struct Divided {
+    superblock: Superblock,
+    progress: Arc<SharedProgress>,
+}
+
+impl Divided {
+    fn new(superblock: Superblock) -> Self {
+        let partition_count = usize::try_from(superblock.partition_count).unwrap_or(usize::MAX);
+        Self { superblock, progress: Arc::new(SharedProgress::new(partition_count)) }
+    }
 }
 
 impl KeyValueFile {
     /// Creates one on storage that is already open.
     pub(super) fn new(settings: KeyValueFileSettings, below: Arc<dyn BlockStore>) -> Self {
-        Self { settings, below, superblock: Mutex::default(), random: Random::System }
+        let limit = Arc::new(MemoryLimit::new(memory_bytes(&settings, &*below, 1)));
+        Self { settings, below, divided: Mutex::default(), limit, random: Random::System }
     }
 
-    /// Creates one on a simulated disk, where the file's first block is `first`: its caller writes it back.
+    /// Creates one on a simulated disk, where `head` is everything before the first segment: its caller writes it back.
     ///
     /// # Errors
     /// As [`set_reactor_count`](Self::set_reactor_count).
     pub(super) fn simulated(
         settings: KeyValueFileSettings,
         below: Arc<dyn BlockStore>,
-        first: &mut [u8],
+        head: &mut [u8],
         partition_count: u64,
         random: Random,
     ) -> Result<Self, OpenError> {
         let bytes = below.geometry().bytes();
-        let read = Superblock::read_or_new(first, &settings.path, bytes, partition_count, &random)?;
-        Ok(Self { settings, below, superblock: Mutex::new(Some(read.0)), random })
+        let superblock = Superblock::open_simulated(head, &settings.path, bytes, partition_count, &random)?;
+        let limit = Arc::new(MemoryLimit::new(memory_bytes(&settings, &*below, partition_count)));
+        limit.divide(usize::try_from(partition_count).unwrap_or(usize::MAX));
+        Ok(Self { settings, below, divided: Mutex::new(Some(Divided::new(superblock))), limit, random })
     }
 
-    fn memory_bytes(&self, partition_count: u64) -> u64 {
-        let share = self.below.geometry().bytes() / MEMORY_SHARE;
-        let least = MEMORY_BYTES_LEAST.max(partition_count.saturating_mul(MEMORY_BYTES_MIN));
-        self.settings.memory_bytes.unwrap_or(share.max(least))
+    fn divided(&self) -> Option<Divided> {
+        self.divided.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn superblock(&self) -> Option<Superblock> {
-        *self.superblock.lock().unwrap_or_else(PoisonError::into_inner)
+    /// How far the logs have been read; `None` once they are.
+    pub(super) fn recovery(&self) -> Option<RecoveryProgress> {
+        self.divided()?.progress.get()
     }
 
     pub(super) fn attach(&self, reactor: usize, unix_s: i64) -> io::Result<Logged> {
-        let superblock =
-            self.superblock().ok_or_else(|| io::Error::other("the number of reactors was not set"))?;
+        let Divided { superblock, progress } =
+            self.divided().ok_or_else(|| io::Error::other("the number of reactors was not set"))?;
         let log = superblock.log(reactor as u64, self.settings.sync, self.random.draw());
-        let memory_bytes = self.memory_bytes(superblock.partition_count) / superblock.partition_count;
         let mut processor = Processor::new(Settings {
-            memory_bytes: usize::try_from(memory_bytes).unwrap_or(usize::MAX),
+            memory_bytes: self.limit.share(),
             inline_bytes_max: 0,
             eviction: Eviction::None,
             value_bytes_max: log.value_bytes_max(),
@@ -93,9 +115,9 @@ impl KeyValueFile {
         if self.settings.prefaults {
             prefault::begin(&mut processor)?;
         }
-        let partition = Partition::with_log(processor, unix_s, log);
+        let partition = Partition::with_log(processor, unix_s, log).within(&self.limit);
         let below = self.below.attach()?;
-        Ok(Logged::new(partition, below))
+        Ok(Logged::new(partition, below, (self.settings.path.clone(), reactor), progress))
     }
 
     pub(super) fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
@@ -104,14 +126,16 @@ impl KeyValueFile {
         }
         let bytes = self.below.geometry().bytes();
         let superblock = Superblock::open(&self.settings.path, bytes, count.max(1) as u64, &self.random)?;
-        *self.superblock.lock().unwrap_or_else(PoisonError::into_inner) = Some(superblock);
+        *self.divided.lock().unwrap_or_else(PoisonError::into_inner) = Some(Divided::new(superblock));
+        self.limit.divide(count);
+        self.limit.set(memory_bytes(&self.settings, &*self.below, count as u64));
         Ok(())
     }
 
     pub(super) fn shape(&self) -> KeyValueShape {
         let value_bytes_max = self
-            .superblock()
-            .map_or(0, |superblock| superblock.log(0, self.settings.sync, 0).value_bytes_max());
+            .divided()
+            .map_or(0, |divided| divided.superblock.log(0, self.settings.sync, 0).value_bytes_max());
         let value_bytes_max = u32::try_from(value_bytes_max).unwrap_or(u32::MAX);
         let KeyValueFileSettings { item_bytes, allows_flush, .. } = self.settings;
         let bytes = self.below.geometry().bytes();
@@ -122,7 +146,17 @@ impl KeyValueFile {
         self.below.geometry().bytes()
     }
 
+    pub(super) fn limit(&self) -> &MemoryLimit {
+        &self.limit
+    }
+
     pub(super) fn below(&self) -> &dyn BlockStore {
         &*self.below
     }
+}
+
+/// Memory of all partitions: as the settings say, or enough for the file and for each partition.
+fn memory_bytes(settings: &KeyValueFileSettings, below: &dyn BlockStore, partition_count: u64) -> u64 {
+    let least = partition_count.saturating_mul(MEMORY_BYTES_MIN);
+    settings.memory_bytes.unwrap_or(memory_bytes_default(below.geometry().bytes()).max(least))
 }

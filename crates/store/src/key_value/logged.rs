@@ -6,11 +6,16 @@
 //!    └── settled, next_loaded ◀─ Log::on_* ◀────────────────────────────────────── replies ─┘
 //! ```
 
-use kv::log::{Failure, Job, Loaded, Log, PIECE_BYTES, Work};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kv::log::{Failure, Job, Loaded, Log, Notice, PIECE_BYTES, Work};
 use kv::{KeyHash, Partition, Processor};
 use reactor::{Buffer, Completion};
 
-use crate::namespace::{Backend, Intercepted, Reply, Request, StoreIo, Ticket};
+use super::recovery::{Reading, SharedProgress, WAIT_NS};
+use crate::namespace::{Backend, Intercepted, Reply, Request, StoreError, StoreIo, Ticket};
 
 /// Maximum requests in flight below.
 const RUN_COUNT_MAX: usize = 64;
@@ -18,24 +23,41 @@ const RUN_COUNT_MAX: usize = 64;
 /// Interval between attempts to get a buffer, ns.
 const BUFFER_WAIT_NS: u64 = 200_000;
 
+/// Time without changes after which the end of the log is marked in the file, ns.
+const MARK_NS: u64 = 1_000_000_000;
+
 /// The longest wait of [`Logged::stop`], ns.
 const STOP_NS: u64 = 10_000_000_000;
 
 /// The numbers of the timers' tickets.
 const TIMER: u32 = 0x00ff_ffff;
 const STOP_TIMER: u32 = 0x00ff_fffe;
+const MARK_TIMER: u32 = 0x00ff_fffd;
+const SPACE_TIMER: u32 = 0x00ff_fffc;
+const READING_TIMER: u32 = 0x00ff_fffb;
+
+/// Interval between attempts at a write for which there was no space, ns.
+const SPACE_NS: u64 = 1_000_000_000;
 
 /// One reactor's partition and its log.
 pub struct Logged {
     /// It has a log.
     partition: Partition,
     below: Box<dyn Backend>,
+    /// Path of the file, and number of the partition in it.
+    place: (PathBuf, usize),
     /// Requests in flight below, by the number of their ticket.
     runs: Vec<Option<Run>>,
     run_count: usize,
     replies: Vec<(Ticket, Reply)>,
+    /// Reads of recovery by the number of their ticket, in order, with what has arrived: `None` if it failed.
+    recovered: VecDeque<(usize, Option<Option<Buffer>>)>,
+    recovery: Recovery,
     is_timer_set: bool,
+    /// While the timer of the mark runs: the writes of the log when it was set.
+    mark_timer: Option<u64>,
     is_failure_reported: bool,
+    space: Space,
     /// Once it was stopped: when the log gives up, ns.
     stop_until_ns: Option<u64>,
 }
@@ -43,8 +65,28 @@ pub struct Logged {
 #[derive(Clone, Copy, Debug)]
 enum Run {
     Read(Job),
-    Write,
+    Write { offset: u64, is_durable: bool },
     Flush,
+}
+
+/// The reading of the log at the start.
+enum Recovery {
+    /// It begins at the first [poll](Logged::poll).
+    Due(Arc<SharedProgress>),
+    Reading(Reading),
+    /// The log is read, or has failed.
+    Over,
+}
+
+/// Whether the file system has space for the last write.
+#[derive(Default)]
+enum Space {
+    #[default]
+    Enough,
+    /// It had none: this write is tried again when the timer fires.
+    Refused { offset: u64, buffer: Buffer, is_durable: bool },
+    /// The write is tried again.
+    Trying,
 }
 
 /// The reactor as the storage below sees it.
@@ -53,15 +95,25 @@ fn beneath<'a>(io: &'a mut dyn StoreIo, replies: &'a mut Vec<(Ticket, Reply)>) -
 }
 
 impl Logged {
-    pub(super) fn new(partition: Partition, below: Box<dyn Backend>) -> Self {
+    pub(super) fn new(
+        partition: Partition,
+        below: Box<dyn Backend>,
+        place: (PathBuf, usize),
+        progress: Arc<SharedProgress>,
+    ) -> Self {
         Self {
             partition,
             below,
+            place,
             runs: Vec::new(),
             run_count: 0,
             replies: Vec::new(),
+            recovered: VecDeque::new(),
+            recovery: Recovery::Due(progress),
             is_timer_set: false,
+            mark_timer: None,
             is_failure_reported: false,
+            space: Space::Enough,
             stop_until_ns: None,
         }
     }
@@ -70,6 +122,12 @@ impl Logged {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.log().is_ready()
+    }
+
+    /// Whether the log has been read for so long that commands do not wait for it.
+    #[must_use]
+    pub fn is_slow(&self) -> bool {
+        matches!(&self.recovery, Recovery::Reading(reading) if reading.is_slow)
     }
 
     /// Why the log could not be read or written, if so: the partition serves nothing any more.
@@ -153,6 +211,18 @@ impl Logged {
         self.partition.processor.has_room(bytes)
     }
 
+    /// Whether a change of this many bytes of key and value may be made now. If not, it may be made soon.
+    pub fn admits(&mut self, bytes: usize) -> bool {
+        self.with_log(|log, processor| log.admits(processor, bytes))
+    }
+
+    /// Whether the file system has no space for the write that is due. It is repeated until there is some: until then
+    /// changes must not be made, and it is unknown whether those before survive.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        !matches!(self.space, Space::Enough)
+    }
+
     /// Number of completed writes while there are unwritten changes: when it changes, there may be room.
     pub fn progress(&mut self) -> Option<u64> {
         self.with_log(|log, processor| log.progress(processor))
@@ -183,8 +253,14 @@ impl Logged {
 
     /// Continues reading and writing the log.
     pub fn poll(&mut self, io: &mut dyn StoreIo) {
+        self.advance(io);
+        self.follow_recovery(io);
+        self.report();
+    }
+
+    fn advance(&mut self, io: &mut dyn StoreIo) {
         loop {
-            self.take_replies();
+            self.take_replies(io);
             if self.run_count >= RUN_COUNT_MAX {
                 break;
             }
@@ -204,12 +280,34 @@ impl Logged {
                     };
                     buffer.set_len(write.length);
                     let (offset, is_durable) = (write.offset, write.is_durable);
-                    (Run::Write, Request::Write { offset, buffer, is_durable })
+                    (Run::Write { offset, is_durable }, Request::Write { offset, buffer, is_durable })
                 }
             };
             self.begin(io, run, request);
         }
-        self.report_failure();
+        if self.mark_timer.is_none() && self.with_log(|log, processor| log.lacks_mark(processor)) {
+            self.mark_timer = Some(self.counters().write_count);
+            io.set_timer(io.now_ns() + MARK_NS, io.own(MARK_TIMER));
+        }
+    }
+
+    /// Tells the progress of recovery.
+    fn follow_recovery(&mut self, io: &mut dyn StoreIo) {
+        let (now_ns, place) = (io.now_ns(), (&*self.place.0, self.place.1));
+        let log = self.partition.log().expect("a partition with a log");
+        let is_over = log.is_ready() || log.failure().is_some();
+        match std::mem::replace(&mut self.recovery, Recovery::Over) {
+            Recovery::Over => {}
+            Recovery::Due(progress) => {
+                io.set_timer(now_ns + WAIT_NS, io.own(READING_TIMER));
+                self.recovery = Recovery::Reading(Reading::begin(progress, now_ns));
+            }
+            Recovery::Reading(reading) if is_over => reading.end(now_ns, place),
+            Recovery::Reading(mut reading) => {
+                reading.on_progress(now_ns, log.recovered_bytes(), place);
+                self.recovery = Recovery::Reading(reading);
+            }
+        }
     }
 
     /// An operation started for `ticket` has completed.
@@ -222,6 +320,15 @@ impl Logged {
     pub fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
         if ticket == io.own(TIMER) {
             self.is_timer_set = false;
+        } else if ticket == io.own(MARK_TIMER) {
+            // Writes since then set it again.
+            if self.mark_timer.take() == Some(self.counters().write_count) {
+                self.with_log(|log, _| log.mark());
+            }
+        } else if ticket == io.own(SPACE_TIMER) {
+            self.try_again(io);
+        } else if ticket == io.own(READING_TIMER) {
+            // The poll below notes the time.
         } else if ticket == io.own(STOP_TIMER) {
             // The timer may be that of an earlier namespace.
             if self.stop_until_ns.is_some_and(|until_ns| until_ns <= io.now_ns()) && !self.has_stopped() {
@@ -248,38 +355,105 @@ impl Logged {
             self.runs.push(None);
             self.runs.len() - 1
         });
+        if matches!(run, Run::Read(Job::Recover)) {
+            self.recovered.push_back((number, None));
+        }
         self.runs[number] = Some(run);
         self.run_count += 1;
         let ticket = io.own(u32::try_from(number).expect("few run at once"));
         self.below.start(&mut beneath(io, &mut self.replies), ticket, request);
     }
 
-    fn take_replies(&mut self) {
-        while let Some((ticket, reply)) = self.replies.pop() {
+    /// Repeats the write for which there was no space.
+    fn try_again(&mut self, io: &mut dyn StoreIo) {
+        match std::mem::replace(&mut self.space, Space::Trying) {
+            Space::Refused { offset, buffer, is_durable } => {
+                let request = Request::Write { offset, buffer, is_durable };
+                self.begin(io, Run::Write { offset, is_durable }, request);
+            }
+            // The timer is that of an earlier namespace.
+            space => self.space = space,
+        }
+    }
+
+    fn take_replies(&mut self, io: &mut dyn StoreIo) {
+        while let Some((ticket, mut reply)) = self.replies.pop() {
             let number = usize::try_from(ticket.0 & u64::from(TIMER)).expect("24 bits");
             let run = self.runs.get_mut(number).and_then(Option::take).expect("a run ends once");
             self.run_count -= 1;
+            if let Run::Write { offset, is_durable } = run
+                && let Some(buffer) = reply.buffer.take_if(|_| reply.result == Err(StoreError::NoSpace))
+            {
+                if !self.is_full() {
+                    let path = self.place.0.display();
+                    tracing::error!(%path, "no space for a key-value namespace: it refuses changes until there is");
+                }
+                self.space = Space::Refused { offset, buffer, is_durable };
+                io.set_timer(io.now_ns() + SPACE_NS, io.own(SPACE_TIMER));
+                continue;
+            }
             if let Err(error) = reply.result {
                 tracing::error!(%error, ?run, "the log of a key-value namespace");
             }
             let is_good = reply.result.is_ok();
+            if is_good && matches!((run, &self.space), (Run::Write { .. }, Space::Trying)) {
+                self.space = Space::Enough;
+                tracing::info!(path = %self.place.0.display(), "a key-value namespace has space again");
+            }
+            let buffer = reply.buffer.filter(|_| is_good);
+            if matches!(run, Run::Read(Job::Recover)) {
+                let read = self.recovered.iter_mut().find(|(of, arrived)| *of == number && arrived.is_none());
+                read.expect("it is under way").1 = Some(buffer);
+                self.take_recovered();
+                continue;
+            }
             self.with_log(|log, processor| match run {
-                Run::Read(job) => {
-                    let buffer = reply.buffer.filter(|_| is_good);
-                    log.on_read(processor, job, buffer.as_deref());
-                }
-                Run::Write => log.on_written(processor, is_good),
+                Run::Read(job) => log.on_read(processor, job, buffer.as_deref()),
+                Run::Write { .. } => log.on_written(processor, is_good),
                 Run::Flush => log.on_flushed(processor, is_good),
             });
         }
     }
 
-    /// Logs the failure of the log once.
-    fn report_failure(&mut self) {
+    /// Gives the log the reads of recovery that have arrived, in their order.
+    fn take_recovered(&mut self) {
+        while self.recovered.front().is_some_and(|(_, arrived)| arrived.is_some())
+            && let Some((_, arrived)) = self.recovered.pop_front()
+        {
+            let buffer = arrived.flatten();
+            self.with_log(|log, processor| log.on_read(processor, Job::Recover, buffer.as_deref()));
+        }
+    }
+
+    /// Logs what recovery has passed over, and the failure of the log once.
+    fn report(&mut self) {
+        while let Some(notice) = self.with_log(|log, _| log.next_notice()) {
+            let (path, partition) = (self.place.0.display(), self.place.1);
+            match notice {
+                Notice::Superblock { offset } => {
+                    tracing::warn!(%path, partition, offset, "one of the two superblocks of a log is damaged");
+                }
+                Notice::Dropped { generation, offset } => tracing::warn!(
+                    %path, partition, generation, offset,
+                    "bytes behind the last whole write of a log are dropped: they are older, or of one write that the end \
+                     of the target cut before it was answered, or damaged"
+                ),
+            }
+        }
         if let Some(failure) = self.log().failure()
             && !std::mem::replace(&mut self.is_failure_reported, true)
         {
-            tracing::error!(?failure, "the key-value namespace is closed until the target is started again");
+            let (path, partition) = (self.place.0.display(), self.place.1);
+            let remedy = match failure {
+                Failure::Superblocks { .. } | Failure::Damaged { .. } | Failure::Missing { .. } => {
+                    ": see what is damaged with `nvlane kv check`, and save the rest with `nvlane kv repair`"
+                }
+                _ => "",
+            };
+            tracing::error!(
+                %path, partition, ?failure,
+                "the key-value namespace is closed until the target is started again{remedy}"
+            );
         }
     }
 }
@@ -291,6 +465,8 @@ mod tests {
 
     use kv::log::{LogSettings, Sync};
     use kv::{Attributes, Condition, Eviction, Settings, Stored};
+    use reactor::Operation;
+    use rustix::io::Errno;
 
     use super::*;
     use crate::namespace::{BlockStore, Geometry};
@@ -323,9 +499,11 @@ mod tests {
     /// A partition with a log on a disk, of which nothing has been read yet.
     fn open(sync: Sync) -> (Rc<RefCell<Logged>>, Place, Double) {
         let (store, place, mut double) = Double::file(FILE_BYTES, 512);
+        kv::log::create(1, &mut place.borrow_mut().bytes[..1024]);
         let settings = LogSettings {
             identity: 1,
             run: 1,
+            superblock_start: 0,
             start: SEGMENT_BYTES,
             segment_bytes: SEGMENT_BYTES,
             segment_count: 12,
@@ -340,7 +518,12 @@ mod tests {
             ..Settings::default()
         });
         let partition = Partition::with_log(processor.unwrap(), 1_000_000, settings);
-        let logged = Rc::new(RefCell::new(Logged::new(partition, store.attach().unwrap())));
+        let logged = Rc::new(RefCell::new(Logged::new(
+            partition,
+            store.attach().unwrap(),
+            Default::default(),
+            Default::default(),
+        )));
         double.backend = Box::new(Driven(Rc::clone(&logged)));
         (logged, place, double)
     }
@@ -366,14 +549,61 @@ mod tests {
             assert_eq!(logged.borrow().settles_answers(), sync == Sync::Always);
             assert_eq!(set(&logged, b"key", b"value"), Stored::Done);
             assert_eq!(logged.borrow_mut().settled(), 0);
+            let before = place.borrow().log.len();
             poll(&logged, &mut double);
-            assert_eq!(logged.borrow_mut().settled(), u64::from(sync != Sync::None));
-            let last = if sync == Sync::None { "write" } else { "write durably" };
-            assert_eq!(place.borrow().log.last(), Some(&last));
-            assert_eq!(logged.borrow_mut().request_flush(), 1);
-            poll(&logged, &mut double);
+            // The segment, the superblock that names it, and without durable writes what follows once the log is idle.
+            let idle: &[_] = if sync == Sync::None { &["sync", "write durably"] } else { &[] };
+            let expected = [&["write durably", "write durably"], idle].concat();
+            assert_eq!(place.borrow().log[before..], expected, "{sync:?}");
             assert_eq!(logged.borrow_mut().settled(), 1);
+            let before = place.borrow().log.len();
+            assert_eq!(set(&logged, b"key", b"other"), Stored::Done);
+            assert_eq!(logged.borrow_mut().request_flush(), 2);
+            poll(&logged, &mut double);
+            let written: &[_] =
+                if sync == Sync::None { &["write", "sync", "write durably"] } else { &["write durably"; 2] };
+            assert_eq!(place.borrow().log[before..], *written, "{sync:?}, and the mark");
+            assert_eq!(logged.borrow_mut().settled(), 2);
+            poll(&logged, &mut double);
+            assert_eq!(place.borrow().log.len(), before + written.len(), "an idle log is left alone");
             assert_eq!(place.borrow().bytes, place.borrow().durable);
+        }
+    }
+
+    #[test]
+    fn reads_of_recovery_may_end_in_any_order_and_its_progress_is_known() {
+        let (logged, place, mut double) = open(Sync::Always);
+        poll(&logged, &mut double);
+        for key in 0..30_u8 {
+            assert_eq!(set(&logged, &[b'k', key], &[key; 4000]), Stored::Done);
+            poll(&logged, &mut double);
+        }
+        let written = place.borrow().bytes.clone();
+        let (logged, place, mut double) = open(Sync::Always);
+        place.borrow_mut().bytes = written;
+        logged.borrow_mut().poll(&mut double.io);
+        double.pass(WAIT_NS / 2);
+        assert!(!logged.borrow().is_slow(), "commands wait");
+        double.pass(WAIT_NS / 2);
+        assert!(logged.borrow().is_slow(), "commands are refused");
+        let mut at_once = 0;
+        while !logged.borrow().is_ready() {
+            let running = double.io.running.len();
+            at_once = at_once.max(running);
+            double.perform(running - 1);
+        }
+        assert!(at_once > 2 && !logged.borrow().is_slow());
+        let progress = logged.borrow().log().recovered_bytes();
+        assert!(progress.0 >= 30 * 4000 && progress.0 <= progress.1, "{progress:?}");
+        double.settle();
+        for key in 0..30_u8 {
+            assert!(
+                logged.borrow().is_stub(&[b'k', key]) || {
+                    let processor = &mut logged.borrow_mut().partition.processor;
+                    let hash = processor.hash(&[b'k', key]);
+                    processor.find(hash, &[b'k', key]).is_some()
+                }
+            );
         }
     }
 
@@ -392,9 +622,42 @@ mod tests {
     }
 
     #[test]
+    fn a_write_without_space_is_repeated_until_there_is_some() {
+        // Without passing time: the write is repeated by a timer.
+        fn perform_all(double: &mut Double) {
+            while !double.io.running.is_empty() {
+                double.perform(0);
+            }
+        }
+        for sync in [Sync::Always, Sync::Batch, Sync::None] {
+            let (logged, place, mut double) = open(sync);
+            poll(&logged, &mut double);
+            assert_eq!(set(&logged, b"key", b"value"), Stored::Done);
+            place.borrow_mut().fault = Box::new(|_, operation| {
+                matches!(operation, Operation::Write { .. }).then_some(Fault::Error(Errno::NOSPC))
+            });
+            logged.borrow_mut().poll(&mut double.io);
+            perform_all(&mut double);
+            for _ in 0..3 {
+                assert!(logged.borrow().is_full() && logged.borrow().is_ready(), "{sync:?}");
+                assert!(!logged.borrow().is_busy() && logged.borrow_mut().settled() == 0);
+                double.pass(SPACE_NS);
+                perform_all(&mut double);
+            }
+            place.borrow_mut().fault = Box::new(|_, _| None);
+            double.pass(SPACE_NS);
+            double.settle();
+            assert!(!logged.borrow().is_full(), "{sync:?}");
+            let wanted = logged.borrow_mut().request_flush();
+            poll(&logged, &mut double);
+            assert_eq!(logged.borrow_mut().settled(), wanted, "{sync:?}");
+        }
+    }
+
+    #[test]
     fn storage_that_fails_ends_it() {
         let (logged, place, mut double) = open(Sync::Always);
-        place.borrow_mut().fault = Box::new(|_, _| Some(Fault::Error(rustix::io::Errno::IO)));
+        place.borrow_mut().fault = Box::new(|_, _| Some(Fault::Error(Errno::IO)));
         poll(&logged, &mut double);
         assert!(
             logged.borrow().failure() == Some(Failure::Unreadable)

@@ -1,9 +1,9 @@
 //! A key-value namespace in RAM.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 
-use kv::{Eviction, Partition, Processor, Settings};
+use kv::{Eviction, MemoryLimit, Partition, Processor, Settings};
 
 use super::random::Random;
 use super::{KeyValueShape, check_memory, prefault};
@@ -12,7 +12,7 @@ use crate::open_error::OpenError;
 /// Settings of a key-value namespace in RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyValueSettings {
-    /// Memory of all partitions together.
+    /// Memory of all partitions together, at the beginning.
     pub bytes: u64,
     /// Whether unused pairs are evicted to make room for new ones.
     pub evicts: bool,
@@ -29,24 +29,23 @@ pub(super) struct KeyValueMemory {
     settings: KeyValueSettings,
     /// Hash seed, the same for all partitions; secret, so that peers cannot construct collisions.
     seed: u64,
-    reactor_count: AtomicUsize,
+    limit: Arc<MemoryLimit>,
 }
 
 impl KeyValueMemory {
     pub(super) fn new(settings: KeyValueSettings, random: &Random) -> Self {
-        Self { settings, seed: random.draw(), reactor_count: AtomicUsize::new(1) }
+        Self { settings, seed: random.draw(), limit: Arc::new(MemoryLimit::new(settings.bytes)) }
     }
 
     pub(super) fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
-        check_memory(self.settings.bytes, count)?;
-        self.reactor_count.store(count, Ordering::Release);
+        check_memory(self.bytes(), count)?;
+        self.limit.divide(count);
         Ok(())
     }
 
     pub(super) fn attach(&self, unix_s: i64) -> io::Result<Partition> {
-        let count = self.reactor_count.load(Ordering::Acquire).max(1) as u64;
         let mut processor = Processor::new(Settings {
-            memory_bytes: usize::try_from(self.settings.bytes / count).unwrap_or(usize::MAX),
+            memory_bytes: self.limit.share(),
             eviction: if self.settings.evicts { Eviction::Clock } else { Eviction::None },
             seed: self.seed,
             ..Settings::default()
@@ -54,16 +53,20 @@ impl KeyValueMemory {
         if self.settings.prefaults {
             prefault::begin(&mut processor)?;
         }
-        Ok(Partition::new(processor, unix_s))
+        Ok(Partition::new(processor, unix_s).within(&self.limit))
     }
 
     pub(super) fn shape(&self) -> KeyValueShape {
         let value_bytes_max = u32::try_from(Settings::default().value_bytes_max).unwrap_or(u32::MAX);
-        let KeyValueSettings { bytes, item_bytes, allows_flush, .. } = self.settings;
-        KeyValueShape { bytes, value_bytes_max, item_bytes, allows_flush }
+        let KeyValueSettings { item_bytes, allows_flush, .. } = self.settings;
+        KeyValueShape { bytes: self.bytes(), value_bytes_max, item_bytes, allows_flush }
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.settings.bytes
+        self.limit.bytes()
+    }
+
+    pub(super) fn limit(&self) -> &MemoryLimit {
+        &self.limit
     }
 }

@@ -3,6 +3,8 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use reactor::random::mix;
+
 /// A source of random numbers.
 pub(super) enum Random {
     /// The system: peers cannot predict them.
@@ -17,9 +19,7 @@ impl Random {
         match self {
             Self::System => RandomState::new().build_hasher().finish(),
             // Distinct for distinct counts.
-            Self::Simulated(count) => {
-                count.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            }
+            Self::Simulated(count) => mix(count.fetch_add(1, Ordering::Relaxed)),
         }
     }
 }

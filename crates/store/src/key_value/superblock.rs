@@ -1,25 +1,39 @@
 //! The superblock of a key-value file: its division into partitions, and settings that must not change between starts.
+//!
+//! ```text
+//! superblock │ superblock │ of each log: superblock │ superblock │ segments of log 0 │ segments of log 1 │ …
+//! ```
+//!
+//! The two copies of it are equal. A new file gets them first; they say that it is divided once its logs' superblocks
+//! are durable, so that those are never missing but by damage.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use kv::log::{LogSettings, SEGMENT_COUNT_MIN, Sync};
+use kv::log::{LogSettings, SEGMENT_COUNT_MIN, SUPERBLOCK_COUNT, Sync};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::random::Random;
 use crate::open_error::OpenError;
 
-/// Size of the superblock, and unit of the logs' reads and writes, bytes.
+/// Size of a superblock, and unit of the logs' reads and writes, bytes.
 pub(super) const BLOCK_BYTES: u64 = 4096;
 
 /// As above, as a buffer length.
 const BLOCK_LENGTH: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"nvlanekv";
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
+
+/// Offsets of the copies, and the length of both together.
+const COPIES: [u64; 2] = [0, BLOCK_BYTES];
+const COPIES_LENGTH: usize = 2 * BLOCK_LENGTH;
+
+/// Length of the superblocks of a log.
+const LOG_LENGTH: usize = SUPERBLOCK_COUNT * BLOCK_LENGTH;
 
 /// Segments of a partition's log, unless their size reaches a limit.
 const SEGMENT_COUNT: u64 = 64;
@@ -42,7 +56,7 @@ pub(super) struct Superblock {
 impl Superblock {
     /// Creates the superblock of a new file of this many bytes; `None` if that is too small.
     fn new(bytes: u64, partition_count: u64, random: &Random) -> Option<Self> {
-        let share = bytes.saturating_sub(BLOCK_BYTES) / partition_count.max(1);
+        let share = bytes.saturating_sub(head_bytes(partition_count)) / partition_count.max(1);
         let segment_bytes = share / SEGMENT_COUNT / BLOCK_BYTES * BLOCK_BYTES;
         let segment_bytes = segment_bytes.clamp(*SEGMENT_BYTES.start(), *SEGMENT_BYTES.end());
         let segment_count = share / segment_bytes;
@@ -61,7 +75,8 @@ impl Superblock {
         LogSettings {
             identity: self.identity.wrapping_add(partition),
             run,
-            start: BLOCK_BYTES + partition * self.segment_count * self.segment_bytes,
+            superblock_start: head_bytes(partition),
+            start: self.start() + partition * self.segment_count * self.segment_bytes,
             segment_bytes: self.segment_bytes,
             segment_count: self.segment_count,
             block_bytes: BLOCK_BYTES,
@@ -69,36 +84,41 @@ impl Superblock {
         }
     }
 
-    fn numbers(&self) -> [u64; 6] {
+    /// The first byte of the first segment.
+    fn start(&self) -> u64 {
+        head_bytes(self.partition_count)
+    }
+
+    /// One past the last segment.
+    pub(super) fn end(&self) -> u64 {
+        self.start() + self.partition_count * self.segment_count * self.segment_bytes
+    }
+
+    /// Encodes both copies, which say whether the file is divided.
+    fn encode(&self, is_divided: bool, into: &mut [u8]) {
         let Self { identity, seed, partition_count, segment_bytes, segment_count } = *self;
-        [VERSION, identity, seed, partition_count, segment_bytes, segment_count]
+        let numbers =
+            [VERSION, identity, seed, partition_count, segment_bytes, segment_count, is_divided.into()];
+        into.fill(0);
+        into.chunks_mut(BLOCK_LENGTH).for_each(|copy| kv::log::encode_numbers(MAGIC, &numbers, copy));
     }
 
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![0; BLOCK_LENGTH];
-        bytes[..8].copy_from_slice(&MAGIC);
-        for (number, at) in self.numbers().into_iter().zip((8..).step_by(8)) {
-            bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
+    /// Encodes the superblocks of all logs.
+    fn encode_logs(&self, into: &mut [u8]) {
+        for (log, identity) in into.chunks_mut(LOG_LENGTH).zip(self.identity..) {
+            kv::log::create(identity, log);
         }
-        let checksum = kv::log::checksum(&bytes[..56]);
-        bytes[56..60].copy_from_slice(&checksum.to_le_bytes());
-        bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let is_genuine =
-            bytes[..8] == MAGIC && bytes[56..60] == kv::log::checksum(&bytes[..56]).to_le_bytes();
-        (is_genuine && number(8) == VERSION).then(|| Self {
-            identity: number(16),
-            seed: number(24),
-            partition_count: number(32),
-            segment_bytes: number(40),
-            segment_count: number(48),
-        })
+    /// Decodes one copy. Returns it with whether the file is divided.
+    fn decode(bytes: &[u8]) -> Option<(Self, bool)> {
+        let [version, identity, seed, partition_count, segment_bytes, segment_count, is_divided] =
+            kv::log::decode_numbers(MAGIC, bytes)?;
+        let superblock = Self { identity, seed, partition_count, segment_bytes, segment_count };
+        (version == VERSION).then_some((superblock, is_divided == 1))
     }
 
-    /// Reads the superblock of an open file that holds one, or writes one to an empty file.
+    /// Reads the superblock of an open file that holds one, or divides an empty file.
     pub(super) fn open(
         path: &Path,
         bytes: u64,
@@ -107,54 +127,171 @@ impl Superblock {
     ) -> Result<Self, OpenError> {
         let system = |action| move |source| OpenError::System { action, path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(system("open"))?;
-        let mut first = vec![0; BLOCK_LENGTH];
-        file.read_exact_at(&mut first, 0).map_err(system("read"))?;
-        let (superblock, is_new) = Self::read_or_new(&mut first, path, bytes, partition_count, random)?;
-        if is_new {
-            write(&file, &first).map_err(system("write"))?;
+        let mut copies = vec![0; COPIES_LENGTH];
+        file.read_exact_at(&mut copies, 0).map_err(system("read"))?;
+        let found = Self::read(&copies, path)?;
+        let superblock = match found {
+            Some(Copies { superblock, .. }) => superblock,
+            None => Self::divide(path, bytes, partition_count, random)?,
+        };
+        superblock.check(path, bytes, partition_count)?;
+        if let Some(Copies { damaged: Some(offset), .. }) = found {
+            tracing::warn!(
+                path = %path.display(), offset,
+                "one of the two superblocks of a key-value file is damaged, and is written again"
+            );
+        }
+        let is_divided = found.is_some_and(|found| found.is_divided);
+        if !is_divided {
+            let mut logs = vec![0; head_length(partition_count) - COPIES_LENGTH];
+            superblock.encode_logs(&mut logs);
+            superblock.encode(false, &mut copies);
+            write(&file, &copies, 0).map_err(system("write"))?;
+            write(&file, &logs, COPIES_LENGTH as u64).map_err(system("write"))?;
+        }
+        if !is_divided || found.is_some_and(|found| found.damaged.is_some()) {
+            superblock.write_copies(&file).map_err(system("write"))?;
         }
         Ok(superblock)
     }
 
-    /// The superblock in the first block of a file, or a new one in a block of zeros. Returns whether it is new, and
-    /// must be written.
-    pub(super) fn read_or_new(
-        first: &mut [u8],
+    /// The superblock of a file that need not be whole.
+    pub(super) fn read_damaged(file: &File, path: &Path) -> Result<Copies, OpenError> {
+        let mut copies = vec![0; COPIES_LENGTH];
+        let read = file.read_at(&mut copies, 0);
+        let count =
+            read.map_err(|source| OpenError::System { action: "read", path: path.to_owned(), source })?;
+        if count == 0 {
+            return Err(OpenError::Empty {
+                name: path.display().to_string(),
+                remedy: "nothing is left of it",
+            });
+        }
+        Self::read(&copies, path)?.ok_or_else(|| OpenError::WrongKind {
+            path: path.to_owned(),
+            is: "all zeros where its superblock should be",
+            remedy: "a target takes it for a new file",
+        })
+    }
+
+    /// Writes both copies to a file whose logs are durable.
+    pub(super) fn write_copies(&self, file: &File) -> io::Result<()> {
+        let mut copies = vec![0; COPIES_LENGTH];
+        self.encode(true, &mut copies);
+        write(file, &copies, 0)
+    }
+
+    /// As [`open`](Self::open), on a simulated disk: `head` is everything before the first segment.
+    pub(super) fn open_simulated(
+        head: &mut [u8],
         path: &Path,
         bytes: u64,
         partition_count: u64,
         random: &Random,
-    ) -> Result<(Self, bool), OpenError> {
-        if first.iter().all(|&byte| byte == 0) {
-            check_size(path, bytes, partition_count)?;
-            let superblock = Self::new(bytes, partition_count, random).expect("it has that size");
-            first.copy_from_slice(&superblock.encode());
-            return Ok((superblock, true));
-        }
-        let found = Self::decode(first).ok_or_else(|| OpenError::WrongKind {
-            path: path.to_owned(),
-            is: "no key-value file, and not empty",
-            remedy: "name another one",
-        })?;
-        let end = BLOCK_BYTES + found.partition_count * found.segment_count * found.segment_bytes;
-        if end > bytes {
-            return Err(OpenError::TooSmall { path: path.to_owned(), bytes, bytes_min: end });
-        }
-        if found.partition_count != partition_count {
-            return Err(OpenError::OtherPartitions {
-                path: path.to_owned(),
-                has: found.partition_count,
-                wanted: partition_count,
-            });
-        }
-        Ok((found, false))
+    ) -> Result<Self, OpenError> {
+        let (copies, logs) = head.split_at_mut(COPIES_LENGTH);
+        let superblock = match Self::read(copies, path)? {
+            Some(found) => found.superblock,
+            None => {
+                let superblock = Self::divide(path, bytes, partition_count, random)?;
+                superblock.encode(true, copies);
+                superblock.encode_logs(logs);
+                superblock
+            }
+        };
+        superblock.check(path, bytes, partition_count)?;
+        Ok(superblock)
     }
+
+    /// The superblock of a file that begins with these copies; `None` if it is empty.
+    fn read(copies: &[u8], path: &Path) -> Result<Option<Copies>, OpenError> {
+        if copies.iter().all(|&byte| byte == 0) {
+            return Ok(None);
+        }
+        let refuse = |is, remedy| Err(OpenError::WrongKind { path: path.to_owned(), is, remedy });
+        let (first, second) = copies.split_at(BLOCK_LENGTH);
+        let (found, damaged) = match (Self::decode(first), Self::decode(second)) {
+            (Some((superblock, first)), Some((_, second))) => (Some((superblock, first || second)), None),
+            (Some(found), None) => (Some(found), Some(BLOCK_BYTES)),
+            (None, second) => (second, Some(0)),
+        };
+        match found {
+            Some((superblock, is_divided)) => Ok(Some(Copies { superblock, is_divided, damaged })),
+            None if first[..8] == MAGIC && first[8..16] == 1_u64.to_le_bytes() => {
+                refuse("a key-value file of an earlier version of nvlane", "copy the pairs with that version")
+            }
+            None if first[..8] == MAGIC || second[..8] == MAGIC => {
+                refuse("damaged: both copies of its superblock", "bring back a copy of the file")
+            }
+            None => refuse("no key-value file, and not empty", "name another one"),
+        }
+    }
+
+    /// A new superblock, if the file has room for that many partitions.
+    fn divide(path: &Path, bytes: u64, partition_count: u64, random: &Random) -> Result<Self, OpenError> {
+        check_size(path, bytes, partition_count)?;
+        Ok(Self::new(bytes, partition_count, random).expect("it has that size"))
+    }
+
+    fn check(&self, path: &Path, bytes: u64, partition_count: u64) -> Result<(), OpenError> {
+        let path = path.to_owned();
+        if self.end() > bytes {
+            return Err(OpenError::PairsCut { path, bytes, bytes_min: self.end() });
+        }
+        if self.partition_count != partition_count {
+            let (has, wanted) = (self.partition_count, partition_count);
+            return Err(OpenError::OtherPartitions { path, has, wanted });
+        }
+        Ok(())
+    }
+}
+
+/// The copies of a superblock.
+#[derive(Clone, Copy)]
+pub(super) struct Copies {
+    pub(super) superblock: Superblock,
+    is_divided: bool,
+    /// The first byte of the one that is damaged.
+    pub(super) damaged: Option<u64>,
+}
+
+/// Bytes before the first segment of a file of this many partitions, and before the superblocks of the log of this
+/// number.
+const fn head_bytes(partition_count: u64) -> u64 {
+    partition_count.saturating_mul(LOG_LENGTH as u64).saturating_add(COPIES_LENGTH as u64)
+}
+
+/// As above, as a buffer length.
+pub(super) fn head_length(partition_count: u64) -> usize {
+    usize::try_from(head_bytes(partition_count)).expect("few blocks for each")
+}
+
+/// Checks that a file is not shorter than its superblock says, if it has one.
+pub(crate) fn check_cut(path: &Path, file: &File, bytes: u64) -> Result<(), OpenError> {
+    let mut copy = vec![0; BLOCK_LENGTH];
+    for offset in COPIES {
+        match file.read_exact_at(&mut copy, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            result => result.map_err(|source| OpenError::System {
+                action: "read",
+                path: path.to_owned(),
+                source,
+            })?,
+        }
+        if let Some((found, _)) = Superblock::decode(&copy) {
+            return match found.end() > bytes {
+                true => Err(OpenError::PairsCut { path: path.to_owned(), bytes, bytes_min: found.end() }),
+                false => Ok(()),
+            };
+        }
+    }
+    Ok(())
 }
 
 /// Minimum file size for this many partitions, bytes.
 pub(crate) const fn bytes_min(partition_count: u64) -> u64 {
     let each = SEGMENT_COUNT_MIN * *SEGMENT_BYTES.start();
-    BLOCK_BYTES.saturating_add(partition_count.saturating_mul(each))
+    head_bytes(partition_count).saturating_add(partition_count.saturating_mul(each))
 }
 
 /// Checks that a file of this many bytes suffices for this many partitions.
@@ -169,10 +306,16 @@ pub(crate) fn check_size(path: &Path, bytes: u64, partition_count: u64) -> Resul
 /// Whether a file begins like a superblock of any version, damaged or not.
 pub(crate) fn is_in(file: &File) -> io::Result<bool> {
     let mut first = [0; MAGIC.len()];
-    match file.read_exact_at(&mut first, 0) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        result => result.map(|()| first == MAGIC),
+    for offset in COPIES {
+        match file.read_exact_at(&mut first, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            result => result?,
+        }
+        if first == MAGIC {
+            return Ok(true);
+        }
     }
+    Ok(false)
 }
 
 /// Whether a file holds zeroes only. Holes are skipped where the file system reports them.
@@ -198,8 +341,8 @@ pub(crate) fn is_zero(file: &File) -> io::Result<bool> {
 }
 
 /// The file's name is durable already, if the target has created it.
-fn write(file: &File, first: &[u8]) -> io::Result<()> {
-    file.write_all_at(first, 0)?;
+fn write(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    file.write_all_at(bytes, offset)?;
     file.sync_all()
 }
 
@@ -211,17 +354,47 @@ mod tests {
     fn a_file_is_divided_once_and_what_is_no_such_file_is_left_alone() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("pairs");
-        let file = File::create(&path).unwrap();
+        let file = File::create_new(&path).unwrap();
         file.set_len(64 << 20).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let open = |path, bytes, count| Superblock::open(path, bytes, count, &Random::System);
         let made = open(&path, 64 << 20, 2).unwrap();
         assert_eq!((made.segment_bytes, made.segment_count), (520_192, 64));
         assert_eq!(open(&path, 64 << 20, 2).unwrap(), made);
         let refusal = |bytes, count| open(&path, bytes, count).unwrap_err().to_string();
         assert!(refusal(64 << 20, 3).contains("2 threads"), "{}", refusal(64 << 20, 3));
-        assert!(refusal(32 << 20, 2).contains("63.5M") || refusal(32 << 20, 2).contains("at least"));
-        file.write_all_at(&[1], 100).unwrap();
-        file.write_all_at(&[0; 8], 0).unwrap();
+        assert!(
+            refusal(32 << 20, 2).contains("has 33554432 bytes, and its superblock says"),
+            "{}",
+            refusal(32 << 20, 2)
+        );
+        let mut head = vec![0; head_length(2)];
+        file.read_exact_at(&mut head, 0).unwrap();
+        for copy in COPIES {
+            file.write_all_at(&[1], copy + 20).unwrap();
+            assert_eq!(open(&path, 64 << 20, 2).unwrap(), made, "the other copy suffices");
+            let mut healed = vec![0; head.len()];
+            file.read_exact_at(&mut healed, 0).unwrap();
+            assert!(healed == head, "the damaged copy is written again");
+        }
+        // The power failed while the file was divided.
+        let mut half = vec![0; COPIES_LENGTH];
+        made.encode(false, &mut half);
+        file.write_all_at(&half, 0).unwrap();
+        file.write_all_at(&vec![0; head.len() - half.len()], half.len() as u64).unwrap();
+        assert_eq!(open(&path, 64 << 20, 2).unwrap(), made);
+        file.read_exact_at(&mut half, 0).unwrap();
+        assert!(half == head[..half.len()]);
+        for copy in COPIES {
+            file.write_all_at(&[1], copy + 20).unwrap();
+        }
+        assert!(refusal(64 << 20, 2).contains("both copies"));
+        file.write_all_at(&MAGIC, 0).unwrap();
+        file.write_all_at(&1_u64.to_le_bytes(), 8).unwrap();
+        assert!(refusal(64 << 20, 2).contains("earlier version"));
+        for copy in COPIES {
+            file.write_all_at(&[0; 8], copy).unwrap();
+        }
         assert!(refusal(64 << 20, 2).contains("not empty"));
         let second = place.path().join("small");
         File::create(&second).unwrap().set_len(1 << 20).unwrap();

@@ -106,7 +106,7 @@ const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE 
 /// The kinds of storage for keys and values.
 const KEY_VALUE_OPTIONS: &str = "only evict, item, flush, prefault and uuid go with kv:ram:";
 const KEY_VALUE_FILE_OPTIONS: &str =
-    "only size, memory, sync, item, flush, prefault, uuid and filters go with kv:file:";
+    "only size, sparse, memory, sync, item, flush, prefault, uuid and filters go with kv:file:";
 
 fn list<const N: usize>(names: [&str; N]) -> String {
     let (last, others) = names.split_last().expect("lists are not empty");
@@ -168,6 +168,7 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
                 item_bytes: ITEM_BYTES_DEFAULT,
                 allows_flush: false,
                 prefaults: false,
+                is_sparse: false,
             }),
             _ => place.wrong("expected ram:SIZE or file:PATH, as in kv:ram:4G"),
         },
@@ -283,6 +284,11 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             flag()?;
             *prefaults = true;
         }
+        ("sparse", Source::KeyValueFile { is_sparse, .. }) => {
+            flag()?;
+            *is_sparse = true;
+        }
+        ("sparse", _) => return name.wrong("only kv:file: allocates space ahead"),
         ("prefault", _) => return name.wrong("only memory of kv: is touched ahead"),
         ("flush" | "item", _) => return name.wrong("only kv: is reached by memcached's clients"),
         ("memory" | "sync", _) => return name.wrong("only kv:file: has a log"),

@@ -66,6 +66,9 @@ impl fmt::Display for Spec {
                 option(f, format_args!("prefault"))?;
             }
         }
+        if matches!(self.source, Source::KeyValueFile { is_sparse: true, .. }) {
+            option(f, format_args!("sparse"))?;
+        }
         if let Some(block_bytes) = self.block_bytes {
             option(f, format_args!("lba={block_bytes}"))?;
         }

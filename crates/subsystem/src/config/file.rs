@@ -19,8 +19,8 @@ use wire::text::quoted;
 use wire::uuid::Uuid;
 
 use super::{
-    DiscoveryConfig, ListenerConfig, NamespaceConfig, Place, Problem, ReactorConfig, SubsystemConfig,
-    TargetConfig, Threads, TimeoutConfig,
+    DiscoveryConfig, ListenerConfig, MemcachedAddress, NamespaceConfig, Place, Problem, ReactorConfig,
+    SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
 };
 use crate::discovery::{Advertised, Referral};
 use crate::limits::Limits;
@@ -196,7 +196,7 @@ struct RawFile {
     discovery: RawDiscovery,
     listener: Option<Vec<Spanned<RawListener>>>,
     #[serde(default)]
-    memcached: Vec<SocketAddr>,
+    memcached: Vec<MemcachedAddress>,
     #[serde(default)]
     subsystem: Vec<Spanned<RawSubsystem>>,
 }

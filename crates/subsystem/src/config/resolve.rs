@@ -1,9 +1,7 @@
 //! Resolves a configuration: fills in all defaults.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
-use proto::doorbell::Policy as DoorbellPolicy;
 use store::Spec;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
@@ -11,26 +9,10 @@ use wire::uuid::Uuid;
 
 use super::{NamespaceConfig, SubsystemConfig, TargetConfig};
 use crate::identity::TargetIdentity;
-use crate::subsystem::Access;
+use crate::subsystem::Subsystem;
 
 /// A subsystem with all defaults filled in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResolvedSubsystem {
-    /// Its name.
-    pub nqn: Nqn,
-    /// Serial number.
-    pub serial: String,
-    /// Model.
-    pub model: String,
-    /// Who may connect.
-    pub access: Access,
-    /// Ids its controllers get.
-    pub cntlids: RangeInclusive<u16>,
-    /// Doorbell policy; `None` for the listener's.
-    pub doorbell: Option<DoorbellPolicy>,
-    /// Namespaces.
-    pub namespaces: BTreeMap<Nsid, ResolvedNamespace>,
-}
+pub type ResolvedSubsystem = Subsystem<ResolvedNamespace>;
 
 /// A namespace with all defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +55,7 @@ impl TargetConfig {
 
 impl SubsystemConfig {
     fn resolve(&self, identity: &TargetIdentity) -> ResolvedSubsystem {
-        ResolvedSubsystem {
+        Subsystem {
             nqn: self.nqn.clone(),
             serial: self.serial.clone().unwrap_or_else(|| identity.serial_of(&self.nqn)),
             model: self.model.clone(),

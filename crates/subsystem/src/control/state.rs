@@ -2,6 +2,7 @@
 
 use proto::controller::ControllerState as MachineState;
 use reactor::Counter;
+use store::RecoveryProgress;
 use wire::id::Qid;
 
 use super::associations::Associations;
@@ -9,7 +10,9 @@ use crate::catalog::Catalog;
 use crate::controller::{ControllerKind, ControllerRecord, Life, Transition};
 use crate::lane_counters::LaneCounters;
 use crate::lane_id::LaneId;
-use crate::state::{ControllerState, ListenerState, NamespaceState, QueueState, SubsystemState, TargetState};
+use crate::state::{
+    ControllerState, ListenerState, NamespaceState, QueueState, RecoveryState, SubsystemState, TargetState,
+};
 use crate::subsystem::{Access, Subsystem, SubsystemId};
 
 /// The parts of the control plane that the snapshot shows.
@@ -53,6 +56,10 @@ impl Snapshot<'_> {
             read_only: namespace.store.is_read_only(),
             shown: namespace.shown_from <= self.version_in_use,
             closed: namespace.store.closed_because(),
+            recovery: namespace.store.recovery().map(|progress| {
+                let RecoveryProgress { partition_count, read_bytes, bytes } = progress;
+                RecoveryState { partition_count, read_bytes, bytes }
+            }),
         });
         SubsystemState {
             nqn: subsystem.nqn.to_string(),

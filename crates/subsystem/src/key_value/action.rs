@@ -62,6 +62,15 @@ impl KvAction {
         }
     }
 
+    /// Bytes of the value that it stores, or of its operands, if it may change a pair.
+    pub(crate) fn change_bytes(&self) -> Option<usize> {
+        match self {
+            Self::Operate { opcode, operand, .. } => changes(*opcode).then_some(operand.len()),
+            Self::Commit { length, .. } => Some(*length as usize),
+            Self::Flush | Self::List { .. } | Self::Reserve { .. } => None,
+        }
+    }
+
     /// Bytes of a value that it stores or reserves memory for.
     pub(crate) fn brought_bytes(&self) -> usize {
         match self {
@@ -71,6 +80,12 @@ impl KvAction {
             Self::Operate { .. } | Self::Flush | Self::List { .. } => 0,
         }
     }
+}
+
+/// Whether an operation may change a pair.
+pub(crate) fn changes(opcode: KvOpcode) -> bool {
+    use KvOpcode as Opcode;
+    !matches!(opcode, Opcode::RETRIEVE | Opcode::EXIST | Opcode::VECTOR_FILTER | Opcode::VECTOR_REDUCE)
 }
 
 /// Whether an operation needs the stored value to be in memory.

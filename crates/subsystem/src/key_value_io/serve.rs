@@ -2,7 +2,7 @@
 
 use kv::Partition;
 use kv::log::Failure;
-use memcached::{Executor, PIECE_BYTES};
+use memcached::{CollectiveRequest, Executor, PIECE_BYTES};
 use reactor::Io;
 use wire::status::Status;
 
@@ -17,6 +17,12 @@ use crate::log_waiters::Refusal;
 use crate::message::Message;
 use crate::store_access::StoreAccess;
 use crate::subsystem::NamespaceId;
+
+/// The answer to the commands of a namespace that cannot serve.
+fn refusal_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Refusal {
+    let refusal = namespaces.keys_of(namespace).and_then(|keys| keys.refusal());
+    refusal.unwrap_or_else(|| Failure::Stopped.into())
+}
 
 /// The partition of a namespace, if it can serve, with its clock set.
 fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId, unix_s: i64) -> Option<&mut Partition> {
@@ -47,8 +53,6 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
         None => request,
     };
     let PartitionRequest { from, namespace, work } = request;
-    let failure = namespaces.keys_of(namespace).and_then(|keys| keys.failure());
-    let refusal = Refusal::from(failure.unwrap_or(Failure::Stopped));
     match work {
         Work::Execute(batch) => {
             let mut answers = RemoteAnswers::with_capacity(batch.len());
@@ -66,11 +70,14 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
                         }
                     });
                 }
-                None => batch.for_each(|session, ticket, _, command| {
-                    answers.push(session, ticket, |bytes| {
-                        bytes.extend_from_slice(refusal.answer_to(command.verb));
+                None => {
+                    let refusal = refusal_of(namespaces, namespace);
+                    batch.for_each(|session, ticket, _, command| {
+                        answers.push(session, ticket, |bytes| {
+                            bytes.extend_from_slice(refusal.answer_to(command.verb));
+                        });
                     });
-                }),
+                }
             }
             if !answers.is_empty() {
                 io.post(from, MemcachedReply::Answers(answers).into());
@@ -95,7 +102,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
                     });
                 }
                 None => {
-                    let answer = refusal.answer_to(store.head().verb);
+                    let answer = refusal_of(namespaces, namespace).answer_to(store.head().verb);
                     answers.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
                 }
             }
@@ -104,6 +111,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
         Work::Collect { session, ticket, request } => {
             let executor = executor_of(namespaces, namespace, io.unix_s());
             let stats = executor.map(|mut executor| executor.collect(request));
+            namespaces.is_resizing |= matches!(request, CollectiveRequest::SetMemory { .. });
             let stats = Box::new(stats.unwrap_or_default());
             io.post(from, MemcachedReply::Stats { session, ticket, stats }.into());
         }
@@ -167,10 +175,16 @@ pub(crate) fn tend_logs(commands: &mut Commands, io: &mut impl Io<Message>) -> b
         if let Some(failure) = keys.logged.failure() {
             worked |= !waiters.is_idle();
             waiters.give_up(io, keys, id, failure);
-            if waiters.has_become_failed(true) {
+            if waiters.has_become_failed() {
                 worked = true;
                 failed.push((id, failure));
             }
+        }
+        if keys.logged.is_slow() {
+            worked |= waiters.has_become_slow(io);
+        }
+        if keys.logged.is_full() {
+            worked |= waiters.refuse_unsettled(io, keys.logged.settled());
         }
         worked |= waiters.has_become_ready(keys.logged.is_ready());
         if waiters.resume(io, keys, id) {

@@ -13,6 +13,7 @@ use super::control::Request;
 use crate::admission::Visitor;
 use crate::lane_counters::LaneCounters;
 use crate::placement::{Connecting, Left, Policy};
+use crate::socket_priority::SocketPriority;
 
 /// A message to a reactor about a connection that it gets or gives away.
 #[derive(Debug)]
@@ -69,6 +70,8 @@ pub enum PlacementMessage {
     },
     /// From the control plane: place lanes by this policy from now on.
     SetPolicy(Policy),
+    /// From the owner of the target: give the packets of new connections these priorities.
+    SetPriorities(Vec<SocketPriority>),
 }
 
 /// An I/O lane that waits for a reactor.

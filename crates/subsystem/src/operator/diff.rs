@@ -56,6 +56,17 @@ pub enum Change {
         /// Its new size.
         bytes: u64,
     },
+    /// Change the memory of a key-value namespace.
+    SetMemory {
+        /// NQN of the subsystem.
+        subsystem: Nqn,
+        /// Namespace id.
+        nsid: Nsid,
+        /// Its new specification.
+        spec: Spec,
+        /// The memory, bytes.
+        bytes: u64,
+    },
     /// Replace the storage of a namespace by other storage with the same contents.
     ReplaceNamespace(Nqn, Nsid, ResolvedNamespace),
     /// Add a namespace.
@@ -98,6 +109,9 @@ impl fmt::Display for Change {
             }
             Self::ResizeNamespace { subsystem, nsid, bytes, .. } => {
                 write!(f, "resize {subsystem} namespace {nsid} to {}", Size(*bytes))
+            }
+            Self::SetMemory { subsystem, nsid, bytes, .. } => {
+                write!(f, "give {subsystem} namespace {nsid} {} of memory", Size(*bytes))
             }
             Self::ReplaceNamespace(nqn, nsid, namespace) => {
                 write!(f, "put {} in the place of {nqn} namespace {nsid}", namespace.spec)
@@ -287,6 +301,10 @@ fn in_place(nqn: &Nqn, nsid: Nsid, running: &ResolvedNamespace, wanted: &Resolve
             Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. }
         );
         return match after.filter(|after| before != Some(*after)) {
+            None if running.spec.memory_setting() != wanted.spec.memory_setting() => {
+                let (spec, bytes) = (wanted.spec.clone(), wanted.spec.memory_bytes());
+                vec![Change::SetMemory { subsystem: nqn.clone(), nsid, spec, bytes }]
+            }
             None => Vec::new(),
             Some(after) if before.is_some_and(|before| after < before) && !is_in_memory => {
                 vec![Change::Refused {
@@ -314,7 +332,8 @@ fn in_place(nqn: &Nqn, nsid: Nsid, running: &ResolvedNamespace, wanted: &Resolve
     vec![Change::ReplaceNamespace(nqn.clone(), nsid, wanted.clone())]
 }
 
-/// Whether two specifications differ only in the size of the storage, and in the identity, which is compared elsewhere.
+/// Whether two specifications differ only in the size of the storage, its memory, and the identity, which is compared
+/// elsewhere.
 fn same_but_size(one: &Spec, other: &Spec) -> bool {
     let shape = |spec: &Spec| {
         let mut spec = Spec { uuid: None, ..spec.clone() };
@@ -322,7 +341,8 @@ fn same_but_size(one: &Spec, other: &Spec) -> bool {
             Source::Memory { bytes, .. } | Source::Null { bytes } | Source::KeyValue { bytes, .. } => {
                 *bytes = 0;
             }
-            Source::File { bytes, .. } | Source::KeyValueFile { bytes, .. } => *bytes = None,
+            Source::File { bytes, .. } => *bytes = None,
+            Source::KeyValueFile { bytes, memory_bytes, .. } => (*bytes, *memory_bytes) = (None, None),
             Source::Device { .. } => {}
         }
         spec

@@ -24,6 +24,8 @@ pub(super) struct Identities {
     target: TargetIdentity,
     /// The namespaces in place, including those of pending changes.
     taken: BTreeMap<Key, ResolvedNamespace>,
+    /// The namespaces that were removed, each with its file: hosts may not have noticed.
+    removed: BTreeMap<Key, (ResolvedNamespace, Option<FileId>)>,
     /// The open file of each namespace.
     files: BTreeMap<Key, FileId>,
     /// The identity that each served device reported when it was opened.
@@ -39,7 +41,13 @@ impl Identities {
             Err(error) => return Err(Problem { place: Place::Machine, message: error.to_string() }),
         };
         let target = TargetIdentity::new(machine, &hostname(), first);
-        Ok(Self { target, taken: BTreeMap::new(), files: BTreeMap::new(), devices: BTreeMap::new() })
+        Ok(Self {
+            target,
+            taken: BTreeMap::new(),
+            removed: BTreeMap::new(),
+            files: BTreeMap::new(),
+            devices: BTreeMap::new(),
+        })
     }
 
     /// The source of derived identities.
@@ -54,12 +62,16 @@ impl Identities {
             let namespaces = subsystem.namespaces.iter();
             self.taken.extend(namespaces.map(|(nsid, namespace)| ((nqn.clone(), *nsid), namespace.clone())));
         }
-        for change in changes {
-            match change {
-                Change::RemoveSubsystem(removed) => self.taken.retain(|(nqn, _), _| nqn != removed),
-                Change::RemoveNamespace(nqn, nsid, _) => drop(self.taken.remove(&(nqn.clone(), *nsid))),
-                _ => {}
-            }
+        let is_removed = |(nqn, nsid): &Key| {
+            changes.iter().any(|change| match change {
+                Change::RemoveSubsystem(removed) => nqn == removed,
+                Change::RemoveNamespace(subsystem, removed, _) => (nqn, nsid) == (subsystem, removed),
+                _ => false,
+            })
+        };
+        for (key, namespace) in self.taken.extract_if(.., |key, _| is_removed(key)) {
+            let file = self.files.get(&key).copied();
+            self.removed.insert(key, (namespace, file));
         }
     }
 
@@ -72,9 +84,10 @@ impl Identities {
     ) -> Result<ResolvedNamespace, String> {
         let key = (nqn.clone(), nsid);
         let mut settled = namespace.clone();
-        match path(&namespace.spec).map(FileId::of) {
-            Some(Ok(file)) => drop(self.files.insert(key.clone(), file)),
-            _ => drop(self.files.remove(&key)),
+        let file = path(&namespace.spec).and_then(|path| FileId::of(path).ok());
+        match file {
+            Some(file) => drop(self.files.insert(key.clone(), file)),
+            None => drop(self.files.remove(&key)),
         }
         match &namespace.spec.source {
             Source::Device { path } => drop(self.devices.insert(key.clone(), device_name(path))),
@@ -98,6 +111,16 @@ impl Identities {
                 "{} has the uuid {} of {} ({other_nqn} namespace {other_nsid}), and hosts would take them for one disk: if it is a copy, \
                  write another uuid= with it",
                 namespace.spec, settled.uuid, other.spec
+            ));
+        }
+        if let Some((removed, removed_file)) = self.removed.get(&key)
+            && *removed_file != file
+            && is_same(removed)
+        {
+            return Err(format!(
+                "it has the uuid {} of {}, which was removed, and hosts that have not noticed would take it for that: write another \
+                 uuid= with it, or give it another nsid",
+                settled.uuid, removed.spec
             ));
         }
         self.taken.insert(key, settled.clone());

@@ -476,7 +476,7 @@ impl LaneServer {
     /// Flushes every lane with bytes to send whose doorbell rings.
     fn ring(&mut self, io: &mut impl Io<Message>) {
         let now_ns = io.now_ns();
-        let mut dirty = self.lanes.lists.take_dirty();
+        let mut dirty = self.lanes.lists.dirty.take();
         let mut waiting_count = 0;
         let mut count_before_full = None;
         dirty.retain(|&index| {
@@ -496,7 +496,7 @@ impl LaneServer {
         if let Some(count) = count_before_full {
             dirty.rotate_left(count);
         }
-        self.lanes.lists.put_back_dirty(dirty);
+        self.lanes.lists.dirty.put_back(dirty);
     }
 
     /// Enough bytes wait on a lane to flush it before the turn ends. A caravan that is leaving continues at the end of
@@ -647,7 +647,7 @@ impl LaneServer {
             }
             self.pressure.arm(io, &self.commands);
         }
-        let mut held = self.lanes.lists.take_held();
+        let mut held = self.lanes.lists.held.take();
         held.retain(|&index| {
             let Some(ticket) =
                 self.lanes.get(index).and_then(|lane| lane.held.as_ref()).map(|held| held.ticket)
@@ -661,7 +661,7 @@ impl LaneServer {
             self.resume_input(io, index);
             false
         });
-        self.lanes.lists.put_back_held(held);
+        self.lanes.lists.held.put_back(held);
         worked
     }
 
@@ -679,7 +679,7 @@ impl LaneServer {
     }
 
     fn report_failures(&mut self, io: &mut impl Io<Message>) {
-        for index in self.lanes.lists.take_failing() {
+        for index in self.lanes.lists.failing.take() {
             let Some(lane) = self.lanes.get_mut(index) else { continue };
             let kind = RequestKind::Failures(std::mem::take(&mut lane.failures));
             io.post(0, Message::Control(ControlMessage::Request(Request { lane: lane.id, kind })));
@@ -761,7 +761,7 @@ impl LaneServer {
         if self.lanes.lists.has_awaiting() {
             self.take_notices(io);
         }
-        if self.commands.has_waiting() || self.lanes.lists.has_held() {
+        if self.commands.has_waiting() || !self.lanes.lists.held.is_empty() {
             worked |= self.go_on(io);
         }
         if self.commands.arrivals.has_changed() {
@@ -773,12 +773,12 @@ impl LaneServer {
             }
             worked = true;
         }
-        if self.lanes.lists.has_dirty() {
+        if !self.lanes.lists.dirty.is_empty() {
             self.ring(io);
             worked = true;
         }
         self.sent_bytes = 0;
-        if self.lanes.lists.has_failing() {
+        if !self.lanes.lists.failing.is_empty() {
             self.report_failures(io);
         }
         worked

@@ -20,7 +20,6 @@ use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
 use crate::admission::{MemcachedCounters, MemcachedTraffic, Visitor, reason};
 use crate::attached::Attachments;
 use crate::key_value::message::{MemcachedReply, PartitionRequest, RemoteAnswers, Work};
-use crate::log_waiters::Refusal;
 use crate::message::{AdmissionMessage, Message};
 use crate::subsystem::NamespaceId;
 
@@ -51,6 +50,13 @@ struct MemcachedConnection {
     is_blocked: bool,
     /// Time of the last progress.
     moved_ns: u64,
+}
+
+impl MemcachedConnection {
+    /// Whether input waits that the session has room for again.
+    fn can_resume(&self) -> bool {
+        self.is_stalled && self.session.can_resume()
+    }
 }
 
 /// The memcached connections of a reactor.
@@ -282,10 +288,10 @@ impl MemcachedConnections {
         let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return;
         };
-        if let Some(failure) = namespaces.key_value_failure()
+        if let Some(refusal) = namespaces.key_value_refusal()
             && !bytes.is_some_and(|bytes| connection.session.needs_no_pairs(bytes))
         {
-            connection.session.refuse(Refusal::from(failure).answer);
+            connection.session.refuse(refusal.answer);
         }
         let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else {
             connection.is_closing = true;
@@ -362,8 +368,12 @@ impl MemcachedConnections {
             if connection.is_blocked {
                 return;
             }
-            if connection.session.has_long() && !self.fetch(io, namespaces, index) {
-                return self.close(io, index);
+            if connection.session.has_long() {
+                // The next piece of a long value, if its namespace still exists.
+                let fetched = self.routed(io, namespaces, index, |session, route| session.fetch(route));
+                if fetched != Some(true) {
+                    return self.close(io, index);
+                }
             }
             let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut)
             else {
@@ -397,7 +407,7 @@ impl MemcachedConnections {
                         connection.is_blocked = true;
                         io.await_writable(connection.socket);
                     }
-                    if connection.is_stalled && connection.session.can_resume() {
+                    if connection.can_resume() {
                         self.run(io, namespaces, index, None);
                         continue;
                     }
@@ -517,10 +527,7 @@ impl MemcachedConnections {
         // Last, so that commands that had to wait are batched as well.
         answers.for_each(|session, _, _, _| {
             let Some(index) = self.session(session) else { return };
-            let can_resume = |connection: &mut MemcachedConnection| {
-                connection.is_stalled && connection.session.can_resume()
-            };
-            if self.connection(index).is_some_and(can_resume) {
+            if self.connection(index).is_some_and(|connection| connection.can_resume()) {
                 self.run(io, namespaces, index, None);
             }
         });
@@ -534,29 +541,44 @@ impl MemcachedConnections {
         session: u64,
         chunks: Vec<Chunk>,
     ) {
-        let Some(index) = self.session(session) else { return };
-        let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else {
-            return self.close(io, index);
-        };
-        let Some(connection) = self.connections[index as usize].as_deref_mut() else { return };
-        let (batches, counters) = (&mut self.batches, &*self.counters);
-        let mut route =
-            Route { io, executor, batches, counters, session, namespace, idle_ns_max: self.idle_ns_max };
-        connection.session.on_room(&mut route, chunks);
-        if connection.is_stalled && connection.session.can_resume() {
-            self.run(io, namespaces, index, None);
-        }
+        self.pass_on(io, namespaces, session, |session, route| session.on_room(route, chunks));
     }
 
-    /// Has a session fetch the next piece of a long value. `false` if its namespace is gone.
-    fn fetch(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments, index: u32) -> bool {
-        let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else { return false };
-        let Some(connection) = self.connections[index as usize].as_deref_mut() else { return false };
+    /// Passes an answer of another partition to its session, if that still exists, and returns its index. The
+    /// connection is closed if its namespace is gone.
+    fn pass_on<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        namespaces: &mut Attachments,
+        session: u64,
+        pass: impl FnOnce(&mut Session, &mut Route<'_, I>),
+    ) -> Option<u32> {
+        let index = self.session(session)?;
+        let Some(()) = self.routed(io, namespaces, index, pass) else {
+            self.close(io, index);
+            return None;
+        };
+        if self.connection(index)?.can_resume() {
+            self.run(io, namespaces, index, None);
+        }
+        Some(index)
+    }
+
+    /// Calls a session with its route to the target. `None` if its namespace is gone.
+    fn routed<I: Io<Message>, T>(
+        &mut self,
+        io: &mut I,
+        namespaces: &mut Attachments,
+        index: u32,
+        call: impl FnOnce(&mut Session, &mut Route<'_, I>) -> T,
+    ) -> Option<T> {
+        let (namespace, executor) = partition(namespaces, io.unix_s())?;
+        let connection = self.connections[index as usize].as_deref_mut()?;
         let session = u64::from(connection.generation) << 32 | u64::from(index);
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route =
             Route { io, executor, batches, counters, session, namespace, idle_ns_max: self.idle_ns_max };
-        connection.session.fetch(&mut route)
+        Some(call(&mut connection.session, &mut route))
     }
 
     /// Another partition has returned the next piece of a long value, or has none.
@@ -575,18 +597,10 @@ impl MemcachedConnections {
         ticket: AnswerId,
         stats: &PartitionStats,
     ) {
-        let Some(index) = self.session(session) else { return };
-        let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else {
-            return self.close(io, index);
-        };
-        let Some(connection) = self.connections[index as usize].as_deref_mut() else { return };
-        let (batches, counters) = (&mut self.batches, &*self.counters);
-        let mut route =
-            Route { io, executor, batches, counters, session, namespace, idle_ns_max: self.idle_ns_max };
-        connection.session.on_stats(&mut route, ticket, stats);
-        if connection.is_stalled && connection.session.can_resume() {
-            self.run(io, namespaces, index, None);
+        let index =
+            self.pass_on(io, namespaces, session, |session, route| session.on_stats(route, ticket, stats));
+        if let Some(index) = index {
+            self.mark(index);
         }
-        self.mark(index);
     }
 }

@@ -17,3 +17,6 @@ pub(super) const NOTICE_TIMER: Token = CONTROL_TIMER | 3;
 
 /// Check for peers that withhold buffers.
 pub(super) const PRESSURE_TIMER: Token = CONTROL_TIMER | 4;
+
+/// Continues resizes of the memory of keys and values that waited.
+pub(super) const RESIZE_TIMER: Token = CONTROL_TIMER | 5;

@@ -9,6 +9,7 @@ use nvlane_subsystem::limits::Limits;
 use nvlane_subsystem::message::{LaneMessage, Message, Order, OrderAnswer, OrderKind, Step, StepOutcome};
 use nvlane_subsystem::operator::{Operator, Outcome, Report, state, stop};
 use nvlane_subsystem::state::TargetState;
+use peer::port::free_address;
 use proptest::prelude::*;
 use wire::id::Nsid;
 use wire::identify::Cns;
@@ -310,6 +311,26 @@ fn storage_is_not_swapped_under_hosts() {
     insta::assert_snapshot!(one.reload(&both[1..]), @"Done: remove nqn.2026-01.io.nvlane:disks namespace 1 (file:DIR/a): done");
 }
 
+/// Hosts that read the list of namespaces only after both reloads would see no difference.
+#[test]
+fn a_removed_identity_does_not_come_back_with_other_storage() {
+    let mut one = OneFile::new();
+    let uuid = one.uuid(0);
+    std::fs::copy(one.path("a"), one.path("b")).unwrap();
+    let with = |nsid: u8, storage: &str| format!("nsid = {nsid}, storage = \"{storage}\", uuid = \"{uuid}\"");
+    for storage in ["file:DIR/b", "ram:1M"] {
+        one.reload(&[]);
+        let told = one.reload(&[&with(1, storage)]).replace(&uuid, "UUID");
+        let refused = "it has the uuid UUID of file:DIR/a, which was removed";
+        assert!(told.starts_with("Failed: add ") && told.contains(refused), "{told}");
+        let told = one.reload(&[&with(1, "file:DIR/a")]);
+        assert!(told.starts_with("Done: add "), "{told}");
+    }
+    one.reload(&[]);
+    let told = one.reload(&[&with(2, "file:DIR/b")]);
+    assert!(told.starts_with("Done: add "), "under another number: {told}");
+}
+
 #[test]
 fn the_identity_of_a_namespace_is_not_changed_under_hosts() {
     let mut one = OneFile::new();
@@ -438,7 +459,7 @@ fn a_copy_with_the_identity_of_its_original_is_told_apart_or_refused() {
 
 #[test]
 fn a_removed_listener_lets_its_hosts_go() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address().unwrap();
     let stays = "[[listener]]\naddress = \"127.0.0.2:0\"\n";
     let goes = format!("[[listener]]\naddress = \"{free}\"\n");
     let namespaces = disks(&["nsid = 1, storage = \"ram:1M\""]);

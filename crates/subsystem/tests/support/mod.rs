@@ -1,6 +1,7 @@
-//! A target with one subsystem and one reactor, and a raw host that has connected to it.
+//! Targets with one subsystem of one namespace, and a raw host that has connected to one of them.
+#![allow(dead_code)] // Each test program uses its part.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use nvlane_subsystem::config::{
@@ -12,20 +13,33 @@ use wire::pdu::Digests;
 
 const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:tested";
 
+/// A port that the kernel chooses.
+const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
+
 /// How long the host waits for an answer: less than the target's deadlines before Connect.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Starts the target with a namespace of 16 MiB in blocks of 512 bytes, and connects the host.
-pub(crate) fn associate(timeouts: TimeoutConfig) -> (Target, Association) {
+/// A target with this namespace.
+fn config(threads: u16, storage: &str) -> TargetConfig {
     let mut subsystem = SubsystemConfig::new(SUBSYSTEM.parse().expect("a name"));
-    subsystem.namespaces = vec![NamespaceConfig::new("ram:16M?lba=512".parse().expect("a namespace"))];
+    subsystem.namespaces = vec![NamespaceConfig::new(storage.parse().expect("a namespace"))];
     let mut config = TargetConfig {
-        listeners: vec![ListenerConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))],
+        listeners: vec![ListenerConfig::new(ANY_PORT)],
         subsystems: vec![subsystem],
-        timeouts,
         ..TargetConfig::default()
     };
-    config.reactors.threads = Threads::Count(1);
+    config.reactors.threads = Threads::Count(threads);
+    config
+}
+
+/// A target with this namespace and a memcached listener.
+pub(crate) fn memcached_config(threads: u16, storage: &str) -> TargetConfig {
+    TargetConfig { memcached: vec![ANY_PORT.into()], ..config(threads, storage) }
+}
+
+/// Starts a target with a namespace of 16 MiB in blocks of 512 bytes and one reactor, and connects the host.
+pub(crate) fn associate(timeouts: TimeoutConfig) -> (Target, Association) {
+    let config = TargetConfig { timeouts, ..config(1, "ram:16M?lba=512") };
     let target = Target::start(&config).expect("a target");
     let host = RawHost {
         address: target.listeners()[0].address,

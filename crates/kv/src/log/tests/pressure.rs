@@ -20,12 +20,16 @@ struct Pressed {
 impl Pressed {
     fn new(sync: Sync, memory_bytes: usize, seed: u64) -> Self {
         let settings = LogSettings {
-            start: 4096,
+            start: 8192,
             segment_bytes: 2 << 20,
             segment_count: 12,
             block_bytes: 4096,
             ..settings(sync)
         };
+        Self::of(settings, memory_bytes, seed)
+    }
+
+    fn of(settings: LogSettings, memory_bytes: usize, seed: u64) -> Self {
         let mut bench = Bench::open_with(settings, Disk::new(&settings), memory_bytes);
         bench.recover();
         Self {
@@ -37,6 +41,12 @@ impl Pressed {
             answered_count: 0,
             refetched_count: 0,
         }
+    }
+
+    /// Whether a command may store a value of this length now.
+    fn may_store(&mut self, length: usize) -> bool {
+        let Bench { processor, log, .. } = &mut self.bench;
+        log.admits(processor, 1 + length) && processor.has_room(length)
     }
 
     /// Stores a value once there is memory, as commands do. Returns how it went.
@@ -97,7 +107,7 @@ impl Pressed {
             self.bench.carry_out(work);
             worked = true;
         }
-        // Several operations may end before what waits for them is told.
+        // Several operations may end before the gets that wait for them are answered.
         while (!worked || self.random.below(3) == 0)
             && let Some(loaded) = self.bench.log.next_loaded()
         {
@@ -159,5 +169,39 @@ fn values_that_leave_memory_are_there_for_every_get() {
         assert_eq!(pressed.answered_count, get_count, "seed {seed}");
         assert!(pressed.refetched_count <= get_count, "seed {seed}: {}", pressed.refetched_count);
         assert!(pressed.bench.processor.counters().demoted_count > 20, "seed {seed}");
+    }
+}
+
+/// Stores fill the memory again as soon as there is room, while segments are short and values of the oldest one are in
+/// the log only: cleaning fetches them all the same, long ones among short ones too.
+#[test]
+fn cleaning_goes_on_while_memory_is_full_of_unwritten_values() {
+    for seed in 0..12 {
+        let sync = [Sync::Always, Sync::Batch, Sync::None][seed as usize % 3];
+        let has_long = seed % 2 == 0;
+        let segment_bytes = if has_long { 2 << 20 } else { 64 << 10 };
+        let memory_bytes = if has_long { 1 << 20 } else { 2 * Settings::MEMORY_BYTES_MIN };
+        let settings = LogSettings { segment_bytes, ..settings(sync) };
+        let mut pressed = Pressed::of(settings, memory_bytes, seed);
+        for round in 0..if has_long { 12_000 } else { 3000 } {
+            let (key, length) = if has_long && pressed.random.below(40) == 0 {
+                (100 + pressed.random.below(24) as u8, 262_144)
+            } else {
+                (pressed.random.below(60) as u8, pressed.random.below(8000) as usize)
+            };
+            let mut idle_count = 0;
+            while !pressed.may_store(length) {
+                idle_count = if pressed.step() { 0 } else { idle_count + 1 };
+                assert!(idle_count < 1000, "seed {seed}, round {round}: {:?}", pressed.bench.log.counters);
+            }
+            pressed.set(key, round as u8, length);
+        }
+        pressed.settle();
+        for key in 0..124 {
+            pressed.get(key);
+            pressed.settle();
+        }
+        let cleaned_count = pressed.bench.log.counters().cleaned_count;
+        assert!(cleaned_count > 10, "seed {seed}: {cleaned_count}");
     }
 }

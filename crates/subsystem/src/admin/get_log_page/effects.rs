@@ -45,32 +45,26 @@ const KEY_VALUE_WRITING: &[KvOpcode] = &[
 
 /// Of the key-value command set. wire §23
 pub(super) fn key_value_page() -> Vec<u8> {
-    let mut log = CommandsAndEffects::default();
-    let supported = CommandEffects::default().with_supported(true);
-    for opcode in ADMIN {
-        log.set_admin(opcode.raw(), supported);
-    }
-    for opcode in KEY_VALUE_READING {
-        log.set_io(opcode.raw(), supported);
-    }
-    log.set_io(NvmOpcode::FLUSH.raw(), supported);
-    for opcode in KEY_VALUE_WRITING {
-        log.set_io(opcode.raw(), supported.with_changes_content(true));
-    }
-    log.as_bytes().to_vec()
+    let flush = [NvmOpcode::FLUSH.raw()].into_iter();
+    let reading = KEY_VALUE_READING.iter().map(|opcode| opcode.raw()).chain(flush);
+    page_of(reading, KEY_VALUE_WRITING.iter().map(|opcode| opcode.raw()))
 }
 
 pub(super) fn page() -> Vec<u8> {
+    page_of(READING.iter().map(|opcode| opcode.raw()), WRITING.iter().map(|opcode| opcode.raw()))
+}
+
+fn page_of(reading: impl Iterator<Item = u8>, writing: impl Iterator<Item = u8>) -> Vec<u8> {
     let mut log = CommandsAndEffects::default();
     let supported = CommandEffects::default().with_supported(true);
     for opcode in ADMIN {
         log.set_admin(opcode.raw(), supported);
     }
-    for opcode in READING {
-        log.set_io(opcode.raw(), supported);
+    for opcode in reading {
+        log.set_io(opcode, supported);
     }
-    for opcode in WRITING {
-        log.set_io(opcode.raw(), supported.with_changes_content(true));
+    for opcode in writing {
+        log.set_io(opcode, supported.with_changes_content(true));
     }
     log.as_bytes().to_vec()
 }

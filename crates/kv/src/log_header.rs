@@ -1,0 +1,159 @@
+//! The headers of a log: of each segment, and of the log itself.
+//!
+//! Both are numbers with a checksum, and fit in one sector, so that a write of one leaves the old or the new one.
+
+/// Bytes of a header of `count` numbers.
+const fn header_bytes(count: usize) -> usize {
+    8 + count * 8 + 4
+}
+
+/// Encodes numbers with a checksum.
+pub fn encode_numbers(magic: [u8; 8], numbers: &[u64], into: &mut [u8]) {
+    into[..8].copy_from_slice(&magic);
+    for (number, at) in numbers.iter().zip((8..).step_by(8)) {
+        into[at..at + 8].copy_from_slice(&number.to_le_bytes());
+    }
+    let end = header_bytes(numbers.len());
+    let crc = crc_fast::crc32_iscsi(&into[..end - 4]);
+    into[end - 4..end].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Decodes what [`encode_numbers`] has encoded; `None` if it is something else, or damaged.
+#[must_use]
+pub fn decode_numbers<const COUNT: usize>(magic: [u8; 8], bytes: &[u8]) -> Option<[u64; COUNT]> {
+    let (covered, crc) = bytes.get(..header_bytes(COUNT))?.split_at(header_bytes(COUNT) - 4);
+    let is_genuine = covered[..8] == magic && crc == crc_fast::crc32_iscsi(covered).to_le_bytes();
+    let number = |at: usize| u64::from_le_bytes(covered[at..at + 8].try_into().expect("eight bytes"));
+    is_genuine.then(|| std::array::from_fn(|index| number(8 + index * 8)))
+}
+
+/// The header of a segment, its first block. It is written once, when the segment begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    /// Identity of the log.
+    pub(crate) log: u64,
+    /// Random number of the start that wrote it.
+    pub(crate) run: u64,
+    /// Generation of the segment, counted from 1.
+    pub(crate) generation: u64,
+    /// The oldest generation needed when this header was written.
+    pub(crate) oldest: u64,
+    /// End of the previous segment, and the run that wrote that.
+    pub(crate) previous_end: u64,
+    pub(crate) previous_run: u64,
+    /// A CAS number that no value had at that time.
+    pub(crate) next_cas: u64,
+    /// Whether each of its writes began after the one before was durable.
+    pub(crate) is_ordered: bool,
+}
+
+impl SegmentHeader {
+    const MAGIC: [u8; 8] = *b"nvlkvseg";
+    /// Its size, bytes.
+    pub(crate) const BYTES: usize = header_bytes(8);
+
+    pub(crate) fn encode(&self, into: &mut [u8]) {
+        let Self { log, run, generation, oldest, previous_end, previous_run, next_cas, is_ordered } = *self;
+        let numbers = [log, run, generation, oldest, previous_end, previous_run, next_cas, is_ordered.into()];
+        encode_numbers(Self::MAGIC, &numbers, into);
+    }
+
+    /// Decodes a header; `None` if this log has written none here.
+    pub(crate) fn decode(bytes: &[u8], log: u64) -> Option<Self> {
+        let [of, run, generation, oldest, previous_end, previous_run, next_cas, is_ordered] =
+            decode_numbers(Self::MAGIC, bytes)?;
+        let is_ordered = is_ordered == 1;
+        (of == log).then_some(Self {
+            log,
+            run,
+            generation,
+            oldest,
+            previous_end,
+            previous_run,
+            next_cas,
+            is_ordered,
+        })
+    }
+}
+
+/// The extent of a log, of which the file has two copies, written in turn. Everything it names was durable before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogSuperblock {
+    /// Identity of the log.
+    pub(crate) log: u64,
+    /// Counts its writes; the place follows from it.
+    pub(crate) sequence: u64,
+    /// The oldest generation needed.
+    pub(crate) oldest: u64,
+    /// The newest generation begun, and the run that wrote it; 0 if there is none.
+    pub(crate) newest: u64,
+    pub(crate) run: u64,
+    /// Everything before this byte of the newest segment was written.
+    pub(crate) known_end: u64,
+    /// Whether nothing was written behind it, nor ever will be.
+    pub(crate) is_closed: bool,
+    /// A CAS number that no value had.
+    pub(crate) next_cas: u64,
+}
+
+impl LogSuperblock {
+    const MAGIC: [u8; 8] = *b"nvlkvlog";
+
+    /// That of a log without segments.
+    pub(crate) fn new(log: u64) -> Self {
+        Self { log, sequence: 0, oldest: 1, newest: 0, run: 0, known_end: 0, is_closed: true, next_cas: 1 }
+    }
+
+    pub(crate) fn encode(&self, into: &mut [u8]) {
+        let Self { log, sequence, oldest, newest, run, known_end, is_closed, next_cas } = *self;
+        let numbers = [log, sequence, oldest, newest, run, known_end, is_closed.into(), next_cas];
+        encode_numbers(Self::MAGIC, &numbers, into);
+    }
+
+    /// Decodes a superblock of this log; `None` if it is none, or damaged.
+    pub(crate) fn decode(bytes: &[u8], log: u64) -> Option<Self> {
+        let [of, sequence, oldest, newest, run, known_end, is_closed, next_cas] =
+            decode_numbers(Self::MAGIC, bytes)?;
+        let is_closed = is_closed == 1;
+        (of == log).then_some(Self { log, sequence, oldest, newest, run, known_end, is_closed, next_cas })
+    }
+
+    /// Index of the copy that this one is written to.
+    pub(crate) fn copy(&self) -> u64 {
+        self.sequence % 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn headers_read_back_unless_a_bit_has_changed(
+            numbers: [u64; 7], flag: bool, bit in 0..header_bytes(8) * 8,
+        ) {
+            let [log, run, generation, oldest, previous_end, previous_run, next_cas] = numbers;
+            let header = SegmentHeader {
+                log, run, generation, oldest, previous_end, previous_run, next_cas, is_ordered: flag,
+            };
+            let superblock = LogSuperblock {
+                log, sequence: generation, oldest, newest: previous_run, run, known_end: previous_end,
+                is_closed: flag, next_cas,
+            };
+            let (mut first, mut second) = ([0; 512], [0; 512]);
+            header.encode(&mut first);
+            superblock.encode(&mut second);
+            prop_assert_eq!(SegmentHeader::decode(&first, log), Some(header));
+            prop_assert_eq!(SegmentHeader::decode(&first, log ^ 1), None);
+            prop_assert_eq!(LogSuperblock::decode(&second, log), Some(superblock));
+            prop_assert_eq!(LogSuperblock::decode(&second, log ^ 1), None);
+            prop_assert_eq!(LogSuperblock::decode(&first, log), None);
+            first[bit / 8] ^= 1 << (bit % 8);
+            second[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(SegmentHeader::decode(&first, log), None);
+            prop_assert_eq!(LogSuperblock::decode(&second, log), None);
+        }
+    }
+}

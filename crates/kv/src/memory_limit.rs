@@ -1,0 +1,81 @@
+//! The memory of a namespace, shared by its partitions: each has an equal share.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::regions::{REGION_BYTES, REGIONS_MAX};
+use crate::settings::Settings;
+
+/// The memory of all partitions of a namespace.
+#[derive(Debug)]
+pub struct MemoryLimit {
+    bytes: AtomicU64,
+    partition_count: AtomicUsize,
+    /// The least memory for the present pairs, as the partitions have reported it, bytes.
+    needed_bytes: AtomicU64,
+}
+
+impl MemoryLimit {
+    /// The most memory of one partition, bytes.
+    pub const SHARE_BYTES_MAX: u64 = (REGIONS_MAX * REGION_BYTES) as u64;
+
+    /// `bytes` for one partition, until [`divide`](Self::divide) says for how many.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        Self {
+            bytes: AtomicU64::new(bytes),
+            partition_count: AtomicUsize::new(1),
+            needed_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets the number of partitions, before the first is made.
+    pub fn divide(&self, partition_count: usize) {
+        self.partition_count.store(partition_count.max(1), Ordering::Release);
+    }
+
+    /// Memory of all partitions, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Changes the memory of all partitions, which follow when they are told to.
+    pub fn set(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Release);
+    }
+
+    /// Number of partitions.
+    #[must_use]
+    pub fn partition_count(&self) -> usize {
+        self.partition_count.load(Ordering::Acquire)
+    }
+
+    /// Memory of each partition, bytes.
+    #[must_use]
+    pub fn share(&self) -> usize {
+        usize::try_from(self.bytes() / self.partition_count() as u64).unwrap_or(usize::MAX)
+    }
+
+    /// The least memory, bytes.
+    #[must_use]
+    pub fn bytes_min(partition_count: usize) -> u64 {
+        (partition_count.max(1) as u64).saturating_mul(Settings::MEMORY_BYTES_MIN as u64)
+    }
+
+    /// The most memory, bytes.
+    #[must_use]
+    pub fn bytes_max(partition_count: usize) -> u64 {
+        (partition_count.max(1) as u64).saturating_mul(Self::SHARE_BYTES_MAX)
+    }
+
+    /// The least memory for the present pairs, bytes, as of when partitions last reported it: 0 if they may be evicted.
+    #[must_use]
+    pub fn needed_bytes(&self) -> u64 {
+        self.needed_bytes.load(Ordering::Acquire)
+    }
+
+    /// Records that a partition needs `now` bytes instead of `before`.
+    pub(crate) fn report(&self, before: u64, now: u64) {
+        self.needed_bytes.fetch_add(now.wrapping_sub(before), Ordering::AcqRel);
+    }
+}

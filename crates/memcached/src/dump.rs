@@ -1,0 +1,144 @@
+//! `lru_crawler metadump` and `mgdump`: all keys, partition by partition and piece by piece.
+//!
+//! A piece is the answer to a command of its own, so it may come from another partition. Behind its lines it has the
+//! position at which the next piece continues, which the session removes:
+//!
+//! ```text
+//! lines ─ last key ─ length of the key (1 byte) ─ CONTINUES        or: lines ─ ENDS
+//! ```
+//!
+//! Each key that is there throughout a dump is in it once, whatever happens to others meanwhile.
+
+use crate::answer::AnswerId;
+use crate::command::DumpForm;
+use crate::execute::Executor;
+use crate::meta::push_item_fields;
+use crate::number;
+use kv::{ITEM_HEADER_BYTES, KeyHash};
+
+/// Keys of a piece.
+const PIECE_COUNT: usize = 256;
+
+/// Last bytes of a piece: no line ends with one of them.
+const CONTINUES: u8 = 0;
+const ENDS: u8 = 1;
+
+/// A dump of a session.
+#[derive(Debug)]
+pub(crate) struct Dump {
+    pub(crate) form: DumpForm,
+    /// Number of partitions.
+    count: usize,
+    /// The partition of the next piece.
+    pub(crate) partition: usize,
+    /// The last key of the piece before it; empty at the start of a partition.
+    pub(crate) last_key: Vec<u8>,
+    /// The piece under way.
+    pub(crate) awaited: Option<AnswerId>,
+}
+
+impl Dump {
+    pub(crate) fn new(form: DumpForm, count: usize) -> Self {
+        Self { form, count, partition: 0, last_key: Vec::new(), awaited: None }
+    }
+
+    /// Takes the position off a piece, and appends the line after all keys to the last one. Returns whether it is the
+    /// last.
+    pub(crate) fn on_piece(&mut self, piece: &mut Vec<u8>) -> bool {
+        self.awaited = None;
+        match piece.pop() {
+            Some(CONTINUES) => {
+                let key_bytes = usize::from(piece.pop().unwrap_or(0));
+                self.last_key = piece.split_off(piece.len().saturating_sub(key_bytes));
+                false
+            }
+            Some(ENDS) => {
+                self.partition += 1;
+                self.last_key.clear();
+                if self.partition == self.count {
+                    piece.extend_from_slice(self.form.end());
+                }
+                self.partition == self.count
+            }
+            // The reason why there are no more.
+            last => {
+                piece.extend(last);
+                true
+            }
+        }
+    }
+}
+
+impl Executor<'_> {
+    /// Appends the piece of a dump that begins behind a key, or with the first key if that is empty.
+    pub(crate) fn dump(&mut self, form: DumpForm, last_key: &[u8], out: &mut Vec<u8>) {
+        let (mut keys, mut ends) = (Vec::new(), Vec::with_capacity(PIECE_COUNT));
+        self.partition.processor.list(Some(last_key).filter(|key| !key.is_empty()), |key| {
+            if key != last_key {
+                keys.extend_from_slice(key);
+                ends.push(keys.len());
+            }
+            ends.len() < PIECE_COUNT
+        });
+        let mut start = 0;
+        for end in &ends {
+            let key = &keys[start..*end];
+            match form {
+                DumpForm::Fields => self.push_fields(self.partition.processor.hash(key), key, out),
+                DumpForm::Commands => push_command(key, out),
+            }
+            start = *end;
+        }
+        if ends.len() < PIECE_COUNT {
+            return out.push(ENDS);
+        }
+        let last = ends.iter().nth_back(1).map_or(&keys[..], |&before| &keys[before..]);
+        out.extend_from_slice(last);
+        out.extend_from_slice(&[last.len() as u8, CONTINUES]);
+    }
+
+    /// Appends the fields of a pair. A pair in the index has a CAS number from the first request for it on; before, 0 is
+    /// appended.
+    fn push_fields(&mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
+        let processor = &mut self.partition.processor;
+        let Some(place) = processor.find(hash, key) else { return };
+        let (attributes, marks) = (processor.attributes(place), processor.marks(place));
+        let size = processor.value_bytes(place) + key.len() + ITEM_HEADER_BYTES;
+        let cas = if place.item().is_some() { processor.cas(hash, key).unwrap_or(0) } else { 0 };
+        out.extend_from_slice(b"key=");
+        push_url_encoded(key, out);
+        out.extend_from_slice(b" exp=");
+        match attributes.expiry_s {
+            0 => out.extend_from_slice(b"-1"),
+            expiry_s => number::push(out, processor.clock().base_s().cast_unsigned() + u64::from(expiry_s)),
+        }
+        push_item_fields(out, cas, marks, size);
+        out.extend_from_slice(b" flags=");
+        number::push(out, attributes.flags.into());
+        out.extend_from_slice(b" \n");
+    }
+}
+
+/// Appends the command that gets a key; a key that no line can have is in base64.
+fn push_command(key: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"mg ");
+    if key.iter().all(u8::is_ascii_graphic) {
+        out.extend_from_slice(key);
+    } else {
+        number::push_base64(out, key);
+        out.extend_from_slice(b" b");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a key with all bytes in hexadecimal that are neither letters, digits nor `-._~`.
+fn push_url_encoded(key: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in key {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte);
+        } else {
+            out.extend_from_slice(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+    }
+}

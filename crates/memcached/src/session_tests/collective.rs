@@ -1,0 +1,205 @@
+//! What concerns all partitions: statistics, dumps, memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+
+#[test]
+fn statistics_have_the_names_that_clients_read() {
+    for count in [1, 3] {
+        let mut client = Client::with(count);
+        client.talk("set a 0 0 1|1|get a b|", "STORED|VALUE a 0 1|1|END|");
+        let stats = String::from_utf8(client.send(b"stats\r\n")).expect("text");
+        for line in
+            ["STAT cmd_get 2", "STAT get_hits 1", "STAT curr_items 1", "STAT cmd_set 1", "STAT threads 1"]
+        {
+            assert!(stats.lines().any(|other| other == line), "{line} in {stats}");
+        }
+        assert!(stats.ends_with("END\r\n"));
+        assert!(
+            String::from_utf8(client.send(b"stats settings\r\n")).expect("text").contains("item_size_max")
+        );
+        client.talk("stats cachedump 1 1|stats conns|stats bogus|", "END|END|ERROR|");
+        client.talk("stats sizes|", "STAT sizes_status disabled|END|");
+        for (of, field) in
+            [("items", "items:1:number 1"), ("slabs", "1:cmd_set 1"), ("slabs", "active_slabs 1")]
+        {
+            let stats = client.send(format!("stats {of}\r\n").as_bytes());
+            let stats = String::from_utf8(stats).expect("text");
+            assert!(stats.contains(&format!("STAT {field}\r\n")), "{field} in {stats}");
+        }
+        client.talk("stats detail off|stats detail dump|", "OK|END|");
+        client.talk("stats detail on|", "CLIENT_ERROR stats detail not supported|");
+        assert_eq!(client.send(b"stats detail\r\n"), b"CLIENT_ERROR usage: stats detail on|off|dump\r\n");
+    }
+}
+
+#[test]
+fn a_dump_has_every_key_once_and_commands_behind_it_wait() {
+    for count in [1, 3] {
+        let mut client = Client::with(count);
+        client.talk("lru_crawler metadump all|version|", &format!("END|VERSION {VERSION}|"));
+        let mut wanted: BTreeSet<String> = (0..2000).map(|at| format!("key{at}")).collect();
+        for key in &wanted {
+            client.talk(&format!("set {key} 7 100 {}|{}|", key.len() * 20, key.repeat(20)), "STORED|");
+        }
+        client.talk("mn|lru_crawler mgdump all|", "MN|ERROR cannot pipeline other commands before mgdump|");
+        let keys = |dump: Vec<u8>| -> Vec<String> {
+            let dump = String::from_utf8(dump).expect("text");
+            let lines = dump.lines().filter_map(|line| line.strip_prefix("key="));
+            lines.map(|line| line.split(' ').next().expect("a key").to_owned()).collect()
+        };
+        for class in ["all", "hash"] {
+            let dump = client.send(format!("lru_crawler metadump {class}\r\nmn\r\n").as_bytes());
+            assert!(dump.ends_with(b"END\r\nMN\r\n"));
+            let found = keys(dump);
+            assert_eq!(found.len(), 2000, "each once");
+            assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), wanted);
+        }
+        // Pairs in the index, keys that no line can have, and times.
+        client.talk(
+            "flush_all|set s 0 0 1|1|ms YSBiCg== 1 b F3|2|set x%/ 0 1700000500 2|22|",
+            "OK|STORED|HD|STORED|",
+        );
+        let mut lines: Vec<_> = client
+            .send(b"lru_crawler metadump all\r\n")
+            .split(|&byte| byte == b'\n')
+            .map(<[u8]>::to_vec)
+            .collect();
+        lines.sort();
+        let lines: Vec<_> = lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
+        assert!(lines[2].starts_with("key=a%20b%0A exp=-1 la=0 cas="), "{lines:?}");
+        assert!(lines[2].ends_with(" fetch=no cls=1 size=21 flags=3 "), "{lines:?}");
+        assert!(lines[3].starts_with("key=s exp=-1 la=0 cas=0 fetch=no cls=1 size="), "{lines:?}");
+        assert!(lines[4].starts_with("key=x%25%2F exp=1700000500 la=0 cas="), "{lines:?}");
+        wanted = ["mg YSBiCg== b", "mg s", "mg x%/"].map(str::to_owned).into();
+        let dump = String::from_utf8(client.send(b"lru_crawler mgdump all\r\n")).expect("text");
+        let body =
+            dump.strip_prefix("OK\r\n").and_then(|dump| dump.strip_suffix("EN\r\n")).expect("both ends");
+        assert_eq!(body.lines().map(str::to_owned).collect::<BTreeSet<_>>(), wanted);
+        client.talk(
+            "lru_crawler metadump 7|lru_crawler metadump|",
+            "BADCLASS invalid class id|CLIENT_ERROR not supported|",
+        );
+    }
+}
+
+/// The fields of a `stats` answer.
+fn fields(client: &mut Client) -> BTreeMap<String, String> {
+    let stats = String::from_utf8(client.send(b"stats\r\n")).expect("text");
+    let fields = stats.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
+    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+#[test]
+fn every_field_of_memcached_is_there_once() {
+    let mut client = Client::new();
+    let fields = fields(&mut client);
+    for name in include_str!("../../tests/stats_of_memcached.txt").lines() {
+        assert!(fields.contains_key(name), "{name}");
+    }
+    let stats = client.send(b"stats\r\n");
+    assert_eq!(stats.split(|&byte| byte == b'\n').count(), fields.len() + 2, "each once, and an end");
+}
+
+/// The file lists the kind of statistics and the field for each series of memcached_exporter, except those of extstore
+/// and of proxies, which it leaves out without them.
+#[test]
+fn every_series_of_memcached_exporter_has_its_field() {
+    let mut client = Client::new();
+    client.talk("set a 0 0 1|1|", "STORED|");
+    for line in include_str!("../../tests/stats_of_exporter.txt").lines() {
+        let (kind, field) = line.split_once(' ').expect("kind and field");
+        let stats = client.send(format!("stats {kind}\r\n").as_bytes());
+        let stats = String::from_utf8(stats).expect("text");
+        assert!(stats.contains(&format!("STAT {field} ")), "{kind}: {field} in {stats}");
+    }
+}
+
+#[test]
+fn reset_statistics_count_from_zero_and_a_flush_counts_once() {
+    for count in [1, 3] {
+        let mut client = Client::with(count);
+        client
+            .talk("set a 0 1 1|1|set b 0 0 1|1|get a c|flush_all 50|", "STORED|STORED|VALUE a 0 1|1|END|OK|");
+        client.partitions.wait(2);
+        client.talk("get a|gets a|", "END|END|");
+        let before = fields(&mut client);
+        let read =
+            |fields: &BTreeMap<String, String>, name: &str| fields[name].parse::<u64>().expect("a number");
+        let counts = [
+            "cmd_get",
+            "get_hits",
+            "get_misses",
+            "get_expired",
+            "cmd_set",
+            "total_items",
+            "cmd_flush",
+            "reclaimed",
+        ];
+        assert_eq!(counts.map(|name| read(&before, name)), [4, 1, 3, 1, 2, 2, 1, 1]);
+        client.talk("stats reset|", "RESET|");
+        let after = fields(&mut client);
+        assert_eq!(counts.map(|name| read(&after, name)), [0; 8]);
+        assert_eq!(
+            (read(&after, "curr_items"), read(&after, "limit_maxbytes")),
+            (1, read(&before, "limit_maxbytes"))
+        );
+        client.talk("get b|", "VALUE b 0 1|1|END|");
+        assert_eq!(read(&fields(&mut client), "get_hits"), 1);
+    }
+}
+
+#[test]
+fn the_memory_limit_changes_for_all_partitions_or_for_none() {
+    for count in [1_usize, 3] {
+        let mut client = Client::with(count);
+        let limit = |client: &mut Client| {
+            let stats = String::from_utf8(client.send(b"stats\r\nstats settings\r\n")).expect("text");
+            let limits =
+                stats.lines().filter(|line| line.contains(" limit_maxbytes ") || line.contains(" maxbytes "));
+            let limits: Vec<u64> = limits.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+            assert_eq!(limits.first(), limits.last(), "{stats}");
+            limits[0].div_ceil(1 << 20)
+        };
+        client.talk("set a 0 0 1|1|cache_memlimit 5|get a|", "STORED|OK|VALUE a 0 1|1|END|");
+        assert_eq!(limit(&mut client), 5);
+        client.talk("cache_memlimit 9 noreply|cache_memlimit 0 noreply|mn|", "MN|");
+        assert_eq!(limit(&mut client), 9);
+        client.talk("cache_memlimit 0|", "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 1m|");
+        client.talk(
+            "cache_memlimit 1000000|cache_memlimit 2000000000|cache_memlimit|mn|",
+            "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust|\
+             MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes|ERROR|MN|",
+        );
+        assert_eq!(limit(&mut client), 9);
+        while client.partitions.all.iter_mut().any(|(partition, _)| partition.processor.is_resizing()) {
+            for (partition, _) in &mut client.partitions.all {
+                assert_ne!(partition.processor.resize_step(), kv::ResizeStep::Waits);
+            }
+        }
+        client.talk("get a|", "VALUE a 0 1|1|END|");
+    }
+}
+
+#[test]
+fn memory_that_is_not_evicted_is_not_taken_away() {
+    for count in [1_usize, 2] {
+        let keeping =
+            Settings { eviction: kv::Eviction::None, memory_bytes: (8 << 20) / count, ..settings() };
+        let mut client = Client::with(count);
+        client.partitions = Partitions::new(count, &keeping, ListenerSettings::default());
+        let value = "v".repeat(10_000);
+        for number in 0..400 {
+            client.talk(&format!("set key{number} 0 0 10000|{value}|"), "STORED|");
+        }
+        let answer = String::from_utf8(client.send(b"cache_memlimit 3\r\n")).expect("text");
+        let bytes = answer.strip_prefix("MEMLIMIT_ADJUST_FAILED ").and_then(|rest| rest.split(' ').next());
+        let bytes: u64 = bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{answer}"));
+        assert!((4_000_000..6_000_000).contains(&bytes), "{answer}");
+        client.talk("cache_memlimit 7|cache_memlimit 9|", "OK|OK|");
+        for number in 0..400 {
+            client.talk(&format!("get key{number}|"), &format!("VALUE key{number} 0 10000|{value}|END|"));
+        }
+    }
+}

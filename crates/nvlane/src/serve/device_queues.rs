@@ -1,0 +1,248 @@
+//! The queues of network devices that `nvlane adq` has given to the target's listeners: their priority for its
+//! connections, and what is out of line.
+
+use std::cmp::Ordering;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use adq::config::{PrioritySource, Side, Traffic};
+use adq::driver::Means;
+use adq::journal::{Journal, files};
+use adq::kernel::Kernel as _;
+use adq::layout::PlacedClass;
+use adq::linux::LinuxDevice;
+use adq::verify::verify;
+use serde::Serialize;
+use subsystem::config::MemcachedAddress;
+use subsystem::placement::Policy;
+use subsystem::server::Target;
+use subsystem::socket_priority::SocketPriority;
+
+/// A class of a device's layout with traffic of this target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct ServedClass {
+    /// The network device.
+    interface: String,
+    /// The class.
+    class: String,
+    /// Its queue pairs.
+    queues: u16,
+    /// The priority of its packets, and who sets it.
+    priority: u8,
+    priority_source: PrioritySource,
+    /// What differs from the layout, and what helps; empty if all is in line.
+    deviations: Vec<String>,
+    /// What the target gives to its connections, if it is the one that sets their priority.
+    #[serde(skip)]
+    priorities: Vec<SocketPriority>,
+}
+
+/// The classes that a target serves.
+pub(super) struct DeviceQueues {
+    /// Where the records of layouts are.
+    directory: PathBuf,
+    classes: Vec<ServedClass>,
+}
+
+/// What a target has that a layout must fit.
+struct Serving {
+    addresses: Vec<SocketAddr>,
+    reactor_count: usize,
+    placement: Policy,
+}
+
+impl DeviceQueues {
+    pub(super) fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), classes: Vec::new() }
+    }
+
+    /// Whether the target serves a class, which can fall out of line at any time.
+    pub(super) fn has_any(&self) -> bool {
+        !self.classes.is_empty()
+    }
+
+    pub(super) fn classes(&self) -> &[ServedClass] {
+        &self.classes
+    }
+
+    /// Reads the records and the devices again, logs what has changed, and tells the target. Returns whether anything
+    /// has.
+    pub(super) fn look(&mut self, target: &Target) -> bool {
+        let listeners = target.listeners().iter().map(|listener| listener.address);
+        let serving = Serving {
+            addresses: listeners.chain(target.memcached().iter().filter_map(MemcachedAddress::ip)).collect(),
+            reactor_count: target.reactor_count(),
+            placement: target.running().config.reactors.placement,
+        };
+        let classes = self.find(&serving);
+        let has_changed = classes != self.classes;
+        if has_changed {
+            let priorities = classes.iter().flat_map(|class| class.priorities.iter().copied());
+            target.set_socket_priorities(priorities.collect());
+        }
+        for class in classes.iter().filter(|class| !self.classes.contains(class)) {
+            class.log();
+        }
+        for gone in self.classes.iter().filter(|before| !classes.iter().any(|class| class.is(before))) {
+            let ServedClass { interface, class, .. } = gone;
+            tracing::warn!(interface, class, "the layout of the device's queues was removed");
+        }
+        self.classes = classes;
+        has_changed
+    }
+
+    /// The classes with traffic of this target.
+    fn find(&self, serving: &Serving) -> Vec<ServedClass> {
+        let mut found = Vec::new();
+        let files = files(&self.directory).unwrap_or_else(|error| {
+            tracing::warn!(%error, directory = %self.directory.display(), "cannot read the records of nvlane adq");
+            Vec::new()
+        });
+        for (interface, file) in files {
+            let journal = match file.read() {
+                Ok(Some(journal)) => journal,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "a record of nvlane adq is ignored");
+                    continue;
+                }
+            };
+            let served = served(&journal, serving);
+            if served.is_empty() {
+                continue;
+            }
+            let of_device = deviations(&interface, &journal);
+            let queues = served.iter().map(|class| class.queues.count).sum();
+            for class in served {
+                let mut deviations = of_target(&journal, queues, class, serving);
+                deviations.extend(of_device.iter().cloned());
+                found.push(ServedClass {
+                    interface: interface.clone(),
+                    class: class.name.clone(),
+                    queues: class.queues.count,
+                    priority: class.priority,
+                    priority_source: class.priority_source,
+                    deviations,
+                    priorities: priorities_of(class),
+                });
+            }
+        }
+        found
+    }
+}
+
+impl ServedClass {
+    fn is(&self, other: &Self) -> bool {
+        (&self.interface, &self.class) == (&other.interface, &other.class)
+    }
+
+    fn log(&self) {
+        let Self { interface, class, queues, deviations, .. } = self;
+        if deviations.is_empty() {
+            tracing::info!(interface, class, queues, "the device's queues are in line with their layout");
+        }
+        for deviation in deviations {
+            tracing::warn!(interface, class, queues, "the device's queues are out of line: {deviation}");
+        }
+    }
+}
+
+/// The classes of a layout with traffic of these listeners.
+fn served<'a>(journal: &'a Journal, serving: &Serving) -> Vec<&'a PlacedClass> {
+    if journal.plan.side != Side::Target {
+        return Vec::new();
+    }
+    let is_served = |traffic: &Traffic| serving.addresses.iter().any(|listener| receives(*listener, traffic));
+    let classes = journal.plan.layout.classes.iter();
+    classes.filter(|class| class.traffic.iter().any(is_served)).collect()
+}
+
+/// Whether a listener gets connections of this traffic.
+fn receives(listener: SocketAddr, traffic: &Traffic) -> bool {
+    let ip = listener.ip().to_canonical();
+    listener.port() == traffic.port
+        && (ip.is_unspecified() || traffic.address.is_none_or(|address| address.to_canonical() == ip))
+}
+
+/// The priorities that the target sets for a class.
+fn priorities_of(class: &PlacedClass) -> Vec<SocketPriority> {
+    let of =
+        |&Traffic { address, port }: &Traffic| SocketPriority { address, port, priority: class.priority };
+    match class.priority_source {
+        PrioritySource::Program => class.traffic.iter().map(of).collect(),
+        PrioritySource::Filter => Vec::new(),
+    }
+}
+
+/// What the target itself has otherwise than a layout needs it. `queues` are those of all classes that it serves on the
+/// device.
+fn of_target(journal: &Journal, queues: u16, class: &PlacedClass, serving: &Serving) -> Vec<String> {
+    let mut deviations = Vec::new();
+    let reactors = serving.reactor_count;
+    let effect = match reactors.cmp(&queues.into()) {
+        Ordering::Less => Some("some reactors serve several queues"),
+        Ordering::Greater => Some("some reactors get no connections"),
+        Ordering::Equal => None,
+    };
+    if let Some(effect) = effect {
+        deviations
+            .push(format!("{queues} queues and {reactors} reactors: {effect} (--cores with {queues} cores)"));
+    }
+    if journal.plan.layout.means == Means::Channel && serving.placement != Policy::Napi {
+        deviations.push("connections of one queue are spread over the reactors (--placement napi)".into());
+    }
+    if class.priority_source == PrioritySource::Program
+        && let Err(error) = may_set(class.priority)
+    {
+        let priority = class.priority;
+        deviations.push(format!(
+            "connections cannot get priority {priority}: {error} (CAP_NET_ADMIN, or priority = \"filter\")"
+        ));
+    }
+    deviations
+}
+
+/// Whether this process may give a socket a priority.
+fn may_set(priority: u8) -> std::io::Result<()> {
+    // Any kind of socket tells.
+    reactor::set_priority(&std::os::unix::net::UnixDatagram::unbound()?, priority)
+}
+
+/// What the device has otherwise than its layout.
+fn deviations(interface: &str, journal: &Journal) -> Vec<String> {
+    let read = || {
+        let mut device = LinuxDevice::open(interface)?;
+        Ok((device.device()?, device.state()?))
+    };
+    match read() {
+        Ok((device, state)) => {
+            let deviations = verify(journal, &device, &state).into_iter();
+            deviations.map(|deviation| format!("{} ({})", deviation.what, deviation.remedy)).collect()
+        }
+        Err::<_, adq::kernel::Failure>(error) => vec![error.to_string()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_gets_the_traffic_of_its_address_and_of_wildcards() {
+        for (listener, traffic, is_received) in [
+            ("192.0.2.10:4420", "192.0.2.10:4420", true),
+            ("192.0.2.10:4420", "*:4420", true),
+            ("0.0.0.0:4420", "192.0.2.10:4420", true),
+            ("[::]:4420", "192.0.2.10:4420", true),
+            ("192.0.2.11:4420", "192.0.2.10:4420", false),
+            ("192.0.2.10:4421", "192.0.2.10:4420", false),
+        ] {
+            let traffic = traffic.parse().expect("well formed");
+            assert_eq!(
+                receives(listener.parse().expect("well formed"), &traffic),
+                is_received,
+                "{listener} {traffic}"
+            );
+        }
+    }
+}

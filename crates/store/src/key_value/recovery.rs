@@ -1,0 +1,93 @@
+//! The reading of the logs of a key-value file at its start, as operators and clients see it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Commands wait this long for a log that is being read; then they are refused until it is, ns.
+pub(super) const WAIT_NS: u64 = 1_000_000_000;
+
+/// Interval between log lines that tell the progress, ns.
+const TELL_NS: u64 = 2_000_000_000;
+
+/// How far the logs of a key-value file have been read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryProgress {
+    /// Partitions whose logs are being read.
+    pub partition_count: usize,
+    /// Bytes read so far, of all partitions.
+    pub read_bytes: u64,
+    /// Bytes to be read, of the partitions for which that is known.
+    pub bytes: u64,
+}
+
+/// The progress of all partitions together. Each reactor adds the bytes that it has read.
+#[derive(Debug, Default)]
+pub(super) struct SharedProgress {
+    partition_count: AtomicUsize,
+    read_bytes: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl SharedProgress {
+    /// The progress of this many partitions that have read nothing.
+    pub(super) fn new(partition_count: usize) -> Self {
+        Self { partition_count: partition_count.into(), ..Self::default() }
+    }
+
+    /// The progress, unless all partitions have ended reading.
+    pub(super) fn get(&self) -> Option<RecoveryProgress> {
+        let progress = RecoveryProgress {
+            partition_count: self.partition_count.load(Ordering::Relaxed),
+            read_bytes: self.read_bytes.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        };
+        (progress.partition_count > 0).then_some(progress)
+    }
+}
+
+/// The reading of one partition's log.
+#[derive(Debug)]
+pub(super) struct Reading {
+    shared: Arc<SharedProgress>,
+    /// When it began, and when its progress was told last, ns.
+    began_ns: u64,
+    told_ns: u64,
+    read_bytes: u64,
+    bytes: u64,
+    /// Whether commands are refused.
+    pub(super) is_slow: bool,
+}
+
+impl Reading {
+    pub(super) fn begin(shared: Arc<SharedProgress>, now_ns: u64) -> Self {
+        Self { shared, began_ns: now_ns, told_ns: now_ns, read_bytes: 0, bytes: 0, is_slow: false }
+    }
+
+    /// Notes the bytes read so far, and to be read.
+    pub(super) fn on_progress(
+        &mut self,
+        now_ns: u64,
+        (read_bytes, bytes): (u64, u64),
+        (path, partition): (&Path, usize),
+    ) {
+        self.shared.read_bytes.fetch_add(read_bytes - self.read_bytes, Ordering::Relaxed);
+        // What was to be read may turn out to be less.
+        self.shared.bytes.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);
+        (self.read_bytes, self.bytes) = (read_bytes, bytes);
+        self.is_slow |= now_ns >= self.began_ns + WAIT_NS;
+        if now_ns >= self.told_ns + TELL_NS {
+            self.told_ns = now_ns;
+            tracing::info!(path = %path.display(), partition, read_bytes, bytes, "reading the log of a key-value namespace");
+        }
+    }
+
+    /// The log is read, or has failed.
+    pub(super) fn end(self, now_ns: u64, (path, partition): (&Path, usize)) {
+        self.shared.partition_count.fetch_sub(1, Ordering::Relaxed);
+        let (read_bytes, ms) = (self.read_bytes, (now_ns - self.began_ns) / 1_000_000);
+        if self.is_slow {
+            tracing::info!(path = %path.display(), partition, read_bytes, ms, "ended reading the log of a key-value namespace");
+        }
+    }
+}
