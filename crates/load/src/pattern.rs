@@ -114,19 +114,17 @@ impl Pattern {
 
     /// The name that [`Pattern::named`] takes; shares of a mix are not part of it.
     pub const fn name(&self) -> &'static str {
-        match (self.order, self.mix) {
-            (Order::Sequential, Mix::Only(Kind::Read)) => "read",
-            (Order::Sequential, Mix::Only(Kind::Write)) => "write",
-            (Order::Sequential, Mix::Only(Kind::Trim)) => "trim",
-            (Order::Sequential, Mix::Only(Kind::WriteZeroes)) => "writezeroes",
-            (Order::Sequential, Mix::Shares(_)) => "rw",
-            (Order::Sequential, Mix::WriteThenRead) => "verify",
-            (Order::Random, Mix::Only(Kind::Read)) => "randread",
-            (Order::Random, Mix::Only(Kind::Write)) => "randwrite",
-            (Order::Random, Mix::Only(Kind::Trim)) => "randtrim",
-            (Order::Random, Mix::Only(Kind::WriteZeroes)) => "randwritezeroes",
-            (Order::Random, Mix::Shares(_)) => "randrw",
-            (Order::Random, Mix::WriteThenRead) => "randverify",
+        let (sequential, random) = match self.mix {
+            Mix::Only(Kind::Read) => ("read", "randread"),
+            Mix::Only(Kind::Write) => ("write", "randwrite"),
+            Mix::Only(Kind::Trim) => ("trim", "randtrim"),
+            Mix::Only(Kind::WriteZeroes) => ("writezeroes", "randwritezeroes"),
+            Mix::Shares(_) => ("rw", "randrw"),
+            Mix::WriteThenRead => ("verify", "randverify"),
+        };
+        match self.order {
+            Order::Sequential => sequential,
+            Order::Random => random,
         }
     }
 

@@ -47,8 +47,8 @@ const JITTER: Duration = Duration::from_millis(20);
 pub struct RunSettings {
     /// A thread on each of these cores. Without any there is one thread, tied to none.
     pub cores: Vec<usize>,
-    /// Lanes by class. `None` for one lane per lane of the workload. With classes, a lane of the workload only bounds the
-    /// operations in flight, which go to the lanes of their class that their thread has.
+    /// Lanes by class. `None` for one lane per lane of the workload. With classes, a lane of the workload only bounds
+    /// the operations in flight, which go to the lanes of their class that their thread has.
     pub queues: Option<QueueMap>,
     /// Percent of the operations that are polled for: they go to poll lanes.
     pub polled_percent: u8,

@@ -76,13 +76,14 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
     }
     let name = arguments.name.as_deref().unwrap_or("list");
     if name == "list" {
-        output::write(summary::list(&catalogue::all()))?;
+        output::write(summary::list())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut experiment = catalogue::find(name).ok_or_else(|| {
-        let names: Vec<_> = catalogue::all().iter().map(|experiment| experiment.about().name).collect();
+    let entry = catalogue::find(name).ok_or_else(|| {
+        let names: Vec<_> = catalogue::ALL.iter().map(|entry| entry.about.name).collect();
         Failure::usage(format!("no experiment {name:?}: there are {}", names.join(", ")))
     })?;
+    let mut experiment = entry.make();
     let cells = arguments.cells(&*experiment)?;
     let (bench, rounds) = (arguments.bench()?, arguments.rounds());
     let settings = Settings::new(&bench, rounds, arguments.quick);
@@ -94,8 +95,8 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
     let _handlers = EndOnSignal::new(&bench.stops)?;
     let mut progress: Box<dyn Progress> =
         if std::io::stderr().is_terminal() { Box::new(Terminal::new()) } else { Box::new(()) };
-    let measured = machine::run(&mut *experiment, cells, &bench, rounds, &mut *progress)?;
-    let study = Study::new(&*experiment, measured, environment, settings);
+    let measured = machine::run(&entry.about, &mut *experiment, cells, &bench, rounds, &mut *progress)?;
+    let study = Study::new(&entry.about, &*experiment, measured, environment, settings);
     let report = write(&study, &out)?;
     output::write(format!("{}\nreport: {}\n", summary::of(&study), report.display()))?;
     if !arguments.check || study.is_reached() {

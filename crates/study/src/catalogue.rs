@@ -1,47 +1,64 @@
 //! All experiments, by name.
 
-use crate::experiment::Experiment;
+use crate::experiment::{About, Experiment};
 use crate::experiments::{
     ablation, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency, digests,
     generator, idle, inline_send, iosize, kv_atomics, kv_batching, kv_hit_ratio, kv_large, kv_memory,
     kv_peers, kv_vector, kv_ycsb, low_load_latency, mixed_lanes, mtu,
 };
 
-/// Every experiment, in the order of `nvlane study list`.
-#[must_use]
-pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![
-        Box::new(ceiling::Ceiling::default()),
-        Box::new(ablation::Ablation::default()),
-        Box::new(low_load_latency::LowLoadLatency),
-        Box::new(core_latency::CoreLatency::default()),
-        Box::new(mixed_lanes::MixedLanes::default()),
-        Box::new(inline_send::InlineSend::default()),
-        Box::new(busy_poll::BusyPolling),
-        Box::new(affinity::Affinity::default()),
-        Box::new(connections::Connections),
-        Box::new(idle::Idle),
-        Box::new(iosize::IoSize::default()),
-        Box::new(copies::Copies::default()),
-        Box::new(digests::Digests::default()),
-        Box::new(mtu::Mtu),
-        Box::new(generator::Generators),
-        Box::new(kv_batching::KvBatching::default()),
-        Box::new(kv_vector::KvVector::default()),
-        Box::new(kv_atomics::KvAtomics::default()),
-        Box::new(kv_memory::KvMemory),
-        Box::new(kv_hit_ratio::KvHitRatio::default()),
-        Box::new(kv_ycsb::KvYcsb::default()),
-        Box::new(kv_large::KvLarge::default()),
-        Box::new(kv_peers::KvPeers::default()),
-        Box::new(adq_memcached::AdqMemcached),
-    ]
+/// An experiment of the catalogue.
+#[derive(Debug)]
+pub struct Entry {
+    /// Description of the experiment.
+    pub about: About,
+    make: fn() -> Box<dyn Experiment>,
 }
+
+impl Entry {
+    const fn of<E: Experiment + Default + 'static>(about: About) -> Self {
+        Self { about, make: || Box::new(E::default()) }
+    }
+
+    /// The experiment, before its first cell.
+    #[must_use]
+    pub fn make(&self) -> Box<dyn Experiment> {
+        (self.make)()
+    }
+}
+
+/// Every experiment, in the order of `nvlane study list`.
+pub const ALL: &[Entry] = &[
+    Entry::of::<ceiling::Ceiling>(ceiling::ABOUT),
+    Entry::of::<ablation::Ablation>(ablation::ABOUT),
+    Entry::of::<low_load_latency::LowLoadLatency>(low_load_latency::ABOUT),
+    Entry::of::<core_latency::CoreLatency>(core_latency::ABOUT),
+    Entry::of::<mixed_lanes::MixedLanes>(mixed_lanes::ABOUT),
+    Entry::of::<inline_send::InlineSend>(inline_send::ABOUT),
+    Entry::of::<busy_poll::BusyPolling>(busy_poll::ABOUT),
+    Entry::of::<affinity::Affinity>(affinity::ABOUT),
+    Entry::of::<connections::Connections>(connections::ABOUT),
+    Entry::of::<idle::Idle>(idle::ABOUT),
+    Entry::of::<iosize::IoSize>(iosize::ABOUT),
+    Entry::of::<copies::Copies>(copies::ABOUT),
+    Entry::of::<digests::Digests>(digests::ABOUT),
+    Entry::of::<mtu::Mtu>(mtu::ABOUT),
+    Entry::of::<generator::Generators>(generator::ABOUT),
+    Entry::of::<kv_batching::KvBatching>(kv_batching::ABOUT),
+    Entry::of::<kv_vector::KvVector>(kv_vector::ABOUT),
+    Entry::of::<kv_atomics::KvAtomics>(kv_atomics::ABOUT),
+    Entry::of::<kv_memory::KvMemory>(kv_memory::ABOUT),
+    Entry::of::<kv_hit_ratio::KvHitRatio>(kv_hit_ratio::ABOUT),
+    Entry::of::<kv_ycsb::KvYcsb>(kv_ycsb::ABOUT),
+    Entry::of::<kv_large::KvLarge>(kv_large::ABOUT),
+    Entry::of::<kv_peers::KvPeers>(kv_peers::ABOUT),
+    Entry::of::<adq_memcached::AdqMemcached>(adq_memcached::ABOUT),
+];
 
 /// The experiment with this name.
 #[must_use]
-pub fn find(name: &str) -> Option<Box<dyn Experiment>> {
-    all().into_iter().find(|experiment| experiment.about().name == name)
+pub fn find(name: &str) -> Option<&'static Entry> {
+    ALL.iter().find(|entry| entry.about.name == name)
 }
 
 #[cfg(test)]
@@ -54,7 +71,7 @@ mod tests {
 
     #[test]
     fn names_are_there_once() {
-        let names: Vec<_> = all().iter().map(|experiment| experiment.about().name).collect();
+        let names: Vec<_> = ALL.iter().map(|entry| entry.about.name).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         assert!(names.iter().all(|name| find(name).is_some()));
         assert!(find("no-such").is_none());
@@ -62,22 +79,23 @@ mod tests {
 
     #[test]
     fn cells_of_an_experiment_have_names_of_their_own() {
-        for experiment in all() {
-            let cells = experiment.cells();
+        for entry in ALL {
+            let cells = entry.make().cells();
             let names: BTreeSet<_> = cells.iter().map(|cell| &cell.name).collect();
-            assert_eq!(names.len(), cells.len(), "{}", experiment.about().name);
+            assert_eq!(names.len(), cells.len(), "{}", entry.about.name);
         }
     }
 
     #[test]
     fn what_was_never_measured_breaks_no_experiment() {
-        for experiment in all() {
+        for entry in ALL {
+            let experiment = entry.make();
             let cells = experiment.cells().into_iter().map(CellRounds::new);
             let measured = Measured { cells: cells.collect(), is_stable: false };
-            assert_eq!(experiment.headline(&measured), [], "{}", experiment.about().name);
+            assert_eq!(experiment.headline(&measured), [], "{}", entry.about.name);
             let figures = experiment.figures(&measured);
             let files: BTreeSet<_> = figures.iter().map(Figure::file_name).collect();
-            assert_eq!(files.len(), figures.len(), "{}", experiment.about().name);
+            assert_eq!(files.len(), figures.len(), "{}", entry.about.name);
             let _ = experiment.headline(&Measured::default());
             let _ = experiment.figures(&Measured::default());
         }

@@ -11,9 +11,6 @@ use crate::measured::Measured;
 
 /// An experiment.
 pub trait Experiment {
-    /// Description of the experiment.
-    fn about(&self) -> About;
-
     /// Cells measured in each round. Cells that are compared are adjacent: one is measured right after the other.
     fn cells(&self) -> Vec<Cell>;
 
@@ -61,7 +58,7 @@ pub struct About {
     /// Method, in a few sentences.
     pub method: &'static str,
     /// Published results on the same question.
-    pub claims: Vec<Claim>,
+    pub claims: &'static [Claim],
     /// The value whose stability decides whether more rounds are needed.
     #[serde(skip)]
     pub judged_by: &'static str,

@@ -58,3 +58,28 @@ fn bars(name: &str, measured: &Measured, cells: impl IntoIterator<Item = String>
     let spread = |cell: String| measured.cell(&cell)?.spread(value);
     Series::new(name, cells.into_iter().enumerate().map(|(index, cell)| (index as f64, spread(cell))))
 }
+
+/// What the experiments' tests share.
+#[cfg(test)]
+mod testing {
+    use super::prelude::*;
+    use crate::headline::Headline;
+    use crate::measured::of_rounds;
+
+    /// The headline numbers of an experiment each of whose cells was measured once.
+    pub(super) fn headline_of<const N: usize>(
+        experiment: &dyn Experiment,
+        values: impl Fn(&Cell) -> [(&'static str, f64); N],
+    ) -> Vec<Headline> {
+        let rounds = |cell: Cell| {
+            let round = values(&cell).to_vec();
+            (cell, vec![round])
+        };
+        experiment.headline(&of_rounds(experiment.cells().into_iter().map(rounds).collect()))
+    }
+
+    /// The headline number with this key.
+    pub(super) fn of_key<'a>(headline: &'a [Headline], key: &str) -> &'a Headline {
+        headline.iter().find(|headline| headline.key == key).expect("a number with this key")
+    }
+}

@@ -25,7 +25,7 @@ fn plain(value: f64) -> String {
 }
 
 /// A number with the unit that its key ends in or implies: `p99_us`, `cpu_percent_1000`, `bytes_per_idle_lane`,
-/// `batching_gain`.
+/// `batching_gain`. Quotients are named `_over_`, differences `_above_`.
 pub(crate) fn quantity(name: &str, value: f64) -> String {
     let has = |word: &str| name.split('_').any(|part| part == word);
     let unit = match () {
@@ -135,6 +135,7 @@ mod tests {
             ("batching_gain", 4.2, "4.20×"),
             ("iops_per_cpu_1024_over_1", 0.9, "0.90×"),
             ("share_min", 0.9, "0.90"),
+            ("steady_above_best", -0.0077, "-0.0077"),
             ("knee_iops_turn", 5e5, "500 k"),
         ] {
             assert_eq!(quantity(name, value), text);

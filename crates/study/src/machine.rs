@@ -14,7 +14,7 @@ use std::time::Instant;
 use load::steady::Spread;
 
 use crate::bench::Bench;
-use crate::experiment::{Cell, Error, Experiment};
+use crate::experiment::{About, Cell, Error, Experiment};
 use crate::measured::{CellRounds, Measured};
 use crate::progress::{Progress, Step};
 pub use crate::rounds::Rounds;
@@ -38,6 +38,7 @@ pub fn is_stable(cells: &[CellRounds], judged_by: &str, tolerance: f64) -> bool 
 /// # Errors
 /// A cell cannot be measured, or [`Error::Stopped`] within the first round.
 pub fn run(
+    about: &About,
     experiment: &mut dyn Experiment,
     cells: Vec<Cell>,
     bench: &Bench,
@@ -45,7 +46,6 @@ pub fn run(
     progress: &mut dyn Progress,
 ) -> Result<Measured, Error> {
     experiment.check(bench)?;
-    let about = experiment.about();
     let count = cells.len();
     let mut cells: Vec<_> = cells.into_iter().map(CellRounds::new).collect();
     let mut is_stable = false;
@@ -94,9 +94,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::experiment::{About, Values};
+    use crate::experiment::Values;
     use crate::figure::Figure;
     use crate::headline::Headlines;
+
+    const ABOUT: About =
+        About { name: "known", title: "", method: "", claims: &[], judged_by: "iops", columns: &["iops"] };
 
     /// Cells with given values, and the order in which they were measured.
     struct Known {
@@ -105,17 +108,6 @@ mod tests {
     }
 
     impl Experiment for Known {
-        fn about(&self) -> About {
-            About {
-                name: "known",
-                title: "",
-                method: "",
-                claims: Vec::new(),
-                judged_by: "iops",
-                columns: &["iops"],
-            }
-        }
-
         fn cells(&self) -> Vec<Cell> {
             ["a", "b", "c"].map(Cell::new).to_vec()
         }
@@ -136,7 +128,7 @@ mod tests {
     fn run_known(values: &[f64], rounds: Rounds) -> (Measured, String) {
         let mut known = Known { values: values.to_vec(), asked: Vec::new() };
         let cells = known.cells();
-        let measured = run(&mut known, cells, &Bench::for_tests(), rounds, &mut ()).unwrap();
+        let measured = run(&ABOUT, &mut known, cells, &Bench::for_tests(), rounds, &mut ()).unwrap();
         (measured, known.asked.concat())
     }
 
@@ -179,7 +171,7 @@ mod tests {
         let mut known = Known { values: vec![1.0], asked: Vec::new() };
         let bench = Bench::for_tests();
         bench.stop();
-        let ended = run(&mut known, vec![Cell::new("a")], &bench, Rounds::USUAL, &mut ());
+        let ended = run(&ABOUT, &mut known, vec![Cell::new("a")], &bench, Rounds::USUAL, &mut ());
         assert!(matches!(ended, Err(Error::Stopped)));
     }
 }

@@ -98,7 +98,7 @@ fn claims(page: &mut String, study: &Study) {
         return;
     }
     page.push_str("<section class=\"claims\">\n");
-    for Claim { source, says, number: theirs, ours } in &study.about.claims {
+    for Claim { source, says, number: theirs, ours } in study.about.claims {
         let _ = write!(
             page,
             "<div class=\"claim\"><div class=\"theirs\"><p class=\"who\">{}</p><div class=\"big\">{}</div>\

@@ -1,9 +1,11 @@
 //! Other servers to compare with: their programs, versions and processes.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use peer::port::free_address;
 
 use crate::bench::Bench;
 use crate::experiment::Error;
@@ -149,8 +151,7 @@ impl Drop for PeerServer {
 
 /// A free port.
 pub(crate) fn free_place() -> Result<SocketAddr, Error> {
-    let place = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-    place.map_err(|error| Error::system("a free port", error))
+    free_address().map_err(|error| Error::system("a free port", error))
 }
 
 /// The first word of numbers with dots between them: `memcached 1.6.45`, `Redis server v=7.0.15 sha=…`.

@@ -115,6 +115,7 @@ impl Study {
     /// Computes the results of an experiment from its measurements.
     #[must_use]
     pub fn new(
+        about: &About,
         experiment: &dyn Experiment,
         measured: Measured,
         environment: Environment,
@@ -122,7 +123,7 @@ impl Study {
     ) -> Self {
         let (headline, unmeasured) = headline(experiment, &measured);
         Self {
-            about: experiment.about(),
+            about: about.clone(),
             headline,
             unmeasured,
             figures: experiment.figures(&measured),
@@ -242,7 +243,7 @@ pub(crate) mod example {
                 name: "example",
                 title: "How much faster are many than one?",
                 method: "One, and then many.",
-                claims: vec![Claim {
+                claims: &[Claim {
                     source: "A talk, 2020",
                     says: "many are <faster>",
                     number: "1.62 times",

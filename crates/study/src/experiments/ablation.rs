@@ -19,6 +19,32 @@ const STEPS: [(&str, &str, &str, Receive); 5] = [
 /// Bar: all techniques over none.
 const GAIN: Bar = Bar::AtLeast(4.0);
 
+pub(crate) const ABOUT: About = About {
+    name: "ablation",
+    title: "What does each kind of batching bring?",
+    method: "One lane, reads of 4 KiB, 128 in flight, one core for each side. First every command and every response leaves in a \
+             send of its own, and is received by itself: 8 bytes, the rest of its header, its data, as targets and hosts often do. \
+             Then one kind of batching is added after the other; at last receives take in all there is, into few warm buffers. \
+             Gains are taken within each round.",
+    claims: &[Claim {
+        source: "i10, Netdev 0x14 (2020)",
+        says: "Caravans and delayed doorbells together give 62 % more throughput. Sockets alone allow 6.7 times.",
+        number: "1.62 times",
+        ours: "batching_gain",
+    }],
+    judged_by: "iops",
+    columns: &[
+        "iops",
+        "p50_us",
+        "p99_us",
+        "host_us",
+        "target_us",
+        "commands_per_send",
+        "commands_per_receive",
+        "doorbell_wait_us",
+    ],
+};
+
 /// Caravans and delayed doorbells, added one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Ablation {
@@ -26,34 +52,6 @@ pub(crate) struct Ablation {
 }
 
 impl Experiment for Ablation {
-    fn about(&self) -> About {
-        About {
-            name: "ablation",
-            title: "What does each kind of batching bring?",
-            method: "One lane, reads of 4 KiB, 128 in flight, one core for each side. First every command and every response leaves in a \
-                     send of its own, and is received by itself: 8 bytes, the rest of its header, its data, as targets and hosts often do. \
-                     Then one kind of batching is added after the other; at last receives take in all there is, into few warm buffers. \
-                     Gains are taken within each round.",
-            claims: vec![Claim {
-                source: "i10, Netdev 0x14 (2020)",
-                says: "Caravans and delayed doorbells together give 62 % more throughput. Sockets alone allow 6.7 times.",
-                number: "1.62 times",
-                ours: "batching_gain",
-            }],
-            judged_by: "iops",
-            columns: &[
-                "iops",
-                "p50_us",
-                "p99_us",
-                "host_us",
-                "target_us",
-                "commands_per_send",
-                "commands_per_receive",
-                "doorbell_wait_us",
-            ],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |(name, host, target, receive): (&str, &str, &str, Receive)| {
             Cell::new(name)
@@ -97,16 +95,16 @@ impl Experiment for Ablation {
             Plot::bars("", names().to_vec(), y, vec![bars("nvlane", measured, names(), value)])
         };
         vec![
-            Figure {
-                title: "Speed with one idea after the other".into(),
-                note: "Operations of 4 KiB per second. Higher is better.".into(),
-                plot: plot(Axis::linear("IOPS"), "iops"),
-            },
-            Figure {
-                title: "Commands that left together".into(),
-                note: "Mean number for each send of the host.".into(),
-                plot: plot(Axis::linear("commands per send"), "commands_per_send"),
-            },
+            Figure::new(
+                "Speed with one idea after the other",
+                "Operations of 4 KiB per second. Higher is better.",
+                plot(Axis::linear("IOPS"), "iops"),
+            ),
+            Figure::new(
+                "Commands that left together",
+                "Mean number for each send of the host.",
+                plot(Axis::linear("commands per send"), "commands_per_send"),
+            ),
         ]
     }
 }

@@ -30,39 +30,37 @@ const STEPS: u32 = 6;
 /// Measurements of a rate, one of which must be within the limit.
 const TRIES: u32 = 2;
 
+pub(crate) const ABOUT: About = About {
+    name: "adq-memcached",
+    title: "What do memcached's clients have of a thread that is in line with its device queue?",
+    method: "Gets of one key each, values of 32 bytes, over a pair of virtual Ethernet devices between two network namespaces, one core for \
+             each side, with GRO and without TSO, so that the devices can be polled. On: `nvlane target --busy-poll 50 --placement \
+             napi`: the thread that serves a connection takes its packets out of the queue itself. First one to 128 connections, \
+             each with its next get when the last was answered. Then 32 connections with gets at random times: the highest rate at which \
+             99.9 % are answered within a millisecond of when they were due, found by halving.",
+    claims: &[
+        Claim {
+            source: "ADQ, Netdev 0x14 (2020)",
+            says: "Memcached with ADQ: 99.9 % latency 60 % lower.",
+            number: "60 % lower",
+            ours: "p999_ratio_32",
+        },
+        Claim {
+            source: "ADQ, Netdev 0x14 (2020)",
+            says: "Memcached with ADQ: more operations within the same limit of latency.",
+            number: "—",
+            ours: "rate_within_1ms_gain",
+        },
+    ],
+    judged_by: "ops",
+    columns: &["ops", "mean_us", "p50_us", "p999_us", "server_ns", "polled_percent"],
+};
+
 /// Gets over a pair of devices, with the reactor on the core of its device queue and elsewhere.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct AdqMemcached;
 
 impl Experiment for AdqMemcached {
-    fn about(&self) -> About {
-        About {
-            name: "adq-memcached",
-            title: "What do memcached's clients have of a thread that is in line with its device queue?",
-            method: "Gets of one key each, values of 32 bytes, over a pair of virtual Ethernet devices between two network namespaces, one core for \
-                     each side, with GRO and without TSO, so that the devices can be polled. On: `nvlane target --busy-poll 50 --placement \
-                     napi`: the thread that serves a connection takes its packets out of the queue itself. First one to 128 connections, \
-                     each with its next get when the last was answered. Then 32 connections with gets at random times: the highest rate at which \
-                     99.9 % are answered within a millisecond of when they were due, found by halving.",
-            claims: vec![
-                Claim {
-                    source: "ADQ, Netdev 0x14 (2020)",
-                    says: "Memcached with ADQ: 99.9 % latency 60 % lower.",
-                    number: "60 % lower",
-                    ours: "p999_ratio_32",
-                },
-                Claim {
-                    source: "ADQ, Netdev 0x14 (2020)",
-                    says: "Memcached with ADQ: more operations within the same limit of latency.",
-                    number: "—",
-                    ours: "rate_within_1ms_gain",
-                },
-            ],
-            judged_by: "ops",
-            columns: &["ops", "mean_us", "p50_us", "p999_us", "server_ns", "polled_percent"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let closed = CONNECTIONS.into_iter().flat_map(|connections| {
             [OFF, ON].map(|switch| {
@@ -220,18 +218,15 @@ fn rate_name(switch: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measured::of_rounds;
+    use crate::experiments::testing::{headline_of, of_key};
 
     #[test]
     fn alignment_is_compared_with_none() {
-        let cells = AdqMemcached.cells().into_iter().map(|cell| {
-            let is_on = cell.text("alignment") == ON;
-            let values =
-                if is_on { [("ops", 30.0), ("p999_us", 4.0)] } else { [("ops", 20.0), ("p999_us", 10.0)] };
-            (cell, vec![values.to_vec()])
+        let headline = headline_of(&AdqMemcached, |cell| match cell.text("alignment") {
+            ON => [("ops", 30.0), ("p999_us", 4.0)],
+            _ => [("ops", 20.0), ("p999_us", 10.0)],
         });
-        let headline = AdqMemcached.headline(&of_rounds(cells.collect()));
-        let of = |key: &str| headline.iter().find(|headline| headline.key == key).expect("told").value;
+        let of = |key| of_key(&headline, key).value;
         assert_eq!((of("p999_ratio_32"), of("rate_within_1ms_gain")), (0.4, 1.5));
     }
 }

@@ -14,52 +14,50 @@ const ON: &str = "on";
 /// How long a socket polls its device before it sleeps, µs.
 const POLL_US: u32 = 50;
 
+pub(crate) const ABOUT: About = About {
+    name: "busy-poll",
+    title: "What is it worth to poll the device instead of waiting for it?",
+    method: "One lane, reads of 4 KiB, one and 32 in flight, over a pair of virtual Ethernet devices between two network \
+             namespaces, one core for each side, with GRO and without TSO, so that the devices can be polled. On: \
+             nvlane target --busy-poll 50 --placement napi, and the same of the host: receives and waits of both sides look \
+             into the device's queue themselves. Proof beside the gain: the device queues that both sides name (NAPI ids, 0 for \
+             none), what the kernel granted, and the share of packets that it says were taken in by polling. Where \
+             there are none, the comparison says nothing.",
+    claims: &[
+        Claim {
+            source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
+            says: "With ADQ's queues of its own and polling: 245,000 operations per second at depth 32 became 341,000.",
+            number: "1.39 times",
+            ours: "gain_qd32",
+        },
+        Claim {
+            source: "ADQ, Netdev 0x14 (2020)",
+            says: "Memcached with ADQ: 99.9 % latency 60 % lower.",
+            number: "60 % lower",
+            ours: "p999_ratio_qd1",
+        },
+    ],
+    judged_by: "iops",
+    columns: &[
+        "iops",
+        "p50_us",
+        "p99_us",
+        "p999_us",
+        "polled_percent",
+        "host_napi_id",
+        "target_napi_id",
+        "granted",
+        "target_spin_hits",
+        "host_us",
+        "target_us",
+    ],
+};
+
 /// Sockets that poll their device, and sockets that wait for its interrupt.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct BusyPolling;
 
 impl Experiment for BusyPolling {
-    fn about(&self) -> About {
-        About {
-            name: "busy-poll",
-            title: "What is it worth to poll the device instead of waiting for it?",
-            method: "One lane, reads of 4 KiB, one and 32 in flight, over a pair of virtual Ethernet devices between two network \
-                     namespaces, one core for each side, with GRO and without TSO, so that the devices can be polled. On: \
-                     nvlane target --busy-poll 50 --placement napi, and the same of the host: receives and waits of both sides look \
-                     into the device's queue themselves. Proof beside the gain: the device queues that both sides name (NAPI ids, 0 for \
-                     none), what the kernel granted, and the share of packets that it says were taken in by polling. Where \
-                     there are none, the comparison says nothing.",
-            claims: vec![
-                Claim {
-                    source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
-                    says: "With ADQ's queues of its own and polling: 245,000 operations per second at depth 32 became 341,000.",
-                    number: "1.39 times",
-                    ours: "gain_qd32",
-                },
-                Claim {
-                    source: "ADQ, Netdev 0x14 (2020)",
-                    says: "Memcached with ADQ: 99.9 % latency 60 % lower.",
-                    number: "60 % lower",
-                    ours: "p999_ratio_qd1",
-                },
-            ],
-            judged_by: "iops",
-            columns: &[
-                "iops",
-                "p50_us",
-                "p99_us",
-                "p999_us",
-                "polled_percent",
-                "host_napi_id",
-                "target_napi_id",
-                "granted",
-                "target_spin_hits",
-                "host_us",
-                "target_us",
-            ],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |depth: u32, switch| {
             Cell::new(cell_name(depth, switch)).with("depth", depth).with("polling", switch)

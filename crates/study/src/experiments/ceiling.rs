@@ -11,6 +11,33 @@ const DEPTHS: [u32; 4] = [1, 4, 32, 128];
 /// Bar of every share.
 const SHARE: Bar = Bar::AtLeast(0.9);
 
+pub(crate) const ABOUT: About = About {
+    name: "ceiling",
+    title: "How much of what the kernel's TCP can do is left after NVMe?",
+    method: "One lane, operations of 4 KiB on a namespace that needs no time of its own, one core for each side. Each \
+             measurement follows one of plain sockets that move the same bytes in the same directions, batched as well \
+             as we know how, both sides spinning, with no NVMe at all. The share is taken within each round.",
+    claims: &[Claim {
+        source: "i10, Netdev 0x14 (2020)",
+        says: "With lanes, caravans and delayed doorbells NVMe over TCP needs about the processor time of RDMA. The \
+               sockets' own limit is the harder comparison: it is what any such design can reach at all.",
+        number: "≈ RDMA",
+        ours: "share_min",
+    }],
+    judged_by: "share",
+    columns: &[
+        "share",
+        "iops",
+        "ceiling_iops",
+        "p50_us",
+        "ceiling_p50_us",
+        "p99_us",
+        "ceiling_p99_us",
+        "host_us",
+        "target_us",
+    ],
+};
+
 /// Each workload at each depth, compared with plain sockets that move the same bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Ceiling {
@@ -18,35 +45,6 @@ pub(crate) struct Ceiling {
 }
 
 impl Experiment for Ceiling {
-    fn about(&self) -> About {
-        About {
-            name: "ceiling",
-            title: "How much of what the kernel's TCP can do is left after NVMe?",
-            method: "One lane, operations of 4 KiB on a namespace that needs no time of its own, one core for each side. Each \
-                     measurement follows one of plain sockets that move the same bytes in the same directions, batched as well \
-                     as we know how, both sides spinning, with no NVMe at all. The share is taken within each round.",
-            claims: vec![Claim {
-                source: "i10, Netdev 0x14 (2020)",
-                says: "With lanes, caravans and delayed doorbells NVMe over TCP needs about the processor time of RDMA. The \
-                       sockets' own limit is the harder comparison: it is what any such design can reach at all.",
-                number: "≈ RDMA",
-                ours: "share_min",
-            }],
-            judged_by: "share",
-            columns: &[
-                "share",
-                "iops",
-                "ceiling_iops",
-                "p50_us",
-                "ceiling_p50_us",
-                "p99_us",
-                "ceiling_p99_us",
-                "host_us",
-                "target_us",
-            ],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |(name, _, _): (&str, &str, u8), depth: u32| {
             Cell::new(format!("{name} qd{depth}")).with("workload", name).with("depth", depth)
@@ -86,19 +84,19 @@ impl Experiment for Ceiling {
         let share =
             Plot::lines(depth_axis(), depth_ticks(), Axis::linear("share of the ceiling"), shares.into())
                 .with_mark("goal 0.9", SHARE.limit());
-        let mut figures = vec![Figure {
-            title: "Share of the ceiling".into(),
-            note: "1 is what plain sockets reach with the same bytes.".into(),
-            plot: share,
-        }];
+        let mut figures = vec![Figure::new(
+            "Share of the ceiling",
+            "1 is what plain sockets reach with the same bytes.",
+            share,
+        )];
         for (name, ..) in WORKLOADS {
             let of = |label: &str, value| over_depth(measured, name, label, value);
             let iops = vec![of("nvlane", "iops"), of("plain sockets", "ceiling_iops").as_reference()];
-            figures.push(Figure {
-                title: format!("Speed: {name}"),
-                note: "Operations of 4 KiB per second on one lane. Higher is better.".into(),
-                plot: Plot::lines(depth_axis(), depth_ticks(), Axis::linear("IOPS"), iops),
-            });
+            figures.push(Figure::new(
+                format!("Speed: {name}"),
+                "Operations of 4 KiB per second on one lane. Higher is better.",
+                Plot::lines(depth_axis(), depth_ticks(), Axis::linear("IOPS"), iops),
+            ));
         }
         let latency = vec![
             over_depth(measured, "read", "p50", "p50_us"),
@@ -106,11 +104,11 @@ impl Experiment for Ceiling {
             over_depth(measured, "read", "p50 of plain sockets", "ceiling_p50_us").as_reference(),
             over_depth(measured, "read", "p99 of plain sockets", "ceiling_p99_us").as_reference(),
         ];
-        figures.push(Figure {
-            title: "Latency: read".into(),
-            note: "From submission to completion. Lower is better.".into(),
-            plot: Plot::lines(depth_axis(), depth_ticks(), Axis::log("µs"), latency),
-        });
+        figures.push(Figure::new(
+            "Latency: read",
+            "From submission to completion. Lower is better.",
+            Plot::lines(depth_axis(), depth_ticks(), Axis::log("µs"), latency),
+        ));
         figures
     }
 }
@@ -126,16 +124,12 @@ fn over_depth(measured: &Measured, workload: &str, name: &str, value: &str) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measured::of_rounds;
+    use crate::experiments::testing::headline_of;
 
     #[test]
     fn the_smallest_share_leads() {
-        let ceiling = Ceiling::default();
-        let cells = ceiling.cells().into_iter().map(|cell| {
-            let share = if cell.name == "mix qd128" { 0.5 } else { 0.95 };
-            (cell, vec![vec![("share", share)]; 3])
-        });
-        let headline = ceiling.headline(&of_rounds(cells.collect()));
+        let share = |cell: &Cell| if cell.name == "mix qd128" { 0.5 } else { 0.95 };
+        let headline = headline_of(&Ceiling::default(), |cell| [("share", share(cell))]);
         assert_eq!((headline[0].key.as_str(), headline[0].value), ("share_min", 0.5));
         assert_eq!(headline.len(), 13);
         assert_eq!(headline[1].key, "share_read_qd1");

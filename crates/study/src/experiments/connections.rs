@@ -17,39 +17,37 @@ const IDLE_DEPTH: u16 = 128;
 const EFFICIENCY: Bar = Bar::AtLeast(0.85);
 const MEMORY: Bar = Bar::AtMost(16_384.0);
 
+pub(crate) const ABOUT: About = About {
+    name: "connections",
+    title: "Does a target slow down with thousands of connections?",
+    method: "1,023 reads of 4 KiB in flight, going round 1 to 4,096 lanes of as many connections, one core for each side. \
+             Speed is per core of the target's processor time. The more lanes, the fewer operations share a send and a \
+             receive, which is what a connection costs in any case: plain sockets move the same bytes over as many \
+             connections beside it, with no NVMe at all. Memory is that of the same lanes when used and then left alone.",
+    claims: &[Claim {
+        source: "ADQ, Netdev 0x14 (2020)",
+        says: "Memcached with ADQ: the gain in throughput holds to the largest number of connections.",
+        number: "holds",
+        ours: "iops_per_cpu_1024_over_1",
+    }],
+    judged_by: "iops_per_cpu",
+    columns: &[
+        "iops_per_cpu",
+        "ceiling_iops_per_cpu",
+        "share",
+        "iops",
+        "p50_us",
+        "p99_us",
+        "target_percent",
+        "bytes_per_lane",
+    ],
+};
+
 /// The same number of operations in flight over a growing number of lanes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Connections;
 
 impl Experiment for Connections {
-    fn about(&self) -> About {
-        About {
-            name: "connections",
-            title: "Does a target slow down with thousands of connections?",
-            method: "1,023 reads of 4 KiB in flight, going round 1 to 4,096 lanes of as many connections, one core for each side. \
-                     Speed is per core of the target's processor time. The more lanes, the fewer operations share a send and a \
-                     receive, which is what a connection costs in any case: plain sockets move the same bytes over as many \
-                     connections beside it, with no NVMe at all. Memory is that of the same lanes when used and then left alone.",
-            claims: vec![Claim {
-                source: "ADQ, Netdev 0x14 (2020)",
-                says: "Memcached with ADQ: the gain in throughput holds to the largest number of connections.",
-                number: "holds",
-                ours: "iops_per_cpu_1024_over_1",
-            }],
-            judged_by: "iops_per_cpu",
-            columns: &[
-                "iops_per_cpu",
-                "ceiling_iops_per_cpu",
-                "share",
-                "iops",
-                "p50_us",
-                "p99_us",
-                "target_percent",
-                "bytes_per_lane",
-            ],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         LANE_COUNTS.map(|lanes| Cell::new(cell_name(lanes)).with("lanes", lanes)).to_vec()
     }
@@ -117,23 +115,22 @@ impl Experiment for Connections {
         let plot =
             |y, series| Plot::lines(Axis::log("lanes"), ticks(&counts, |count| count.to_string()), y, series);
         vec![
-            Figure {
-                title: "Speed per core of the target".into(),
-                note: "Operations of 4 KiB for each second of the target's processor time. Higher is better."
-                    .into(),
-                plot: plot(
+            Figure::new(
+                "Speed per core of the target",
+                "Operations of 4 KiB for each second of the target's processor time. Higher is better.",
+                plot(
                     Axis::linear("IOPS per core"),
                     vec![
                         over("nvlane", "iops_per_cpu"),
                         over("plain sockets", "ceiling_iops_per_cpu").as_reference(),
                     ],
                 ),
-            },
-            Figure {
-                title: "Latency".into(),
-                note: "With 1,023 operations in flight in any case. Lower is better.".into(),
-                plot: plot(Axis::log("µs"), vec![over("p50", "p50_us"), over("p99", "p99_us")]),
-            },
+            ),
+            Figure::new(
+                "Latency",
+                "With 1,023 operations in flight in any case. Lower is better.",
+                plot(Axis::log("µs"), vec![over("p50", "p50_us"), over("p99", "p99_us")]),
+            ),
         ]
     }
 }
@@ -145,15 +142,13 @@ fn cell_name(lanes: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measured::of_rounds;
+    use crate::experiments::testing::headline_of;
 
     #[test]
     fn efficiency_is_compared_with_one_lane() {
-        let cells = Connections.cells().into_iter().map(|cell| {
-            let value = if cell.name == "1 lane" { 1e6 } else { 9e5 };
-            (cell, vec![vec![("iops_per_cpu", value), ("bytes_per_lane", 5000.0)]])
-        });
-        let headline = Connections.headline(&of_rounds(cells.collect()));
+        let iops = |cell: &Cell| if cell.name == "1 lane" { 1e6 } else { 9e5 };
+        let headline =
+            headline_of(&Connections, |cell| [("iops_per_cpu", iops(cell)), ("bytes_per_lane", 5000.0)]);
         assert_eq!((headline[0].key.as_str(), headline[0].value), ("iops_per_cpu_1024_over_1", 0.9));
         let memory = headline.last().expect("several");
         assert_eq!((memory.key.as_str(), memory.is_reached()), ("bytes_per_idle_lane", Some(true)));

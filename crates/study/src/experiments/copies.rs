@@ -21,6 +21,22 @@ const WAYS: [&str; 3] = [COPIED, IN_PLACE, ZERO_COPY];
 /// A threshold above every transfer size.
 const NEVER: &str = "1G";
 
+pub(crate) const ABOUT: About = About {
+    name: "copies",
+    title: "From which size on is a copy dearer than what avoids it?",
+    method: "One lane, 8 operations in flight, one core for each side, loopback. The receiver copies the data out of a warm \
+             buffer (copied), or receives each piece at its destination (in place); or the sender leaves the data where it is \
+             (zero-copy), which over loopback the kernel makes up for with a copy of its own. Gains are taken within each round.",
+    claims: &[Claim {
+        source: "MSG_ZEROCOPY, Netdev 2.1 (2017)",
+        says: "Sends without a copy pay from about 10 KiB on, where packets leave the machine.",
+        number: "10 KiB",
+        ours: "zero_copy_from_write",
+    }],
+    judged_by: "iops",
+    columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
+};
+
 /// Copies of large data, and the cost of avoiding them.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
@@ -42,24 +58,6 @@ impl Copies {
 }
 
 impl Experiment for Copies {
-    fn about(&self) -> About {
-        About {
-            name: "copies",
-            title: "From which size on is a copy dearer than what avoids it?",
-            method: "One lane, 8 operations in flight, one core for each side, loopback. Whoever receives the data takes it out of a warm \
-                     buffer (copied), or receives each piece of it where it belongs (in place); or whoever sends it leaves it where it lies \
-                     (zero-copy), which over loopback the kernel makes up for with a copy of its own. Gains are taken within each round.",
-            claims: vec![Claim {
-                source: "MSG_ZEROCOPY, Netdev 2.1 (2017)",
-                says: "Sends without a copy pay from about 10 KiB on, where packets leave the machine.",
-                number: "10 KiB",
-                ours: "zero_copy_from_write",
-            }],
-            judged_by: "iops",
-            columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for (direction, _) in DIRECTIONS {
@@ -117,16 +115,16 @@ impl Experiment for Copies {
                 let name = series(direction, way);
                 line(way, measured.of("series", &name), "bytes", "mib_per_s")
             });
-            Figure {
-                title: format!("Throughput of {direction}s over size"),
-                note: "8 operations in flight on one lane. Higher is better.".into(),
-                plot: Plot::lines(
+            Figure::new(
+                format!("Throughput of {direction}s over size"),
+                "8 operations in flight on one lane. Higher is better.",
+                Plot::lines(
                     Axis::log("bytes of an operation"),
                     ticks(&sizes, format_bytes),
                     Axis::log("MiB/s"),
                     series.to_vec(),
                 ),
-            }
+            )
         };
         DIRECTIONS.map(figure).to_vec()
     }

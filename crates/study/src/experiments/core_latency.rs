@@ -20,6 +20,30 @@ const CARRIED_SHARE: f64 = 0.97;
 
 const GAIN: Bar = Bar::AtLeast(1.5);
 
+pub(crate) const ABOUT: About = About {
+    name: "core-latency",
+    title: "How much does a core carry before latency runs away?",
+    method: "One lane, reads of 4 KiB with Poisson arrivals at rising rates, one core for each side; latency from the moment each \
+             was due, so that falling behind cannot hide. The rates are shares of what a closed loop carries, the same for \
+             all policies. The knee is the most that is carried whole with p50 below one millisecond.",
+    claims: &[
+        Claim {
+            source: "i10, Netdev 0x14 (2020)",
+            says: "A core carries about twice as much over RDMA as over the kernel's NVMe over TCP, and with i10 as much as over RDMA.",
+            number: "≈ 2 times",
+            ours: "knee_gain_adaptive_over_immediate",
+        },
+        Claim {
+            source: "ADQ, Netdev 0x14 (2020)",
+            says: "Memcached within one millisecond at p99.9: 8 million operations per second without ADQ, 19 million with it.",
+            number: "2.4 times",
+            ours: "knee_gain_adaptive_over_immediate",
+        },
+    ],
+    judged_by: "iops",
+    columns: &["offered_iops", "iops", "p50_us", "p99_us", "p999_us", "host_us", "target_us"],
+};
+
 /// Every policy under rising load.
 #[derive(Debug, Default)]
 pub(crate) struct CoreLatency {
@@ -42,32 +66,6 @@ impl CoreLatency {
 }
 
 impl Experiment for CoreLatency {
-    fn about(&self) -> About {
-        About {
-            name: "core-latency",
-            title: "How much does a core carry before latency runs away?",
-            method: "One lane, reads of 4 KiB with Poisson arrivals at rising rates, one core for each side; latency from the moment each \
-                     was due, so that falling behind cannot hide. The rates are shares of what a closed loop carries, the same for \
-                     all policies. The knee is the most that is carried whole with p50 below one millisecond.",
-            claims: vec![
-                Claim {
-                    source: "i10, Netdev 0x14 (2020)",
-                    says: "A core carries about twice as much over RDMA as over the kernel's NVMe over TCP, and with i10 as much as over RDMA.",
-                    number: "≈ 2 times",
-                    ours: "knee_gain_adaptive_over_immediate",
-                },
-                Claim {
-                    source: "ADQ, Netdev 0x14 (2020)",
-                    says: "Memcached within one millisecond at p99.9: 8 million operations per second without ADQ, 19 million with it.",
-                    number: "2.4 times",
-                    ours: "knee_gain_adaptive_over_immediate",
-                },
-            ],
-            judged_by: "iops",
-            columns: &["offered_iops", "iops", "p50_us", "p99_us", "p999_us", "host_us", "target_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |policy: &str, percent: u64| {
             Cell::new(format!("{policy} {percent} %")).with("policy", policy).with("percent", percent)
@@ -141,35 +139,27 @@ fn against_iops<'a>(name: &str, cells: impl Iterator<Item = &'a CellRounds>, val
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measured::of_rounds;
+    use crate::experiments::testing::{headline_of, of_key};
 
     #[test]
     fn what_is_not_carried_whole_is_past_the_knee() {
-        let experiment = CoreLatency::default();
-        let cells = experiment.cells().into_iter().map(|cell| {
+        let headline = headline_of(&CoreLatency::default(), |cell| {
             let offered = f64::from(cell.word("percent")) * 1e4;
             let iops = if cell.text("policy") == IMMEDIATE { offered.min(3e5) } else { offered };
-            (cell, vec![vec![("iops", iops), ("offered_iops", offered), ("p50_us", 10.0)]])
+            [("iops", iops), ("offered_iops", offered), ("p50_us", 10.0)]
         });
-        let headline = experiment.headline(&of_rounds(cells.collect()));
-        let gain =
-            headline.iter().find(|headline| headline.key == "knee_gain_adaptive_over_immediate").unwrap();
-        assert_eq!(gain.value, 3.5);
+        assert_eq!(of_key(&headline, "knee_gain_adaptive_over_immediate").value, 3.5);
     }
 
     #[test]
     fn the_knee_is_the_most_that_stays_in_time() {
-        let experiment = CoreLatency::default();
-        let cells = experiment.cells().into_iter().map(|cell| {
+        let headline = headline_of(&CoreLatency::default(), |cell| {
             let percent = f64::from(cell.word("percent"));
             let knee = if cell.text("policy") == IMMEDIATE { 30.0 } else { 75.0 };
             let p50_us = if percent <= knee { 100.0 } else { 50_000.0 };
-            (cell, vec![vec![("iops", percent * 1e4), ("offered_iops", percent * 1e4), ("p50_us", p50_us)]])
+            [("iops", percent * 1e4), ("offered_iops", percent * 1e4), ("p50_us", p50_us)]
         });
-        let headline = experiment.headline(&of_rounds(cells.collect()));
-        let value =
-            |key: &str| headline.iter().find(|headline| headline.key == key).map(|headline| headline.value);
-        assert_eq!(value("knee_gain_turn_over_immediate"), Some(2.5));
-        assert_eq!(value("knee_iops_immediate"), Some(300_000.0));
+        assert_eq!(of_key(&headline, "knee_gain_turn_over_immediate").value, 2.5);
+        assert_eq!(of_key(&headline, "knee_iops_immediate").value, 300_000.0);
     }
 }

@@ -17,6 +17,17 @@ const LOADS: [(&str, u32); 4] =
 /// IOPS that header and data digests may cost at 4 KiB, percent.
 const COST: Bar = Bar::AtMost(10.0);
 
+pub(crate) const ABOUT: About = About {
+    name: "digests",
+    title: "What does it cost to have every byte checked?",
+    method: "One lane, 32 operations in flight, one core for each side. Each load without digests, with those of the header, \
+             of the data, and both, which host and target compute and check in software (CRC32C). Costs are taken within \
+             each round.",
+    claims: &[],
+    judged_by: "iops",
+    columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
+};
+
 /// Digests on and off.
 #[derive(Debug, Default)]
 pub(crate) struct Digests {
@@ -24,19 +35,6 @@ pub(crate) struct Digests {
 }
 
 impl Experiment for Digests {
-    fn about(&self) -> About {
-        About {
-            name: "digests",
-            title: "What does it cost to have every byte checked?",
-            method: "One lane, 32 operations in flight, one core for each side. Each load without digests, with those of the header, \
-                     of the data, and both, which host and target compute and check in software (CRC32C). Costs are taken within \
-                     each round.",
-            claims: Vec::new(),
-            judged_by: "iops",
-            columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |(pattern, bytes): (&str, u32), variant: &str| {
             let cell = Cell::new(cell_name(pattern, bytes, variant));
@@ -98,21 +96,16 @@ fn cell_name(pattern: &str, bytes: u32, variant: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measured::of_rounds;
+    use crate::experiments::testing::headline_of;
 
     #[test]
     fn the_dearer_of_read_and_write_is_the_cost() {
-        let iops = |name: &str| match name {
+        let iops = |cell: &Cell| match cell.name.as_str() {
             "read 4k both" => 95.0,
             "write 4k both" => 80.0,
             _ => 100.0,
         };
-        let cells = Digests::default().cells().into_iter();
-        let cells = cells.map(|cell| {
-            let iops = iops(&cell.name);
-            (cell, vec![vec![("iops", iops)]])
-        });
-        let headline = Digests::default().headline(&of_rounds(cells.collect()));
+        let headline = headline_of(&Digests::default(), |cell| [("iops", iops(cell))]);
         assert_eq!(headline[0].key, "cost_percent_4k");
         assert!((headline[0].value - 20.0).abs() < 1e-9);
         assert_eq!(headline[0].is_reached(), Some(false));

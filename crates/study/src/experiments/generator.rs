@@ -15,28 +15,26 @@ const DEPTHS: [u32; 3] = [1, 32, 128];
 const OURS: &str = "nvlane";
 const FIO: &str = "fio";
 
+pub(crate) const ABOUT: About = About {
+    name: "generator",
+    title: "What does it cost to make the load?",
+    method: "Random reads of 4 KiB that complete at once, without a target: fio with its null engine, and the generator, \
+             histogram and clock of `nvlane perf` around an equally empty queue. Each on the host's core, in turn.",
+    claims: &[Claim {
+        source: "NVMe/TCP versus RoCE, Netdev 0x13 (2019)",
+        says: "The same target showed 15 to 34 % more operations with a leaner generator than with fio.",
+        number: "15 – 34 %",
+        ours: "perf_over_fio",
+    }],
+    judged_by: "iops",
+    columns: &["iops", "host_us"],
+};
+
 /// nvlane's and fio's generators without a namespace: operations complete at once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Generators;
 
 impl Experiment for Generators {
-    fn about(&self) -> About {
-        About {
-            name: "generator",
-            title: "What does it cost to make the load?",
-            method: "Random reads of 4 KiB that complete at once, without a target: fio with its null engine, and the generator, \
-                     histogram and clock of `nvlane perf` around an equally empty queue. Each on the host's core, in turn.",
-            claims: vec![Claim {
-                source: "NVMe/TCP versus RoCE, Netdev 0x13 (2019)",
-                says: "The same target showed 15 to 34 % more operations with a leaner generator than with fio.",
-                number: "15 – 34 %",
-                ours: "perf_over_fio",
-            }],
-            judged_by: "iops",
-            columns: &["iops", "host_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |depth: u32, tool| Cell::new(cell_name(depth, tool)).with("depth", depth).with("tool", tool);
         DEPTHS.into_iter().flat_map(|depth| [OURS, FIO].map(|tool| of(depth, tool))).collect()
@@ -69,16 +67,16 @@ impl Experiment for Generators {
             [OURS, FIO].map(|tool| bars(tool, measured, DEPTHS.map(|depth| cell_name(depth, tool)), value))
         };
         vec![
-            Figure {
-                title: "Operations per second from one core".into(),
-                note: "With nothing behind them. Higher is better.".into(),
-                plot: Plot::bars("", names(), Axis::linear("IOPS"), of("iops").into()),
-            },
-            Figure {
-                title: "Processor time of an operation".into(),
-                note: "The part of each measured operation that is the generator's. Lower is better.".into(),
-                plot: Plot::bars("", names(), Axis::linear("µs"), of("host_us").into()),
-            },
+            Figure::new(
+                "Operations per second from one core",
+                "With nothing behind them. Higher is better.",
+                Plot::bars("", names(), Axis::linear("IOPS"), of("iops").into()),
+            ),
+            Figure::new(
+                "Processor time of an operation",
+                "The part of each measured operation that is the generator's. Lower is better.",
+                Plot::bars("", names(), Axis::linear("µs"), of("host_us").into()),
+            ),
         ]
     }
 }

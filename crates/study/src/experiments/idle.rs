@@ -22,29 +22,27 @@ const CPU_10000: Bar = Bar::Below(3.0);
 /// Private memory of the target that an idle lane may use, bytes.
 const MEMORY: Bar = Bar::AtMost(16_384.0);
 
+pub(crate) const ABOUT: About = About {
+    name: "idle",
+    title: "What does an idle target cost?",
+    method: "Lanes of 128 commands each connect to a fresh target, execute eight reads at once, and are left alone; only \
+             their associations' keep-alives go on. Then the target's time on its core is taken to the nanosecond, and \
+             its own memory beside what it had before.",
+    claims: &[Claim {
+        source: "SPDK and other polling targets",
+        says: "A target that polls keeps each of its cores busy whether or not anything is to be done.",
+        number: "100 %",
+        ours: "cpu_percent_1000",
+    }],
+    judged_by: "bytes_per_lane",
+    columns: &["cpu_percent", "bytes_per_lane", "fresh_bytes_per_lane", "memory_mib", "connect_us"],
+};
+
 /// Lanes that were used and are idle now.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Idle;
 
 impl Experiment for Idle {
-    fn about(&self) -> About {
-        About {
-            name: "idle",
-            title: "What does an idle target cost?",
-            method: "Lanes of 128 commands each connect to a fresh target, execute eight reads at once, and are left alone; only \
-                     their associations' keep-alives go on. Then the target's time on its core is taken to the nanosecond, and \
-                     its own memory beside what it had before.",
-            claims: vec![Claim {
-                source: "SPDK and other polling targets",
-                says: "A target that polls keeps each of its cores busy whether or not anything is to be done.",
-                number: "100 %",
-                ours: "cpu_percent_1000",
-            }],
-            judged_by: "bytes_per_lane",
-            columns: &["cpu_percent", "bytes_per_lane", "fresh_bytes_per_lane", "memory_mib", "connect_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         LANE_COUNTS.map(|lanes| Cell::new(format!("{lanes} lanes")).with("lanes", lanes)).to_vec()
     }
@@ -122,16 +120,16 @@ impl Experiment for Idle {
         let memory =
             Plot::bars("idle lanes", names, Axis::linear("bytes of the target's own for each"), memory);
         vec![
-            Figure {
-                title: "Processor time of the target".into(),
-                note: "What a polling target would show here is 100. Lower is better.".into(),
-                plot: cpu.with_mark("goal for 1000 lanes", CPU_1000.limit()),
-            },
-            Figure {
-                title: "Memory of an idle lane".into(),
-                note: "User memory; the kernel's sockets are not in it. Lower is better.".into(),
-                plot: memory.with_mark("goal 16 KiB", MEMORY.limit()),
-            },
+            Figure::new(
+                "Processor time of the target",
+                "What a polling target would show here is 100. Lower is better.",
+                cpu.with_mark("goal for 1000 lanes", CPU_1000.limit()),
+            ),
+            Figure::new(
+                "Memory of an idle lane",
+                "User memory; the kernel's sockets are not in it. Lower is better.",
+                memory.with_mark("goal 16 KiB", MEMORY.limit()),
+            ),
         ]
     }
 }
@@ -149,15 +147,13 @@ fn each(after_bytes: u64, before_bytes: u64, lanes: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measured::of_rounds;
+    use crate::experiments::testing::headline_of;
 
     #[test]
     fn bars_are_of_a_thousand_and_ten_thousand_lanes() {
-        let cells = Idle.cells().into_iter().map(|cell| {
-            let lanes = f64::from(cell.word("lanes"));
-            (cell, vec![vec![("cpu_percent", lanes / 10_000.0), ("bytes_per_lane", 15_000.0)]])
+        let headline = headline_of(&Idle, |cell| {
+            [("cpu_percent", f64::from(cell.word("lanes")) / 10_000.0), ("bytes_per_lane", 15_000.0)]
         });
-        let headline = Idle.headline(&of_rounds(cells.collect()));
         let told: Vec<_> = headline
             .iter()
             .map(|headline| (headline.key.as_str(), headline.value, headline.is_reached()))

@@ -9,6 +9,31 @@ const INLINE: &str = "inline";
 /// The submitting thread hands commands to the lane's driver thread through its mailbox.
 const HANDED_OVER: &str = "handed over";
 
+pub(crate) const ABOUT: About = About {
+    name: "inline-send",
+    title: "What does it save to send from the thread that submits?",
+    method: "One lane, reads of 4 KiB, one and 32 in flight, the host's threads on one core, the target on another. Inline, the \
+             thread that submits owns the lane, sends from the call itself where the lane is idle, and polls for the answer. \
+             Handed over, the same thread passes each command through a mailbox to a thread that drives the lane, and gets its \
+             end back through another (`nvlane perf --submit inline` and `mailbox`).",
+    claims: &[
+        Claim {
+            source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
+            says: "Sending from the submitter's context and completing in the poller's: 10 % less latency at depth 1.",
+            number: "10 %",
+            ours: "gain_qd1",
+        },
+        Claim {
+            source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
+            says: "The same at depth 32: 230,000 operations per second became 247,000.",
+            number: "1.07 times",
+            ours: "gain_qd32",
+        },
+    ],
+    judged_by: "iops",
+    columns: &["iops", "p50_us", "p99_us", "host_us", "target_us"],
+};
+
 /// Lanes driven by the submitting thread, and by a driver thread.
 #[derive(Debug, Default)]
 pub(crate) struct InlineSend {
@@ -16,33 +41,6 @@ pub(crate) struct InlineSend {
 }
 
 impl Experiment for InlineSend {
-    fn about(&self) -> About {
-        About {
-            name: "inline-send",
-            title: "What does it save to send from the thread that submits?",
-            method: "One lane, reads of 4 KiB, one and 32 in flight, the host's threads on one core, the target on another. Inline, the \
-                     thread that submits owns the lane, sends from the call itself where the lane is idle, and polls for the answer. \
-                     Handed over, the same thread passes each command through a mailbox to a thread that drives the lane, and gets its \
-                     end back through another (`nvlane perf --submit inline` and `mailbox`).",
-            claims: vec![
-                Claim {
-                    source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
-                    says: "Sending from the submitter's context and completing in the poller's: 10 % less latency at depth 1.",
-                    number: "10 %",
-                    ours: "gain_qd1",
-                },
-                Claim {
-                    source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
-                    says: "The same at depth 32: 230,000 operations per second became 247,000.",
-                    number: "1.07 times",
-                    ours: "gain_qd32",
-                },
-            ],
-            judged_by: "iops",
-            columns: &["iops", "p50_us", "p99_us", "host_us", "target_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |depth: u32, sender| {
             Cell::new(cell_name(depth, sender)).with("depth", depth).with("sender", sender)

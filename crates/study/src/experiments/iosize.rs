@@ -23,6 +23,22 @@ const DEPTH: u32 = 32;
 
 const DIRECTIONS: [(&str, &str, u8); 2] = [("read", "randread", 100), ("write", "randwrite", 0)];
 
+pub(crate) const ABOUT: About = About {
+    name: "iosize",
+    title: "At which size does the data cost more than the command?",
+    method: "One lane, 32 operations in flight, one core for each side, each measurement after one of plain sockets that \
+             move the same bytes. Writes up to 8 KiB bring their data in the command's capsule; larger ones are asked for \
+             it (R2T). Large payloads are received where they belong, without a copy.",
+    claims: &[Claim {
+        source: "NVMe/TCP versus RoCE, Netdev 0x13 (2019)",
+        says: "28 % to 3 times more operations with RoCE than with kernel NVMe over TCP, sizes of 4 KiB and depths varied.",
+        number: "28 % – 3 times less",
+        ours: "share_read_4k",
+    }],
+    judged_by: "iops",
+    columns: &["share", "iops", "mib_per_s", "ceiling_iops", "p50_us", "p99_us", "host_us", "target_us"],
+};
+
 /// Reads and writes of every size, compared with plain sockets.
 #[derive(Debug, Default)]
 pub(crate) struct IoSize {
@@ -30,33 +46,6 @@ pub(crate) struct IoSize {
 }
 
 impl Experiment for IoSize {
-    fn about(&self) -> About {
-        About {
-            name: "iosize",
-            title: "At which size does the data cost more than the command?",
-            method: "One lane, 32 operations in flight, one core for each side, each measurement after one of plain sockets that \
-                     move the same bytes. Writes up to 8 KiB bring their data in the command's capsule; larger ones are asked for \
-                     it (R2T). Large payloads are received where they belong, without a copy.",
-            claims: vec![Claim {
-                source: "NVMe/TCP versus RoCE, Netdev 0x13 (2019)",
-                says: "28 % to 3 times more operations with RoCE than with kernel NVMe over TCP, sizes of 4 KiB and depths varied.",
-                number: "28 % – 3 times less",
-                ours: "share_read_4k",
-            }],
-            judged_by: "iops",
-            columns: &[
-                "share",
-                "iops",
-                "mib_per_s",
-                "ceiling_iops",
-                "p50_us",
-                "p99_us",
-                "host_us",
-                "target_us",
-            ],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |name: &str, size: u32| {
             Cell::new(cell_name(name, size)).with("direction", name).with("bytes", size)
@@ -104,16 +93,16 @@ impl Experiment for IoSize {
                 let name = format!("{direction}, plain sockets");
                 series.push(line(&name, cells(), "bytes", ceiling).as_reference());
             }
-            figures.push(Figure {
-                title: format!("{what} over size"),
-                note: "32 operations in flight on one lane. Higher is better.".into(),
-                plot: Plot::lines(
+            figures.push(Figure::new(
+                format!("{what} over size"),
+                "32 operations in flight on one lane. Higher is better.",
+                Plot::lines(
                     Axis::log("bytes of an operation"),
                     ticks(&sizes, format_bytes),
                     Axis::log(unit),
                     series,
                 ),
-            });
+            ));
         }
         figures
     }

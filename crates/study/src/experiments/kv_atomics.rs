@@ -17,6 +17,24 @@ const DEPTH: u16 = 4;
 
 const HOT: Bar = Bar::AtLeast(0.9);
 
+pub(crate) const ABOUT: About = About {
+    name: "kv-atomics",
+    title: "Does a hot counter slow down?",
+    method: "Fetch-and-add on 1 to 1,000,000 counters of 8 bytes, batches of 64, four in flight on one lane. With one reactor every \
+             counter is where the lane is; with two, one on the load's core, half of them belong to the other one, or the only one \
+             does, and operations travel there in batches. Operations on one key run one after the other where it is: the cache forwards \
+             what the one before has written, and nothing waits.",
+    claims: &[Claim {
+        source: "KV-Direct (SOSP 2017)",
+        says: "Atomics on a single key: 180 million per second with out-of-order execution, 0.94 million when each waits for \
+               the one before.",
+        number: "191 times",
+        ours: "hot_over_million_one",
+    }],
+    judged_by: "ops_per_cpu",
+    columns: &["ops_per_cpu", "ops", "target_ns", "p50_us", "p99_us"],
+};
+
 /// Increments of different numbers of counters.
 #[derive(Debug, Default)]
 pub(crate) struct KvAtomics {
@@ -25,26 +43,6 @@ pub(crate) struct KvAtomics {
 }
 
 impl Experiment for KvAtomics {
-    fn about(&self) -> About {
-        About {
-            name: "kv-atomics",
-            title: "Does a hot counter slow down?",
-            method: "Fetch-and-add on 1 to 1,000,000 counters of 8 bytes, batches of 64, four in flight on one lane. With one reactor every \
-                     counter is where the lane is; with two, one on the load's core, half of them belong to the other one, or the only one \
-                     does, and operations travel there in batches. Operations on one key run one after the other where it is: the cache forwards \
-                     what the one before has written, and nothing waits.",
-            claims: vec![Claim {
-                source: "KV-Direct (SOSP 2017)",
-                says: "Atomics on a single key: 180 million per second with out-of-order execution, 0.94 million when each waits for \
-                       the one before.",
-                number: "191 times",
-                ours: "hot_over_million_one",
-            }],
-            judged_by: "ops_per_cpu",
-            columns: &["ops_per_cpu", "ops", "target_ns", "p50_us", "p99_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |where_: &'static str, keys: u64| {
             Cell::new(cell_name(where_, keys)).with("where", where_).with("keys", keys)
@@ -87,16 +85,16 @@ impl Experiment for KvAtomics {
             let cells = measured.cells.iter().filter(|cell| cell.cell.text("where") == where_);
             line(where_, cells, "keys", "ops_per_cpu")
         };
-        vec![Figure {
-            title: "Increments per core of the target".into(),
-            note: "Operations for each second of the target's processor time. Higher is better.".into(),
-            plot: Plot::lines(
+        vec![Figure::new(
+            "Increments per core of the target",
+            "Operations for each second of the target's processor time. Higher is better.",
+            Plot::lines(
                 Axis::log("counters"),
                 ticks(&KEY_COUNTS, |count| count.to_string()),
                 Axis::linear("operations per core"),
                 vec![over(ONE), over(TWO)],
             ),
-        }]
+        )]
     }
 }
 

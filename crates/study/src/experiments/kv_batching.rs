@@ -15,6 +15,24 @@ const SINGLE_DEPTH: u16 = 1023;
 
 const GAIN: Bar = Bar::AtLeast(10.0);
 
+pub(crate) const ABOUT: About = About {
+    name: "kv-batching",
+    title: "What does it save to carry many key-value operations in one capsule?",
+    method: "Gets, sets and increments on 100,000 keys of 16 bytes, values of 32, one lane, one core for each side. Batches of 16 to 256: \
+             one pair of commands for all of them, four batches in flight. Single: one command for each operation, as many \
+             operations in flight as in batches of 256, which share sends and receives already; or, sparse, as many commands \
+             in flight as batches. Speed is for each second of the target's processor time, and the target never spins: what it \
+             waits for the load is not counted.",
+    claims: &[Claim {
+        source: "KV-Direct (SOSP 2017)",
+        says: "Batching on the client's side: up to four times the throughput, for under a microsecond more latency.",
+        number: "4 times",
+        ours: "get_256_over_single",
+    }],
+    judged_by: "ops_per_cpu",
+    columns: &["ops_per_cpu", "ops", "target_ns", "host_ns", "p50_us", "p99_us"],
+};
+
 /// The same operations in separate commands, and in batches.
 #[derive(Debug, Default)]
 pub(crate) struct KvBatching {
@@ -22,26 +40,6 @@ pub(crate) struct KvBatching {
 }
 
 impl Experiment for KvBatching {
-    fn about(&self) -> About {
-        About {
-            name: "kv-batching",
-            title: "What does it save to carry many key-value operations in one capsule?",
-            method: "Gets, sets and increments on 100,000 keys of 16 bytes, values of 32, one lane, one core for each side. Batches of 16 to 256: \
-                     one pair of commands for all of them, four batches in flight. Single: one command for each operation, as many \
-                     operations in flight as in batches of 256, which share sends and receives already; or, sparse, as many commands \
-                     in flight as batches. Speed is for each second of the target's processor time, and the target never spins: what it \
-                     waits for the load is not counted.",
-            claims: vec![Claim {
-                source: "KV-Direct (SOSP 2017)",
-                says: "Batching on the client's side: up to four times the throughput, for under a microsecond more latency.",
-                number: "4 times",
-                ours: "get_256_over_single",
-            }],
-            judged_by: "ops_per_cpu",
-            columns: &["ops_per_cpu", "ops", "target_ns", "host_ns", "p50_us", "p99_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |kind: &'static str, size: u32| {
             Cell::new(cell_name(kind, size)).with("kind", kind).with("batch", size)
@@ -86,16 +84,16 @@ impl Experiment for KvBatching {
             bars(&name, measured, KINDS.map(|kind| cell_name(kind, size)), "ops_per_cpu")
         };
         let sparse = bars("single, sparse", measured, KINDS.map(sparse_name), "ops_per_cpu");
-        vec![Figure {
-            title: "Speed per core of the target".into(),
-            note: "Operations for each second of the target's processor time. Higher is better.".into(),
-            plot: Plot::bars(
+        vec![Figure::new(
+            "Speed per core of the target",
+            "Operations for each second of the target's processor time. Higher is better.",
+            Plot::bars(
                 "",
                 names,
                 Axis::log("operations per core"),
                 [sparse].into_iter().chain(SIZES.map(of)).collect(),
             ),
-        }]
+        )]
     }
 }
 
@@ -110,16 +108,13 @@ fn sparse_name(kind: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measured::of_rounds;
+    use crate::experiments::testing::{headline_of, of_key};
 
     #[test]
     fn batches_are_compared_with_single_commands() {
-        let cells = KvBatching::default().cells().into_iter().map(|cell| {
-            let value = if cell.number("batch") == 256 { 12e6 } else { 1e6 };
-            (cell, vec![vec![("ops_per_cpu", value)]])
-        });
-        let headline = KvBatching::default().headline(&of_rounds(cells.collect()));
-        let of = |key: &str| headline.iter().find(|headline| headline.key == key).expect("told");
+        let value = |cell: &Cell| if cell.number("batch") == 256 { 12e6 } else { 1e6 };
+        let headline = headline_of(&KvBatching::default(), |cell| [("ops_per_cpu", value(cell))]);
+        let of = |key| of_key(&headline, key);
         assert_eq!(
             (of("get_256_over_single").value, of("get_256_over_single").is_reached()),
             (12.0, Some(true))

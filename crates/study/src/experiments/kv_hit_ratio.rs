@@ -16,6 +16,20 @@ const MEMORIES_MIB: [u32; 5] = [16, 32, 64, 128, 256];
 /// The memory with bars, and that of servers.
 const MEMORY_MIB: u32 = 64;
 
+pub(crate) const ABOUT: About = About {
+    name: "kv-hit-ratio",
+    title: "How often does a cache hit?",
+    method: "Two million requests for 600,000 keys with values of 100 to 4,000 bytes; a miss stores the value. The popularity of keys \
+             follows Zipf's law with exponent 0.99 (steady); a third of the requests is for keys that come once (scan; they do not \
+             count); or the popularity moves on by 50 keys in a thousand requests (drift). NVLANE_CACHE_TRACE names a recorded trace \
+             in libCacheSim's oracleGeneral format. Hits of the second half. Simulated policies hold keys and values without any \
+             overhead in the same bytes; Belady knows the future, and is the bound for values of one length. Servers get 32 requests \
+             at a time; memcached comes from the path or from NVLANE_MEMCACHED_BIN, and is left out if there is none.",
+    claims: &[],
+    judged_by: "hit_ratio",
+    columns: &["hit_ratio"],
+};
+
 /// The same requests to caches with different policies.
 #[derive(Default)]
 pub(crate) struct KvHitRatio {
@@ -49,22 +63,6 @@ impl KvHitRatio {
 }
 
 impl Experiment for KvHitRatio {
-    fn about(&self) -> About {
-        About {
-            name: "kv-hit-ratio",
-            title: "How often does a cache hit?",
-            method: "Two million requests for 600,000 keys with values of 100 to 4,000 bytes; a miss stores the value. The popularity of keys \
-                     follows Zipf's law with exponent 0.99 (steady); a third of the requests is for keys that come once (scan; they do not \
-                     count); or the popularity moves on by 50 keys in a thousand requests (drift). NVLANE_CACHE_TRACE names a recorded trace \
-                     in libCacheSim's oracleGeneral format. Hits of the second half. Simulated policies hold keys and values without any \
-                     overhead in the same bytes; Belady knows the future, and is the bound for values of one length. Servers get 32 requests \
-                     at a time; memcached comes from the path or from NVLANE_MEMCACHED_BIN, and is left out if there is none.",
-            claims: Vec::new(),
-            judged_by: "hit_ratio",
-            columns: &["hit_ratio"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for workload in Workload::all() {
@@ -107,12 +105,12 @@ impl Experiment for KvHitRatio {
             headlines.push(name, of(OURS), None);
             let policies = POLICIES.iter().filter(|(policy, _)| *policy != BELADY);
             let best = policies.filter_map(|(policy, _)| of(policy)).reduce(f64::max);
-            let over = |ours: Option<f64>, other: Option<f64>| Some(ours? - other?);
+            let above = |ours: Option<f64>, other: Option<f64>| Some(ours? - other?);
             let bar = |least: f64| is_judged.then_some(Bar::AtLeast(least));
-            headlines.push(format!("{name}_over_best"), over(of(OURS), best), bar(-0.01));
+            headlines.push(format!("{name}_above_best"), above(of(OURS), best), bar(-0.01));
             if of(MEMCACHED_SERVED).is_some() {
-                let over = over(of(OURS_SERVED), of(MEMCACHED_SERVED));
-                headlines.push(format!("{name}_over_memcached"), over, bar(0.02));
+                let above = above(of(OURS_SERVED), of(MEMCACHED_SERVED));
+                headlines.push(format!("{name}_above_memcached"), above, bar(0.02));
             }
         }
     }
@@ -148,22 +146,19 @@ fn cell_name(workload: Workload, cache: &str, memory_mib: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measured::of_rounds;
+    use crate::experiments::testing::{headline_of, of_key};
 
     #[test]
     fn the_best_policy_without_foresight_is_the_measure() {
-        let cells = KvHitRatio::default().cells().into_iter().map(|cell| {
-            let ratio = match cell.text("cache") {
-                OURS | OURS_SERVED => 0.74,
-                BELADY => 0.9,
-                "ARC" => 0.76,
-                _ => 0.7,
-            };
-            (cell, vec![vec![("hit_ratio", ratio)]])
-        });
-        let headline = KvHitRatio::default().headline(&of_rounds(cells.collect()));
-        let of = |key: &str| headline.iter().find(|headline| headline.key == key).expect("told");
-        assert!((of("drift_over_best").value + 0.02).abs() < 1e-9);
-        assert_eq!(of("drift_over_best").is_reached(), Some(false));
+        let ratio = |cell: &Cell| match cell.text("cache") {
+            OURS | OURS_SERVED => 0.74,
+            BELADY => 0.9,
+            "ARC" => 0.76,
+            _ => 0.7,
+        };
+        let headline = headline_of(&KvHitRatio::default(), |cell| [("hit_ratio", ratio(cell))]);
+        let drift = of_key(&headline, "drift_above_best");
+        assert!((drift.value + 0.02).abs() < 1e-9);
+        assert_eq!(drift.is_reached(), Some(false));
     }
 }

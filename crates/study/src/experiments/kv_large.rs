@@ -50,6 +50,19 @@ const SHARE: Bar = Bar::AtLeast(0.8);
 /// Memory of the target per connection, without the namespace, KiB.
 const CONNECTION_KIB: Bar = Bar::AtMost(1024.0);
 
+pub(crate) const ABOUT: About = About {
+    name: "kv-large",
+    title: "How fast are large values?",
+    method: "Retrieves and Stores of values from 1 KiB to 256 MiB, the longest there are; 128 MiB of them in all or two, up to 32 and 4 MiB or \
+             one in flight on one lane, one core for each side. Beyond 1 MiB they are received in parts and sent from where they lie. \
+             Then 16 clients with a value of 256 MiB each at once, beside plain sockets on as many connections that move data out of \
+             as much memory as no cache holds and into as much: the share of their bandwidth, and the target's memory for each \
+             connection beside the namespace's.",
+    claims: &[],
+    judged_by: "mib_per_s",
+    columns: &["mib_per_s", "ops", "target_ns", "p50_us", "p99_us", "share", "connection_kib"],
+};
+
 /// Retrieve and Store of values of growing length, one value per command.
 #[derive(Debug, Default)]
 pub(crate) struct KvLarge {
@@ -68,21 +81,6 @@ struct Clients {
 }
 
 impl Experiment for KvLarge {
-    fn about(&self) -> About {
-        About {
-            name: "kv-large",
-            title: "How fast are large values?",
-            method: "Retrieves and Stores of values from 1 KiB to 256 MiB, the longest there are; 128 MiB of them in all or two, up to 32 and 4 MiB or \
-                     one in flight on one lane, one core for each side. Beyond 1 MiB they are received in parts and sent from where they lie. \
-                     Then 16 clients with a value of 256 MiB each at once, beside plain sockets on as many connections that move data out of \
-                     as much memory as no cache holds and into as much: the share of their bandwidth, and the target's memory for each \
-                     connection beside the namespace's.",
-            claims: Vec::new(),
-            judged_by: "mib_per_s",
-            columns: &["mib_per_s", "ops", "target_ns", "p50_us", "p99_us", "share", "connection_kib"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |kind: &'static str, bytes: u64| {
             Cell::new(cell_name(kind, bytes)).with("kind", kind).with("bytes", bytes)
@@ -146,10 +144,10 @@ impl Experiment for KvLarge {
             let cells = measured.cells.iter().filter(|cell| cell.cell.text("kind") == kind).filter(of_one);
             line(kind, cells, "bytes", "mib_per_s")
         };
-        vec![Figure {
-            title: "Bandwidth".into(),
-            note: "Bytes of values. Higher is better.".into(),
-            plot: Plot::lines(
+        vec![Figure::new(
+            "Bandwidth",
+            "Bytes of values. Higher is better.",
+            Plot::lines(
                 Axis::log("bytes of a value"),
                 ticks(&VALUE_BYTES, |bytes| match bytes >> 20 {
                     0 => format!("{}k", bytes >> 10),
@@ -158,7 +156,7 @@ impl Experiment for KvLarge {
                 Axis::linear("MiB/s"),
                 KINDS.map(over).into(),
             ),
-        }]
+        )]
     }
 }
 

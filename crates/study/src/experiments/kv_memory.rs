@@ -17,24 +17,22 @@ const KEY_BYTES: u32 = 16;
 
 const BYTES_PER_PAIR: Bar = Bar::AtMost(72.0);
 
+pub(crate) const ABOUT: About = About {
+    name: "kv-memory",
+    title: "How much memory does a pair take?",
+    method: "Pairs with keys of 16 bytes and values of 4 to 4,000 are stored in a namespace of 64 MiB without eviction, until one is refused; no \
+             setting names their length. All memory, the index included, over the pairs that were stored. (The lines of memory \
+             that an operation touches are counted in the tests of crates/kv, not here.)",
+    claims: &[],
+    judged_by: "bytes_per_pair",
+    columns: &["bytes_per_pair", "overhead_bytes", "used_percent", "pairs"],
+};
+
 /// Stores pairs until a Store is refused.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct KvMemory;
 
 impl Experiment for KvMemory {
-    fn about(&self) -> About {
-        About {
-            name: "kv-memory",
-            title: "How much memory does a pair take?",
-            method: "Pairs with keys of 16 bytes and values of 4 to 4,000 are stored in a namespace of 64 MiB without eviction, which is told nothing \
-                     of their length, until one is refused. All memory, the index included, over the pairs that were stored. (The lines of memory \
-                     that an operation touches are counted in the tests of crates/kv, not here.)",
-            claims: Vec::new(),
-            judged_by: "bytes_per_pair",
-            columns: &["bytes_per_pair", "overhead_bytes", "used_percent", "pairs"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         VALUE_BYTES.map(|bytes| Cell::new(cell_name(bytes)).with("value_bytes", bytes)).to_vec()
     }
@@ -68,11 +66,11 @@ impl Experiment for KvMemory {
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
         let names = VALUE_BYTES.map(|bytes| format!("{KEY_BYTES} + {bytes}")).to_vec();
         let overhead = bars("beside key and value", measured, VALUE_BYTES.map(cell_name), "overhead_bytes");
-        vec![Figure {
-            title: "Memory beside key and value".into(),
-            note: "Bytes for each pair in a full namespace, the index included. Lower is better.".into(),
-            plot: Plot::bars("key + value, bytes", names, Axis::log("bytes"), vec![overhead]),
-        }]
+        vec![Figure::new(
+            "Memory beside key and value",
+            "Bytes for each pair in a full namespace, the index included. Lower is better.",
+            Plot::bars("key + value, bytes", names, Axis::log("bytes"), vec![overhead]),
+        )]
     }
 }
 

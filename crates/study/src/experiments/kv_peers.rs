@@ -35,6 +35,24 @@ const WORKS: [Work; 7] = [
     work("get, 64 connections", Kind::Get, 1, 64, 1.5),
 ];
 
+pub(crate) const ABOUT: About = About {
+    name: "kv-peers",
+    title: "What does a core of a key-value server do here, in memcached and in redis?",
+    method: "A million keys of 16 bytes with values of 32, each server with one thread on the same core, one generator on another. \
+             Pipelines of 256 and 64 commands and multigets of as many keys on four connections, and one command at a time on 64. \
+             Speed is for each second of the server's own processor time. memcached and redis-server come from the path, or \
+             from NVLANE_MEMCACHED_BIN and NVLANE_REDIS_BIN.",
+    claims: &[Claim {
+        source: "KV-Direct (SOSP 2017)",
+        says: "One network card with the processor does what 20 to 30 cores of the best software then did; memcached: 1.5 \
+               million operations per second.",
+        number: "—",
+        ours: "get_256_over_memcached",
+    }],
+    judged_by: "ops_per_cpu",
+    columns: &["ops_per_cpu", "ops", "server_ns", "p50_us", "p99_us"],
+};
+
 /// The same requests to three servers.
 #[derive(Debug, Default)]
 pub(crate) struct KvPeers {
@@ -68,26 +86,6 @@ impl KvPeers {
 }
 
 impl Experiment for KvPeers {
-    fn about(&self) -> About {
-        About {
-            name: "kv-peers",
-            title: "What does a core of a key-value server do here, in memcached and in redis?",
-            method: "A million keys of 16 bytes with values of 32, each server with one thread on the same core, one generator on another. \
-                     Pipelines of 256 and 64 commands and multigets of as many keys on four connections, and one command at a time on 64. \
-                     Speed is for each second of the server's own processor time. memcached and redis-server come from the path, or \
-                     from NVLANE_MEMCACHED_BIN and NVLANE_REDIS_BIN.",
-            claims: vec![Claim {
-                source: "KV-Direct (SOSP 2017)",
-                says: "One network card with the processor does what 20 to 30 cores of the best software then did; memcached: 1.5 \
-                       million operations per second.",
-                number: "—",
-                ours: "get_256_over_memcached",
-            }],
-            judged_by: "ops_per_cpu",
-            columns: &["ops_per_cpu", "ops", "server_ns", "p50_us", "p99_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |work: &Work, server: &'static str| {
             Cell::new(cell_name(work.name, server)).with("work", work.name).with("server", server)
@@ -158,16 +156,16 @@ impl Experiment for KvPeers {
         let of = |server: &str| {
             bars(server, measured, WORKS.iter().map(|work| cell_name(work.name, server)), "ops_per_cpu")
         };
-        vec![Figure {
-            title: "Speed per core of the server".into(),
-            note: "Operations for each second of the server's processor time. Higher is better.".into(),
-            plot: Plot::bars(
+        vec![Figure::new(
+            "Speed per core of the server",
+            "Operations for each second of the server's processor time. Higher is better.",
+            Plot::bars(
                 "",
                 names,
                 Axis::log("operations per core"),
                 [OURS, MEMCACHED.name, REDIS.name].map(of).into(),
             ),
-        }]
+        )]
     }
 }
 
@@ -184,20 +182,17 @@ fn key(work: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measured::of_rounds;
+    use crate::experiments::testing::{headline_of, of_key};
 
     #[test]
     fn the_better_peer_is_the_measure() {
-        let cells = KvPeers::default().cells().into_iter().map(|cell| {
-            let value = match cell.text("server") {
-                OURS => 12.0,
-                "redis" => 3.0,
-                _ => 2.0,
-            };
-            (cell, vec![vec![("ops_per_cpu", value)]])
-        });
-        let headline = KvPeers::default().headline(&of_rounds(cells.collect()));
-        let of = |key: &str| headline.iter().find(|headline| headline.key == key).expect("told");
+        let value = |cell: &Cell| match cell.text("server") {
+            OURS => 12.0,
+            "redis" => 3.0,
+            _ => 2.0,
+        };
+        let headline = headline_of(&KvPeers::default(), |cell| [("ops_per_cpu", value(cell))]);
+        let of = |key| of_key(&headline, key);
         assert_eq!((of("get_256_over_memcached").value, of("get_256_over_redis").value), (6.0, 4.0));
         assert_eq!(
             (of("get_256_over_better").value, of("get_256_over_better").is_reached()),

@@ -24,6 +24,31 @@ const DEPTH: u16 = 32;
 /// Vectors of one batch.
 const BATCH_SIZE: u16 = 128;
 
+pub(crate) const ABOUT: About = About {
+    name: "kv-vector",
+    title: "What does it save to change a vector where it is?",
+    method: "Vectors of 64-bit numbers, 64 bytes to 4 KiB, whose elements all grow by one; one lane, one core for each side. By a \
+             vector command, 32 in flight; by vector commands in batches of 128; with each element under a key of its own and \
+             a fetch-and-add for each, 128 in flight; by a Retrieve, and a Store when it has come, 32 in flight. Speed is in \
+             vectors for each second of the target's processor time, and the target never spins.",
+    claims: &[
+        Claim {
+            source: "KV-Direct (SOSP 2017)",
+            says: "Vector updates without returning the vector: 11.5 GB/s, against 2.1 with a key for each element.",
+            number: "5.5 times",
+            ours: "4096_over_elements",
+        },
+        Claim {
+            source: "KV-Direct (SOSP 2017)",
+            says: "The same against fetching, computing and storing at the client: 0.03 to 1.4 GB/s.",
+            number: "8 times and more",
+            ours: "4096_over_fetch",
+        },
+    ],
+    judged_by: "vectors_per_cpu",
+    columns: &["vectors_per_cpu", "vectors", "p50_us", "p99_us"],
+};
+
 /// Adds one to every element of a vector.
 #[derive(Debug, Default)]
 pub(crate) struct KvVector {
@@ -32,33 +57,6 @@ pub(crate) struct KvVector {
 }
 
 impl Experiment for KvVector {
-    fn about(&self) -> About {
-        About {
-            name: "kv-vector",
-            title: "What does it save to change a vector where it is?",
-            method: "Vectors of 64-bit numbers, 64 bytes to 4 KiB, whose elements all grow by one; one lane, one core for each side. By a \
-                     vector command, 32 in flight; by vector commands in batches of 128; with each element under a key of its own and \
-                     a fetch-and-add for each, 128 in flight; by a Retrieve, and a Store when it has come, 32 in flight. Speed is in \
-                     vectors for each second of the target's processor time, and the target never spins.",
-            claims: vec![
-                Claim {
-                    source: "KV-Direct (SOSP 2017)",
-                    says: "Vector updates without returning the vector: 11.5 GB/s, against 2.1 with a key for each element.",
-                    number: "5.5 times",
-                    ours: "4096_over_elements",
-                },
-                Claim {
-                    source: "KV-Direct (SOSP 2017)",
-                    says: "The same against fetching, computing and storing at the client: 0.03 to 1.4 GB/s.",
-                    number: "8 times and more",
-                    ours: "4096_over_fetch",
-                },
-            ],
-            judged_by: "vectors_per_cpu",
-            columns: &["vectors_per_cpu", "vectors", "p50_us", "p99_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |bytes: u32, way| Cell::new(cell_name(bytes, way)).with("bytes", bytes).with("way", way);
         VECTOR_BYTES.into_iter().flat_map(|bytes| WAYS.map(|way| of(bytes, way))).collect()
@@ -117,11 +115,11 @@ impl Experiment for KvVector {
         let of = |way: &str| {
             bars(way, measured, VECTOR_BYTES.map(|bytes| cell_name(bytes, way)), "vectors_per_cpu")
         };
-        vec![Figure {
-            title: "Vectors updated per core of the target".into(),
-            note: "Vectors for each second of the target's processor time. Higher is better.".into(),
-            plot: Plot::bars("", names, Axis::log("vectors per core"), WAYS.map(of).into()),
-        }]
+        vec![Figure::new(
+            "Vectors updated per core of the target",
+            "Vectors for each second of the target's processor time. Higher is better.",
+            Plot::bars("", names, Axis::log("vectors per core"), WAYS.map(of).into()),
+        )]
     }
 }
 

@@ -17,6 +17,18 @@ const LENGTHS: [(&str, &str); 2] = [("small", "32"), ("mixed", "16/40:256/40:4k/
 const BATCH: u16 = 64;
 const DEPTH: u16 = 4;
 
+pub(crate) const ABOUT: About = About {
+    name: "kv-ycsb",
+    title: "How fast are the usual mixes?",
+    method: "YCSB's workloads A (half sets), B (5 % sets), C (gets), D (5 % inserts) and F (half read-modify-writes) on 100,000 keys of \
+             16 bytes, uniform and Zipf 0.99, values of 32 bytes and mixed ones up to 4 KiB, batches of 64, four in flight on one lane, \
+             one core for each side. D draws its gets as the others do, not the latest first. Speed is for each second of the \
+             target's processor time.",
+    claims: &[],
+    judged_by: "ops_per_cpu",
+    columns: &["ops_per_cpu", "ops", "mib_per_s", "p50_us", "p99_us"],
+};
+
 /// YCSB's workloads except E, which scans.
 #[derive(Debug, Default)]
 pub(crate) struct KvYcsb {
@@ -25,20 +37,6 @@ pub(crate) struct KvYcsb {
 }
 
 impl Experiment for KvYcsb {
-    fn about(&self) -> About {
-        About {
-            name: "kv-ycsb",
-            title: "How fast are the usual mixes?",
-            method: "YCSB's workloads A (half sets), B (5 % sets), C (gets), D (5 % inserts) and F (half read-modify-writes) on 100,000 keys of \
-                     16 bytes, uniform and Zipf 0.99, values of 32 bytes and mixed ones up to 4 KiB, batches of 64, four in flight on one lane, \
-                     one core for each side. D draws its gets as the others do, not the latest first. Speed is for each second of the \
-                     target's processor time.",
-            claims: Vec::new(),
-            judged_by: "ops_per_cpu",
-            columns: &["ops_per_cpu", "ops", "mib_per_s", "p50_us", "p99_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of = |letter: &'static str, keys: &'static str, (length, sizes): (&'static str, &'static str)| {
             Cell::new(cell_name(letter, keys, length))
@@ -80,11 +78,11 @@ impl Experiment for KvYcsb {
             let cells = LETTERS.map(|letter| cell_name(letter, keys, length));
             bars(&format!("{length} values, {keys}"), measured, cells, "ops_per_cpu")
         };
-        vec![Figure {
-            title: "Speed per core of the target".into(),
-            note: "Operations for each second of the target's processor time. Higher is better.".into(),
-            plot: Plot::bars("", names, Axis::log("operations per core"), series.map(of).collect()),
-        }]
+        vec![Figure::new(
+            "Speed per core of the target",
+            "Operations for each second of the target's processor time. Higher is better.",
+            Plot::bars("", names, Axis::log("operations per core"), series.map(of).collect()),
+        )]
     }
 }
 

@@ -22,32 +22,30 @@ const PART_COUNT: u32 = 10;
 /// Time that the default policy may add to p99, µs.
 const ADDED: Bar = Bar::AtMost(2.0);
 
+pub(crate) const ABOUT: About = About {
+    name: "low-load-latency",
+    title: "What does waiting for company cost who is alone?",
+    method: "One lane, reads of 4 KiB, one core for each side: one operation after the other, and Poisson arrivals far below \
+             what the lane can carry, with latency from the moment each was due. Both sides spin, so that waking up, which costs more than \
+             any policy, is not what is measured. A measurement is ten short ones, of which the median counts: a virtual machine stands \
+             still for milliseconds a few times a second, and p99 of a longer stretch under so little load tells of that alone. What a policy \
+             adds to p99 is its distance from ringing at once in the same round, the median of rounds, under the load where that is \
+             largest.",
+    claims: &[Claim {
+        source: "i10, Netdev 0x14 (2020)",
+        says: "Delayed doorbells: the tail latency is 117 µs higher than with RDMA, most of it waiting for company.",
+        number: "+117 µs",
+        ours: "adaptive_p99_added_us",
+    }],
+    judged_by: "p50_us",
+    columns: &["p50_us", "p99_us", "mean_us", "iops"],
+};
+
 /// Every policy under low load.
 #[derive(Debug, Default)]
 pub(crate) struct LowLoadLatency;
 
 impl Experiment for LowLoadLatency {
-    fn about(&self) -> About {
-        About {
-            name: "low-load-latency",
-            title: "What does waiting for company cost who is alone?",
-            method: "One lane, reads of 4 KiB, one core for each side: one operation after the other, and Poisson arrivals far below \
-                     what the lane can carry, with latency from the moment each was due. Both sides spin, so that waking up, which costs more than \
-                     any policy, is not what is measured. A measurement is ten short ones, of which the median counts: a virtual machine stands \
-                     still for milliseconds a few times a second, and p99 of a longer stretch under so little load tells of that alone. What a policy \
-                     adds to p99 is its distance from ringing at once in the same round, the median of rounds, under the load where that is \
-                     largest.",
-            claims: vec![Claim {
-                source: "i10, Netdev 0x14 (2020)",
-                says: "Delayed doorbells: the tail latency is 117 µs higher than with RDMA, most of it waiting for company.",
-                number: "+117 µs",
-                ours: "adaptive_p99_added_us",
-            }],
-            judged_by: "p50_us",
-            columns: &["p50_us", "p99_us", "mean_us", "iops"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let of =
             |load: &str, policy| Cell::new(cell_name(load, policy)).with("load", load).with("policy", policy);

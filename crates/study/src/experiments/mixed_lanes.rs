@@ -19,6 +19,31 @@ const SEPARATE: &str = "lanes of their own";
 const GAIN: Bar = Bar::AtLeast(2.1);
 const TAIL: Bar = Bar::AtMost(0.1);
 
+pub(crate) const ABOUT: About = About {
+    name: "mixed-lanes",
+    title: "What do small reads gain from a lane of their own?",
+    method: "16 readers of 4 KiB, each waiting for one read before the next, and a writer that begins 16 writes of 1 MiB \
+             at once whenever those before have ended, on a namespace in memory. First all on one lane, where a read waits \
+             behind whatever is being written; then with a lane for reads beside it (queue map default=1,read=1). One core \
+             for each side.",
+    claims: &[
+        Claim {
+            source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
+            says: "80,000 reads per second beside a writer became 171,000 once reads had queues of their own.",
+            number: "2.1 times",
+            ours: "read_iops_gain",
+        },
+        Claim {
+            source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
+            says: "The latency that 99.99 % of the reads stay below, 14 ms before, fell by an order of magnitude.",
+            number: "a tenth",
+            ours: "read_p9999_ratio",
+        },
+    ],
+    judged_by: "iops",
+    columns: &["iops", "mean_us", "p50_us", "p99_us", "p9999_us", "write_mib_per_s"],
+};
+
 /// Readers and a writer, on one lane and on two.
 #[derive(Debug, Default)]
 pub(crate) struct MixedLanes {
@@ -26,33 +51,6 @@ pub(crate) struct MixedLanes {
 }
 
 impl Experiment for MixedLanes {
-    fn about(&self) -> About {
-        About {
-            name: "mixed-lanes",
-            title: "What do small reads gain from a lane of their own?",
-            method: "16 readers of 4 KiB, each waiting for one read before the next, and a writer that begins 16 writes of 1 MiB \
-                     at once whenever those before have ended, on a namespace in memory. First all on one lane, where a read waits \
-                     behind whatever is being written; then with a lane for reads beside it (queue map default=1,read=1). One core \
-                     for each side.",
-            claims: vec![
-                Claim {
-                    source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
-                    says: "80,000 reads per second beside a writer became 171,000 once reads had queues of their own.",
-                    number: "2.1 times",
-                    ours: "read_iops_gain",
-                },
-                Claim {
-                    source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
-                    says: "The latency that 99.99 % of the reads stay below, 14 ms before, fell by an order of magnitude.",
-                    number: "a tenth",
-                    ours: "read_p9999_ratio",
-                },
-            ],
-            judged_by: "iops",
-            columns: &["iops", "mean_us", "p50_us", "p99_us", "p9999_us", "write_mib_per_s"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         [SHARED, SEPARATE].map(|name| Cell::new(name).with("lanes", name)).to_vec()
     }
@@ -89,26 +87,21 @@ impl Experiment for MixedLanes {
         let latency = ["mean_us", "p50_us", "p99_us", "p9999_us"]
             .map(|value| of(&crate::format::value_name(value), value));
         vec![
-            Figure {
-                title: "Reads per second beside the writer".into(),
-                note: "Higher is better.".into(),
-                plot: Plot::bars("", names().into(), Axis::linear("IOPS"), vec![of("reads", "iops")]),
-            },
-            Figure {
-                title: "Latency of the reads".into(),
-                note: "Lower is better.".into(),
-                plot: Plot::bars("", names().into(), Axis::log("µs"), latency.into()),
-            },
-            Figure {
-                title: "The writer meanwhile".into(),
-                note: "What the reads gain is not to be the writer's loss.".into(),
-                plot: Plot::bars(
-                    "",
-                    names().into(),
-                    Axis::linear("MiB/s"),
-                    vec![of("writes", "write_mib_per_s")],
-                ),
-            },
+            Figure::new(
+                "Reads per second beside the writer",
+                "Higher is better.",
+                Plot::bars("", names().into(), Axis::linear("IOPS"), vec![of("reads", "iops")]),
+            ),
+            Figure::new(
+                "Latency of the reads",
+                "Lower is better.",
+                Plot::bars("", names().into(), Axis::log("µs"), latency.into()),
+            ),
+            Figure::new(
+                "The writer meanwhile",
+                "What the reads gain is not to be the writer's loss.",
+                Plot::bars("", names().into(), Axis::linear("MiB/s"), vec![of("writes", "write_mib_per_s")]),
+            ),
         ]
     }
 }

@@ -10,37 +10,35 @@ const MTUS: [u32; 2] = [1500, 9000];
 const OFFLOADS: [(&str, Offloads); 2] = [("offloads", Offloads::All), ("none", Offloads::None)];
 const DEPTH: u32 = 32;
 
+pub(crate) const ABOUT: About = About {
+    name: "mtu",
+    title: "What are jumbo frames worth?",
+    method: "One lane, random reads, 32 in flight, over a pair of virtual Ethernet devices between two network namespaces, one \
+             core for each side. With segmentation offloads the stack hands over up to 64 KiB at once, as to a network card; \
+             without them it cuts every packet itself.",
+    claims: &[
+        Claim {
+            source: "NVMe/TCP versus RoCE, Netdev 0x13 (2019)",
+            says: "28 to 50 % more operations with an MTU of 9000, for large operations.",
+            number: "28 – 50 %",
+            ours: "gain_128k",
+        },
+        Claim {
+            source: "i10, Netdev 0x14 (2020)",
+            says: "Jumbo frames, TSO and GRO together give 14 %; others see nothing once the offloads are there.",
+            number: "14 %",
+            ours: "gain_4k",
+        },
+    ],
+    judged_by: "iops",
+    columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
+};
+
 /// Packets of both sizes, with and without offloads.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Mtu;
 
 impl Experiment for Mtu {
-    fn about(&self) -> About {
-        About {
-            name: "mtu",
-            title: "What are jumbo frames worth?",
-            method: "One lane, random reads, 32 in flight, over a pair of virtual Ethernet devices between two network namespaces, one \
-                     core for each side. With segmentation offloads the stack hands over up to 64 KiB at once, as to a network card; \
-                     without them it cuts every packet itself.",
-            claims: vec![
-                Claim {
-                    source: "NVMe/TCP versus RoCE, Netdev 0x13 (2019)",
-                    says: "28 to 50 % more operations with an MTU of 9000, for large operations.",
-                    number: "28 – 50 %",
-                    ours: "gain_128k",
-                },
-                Claim {
-                    source: "i10, Netdev 0x14 (2020)",
-                    says: "Jumbo frames, TSO and GRO together give 14 %; others see nothing once the offloads are there.",
-                    number: "14 %",
-                    ours: "gain_4k",
-                },
-            ],
-            judged_by: "iops",
-            columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
-        }
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for size in SIZES {

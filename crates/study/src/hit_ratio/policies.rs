@@ -47,8 +47,8 @@ impl Policy for Lru {
     }
 }
 
-/// SIEVE (NSDI 2024): a hand passes from the oldest value to the newest, and evicts the first that was not used since it
-/// passed.
+/// SIEVE (NSDI 2024): a hand passes from the oldest value to the newest, and evicts the first that was not used since
+/// it passed.
 struct Sieve {
     queues: Queues<1>,
     bytes: u64,
@@ -149,8 +149,8 @@ impl Policy for S3Fifo {
     }
 }
 
-/// W-TinyLFU (ACM ToS 2017), as in Caffeine: a window of new values, and a segmented LRU into which a value comes if it was
-/// used more often than those that it displaces.
+/// W-TinyLFU (ACM ToS 2017), as in Caffeine: a window of new values, and a segmented LRU into which a value comes if it
+/// was used more often than those that it displaces.
 struct TinyLfu {
     queues: Queues<3>,
     bytes: u64,

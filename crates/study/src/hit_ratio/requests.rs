@@ -144,8 +144,8 @@ impl Requests {
         Ok(Self::new(&pairs, u32::try_from(keys.len()).expect("fewer keys than requests"), |_| false))
     }
 
-    /// Part of the requests that hit, in the second half, those of scans aside. `run` carries `batch_count` requests out at
-    /// a time, and appends whether each hits.
+    /// Part of the requests that hit, in the second half, those of scans aside. `run` carries `batch_count` requests
+    /// out at a time, and appends whether each hits.
     ///
     /// # Errors
     /// Those of `run`.
