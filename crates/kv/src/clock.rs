@@ -11,11 +11,13 @@ pub struct Clock {
 impl Clock {
     /// The expiry of pairs that expire at once: it has passed before anything is stored.
     pub const EXPIRED_S: u32 = 1;
+    /// The second at which it starts.
+    pub(crate) const FIRST_S: u32 = Self::EXPIRED_S + 1;
 
     /// A clock that starts at a moment in Unix time, s.
     #[must_use]
     pub fn at(unix_s: i64) -> Self {
-        let now_s = Self::EXPIRED_S + 1;
+        let now_s = Self::FIRST_S;
         Self { base_s: unix_s - i64::from(now_s), now_s }
     }
 
@@ -35,7 +37,7 @@ impl Clock {
     /// Seconds since the start.
     #[must_use]
     pub fn uptime_s(&self) -> u32 {
-        self.now_s - Self::EXPIRED_S - 1
+        self.now_s - Self::FIRST_S
     }
 
     /// Unix time, s.

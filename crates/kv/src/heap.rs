@@ -3,6 +3,7 @@
 //!
 //! It knows nothing of the index: an item is named by the unit in which it begins.
 
+mod accesses;
 mod chunks;
 mod hold;
 mod pieces;
@@ -12,11 +13,11 @@ use std::sync::Arc;
 
 use reactor::CHUNK_BYTES;
 
+use crate::access::AccessClock;
 use crate::bucket::Bucket;
 use crate::chunked::Chunked;
 use crate::item::{
-    AWAY, BITS_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, Layout, STALE, USES, USES_MAX, WIDE,
-    WON,
+    AWAY, BITS_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, Layout, STALE, WIDE, WON,
 };
 use crate::kept::Returned;
 use crate::memory::Memory;
@@ -32,6 +33,7 @@ pub(crate) struct Heap {
     pub(crate) regions: Regions,
     pub(crate) chunked: Chunked,
     pub(crate) pins: PinTable,
+    pub(crate) access: AccessClock,
     /// Whether items hold their offset in a log.
     pub(crate) has_log: bool,
     /// Number of values that are arriving.
@@ -51,6 +53,7 @@ impl Heap {
             regions: Regions::new(region_count),
             chunked: Chunked::new(region_count)?,
             pins: PinTable::default(),
+            access: AccessClock::new(),
             has_log: false,
             pending_count: 0,
             returned: Arc::default(),
@@ -106,17 +109,6 @@ impl Heap {
         let at =
             if bits[1] & (LARGE | WIDE) == 0 { HEADER_BYTES } else { self.key_at(item, self.header(item)) };
         is_equal(self.memory.bytes(item, at, key.len()), key)
-    }
-
-    /// Marks a pair as read, which delays its eviction.
-    #[inline]
-    pub(crate) fn touch(&mut self, place: Place) {
-        let Some(item) = place.item() else { return };
-        let bits = self.memory.bytes(item, BITS_AT, 1)[0];
-        if bits & USES < USES_MAX || bits & FETCHED == 0 {
-            let uses = (bits & USES).saturating_add(1).min(USES_MAX);
-            self.memory.bytes_mut(item, BITS_AT, 1)[0] = bits & !USES | FETCHED | uses;
-        }
     }
 
     /// The value at a place.

@@ -1,8 +1,9 @@
 //! An item: a pair outside the index, in a block of lines.
 //!
 //! ```text
-//! 0      6  7      8        10    12     16
-//! │ cas  │kl│ bits │ length │flags│expiry│ wide flags? │ pieces? │ key │ value, or its tail │
+//! 0      6  7      8                                       16
+//! │ cas  │kl│ bits │ length : stamp : flags : expiry       │ wide flags? │ pieces? │ key │ value, or its tail │
+//!                  │ 13 bits   6       16      29 bits     │
 //! ```
 //!
 //! A pair of 16 and 32 bytes fills a line exactly. A value of more than 4 KiB has its first parts in *pieces* of that
@@ -15,6 +16,7 @@
 
 use reactor::CHUNK_BYTES;
 
+use crate::access::STAMP_BITS;
 use crate::regions::{PIECE_BYTES, units};
 
 /// Bytes of every header.
@@ -43,7 +45,7 @@ pub const USES_MAX: u8 = 2;
 pub(crate) const KEY_BYTES_AT: usize = 6;
 /// Offset of the bits in the header, directly after the key length.
 pub(crate) const BITS_AT: usize = 7;
-/// Offset of the expiry in the header.
+/// Offset of the four bytes that hold the expiry.
 pub(crate) const EXPIRY_AT: usize = 12;
 
 /// Set in the length of a stub's list: the offset of its record follows, in two numbers.
@@ -52,6 +54,20 @@ pub(crate) const AWAY: u32 = 1 << 31;
 pub(crate) const LOG_OFFSET_BYTES: usize = 8;
 
 const CAS_BITS: u32 = 48;
+/// Bits of the length of a value without parts: at most that of a piece.
+const LENGTH_BITS: u32 = 13;
+const FLAG_BITS: u32 = 16;
+/// Bits of the expiry, in seconds of the partition's clock: 17 years.
+const EXPIRY_BITS: u32 = 29;
+const FLAGS_FROM: u32 = LENGTH_BITS + STAMP_BITS;
+const EXPIRY_FROM: u32 = FLAGS_FROM + FLAG_BITS;
+const _: () = assert!(PIECE_BYTES < 1 << LENGTH_BITS && EXPIRY_FROM + EXPIRY_BITS == u64::BITS);
+
+/// The expiry in the four bytes at [`EXPIRY_AT`].
+#[inline(always)]
+pub(crate) fn expiry_in(word: u32) -> u32 {
+    word >> (u32::BITS - EXPIRY_BITS)
+}
 
 /// The first bytes of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +77,10 @@ pub(crate) struct Header {
     pub(crate) bits: u8,
     /// Bytes of a value without parts.
     pub(crate) value_bytes: u16,
+    /// When it was last accessed.
+    pub(crate) stamp: u8,
     pub(crate) flags: u16,
+    /// Later ones than the clock may reach are kept as 0: never.
     pub(crate) expiry: u32,
 }
 
@@ -92,9 +111,10 @@ impl Header {
             cas: first & ((1 << CAS_BITS) - 1),
             key_bytes: (first >> 48) as u8,
             bits: (first >> 56) as u8,
-            value_bytes: second as u16,
-            flags: (second >> 16) as u16,
-            expiry: (second >> 32) as u32,
+            value_bytes: second as u16 & ((1 << LENGTH_BITS) - 1),
+            stamp: (second >> LENGTH_BITS) as u8 & ((1 << STAMP_BITS) - 1),
+            flags: (second >> FLAGS_FROM) as u16,
+            expiry: (second >> EXPIRY_FROM) as u32,
         }
     }
 
@@ -102,7 +122,11 @@ impl Header {
     pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
         let first =
             self.cas & ((1 << CAS_BITS) - 1) | u64::from(self.key_bytes) << 48 | u64::from(self.bits) << 56;
-        let second = u64::from(self.value_bytes) | u64::from(self.flags) << 16 | u64::from(self.expiry) << 32;
+        let expiry = if self.expiry < 1 << EXPIRY_BITS { self.expiry } else { 0 };
+        let second = u64::from(self.value_bytes)
+            | u64::from(self.stamp) << LENGTH_BITS
+            | u64::from(self.flags) << FLAGS_FROM
+            | u64::from(expiry) << EXPIRY_FROM;
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&first.to_le_bytes());
         bytes[8..].copy_from_slice(&second.to_le_bytes());
@@ -247,10 +271,16 @@ mod tests {
     proptest! {
         #[test]
         fn headers_read_back(
-            cas in 0u64..1 << 48, key_bytes: u8, bits: u8, value_bytes: u16, flags: u16, expiry: u32,
+            cas in 0u64..1 << 48, key_bytes: u8, bits: u8, value_bytes in 0u16..=4096, stamp in 0u8..64, flags: u16,
+            expiry in 0u32..1 << 29,
         ) {
-            let header = Header { cas, key_bytes, bits, value_bytes, flags, expiry };
+            let header = Header { cas, key_bytes, bits, value_bytes, stamp, flags, expiry };
             prop_assert_eq!(Header::decode(&header.encode()), header);
+            let bytes = header.encode();
+            let word = u32::from_le_bytes(bytes[EXPIRY_AT..].try_into().expect("four bytes"));
+            prop_assert_eq!(expiry_in(word), expiry);
+            let never = Header { expiry: 0, ..header };
+            prop_assert_eq!(Header::decode(&Header { expiry: expiry | 1 << 29, ..header }.encode()), never);
         }
     }
 }

@@ -7,6 +7,9 @@
 // Units, regions and lengths fit in 32 bits by construction: a partition has at most 2^32 units.
 #![allow(clippy::cast_possible_truncation)]
 
+mod access;
+#[cfg(test)]
+mod access_tests;
 mod allocator;
 mod atomic;
 mod bucket;

@@ -6,6 +6,7 @@ use reactor::{CHUNK_BYTES, Chunk};
 
 use crate::allocator::Allocator;
 use crate::bucket::{Bucket, BucketMut, INLINE_VALUE_BYTES_MAX};
+use crate::heap::Heap;
 use crate::item::{
     HEADER_BYTES, HELD, Header, LARGE, LOG_OFFSET_BYTES, Layout, MARKS, USES, WIDE, chunk_count,
 };
@@ -145,12 +146,13 @@ impl PairWriter {
         bits: u8,
     ) {
         self.next_cas += 1;
-        let memory = &mut self.allocator.pairs.heap.memory;
+        let Heap { memory, access, .. } = &mut self.allocator.pairs.heap;
         let header = Header {
             cas: self.next_cas,
             key_bytes: key.len() as u8,
             bits: layout.bits | bits,
             value_bytes: if layout.bits & LARGE == 0 { value_bytes as u16 } else { 0 },
+            stamp: access.now(),
             flags: attributes.flags as u16,
             expiry: attributes.expiry_s,
         };
@@ -439,7 +441,7 @@ impl PairWriter {
     ) -> bool {
         let pairs = &mut self.allocator.pairs;
         let mut header = pairs.heap.header(pending.item);
-        (header.cas, header.expiry) = (pair.cas, pair.attributes.expiry_s);
+        (header.cas, header.expiry, header.stamp) = (pair.cas, pair.attributes.expiry_s, pair.stamp);
         header.bits = header.bits & !(MARKS | USES) | pair.marks | uses;
         pairs.heap.set_header(pending.item, header);
         pairs.set_log_offset(pending.item, pair.log_offset);

@@ -14,7 +14,7 @@ use crate::changes::Changes;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::heap::Heap;
-use crate::item::{EXPIRY_AT, Header, LOG_OFFSET_BYTES, Layout};
+use crate::item::{EXPIRY_AT, Header, LOG_OFFSET_BYTES, Layout, expiry_in};
 use crate::journal::Journal;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::place::Place;
@@ -37,7 +37,7 @@ impl Pairs {
     pub(crate) fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
         let place = self.locate(hash, key)?;
         if let Some(item) = place.item()
-            && self.clock.has_passed(self.heap.memory.u32_at(item, EXPIRY_AT))
+            && self.clock.has_passed(expiry_in(self.heap.memory.u32_at(item, EXPIRY_AT)))
         {
             self.counters.expired_count += 1;
             self.unlink(hash, place);

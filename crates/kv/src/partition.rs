@@ -91,10 +91,21 @@ impl Partition {
 
     /// Sets the time, Unix time in seconds.
     pub fn set_now(&mut self, unix_s: i64) {
-        self.processor.pairs_mut().clock.set(unix_s);
+        let pairs = self.processor.pairs_mut();
+        pairs.clock.set(unix_s);
+        if pairs.heap.access.is_due(pairs.clock.now_s) {
+            self.age_stamps();
+        }
         if self.clear_at_s.is_some_and(|at_s| at_s <= self.processor.now_s()) {
             self.clear();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn age_stamps(&mut self) {
+        let now_s = self.processor.now_s();
+        self.processor.pairs_mut().heap.age_stamps(now_s);
     }
 
     /// Removes all pairs.

@@ -36,9 +36,7 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::heap::is_equal;
 use crate::index::{GROUP_LINES, Index};
-use crate::item::{
-    BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, LARGE, STALE, USES, USES_MAX, WIDE, WON, chunk_count,
-};
+use crate::item::{BITS_AT, FETCHED, HEADER_BYTES, Header, LARGE, STALE, WIDE, WON, chunk_count};
 use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
@@ -211,7 +209,7 @@ impl Processor {
         {
             return None;
         }
-        if header.bits & USES < USES_MAX || header.bits & FETCHED == 0 {
+        if self.pairs().heap.is_touch_due(&header) {
             self.pairs_mut().heap.touch(place);
         }
         let value = self.pairs().heap.memory.bytes(item, HEADER_BYTES + key.len(), header.value_bytes.into());
@@ -234,7 +232,7 @@ impl Processor {
         if header.bits & (LARGE | WIDE) != 0 {
             return None;
         }
-        if header.bits & USES < USES_MAX || header.bits & FETCHED == 0 {
+        if self.pairs().heap.is_touch_due(&header) {
             self.pairs_mut().heap.touch(place);
         }
         let at = HEADER_BYTES + usize::from(header.key_bytes);
@@ -291,7 +289,7 @@ impl Processor {
         }
         let Some(item) = self.writer.ensure_item(hash, key, place) else { return false };
         let pairs = self.pairs_mut();
-        pairs.heap.memory.bytes_mut(item, EXPIRY_AT, 4).copy_from_slice(&expiry_s.to_le_bytes());
+        pairs.heap.set_header(item, Header { expiry: expiry_s, ..pairs.heap.header(item) });
         pairs.note_item(hash, key, item);
         true
     }
@@ -532,6 +530,15 @@ impl Processor {
     #[must_use]
     pub fn marks(&self, place: Place) -> Marks {
         self.pairs().heap.marks(place)
+    }
+
+    /// The second of the last access to the pair, as far as it is known: the start of a minute for accesses of the last
+    /// six, of ten minutes for those of the last two and a half hours, of a hundred for those of the last 28 hours, and
+    /// for older ones the start of these. Minutes are longer while there are few requests. `None` if the pair is in the
+    /// index.
+    #[must_use]
+    pub fn last_access_s(&self, place: Place) -> Option<u32> {
+        self.pairs().heap.last_access_s(place)
     }
 
     /// Keeps the value at a place unchanged; `None` if the pair is in the index.

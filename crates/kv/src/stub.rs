@@ -12,6 +12,8 @@ pub(crate) struct Stub {
     pub(crate) attributes: Attributes,
     pub(crate) marks: u8,
     pub(crate) cas: u64,
+    /// When it was last accessed.
+    pub(crate) stamp: u8,
     /// First byte of its record in the file.
     pub(crate) log_offset: u64,
 }
@@ -24,6 +26,7 @@ impl Stub {
             attributes: heap.attributes(Place::of_item(item)),
             marks: header.bits & MARKS,
             cas: header.cas,
+            stamp: header.stamp,
             log_offset,
         }
     }
@@ -48,6 +51,7 @@ impl Stub {
             key_bytes: key.len() as u8,
             bits: layout.bits | self.marks,
             value_bytes: 0,
+            stamp: self.stamp,
             flags: flags as u16,
             expiry: expiry_s,
         };

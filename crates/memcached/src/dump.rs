@@ -105,14 +105,16 @@ impl Executor<'_> {
         let (attributes, marks) = (processor.attributes(place), processor.marks(place));
         let size = processor.value_bytes(place) + key.len() + ITEM_HEADER_BYTES;
         let cas = if place.item().is_some() { processor.cas(hash, key).unwrap_or(0) } else { 0 };
+        let unix_s = |at_s: u32| processor.clock().base_s().cast_unsigned() + u64::from(at_s);
+        let accessed_s = unix_s(processor.last_access_s(place).unwrap_or(processor.now_s()));
         out.extend_from_slice(b"key=");
         push_url_encoded(key, out);
         out.extend_from_slice(b" exp=");
         match attributes.expiry_s {
             0 => out.extend_from_slice(b"-1"),
-            expiry_s => number::push(out, processor.clock().base_s().cast_unsigned() + u64::from(expiry_s)),
+            expiry_s => number::push(out, unix_s(expiry_s)),
         }
-        push_item_fields(out, cas, marks, size);
+        push_item_fields(out, accessed_s, cas, marks, size);
         out.extend_from_slice(b" flags=");
         number::push(out, attributes.flags.into());
         out.extend_from_slice(b" \n");

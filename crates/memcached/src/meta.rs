@@ -6,7 +6,7 @@ use crate::command::{Command, Mode, Verb};
 use crate::execute::{Executor, Refusal};
 use crate::number;
 use crate::protocol::decode::{BAD_FLAG_OF_MA, BAD_LINE, flags};
-use kv::{Attributes, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Stored};
+use kv::{Attributes, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Place, Stored};
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 
@@ -93,6 +93,8 @@ struct PairState {
     length: usize,
     attributes: Attributes,
     was_fetched: bool,
+    /// Time since the last access, s.
+    idle_s: u32,
 }
 
 impl Executor<'_> {
@@ -145,8 +147,7 @@ impl Executor<'_> {
                 (b'f', Some(state)) => push_flag(out, b'f', state.attributes.flags.into()),
                 (b's', Some(state)) => push_flag(out, b's', state.length as u64),
                 (b'h', Some(state)) => push_flag(out, b'h', state.was_fetched.into()),
-                // The time of the last read is not kept, for lack of room in a line.
-                (b'l', Some(_)) => push_flag(out, b'l', 0),
+                (b'l', Some(state)) => push_flag(out, b'l', state.idle_s.into()),
                 (b't', Some(state)) => match state.attributes.expiry_s {
                     0 => out.extend_from_slice(b" t-1"),
                     expiry_s => push_flag(out, b't', expiry_s.saturating_sub(now_s).into()),
@@ -171,11 +172,18 @@ impl Executor<'_> {
         let was_fetched = self.partition.processor.marks(place).is_fetched;
         let attributes = self.partition.processor.attributes(place);
         let length = self.partition.processor.value(place).len();
-        if wants(b'h') && !options.leaves_unread && place.item().is_none() {
+        let idle_s = self.idle_s(place);
+        if (wants(b'h') || wants(b'l')) && !options.leaves_unread && place.item().is_none() {
             self.partition.processor.set_marks(hash, key, Marks { is_fetched: true, ..Marks::default() });
         }
         let cas = if wants(b'c') { self.partition.processor.cas(hash, key).unwrap_or(0) } else { 0 };
-        Some(PairState { cas, length, attributes, was_fetched })
+        Some(PairState { cas, length, attributes, was_fetched, idle_s })
+    }
+
+    /// Time since the last access to a pair, s; 0 for one in the index.
+    fn idle_s(&self, place: Place) -> u32 {
+        let now_s = self.partition.processor.now_s();
+        self.partition.processor.last_access_s(place).map_or(0, |at_s| now_s.saturating_sub(at_s))
     }
 
     fn meta_get(&mut self, meta: &Meta<'_>, out: &mut Vec<u8>) {
@@ -445,6 +453,7 @@ impl Executor<'_> {
         let expiry_s = self.partition.processor.attributes(place).expiry_s;
         let marks = self.partition.processor.marks(place);
         let size = self.partition.processor.value(place).len() + key.len() + ITEM_HEADER_BYTES;
+        let idle_s = self.idle_s(place);
         let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
         out.extend_from_slice(b"ME ");
         out.extend_from_slice(command.key);
@@ -453,14 +462,17 @@ impl Executor<'_> {
             0 => out.extend_from_slice(b"-1"),
             _ => number::push(out, expiry_s.saturating_sub(self.partition.processor.now_s()).into()),
         }
-        push_item_fields(out, cas, marks, size);
+        push_item_fields(out, idle_s.into(), cas, marks, size);
         out.extend_from_slice(b"\r\n");
     }
 }
 
-/// Appends the fields of an item that `me` and a dump have in common. Items of all sizes are in one class.
-pub(crate) fn push_item_fields(out: &mut Vec<u8>, cas: u64, marks: Marks, size: usize) {
-    out.extend_from_slice(b" la=0 cas=");
+/// Appends the fields of an item that `me` and a dump have in common; `access` is the time since the last access, or
+/// that of it. Items of all sizes are in one class.
+pub(crate) fn push_item_fields(out: &mut Vec<u8>, access: u64, cas: u64, marks: Marks, size: usize) {
+    out.extend_from_slice(b" la=");
+    number::push(out, access);
+    out.extend_from_slice(b" cas=");
     number::push(out, cas);
     out.extend_from_slice(if marks.is_fetched { b" fetch=yes" } else { b" fetch=no" });
     out.extend_from_slice(b" cls=1 size=");

@@ -522,6 +522,26 @@ fn flags_of_meta_commands_mean_what_they_mean_to_memcached() {
     ]);
 }
 
+/// Times of accesses are those of the starts of their minutes, or of the pause in which nothing was asked.
+#[test]
+fn the_time_since_the_last_access_is_told() {
+    let mut client = Client::new();
+    // A small pair has it from the first question on.
+    client.talk("ms item 2 T0 F1|ab|ms x 1|1|mg x l|", "HD|HD|HD l0|");
+    client.partitions.wait(100);
+    client.talk("mg item u l h|mg x l t|", "HD l100 h0|HD l100 t-1|");
+    client.talk("mg item l h|mg item l h|", "HD l100 h0|HD l0 h1|");
+    client.partitions.wait(30);
+    // The minute began 30 s ago, when `x` was read as well.
+    client.talk("mg x l|gat 0 item|", "HD l30|VALUE item 1 2|ab|END|");
+    client.partitions.wait(3600);
+    let debug = client.send(b"me item\r\n");
+    assert!(debug.starts_with(b"ME item exp=-1 la=3630 cas="), "{}", String::from_utf8_lossy(&debug));
+    let dump = client.send(b"lru_crawler metadump all\r\n");
+    let dump = String::from_utf8(dump).expect("text");
+    assert!(dump.lines().all(|line| line == "END" || line.contains(" la=1700000100 ")), "{dump}");
+}
+
 #[test]
 fn a_stored_number_is_read_as_memcached_reads_it() {
     const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value|";

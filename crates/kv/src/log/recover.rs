@@ -417,6 +417,7 @@ impl Sink for ReplaySink<'_> {
                     attributes,
                     marks: head.marks & MARKS,
                     cas: head.cas,
+                    stamp: self.processor.pairs().heap.access.now(),
                     log_offset: replay.start + position,
                 };
                 let processor = &mut *self.processor;

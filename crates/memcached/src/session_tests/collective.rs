@@ -68,10 +68,10 @@ fn a_dump_has_every_key_once_and_commands_behind_it_wait() {
             .collect();
         lines.sort();
         let lines: Vec<_> = lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
-        assert!(lines[2].starts_with("key=a%20b%0A exp=-1 la=0 cas="), "{lines:?}");
+        assert!(lines[2].starts_with("key=a%20b%0A exp=-1 la=1700000000 cas="), "{lines:?}");
         assert!(lines[2].ends_with(" fetch=no cls=1 size=21 flags=3 "), "{lines:?}");
-        assert!(lines[3].starts_with("key=s exp=-1 la=0 cas=0 fetch=no cls=1 size="), "{lines:?}");
-        assert!(lines[4].starts_with("key=x%25%2F exp=1700000500 la=0 cas="), "{lines:?}");
+        assert!(lines[3].starts_with("key=s exp=-1 la=1700000000 cas=0 fetch=no cls=1 size="), "{lines:?}");
+        assert!(lines[4].starts_with("key=x%25%2F exp=1700000500 la=1700000000 cas="), "{lines:?}");
         wanted = ["mg YSBiCg== b", "mg s", "mg x%/"].map(str::to_owned).into();
         let dump = String::from_utf8(client.send(b"lru_crawler mgdump all\r\n")).expect("text");
         let body =

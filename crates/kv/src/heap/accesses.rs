@@ -1,0 +1,50 @@
+//! Marking items as read, and their last accesses.
+
+use super::Heap;
+use crate::item::{FETCHED, Header, USES, USES_MAX};
+use crate::place::Place;
+use crate::regions::Use;
+
+impl Heap {
+    /// Whether reading an item changes its header: most often not.
+    #[inline(always)]
+    pub(crate) fn is_touch_due(&self, header: &Header) -> bool {
+        header.bits & USES < USES_MAX || header.bits & FETCHED == 0 || header.stamp != self.access.now()
+    }
+
+    /// Marks a pair as read, which delays its eviction.
+    #[inline]
+    pub(crate) fn touch(&mut self, place: Place) {
+        let Some(item) = place.item() else { return };
+        let header = self.header(item);
+        if self.is_touch_due(&header) {
+            let uses = (header.bits & USES).saturating_add(1).min(USES_MAX);
+            let bits = header.bits & !USES | FETCHED | uses;
+            self.set_header(item, Header { bits, stamp: self.access.now(), ..header });
+        }
+    }
+
+    /// The second of the last access to an item, as far as it is known; `None` if the pair is in the index.
+    pub(crate) fn last_access_s(&self, place: Place) -> Option<u32> {
+        Some(self.access.second_of(self.header(place.item()?).stamp))
+    }
+
+    /// Has the stamps of some items name longer times, before those they name return.
+    pub(crate) fn age_stamps(&mut self, now_s: u32) {
+        let regions = self.access.step(now_s, self.regions.count() as u32);
+        let passed: [u8; 64] = std::array::from_fn(|stamp| self.access.passed(stamp as u8));
+        for region in regions {
+            let mut from = 0;
+            while matches!(self.regions.use_of(region), Use::Items(_))
+                && let Some((at, item)) = self.regions.next_item(region, from)
+            {
+                from = at + 1;
+                let header = self.header(item);
+                let stamp = passed[usize::from(header.stamp)];
+                if stamp != header.stamp {
+                    self.set_header(item, Header { stamp, ..header });
+                }
+            }
+        }
+    }
+}
