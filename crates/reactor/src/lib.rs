@@ -4,8 +4,8 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! All unsafe code of the workspace is here: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory
-//! that the kernel reads and writes), `ring`, `workers`, `socket`, `socket_option`, `zero_copy`, `busy_poll`, `netlink_options` and
-//! `signals` (system calls), and `wide` and `byte_masks` (instructions that not every processor has).
+//! that the kernel reads and writes), `ring`, `workers`, `socket`, `socket_option`, `zero_copy`, `busy_poll`, `ethtool_ioctl`,
+//! `netlink_options` and `signals` (system calls), and `wide` and `byte_masks` (instructions that not every processor has).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
@@ -19,6 +19,7 @@ mod counting;
 mod descriptors;
 mod engine;
 mod epoll;
+mod ethtool_ioctl;
 mod event;
 mod in_flight;
 mod io;
@@ -61,6 +62,7 @@ pub use chunks::{CHUNK_BYTES, Chunk, Chunks};
 pub use counter::{Counter, Durations, SharedDurations};
 pub use counting::{Allocations, CountingAllocator};
 pub use descriptors::{allow_descriptors, reserve_descriptors};
+pub use ethtool_ioctl::ethtool_ioctl;
 pub use event::EngineKind;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use lines::{LINE_BYTES, Line, Lines, Untouched, prefetch};
