@@ -3,6 +3,7 @@
 use crate::change::Change;
 use crate::journal::{Journal, JournalError, JournalFile, Progress};
 use crate::kernel::{Failure, Kernel};
+use crate::moderation::{self, Moderations};
 use crate::plan::{Plan, Step};
 use crate::state::State;
 
@@ -173,7 +174,7 @@ fn undo(kernel: &mut impl Kernel, journal: &Journal) -> Result<(), String> {
                 }
             }
         }
-        restore_transmit_queues(kernel, journal, &mut has_changed, &mut failures)?;
+        restore_queues(kernel, journal, &mut has_changed, &mut failures)?;
         if !has_changed {
             return Ok(());
         }
@@ -185,25 +186,34 @@ fn undo(kernel: &mut impl Kernel, journal: &Journal) -> Result<(), String> {
     }
 }
 
-/// mqprio resets the users of each transmit queue when it comes and when it goes, also of queues outside of the
-/// classes: all get back what they had.
-fn restore_transmit_queues(
+/// mqprio and a change of the number of queues reset the users of each transmit queue and how long interrupts are
+/// delayed, also of queues outside of the classes: all get back what they had.
+fn restore_queues(
     kernel: &mut impl Kernel,
     journal: &Journal,
     has_changed: &mut bool,
     failures: &mut Vec<String>,
 ) -> Result<(), String> {
     let now = kernel.state().map_err(|failure| failure.to_string())?;
-    for (queue, before) in (0u16..).zip(&journal.before.transmit_queues) {
-        let change = Change::TransmitQueue { queue, users: before.clone() };
-        if now.transmit_queues.get(usize::from(queue)).is_some_and(|now| now != before) {
-            *has_changed = true;
-            if let Err(failure) = kernel.carry_out(&change) {
-                failures.push(format!(
-                    "`{}`: {failure}",
-                    change.command(&journal.plan.device.identity.interface)
-                ));
-            }
+    let before = &journal.before;
+    let mut changes = Vec::new();
+    for (queue, users) in (0u16..).zip(&before.transmit_queues) {
+        if now.transmit_queues.get(usize::from(queue)).is_some_and(|now| now != users) {
+            changes.push(Change::TransmitQueue { queue, users: users.clone() });
+        }
+    }
+    if let Moderations::Queues(queues) = &before.moderations {
+        let queues = (0..now.queue_pairs()).take(queues.len());
+        changes.extend(queues.filter_map(|queue| {
+            let wanted = moderation::undo(Some(queue), &before.moderations, &now.moderations)?;
+            Some(Change::Moderation { queue: Some(queue), wanted })
+        }));
+    }
+    for change in changes {
+        *has_changed = true;
+        if let Err(failure) = kernel.carry_out(&change) {
+            let command = change.command(&journal.plan.device.identity.interface);
+            failures.push(format!("`{command}`: {failure}"));
         }
     }
     Ok(())

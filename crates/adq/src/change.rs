@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::moderation::{self, Moderation};
 use crate::netlink::ethtool::Channels;
 use crate::netlink::filter::{Effect, End, Filter};
-use crate::netlink::qdisc::{Mqprio, Offload, RateRange};
+use crate::netlink::qdisc::{Mqprio, Offload, QueueRange, RateRange};
 use crate::rate::Rate;
+use crate::scaling::{self, Rule, Table};
 use crate::state::{State, TransmitQueue, mask_of};
 
 /// Handle of our mqprio: the major number of a discipline that `tc` would choose last.
@@ -43,6 +45,23 @@ pub enum Change {
     AddFilter(Filter),
     /// Deletes a filter.
     DeleteFilter(Filter),
+    /// Sets the table that spreads packets which no rule steers.
+    SetTable(Table),
+    /// Makes a context that spreads packets over these queues.
+    AddContext(QueueRange),
+    /// Deletes a context.
+    DeleteContext(u32),
+    /// Adds a rule that steers packets to a context.
+    AddRule(Rule),
+    /// Deletes the rule at a location.
+    DeleteRule(u32),
+    /// Sets how long interrupts are delayed.
+    Moderation {
+        /// The queue pair, or the whole device.
+        queue: Option<u16>,
+        /// The delays.
+        wanted: Moderation,
+    },
     /// Moves an interrupt to processors.
     Interrupt {
         /// Its number.
@@ -65,7 +84,7 @@ impl Change {
     pub fn symmetric(queue: u16) -> Self {
         Self::TransmitQueue {
             queue,
-            users: TransmitQueue { receive_queues: mask_of(queue), cpus: "0".into() },
+            users: TransmitQueue { receive_queues: mask_of([queue]), cpus: "0".into() },
         }
     }
 
@@ -102,6 +121,24 @@ impl Change {
                 .iter()
                 .any(|listed| listed.is(filter))
                 .then(|| format!("the filter for {} is present", described(filter))),
+            Self::SetTable(table) => {
+                scaling::table_deviation(table, &state.scaling, state.receive_queue_count)
+            }
+            Self::AddContext(queues) => scaling::context_deviation(*queues, &state.scaling),
+            Self::DeleteContext(id) => state
+                .scaling
+                .contexts
+                .as_ref()
+                .is_some_and(|contexts| contexts.contains_key(id))
+                .then(|| format!("RSS context {id} is present")),
+            Self::AddRule(rule) => rule.deviation(&state.scaling),
+            Self::DeleteRule(location) => state
+                .scaling
+                .rules
+                .iter()
+                .any(|listed| listed.location == *location)
+                .then(|| format!("rule {location} is present")),
+            Self::Moderation { queue, wanted } => moderation::deviation(*queue, *wanted, &state.moderations),
             Self::Interrupt { irq, cpus } => {
                 match state.interrupts.iter().find(|interrupt| interrupt.irq == *irq) {
                     None => Some(format!("interrupt {irq} is gone")),
@@ -169,6 +206,23 @@ impl Change {
                     changes.push(Self::DeleteFilter(*filter));
                 }
             }
+            Self::SetTable(_) => {
+                let before = (&before.scaling, before.receive_queue_count);
+                let now = (&now.scaling, now.receive_queue_count);
+                changes.extend(scaling::undo_table(before, now).map(Self::SetTable));
+            }
+            Self::AddContext(queues) => {
+                let remaining = scaling::remaining_contexts(*queues, &before.scaling, &now.scaling);
+                changes.extend(remaining.into_iter().map(Self::DeleteContext));
+            }
+            Self::AddRule(rule) => {
+                let remains = rule.remains(&before.scaling, &now.scaling);
+                changes.extend(remains.into_iter().map(Self::DeleteRule));
+            }
+            Self::Moderation { queue, .. } => {
+                let wanted = moderation::undo(*queue, &before.moderations, &now.moderations);
+                changes.extend(wanted.map(|wanted| Self::Moderation { queue: *queue, wanted }));
+            }
             Self::Interrupt { irq, .. } => {
                 let of =
                     |state: &State| state.interrupts.iter().find(|interrupt| interrupt.irq == *irq).cloned();
@@ -187,7 +241,11 @@ impl Change {
                     changes.push(Self::TransmitQueue { queue: *queue, users: before.clone() });
                 }
             }
-            Self::DeleteRoot | Self::DeleteClsact | Self::DeleteFilter(_) => {}
+            Self::DeleteRoot
+            | Self::DeleteClsact
+            | Self::DeleteFilter(_)
+            | Self::DeleteContext(_)
+            | Self::DeleteRule(_) => {}
         }
         changes
     }
@@ -224,6 +282,14 @@ impl Change {
                 format!("tc filter add dev {interface} {} flower{} {effect}", place(filter), keys(filter))
             }
             Self::DeleteFilter(filter) => format!("tc filter del dev {interface} {} flower", place(filter)),
+            Self::SetTable(table) => scaling::table_command(table, interface),
+            Self::AddContext(queues) => {
+                format!("ethtool -X {interface} context new start {} equal {}", queues.first, queues.count)
+            }
+            Self::DeleteContext(id) => format!("ethtool -X {interface} context {id} delete"),
+            Self::AddRule(rule) => scaling::rule_command(rule, interface),
+            Self::DeleteRule(location) => format!("ethtool -N {interface} delete {location}"),
+            Self::Moderation { queue, wanted } => moderation::command(*queue, *wanted, interface),
             Self::Interrupt { irq, cpus } => format!("echo {cpus} > /proc/irq/{irq}/smp_affinity_list"),
             Self::TransmitQueue { queue, users } => format!(
                 "cd /sys/class/net/{interface}/queues/tx-{queue} && echo {} > xps_cpus && echo {} > xps_rxqs",

@@ -93,6 +93,16 @@ impl fmt::Display for Traffic {
     }
 }
 
+/// How long the interrupts of a class are delayed: a reactor that polls needs few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InterruptDelay {
+    /// Longest wait for further packets after one has arrived, µs.
+    pub receive_us: u32,
+    /// Longest wait for further packets after one was sent, µs.
+    pub transmit_us: u32,
+}
+
 /// One class of traffic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,6 +125,9 @@ pub struct Class {
     /// Cores that take its interrupts, one per queue; the interrupts stay where they are if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<u32>,
+    /// How long its interrupts are delayed; as before if it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupt_delay: Option<InterruptDelay>,
 }
 
 impl FromStr for Class {
@@ -144,6 +157,7 @@ impl FromStr for Class {
             traffic,
             priority: PrioritySource::default(),
             cores: Vec::new(),
+            interrupt_delay: None,
         })
     }
 }

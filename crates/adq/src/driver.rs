@@ -8,6 +8,8 @@ use crate::rate::Rate;
 pub enum Means {
     /// mqprio in channel mode and filters with a class: receive and transmit queues.
     Channel,
+    /// RSS contexts and rules that steer to them: receive queues; transmit queues follow by XPS.
+    Contexts,
     /// mqprio in the kernel: transmit queues only.
     Software,
 }
@@ -16,6 +18,8 @@ pub enum Means {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueCounts {
     /// Powers of two; one other number is possible if it is the largest.
+    PowersOfTwoAndLargest,
+    /// Powers of two.
     PowersOfTwo,
     /// Any.
     Any,
@@ -45,6 +49,14 @@ pub struct Rules {
     pub rates: Rates,
     /// Private flags that must have a value first, where the driver has them: the flag, its value, the reason.
     pub private_flags: &'static [(&'static str, bool, &'static str)],
+    /// Filters are numbered by their preferences, from 1, and each needs its own.
+    pub has_preference_per_filter: bool,
+    /// Classes and n-tuple rules exclude each other.
+    pub excludes_rules: bool,
+    /// Contexts can be made only while the interface is up.
+    pub needs_up: bool,
+    /// A rule needs the address of its traffic, not only the port.
+    pub needs_address: bool,
 }
 
 const LLDP: (&str, bool, &str) =
@@ -58,26 +70,51 @@ const INSPECTION: (&str, bool, &str) = (
 const HALF_MBIT: u64 = 500_000;
 const MBIT: u64 = 1_000_000;
 
-/// Rules of `driver`; those of a driver without offload if it is not known to have one.
+/// Rules of `driver`, which has contexts with this kernel or not; those of a driver without offload if it is not known
+/// to have one. A driver that has contexts and is not in the table gets them without bounds of its own.
 #[must_use]
-pub fn rules(driver: &str) -> Rules {
+pub fn rules(driver: &str, has_contexts: bool) -> Rules {
     let software = Rules {
         means: Means::Software,
         class_count_max: 16,
         queue_counts: QueueCounts::Any,
         rates: Rates::None,
         private_flags: &[],
+        has_preference_per_filter: false,
+        excludes_rules: false,
+        needs_up: false,
+        needs_address: false,
     };
     let channel = Rules { means: Means::Channel, ..software };
+    let contexts = Rules { means: if has_contexts { Means::Contexts } else { Means::Software }, ..software };
     match driver {
         "ice" => Rules {
-            queue_counts: QueueCounts::PowersOfTwo,
+            queue_counts: QueueCounts::PowersOfTwoAndLargest,
             rates: Rates::MinAndMax(Rate::from_bits(HALF_MBIT)),
             private_flags: &[LLDP, INSPECTION],
             ..channel
         },
-        "i40e" => Rules { class_count_max: 8, rates: Rates::Max(Rate::from_bits(50 * MBIT)), ..channel },
+        "i40e" => Rules {
+            class_count_max: 8,
+            rates: Rates::Max(Rate::from_bits(50 * MBIT)),
+            excludes_rules: true,
+            ..channel
+        },
         "iavf" => Rules { class_count_max: 4, rates: Rates::Max(Rate::from_bits(MBIT)), ..channel },
-        _ => software,
+        "hns3" => Rules {
+            class_count_max: 8,
+            queue_counts: QueueCounts::PowersOfTwo,
+            has_preference_per_filter: true,
+            excludes_rules: true,
+            ..channel
+        },
+        // Its mqprio offload has queues of its own for rates, one connection each: no queue pairs.
+        "cxgb4" => software,
+        "bnxt_en" => Rules { needs_up: true, ..contexts },
+        "sfc" => Rules { needs_address: true, ..contexts },
+        "rvu_nicpf" | "mvpp2" if has_contexts => Rules { class_count_max: 8, ..contexts },
+        "fbnic" if has_contexts => Rules { class_count_max: 2, ..contexts },
+        // mlx5_core has 16, as many as classes can be named.
+        _ => contexts,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::driver::Means;
 use crate::layout::{Layout, PlacedClass};
 use crate::plan::Plan;
 
@@ -23,9 +24,9 @@ pub fn text(plan: &Plan) -> String {
     let (interface, driver) = (&device.identity.interface, &device.driver);
     let _ = writeln!(text, "{interface} ({driver}{speed}): {} queue pairs", plan.layout.queue_count());
     for class in &plan.layout.classes {
-        let queues: String = queue_numbers(class).map(|queue| format!("[{queue}]")).collect();
+        let queues: String = class.queue_numbers().map(|queue| format!("[{queue}]")).collect();
         let _ = write!(text, "\n  {}  {queues}\n    {}\n", class.name, traffic(class));
-        for line in details(class) {
+        for line in details(class, plan.layout.means) {
             let _ = writeln!(text, "    {line}");
         }
     }
@@ -33,10 +34,6 @@ pub fn text(plan: &Plan) -> String {
         let _ = write!(text, "\nnote: {warning}\n");
     }
     text
-}
-
-fn queue_numbers(class: &PlacedClass) -> std::ops::Range<u16> {
-    class.queues.first..class.queues.first + class.queues.count
 }
 
 fn traffic(class: &PlacedClass) -> String {
@@ -47,16 +44,19 @@ fn traffic(class: &PlacedClass) -> String {
     format!("TCP {}", traffic.join(", "))
 }
 
-/// Priority, rates and cores of a class, a line each.
-fn details(class: &PlacedClass) -> Vec<String> {
+/// Priority, rates, cores and interrupts of a class, a line each.
+fn details(class: &PlacedClass, means: Means) -> Vec<String> {
     let mut lines = Vec::new();
     if class.priority > 0 {
         let count = class.queues.count;
         let reactors = if count == 1 { "1 reactor".into() } else { format!("{count} reactors") };
-        lines.push(format!(
-            "priority {} of its sockets; {reactors} can serve it without sharing a queue",
-            class.priority
-        ));
+        let serve = format!("{reactors} can serve it without sharing a queue");
+        lines.push(match means {
+            Means::Channel | Means::Software => {
+                format!("priority {} of its sockets; {serve}", class.priority)
+            }
+            Means::Contexts => serve,
+        });
     }
     match (class.min_rate, class.max_rate) {
         (None, None) => {}
@@ -67,6 +67,12 @@ fn details(class: &PlacedClass) -> Vec<String> {
     if !class.cores.is_empty() {
         let cores: Vec<_> = class.cores.iter().map(ToString::to_string).collect();
         lines.push(format!("interrupts on cores {}", cores.join(", ")));
+    }
+    if let Some(delay) = class.interrupt_delay {
+        lines.push(format!(
+            "interrupts at most {} µs after a packet has arrived, {} µs after one was sent",
+            delay.receive_us, delay.transmit_us
+        ));
     }
     lines
 }
@@ -81,12 +87,12 @@ pub fn svg(plan: &Plan) -> String {
             .iter()
             .map(|class| {
                 let at = top;
-                top += row_height(class);
+                top += row_height(class, plan.layout.means);
                 (at, class)
             })
             .collect()
     };
-    let height = rows.last().map_or(40, |(top, class)| top + row_height(class));
+    let height = rows.last().map_or(40, |(top, class)| top + row_height(class, plan.layout.means));
     let width = TEXT_WIDTH + QUEUE_WIDTH * u32::from(widest(&plan.layout)) + 20;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
@@ -105,11 +111,11 @@ pub fn svg(plan: &Plan) -> String {
             top + 18,
             escaped(&class.name)
         );
-        let lines = std::iter::once(traffic(class)).chain(details(class));
+        let lines = std::iter::once(traffic(class)).chain(details(class, plan.layout.means));
         for (line, y) in lines.zip((top + 34..).step_by(15)) {
             let _ = writeln!(svg, "<text x=\"10\" y=\"{y}\" class=\"detail\">{}</text>", escaped(&line));
         }
-        for (place, queue) in (0u16..).zip(queue_numbers(class)) {
+        for (place, queue) in (0u16..).zip(class.queue_numbers()) {
             let x = TEXT_WIDTH + u32::from(place % QUEUES_PER_ROW) * QUEUE_WIDTH;
             let y = top + 4 + u32::from(place / QUEUES_PER_ROW) * (QUEUE_WIDTH - 4);
             let _ = writeln!(
@@ -130,8 +136,8 @@ fn widest(layout: &Layout) -> u16 {
     layout.classes.iter().map(|class| class.queues.count).max().unwrap_or(1).clamp(1, QUEUES_PER_ROW)
 }
 
-fn row_height(class: &PlacedClass) -> u32 {
-    let lines = u32::try_from(details(class).len() + 1).unwrap_or(1);
+fn row_height(class: &PlacedClass, means: Means) -> u32 {
+    let lines = u32::try_from(details(class, means).len() + 1).unwrap_or(1);
     let queue_rows = u32::from(class.queues.count.div_ceil(QUEUES_PER_ROW));
     (28 + lines * 15).max(12 + queue_rows * (QUEUE_WIDTH - 4)).max(ROW_HEIGHT)
 }

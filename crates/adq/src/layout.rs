@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::change::MQPRIO_HANDLE;
-use crate::config::{Class, Config, PrioritySource, Traffic};
+use crate::config::{Class, Config, InterruptDelay, PrioritySource, Traffic};
 use crate::driver::{Means, QueueCounts, Rates, Rules};
 use crate::netlink::qdisc::{CLASS_COUNT_MAX, Mqprio, Offload, QueueRange, RateRange};
 use crate::rate::Rate;
@@ -31,6 +31,9 @@ pub struct PlacedClass {
     pub priority_source: PrioritySource,
     /// Cores that take its interrupts, one per queue, or none.
     pub cores: Vec<u32>,
+    /// How long its interrupts are delayed, if that is set.
+    #[serde(default)]
+    pub interrupt_delay: Option<InterruptDelay>,
 }
 
 /// The classes of a device; the first has all traffic that no other matches.
@@ -53,12 +56,19 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn new(rule: impl Into<String>, proposal: impl Into<String>) -> Self {
+    pub(crate) fn new(rule: impl Into<String>, proposal: impl Into<String>) -> Self {
         Self { rule: rule.into(), proposal: Some(proposal.into()) }
     }
 
-    fn alone(rule: impl Into<String>) -> Self {
+    pub(crate) fn alone(rule: impl Into<String>) -> Self {
         Self { rule: rule.into(), proposal: None }
+    }
+}
+
+impl PlacedClass {
+    /// The numbers of its queues.
+    pub fn queue_numbers(&self) -> impl Iterator<Item = u16> + use<> {
+        self.queues.first..self.queues.first.saturating_add(self.queues.count)
     }
 }
 
@@ -74,6 +84,14 @@ impl Layout {
         rules: &Rules,
     ) -> Result<Self, Vec<Refusal>> {
         let mut refusals = device_refusals(device, state);
+        if rules.excludes_rules && !state.scaling.rules.is_empty() {
+            let locations: Vec<_> =
+                state.scaling.rules.iter().map(|rule| rule.location.to_string()).collect();
+            refusals.push(Refusal::new(
+                format!("{} takes no classes beside n-tuple rules: {}", device.driver, locations.join(", ")),
+                format!("ethtool -N {} delete each of them", device.identity.interface),
+            ));
+        }
         refusals.extend(rate_refusals(config, device, rules));
         let class_count = config.classes.len() + 1;
         if class_count > rules.class_count_max {
@@ -122,7 +140,7 @@ impl Layout {
             queues: self.classes.iter().map(|class| class.queues).collect(),
             offload: match self.means {
                 Means::Channel => Offload::Channel,
-                Means::Software => Offload::Software,
+                Means::Software | Means::Contexts => Offload::Software,
             },
             rates,
         }
@@ -139,11 +157,21 @@ fn placed(config: &Config, counts: &[u16]) -> Vec<PlacedClass> {
         traffic: Vec::new(),
         priority_source: PrioritySource::Program,
         cores: Vec::new(),
+        interrupt_delay: None,
     };
     let mut classes = vec![other];
     let mut first = counts[0];
     for (number, (class, count)) in (1..).zip(config.classes.iter().zip(&counts[1..])) {
-        let Class { name, min_rate, max_rate, traffic, priority: priority_source, cores, .. } = class.clone();
+        let Class {
+            name,
+            min_rate,
+            max_rate,
+            traffic,
+            priority: priority_source,
+            cores,
+            interrupt_delay,
+            ..
+        } = class.clone();
         let queues = QueueRange { first, count: *count };
         classes.push(PlacedClass {
             name,
@@ -154,6 +182,7 @@ fn placed(config: &Config, counts: &[u16]) -> Vec<PlacedClass> {
             traffic,
             priority_source,
             cores,
+            interrupt_delay,
         });
         first += count;
     }
@@ -277,35 +306,34 @@ fn queue_counts(config: &Config, device: &Device, state: &State, rules: &Rules) 
             let cpus = u16::try_from(device.cpu_count).unwrap_or(u16::MAX);
             let sensible = remaining.min(cpus.max(1));
             match rules.queue_counts {
-                QueueCounts::PowersOfTwo => 1 << sensible.ilog2(),
+                QueueCounts::PowersOfTwo | QueueCounts::PowersOfTwoAndLargest => 1 << sensible.ilog2(),
                 QueueCounts::Any => sensible,
             }
         }
     };
     let counts: Vec<u16> =
         std::iter::once(other).chain(config.classes.iter().map(|class| class.queues)).collect();
-    if rules.queue_counts == QueueCounts::PowersOfTwo {
-        check_powers_of_two(config, device, &counts)?;
+    match rules.queue_counts {
+        QueueCounts::Any => {}
+        QueueCounts::PowersOfTwo => check_powers_of_two(config, device, &counts, 0)?,
+        QueueCounts::PowersOfTwoAndLargest => {
+            let largest = counts.iter().copied().max().unwrap_or(0);
+            check_powers_of_two(config, device, &counts, largest)?;
+        }
     }
     Ok(counts)
 }
 
-fn check_powers_of_two(config: &Config, device: &Device, counts: &[u16]) -> Result<(), Refusal> {
-    let largest = counts.iter().copied().max().unwrap_or(0);
-    let odd: Vec<_> = (0..counts.len()).filter(|class| !counts[*class].is_power_of_two()).collect();
-    let is_allowed = odd.iter().all(|class| counts[*class] == largest);
-    if is_allowed {
-        return Ok(());
-    }
-    let class = odd.into_iter().find(|class| counts[*class] != largest).unwrap_or(0);
+/// Refuses numbers that are no powers of two, except for `other`, if that is not 0.
+fn check_powers_of_two(config: &Config, device: &Device, counts: &[u16], other: u16) -> Result<(), Refusal> {
+    let is_wrong = |count: u16| !count.is_power_of_two() && count != other;
+    let Some(class) = counts.iter().position(|count| is_wrong(*count)) else { return Ok(()) };
     let name = class.checked_sub(1).map_or(OTHER, |class| &config.classes[class].name);
     let count = counts[class];
     let lower = 1u16 << count.ilog2();
+    let exception = if other == 0 { "" } else { "; one other number is possible if it is the largest" };
     Err(Refusal::new(
-        format!(
-            "class \"{name}\" has {count} queues: {} takes powers of two; one other number is possible if it is the largest",
-            device.driver
-        ),
-        format!("{lower} or {} queues", lower * 2),
+        format!("class \"{name}\" has {count} queues: {} takes powers of two{exception}", device.driver),
+        format!("{lower} or {} queues", u32::from(lower) * 2),
     ))
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`config::Config`] says what is wanted, [`layout::Layout`] places it on a device by its driver's rules, and
 //! [`plan::Plan`] lists the changes in the order that kernel and drivers require. [`apply::apply`] carries them out
-//! over netlink and sysfs, reads each one back, and takes all of them back at the first failure. A
+//! over netlink, ethtool's system call and sysfs, reads each one back, and takes all of them back at the first failure. A
 //! [`journal::Journal`] on disk has the settings of before, so that a layout can be removed after a crash.
 //! [`verify::verify`] compares the device with the journal.
 //!
@@ -14,12 +14,15 @@ pub mod change;
 pub mod config;
 pub mod driver;
 pub mod explain;
+pub mod ioctl;
 pub mod journal;
 pub mod kernel;
 pub mod layout;
 pub mod linux;
+pub mod moderation;
 pub mod netlink;
 pub mod plan;
 pub mod rate;
+pub mod scaling;
 pub mod state;
 pub mod verify;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::change::{Change, MQPRIO_HANDLE};
+use crate::ioctl::Ioctl;
 use crate::kernel::{Failure, Kernel};
 use crate::netlink::ethtool::Ethtool;
 use crate::netlink::filter;
@@ -15,6 +16,7 @@ use crate::netlink::link;
 use crate::netlink::qdisc;
 use crate::netlink::socket::{NetlinkError, NetlinkSocket};
 use crate::rate::Rate;
+use crate::scaling::{Rule, Scaling, Table};
 use crate::state::{Device, Identity, Interrupt, State, TransmitQueue, normal_mask};
 
 /// Features that a layout may change.
@@ -25,6 +27,8 @@ const OPPONENTS: [&str; 2] = ["irqbalance", "lldpad"];
 const READY_TIME_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for a device to take a filter: ice refuses filters for seconds after its classes have changed.
 const FILTER_TIME_MAX: Duration = Duration::from_secs(15);
+/// Flag of an interface: it is up (`IFF_UP`).
+const IS_UP: u32 = 1;
 /// Time between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -36,6 +40,7 @@ pub struct LinuxDevice {
     directory: PathBuf,
     route: NetlinkSocket,
     ethtool: Ethtool,
+    ioctl: Ioctl,
 }
 
 impl LinuxDevice {
@@ -57,7 +62,8 @@ impl LinuxDevice {
         };
         let route = NetlinkSocket::route().map_err(|error| failure(&error))?;
         let ethtool = Ethtool::open().map_err(|error| failure(&error))?;
-        Ok(Self { interface: interface.into(), ifindex, directory, route, ethtool })
+        let ioctl = Ioctl::open(interface).map_err(of_driver)?;
+        Ok(Self { interface: interface.into(), ifindex, directory, route, ethtool, ioctl })
     }
 
     fn queue_directory(&self, queue: u16) -> PathBuf {
@@ -140,6 +146,31 @@ impl LinuxDevice {
         }
     }
 
+    /// How arriving packets are spread and steered.
+    fn scaling(&self) -> Result<Scaling, Errno> {
+        let table = self.ioctl.default_table()?;
+        let contexts = if table.is_empty() { None } else { self.ioctl.contexts() };
+        Ok(Scaling { table, contexts, rules: self.ioctl.rules()? })
+    }
+
+    fn set_table(&self, table: &Table) -> Result<(), Errno> {
+        if *table == Table::Default {
+            return self.ioctl.set_default_table(&[]);
+        }
+        let length = self.ioctl.default_table()?.len();
+        self.ioctl.set_default_table(&table.entries(length, self.queue_count("rx-")))
+    }
+
+    fn add_context(&self, queues: qdisc::QueueRange) -> Result<(), Errno> {
+        let length = self.ioctl.default_table()?.len();
+        self.ioctl.add_context(&Table::Queues(queues).entries(length, 0))
+    }
+
+    fn add_rule(&self, rule: &Rule) -> Result<(), Errno> {
+        let context = self.scaling()?.context_of(rule.queues).ok_or(Errno::NOENT)?;
+        self.ioctl.add_rule(&rule.flow, context)
+    }
+
     fn write(path: &Path, value: &str) -> Result<(), Failure> {
         fs::write(path, value).map_err(|error| Failure(format!("{}: {error}", path.display())))
     }
@@ -188,6 +219,12 @@ impl Kernel for LinuxDevice {
             speed,
             master: name_of_link("master"),
             lower,
+            online_cpus: read(Path::new("/sys/devices/system/cpu/online"))
+                .map(|list| numbers(&list))
+                .unwrap_or_default(),
+            is_up: read(&self.directory.join("flags"))
+                .and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok())
+                .is_some_and(|flags| flags & IS_UP != 0),
             cpu_count: std::thread::available_parallelism()
                 .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
             opponents: running(&OPPONENTS),
@@ -202,11 +239,13 @@ impl Kernel for LinuxDevice {
             channels: self.ethtool.channels(self.ifindex).map_err(of_netlink)?,
             receive_queue_count: self.queue_count("rx-"),
             features,
+            scaling: self.scaling().map_err(of_driver)?,
             private_flags: self.ethtool.private_flags(self.ifindex).map_err(of_netlink)?,
             transmit_queues: self.transmit_queues(),
             interrupts: self.interrupts(),
             ..State::default()
         };
+        state.moderations = self.ioctl.moderations(state.queue_pairs()).map_err(of_driver)?;
         state.set_disciplines(qdisc::list(&mut self.route, self.ifindex).map_err(of_netlink)?);
         if state.filter_holder.is_some() {
             state.filters = filter::list(&mut self.route, self.ifindex).map_err(of_netlink)?;
@@ -232,6 +271,20 @@ impl Kernel for LinuxDevice {
             Change::DeleteClsact => self.route.request(qdisc::delete_clsact(ifindex), |_| {}),
             Change::AddFilter(filter) => self.add_filter(filter),
             Change::DeleteFilter(filter) => self.route.request(filter.delete(ifindex), |_| {}),
+            Change::SetTable(table) => return self.set_table(table).map_err(|errno| refused(change, errno)),
+            Change::AddContext(queues) => {
+                return self.add_context(*queues).map_err(|errno| refused(change, errno));
+            }
+            Change::DeleteContext(id) => {
+                return self.ioctl.delete_context(*id).map_err(|errno| refused(change, errno));
+            }
+            Change::AddRule(rule) => return self.add_rule(rule).map_err(|errno| refused(change, errno)),
+            Change::DeleteRule(location) => {
+                return self.ioctl.delete_rule(*location).map_err(|errno| refused(change, errno));
+            }
+            Change::Moderation { queue, wanted } => {
+                return self.ioctl.set_moderation(*queue, *wanted).map_err(|errno| refused(change, errno));
+            }
             Change::Interrupt { irq, cpus } => {
                 return Self::write(Path::new(&format!("/proc/irq/{irq}/smp_affinity_list")), cpus);
             }
@@ -251,6 +304,24 @@ impl Kernel for LinuxDevice {
 
 fn failure(error: &NetlinkError) -> Failure {
     Failure(error.to_string())
+}
+
+/// Why a driver does not tell how it is set.
+fn of_driver(errno: Errno) -> Failure {
+    Failure(errno.to_string())
+}
+
+/// The driver's refusal; the system call has no words for it.
+fn refused(change: &Change, errno: Errno) -> Failure {
+    let hint = match (change, errno) {
+        (_, Errno::PERM | Errno::ACCESS) => "changing a device needs root or CAP_NET_ADMIN",
+        (Change::AddRule(_), Errno::NOSPC) => "the driver's table of rules is full",
+        (Change::AddRule(_), Errno::NOENT) => "the context of its class is gone",
+        (Change::AddContext(_) | Change::AddRule(_), Errno::AGAIN) => "the interface is down",
+        (Change::AddContext(_), Errno::OPNOTSUPP) => "this card or its firmware has no RSS contexts",
+        _ => "the driver may have written its reason to the kernel log (dmesg)",
+    };
+    Failure(format!("{errno}; {hint}"))
 }
 
 /// The kernel's refusal, with a hint where the kernel gives no message (6.1 never does).
@@ -274,6 +345,15 @@ fn explained(change: &Change, error: &NetlinkError) -> Failure {
 
 fn read(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// The numbers of a list such as `0-3,8`.
+fn numbers(list: &str) -> Vec<u16> {
+    let range = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse::<u16>().ok()?..=last.parse().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().collect()
 }
 
 /// Those of `names` that run.
@@ -336,6 +416,12 @@ mod tests {
         let names = interrupt_names(table);
         assert_eq!(names.get(&30).map(String::as_str), Some("virtio1-input.0"));
         assert_eq!(names.len(), 2);
+    }
+
+    #[test]
+    fn lists_of_processors_are_read() {
+        assert_eq!(numbers("0-2,5,8-9"), [0, 1, 2, 5, 8, 9]);
+        assert_eq!(numbers(""), [0; 0]);
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! The changes that make a layout, in the order that the kernel and the drivers require.
 
+mod contexts;
+
 use serde::{Deserialize, Serialize};
 
 use crate::change::Change;
 use crate::config::{Config, PrioritySource, Side, Traffic};
-use crate::driver::{Means, rules};
+use crate::driver::{Means, Rules, rules};
 use crate::layout::{Layout, OTHER, PlacedClass, Refusal};
+use crate::moderation::{Delay, Moderation, Moderations};
 use crate::netlink::ethtool::Channels;
 use crate::netlink::filter::{Effect, End, Filter, IpVersion};
+use crate::scaling::{self, Table};
 use crate::state::{Device, State};
 
 /// Filters of ours have preferences from here: those of others are usually lower.
@@ -44,23 +48,26 @@ impl Plan {
     /// # Errors
     /// Each rule that the configuration breaks.
     pub fn new(config: &Config, device: &Device, state: &State) -> Result<Self, Vec<Refusal>> {
-        let rules = rules(&device.driver);
+        let rules = rules(&device.driver, state.scaling.contexts.is_some());
         let layout = Layout::place(config, device, state, &rules)?;
         let mut steps = Vec::new();
         let mut step = |change: Change, reason: String| steps.push(Step { change, reason });
 
-        if layout.means == Means::Channel {
-            match state.features.get("hw-tc-offload") {
+        let feature = match layout.means {
+            Means::Channel => Some(("hw-tc-offload", "the driver refuses classes and filters without it")),
+            Means::Contexts => Some(("rx-ntuple-filter", "the driver refuses rules without it")),
+            Means::Software => None,
+        };
+        if let Some((name, reason)) = feature {
+            match state.features.get(name) {
                 Some(feature) if feature.is_on => {}
-                Some(feature) if feature.is_changeable => step(
-                    Change::Feature { name: "hw-tc-offload".into(), is_on: true },
-                    "the driver refuses classes and filters without it".into(),
-                ),
+                Some(feature) if feature.is_changeable => {
+                    step(Change::Feature { name: name.into(), is_on: true }, reason.into());
+                }
                 _ => {
                     let interface = &device.identity.interface;
-                    let rule = format!(
-                        "{interface} cannot turn hw-tc-offload on: its driver or firmware has no offload"
-                    );
+                    let rule =
+                        format!("{interface} cannot turn {name} on: its driver or firmware has no offload");
                     return Err(vec![Refusal { rule, proposal: Some("a newer driver or firmware".into()) }]);
                 }
             }
@@ -70,23 +77,43 @@ impl Plan {
                 step(Change::PrivateFlag { name: (*name).into(), is_on: *is_on }, (*reason).into());
             }
         }
+        if layout.means == Means::Contexts {
+            let refusals = contexts::refusals(config, &layout, device, state, &rules);
+            if !refusals.is_empty() {
+                return Err(refusals);
+            }
+        }
         let wanted = channels_for(state, layout.queue_count());
         if wanted != state.channels.current {
-            step(
-                Change::Channels(wanted),
-                "the number of queues cannot change while the classes exist, so it comes before them".into(),
-            );
-        }
-        step(
-            Change::AddMqprio(layout.mqprio()),
-            match layout.means {
-                Means::Channel => {
-                    "divides the queue pairs into classes; the driver builds its queues again".into()
+            if layout.means == Means::Contexts
+                && scaling::table_deviation(&Table::Default, &state.scaling, state.receive_queue_count)
+                    .is_some()
+            {
+                step(
+                    Change::SetTable(Table::Default),
+                    "a table that somebody has set keeps some drivers from changing the number of queues"
+                        .into(),
+                );
+            }
+            let reason = match layout.means {
+                Means::Contexts => "contexts spread over queues that are there, so it comes before them",
+                Means::Channel | Means::Software => {
+                    "the number of queues cannot change while the classes exist, so it comes before them"
                 }
-                Means::Software => "divides the transmit queues into classes".into(),
-            },
-        );
-        let filters = filters(config, &layout, state);
+            };
+            step(Change::Channels(wanted), reason.into());
+        }
+        match layout.means {
+            Means::Contexts => {}
+            Means::Channel => step(
+                Change::AddMqprio(layout.mqprio()),
+                "divides the queue pairs into classes; the driver builds its queues again".into(),
+            ),
+            Means::Software => {
+                step(Change::AddMqprio(layout.mqprio()), "divides the transmit queues into classes".into());
+            }
+        }
+        let filters = filters(config, &layout, state, &rules);
         if !filters.is_empty() && state.filter_holder.is_none() {
             step(Change::AddClsact, "holds the filters".into());
         }
@@ -99,20 +126,38 @@ impl Plan {
             };
             step(Change::AddFilter(filter), reason);
         }
+        if layout.means == Means::Contexts {
+            for Step { change, reason } in contexts::steps(config, &layout) {
+                step(change, reason);
+            }
+        }
+        for (change, class) in moderations(&layout, device, state)? {
+            step(
+                change,
+                format!("interrupts of class {class} come as late as it wants; new queues lose this too"),
+            );
+        }
         for (irq, core, class) in interrupts(&layout, state) {
             step(
                 Change::Interrupt { irq, cpus: core.to_string() },
                 format!(
-                    "a queue of class {class} interrupts the core of its reactor; new queues lose this, so it comes after mqprio"
+                    "a queue of class {class} interrupts the core of its reactor; new queues lose this, so it comes after them"
                 ),
             );
         }
+        let other = layout.classes.first().map(|class| class.queues).unwrap_or_default();
         for class in &layout.classes {
-            for queue in class.queues.first..class.queues.first + class.queues.count {
+            for queue in class.queue_numbers() {
+                let (change, reset) = match layout.means {
+                    Means::Contexts => {
+                        (contexts::transmit_queue(queue, other, device), "a change of the queues")
+                    }
+                    Means::Channel | Means::Software => (Change::symmetric(queue), "mqprio"),
+                };
                 step(
-                    Change::symmetric(queue),
+                    change,
                     format!(
-                        "class {} answers on the queue on which it was asked; mqprio resets this, so it comes last",
+                        "class {} answers on the queue on which it was asked; {reset} resets this, so it comes last",
                         class.name
                     ),
                 );
@@ -139,10 +184,11 @@ fn channels_for(state: &State, pairs: u16) -> Channels {
 }
 
 /// The filters, each with the name of its class.
-fn filters(config: &Config, layout: &Layout, state: &State) -> Vec<(Filter, String)> {
+fn filters(config: &Config, layout: &Layout, state: &State, rules: &Rules) -> Vec<(Filter, String)> {
     let mut filters = Vec::new();
     let taken = |preference: u16| state.filters.iter().any(|listed| listed.preference == preference);
-    let mut preferences = (PREFERENCE_FIRST..).filter(|preference| !taken(*preference));
+    let first = if rules.has_preference_per_filter { 1 } else { PREFERENCE_FIRST };
+    let mut preferences = (first..).filter(|preference| !taken(*preference));
     let mut next = || preferences.next().unwrap_or(u16::MAX);
     let of_versions = [(IpVersion::V4, next(), next()), (IpVersion::V6, next(), next())];
     let mut handles = std::collections::BTreeMap::new();
@@ -156,7 +202,11 @@ fn filters(config: &Config, layout: &Layout, state: &State) -> Vec<(Filter, Stri
                     continue;
                 }
                 let is_receive = matches!(effect, Effect::ReceiveClass(_));
-                let preference = if is_receive { receive } else { leave };
+                let preference = match is_receive {
+                    _ if rules.has_preference_per_filter => next(),
+                    true => receive,
+                    false => leave,
+                };
                 let handle = handles.entry(preference).and_modify(|handle| *handle += 1).or_insert(1u32);
                 let end = match (config.side, is_receive) {
                     (Side::Target, true) | (Side::Initiator, false) => End::Destination,
@@ -176,7 +226,7 @@ fn effects(class: &PlacedClass, means: Means) -> Vec<Effect> {
     if means == Means::Channel {
         effects.push(Effect::ReceiveClass(class.priority));
     }
-    if class.priority_source == PrioritySource::Filter {
+    if class.priority_source == PrioritySource::Filter && means != Means::Contexts {
         effects.push(Effect::Priority(class.priority.into()));
     }
     effects
@@ -190,13 +240,57 @@ fn has_version(traffic: &Traffic, version: IpVersion) -> bool {
 fn interrupts(layout: &Layout, state: &State) -> Vec<(u32, u32, String)> {
     let mut moves = Vec::new();
     for class in &layout.classes {
-        for (queue, core) in (class.queues.first..).zip(&class.cores) {
+        for (queue, core) in class.queue_numbers().zip(&class.cores) {
             for interrupt in state.interrupts.iter().filter(|interrupt| interrupt.queue == Some(queue)) {
                 moves.push((interrupt.irq, *core, class.name.clone()));
             }
         }
     }
     moves
+}
+
+/// Delays of interrupts, each with the name of its class.
+///
+/// # Errors
+/// The device has none, or one for all queues while classes want several.
+fn moderations(
+    layout: &Layout,
+    device: &Device,
+    state: &State,
+) -> Result<Vec<(Change, String)>, Vec<Refusal>> {
+    let fixed = |us| Delay { us, is_adaptive: false };
+    let wanted = layout.classes.iter().filter_map(|class| {
+        let delay = class.interrupt_delay?;
+        let receive = fixed(delay.receive_us);
+        Some((class, Moderation { receive, transmit: fixed(delay.transmit_us) }))
+    });
+    let wanted: Vec<_> = wanted.collect();
+    let Some((first, moderation)) = wanted.first().copied() else { return Ok(Vec::new()) };
+    let driver = &device.driver;
+    match &state.moderations {
+        Moderations::None => Err(vec![Refusal::new(
+            format!("class \"{}\": {driver} delays no interrupts", first.name),
+            "leave interrupt_delay out",
+        )]),
+        Moderations::Device(_) => match wanted.iter().find(|(_, other)| *other != moderation) {
+            Some((other, _)) => Err(vec![Refusal::new(
+                format!(
+                    "classes \"{}\" and \"{}\" want different delays of interrupts: {driver} has one for all queues",
+                    first.name, other.name
+                ),
+                "the same interrupt_delay in both, or in one of them",
+            )]),
+            None => Ok(vec![(Change::Moderation { queue: None, wanted: moderation }, first.name.clone())]),
+        },
+        Moderations::Queues(_) => Ok(wanted
+            .into_iter()
+            .flat_map(|(class, wanted)| {
+                class
+                    .queue_numbers()
+                    .map(move |queue| (Change::Moderation { queue: Some(queue), wanted }, class.name.clone()))
+            })
+            .collect()),
+    }
 }
 
 fn warnings(config: &Config, device: &Device, state: &State, layout: &Layout) -> Vec<String> {
@@ -207,6 +301,14 @@ fn warnings(config: &Config, device: &Device, state: &State, layout: &Layout) ->
             device.driver
         ));
     }
+    if layout.classes.iter().any(|class| class.interrupt_delay.is_some())
+        && matches!(state.moderations, Moderations::Device(_))
+    {
+        warnings.push(format!(
+            "{} delays the interrupts of all queues alike: interrupt_delay applies to other traffic too",
+            device.driver
+        ));
+    }
     for opponent in &device.opponents {
         warnings.push(format!(
             "{opponent} is running and may undo the layout: stop it, or ban {} in it",
@@ -214,14 +316,18 @@ fn warnings(config: &Config, device: &Device, state: &State, layout: &Layout) ->
         ));
     }
     for class in &layout.classes {
-        if class.priority > 6 && class.priority_source == PrioritySource::Program {
+        if class.priority > 6
+            && class.priority_source == PrioritySource::Program
+            && layout.means != Means::Contexts
+        {
             warnings.push(format!(
                 "class {} has priority {}: a program needs CAP_NET_ADMIN for priorities above 6, or priority = \"filter\"",
                 class.name, class.priority
             ));
         }
         if !class.cores.is_empty()
-            && !(class.queues.first..class.queues.first + class.queues.count)
+            && !class
+                .queue_numbers()
                 .all(|queue| state.interrupts.iter().any(|interrupt| interrupt.queue == Some(queue)))
         {
             warnings.push(format!(
@@ -230,7 +336,7 @@ fn warnings(config: &Config, device: &Device, state: &State, layout: &Layout) ->
             ));
         }
     }
-    if config.side == Side::Initiator && layout.means == Means::Channel {
+    if config.side == Side::Initiator && layout.means != Means::Software {
         warnings
             .push("other connections of this machine to the same address and port get the class too".into());
     }

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::moderation::Moderations;
 use crate::netlink::ethtool::{ChannelLimits, Feature};
 use crate::netlink::filter::Listed;
 use crate::netlink::qdisc::{Mqprio, ROOT};
 use crate::rate::Rate;
+use crate::scaling::Scaling;
 
 /// Which device this is; a layout belongs to one device until the next boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +39,12 @@ pub struct Device {
     pub lower: Option<String>,
     /// Processors of the machine.
     pub cpu_count: u32,
+    /// Numbers of the processors that are online.
+    #[serde(default)]
+    pub online_cpus: Vec<u16>,
+    /// Whether the interface is up.
+    #[serde(default)]
+    pub is_up: bool,
     /// Running programs that undo such settings: `irqbalance`, `lldpad`.
     pub opponents: Vec<String>,
 }
@@ -89,6 +97,12 @@ pub struct State {
     pub filter_holder: Option<String>,
     /// The filters in it.
     pub filters: Vec<Listed>,
+    /// How arriving packets are spread and steered.
+    #[serde(default)]
+    pub scaling: Scaling,
+    /// How long interrupts are delayed.
+    #[serde(default)]
+    pub moderations: Moderations,
     /// The transmit queues, in order.
     pub transmit_queues: Vec<TransmitQueue>,
     /// The interrupts, in order of their numbers.
@@ -130,11 +144,17 @@ impl State {
     }
 }
 
-/// The mask with the one bit of `queue`, as `xps_rxqs` has it: groups of 32 bits, most significant first.
+/// The mask with the bits of these numbers, as `xps_rxqs` has it: groups of 32 bits, most significant first.
 #[must_use]
-pub fn mask_of(queue: u16) -> String {
-    let group = format!("{:x}", 1u32 << (queue % 32));
-    group + &",00000000".repeat(usize::from(queue / 32))
+pub fn mask_of(numbers: impl IntoIterator<Item = u16>) -> String {
+    let mut groups = vec![0u32];
+    for number in numbers {
+        let group = usize::from(number / 32);
+        groups.resize(groups.len().max(group + 1), 0);
+        groups[group] |= 1 << (number % 32);
+    }
+    let groups: Vec<_> = groups.iter().rev().map(|group| format!("{group:08x}")).collect();
+    normal_mask(&groups.join(","))
 }
 
 /// A mask without leading zeros, so that masks of one meaning are one text.
@@ -150,11 +170,13 @@ mod tests {
 
     #[test]
     fn masks_have_groups_of_32_bits() {
-        assert_eq!(mask_of(0), "1");
-        assert_eq!(mask_of(5), "20");
-        assert_eq!(mask_of(31), "80000000");
-        assert_eq!(mask_of(32), "1,00000000");
-        assert_eq!(mask_of(70), "40,00000000,00000000");
+        assert_eq!(mask_of([0]), "1");
+        assert_eq!(mask_of([5]), "20");
+        assert_eq!(mask_of([31]), "80000000");
+        assert_eq!(mask_of([32]), "1,00000000");
+        assert_eq!(mask_of([70]), "40,00000000,00000000");
+        assert_eq!(mask_of([0, 33, 1]), "2,00000003");
+        assert_eq!(mask_of([]), "0");
         for (mask, normal) in
             [("00000000,00000020\n", "20"), ("0\n", "0"), ("00000001,00000000", "1,00000000")]
         {

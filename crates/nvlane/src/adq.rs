@@ -41,6 +41,7 @@ or in a file, with --config FILE:
   traffic = [\"192.0.2.10:4420\"]        # \"*:PORT\" for all addresses
   priority = \"filter\"                  # or \"program\", if the program sets SO_PRIORITY itself
   cores = [2, 3, 4, 5]                 # where its interrupts go, one per queue
+  interrupt_delay = { receive_us = 500, transmit_us = 0 }   # how long they wait for more packets
 
 Exit codes: 0 done, or in line; 1 failed and taken back; 2 cannot work, with the rule; 5 out of line (verify).")]
 pub(crate) struct AdqArguments {

@@ -275,6 +275,7 @@ fn read(body: &[u8]) -> Option<Listed> {
 #[cfg(test)]
 mod tests {
     use super::super::message::messages;
+    use super::super::message::tests::bytes_of;
     use super::*;
 
     /// The request's fixed part and its attributes at both levels, in an order of their own: `tc` writes flower's
@@ -292,10 +293,7 @@ mod tests {
     }
 
     fn assert_golden(filter: Filter, golden: &str) {
-        let golden: Vec<u8> = (0..golden.len())
-            .step_by(2)
-            .map(|at| u8::from_str_radix(&golden[at..at + 2], 16).unwrap())
-            .collect();
+        let golden = bytes_of(golden);
         let bytes = filter.add(2).finish(0);
         assert_eq!(contents(&bytes), contents(&golden));
         let listed = read(messages(&bytes).next().unwrap().body).unwrap();

@@ -170,10 +170,15 @@ pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Bytes of a recording, two hexadecimal digits each.
+    pub(crate) fn bytes_of(digits: &str) -> Vec<u8> {
+        (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
+    }
 
     proptest! {
         #[test]

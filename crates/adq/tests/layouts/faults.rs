@@ -2,10 +2,11 @@
 
 use nvlane_adq::apply::{ApplyError, Removal, apply, remove};
 use nvlane_adq::change::Change;
-use nvlane_adq::config::PrioritySource;
+use nvlane_adq::config::{InterruptDelay, PrioritySource};
 use nvlane_adq::journal::JournalFile;
 use nvlane_adq::kernel::Kernel;
 use nvlane_adq::plan::Plan;
+use nvlane_adq::scaling::{Action, ListedRule, Table};
 use nvlane_adq::state::TransmitQueue;
 use nvlane_adq::verify::verify;
 
@@ -29,6 +30,9 @@ fn bench(driver: &str, has_filters_of_others: bool) -> Bench {
     config.other_queues = Some(8);
     config.classes[0].cores = vec![2, 3, 4, 5];
     config.classes[0].priority = PrioritySource::Program;
+    if driver != "virtio_net" {
+        config.classes[0].interrupt_delay = Some(InterruptDelay { receive_us: 500, transmit_us: 0 });
+    }
     // Cores can be given only for queues that exist before the number of queues changes.
     model
         .carry_out(&Change::Channels(nvlane_adq::netlink::ethtool::Channels {
@@ -39,6 +43,12 @@ fn bench(driver: &str, has_filters_of_others: bool) -> Bench {
     for queue in 0..15 {
         let users = TransmitQueue { receive_queues: "0".into(), cpus: format!("{:x}", 1u32 << queue) };
         model.carry_out(&Change::TransmitQueue { queue, users }).unwrap();
+    }
+    if model.state.scaling.contexts.is_some() {
+        // Others have a context over queues of other traffic and a rule to it.
+        model.state.scaling.contexts = Some([(1, vec![0, 1, 2, 3])].into());
+        let rule = ListedRule { location: 1023, flow: None, action: Action::Context(1) };
+        model.state.scaling.rules = vec![rule];
     }
     model.change_count = 0;
     let plan = Plan::new(&config, &model.device, &model.state).unwrap();
@@ -59,7 +69,7 @@ impl Bench {
     }
 }
 
-const DRIVERS: [&str; 3] = ["ice", "i40e", "virtio_net"];
+const DRIVERS: [&str; 6] = ["ice", "i40e", "hns3", "virtio_net", "mlx5_core", "bnxt_en"];
 
 #[test]
 fn a_layout_is_applied_verified_and_removed() {
@@ -196,4 +206,53 @@ fn a_damaged_record_is_named_and_nothing_is_touched() {
         assert!(error.to_string().contains("damaged"), "{error}");
         assert_eq!(bench.model.state, applied);
     }
+}
+
+#[test]
+fn a_table_that_somebody_has_set_comes_back() {
+    for kill_at in [None, Some(0), Some(1), Some(2), Some(3), Some(4), Some(5), Some(6), Some(9)] {
+        let mut model = Model::new("mlx5_core", 4, 16);
+        model.carry_out(&Change::SetTable(Table::Entries(vec![0, 0, 1, 3]))).unwrap();
+        model.change_count = 0;
+        let before = model.state.clone();
+        let config = config(&["nvme:4=192.0.2.10:4420", "memcached:2=*:11211"]);
+        let plan = Plan::new(&config, &model.device, &model.state).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = JournalFile::new(directory.path(), "eth0");
+        model.fault = kill_at.map(Fault::KilledAfter);
+        let result = apply(&mut model, &plan, &before, &file, || false, |_, _| {});
+        assert_eq!(result.is_err(), kill_at.is_some(), "{result:?}");
+        model.revive();
+        assert_eq!(remove(&mut model, &file).unwrap(), Removal::Restored);
+        assert_eq!(model.state, before, "killed after {kill_at:?}");
+    }
+}
+
+#[test]
+fn lost_contexts_and_rules_are_named() {
+    let mut bench = bench("mlx5_core", false);
+    bench.apply().unwrap();
+    bench.assert_in_line();
+    let journal = bench.file.read().unwrap().unwrap();
+    let deviations = |change: &dyn Fn(&mut Model)| {
+        let mut drifted = bench.model.clone();
+        change(&mut drifted);
+        let deviations = verify(&journal, &drifted.device, &drifted.state);
+        deviations.into_iter().map(|deviation| deviation.what).collect::<Vec<_>>().join("\n")
+    };
+    let text = deviations(&|model| model.state.scaling.rules.retain(|rule| rule.flow.is_none()));
+    assert!(text.contains("the rule for port 4420 of 192.0.2.10 is missing"), "{text}");
+    let text = deviations(&|model| model.state.scaling.contexts = Some(std::collections::BTreeMap::new()));
+    assert!(text.contains("no RSS context spreads over the queues 8 to 11"), "{text}");
+    assert!(text.contains("leads to RSS context 2"), "{text}");
+    let text = deviations(&|model| model.carry_out(&Change::SetTable(Table::Default)).unwrap());
+    assert_eq!(text, "other traffic is spread otherwise: over 15 of the queues 0 to 14");
+    let text = deviations(&|model| {
+        let wanted = nvlane_adq::moderation::Moderation::default();
+        model.carry_out(&Change::Moderation { queue: Some(9), wanted }).unwrap();
+    });
+    assert_eq!(
+        text,
+        "queue 9 delays interrupts by 0 µs (receive) and 0 µs (transmit) instead of 500 µs (receive) and 0 µs (transmit)"
+    );
 }

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use nvlane_adq::change::{Change, MQPRIO_HANDLE};
 use nvlane_adq::config::{Class, Config, Side};
 use nvlane_adq::kernel::{Failure, Kernel};
+use nvlane_adq::moderation::{Delay, Moderation, Moderations};
 use nvlane_adq::netlink::ethtool::{ChannelLimits, Channels, Feature};
 use nvlane_adq::netlink::filter::{Effect, End, Filter, Listed};
 use nvlane_adq::netlink::qdisc::Offload;
 use nvlane_adq::rate::Rate;
+use nvlane_adq::scaling::{Action, ListedRule, Scaling, Table};
 use nvlane_adq::state::{Device, Identity, Interrupt, RootDiscipline, State, TransmitQueue, mask_of};
 
 /// What goes wrong.
@@ -22,6 +24,12 @@ pub(crate) enum Fault {
     KilledAfter(usize),
 }
 
+/// Moderation of a device that nobody has set.
+const ADAPTIVE: Moderation = Moderation {
+    receive: Delay { us: 50, is_adaptive: true },
+    transmit: Delay { us: 50, is_adaptive: true },
+};
+
 /// The model.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
@@ -30,6 +38,10 @@ pub(crate) struct Model {
     pub(crate) fault: Option<Fault>,
     /// Changes carried out since the model was made.
     pub(crate) change_count: usize,
+    /// Entries of the RSS table: follows the number of queues on some devices.
+    table_length: usize,
+    /// Somebody has set the RSS table.
+    is_table_set: bool,
     is_killed: bool,
 }
 
@@ -59,6 +71,8 @@ impl Model {
                 master: None,
                 lower: None,
                 cpu_count: 8,
+                online_cpus: (0..8).collect(),
+                is_up: true,
                 opponents: Vec::new(),
             },
             state: State {
@@ -69,15 +83,27 @@ impl Model {
                 features: features.into(),
                 private_flags,
                 root: Some(RootDiscipline { kind: "mq".into(), handle: 0, mqprio: None }),
+                scaling: Scaling {
+                    table: if driver == "virtio_net" { Vec::new() } else { vec![0; 32] },
+                    contexts: matches!(driver, "mlx5_core" | "bnxt_en" | "sfc" | "fbnic").then(BTreeMap::new),
+                    rules: Vec::new(),
+                },
+                moderations: match driver {
+                    "virtio_net" => Moderations::None,
+                    "bnxt_en" => Moderations::Device(ADAPTIVE),
+                    _ => Moderations::Queues(Vec::new()),
+                },
                 ..State::default()
             },
             fault: None,
             change_count: 0,
+            table_length: if driver == "virtio_net" { 0 } else { 32 },
+            is_table_set: false,
             is_killed: false,
         };
         model.set_channels(pairs.into());
         for (queue, users) in model.state.transmit_queues.iter_mut().enumerate() {
-            users.cpus = mask_of(u16::try_from(queue).unwrap());
+            users.cpus = mask_of([u16::try_from(queue).unwrap()]);
         }
         model
     }
@@ -101,10 +127,29 @@ impl Model {
             cpus: "0-7".into(),
         });
         self.state.interrupts = interrupts.collect();
+        // mlx5 has a longer table for more queues, and the kernel's choice follows their number.
+        if self.device.driver == "mlx5_core" {
+            self.table_length = if count > 8 { 64 } else { 32 };
+        }
+        if !self.is_table_set {
+            self.state.scaling.table =
+                Table::Default.entries(self.table_length, self.state.receive_queue_count);
+        }
+        if let Moderations::Queues(queues) = &mut self.state.moderations {
+            let first = queues.first().copied().unwrap_or(ADAPTIVE);
+            queues.resize(count, first);
+        }
         // Class 1 and above lose the priorities that led to them.
         if let Some(mqprio) = self.state.root.as_mut().and_then(|root| root.mqprio.as_mut()) {
             mqprio.classes_of_priorities = [0; 16];
         }
+    }
+
+    /// The last queue that a table which somebody has set, or a context, leads to.
+    fn last_used_queue(&self) -> u32 {
+        let default = self.state.scaling.table.iter().filter(|_| self.is_table_set);
+        let contexts = self.state.scaling.contexts.iter().flatten().flat_map(|(_, table)| table);
+        default.chain(contexts).copied().max().unwrap_or(0)
     }
 
     fn reset_transmit_queues(&mut self) {
@@ -116,6 +161,9 @@ impl Model {
     fn reset_interrupts(&mut self) {
         for interrupt in &mut self.state.interrupts {
             interrupt.cpus = "0-7".into();
+        }
+        if let Moderations::Queues(queues) = &mut self.state.moderations {
+            queues.fill(ADAPTIVE);
         }
     }
 
@@ -135,6 +183,14 @@ impl Model {
             }
             Change::Channels(_) if has_classes && self.device.driver == "ice" => {
                 return refuse("Cannot set channels with ADQ configured.");
+            }
+            Change::Channels(_) if self.is_table_set && self.device.driver == "mlx5_core" => {
+                return refuse("RXFH is configured, cannot change the number of channels");
+            }
+            Change::Channels(channels) if self.last_used_queue() >= channels.combined => {
+                return refuse(
+                    "requested channel counts are too low for existing indirection table settings",
+                );
             }
             Change::Channels(channels) => self.set_channels(channels.combined),
             Change::AddMqprio(mqprio) => {
@@ -177,6 +233,50 @@ impl Model {
                 self.state.filters.push(listed(filter));
             }
             Change::DeleteFilter(filter) => self.state.filters.retain(|listed| !listed.is(filter)),
+            Change::SetTable(table) => {
+                self.is_table_set = *table != Table::Default;
+                self.state.scaling.table = table.entries(self.table_length, self.state.receive_queue_count);
+            }
+            Change::AddContext(queues) => {
+                if !self.state.features["rx-ntuple-filter"].is_on {
+                    return refuse("Enable ntuple filtering before adding RSS contexts");
+                }
+                let Some(contexts) = &mut self.state.scaling.contexts else {
+                    return refuse("Operation not supported");
+                };
+                let id = (1..).find(|id| !contexts.contains_key(id)).unwrap();
+                contexts.insert(id, Table::Queues(*queues).entries(self.table_length, 0));
+            }
+            Change::DeleteContext(id) => {
+                if self.state.scaling.rules.iter().any(|rule| rule.action == Action::Context(*id)) {
+                    return refuse("Device or resource busy");
+                }
+                let contexts = self.state.scaling.contexts.as_mut();
+                if contexts.and_then(|contexts| contexts.remove(id)).is_none() {
+                    return refuse("No such file or directory");
+                }
+            }
+            Change::AddRule(rule) => {
+                let Some(id) = self.state.scaling.context_of(rule.queues) else {
+                    return refuse("No such file or directory");
+                };
+                let is_free =
+                    |location: &u32| self.state.scaling.rules.iter().all(|rule| rule.location != *location);
+                let location = (0..1024).rev().find(is_free).unwrap();
+                let (flow, action) = (Some(rule.flow), Action::Context(id));
+                self.state.scaling.rules.push(ListedRule { location, flow, action });
+            }
+            Change::DeleteRule(location) => {
+                self.state.scaling.rules.retain(|rule| rule.location != *location);
+            }
+            Change::Moderation { queue, wanted } => match (&mut self.state.moderations, queue) {
+                (Moderations::Device(now), None) => *now = *wanted,
+                (Moderations::Queues(queues), Some(queue)) => {
+                    let now = queues.get_mut(usize::from(*queue));
+                    *now.ok_or_else(|| Failure("no such queue".into()))? = *wanted;
+                }
+                _ => return refuse("Operation not supported"),
+            },
             Change::Interrupt { irq, cpus } => {
                 let interrupt = self.state.interrupts.iter_mut().find(|interrupt| interrupt.irq == *irq);
                 interrupt.ok_or_else(|| Failure("no such interrupt".into()))?.cpus.clone_from(cpus);

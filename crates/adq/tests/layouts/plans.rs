@@ -1,9 +1,11 @@
 //! Plans by each driver's rules: what is refused, what is proposed, and in which order the steps are.
 
 use nvlane_adq::change::Change;
-use nvlane_adq::config::{PrioritySource, Side};
-use nvlane_adq::netlink::filter::{Effect, End, Filter};
-use nvlane_adq::plan::Plan;
+use nvlane_adq::config::{Config, InterruptDelay, PrioritySource, Side};
+use nvlane_adq::kernel::Kernel as _;
+use nvlane_adq::netlink::filter::{Effect, End, Filter, IpVersion};
+use nvlane_adq::plan::{Plan, Step};
+use nvlane_adq::scaling::{Action, Flow, ListedRule, Scaling, Table};
 use nvlane_adq::state::RootDiscipline;
 
 use crate::model::{Model, config, rate};
@@ -110,4 +112,124 @@ fn software_isolates_transmit_queues_only_and_says_so() {
     assert!(!plan.steps.iter().any(|step| matches!(step.change, Change::AddFilter(_) | Change::AddClsact)));
     assert_eq!(plan.layout.queue_count(), 4);
     assert_eq!(rate("1Gbit").bytes(), 125_000_000);
+}
+
+fn commands(model: &Model, config: &Config) -> Vec<String> {
+    let plan = Plan::new(config, &model.device, &model.state).unwrap();
+    plan.steps.iter().map(|step| step.change.command("eth0")).collect()
+}
+
+#[test]
+fn a_plan_with_contexts_has_its_steps_in_binding_order() {
+    let mut model = Model::new("mlx5_core", 4, 64);
+    model.carry_out(&Change::SetTable(Table::Entries(vec![0, 1]))).unwrap();
+    let mut config = config(&["nvme:4=192.0.2.10:4420,[2001:db8::10]:4420", "memcached:2=*:11211"]);
+    config.classes[0].interrupt_delay = Some(InterruptDelay { receive_us: 8, transmit_us: 0 });
+    let commands = commands(&model, &config);
+    let expected = [
+        "ethtool -K eth0 rx-ntuple-filter on",
+        "ethtool -X eth0 default",
+        "ethtool -L eth0 combined 14",
+        "ethtool -X eth0 equal 8",
+        "ethtool -X eth0 context new start 8 equal 4",
+        "ethtool -X eth0 context new start 12 equal 2",
+        "ethtool -N eth0 flow-type tcp4 dst-ip 192.0.2.10 dst-port 4420 context ID  # of queues 8-11",
+        "ethtool -N eth0 flow-type tcp6 dst-ip 2001:db8::10 dst-port 4420 context ID  # of queues 8-11",
+        "ethtool -N eth0 flow-type tcp4 dst-port 11211 context ID  # of queues 12-13",
+        "ethtool -N eth0 flow-type tcp6 dst-port 11211 context ID  # of queues 12-13",
+        "ethtool --per-queue eth0 queue_mask 0x100 --coalesce adaptive-rx off rx-usecs 8 adaptive-tx off tx-usecs 0",
+    ];
+    assert_eq!(commands[..expected.len()], expected);
+    assert_eq!(commands.len(), expected.len() + 3 + 14);
+    // Packets of no connection take the queues of other traffic, one for each of the 8 processors.
+    assert_eq!(commands[14], "cd /sys/class/net/eth0/queues/tx-0 && echo 1 > xps_cpus && echo 1 > xps_rxqs");
+    assert_eq!(
+        commands[22],
+        "cd /sys/class/net/eth0/queues/tx-8 && echo 0 > xps_cpus && echo 100 > xps_rxqs"
+    );
+}
+
+#[test]
+fn contexts_have_bounds_of_the_driver_and_of_the_device() {
+    let text = refusals(&Model::new("fbnic", 8, 16), &["a:1=*:1", "b:1=*:2"]);
+    assert!(text.contains("fbnic has at most 1 classes besides"), "{text}");
+    let text = refusals(&Model::new("sfc", 8, 16), &["a:1=*:1"]);
+    assert!(text.contains("sfc matches a port only together with an address, not *:1"), "{text}");
+    let mut down = Model::new("bnxt_en", 8, 16);
+    down.device.is_up = false;
+    let text = refusals(&down, &["a:1=*:1"]);
+    assert!(
+        text.contains("eth0 is down: bnxt_en makes RSS contexts only while")
+            && text.contains("ip link set eth0 up")
+    );
+    let text = refusals(&Model::new("mlx5_core", 8, 64), &["a:40=*:1"]);
+    assert!(text.contains("the RSS table of eth0 has 32 entries"), "{text}");
+    let text = refusals(&Model::new("mlx5_core", 8, 64), &["a:1:1Gbit=*:1"]);
+    assert!(text.contains("mlx5_core has no minimum rates"), "{text}");
+    let mut fixed = Model::new("mlx5_core", 8, 8);
+    fixed.state.features.get_mut("rx-ntuple-filter").unwrap().is_changeable = false;
+    assert!(refusals(&fixed, &["a:1=*:1"]).contains("cannot turn rx-ntuple-filter on"));
+    // The same driver on a kernel where it has no contexts.
+    let mut old = Model::new("bnxt_en", 8, 8);
+    old.state.scaling.contexts = None;
+    let plan = Plan::new(&config(&["a:1=*:1"]), &old.device, &old.state).unwrap();
+    assert!(plan.warnings[0].contains("isolates transmit queues only"), "{:?}", plan.warnings);
+}
+
+#[test]
+fn contexts_and_rules_of_others_in_the_way_are_named() {
+    let classes = ["a:2=192.0.2.1:1"];
+    let with = |change: &dyn Fn(&mut Scaling)| {
+        let mut model = Model::new("mlx5_core", 8, 8);
+        change(&mut model.state.scaling);
+        refusals(&model, &classes)
+    };
+    let rule = |flow, action| ListedRule { location: 7, flow, action };
+    let text = with(&|scaling| scaling.contexts = Some([(3, vec![5, 6])].into()));
+    assert!(text.contains("RSS context 3 of somebody spreads over queues of class \"a\""), "{text}");
+    assert!(text.contains("(instead: ethtool -X eth0 context 3 delete)"), "{text}");
+    let text = with(&|scaling| scaling.rules = vec![rule(None, Action::Queue(7))]);
+    assert!(text.contains("rule 7 of somebody leads to queue 7 of class \"a\""), "{text}");
+    let address = Some("192.0.2.1".parse().unwrap());
+    let flow = Flow { version: IpVersion::V4, end: End::Destination, address, port: 1 };
+    let text = with(&|scaling| scaling.rules = vec![rule(Some(flow), Action::Queue(0))]);
+    assert!(text.contains("rule 7 of somebody steers port 1 of 192.0.2.1, traffic of class \"a\""), "{text}");
+    let mut model = Model::new("hns3", 8, 8);
+    model.state.scaling.rules = vec![rule(None, Action::Queue(0))];
+    assert!(refusals(&model, &classes).contains("hns3 takes no classes beside n-tuple rules: 7"));
+}
+
+#[test]
+fn hns3_takes_powers_of_two_and_a_preference_for_each_filter() {
+    let text = refusals(&Model::new("hns3", 8, 16), &["a:4=*:1", "b:3=*:2"]);
+    assert!(text.contains("class \"b\" has 3 queues: hns3 takes powers of two (instead: 2 or 4"), "{text}");
+    let mut config = config(&["a:4=*:1"]);
+    config.classes[0].priority = PrioritySource::Program;
+    let commands = commands(&Model::new("hns3", 8, 16), &config);
+    let filters: Vec<_> = commands.iter().filter(|command| command.contains("hw_tc")).collect();
+    assert!(
+        filters[0].contains("protocol ip prio 5 ") && filters[1].contains("protocol ipv6 prio 6 "),
+        "{filters:?}"
+    );
+}
+
+#[test]
+fn delays_of_interrupts_are_those_of_the_device() {
+    let delay = |receive_us| Some(InterruptDelay { receive_us, transmit_us: 0 });
+    let mut config = config(&["a:1=*:1", "b:1=*:2"]);
+    config.classes[0].interrupt_delay = delay(8);
+    let plan = |driver, config: &Config| {
+        let model = Model::new(driver, 8, 16);
+        Plan::new(config, &model.device, &model.state)
+    };
+    let one_for_all = plan("bnxt_en", &config).unwrap();
+    assert!(one_for_all.warnings.iter().any(|warning| warning.contains("all queues alike")));
+    let is_moderation = |step: &&Step| matches!(step.change, Change::Moderation { queue: None, .. });
+    assert_eq!(one_for_all.steps.iter().filter(is_moderation).count(), 1);
+    let none = plan("virtio_net", &config).unwrap_err()[0].to_string();
+    assert!(none.contains("virtio_net delays no interrupts (instead: leave interrupt_delay out)"), "{none}");
+    config.classes[1].interrupt_delay = delay(16);
+    let two = plan("bnxt_en", &config).unwrap_err()[0].to_string();
+    assert!(two.contains("classes \"a\" and \"b\" want different delays"), "{two}");
+    assert!(plan("ice", &config).is_ok());
 }

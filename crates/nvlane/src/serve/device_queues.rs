@@ -123,7 +123,7 @@ impl DeviceQueues {
                     priority: class.priority,
                     priority_source: class.priority_source,
                     deviations,
-                    priorities: priorities_of(class),
+                    priorities: priorities_of(&journal, class),
                 });
             }
         }
@@ -164,14 +164,16 @@ fn receives(listener: SocketAddr, traffic: &Traffic) -> bool {
         && (ip.is_unspecified() || traffic.address.is_none_or(|address| address.to_canonical() == ip))
 }
 
+/// Whether the target sets the priority of a class's connections. Contexts need none.
+fn sets_priority(journal: &Journal, class: &PlacedClass) -> bool {
+    class.priority_source == PrioritySource::Program && journal.plan.layout.means != Means::Contexts
+}
+
 /// The priorities that the target sets for a class.
-fn priorities_of(class: &PlacedClass) -> Vec<SocketPriority> {
+fn priorities_of(journal: &Journal, class: &PlacedClass) -> Vec<SocketPriority> {
     let of =
         |&Traffic { address, port }: &Traffic| SocketPriority { address, port, priority: class.priority };
-    match class.priority_source {
-        PrioritySource::Program => class.traffic.iter().map(of).collect(),
-        PrioritySource::Filter => Vec::new(),
-    }
+    if sets_priority(journal, class) { class.traffic.iter().map(of).collect() } else { Vec::new() }
 }
 
 /// What the target itself has otherwise than a layout needs it. `queues` are those of all classes that it serves on the
@@ -188,10 +190,10 @@ fn of_target(journal: &Journal, queues: u16, class: &PlacedClass, serving: &Serv
         deviations
             .push(format!("{queues} queues and {reactors} reactors: {effect} (--cores with {queues} cores)"));
     }
-    if journal.plan.layout.means == Means::Channel && serving.placement != Policy::Napi {
+    if journal.plan.layout.means != Means::Software && serving.placement != Policy::Napi {
         deviations.push("connections of one queue are spread over the reactors (--placement napi)".into());
     }
-    if class.priority_source == PrioritySource::Program
+    if sets_priority(journal, class)
         && let Err(error) = may_set(class.priority)
     {
         let priority = class.priority;
