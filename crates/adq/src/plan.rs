@@ -168,6 +168,16 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The steps that hold once all are done: without a table that a later step replaces.
+    pub fn lasting_steps(&self) -> impl Iterator<Item = &Step> {
+        let sets_table = |step: &Step| matches!(step.change, Change::SetTable(_));
+        let last_table = self.steps.iter().rposition(sets_table);
+        let steps = self.steps.iter().enumerate();
+        steps.filter(move |(at, step)| !sets_table(step) || Some(*at) == last_table).map(|(_, step)| step)
+    }
+}
+
 /// Numbers of queues with `pairs` pairs, in the kinds that the device has.
 fn channels_for(state: &State, pairs: u16) -> Channels {
     let mut channels = state.channels.current;

@@ -30,7 +30,7 @@ pub fn verify(journal: &Journal, device: &Device, state: &State) -> Vec<Deviatio
     if journal.progress == Progress::Applying {
         deviations.extend(whole("applying the layout was not completed".into()));
     }
-    for step in &journal.plan.steps {
+    for step in journal.plan.lasting_steps() {
         if let Some(what) = step.change.deviation(state) {
             deviations.push(Deviation { what, remedy: step.change.command(&recorded.interface) });
         }

@@ -222,6 +222,9 @@ fn a_table_that_somebody_has_set_comes_back() {
         model.fault = kill_at.map(Fault::KilledAfter);
         let result = apply(&mut model, &plan, &before, &file, || false, |_, _| {});
         assert_eq!(result.is_err(), kill_at.is_some(), "{result:?}");
+        if result.is_ok() {
+            assert_eq!(verify(&file.read().unwrap().unwrap(), &model.device, &model.state), []);
+        }
         model.revive();
         assert_eq!(remove(&mut model, &file).unwrap(), Removal::Restored);
         assert_eq!(model.state, before, "killed after {kill_at:?}");
