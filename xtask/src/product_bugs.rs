@@ -6,6 +6,7 @@ mod association;
 mod bug;
 mod durable_places;
 mod key_value;
+mod security;
 mod storage;
 mod target;
 mod transport;
@@ -75,6 +76,7 @@ const PROMISES: &[(&str, &[Bug])] = &[
     ("Corruption", transport::CORRUPTION),
     ("Identity", target::IDENTITY),
     ("Under attack", target::UNDER_ATTACK),
+    ("Authentication", security::AUTHENTICATION),
 ];
 
 /// Each bug, with its promise.

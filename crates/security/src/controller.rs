@@ -1,0 +1,328 @@
+//! The controller's side of an authentication.
+
+use core::mem;
+
+use crate::exponentiation::{Exponentiated, Exponentiation};
+use crate::fresh::Fresh;
+use crate::group::Group;
+use crate::hash::HashFunction;
+use crate::message::{self, Challenge, Kind, Negotiate, Reason, Reply, Success1};
+use crate::names::Names;
+use crate::secret::Secret;
+use crate::secret_bytes::SecretBytes;
+use crate::transcript::{Side, Transcript};
+
+/// How a queue was authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Authenticated {
+    /// Hash function.
+    pub hash: HashFunction,
+    /// Group of the Diffie-Hellman exchange.
+    pub group: Group,
+    /// Whether the controller has shown its key, too.
+    pub is_bidirectional: bool,
+}
+
+/// Keys and choices of a controller for one host.
+#[derive(Clone, Debug)]
+pub struct ControllerSettings {
+    /// The association.
+    pub names: Names,
+    /// The secret that the host must have.
+    pub host: Secret,
+    /// The secret that the controller shows to a host that asks for it.
+    pub controller: Option<Secret>,
+    /// Usable hash functions, the preferred one first.
+    pub hashes: Vec<HashFunction>,
+    /// Usable groups, the preferred one first.
+    pub groups: Vec<Group>,
+}
+
+/// What an Authentication Receive gets.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// This message; the rest of the buffer is zero.
+    Message(Vec<u8>),
+    /// Nothing yet: hold the command and ask again after [`ControllerAuthentication::on_exponentiated`].
+    Pending,
+    /// The message is longer than the buffer. It is kept; the command fails.
+    TooShort,
+}
+
+/// Authentication of one queue, controller side: the first transaction and later ones.
+///
+/// ```text
+/// Idle ─on_send Negotiate─▶ KeyPair ─on_exponentiated─▶ Challenge ─on_receive─▶ Reply ─on_send Reply─┐
+///  ▲        (null group: straight to Challenge, and from Reply to Success1)                          │
+///  │                                                                                                 ▼
+///  ├──────────────────────one direction─── on_receive ◀── Success1 ◀─on_exponentiated────── Agreement
+///  └─on_send Success2── Success2 ◀───────two directions───────┘
+///
+/// any ─wrong message─▶ Failure1 ─on_receive─▶ Idle if a transaction succeeded before, else Failed
+/// ```
+///
+/// The queue stays authenticated once a transaction has succeeded: a later one that fails changes nothing.
+#[derive(Debug)]
+pub struct ControllerAuthentication {
+    names: Names,
+    host_key: SecretBytes,
+    controller_key: Option<SecretBytes>,
+    hashes: Vec<HashFunction>,
+    groups: Vec<Group>,
+    state: State,
+    /// Of the host's last Negotiate.
+    transaction: u16,
+    authenticated: Option<Authenticated>,
+    failure: Option<Reason>,
+    exponentiation: Option<Exponentiation>,
+    exponentiation_count: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    /// The public value is being computed.
+    KeyPair(Challenge),
+    /// The challenge is to be received.
+    Challenge(Challenge, SecretBytes),
+    /// The host is to reply.
+    Reply(Challenge, SecretBytes),
+    /// The shared secret is being computed.
+    Agreement(Challenge, Reply),
+    /// The success is to be received.
+    Success1(Success1, Authenticated),
+    /// The host is to judge our response.
+    Success2(Authenticated),
+    /// The failure is to be received.
+    Failure1(Reason),
+    /// The first transaction failed, and the host knows.
+    Failed,
+}
+
+impl ControllerAuthentication {
+    /// A queue that has not authenticated.
+    #[must_use]
+    pub fn new(settings: ControllerSettings) -> Self {
+        let ControllerSettings { names, host, controller, hashes, groups } = settings;
+        Self {
+            host_key: host.key_of(names.host.as_str()),
+            controller_key: controller.map(|secret| secret.key_of(names.subsystem.as_str())),
+            names,
+            hashes,
+            groups,
+            state: State::Idle,
+            transaction: 0,
+            authenticated: None,
+            failure: None,
+            exponentiation: None,
+            exponentiation_count: 0,
+        }
+    }
+
+    /// How the queue was authenticated by the last transaction that succeeded.
+    #[must_use]
+    pub const fn authenticated(&self) -> Option<Authenticated> {
+        self.authenticated
+    }
+
+    /// Why the last transaction failed, if it did.
+    #[must_use]
+    pub const fn failure(&self) -> Option<Reason> {
+        self.failure
+    }
+
+    /// Whether a transaction has begun and not ended: it needs a deadline.
+    #[must_use]
+    pub const fn is_running(&self) -> bool {
+        !matches!(self.state, State::Idle | State::Failed)
+    }
+
+    /// Whether the first transaction failed and the host knows: the connection is to be closed.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        matches!(self.state, State::Failed)
+    }
+
+    /// Takes the message of an Authentication Send, which always completes with success: what is wrong with the message
+    /// the host learns by its next Receive.
+    #[allow(clippy::needless_pass_by_value)] // Taken, so that no other transaction can use it.
+    pub fn on_send(&mut self, message: &[u8], fresh: Fresh) {
+        match self.accept(message, &fresh) {
+            Ok(state) => self.state = state,
+            Err(reason) => self.fail(reason),
+        }
+    }
+
+    /// Gives an Authentication Receive with room for `room_bytes` its message.
+    pub fn on_receive(&mut self, room_bytes: usize) -> Received {
+        let message = match &self.state {
+            State::KeyPair(_) | State::Agreement(..) => return Received::Pending,
+            State::Challenge(challenge, _) => challenge.to_bytes(),
+            State::Success1(success, authenticated) => success.to_bytes(authenticated.hash),
+            State::Failure1(reason) => message::failure(Kind::Failure1, self.transaction, *reason),
+            State::Idle | State::Reply(..) | State::Success2(_) | State::Failed => {
+                self.fail(Reason::Message);
+                message::failure(Kind::Failure1, self.transaction, Reason::Message)
+            }
+        };
+        if message.len() > room_bytes {
+            return Received::TooShort;
+        }
+        self.state = match mem::replace(&mut self.state, State::Idle) {
+            State::Challenge(challenge, exponent) => State::Reply(challenge, exponent),
+            State::Success1(_, authenticated) if authenticated.is_bidirectional => {
+                State::Success2(authenticated)
+            }
+            State::Success1(_, authenticated) => self.succeed(authenticated),
+            State::Failure1(_) if self.authenticated.is_none() => State::Failed,
+            _ => State::Idle,
+        };
+        Received::Message(message)
+    }
+
+    /// The exponentiation to run, once. Its group says how long it takes.
+    pub fn next_exponentiation(&mut self) -> Option<Exponentiation> {
+        self.exponentiation.take()
+    }
+
+    /// Takes the result of an exponentiation. That of an abandoned transaction is ignored.
+    pub fn on_exponentiated(&mut self, result: Exponentiated) {
+        if result.number != self.exponentiation_count {
+            return;
+        }
+        let next = match mem::replace(&mut self.state, State::Idle) {
+            State::KeyPair(challenge) => {
+                Ok(State::Challenge(Challenge { public: result.public, ..challenge }, result.exponent))
+            }
+            State::Agreement(challenge, reply) => self.judge(&challenge, reply, result.shared.as_ref()),
+            other => Ok(other),
+        };
+        match next {
+            Ok(state) => self.state = state,
+            Err(reason) => self.fail(reason),
+        }
+    }
+
+    /// Abandons a transaction that takes too long: the queue is as before it, or over if that was the first.
+    pub fn on_timeout(&mut self) {
+        if self.is_running() {
+            self.failure = Some(Reason::Failed);
+            self.abandon();
+            self.state = if self.authenticated.is_some() { State::Idle } else { State::Failed };
+        }
+    }
+
+    /// The next state after a message.
+    fn accept(&mut self, message: &[u8], fresh: &Fresh) -> Result<State, Reason> {
+        let state = mem::replace(&mut self.state, State::Failed);
+        let (kind, transaction) = Kind::of(message)?;
+        match (kind, state) {
+            (Kind::Negotiate, State::Idle) => {
+                self.transaction = transaction;
+                self.failure = None;
+                self.challenge(&Negotiate::read(message, transaction)?, fresh)
+            }
+            (Kind::Reply, State::Reply(challenge, exponent)) => {
+                self.check_transaction(transaction)?;
+                let reply = Reply::read(message, transaction, challenge.hash, challenge.group)?;
+                if challenge.group == Group::Null {
+                    return self.judge(&challenge, reply, None);
+                }
+                if !challenge.group.has_public_value(&reply.public) {
+                    return Err(Reason::Payload);
+                }
+                self.compute(challenge.group, exponent, Some(reply.public.clone()));
+                Ok(State::Agreement(challenge, reply))
+            }
+            (Kind::Success2, State::Success2(authenticated)) => {
+                self.check_transaction(transaction)?;
+                // Its length is fixed; nothing in it is.
+                let is_whole = message.len() >= message::success2(transaction).len();
+                is_whole.then(|| self.succeed(authenticated)).ok_or(Reason::Payload)
+            }
+            // The host refuses us: it is not authenticated either.
+            (Kind::Failure2, State::Success2(_)) => Err(message::failure_reason(message)),
+            _ => Err(Reason::Message),
+        }
+    }
+
+    fn check_transaction(&self, transaction: u16) -> Result<(), Reason> {
+        (transaction == self.transaction).then_some(()).ok_or(Reason::Payload)
+    }
+
+    /// Chooses hash function and group, and makes the challenge.
+    fn challenge(&mut self, offer: &Negotiate, fresh: &Fresh) -> Result<State, Reason> {
+        let hash = self.hashes.iter().find(|hash| offer.hashes.contains(hash)).copied();
+        let hash = hash.ok_or(Reason::Hash)?;
+        let group = self.groups.iter().find(|group| offer.groups.contains(group)).copied();
+        let group = group.ok_or(Reason::Group)?;
+        let challenge = Challenge {
+            transaction: offer.transaction,
+            hash,
+            group,
+            sequence: fresh.sequence().get(),
+            challenge: fresh.challenge(hash),
+            public: Vec::new(),
+        };
+        let exponent = SecretBytes::from(fresh.exponent(group));
+        if group == Group::Null {
+            return Ok(State::Challenge(challenge, exponent));
+        }
+        self.compute(group, exponent, None);
+        Ok(State::KeyPair(challenge))
+    }
+
+    /// Compares the host's response and prepares ours.
+    fn judge(
+        &self,
+        challenge: &Challenge,
+        reply: Reply,
+        shared: Option<&SecretBytes>,
+    ) -> Result<State, Reason> {
+        let transcript =
+            Transcript { hash: challenge.hash, transaction: self.transaction, names: &self.names, shared };
+        let (c1, s1) = (&challenge.challenge, challenge.sequence);
+        if !transcript.is_response(&reply.response, Side::Host, &self.host_key, c1, s1) {
+            return Err(Reason::Failed);
+        }
+        let response = match reply.challenge {
+            None => None,
+            // Our own challenge, reflected.
+            Some((c2, _)) if c2 == *c1 => return Err(Reason::Failed),
+            Some((c2, s2)) => {
+                let key = self.controller_key.as_ref().ok_or(Reason::Failed)?;
+                Some(transcript.response(Side::Controller, key, &c2, s2).expose().to_vec())
+            }
+        };
+        let authenticated = Authenticated {
+            hash: challenge.hash,
+            group: challenge.group,
+            is_bidirectional: response.is_some(),
+        };
+        Ok(State::Success1(Success1 { transaction: self.transaction, response }, authenticated))
+    }
+
+    fn succeed(&mut self, authenticated: Authenticated) -> State {
+        self.authenticated = Some(authenticated);
+        State::Idle
+    }
+
+    fn fail(&mut self, reason: Reason) {
+        self.failure = Some(reason);
+        self.abandon();
+        self.state = State::Failure1(reason);
+    }
+
+    /// Makes results on their way those of the past.
+    fn abandon(&mut self) {
+        self.exponentiation = None;
+        self.exponentiation_count = self.exponentiation_count.wrapping_add(1);
+    }
+
+    fn compute(&mut self, group: Group, exponent: SecretBytes, peer: Option<Vec<u8>>) {
+        self.abandon();
+        let wants_public = peer.is_none();
+        let number = self.exponentiation_count;
+        self.exponentiation = Some(Exponentiation { number, group, exponent, wants_public, peer });
+    }
+}

@@ -1,0 +1,78 @@
+//! Modular exponentiations, apart from the state machines that need them: each takes milliseconds.
+
+use core::fmt;
+
+use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
+use crypto_bigint::{BoxedUint, Odd};
+use zeroize::Zeroize;
+
+use crate::group::Group;
+use crate::secret_bytes::SecretBytes;
+
+/// Work for another thread: our public value, the secret shared with the peer, or both.
+///
+/// Its time depends on the group only. The library does not wipe intermediate values of an exponentiation; the
+/// exponent and the shared secret are wiped.
+#[derive(Debug)]
+pub struct Exponentiation {
+    pub(crate) number: u64,
+    pub(crate) group: Group,
+    pub(crate) exponent: SecretBytes,
+    pub(crate) wants_public: bool,
+    /// The peer's public value, checked.
+    pub(crate) peer: Option<Vec<u8>>,
+}
+
+/// The result of an [`Exponentiation`].
+#[derive(Debug)]
+pub struct Exponentiated {
+    /// The number of its exponentiation: the result of an abandoned one is ignored.
+    pub(crate) number: u64,
+    pub(crate) exponent: SecretBytes,
+    /// Our public value, or empty.
+    pub(crate) public: Vec<u8>,
+    pub(crate) shared: Option<SecretBytes>,
+}
+
+impl Exponentiation {
+    /// The group. Time grows with about the cube of its bytes.
+    #[must_use]
+    pub const fn group(&self) -> Group {
+        self.group
+    }
+
+    /// Computes. Two exponentiations on the host's side, one on the controller's.
+    #[must_use]
+    pub fn run(self) -> Exponentiated {
+        let prime = Odd::new(number(self.group.prime(), self.group)).into_option();
+        let params = prime.map(BoxedMontyParams::new_vartime);
+        let power = |base: &[u8]| {
+            let Some(params) = &params else { return SecretBytes::from(Vec::new()) };
+            let base = BoxedMontyForm::new(number(base, self.group), params);
+            let mut exponent = number(self.exponent.expose(), self.group);
+            let bits = u32::try_from(self.group.exponent_bytes().saturating_mul(8)).unwrap_or_default();
+            let mut power = base.pow_bounded_exp(&exponent, bits);
+            let mut value = power.retrieve();
+            let bytes = SecretBytes::from(value.to_be_bytes().into_vec());
+            exponent.zeroize();
+            power.zeroize();
+            value.zeroize();
+            bytes
+        };
+        let public = if self.wants_public { power(&[2]).expose().to_vec() } else { Vec::new() };
+        let shared = self.peer.as_deref().map(power);
+        Exponentiated { number: self.number, exponent: self.exponent, public, shared }
+    }
+}
+
+impl fmt::Display for Exponentiation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exponentiation in {}", self.group)
+    }
+}
+
+/// A number as wide as the group's prime.
+fn number(bytes: &[u8], group: Group) -> BoxedUint {
+    let bits = u32::try_from(group.public_bytes().saturating_mul(8)).unwrap_or_default();
+    BoxedUint::from_be_slice_truncated(bytes, bits)
+}

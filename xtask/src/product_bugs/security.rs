@@ -1,0 +1,142 @@
+//! Bugs in in-band authentication.
+
+use super::bug::{Bug, Judge, Site, test, unit_test};
+
+const CONTROLLER: &str = "crates/security/src/controller.rs";
+const HOST: &str = "crates/security/src/host.rs";
+const TRANSCRIPT: &str = "crates/security/src/transcript.rs";
+
+/// A test of both roles against each other and against wrong messages.
+const fn authentication(name: &'static str) -> Judge {
+    test("nvlane-security", "authentication", name)
+}
+
+/// Nobody is authenticated without the secret, in this transaction.
+pub(super) const AUTHENTICATION: &[Bug] = &[
+    Bug {
+        name: "response-not-checked",
+        judge: authentication("refused::any_changed_bit_of_a_response_is_noticed"),
+        sites: &[Site(CONTROLLER, "if !transcript.is_response(", "if !BUG && !transcript.is_response(")],
+    },
+    Bug {
+        name: "response-compared-in-part",
+        judge: unit_test("nvlane-security", "transcript::tests::responses_are_those_that_linux_accepts"),
+        sites: &[Site(
+            "crates/security/src/hash.rs",
+            "Self::Sha256 => mac::<Sha256>(key, parts).verify_slice(expected),",
+            "Self::Sha256 if BUG => mac::<Sha256>(key, parts).verify_truncated_left(expected),
+            Self::Sha256 => mac::<Sha256>(key, parts).verify_slice(expected),",
+        )],
+    },
+    Bug {
+        name: "challenge-used-again",
+        judge: authentication("order::two_transactions_have_different_challenges_and_public_values"),
+        sites: &[Site(
+            CONTROLLER,
+            "challenge: fresh.challenge(hash),",
+            "challenge: if BUG { vec![0x10; hash.digest_bytes()] } else { fresh.challenge(hash) },",
+        )],
+    },
+    Bug {
+        name: "response-covers-no-sequence-number",
+        judge: authentication("refused::a_response_covers_challenge_sequence_transaction_and_names"),
+        sites: &[Site(
+            TRANSCRIPT,
+            "&sequence.to_le_bytes(),",
+            "&if BUG { [0; 4] } else { sequence.to_le_bytes() },",
+        )],
+    },
+    Bug {
+        name: "response-covers-no-transaction",
+        judge: authentication("refused::a_response_covers_challenge_sequence_transaction_and_names"),
+        sites: &[Site(
+            TRANSCRIPT,
+            "&self.transaction.to_le_bytes(),",
+            "&if BUG { [0; 2] } else { self.transaction.to_le_bytes() },",
+        )],
+    },
+    Bug {
+        name: "response-covers-one-name",
+        judge: authentication("refused::a_response_covers_challenge_sequence_transaction_and_names"),
+        sites: &[Site(TRANSCRIPT, "            other,\n", "            if BUG { &[] } else { other },\n")],
+    },
+    Bug {
+        name: "response-without-session-key",
+        judge: authentication("golden::every_message_of_every_combination_is_that_of_independent_code"),
+        sites: &[Site(
+            TRANSCRIPT,
+            "let challenge = match self.shared {",
+            "let challenge = match self.shared.filter(|_| !BUG) {",
+        )],
+    },
+    Bug {
+        name: "response-accepted-twice",
+        judge: authentication("order::a_response_is_accepted_once"),
+        sites: &[Site(
+            CONTROLLER,
+            "            _ => Err(Reason::Message),",
+            "            (Kind::Reply, State::Idle) if BUG => {
+                let authenticated = self.authenticated.ok_or(Reason::Message)?;
+                Ok(State::Success1(Success1 { transaction, response: None }, authenticated))
+            }
+            _ => Err(Reason::Message),",
+        )],
+    },
+    Bug {
+        name: "own-challenge-answered",
+        judge: authentication("refused::a_reflected_challenge_is_refused"),
+        sites: &[Site(CONTROLLER, "Some((c2, _)) if c2 == *c1", "Some((c2, _)) if !BUG && c2 == *c1")],
+    },
+    Bug {
+        name: "public-value-not-checked",
+        judge: authentication("refused::a_public_value_that_reveals_the_secret_is_refused"),
+        sites: &[Site(
+            CONTROLLER,
+            "if !challenge.group.has_public_value(",
+            "if !BUG && !challenge.group.has_public_value(",
+        )],
+    },
+    Bug {
+        name: "late-exponentiation-used",
+        judge: authentication("order::the_result_of_an_abandoned_exponentiation_is_ignored"),
+        sites: &[Site(
+            CONTROLLER,
+            "if result.number != self.exponentiation_count {",
+            "if !BUG && result.number != self.exponentiation_count {",
+        )],
+    },
+    // The queue opens although the host has not accepted the controller.
+    Bug {
+        name: "queue-opened-early",
+        judge: authentication("order::a_receive_in_the_wrong_state_fails"),
+        sites: &[Site(
+            CONTROLLER,
+            "if authenticated.is_bidirectional => {",
+            "if !BUG && authenticated.is_bidirectional => {",
+        )],
+    },
+    Bug {
+        name: "failed-queue-tries-again",
+        judge: authentication("order::a_message_in_the_wrong_state_fails_and_authenticates_nobody"),
+        sites: &[Site(
+            CONTROLLER,
+            "State::Failure1(_) if self.authenticated.is_none()",
+            "State::Failure1(_) if !BUG && self.authenticated.is_none()",
+        )],
+    },
+    Bug {
+        name: "controller-without-response-taken",
+        judge: authentication("host_refuses::a_controller_must_show_its_key_when_asked"),
+        sites: &[Site(
+            HOST,
+            "(Some(_), None) => Err(Reason::Failed),",
+            "(Some(_), None) if BUG => Ok(State::Success2(authenticated)),
+            (Some(_), None) => Err(Reason::Failed),",
+        )],
+    },
+    Bug {
+        name: "group-that-was-not-offered",
+        judge: authentication("host_refuses::a_challenge_that_was_not_asked_for_is_refused"),
+        sites: &[Site(HOST, "if !self.offer.groups.contains(", "if !BUG && !self.offer.groups.contains(")],
+    },
+];
