@@ -19,6 +19,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "xz", package: "xz-utils", purpose: "unpacking kernels" },
     Program { name: "zstd", package: "zstd", purpose: "unpacking kernels" },
     Program { name: "python3", package: "python3", purpose: "forbidding io_uring to a test" },
+    Program { name: "nvme", package: "nvme-cli", purpose: "checking keys" },
     Program { name: "setpriv", package: "util-linux", purpose: "ending what a test started" },
 ];
 

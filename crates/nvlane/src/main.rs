@@ -11,6 +11,7 @@ mod exit;
 mod host_failure;
 mod human_size;
 mod identify;
+mod keys;
 mod kv;
 mod list;
 mod local_address;
@@ -71,6 +72,8 @@ enum Command {
     SmartLog(smart_log::SmartLogArguments),
     /// Use key-value namespaces: get, set, count, compute, load, dump, benchmark.
     Kv(kv::KvArguments),
+    /// Make and check secrets of authentication and keys of TLS.
+    Keys(keys::KeysArguments),
     /// Put load on a namespace and measure it; `perf ceiling` measures plain sockets for comparison.
     Perf(perf::PerfArguments),
     /// Send hostile input to a target (or host) and check its reaction.
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         Command::List(arguments) => list::list(&arguments),
         Command::SmartLog(arguments) => smart_log::smart_log(&arguments),
         Command::Kv(arguments) => kv::kv(&arguments),
+        Command::Keys(arguments) => keys::keys(&arguments),
         Command::Perf(arguments) => perf::perf(&arguments),
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Study(arguments) => study::study(&arguments),

@@ -6,6 +6,7 @@ mod bad_targets;
 mod discover;
 mod hanging;
 mod identify;
+mod keys;
 mod kv;
 mod kv_file;
 mod list;
