@@ -177,6 +177,13 @@ impl Allocator {
         let bucket = Bucket(self.pairs.heap.memory.line(home));
         let cell = bucket.entries().next().expect("a bucket without room has entries");
         let item = (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
+        if let Some(item) = item {
+            self.pairs.heap.note_evicted_item(item);
+        } else {
+            let line = *bucket.0;
+            let (key, value) = Bucket(&line).inline(cell);
+            self.pairs.heap.note_evicted_inline(key, value);
+        }
         self.pairs.counters.evicted_count += 1;
         self.pairs.unlink(hash, Place::new(home, cell, item));
     }

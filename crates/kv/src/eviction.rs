@@ -369,6 +369,7 @@ fn evict(pairs: &mut Pairs, item: u32) -> KeyHash {
         pairs.counters.expired_count += 1;
     } else {
         pairs.counters.evicted_count += 1;
+        pairs.heap.note_evicted_item(item);
         pairs.counters.evicted_unread_count += u64::from(header.bits & FETCHED == 0);
     }
     let hash = pairs.table.hash_of_item(&pairs.heap, item);

@@ -16,6 +16,7 @@ use reactor::CHUNK_BYTES;
 use crate::access::AccessClock;
 use crate::bucket::Bucket;
 use crate::chunked::Chunked;
+use crate::evicted::{Evicted, EvictedPairs};
 use crate::item::{
     AWAY, BITS_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, Layout, STALE, WIDE, WON,
 };
@@ -34,6 +35,8 @@ pub(crate) struct Heap {
     pub(crate) chunked: Chunked,
     pub(crate) pins: PinTable,
     pub(crate) access: AccessClock,
+    /// A record of evicted pairs, if somebody wants it.
+    pub(crate) evicted: Option<Box<EvictedPairs>>,
     /// Whether items hold their offset in a log.
     pub(crate) has_log: bool,
     /// Number of values that are arriving.
@@ -54,6 +57,7 @@ impl Heap {
             chunked: Chunked::new(region_count)?,
             pins: PinTable::default(),
             access: AccessClock::new(),
+            evicted: None,
             has_log: false,
             pending_count: 0,
             returned: Arc::default(),
@@ -197,6 +201,32 @@ impl Heap {
         }
         let flags = if header.bits & WIDE == 0 { 0 } else { u32::MAX };
         self.layout(key_bytes, self.item_value_bytes(item, header), flags).units()
+    }
+
+    /// Records the eviction of an item, if that is wanted.
+    #[inline]
+    pub(crate) fn note_evicted_item(&mut self, item: u32) {
+        if let Some(mut evicted) = self.evicted.take() {
+            let header = self.header(item);
+            evicted.record(|| Evicted {
+                key: self.key_of(item).to_vec(),
+                value_bytes: self.item_value_bytes(item, header),
+                expiry_s: header.expiry,
+                accessed_s: self.access.second_of(header.stamp),
+                is_fetched: header.bits & FETCHED != 0,
+            });
+            self.evicted = Some(evicted);
+        }
+    }
+
+    /// Records the eviction of a pair in the index, if that is wanted.
+    #[inline]
+    pub(crate) fn note_evicted_inline(&mut self, key: &[u8], value: &[u8]) {
+        if let Some(evicted) = &mut self.evicted {
+            let accessed_s = self.access.second_of(self.access.now());
+            let (key, value_bytes) = (key.to_vec(), value.len());
+            evicted.record(|| Evicted { key, value_bytes, expiry_s: 0, accessed_s, is_fetched: false });
+        }
     }
 
     /// Bytes of key and value of an item.

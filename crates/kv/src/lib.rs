@@ -21,6 +21,7 @@ mod clock;
 mod counters;
 #[cfg(test)]
 mod density_tests;
+mod evicted;
 mod eviction;
 #[cfg(test)]
 mod eviction_tests;
@@ -66,6 +67,7 @@ pub use atomic::{Atomic, AtomicResult};
 pub use chunked::ChunkList;
 pub use clock::Clock;
 pub use counters::Counters;
+pub use evicted::Evicted;
 pub use item::{HEADER_BYTES as ITEM_HEADER_BYTES, USES_MAX};
 pub use kept::Kept;
 pub use key::{KEY_BYTES_MAX, KeyHash};

@@ -34,6 +34,7 @@ use crate::bucket::{Bucket, inline_cells};
 use crate::chunked::ChunkList;
 use crate::clock::Clock;
 use crate::counters::Counters;
+use crate::evicted::Evicted;
 use crate::heap::is_equal;
 use crate::index::{GROUP_LINES, Index};
 use crate::item::{BITS_AT, FETCHED, HEADER_BYTES, Header, LARGE, STALE, WIDE, WON, chunk_count};
@@ -221,6 +222,28 @@ impl Processor {
     pub fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
         self.pairs().heap.memory.begin_operation();
         self.pairs_mut().find(hash, key)
+    }
+
+    /// Length of the value of a key, and whether the pair has expired; changes nothing. `None` if the key is absent.
+    #[must_use]
+    pub fn look(&self, hash: KeyHash, key: &[u8]) -> Option<(usize, bool)> {
+        let place = self.pairs().locate(hash, key)?;
+        let is_expired =
+            place.item().is_some_and(|item| self.pairs().is_expired(&self.pairs().heap.header(item)));
+        Some((self.value_bytes(place), is_expired))
+    }
+
+    /// Has pairs that are evicted from now on recorded, or no longer.
+    pub fn record_evictions(&mut self, are_wanted: bool) {
+        let evicted = &mut self.pairs_mut().heap.evicted;
+        if are_wanted != evicted.is_some() {
+            *evicted = are_wanted.then(Box::default);
+        }
+    }
+
+    /// The pairs that were evicted since the last call, and the number of those that found no room in the record.
+    pub fn take_evicted(&mut self) -> (Vec<Evicted>, u64) {
+        self.pairs_mut().heap.evicted.as_mut().map_or((Vec::new(), 0), |evicted| evicted.take())
     }
 
     /// Marks a pair as read and returns its flags and value. If the value is in parts or the flags are long, returns

@@ -52,6 +52,10 @@ impl Router for Alone {
         (0, 1)
     }
 
+    fn session(&self) -> u64 {
+        0
+    }
+
     fn send(&mut self, _: usize, _: AnswerId, _: KeyHash, _: &Command<'_>) {
         unreachable!("there is no other partition")
     }

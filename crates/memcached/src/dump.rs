@@ -108,7 +108,7 @@ impl Executor<'_> {
         let unix_s = |at_s: u32| processor.clock().base_s().cast_unsigned() + u64::from(at_s);
         let accessed_s = unix_s(processor.last_access_s(place).unwrap_or(processor.now_s()));
         out.extend_from_slice(b"key=");
-        push_url_encoded(key, out);
+        number::push_url_encoded(out, key);
         out.extend_from_slice(b" exp=");
         match attributes.expiry_s {
             0 => out.extend_from_slice(b"-1"),
@@ -131,16 +131,4 @@ fn push_command(key: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(b" b");
     }
     out.extend_from_slice(b"\r\n");
-}
-
-/// Appends a key with all bytes in hexadecimal that are neither letters, digits nor `-._~`.
-fn push_url_encoded(key: &[u8], out: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for &byte in key {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(byte);
-        } else {
-            out.extend_from_slice(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-        }
-    }
 }

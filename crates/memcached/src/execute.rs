@@ -12,6 +12,7 @@ use crate::incoming::LargeStore;
 use crate::number::{self, Digits, LastDigits};
 use crate::output::LongValue;
 use crate::settings::{COPIED_BYTES_MAX, ListenerSettings, SPARED_BYTES_MAX};
+use crate::watch::{WatchLog, Watchers};
 use kv::{
     Attributes, Clock, Condition, Extension, KEY_BYTES_MAX, KeyHash, Partition, Place, REGION_BYTES, Stored,
     USES_MAX,
@@ -37,6 +38,9 @@ pub struct Service {
     pub(crate) long_values: Vec<(usize, LongValue)>,
     /// Longest value copied into the answer, bytes.
     copied_bytes_max: usize,
+    pub(crate) watch: WatchLog,
+    /// Number of the connection whose command is executed; kept only while events are watched.
+    pub(crate) client: u32,
 }
 
 impl Service {
@@ -51,6 +55,23 @@ impl Service {
             arrived_chunks: Vec::new(),
             long_values: Vec::new(),
             copied_bytes_max: COPIED_BYTES_MAX,
+            watch: WatchLog::default(),
+            client: 0,
+        }
+    }
+
+    /// The same, with events for these watchers.
+    #[must_use]
+    pub fn watched_by(self, watchers: Arc<Watchers>) -> Self {
+        Self { watch: WatchLog::new(watchers), ..self }
+    }
+
+    /// Names the connection whose commands are executed next, in case somebody watches.
+    #[inline]
+    pub fn begin_client(&mut self, number: impl FnOnce() -> u32) {
+        self.watch.follow();
+        if self.watch.is_watched() {
+            self.client = number();
         }
     }
 
@@ -141,6 +162,14 @@ impl Executor<'_> {
     /// Executes a command and appends its answer.
     #[inline]
     pub fn execute(&mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) {
+        if self.service.watch.is_watched() {
+            return self.reborrow().execute_watched(hash, command, out);
+        }
+        self.execute_unwatched(hash, command, out);
+    }
+
+    #[inline]
+    pub(crate) fn execute_unwatched(&mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) {
         let key = command.key;
         match command.verb {
             Verb::Get { with_cas, touch: None } => self.get(hash, key, with_cas, out),
@@ -206,6 +235,10 @@ impl Executor<'_> {
                 let key = command.stored_key(&mut room);
                 if removes {
                     self.partition.processor.delete(hash, key);
+                }
+                if self.service.watch.is_watched() {
+                    let refused = if is_memory { Stored::NoMemory } else { Stored::TooLarge };
+                    self.log_stored(hash, key, (Mode::Set, false), (0, refused));
                 }
                 match binary {
                     Some(header) if is_memory => response::refuse(out, header, response::NO_MEMORY),
@@ -392,6 +425,7 @@ impl Executor<'_> {
         cas: Option<u64>,
     ) -> Stored {
         let attributes = Attributes { flags, expiry_s: self.expiry(exptime) };
+        let length = value.len() + self.service.arrived_chunks.len() * CHUNK_BYTES;
         let condition = match (cas, mode) {
             (Some(cas), _) => Condition::Unchanged(cas),
             (None, Mode::Set) => Condition::Always,
@@ -415,6 +449,9 @@ impl Executor<'_> {
                 self.partition.processor.store_chunks(hash, key, chunks, value, attributes, condition)
             }
         };
+        if self.service.watch.is_watched() {
+            self.log_stored(hash, key, (mode, cas.is_some()), (length, stored));
+        }
         match stored {
             Stored::NoMemory => {
                 self.service.counters.no_memory_count += 1;

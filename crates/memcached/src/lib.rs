@@ -22,6 +22,7 @@ mod gets;
 mod incoming;
 mod meta;
 mod number;
+mod observe;
 mod output;
 #[cfg(any(test, feature = "partitions"))]
 #[path = "../tests/support/partitions.rs"]
@@ -36,6 +37,7 @@ mod session;
 mod session_tests;
 mod settings;
 mod stats;
+mod watch;
 
 pub use answer::AnswerId;
 pub use collective::CollectiveRequest;
@@ -50,3 +52,4 @@ pub use remote::RemoteBatch;
 pub use session::{Progress, Router, Session};
 pub use settings::{ListenerSettings, PIECE_BYTES};
 pub use stats::VERSION;
+pub use watch::{WatchLog, Watchers};

@@ -301,6 +301,18 @@ pub(crate) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
+/// Appends a key with all bytes in hexadecimal that are neither letters, digits nor `-._~`.
+pub(crate) fn push_url_encoded(out: &mut Vec<u8>, key: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in key {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte);
+        } else {
+            out.extend_from_slice(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

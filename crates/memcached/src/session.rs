@@ -9,6 +9,8 @@
 //! Inputs are `on_*`, queries are nouns. The driver sends [`output`](Session::output) and reports bytes with
 //! [`on_sent`](Session::on_sent).
 
+mod watching;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -29,6 +31,7 @@ use crate::protocol::decode::{Decoder, GetPosition, bad_chunk};
 use crate::protocol::decoded::Decoded;
 use crate::settings::{ListenerSettings, PIECE_BYTES};
 use crate::stats::VERSION;
+use crate::watch::Watching;
 use kv::{Home, KEY_BYTES_MAX, Kept, KeyHash, MemoryLimit};
 
 /// Output limit, bytes: with more, execution stops until some of it is sent. Awaited answers of other partitions count
@@ -49,6 +52,8 @@ pub trait Router {
     fn executor(&mut self) -> Executor<'_>;
     /// Its number, and the number of partitions.
     fn position(&self) -> (usize, usize);
+    /// The number of the session, which the lines of a watcher come with.
+    fn session(&self) -> u64;
     /// Sends a command to another partition, which answers to [`Session::on_reply`].
     fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>);
     /// Sends a request to every other partition, and to this one with `with_own`; each answers to
@@ -128,6 +133,10 @@ pub struct Session {
     /// Length of the backlog below which decoding is pointless.
     needed_bytes: usize,
     output: Output,
+    /// Whether it is a watcher: it answers no more commands.
+    watching: Option<Watching>,
+    /// Whether it ends because of what the client has sent.
+    is_broken: bool,
     /// A dump under way: no command after it is executed until its end.
     dump: Option<Box<Dump>>,
     /// A long value that is arriving.
@@ -170,6 +179,8 @@ impl Session {
             backlog: Vec::new(),
             needed_bytes: 0,
             output: Output::default(),
+            watching: None,
+            is_broken: false,
             dump: None,
             incoming: None,
             queue: VecDeque::new(),
@@ -266,9 +277,18 @@ impl Session {
     /// Accounts for `count` sent bytes of the output.
     pub fn on_sent(&mut self, count: usize) {
         self.output.on_sent(count);
+        if let Some(watching) = &self.watching {
+            watching.on_sent(count);
+        }
         if self.output.is_empty() {
             self.output.shrink_to(OUTPUT_BYTES_MAX);
         }
+    }
+
+    /// Whether the connection ends because of what the client has sent.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
     /// Frees memory that an idle connection does not need.
@@ -343,8 +363,9 @@ impl Session {
         input: &mut &'a [u8],
         gets: &mut Vec<Get<'a>>,
     ) -> bool {
-        let processor = &router.executor().partition.processor;
-        if processor.has_log() {
+        let executor = router.executor();
+        let processor = &executor.partition.processor;
+        if processor.has_log() || executor.service.watch.is_watched() {
             return false;
         }
         let Some(mut behind) = self.decoder.get_position() else { return false };
@@ -399,6 +420,10 @@ impl Session {
         loop {
             if self.dump.is_some() {
                 return self.request_dump(router);
+            }
+            if self.watching.is_some() {
+                *input = &[];
+                return Progress::Open;
             }
             if self.is_full() {
                 return Progress::Stalled;
@@ -472,7 +497,7 @@ impl Session {
                         if partition == own && self.is_immediate(router, hash, command) {
                             let mut executor = router.executor();
                             let sink = self.sink();
-                            if Addition::of(command).is_some() {
+                            if Addition::of(command).is_some() && !executor.service.watch.is_watched() {
                                 done = add_all(executor.reborrow(), hash, &entries[at..], sink.bytes_mut());
                             } else {
                                 executor.execute(hash, command, sink.bytes_mut());
@@ -505,7 +530,8 @@ impl Session {
                     self.needed_bytes = needed_bytes;
                     return Progress::Open;
                 }
-                Some(end @ (Decoded::Close | Decoded::BinaryQuit(_))) => {
+                Some(end @ (Decoded::Close | Decoded::Quit | Decoded::BinaryQuit(_))) => {
+                    self.is_broken = matches!(end, Decoded::Close);
                     if let Decoded::BinaryQuit(header) = end {
                         response::respond(
                             self.sink().bytes_mut(),
@@ -706,6 +732,7 @@ impl Session {
                 let asked = AllRequest::Stats { of: of.to_vec(), binary };
                 self.ask_all(router, asked, CollectiveRequest::Stats);
             }
+            Decoded::Watch(kinds) => self.begin_watch(router, kinds),
             Decoded::Dump(form) if self.waiting_bytes() > 0 => {
                 self.sink().bytes_mut().extend_from_slice(form.refusal());
             }
@@ -728,6 +755,7 @@ impl Session {
             | Decoded::More(_)
             | Decoded::BinaryQuit(_)
             | Decoded::Large { .. }
+            | Decoded::Quit
             | Decoded::Close => {
                 unreachable!("handled with the batch")
             }

@@ -22,8 +22,7 @@ const ABSENT: &str = "\
     time_in_listen_disabled_us conn_yields hash_is_expanding slab_reassign_rescues \
     slab_reassign_chunk_rescues slab_reassign_inline_reclaim slab_reassign_busy_items \
     slab_reassign_busy_deletes slab_reassign_busy_nomem slab_reassign_running slabs_moved \
-    lru_crawler_running lru_crawler_starts lru_maintainer_juggles malloc_fails log_worker_dropped \
-    log_worker_written log_watcher_skipped log_watcher_sent log_watchers unexpected_napi_ids \
+    lru_crawler_running lru_crawler_starts lru_maintainer_juggles malloc_fails unexpected_napi_ids \
     round_robin_fallback slab_global_page_pool expired_unfetched evicted_active crawler_reclaimed \
     crawler_items_checked lrutail_reflocked moves_to_cold moves_to_warm moves_within_lru direct_reclaims \
     lru_bumps_dropped";
@@ -95,6 +94,7 @@ impl Executor<'_> {
 
     fn general(&self, stats: &PartitionStats, listener: &ListenerStats, each: &mut impl FnMut(&str, &str)) {
         let (d, p, clock) = (&stats.commands, &stats.processor, self.partition.processor.clock());
+        let w = self.service.watch.watchers().stats();
         each("version", VERSION);
         each("libevent", "none");
         let [user, system] = processor_time();
@@ -146,6 +146,11 @@ impl Executor<'_> {
             ("total_items", p.stored_count),
             ("evictions", p.evicted_count),
             ("reclaimed", p.expired_count),
+            ("log_watchers", w.watcher_count),
+            ("log_worker_written", w.written_count),
+            ("log_worker_dropped", w.dropped_count),
+            ("log_watcher_sent", w.sent_count),
+            ("log_watcher_skipped", w.skipped_count),
         ] {
             each(name, &value.to_string());
         }

@@ -116,6 +116,12 @@ pub trait Io<M> {
         clock_gettime(ClockId::RealtimeCoarse).tv_sec
     }
 
+    /// Unix time, us.
+    fn unix_us(&self) -> u64 {
+        let now = clock_gettime(ClockId::Realtime);
+        now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec.cast_unsigned() / 1000
+    }
+
     /// Accepts connections from `listener`, reported with `tag`.
     ///
     /// # Errors

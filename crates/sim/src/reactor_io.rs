@@ -345,6 +345,10 @@ impl Io<Message> for SimIo<'_> {
         unix_ms(self.shared.now_ns).cast_signed() / 1000
     }
 
+    fn unix_us(&self) -> u64 {
+        unix_ms(self.shared.now_ns) * 1000
+    }
+
     fn listen(&mut self, _: ListenerTag, _: Listener) -> io::Result<()> {
         // Connections arrive at the first one, which is never removed.
         self.shared.network.is_listening = true;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use memcached::ListenerStats;
+use memcached::{ListenerStats, Watchers};
 use proto::Violation;
 use reactor::Counter;
 
@@ -88,6 +88,8 @@ pub(crate) struct MemcachedCounters {
     pub(crate) rejected_count: Counter,
     /// Connections that may be open at the same time.
     count_max: u64,
+    /// Connections that watch what happens.
+    pub(crate) watchers: Arc<Watchers>,
     /// By reactor.
     traffic: Mutex<Vec<Arc<MemcachedTraffic>>>,
     /// What had been counted when `stats reset` came last.

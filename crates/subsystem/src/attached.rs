@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kv::log::Failure;
 use kv::{Partition, ResizeStep};
-use memcached::{Executor, ListenerSettings, Service};
+use memcached::{Executor, ListenerSettings, Service, Watchers};
 use reactor::Completion;
 use store::{
     Backend, Generation, Geometry, KeyValueBackend, KeyValueShape, KeyValueStore, Logged, OWN_TICKET, Store,
@@ -148,14 +148,20 @@ impl KeysIn {
 }
 
 impl Keys {
-    fn attach(store: &KeyValueStore, reactor: usize, unix_s: i64) -> io::Result<Self> {
+    fn attach(
+        store: &KeyValueStore,
+        reactor: usize,
+        unix_s: i64,
+        watchers: &Arc<Watchers>,
+    ) -> io::Result<Self> {
         let KeyValueShape { item_bytes, allows_flush, .. } = store.shape();
         let settings = ListenerSettings { value_bytes_max: item_bytes as usize, allows_flush };
         let partition = match store.attach(reactor, unix_s)? {
             KeyValueBackend::Memory(partition) => KeysIn::Memory(partition),
             KeyValueBackend::Logged(logged) => KeysIn::Log(logged, Box::default()),
         };
-        Ok(Self { partition, failure: None, memcached: Service::new(settings) })
+        let memcached = Service::new(settings).watched_by(Arc::clone(watchers));
+        Ok(Self { partition, failure: None, memcached })
     }
 
     /// Whether changes go into a log.
@@ -287,6 +293,8 @@ pub(crate) struct Attachments {
     key_value: Option<(NamespaceId, AttachedIndex)>,
     /// This reactor's number.
     reactor: usize,
+    /// Memcached connections that watch what happens.
+    pub(crate) watchers: Arc<Watchers>,
     /// Whether any namespace has a log to poll.
     pub(crate) has_logs: bool,
     /// Whether the memory of a partition may be on its way to another size.
@@ -379,6 +387,15 @@ impl Attachments {
         all
     }
 
+    /// Passes to `post` what memcached connections that watch get of the events of this turn.
+    pub(crate) fn flush_watched(&mut self, unix_us: u64, mut post: impl FnMut(usize, u64, Vec<u8>)) {
+        for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
+            if let Some(mut executor) = keys.executor() {
+                executor.flush_watched(unix_us, &mut post);
+            }
+        }
+    }
+
     /// Has all partitions report the least memory for their pairs.
     pub(crate) fn report_needed_memory(&mut self) {
         for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
@@ -413,7 +430,8 @@ impl Attachments {
         let backing = match &entry.store {
             Store::Blocks(store) => store.attach().map(|backend| Backing::Blocks(Blocks::new(backend))),
             Store::Keys(store) => {
-                Keys::attach(store, self.reactor, unix_s).map(|keys| Backing::Keys(Box::new(keys)))
+                let keys = Keys::attach(store, self.reactor, unix_s, &self.watchers);
+                keys.map(|keys| Backing::Keys(Box::new(keys)))
             }
         };
         let backing = match backing {

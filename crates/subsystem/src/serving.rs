@@ -11,6 +11,7 @@ mod timers;
 use std::sync::Arc;
 
 use kv::ResizeStep;
+use memcached::Watchers;
 use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
 use store::Ticket;
 
@@ -20,7 +21,7 @@ use crate::control::Control;
 use crate::exclusion::{Audience, LockManager, LockMessage};
 use crate::executor::Executor;
 use crate::fused::FusedExecutor;
-use crate::key_value::message::{KeyValueMessage, PartitionRequest};
+use crate::key_value::message::{KeyValueMessage, MemcachedReply, PartitionRequest};
 use crate::key_value_io;
 use crate::message::{
     AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, Message, PlacementMessage, Placing,
@@ -70,6 +71,8 @@ pub struct Serving {
     by_socket: Vec<u32>,
     lanes: LaneServer,
     memcached: MemcachedConnections,
+    /// Memcached connections of all reactors that watch what happens.
+    watchers: Arc<Watchers>,
     home: Option<Home>,
     /// Staging buffer for receives that are not in place.
     staging: Box<[u8]>,
@@ -91,10 +94,13 @@ impl Serving {
         reactor: u16,
         home: Option<Home>,
     ) -> Self {
+        let mut lanes = LaneServer::new(settings, reactor);
+        lanes.commands.namespaces.watchers = Arc::clone(&memcached_counters.watchers);
         Self {
             reactor,
             by_socket: Vec::new(),
-            lanes: LaneServer::new(settings, reactor),
+            watchers: Arc::clone(&memcached_counters.watchers),
+            lanes,
             memcached: MemcachedConnections::new(memcached_counters, settings.memcached_idle_ns),
             home,
             staging: vec![0; STAGING_BYTES].into(),
@@ -281,6 +287,18 @@ impl Serving {
             io.set_timer(io.now_ns() + RESIZE_WAIT_NS, RESIZE_TIMER);
         }
         step == ResizeStep::More
+    }
+
+    /// Posts the events of this turn to the connections that watch.
+    #[cold]
+    #[inline(never)]
+    fn post_watched(&mut self, io: &mut impl Io<Message>) {
+        let unix_us = io.unix_us();
+        let mut post = |reactor, session, lines| {
+            io.post(reactor, MemcachedReply::Watched { session, lines }.into());
+        };
+        self.memcached.flush_watched(unix_us, &mut post);
+        self.lanes.commands.namespaces.flush_watched(unix_us, &mut post);
     }
 
     fn on_control(&mut self, io: &mut impl Io<Message>, message: ControlMessage) {
@@ -471,6 +489,9 @@ impl Application for Serving {
         if self.memcached.has_work() {
             self.memcached.flush(io, &mut self.lanes.commands.namespaces);
             worked = true;
+        }
+        if self.watchers.is_watched() {
+            self.post_watched(io);
         }
         if self.lanes.commands.table_settled {
             self.lanes.commands.table_settled = false;

@@ -183,10 +183,12 @@ impl Table {
         counters.evicted_count += 1;
         if from.kind(cell) == Kind::Item {
             let item = from.cell(cell);
+            heap.note_evicted_item(item);
             counters.pair_bytes -= heap.pair_bytes(item) as u64;
             heap.free_item(item);
         } else {
             let (key, value) = from.inline(cell);
+            heap.note_evicted_inline(key, value);
             counters.pair_bytes -= (key.len() + value.len()) as u64;
             counters.inline_count -= 1;
         }

@@ -114,7 +114,7 @@ pub(crate) fn decode<'a>(
     let (key, value) = rest.split_at(key_bytes);
     let decoded = match opcode {
         0x07 => Decoded::BinaryQuit(header),
-        0x17 => Decoded::Close,
+        0x17 => Decoded::Quit,
         0x08 | 0x18 if matches!(extra_bytes, 0 | 4) && key.is_empty() && value.is_empty() => {
             let delay = if extra.is_empty() { 0 } else { word(extra).into() };
             Decoded::Flush { delay, is_quiet: opcode == 0x18, binary: Some(header) }

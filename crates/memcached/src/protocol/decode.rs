@@ -13,6 +13,7 @@ use crate::protocol::binary;
 use crate::protocol::decoded::Decoded;
 use crate::settings::COPIED_BYTES_MAX;
 use crate::settings::ListenerSettings;
+use crate::watch;
 use kv::KEY_BYTES_MAX;
 
 /// Longest line, bytes; a longer one closes the connection, unless it lists keys to get.
@@ -637,7 +638,7 @@ fn plain<'a>(
             (b"detail", _) => Decoded::Answer(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
             (of, _) => Decoded::Stats { of, binary: None },
         },
-        b"quit" => Decoded::Close,
+        b"quit" => Decoded::Quit,
         b"shutdown" => refuse(is_quiet, b"SERVER_ERROR: shutdown not enabled\r\n"),
         b"cache_memlimit" => match number::parse(word()) {
             Some(megabytes) => Decoded::Limit { megabytes, is_quiet },
@@ -652,7 +653,16 @@ fn plain<'a>(
             _ => refuse(is_quiet, b"CLIENT_ERROR not supported\r\n"),
         },
         b"lru" | b"slabs" => refuse(is_quiet, b"CLIENT_ERROR not supported\r\n"),
-        b"watch" => Decoded::Answer(b"CLIENT_ERROR not supported\r\n"),
+        b"watch" => {
+            let mut kinds = words.map(watch::kind::of);
+            match kinds.next() {
+                None => Decoded::Watch(watch::kind::FETCHERS),
+                Some(first) => match kinds.try_fold(first.unwrap_or(0), |all, kind| Some(all | kind?)) {
+                    Some(all) if first.is_some() => Decoded::Watch(all),
+                    _ => Decoded::Answer(b"ERROR\r\n"),
+                },
+            }
+        }
         // HTTP, as from a browser tricked into posting here.
         _ if Words(line).last().is_some_and(|word| word.starts_with(b"HTTP/")) => Decoded::Close,
         _ => refuse(is_quiet, b"ERROR\r\n"),

@@ -44,12 +44,16 @@ pub enum Decoded<'a> {
     },
     /// A request for all keys.
     Dump(DumpForm),
+    /// A request for a line per event of these kinds.
+    Watch(u8),
     /// The status that answers a binary command without key.
     Binary(Header, u16),
     /// More bytes are needed: at least this many, counted from the start of the remaining input.
     More(usize),
     /// Close the connection after answering this.
     BinaryQuit(Header),
-    /// Close the connection.
+    /// Close the connection, as the client wishes.
+    Quit,
+    /// Close the connection, because of what the client has sent.
     Close,
 }

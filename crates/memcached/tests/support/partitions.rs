@@ -15,6 +15,7 @@ use crate::output::Output;
 use crate::remote::RemoteBatch;
 use crate::session::{Router, Session};
 use crate::settings::ListenerSettings;
+use crate::watch::Watchers;
 
 /// Size of the pieces in which kept values are fetched, bytes.
 const PIECE_BYTES: usize = 1000;
@@ -49,6 +50,9 @@ impl Router for Partitions {
     fn position(&self) -> (usize, usize) {
         (0, self.all.len())
     }
+    fn session(&self) -> u64 {
+        0
+    }
     fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>) {
         let mut batch = RemoteBatch::default();
         batch.push(0, id, hash, command);
@@ -81,9 +85,11 @@ impl Partitions {
     pub fn new(count: usize, settings: &Settings, listener: ListenerSettings) -> Self {
         let limit = Arc::new(MemoryLimit::new((settings.memory_bytes * count) as u64));
         limit.divide(count);
+        let watchers = Arc::<Watchers>::default();
         let partition = || {
             let processor = Processor::new(settings.clone()).expect("memory");
-            (Partition::new(processor, 1_700_000_000).within(&limit), Service::new(listener))
+            let service = Service::new(listener).watched_by(Arc::clone(&watchers));
+            (Partition::new(processor, 1_700_000_000).within(&limit), service)
         };
         Self { all: (0..count).map(|_| partition()).collect(), sent: Vec::new() }
     }
@@ -132,6 +138,16 @@ impl Partitions {
         }
         while let Some((id, answer)) = answers.pop() {
             session.on_reply(id, answer);
+        }
+    }
+
+    /// Ends a turn of all reactors: the session, a watcher, gets its lines.
+    pub fn end_turn(&mut self, session: &mut Session) {
+        for at in 0..self.all.len() {
+            let mut all = Vec::new();
+            self.at(at).flush_watched(1_700_000_000_000_005, |_, _, lines| all.extend(lines));
+            session.on_watched(&all);
+            self.at(at).service.begin_client(|| 40 + at as u32);
         }
     }
 

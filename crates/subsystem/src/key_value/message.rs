@@ -109,6 +109,13 @@ pub enum MemcachedReply {
         /// The memory.
         chunks: Vec<Chunk>,
     },
+    /// Lines for a session that watches.
+    Watched {
+        /// The session.
+        session: u64,
+        /// The lines.
+        lines: Vec<u8>,
+    },
     /// The next piece of a value; empty if the value is gone.
     Piece {
         /// As requested.
@@ -159,6 +166,16 @@ impl From<CommandReply> for KeyValueMessage {
     fn from(reply: CommandReply) -> Self {
         Self::ToCommand(reply)
     }
+}
+
+/// The session of a memcached connection: `number` is that of the connection.
+pub(crate) fn session_of(generation: u32, number: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(number)
+}
+
+/// The number of the connection of a session: among all connections that are open, no other has it.
+pub(crate) fn connection_number(session: u64) -> u32 {
+    u32::try_from(session & 0xffff_ffff).expect("masked")
 }
 
 /// Answers to a batch of commands, in order.
@@ -240,6 +257,7 @@ impl RemoteAnswers {
         mut executor: Executor<'_>,
         execute: impl FnOnce(&mut Executor<'_>, &mut Vec<u8>),
     ) {
+        executor.service.begin_client(|| connection_number(session));
         execute(&mut executor, &mut self.bytes);
         self.long.extend(executor.take_long_values());
         self.entries.push((session, ticket, self.bytes.len()));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kv::{Kept, KeyHash};
 use memcached::{
     AnswerId, CollectiveRequest, Command, Executor, LargeStore, ListenerStats, PartitionStats, Progress,
-    RemoteBatch, Router, Session,
+    RemoteBatch, Router, Session, WatchLog,
 };
 use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
@@ -19,7 +19,9 @@ use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
 
 use crate::admission::{MemcachedCounters, MemcachedTraffic, Visitor, reason};
 use crate::attached::Attachments;
-use crate::key_value::message::{MemcachedReply, PartitionRequest, RemoteAnswers, Work};
+use crate::key_value::message::{
+    MemcachedReply, PartitionRequest, RemoteAnswers, Work, connection_number, session_of,
+};
 use crate::message::{AdmissionMessage, Message};
 use crate::subsystem::NamespaceId;
 
@@ -75,9 +77,22 @@ pub(crate) struct MemcachedConnections {
     traffic: Arc<MemcachedTraffic>,
     /// Statistics of all reactors.
     counters: Arc<MemcachedCounters>,
+    /// Begins and ends of connections, for those that watch.
+    log: WatchLog,
     is_sweep_set: bool,
     /// A connection is closed once it has been without a command for this long, ns.
     idle_ns_max: Option<u64>,
+}
+
+/// Why a connection ends, as memcached calls it.
+#[derive(Clone, Copy)]
+struct Closing(&'static str);
+
+impl Closing {
+    const ERROR: Self = Self("error");
+    const NORMAL: Self = Self("normal");
+    const IDLE: Self = Self("idle_timeout");
+    const SHUTDOWN: Self = Self("shutdown");
 }
 
 /// The target as a session reaches it.
@@ -105,6 +120,10 @@ impl<I: Io<Message>> Router for Route<'_, I> {
 
     fn position(&self) -> (usize, usize) {
         (self.io.reactor(), self.io.reactor_count())
+    }
+
+    fn session(&self) -> u64 {
+        self.session
     }
 
     fn send(&mut self, to: usize, ticket: AnswerId, hash: KeyHash, command: &Command<'_>) {
@@ -149,6 +168,12 @@ impl<I: Io<Message>> Router for Route<'_, I> {
     }
 }
 
+/// The number of this reactor's connection with an index: different from those of other reactors.
+fn number_of<M>(io: &impl Io<M>, index: u32) -> u32 {
+    let number = index as usize * io.reactor_count() + io.reactor();
+    u32::try_from(number).expect("fewer connections than descriptors")
+}
+
 /// Posts the commands for other reactors.
 fn post_batches(io: &mut impl Io<Message>, batches: &mut [RemoteBatch], namespace: NamespaceId) {
     let from = io.reactor();
@@ -176,6 +201,7 @@ impl MemcachedConnections {
             batches: Vec::new(),
             batches_for: None,
             traffic: counters.new_traffic(),
+            log: WatchLog::new(Arc::clone(&counters.watchers)),
             counters,
             is_sweep_set: false,
             idle_ns_max,
@@ -237,6 +263,7 @@ impl MemcachedConnections {
             is_blocked: false,
             moved_ns: io.now_ns(),
         }));
+        self.log.log_connection(peer, number_of(io, index), None);
         if self.idle_ns_max.is_some() {
             self.set_sweep(io);
         }
@@ -270,7 +297,7 @@ impl MemcachedConnections {
             }
             Received::Dry => false,
             Received::Ended | Received::Failed(_) => {
-                self.close(io, index);
+                self.close(io, index, Closing::NORMAL);
                 true
             }
         }
@@ -302,8 +329,9 @@ impl MemcachedConnections {
         {
             post_batches(io, &mut self.batches, before);
         }
-        let session = u64::from(connection.generation) << 32 | u64::from(index);
+        let session = session_of(connection.generation, number_of(io, index));
         let (batches, counters) = (&mut self.batches, &*self.counters);
+        executor.service.begin_client(|| connection_number(session));
         let mut route =
             Route { io, executor, batches, counters, session, namespace, idle_ns_max: self.idle_ns_max };
         let progress = match bytes {
@@ -372,7 +400,7 @@ impl MemcachedConnections {
                 // The next piece of a long value, if its namespace still exists.
                 let fetched = self.routed(io, namespaces, index, |session, route| session.fetch(route));
                 if fetched != Some(true) {
-                    return self.close(io, index);
+                    return self.close(io, index, Closing::ERROR);
                 }
             }
             let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut)
@@ -393,7 +421,8 @@ impl MemcachedConnections {
             }
             if length == 0 {
                 if connection.is_closing && !connection.session.is_awaiting() {
-                    return self.close(io, index);
+                    let is_broken = connection.session.is_broken();
+                    return self.close(io, index, if is_broken { Closing::ERROR } else { Closing::NORMAL });
                 }
                 return;
             }
@@ -417,13 +446,14 @@ impl MemcachedConnections {
                     io.await_writable(connection.socket);
                     return self.set_sweep(io);
                 }
-                Sent::Failed(_) => return self.close(io, index),
+                Sent::Failed(_) => return self.close(io, index, Closing::NORMAL),
             }
         }
     }
 
-    fn close(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn close(&mut self, io: &mut impl Io<Message>, index: u32, closing: Closing) {
         if let Some(connection) = self.connections[index as usize].take() {
+            self.log.log_connection(connection.peer, number_of(io, index), Some(closing.0));
             io.close(connection.socket);
             self.free.push(index);
             io.post(
@@ -440,8 +470,13 @@ impl MemcachedConnections {
     pub(crate) fn close_all(&mut self, io: &mut impl Io<Message>) {
         self.waiting.clear();
         for index in 0..u32::try_from(self.connections.len()).expect("fewer than descriptors") {
-            self.close(io, index);
+            self.close(io, index, Closing::SHUTDOWN);
         }
+    }
+
+    /// Passes to `post` what connections that watch get of the begins and ends of connections in this turn.
+    pub(crate) fn flush_watched(&mut self, unix_us: u64, post: impl FnMut(usize, u64, Vec<u8>)) {
+        self.log.flush(unix_us, post);
     }
 
     /// Closes connections that make no progress or have been idle for too long, and shrinks the buffers of the others.
@@ -452,10 +487,13 @@ impl MemcachedConnections {
         for index in 0..u32::try_from(self.connections.len()).expect("fewer than descriptors") {
             let Some(connection) = self.connection(index) else { continue };
             let idle_ns = now_ns - connection.moved_ns;
-            let waits_to_send = connection.is_blocked && idle_ns > SEND_NS_MAX;
+            let waits_to_send =
+                connection.is_blocked && !connection.session.is_watching() && idle_ns > SEND_NS_MAX;
             let waits_for_rest =
                 connection.session.is_within_command() && !connection.is_stalled && idle_ns > COMMAND_NS_MAX;
+            // One that watches loses lines instead.
             let is_in_use = connection.is_blocked
+                || connection.session.is_watching()
                 || connection.session.is_within_command()
                 || connection.session.is_awaiting();
             let is_idle = !is_in_use && idle_ns_max.is_some_and(|idle_ns_max| idle_ns > idle_ns_max);
@@ -465,10 +503,10 @@ impl MemcachedConnections {
                     if waits_to_send { reason::MEMCACHED_READS_NOTHING } else { reason::MEMCACHED_STALLS };
                 let peer = connection.peer;
                 io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason }));
-                self.close(io, index);
+                self.close(io, index, Closing::ERROR);
             } else if is_idle {
                 self.traffic.idle_closed_count.add(1);
-                self.close(io, index);
+                self.close(io, index, Closing::IDLE);
             } else {
                 has_waiting |= is_in_use || idle_ns_max.is_some();
             }
@@ -486,8 +524,8 @@ impl MemcachedConnections {
     }
 
     /// The index of the connection with this session, unless it was closed meanwhile.
-    fn session(&mut self, session: u64) -> Option<u32> {
-        let index = u32::try_from(session & 0xffff_ffff).expect("masked");
+    fn session<M>(&mut self, io: &impl Io<M>, session: u64) -> Option<u32> {
+        let index = u32::try_from(connection_number(session) as usize / io.reactor_count()).ok()?;
         self.connection(index)
             .filter(|connection| u64::from(connection.generation) == session >> 32)
             .map(|_| index)
@@ -504,6 +542,13 @@ impl MemcachedConnections {
             MemcachedReply::Answers(answers) => self.on_answers(io, namespaces, &answers),
             MemcachedReply::Room { session, chunks } => self.on_room(io, namespaces, session, chunks),
             MemcachedReply::Piece { session, piece } => self.on_piece(io, session, piece),
+            MemcachedReply::Watched { session, lines } => {
+                let Some(index) = self.session(io, session) else { return };
+                if let Some(connection) = self.connection(index) {
+                    connection.session.on_watched(&lines);
+                }
+                self.mark(index);
+            }
             MemcachedReply::Stats { session, ticket, stats } => {
                 self.on_stats(io, namespaces, session, ticket, &stats);
             }
@@ -518,7 +563,7 @@ impl MemcachedConnections {
         answers: &RemoteAnswers,
     ) {
         answers.for_each_output(|session, ticket, answer| {
-            let Some(index) = self.session(session) else { return };
+            let Some(index) = self.session(io, session) else { return };
             if let Some(connection) = self.connection(index) {
                 connection.session.on_reply(ticket, answer);
             }
@@ -526,7 +571,7 @@ impl MemcachedConnections {
         });
         // Last, so that commands that had to wait are batched as well.
         answers.for_each(|session, _, _, _| {
-            let Some(index) = self.session(session) else { return };
+            let Some(index) = self.session(io, session) else { return };
             if self.connection(index).is_some_and(|connection| connection.can_resume()) {
                 self.run(io, namespaces, index, None);
             }
@@ -553,9 +598,9 @@ impl MemcachedConnections {
         session: u64,
         pass: impl FnOnce(&mut Session, &mut Route<'_, I>),
     ) -> Option<u32> {
-        let index = self.session(session)?;
+        let index = self.session(io, session)?;
         let Some(()) = self.routed(io, namespaces, index, pass) else {
-            self.close(io, index);
+            self.close(io, index, Closing::ERROR);
             return None;
         };
         if self.connection(index)?.can_resume() {
@@ -574,8 +619,9 @@ impl MemcachedConnections {
     ) -> Option<T> {
         let (namespace, executor) = partition(namespaces, io.unix_s())?;
         let connection = self.connections[index as usize].as_deref_mut()?;
-        let session = u64::from(connection.generation) << 32 | u64::from(index);
+        let session = session_of(connection.generation, number_of(io, index));
         let (batches, counters) = (&mut self.batches, &*self.counters);
+        executor.service.begin_client(|| connection_number(session));
         let mut route =
             Route { io, executor, batches, counters, session, namespace, idle_ns_max: self.idle_ns_max };
         Some(call(&mut connection.session, &mut route))
@@ -583,9 +629,9 @@ impl MemcachedConnections {
 
     /// Another partition has returned the next piece of a long value, or has none.
     fn on_piece(&mut self, io: &mut impl Io<Message>, session: u64, piece: Vec<u8>) {
-        let Some(index) = self.session(session) else { return };
+        let Some(index) = self.session(io, session) else { return };
         let is_there = self.connection(index).is_some_and(|connection| connection.session.on_piece(piece));
-        if is_there { self.mark(index) } else { self.close(io, index) }
+        if is_there { self.mark(index) } else { self.close(io, index, Closing::ERROR) }
     }
 
     /// Another partition has returned its statistics, or has flushed.
