@@ -11,13 +11,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 use super::recover::CAS_LOST_COUNT;
+use super::segment_bytes::{ReadAt, SegmentBytes};
 use super::{LogSettings, SUPERBLOCK_COUNT};
 use crate::key::KEY_BYTES_MAX;
 use crate::log_header::{LogSuperblock, SegmentHeader};
 use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, RECORD_EXTRA_BYTES, TAIL_BYTES};
 
-/// Reads bytes of the file from an offset on; zeros behind its end.
-pub type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
+/// The most bytes of a record before its value.
+const KEYED_BYTES_MAX: usize = HEAD_BYTES + KEY_BYTES_MAX;
 
 /// A kind of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +118,6 @@ impl Examined {
         let mut examined = Self { next_cas: 1, ..Self::default() };
         let superblock = examined.read_superblocks(settings, read)?;
         let segments = examined.find_segments(settings, superblock, read)?;
-        let mut bytes = vec![0; settings.segment_bytes as usize];
         let mut group = Group { is_first: true, ..Group::default() };
         for segment in segments {
             if group.run != segment.run {
@@ -131,9 +131,13 @@ impl Examined {
                 continue;
             };
             let start = settings.start + slot * settings.segment_bytes;
-            read(start, &mut bytes)?;
             let is_cut = start + settings.segment_bytes > file_bytes;
-            examined.read_segment(settings, &segment, start, &bytes, is_cut, &mut group);
+            let limit = match segment.end {
+                End::At(end) => end.min(settings.segment_bytes),
+                _ => settings.segment_bytes,
+            };
+            let mut bytes = SegmentBytes::new(read, start, limit as usize);
+            examined.read_segment(settings, &segment, start, &mut bytes, is_cut, &mut group)?;
             group.last = Some((segment.generation, start, segment.end));
         }
         examined.end_run(settings, &mut group);
@@ -291,39 +295,35 @@ impl Examined {
         settings: &LogSettings,
         segment: &Extent,
         start: u64,
-        bytes: &[u8],
+        bytes: &mut SegmentBytes<'_, '_>,
         is_cut: bool,
         group: &mut Group,
-    ) {
+    ) -> io::Result<()> {
         let (block_bytes, generation) = (settings.block_bytes as usize, segment.generation);
         let at = |position: usize| Location { run: segment.run, generation, position: position as u64 };
-        let limit = match segment.end {
-            End::At(end) => end as usize,
-            _ => bytes.len(),
-        };
+        let limit = bytes.len();
         // Records before this must be whole.
-        let whole = match segment.end {
+        let whole_to = match segment.end {
             End::At(end) => end as usize,
             End::Behind(_) | End::Unknown => {
-                let end = if let End::Behind(end) = segment.end { end } else { 0 };
-                let is_write = |&position: &usize| {
-                    Head::read(&bytes[position..], at(position)).is_some_and(|head| head.is_first)
-                };
-                let last = (block_bytes..limit).step_by(block_bytes).rev().find(is_write);
-                last.filter(|_| segment.is_ordered).unwrap_or(0).max(end as usize)
+                let end = if let End::Behind(end) = segment.end { end as usize } else { 0 };
+                if segment.is_ordered { last_write(bytes, block_bytes, at)?.max(end) } else { end }
             }
         };
-        let bytes = &bytes[..limit];
-        let mut position = block_bytes;
+        let whole = whole_to.min(limit);
+        let (mut position, mut keyed) = (block_bytes, Vec::with_capacity(KEYED_BYTES_MAX));
         while position < limit {
-            let rest = &bytes[position..];
+            let left = limit - position;
             let to_block = (position + 1).next_multiple_of(block_bytes).min(limit) - position;
-            let is_blank = rest[..to_block].iter().all(|&byte| byte == 0);
-            let fits = |head: &Head| head.record_bytes() <= rest.len();
-            if let Some(head) = Head::read(rest, at(position)).filter(fits) {
-                let is_whole = is_value_whole(&head, rest, Checksum::behind(rest));
+            let is_blank = bytes.all(position..position + to_block, is_zero)?;
+            let fits = |head: &Head| head.record_bytes() <= left;
+            keyed.clear();
+            keyed.extend_from_slice(bytes.at(position, KEYED_BYTES_MAX)?);
+            let order = (generation, position as u64);
+            if let Some(head) = Head::read(&keyed, at(position)).filter(fits) {
+                let is_whole = is_value_whole(&head, bytes, position, Checksum::behind(&keyed))?;
                 if is_whole || position < whole {
-                    self.take(group, &head, rest, (generation, position as u64), start, is_whole);
+                    self.take(group, &head, &keyed, order, start, is_whole);
                     position += head.record_bytes();
                     continue;
                 }
@@ -332,39 +332,44 @@ impl Examined {
                 continue;
             }
             if position >= whole {
-                if rest.iter().all(|&byte| byte == 0) && !is_cut {
-                    return;
+                if !is_cut && bytes.all(position..limit, is_zero)? {
+                    return Ok(());
                 }
                 if matches!(segment.end, End::Unknown) || is_cut {
-                    self.note(DamageKind::Records, generation, start + position as u64, rest.len() as u64);
-                    self.hide(((generation, position as u64), rest.len() as u64));
+                    self.note(DamageKind::Records, generation, start + position as u64, left as u64);
+                    self.hide((order, left as u64));
                     group.is_damaged = true;
                 } else if !is_blank {
                     self.dropped_from = Some(start + position as u64);
                 }
-                return;
+                return Ok(());
             }
-            if let Some((head, corrected)) = correct(rest, at(position)).filter(|(head, _)| fits(head)) {
+            if let Some(head) = correct(&mut keyed, at(position)).filter(fits) {
                 self.note(DamageKind::Bit, generation, start + position as u64, head.record_bytes() as u64);
-                let is_whole = is_value_whole(&head, rest, Checksum::behind(&corrected));
-                let mut record = corrected;
-                record.extend_from_slice(&rest[record.len()..head.record_bytes()]);
-                self.take(group, &head, &record, (generation, position as u64), start, is_whole);
+                let is_whole = is_value_whole(&head, bytes, position, Checksum::behind(&keyed))?;
+                self.take(group, &head, &keyed, order, start, is_whole);
                 position += head.record_bytes();
                 continue;
             }
-            let is_record = |&position: &usize| Head::read(&bytes[position..], at(position)).is_some();
-            let next = (position + 1..whole).find(is_record).unwrap_or(whole);
+            let mut next = position + 1;
+            while next < whole && Head::read(bytes.at(next, KEYED_BYTES_MAX)?, at(next)).is_none() {
+                next += 1;
+            }
             self.note(DamageKind::Records, generation, start + position as u64, (next - position) as u64);
             // The empty rest of a block with one wrong byte hides no record.
-            let set_count = bytes[position..next].iter().filter(|&&byte| byte != 0).count();
+            let mut set_count = 0;
+            bytes.all(position..next, |part| {
+                set_count += part.iter().filter(|&&byte| byte != 0).count();
+                true
+            })?;
             let is_rest = !position.is_multiple_of(block_bytes) && next - position == to_block;
             if set_count > 1 || !is_rest {
-                self.hide(((generation, position as u64), (next - position) as u64));
+                self.hide((order, (next - position) as u64));
                 group.is_damaged = true;
             }
             position = next;
         }
+        Ok(())
     }
 
     /// Takes a record for the latest of its key.
@@ -372,12 +377,12 @@ impl Examined {
         &mut self,
         group: &mut Group,
         head: &Head,
-        record: &[u8],
+        keyed: &[u8],
         order: Order,
         start: u64,
         is_value_whole: bool,
     ) {
-        let key = &record[HEAD_BYTES..HEAD_BYTES + head.key_bytes];
+        let key = &keyed[HEAD_BYTES..HEAD_BYTES + head.key_bytes];
         self.next_cas = self.next_cas.max(head.cas);
         if !is_value_whole {
             let offset = start + order.1;
@@ -491,22 +496,48 @@ fn hides((from, bytes): &Hole, key: &[u8], order: Order) -> bool {
     *from > order && *bytes >= (RECORD_EXTRA_BYTES + key.len()) as u64
 }
 
-fn is_value_whole(head: &Head, record: &[u8], mut checksum: Checksum) -> bool {
-    let value_at = HEAD_BYTES + head.key_bytes;
-    let tail_at = value_at + head.value_bytes;
-    checksum.update(&record[value_at..tail_at]);
-    record[tail_at..tail_at + TAIL_BYTES] == checksum.finish().to_le_bytes()
+/// Where the last write begins, as far as its first record tells; 0 if no record does.
+fn last_write(
+    bytes: &mut SegmentBytes<'_, '_>,
+    block_bytes: usize,
+    at: impl Fn(usize) -> Location,
+) -> io::Result<usize> {
+    for position in (block_bytes..bytes.len()).step_by(block_bytes).rev() {
+        let head = Head::read(bytes.at(position, KEYED_BYTES_MAX)?, at(position));
+        if head.is_some_and(|head| head.is_first) {
+            return Ok(position);
+        }
+    }
+    Ok(0)
 }
 
-/// A record that differs from these bytes by one bit before its value, with its bytes up to there. The checksum's
-/// distance makes it the only one.
-fn correct(bytes: &[u8], location: Location) -> Option<(Head, Vec<u8>)> {
-    let mut bytes = bytes[..bytes.len().min(HEAD_BYTES + KEY_BYTES_MAX)].to_vec();
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+/// Whether the value of the record at a position has its checksum.
+fn is_value_whole(
+    head: &Head,
+    bytes: &mut SegmentBytes<'_, '_>,
+    position: usize,
+    mut checksum: Checksum,
+) -> io::Result<bool> {
+    let value_at = position + HEAD_BYTES + head.key_bytes;
+    let tail_at = value_at + head.value_bytes;
+    bytes.all(value_at..tail_at, |part| {
+        checksum.update(part);
+        true
+    })?;
+    Ok(bytes.at(tail_at, TAIL_BYTES)? == checksum.finish().to_le_bytes())
+}
+
+/// Corrects the bit before its value in which a record differs from these bytes. The checksum's distance makes it the
+/// only one.
+fn correct(bytes: &mut [u8], location: Location) -> Option<Head> {
     for bit in 0..bytes.len() * 8 {
         bytes[bit / 8] ^= 1 << (bit % 8);
-        if let Some(head) = Head::read(&bytes, location) {
-            bytes.truncate(HEAD_BYTES + head.key_bytes);
-            return Some((head, bytes));
+        if let Some(head) = Head::read(bytes, location) {
+            return Some(head);
         }
         bytes[bit / 8] ^= 1 << (bit % 8);
     }

@@ -29,6 +29,7 @@ mod fetch;
 mod rebuild;
 mod recover;
 mod scan;
+mod segment_bytes;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -41,10 +42,11 @@ pub use crate::log_header::{decode_numbers, encode_numbers};
 use crate::processor::Processor;
 use crate::record::RECORD_EXTRA_BYTES;
 use clean::Cleaner;
-pub use examine::{Certainty, Damage, DamageKind, Examined, Kept, ReadAt};
+pub use examine::{Certainty, Damage, DamageKind, Examined, Kept};
 use fetch::Fetch;
 pub use rebuild::{WriteAt, rebuild};
 use recover::Recovery;
+pub use segment_bytes::ReadAt;
 use write::{Flight, Group, Stream, Takes};
 
 /// Bytes per read or write of the file.

@@ -2,8 +2,9 @@
 
 use std::io;
 
-use super::examine::{Examined, Kept, ReadAt};
-use super::{LogSettings, SUPERBLOCK_COUNT};
+use super::examine::{Examined, Kept};
+use super::segment_bytes::ReadAt;
+use super::{LogSettings, PIECE_BYTES, SUPERBLOCK_COUNT};
 use crate::log_header::{LogSuperblock, SegmentHeader};
 use crate::record::{Head, Kind, Location, RECORD_EXTRA_BYTES, TAIL_BYTES};
 
@@ -24,7 +25,9 @@ pub fn rebuild(
 ) -> io::Result<()> {
     let block_bytes = settings.block_bytes as usize;
     let (run, next_cas) = (settings.run, examined.next_cas());
-    let (mut generation, mut previous_end, mut segment) = (0, 0, Vec::new());
+    let (mut generation, mut previous_end) = (0, 0);
+    let mut segment = SegmentWriter { write, start: 0, written_bytes: 0, pending: Vec::new() };
+    let mut piece = Vec::new();
     let mut record_count = 0;
     let at = |generation| Location { run, generation, position: 0 };
     let slot_start = |generation: u64| settings.start + (generation - 1) * settings.segment_bytes;
@@ -34,9 +37,8 @@ pub fn rebuild(
         let has_room = segment.len() + record_bytes + RECORD_EXTRA_BYTES <= settings.segment_bytes as usize;
         if generation == 0 || !has_room {
             if generation > 0 {
-                previous_end = end_segment(&mut segment, record_count, at(generation), block_bytes);
+                previous_end = end_segment(&mut segment, record_count, at(generation), block_bytes)?;
                 record_count = 0;
-                write(slot_start(generation), &segment)?;
             }
             generation += 1;
             if generation > settings.segment_count {
@@ -52,26 +54,27 @@ pub fn rebuild(
                 next_cas,
                 is_ordered: true,
             };
-            segment.clear();
-            segment.resize(block_bytes, 0);
-            header.encode(&mut segment);
+            (segment.start, segment.written_bytes) = (slot_start(generation), 0);
+            header.encode(segment.next(block_bytes));
         }
         record_count += 1;
         let position = segment.len();
         let head = Head { is_first: position == block_bytes, ..pair.head };
-        segment.resize(position + record_bytes, 0);
-        let record = &mut segment[position..];
-        let mut checksum =
-            head.encode(pair.key, Location { run, generation, position: position as u64 }, record);
-        let value_at = record_bytes - TAIL_BYTES - head.value_bytes;
-        let (value, tail) = record[value_at..].split_at_mut(head.value_bytes);
-        read(pair.value_offset, value)?;
-        checksum.update(value);
-        tail.copy_from_slice(&checksum.finish().to_le_bytes());
+        let location = Location { run, generation, position: position as u64 };
+        let keyed = segment.next(record_bytes - TAIL_BYTES - head.value_bytes);
+        let mut checksum = head.encode(pair.key, location, keyed);
+        for from in (0..head.value_bytes).step_by(PIECE_BYTES) {
+            piece.resize(PIECE_BYTES.min(head.value_bytes - from), 0);
+            read(pair.value_offset + from as u64, &mut piece)?;
+            checksum.update(&piece);
+            segment.next(piece.len()).copy_from_slice(&piece);
+            segment.write_pieces()?;
+        }
+        segment.next(TAIL_BYTES).copy_from_slice(&checksum.finish().to_le_bytes());
+        segment.write_pieces()?;
     }
     if generation > 0 {
-        previous_end = end_segment(&mut segment, record_count, at(generation), block_bytes);
-        write(slot_start(generation), &segment)?;
+        previous_end = end_segment(&mut segment, record_count, at(generation), block_bytes)?;
     }
     for sequence in 0..SUPERBLOCK_COUNT as u64 {
         let superblock = LogSuperblock {
@@ -86,13 +89,53 @@ pub fn rebuild(
         };
         let mut block = vec![0; block_bytes];
         superblock.encode(&mut block);
-        write(settings.superblock_start + superblock.copy() * settings.block_bytes, &block)?;
+        (segment.write)(settings.superblock_start + superblock.copy() * settings.block_bytes, &block)?;
     }
     Ok(())
 }
 
+/// A segment that is written in pieces.
+struct SegmentWriter<'a, 'b> {
+    write: &'a mut WriteAt<'b>,
+    /// First byte of the segment in the file.
+    start: u64,
+    written_bytes: usize,
+    /// What comes next.
+    pending: Vec<u8>,
+}
+
+impl SegmentWriter<'_, '_> {
+    fn len(&self) -> usize {
+        self.written_bytes + self.pending.len()
+    }
+
+    /// The next bytes, still zero.
+    fn next(&mut self, count: usize) -> &mut [u8] {
+        let at = self.pending.len();
+        self.pending.resize(at + count, 0);
+        &mut self.pending[at..]
+    }
+
+    /// Writes what is pending, if it is long.
+    fn write_pieces(&mut self) -> io::Result<()> {
+        if self.pending.len() >= PIECE_BYTES { self.write_pending() } else { Ok(()) }
+    }
+
+    fn write_pending(&mut self) -> io::Result<()> {
+        (self.write)(self.start + self.written_bytes as u64, &self.pending)?;
+        self.written_bytes += self.pending.len();
+        self.pending.clear();
+        Ok(())
+    }
+}
+
 /// Ends the group of a segment, and fills its last block. Returns the segment's end.
-fn end_segment(segment: &mut Vec<u8>, record_count: u32, location: Location, block_bytes: usize) -> u64 {
+fn end_segment(
+    segment: &mut SegmentWriter<'_, '_>,
+    record_count: u32,
+    location: Location,
+    block_bytes: usize,
+) -> io::Result<u64> {
     let head = Head {
         kind: Kind::GroupEnd,
         key_bytes: 0,
@@ -103,11 +146,11 @@ fn end_segment(segment: &mut Vec<u8>, record_count: u32, location: Location, blo
         expiry_s: 0,
         is_first: false,
     };
-    let position = segment.len();
-    segment.resize(position + RECORD_EXTRA_BYTES, 0);
-    let location = Location { position: position as u64, ..location };
-    let checksum = head.encode(&[], location, &mut segment[position..]);
-    segment[position + RECORD_EXTRA_BYTES - TAIL_BYTES..].copy_from_slice(&checksum.finish().to_le_bytes());
-    segment.resize(segment.len().next_multiple_of(block_bytes), 0);
-    segment.len() as u64
+    let location = Location { position: segment.len() as u64, ..location };
+    let checksum = head.encode(&[], location, segment.next(RECORD_EXTRA_BYTES - TAIL_BYTES));
+    segment.next(TAIL_BYTES).copy_from_slice(&checksum.finish().to_le_bytes());
+    let end = segment.len().next_multiple_of(block_bytes);
+    segment.next(end - segment.len());
+    segment.write_pending()?;
+    Ok(end as u64)
 }
