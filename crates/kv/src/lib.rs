@@ -81,4 +81,5 @@ pub use processor::Processor;
 pub use regions::REGION_BYTES;
 pub use settings::{Eviction, Settings};
 pub use station::{Arrival, Station};
+pub use table::ListPosition;
 pub use value::Value;

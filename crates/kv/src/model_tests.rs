@@ -10,6 +10,7 @@ use crate::pending::Pending;
 use crate::pins::Pin;
 use crate::processor::Processor;
 use crate::settings::{Eviction, Settings};
+use crate::table::ListPosition;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -64,6 +65,18 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Keys of all lengths, some of them similar.
+/// All keys from a position on.
+fn all_keys(processor: &Processor, first: ListPosition) -> Vec<Vec<u8>> {
+    let (mut keys, mut next) = (Vec::new(), Some(first));
+    while let Some(position) = next {
+        next = processor.list(position, |key| {
+            keys.push(key.to_vec());
+            true
+        });
+    }
+    keys
+}
+
 fn key_bytes(key: u16) -> Vec<u8> {
     let mut bytes = key.to_be_bytes().to_vec();
     let padding = match key % 7 {
@@ -341,18 +354,10 @@ impl Twins {
             self.compare(key);
         }
         self.processor.assert_index();
-        let mut listed = Vec::new();
-        self.processor.list(None, |key| {
-            listed.push(key.to_vec());
-            true
-        });
+        let mut listed = all_keys(&self.processor, ListPosition::default());
         let mut keys: Vec<Vec<u8>> = self.model.keys().map(|&key| key_bytes(key)).collect();
         if let Some(start) = listed.get(listed.len() / 2) {
-            let mut rest = Vec::new();
-            self.processor.list(Some(start), |key| {
-                rest.push(key.to_vec());
-                true
-            });
+            let rest = all_keys(&self.processor, ListPosition::of(self.processor.hash(start)));
             assert_eq!(rest, listed[listed.len() / 2..]);
         }
         listed.sort();

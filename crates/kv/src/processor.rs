@@ -47,6 +47,7 @@ use crate::pairs::Pairs;
 use crate::place::{Home, Place};
 use crate::regions::{REGION_BYTES, Regions, Slots};
 use crate::settings::Settings;
+use crate::table::ListPosition;
 use crate::value::Value;
 use crate::vector::{self, Comparison, Element, Function, Operand, VectorError};
 
@@ -601,11 +602,11 @@ impl Processor {
         hashes.iter().for_each(|&hash| self.prefetch_item(hash));
     }
 
-    /// Calls `each` with all keys from `start` on, or from its position if it is absent, until `each` returns `false`.
-    /// A caller that continues from the last key of a list sees each key that exists throughout exactly once,
-    /// regardless of changes to other keys.
-    pub fn list(&self, start: Option<&[u8]>, each: impl FnMut(&[u8]) -> bool) {
-        self.pairs().table.list(&self.pairs().heap, &self.pairs().clock, start, each);
+    /// Calls `each` with the keys from a position on, until it refuses one by returning `false`, or until there was
+    /// enough to do for one call. Returns where the list continues, with the key that was refused, unless this was the
+    /// end. Each key that exists throughout a list is in it exactly once, regardless of changes to other keys.
+    pub fn list(&self, first: ListPosition, each: impl FnMut(&[u8]) -> bool) -> Option<ListPosition> {
+        self.pairs().table.list(&self.pairs().heap, &self.pairs().clock, first, each)
     }
 
     /// Attaches a log: changes are recorded from now on. `log_bytes_max` limits the records of all pairs.

@@ -8,6 +8,8 @@ pub(crate) mod lines;
 mod list;
 mod resize;
 
+pub use list::ListPosition;
+
 use crate::bucket::{Bucket, Kind, overflow_tag};
 use crate::heap::Heap;
 use crate::index::Index;

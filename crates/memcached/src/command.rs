@@ -76,7 +76,7 @@ pub enum Verb {
     Meta(u8),
     /// A command of the binary protocol.
     Binary(Header),
-    /// A piece of a dump. The key of the command is the last one of the piece before it.
+    /// A piece of a dump. In place of a key, the command has the position at which it begins.
     Dump(DumpForm),
 }
 

@@ -4,7 +4,7 @@
 //! position at which the next piece continues, which the session removes:
 //!
 //! ```text
-//! lines ─ last key ─ length of the key (1 byte) ─ CONTINUES        or: lines ─ ENDS
+//! lines ─ position (8 bytes) ─ CONTINUES        or: lines ─ ENDS
 //! ```
 //!
 //! Each key that is there throughout a dump is in it once, whatever happens to others meanwhile.
@@ -14,7 +14,7 @@ use crate::command::DumpForm;
 use crate::execute::Executor;
 use crate::meta::push_item_fields;
 use crate::number;
-use kv::{ITEM_HEADER_BYTES, KeyHash};
+use kv::{ITEM_HEADER_BYTES, KeyHash, ListPosition};
 
 /// Keys of a piece.
 const PIECE_COUNT: usize = 256;
@@ -31,15 +31,15 @@ pub(crate) struct Dump {
     count: usize,
     /// The partition of the next piece.
     pub(crate) partition: usize,
-    /// The last key of the piece before it; empty at the start of a partition.
-    pub(crate) last_key: Vec<u8>,
+    /// Where it begins there.
+    pub(crate) position: [u8; 8],
     /// The piece under way.
     pub(crate) awaited: Option<AnswerId>,
 }
 
 impl Dump {
     pub(crate) fn new(form: DumpForm, count: usize) -> Self {
-        Self { form, count, partition: 0, last_key: Vec::new(), awaited: None }
+        Self { form, count, partition: 0, position: [0; 8], awaited: None }
     }
 
     /// Takes the position off a piece, and appends the line after all keys to the last one. Returns whether it is the
@@ -48,13 +48,13 @@ impl Dump {
         self.awaited = None;
         match piece.pop() {
             Some(CONTINUES) => {
-                let key_bytes = usize::from(piece.pop().unwrap_or(0));
-                self.last_key = piece.split_off(piece.len().saturating_sub(key_bytes));
+                self.position = piece.last_chunk().copied().unwrap_or_default();
+                piece.truncate(piece.len().saturating_sub(self.position.len()));
                 false
             }
             Some(ENDS) => {
                 self.partition += 1;
-                self.last_key.clear();
+                self.position = [0; 8];
                 if self.partition == self.count {
                     piece.extend_from_slice(self.form.end());
                 }
@@ -70,15 +70,16 @@ impl Dump {
 }
 
 impl Executor<'_> {
-    /// Appends the piece of a dump that begins behind a key, or with the first key if that is empty.
-    pub(crate) fn dump(&mut self, form: DumpForm, last_key: &[u8], out: &mut Vec<u8>) {
+    /// Appends the piece of a dump that begins at a position.
+    pub(crate) fn dump(&mut self, form: DumpForm, position: &[u8], out: &mut Vec<u8>) {
         let (mut keys, mut ends) = (Vec::new(), Vec::with_capacity(PIECE_COUNT));
-        self.partition.processor.list(Some(last_key).filter(|key| !key.is_empty()), |key| {
-            if key != last_key {
+        let next = self.partition.processor.list(ListPosition::from_bytes(position), |key| {
+            let has_room = ends.len() < PIECE_COUNT;
+            if has_room {
                 keys.extend_from_slice(key);
                 ends.push(keys.len());
             }
-            ends.len() < PIECE_COUNT
+            has_room
         });
         let mut start = 0;
         for end in &ends {
@@ -89,12 +90,13 @@ impl Executor<'_> {
             }
             start = *end;
         }
-        if ends.len() < PIECE_COUNT {
-            return out.push(ENDS);
+        match next {
+            None => out.push(ENDS),
+            Some(position) => {
+                out.extend_from_slice(&position.to_bytes());
+                out.push(CONTINUES);
+            }
         }
-        let last = ends.iter().nth_back(1).map_or(&keys[..], |&before| &keys[before..]);
-        out.extend_from_slice(last);
-        out.extend_from_slice(&[last.len() as u8, CONTINUES]);
     }
 
     /// Appends the fields of a pair. A pair in the index has a CAS number from the first request for it on; before, 0 is

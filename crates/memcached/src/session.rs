@@ -784,8 +784,8 @@ impl Session {
             && let Some(mut dump) = self.dump.take()
         {
             let id = self.push_awaited(0);
-            let hash = router.executor().partition.processor.hash(&dump.last_key);
-            let command = Command { verb: Verb::Dump(dump.form), key: &dump.last_key, ..Command::NONE };
+            let hash = router.executor().partition.processor.hash(&dump.position);
+            let command = Command { verb: Verb::Dump(dump.form), key: &dump.position, ..Command::NONE };
             router.send(dump.partition, id, hash, &command);
             dump.awaited = Some(id);
             self.dump = Some(dump);

@@ -297,6 +297,7 @@ impl LogWaiters {
         match outcome {
             Ok(outcome) => self.answer(io, number, from, CommandReply::Outcome(ticket, outcome)),
             Err(action) => {
+                let next = if action.continues_here() { io.reactor() } else { next };
                 let work = Work::Act { ticket, key, action };
                 self.answer(io, number, next, PartitionRequest { from, namespace, work });
             }

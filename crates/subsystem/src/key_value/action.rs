@@ -1,6 +1,6 @@
 //! Actions that commands of NVMe lanes request from the partition of their key, and their outcomes.
 
-use kv::ChunkList;
+use kv::{ChunkList, ListPosition};
 use reactor::{CHUNK_BYTES, Chunk};
 use wire::kv::Key;
 use wire::opcode::KvOpcode;
@@ -42,10 +42,10 @@ pub enum KvAction {
         /// The value.
         chunks: Vec<Chunk>,
     },
-    /// Continue a list of keys on the next partition, with the keys so far and the total room.
+    /// Continue a list of keys, with the keys so far and the total room.
     List {
-        /// First key to list, on the first partition only.
-        from: Option<Key>,
+        /// Where it begins on this partition.
+        from: ListPosition,
         /// Keys so far.
         keys: Vec<Key>,
         /// Room for the list, bytes.
@@ -54,6 +54,11 @@ pub enum KvAction {
 }
 
 impl KvAction {
+    /// Whether an action that is not complete continues on the same partition, not on the next.
+    pub(crate) fn continues_here(&self) -> bool {
+        matches!(self, Self::List { from, .. } if *from != ListPosition::default())
+    }
+
     /// Whether it needs the stored value to be in memory.
     pub(crate) fn needs_value(&self) -> bool {
         match self {

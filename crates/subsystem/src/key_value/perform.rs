@@ -1,6 +1,6 @@
 //! Performs the actions of NVMe commands on a partition.
 
-use kv::{Attributes, ChunkList, KeyHash, Partition};
+use kv::{Attributes, ChunkList, KeyHash, ListPosition, Partition};
 use reactor::CHUNK_BYTES;
 use wire::kv::batch::Operation;
 use wire::kv::{Key, KeyListWriter, StoreOptions};
@@ -56,8 +56,8 @@ impl LongValue {
     }
 }
 
-/// Performs the action of another reactor's command on this partition, whose clock is set. `Err` if the next partition
-/// must continue.
+/// Performs the action of another reactor's command on this partition, whose clock is set. `Err` if it must be continued,
+/// [here](KvAction::continues_here) or on the next partition.
 pub(crate) fn perform(
     partition: &mut Partition,
     key: &Key,
@@ -99,9 +99,9 @@ pub(crate) fn perform(
         KvAction::Flush if !is_last => return Err(KvAction::Flush),
         KvAction::Flush => KvOutcome::new(Status::SUCCESS),
         KvAction::List { from, mut keys, room } => {
-            let has_room = list(partition, from.as_ref(), &mut keys, room);
-            if has_room && !is_last {
-                return Err(KvAction::List { from: None, keys, room });
+            let (next, has_room) = list(partition, from, &mut keys, room);
+            if has_room && (next.is_some() || !is_last) {
+                return Err(KvAction::List { from: next.unwrap_or_default(), keys, room });
             }
             KvOutcome { data: written(&keys, room), ..KvOutcome::new(Status::SUCCESS) }
         }
@@ -146,11 +146,17 @@ fn list_bytes(keys: &[Key]) -> usize {
     4 + keys.iter().map(|key| (2 + key.as_bytes().len()).next_multiple_of(4)).sum::<usize>()
 }
 
-/// Adds this partition's keys as far as they fit. Returns whether there is room for more.
-fn list(partition: &Partition, from: Option<&Key>, keys: &mut Vec<Key>, room: usize) -> bool {
+/// Adds this partition's keys as far as they fit, and as there is time. Returns where it continues, unless these were
+/// all, and whether there is room for more.
+fn list(
+    partition: &Partition,
+    from: ListPosition,
+    keys: &mut Vec<Key>,
+    room: usize,
+) -> (Option<ListPosition>, bool) {
     let mut used = list_bytes(keys);
     let mut has_room = true;
-    partition.processor.list(from.map(Key::as_bytes), |key| {
+    let next = partition.processor.list(from, |key| {
         // Longer keys are memcached's: no NVMe host can address them.
         let Some(key) = Key::new(key) else { return true };
         used += list_bytes(&[key]) - 4;
@@ -160,7 +166,7 @@ fn list(partition: &Partition, from: Option<&Key>, keys: &mut Vec<Key>, room: us
         }
         has_room
     });
-    has_room
+    (next, has_room)
 }
 
 fn written(keys: &[Key], room: usize) -> Box<[u8]> {
@@ -178,4 +184,42 @@ fn written(keys: &[Key], room: usize) -> Box<[u8]> {
 /// The result of a single command: Exist has none by the standard. wire §23
 pub(crate) fn own_result(opcode: KvOpcode, result: u64) -> u64 {
     if opcode == KvOpcode::EXIST { 0 } else { result }
+}
+
+#[cfg(test)]
+mod tests {
+    use kv::{Condition, Processor, Settings, Stored};
+
+    use super::*;
+
+    /// Keys that no host can address are passed over in several messages, and the keys among them are all listed.
+    #[test]
+    fn a_list_over_keys_of_others_is_continued_on_the_same_partition() {
+        let mut partition = Partition::new(Processor::new(Settings::default()).expect("memory"), 1000);
+        let processor = &mut partition.processor;
+        let mut put = |key: &[u8]| {
+            let hash = processor.hash(key);
+            processor.store(hash, key, b"", Attributes::default(), Condition::Always)
+        };
+        for number in 0..30_000 {
+            assert_eq!(put(format!("longer than any host's key {number}").as_bytes()), Stored::Done);
+        }
+        for number in 0..100 {
+            assert_eq!(put(format!("{number}").as_bytes()), Stored::Done);
+        }
+        let key = Key::new(b"any").expect("short");
+        let mut action = KvAction::List { from: ListPosition::default(), keys: Vec::new(), room: 4096 };
+        let mut again_count = 0;
+        let outcome = loop {
+            match perform(&mut partition, &key, action, true) {
+                Ok(outcome) => break outcome,
+                Err(rest) => {
+                    assert!(rest.continues_here());
+                    (action, again_count) = (rest, again_count + 1);
+                }
+            }
+        };
+        assert!(again_count >= 4, "{again_count}");
+        assert_eq!(outcome.data[..4], 100u32.to_le_bytes());
+    }
 }

@@ -3,7 +3,7 @@
 //! A command whose key belongs to another reactor's partition is sent there as a message with all its data, and its
 //! outcome returns as one.
 
-use kv::{KeyHash, Partition};
+use kv::{KeyHash, ListPosition, Partition};
 use reactor::{Buffer, CHUNK_BYTES, Io, Payload};
 use store::Ticket;
 use wire::kv::Key;
@@ -204,8 +204,10 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         let count = self.start.io.reactor_count();
         let partition = self.partition()?;
         // One partition after another, in order.
-        let first = from.map_or(0, |key| partition.processor.hash(key.as_bytes()).partition(count));
-        let action = KvAction::List { from, keys: Vec::new(), room };
+        let hash = from.map(|key| partition.processor.hash(key.as_bytes()));
+        let first = hash.map_or(0, |hash| hash.partition(count));
+        let from_position = hash.map(ListPosition::of).unwrap_or_default();
+        let action = KvAction::List { from: from_position, keys: Vec::new(), room };
         let key = from.unwrap_or_else(|| Key::new(&[0]).expect("one byte"));
         Ok(self.send(first, key, action))
     }

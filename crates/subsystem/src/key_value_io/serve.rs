@@ -125,6 +125,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
             match outcome {
                 Ok(outcome) => io.post(from, CommandReply::Outcome(ticket, outcome).into()),
                 Err(action) => {
+                    let next = if action.continues_here() { io.reactor() } else { next };
                     let work = Work::Act { ticket, key, action };
                     io.post(next, PartitionRequest { from, namespace, work }.into());
                 }
