@@ -14,7 +14,7 @@ use crate::command::{cargo, root, run as run_command, target_dir};
 use crate::deps::{self, Clients};
 
 /// The scripts, without `.sh`.
-const SUITES: [&str; 3] = ["memccapable", "pymemcache", "python-memcached"];
+const SUITES: [&str; 4] = ["memccapable", "pylibmc", "pymemcache", "python-memcached"];
 
 /// The name of memcached's own tests among the suites.
 const OWN_TESTS: &str = "own-tests";
@@ -153,6 +153,7 @@ fn run_suite(
     command.args(["--namespace", &storage, "--memcached", "127.0.0.1:0", "--run"]);
     command.arg(root().join("interop/memcached").join(suite).with_extension("sh"));
     command.env("PYTHON", &clients.python).env("PYTHON_MEMCACHED", &clients.python_memcached);
+    command.env("PYLIBMC", &clients.pylibmc);
     command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let status = command.status().context("cannot run timeout")?;
     let _ = fs::remove_file(pairs);

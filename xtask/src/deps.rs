@@ -31,10 +31,11 @@ const CLIENT_PROGRAMS: &[Program] = &[
 ];
 
 /// Python packages of memcached clients, and of their test runner.
-const PYTHON_PACKAGES: &[&str] = &["pytest==8.4.2", "pymemcache==4.0.0", PYTHON_MEMCACHED];
+const PYTHON_PACKAGES: &[&str] = &["pytest==8.4.2", "pymemcache==4.0.0", PYTHON_MEMCACHED, PYLIBMC];
 
-/// Its tests are only in its source package.
+/// Their tests are only in their source packages.
 const PYTHON_MEMCACHED: &str = "python-memcached==1.62";
+const PYLIBMC: &str = "pylibmc==1.6.3";
 
 const RUST_COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 
@@ -53,8 +54,9 @@ pub(crate) fn install() -> Result<()> {
 pub(crate) struct Clients {
     /// A Python interpreter with the clients installed.
     pub(crate) python: PathBuf,
-    /// The tests of python-memcached.
+    /// The tests of python-memcached, and of pylibmc.
     pub(crate) python_memcached: PathBuf,
+    pub(crate) pylibmc: PathBuf,
 }
 
 /// Installs the memcached clients, in their own virtual environment.
@@ -65,8 +67,12 @@ pub(crate) fn install_clients() -> Result<Clients> {
     debian_packages(CLIENT_PROGRAMS)?;
     let place = target_dir().join("tools/memcached-clients");
     let python = place.join("bin/python");
-    let source = PYTHON_MEMCACHED.replace("==", "-");
-    let clients = Clients { python: python.clone(), python_memcached: place.join(&source).join("tests") };
+    let source_of = |package: &str| place.join(package.replace("==", "-"));
+    let clients = Clients {
+        python: python.clone(),
+        python_memcached: source_of(PYTHON_MEMCACHED).join("tests"),
+        pylibmc: source_of(PYLIBMC).join("tests"),
+    };
     let wanted = PYTHON_PACKAGES.join("\n");
     let stamp = place.join("installed");
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
@@ -84,9 +90,11 @@ pub(crate) fn install_clients() -> Result<Clients> {
         command
     };
     run(pip(&["install"]).args(PYTHON_PACKAGES))?;
-    run(pip(&["download", "--no-deps", "--no-binary", ":all:", PYTHON_MEMCACHED, "--dest"]).arg(&place))?;
-    let archive = place.join(format!("{source}.tar.gz"));
-    run(Command::new(&python).args(["-m", "tarfile", "-e"]).arg(archive).arg(&place))?;
+    for package in [PYTHON_MEMCACHED, PYLIBMC] {
+        run(pip(&["download", "--no-deps", "--no-binary", ":all:", package, "--dest"]).arg(&place))?;
+        let archive = place.join(format!("{}.tar.gz", package.replace("==", "-")));
+        run(Command::new(&python).args(["-m", "tarfile", "-e"]).arg(archive).arg(&place))?;
+    }
     std::fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
     Ok(clients)
 }
