@@ -136,13 +136,18 @@ impl Operation {
         }
     }
 
-    /// Ends the operation: gives the buffer back.
-    pub(crate) fn complete(self, token: Token, result: io::Result<usize>) -> Completion {
-        let buffer = match self {
+    /// The buffer of a read or write.
+    #[must_use]
+    pub fn into_buffer(self) -> Option<Buffer> {
+        match self {
             Self::Read { buffer, .. } | Self::Write { buffer, .. } => Some(buffer),
             Self::Sync { .. } | Self::Allocate { .. } => None,
-        };
-        Completion { token, result, buffer }
+        }
+    }
+
+    /// Ends the operation: gives the buffer back.
+    pub(crate) fn complete(self, token: Token, result: io::Result<usize>) -> Completion {
+        Completion { token, result, buffer: self.into_buffer() }
     }
 }
 

@@ -79,7 +79,6 @@ impl RegisteredBlocks {
     }
 
     /// Number of registered blocks.
-    #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.blocks.iter().filter(|block| **block == Block::Registered).count()
     }

@@ -17,7 +17,7 @@ use crate::busy_poll::BusyPoll;
 use crate::event::{Event, Interest, Patience};
 use crate::in_flight::InFlight;
 use crate::mailbox::Bell;
-use crate::operation::{Operation, Token};
+use crate::operation::{File, Operation, Token};
 use crate::probe::{Features, RingSetup, is_out_of_memory};
 use crate::registered::RegisteredBlocks;
 
@@ -75,6 +75,8 @@ pub(crate) struct RingEngine {
     refusals: VecDeque<i32>,
     bell: Option<Arc<Bell>>,
     registered: RegisteredBlocks,
+    /// The file at index 0 of the ring's table.
+    registered_file: Option<File>,
     /// The pool whose blocks are registered: it must outlive the ring.
     _pool: Pool,
 }
@@ -82,11 +84,16 @@ pub(crate) struct RingEngine {
 impl RingEngine {
     /// Makes a ring with the features the kernel has.
     pub(crate) fn new(pool: &Pool) -> io::Result<Self> {
-        let (ring, setup) = largest_ring()?;
-        Self::around(ring, setup, pool)
+        Self::with_limit(pool, OPERATION_LIMIT)
     }
 
-    fn around(ring: IoUring, setup: RingSetup, pool: &Pool) -> io::Result<Self> {
+    /// As [`new`](Self::new), with at most `limit` storage operations at once.
+    pub(crate) fn with_limit(pool: &Pool, limit: u32) -> io::Result<Self> {
+        let (ring, setup) = largest_ring()?;
+        Self::around(ring, setup, pool, limit)
+    }
+
+    fn around(ring: IoUring, setup: RingSetup, pool: &Pool, limit: u32) -> io::Result<Self> {
         let submitter = ring.submitter();
         // Too old a kernel for the limit keeps its own.
         let _ = submitter.register_iowq_max_workers(&mut [BLOCKING_WORKERS; 2]);
@@ -94,12 +101,13 @@ impl RingEngine {
         tracing::debug!(?setup, "ring ready");
         Ok(Self {
             ring,
-            in_flight: InFlight::new(OPERATION_LIMIT),
+            in_flight: InFlight::new(limit),
             backlog: VecDeque::new(),
             #[cfg(test)]
             refusals: VecDeque::new(),
             bell: None,
             registered,
+            registered_file: None,
             _pool: pool.clone(),
         })
     }
@@ -113,6 +121,19 @@ impl RingEngine {
     pub(crate) fn set_busy_poll(&mut self, wanted: BusyPoll) -> io::Result<()> {
         let napi = Napi::new().set_busy_poll_timeout(wanted.wait_us);
         self.ring.submitter().register_napi(&mut napi.set_prefer_busy_poll(wanted.prefers))
+    }
+
+    /// Has the kernel look up this file once, for all operations on it.
+    pub(crate) fn register_file(&mut self, file: &File) -> io::Result<()> {
+        self.ring.submitter().register_files(&[file.descriptor()?.as_raw_fd()])?;
+        // Kept, so that no other file is taken for it.
+        self.registered_file = Some(file.clone());
+        Ok(())
+    }
+
+    /// Whether operations have used fixed buffers.
+    pub(crate) fn has_registered_buffers(&self) -> bool {
+        self.registered.count() > 0
     }
 
     fn arm_bell(&mut self) -> io::Result<()> {
@@ -159,8 +180,14 @@ impl RingEngine {
 
     /// The submission entry for an operation that stays where it is.
     fn entry(&mut self, operation: &mut Operation) -> squeue::Entry {
-        let fd = Fd(operation.file().descriptor().expect("checked when started").as_raw_fd());
-        match operation {
+        let (fd, flags) = match &self.registered_file {
+            Some(file) if file.is_same_description(operation.file()) => (Fd(0), squeue::Flags::FIXED_FILE),
+            _ => {
+                let fd = operation.file().descriptor().expect("checked when started").as_raw_fd();
+                (Fd(fd), squeue::Flags::empty())
+            }
+        };
+        let entry = match operation {
             Operation::Read { offset, buffer, skip, .. } => {
                 let into = &mut buffer[*skip..];
                 let (start, length) = (into.as_mut_ptr(), length(into));
@@ -186,7 +213,8 @@ impl RingEngine {
                 .offset(*offset)
                 .mode(change.mode().bits().cast_signed())
                 .build(),
-        }
+        };
+        entry.flags(flags)
     }
 
     fn fixed_buffer(&mut self, start: *const u8, length: u32) -> Option<u16> {
@@ -388,7 +416,7 @@ mod tests {
     /// An engine with room for few entries and completions; `None` where there is no io_uring.
     fn small(pool: &Pool) -> Option<RingEngine> {
         match RingSetup::best(4, 8) {
-            Ok((ring, setup)) => Some(RingEngine::around(ring, setup, pool).unwrap()),
+            Ok((ring, setup)) => Some(RingEngine::around(ring, setup, pool, OPERATION_LIMIT).unwrap()),
             Err(error) => {
                 eprintln!("skipped: no io_uring here: {error}");
                 None
