@@ -8,11 +8,13 @@ mod file_open;
 mod file_shared;
 mod memory;
 mod null;
+mod raw_file;
 
 pub use file::FileStore;
 pub use file_open::{Contents, FileKind, FileSettings};
 pub use memory::{MemorySettings, MemoryStore};
 pub use null::NullStore;
+pub use raw_file::RawFile;
 
 use reactor::Buffer;
 

@@ -17,7 +17,9 @@ mod tickets;
 #[cfg(test)]
 mod testing;
 
-pub use block::{Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore};
+pub use block::{
+    Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, RawFile,
+};
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 pub use key_value::{
     ExaminedFile, ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings, KeyValueSettings, KeyValueShape,
