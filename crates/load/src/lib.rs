@@ -1,5 +1,5 @@
-//! Load on a namespace: described, produced, checked, measured and reported. No sockets but in [`runner`] and
-//! [`ceiling`]: everything else takes `now` and gives values, so that a driver of any host library stays a short loop
+//! Load on a namespace or on local storage: described, produced, checked, measured and reported. No sockets and files but
+//! in [`runner`] and [`ceiling`]: everything else takes `now` and gives values, so that a driver of any host library stays a short loop
 //! (see [`generator`]).
 //!
 //! ```text

@@ -22,6 +22,10 @@ pub enum Failure {
     TimedOut,
     /// The connection went away with the operation in flight.
     Disconnected,
+    /// The system refused an operation on local storage with this error number.
+    System(i32),
+    /// Local storage moved only a part of the data: the file ends there.
+    Short,
 }
 
 impl fmt::Display for Failure {
@@ -30,6 +34,8 @@ impl fmt::Display for Failure {
             Self::Status { sct, sc } => Status::from_code(u16::from_be_bytes([*sct, *sc])).fmt(f),
             Self::TimedOut => f.write_str("timed out"),
             Self::Disconnected => f.write_str("disconnected"),
+            Self::System(errno) => std::io::Error::from_raw_os_error(*errno).fmt(f),
+            Self::Short => f.write_str("the file ends within it"),
         }
     }
 }

@@ -47,6 +47,9 @@ pub struct Report {
     pub disturbance: crate::disturbance::Disturbance,
     /// What the lanes counted, together.
     pub counters: CounterResult,
+    /// How local storage was used, in place of lanes to a target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage: Option<StorageResult>,
     /// Each lane's own counters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lanes: Vec<LaneResult>,
@@ -85,6 +88,7 @@ impl Report {
             cpu: Cpu::default(),
             disturbance: crate::disturbance::Disturbance::default(),
             counters: CounterResult::default(),
+            storage: None,
             lanes: Vec::new(),
             phases: Vec::new(),
             mismatches: Vec::new(),
@@ -454,6 +458,25 @@ pub struct LaneResult {
     pub core: Option<usize>,
     /// Each counter's name and value.
     pub counters: BTreeMap<String, serde_json::Value>,
+}
+
+/// Use of local storage, from the first operation of the run on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StorageResult {
+    /// Size of the file or device, bytes.
+    pub bytes: u64,
+    /// Whether reads and writes bypassed the page cache.
+    pub is_direct: bool,
+    /// Whether buffers were registered with the kernel.
+    pub has_registered_buffers: bool,
+    /// Whether the file was.
+    pub has_registered_file: bool,
+    /// Operations that completed.
+    pub operation_count: u64,
+    /// Calls of the kernel that submitted operations or took in completions.
+    pub call_count: u64,
+    /// Calls of these that slept.
+    pub sleep_count: u64,
 }
 
 /// How long commands spent in one phase.

@@ -1,16 +1,26 @@
-//! A load on a namespace of a target, from the first connection to the report: one thread for each core, its lanes its
-//! own.
+//! A load on a namespace of a target or on local storage, from the first connection to the report: one thread for each
+//! core, its queues its own.
+//!
+//! ```text
+//! run (remote: lanes of an association) ──┐
+//!                                         ├─▶ drive ──▶ a worker per thread ──▶ queues (the seam)
+//! run_local (local: a ring per thread) ───┘
+//! ```
 
 mod buffer;
-mod lanes;
+mod local;
+mod queues;
+mod remote;
 mod worker;
+
+pub use local::{LocalStorage, run_local};
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use host::{Association, DoorbellReason as Reason, LaneClass, LaneCounters, Namespace, Phases, QueueMap};
+use host::{Association, LaneClass, Namespace, Phases, QueueMap};
 use wire::identify::namespace::DeallocatedValue;
 
 use crate::cpu::{self, CpuTime, MachineTime};
@@ -18,10 +28,11 @@ use crate::disturbance::{self, Disturbance, Loss, Side};
 use crate::environment::Environment;
 use crate::generator::Counters;
 use crate::recorder::Tally;
-use crate::report::{CounterResult, CpuShare, LaneResult, PhaseResult, Report, Sample, SteadyResult};
+use crate::report::{CounterResult, CpuShare, PhaseResult, Report, Sample, SteadyResult};
 use crate::steady::{SlopeLimit, Steady};
-use crate::stream::Step;
-use crate::workload::{Deallocated, Geometry, Invalid, Kind, Plan, Workload};
+use crate::workload::{Deallocated, Geometry, Invalid, Plan, Workload};
+use queues::{Closed, Destination, RingUse};
+use remote::Remote;
 use worker::{Message, NOT_STARTED, Shared, Worker};
 
 /// One entry of the series, ns.
@@ -114,6 +125,9 @@ pub enum RunError {
         /// How long, s.
         waited_s: u64,
     },
+    /// The local storage cannot be used.
+    #[error(transparent)]
+    Storage(#[from] store::OpenError),
     /// It was stopped before the load began.
     #[error("stopped before the load began")]
     Stopped,
@@ -126,7 +140,7 @@ pub struct Finished {
     pub report: Report,
     /// All results, for comparisons.
     pub tally: Tally,
-    /// The association ended before the load did.
+    /// The association ended before the load did, or the ring failed.
     pub error: Option<host::Error>,
     /// Operations that were in flight when the time for them was over.
     pub unanswered: u64,
@@ -137,7 +151,7 @@ pub struct Finished {
 /// What one thread gives back.
 #[derive(Debug)]
 struct Results {
-    lanes: Vec<LaneResults>,
+    queues: Closed,
     /// Of its generators, together.
     generator: Counters,
     overdue: u64,
@@ -152,14 +166,6 @@ struct Results {
     used: CpuTime,
     mismatches: Vec<String>,
     error: Option<host::Error>,
-}
-
-#[derive(Debug)]
-struct LaneResults {
-    number: u32,
-    class: LaneClass,
-    core: Option<usize>,
-    lane: LaneCounters,
 }
 
 /// What a plan needs to know of a namespace.
@@ -193,32 +199,46 @@ pub fn run(
     observer: &mut dyn Observer,
 ) -> Result<Finished, RunError> {
     let plan = workload.plan(&geometry(namespace), crate::verify::new_run_id())?;
-    check_commands(namespace, &plan)?;
+    let remote = Remote { association, namespace, settings };
+    remote.check_commands(&plan)?;
     let environment = Environment::collect(
         association.address().resolve().ok().and_then(|addresses| Some(addresses.first()?.ip())),
         JITTER,
     );
+    let (mut finished, _) = drive(&remote, &plan, environment, settings, observer)?;
+    finished.report.target = association.address().to_string();
+    if let Some(queues) = settings.queues {
+        finished.report.workload.queues = Some(queues.to_string());
+        finished.report.workload.polled_percent = Some(settings.polled_percent);
+    }
+    Ok(finished)
+}
+
+/// Carries out a plan, whatever its destination. Gives the use of rings too, if there were any.
+fn drive<D: Destination>(
+    destination: &D,
+    plan: &Plan,
+    environment: Environment,
+    settings: &RunSettings,
+    observer: &mut dyn Observer,
+) -> Result<(Finished, Option<RingUse>), RunError> {
     let shared = Shared {
         clock: Instant::now(),
         start_ns: AtomicU64::new(NOT_STARTED),
         stops: AtomicBool::new(false),
         is_abandoned: AtomicBool::new(false),
     };
-    let threads = threads(settings, workload.lanes);
+    let threads = threads(settings, plan.workload().lanes);
+    let thread_count = threads.len();
     let (messages, inbox) = channel();
     std::thread::scope(|scope| {
-        for thread in &threads {
+        for thread in threads {
             let worker = Worker {
-                association,
-                namespace,
-                plan: &plan,
+                destination,
+                plan,
                 shared: &shared,
-                loads: thread.loads.clone(),
-                lanes: thread.lanes.clone(),
-                queues: settings.queues,
-                polled_percent: settings.polled_percent,
+                thread,
                 hand_over: settings.hand_over,
-                core: thread.core,
                 messages: messages.clone(),
             };
             let builder = std::thread::Builder::new().name("nvlane-load".into());
@@ -229,14 +249,14 @@ pub fn run(
         }
         drop(messages);
         let mut watch = Watch {
-            association,
-            plan: &plan,
+            destination,
+            plan,
             shared: &shared,
             settings,
             observer,
             abandon_ns: None,
             inbox: &inbox,
-            thread_count: threads.len(),
+            thread_count,
             series: Vec::new(),
             steady: settings.steady.map(|limit| (limit, Steady::new(STEADY_WINDOW, limit.percent), false)),
         };
@@ -253,28 +273,12 @@ pub fn run(
             slope_percent: steady.slope_percent(),
             limit_percent: limit.percent,
         });
-        let mut finished = report(&plan, environment, results, &usage);
+        let (mut finished, rings) = report(plan, environment, results, &usage);
         finished.drain = drain;
-        finished.report.target = association.address().to_string();
-        if let Some(queues) = settings.queues {
-            finished.report.workload.queues = Some(queues.to_string());
-            finished.report.workload.polled_percent = Some(settings.polled_percent);
-        }
         finished.report.series = series;
         finished.report.steady = steady;
-        Ok(finished)
+        Ok((finished, rings))
     })
-}
-
-/// Tries a command of each kind, so that an unsupported one is reported before the load begins.
-fn check_commands(namespace: &Namespace, plan: &Plan) -> Result<(), RunError> {
-    let shares = plan.workload().pattern.shares();
-    let wanted = [shares.read, shares.write, shares.trim, shares.write_zeroes];
-    for (kind, _) in Kind::ALL.into_iter().zip(wanted).filter(|(_, percent)| *percent > 0) {
-        let step = Step { kind, slba: plan.range().first, blocks: plan.command_blocks_max() };
-        worker::command(namespace, step).map_err(host::Error::Command)?;
-    }
-    Ok(())
 }
 
 /// What one thread has.
@@ -322,8 +326,8 @@ struct Usage {
 }
 
 /// The thread that started a run, waiting for those that carry it out.
-struct Watch<'a> {
-    association: &'a Association,
+struct Watch<'a, D> {
+    destination: &'a D,
     plan: &'a Plan,
     shared: &'a Shared,
     settings: &'a RunSettings,
@@ -336,7 +340,7 @@ struct Watch<'a> {
     abandon_ns: Option<u64>,
 }
 
-impl Watch<'_> {
+impl<D: Destination> Watch<'_, D> {
     /// Takes the next message; none now and then, to look around.
     fn next(&mut self) -> Option<Message> {
         if self.observer.stops() {
@@ -383,7 +387,7 @@ impl Watch<'_> {
     fn abandon(&self) {
         self.shared.stops.store(true, Ordering::Relaxed);
         self.shared.is_abandoned.store(true, Ordering::Relaxed);
-        self.association.close();
+        self.destination.abandon();
     }
 
     /// Waits until all threads are ready, and starts them.
@@ -392,7 +396,7 @@ impl Watch<'_> {
         let total_bytes = self.plan.range().blocks * lba_bytes;
         let (mut ready, mut done) = (0, 0);
         // Lanes connect and the fill begins within this time, and the fill continues after it.
-        let silence = self.settings.drain.saturating_add(self.association.options().connect_timeout);
+        let silence = self.settings.drain.saturating_add(self.destination.open_timeout());
         let mut heard = Instant::now();
         while ready < self.thread_count {
             if heard.elapsed() >= silence && !self.shared.is_abandoned.load(Ordering::Relaxed) {
@@ -489,10 +493,16 @@ impl Watch<'_> {
 }
 
 /// Puts together what all threads give back.
-fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &Usage) -> Finished {
+fn report(
+    plan: &Plan,
+    environment: Environment,
+    results: Vec<Results>,
+    usage: &Usage,
+) -> (Finished, Option<RingUse>) {
     let (mut tally, mut counters, mut overdue) = (Tally::default(), Counters::default(), 0);
     let (mut lanes, mut mismatches, mut error) = (Vec::new(), Vec::new(), None);
-    let mut phases = Phases::default();
+    let mut phases = None::<Phases>;
+    let mut rings = None::<RingUse>;
     let (mut unanswered, mut loss) = (0, None::<Loss>);
     let (mut from_ns, mut until_ns, mut used) = (u64::MAX, 0, CpuTime::default());
     for result in results {
@@ -509,15 +519,14 @@ fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &
             (Some(loss), Some(other)) => Some(loss.worse(other)),
             (loss, other) => loss.or(other),
         };
-        for lane in result.lanes {
-            phases.merge(&lane.lane.phases);
-            lanes.push(LaneResult {
-                lane: lane.number,
-                class: lane.class.name(),
-                core: lane.core,
-                counters: lane_counters(&lane.lane),
-            });
+        lanes.extend(result.queues.lanes);
+        if let Some(of_thread) = result.queues.phases {
+            phases.get_or_insert_default().merge(&of_thread);
         }
+        rings = match (rings, result.queues.ring) {
+            (Some(rings), Some(ring)) => Some(rings.with(ring)),
+            (rings, ring) => rings.or(ring),
+        };
     }
     lanes.sort_by_key(|lane| lane.lane);
     let elapsed_ns = until_ns.saturating_sub(from_ns);
@@ -537,41 +546,11 @@ fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &
     disturbance.add(Side::Target, usage.target_loss);
     report.disturbance = disturbance;
     report.lanes = lanes;
-    report.phases = phases.named().map(|(name, times)| PhaseResult::new(name, times)).to_vec();
+    if let Some(phases) = phases {
+        report.phases = phases.named().map(|(name, times)| PhaseResult::new(name, times)).to_vec();
+    }
     report.mismatches = mismatches;
-    Finished { report, tally, error, unanswered, drain: Duration::ZERO }
-}
-
-/// A lane's counters by name.
-fn lane_counters(counters: &LaneCounters) -> BTreeMap<String, serde_json::Value> {
-    let named = [
-        ("commands", counters.commands),
-        ("completions", counters.completions),
-        ("retries", counters.retries),
-        ("caravans", counters.caravans),
-        ("sends", counters.sends),
-        ("receives", counters.receives),
-        ("dry_receives", counters.dry_receives),
-        ("sent_bytes", counters.sent_bytes),
-        ("received_bytes", counters.received_bytes),
-        ("in_place_bytes", counters.in_place_bytes),
-        ("zero_copy_sends", counters.zero_copy_sends),
-        ("zero_copy_bytes", counters.zero_copy_bytes),
-        ("zero_copy_copied", counters.zero_copy_copied),
-        ("zero_copy_awaited", counters.zero_copy_awaited),
-        ("blocks", counters.blocks),
-        ("spins", counters.spins),
-        ("sleeps", counters.sleeps),
-        ("losses", counters.losses),
-        ("napi_id", counters.napi_id.into()),
-        ("busy_polled_links", counters.busy_polled_links),
-        ("busy_poll_refusals", counters.busy_poll_refusals),
-    ];
-    let rings = Reason::ALL.map(|reason| (reason.name(), counters.doorbell.rings[reason as usize]));
-    let rings = rings.into_iter().map(|(name, count)| (format!("rings_{name}"), count));
-    let waited = ("doorbell_waited_ns".to_owned(), counters.doorbell.waited_ns);
-    let named = named.into_iter().map(|(name, count)| (name.to_owned(), count));
-    named.chain(rings).chain([waited]).map(|(name, count)| (name, count.into())).collect()
+    (Finished { report, tally, error, unanswered, drain: Duration::ZERO }, rings)
 }
 
 #[cfg(test)]

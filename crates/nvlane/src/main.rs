@@ -33,7 +33,7 @@ mod survey;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::logging::LogOptions;
 
@@ -94,10 +94,13 @@ fn main() -> ExitCode {
         Ok(words) => words,
         Err(failure) => return exit::report(&failure),
     };
-    let cli = match Cli::try_parse_from(words) {
-        Ok(cli) => cli,
+    let given = Cli::command().try_get_matches_from(words);
+    let (cli, given) = match given.and_then(|given| Ok((Cli::from_arg_matches(&given)?, given))) {
+        Ok(parsed) => parsed,
         Err(error) => return exit::wrong_options(&error),
     };
+    // Which options were given, and which have their defaults.
+    let given = given.subcommand().map_or_else(Default::default, |(_, given)| given.clone());
     // A target reports through its log; tools report on standard output.
     let is_service = matches!(cli.command, Command::Target(_));
     logging::start(&cli.log, if is_service { "info" } else { "warn" });
@@ -113,7 +116,7 @@ fn main() -> ExitCode {
         Command::SmartLog(arguments) => smart_log::smart_log(&arguments),
         Command::Kv(arguments) => kv::kv(&arguments),
         Command::Keys(arguments) => keys::keys(&arguments),
-        Command::Perf(arguments) => perf::perf(&arguments),
+        Command::Perf(arguments) => perf::perf(&arguments, &given),
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Study(arguments) => study::study(&arguments),
         Command::Adq(arguments) => adq::adq(&arguments),

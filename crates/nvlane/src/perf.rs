@@ -3,17 +3,18 @@
 pub(crate) mod ceiling;
 mod doorbells;
 pub(crate) mod live;
+mod place;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Subcommand, ValueEnum};
+use clap::{ArgAction, ArgMatches, Args, Subcommand, ValueEnum};
 use host::reconnect::ReconnectSettings;
 use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, Tuning, ZeroCopy};
 use load::keys::Distribution;
 use load::report::{LaneResult, fio_json, text};
-use load::runner::{self, Finished, RunError, RunSettings};
+use load::runner::{self, Finished, LocalStorage, RunError, RunSettings};
 use load::steady::SlopeLimit;
 use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
 use reactor::{CoreList, SpinPolicy};
@@ -23,6 +24,7 @@ use crate::exit::Ended;
 use crate::exit::{Failure, Kind};
 use crate::output;
 use doorbells::Doorbells;
+use place::Place;
 
 /// Longest duration that can be given: 30 years.
 const TIME_MAX: Duration = Duration::from_secs(1_000_000_000);
@@ -37,9 +39,11 @@ Examples:
   nvlane perf ADDR -w randrw --verify -o 4k/70:64k/30    every block read is checked
   nvlane perf ADDR -q 128 --ceiling                      compared with plain sockets
   nvlane perf ADDR -w randrw --queues default=1,read=1   reads on a lane of their own
+  nvlane perf device:/dev/nvme1n1 -q 128 -c 2,3          the same load on local storage, through io_uring
   nvlane target --listen 127.0.0.1:0 --namespace ram:1G --run 'nvlane perf -q 32'
 
-Patterns other than reads and verify overwrite the namespace: its data is lost.
+Patterns with writes, verify and --fill overwrite the namespace, file or device: its data is lost. A device that is mounted, and storage \
+that a target serves, is not written.
 
 Ctrl-C (or SIGTERM) ends the load and reports what was measured; a second one ends at once. Operations in flight at the end have \
 --timeout seconds to complete (2 after Ctrl-C), closing takes up to 3 more; the report says how many did not complete, and then the \
@@ -63,9 +67,10 @@ enum PerfCommand {
 
 #[derive(Debug, Args)]
 struct RunArguments {
-    /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
+    /// The namespace, `HOST[:PORT]/NQN[?ns=1]`, or local storage, `file:PATH` or `device:PATH` (with `?lba=BYTES` for its
+    /// block size).
     #[arg(env = "NVLANE_ADDR", value_name = "ADDR")]
-    address: Option<Address>,
+    place: Option<Place>,
     #[command(flatten)]
     load: LoadArguments,
     #[command(flatten)]
@@ -101,7 +106,8 @@ struct LoadArguments {
     /// End after this number of bytes.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     bytes: Option<u64>,
-    /// Number of lanes: queue pairs, each on its own connection. [default: one for each core of -c]
+    /// Number of lanes: queue pairs, each on its own connection; on local storage, of queues. [default: one for each core
+    /// of -c]
     #[arg(short = 'P', long)]
     lanes: Option<u32>,
     /// Lanes by class instead of -P, such as default=1,read=2,poll=1: reads use read lanes, polled operations use poll
@@ -227,23 +233,52 @@ enum Replay {
     Reads,
 }
 
-pub(crate) fn perf(arguments: &PerfArguments) -> Ended {
+/// `given`: what was on the command line.
+pub(crate) fn perf(arguments: &PerfArguments, given: &ArgMatches) -> Ended {
     match &arguments.command {
         Some(PerfCommand::Ceiling(arguments)) => ceiling::ceiling(arguments),
-        None => run(&arguments.run),
+        None => run(&arguments.run, given),
     }
 }
 
-fn run(arguments: &RunArguments) -> Ended {
-    let RunArguments { address, load, connection, output } = arguments;
-    let address = address.as_ref().ok_or_else(|| {
-        Failure::usage(
-            "no namespace given: write HOST:PORT/NQN, or set NVLANE_ADDR; `nvlane discover` lists subsystems",
-        )
-    })?;
+fn run(arguments: &RunArguments, given: &ArgMatches) -> Ended {
+    match &arguments.place {
+        Some(Place::Target(address)) => run_remote(arguments, address),
+        Some(Place::Local(storage)) => {
+            place::refuse_options_of_targets(given)?;
+            run_local(arguments, storage)
+        }
+        None => Err(Failure::usage(
+            "no namespace given: write HOST:PORT/NQN, file:PATH or device:PATH, or set NVLANE_ADDR; \
+             `nvlane discover` lists subsystems",
+        )),
+    }
+}
+
+fn run_local(arguments: &RunArguments, storage: &LocalStorage) -> Ended {
+    let RunArguments { load, connection, output, .. } = arguments;
     output::check_file(output.json.as_deref())?;
     let workload = load.workload()?;
-    let cores = load.cores.as_ref().map_or(&[][..], CoreList::cores);
+    let storage = LocalStorage { spin: connection.spin, ..storage.clone() };
+    let settings = RunSettings {
+        cores: load.core_list().to_vec(),
+        steady: load.steady,
+        drain: connection.host.answer(HostOptions::ANSWER),
+        ..RunSettings::default()
+    };
+    let mut live = live::Live::new(&workload)?;
+    let finished = runner::run_local(&storage, &workload, &settings, &mut live);
+    live.clear();
+    let finished = finished.map_err(failure)?;
+    output.write(&finished)?;
+    ended(&finished)
+}
+
+fn run_remote(arguments: &RunArguments, address: &Address) -> Ended {
+    let RunArguments { load, connection, output, .. } = arguments;
+    output::check_file(output.json.as_deref())?;
+    let workload = load.workload()?;
+    let cores = load.core_list();
     let options = connection.options(&workload)?;
     if let Some(class) = connection.doorbell.lacking(load.queues) {
         let doorbell = connection.doorbell;
@@ -315,11 +350,13 @@ fn ended(finished: &Finished) -> Ended {
     }
     if finished.unanswered > 0 {
         let (count, s) = (finished.unanswered, finished.drain.as_secs_f64());
-        let message = format!("the target did not answer {count} operations within {s} s of the load's end");
+        let who = if report.storage.is_some() { "storage" } else { "target" };
+        let message = format!("the {who} did not answer {count} operations within {s} s of the load's end");
         return Err(Failure::new(Kind::Failed, message));
     }
     if let Some(error) = &finished.error {
-        return Err(Failure::new(Kind::Unreachable, format!("the load ended early: {error}")));
+        let kind = if report.storage.is_some() { Kind::Failed } else { Kind::Unreachable };
+        return Err(Failure::new(kind, format!("the load ended early: {error}")));
     }
     if report.total.error_count > 0 {
         let message = format!("{} operations failed", report.total.error_count);
@@ -331,12 +368,18 @@ fn ended(finished: &Finished) -> Ended {
 pub(crate) fn failure(error: RunError) -> Failure {
     match error {
         RunError::Workload(invalid) => Failure::usage(invalid),
+        RunError::Storage(error) => Failure::usage(error),
         RunError::Host(error) => error.into(),
         stopped => Failure::new(Kind::Failed, stopped),
     }
 }
 
 impl LoadArguments {
+    /// The cores of -c; none without it.
+    fn core_list(&self) -> &[usize] {
+        self.cores.as_ref().map_or(&[], CoreList::cores)
+    }
+
     /// Checks that the queue map fits the threads and the operations.
     fn check_queues(&self, core_count: usize) -> Result<(), Failure> {
         let Some(queues) = self.queues else { return Ok(()) };

@@ -67,7 +67,12 @@ fn write_heading(out: &mut String, report: &Report) -> std::fmt::Result {
         let told: Vec<String> = told.map(|(name, percent)| format!("{percent} % {name}")).collect();
         write!(out, " ({})", told.join(", "))?;
     }
-    let lanes = if workload.lanes == 1 { "lane" } else { "lanes" };
+    let lanes = match (&report.storage, workload.lanes) {
+        (None, 1) => "lane",
+        (None, _) => "lanes",
+        (Some(_), 1) => "queue",
+        (Some(_), _) => "queues",
+    };
     match &workload.queues {
         None => write!(out, ", {} {lanes} at depth {}", workload.lanes, workload.depth)?,
         Some(queues) => write!(out, ", lanes {queues} at depth {}", workload.depth)?,
@@ -129,7 +134,25 @@ fn write_processor(out: &mut String, report: &Report) -> std::fmt::Result {
             share.voluntary_switches + share.involuntary_switches,
         )?;
     }
-    Ok(())
+    write_storage(out, report)
+}
+
+/// How local storage was used.
+fn write_storage(out: &mut String, report: &Report) -> std::fmt::Result {
+    let Some(storage) = &report.storage else { return Ok(()) };
+    let path = if storage.is_direct { "direct" } else { "through the page cache" };
+    let registered = match (storage.has_registered_buffers, storage.has_registered_file) {
+        (true, true) => "buffers and file registered",
+        (true, false) => "buffers registered, file not",
+        (false, true) => "file registered, buffers not (limit of locked memory)",
+        (false, false) => "neither buffers nor file registered",
+    };
+    let per_call = storage.operation_count as f64 / storage.call_count.max(1) as f64;
+    writeln!(
+        out,
+        "{:<10} {path}, {registered}; {per_call:.1} operations per call, {} calls slept",
+        "io_uring", storage.sleep_count
+    )
 }
 
 /// What the reader must know before believing the numbers.
@@ -142,7 +165,8 @@ fn write_remarks(out: &mut String, report: &Report) -> std::fmt::Result {
     }
     if counters.overdue > 0 {
         let overdue = counters.overdue;
-        writeln!(out, "the target fell behind: {overdue} operations that were due were never sent")?;
+        let who = if report.storage.is_some() { "storage" } else { "target" };
+        writeln!(out, "the {who} fell behind: {overdue} operations that were due were never sent")?;
     }
     if counters.unanswered > 0 {
         writeln!(out, "{} operations were in flight at the end and not answered", counters.unanswered)?;
@@ -286,7 +310,7 @@ pub fn live_line(sample: &Sample, of: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{SteadyResult, example};
+    use super::super::{SteadyResult, StorageResult, example};
     use super::*;
     use crate::workload::{Arrival, Pace};
 
@@ -310,6 +334,28 @@ mod tests {
             1 write failed: LBA out of range (0x080)
             5600 blocks checked, 0 wrong
             ");
+    }
+
+    #[test]
+    fn local_storage_has_queues_and_a_ring_in_place_of_lanes() {
+        let storage = StorageResult {
+            is_direct: true,
+            has_registered_buffers: true,
+            operation_count: 100,
+            call_count: 40,
+            sleep_count: 3,
+            ..StorageResult::default()
+        };
+        let report = Report { lanes: Vec::new(), storage: Some(storage), ..example::report(OPEN) };
+        let told = table(&report, Detail::Percentiles);
+        for line in [
+            ", 1 queue at depth 32,",
+            "io_uring   direct, buffers registered, file not; 2.5 operations per call, 3 calls slept",
+            "the storage fell behind",
+        ] {
+            assert!(told.contains(line), "{told}");
+        }
+        assert!(!told.contains("caravans") && !told.contains("lane"), "{told}");
     }
 
     #[test]

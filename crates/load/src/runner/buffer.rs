@@ -2,6 +2,7 @@
 
 use host::DataBuffer;
 
+use super::queues::DataRoom;
 use crate::random::mix;
 
 /// A buffer that is as long as its operation. One word: it goes from hand to hand with each operation, and what was
@@ -15,34 +16,36 @@ struct Room {
     length: usize,
 }
 
+/// Fills a buffer with what neither compresses nor repeats from one seed to the other.
+pub(super) fn fill(bytes: &mut [u8], seed: u64) {
+    for (word, place) in (0..).zip(bytes.chunks_mut(8)) {
+        place.copy_from_slice(&mix(seed << 32 | word).to_le_bytes()[..place.len()]);
+    }
+}
+
 impl IoBuffer {
     /// Room for `capacity` bytes, filled with what neither compresses nor repeats from one buffer to the other.
     pub(crate) fn new(capacity: usize, seed: u64) -> Self {
-        let words = (0..capacity.div_ceil(8) as u64).map(|word| mix(seed << 32 | word).to_le_bytes());
-        let mut bytes: Vec<u8> = words.flatten().collect();
-        bytes.truncate(capacity);
+        let mut bytes = vec![0; capacity];
+        fill(&mut bytes, seed);
         Self(Box::new(Room { bytes: bytes.into_boxed_slice(), length: capacity }))
     }
+}
 
-    /// Makes it `length` bytes long.
-    ///
-    /// # Panics
-    /// If the buffer is smaller.
+impl DataRoom for IoBuffer {
     #[inline]
-    pub(crate) fn resize(&mut self, length: usize) {
+    fn resize(&mut self, length: usize) {
         assert!(length <= self.0.bytes.len(), "buffers have room for the largest operation");
         self.0.length = length;
     }
 
-    /// What the operation moves.
     #[inline]
-    pub(crate) fn bytes(&self) -> &[u8] {
+    fn bytes(&self) -> &[u8] {
         &self.0.bytes[..self.0.length]
     }
 
-    /// The same, to fill.
     #[inline]
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    fn bytes_mut(&mut self) -> &mut [u8] {
         let Room { bytes, length } = &mut *self.0;
         &mut bytes[..*length]
     }

@@ -8,13 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use host::{
-    Association, Command, Completion, InvalidCommand, LaneClass, Namespace, QueueMap, Refused, RefusedReason,
-};
-
-use super::buffer::IoBuffer;
-use super::lanes::Lanes;
-use super::{INTERVAL_NS, Results};
+use super::queues::{DataRoom, Destination, Done, Queues};
+use super::{INTERVAL_NS, Results, Thread};
 use crate::cpu::{self, CpuTime};
 use crate::disturbance::{self, Loss};
 use crate::generator::{Counters, Generator, Operation, Phase};
@@ -71,61 +66,54 @@ pub(super) enum Message {
 
 /// One thread of a run, before it runs.
 #[derive(Debug)]
-pub(super) struct Worker<'a> {
-    pub(super) association: &'a Association,
-    pub(super) namespace: &'a Namespace,
+pub(super) struct Worker<'a, D> {
+    pub(super) destination: &'a D,
     pub(super) plan: &'a Plan,
     pub(super) shared: &'a Shared,
-    /// Its lanes of the plan, by number.
-    pub(super) loads: Vec<u32>,
-    /// Its lanes to the target: one for each load, or by class.
-    pub(super) lanes: Vec<LaneClass>,
-    pub(super) queues: Option<QueueMap>,
-    pub(super) polled_percent: u8,
+    pub(super) thread: Thread,
+    /// Whether threads that operations are handed over to may share its core.
     pub(super) hand_over: bool,
-    pub(super) core: Option<usize>,
     pub(super) messages: Sender<Message>,
 }
 
-impl Worker<'_> {
+impl<'a, D: Destination> Worker<'a, D> {
     /// Runs to the end.
     pub(super) fn run(self) {
         let messages = self.messages.clone();
-        let ended = match self.connect() {
-            Ok(mut lanes) => lanes.run().map(|results| Message::Ended(Box::new(results))),
+        let ended = match self.open() {
+            Ok(mut running) => running.run().map(|results| Message::Ended(Box::new(results))),
             Err(error) => Err(error),
         };
         // The receiver is gone if the run was given up.
         let _ = messages.send(ended.unwrap_or_else(|error| Message::Failed(Box::new(error))));
     }
 
-    fn connect(self) -> Result<Running<Self>, host::Error> {
-        if let Some(core) = self.core {
+    fn open(self) -> Result<Running<'a, D>, host::Error> {
+        if let Some(core) = self.thread.core {
             reactor::pin(core).map_err(|error| host::Error::System {
                 doing: "tie a thread to its core",
                 cause: error.into(),
             })?;
         }
-        let lanes = self.lanes.iter().map(|class| self.association.lane_of(*class));
-        let lanes = lanes.collect::<Result<_, _>>()?;
-        let set = Lanes::new(lanes, self.hand_over)?;
+        let mut queues = self.destination.open(&self.thread, self.plan)?;
         let depth = self.plan.workload().depth as usize;
         let capacity = self.plan.buffer_bytes();
-        let lanes = self.loads.iter().map(|&number| LaneLoad {
-            generator: Generator::new(self.plan, number),
-            operations: vec![NO_OPERATION; depth],
-            free: (0..depth as u64).rev().collect(),
-            buffers: (0..depth as u64)
-                .map(|slot| IoBuffer::new(capacity, u64::from(number) << 16 | slot))
-                .collect(),
-            polled_debt: 0,
+        let loads = self.thread.loads.iter().map(|&number| {
+            let buffers =
+                (0..depth as u64).map(|slot| queues.buffer(capacity, u64::from(number) << 16 | slot));
+            Ok(Load {
+                generator: Generator::new(self.plan, number),
+                operations: vec![NO_OPERATION; depth],
+                free: (0..depth as u64).rev().collect(),
+                buffers: buffers.collect::<Result<_, _>>()?,
+            })
         });
-        let lanes = lanes.collect();
+        let loads = loads.collect::<Result<_, host::Error>>()?;
         let is_open = self.plan.workload().pace != Pace::Closed;
         let recorder = Recorder::new(is_open);
         Ok(Running {
-            set,
-            lanes,
+            queues,
+            loads,
             recorder,
             mismatches: Vec::new(),
             last_done_ns: 0,
@@ -138,38 +126,24 @@ impl Worker<'_> {
 const NO_OPERATION: Operation =
     Operation { step: Step { kind: Kind::Read, slba: 0, blocks: 0 }, due_ns: 0, submitted_ns: 0 };
 
-/// The load of one lane and what it has in flight.
-struct LaneLoad {
+/// One load of the plan and what it has in flight.
+struct Load<B> {
     generator: Generator,
     /// What is in flight, by slot.
     operations: Vec<Operation>,
     /// Free slots; the one used last is used first.
     free: Vec<u64>,
     /// Free buffers; the warmest is used first.
-    buffers: Vec<IoBuffer>,
-    /// Hundredths of a polled operation that are still owed.
-    polled_debt: u16,
+    buffers: Vec<B>,
 }
 
-impl LaneLoad {
-    /// Whether the next operation is one that is polled for.
-    fn polls(&mut self, percent: u8) -> bool {
-        self.polled_debt += u16::from(percent);
-        let polls = self.polled_debt >= 100;
-        if polls {
-            self.polled_debt -= 100;
-        }
-        polls
-    }
-}
-
-/// What a command is known by: the load it is of and its slot there.
+/// What an operation is known by: the load it is of and its slot there.
 const LOAD_SHIFT: u32 = 32;
 
-struct Running<W> {
-    worker: W,
-    set: Lanes,
-    lanes: Vec<LaneLoad>,
+struct Running<'a, D: Destination> {
+    worker: Worker<'a, D>,
+    queues: D::Queues,
+    loads: Vec<Load<<D::Queues as Queues>::Buffer>>,
     recorder: Recorder,
     mismatches: Vec<String>,
     last_done_ns: u64,
@@ -177,7 +151,7 @@ struct Running<W> {
     error: Option<host::Error>,
 }
 
-impl Running<Worker<'_>> {
+impl<D: Destination> Running<'_, D> {
     fn run(&mut self) -> Result<Results, host::Error> {
         self.fill()?;
         let _ = self.worker.messages.send(Message::Filled);
@@ -192,7 +166,7 @@ impl Running<Worker<'_>> {
         if start_ns == NOT_STARTED {
             return Err(host::Error::Ended);
         }
-        self.lanes.iter_mut().for_each(|lane| lane.generator.start(start_ns));
+        self.loads.iter_mut().for_each(|load| load.generator.start(start_ns));
         let (measured_from_ns, used, loss) = self.load()?;
         Ok(self.results(measured_from_ns, used, loss))
     }
@@ -200,7 +174,7 @@ impl Running<Worker<'_>> {
     /// Writes every block once, if that is wanted.
     fn fill(&mut self) -> Result<(), host::Error> {
         let (mut done, mut told_ns) = (0, self.worker.shared.now_ns());
-        while self.lanes.iter().any(|lane| matches!(lane.generator.phase(), Phase::Filling { .. })) {
+        while self.loads.iter().any(|load| matches!(load.generator.phase(), Phase::Filling { .. })) {
             if self.worker.shared.stops.load(Ordering::Relaxed) {
                 return Err(host::Error::Ended);
             }
@@ -229,14 +203,13 @@ impl Running<Worker<'_>> {
             })
         };
         let is_open = self.worker.plan.workload().pace != Pace::Closed;
-        // With a policy of never sleeping it does not sleep between arrivals either.
-        let spins = self.worker.association.options().tuning.spin == Duration::MAX;
+        let spins = self.queues.never_sleeps();
         let measured_from_ns =
-            self.lanes.first().and_then(|lane| lane.generator.measured_from_ns()).unwrap_or(0);
+            self.loads.first().and_then(|load| load.generator.measured_from_ns()).unwrap_or(0);
         let (mut used_before, mut watch) = (None, None);
         let own_pid = std::process::id();
         let (mut interval, mut interval_end_ns) = (0, measured_from_ns.saturating_add(INTERVAL_NS));
-        while !self.lanes.iter().all(|lane| lane.generator.is_over()) {
+        while !self.loads.iter().all(|load| load.generator.is_over()) {
             if shared.is_abandoned.load(Ordering::Relaxed) {
                 break;
             }
@@ -256,16 +229,16 @@ impl Running<Worker<'_>> {
                 (interval, interval_end_ns) = (interval + 1, interval_end_ns + INTERVAL_NS);
             }
             if shared.stops.load(Ordering::Relaxed) {
-                self.lanes.iter_mut().for_each(|lane| lane.generator.stop());
+                self.loads.iter_mut().for_each(|load| load.generator.stop());
             }
             self.give_out(now_ns);
-            let deadline_ns = self.lanes.iter().filter_map(|lane| lane.generator.next_deadline_ns()).min();
+            let deadline_ns = self.loads.iter().filter_map(|load| load.generator.next_deadline_ns()).min();
             let until_ns = deadline_ns.map_or(WAIT_NS_MAX, |at_ns| at_ns.saturating_sub(now_ns));
             let wait_ns = if is_open { until_ns.saturating_sub(SLEEP_MARGIN_NS) } else { until_ns };
             let wait_ns = wait_ns.min(WAIT_NS_MAX);
             if spins && is_open {
                 self.take_back(0);
-            } else if self.set.outstanding() == 0 && wait_ns > 0 {
+            } else if self.queues.outstanding() == 0 && wait_ns > 0 {
                 std::thread::sleep(Duration::from_nanos(wait_ns));
             } else {
                 self.take_back(wait_ns);
@@ -280,13 +253,10 @@ impl Running<Worker<'_>> {
     #[inline]
     fn give_out(&mut self, now_ns: u64) -> u64 {
         let mut blocks = 0;
-        let by_class = self.worker.queues.is_some();
-        let polled_percent = self.worker.polled_percent;
-        for (index, load) in self.lanes.iter_mut().enumerate() {
+        for (index, load) in self.loads.iter_mut().enumerate() {
             while let Some(operation) = load.generator.next_operation(now_ns) {
                 let step = operation.step;
                 blocks += u64::from(step.blocks);
-                let command = command(self.worker.namespace, step);
                 let slot = load.free.pop().expect("a generator keeps to its depth");
                 let kept = &mut load.operations[usize::try_from(slot).expect("a slot")];
                 *kept = operation;
@@ -299,27 +269,9 @@ impl Running<Worker<'_>> {
                     buffer
                 });
                 let user = (index as u64) << LOAD_SHIFT | slot;
-                // What was made is handed on where it lies: moved, it would have to be in memory first.
-                let submitted = match command {
-                    Ok(command) if !by_class => {
-                        self.set.submit(index, command, buffer, user).map_err(|refused| (index, refused))
-                    }
-                    Ok(command) => {
-                        let command = if load.polls(polled_percent) { command.polled() } else { command };
-                        let lane = self.set.next_lane(&command);
-                        self.set.submit(lane, command, buffer, user).map_err(|refused| (lane, refused))
-                    }
-                    Err(invalid) => {
-                        self.error.get_or_insert(host::Error::Command(invalid));
-                        Err((index, Refused { reason: RefusedReason::Full, buffer }))
-                    }
-                };
-                let Err((lane, refused)) = submitted else { continue };
-                load.buffers.extend(refused.buffer);
-                self.error.get_or_insert_with(|| match (refused.reason, self.set.over(lane)) {
-                    (RefusedReason::Ended, Some(over)) => over.clone(),
-                    (reason, _) => host::Error::Refused { command: step.kind.name(), reason },
-                });
+                let Err(refusal) = self.queues.submit(index, step, buffer, user) else { continue };
+                load.buffers.extend(refusal.buffer);
+                self.error.get_or_insert(*refusal.error);
                 load.free.push(slot);
                 let kept = load.operations[usize::try_from(slot).expect("a slot")];
                 load.generator.on_failure(&kept, Failure::Disconnected, &mut self.recorder);
@@ -333,20 +285,20 @@ impl Running<Worker<'_>> {
     /// Waits for completions up to the timeout, and processes them.
     #[inline]
     fn take_back(&mut self, wait_ns: u64) {
-        let Self { worker, set, lanes, recorder, mismatches, last_done_ns, .. } = self;
+        let Self { worker, queues, loads, recorder, mismatches, last_done_ns, .. } = self;
         // All completions of a batch have come by when the first is seen.
         let mut now_ns = 0;
-        let mut each = |_: usize, completion: Completion<IoBuffer>| {
+        let mut each = |done: Done<<D::Queues as Queues>::Buffer>| {
             if now_ns == 0 {
                 now_ns = worker.shared.now_ns();
             }
-            let load = &mut lanes[usize::try_from(completion.user >> LOAD_SHIFT).expect("a load")];
-            let slot = completion.user & ((1 << LOAD_SHIFT) - 1);
+            let load = &mut loads[usize::try_from(done.user >> LOAD_SHIFT).expect("a load")];
+            let slot = done.user & ((1 << LOAD_SHIFT) - 1);
             let operation = load.operations[usize::try_from(slot).expect("a slot")];
-            match completion.result {
-                Ok(_) => {
+            match done.result {
+                Ok(()) => {
                     if operation.step.kind == Kind::Read
-                        && let Some(buffer) = &completion.buffer
+                        && let Some(buffer) = &done.buffer
                         && let Err(mismatch) = load.generator.check(&operation, 0, buffer.bytes())
                         && mismatches.len() < MISMATCH_COUNT
                     {
@@ -354,19 +306,21 @@ impl Running<Worker<'_>> {
                     }
                     load.generator.on_done(&operation, now_ns, recorder);
                 }
-                Err(failure) => load.generator.on_failure(&operation, failure_of(failure), recorder),
+                Err(failure) => load.generator.on_failure(&operation, failure, recorder),
             }
             load.free.push(slot);
-            if let Some(buffer) = completion.buffer {
+            if let Some(buffer) = done.buffer {
                 load.buffers.push(buffer);
             }
         };
-        if wait_ns == 0 {
-            set.poll_with(&mut each);
-        } else {
-            set.wait_with(&mut each, Duration::from_nanos(wait_ns));
-        }
+        let taken = queues.take(Duration::from_nanos(wait_ns), &mut each);
         *last_done_ns = now_ns.max(*last_done_ns);
+        if let Err(error) = taken {
+            // What is in flight cannot be awaited any more.
+            self.error.get_or_insert(error);
+            self.worker.shared.stops.store(true, Ordering::Relaxed);
+            self.worker.shared.is_abandoned.store(true, Ordering::Relaxed);
+        }
     }
 
     fn results(&mut self, measured_from_ns: u64, used: CpuTime, loss: Option<Loss>) -> Results {
@@ -374,23 +328,15 @@ impl Running<Worker<'_>> {
         let runtime = self.worker.plan.workload().stop.runtime;
         let runtime_ns =
             runtime.map_or(u64::MAX, |runtime| u64::try_from(runtime.as_nanos()).unwrap_or(u64::MAX));
-        let by_class = self.worker.queues.is_some();
-        let lanes = self.set.take_lanes();
-        let lanes = lanes.iter().enumerate().map(|(index, lane)| super::LaneResults {
-            number: if by_class { u32::from(lane.number()) - 1 } else { self.worker.loads[index] },
-            class: lane.class(),
-            core: self.worker.core,
-            lane: lane.counters(),
-        });
-        let lanes = lanes.collect();
+        let queues = self.queues.close(&self.worker.thread);
         let (mut generator, mut overdue, mut unanswered) = (Counters::default(), 0, 0);
-        for load in &mut self.lanes {
+        for load in &mut self.loads {
             generator.merge(load.generator.counters());
             overdue += load.generator.overdue(now_ns);
             unanswered += u64::from(load.generator.in_flight());
         }
         Results {
-            lanes,
+            queues,
             generator,
             overdue,
             unanswered,
@@ -406,28 +352,5 @@ impl Running<Worker<'_>> {
             mismatches: std::mem::take(&mut self.mismatches),
             error: self.error.take(),
         }
-    }
-}
-
-/// The command for a step.
-#[inline(always)]
-pub(super) fn command(namespace: &Namespace, step: Step) -> Result<Command, InvalidCommand> {
-    match step.kind {
-        Kind::Read => namespace.read(step.slba, step.blocks),
-        Kind::Write => namespace.write(step.slba, step.blocks),
-        Kind::Trim => namespace.deallocate(&[host::BlockRange { lba: step.slba, blocks: step.blocks }]),
-        Kind::WriteZeroes => namespace.write_zeroes(step.slba, step.blocks, false),
-    }
-}
-
-#[cold]
-fn failure_of(failure: host::Failure) -> Failure {
-    match failure {
-        host::Failure::Status(status) | host::Failure::GaveUp { status, .. } => {
-            let [sct, sc] = status.code().to_be_bytes();
-            Failure::Status { sct, sc }
-        }
-        host::Failure::TimedOut => Failure::TimedOut,
-        _ => Failure::Disconnected,
     }
 }

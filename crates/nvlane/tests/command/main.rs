@@ -15,6 +15,7 @@ mod memory;
 mod mistakes;
 mod only_subsystem;
 mod operating;
+mod perf_local;
 mod smart_log;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,54 @@
+//! `nvlane perf` on local storage.
+
+use crate::support::run;
+
+/// A file of 4 MiB, and its address for `perf`.
+fn file() -> (tempfile::NamedTempFile, String) {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    file.as_file().set_len(4 << 20).expect("a size");
+    let address = format!("file:{}", file.path().display());
+    (file, address)
+}
+
+#[test]
+fn a_file_is_loaded_and_reported_as_a_namespace_would_be() {
+    let (_file, address) = file();
+    let words = ["perf", &address, "-w", "randrw", "--verify", "--fill", "-P", "2", "-a", "0", "-d", "300"];
+    let report = run(words.into_iter().chain(["--json", "-"])).json();
+    let job = &report["jobs"][0];
+    let count = |kind: &str| job[kind]["total_ios"].as_u64().expect("a count");
+    assert_eq!(count("read") + count("write"), 300, "{job}");
+    let ours = &report["nvlane"];
+    assert_eq!(ours["target"], address);
+    assert_eq!(ours["counters"]["mismatch_count"], 0);
+    assert_eq!(ours["storage"]["bytes"], 4 << 20);
+    assert_eq!(ours["storage"]["has_registered_file"], true);
+    let table = run(words).text();
+    assert!(table.contains("2 queues at depth 32") && table.contains("\nio_uring "), "{table}");
+}
+
+#[test]
+fn options_for_targets_are_refused_and_nothing_is_written() {
+    let (file, address) = file();
+    for (words, named) in [
+        (&["-H"][..], "--header-digest"),
+        (&["--doorbell", "turn"], "--doorbell"),
+        (&["--hostnqn", "nqn.2024-01.org.nvlane:a"], "--hostnqn"),
+        (&["--ceiling"], "--ceiling"),
+        (&["--receive", "pdu"], "--receive"),
+    ] {
+        let load = ["perf", &address, "-w", "randwrite", "-t", "0.1"];
+        let complaint = run([&load, words].concat()).complaint(2);
+        assert!(complaint.contains(named) && complaint.contains("local storage"), "{complaint}");
+    }
+    let content = std::fs::read(file.path()).expect("the file");
+    assert!(content.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn what_is_no_storage_is_said_so() {
+    let complaint = run(["perf", "file:/no/such/file", "-t", "0.1"]).complaint(2);
+    assert!(complaint.contains("/no/such/file does not exist"), "{complaint}");
+    let complaint = run(["perf", "file:/tmp/a?size=1G"]).complaint(2);
+    assert!(complaint.contains("?lba=BYTES"), "{complaint}");
+}
