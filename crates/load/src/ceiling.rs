@@ -4,7 +4,8 @@
 //! spin; each receives everything that has arrived on a connection in one call and answers all of it in one vectored
 //! send. Payloads come from one warm place and received bytes are not read, so only the sockets are measured. Data
 //! larger than all caches moves slower for every program: for such sizes, payloads come from and go to memory of each
-//! connection's own.
+//! connection's own. For comparison with a namespace in RAM, the far side's payloads come from and go to random blocks
+//! of memory like that of the namespace.
 //!
 //! ```text
 //! read              72 ─▶          ◀─ 24 + data + 24      C2HData, CapsuleResp
@@ -12,6 +13,7 @@
 //! write by R2T      72 ─▶  ◀─ 24   24 + data ─▶  ◀─ 24    R2T, H2CData, CapsuleResp
 //! ```
 
+mod blocks;
 mod connection;
 mod watch;
 
@@ -21,7 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use blocks::Blocks;
 use connection::{Incoming, Material, Message, Outgoing, Took};
+use host::Receive;
 use reactor::{Listener, Socket};
 use watch::Watch;
 
@@ -49,6 +53,10 @@ pub struct CeilingSpec {
     /// Memory that each connection's payloads come from and go to at either end, bytes, one after the other; 0: one
     /// warm place for all.
     pub memory_bytes: usize,
+    /// Memory on the far side that reads come from and writes are copied to, a random block for each, bytes; 0: none.
+    pub far_memory_bytes: usize,
+    /// How the near side receives.
+    pub near_receives: Receive,
     /// How long to measure.
     pub duration: Duration,
     /// How long to run before that.
@@ -128,19 +136,30 @@ pub fn measure(spec: &CeilingSpec) -> io::Result<CeilingResult> {
 /// One end of one connection.
 struct End<'a> {
     socket: &'a Socket,
-    incoming: Incoming,
+    incoming: Incoming<'a>,
     outgoing: Outgoing<'a>,
 }
 
 impl<'a> End<'a> {
     /// With one of `materials` for all, or one for each.
-    fn all(sockets: &'a [Socket], materials: &'a [Material], spec: &CeilingSpec) -> Vec<Self> {
-        let of = |(socket, material)| End {
+    fn all(
+        sockets: &'a [Socket],
+        materials: &'a [Material],
+        blocks: Option<&'a Blocks>,
+        receives: Receive,
+        spec: &CeilingSpec,
+    ) -> Vec<Self> {
+        let io_bytes = spec.io_bytes as usize;
+        let of = |((number, socket), material): ((u64, _), _)| End {
             socket,
-            incoming: Incoming::new(spec.memory_bytes),
-            outgoing: Outgoing::new(material, spec.io_bytes as usize),
+            incoming: Incoming::new(
+                spec.memory_bytes,
+                receives,
+                blocks.map(|blocks| blocks.walk(2 * number)),
+            ),
+            outgoing: Outgoing::new(material, io_bytes, blocks.map(|blocks| blocks.walk(2 * number + 1))),
         };
-        sockets.iter().zip(materials.iter().cycle()).map(of).collect()
+        (0..).zip(sockets).zip(materials.iter().cycle()).map(of).collect()
     }
 }
 
@@ -156,8 +175,9 @@ fn answer(
     }
     let io_bytes = spec.io_bytes as usize;
     let materials = Material::of(spec);
+    let blocks = Blocks::new(spec)?;
     let mut staging = vec![0; STAGING_BYTES];
-    let mut connections = End::all(sockets, &materials, spec);
+    let mut connections = End::all(sockets, &materials, blocks.as_ref(), Receive::Staging, spec);
     let sockets: Vec<&Socket> = sockets.iter().collect();
     let mut watch = Watch::new(&sockets)?;
     let mut ready = Vec::new();
@@ -236,7 +256,7 @@ fn ask(
     let io_bytes = spec.io_bytes as usize;
     let materials = Material::of(spec);
     let mut staging = vec![0; STAGING_BYTES];
-    let mut connections = End::all(sockets, &materials, spec);
+    let mut connections = End::all(sockets, &materials, None, spec.near_receives, spec);
     let mut begun: Vec<Begun> = connections.iter().map(|_| Begun::default()).collect();
     let mut watch = Watch::new(&sockets.iter().collect::<Vec<_>>())?;
     // Connections with something to send, and those that are looked at in this turn.
@@ -361,6 +381,8 @@ mod tests {
             read_percent,
             in_capsule_bytes: 8192,
             memory_bytes: 0,
+            far_memory_bytes: 0,
+            near_receives: Receive::Staging,
             duration: Duration::from_millis(50),
             warm_up: Duration::from_millis(5),
             cores: None,
@@ -375,16 +397,32 @@ mod tests {
             [(100, 4096), (0, 4096), (0, 65536), (70, 4096), (50, 131_072), (0, 512)]
         {
             for (depth, connections) in [(1, 1), (32, 1), (32, 5), (48, 32)] {
-                let spec = spec(depth, connections, io_bytes, read_percent);
-                // Where others have the processor, it takes longer until every place was used again.
-                let longer =
-                    (0..6).map(|times| CeilingSpec { duration: spec.duration * (1 << times), ..spec });
-                let result = longer
-                    .map(|spec| measure(&spec).unwrap())
-                    .find(|result| result.operations > u64::from(depth))
-                    .unwrap_or_else(|| panic!("does not go round: {spec:?}"));
-                assert!(result.latency.percentile(50.0) > 0);
-                assert!(result.iops() > 0.0);
+                goes_round(&spec(depth, connections, io_bytes, read_percent));
+            }
+        }
+    }
+
+    #[track_caller]
+    fn goes_round(spec: &CeilingSpec) {
+        // Where others have the processor, it takes longer until every place was used again.
+        let longer =
+            (0..6).map(|times| CeilingSpec { duration: spec.duration * (1 << times), ..spec.clone() });
+        let result = longer
+            .map(|spec| measure(&spec).unwrap())
+            .find(|result| result.operations > u64::from(spec.depth))
+            .unwrap_or_else(|| panic!("does not go round: {spec:?}"));
+        assert!(result.latency.percentile(50.0) > 0);
+        assert!(result.iops() > 0.0);
+    }
+
+    #[test]
+    fn a_host_receives_pdu_by_pdu_and_a_target_has_memory_of_its_own() {
+        for (near_receives, far_memory_bytes) in
+            [(Receive::Pdu, 0), (Receive::Staging, 1 << 20), (Receive::Pdu, 700_000)]
+        {
+            for (read_percent, io_bytes) in [(100, 4096), (0, 4096), (0, 65_536), (70, 4096), (50, 600_000)] {
+                let spec = spec(12, 3, io_bytes, read_percent);
+                goes_round(&CeilingSpec { near_receives, far_memory_bytes, ..spec });
             }
         }
     }

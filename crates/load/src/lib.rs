@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arrival;
+pub mod cache_line;
 pub mod ceiling;
 pub mod cpu;
 pub mod disturbance;

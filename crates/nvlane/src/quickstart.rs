@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use host::{Address, Association, Options};
+use host::{Address, Association, Options, Receive};
 use load::ceiling::{CeilingSpec, measure};
 use load::disturbance::{Disturbance, Unmeasured};
 use load::environment::Environment;
@@ -239,6 +239,8 @@ fn measure_cell(
         read_percent: perf::ceiling::read_percent(&pattern).unwrap_or(100),
         in_capsule_bytes: perf::ceiling::IN_CAPSULE_BYTES,
         memory_bytes: 0,
+        far_memory_bytes: 0,
+        near_receives: Receive::default(),
         duration: Duration::from_millis(600),
         warm_up: Duration::from_millis(150),
         cores: cores.map(|cores| (cores.host, cores.target)),

@@ -4,7 +4,6 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -32,6 +31,7 @@ alternation, round by round, until the medians are stable, and writes report.htm
     nvlane study ceiling --quick          a first result in half a minute
   nvlane study idle --out /tmp/idle     write to another directory than ./study/idle
   nvlane study ceiling --only qd128     some of the cells
+  nvlane study ceiling --storage ram,file         on 1 GiB of memory, and on a file of 1 GiB in the report's directory
 
 A round in which other load took more than 5 % of a side's core is discarded. A cell without any round left is shown as n/a and gets no \
 verdict.
@@ -53,6 +53,9 @@ pub(crate) struct StudyArguments {
     /// Measure only cells whose names contain one of these comma-separated texts.
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
+    /// For experiments that have it, the storage to measure on: null, ram or file, or several. [default: null]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["null", "ram", "file"])]
+    storage: Vec<String>,
     /// Number of rounds, whether or not the medians are stable. [default: 3 to 9, until the medians are stable]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
@@ -85,10 +88,10 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
     })?;
     let mut experiment = entry.make();
     let cells = arguments.cells(&*experiment)?;
-    let (bench, rounds) = (arguments.bench()?, arguments.rounds());
+    let out = arguments.out.clone().unwrap_or_else(|| Path::new("study").join(name));
+    let (bench, rounds) = (arguments.bench(&out)?, arguments.rounds());
     let settings = Settings::new(&bench, rounds, arguments.quick);
     let environment = Environment::collect(None, Duration::from_millis(20));
-    let out = arguments.out.clone().unwrap_or_else(|| Path::new("study").join(name));
     // Before the measurements, so that a wrong directory costs nothing.
     make(&out)?;
     output::check_file(Some(&out.join("results.json")))?;
@@ -116,10 +119,23 @@ impl StudyArguments {
     fn cells(&self, experiment: &dyn Experiment) -> Result<Vec<Cell>, Failure> {
         let is_wanted =
             |cell: &Cell| self.only.is_empty() || self.only.iter().any(|text| cell.name.contains(text));
-        let (cells, others): (Vec<_>, Vec<_>) = experiment.cells().into_iter().partition(is_wanted);
+        let cells = self.on_storage(experiment.cells())?;
+        let (cells, others): (Vec<_>, Vec<_>) = cells.into_iter().partition(is_wanted);
         if cells.is_empty() {
             let names: Vec<_> = others.into_iter().map(|cell| cell.name).collect();
             return Err(Failure::usage(format!("--only leaves no cell: there are {}", names.join(", "))));
+        }
+        Ok(cells)
+    }
+
+    /// The cells on the chosen storage, if the experiment has several.
+    fn on_storage(&self, mut cells: Vec<Cell>) -> Result<Vec<Cell>, Failure> {
+        if cells.iter().any(|cell| cell.parameters.contains_key("storage")) {
+            let usual = ["null".to_owned()];
+            let wanted = if self.storage.is_empty() { &usual[..] } else { &self.storage };
+            cells.retain(|cell| wanted.iter().any(|storage| storage == cell.text("storage")));
+        } else if !self.storage.is_empty() {
+            return Err(Failure::usage("--storage: this experiment has no choice of storage"));
         }
         Ok(cells)
     }
@@ -133,7 +149,7 @@ impl StudyArguments {
         Rounds { extra: self.extra, ..rounds }
     }
 
-    fn bench(&self) -> Result<Bench, Failure> {
+    fn bench(&self, out: &Path) -> Result<Bench, Failure> {
         let allowed = CoreList::allowed().context("cores")?;
         let cores = match *self.cores.as_ref().map_or(allowed.cores(), CoreList::cores) {
             [host, target] => Some(Cores { host, target }),
@@ -149,7 +165,9 @@ impl StudyArguments {
             None => Times::USUAL,
         };
         let program = std::env::current_exe().context("which program this is")?;
-        Ok(Bench { program, cores, times, stops: Arc::new(AtomicBool::new(false)), lost: Arc::default() })
+        // The target's process may run in another directory.
+        let scratch = std::path::absolute(out).context("the directory of the report")?;
+        Ok(Bench { program, scratch, cores, times, stops: Arc::default(), lost: Arc::default() })
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use host::{Association, Options};
+use host::{Association, Options, Receive};
+use load::cache_line;
 use load::ceiling::{CeilingResult, CeilingSpec};
 use load::disturbance::Disturbance;
 use load::report::Report;
-use load::runner::{self, Finished, Observer, RunSettings};
+use load::runner::{self, Finished, LocalStorage, Observer, RunSettings};
 use load::workload::{Pattern, Stop, Workload};
 use serde::Serialize;
 
@@ -67,6 +68,8 @@ pub struct Bench {
     pub cores: Option<Cores>,
     /// Duration of each measurement.
     pub times: Times,
+    /// Directory for files to put load on.
+    pub scratch: PathBuf,
     /// Set to end the study.
     pub stops: Arc<AtomicBool>,
     /// Processor time that the sides of the current cell lost to other load.
@@ -125,11 +128,7 @@ impl Bench {
     /// # Errors
     /// The load does not start, or an operation fails.
     pub fn run(&self, served: &Served, load: Load) -> Result<Finished, Error> {
-        let workload = Workload {
-            warm_up: self.times.warm_up,
-            stop: Stop { runtime: Some(self.times.measure), ..Stop::default() },
-            ..load.workload
-        };
+        let workload = self.timed(load.workload);
         let clamped = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
         let options = Options {
             lanes: clamped(workload.lanes),
@@ -146,7 +145,26 @@ impl Bench {
         };
         let finished = runner::run(&association, &namespace, &workload, &settings, &mut Stops(&self.stops));
         association.close();
-        let finished = finished?;
+        self.finish(finished?)
+    }
+
+    /// Runs a load on local storage, from the host's core.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_local(&self, storage: &LocalStorage, load: Load) -> Result<Finished, Error> {
+        let workload = self.timed(load.workload);
+        let settings = RunSettings { cores: load.cores, ..RunSettings::default() };
+        self.finish(runner::run_local(storage, &workload, &settings, &mut Stops(&self.stops))?)
+    }
+
+    /// A load with the times of the bench.
+    fn timed(&self, workload: Workload) -> Workload {
+        let stop = Stop { runtime: Some(self.times.measure), ..Stop::default() };
+        Workload { warm_up: self.times.warm_up, stop, ..workload }
+    }
+
+    fn finish(&self, finished: Finished) -> Result<Finished, Error> {
         self.note(&finished.report.disturbance);
         if let Some(error) = finished.error {
             return Err(error.into());
@@ -157,7 +175,8 @@ impl Bench {
         }
     }
 
-    /// Throughput of plain sockets with the bytes of a load, on as many connections as the load has lanes.
+    /// Throughput of plain sockets with the bytes of a load, on as many connections as the load has lanes, received as the
+    /// load's host receives. `far_memory_bytes`: memory on the target's side that data comes from and goes to.
     ///
     /// # Errors
     /// A system call fails.
@@ -169,6 +188,7 @@ impl Bench {
         load: &Load,
         read_percent: u8,
         in_capsule_bytes: u32,
+        far_memory_bytes: usize,
     ) -> Result<CeilingResult, Error> {
         self.measure_ceiling(&CeilingSpec {
             depth: load.workload.depth * load.workload.lanes,
@@ -176,6 +196,8 @@ impl Bench {
             io_bytes: load.workload.sizes.largest_bytes(),
             read_percent,
             in_capsule_bytes,
+            far_memory_bytes,
+            near_receives: load.options.tuning.receive,
             seed: load.workload.seed,
             ..self.ceiling_spec()
         })
@@ -234,6 +256,8 @@ impl Bench {
             read_percent: 100,
             in_capsule_bytes: 0,
             memory_bytes: 0,
+            far_memory_bytes: 0,
+            near_receives: Receive::default(),
             duration: self.times.measure,
             warm_up: self.times.warm_up,
             cores: self.cores.map(|cores| (cores.host, cores.target)),
@@ -250,6 +274,16 @@ impl Bench {
         let measured = measured.map_err(|error| Error::system("the ceiling", error))?;
         self.note(&measured.disturbance);
         Ok(measured)
+    }
+
+    /// The time of a cache line from the host's core to the target's, ns; `None` if both sides share a core, or never ran
+    /// at the same time.
+    ///
+    /// # Errors
+    /// A system call fails.
+    pub fn line_ns(&self) -> Result<Option<f64>, Error> {
+        let Some(Cores { host, target }) = self.cores else { return Ok(None) };
+        cache_line::transfer_ns((host, target)).map_err(|error| Error::system("two threads", error))
     }
 
     /// Records the processor time that a part of the current cell's measurement lost to other load. If both sides
@@ -292,6 +326,7 @@ impl Bench {
     pub(crate) fn for_tests() -> Self {
         Self {
             program: "false".into(),
+            scratch: std::env::temp_dir(),
             cores: None,
             times: Times::QUICK,
             stops: Arc::default(),

@@ -28,6 +28,12 @@ pub trait Experiment {
         Vec::new()
     }
 
+    /// Conditions under which it was measured that decide which other results it can be compared with, in a sentence.
+    fn conditions(&self, measured: &Measured) -> Option<String> {
+        let _ = measured;
+        None
+    }
+
     /// Measures a cell once. Targets that it needs are started on first use, and kept.
     ///
     /// # Errors

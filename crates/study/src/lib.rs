@@ -37,6 +37,7 @@ mod process;
 pub mod progress;
 pub mod results;
 mod rounds;
+mod scratch;
 mod served;
 pub mod summary;
 pub mod svg;

@@ -55,6 +55,9 @@ fn header(page: &mut String, study: &Study) {
         let _ = write!(page, "<span>{}</span>", escape(fact));
     }
     page.push_str("</div>\n");
+    if let Some(conditions) = &study.conditions {
+        let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
+    }
     if let Some(disturbance) = study.disturbance() {
         let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(&disturbance));
     }

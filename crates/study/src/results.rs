@@ -23,6 +23,8 @@ pub struct Study {
     pub settings: Settings,
     /// Other programs that were run, with their versions.
     pub seen: Vec<String>,
+    /// Conditions that decide which other results these can be compared with.
+    pub conditions: Option<String>,
     /// Measurements.
     pub measured: Measured,
     /// Headline numbers.
@@ -128,6 +130,7 @@ impl Study {
             unmeasured,
             figures: experiment.figures(&measured),
             seen: experiment.seen(),
+            conditions: experiment.conditions(&measured),
             environment,
             settings,
             measured,
@@ -198,6 +201,9 @@ impl Study {
         });
         if let Some(disturbance) = self.disturbance() {
             results["disturbance"] = json!(disturbance);
+        }
+        if let Some(conditions) = &self.conditions {
+            results["conditions"] = json!(conditions);
         }
         if !self.seen.is_empty() {
             results["seen"] = json!(self.seen);
@@ -270,6 +276,7 @@ pub(crate) mod example {
                 tolerance: 0.05,
             },
             seen: Vec::new(),
+            conditions: Some("Both cores share a cache.".into()),
             measured,
             unmeasured: Vec::new(),
             headline: vec![

@@ -27,6 +27,9 @@ pub fn of(study: &Study) -> String {
     }
     text += &table(study);
     let _ = writeln!(text, "\n{}", rounds_in_words(study));
+    if let Some(conditions) = &study.conditions {
+        let _ = writeln!(text, "{conditions}");
+    }
     if !study.seen.is_empty() {
         let _ = writeln!(text, "beside {}", study.seen.join(", "));
     }

@@ -2,15 +2,23 @@
 
 use std::io;
 
+use super::blocks::Walk;
 use super::{CeilingSpec, STAGING_BYTES};
+use host::Receive;
 use reactor::{Received, Segment, Sent, Socket};
 
 /// Bytes of a command capsule without data, and of every other header.
 const CAPSULE_BYTES: usize = 72;
 const HEADER_BYTES: usize = 24;
 
+/// Bytes of the common part of a header.
+const COMMON_BYTES: usize = 8;
+
 /// Received into memory at once, at most: as much as a target does in a turn.
 const PLACED_BYTES_MAX: usize = 512 << 10;
+
+/// Receives of one turn, where each brings a part of a PDU.
+const PART_COUNT_MAX: usize = 1024;
 
 /// Pieces of one send.
 const SEGMENT_COUNT: usize = 256;
@@ -43,6 +51,24 @@ impl Message {
     /// On a byte that neither side sends.
     fn from_byte(byte: u8) -> Self {
         Self::ALL[usize::from(byte) - 1]
+    }
+
+    /// Bytes before the data, if it has any.
+    fn data_offset(self) -> Option<usize> {
+        match self {
+            Self::WriteInCapsule => Some(CAPSULE_BYTES),
+            Self::H2cData | Self::ReadResponse => Some(HEADER_BYTES),
+            Self::Read | Self::WriteByR2t | Self::WriteResponse | Self::R2t => None,
+        }
+    }
+
+    /// Bytes from `at` on that are received at once by a host that receives PDU by PDU: the common header, the rest of
+    /// the header, the data.
+    fn part(self, at: usize, io_bytes: usize) -> usize {
+        let data = if self == Self::ReadResponse { io_bytes } else { 0 };
+        let second = HEADER_BYTES + data;
+        let ends = [COMMON_BYTES, HEADER_BYTES, second, second + COMMON_BYTES, second + HEADER_BYTES];
+        ends.into_iter().find(|&end| end > at).map_or(1, |end| end - at)
     }
 
     fn length(self, io_bytes: usize) -> usize {
@@ -86,16 +112,21 @@ pub(super) struct Outgoing<'a> {
     /// Where the next payload begins.
     next: usize,
     segments: Vec<Segment<'a>>,
+    /// Where payloads come from in place of the material.
+    blocks: Option<Walk<'a>>,
     /// Bytes of the first piece that are sent.
     sent: usize,
 }
 
 impl<'a> Outgoing<'a> {
-    pub(super) fn new(material: &'a Material, io_bytes: usize) -> Self {
-        Self { material, io_bytes, next: 0, segments: Vec::new(), sent: 0 }
+    pub(super) fn new(material: &'a Material, io_bytes: usize, blocks: Option<Walk<'a>>) -> Self {
+        Self { material, io_bytes, next: 0, segments: Vec::new(), blocks, sent: 0 }
     }
 
     fn payload(&mut self) -> Segment<'a> {
+        if let Some(blocks) = &mut self.blocks {
+            return blocks.next();
+        }
         if self.next + self.io_bytes > self.material.payload.len() {
             self.next = 0;
         }
@@ -164,7 +195,7 @@ impl<'a> Outgoing<'a> {
 }
 
 /// Cuts received bytes into messages, whose content means nothing.
-pub(super) struct Incoming {
+pub(super) struct Incoming<'a> {
     /// Bytes of a message that has begun and not ended.
     left: usize,
     /// What that is.
@@ -173,6 +204,9 @@ pub(super) struct Incoming {
     memory: Vec<u8>,
     /// Where the next of them go.
     at: usize,
+    receives: Receive,
+    /// Where the data of writes is copied to, in place of nowhere.
+    blocks: Option<Walk<'a>>,
 }
 
 /// How a receive went.
@@ -188,13 +222,40 @@ pub(super) enum Took {
     Ended,
 }
 
-impl Incoming {
-    pub(super) fn new(memory_bytes: usize) -> Self {
-        Self { left: 0, message: Message::Read, memory: vec![1; memory_bytes], at: 0 }
+impl<'a> Incoming<'a> {
+    pub(super) fn new(memory_bytes: usize, receives: Receive, blocks: Option<Walk<'a>>) -> Self {
+        let memory = vec![1; memory_bytes];
+        Self { left: 0, message: Message::Read, memory, at: 0, receives, blocks }
     }
 
-    /// Receives once and calls `each` for each message that is complete.
+    /// Receives once, or PDU by PDU as long as there is something, and calls `each` for each message that is complete.
     pub(super) fn receive(
+        &mut self,
+        socket: &Socket,
+        staging: &mut [u8],
+        io_bytes: usize,
+        mut each: impl FnMut(Message),
+    ) -> io::Result<Took> {
+        if self.receives == Receive::Staging {
+            return self.receive_once(socket, staging, io_bytes, each);
+        }
+        for count in 0..PART_COUNT_MAX {
+            let part = match self.left {
+                0 => COMMON_BYTES,
+                left => self.message.part(self.message.length(io_bytes) - left, io_bytes),
+            };
+            let room = part.min(staging.len());
+            match self.receive_once(socket, &mut staging[..room], io_bytes, &mut each)? {
+                Took::Nothing if count > 0 => return Ok(Took::All),
+                // The first part of a message, or a part of one.
+                Took::All | Took::Full => {}
+                other => return Ok(other),
+            }
+        }
+        Ok(Took::Full)
+    }
+
+    fn receive_once(
         &mut self,
         socket: &Socket,
         staging: &mut [u8],
@@ -231,6 +292,16 @@ impl Incoming {
                 self.left = self.message.length(io_bytes);
             }
             let taken = self.left.min(count - at);
+            if let (Some(blocks), Some(offset)) = (&mut self.blocks, self.message.data_offset()) {
+                let before = self.message.length(io_bytes) - self.left;
+                let header = offset.saturating_sub(before).min(taken);
+                if before + header == offset {
+                    blocks.advance();
+                }
+                if before + header >= offset {
+                    blocks.copy_in(before + header - offset, &staging[at + header..at + taken]);
+                }
+            }
             (self.left, at) = (self.left - taken, at + taken);
             if self.left == 0 {
                 each(self.message);

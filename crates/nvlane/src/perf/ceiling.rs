@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use host::Receive;
 use load::ceiling::{CeilingResult, CeilingSpec, measure};
 use load::environment::Environment;
 use load::report::Report;
@@ -60,6 +61,14 @@ pub(crate) struct CeilingArguments {
     /// their effect. [default: one warm page for all]
     #[arg(long, value_name = "BYTES", value_parser = load::workload::parse_bytes, default_value = "0", hide_default_value = true)]
     memory: u64,
+    /// Memory on the target's side that reads come from and writes are copied to, a random block for each, as in a
+    /// namespace in RAM. [default: none]
+    #[arg(long, value_name = "BYTES", value_parser = load::workload::parse_bytes, default_value = "0", hide_default_value = true)]
+    target_memory: u64,
+    /// How the host's side receives: everything that has arrived (staging), or PDU by PDU, with one call per header or
+    /// data (pdu).
+    #[arg(long, value_name = "HOW", default_value = "staging")]
+    receive: Receive,
     /// Let the target's side sleep when it has nothing to do, so that its processor time is that of its work.
     #[arg(long)]
     sleep: bool,
@@ -106,6 +115,8 @@ pub(crate) fn ceiling(arguments: &CeilingArguments) -> Ended {
             read_percent,
             in_capsule_bytes: arguments.in_capsule,
             memory_bytes: usize::try_from(arguments.memory).unwrap_or(usize::MAX),
+            far_memory_bytes: usize::try_from(arguments.target_memory).unwrap_or(usize::MAX),
+            near_receives: arguments.receive,
             duration: arguments.time,
             warm_up: arguments.warm_up,
             cores,
@@ -168,6 +179,8 @@ fn value(spec: &CeilingSpec, result: &CeilingResult) -> Value {
         "io_bytes": spec.io_bytes,
         "read_percent": spec.read_percent,
         "memory_bytes": spec.memory_bytes,
+        "target_memory_bytes": spec.far_memory_bytes,
+        "receive": spec.near_receives.to_string(),
         "operations": result.operations,
         "elapsed_ns": result.elapsed_ns,
         "iops": result.iops(),
@@ -206,6 +219,8 @@ pub(crate) fn beside(
         read_percent,
         in_capsule_bytes: namespace.limits().in_capsule_bytes,
         memory_bytes: 0,
+        far_memory_bytes: 0,
+        near_receives: Receive::default(),
         duration: Duration::from_secs(2),
         warm_up: Duration::from_millis(300),
         cores: cores.first().and_then(|&near| Some((near, other(near)?))),

@@ -1,22 +1,91 @@
-//! `ceiling`: NVMe/TCP throughput as a share of what plain TCP sockets reach.
+//! `ceiling`: NVMe/TCP throughput as a share of what plain TCP sockets reach, and on a file of what the same file reaches
+//! without a network.
+
+use host::{Options, Receive};
+use load::cache_line::Regime;
 
 use super::prelude::*;
+use crate::bench::Load;
+use crate::scratch::ScratchFile;
 
 /// Name, pattern and percentage of reads.
 const WORKLOADS: [(&str, &str, u8); 3] =
     [("read", "randread", 100), ("write", "randwrite", 0), ("mix", "randrw", 70)];
 
-const DEPTHS: [u32; 4] = [1, 4, 32, 128];
+/// Storage and host of a group of cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Row {
+    /// First word of its cells' names.
+    name: &'static str,
+    /// Value of `--storage`.
+    storage: &'static str,
+    receive: Receive,
+    depths: [u32; 4],
+    /// Workloads, of those above.
+    workloads: &'static [&'static str],
+    /// Least depth at which the bar holds; `None` without a bar.
+    bar_from: Option<u32>,
+    says: &'static str,
+}
+
+const ALL: &[&str] = &["read", "write", "mix"];
+
+const ROWS: [Row; 4] = [
+    Row {
+        name: "",
+        storage: "null",
+        receive: Receive::Staging,
+        depths: [1, 4, 32, 128],
+        workloads: ALL,
+        bar_from: Some(1),
+        says: "a namespace that needs no time of its own; the ceiling is plain sockets",
+    },
+    Row {
+        name: "pdu host",
+        storage: "null",
+        receive: Receive::Pdu,
+        depths: [1, 4, 32, 128],
+        workloads: &["read", "mix"],
+        bar_from: None,
+        says: "a host that receives PDU by PDU, as other implementations do; the near end of the ceiling does the same",
+    },
+    Row {
+        name: "ram",
+        storage: "ram",
+        receive: Receive::Staging,
+        depths: [1, 4, 32, 128],
+        workloads: ALL,
+        bar_from: Some(1),
+        says: "1 GiB of memory, written once; the far end of the ceiling has the same memory",
+    },
+    Row {
+        name: "file",
+        storage: "file",
+        receive: Receive::Staging,
+        depths: [1, 8, 32, 128],
+        workloads: ALL,
+        bar_from: Some(8),
+        says: "a file of 1 GiB, written once; the ceiling is the same file without a network",
+    },
+];
+
+/// Size of RAM namespace and file, bytes.
+const STORAGE_BYTES: usize = 1 << 30;
 
 /// Bar of every share.
 const SHARE: Bar = Bar::AtLeast(0.9);
 
+/// Bar of what the network adds to the median of a single read from a file, us.
+const ADDED_US: Bar = Bar::AtMost(10.0);
+
 pub(crate) const ABOUT: About = About {
     name: "ceiling",
     title: "How much of what the kernel's TCP can do is left after NVMe?",
-    method: "One lane, operations of 4 KiB on a namespace that needs no time of its own, one core for each side. Each \
-             measurement follows one of plain sockets that move the same bytes in the same directions, batched as well \
-             as we know how, both sides spinning, with no NVMe at all. The share is taken within each round.",
+    method: "One lane, operations of 4 KiB, one core for each side. Each measurement follows one of plain sockets that \
+             move the same bytes in the same directions, batched as well as we know how, both sides spinning, with no \
+             NVMe at all. On a namespace in RAM (--storage ram) their far end has the same memory. On a file (--storage \
+             file) each measurement follows one of the same file driven locally through io_uring. The share is taken \
+             within each round.",
     claims: &[Claim {
         source: "i10, Netdev 0x14 (2020)",
         says: "With lanes, caravans and delayed doorbells NVMe over TCP needs about the processor time of RDMA. The \
@@ -34,106 +103,298 @@ pub(crate) const ABOUT: About = About {
         "p99_us",
         "ceiling_p99_us",
         "host_us",
+        "ceiling_host_us",
         "target_us",
+        "line_ns",
     ],
 };
 
-/// Each workload at each depth, compared with plain sockets that move the same bytes.
+/// Each workload at each depth, compared with plain sockets that move the same bytes, or with the file alone.
 #[derive(Debug, Default)]
 pub(crate) struct Ceiling {
-    served: Kept<(), Served>,
+    served: Kept<&'static str, Served>,
+    file: Kept<(), ScratchFile>,
 }
 
 impl Experiment for Ceiling {
     fn cells(&self) -> Vec<Cell> {
-        let of = |(name, _, _): (&str, &str, u8), depth: u32| {
-            Cell::new(format!("{name} qd{depth}")).with("workload", name).with("depth", depth)
+        let cells = ROWS.iter().flat_map(|row| {
+            let depths = |&workload| row.depths.map(|depth| row.cell(workload, depth));
+            row.workloads.iter().flat_map(depths)
+        });
+        cells.collect()
+    }
+
+    fn conditions(&self, measured: &Measured) -> Option<String> {
+        let lines = measured.cells.iter().flat_map(|cell| cell.each("line_ns"));
+        let mut lines: Vec<_> = lines.collect();
+        lines.sort_by(f64::total_cmp);
+        let (&fastest, &slowest) = (lines.first()?, lines.last()?);
+        let median = lines[lines.len() / 2];
+        let regime = match (Regime::of(fastest), Regime::of(slowest)) {
+            (one, other) if one == other => format!("Regime: {}", one.name()),
+            _ => "Regime: it changed, and with it what a share means: in some measurements both cores shared a cache, in \
+                  others not"
+                .to_owned(),
         };
-        WORKLOADS.into_iter().flat_map(|workload| DEPTHS.map(|depth| of(workload, depth))).collect()
+        Some(format!(
+            "{regime} (a cache line takes {median:.0} ns from one to the other, {fastest:.0} to {slowest:.0})."
+        ))
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let served = self.served.get((), || bench.serve())?;
+        let row = row_of(cell);
         let workload = WORKLOADS.into_iter().find(|workload| workload.0 == cell.text("workload"));
         let (_, pattern, read_percent) = workload.expect("a cell of ours");
         let load = bench.load(pattern, Some(read_percent), IO_BYTES, cell.word("depth"));
-        let ceiling = bench.ceiling(&load, read_percent, IN_CAPSULE_BYTES)?;
-        let mut values = values(&bench.run(served, load)?.report);
-        values.insert("ceiling_iops", ceiling.iops());
-        values.insert("ceiling_p50_us", us(ceiling.latency.percentile(50.0)));
-        values.insert("ceiling_p99_us", us(ceiling.latency.percentile(99.0)));
-        values.insert("share", values["iops"] / ceiling.iops());
+        let load = Load { options: Options::default().tuned(|tuning| tuning.receive = row.receive), ..load };
+        let line_ns = bench.line_ns()?;
+        let mut values = match row.storage {
+            "file" => self.measure_file(bench, load)?,
+            _ => self.measure_memory(row, bench, load, read_percent)?,
+        };
+        values.insert("share", values["iops"] / values["ceiling_iops"]);
+        values.extend(line_ns.map(|ns| ("line_ns", ns)));
         Ok(values)
     }
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
-        let shares = measured.cells.iter().filter_map(|cell| Some((key(cell), cell.median("share")?)));
+        let shares = measured.cells.iter().filter_map(|cell| Some((cell, cell.median("share")?)));
         let shares: Vec<_> = shares.collect();
-        let min = shares.iter().map(|(_, share)| *share).min_by(f64::total_cmp);
+        let with_bar = shares.iter().filter(|(cell, _)| bar_of(cell).is_some());
+        let min = with_bar.map(|(_, share)| *share).min_by(f64::total_cmp);
         headlines.push("share_min", min, Some(SHARE));
-        for (key, share) in shares {
-            headlines.push(key, Some(share), Some(SHARE));
+        for (cell, share) in shares {
+            headlines.push(key("share", cell), Some(share), bar_of(cell));
         }
+        let single = measured.cell("file read qd1");
+        let added = single.and_then(|cell| Some(cell.median("p50_us")? - cell.median("ceiling_p50_us")?));
+        headlines.push("file_read_qd1_added_p50_us", added, Some(ADDED_US));
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
-        let depths: Vec<u64> = DEPTHS.map(u64::from).to_vec();
+        let rows = ROWS.iter().filter(|row| row.cells(measured).any(|cell| cell.median("share").is_some()));
+        rows.flat_map(|row| row.figures(measured)).collect()
+    }
+}
+
+impl Ceiling {
+    /// On a namespace in memory or on none: beside plain sockets.
+    fn measure_memory(
+        &mut self,
+        row: Row,
+        bench: &Bench,
+        load: Load,
+        read_percent: u8,
+    ) -> Result<Values, Error> {
+        let is_ram = row.storage == "ram";
+        let served =
+            self.served.get(row.storage, || if is_ram { serve_ram(bench) } else { bench.serve() })?;
+        let far_memory_bytes = if is_ram { STORAGE_BYTES } else { 0 };
+        let ceiling = bench.ceiling(&load, read_percent, IN_CAPSULE_BYTES, far_memory_bytes)?;
+        let mut values = values(&bench.run(served, load)?.report);
+        values.insert("ceiling_iops", ceiling.iops());
+        values.insert("ceiling_p50_us", us(ceiling.latency.percentile(50.0)));
+        values.insert("ceiling_p99_us", us(ceiling.latency.percentile(99.0)));
+        Ok(values)
+    }
+
+    /// On a file: beside the file alone, which the target gives up for that time.
+    fn measure_file(&mut self, bench: &Bench, load: Load) -> Result<Values, Error> {
+        let file = self.file.get((), || ScratchFile::new(bench, STORAGE_BYTES as u64))?;
+        let local = self::values(&bench.run_local(&file.storage(), load.clone())?.report);
+        let served = bench.serve_with(ServedOptions::of([format!("file:{}", file.path().display())]))?;
+        let mut values = self::values(&bench.run(&served, load)?.report);
+        served.stop()?;
+        for (ceiling, name) in [
+            ("ceiling_iops", "iops"),
+            ("ceiling_p50_us", "p50_us"),
+            ("ceiling_p99_us", "p99_us"),
+            ("ceiling_host_us", "host_us"),
+        ] {
+            values.extend(local.get(name).map(|value| (ceiling, *value)));
+        }
+        Ok(values)
+    }
+}
+
+/// A target with memory that has been written once: pages that were never written are one page of zeroes.
+fn serve_ram(bench: &Bench) -> Result<Served, Error> {
+    let served = bench.serve_with(ServedOptions::of([format!("ram:{STORAGE_BYTES}")]))?;
+    let mut fill = bench.load("read", None, 1 << 20, 4);
+    fill.workload.fill = true;
+    bench.run(&served, fill)?;
+    Ok(served)
+}
+
+impl Row {
+    fn cell(self, workload: &str, depth: u32) -> Cell {
+        let name = format!("{} {workload} qd{depth}", self.name);
+        Cell::new(name.trim_start())
+            .with("workload", workload)
+            .with("depth", depth)
+            .with("storage", self.storage)
+            .with("receive", self.receive.to_string().as_str())
+    }
+
+    /// Its cells of those measured.
+    fn cells(self, measured: &Measured) -> impl Iterator<Item = &CellRounds> {
+        measured.cells.iter().filter(move |cell| row_of(&cell.cell) == self)
+    }
+
+    fn over_depth(self, measured: &Measured, workload: &str, name: &str, value: &str) -> Series {
+        let cells = self.cells(measured).filter(|cell| cell.cell.text("workload") == workload);
+        line(name, cells, "depth", value)
+    }
+
+    /// What this row is compared with, in a word or two.
+    fn beside(self) -> &'static str {
+        if self.storage == "file" { "the file alone" } else { "plain sockets" }
+    }
+
+    /// A title for a figure of this row.
+    fn title(self, text: &str) -> String {
+        if self.name.is_empty() { text.to_owned() } else { format!("{text} ({})", self.name) }
+    }
+
+    fn figures(self, measured: &Measured) -> Vec<Figure> {
+        let depths: Vec<u64> = self.depths.map(u64::from).to_vec();
         let depth_axis = || Axis::log("operations in flight");
         let depth_ticks = || ticks(&depths, |depth| depth.to_string());
-        let shares = WORKLOADS.map(|(name, ..)| over_depth(measured, name, name, "share"));
+        let shares = self.workloads.iter().map(|name| self.over_depth(measured, name, name, "share"));
         let share =
-            Plot::lines(depth_axis(), depth_ticks(), Axis::linear("share of the ceiling"), shares.into())
-                .with_mark("goal 0.9", SHARE.limit());
-        let mut figures = vec![Figure::new(
-            "Share of the ceiling",
-            "1 is what plain sockets reach with the same bytes.",
-            share,
-        )];
-        for (name, ..) in WORKLOADS {
-            let of = |label: &str, value| over_depth(measured, name, label, value);
-            let iops = vec![of("nvlane", "iops"), of("plain sockets", "ceiling_iops").as_reference()];
+            Plot::lines(depth_axis(), depth_ticks(), Axis::linear("share of the ceiling"), shares.collect());
+        let share = match self.bar_from {
+            Some(_) => share.with_mark("goal 0.9", SHARE.limit()),
+            None => share,
+        };
+        let says = format!("1 is what {} reach{}. On {}.", self.beside(), self.ending(), self.says);
+        let mut figures = vec![Figure::new(self.title("Share of the ceiling"), says, share)];
+        for name in self.workloads {
+            let of = |label: &str, value| self.over_depth(measured, name, label, value);
+            let iops = vec![of("nvlane", "iops"), of(self.beside(), "ceiling_iops").as_reference()];
             figures.push(Figure::new(
-                format!("Speed: {name}"),
+                self.title(&format!("Speed: {name}")),
                 "Operations of 4 KiB per second on one lane. Higher is better.",
                 Plot::lines(depth_axis(), depth_ticks(), Axis::linear("IOPS"), iops),
             ));
         }
+        let beside = self.beside();
+        let of = |name: &str, value| self.over_depth(measured, "read", name, value);
         let latency = vec![
-            over_depth(measured, "read", "p50", "p50_us"),
-            over_depth(measured, "read", "p99", "p99_us"),
-            over_depth(measured, "read", "p50 of plain sockets", "ceiling_p50_us").as_reference(),
-            over_depth(measured, "read", "p99 of plain sockets", "ceiling_p99_us").as_reference(),
+            of("p50", "p50_us"),
+            of("p99", "p99_us"),
+            of(&format!("p50 of {beside}"), "ceiling_p50_us").as_reference(),
+            of(&format!("p99 of {beside}"), "ceiling_p99_us").as_reference(),
         ];
         figures.push(Figure::new(
-            "Latency: read",
+            self.title("Latency: read"),
             "From submission to completion. Lower is better.",
             Plot::lines(depth_axis(), depth_ticks(), Axis::log("µs"), latency),
         ));
         figures
     }
+
+    /// The ending of a verb behind [`beside`](Self::beside).
+    fn ending(self) -> &'static str {
+        if self.storage == "file" { "es" } else { "" }
+    }
 }
 
-fn key(cell: &CellRounds) -> String {
-    format!("share_{}_qd{}", cell.cell.text("workload"), cell.cell.number("depth"))
+/// The row that a cell is of.
+fn row_of(cell: &Cell) -> Row {
+    let (storage, receive) = (cell.text("storage"), cell.text("receive"));
+    let row = ROWS.into_iter().find(|row| row.storage == storage && row.receive.to_string() == receive);
+    row.expect("a cell of ours")
 }
 
-fn over_depth(measured: &Measured, workload: &str, name: &str, value: &str) -> Series {
-    line(name, measured.of("workload", workload), "depth", value)
+/// The bar of a cell's share, if it has one.
+fn bar_of(cell: &CellRounds) -> Option<Bar> {
+    let from = row_of(&cell.cell).bar_from?;
+    (cell.cell.number("depth") >= from.into()).then_some(SHARE)
+}
+
+fn key(what: &str, cell: &CellRounds) -> String {
+    format!("{what}_{}", cell.cell.name.replace(' ', "_"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::testing::headline_of;
+    use crate::experiments::testing::{headline_of, of_key};
+    use crate::measured::of_rounds;
 
     #[test]
-    fn the_smallest_share_leads() {
-        let share = |cell: &Cell| if cell.name == "mix qd128" { 0.5 } else { 0.95 };
+    fn the_smallest_share_with_a_bar_leads() {
+        let share = |cell: &Cell| match cell.name.as_str() {
+            "mix qd128" => 0.5,
+            // Without a bar.
+            "pdu host read qd1" | "file read qd1" => 0.3,
+            _ => 0.95,
+        };
         let headline = headline_of(&Ceiling::default(), |cell| [("share", share(cell))]);
         assert_eq!((headline[0].key.as_str(), headline[0].value), ("share_min", 0.5));
-        assert_eq!(headline.len(), 13);
+        assert_eq!(headline.len(), 1 + 12 + 8 + 12 + 12);
         assert_eq!(headline[1].key, "share_read_qd1");
         assert_eq!(headline[12].key, "share_mix_qd128");
         assert_eq!(headline[12].is_reached(), Some(false));
+        assert_eq!(of_key(&headline, "share_pdu_host_read_qd1").is_reached(), None);
+        assert_eq!(of_key(&headline, "share_ram_write_qd32").is_reached(), Some(true));
+        assert_eq!(of_key(&headline, "share_file_read_qd1").is_reached(), None);
+        assert_eq!(of_key(&headline, "share_file_read_qd8").is_reached(), Some(true));
+    }
+
+    #[test]
+    fn what_the_network_adds_to_a_single_read_has_a_bar_of_its_own() {
+        let added = |p50_us| {
+            let headline =
+                headline_of(&Ceiling::default(), |_| [("p50_us", p50_us), ("ceiling_p50_us", 13.0)]);
+            let added = of_key(&headline, "file_read_qd1_added_p50_us");
+            (added.value, added.is_reached())
+        };
+        assert_eq!(added(22.0), (9.0, Some(true)));
+        assert_eq!(added(30.0), (17.0, Some(false)));
+    }
+
+    fn conditions(lines: &[f64]) -> Option<String> {
+        let rounds = |cell: Cell| (cell, lines.iter().map(|ns| vec![("line_ns", *ns)]).collect());
+        Ceiling::default()
+            .conditions(&of_rounds(Ceiling::default().cells().into_iter().map(rounds).collect()))
+    }
+
+    #[test]
+    fn the_regime_is_named_and_a_change_of_it_too() {
+        let told = conditions(&[25.0, 27.0, 26.0]).unwrap();
+        assert_eq!(
+            told,
+            "Regime: both cores share a cache (a cache line takes 26 ns from one to the other, 25 to 27)."
+        );
+        assert!(conditions(&[110.0, 120.0, 130.0]).unwrap().contains("caches of its own"));
+        assert!(conditions(&[25.0, 120.0, 130.0]).unwrap().starts_with("Regime: it changed"));
+        assert_eq!(conditions(&[]), None);
+    }
+
+    #[test]
+    fn each_row_that_was_measured_has_its_figures() {
+        let experiment = Ceiling::default();
+        let figures = |storage: &str| {
+            let cells = experiment.cells().into_iter().filter(|cell| cell.text("storage") == storage);
+            let round = || vec![("share", 0.9), ("iops", 9e5), ("ceiling_iops", 1e6), ("p50_us", 9.0)];
+            let measured = of_rounds(cells.map(|cell| (cell, vec![round(), round()])).collect());
+            experiment.figures(&measured).into_iter().map(|figure| figure.title).collect::<Vec<_>>()
+        };
+        assert_eq!(figures("null").len(), 5 + 4);
+        assert_eq!(figures("null")[0], "Share of the ceiling");
+        assert_eq!(
+            figures("file"),
+            [
+                "Share of the ceiling (file)",
+                "Speed: read (file)",
+                "Speed: write (file)",
+                "Speed: mix (file)",
+                "Latency: read (file)"
+            ]
+        );
+        assert_eq!(figures("ram").len(), 5);
     }
 }

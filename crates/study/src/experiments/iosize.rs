@@ -58,7 +58,7 @@ impl Experiment for IoSize {
         let direction = DIRECTIONS.into_iter().find(|direction| direction.0 == cell.text("direction"));
         let (_, pattern, read_percent) = direction.expect("a cell of ours");
         let load = bench.load(pattern, None, cell.word("bytes"), DEPTH);
-        let ceiling = bench.ceiling(&load, read_percent, IN_CAPSULE_BYTES)?;
+        let ceiling = bench.ceiling(&load, read_percent, IN_CAPSULE_BYTES, 0)?;
         let mut values = values(&bench.run(served, load)?.report);
         values.insert("ceiling_iops", ceiling.iops());
         values

@@ -1,0 +1,84 @@
+//! A file to put load on, which exists for as long as a study needs it.
+
+use std::path::{Path, PathBuf};
+
+use load::runner::{LocalStorage, RunSettings, run_local};
+use load::workload::{Pattern, Sizes, Stop, Workload};
+use store::FileKind;
+
+use crate::bench::Bench;
+use crate::error::Error;
+
+/// A file whose every block has been written, removed with this value.
+#[derive(Debug)]
+pub(crate) struct ScratchFile {
+    path: PathBuf,
+}
+
+impl ScratchFile {
+    /// A file of this size in the bench's directory.
+    ///
+    /// # Errors
+    /// There is no room for it, or the file system has no such name.
+    pub(crate) fn new(bench: &Bench, bytes: u64) -> Result<Self, Error> {
+        let path = bench.scratch.join(format!("load-{}.img", std::process::id()));
+        let cannot = |error| Error::system("make a file to put load on", error);
+        let file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path).map_err(cannot)?;
+        let scratch = Self { path };
+        file.set_len(bytes).map_err(cannot)?;
+        drop(file);
+        // Blocks that were never written would not be read from the disk.
+        let fill = Workload {
+            pattern: Pattern::named("read", None).expect("a known pattern"),
+            sizes: Sizes::one(1 << 20),
+            depth: 8,
+            warm_up: std::time::Duration::ZERO,
+            stop: Stop { operations: Some(1), ..Stop::default() },
+            fill: true,
+            ..Workload::default()
+        };
+        run_local(&scratch.storage(), &fill, &RunSettings::default(), &mut ())?;
+        Ok(scratch)
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file as a place for load.
+    pub(crate) fn storage(&self) -> LocalStorage {
+        LocalStorage::new(&self.path, FileKind::Regular)
+    }
+}
+
+impl Drop for ScratchFile {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            eprintln!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_written_whole_and_goes_with_its_value() {
+        let directory = tempfile::tempdir().unwrap();
+        let bench = Bench { scratch: directory.path().into(), ..Bench::for_tests() };
+        let file = match ScratchFile::new(&bench, 4 << 20) {
+            Err(Error::Run(error)) => return eprintln!("skipped: {error}"),
+            file => file.unwrap(),
+        };
+        let path = file.path().to_owned();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), 4 << 20);
+        assert!(bytes.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0)));
+        assert!(ScratchFile::new(&bench, 4 << 20).is_err(), "what is there is not overwritten");
+        assert!(path.exists());
+        drop(file);
+        assert!(!path.exists());
+    }
+}
