@@ -3,6 +3,7 @@
 use nvlane_security::controller::Received;
 use nvlane_security::group::Group;
 use nvlane_security::hash::HashFunction;
+use nvlane_security::host::HostFailure;
 use nvlane_security::message::{Kind, Reason};
 
 use crate::exchange::{Pair, controller_fresh, failure, receive, run, send};
@@ -157,6 +158,10 @@ fn a_response_covers_challenge_sequence_transaction_and_names() {
         }
         let outcome = run(&mut other.host(), &mut other.controller(), |_, _| ());
         assert_eq!((outcome.host.is_ok(), outcome.controller), (false, None), "{host} {subsystem:?}");
+        // The host's response alone, too.
+        other.host.controller = None;
+        let outcome = run(&mut other.host(), &mut other.controller(), |_, _| ());
+        assert_eq!((outcome.host.is_ok(), outcome.controller), (false, None), "{host} {subsystem:?}");
     }
 }
 
@@ -184,7 +189,8 @@ fn a_reflected_challenge_is_refused() {
         Kind::Reply => message[48..80].copy_from_slice(&c1),
         _ => (),
     });
-    assert_eq!((outcome.controller, controller.failure()), (None, Some(Reason::Failed)));
+    // It is the controller that refuses: an answer would be that to a question of its own.
+    assert_eq!((outcome.controller, outcome.host), (None, Err(HostFailure::Refused(Reason::Failed))));
 }
 
 /// hostile A11
