@@ -327,7 +327,11 @@ impl Association {
     #[must_use]
     pub fn events(&self) -> Receiver<Event> {
         let (sender, receiver) = channel();
-        self.inner.mailbox.post(AssociationMessage::Subscribe(sender));
+        let mut state = self.inner.state.lock();
+        if state.over.is_none() {
+            state.subscribers.push(sender);
+        }
+        drop(state);
         receiver
     }
 

@@ -1,6 +1,7 @@
 //! State of an association that its thread publishes and its handles read or wait for.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use proto::host_namespaces::NamespaceInfo;
@@ -8,6 +9,7 @@ use proto::host_namespaces::NamespaceInfo;
 use crate::association_machine::ControllerInfo;
 use crate::attachment::Attachment;
 use crate::error::Error;
+use crate::event::Event;
 
 /// The state, behind a lock.
 #[derive(Debug, Default)]
@@ -27,6 +29,8 @@ pub(crate) struct State {
     pub(crate) namespaces: Arc<[NamespaceInfo]>,
     /// Why the association ended for good.
     pub(crate) over: Option<Arc<Error>>,
+    /// Who gets events: registered here, not by a message, so that none is missed between a subscription and its effect.
+    pub(crate) subscribers: Vec<Sender<Event>>,
     /// Queue ids of existing lanes.
     pub(crate) qids: BTreeSet<u16>,
 }

@@ -38,7 +38,6 @@ struct Driver<'a> {
     replies: HashMap<u64, Sender<Result<AdminAnswer, Failure>>>,
     next_request: u64,
     lanes: Vec<Post<LaneMessage>>,
-    subscribers: Vec<Sender<Event>>,
     attachment: Option<Arc<Attachment>>,
     /// Content of the ANA log, of the association that is up.
     inaccessible: Inaccessible,
@@ -97,7 +96,6 @@ pub(crate) fn run(
         replies: HashMap::new(),
         next_request: 0,
         lanes: Vec::new(),
-        subscribers: Vec::new(),
         attachment: None,
         inaccessible: Arc::new([]),
         resolver: Resolver { resolve: settings.resolve, answers: mailbox.address(), is_out: false },
@@ -163,7 +161,6 @@ impl Driver<'_> {
             AssociationMessage::Abort { generation, qid, cid } => self.machine.abort(generation, qid, cid),
             AssociationMessage::Resolved(found) => self.on_resolved(found, now_ns),
             AssociationMessage::ReadAna { generation } => self.machine.read_ana(generation),
-            AssociationMessage::Subscribe(sender) => self.subscribers.push(sender),
             AssociationMessage::Rescan => self.machine.rescan(),
             AssociationMessage::Close => {
                 self.close_ns.get_or_insert(now_ns.saturating_add(self.close_limit_ns));
@@ -378,14 +375,15 @@ impl Driver<'_> {
         });
         self.tell_lanes(|| LaneMessage::Over(Arc::clone(&error)));
         self.publish(&Event::Over(error));
+        self.state.lock().subscribers.clear();
     }
 
     fn tell_lanes(&mut self, message: impl Fn() -> LaneMessage) {
         self.lanes.retain(|lane| lane.post(message()));
     }
 
-    fn publish(&mut self, event: &Event) {
-        self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
+    fn publish(&self, event: &Event) {
+        self.state.lock().subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
     }
 
     fn sleep(&mut self, mailbox: &Mailbox<AssociationMessage>) {

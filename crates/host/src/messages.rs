@@ -10,7 +10,6 @@ use wire::id::Qid;
 use crate::association_machine::{AdminAnswer, AdminRequest};
 use crate::attachment::{Attachment, Inaccessible};
 use crate::error::{Error, LinkError};
-use crate::event::Event;
 use crate::failure::Failure;
 
 /// A message to an association's thread.
@@ -28,8 +27,6 @@ pub(crate) enum AssociationMessage {
     Resolved(std::io::Result<Vec<SocketAddr>>),
     /// A command of association `generation` ended with a status that the ANA log explains: read the log.
     ReadAna { generation: u64 },
-    /// Send events here from now on.
-    Subscribe(Sender<Event>),
     /// Identify all namespaces again.
     Rescan,
     /// Shut the controller down and end.

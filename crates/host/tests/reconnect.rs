@@ -340,6 +340,7 @@ fn closing_ends_lanes_in_good_order() {
     association.close();
     assert_eq!(one(&mut lane), Err(Failure::Unreachable));
     assert!(matches!(lane.over(), Some(Error::Ended)));
+    assert!(association.events().recv().is_err(), "nothing can happen any more");
     target.await_ends(&target.connections());
 }
 
