@@ -4,13 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Crash;
 use super::pair::{Action, Answer, Command, Outcome, Rules, State};
-use crate::pair_settings::{PairDurability, PairSettings};
+use crate::pair_settings::{MemoryPressure, PairDurability, PairSettings};
 
 /// What was found wrong.
 pub(crate) type Finding = String;
 
-/// Commands on one key that may be pending at once: the orders of more are too many.
+/// Commands on one key that may be pending when another one begins: the orders of more are too many.
 const PENDING_COUNT_MAX: usize = 5;
+
+/// The same where memory is short, and a command may come to four things.
+const PENDING_COUNT_MAX_UNDER_PRESSURE: usize = 3;
+
+/// Explanations of the answers so far up to which another command begins: a read that waits while others change the key
+/// may have found each of its values.
+const CONFIGURATION_COUNT_MAX: usize = 300;
 
 /// Where a command comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +100,11 @@ impl History {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.pending.len() < PENDING_COUNT_MAX
+        let count_max = match self.rules.pressure {
+            MemoryPressure::None => PENDING_COUNT_MAX,
+            _ => PENDING_COUNT_MAX_UNDER_PRESSURE,
+        };
+        self.pending.len() < count_max && self.configurations.len() <= CONFIGURATION_COUNT_MAX
     }
 
     pub(super) fn pending_count(&self) -> usize {
@@ -391,7 +402,6 @@ fn brief(answer: &Answer) -> String {
 mod tests {
     use super::*;
     use crate::pair_model::Mode;
-    use crate::pair_settings::MemoryPressure;
 
     fn command(id: u64, action: Action) -> Command {
         Command { id, action, begin_s: 0 }

@@ -586,6 +586,13 @@ impl Shared {
             self.at(held_until_ns, Event::DiskEnd(number));
             return None;
         }
+        if running.result.is_ok() {
+            // A device that hangs twice may hold a part back until now.
+            for part in std::mem::take(&mut running.parts) {
+                disk.do_part(number, part);
+            }
+        }
+        let running = disk.running.get_mut(&number)?;
         if running.is_orphan {
             disk.end_orphan(number);
             return None;

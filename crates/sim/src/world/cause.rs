@@ -46,7 +46,14 @@ impl World {
                     let has_first = is_all || command.lba < self.shared.scenario.block_count;
                     let first = if has_first { self.cause_in_first(command, status) } else { None };
                     let has_second = is_all || !has_first;
-                    first.or_else(|| if has_second { self.cause_in_second(status) } else { None })
+                    let cause =
+                        first.or_else(|| if has_second { self.cause_in_second(status) } else { None });
+                    // A host repeats it, unless it has stopped.
+                    let may_be_read = is_all && self.pairs.is_some() && was_stopped;
+                    cause.or_else(|| {
+                        (may_be_read && status.is(Status::NAMESPACE_NOT_READY))
+                            .then_some("a log is being read")
+                    })
                 }
             }
             _ => None,
