@@ -57,9 +57,10 @@ disk_of() {
 has_disk() { [ -b "$(disk_of "$1")" ]; }
 
 # connect [OPTION...]: connects to the target and waits for namespace 1. Sets CTRL
-# (/dev/nvme0), SYSFS (its directory) and DISK (/dev/nvme0n1).
+# (/dev/nvme0), SYSFS (its directory) and DISK (/dev/nvme0n1). On a busy machine an emulated kernel
+# may stand still for seconds: unless a behaviour asks for another one, the keep-alive timeout is 60 s.
 connect() {
-    CTRL=$(nvme connect "${PORTAL[@]}" -n "$TARGET_NQN" -o json "$@" | field device)
+    CTRL=$(nvme connect "${PORTAL[@]}" -n "$TARGET_NQN" -o json --keep-alive-tmo 60 "$@" | field device)
     [ -n "$CTRL" ] || fail "cannot connect with: $*"
     SYSFS=/sys/class/nvme/$CTRL
     CTRL=/dev/$CTRL

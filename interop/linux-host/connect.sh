@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# nvme connect needs no option: the controller is live with one I/O queue per CPU, its
+# nvme connect needs no option for queues or sizes: the controller is live with one I/O queue per CPU, its
 # namespace has the configured size, and nvme disconnect leaves nothing behind.
 # Outside: namespace 1 of 64 MiB.
 . /lab/lib.sh

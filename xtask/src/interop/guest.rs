@@ -16,7 +16,7 @@ use super::process::ends_with_us;
 use crate::command::root;
 
 const POLL: Duration = Duration::from_millis(20);
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// The port of the guest that its forwarded port leads to.
 const NVMET_PORT: u16 = 4420;
 
