@@ -16,6 +16,8 @@ impl Executor<'_> {
     #[cold]
     #[inline(never)]
     pub(crate) fn execute_watched(mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) {
+        // The record begins before the first command that may evict.
+        self.log_evictions();
         let mut room = [0; kv::KEY_BYTES_MAX];
         let key = command.stored_key(&mut room);
         if matches!(command.verb, Verb::Dump(_) | Verb::Refused { .. }) {

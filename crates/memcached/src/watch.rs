@@ -165,7 +165,9 @@ impl Watching {
 
     /// The watcher has taken `count` bytes.
     pub(crate) fn on_sent(&self, count: usize) {
-        self.watcher.pending_bytes.fetch_sub(count, Ordering::AcqRel);
+        // The last answer of a session that is refused was not pending.
+        let less = |bytes: usize| Some(bytes.saturating_sub(count));
+        let _ = self.watcher.pending_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
     }
 }
 
