@@ -21,6 +21,7 @@ pub mod layout;
 pub mod linux;
 pub mod moderation;
 pub mod netlink;
+pub mod opponent;
 pub mod plan;
 pub mod rate;
 pub mod scaling;

@@ -15,14 +15,14 @@ use crate::netlink::filter;
 use crate::netlink::link;
 use crate::netlink::qdisc;
 use crate::netlink::socket::{NetlinkError, NetlinkSocket};
+use crate::netlink::{dcb, netdev};
+use crate::opponent;
 use crate::rate::Rate;
 use crate::scaling::{Rule, Scaling, Table};
 use crate::state::{Device, Identity, Interrupt, State, TransmitQueue, normal_mask};
 
 /// Features that a layout may change.
 const FEATURES: [&str; 2] = ["hw-tc-offload", "rx-ntuple-filter"];
-/// Programs that undo layouts.
-const OPPONENTS: [&str; 2] = ["irqbalance", "lldpad"];
 /// Longest wait for a device whose driver builds its queues again.
 const READY_TIME_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for a device to take a filter: ice refuses filters for seconds after its classes have changed.
@@ -146,6 +146,29 @@ impl LinuxDevice {
         }
     }
 
+    /// What else changes the device.
+    fn opponents(&mut self) -> Result<Vec<String>, NetlinkError> {
+        let mut opponents = running(&opponent::PROGRAMS);
+        let record = format!("/run/NetworkManager/devices/{}", self.ifindex);
+        if read(Path::new(&record)).is_some_and(|record| record.lines().any(|line| line == "managed=true"))
+            && !running(&[opponent::NETWORK_MANAGER]).is_empty()
+        {
+            opponents.push(opponent::NETWORK_MANAGER.into());
+        }
+        if dcb::is_managed_by_device(&mut self.route, &self.interface)? {
+            opponents.push(opponent::DCB_IN_FIRMWARE.into());
+        }
+        Ok(opponents)
+    }
+
+    /// Receive queues by their NAPI ids; empty if the kernel (before 6.8) or the driver does not tell.
+    ///
+    /// # Errors
+    /// [`Failure`] if the kernel does not answer.
+    pub fn receive_queues_of_napi(&self) -> Result<BTreeMap<u32, u16>, Failure> {
+        netdev::receive_queues(self.ifindex).map_err(|error| failure(&error))
+    }
+
     /// How arriving packets are spread and steered.
     fn scaling(&self) -> Result<Scaling, Errno> {
         let table = self.ioctl.default_table()?;
@@ -227,7 +250,7 @@ impl Kernel for LinuxDevice {
                 .is_some_and(|flags| flags & IS_UP != 0),
             cpu_count: std::thread::available_parallelism()
                 .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
-            opponents: running(&OPPONENTS),
+            opponents: self.opponents().map_err(|error| failure(&error))?,
         })
     }
 

@@ -11,6 +11,7 @@ use crate::layout::{Layout, OTHER, PlacedClass, Refusal};
 use crate::moderation::{Delay, Moderation, Moderations};
 use crate::netlink::ethtool::Channels;
 use crate::netlink::filter::{Effect, End, Filter, IpVersion};
+use crate::opponent;
 use crate::scaling::{self, Table};
 use crate::state::{Device, State};
 
@@ -320,9 +321,11 @@ fn warnings(config: &Config, device: &Device, state: &State, layout: &Layout) ->
         ));
     }
     for opponent in &device.opponents {
+        let interface = &device.identity.interface;
         warnings.push(format!(
-            "{opponent} is running and may undo the layout: stop it, or ban {} in it",
-            device.identity.interface
+            "{}: {}",
+            opponent::effect(opponent, interface),
+            opponent::remedy(opponent, interface)
         ));
     }
     for class in &layout.classes {

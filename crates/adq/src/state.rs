@@ -45,7 +45,7 @@ pub struct Device {
     /// Whether the interface is up.
     #[serde(default)]
     pub is_up: bool,
-    /// Running programs that undo such settings: `irqbalance`, `lldpad`.
+    /// What else changes such settings: running programs, the firmware ([`crate::opponent`]).
     pub opponents: Vec<String>,
 }
 

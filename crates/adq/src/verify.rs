@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::journal::{Journal, Progress};
+use crate::opponent;
 use crate::state::{Device, State};
 
 /// One difference between the layout and the device.
@@ -38,8 +39,9 @@ pub fn verify(journal: &Journal, device: &Device, state: &State) -> Vec<Deviatio
     for opponent in
         device.opponents.iter().filter(|opponent| !journal.plan.device.opponents.contains(opponent))
     {
-        let what = format!("{opponent} was started since the layout was applied, and may undo it");
-        deviations.push(Deviation { what, remedy: format!("stop {opponent}") });
+        let interface = &recorded.interface;
+        let what = format!("new since the layout was applied: {}", opponent::effect(opponent, interface));
+        deviations.push(Deviation { what, remedy: opponent::remedy(opponent, interface) });
     }
     deviations
 }

@@ -2,14 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::message::{ACK, Message, attributes, find, text, u16_at, u32_at};
+use super::message::{ACK, Message, attributes, find, text, u32_at};
 use super::socket::{NetlinkError, NetlinkSocket};
 
-/// Message type of the family that lists families.
-const CONTROL: u16 = 16;
-const CONTROL_GET_FAMILY: u8 = 3;
-const CONTROL_FAMILY_ID: u16 = 1;
-const CONTROL_FAMILY_NAME: u16 = 2;
 const NAME: &str = "ethtool";
 
 const FEATURES_GET: u8 = 11;
@@ -85,17 +80,8 @@ impl Ethtool {
     /// [`NetlinkError::FamilyMissing`] if the kernel lacks it, or that of the exchange.
     pub fn open() -> Result<Self, NetlinkError> {
         let mut socket = NetlinkSocket::generic()?;
-        let mut message = Message::new(CONTROL, ACK, &[CONTROL_GET_FAMILY, 1, 0, 0]);
-        message.text(CONTROL_FAMILY_NAME, NAME);
-        let mut family = None;
-        match socket.request(message, |body| {
-            family = body.get(4..).and_then(|rest| u16_at(find(rest, CONTROL_FAMILY_ID)?, 0));
-        }) {
-            Ok(()) => {}
-            Err(NetlinkError::Refused { errno: rustix::io::Errno::NOENT, .. }) => {}
-            Err(error) => return Err(error),
-        }
-        Ok(Self { socket, family: family.ok_or(NetlinkError::FamilyMissing(NAME))? })
+        let family = socket.family(NAME)?;
+        Ok(Self { socket, family })
     }
 
     fn message(&self, command: u8, ifindex: u32) -> Message {

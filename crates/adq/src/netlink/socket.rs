@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-use super::message::{HEADER_BYTES, Message, attributes, messages, text, u32_at};
+use super::message::{ACK, HEADER_BYTES, Message, attributes, find, messages, text, u16_at, u32_at};
 
 /// Type of a message that acknowledges or refuses a request.
 const ERROR: u16 = 2;
@@ -18,6 +18,11 @@ const CAPPED: u16 = 0x100;
 const EXPLAINED: u16 = 0x200;
 /// Attribute of an acknowledgement: the kernel's explanation (`NLMSGERR_ATTR_MSG`).
 const EXPLANATION: u16 = 1;
+/// Message type of the family that lists families.
+const CONTROL: u16 = 16;
+const CONTROL_GET_FAMILY: u8 = 3;
+const CONTROL_FAMILY_ID: u16 = 1;
+const CONTROL_FAMILY_NAME: u16 = 2;
 /// Bytes received at once; the kernel's answers are at most 32 KiB.
 const RECEIVE_BYTES: usize = 64 * 1024;
 /// `NETLINK_ROUTE` has the number 0, which rustix expresses as no protocol.
@@ -92,6 +97,23 @@ impl NetlinkSocket {
         // Explanations are a convenience: the kernel's error number is enough to continue.
         let _ = reactor::explain_netlink_errors(&fd);
         Ok(Self { fd, sequence: 0 })
+    }
+
+    /// The number of a family, on a socket for families that have a name.
+    ///
+    /// # Errors
+    /// [`NetlinkError::FamilyMissing`] if the kernel lacks it, or that of the exchange.
+    pub fn family(&mut self, name: &'static str) -> Result<u16, NetlinkError> {
+        let mut message = Message::new(CONTROL, ACK, &[CONTROL_GET_FAMILY, 1, 0, 0]);
+        message.text(CONTROL_FAMILY_NAME, name);
+        let mut family = None;
+        match self.request(message, |body| {
+            family = body.get(4..).and_then(|rest| u16_at(find(rest, CONTROL_FAMILY_ID)?, 0));
+        }) {
+            Ok(()) | Err(NetlinkError::Refused { errno: Errno::NOENT, .. }) => {}
+            Err(error) => return Err(error),
+        }
+        family.ok_or(NetlinkError::FamilyMissing(name))
     }
 
     /// Sends `message` and waits for the kernel's acknowledgement or the end of its dump. Passes the body of each

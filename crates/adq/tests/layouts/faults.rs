@@ -183,7 +183,8 @@ fn drift_is_named_and_a_restart_ends_a_layout() {
     opposed.device.opponents.push("irqbalance".into());
     let deviations = verify(&journal, &opposed.device, &opposed.state);
     assert_eq!(deviations.len(), 1);
-    assert!(deviations[0].what.starts_with("irqbalance was started"));
+    let what = "new since the layout was applied: irqbalance moves interrupts to other processors (`grep";
+    assert!(deviations[0].what.starts_with(what), "{deviations:?}");
 
     let mut restarted = Model::new("virtio_net", 15, 16);
     restarted.device.identity.boot = "2".into();

@@ -233,3 +233,17 @@ fn delays_of_interrupts_are_those_of_the_device() {
     assert!(two.contains("classes \"a\" and \"b\" want different delays"), "{two}");
     assert!(plan("ice", &config).is_ok());
 }
+
+#[test]
+fn what_changes_the_device_behind_a_layout_is_named_with_what_tells() {
+    let mut model = Model::new("virtio_net", 4, 4);
+    model.device.opponents = vec!["NetworkManager".into(), "DCB in the firmware".into()];
+    let plan = Plan::new(&config(&["nvme:2=*:4420"]), &model.device, &model.state).unwrap();
+    let warnings = plan.warnings.join("\n");
+    assert!(warnings.contains("at each activation (`nmcli -f tc,ethtool connection show"), "{warnings}");
+    assert!(warnings.contains("nmcli device set eth0 managed no"), "{warnings}");
+    assert!(
+        warnings.contains("`dcb dcbx show dev eth0` tells): dcb dcbx set dev eth0 host ieee"),
+        "{warnings}"
+    );
+}
