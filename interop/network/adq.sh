@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # nvlane adq: a layout on a veth pair, in the kernel's own eyes: tc and sysfs show what was planned, packets take the
 # queues of their class, drift is named, and removing leaves the device as it was, also after a kill at any time.
+#
+# User-mode networking gives virtio_net one queue pair, whatever the device asks for. A tap device gives several: with
+# `kernel-lab run --smp 4 --tap TAP,4`, as root, the same is tried on eth1, with interrupts and queue pairs of a device.
 . /lab/lib.sh
 
 stand_in && skip 'nothing stands in for nvlane adq'
@@ -140,3 +143,34 @@ grep -q 'has no minimum rates' /tmp/error
 adq plan --interface near0 --class a:4=192.0.2.1:4420 2>/tmp/error && fail 'no queue for other traffic' || [ $? = 2 ]
 ip netns del near
 ip netns del far
+
+# virtio_net with several queue pairs, where the lab was given a tap device.
+if [ "$(ls -d /sys/class/net/eth1/queues/tx-* 2>/dev/null | wc -l)" -ge 4 ]; then
+    eth1() {
+        ethtool -l eth1
+        tc qdisc show dev eth1
+        tc filter show dev eth1 egress
+        grep -H . /sys/class/net/eth1/queues/tx-*/xps_*
+        for irq in /sys/class/net/eth1/device/../msi_irqs/*; do cat "/proc/irq/${irq##*/}/smp_affinity_list"; done
+    }
+    ip link set eth1 up
+    ethtool -L eth1 combined 4
+    eth1 >/tmp/before
+    cat >/tmp/eth1.toml <<'TOML'
+interface = "eth1"
+other_queues = 2
+[[class]]
+name = "nvme"
+queues = 2
+cores = [0, 1]
+traffic = ["*:4420"]
+TOML
+    "$NVLANE" adq apply --config /tmp/eth1.toml --record /tmp/adq
+    "$NVLANE" adq verify --interface eth1 --record /tmp/adq
+    tc qdisc show dev eth1 root | grep -Eq 'queues:\(0:1\) \(2:3\)'
+    ethtool -L eth1 combined 2
+    "$NVLANE" adq verify --interface eth1 --record /tmp/adq && fail 'drift is not seen on eth1' || [ $? = 5 ]
+    ethtool -L eth1 combined 4
+    "$NVLANE" adq remove --interface eth1 --record /tmp/adq
+    eth1 | cmp - /tmp/before
+fi

@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use crate::exit::{Ended, Failure, Kind};
 use crate::output::{self, Output};
+use crate::serve::state_file::{Served, start_ticks};
 use crate::signals::EndOnSignal;
 
 /// Exit code of `verify`: the device is out of line.
@@ -115,6 +116,9 @@ struct RecordArguments {
 struct VerifyArguments {
     #[command(flatten)]
     record: RecordArguments,
+    /// The state file of a target: what it finds out of line too, of its reactors and connections.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
     /// Verify again and again at this interval in seconds, and print each change.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5")]
     watch: Option<u64>,
@@ -316,19 +320,43 @@ impl fmt::Display for Verdict {
     }
 }
 
-fn verdict(arguments: &RecordArguments) -> Result<Verdict, Failure> {
-    let interface = arguments.interface()?;
-    let journal = arguments.journal(&interface)?;
-    let deviations = match open(&interface) {
+fn verdict(arguments: &VerifyArguments) -> Result<Verdict, Failure> {
+    let interface = arguments.record.interface()?;
+    let journal = arguments.record.journal(&interface)?;
+    let mut deviations = match open(&interface) {
         Ok((_, facts, state)) => verify(&journal, &facts, &state),
         Err(failure) => vec![Deviation { what: failure.to_string(), remedy: "nvlane adq remove".into() }],
     };
+    if let Some(path) = &arguments.state {
+        deviations.extend(of_target(path, &interface, &deviations)?);
+    }
     Ok(Verdict { interface, in_line: deviations.is_empty(), deviations })
+}
+
+/// What the target of a state file finds out of line, beside what `verify` has found by itself.
+fn of_target(path: &Path, interface: &str, found: &[Deviation]) -> Result<Vec<Deviation>, Failure> {
+    let state = Served::read(path)?;
+    if start_ticks(state.process.pid) != Some(state.process.start_ticks) {
+        let what = format!("the target of {} has ended", path.display());
+        return Ok(vec![Deviation { what, remedy: "start it, or leave --state out".into() }]);
+    }
+    let mut deviations = Vec::new();
+    for class in state.adq.iter().filter(|class| class.interface == interface) {
+        let is_new = |text: &&String| {
+            let ours = |deviation: &Deviation| format!("{} ({})", deviation.what, deviation.remedy);
+            !found.iter().any(|deviation| ours(deviation) == **text)
+        };
+        deviations.extend(class.deviations.iter().filter(is_new).map(|text| Deviation {
+            what: format!("the target's class {}: {text}", class.class),
+            remedy: "seen by the target; it looks every 30 s".into(),
+        }));
+    }
+    Ok(deviations)
 }
 
 fn verify_layout(arguments: &VerifyArguments) -> Ended {
     let record = &arguments.record;
-    let mut shown = verdict(record)?;
+    let mut shown = verdict(arguments)?;
     record.output.print(&shown)?;
     if let Some(seconds) = arguments.watch {
         let stops = Arc::new(AtomicBool::new(false));
@@ -342,7 +370,7 @@ fn verify_layout(arguments: &VerifyArguments) -> Ended {
                 continue;
             }
             waited = Duration::ZERO;
-            let now = verdict(record)?;
+            let now = verdict(arguments)?;
             if now != shown {
                 record.output.print(&now)?;
                 shown = now;

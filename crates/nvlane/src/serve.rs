@@ -1,6 +1,7 @@
 //! `nvlane target`: runs a target until a signal ends it.
 
 mod counters;
+mod device_lanes;
 mod device_queues;
 pub(crate) mod state_file;
 

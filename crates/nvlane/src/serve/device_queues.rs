@@ -1,6 +1,7 @@
 //! The queues of network devices that `nvlane adq` has given to the target's listeners: their priority for its
 //! connections, and what is out of line.
 
+use std::cell::LazyCell;
 use std::cmp::Ordering;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,26 +13,28 @@ use adq::kernel::Kernel as _;
 use adq::layout::PlacedClass;
 use adq::linux::LinuxDevice;
 use adq::verify::verify;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use subsystem::config::MemcachedAddress;
 use subsystem::placement::Policy;
 use subsystem::server::Target;
 use subsystem::socket_priority::SocketPriority;
 
+use super::device_lanes::{arrived_lanes, lane_deviations};
+
 /// A class of a device's layout with traffic of this target.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct ServedClass {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ServedClass {
     /// The network device.
-    interface: String,
+    pub(crate) interface: String,
     /// The class.
-    class: String,
+    pub(crate) class: String,
     /// Its queue pairs.
     queues: u16,
     /// The priority of its packets, and who sets it.
     priority: u8,
     priority_source: PrioritySource,
     /// What differs from the layout, and what helps; empty if all is in line.
-    deviations: Vec<String>,
+    pub(crate) deviations: Vec<String>,
     /// What the target gives to its connections, if it is the one that sets their priority.
     #[serde(skip)]
     priorities: Vec<SocketPriority>,
@@ -74,7 +77,7 @@ impl DeviceQueues {
             reactor_count: target.reactor_count(),
             placement: target.running().config.reactors.placement,
         };
-        let classes = self.find(&serving);
+        let classes = self.find(&serving, target);
         let has_changed = classes != self.classes;
         if has_changed {
             let priorities = classes.iter().flat_map(|class| class.priorities.iter().copied());
@@ -92,8 +95,9 @@ impl DeviceQueues {
     }
 
     /// The classes with traffic of this target.
-    fn find(&self, serving: &Serving) -> Vec<ServedClass> {
+    fn find(&self, serving: &Serving, target: &Target) -> Vec<ServedClass> {
         let mut found = Vec::new();
+        let lanes = LazyCell::new(|| target.state().map(|state| arrived_lanes(&state)).unwrap_or_default());
         let files = files(&self.directory).unwrap_or_else(|error| {
             tracing::warn!(%error, directory = %self.directory.display(), "cannot read the records of nvlane adq");
             Vec::new()
@@ -111,7 +115,13 @@ impl DeviceQueues {
             if served.is_empty() {
                 continue;
             }
-            let of_device = deviations(&interface, &journal);
+            let mut of_device = deviations(&interface, &journal);
+            if journal.plan.layout.means != Means::Software && serves_classes_only(&served, serving) {
+                let queues = served.iter().flat_map(|class| class.queue_numbers()).collect();
+                let of_napi =
+                    LinuxDevice::open(&interface).and_then(|device| device.receive_queues_of_napi());
+                of_device.extend(lane_deviations(&lanes, &of_napi.unwrap_or_default(), &queues));
+            }
             let queues = served.iter().map(|class| class.queues.count).sum();
             for class in served {
                 let mut deviations = of_target(&journal, queues, class, serving);
@@ -155,6 +165,12 @@ fn served<'a>(journal: &'a Journal, serving: &Serving) -> Vec<&'a PlacedClass> {
     let is_served = |traffic: &Traffic| serving.addresses.iter().any(|listener| receives(*listener, traffic));
     let classes = journal.plan.layout.classes.iter();
     classes.filter(|class| class.traffic.iter().any(is_served)).collect()
+}
+
+/// Whether all listeners get traffic of these classes, so that each lane is of one.
+fn serves_classes_only(classes: &[&PlacedClass], serving: &Serving) -> bool {
+    let traffic = classes.iter().flat_map(|class| &class.traffic);
+    serving.addresses.iter().all(|listener| traffic.clone().any(|traffic| receives(*listener, traffic)))
 }
 
 /// Whether a listener gets connections of this traffic.

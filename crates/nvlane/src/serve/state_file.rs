@@ -10,6 +10,7 @@ use subsystem::server::Target;
 use subsystem::state::TargetState;
 
 use super::device_queues::{DeviceQueues, ServedClass};
+use crate::exit::{Failure, Kind};
 
 /// The part that `nvlane reload` reads to find the target and to wait for it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,6 +55,23 @@ struct Whole<'a> {
     state: &'a TargetState,
     /// The classes of device queues that the target serves.
     adq: &'a [ServedClass],
+}
+
+/// The part that `nvlane adq verify` reads: the process, and the classes of device queues that it serves.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Served {
+    pub(crate) process: ProcessId,
+    pub(crate) adq: Vec<ServedClass>,
+}
+
+impl Served {
+    /// Reads the part of a state file.
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let failed =
+            |reason: String| Failure::new(Kind::Failed, format_args!("{}: {reason}", path.display()));
+        let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+        serde_json::from_slice(&text).map_err(|error| failed(format!("no state file of a target: {error}")))
+    }
 }
 
 /// Writer of the state file; holds what goes into it beside the target's state.
