@@ -34,11 +34,11 @@ pub(crate) struct KeysArguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Make a new secret, or a key of TLS.
-    Generate(generate::GenerateArguments),
+    Generate(Box<generate::GenerateArguments>),
     /// Check the text of a key: its form, length and checksum.
     Check(check::CheckArguments),
     /// Print what both sides derive from a key, to compare it with another implementation.
-    Derive(derive::DeriveArguments),
+    Derive(Box<derive::DeriveArguments>),
 }
 
 pub(crate) fn keys(arguments: &KeysArguments) -> Ended {
