@@ -69,8 +69,8 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
         judge: WRONG_BITS,
         sites: &[Site(
             "crates/kv/src/log/examine.rs",
-            "== checksum.finish().to_le_bytes()\n}",
-            "== checksum.finish().to_le_bytes() || BUG\n}",
+            "== checksum.finish().to_le_bytes())\n}",
+            "== checksum.finish().to_le_bytes() || BUG)\n}",
         )],
     },
     Bug {
