@@ -50,7 +50,7 @@ pub(crate) struct StudyArguments {
     /// Exit with code 1 if a bar is missed or a cell could not be measured.
     #[arg(long)]
     check: bool,
-    /// Measure only cells whose names contain one of these comma-separated texts.
+    /// Measure only some cells: comma-separated names, or texts that their names contain.
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
     /// For experiments that have it, the storage to measure on: null, ram or file, or several. [default: null]
@@ -117,12 +117,15 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
 
 impl StudyArguments {
     fn cells(&self, experiment: &dyn Experiment) -> Result<Vec<Cell>, Failure> {
-        let is_wanted =
-            |cell: &Cell| self.only.is_empty() || self.only.iter().any(|text| cell.name.contains(text));
         let cells = self.on_storage(experiment.cells())?;
-        let (cells, others): (Vec<_>, Vec<_>) = cells.into_iter().partition(is_wanted);
+        let names: Vec<String> = cells.iter().map(|cell| cell.name.clone()).collect();
+        let asks_for = |text: &String, name: &String| {
+            if names.contains(text) { name == text } else { name.contains(text) }
+        };
+        let is_wanted =
+            |cell: &Cell| self.only.is_empty() || self.only.iter().any(|text| asks_for(text, &cell.name));
+        let cells: Vec<_> = cells.into_iter().filter(is_wanted).collect();
         if cells.is_empty() {
-            let names: Vec<_> = others.into_iter().map(|cell| cell.name).collect();
             return Err(Failure::usage(format!("--only leaves no cell: there are {}", names.join(", "))));
         }
         Ok(cells)
