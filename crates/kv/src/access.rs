@@ -27,8 +27,6 @@ const TICKS: [u32; 3] = [1, 10, 100];
 const AGES_MAX: [u32; 3] = [6, 16, 18];
 /// Ticks of a pass of the hand over all regions.
 const PASS_TICKS: u32 = 6;
-/// Regions that the hand passes at a time.
-const STEP_REGIONS: u32 = 4;
 /// The stamp of accesses before those of all levels.
 const OLDER: u8 = (1 << STAMP_BITS) - 1;
 
@@ -77,18 +75,20 @@ impl AccessClock {
         now_s >= self.due_s
     }
 
-    /// Begins a tick if it is time, and returns the regions of `count` over which the hand is to pass now.
-    pub(crate) fn step(&mut self, now_s: u32, count: u32) -> impl Iterator<Item = u32> + use<> {
+    /// Begins a tick if it is time, and returns the region of `count` over which the hand is to pass now.
+    pub(crate) fn step(&mut self, now_s: u32, count: u32) -> Option<u32> {
         if self.left_count == 0 {
             self.begin_tick(now_s);
             self.left_count = count.div_ceil(PASS_TICKS);
         }
-        let step = self.left_count.min(STEP_REGIONS);
-        self.left_count -= step;
+        let is_left = self.left_count > 0;
+        self.left_count = self.left_count.saturating_sub(1);
         self.due_s = if self.left_count > 0 { 0 } else { self.began_s[usize::from(self.now)] + TICK_S };
-        let first = self.hand;
-        self.hand = (first + step) % count.max(1);
-        (first..first + step).map(move |region| region % count.max(1))
+        is_left.then(|| {
+            let region = self.hand % count.max(1);
+            self.hand = region + 1;
+            region
+        })
     }
 
     fn begin_tick(&mut self, now_s: u32) {
@@ -142,7 +142,7 @@ mod tests {
             let mut stamp = clock.now();
             for tick in 1..5000 {
                 assert!(clock.is_due(second(tick)) && !clock.is_due(second(tick) - 1));
-                assert_eq!(clock.step(second(tick), 0).count(), 0);
+                assert_eq!(clock.step(second(tick), 0), None);
                 match tick {
                     _ if tick == accessed => stamp = clock.now(),
                     _ if tick % lateness == 0 => stamp = clock.passed(stamp),
@@ -179,12 +179,11 @@ mod tests {
             let stamp = clock.now();
             let mut steps = 0;
             while clock.is_due(now_s) {
-                let regions: Vec<_> = clock.step(now_s, 100).collect();
-                assert!(regions.len() <= STEP_REGIONS as usize);
-                regions.iter().for_each(|&region| passed[region as usize] += 1);
+                let region = clock.step(now_s, 100).expect("due");
+                passed[region as usize] += 1;
                 steps += 1;
             }
-            assert_eq!(steps, 5);
+            assert_eq!(steps, 17);
             assert_ne!(clock.now(), stamp);
         }
         assert!(passed.iter().all(|&count| count >= 1), "{passed:?}");
@@ -195,7 +194,7 @@ mod tests {
         let mut clock = AccessClock::new();
         let stamp = clock.now();
         let later_s = Clock::FIRST_S + 100_000_000;
-        assert_eq!(clock.step(later_s, 0).count(), 0);
+        assert_eq!(clock.step(later_s, 0), None);
         assert_eq!(clock.second_of(stamp), Clock::FIRST_S);
         assert_eq!(clock.second_of(clock.now()), later_s);
         assert!(!clock.is_due(later_s));

@@ -31,19 +31,17 @@ impl Heap {
 
     /// Has the stamps of some items name longer times, before those they name return.
     pub(crate) fn age_stamps(&mut self, now_s: u32) {
-        let regions = self.access.step(now_s, self.regions.count() as u32);
+        let Some(region) = self.access.step(now_s, self.regions.count() as u32) else { return };
         let passed: [u8; 64] = std::array::from_fn(|stamp| self.access.passed(stamp as u8));
-        for region in regions {
-            let mut from = 0;
-            while matches!(self.regions.use_of(region), Use::Items(_))
-                && let Some((at, item)) = self.regions.next_item(region, from)
-            {
-                from = at + 1;
-                let header = self.header(item);
-                let stamp = passed[usize::from(header.stamp)];
-                if stamp != header.stamp {
-                    self.set_header(item, Header { stamp, ..header });
-                }
+        let mut from = 0;
+        while matches!(self.regions.use_of(region), Use::Items(_))
+            && let Some((at, item)) = self.regions.next_item(region, from)
+        {
+            from = at + 1;
+            let header = self.header(item);
+            let stamp = passed[usize::from(header.stamp)];
+            if stamp != header.stamp {
+                self.set_header(item, Header { stamp, ..header });
             }
         }
     }

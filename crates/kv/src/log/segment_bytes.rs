@@ -36,7 +36,7 @@ impl<'a, 'b> SegmentBytes<'a, 'b> {
     pub(super) fn at(&mut self, position: usize, count: usize) -> io::Result<&[u8]> {
         let end = (position + count.min(PIECE_BYTES)).min(self.limit);
         if position < self.piece_at || end > self.piece_at + self.piece.len() {
-            // Whoever goes backwards will go on so.
+            // A caller before the piece walks backwards: the new piece ends with the requested range.
             let from = if position < self.piece_at { end.saturating_sub(PIECE_BYTES) } else { position };
             self.piece.resize(PIECE_BYTES.min(self.limit - from), 0);
             self.piece_at = from;
