@@ -93,7 +93,7 @@ struct PairState {
     length: usize,
     attributes: Attributes,
     was_fetched: bool,
-    /// Time since the last access, s.
+    /// Time since the last access if requested, s.
     idle_s: u32,
 }
 
@@ -172,7 +172,7 @@ impl Executor<'_> {
         let was_fetched = self.partition.processor.marks(place).is_fetched;
         let attributes = self.partition.processor.attributes(place);
         let length = self.partition.processor.value(place).len();
-        let idle_s = self.idle_s(place);
+        let idle_s = if wants(b'l') { self.idle_s(place) } else { 0 };
         if (wants(b'h') || wants(b'l')) && !options.leaves_unread && place.item().is_none() {
             self.partition.processor.set_marks(hash, key, Marks { is_fetched: true, ..Marks::default() });
         }

@@ -73,6 +73,8 @@ pub struct Serving {
     memcached: MemcachedConnections,
     /// Memcached connections of all reactors that watch what happens.
     watchers: Arc<Watchers>,
+    /// Whether any did in the last turn.
+    was_watched: bool,
     home: Option<Home>,
     /// Staging buffer for receives that are not in place.
     staging: Box<[u8]>,
@@ -100,6 +102,7 @@ impl Serving {
             reactor,
             by_socket: Vec::new(),
             watchers: Arc::clone(&memcached_counters.watchers),
+            was_watched: false,
             lanes,
             memcached: MemcachedConnections::new(memcached_counters, settings.memcached_idle_ns),
             home,
@@ -490,8 +493,11 @@ impl Application for Serving {
             self.memcached.flush(io, &mut self.lanes.commands.namespaces);
             worked = true;
         }
-        if self.watchers.is_watched() {
+        let is_watched = self.watchers.is_watched();
+        if is_watched || self.was_watched {
+            // Once more after the last watcher has left: evictions are no longer recorded.
             self.post_watched(io);
+            self.was_watched = is_watched;
         }
         if self.lanes.commands.table_settled {
             self.lanes.commands.table_settled = false;
