@@ -1,4 +1,4 @@
-//! Bytes that nobody else may see.
+//! Secret bytes: keys and what is derived from them.
 
 use core::fmt;
 

@@ -24,7 +24,7 @@ pub(crate) enum Fault {
     KilledAfter(usize),
 }
 
-/// Moderation of a device that nobody has set.
+/// The interrupt moderation that a driver sets by itself.
 const ADAPTIVE: Moderation = Moderation {
     receive: Delay { us: 50, is_adaptive: true },
     transmit: Delay { us: 50, is_adaptive: true },

@@ -1,4 +1,4 @@
-//! The seam between a load and what it is put on: queues that take operations and give completions.
+//! Queues that a load submits operations to and takes completions from: of a target, a file or a device.
 
 use std::time::Duration;
 

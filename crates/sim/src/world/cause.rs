@@ -7,6 +7,7 @@ use wire::status::Status;
 use super::World;
 use super::command::{Command, Kind};
 use crate::finding::Finding;
+use crate::pair_settings::PairDurability;
 use crate::shared::disk::Trouble;
 
 impl World {
@@ -49,7 +50,9 @@ impl World {
                     let cause =
                         first.or_else(|| if has_second { self.cause_in_second(status) } else { None });
                     // A host repeats it, unless it has stopped.
-                    let may_be_read = is_all && self.pairs.is_some() && was_stopped;
+                    let of_pairs = self.shared.scenario.pairs.as_ref();
+                    let has_log = of_pairs.is_some_and(|pairs| pairs.durability != PairDurability::Memory);
+                    let may_be_read = is_all && has_log && was_stopped;
                     cause.or_else(|| {
                         (may_be_read && status.is(Status::NAMESPACE_NOT_READY))
                             .then_some("a log is being read")
