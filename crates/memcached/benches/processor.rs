@@ -23,8 +23,8 @@ use std::time::Instant;
 
 use kv::{Attributes, Condition, Eviction, Kept, KeyHash, Partition, Processor, Settings, Stored};
 use nvlane_memcached::{
-    AnswerId, CollectiveRequest, Command, Executor, LargeStore, ListenerSettings, ListenerStats, Progress,
-    Router, Service, Session, Verb,
+    AnswerId, CollectiveRequest, Command, Executor, LargeStore, ListenerAddress, ListenerSettings,
+    ListenerStats, Progress, Router, Service, Session, Verb,
 };
 use reactor::random::SplitMix64;
 use reactor::{Lines, prefetch};
@@ -76,6 +76,12 @@ impl Router for Alone {
         unreachable!("no value is that long")
     }
 
+    fn request_connections(&mut self, _: AnswerId) {
+        unreachable!("one connection");
+    }
+    fn listeners(&self) -> Vec<ListenerAddress> {
+        Vec::new()
+    }
     fn listener_stats(&self) -> ListenerStats {
         ListenerStats::default()
     }

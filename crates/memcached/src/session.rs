@@ -20,6 +20,7 @@ use crate::answer::AnswerId;
 use crate::binary_response as response;
 use crate::collective::CollectiveRequest;
 use crate::command::{Command, Header, Mode, Verb};
+use crate::connection_stats::{ConnectionStats, ListenerAddress, for_each_connection_stat};
 use crate::counters::{ListenerStats, PartitionStats};
 use crate::dump::Dump;
 use crate::execute::{Addition, Executor};
@@ -65,6 +66,10 @@ pub trait Router {
     fn store_large(&mut self, to: usize, id: AnswerId, store: LargeStore);
     /// Requests the next piece of a value that another partition keeps; [`Session::on_piece`] receives it.
     fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize);
+    /// Requests all connections, of every reactor; each answers to [`Session::on_connections`].
+    fn request_connections(&mut self, id: AnswerId);
+    /// The listeners.
+    fn listeners(&self) -> Vec<ListenerAddress>;
     /// Statistics of the listener.
     fn listener_stats(&self) -> ListenerStats;
     /// Has the listener count from zero from now on.
@@ -111,6 +116,7 @@ enum AllRequest {
     Stats { of: Vec<u8>, binary: Option<Header> },
     ResetStats { binary: Option<Header> },
     Limit { megabytes: u64, is_quiet: bool, is_set: bool },
+    Connections { found: Vec<ConnectionStats>, binary: Option<Header> },
 }
 
 impl AllRequest {
@@ -728,6 +734,13 @@ impl Session {
                 router.reset_listener_stats();
                 self.ask_all(router, AllRequest::ResetStats { binary }, CollectiveRequest::ResetStats);
             }
+            Decoded::Stats { of: b"conns", binary } => {
+                let asked = AllRequest::Connections { found: Vec::new(), binary };
+                let sum = PartitionStats::default();
+                let id =
+                    self.push(QueuedAnswer::Collecting(Box::new(Collecting { left: count, sum, asked })));
+                router.request_connections(id);
+            }
             Decoded::Stats { of, binary } => {
                 let asked = AllRequest::Stats { of: of.to_vec(), binary };
                 self.ask_all(router, asked, CollectiveRequest::Stats);
@@ -878,6 +891,30 @@ impl Session {
         }
     }
 
+    /// Handles the connections of a reactor.
+    pub fn on_connections(
+        &mut self,
+        router: &mut impl Router,
+        id: AnswerId,
+        connections: &[ConnectionStats],
+    ) {
+        let at = (id - self.first_id) as usize;
+        let QueuedAnswer::Collecting(collecting) = &mut self.queue[at] else {
+            unreachable!("ids name what was asked")
+        };
+        collecting.left -= 1;
+        if let AllRequest::Connections { found, .. } = &mut collecting.asked {
+            found.extend_from_slice(connections);
+            found.sort_unstable_by_key(|connection| connection.number);
+        }
+        if collecting.left == 0 {
+            let mut answer = Output::default();
+            push_collected(router, &collecting.sum, &collecting.asked, &mut answer);
+            self.put(at, answer);
+            self.advance();
+        }
+    }
+
     /// Puts an awaited answer in its position.
     fn put(&mut self, at: usize, answer: Output) {
         self.queued_bytes -= expected_bytes(&self.queue[at]);
@@ -933,6 +970,12 @@ fn expected_bytes(answer: &QueuedAnswer) -> usize {
     match answer {
         QueuedAnswer::Bytes(_) => 0,
         QueuedAnswer::Awaited(bytes) => *bytes,
+        // One at a time, because there may be many.
+        QueuedAnswer::Collecting(collecting)
+            if matches!(collecting.asked, AllRequest::Connections { .. }) =>
+        {
+            OUTPUT_BYTES_MAX
+        }
         QueuedAnswer::Collecting(_) => AWAITED_BYTES_MIN,
     }
 }
@@ -962,30 +1005,40 @@ fn push_collected(router: &mut impl Router, stats: &PartitionStats, asked: &AllR
         AllRequest::Limit { .. } => out.extend_from_slice(NO_LIMIT),
         AllRequest::Stats { of, binary } => {
             let listener = router.listener_stats();
-            let is_known =
-                router.executor().for_each_stat(of, stats, &listener, |name, value| match binary {
-                    Some(header) => {
-                        response::respond(
-                            out,
-                            *header,
-                            response::SUCCESS,
-                            &[],
-                            name.as_bytes(),
-                            value.as_bytes(),
-                            0,
-                        );
-                    }
-                    None => {
-                        for piece in ["STAT ", name, " ", value, "\r\n"] {
-                            out.extend_from_slice(piece.as_bytes());
-                        }
-                    }
-                });
+            let each = |name: &str, value: &str| push_stat(name, value, *binary, out);
+            let is_known = router.executor().for_each_stat(of, stats, &listener, each);
             match binary {
-                Some(header) => response::respond(out, *header, response::SUCCESS, &[], &[], &[], 0),
                 None if !is_known => out.extend_from_slice(b"ERROR\r\n"),
-                None => out.extend_from_slice(b"END\r\n"),
+                _ => end_stats(*binary, out),
             }
         }
+        AllRequest::Connections { found, binary } => {
+            let each = |name: &str, value: &str| push_stat(name, value, *binary, out);
+            for_each_connection_stat(&router.listeners(), found, each);
+            end_stats(*binary, out);
+        }
+    }
+}
+
+/// Appends one statistic.
+fn push_stat(name: &str, value: &str, binary: Option<Header>, out: &mut Vec<u8>) {
+    match binary {
+        Some(header) => {
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            response::respond(out, header, response::SUCCESS, &[], name, value, 0);
+        }
+        None => {
+            for piece in ["STAT ", name, " ", value, "\r\n"] {
+                out.extend_from_slice(piece.as_bytes());
+            }
+        }
+    }
+}
+
+/// Appends the end of statistics.
+fn end_stats(binary: Option<Header>, out: &mut Vec<u8>) {
+    match binary {
+        Some(header) => response::respond(out, header, response::SUCCESS, &[], &[], &[], 0),
+        None => out.extend_from_slice(b"END\r\n"),
     }
 }

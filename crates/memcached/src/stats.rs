@@ -86,7 +86,7 @@ impl Executor<'_> {
             b"slabs" => slabs(stats, &mut each),
             b"sizes" => each("sizes_status", "disabled"),
             // No more than an end.
-            b"cachedump" | b"conns" => {}
+            b"cachedump" => {}
             _ => return false,
         }
         true

@@ -310,6 +310,15 @@ impl Listener {
         }
     }
 
+    /// The file of a Unix socket.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match &self.address {
+            ListenAddress::Ip(_) => None,
+            ListenAddress::Path(path) => Some(path),
+        }
+    }
+
     /// Takes a waiting connection.
     ///
     /// # Errors

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use memcached::{ListenerStats, Watchers};
+use memcached::{ListenerAddress, ListenerStats, Watchers};
 use proto::Violation;
-use reactor::Counter;
+use reactor::{Counter, ListenerTag};
 
 use crate::limits::Limits;
 use crate::state::ConnectionsState;
@@ -90,6 +90,8 @@ pub(crate) struct MemcachedCounters {
     count_max: u64,
     /// Connections that watch what happens.
     pub(crate) watchers: Arc<Watchers>,
+    /// The listeners, with their addresses as memcached writes them.
+    listeners: Mutex<BTreeMap<ListenerTag, String>>,
     /// By reactor.
     traffic: Mutex<Vec<Arc<MemcachedTraffic>>>,
     /// What had been counted when `stats reset` came last.
@@ -106,6 +108,21 @@ pub(crate) struct MemcachedTraffic {
 }
 
 impl MemcachedCounters {
+    /// A listener was added.
+    pub(crate) fn add_listener(&self, tag: ListenerTag, address: String) {
+        self.listeners.lock().expect("no holder panics").insert(tag, address);
+    }
+
+    /// A listener was removed.
+    pub(crate) fn remove_listener(&self, tag: ListenerTag) {
+        self.listeners.lock().expect("no holder panics").remove(&tag);
+    }
+
+    /// The listeners.
+    pub(crate) fn listeners(&self) -> Vec<ListenerAddress> {
+        self.listeners.lock().expect("no holder panics").clone().into_iter().collect()
+    }
+
     /// The traffic of one more reactor.
     pub(crate) fn new_traffic(&self) -> Arc<MemcachedTraffic> {
         let traffic = Arc::<MemcachedTraffic>::default();

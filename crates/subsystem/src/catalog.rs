@@ -1,6 +1,6 @@
 //! The configuration as it runs: subsystems with their namespaces, and the listeners at which hosts find them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proto::doorbell::Policy;
@@ -21,6 +21,8 @@ pub(crate) struct Catalog {
     pub(crate) discovery: Discovery,
     /// Removed listeners, and the time at which the associations that came in there end, ns.
     pub(crate) removed_listeners: BTreeMap<ListenerTag, u64>,
+    /// The memcached listeners.
+    pub(crate) memcached_listeners: BTreeSet<ListenerTag>,
     /// Doorbell policy where neither the subsystem nor the listener sets one.
     pub(crate) doorbell: Policy,
     reactor_count: u16,
@@ -35,6 +37,7 @@ impl Catalog {
             subsystems: BTreeMap::new(),
             discovery,
             removed_listeners: BTreeMap::new(),
+            memcached_listeners: BTreeSet::new(),
             doorbell: Policy::default(),
             reactor_count,
             last_subsystem: 0,
@@ -61,6 +64,11 @@ impl Catalog {
         let mut subsystems = self.subsystems.iter_mut();
         let known = subsystems.find(|(_, subsystem)| subsystem.nqn == *nqn);
         known.map(|(id, subsystem)| (*id, subsystem)).ok_or(StepError::NoSubsystem)
+    }
+
+    /// Whether a listener was added and not removed since.
+    pub(crate) fn has_listener(&self, tag: ListenerTag) -> bool {
+        self.discovery.listeners.contains_key(&tag) || self.memcached_listeners.contains(&tag)
     }
 
     /// The namespaces of all subsystems.

@@ -19,10 +19,13 @@ use store::{OpenError, Size, Spec, Store};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
-use crate::config::{ListenerConfig, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
+use crate::config::{
+    ListenerConfig, MemcachedAddress, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
+};
 use crate::discovery::ListenerEntry;
 use crate::identity;
 use crate::message::{NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step};
+use crate::serving::MEMCACHED;
 use crate::state::TargetState;
 use crate::subsystem::Subsystem;
 use diff::counted;
@@ -98,6 +101,7 @@ pub struct Operator {
     seen: BTreeMap<(Nqn, Nsid), Seen>,
     /// Namespaces, in the order of the configuration.
     listeners: Vec<RunningListener>,
+    memcached: Vec<MemcachedListener>,
     discovery_nqn: Nqn,
     identities: Identities,
     next_tag: ListenerTag,
@@ -118,6 +122,16 @@ pub struct RunningListener {
     tag: ListenerTag,
 }
 
+/// An open memcached listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemcachedListener {
+    /// As configured.
+    pub config: MemcachedAddress,
+    /// The address it is bound to: port 0 replaced by the port that the system chose.
+    pub address: MemcachedAddress,
+    tag: ListenerTag,
+}
+
 /// A prepared change, and the resources that run once it is applied.
 struct Prepared {
     change: Change,
@@ -130,6 +144,7 @@ enum Effect {
     /// No resources: only the outline changes.
     None,
     Listener(RunningListener),
+    Memcached(MemcachedListener),
     /// A namespace whose identity is settled.
     Namespace(Store, ResolvedNamespace),
 }
@@ -165,6 +180,12 @@ impl Operator {
                 .map_err(|message| vec![Problem { place: Place::Listener(at), message }])?;
             sockets.push(bound);
         }
+        let mut memcached = Vec::new();
+        for address in &config.memcached {
+            let bound = bind_memcached(address)
+                .map_err(|message| vec![Problem { place: Place::Listener(0), message }])?;
+            memcached.push(bound);
+        }
         let first = sockets.first().map_or_else(|| SocketAddr::from(([0; 4], 0)), Listener::address);
         let discovery_nqn = config.discovery.nqn.clone();
         let identities = Identities::new(config, first).map_err(|problem| vec![problem])?;
@@ -174,6 +195,7 @@ impl Operator {
             stores: BTreeMap::new(),
             seen: BTreeMap::new(),
             listeners: Vec::new(),
+            memcached: Vec::new(),
             discovery_nqn,
             identities,
             next_tag: 1,
@@ -191,6 +213,11 @@ impl Operator {
         for (listener, socket) in config.listeners.iter().zip(sockets) {
             let (running, step) = operator.new_listener(*listener, socket);
             operator.listeners.push(running);
+            steps.push(step);
+        }
+        for (address, socket) in config.memcached.iter().zip(memcached) {
+            let (running, step) = operator.new_memcached_listener(address, socket);
+            operator.memcached.push(running);
             steps.push(step);
         }
         Ok((operator, steps))
@@ -230,6 +257,11 @@ impl Operator {
     #[must_use]
     pub fn listeners(&self) -> &[RunningListener] {
         &self.listeners
+    }
+
+    /// The memcached listeners, in the order of the configuration.
+    pub fn memcached_listeners(&self) -> impl Iterator<Item = &MemcachedListener> {
+        self.memcached.iter()
     }
 
     /// The running configuration.
@@ -320,6 +352,15 @@ impl Operator {
                 let running = RunningListener { config: *config, ..*self.listener(config.address)? };
                 let step = Step::ChangeListener { tag: running.tag, entry: entry(&running) };
                 Ok((step, Effect::Listener(running)))
+            }
+            Change::RemoveMemcachedListener(address) => {
+                let known = self.memcached.iter().find(|known| known.config == *address);
+                none(Step::RemoveMemcachedListener { tag: known.ok_or("it is not open")?.tag })
+            }
+            Change::AddMemcachedListener(address) => {
+                let socket = bind_memcached(address)?;
+                let (running, step) = self.new_memcached_listener(address, socket);
+                Ok((step, Effect::Memcached(running)))
             }
             Change::SetReferrals(referrals) => none(Step::SetReferrals(referrals.clone())),
             Change::SetPlacement(policy) => none(Step::SetPlacement(*policy)),
@@ -437,6 +478,16 @@ impl Operator {
         (running, Step::AddListener { tag: running.tag, entry: entry(&running), socket })
     }
 
+    fn new_memcached_listener(
+        &mut self,
+        config: &MemcachedAddress,
+        socket: Listener,
+    ) -> (MemcachedListener, Step) {
+        let (config, address, tag) = (config.clone(), config.bound(&socket), MEMCACHED | self.next_tag);
+        self.next_tag += 1;
+        (MemcachedListener { config, address, tag }, Step::AddMemcachedListener { tag, socket })
+    }
+
     /// Orders the prepared changes and records the outcome.
     fn carry_out(&mut self, prepared: Vec<Prepared>, post: Post<'_>, report: &mut Report) {
         if prepared.is_empty() {
@@ -494,6 +545,14 @@ impl Operator {
                 known.into_iter().for_each(|known| *known = listener);
                 let known = self.listeners.iter_mut().find(|known| known.tag == running.tag);
                 known.into_iter().for_each(|known| *known = running);
+            }
+            (Change::RemoveMemcachedListener(address), _) => {
+                remove_first(&mut config.memcached, |known| *known == address);
+                remove_first(&mut self.memcached, |known| known.config == address);
+            }
+            (Change::AddMemcachedListener(address), Effect::Memcached(running)) => {
+                config.memcached.push(address);
+                self.memcached.push(running);
             }
             (Change::SetReferrals(referrals), _) => config.discovery.referrals = referrals,
             (Change::SetPlacement(policy), _) => config.reactors.placement = policy,
@@ -601,7 +660,7 @@ fn remove_first<T>(list: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) {
 }
 
 /// How long an address may stay in use by sockets that a killed target left in the kernel.
-pub(crate) const BIND_WAIT: Duration = Duration::from_secs(2);
+const BIND_WAIT: Duration = Duration::from_secs(2);
 
 /// How long storage may stay in use by I/O that a killed target began.
 const STORAGE_WAIT: Duration = Duration::from_secs(5);
@@ -616,6 +675,14 @@ fn bind(address: SocketAddr) -> Result<Listener, String> {
         };
         format!("cannot listen on {address}: {error}{remedy}")
     })
+}
+
+fn bind_memcached(address: &MemcachedAddress) -> Result<Listener, String> {
+    match address {
+        MemcachedAddress::Ip(address) => bind(*address),
+        MemcachedAddress::Unix { path, mode } => Listener::bind_path_in_time(path, *mode, BIND_WAIT)
+            .map_err(|error| format!("cannot listen on {address}: {error}")),
+    }
 }
 
 fn entry(listener: &RunningListener) -> ListenerEntry {

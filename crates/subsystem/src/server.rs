@@ -10,18 +10,18 @@ use proto::ReceivePlan;
 use proto::controller_queue::QueueSettings;
 use proto::handshake::ControllerOffer;
 use proto::zero_copy::Policy as ZeroCopy;
-use reactor::{Address, CoreList, EngineKind, Features, Listener, Mailbox, Reactor, Settings, TurnCounters};
+use reactor::{Address, CoreList, EngineKind, Features, Mailbox, Reactor, Settings, TurnCounters};
 use wire::nqn::Nqn;
 
 use crate::admission::MemcachedCounters;
-use crate::config::{MemcachedAddress, Place, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
+use crate::config::{MemcachedAddress, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
 use crate::control::{Control, ControlSettings};
 use crate::io_command::IoLimits;
 use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
 use crate::message::{ControlMessage, Message, Order, OrderKind, PlacementMessage, ReactorMessage, Step};
 use crate::operator::{self, Operator, Outline, Report, RunningListener};
-use crate::serving::{Home, MEMCACHED, Serving, ServingSettings};
+use crate::serving::{Home, Serving, ServingSettings};
 use crate::socket_priority::SocketPriority;
 use crate::state::{ReactorReport, ReactorState, TargetState};
 
@@ -60,7 +60,6 @@ pub struct Target {
     /// Statistics of each reactor.
     turns: Vec<Arc<TurnCounters>>,
     stop_ms: u64,
-    memcached: Vec<MemcachedAddress>,
 }
 
 impl Target {
@@ -78,8 +77,6 @@ impl Target {
         let reactor_count = u16::try_from(cores.len()).unwrap_or(u16::MAX);
         let (operator, steps) =
             Operator::start(config, reactor_count).map_err(|problems| StartError::Config { problems })?;
-        let memcached = config.memcached.iter().map(open_memcached);
-        let memcached = memcached.collect::<Result<Vec<Listener>, _>>()?;
         let mailboxes: Vec<Mailbox<Message>> = cores
             .iter()
             .map(|_| Mailbox::new())
@@ -92,7 +89,6 @@ impl Target {
             engine,
             turns: vec![Arc::default(); cores.len()],
             stop_ms: config.timeouts.stop_ms,
-            memcached: config.memcached.iter().zip(&memcached).map(actual).collect(),
         };
         let settings = Settings {
             engine,
@@ -148,9 +144,6 @@ impl Target {
                 Err(source) => return Err(target.abandon(StartError::Reactor { reactor, source })),
             }
         }
-        for (at, listener) in (MEMCACHED..).zip(memcached) {
-            target.addresses[0].post(Message::Reactor(ReactorMessage::Listen(at, listener)));
-        }
         Ok(target)
     }
 
@@ -168,8 +161,8 @@ impl Target {
 
     /// Addresses of its memcached listeners, in the order of the configuration.
     #[must_use]
-    pub fn memcached(&self) -> &[MemcachedAddress] {
-        &self.memcached
+    pub fn memcached(&self) -> Vec<MemcachedAddress> {
+        self.operator.memcached_listeners().map(|listener| listener.address.clone()).collect()
     }
 
     /// The unique name of its discovery service.
@@ -299,29 +292,6 @@ pub fn applications(
     let mut home = Some(home);
     let application = |reactor| Serving::new(serving, Arc::clone(&memcached_counters), reactor, home.take());
     (0..reactor_count).map(application).collect()
-}
-
-/// The address of a memcached listener, with the actual port.
-fn actual((address, listener): (&MemcachedAddress, &Listener)) -> MemcachedAddress {
-    match address {
-        MemcachedAddress::Ip(_) => listener.address().into(),
-        MemcachedAddress::Unix { .. } => address.clone(),
-    }
-}
-
-fn open_memcached(address: &MemcachedAddress) -> Result<Listener, StartError> {
-    let listener = match address {
-        MemcachedAddress::Ip(address) => Listener::bind_in_time(*address, operator::BIND_WAIT),
-        MemcachedAddress::Unix { path, mode } => {
-            Listener::bind_path_in_time(path, *mode, operator::BIND_WAIT)
-        }
-    };
-    listener.map_err(|error| StartError::Config {
-        problems: vec![Problem {
-            place: Place::Listener(0),
-            message: format!("cannot listen for memcached's clients on {address}: {error}"),
-        }],
-    })
 }
 
 /// Packets received by busy polling in this network namespace, as counted by the kernel.

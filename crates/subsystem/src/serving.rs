@@ -238,6 +238,10 @@ impl Serving {
                     self.let_in(io);
                 }
             }
+            KeyValueMessage::Connections { from, session, ticket } => {
+                let connections = self.memcached.describe(io, session);
+                io.post(from, MemcachedReply::Connections { session, ticket, connections }.into());
+            }
             KeyValueMessage::ToMemcached(reply) => self.memcached.on_reply(io, namespaces, reply),
             KeyValueMessage::ToCommand(reply) => {
                 key_value_io::on_reply(&mut self.lanes.commands, io, reply);
@@ -345,11 +349,19 @@ impl Serving {
                 self.lanes.drain_commands(io);
             }
             ReactorMessage::Listen(tag, listener) => {
+                if tag & MEMCACHED != 0 {
+                    self.memcached.begin_listener(tag, &listener);
+                }
                 if let Err(error) = io.listen(tag, listener) {
                     tracing::error!(%error, tag, "cannot listen");
                 }
             }
-            ReactorMessage::Unlisten(tag) => io.unlisten(tag),
+            ReactorMessage::Unlisten(tag) => {
+                io.unlisten(tag);
+                if tag & MEMCACHED != 0 {
+                    self.memcached.end_listener(io, tag);
+                }
+            }
             ReactorMessage::Describe(to) => {
                 self.lanes.commands.namespaces.report_needed_memory();
                 let placement = self.home.as_ref().map(|home| (&home.placement).into());
@@ -368,7 +380,7 @@ impl Serving {
         match message {
             ConnectionMessage::Adopt(..) if self.is_stopping => {}
             ConnectionMessage::Adopt(connection, listener, _) if listener & MEMCACHED != 0 => {
-                self.memcached.expect(connection);
+                self.memcached.expect(io, connection, listener);
                 self.let_in(io);
             }
             ConnectionMessage::Adopt(connection, listener, napi) => {

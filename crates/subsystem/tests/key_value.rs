@@ -109,6 +109,86 @@ fn clients_connect_through_a_unix_socket_which_ends_with_the_target() {
 }
 
 #[test]
+fn statistics_list_the_listeners_and_the_connections_of_all_reactors() {
+    let target = start(2, "kv:ram:64M");
+    let mut clients: Vec<_> = std::iter::repeat_with(|| Client::new(&target)).take(4).collect();
+    for client in &mut clients {
+        assert_eq!(client.ask("mn"), "MN");
+    }
+    clients[1].say(b"set a 0 0 6\r\n");
+    assert_eq!(clients[2].ask("watch mutations"), "OK");
+    let mut wanted = ["conn_listening", "conn_nread", "conn_parse_cmd", "conn_read", "conn_watch"];
+    wanted.sort_unstable();
+    // The part of a command may still be on its way.
+    loop {
+        clients[0].say(b"stats conns\r\n");
+        let lines: Vec<_> =
+            std::iter::repeat_with(|| clients[0].line()).take_while(|line| line != "END").collect();
+        let values = |name| lines.iter().filter_map(move |line| Some(line.split_once(name)?.1));
+        let listener = format!("tcp:{}", target.memcached()[0]);
+        assert_eq!(values(":listen_addr ").collect::<Vec<_>>(), [&listener; 4]);
+        assert_eq!(values(":addr ").filter(|address| *address == listener).count(), 1);
+        for client in &clients {
+            let address = format!("tcp:{}", client.stream.get_ref().local_addr().expect("an address"));
+            assert_eq!(values(":addr ").filter(|other| *other == address).count(), 1);
+        }
+        let mut states: Vec<_> = values(":state ").collect();
+        states.sort_unstable();
+        if states == wanted {
+            break;
+        }
+    }
+    target.stop().expect("a good end");
+}
+
+#[test]
+fn a_reload_adds_and_removes_memcached_listeners() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("memcached.sock");
+    let unix = |mode| format!("unix:{}?mode={mode}", path.display()).parse().expect("an address");
+    let config = memcached_config(2, "kv:ram:64M");
+    let mut target = Target::start(&config).expect("a target");
+    let before = target.memcached()[0].clone();
+    // On both reactors.
+    let mut clients: Vec<_> = std::iter::repeat_with(|| Client::new(&target)).take(8).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.ask(&format!("set key-{number} 0 0 1\r\n{number}")), "STORED");
+    }
+    clients[0].say(b"watch connevents\r\n");
+    assert_eq!(clients[0].line(), "OK");
+
+    let mut wanted = config.clone();
+    wanted.memcached = vec![unix("0600")];
+    let report = target.reload(&wanted);
+    assert!(report.is_complete(), "{report}");
+    assert_eq!(target.memcached(), wanted.memcached);
+    for mut client in clients {
+        let mut rest = String::new();
+        client.stream.read_to_string(&mut rest).expect("an end");
+    }
+    let refused = TcpStream::connect(before.to_string()).expect_err("a closed listener");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    let mut stream = UnixStream::connect(&path).expect("a Unix socket");
+    let mut answer = [0; 25];
+    stream.write_all(b"get key-7\r\n").expect("sent");
+    stream.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"VALUE key-7 0 1\r\n7\r\nEND\r\n");
+
+    wanted.memcached[0] = unix("0666");
+    let report = target.reload(&wanted).to_string();
+    assert!(report.ends_with("remove the listener, reload, and add it again"), "{report}");
+    wanted.memcached = config.memcached.clone();
+    assert!(target.reload(&wanted).is_complete());
+    assert_eq!(stream.read(&mut answer).expect("an end"), 0);
+    // Reactor 0 closes the listener, and perhaps another one has closed the connection.
+    while path.exists() {
+        std::thread::yield_now();
+    }
+    assert_eq!(Client::new(&target).ask("get key-1"), "VALUE key-1 0 1");
+    target.stop().expect("a good end");
+}
+
+#[test]
 fn idle_clients_are_closed_and_counted_where_that_is_configured() {
     let mut config = memcached_config(1, "kv:ram:64M");
     config.timeouts.memcached_idle_ms = 3000;

@@ -19,7 +19,7 @@ fn statistics_have_the_names_that_clients_read() {
         assert!(
             String::from_utf8(client.send(b"stats settings\r\n")).expect("text").contains("item_size_max")
         );
-        client.talk("stats cachedump 1 1|stats conns|stats bogus|", "END|END|ERROR|");
+        client.talk("stats cachedump 1 1|stats bogus|", "END|ERROR|");
         client.talk("stats sizes|", "STAT sizes_status disabled|END|");
         for (of, field) in
             [("items", "items:1:number 1"), ("slabs", "1:cmd_set 1"), ("slabs", "active_slabs 1")]
@@ -31,6 +31,19 @@ fn statistics_have_the_names_that_clients_read() {
         client.talk("stats detail off|stats detail dump|", "OK|END|");
         client.talk("stats detail on|", "CLIENT_ERROR stats detail not supported|");
         assert_eq!(client.send(b"stats detail\r\n"), b"CLIENT_ERROR usage: stats detail on|off|dump\r\n");
+    }
+}
+
+#[test]
+fn connections_of_all_reactors_are_listed_in_order() {
+    for count in [1, 3] {
+        let mut client = Client::with(count);
+        let mut wanted = String::from("STAT 1000:addr unix:/run/keys|STAT 1000:state conn_listening|");
+        for number in 40..40 + count {
+            wanted += &format!("STAT {number}:addr unix:|STAT {number}:listen_addr unix:/run/keys|");
+            wanted += &format!("STAT {number}:state conn_parse_cmd|STAT {number}:secs_since_last_cmd 3|");
+        }
+        client.talk("mn|stats conns|mn|stats conns|", &format!("MN|{wanted}END|MN|{wanted}END|"));
     }
 }
 

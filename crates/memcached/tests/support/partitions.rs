@@ -8,6 +8,7 @@ use kv::{Kept, KeyHash, MemoryLimit, Partition, Processor, Settings};
 use crate::answer::AnswerId;
 use crate::collective::CollectiveRequest;
 use crate::command::Command;
+use crate::connection_stats::{self, ConnectionState, ConnectionStats, ListenerAddress};
 use crate::counters::ListenerStats;
 use crate::execute::{Executor, Service};
 use crate::incoming::LargeStore;
@@ -39,6 +40,8 @@ pub enum Sent {
     Reserve(usize, usize),
     /// A value that has arrived.
     Large(usize, AnswerId, LargeStore),
+    /// A request for the connections of all reactors.
+    Connections(AnswerId),
     /// A request for a piece of a value.
     Fetch(usize, Arc<Kept>, usize),
 }
@@ -69,6 +72,12 @@ impl Router for Partitions {
     }
     fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize) {
         self.sent.push(Sent::Fetch(to, kept, offset));
+    }
+    fn request_connections(&mut self, id: AnswerId) {
+        self.sent.push(Sent::Connections(id));
+    }
+    fn listeners(&self) -> Vec<ListenerAddress> {
+        vec![(1000, connection_stats::path("/run/keys"))]
     }
     fn listener_stats(&self) -> ListenerStats {
         ListenerStats { thread_count: 1, ..ListenerStats::default() }
@@ -127,6 +136,18 @@ impl Partitions {
                 Sent::Fetch(to, kept, offset) => {
                     let piece = self.all[to].0.processor.piece(&kept, offset, PIECE_BYTES);
                     assert!(session.on_piece(piece.unwrap_or_default()), "a piece of it");
+                }
+                Sent::Connections(id) => {
+                    for at in 0..self.all.len() {
+                        let connection = ConnectionStats {
+                            number: 40 + at as u32,
+                            listener: 1000,
+                            peer: None,
+                            state: ConnectionState::Executing,
+                            idle_s: 3,
+                        };
+                        session.on_connections(self, id, &[connection]);
+                    }
                 }
                 Sent::ToAll(id, request, first) => {
                     for at in first..self.all.len() {

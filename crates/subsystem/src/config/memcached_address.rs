@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use reactor::Listener;
+
 /// Where memcached clients connect: `ADDR:PORT`, or `unix:PATH` with `?mode=0666` for the permissions of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemcachedAddress {
@@ -32,6 +34,22 @@ impl MemcachedAddress {
         match self {
             Self::Ip(address) => Some(*address),
             Self::Unix { .. } => None,
+        }
+    }
+
+    /// Whether only one of the two can be listened at: they differ at most in permissions.
+    pub(crate) fn is_same_place(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unix { path: one, .. }, Self::Unix { path: other, .. }) => one == other,
+            _ => self == other,
+        }
+    }
+
+    /// It with the actual port of its listener.
+    pub(crate) fn bound(&self, listener: &Listener) -> Self {
+        match self {
+            Self::Ip(_) => listener.address().into(),
+            Self::Unix { .. } => self.clone(),
         }
     }
 }

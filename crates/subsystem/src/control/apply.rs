@@ -39,6 +39,16 @@ impl Change<'_> {
                 let known = self.catalog.discovery.listeners.get_mut(&tag);
                 *known.ok_or(StepError::NoListener)? = entry;
             }
+            Step::AddMemcachedListener { tag, socket } => {
+                self.catalog.memcached_listeners.insert(tag);
+                self.rollout.listeners.push((tag, socket));
+            }
+            Step::RemoveMemcachedListener { tag } => {
+                if !self.catalog.memcached_listeners.remove(&tag) {
+                    return Err(StepError::NoListener);
+                }
+                self.outputs.post_to_all(|| Message::Reactor(ReactorMessage::Unlisten(tag)));
+            }
             Step::SetReferrals(referrals) => self.catalog.discovery.referrals = referrals,
             Step::SetPlacement(policy) => {
                 self.outputs.post(0, Message::Placement(PlacementMessage::SetPolicy(policy)));

@@ -99,7 +99,7 @@ impl Rollout {
     pub(super) fn finish(self, catalog: &Catalog, associations: &mut Associations, outputs: &mut Outputs) {
         for (tag, listener) in self.listeners {
             // A listener that was removed meanwhile stays closed.
-            if catalog.discovery.listeners.contains_key(&tag) {
+            if catalog.has_listener(tag) {
                 outputs.post(0, Message::Reactor(ReactorMessage::Listen(tag, listener)));
             }
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use kv::log::Failure;
 use kv::{Kept, KeyHash};
 use memcached::{
-    AnswerId, CollectiveRequest, Command, Executor, LargeStore, LongValue, Output, PartitionStats,
-    RemoteBatch,
+    AnswerId, CollectiveRequest, Command, ConnectionStats, Executor, LargeStore, LongValue, Output,
+    PartitionStats, RemoteBatch,
 };
 use reactor::Chunk;
 use store::Ticket;
@@ -21,6 +21,15 @@ use crate::subsystem::NamespaceId;
 pub enum KeyValueMessage {
     /// To a partition.
     Request(PartitionRequest),
+    /// To a reactor: describe your memcached connections. Reply: [`MemcachedReply::Connections`].
+    Connections {
+        /// The reactor that asks.
+        from: usize,
+        /// The requesting session.
+        session: u64,
+        /// Identifies the answer.
+        ticket: AnswerId,
+    },
     /// From a partition to a memcached connection.
     ToMemcached(MemcachedReply),
     /// From a partition to a command of an NVMe lane.
@@ -122,6 +131,15 @@ pub enum MemcachedReply {
         session: u64,
         /// The piece.
         piece: Vec<u8>,
+    },
+    /// Connections of a reactor.
+    Connections {
+        /// As requested.
+        session: u64,
+        /// As requested.
+        ticket: AnswerId,
+        /// The connections.
+        connections: Vec<ConnectionStats>,
     },
     /// Counts of the partition.
     Stats {

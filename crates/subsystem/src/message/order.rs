@@ -122,6 +122,19 @@ pub enum Step {
         /// Its role and addresses.
         entry: ListenerEntry,
     },
+    /// Accepts connections of memcached clients, once every reactor has the namespaces configured with the listener.
+    AddMemcachedListener {
+        /// Its tag, never used before.
+        tag: ListenerTag,
+        /// Its socket, bound.
+        socket: Listener,
+    },
+    /// Accepts no more memcached clients, and closes the connections that came in there once what they have sent is
+    /// answered.
+    RemoveMemcachedListener {
+        /// Its tag.
+        tag: ListenerTag,
+    },
     /// Refers hosts to these discovery services.
     SetReferrals(Vec<Referral>),
     /// Sets the placement policy for new lanes.
@@ -185,7 +198,9 @@ impl Step {
             | Self::AddSubsystem(_)
             | Self::RemoveSubsystem(_)
             | Self::SetAccess(..) => true,
-            Self::SetPlacement(_)
+            Self::AddMemcachedListener { .. }
+            | Self::RemoveMemcachedListener { .. }
+            | Self::SetPlacement(_)
             | Self::SetDoorbell(_)
             | Self::SetSubsystemDoorbell(..)
             | Self::SetCntlids(..)
@@ -222,6 +237,8 @@ impl fmt::Debug for Step {
             Self::AddListener { tag, entry, .. } => write!(f, "AddListener({tag}, {})", entry.address),
             Self::RemoveListener { tag } => write!(f, "RemoveListener({tag})"),
             Self::ChangeListener { tag, .. } => write!(f, "ChangeListener({tag})"),
+            Self::AddMemcachedListener { tag, .. } => write!(f, "AddMemcachedListener({tag})"),
+            Self::RemoveMemcachedListener { tag } => write!(f, "RemoveMemcachedListener({tag})"),
             Self::SetReferrals(referrals) => write!(f, "SetReferrals({})", referrals.len()),
             Self::SetPlacement(policy) => write!(f, "SetPlacement({policy})"),
             Self::SetDoorbell(policy) => write!(f, "SetDoorbell({policy})"),

@@ -26,7 +26,7 @@ pub enum ReactorMessage {
     },
     /// Accepts connections from this listener from now on.
     Listen(ListenerTag, Listener),
-    /// Accepts no more connections from the listener of this tag.
+    /// Accepts no more connections from the listener of this tag; a memcached listener's connections end.
     Unlisten(ListenerTag),
     /// Asks for the state of the reactor, for the operator.
     Describe(Sender<ReactorReport>),

@@ -12,7 +12,9 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
-use crate::config::{ListenerConfig, ReactorConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
+use crate::config::{
+    ListenerConfig, MemcachedAddress, ReactorConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
+};
 use crate::discovery::Referral;
 use crate::identity::{TargetIdentity, storage_name};
 use crate::placement::Policy as PlacementPolicy;
@@ -27,6 +29,10 @@ pub enum Change {
     AddListener(ListenerConfig),
     /// Change the role or advertised address of a listener.
     ChangeListener(ListenerConfig),
+    /// Close a memcached listener, and its connections.
+    RemoveMemcachedListener(MemcachedAddress),
+    /// Add a memcached listener.
+    AddMemcachedListener(MemcachedAddress),
     /// Refer hosts to these discovery services.
     SetReferrals(Vec<Referral>),
     /// Set the placement policy for new lanes.
@@ -88,6 +94,8 @@ impl fmt::Display for Change {
             Self::RemoveListener(address) => write!(f, "remove listener {address}"),
             Self::AddListener(listener) => write!(f, "add listener {}", listener.address),
             Self::ChangeListener(listener) => write!(f, "change listener {}", listener.address),
+            Self::RemoveMemcachedListener(address) => write!(f, "remove memcached listener {address}"),
+            Self::AddMemcachedListener(address) => write!(f, "add memcached listener {address}"),
             Self::SetReferrals(referrals) => {
                 write!(f, "refer hosts to {}", counted(referrals.len(), "discovery service"))
             }
@@ -154,6 +162,7 @@ impl Outline {
 pub fn diff(running: &Outline, wanted: &Outline) -> Vec<Change> {
     let mut changes = Vec::new();
     listeners(&running.config.listeners, &wanted.config.listeners, &mut changes);
+    memcached_listeners(&running.config.memcached, &wanted.config.memcached, &mut changes);
     if running.config.discovery.referrals != wanted.config.discovery.referrals {
         changes.push(Change::SetReferrals(wanted.config.discovery.referrals.clone()));
     }
@@ -199,6 +208,24 @@ fn listeners(running: &[ListenerConfig], wanted: &[ListenerConfig], changes: &mu
     }
     changes.extend(unpaired.iter().map(|listener| Change::RemoveListener(listener.address)));
     changes.extend(changed.into_iter().chain(added));
+}
+
+fn memcached_listeners(running: &[MemcachedAddress], wanted: &[MemcachedAddress], changes: &mut Vec<Change>) {
+    let mut unpaired: Vec<&MemcachedAddress> = running.iter().collect();
+    let mut added = Vec::new();
+    for address in wanted {
+        match unpaired.iter().position(|running| running.is_same_place(address)) {
+            Some(at) if unpaired[at] == address => drop(unpaired.remove(at)),
+            Some(at) => added.push(Change::Refused {
+                what: format!("change memcached listener {} to {address}", unpaired.remove(at)),
+                why: "its file has its permissions already: remove the listener, reload, and add it again"
+                    .into(),
+            }),
+            None => added.push(Change::AddMemcachedListener(address.clone())),
+        }
+    }
+    changes.extend(unpaired.into_iter().cloned().map(Change::RemoveMemcachedListener));
+    changes.append(&mut added);
 }
 
 fn subsystem(
@@ -368,7 +395,6 @@ fn restart(running: &TargetConfig, wanted: &TargetConfig, changes: &mut Vec<Chan
         ("machine", running.machine != wanted.machine),
         ("limits", running.limits != wanted.limits),
         ("timeouts", running.timeouts != wanted.timeouts),
-        ("memcached", running.memcached != wanted.memcached),
         ("nqn of discovery", running.discovery.nqn != wanted.discovery.nqn),
     ];
     let differing = differing.iter().filter(|(_, differs)| *differs);

@@ -10,17 +10,18 @@ use std::sync::Arc;
 
 use kv::{Kept, KeyHash};
 use memcached::{
-    AnswerId, CollectiveRequest, Command, Executor, LargeStore, ListenerStats, PartitionStats, Progress,
-    RemoteBatch, Router, Session, WatchLog,
+    AnswerId, CollectiveRequest, Command, ConnectionState, ConnectionStats, Executor, LargeStore,
+    ListenerAddress, ListenerStats, PartitionStats, Progress, RemoteBatch, Router, Session, WatchLog,
+    connection_stats,
 };
 use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
-use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
+use reactor::{Chunk, Connection, Io, Listener, ListenerTag, Received, Segment, Sent, SocketId};
 
 use crate::admission::{MemcachedCounters, MemcachedTraffic, Visitor, reason};
 use crate::attached::Attachments;
 use crate::key_value::message::{
-    MemcachedReply, PartitionRequest, RemoteAnswers, Work, connection_number, session_of,
+    KeyValueMessage, MemcachedReply, PartitionRequest, RemoteAnswers, Work, connection_number, session_of,
 };
 use crate::message::{AdmissionMessage, Message};
 use crate::subsystem::NamespaceId;
@@ -36,12 +37,15 @@ const COMMAND_NS_MAX: u64 = 30_000_000_000;
 const SEGMENT_COUNT: usize = 8;
 /// How connections receive: a value whose size is known is received in place.
 const RECEIVE: ReceivePlan = ReceivePlan::for_target(Receive::Staging, 1);
+/// The largest number of connections of a reactor in `stats conns`.
+const DESCRIBED_COUNT_MAX: usize = 1024;
 /// Interval of the check for connections without progress, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
 
 /// One memcached connection.
 struct MemcachedConnection {
     socket: SocketId,
+    listener: ListenerTag,
     peer: Option<SocketAddr>,
     generation: u32,
     session: Session,
@@ -59,13 +63,28 @@ impl MemcachedConnection {
     fn can_resume(&self) -> bool {
         self.is_stalled && self.session.can_resume()
     }
+
+    /// Its state for `stats conns`, which it asks for itself if `is_asking`.
+    fn state(&self, is_asking: bool) -> ConnectionState {
+        match self {
+            _ if is_asking => ConnectionState::Executing,
+            Self { is_closing: true, .. } => ConnectionState::Closing,
+            _ if self.session.is_watching() => ConnectionState::Watching,
+            Self { is_blocked: true, .. } => ConnectionState::Sending,
+            _ if self.session.is_within_command() => ConnectionState::WithinCommand,
+            _ if self.session.is_awaiting() => ConnectionState::Executing,
+            _ => ConnectionState::Waiting,
+        }
+    }
 }
 
 /// The memcached connections of a reactor.
 pub(crate) struct MemcachedConnections {
     connections: Vec<Option<Box<MemcachedConnection>>>,
     /// Connections accepted before a namespace of keys and values was attached.
-    waiting: Vec<Connection>,
+    waiting: Vec<(Connection, ListenerTag)>,
+    /// Removed listeners: connections from there may still arrive from reactor 0.
+    ended: Vec<ListenerTag>,
     free: Vec<u32>,
     generation: u32,
     /// Indexes of connections with output to send.
@@ -156,6 +175,18 @@ impl<I: Io<Message>> Router for Route<'_, I> {
         self.post(to, Work::Fetch { session: self.session, kept, offset });
     }
 
+    fn request_connections(&mut self, ticket: AnswerId) {
+        let (from, session) = (self.io.reactor(), self.session);
+        for to in 0..self.io.reactor_count() {
+            let request = KeyValueMessage::Connections { from, session, ticket };
+            self.io.post(to, Message::KeyValue(Box::new(request)));
+        }
+    }
+
+    fn listeners(&self) -> Vec<ListenerAddress> {
+        self.counters.listeners()
+    }
+
     fn listener_stats(&self) -> ListenerStats {
         ListenerStats {
             idle_s_max: self.idle_ns_max.map_or(0, |idle_ns| idle_ns / 1_000_000_000),
@@ -172,6 +203,12 @@ impl<I: Io<Message>> Router for Route<'_, I> {
 fn number_of<M>(io: &impl Io<M>, index: u32) -> u32 {
     let number = index as usize * io.reactor_count() + io.reactor();
     u32::try_from(number).expect("fewer connections than descriptors")
+}
+
+/// Reports to the admission of connections that a connection has closed.
+fn report_gone(io: &mut impl Io<Message>, peer: Option<SocketAddr>) {
+    let gone = AdmissionMessage::Gone(Visitor::Memcached, peer.map(|peer| peer.ip()));
+    io.post(0, Message::Admission(gone));
 }
 
 /// Posts the commands for other reactors.
@@ -195,6 +232,7 @@ impl MemcachedConnections {
         Self {
             connections: Vec::new(),
             waiting: Vec::new(),
+            ended: Vec::new(),
             free: Vec::new(),
             generation: 0,
             dirty: Vec::new(),
@@ -218,8 +256,58 @@ impl MemcachedConnections {
     }
 
     /// Queues an accepted connection until a namespace of keys and values is attached.
-    pub(crate) fn expect(&mut self, connection: Connection) {
-        self.waiting.push(connection);
+    pub(crate) fn expect(
+        &mut self,
+        io: &mut impl Io<Message>,
+        connection: Connection,
+        listener: ListenerTag,
+    ) {
+        if self.ended.contains(&listener) {
+            return report_gone(io, connection.peer);
+        }
+        self.waiting.push((connection, listener));
+    }
+
+    /// A listener was added.
+    pub(crate) fn begin_listener(&mut self, tag: ListenerTag, listener: &Listener) {
+        let address = match listener.path() {
+            Some(path) => connection_stats::path(&path.to_string_lossy()),
+            None => connection_stats::address(listener.address()),
+        };
+        self.counters.add_listener(tag, address);
+    }
+
+    /// Describes the first connections for `session`.
+    pub(crate) fn describe(&self, io: &impl Io<Message>, session: u64) -> Vec<ConnectionStats> {
+        let open = (0..).zip(&self.connections);
+        let open = open.filter_map(|(index, connection)| Some((index, connection.as_deref()?)));
+        let describe = |(index, connection): (u32, &MemcachedConnection)| ConnectionStats {
+            number: number_of(io, index),
+            listener: connection.listener,
+            peer: connection.peer,
+            state: connection.state(number_of(io, index) == connection_number(session)),
+            idle_s: (io.now_ns() - connection.moved_ns) / 1_000_000_000,
+        };
+        open.take(DESCRIBED_COUNT_MAX).map(describe).collect()
+    }
+
+    /// A listener was removed: closes its connections once what they have sent is answered.
+    pub(crate) fn end_listener(&mut self, io: &mut impl Io<Message>, listener: ListenerTag) {
+        self.ended.push(listener);
+        self.counters.remove_listener(listener);
+        for (connection, _) in self.waiting.extract_if(.., |(_, from)| *from == listener) {
+            report_gone(io, connection.peer);
+        }
+        for index in 0..u32::try_from(self.connections.len()).expect("fewer than descriptors") {
+            let of_listener = self.connection(index).filter(|connection| connection.listener == listener);
+            let Some(connection) = of_listener else { continue };
+            if connection.is_blocked || connection.session.is_watching() {
+                self.close(io, index, Closing::NORMAL);
+            } else {
+                connection.is_closing = true;
+                self.mark(index);
+            }
+        }
     }
 
     /// Adopts a queued connection. Returns its socket and its index.
@@ -230,19 +318,13 @@ impl MemcachedConnections {
     ) -> Option<(SocketId, u32)> {
         let (_, executor) = namespaces.key_value()?;
         let settings = *executor.service.settings();
-        let (socket, peer) = loop {
-            let connection = self.waiting.pop()?;
+        let (socket, peer, listener) = loop {
+            let (connection, listener) = self.waiting.pop()?;
             let peer = connection.peer;
             // Connections that closed while they waited are skipped.
             match io.adopt(connection) {
-                Ok(socket) => break (socket, peer),
-                Err(_) => io.post(
-                    0,
-                    Message::Admission(AdmissionMessage::Gone(
-                        Visitor::Memcached,
-                        peer.map(|peer| peer.ip()),
-                    )),
-                ),
+                Ok(socket) => break (socket, peer, listener),
+                Err(_) => report_gone(io, peer),
             }
         };
         // No Connect follows: it gets its full share of turns at once.
@@ -254,6 +336,7 @@ impl MemcachedConnections {
         self.generation = self.generation.wrapping_add(1);
         self.connections[index as usize] = Some(Box::new(MemcachedConnection {
             socket,
+            listener,
             peer,
             generation: self.generation,
             session: Session::new(settings),
@@ -341,7 +424,7 @@ impl MemcachedConnections {
         connection.moved_ns = now_ns;
         let was_stalled = connection.is_stalled;
         connection.is_stalled = progress == Progress::Stalled;
-        connection.is_closing = progress == Progress::Close;
+        connection.is_closing |= progress == Progress::Close;
         if connection.is_stalled && !was_stalled {
             io.pause(connection.socket);
         } else if was_stalled && !connection.is_stalled && !connection.is_closing {
@@ -456,13 +539,7 @@ impl MemcachedConnections {
             self.log.log_connection(connection.peer, number_of(io, index), Some(closing.0));
             io.close(connection.socket);
             self.free.push(index);
-            io.post(
-                0,
-                Message::Admission(AdmissionMessage::Gone(
-                    Visitor::Memcached,
-                    connection.peer.map(|peer| peer.ip()),
-                )),
-            );
+            report_gone(io, connection.peer);
         }
     }
 
@@ -548,6 +625,12 @@ impl MemcachedConnections {
                     connection.session.on_watched(&lines);
                 }
                 self.mark(index);
+            }
+            MemcachedReply::Connections { session, ticket, connections } => {
+                let index = self.pass_on(io, namespaces, session, |session, route| {
+                    session.on_connections(route, ticket, &connections);
+                });
+                index.into_iter().for_each(|index| self.mark(index));
             }
             MemcachedReply::Stats { session, ticket, stats } => {
                 self.on_stats(io, namespaces, session, ticket, &stats);
