@@ -70,3 +70,35 @@ impl KeyValueMemory {
         &self.limit
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kv::{Attributes, Condition, Stored};
+
+    use super::*;
+
+    #[test]
+    fn a_full_memory_evicts_only_where_it_may() {
+        for evicts in [true, false] {
+            let settings = KeyValueSettings {
+                bytes: 1 << 20,
+                evicts,
+                item_bytes: 1 << 20,
+                allows_flush: false,
+                prefaults: false,
+            };
+            let memory = KeyValueMemory::new(settings, &Random::System);
+            memory.set_reactor_count(1).unwrap();
+            let mut partition = memory.attach(1_700_000_000).unwrap();
+            let processor = &mut partition.processor;
+            let mut store = |number: u32| {
+                let key = number.to_le_bytes();
+                let hash = processor.hash(&key);
+                processor.store(hash, &key, &[1; 1000], Attributes::default(), Condition::Always)
+            };
+            let refused_count = (0..2000).filter(|&number| store(number) == Stored::NoMemory).count();
+            assert_eq!(refused_count == 0, evicts, "{refused_count} refused");
+            assert_eq!(processor.counters().evicted_count > 0, evicts);
+        }
+    }
+}
