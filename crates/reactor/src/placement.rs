@@ -131,6 +131,16 @@ fn cores_near(core: usize) -> io::Result<CoreList> {
     CoreList::allowed()
 }
 
+/// Gives the calling thread, and threads that it starts, about a tenth of a core that others want.
+///
+/// # Errors
+/// If the kernel does not allow it.
+pub fn lower_priority() -> io::Result<()> {
+    // On Linux of the calling thread.
+    rustix::process::nice(10)?;
+    Ok(())
+}
+
 /// Gives the calling thread, and threads that it starts, idle priority. There may be no way back.
 ///
 /// # Errors
