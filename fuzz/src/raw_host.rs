@@ -7,6 +7,8 @@ use proto::host_controller::{ControllerSettings, QueueConnect};
 use proto::host_queue::{Completion, HostEvent, Transfer};
 use proto::zero_copy::Policy as ZeroCopy;
 use proto::{HostQueue, Violation};
+use reactor::random::SplitMix64;
+use reactor::randomness::Randomness;
 use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
@@ -46,6 +48,7 @@ pub(crate) fn target() -> MemoryReactor {
         reactor_count: 1,
         discovery_nqn: "nqn.2026-01.io.nvlane:discovery".parse().expect("a name"),
         entropy: 1,
+        randomness: Randomness::Simulated(SplitMix64::new(1)),
         now_ns: 1,
         wall_ms: 1,
     };

@@ -20,7 +20,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use store::Spec;
 use subsystem::config::{
-    ConfigFile, ListenerConfig, MemcachedAddress, NamespaceConfig, SubsystemConfig, TargetConfig, Threads,
+    ConfigFile, ListenerConfig, MemcachedAddress, NamespaceConfig, SecretSource, SecretSources,
+    SubsystemConfig, TargetConfig, Threads,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -90,6 +91,13 @@ pub(crate) struct TargetArguments {
     /// followed by options such as ?lba=512&readonly (see below). May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
+    /// File with a secret (DHHC-1:…, see `nvlane keys generate`) that hosts must have: each queue authenticates before
+    /// anything else. Secrets of single hosts are in the configuration file.
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    dhchap_secret: Option<PathBuf>,
+    /// File with the secret that the target shows to hosts that ask for it.
+    #[arg(long, value_name = "FILE", requires = "dhchap_secret", conflicts_with = "config")]
+    dhchap_ctrl_secret: Option<PathBuf>,
     /// Address that memcached clients connect to, or unix:PATH[?mode=0666] for a Unix socket; they use the first kv
     /// namespace. May be given several times.
     #[arg(long, value_name = "ADDR:PORT")]
@@ -367,6 +375,11 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
                 .unwrap_or_else(|| ListenerConfig::usual(IpAddr::V4(Ipv4Addr::LOCALHOST)));
             let mut subsystem = SubsystemConfig::new(nqn(arguments, &listeners)?);
             subsystem.namespaces = arguments.namespace.iter().cloned().map(NamespaceConfig::new).collect();
+            let source = |path: &PathBuf| SecretSource::File(path.clone());
+            subsystem.authentication.others = arguments.dhchap_secret.as_ref().map(|host| SecretSources {
+                host: source(host),
+                controller: arguments.dhchap_ctrl_secret.as_ref().map(source),
+            });
             TargetConfig { listeners, subsystems: vec![subsystem], ..TargetConfig::default() }
         }
     };

@@ -41,6 +41,7 @@ fn times(group: Group) -> (Duration, Duration) {
         names: names.clone(),
         host: secret.clone(),
         controller: None,
+        earlier: Vec::new(),
         hashes: hashes.clone(),
         groups: groups.clone(),
     });

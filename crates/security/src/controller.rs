@@ -32,6 +32,8 @@ pub struct ControllerSettings {
     pub host: Secret,
     /// The secret that the controller shows to a host that asks for it.
     pub controller: Option<Secret>,
+    /// While secrets change: those of before, which are accepted as well.
+    pub earlier: Vec<(Secret, Option<Secret>)>,
     /// Usable hash functions, the preferred one first.
     pub hashes: Vec<HashFunction>,
     /// Usable groups, the preferred one first.
@@ -65,8 +67,8 @@ pub enum Received {
 #[derive(Debug)]
 pub struct ControllerAuthentication {
     names: Names,
-    host_key: SecretBytes,
-    controller_key: Option<SecretBytes>,
+    /// Of the host, with that of the controller; the newest first.
+    keys: Vec<(SecretBytes, Option<SecretBytes>)>,
     hashes: Vec<HashFunction>,
     groups: Vec<Group>,
     state: State,
@@ -103,10 +105,13 @@ impl ControllerAuthentication {
     /// A queue that has not authenticated.
     #[must_use]
     pub fn new(settings: ControllerSettings) -> Self {
-        let ControllerSettings { names, host, controller, hashes, groups } = settings;
+        let ControllerSettings { names, host, controller, earlier, hashes, groups } = settings;
+        let key_of = |(host, controller): (Secret, Option<Secret>)| {
+            let controller = controller.map(|secret| secret.key_of(names.subsystem.as_str()));
+            (host.key_of(names.host.as_str()), controller)
+        };
         Self {
-            host_key: host.key_of(names.host.as_str()),
-            controller_key: controller.map(|secret| secret.key_of(names.subsystem.as_str())),
+            keys: core::iter::once((host, controller)).chain(earlier).map(key_of).collect(),
             names,
             hashes,
             groups,
@@ -178,6 +183,12 @@ impl ControllerAuthentication {
             _ => State::Idle,
         };
         Received::Message(message)
+    }
+
+    /// Whether there is an exponentiation to run.
+    #[must_use]
+    pub const fn has_exponentiation(&self) -> bool {
+        self.exponentiation.is_some()
     }
 
     /// The exponentiation to run, once. Its group says how long it takes.
@@ -282,15 +293,15 @@ impl ControllerAuthentication {
         let transcript =
             Transcript { hash: challenge.hash, transaction: self.transaction, names: &self.names, shared };
         let (c1, s1) = (&challenge.challenge, challenge.sequence);
-        if !transcript.is_response(&reply.response, Side::Host, &self.host_key, c1, s1) {
-            return Err(Reason::Failed);
-        }
+        let is_of_host =
+            |(key, _): &&(_, _)| transcript.is_response(&reply.response, Side::Host, key, c1, s1);
+        let (_, controller_key) = self.keys.iter().find(is_of_host).ok_or(Reason::Failed)?;
         let response = match reply.challenge {
             None => None,
             // Our own challenge, reflected.
             Some((c2, _)) if c2 == *c1 => return Err(Reason::Failed),
             Some((c2, s2)) => {
-                let key = self.controller_key.as_ref().ok_or(Reason::Failed)?;
+                let key = controller_key.as_ref().ok_or(Reason::Failed)?;
                 Some(transcript.response(Side::Controller, key, &c2, s2).expose().to_vec())
             }
         };

@@ -66,6 +66,14 @@ impl Secret {
         }
     }
 
+    /// Whether it is the same secret, in constant time for secrets of one length.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let (one, other_bytes) = (self.bytes.expose(), other.bytes.expose());
+        let difference = one.iter().zip(other_bytes).fold(0, |difference, (a, b)| difference | (a ^ b));
+        self.transform == other.transform && one.len() == other_bytes.len() && difference == 0
+    }
+
     /// The text `DHHC-1:XX:BASE64:`, wiped when dropped.
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {

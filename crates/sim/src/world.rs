@@ -19,6 +19,8 @@ use std::sync::mpsc::{Receiver, channel};
 
 use host::Namespace;
 use reactor::File;
+use reactor::random::SplitMix64;
+use reactor::randomness::Randomness;
 use store::{MemorySettings, MemoryStore, Store};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
@@ -554,6 +556,7 @@ impl World {
             reactor_count: scenario.reactor_count,
             discovery_nqn: SERVICE.parse().expect("a name"),
             entropy: scenario.seed ^ self.target_count << 32,
+            randomness: Randomness::Simulated(SplitMix64::new(scenario.seed ^ self.target_count << 48)),
             now_ns: self.shared.now_ns,
             wall_ms: unix_ms(self.shared.now_ns),
         };

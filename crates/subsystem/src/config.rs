@@ -9,6 +9,7 @@ mod file;
 mod inspect;
 mod memcached_address;
 mod resolve;
+mod secrets;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -32,6 +33,7 @@ pub use check::{Place, Problem};
 pub use file::{ConfigError, ConfigErrors, ConfigFile};
 pub use memcached_address::MemcachedAddress;
 pub use resolve::{ResolvedNamespace, ResolvedSubsystem};
+pub use secrets::{AuthenticationConfig, SecretSource, SecretSources, read_secret, read_secret_file};
 
 /// Configuration of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,6 +142,8 @@ pub struct TimeoutConfig {
     pub stop_ms: u64,
     /// For memcached clients without a command, ms; 0 for ever.
     pub memcached_idle_ms: u64,
+    /// For hosts that authenticate with a secret that was changed, ms.
+    pub secret_overlap_ms: u64,
 }
 
 impl Default for TimeoutConfig {
@@ -152,6 +156,7 @@ impl Default for TimeoutConfig {
             contended_ms: 1000,
             stop_ms: 10_000,
             memcached_idle_ms: 0,
+            secret_overlap_ms: 600_000,
         }
     }
 }
@@ -207,6 +212,8 @@ pub struct SubsystemConfig {
     pub model: String,
     /// Hosts that may connect.
     pub access: Access,
+    /// Hosts that must authenticate.
+    pub authentication: AuthenticationConfig,
     /// Whether memcached clients may use it although `access` lists hosts: they have no identity to compare.
     pub opens_to_memcached: bool,
     /// Range of controller ids.
@@ -226,6 +233,7 @@ impl SubsystemConfig {
             serial: None,
             model: "nvlane".into(),
             access: Access::Any,
+            authentication: AuthenticationConfig::default(),
             opens_to_memcached: false,
             cntlids: 1..=Cntlid::MAX.get(),
             doorbell: None,

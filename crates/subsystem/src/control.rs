@@ -22,6 +22,7 @@
 
 mod apply;
 mod associations;
+mod authentications;
 mod commands;
 mod connect;
 mod listings;
@@ -32,12 +33,14 @@ mod state;
 
 use std::sync::mpsc::Sender;
 
+use reactor::randomness::Randomness;
+use security::exponentiation::{Exponentiated, Exponentiation};
 use wire::nqn::{HostId, Nqn};
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::status::Status;
 
 use crate::admin::check_form;
-use crate::admission::Admission;
+use crate::admission::{Admission, reason};
 use crate::catalog::Catalog;
 use crate::discovery::Discovery;
 use crate::lane_id::{CommandId, LaneId};
@@ -48,6 +51,7 @@ use crate::message::{
 };
 use apply::Change;
 use associations::{Associations, Cause, LaneUse};
+use authentications::{Authentications, Failed};
 use commands::QueueCommands;
 use connect::{Connects, PendingConnect, Scene};
 use listings::Listings;
@@ -67,6 +71,8 @@ pub struct ControlSettings {
     pub discovery_nqn: Nqn,
     /// Differs on every start of the target: the search for free controller ids begins at a different place each time.
     pub entropy: u64,
+    /// Random bytes for authentication.
+    pub randomness: Randomness,
     /// Current time, ns of the reactors' clock.
     pub now_ns: u64,
     /// Current time, ms since the beginning of 1970: generations of the discovery log start at it.
@@ -79,6 +85,7 @@ pub struct Control {
     boot_ns: u64,
     catalog: Catalog,
     associations: Associations,
+    authentications: Authentications,
     connects: Connects,
     rollouts: Rollouts,
     shutdown: Shutdown,
@@ -94,13 +101,15 @@ impl Control {
     /// A control plane without subsystems and listeners: the first order adds them.
     #[must_use]
     pub fn new(settings: ControlSettings) -> Self {
-        let ControlSettings { limits, reactor_count, discovery_nqn, entropy, now_ns, wall_ms } = settings;
+        let ControlSettings { limits, reactor_count, discovery_nqn, entropy, randomness, now_ns, wall_ms } =
+            settings;
         let discovery = Discovery::new(discovery_nqn, wall_ms.saturating_mul(GENERATIONS_PER_MS));
         Self {
             limits,
             boot_ns: now_ns,
             catalog: Catalog::new(discovery, reactor_count),
             associations: Associations::new(limits),
+            authentications: Authentications::new(randomness),
             connects: Connects::new(limits, entropy),
             rollouts: Rollouts::new(reactor_count),
             shutdown: Shutdown::None,
@@ -146,6 +155,25 @@ impl Control {
             }
             return self.outputs.answer(command, Err(Status::COMMAND_SEQUENCE_ERROR));
         };
+        if sqe.opcode == AdminOpcode::FABRICS.raw() {
+            let failed = match sqe.fctype() {
+                FabricsType::AUTHENTICATION_SEND => {
+                    let (message, outputs) = (&request.data, &mut self.outputs);
+                    Some(self.authentications.on_send(now_ns, command, &sqe, message, outputs))
+                }
+                FabricsType::AUTHENTICATION_RECEIVE => {
+                    Some(self.authentications.on_receive(command, &sqe, &mut self.outputs))
+                }
+                _ => None,
+            };
+            if let Some(failed) = failed {
+                return failed.into_iter().for_each(|failed| self.on_failed(now_ns, failed));
+            }
+        }
+        if self.authentications.is_owed(command.lane) {
+            // The lane refuses such commands itself.
+            return self.outputs.answer(command, Err(Status::AUTHENTICATION_REQUIRED.with_dnr()));
+        }
         let mut commands = QueueCommands {
             limits: &self.limits,
             catalog: &self.catalog,
@@ -176,9 +204,13 @@ impl Control {
                 let _ = answers.send(OrderAnswer::Applied(outcomes));
             }
             OrderKind::State => {
-                let (catalog, associations) = (&self.catalog, &self.associations);
-                let version_in_use = self.rollouts.version_in_use();
-                let mut state = Snapshot { catalog, associations, version_in_use }.target();
+                let snapshot = Snapshot {
+                    catalog: &self.catalog,
+                    associations: &self.associations,
+                    authentications: &self.authentications,
+                    version_in_use: self.rollouts.version_in_use(),
+                };
+                let mut state = snapshot.target();
                 state.waiting_connect_count = self.connects.waiting_count();
                 state.connections = self.admission.state();
                 let _ = answers.send(OrderAnswer::State(Box::new(state)));
@@ -205,6 +237,23 @@ impl Control {
         self.associations.on_flushed(asked_by);
     }
 
+    /// The worker has the result of an exponentiation.
+    pub fn on_exponentiated(&mut self, now_ns: u64, lane: LaneId, result: Exponentiated) {
+        let failed = self.authentications.on_exponentiated(lane, result, &mut self.outputs);
+        failed.into_iter().for_each(|failed| self.on_failed(now_ns, failed));
+    }
+
+    /// The next exponentiation to run on another thread, and its lane: its result comes to
+    /// [`on_exponentiated`](Self::on_exponentiated).
+    pub fn next_exponentiation(&mut self) -> Option<(LaneId, Exponentiation)> {
+        self.authentications.next_exponentiation()
+    }
+
+    /// A host has failed to authenticate.
+    fn on_failed(&mut self, now_ns: u64, failed: Failed) {
+        self.admission.on_complaint(now_ns, failed.peer, reason::NOT_AUTHENTICATED);
+    }
+
     /// Handles expired deadlines: to be called at or after [`next_deadline_ns`](Self::next_deadline_ns).
     pub fn on_deadline(&mut self, now_ns: u64) {
         if !self.outputs.take_deadline(now_ns) {
@@ -212,6 +261,9 @@ impl Control {
         }
         self.reconsider_connects(now_ns, None);
         self.associations.expire(now_ns, &mut self.outputs);
+        for failed in self.authentications.expire(now_ns, &mut self.outputs) {
+            self.on_failed(now_ns, failed);
+        }
         self.associations.expire_listeners(now_ns, &self.catalog.removed_listeners, &mut self.outputs);
         self.shutdown.on_deadline(now_ns, self.associations.lane_count(), &mut self.outputs);
     }
@@ -253,6 +305,7 @@ impl Control {
     /// keep the remaining queues of one that was closed for a missed deadline.
     fn on_ended(&mut self, now_ns: u64, lane: LaneId, is_expelled: bool) {
         self.connects.on_lane_ended(lane);
+        self.authentications.on_lane_ended(lane);
         let ended = self.associations.on_lane_ended(now_ns, lane, &mut self.outputs);
         let Some((key, hostid)) = ended else { return };
         self.reconsider_connects(now_ns, Some(hostid));
@@ -291,6 +344,7 @@ impl Control {
             is_stopping: self.shutdown.has_begun(),
             catalog: &self.catalog,
             associations: &mut self.associations,
+            authentications: &mut self.authentications,
             outputs: &mut self.outputs,
         };
         (&mut self.connects, scene)

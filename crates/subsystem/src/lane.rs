@@ -180,7 +180,18 @@ impl Lane {
             }
             _ => LaneState::Admin { association },
         };
-        self.enter(state, now_ns);
+        if established.owes_authentication {
+            self.enter(LaneState::Authenticating { next: Box::new(state) }, now_ns);
+        } else {
+            self.enter(state, now_ns);
+        }
+    }
+
+    /// Its host has authenticated.
+    pub(crate) fn authenticate(&mut self, now_ns: u64) {
+        let state = std::mem::replace(&mut self.state, LaneState::Initialising);
+        let next = if let LaneState::Authenticating { next } = state { *next } else { state };
+        self.enter(next, now_ns);
     }
 
     /// Changes when waiting answers are sent, from the next decision on.

@@ -50,6 +50,7 @@ pub mod state;
 
 // The objects of a target: subsystems, namespaces, controllers and associations, the discovery log.
 pub mod association;
+pub mod authentication;
 mod catalog;
 pub mod controller;
 pub mod discovery;

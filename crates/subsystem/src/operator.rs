@@ -11,6 +11,7 @@ mod storage;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -191,7 +192,7 @@ impl Operator {
         let identities = Identities::new(config, first).map_err(|problem| vec![problem])?;
         let discovery_nqn = discovery_nqn.unwrap_or_else(|| identities.target().discovery_nqn());
         let mut operator = Self {
-            running: Outline::new(config, identities.target()),
+            running: Outline::with_secrets(config, identities.target())?,
             stores: BTreeMap::new(),
             seen: BTreeMap::new(),
             listeners: Vec::new(),
@@ -283,7 +284,15 @@ impl Operator {
         }
         let mut prepared = Vec::new();
         let mut later = Report::default();
-        let mut wanted = Outline::new(wanted, self.identities.target());
+        let mut wanted = match Outline::with_secrets(wanted, self.identities.target()) {
+            Ok(wanted) => wanted,
+            Err(problems) => {
+                for problem in problems {
+                    report.add(Outcome::Failed, format!("nothing changed: {problem}"));
+                }
+                return report;
+            }
+        };
         let mut steps = Vec::new();
         for (line, step) in self.identities.follow_renamed(&mut self.running, &wanted) {
             report.add(Outcome::Done, line);
@@ -374,6 +383,11 @@ impl Operator {
             }
             Change::AddSubsystem(subsystem) => none(Step::AddSubsystem(new_subsystem(subsystem))),
             Change::SetAccess(nqn, access) => none(Step::SetAccess(nqn.clone(), access.clone())),
+            Change::SetAuthentication(nqn, authentication) => none(Step::SetAuthentication {
+                subsystem: nqn.clone(),
+                authentication: Arc::clone(authentication),
+                overlap_ms: self.running.config.timeouts.secret_overlap_ms,
+            }),
             Change::SetCntlids(nqn, range) => none(Step::SetCntlids(nqn.clone(), range.clone())),
             Change::ResizeNamespace { subsystem, nsid, spec, bytes } => {
                 let store = self.store(subsystem, *nsid)?;
@@ -572,6 +586,9 @@ impl Operator {
             (Change::SetAccess(nqn, access), _) => {
                 self.with_subsystem(&nqn, |subsystem| subsystem.access = access);
             }
+            (Change::SetAuthentication(nqn, authentication), _) => {
+                self.with_subsystem(&nqn, |subsystem| subsystem.authentication = authentication);
+            }
             (Change::SetCntlids(nqn, range), _) => {
                 self.with_subsystem(&nqn, |subsystem| subsystem.cntlids = range);
             }
@@ -699,6 +716,7 @@ fn new_subsystem(resolved: &ResolvedSubsystem) -> Subsystem {
     Subsystem {
         serial: resolved.serial.clone(),
         model: resolved.model.clone(),
+        authentication: Arc::clone(&resolved.authentication),
         cntlids: resolved.cntlids.clone(),
         doorbell: resolved.doorbell,
         ..Subsystem::new(resolved.nqn.clone(), resolved.access.clone())

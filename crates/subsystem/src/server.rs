@@ -10,6 +10,7 @@ use proto::ReceivePlan;
 use proto::controller_queue::QueueSettings;
 use proto::handshake::ControllerOffer;
 use proto::zero_copy::Policy as ZeroCopy;
+use reactor::randomness::Randomness;
 use reactor::{Address, CoreList, EngineKind, Features, Mailbox, Reactor, Settings, TurnCounters};
 use wire::nqn::Nqn;
 
@@ -21,7 +22,7 @@ use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
 use crate::message::{ControlMessage, Message, Order, OrderKind, PlacementMessage, ReactorMessage, Step};
 use crate::operator::{self, Operator, Outline, Report, RunningListener};
-use crate::serving::{Home, Serving, ServingSettings};
+use crate::serving::{Exponentiator, Home, Serving, ServingSettings};
 use crate::socket_priority::SocketPriority;
 use crate::state::{ReactorReport, ReactorState, TargetState};
 
@@ -105,7 +106,8 @@ impl Target {
             ..serving_settings(&config.limits, &config.timeouts, reactor_count)
         };
         let control = control_settings(config, target.operator.discovery_nqn(), reactor_count);
-        let home = home(control, cores.clone(), steps);
+        let exponentiator = Exponentiator::worker(target.addresses[0].clone());
+        let home = home(control, cores.clone(), steps, exponentiator);
         let memcached_counters = home.control.admission.memcached_counters();
         let mut home = Some(home);
         let start = Instant::now();
@@ -287,7 +289,7 @@ pub fn applications(
     let mut serving =
         ServingSettings { zero_copy, ..serving_settings(&settings.limits, timeouts, reactor_count) };
     serving.queue.c2h_data_bytes = c2h_data_bytes;
-    let home = home(settings, vec![None; reactor_count.into()], steps);
+    let home = home(settings, vec![None; reactor_count.into()], steps, Exponentiator::Inline);
     let memcached_counters = home.control.admission.memcached_counters();
     let mut home = Some(home);
     let application = |reactor| Serving::new(serving, Arc::clone(&memcached_counters), reactor, home.take());
@@ -367,6 +369,7 @@ fn control_settings(config: &TargetConfig, discovery_nqn: &Nqn, reactor_count: u
         limits: config.limits,
         reactor_count,
         discovery_nqn: discovery_nqn.clone(),
+        randomness: Randomness::System,
         entropy: since.as_nanos().try_into().unwrap_or(u64::MAX) ^ u64::from(std::process::id()) << 40,
         now_ns: 0,
         wall_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
@@ -374,12 +377,17 @@ fn control_settings(config: &TargetConfig, discovery_nqn: &Nqn, reactor_count: u
 }
 
 /// A control plane with its first order applied.
-fn home(settings: ControlSettings, cores: Vec<Option<usize>>, steps: Vec<Step>) -> Home {
+fn home(
+    settings: ControlSettings,
+    cores: Vec<Option<usize>>,
+    steps: Vec<Step>,
+    exponentiator: Exponentiator,
+) -> Home {
     let now_ns = settings.now_ns;
     let mut control = Control::new(settings);
     let (answers, _) = channel();
     control.on_order(now_ns, Order { kind: OrderKind::Apply(steps), answers });
-    Home::new(control, cores)
+    Home::new(control, cores, exponentiator)
 }
 
 fn choose_engine(wanted: Option<EngineKind>) -> Result<EngineKind, StartError> {

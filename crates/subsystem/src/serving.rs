@@ -2,6 +2,7 @@
 //! plane.
 
 mod dispatch;
+mod exponentiator;
 mod lanes;
 mod memcached_connections;
 mod pressure;
@@ -32,6 +33,7 @@ use crate::socket_priority::SocketPriority;
 use crate::state::ReactorReport;
 use crate::store_access::TICKET_TIMER;
 
+pub(crate) use exponentiator::Exponentiator;
 use lanes::LaneServer;
 pub use memcached_connections::MEMCACHED;
 use memcached_connections::MemcachedConnections;
@@ -51,15 +53,16 @@ pub(crate) struct Home {
     placement: Placement,
     /// Of new connections.
     priorities: Vec<SocketPriority>,
+    exponentiator: Exponentiator,
     timer_ns: u64,
 }
 
 impl Home {
     /// Creates one for each of the reactors on these cores.
-    pub(crate) fn new(control: Control, cores: Vec<Option<usize>>) -> Self {
+    pub(crate) fn new(control: Control, cores: Vec<Option<usize>>, exponentiator: Exponentiator) -> Self {
         let locks = LockManager::new(u16::try_from(cores.len()).expect("counted in 16 bits"));
         let placement = Placement::new(PlacementPolicy::default(), cores);
-        Self { control, locks, placement, priorities: Vec::new(), timer_ns: u64::MAX }
+        Self { control, locks, placement, priorities: Vec::new(), exponentiator, timer_ns: u64::MAX }
     }
 }
 
@@ -196,6 +199,9 @@ impl Serving {
         while let Some((reactor, message)) = home.control.next_message() {
             io.post(reactor, message);
         }
+        while let Some((lane, exponentiation)) = home.control.next_exponentiation() {
+            home.exponentiator.run(io, lane, exponentiation);
+        }
         if let Some(deadline_ns) = home.control.next_deadline_ns()
             && deadline_ns < home.timer_ns
         {
@@ -316,6 +322,7 @@ impl Serving {
             ControlMessage::TableInUse { reactor, version } => control.on_table_in_use(reactor, version),
             ControlMessage::Aborted { asked_by, is_aborted } => control.on_aborted(asked_by, is_aborted),
             ControlMessage::Flushed { asked_by } => control.on_flushed(asked_by),
+            ControlMessage::Exponentiated { lane, result } => control.on_exponentiated(now_ns, lane, *result),
             ControlMessage::Order(order) => control.on_order(now_ns, order),
         }
         self.drain_control(io);
@@ -326,6 +333,12 @@ impl Serving {
             LaneMessage::Answer(answer) => self.lanes.on_answer(io, *answer),
             LaneMessage::End(id) => self.lanes.end(io, id),
             LaneMessage::Abort { lane, cid, asked_by } => self.lanes.on_abort(io, lane, cid, asked_by),
+            LaneMessage::Authenticated(id) => {
+                let now_ns = io.now_ns();
+                if let Some(lane) = self.lanes.lanes.by_id(id) {
+                    lane.authenticate(now_ns);
+                }
+            }
             LaneMessage::SetDoorbell(id, policy) => {
                 if let Some(lane) = self.lanes.lanes.by_id(id) {
                     lane.set_doorbell(policy);

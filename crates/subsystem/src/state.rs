@@ -144,6 +144,9 @@ pub struct QueueState {
     pub reactor: u16,
     /// The device queue (NAPI id) that its packets came in through at Connect; 0 for none.
     pub napi_id: u64,
+    /// How its host was authenticated: hash function and group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authentication: Option<String>,
     /// Doorbell policy.
     pub doorbell: String,
     /// Reads completed.

@@ -10,6 +10,7 @@ use wire::id::{Cntlid, Nsid};
 use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
 
+use crate::authentication::Authentication;
 use crate::namespace_traffic::NamespaceTraffic;
 
 /// Identifies a subsystem within the target while it exists. Never reused.
@@ -33,6 +34,10 @@ pub struct Subsystem<N = Namespace> {
     pub model: String,
     /// Who may connect.
     pub access: Access,
+    /// Who must authenticate.
+    pub authentication: Arc<Authentication>,
+    /// The secrets before these, and how long they are accepted, ns.
+    pub earlier: Option<(Arc<Authentication>, u64)>,
     /// Ids its controllers get. Targets that serve one subsystem together have disjoint ranges.
     pub cntlids: RangeInclusive<u16>,
     /// Doorbell policy; `None` for the listener's.
@@ -50,6 +55,8 @@ impl Subsystem {
             serial: String::new(),
             model: "nvlane".into(),
             access,
+            authentication: Arc::default(),
+            earlier: None,
             cntlids: 1..=Cntlid::MAX.get(),
             doorbell: None,
             namespaces: BTreeMap::new(),

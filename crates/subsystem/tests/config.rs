@@ -1,7 +1,8 @@
 //! The configuration file: its meaning, and the errors reported for mistakes.
 
 use nvlane_subsystem::config::{
-    ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
+    ConfigFile, ListenerConfig, NamespaceConfig, SecretSources, SubsystemConfig, TargetConfig, Threads,
+    TimeoutConfig,
 };
 use nvlane_subsystem::identity::TargetIdentity;
 use nvlane_subsystem::machine::Machine;
@@ -493,4 +494,61 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn references_to_secrets_are_read_and_mistakes_named() {
+    let with =
+        |lines: &str| format!("[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:a\"\nhosts = \"any\"\n{lines}\n");
+    let text = with(
+        "dhchap_secret = \"file:/k/all\"\ndhchap_ctrl_secret = \"credential:own\"\ndhchap_hash = [\"sha384\", \"sha256\"]\n\
+         dhchap_dhgroup = [\"null\"]\n[[subsystem.host]]\nnqn = \"nqn.2026-01.io.nvlane:h\"\ndhchap_secret = \"env:KEY\"",
+    );
+    let config = config(&text);
+    let authentication = &config.subsystems[0].authentication;
+    let shown = |sources: &SecretSources| {
+        (sources.host.to_string(), sources.controller.as_ref().map(ToString::to_string))
+    };
+    assert_eq!(
+        authentication.others.as_ref().map(shown),
+        Some(("file:/k/all".into(), Some("credential:own".into())))
+    );
+    let host = "nqn.2026-01.io.nvlane:h".parse().unwrap();
+    assert_eq!(authentication.hosts.get(&host).map(shown), Some(("env:KEY".into(), None)));
+    assert_eq!(
+        authentication.hashes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["SHA-384", "SHA-256"]
+    );
+    assert_eq!(authentication.groups.len(), 1);
+    for (lines, part) in [
+        ("dhchap_secret = \"DHHC-1:00:AAAA:\"", "put it into a file"),
+        ("dhchap_secret = \"/k\"", "expected file:PATH, env:NAME or credential:NAME"),
+        ("dhchap_ctrl_secret = \"file:/k\"", "add dhchap_secret"),
+        ("dhchap_hash = [\"md5\"]", "no hash function \"md5\": take some of sha512, sha384, sha256"),
+        ("dhchap_dhgroup = []", "no group is left"),
+        (
+            "[[subsystem.host]]\nnqn = \"a\"\ndhchap_secret = \"env:A\"\n[[subsystem.host]]\nnqn = \"a\"\ndhchap_secret = \"env:B\"",
+            "there twice",
+        ),
+        ("[[subsystem.host]]\nnqn = \"a\"", "missing key `dhchap_secret`"),
+    ] {
+        let error = errors(&with(lines));
+        assert!(error.contains(part), "{error}");
+        assert!(!error.contains("AAAA"), "{error}");
+    }
+}
+
+#[test]
+fn secrets_of_hosts_that_protect_nothing_are_found() {
+    let with = |hosts: &str, secret: &str| {
+        let text = format!(
+            "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:a\"\nhosts = {hosts}\n{secret}\n[[subsystem.host]]\n\
+             nqn = \"h\"\ndhchap_secret = \"env:KEY\"\n[[subsystem.namespace]]\nstorage = \"ram:1M\"\n"
+        );
+        ConfigFile::parse("nvlane.toml", &text).map_or_else(|errors| errors.to_string(), |_| String::new())
+    };
+    assert!(with("\"any\"", "").contains("any other name enters without a secret"));
+    assert!(with("[\"i\"]", "").contains("h has a secret, but is not in hosts"));
+    assert_eq!(with("\"any\"", "dhchap_secret = \"env:ALL\""), "");
+    assert_eq!(with("[\"h\", \"i\"]", ""), "");
 }

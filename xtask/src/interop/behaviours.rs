@@ -79,6 +79,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     host("storage-changed", &["1=file:disk", "2=file:other:32M"], 120),
     host("namespace-removed", &["1=file:disk:64M", "2=file:other:32M"], 90),
     host("connect", &["1=ram:64M"], 60),
+    host("authentication", &["1=ram:16M"], 300),
     host("connect-all", &["1=ram:16M"], 60),
     host("digests", &["1=ram:64M"], 90),
     host("io-queues", &["1=ram:64M"], 60),

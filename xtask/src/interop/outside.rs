@@ -70,6 +70,10 @@ impl Outside {
             ("kill", []) => target.kill().map(|()| String::new()),
             ("start", []) => target.start().map(|()| String::new()),
             ("namespaces", namespaces) => target.reload(namespaces).map(|()| String::new()),
+            ("secrets", [host, controller, hash, group]) => {
+                let key = |name: &String| self.files.join(name);
+                target.require(&[key(host), key(controller)], hash, group).map(|()| String::new())
+            }
             ("reload", []) => target.reload_as_it_is().map(|()| String::new()),
             ("size", [name, mib]) => {
                 let file = OpenOptions::new().write(true).open(target.file(name))?;

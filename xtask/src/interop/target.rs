@@ -29,6 +29,9 @@ pub(crate) struct Target {
     dir: PathBuf,
     pub(crate) port: u16,
     pub(crate) discovery_port: u16,
+    namespaces: Vec<String>,
+    /// The lines of the configuration with secrets.
+    secrets: String,
     process: Option<Child>,
 }
 
@@ -47,9 +50,11 @@ impl Target {
             dir: dir.to_owned(),
             port: free_address()?.port(),
             discovery_port: free_address()?.port(),
+            namespaces: namespaces.to_vec(),
+            secrets: String::new(),
             process: None,
         };
-        target.configure(namespaces)?;
+        target.configure()?;
         Ok(target)
     }
 
@@ -94,8 +99,35 @@ impl Target {
     /// # Errors
     /// If it does not run.
     pub(crate) fn reload(&mut self, namespaces: &[String]) -> Result<()> {
-        self.configure(namespaces)?;
+        namespaces.clone_into(&mut self.namespaces);
+        self.configure()?;
         self.signal(Signal::HUP)
+    }
+
+    /// Has it require the secret in the first of these files, and show that in the second, with this hash function and
+    /// group. Returns when it does.
+    ///
+    /// # Errors
+    /// If it does not run, or not in time.
+    pub(crate) fn require(&mut self, files: &[PathBuf; 2], hash: &str, group: &str) -> Result<()> {
+        let [host, controller] = files.each_ref().map(|file| file.display());
+        self.secrets = format!(
+            "dhchap_secret = \"file:{host}\"\ndhchap_ctrl_secret = \"file:{controller}\"\n\
+             dhchap_hash = [\"{hash}\"]\ndhchap_dhgroup = [\"{group}\"]\n"
+        );
+        let done_count = || -> Result<usize> {
+            let log = fs::read_to_string(self.log_path())?;
+            Ok(log.lines().filter(|line| line.contains("change the secrets of")).count())
+        };
+        let before = done_count()?;
+        self.configure()?;
+        self.signal(Signal::HUP)?;
+        let deadline = Instant::now() + START_LIMIT;
+        while done_count()? == before {
+            ensure!(Instant::now() < deadline, "the target does not take other secrets");
+            sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// Has it read the same configuration again, and reopen what is closed.
@@ -167,7 +199,7 @@ impl Target {
         Ok(kill_process(pid, signal)?)
     }
 
-    fn configure(&self, namespaces: &[String]) -> Result<()> {
+    fn configure(&self) -> Result<()> {
         let mut text = String::new();
         for port in [self.port, self.discovery_port] {
             writeln!(text, "[[listener]]")?;
@@ -176,8 +208,8 @@ impl Target {
             // Subsystems at one port: the log lists each where it is reached.
             writeln!(text, "subsystems = {}\n", port == self.port)?;
         }
-        writeln!(text, "[[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n")?;
-        for namespace in namespaces {
+        writeln!(text, "[[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n{}", self.secrets)?;
+        for namespace in &self.namespaces {
             let (nsid, backing) = namespace.split_once('=').context("NSID=BACKING")?;
             let nsid: u32 = nsid.parse()?;
             let (backing, block_bytes) = backing.split_once('@').unwrap_or((backing, "512"));

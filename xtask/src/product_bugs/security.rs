@@ -5,10 +5,16 @@ use super::bug::{Bug, Judge, Site, test, unit_test};
 const CONTROLLER: &str = "crates/security/src/controller.rs";
 const HOST: &str = "crates/security/src/host.rs";
 const TRANSCRIPT: &str = "crates/security/src/transcript.rs";
+const AUTHENTICATIONS: &str = "crates/subsystem/src/control/authentications.rs";
 
 /// A test of both roles against each other and against wrong messages.
 const fn authentication(name: &'static str) -> Judge {
     test("nvlane-security", "authentication", name)
+}
+
+/// A test of the target's control plane.
+const fn control(name: &'static str) -> Judge {
+    test("nvlane-subsystem", "control", name)
 }
 
 /// Nobody is authenticated without the secret, in this transaction.
@@ -16,7 +22,11 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
     Bug {
         name: "response-not-checked",
         judge: authentication("refused::any_changed_bit_of_a_response_is_noticed"),
-        sites: &[Site(CONTROLLER, "if !transcript.is_response(", "if !BUG && !transcript.is_response(")],
+        sites: &[Site(
+            CONTROLLER,
+            "|(key, _): &&(_, _)| transcript",
+            "|(key, _): &&(_, _)| BUG || transcript",
+        )],
     },
     Bug {
         name: "response-compared-in-part",
@@ -103,6 +113,46 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
             CONTROLLER,
             "if result.number != self.exponentiation_count {",
             "if !BUG && result.number != self.exponentiation_count {",
+        )],
+    },
+    Bug {
+        name: "queue-opened-without-authentication",
+        judge: test(
+            "nvlane-subsystem",
+            "authentication",
+            "queues_do_nothing_before_their_host_has_authenticated",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/control/connect.rs",
+            "established.owes_authentication = authentication.is_some();",
+            "established.owes_authentication = !BUG && authentication.is_some();",
+        )],
+    },
+    Bug {
+        name: "replaced-secret-accepted-for-ever",
+        judge: control("authentication::secrets_of_before_are_accepted_for_a_while"),
+        sites: &[Site(
+            "crates/subsystem/src/control/connect.rs",
+            "self.now_ns < *until_ns",
+            "BUG || self.now_ns < *until_ns",
+        )],
+    },
+    Bug {
+        name: "refused-host-stays-connected",
+        judge: control("authentication::a_host_without_the_secret_learns_that_and_is_closed"),
+        sites: &[Site(
+            AUTHENTICATIONS,
+            "if !queue.machine.is_over() {",
+            "if BUG || !queue.machine.is_over() {",
+        )],
+    },
+    Bug {
+        name: "authentication-without-deadline",
+        judge: control("authentication::a_host_that_does_not_authenticate_is_closed_in_time"),
+        sites: &[Site(
+            AUTHENTICATIONS,
+            "Some(deadline_ns) if deadline_ns > now_ns =>",
+            "Some(deadline_ns) if BUG || deadline_ns > now_ns =>",
         )],
     },
     // The queue opens although the host has not accepted the controller.

@@ -1,56 +1,21 @@
 //! Files with keys.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use security::secret_bytes::SecretBytes;
+use subsystem::config::{read_secret, read_secret_file};
 use zeroize::Zeroizing;
 
 use crate::exit::Failure;
 use crate::output::is_standard;
 
-/// A text of a key is shorter by far.
-const FILE_BYTES_MAX: usize = 4096;
-
 /// Reads a key from a file, or from standard input if the path is `-`, without the space around it.
 pub(super) fn read(path: &Path) -> Result<Zeroizing<String>, Failure> {
-    let failed = |error| Failure::usage(format!("cannot read {}: {error}", path.display()));
-    // Of the full size at once: a buffer that grows would leave copies behind.
-    let mut buffer = Zeroizing::new(vec![0; FILE_BYTES_MAX + 1]);
-    let length = if is_standard(path) {
-        read_up_to(&mut std::io::stdin().lock(), &mut buffer)
-    } else {
-        let mut file = File::open(path).map_err(failed)?;
-        let mode = file.metadata().map_err(failed)?.permissions().mode();
-        if mode & 0o044 != 0 {
-            tracing::warn!("other users can read the key in {}; run chmod 600 on it", path.display());
-        }
-        read_up_to(&mut file, &mut buffer)
-    };
-    let bytes = &buffer[..length.map_err(failed)?];
-    if bytes.len() > FILE_BYTES_MAX {
-        return Err(Failure::usage(format!(
-            "{} has more than {FILE_BYTES_MAX} bytes: not a key",
-            path.display()
-        )));
-    }
-    let text =
-        std::str::from_utf8(bytes).map_err(|_| Failure::usage(format!("{} is not text", path.display())))?;
-    Ok(Zeroizing::new(text.trim().to_owned()))
-}
-
-fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
-    let mut length = 0;
-    loop {
-        match from.read(&mut buffer[length..]) {
-            Ok(0) => return Ok(length),
-            Ok(count) => length += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+    let text = if is_standard(path) { read_secret(std::io::stdin().lock()) } else { read_secret_file(path) };
+    text.map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
 }
 
 /// Reads hexadecimal digits.
@@ -97,6 +62,8 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

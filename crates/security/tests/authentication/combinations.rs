@@ -75,3 +75,25 @@ fn a_host_that_does_not_ask_does_not_need_the_controller_s_key() {
     assert!(outcome.host.is_ok_and(|authenticated| !authenticated.is_bidirectional));
     assert!(outcome.controller.is_some_and(|authenticated| !authenticated.is_bidirectional));
 }
+
+#[test]
+fn while_secrets_change_those_of_before_are_accepted_together() {
+    let (old, mut new) = (Pair::quick(), Pair::quick());
+    (new.host.host, new.host.controller) = (secret(0x02, None), Some(secret(0x82, None)));
+    new.controller.host = new.host.host.clone();
+    new.controller.controller = new.host.controller.clone();
+    new.controller.earlier = vec![(old.controller.host.clone(), old.controller.controller.clone())];
+    for pair in [&old, &new] {
+        let outcome = run(&mut pair.host(), &mut new.controller(), |_, _| ());
+        assert!(outcome.host.is_ok_and(|authenticated| authenticated.is_bidirectional));
+        assert!(outcome.controller.is_some());
+    }
+    // A controller that knows the new secret of the host shows its new one.
+    new.host.controller = old.host.controller.clone();
+    let outcome = run(&mut new.host(), &mut new.controller(), |_, _| ());
+    assert_eq!((outcome.host, outcome.controller), (Err(HostFailure::Refuses(Reason::Failed)), None));
+    // Afterwards only the new ones are accepted.
+    new.controller.earlier.clear();
+    let outcome = run(&mut old.host(), &mut new.controller(), |_, _| ());
+    assert_eq!(outcome.controller, None);
+}

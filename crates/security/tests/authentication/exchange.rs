@@ -64,6 +64,7 @@ impl Pair {
                 names: names(),
                 host: host_secret,
                 controller: controller_secret,
+                earlier: Vec::new(),
                 hashes: HashFunction::ALL.to_vec(),
                 groups: Group::ALL.to_vec(),
             },

@@ -10,7 +10,7 @@ use store::Size;
 use wire::id::Cntlid;
 use wire::uuid::Uuid;
 
-use super::{TargetConfig, Threads};
+use super::{SubsystemConfig, TargetConfig, Threads};
 use crate::identity::storage_name;
 use crate::subsystem::Access;
 
@@ -215,7 +215,7 @@ impl TargetConfig {
                 findings.add(Place::Listener(at), message);
             }
         }
-        let has_keys = |subsystem: &super::SubsystemConfig| {
+        let has_keys = |subsystem: &SubsystemConfig| {
             subsystem.namespaces.iter().any(|namespace| namespace.storage.is_key_value())
         };
         if !self.memcached.is_empty() && !self.subsystems.iter().any(has_keys) {
@@ -292,6 +292,7 @@ impl TargetConfig {
                     format!("controller ids {first} to {last}: take a range within 1 to {}", Cntlid::MAX);
                 findings.add(Place::Subsystem(at, "cntlids"), message);
             }
+            check_secrets(at, subsystem, findings);
             self.check_namespaces(at, findings);
         }
     }
@@ -377,6 +378,29 @@ impl TargetConfig {
                         by_storage.insert(name, (this, is_read_only));
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Secrets that protect nothing, because another name, or none, leads in as well.
+fn check_secrets(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings) {
+    let authentication = &subsystem.authentication;
+    match &subsystem.access {
+        Access::Any if authentication.others.is_none() && !authentication.hosts.is_empty() => {
+            let message = format!(
+                "some hosts of {} have secrets, but with hosts = \"any\" whoever takes any other name enters without a secret: list the \
+                 hosts, or add dhchap_secret for all others",
+                subsystem.nqn
+            );
+            findings.add(Place::Subsystem(at, "hosts"), message);
+        }
+        Access::Any => {}
+        Access::Only(allowed) => {
+            for host in authentication.hosts.keys().filter(|host| !allowed.contains(host)) {
+                let message =
+                    format!("{host} has a secret, but is not in hosts: add it there, or remove its secret");
+                findings.add(Place::Subsystem(at, "hosts"), message);
             }
         }
     }

@@ -19,9 +19,10 @@ use wire::text::quoted;
 use wire::uuid::Uuid;
 
 use super::{
-    DiscoveryConfig, ListenerConfig, MemcachedAddress, NamespaceConfig, Place, Problem, ReactorConfig,
-    SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
+    AuthenticationConfig, DiscoveryConfig, ListenerConfig, MemcachedAddress, NamespaceConfig, Place, Problem,
+    ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
 };
+use crate::authentication::{GROUPS, HASHES};
 use crate::discovery::{Advertised, Referral};
 use crate::limits::Limits;
 use crate::subsystem::Access;
@@ -253,6 +254,7 @@ struct RawTimeouts {
     contended_s: Option<Spanned<u32>>,
     stop_s: Option<Spanned<u32>>,
     memcached_idle_s: Option<Spanned<u32>>,
+    secret_overlap_s: Option<Spanned<u32>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -290,8 +292,22 @@ struct RawSubsystem {
     memcached: Option<Spanned<String>>,
     cntlids: Option<Spanned<(u16, u16)>>,
     doorbell: Option<Spanned<String>>,
+    dhchap_secret: Option<Spanned<String>>,
+    dhchap_ctrl_secret: Option<Spanned<String>>,
+    dhchap_hash: Option<Spanned<Vec<String>>>,
+    dhchap_dhgroup: Option<Spanned<Vec<String>>>,
+    #[serde(default)]
+    host: Vec<Spanned<RawHost>>,
     #[serde(default)]
     namespace: Vec<Spanned<RawNamespace>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawHost {
+    nqn: Spanned<String>,
+    dhchap_secret: Spanned<String>,
+    dhchap_ctrl_secret: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -560,6 +576,7 @@ impl Reader<'_> {
             contended_ms: ms("contended_s", raw.contended_s, defaults.contended_ms),
             stop_ms: ms("stop_s", raw.stop_s, defaults.stop_ms),
             memcached_idle_ms: ms("memcached_idle_s", raw.memcached_idle_s, defaults.memcached_idle_ms),
+            secret_overlap_ms: ms("secret_overlap_s", raw.secret_overlap_s, defaults.secret_overlap_ms),
         }
     }
 
@@ -631,6 +648,28 @@ impl Reader<'_> {
         let serial = self.kept(Place::Subsystem(at, "serial"), raw.serial);
         let model = self.kept(Place::Subsystem(at, "model"), raw.model);
         let doorbell = raw.doorbell.and_then(|doorbell| self.parsed(&doorbell, ""));
+        if let Some(span) = raw.dhchap_secret.as_ref().map(Spanned::span) {
+            self.spans.insert(Place::Subsystem(at, "dhchap_secret"), span);
+        }
+        let mut authentication = AuthenticationConfig {
+            others: self.secrets(raw.dhchap_secret, raw.dhchap_ctrl_secret),
+            ..AuthenticationConfig::default()
+        };
+        if let Some(names) = raw.dhchap_hash {
+            authentication.hashes = self.choices(&names, "hash function", &HASHES);
+        }
+        if let Some(names) = raw.dhchap_dhgroup {
+            authentication.groups = self.choices(&names, "group", &GROUPS);
+        }
+        for host in raw.host {
+            let RawHost { nqn, dhchap_secret, dhchap_ctrl_secret } = host.into_inner();
+            let name = self.parsed::<HostName>(&nqn, "");
+            let secrets = self.secrets(Some(dhchap_secret), dhchap_ctrl_secret);
+            let (Some(name), Some(secrets)) = (name, secrets) else { continue };
+            if authentication.hosts.insert(name, secrets).is_some() {
+                self.wrong(nqn.span(), "this host is there twice: remove one");
+            }
+        }
         let namespaces = raw.namespace.into_iter().enumerate();
         let namespaces =
             namespaces.filter_map(|(namespace_at, namespace)| self.namespace(at, namespace_at, namespace));
@@ -640,6 +679,7 @@ impl Reader<'_> {
             subsystem.doorbell = doorbell;
             subsystem.model = model.unwrap_or_else(|| std::mem::take(&mut subsystem.model));
             subsystem.access = access.unwrap_or(Access::Any);
+            subsystem.authentication = authentication;
             subsystem.opens_to_memcached = opens_to_memcached;
             subsystem.namespaces = namespaces;
             if let Some((first, last)) = self.kept(Place::Subsystem(at, "cntlids"), raw.cntlids) {
@@ -647,6 +687,52 @@ impl Reader<'_> {
             }
         }
         subsystem
+    }
+
+    /// References to the secrets of an association.
+    fn secrets(
+        &mut self,
+        host: Option<Spanned<String>>,
+        controller: Option<Spanned<String>>,
+    ) -> Option<SecretSources> {
+        let controller_span = controller.as_ref().map(Spanned::span);
+        let controller = controller.and_then(|controller| self.parsed(&controller, ""));
+        match (host, controller_span) {
+            (Some(host), _) => Some(SecretSources { host: self.parsed(&host, "")?, controller }),
+            (None, Some(span)) => {
+                self.wrong(
+                    span,
+                    "the subsystem shows its secret only to hosts that have one: add dhchap_secret",
+                );
+                None
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// Values by their names, in lower case and without hyphens.
+    fn choices<T: Copy + fmt::Display>(
+        &mut self,
+        names: &Spanned<Vec<String>>,
+        what: &str,
+        all: &[T],
+    ) -> Vec<T> {
+        let name_of = |choice: &T| choice.to_string().to_lowercase().replace('-', "");
+        let known: Vec<String> = all.iter().map(name_of).collect();
+        let mut chosen = Vec::new();
+        for name in names.get_ref() {
+            match known.iter().position(|known| known == name) {
+                Some(at) => chosen.push(all[at]),
+                None => {
+                    let message = format!("no {what} \"{name}\": take some of {}", known.join(", "));
+                    self.wrong(names.span(), message);
+                }
+            }
+        }
+        if names.get_ref().is_empty() {
+            self.wrong(names.span(), format!("no {what} is left: take some of {}", known.join(", ")));
+        }
+        chosen
     }
 
     fn opens_to_memcached(&mut self, memcached: &Spanned<String>) -> bool {

@@ -1,6 +1,7 @@
 //! Resolves a configuration: fills in all defaults.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use store::Spec;
 use wire::id::Nsid;
@@ -60,6 +61,9 @@ impl SubsystemConfig {
             serial: self.serial.clone().unwrap_or_else(|| identity.serial_of(&self.nqn)),
             model: self.model.clone(),
             access: self.access.clone(),
+            // Read by the operator.
+            authentication: Arc::default(),
+            earlier: None,
             cntlids: self.cntlids.clone(),
             doorbell: self.doorbell,
             namespaces: self.resolved_in_order(identity).into_iter().collect(),

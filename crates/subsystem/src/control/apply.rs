@@ -69,6 +69,12 @@ impl Change<'_> {
                 let is_to_go = |host: &_| !known.access.allows(host);
                 ended_count = self.associations.end_of_hosts(self.now_ns, id, is_to_go, self.outputs);
             }
+            Step::SetAuthentication { subsystem, authentication, overlap_ms } => {
+                let (_, known) = self.catalog.named_mut(&subsystem)?;
+                let before = mem::replace(&mut known.authentication, authentication);
+                let until_ns = self.now_ns.saturating_add(overlap_ms.saturating_mul(MILLISECOND_NS));
+                known.earlier = Some((before, until_ns));
+            }
             Step::SetCntlids(nqn, range) => self.catalog.named_mut(&nqn)?.1.cntlids = range,
             Step::AddNamespace { subsystem, nsid, namespace } => {
                 let namespace = self.configured(namespace);

@@ -157,11 +157,8 @@ impl QueueCommands<'_> {
 /// The status for a Fabrics command that is not supported.
 fn refused(fctype: FabricsType) -> Status {
     match fctype {
-        // No host is asked to authenticate, and there is no key to do it with; properties are those of the admin queue.
-        FabricsType::AUTHENTICATION_SEND
-        | FabricsType::AUTHENTICATION_RECEIVE
-        | FabricsType::PROPERTY_GET
-        | FabricsType::PROPERTY_SET => Status::INVALID_FIELD.with_dnr(),
+        // Properties are those of the admin queue.
+        FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET => Status::INVALID_FIELD.with_dnr(),
         _ => Status::INVALID_OPCODE.with_dnr(),
     }
 }

@@ -19,6 +19,8 @@ use proto::doorbell::Policy;
 use proto::keep_alive::KeepAlive;
 use reactor::ListenerTag;
 use reactor::random::SplitMix64;
+use security::controller::ControllerSettings;
+use security::names::Names;
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, InvalidParameter};
 use wire::id::Cntlid;
 use wire::nqn::{HostId, HostName, Nqn};
@@ -28,6 +30,7 @@ use wire::text::{Text, quoted};
 use zerocopy::FromBytes;
 
 use super::associations::{Associations, LaneUse};
+use super::authentications::{Authentications, Who};
 use super::outputs::{MILLISECOND_NS, Outputs};
 use crate::association::Association;
 use crate::catalog::Catalog;
@@ -57,6 +60,7 @@ pub(super) struct Scene<'a> {
     pub(super) is_stopping: bool,
     pub(super) catalog: &'a Catalog,
     pub(super) associations: &'a mut Associations,
+    pub(super) authentications: &'a mut Authentications,
     pub(super) outputs: &'a mut Outputs,
 }
 
@@ -364,16 +368,33 @@ impl Scene<'_> {
     fn accept(&mut self, connect: PendingConnect, command: &ConnectCommand, key: ControllerKey) {
         let doorbell = self.catalog.doorbell_of(key.kind, connect.listener);
         let Some(record) = self.associations.get(key) else { unreachable!("it was just found") };
-        let established = established(command, record, doorbell);
+        let authentication = self.authentication(record);
+        let mut established = established(command, record, doorbell);
+        established.owes_authentication = authentication.is_some();
+        let result = ConnectResult::default()
+            .with_cntlid(key.cntlid.get())
+            .with_authentication_required(authentication.is_some());
+        if let Some(settings) = authentication {
+            let who = Who { peer: connect.peer, host: record.host.clone(), qid: command.qid };
+            self.authentications.begin(self.now_ns, connect.command.lane, settings, who, self.outputs);
+        }
         let lane_use = LaneUse { controller: key, qid: command.qid, listener: connect.listener, doorbell };
         self.associations.add_lane(connect.command.lane, lane_use, connect.counters);
         self.outputs.complete(Answer {
             command: connect.command,
             status: Status::SUCCESS,
-            result: ConnectResult::default().with_cntlid(key.cntlid.get()).bits().into(),
+            result: result.bits().into(),
             data: None,
             established: Some(established),
         });
+    }
+
+    /// The settings by which the host of a controller must authenticate on a new queue, if it must.
+    fn authentication(&self, record: &ControllerRecord) -> Option<ControllerSettings> {
+        let subsystem = self.catalog.subsystem_of(record.key.kind)?;
+        let earlier = subsystem.earlier.as_ref().filter(|(_, until_ns)| self.now_ns < *until_ns);
+        let names = Names { host: record.host.clone(), subsystem: record.subnqn.clone() };
+        subsystem.authentication.settings(names, earlier.map(|(earlier, _)| &**earlier))
     }
 
     fn refuse(&mut self, connect: &PendingConnect, refusal: &Refusal, wish: Option<&Wish>) {
@@ -440,6 +461,7 @@ fn established(command: &ConnectCommand, record: &ControllerRecord, doorbell: Po
             ControllerKind::Discovery => None,
         },
         host: record.host.to_string(),
+        owes_authentication: false,
     }
 }
 

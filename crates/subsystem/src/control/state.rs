@@ -6,6 +6,7 @@ use store::RecoveryProgress;
 use wire::id::Qid;
 
 use super::associations::Associations;
+use super::authentications::Authentications;
 use crate::catalog::Catalog;
 use crate::controller::{ControllerKind, ControllerRecord, Life, Transition};
 use crate::lane_counters::LaneCounters;
@@ -19,6 +20,7 @@ use crate::subsystem::{Access, Subsystem, SubsystemId};
 pub(super) struct Snapshot<'a> {
     pub(super) catalog: &'a Catalog,
     pub(super) associations: &'a Associations,
+    pub(super) authentications: &'a Authentications,
     /// The version of the namespace table that every reactor serves.
     pub(super) version_in_use: u64,
 }
@@ -85,6 +87,7 @@ impl Snapshot<'_> {
             qid: qid.get(),
             reactor: lane.reactor,
             napi_id: count(|lane| &lane.napi_id),
+            authentication: self.authentications.describe(lane),
             doorbell: self.associations.lane(lane).map_or_else(String::new, |lane| lane.doorbell.to_string()),
             read_count: count(|lane| &lane.read_count),
             write_count: count(|lane| &lane.write_count),

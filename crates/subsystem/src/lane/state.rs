@@ -13,8 +13,8 @@ use crate::subsystem::SubsystemId;
 /// ```text
 ///               ICReq              Connect             accepted
 /// Initialising ──────▶ Unconnected ───────▶ Connecting ────────▶ Admin or Io
-///                           ▲                   │
-///                           └───── refused ─────┘
+///                           ▲                   │  │                  ▲ succeeded
+///                           └───── refused ─────┘  └─accepted──▶ Authenticating
 /// any of these:
 ///   violation, answered with a TermReq ──▶ Terminating ─┐ the peer closes, or a deadline passes
 ///   End from the control plane ──────────▶ Ending ──────┤ no command is in flight any more
@@ -28,6 +28,8 @@ pub(crate) enum LaneState {
     Unconnected { refused_count: u8 },
     /// The control plane decides on its Connect.
     Connecting { qid: Qid },
+    /// Its Connect was accepted, and its host must authenticate before the lane enters the next state.
+    Authenticating { next: Box<LaneState> },
     /// The admin queue of a controller.
     Admin { association: Arc<Association> },
     /// An I/O queue of a controller.
@@ -83,6 +85,7 @@ impl LaneState {
     pub(crate) fn qid(&self) -> Qid {
         match self {
             Self::Initialising | Self::Unconnected { .. } | Self::Admin { .. } => Qid::ADMIN,
+            Self::Authenticating { next } => next.qid(),
             Self::Connecting { qid } | Self::Io(IoQueue { qid, .. }) | Self::Closing(Closing { qid, .. }) => {
                 *qid
             }

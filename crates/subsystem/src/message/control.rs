@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proto::Slot;
 use reactor::ListenerTag;
+use security::exponentiation::Exponentiated;
 use wire::id::Qid;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -36,6 +37,13 @@ pub enum ControlMessage {
     Flushed {
         /// The command that requested it.
         asked_by: CommandId,
+    },
+    /// From the worker: the result of an exponentiation for the authentication of a lane.
+    Exponentiated {
+        /// The lane.
+        lane: LaneId,
+        /// The result.
+        result: Box<Exponentiated>,
     },
     /// From the operator.
     Order(Order),

@@ -28,6 +28,8 @@ pub enum LaneMessage {
         /// The Abort command that waits for the outcome.
         asked_by: CommandId,
     },
+    /// The host of a lane that owed it has authenticated: the lane takes commands.
+    Authenticated(LaneId),
     /// Changes the lane's doorbell policy.
     SetDoorbell(LaneId, DoorbellPolicy),
 }
@@ -66,4 +68,6 @@ pub struct Established {
     pub doorbell: DoorbellPolicy,
     /// NQN of its host, for the log.
     pub host: String,
+    /// Whether the host must authenticate before anything else.
+    pub owes_authentication: bool,
 }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use proto::doorbell::Policy as DoorbellPolicy;
@@ -14,6 +15,7 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
+use crate::authentication::Authentication;
 use crate::discovery::{ListenerEntry, Referral};
 use crate::placement::Policy as PlacementPolicy;
 use crate::state::TargetState;
@@ -149,6 +151,15 @@ pub enum Step {
     RemoveSubsystem(Nqn),
     /// Allows only these hosts; associations of others end.
     SetAccess(Nqn, Access),
+    /// Requires these secrets of hosts that connect from now on.
+    SetAuthentication {
+        /// NQN of the subsystem.
+        subsystem: Nqn,
+        /// The secrets.
+        authentication: Arc<Authentication>,
+        /// How long those of before are accepted as well, ms.
+        overlap_ms: u64,
+    },
     /// Sets the range of ids for new controllers.
     SetCntlids(Nqn, RangeInclusive<u16>),
     /// Adds a namespace.
@@ -203,6 +214,7 @@ impl Step {
             | Self::SetPlacement(_)
             | Self::SetDoorbell(_)
             | Self::SetSubsystemDoorbell(..)
+            | Self::SetAuthentication { .. }
             | Self::SetCntlids(..)
             | Self::AddNamespace { .. }
             | Self::RemoveNamespace { .. }
@@ -246,6 +258,7 @@ impl fmt::Debug for Step {
             Self::AddSubsystem(subsystem) => write!(f, "AddSubsystem({})", subsystem.nqn),
             Self::RemoveSubsystem(nqn) => write!(f, "RemoveSubsystem({nqn})"),
             Self::SetAccess(nqn, _) => write!(f, "SetAccess({nqn})"),
+            Self::SetAuthentication { subsystem, .. } => write!(f, "SetAuthentication({subsystem})"),
             Self::SetCntlids(nqn, range) => write!(f, "SetCntlids({nqn}, {range:?})"),
             Self::AddNamespace { subsystem, nsid, .. } => write!(f, "AddNamespace({subsystem}, {nsid})"),
             Self::RemoveNamespace { subsystem, nsid } => write!(f, "RemoveNamespace({subsystem}, {nsid})"),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::mem::discriminant;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use proto::doorbell::Policy as DoorbellPolicy;
 use store::{Size, Source, Spec};
@@ -12,8 +13,10 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
+use crate::authentication::Authentication;
 use crate::config::{
-    ListenerConfig, MemcachedAddress, ReactorConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
+    ListenerConfig, MemcachedAddress, Place, Problem, ReactorConfig, ResolvedNamespace, ResolvedSubsystem,
+    TargetConfig,
 };
 use crate::discovery::Referral;
 use crate::identity::{TargetIdentity, storage_name};
@@ -49,6 +52,8 @@ pub enum Change {
     AddSubsystem(ResolvedSubsystem),
     /// Change the hosts allowed in.
     SetAccess(Nqn, Access),
+    /// Require other secrets of hosts.
+    SetAuthentication(Nqn, Arc<Authentication>),
     /// Change the ids for new controllers.
     SetCntlids(Nqn, RangeInclusive<u16>),
     /// Resize a namespace: grow it, or shrink one in RAM.
@@ -112,6 +117,7 @@ impl fmt::Display for Change {
             Self::SetAccess(nqn, Access::Only(hosts)) => {
                 write!(f, "open {nqn} to {} only", counted(hosts.len(), "host"))
             }
+            Self::SetAuthentication(nqn, _) => write!(f, "change the secrets of {nqn}"),
             Self::SetCntlids(nqn, range) => {
                 write!(f, "give controllers of {nqn} the ids {} to {}", range.start(), range.end())
             }
@@ -149,10 +155,37 @@ pub struct Outline {
 }
 
 impl Outline {
-    /// Creates it from a checked configuration.
+    /// Creates it from a checked configuration, without secrets.
     #[must_use]
     pub fn new(config: &TargetConfig, identity: &TargetIdentity) -> Self {
         Self { config: config.clone(), subsystems: config.resolve(identity) }
+    }
+
+    /// Creates it from a checked configuration, and reads the secrets. May block.
+    ///
+    /// # Errors
+    /// The secrets that cannot be read.
+    pub(super) fn with_secrets(
+        config: &TargetConfig,
+        identity: &TargetIdentity,
+    ) -> Result<Self, Vec<Problem>> {
+        let mut outline = Self::new(config, identity);
+        let mut problems = Vec::new();
+        for (at, subsystem) in config.subsystems.iter().enumerate() {
+            match subsystem.authentication.read() {
+                Ok(authentication) => {
+                    let authentication = Arc::new(authentication);
+                    let resolved = outline.subsystems.get_mut(&subsystem.nqn);
+                    resolved
+                        .into_iter()
+                        .for_each(|resolved| resolved.authentication = Arc::clone(&authentication));
+                }
+                Err(message) => {
+                    problems.push(Problem { place: Place::Subsystem(at, "dhchap_secret"), message });
+                }
+            }
+        }
+        if problems.is_empty() { Ok(outline) } else { Err(problems) }
     }
 }
 
@@ -238,6 +271,9 @@ fn subsystem(
     let nqn = &wanted.nqn;
     if running.access != wanted.access {
         changed.push(Change::SetAccess(nqn.clone(), wanted.access.clone()));
+    }
+    if running.authentication != wanted.authentication {
+        changed.push(Change::SetAuthentication(nqn.clone(), Arc::clone(&wanted.authentication)));
     }
     if running.cntlids != wanted.cntlids {
         changed.push(Change::SetCntlids(nqn.clone(), wanted.cntlids.clone()));

@@ -247,6 +247,9 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
                 *refused_count += 1;
                 Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr())
             }
+            LaneState::Authenticating { .. } if !is_authentication(sqe) => {
+                Some(Status::AUTHENTICATION_REQUIRED.with_dnr())
+            }
             // No command may follow a Connect before its answer, and no second Connect ever.
             LaneState::Connecting { .. } => Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
             LaneState::Admin { .. } | LaneState::Io(_) if is_connect => {
@@ -603,6 +606,12 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         lists.mark_dirty(lane);
         true
     }
+}
+
+/// Whether a command is an Authentication Send or Receive.
+fn is_authentication(sqe: &Sqe) -> bool {
+    let is_of_kind = [FabricsType::AUTHENTICATION_SEND, FabricsType::AUTHENTICATION_RECEIVE];
+    sqe.opcode == AdminOpcode::FABRICS.raw() && is_of_kind.contains(&sqe.fctype())
 }
 
 /// Length of the data to request for a command of the control plane; `None` if there is none to request.

@@ -16,6 +16,8 @@ use nvlane_subsystem::message::{
 use nvlane_subsystem::state::TargetState;
 use nvlane_subsystem::subsystem::{Access, Subsystem};
 use proto::Slot;
+use reactor::random::SplitMix64;
+use reactor::randomness::Randomness;
 use store::{Backend, BlockStore, Geometry, Store};
 use wire::fabrics::{ConnectCommand, ConnectData};
 use wire::id::{Cntlid, Nsid, Qid};
@@ -170,6 +172,7 @@ impl Target {
             reactor_count: 2,
             discovery_nqn,
             entropy: 42,
+            randomness: Randomness::Simulated(SplitMix64::new(7)),
             now_ns: SECOND_NS,
             wall_ms: 1_000_000,
         };

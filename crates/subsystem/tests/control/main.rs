@@ -1,6 +1,7 @@
 //! The control plane driven directly: no sockets, no threads, a clock that the tests move.
 
 mod any_requests;
+mod authentication;
 mod connect;
 mod discovery;
 mod events;

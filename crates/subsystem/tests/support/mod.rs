@@ -39,15 +39,23 @@ pub(crate) fn memcached_config(threads: u16, storage: &str) -> TargetConfig {
 
 /// Starts a target with a namespace of 16 MiB in blocks of 512 bytes and one reactor, and connects the host.
 pub(crate) fn associate(timeouts: TimeoutConfig) -> (Target, Association) {
-    let config = TargetConfig { timeouts, ..config(1, "ram:16M?lba=512") };
-    let target = Target::start(&config).expect("a target");
-    let host = RawHost {
+    let target = Target::start(&block_config(1, timeouts)).expect("a target");
+    let association = host(&target).associate(Digests::empty(), 64).expect("an association");
+    (target, association)
+}
+
+/// A target with a namespace of 16 MiB in blocks of 512 bytes.
+pub(crate) fn block_config(threads: u16, timeouts: TimeoutConfig) -> TargetConfig {
+    TargetConfig { timeouts, ..config(threads, "ram:16M?lba=512") }
+}
+
+/// A host that connects to a target.
+pub(crate) fn host(target: &Target) -> RawHost {
+    RawHost {
         address: target.listeners()[0].address,
         subsystem: SUBSYSTEM.parse().expect("a name"),
         nqn: "nqn.2026-01.io.nvlane:raw".parse().expect("a name"),
         hostid: wire::nqn::HostId::from_bytes([7; 16]),
         patience: PATIENCE,
-    };
-    let association = host.associate(Digests::empty(), 64).expect("an association");
-    (target, association)
+    }
 }

@@ -1,0 +1,84 @@
+//! Which hosts must authenticate, and with which secrets. wire §22
+
+use std::collections::BTreeMap;
+
+use security::controller::ControllerSettings;
+use security::group::Group;
+use security::hash::HashFunction;
+use security::names::Names;
+use security::secret::Secret;
+use wire::nqn::HostName;
+
+/// The secrets of a subsystem's hosts. A host without a secret is not asked to authenticate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authentication {
+    /// By name of the host.
+    pub hosts: BTreeMap<HostName, Secrets>,
+    /// Those of all other hosts.
+    pub others: Option<Secrets>,
+    /// Usable hash functions, the preferred one first.
+    pub hashes: Vec<HashFunction>,
+    /// Usable groups, the preferred one first.
+    pub groups: Vec<Group>,
+}
+
+/// The secrets of an association.
+#[derive(Clone, Debug)]
+pub struct Secrets {
+    /// The secret that the host must have.
+    pub host: Secret,
+    /// The secret that the subsystem shows to a host that asks for it.
+    pub controller: Option<Secret>,
+}
+
+/// The hash functions, the strongest first.
+pub const HASHES: [HashFunction; 3] = [HashFunction::Sha512, HashFunction::Sha384, HashFunction::Sha256];
+
+/// The groups, in the order of preference: larger ones take many milliseconds of a core and prove the same secret. Hosts
+/// that know none of them get none.
+pub const GROUPS: [Group; 6] =
+    [Group::Ffdhe2048, Group::Ffdhe3072, Group::Ffdhe4096, Group::Ffdhe6144, Group::Ffdhe8192, Group::Null];
+
+impl Default for Authentication {
+    fn default() -> Self {
+        Self { hosts: BTreeMap::new(), others: None, hashes: HASHES.to_vec(), groups: GROUPS.to_vec() }
+    }
+}
+
+impl PartialEq for Secrets {
+    fn eq(&self, other: &Self) -> bool {
+        let is_same_controller = match (&self.controller, &other.controller) {
+            (Some(one), Some(other)) => one.is_same(other),
+            (None, None) => true,
+            _ => false,
+        };
+        self.host.is_same(&other.host) && is_same_controller
+    }
+}
+
+impl Eq for Secrets {}
+
+impl Authentication {
+    /// The secrets of a host; `None` if it need not authenticate.
+    #[must_use]
+    pub fn of(&self, host: &HostName) -> Option<&Secrets> {
+        self.hosts.get(host).or(self.others.as_ref())
+    }
+
+    /// The settings of a queue of an association, if its host must authenticate; `earlier` are accepted as well.
+    pub(crate) fn settings(&self, names: Names, earlier: Option<&Self>) -> Option<ControllerSettings> {
+        let Secrets { host, controller } = self.of(&names.host)?.clone();
+        let before = earlier.and_then(|earlier| earlier.of(&names.host));
+        Some(ControllerSettings {
+            host,
+            controller,
+            earlier: before
+                .map(|before| (before.host.clone(), before.controller.clone()))
+                .into_iter()
+                .collect(),
+            hashes: self.hashes.clone(),
+            groups: self.groups.clone(),
+            names,
+        })
+    }
+}

@@ -1,0 +1,222 @@
+//! References to secrets, which a configuration has in place of the secrets.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use security::group::Group;
+use security::hash::HashFunction;
+use security::secret::Secret;
+use wire::nqn::HostName;
+use zeroize::Zeroizing;
+
+use crate::authentication::{Authentication, GROUPS, HASHES, Secrets};
+
+/// A text of a secret is shorter by far.
+const FILE_BYTES_MAX: usize = 4096;
+
+/// Where a secret is: `file:PATH`, `env:NAME`, or `credential:NAME` for a systemd credential.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretSource {
+    /// A file.
+    File(PathBuf),
+    /// An environment variable.
+    Environment(String),
+    /// A file in the directory of systemd's credentials.
+    Credential(String),
+}
+
+/// Where the secrets of an association are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretSources {
+    /// The host's.
+    pub host: SecretSource,
+    /// The subsystem's, for hosts that ask for it.
+    pub controller: Option<SecretSource>,
+}
+
+/// Which hosts of a subsystem must authenticate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthenticationConfig {
+    /// By name of the host.
+    pub hosts: BTreeMap<HostName, SecretSources>,
+    /// All other hosts.
+    pub others: Option<SecretSources>,
+    /// Usable hash functions, the preferred one first.
+    pub hashes: Vec<HashFunction>,
+    /// Usable groups, the preferred one first.
+    pub groups: Vec<Group>,
+}
+
+impl Default for AuthenticationConfig {
+    fn default() -> Self {
+        Self { hosts: BTreeMap::new(), others: None, hashes: HASHES.to_vec(), groups: GROUPS.to_vec() }
+    }
+}
+
+impl AuthenticationConfig {
+    /// Whether any host must authenticate.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.others.is_some() || !self.hosts.is_empty()
+    }
+
+    /// Reads the secrets.
+    ///
+    /// # Errors
+    /// The first that cannot be read, and why.
+    pub(crate) fn read(&self) -> Result<Authentication, String> {
+        let host = |(host, sources): (&HostName, &SecretSources)| Ok((host.clone(), sources.read()?));
+        Ok(Authentication {
+            hosts: self.hosts.iter().map(host).collect::<Result<_, String>>()?,
+            others: self.others.as_ref().map(SecretSources::read).transpose()?,
+            hashes: self.hashes.clone(),
+            groups: self.groups.clone(),
+        })
+    }
+}
+
+impl SecretSources {
+    fn read(&self) -> Result<Secrets, String> {
+        let controller = self.controller.as_ref().map(SecretSource::read).transpose()?;
+        let secrets = Secrets { host: self.host.read()?, controller };
+        // Whoever knows one would know the other.
+        match &secrets.controller {
+            Some(controller) if controller.is_same(&secrets.host) => {
+                Err(format!("{}: the secrets of host and subsystem are the same", self.host))
+            }
+            _ => Ok(secrets),
+        }
+    }
+}
+
+impl SecretSource {
+    fn read(&self) -> Result<Secret, String> {
+        let text = match self {
+            Self::File(path) => read_secret_file(path).map_err(|error| error.to_string()),
+            Self::Environment(name) => match std::env::var(name) {
+                Ok(text) => Ok(Zeroizing::new(text)),
+                Err(_) => Err("there is no such variable, or it is not text".into()),
+            },
+            Self::Credential(name) => match std::env::var_os("CREDENTIALS_DIRECTORY") {
+                Some(directory) => {
+                    read_secret_file(&Path::new(&directory).join(name)).map_err(|error| error.to_string())
+                }
+                None => {
+                    Err("systemd has passed no credentials: see LoadCredential= in systemd.exec(5)".into())
+                }
+            },
+        };
+        let secret = text.and_then(|text| text.trim().parse::<Secret>().map_err(|error| error.to_string()));
+        secret.map_err(|why| format!("{self}: {why}"))
+    }
+}
+
+/// Reads a file with a secret, or another key as text. Warns if other users can read it.
+///
+/// # Errors
+/// It cannot be read, is too long, or is not text.
+pub fn read_secret_file(path: &Path) -> io::Result<Zeroizing<String>> {
+    let file = File::open(path)?;
+    if file.metadata()?.permissions().mode() & 0o044 != 0 {
+        tracing::warn!("other users can read the key in {}; run chmod 600 on it", path.display());
+    }
+    read_secret(file)
+}
+
+/// As [`read_secret_file`], of what is open already.
+///
+/// # Errors
+/// As [`read_secret_file`].
+pub fn read_secret(from: impl Read) -> io::Result<Zeroizing<String>> {
+    // Of the full size at once: a buffer that grows would leave copies behind.
+    let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX + 1));
+    from.take(FILE_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+    if text.len() > FILE_BYTES_MAX {
+        let message = format!("more than {FILE_BYTES_MAX} bytes: not a key");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    Ok(Zeroizing::new(text.trim().to_owned()))
+}
+
+impl fmt::Display for SecretSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Environment(name) => write!(f, "env:{name}"),
+            Self::Credential(name) => write!(f, "credential:{name}"),
+        }
+    }
+}
+
+impl FromStr for SecretSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A secret in its place, which the error must not repeat.
+        if text.starts_with("DHHC-1:") {
+            return Err("secrets are not written into the configuration: put it into a file of its own, and write file:PATH".into());
+        }
+        match text.split_once(':') {
+            Some(("file", path)) if path.starts_with('/') => Ok(Self::File(path.into())),
+            Some(("file", _)) => Err(format!("expected an absolute path behind file:, not '{text}'")),
+            Some(("env", name)) if !name.is_empty() => Ok(Self::Environment(name.into())),
+            Some(("credential", name)) if !name.is_empty() && !name.contains('/') => {
+                Ok(Self::Credential(name.into()))
+            }
+            _ => Err("expected file:PATH, env:NAME or credential:NAME".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const TEXT: &str = "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
+
+    #[test]
+    fn a_secret_is_read_from_where_its_reference_says() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        writeln!(file, " {TEXT} ").expect("written");
+        let source = format!("file:{}", file.path().display()).parse::<SecretSource>().expect("a reference");
+        assert_eq!(*source.read().expect("a secret").to_text(), TEXT);
+        let both = SecretSources { host: source.clone(), controller: Some(source) };
+        assert!(both.read().expect_err("one secret").ends_with("are the same"));
+    }
+
+    #[test]
+    fn errors_name_the_reference_and_no_secret() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        writeln!(file, "{}", TEXT.replace("AQID", "QQID")).expect("written");
+        let damaged = format!("file:{}", file.path().display());
+        for (text, part) in [
+            (damaged.as_str(), "file:"),
+            ("file:/nowhere/key", "No such file"),
+            ("file:/dev/zero", "more than 4096 bytes"),
+            ("env:NVLANE_NOT_SET", "no such variable"),
+            ("credential:key", "credentials"),
+        ] {
+            let error = text.parse::<SecretSource>().expect("a reference").read().expect_err("no secret");
+            assert!(error.starts_with(text) && error.contains(part), "{error}");
+            assert!(!error.contains("QQID"), "{error}");
+        }
+    }
+
+    #[test]
+    fn references_are_told_from_secrets_and_mistakes() {
+        for text in ["file:/etc/nvlane/key", "env:KEY", "credential:key"] {
+            assert_eq!(text.parse::<SecretSource>().map(|source| source.to_string()), Ok(text.into()));
+        }
+        for text in ["", "key", "file:key", "env:", "credential:", "credential:a/b", TEXT] {
+            let error = text.parse::<SecretSource>().expect_err(text);
+            assert!(!error.contains("AQID"), "{error}");
+        }
+    }
+}

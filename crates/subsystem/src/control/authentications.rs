@@ -1,0 +1,318 @@
+//! In-band authentication of queues. wire §22.1
+//!
+//! ```text
+//! Connect accepted ─▶ owed: the lane takes Authentication Send and Receive only
+//!   Send, Receive … Exponentiation ─▶ worker ─▶ result … ─▶ succeeded: Authenticated to the lane
+//!                                                         └▶ failed, or too late: the lane ends
+//! later transactions (re-authentication) change nothing when they fail
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use reactor::randomness::Randomness;
+use security::controller::{ControllerAuthentication, ControllerSettings, Received};
+use security::exponentiation::{Exponentiated, Exponentiation};
+use security::fresh::{Fresh, RANDOM_BYTES, SequenceNumbers};
+use wire::fabrics::AuthenticationCommand;
+use wire::id::Qid;
+use wire::nqn::HostName;
+use wire::sqe::Sqe;
+use wire::status::Status;
+use wire::text::quoted;
+
+use super::outputs::{MILLISECOND_NS, Outputs};
+use crate::admin::{Outcome, Reply, room};
+use crate::lane_id::{CommandId, LaneId};
+use crate::message::{LaneMessage, Message};
+
+/// Time from Connect to the end of the first transaction, ns.
+const FIRST_NS: u64 = 30_000 * MILLISECOND_NS;
+
+/// Time of a later transaction, ns.
+const LATER_NS: u64 = 120_000 * MILLISECOND_NS;
+
+/// The largest buffer of an Authentication Receive, bytes: hosts have 4096.
+const ROOM_BYTES_MAX: usize = 8192;
+
+/// Exponentiations handed out at a time.
+const RUNNING_COUNT_MAX: usize = 4;
+
+/// The queues whose hosts must authenticate.
+pub(super) struct Authentications {
+    queues: BTreeMap<LaneId, Queue>,
+    random: Randomness,
+    sequence: SequenceNumbers,
+    /// Queues with an exponentiation to run, in order; some may have ended.
+    waiting: VecDeque<LaneId>,
+    running_count: usize,
+}
+
+/// The host of a queue, for the log.
+#[derive(Debug)]
+pub(super) struct Who {
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) host: HostName,
+    pub(super) qid: Qid,
+}
+
+/// A queue whose host must authenticate, or has.
+struct Queue {
+    machine: ControllerAuthentication,
+    who: Who,
+    /// No transaction has succeeded yet.
+    is_owed: bool,
+    /// When the first transaction, or the present one, must have ended, ns.
+    deadline_ns: Option<u64>,
+    /// An Authentication Receive that waits for an exponentiation, and the bytes of its buffer.
+    receive: Option<(CommandId, usize)>,
+    /// It is in the list of those that wait.
+    is_waiting: bool,
+}
+
+/// The host of a queue failed to authenticate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failed {
+    pub(super) peer: Option<SocketAddr>,
+}
+
+impl Authentications {
+    pub(super) fn new(mut random: Randomness) -> Self {
+        let mut first = [0; 4];
+        // Sequence numbers are no secret: any will do.
+        let _ = random.fill(&mut first);
+        Self {
+            queues: BTreeMap::new(),
+            sequence: SequenceNumbers::new(u32::from_le_bytes(first)),
+            random,
+            waiting: VecDeque::new(),
+            running_count: 0,
+        }
+    }
+
+    /// A lane has connected whose host must authenticate.
+    pub(super) fn begin(
+        &mut self,
+        now_ns: u64,
+        lane: LaneId,
+        settings: ControllerSettings,
+        who: Who,
+        outputs: &mut Outputs,
+    ) {
+        let deadline_ns = now_ns.saturating_add(FIRST_NS);
+        outputs.wake_about(deadline_ns);
+        self.queues.insert(
+            lane,
+            Queue {
+                machine: ControllerAuthentication::new(settings),
+                who,
+                is_owed: true,
+                deadline_ns: Some(deadline_ns),
+                receive: None,
+                is_waiting: false,
+            },
+        );
+    }
+
+    pub(super) fn on_lane_ended(&mut self, lane: LaneId) {
+        self.queues.remove(&lane);
+    }
+
+    /// Whether the host of a lane must authenticate before anything else.
+    pub(super) fn is_owed(&self, lane: LaneId) -> bool {
+        self.queues.get(&lane).is_some_and(|queue| queue.is_owed)
+    }
+
+    /// How the host of a lane was authenticated, for the operator.
+    pub(super) fn describe(&self, lane: LaneId) -> Option<String> {
+        let authenticated = self.queues.get(&lane)?.machine.authenticated()?;
+        let ways = if authenticated.is_bidirectional { ", both ways" } else { "" };
+        Some(format!("{}, {}{ways}", authenticated.hash, authenticated.group))
+    }
+
+    /// Handles an Authentication Send: the command succeeds whatever its message is.
+    pub(super) fn on_send(
+        &mut self,
+        now_ns: u64,
+        command: CommandId,
+        sqe: &Sqe,
+        message: &[u8],
+        outputs: &mut Outputs,
+    ) -> Option<Failed> {
+        let Some(queue) = self.queues.get_mut(&command.lane) else {
+            outputs.answer(command, Err(Status::INVALID_FIELD.with_dnr()));
+            return None;
+        };
+        let fields = AuthenticationCommand::from_sqe(sqe);
+        let is_whole = !message.is_empty() && usize::try_from(fields.length) == Ok(message.len());
+        if !fields.is_known_protocol() || !is_whole {
+            outputs.answer(command, Err(Status::INVALID_FIELD.with_dnr()));
+            return None;
+        }
+        let mut random = [0; RANDOM_BYTES];
+        if let Err(error) = self.random.fill(&mut random) {
+            tracing::error!(%error, "the system has no random numbers");
+            outputs.answer(command, Err(Status::INTERNAL_ERROR));
+            return None;
+        }
+        queue.machine.on_send(message, Fresh::new(&random, self.sequence.take()));
+        if !queue.is_owed {
+            queue.deadline_ns = queue.machine.is_running().then(|| now_ns.saturating_add(LATER_NS));
+            queue.deadline_ns.into_iter().for_each(|deadline_ns| outputs.wake_about(deadline_ns));
+        }
+        self.go_on(command.lane, outputs, Some((command, Ok(Reply::default()))))
+    }
+
+    /// Handles an Authentication Receive.
+    pub(super) fn on_receive(
+        &mut self,
+        command: CommandId,
+        sqe: &Sqe,
+        outputs: &mut Outputs,
+    ) -> Option<Failed> {
+        let room = match self.check_receive(command, sqe) {
+            Ok(room) => room,
+            Err(status) => {
+                outputs.answer(command, Err(status));
+                return None;
+            }
+        };
+        if let Some(queue) = self.queues.get_mut(&command.lane) {
+            queue.receive = Some((command, room));
+        }
+        self.go_on(command.lane, outputs, None)
+    }
+
+    /// The bytes of the buffer of an Authentication Receive.
+    fn check_receive(&self, command: CommandId, sqe: &Sqe) -> Result<usize, Status> {
+        let queue = self.queues.get(&command.lane).ok_or(Status::INVALID_FIELD.with_dnr())?;
+        let fields = AuthenticationCommand::from_sqe(sqe);
+        let room = room(sqe)?;
+        if !fields.is_known_protocol() || usize::try_from(fields.length) != Ok(room) {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        if room > ROOM_BYTES_MAX {
+            return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+        }
+        if queue.receive.is_some() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
+        }
+        Ok(room)
+    }
+
+    /// The next exponentiation to run on another thread, and its lane; each result comes to
+    /// [`on_exponentiated`](Self::on_exponentiated).
+    pub(super) fn next_exponentiation(&mut self) -> Option<(LaneId, Exponentiation)> {
+        while self.running_count < RUNNING_COUNT_MAX {
+            let lane = self.waiting.pop_front()?;
+            let Some(queue) = self.queues.get_mut(&lane) else { continue };
+            queue.is_waiting = false;
+            if let Some(exponentiation) = queue.machine.next_exponentiation() {
+                self.running_count = self.running_count.saturating_add(1);
+                return Some((lane, exponentiation));
+            }
+        }
+        None
+    }
+
+    pub(super) fn on_exponentiated(
+        &mut self,
+        lane: LaneId,
+        result: Exponentiated,
+        outputs: &mut Outputs,
+    ) -> Option<Failed> {
+        self.running_count = self.running_count.saturating_sub(1);
+        self.queues.get_mut(&lane)?.machine.on_exponentiated(result);
+        self.go_on(lane, outputs, None)
+    }
+
+    /// Ends queues whose hosts have not authenticated in time, and abandons later transactions that take too long.
+    pub(super) fn expire(&mut self, now_ns: u64, outputs: &mut Outputs) -> Vec<Failed> {
+        let mut failed = Vec::new();
+        for (lane, queue) in &mut self.queues {
+            match queue.deadline_ns {
+                Some(deadline_ns) if deadline_ns > now_ns => outputs.wake_about(deadline_ns),
+                Some(_) => {
+                    queue.deadline_ns = None;
+                    queue.machine.on_timeout();
+                    if let Some((command, _)) = queue.receive.take() {
+                        outputs.answer(command, Err(Status::INTERNAL_ERROR));
+                    }
+                    if queue.is_owed {
+                        let Who { peer, host, qid } = &queue.who;
+                        tracing::info!(
+                            peer = peer.map(tracing::field::display),
+                            host = %quoted(host),
+                            qid = qid.get(),
+                            "host has not authenticated in time: closing its connection"
+                        );
+                        outputs.end_lane(*lane);
+                        failed.push(Failed { peer: *peer });
+                    }
+                }
+                None => {}
+            }
+        }
+        failed
+    }
+
+    /// Answers what can be answered, `answer` last, and ends the queue if its host has failed.
+    fn go_on(
+        &mut self,
+        lane: LaneId,
+        outputs: &mut Outputs,
+        answer: Option<(CommandId, Outcome)>,
+    ) -> Option<Failed> {
+        let queue = self.queues.get_mut(&lane)?;
+        let mut answers: Vec<_> = answer.into_iter().collect();
+        if let Some((command, room)) = queue.receive.take() {
+            match queue.machine.on_receive(room) {
+                Received::Pending => queue.receive = Some((command, room)),
+                Received::TooShort => answers.push((command, Err(Status::INVALID_FIELD.with_dnr()))),
+                Received::Message(mut message) => {
+                    // All of the buffer is written.
+                    message.resize(room, 0);
+                    answers.push((command, Ok(Reply { result: 0, data: Some(message.into()) })));
+                }
+            }
+        }
+        if !queue.is_waiting && queue.machine.has_exponentiation() {
+            queue.is_waiting = true;
+            self.waiting.push_back(lane);
+        }
+        if !queue.machine.is_running() && !queue.is_owed {
+            queue.deadline_ns = None;
+        }
+        if let Some(authenticated) = queue.machine.authenticated().filter(|_| queue.is_owed) {
+            (queue.is_owed, queue.deadline_ns) = (false, None);
+            let Who { peer, host, qid } = &queue.who;
+            tracing::info!(
+                peer = peer.map(tracing::field::display),
+                host = %quoted(host),
+                qid = qid.get(),
+                hash = %authenticated.hash,
+                group = %authenticated.group,
+                both_ways = authenticated.is_bidirectional,
+                "host authenticated"
+            );
+            // Before the answer: the host's next command may follow that at once.
+            outputs.post(lane.reactor, Message::Lane(LaneMessage::Authenticated(lane)));
+        }
+        for (command, outcome) in answers {
+            outputs.answer(command, outcome);
+        }
+        if !queue.machine.is_over() {
+            return None;
+        }
+        let Who { peer, host, qid } = &queue.who;
+        tracing::info!(
+            peer = peer.map(tracing::field::display),
+            host = %quoted(host),
+            qid = qid.get(),
+            reason = queue.machine.failure().map(tracing::field::display),
+            "host is not authenticated: closing its connection"
+        );
+        outputs.end_lane(lane);
+        Some(Failed { peer: *peer })
+    }
+}

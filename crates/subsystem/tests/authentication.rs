@@ -1,0 +1,159 @@
+//! In-band authentication over real sockets: the gate of each queue, R2T for messages, the worker, secrets that change.
+//! wire §22.1
+
+mod support;
+
+use std::fs;
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use nvlane_subsystem::config::{SecretSource, SecretSources, TimeoutConfig};
+use nvlane_subsystem::server::Target;
+use peer::queue::{Move, Queue};
+use peer::raw_host::{RawHost, enable};
+use security::fresh::{Fresh, RANDOM_BYTES};
+use security::group::Group;
+use security::hash::HashFunction;
+use security::host::{HostAuthentication, HostFailure, HostSettings};
+use security::names::Names;
+use security::secret::Secret;
+use wire::fabrics::{AuthenticationCommand, ConnectResult};
+use wire::id::{Cntlid, Nsid};
+use wire::pdu::Digests;
+use wire::property::Property;
+use wire::sqe::Sqe;
+use wire::status::Status;
+use zerocopy::IntoBytes;
+
+const OLD: &str = "DHHC-1:01:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
+const ROOM: u32 = 4096;
+
+fn secret(byte: u8) -> Secret {
+    Secret::new(None, vec![byte; 32].into()).expect("a length that exists")
+}
+
+/// A target with two reactors whose hosts must have the secret in a file.
+fn start(key: &Path) -> (Target, RawHost, nvlane_subsystem::config::TargetConfig) {
+    let mut config = support::block_config(2, TimeoutConfig::default());
+    let sources = SecretSources { host: SecretSource::File(key.into()), controller: None };
+    config.subsystems[0].authentication.others = Some(sources);
+    let target = Target::start(&config).expect("a target");
+    let host = support::host(&target);
+    (target, host, config)
+}
+
+fn authenticate(
+    queue: &mut Queue,
+    host: &RawHost,
+    secret: &Secret,
+    group: Group,
+    in_capsule: bool,
+) -> Result<(), HostFailure> {
+    let settings = HostSettings {
+        names: Names { host: host.nqn.as_str().parse().expect("a name"), subsystem: host.subsystem.clone() },
+        host: secret.clone(),
+        controller: None,
+        hashes: vec![HashFunction::Sha384],
+        groups: vec![group],
+    };
+    let mut machine =
+        HostAuthentication::new(settings, 9, Fresh::new(&[0x5A; RANDOM_BYTES], NonZeroU32::MIN));
+    while machine.outcome().is_none() {
+        if let Some(message) = machine.next_send() {
+            let length = u32::try_from(message.len()).expect("short");
+            let sqe = AuthenticationCommand::new(length).to_send_sqe();
+            let data = if in_capsule { Move::InCapsule(&message) } else { Move::Asked(&message) };
+            queue.must(sqe, data).expect("a Send succeeds");
+        } else if machine.wants_receive() {
+            let sqe = AuthenticationCommand::new(ROOM).to_receive_sqe();
+            let answer = queue.must(sqe, Move::Back(ROOM)).expect("a Receive succeeds");
+            assert_eq!(answer.data.len(), ROOM as usize);
+            machine.on_receive(&answer.data);
+        }
+        if let Some(exponentiation) = machine.next_exponentiation() {
+            machine.on_exponentiated(exponentiation.run());
+        }
+    }
+    machine.outcome().expect("just seen").map(drop)
+}
+
+/// hostile A1
+#[test]
+fn queues_do_nothing_before_their_host_has_authenticated() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let key = directory.path().join("key");
+    fs::write(&key, OLD).expect("a file");
+    let old: Secret = OLD.parse().expect("a secret");
+    let (target, host, _) = start(&key);
+    let required = [Status::AUTHENTICATION_REQUIRED.with_dnr()];
+    for (group, in_capsule) in [(Group::Null, true), (Group::Ffdhe2048, false)] {
+        let mut admin = host.queue(Digests::empty()).expect("a connection");
+        let answer = host.connect_admin(&mut admin).expect("accepted");
+        let result = ConnectResult::from_bits(answer.cqe.dw0());
+        assert!(result.authentication_required());
+        let cntlid = Cntlid::new(result.cntlid());
+        for sqe in [Sqe::property_get(Property::CAP), Sqe::keep_alive()] {
+            admin.must_end(sqe, Move::None, &required).expect("refused");
+        }
+        authenticate(&mut admin, &host, &old, group, in_capsule).expect("authenticated");
+        enable(&mut admin).expect("ready");
+        let mut io = Queue::new(host.link(Digests::all()).expect("a connection"), 32);
+        let (connect, data) = (host.connect_command(1, 32).to_sqe(), host.connect_data(cntlid));
+        io.must(connect, Move::InCapsule(data.as_bytes())).expect("accepted");
+        // Commands with and without data, and one whose data would have to be asked for.
+        let one = Nsid::new(1);
+        io.must_end(Sqe::read(one, 0, 1), Move::Back(512), &required).expect("refused");
+        io.must_end(Sqe::write(one, 0, 1), Move::InCapsule(&[7; 512]), &required).expect("refused");
+        io.must_end(Sqe::write(one, 0, 64), Move::Asked(&[7; 32768]), &required).expect("refused");
+        io.must_end(Sqe::flush(one), Move::None, &required).expect("refused");
+        authenticate(&mut io, &host, &old, group, in_capsule).expect("authenticated");
+        let read = io.must(Sqe::read(one, 0, 1), Move::Back(512)).expect("a read");
+        assert_eq!(read.data, [0; 512], "nothing was written");
+        io.must(Sqe::write(one, 0, 1), Move::InCapsule(&[7; 512])).expect("a write");
+        io.must(Sqe::write(one, 0, 1), Move::InCapsule(&[0; 512])).expect("a write");
+        // Again, beside I/O.
+        authenticate(&mut io, &host, &old, Group::Null, false).expect("authenticated");
+        io.must(Sqe::read(one, 0, 1), Move::Back(512)).expect("a read");
+    }
+    let mut refused = host.queue(Digests::empty()).expect("a connection");
+    host.connect_admin(&mut refused).expect("accepted");
+    authenticate(&mut refused, &host, &secret(1), Group::Null, true).expect_err("another secret");
+    refused.link.expect_closed().expect("the end");
+    target.stop().expect("a good end");
+}
+
+#[test]
+fn a_reload_reads_secrets_again_and_connected_hosts_stay() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let key = directory.path().join("key");
+    fs::write(&key, OLD).expect("a file");
+    let old: Secret = OLD.parse().expect("a secret");
+    let (mut target, host, mut config) = start(&key);
+    let connect = |secret: &Secret| {
+        let mut admin = host.queue(Digests::empty()).expect("a connection");
+        host.connect_admin(&mut admin).expect("accepted");
+        authenticate(&mut admin, &host, secret, Group::Null, true).map(|()| admin)
+    };
+    let mut before = connect(&old).expect("authenticated");
+    assert!(connect(&secret(1)).is_err());
+    fs::write(&key, secret(1).to_text().as_str()).expect("a file");
+    assert_eq!(
+        target.reload(&config).to_string(),
+        "change the secrets of nqn.2026-01.io.nvlane:tested: done"
+    );
+    assert_eq!(target.reload(&config).lines.len(), 0);
+    enable(&mut before).expect("ready");
+    for secret in [&old, &secret(1)] {
+        connect(secret).expect("authenticated");
+    }
+    // A file that is gone changes nothing.
+    fs::remove_file(&key).expect("removed");
+    let report = target.reload(&config);
+    assert!(!report.is_complete() && report.to_string().starts_with("nothing changed: file:"), "{report}");
+    connect(&secret(1)).expect("authenticated");
+    // Without secrets nobody is asked.
+    config.subsystems[0].authentication.others = None;
+    assert!(target.reload(&config).is_complete());
+    host.associate(Digests::empty(), 32).expect("an association");
+    target.stop().expect("a good end");
+}

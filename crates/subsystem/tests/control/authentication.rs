@@ -1,0 +1,313 @@
+//! In-band authentication of queues. wire §22.1
+
+use std::num::NonZeroU32;
+
+use nvlane_subsystem::authentication::{Authentication, Secrets};
+use nvlane_subsystem::lane_id::LaneId;
+use nvlane_subsystem::message::{LaneMessage, Message, Step};
+use security::fresh::{Fresh, RANDOM_BYTES};
+use security::group::Group;
+use security::hash::HashFunction;
+use security::host::{HostAuthentication, HostFailure, HostSettings};
+use security::message::{Kind, MESSAGE_BYTES_MAX, Reason};
+use security::names::Names;
+use security::secret::Secret;
+use wire::fabrics::AuthenticationCommand;
+use wire::nqn::HostName;
+use wire::property::Property;
+use wire::sgl::Sgl;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use crate::harness::{ConnectSpec, DISKS, HOST, OTHER_HOST, SECOND_NS, SERVICE, Target, host, nqn};
+
+/// The room that hosts offer.
+const ROOM: u32 = 4096;
+
+fn secret(byte: u8) -> Secret {
+    Secret::new(None, vec![byte; 32].into()).expect("a length that exists")
+}
+
+fn secrets(host: u8, controller: Option<u8>) -> Secrets {
+    Secrets { host: secret(host), controller: controller.map(secret) }
+}
+
+/// All hosts have one secret, and see that of the subsystem.
+fn one_for_all(host: u8, controller: u8) -> Authentication {
+    Authentication { others: Some(secrets(host, Some(controller))), ..Authentication::default() }
+}
+
+fn require(target: &mut Target, authentication: Authentication) {
+    let authentication = std::sync::Arc::new(authentication);
+    target.apply(vec![Step::SetAuthentication { subsystem: nqn(DISKS), authentication, overlap_ms: 60_000 }]);
+}
+
+fn settings(name: &str, host: u8, controller: Option<u8>, group: Group) -> HostSettings {
+    HostSettings {
+        names: Names { host: name.parse::<HostName>().expect("a name"), subsystem: nqn(DISKS) },
+        host: secret(host),
+        controller: controller.map(secret),
+        hashes: vec![HashFunction::Sha256],
+        groups: vec![group],
+    }
+}
+
+fn send(message: &[u8]) -> Sqe {
+    let length = u32::try_from(message.len()).expect("short");
+    AuthenticationCommand::new(length).to_send_sqe().with_data(Sgl::in_capsule(length))
+}
+
+fn receive() -> Sqe {
+    AuthenticationCommand::new(ROOM).to_receive_sqe().with_data(Sgl::transport(ROOM))
+}
+
+/// Runs the exponentiations that the control plane has given out.
+fn compute(target: &mut Target) {
+    while let Some((lane, exponentiation)) = target.control.next_exponentiation() {
+        target.control.on_exponentiated(target.now_ns, lane, exponentiation.run());
+    }
+    target.settle();
+}
+
+/// Has a host authenticate on a lane.
+fn authenticate(target: &mut Target, lane: LaneId, settings: HostSettings) -> Result<(), HostFailure> {
+    let fresh = Fresh::new(&[0x5A; RANDOM_BYTES], NonZeroU32::MIN);
+    let mut host = HostAuthentication::new(settings, 3, fresh);
+    while host.outcome().is_none() {
+        if let Some(message) = host.next_send() {
+            assert_eq!(target.ask_with(lane, send(&message), &message).status, Status::SUCCESS);
+        } else if host.wants_receive() {
+            let command = target.send(lane, receive(), &[]);
+            compute(target);
+            let answer = target.answer(command);
+            assert_eq!(answer.status, Status::SUCCESS);
+            let data = answer.data.expect("a message");
+            assert_eq!(data.len(), ROOM as usize, "all of the buffer");
+            host.on_receive(&data);
+        }
+        if let Some(exponentiation) = host.next_exponentiation() {
+            host.on_exponentiated(exponentiation.run());
+        }
+    }
+    host.outcome().expect("just seen").map(drop)
+}
+
+/// Whether the lane was told that its host has authenticated.
+fn is_told(target: &Target, lane: LaneId) -> bool {
+    let is_it = |(_, message): &(usize, Message)| matches!(message, Message::Lane(LaneMessage::Authenticated(told)) if *told == lane);
+    target.messages.iter().any(is_it)
+}
+
+/// Connects an admin queue; its host must authenticate.
+fn connect(target: &mut Target, name: &str) -> LaneId {
+    let (lane, answer) = target.connect(&ConnectSpec::admin(host(name), DISKS));
+    assert_eq!((answer.status, answer.result >> 16), (Status::SUCCESS, 2), "ATR");
+    assert!(target.established[&lane].owes_authentication);
+    lane
+}
+
+#[test]
+fn a_host_with_the_secret_authenticates_each_queue() {
+    for (group, controller) in [(Group::Null, None), (Group::Ffdhe2048, Some(9))] {
+        let mut target = Target::new();
+        require(&mut target, one_for_all(7, 9));
+        let admin = connect(&mut target, HOST);
+        assert_eq!(authenticate(&mut target, admin, settings(HOST, 7, controller, group)), Ok(()));
+        assert!(is_told(&target, admin));
+        target.enable(admin);
+        let cntlid = wire::id::Cntlid::new(target.state().subsystems[0].controllers[0].cntlid);
+        let (io, answer) = target.connect(&ConnectSpec::io(host(HOST), DISKS, cntlid, 1));
+        assert_eq!((answer.status, answer.result >> 16), (Status::SUCCESS, 2));
+        assert!(!is_told(&target, io));
+        assert_eq!(authenticate(&mut target, io, settings(HOST, 7, controller, group)), Ok(()));
+        assert!(is_told(&target, io));
+        let shown = target.state().subsystems[0].controllers[0].queues[0].authentication.clone();
+        let ways = if controller.is_some() { ", both ways" } else { "" };
+        assert_eq!(shown, Some(format!("SHA-256, {group}{ways}")));
+        // Again on the live queue; a failure changes nothing.
+        assert_eq!(authenticate(&mut target, admin, settings(HOST, 7, controller, group)), Ok(()));
+        let wrong = settings(HOST, 8, None, Group::Null);
+        let refused = Err(HostFailure::Refused(Reason::Failed));
+        assert_eq!(authenticate(&mut target, admin, wrong), refused);
+        target.property(admin, Property::VS);
+        assert!(target.ended.is_empty());
+    }
+}
+
+/// hostile A1, A9, A17
+#[test]
+fn a_host_without_the_secret_learns_that_and_is_closed() {
+    let mut target = Target::new();
+    require(&mut target, one_for_all(7, 9));
+    let refused = Err(HostFailure::Refused(Reason::Failed));
+    for wrong in [settings(HOST, 6, None, Group::Null), settings(OTHER_HOST, 7, None, Group::Null)] {
+        let lane = connect(&mut target, HOST);
+        let answer = target.ask(lane, Sqe::property_get(Property::VS));
+        assert_eq!(answer.status, Status::AUTHENTICATION_REQUIRED.with_dnr());
+        assert_eq!(authenticate(&mut target, lane, wrong), refused);
+        assert!(target.ended.contains(&lane) && !is_told(&target, lane));
+    }
+    // A host that asks for a secret that the subsystem does not have.
+    require(&mut target, Authentication { others: Some(secrets(7, None)), ..Authentication::default() });
+    let lane = connect(&mut target, HOST);
+    assert_eq!(authenticate(&mut target, lane, settings(HOST, 7, Some(9), Group::Null)), refused);
+    assert_eq!(target.state().connections.complaints.get("host not authenticated"), Some(&3));
+}
+
+/// hostile A14
+#[test]
+fn a_host_that_does_not_authenticate_is_closed_in_time() {
+    let mut target = Target::new();
+    require(&mut target, one_for_all(7, 9));
+    let idle = connect(&mut target, HOST);
+    let begun = connect(&mut target, OTHER_HOST);
+    let offer = HostAuthentication::new(
+        settings(OTHER_HOST, 7, None, Group::Ffdhe2048),
+        1,
+        Fresh::new(&[1; RANDOM_BYTES], NonZeroU32::MIN),
+    )
+    .next_send()
+    .expect("an offer");
+    target.ask_with(begun, send(&offer), &offer);
+    let waiting = target.send(begun, receive(), &[]);
+    target.counters[&begun].received_bytes.add(1);
+    for _ in 0..25 {
+        // Both show signs of life.
+        for lane in [idle, begun] {
+            target.established[&lane].association.on_sign(target.now_ns);
+        }
+        target.pass(SECOND_NS);
+    }
+    assert!(target.ended.is_empty());
+    assert!(!target.answers.contains_key(&waiting));
+    for _ in 0..8 {
+        for lane in [idle, begun] {
+            target.established[&lane].association.on_sign(target.now_ns);
+        }
+        target.pass(SECOND_NS);
+    }
+    assert!(target.ended.contains(&idle) && target.ended.contains(&begun));
+    // The result comes too late, to nobody.
+    compute(&mut target);
+}
+
+/// hostile A3, A11, A12
+#[test]
+fn malformed_commands_fail_and_malformed_messages_end_the_attempt() {
+    let mut target = Target::new();
+    require(&mut target, one_for_all(7, 9));
+    let lane = connect(&mut target, HOST);
+    let invalid = Status::INVALID_FIELD.with_dnr();
+    let with = |change: fn(&mut AuthenticationCommand)| {
+        let mut fields = AuthenticationCommand::new(8);
+        change(&mut fields);
+        fields
+    };
+    for fields in [
+        with(|fields| fields.secp = 0),
+        with(|fields| fields.spsp0 = 0),
+        with(|fields| fields.spsp1 = 2),
+        with(|fields| fields.length = 0),
+        with(|fields| fields.length = 9),
+    ] {
+        let sqe = fields.to_send_sqe().with_data(Sgl::in_capsule(8));
+        assert_eq!(target.ask_with(lane, sqe, &[0; 8]).status, invalid);
+        let sqe = fields.to_receive_sqe().with_data(Sgl::transport(8));
+        assert_eq!(target.ask(lane, sqe).status, invalid);
+    }
+    let large = AuthenticationCommand::new(1 << 20).to_receive_sqe().with_data(Sgl::transport(1 << 20));
+    assert_eq!(target.ask(lane, large).status, Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+    // A message that is none.
+    assert_eq!(target.ask_with(lane, send(&[9; 80]), &[9; 80]).status, Status::SUCCESS);
+    let small = AuthenticationCommand::new(4).to_receive_sqe().with_data(Sgl::transport(4));
+    assert_eq!(target.ask(lane, small).status, invalid, "a failure has 8 bytes");
+    let answer = target.ask(lane, receive());
+    assert_eq!(Kind::of(&answer.data.expect("a message")).map(|(kind, _)| kind), Ok(Kind::Failure1));
+    assert!(target.ended.contains(&lane));
+}
+
+/// hostile A13
+#[test]
+fn a_receive_waits_for_its_exponentiation_and_only_one_does() {
+    let mut target = Target::new();
+    require(&mut target, one_for_all(7, 9));
+    let lane = connect(&mut target, HOST);
+    let fresh = Fresh::new(&[1; RANDOM_BYTES], NonZeroU32::MIN);
+    let mut of_host = HostAuthentication::new(settings(HOST, 7, None, Group::Ffdhe2048), 1, fresh);
+    let offer = of_host.next_send().expect("an offer");
+    target.ask_with(lane, send(&offer), &offer);
+    let first = target.send(lane, receive(), &[]);
+    let second = target.ask(lane, receive());
+    assert_eq!(second.status, Status::COMMAND_SEQUENCE_ERROR.with_dnr());
+    assert!(target.open.contains(&first));
+    compute(&mut target);
+    let answer = target.answer(first);
+    let message = answer.data.expect("a message");
+    assert_eq!(Kind::of(&message).map(|(kind, _)| kind), Ok(Kind::Challenge));
+    assert!(message[MESSAGE_BYTES_MAX..].iter().all(|&byte| byte == 0));
+}
+
+/// hostile A18
+#[test]
+fn few_exponentiations_are_given_out_at_a_time_and_none_for_lanes_that_are_gone() {
+    let mut target = Target::new();
+    require(&mut target, one_for_all(7, 9));
+    let fresh = Fresh::new(&[1; RANDOM_BYTES], NonZeroU32::MIN);
+    let mut of_host = HostAuthentication::new(settings(HOST, 7, None, Group::Ffdhe2048), 1, fresh);
+    let offer = of_host.next_send().expect("an offer");
+    let lanes: Vec<_> = (0..8).map(|_| connect(&mut target, HOST)).collect();
+    for lane in &lanes {
+        target.ask_with(*lane, send(&offer), &offer);
+    }
+    let given: Vec<_> = std::iter::from_fn(|| target.control.next_exponentiation()).collect();
+    assert_eq!(given.iter().map(|(lane, _)| *lane).collect::<Vec<_>>(), lanes[..4]);
+    for lane in &lanes[4..7] {
+        target.end(*lane);
+    }
+    for (lane, exponentiation) in given {
+        target.control.on_exponentiated(target.now_ns, lane, exponentiation.run());
+    }
+    let given: Vec<_> = std::iter::from_fn(|| target.control.next_exponentiation()).collect();
+    assert_eq!(given.iter().map(|(lane, _)| *lane).collect::<Vec<_>>(), lanes[7..]);
+}
+
+/// hostile A2
+#[test]
+fn only_hosts_with_a_secret_are_asked_and_nobody_by_discovery() {
+    let mut target = Target::new();
+    let hosts = [(HOST.parse().expect("a name"), secrets(1, None))].into();
+    require(&mut target, Authentication { hosts, ..Authentication::default() });
+    connect(&mut target, HOST);
+    for (name, subsystem) in [(OTHER_HOST, DISKS), (HOST, SERVICE)] {
+        let association = target.associate(host(name), subsystem);
+        assert!(!target.established[&association.admin].owes_authentication);
+        // It has nothing to authenticate with.
+        let answer = target.ask_with(association.admin, send(&[0; 80]), &[0; 80]);
+        assert_eq!(answer.status, Status::INVALID_FIELD.with_dnr());
+        assert_eq!(target.ask(association.admin, receive()).status, Status::INVALID_FIELD.with_dnr());
+    }
+}
+
+#[test]
+fn secrets_of_before_are_accepted_for_a_while() {
+    let mut target = Target::new();
+    require(&mut target, one_for_all(1, 2));
+    require(&mut target, one_for_all(3, 4));
+    let try_with = |target: &mut Target, host: u8, controller: u8| {
+        let lane = connect(target, HOST);
+        let outcome = authenticate(target, lane, settings(HOST, host, Some(controller), Group::Null));
+        if outcome.is_ok() {
+            target.end(lane);
+        }
+        outcome.is_ok()
+    };
+    for (host, controller, is_accepted) in
+        [(1, 2, true), (3, 4, true), (1, 4, false), (3, 2, false), (5, 2, false)]
+    {
+        assert_eq!(try_with(&mut target, host, controller), is_accepted, "{host} {controller}");
+    }
+    target.pass(61 * SECOND_NS);
+    for (host, controller, is_accepted) in [(1, 2, false), (3, 4, true)] {
+        assert_eq!(try_with(&mut target, host, controller), is_accepted, "{host} {controller}");
+    }
+}

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# The kernel authenticates itself by DH-HMAC-CHAP on each of its queues, and the target to it: with each hash function,
+# with and without a Diffie-Hellman group. A wrong secret, or none, is refused. A changed secret is needed by new
+# connections only, and the one of before is accepted for a while.
+# Outside: namespace 1.
+. /lab/lib.sh
+
+grep -Eq '^CONFIG_NVME(_HOST)?_AUTH=' "/lib/modules/$(uname -r)/config" || skip "this kernel is built without authentication"
+# Kernels before 6.7 truncate keys to the length of the secret: this way they have that length anyway.
+key() { nvme gen-dhchap-key --key-length=32 --hmac=1 --nqn="$1" >"/share/files/$2"; }
+HOSTNQN=$(cat /etc/nvme/hostnqn)
+key "$HOSTNQN" host.key
+key "$TARGET_NQN" controller.key
+HOST_KEY=$(cat /share/files/host.key)
+CONTROLLER_KEY=$(cat /share/files/controller.key)
+refused() {
+    ! nvme connect "${PORTAL[@]}" -n "$TARGET_NQN" "$@" >/tmp/said 2>&1 || fail "connected with $*"
+    wait_for 10 eval '[ -z "$(ls /sys/class/nvme)" ]'
+    [ "$(outside connections)" = 0 ] || wait_for 5 eval '[ "$(outside connections)" = 0 ]'
+}
+
+expect_disruption
+for hash in sha256 sha384 sha512; do
+    for group in null ffdhe2048; do
+        outside secrets host.key controller.key "$hash" "$group"
+        connect --dhchap-secret="$HOST_KEY" --dhchap-ctrl-secret="$CONTROLLER_KEY"
+        is_live || fail "$hash, $group: the controller is $(cat "$SYSFS/state")"
+        [ "$(cat "$SYSFS/queue_count")" = $(($(nproc) + 1)) ] || fail "$(cat "$SYSFS/queue_count") queues"
+        same_data "$DISK" 1
+        disconnect
+    done
+done
+for group in ffdhe3072 ffdhe4096 ffdhe8192; do
+    outside secrets host.key controller.key sha256 "$group"
+    connect --nr-io-queues=1 --dhchap-secret="$HOST_KEY"
+    same_data "$DISK" 1
+    disconnect
+done
+
+outside secrets host.key controller.key sha256 ffdhe2048
+refused
+refused --dhchap-secret="$(nvme gen-dhchap-key --key-length=32 --hmac=1 --nqn="$HOSTNQN")"
+refused --dhchap-secret="$HOST_KEY" --dhchap-ctrl-secret="$HOST_KEY"
+
+# Another secret: who is connected stays, and who connects has either.
+connect --dhchap-secret="$HOST_KEY"
+key "$HOSTNQN" new.key
+outside secrets new.key controller.key sha256 ffdhe2048
+same_data "$DISK" 1
+nvme reset "$CTRL"
+wait_for 20 is_live
+same_data "$DISK" 1
+disconnect
+connect --dhchap-secret="$(cat /share/files/new.key)"
+same_data "$DISK" 1
