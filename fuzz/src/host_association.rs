@@ -69,6 +69,7 @@ struct Peer {
 pub fn host_association(data: &[u8]) {
     let mut input = Input::new(data);
     let settings = AssociationSettings {
+        credentials: None,
         controller: controller_settings(),
         offer: HostOffer::default(),
         connect_timeout_ns: 10 * SECOND,

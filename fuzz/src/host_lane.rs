@@ -111,6 +111,7 @@ impl Caller {
         identify.set_in_capsule_bytes(IN_CAPSULE_BYTES);
         let cap = Cap::from_bits(0).with_queue_entries_max(128);
         let attachment = Attachment {
+            credentials: None,
             generation: 1,
             cntlid: Cntlid::new(1),
             peer: ([192, 0, 2, 1], 4420).into(),

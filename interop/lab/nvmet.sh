@@ -47,7 +47,8 @@ nvmet_stop() {
     for path in "$NVMET"/subsystems/*/namespaces/*; do
         [ ! -d "$path" ] || { echo 0 >"$path/enable"; rmdir "$path"; }
     done
-    for path in "$NVMET"/subsystems/*; do [ ! -d "$path" ] || rmdir "$path"; done
+    for path in "$NVMET"/subsystems/*/allowed_hosts/*; do [ ! -L "$path" ] || rm "$path"; done
+    for path in "$NVMET"/subsystems/* "$NVMET"/hosts/*; do [ ! -d "$path" ] || rmdir "$path"; done
     for path in /sys/kernel/config/nullb/*; do [ ! -d "$path" ] || rmdir "$path"; done
     modprobe -r brd null_blk 2>/dev/null
     rm -rf "$DISKS"

@@ -61,6 +61,7 @@ fn live() -> LaneCore<Vec<u8>> {
         generation: 1,
         cntlid: Cntlid::new(1),
         peer: ([127, 0, 0, 1], 4420).into(),
+        credentials: None,
         settings: ControllerSettings {
             host: nqn.clone(),
             hostid: "11111111-2222-3333-4444-555555555555".parse().expect("an id"),

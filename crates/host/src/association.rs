@@ -97,6 +97,7 @@ impl Association {
                 queue_pairs: options.queues().count(),
                 is_flow_control_disabled: !tuning.flow_control,
             },
+            credentials: options.credentials.clone(),
             offer: options.offer(),
             connect_timeout_ns: ns(options.connect_timeout),
             admin_timeout_ns: ns(tuning.admin_timeout),

@@ -32,6 +32,7 @@ use wire::property::{Cap, Vs};
 use wire::sqe::Sqe;
 
 use crate::attachment::{Attachment, Inaccessible};
+use crate::authentication::{Credentials, QueueAuthentication};
 use crate::error::LinkError;
 use crate::failure::Failure;
 use crate::known_namespaces::KnownNamespaces;
@@ -56,6 +57,8 @@ const MS: u64 = 1_000_000;
 pub struct AssociationSettings {
     /// Settings of the admin queue's Connect and of the controller.
     pub controller: ControllerSettings,
+    /// Secrets for authentication.
+    pub credentials: Option<Arc<Credentials>>,
     /// Parameters of the ICReq.
     pub offer: HostOffer,
     /// Timeout of each step of connecting, ns.
@@ -206,6 +209,7 @@ struct Tag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Controller(RequestId),
+    Authentication,
     Caller { id: u64, class: Class },
     Abort,
 }
@@ -217,6 +221,8 @@ pub struct AssociationMachine {
     phase: Phase,
     queue: HostQueue<Vec<u8>, Tag>,
     controller: HostController,
+    /// While the host authenticates on the admin queue.
+    authentication: Option<QueueAuthentication>,
     /// The identities of its namespaces.
     known: KnownNamespaces,
     peer: Option<SocketAddr>,
@@ -244,6 +250,7 @@ impl AssociationMachine {
             phase: Phase::Waiting { due_ns: now_ns },
             queue: HostQueue::new(settings.offer, ADMIN_QUEUE_ENTRIES - 1),
             controller: HostController::new(settings.controller.clone()),
+            authentication: None,
             known: KnownNamespaces::default(),
             peer: None,
             backoff: Backoff::new(settings.reconnect, settings.seed),
@@ -290,6 +297,7 @@ impl AssociationMachine {
         self.queue = HostQueue::new(self.settings.offer, ADMIN_QUEUE_ENTRIES - 1);
         self.queue.set_in_capsule_bytes(ADMIN_IN_CAPSULE_BYTES);
         self.controller = HostController::new(self.settings.controller.clone());
+        self.authentication = None;
         self.phase = Phase::Opening { until_ns: self.until(now_ns) };
         self.actions.push_back(AssociationAction::Open);
     }
@@ -470,7 +478,21 @@ impl AssociationMachine {
         let mut data = buffer.unwrap_or_default();
         data.truncate(received as usize);
         match tag.owner {
-            Owner::Controller(id) => self.controller.on_completion(id, (status, result), &data, now_ns)?,
+            Owner::Controller(id) => {
+                let was_connected = self.controller.cntlid() != Cntlid::DYNAMIC;
+                self.controller.on_completion(id, (status, result), &data, now_ns)?;
+                if !was_connected && self.controller.cntlid() != Cntlid::DYNAMIC {
+                    self.on_connect_accepted()?;
+                }
+            }
+            Owner::Authentication => {
+                if let Some(authentication) = &mut self.authentication
+                    && authentication.on_completion(status, &data)?
+                {
+                    self.authentication = None;
+                    self.controller.on_authenticated();
+                }
+            }
             Owner::Caller { id, .. } => {
                 self.requests_out -= 1;
                 let answer = match status.is_success() {
@@ -481,6 +503,18 @@ impl AssociationMachine {
             }
             // The aborted command's own completion shows the outcome. wire §18
             Owner::Abort => self.aborts_out -= 1,
+        }
+        Ok(())
+    }
+
+    /// The Connect of the admin queue was accepted: begins to authenticate if the controller asks for it.
+    fn on_connect_accepted(&mut self) -> Result<(), LinkError> {
+        let credentials = self.settings.credentials.as_deref();
+        if self.controller.must_authenticate() {
+            let authentication = QueueAuthentication::new(credentials, &self.settings.controller)?;
+            self.authentication = Some(authentication);
+        } else if !self.settings.controller.is_discovery {
+            Credentials::check_unasked(credentials)?;
         }
         Ok(())
     }
@@ -554,7 +588,7 @@ impl AssociationMachine {
     fn check_deadlines(&self, now_ns: u64) -> Result<(), LinkError> {
         let late = self.queue.commands().find(|(_, tag)| tag.deadline_ns <= now_ns);
         let Some((_, tag)) = late else { return Ok(()) };
-        let is_step = tag.owner == Owner::Controller(RequestId::Step);
+        let is_step = matches!(tag.owner, Owner::Controller(RequestId::Step) | Owner::Authentication);
         let waited_ns =
             if is_step { self.settings.connect_timeout_ns } else { self.settings.admin_timeout_ns };
         let to = if is_step { "a command of the bring-up" } else { "an admin command" };
@@ -562,6 +596,10 @@ impl AssociationMachine {
     }
 
     fn submit_own(&mut self, now_ns: u64) -> Result<(), LinkError> {
+        if let Some((sqe, data)) = self.authentication.as_mut().and_then(QueueAuthentication::next_command) {
+            let deadline_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
+            self.send(sqe, data, Tag { owner: Owner::Authentication, deadline_ns, until_ns: deadline_ns });
+        }
         while self.queue.has_room()
             && let Some(request) = self.controller.next_request(now_ns)?
         {
@@ -671,6 +709,7 @@ impl AssociationMachine {
             cntlid,
             peer,
             settings: self.settings.controller.clone(),
+            credentials: self.settings.credentials.clone(),
             limits,
             queue_pairs,
             inaccessible: self.known.with_replaced(self.controller.inaccessible()),

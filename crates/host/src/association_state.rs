@@ -41,10 +41,18 @@ impl AssociationState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes threads in [`wait_up`](Self::wait_up).
-    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
+    /// Changes the state, tells subscribers, and wakes threads in [`wait_up`](Self::wait_up). Who subscribes after the
+    /// change does not get its event.
+    pub(crate) fn change(&self, event: &Event, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        state.publish(event);
         self.changed.notify_all();
+    }
+
+    /// Tells subscribers.
+    pub(crate) fn publish(&self, event: &Event) {
+        self.lock().publish(event);
     }
 
     /// Why the association ended for good, if it has.
@@ -67,5 +75,11 @@ impl AssociationState {
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+impl State {
+    fn publish(&mut self, event: &Event) {
+        self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
     }
 }

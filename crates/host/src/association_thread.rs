@@ -300,33 +300,30 @@ impl Driver<'_> {
                 tracing::info!(%subsystem, peer = %attachment.peer, cntlid = %attachment.cntlid, "association up");
                 self.set_inaccessible(&attachment.inaccessible);
                 self.attachment = Some(Arc::clone(&attachment));
-                self.state.change(|state| {
-                    state.attachment = Some(Arc::clone(&attachment));
+                self.tell_lanes(|| LaneMessage::Up(Arc::clone(&attachment)));
+                self.state.change(&Event::Up, |state| {
+                    state.attachment = Some(attachment);
                     state.controller = Some(controller);
                     state.namespaces = namespaces;
                 });
-                self.tell_lanes(|| LaneMessage::Up(Arc::clone(&attachment)));
-                self.publish(&Event::Up);
             }
             MachineEvent::Down { generation, cause } => {
                 tracing::warn!(%subsystem, peer = %self.context.peer, %cause, "association lost");
                 self.attachment = None;
                 self.inaccessible = Arc::new([]);
-                self.state.change(|state| state.attachment = None);
                 self.tell_lanes(|| LaneMessage::Down(generation));
-                self.publish(&Event::Down { cause });
+                self.state.change(&Event::Down { cause }, |state| state.attachment = None);
             }
             MachineEvent::Failed { attempts, cause } => {
                 tracing::info!(%subsystem, peer = %self.context.peer, attempts, %cause, "attempt to reconnect failed");
-                self.publish(&Event::AttemptFailed { attempts, cause });
+                self.state.publish(&Event::AttemptFailed { attempts, cause });
             }
             MachineEvent::Namespaces { changed, namespaces } => {
-                self.state.change(|state| state.namespaces = namespaces);
-                self.publish(&Event::NamespacesChanged(changed));
+                self.state.change(&Event::NamespacesChanged(changed), |state| state.namespaces = namespaces);
             }
             MachineEvent::Inaccessible(inaccessible) => self.tell_inaccessible(&inaccessible),
-            MachineEvent::Discovery => self.publish(&Event::DiscoveryChanged),
-            MachineEvent::Event(event) => self.publish(&Event::Controller(event)),
+            MachineEvent::Discovery => self.state.publish(&Event::DiscoveryChanged),
+            MachineEvent::Event(event) => self.state.publish(&Event::Controller(event)),
             MachineEvent::Over { attempts, cause } => self.tell_over(attempts, cause),
         }
     }
@@ -369,21 +366,16 @@ impl Driver<'_> {
             }
         };
         self.attachment = None;
-        self.state.change(|state| {
-            state.attachment = None;
-            state.over = Some(Arc::clone(&error));
-        });
         self.tell_lanes(|| LaneMessage::Over(Arc::clone(&error)));
-        self.publish(&Event::Over(error));
+        self.state.change(&Event::Over(Arc::clone(&error)), |state| {
+            state.attachment = None;
+            state.over = Some(error);
+        });
         self.state.lock().subscribers.clear();
     }
 
     fn tell_lanes(&mut self, message: impl Fn() -> LaneMessage) {
         self.lanes.retain(|lane| lane.post(message()));
-    }
-
-    fn publish(&self, event: &Event) {
-        self.state.lock().subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
     }
 
     fn sleep(&mut self, mailbox: &Mailbox<AssociationMessage>) {

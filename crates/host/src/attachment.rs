@@ -8,6 +8,7 @@ use proto::host_limits::Limits;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::log::ana::AnaState;
 
+use crate::authentication::Credentials;
 use crate::error::LinkContext;
 
 /// An association that is up, as its lanes need to know it.
@@ -21,6 +22,8 @@ pub struct Attachment {
     pub peer: SocketAddr,
     /// Settings of the admin queue's Connect.
     pub settings: ControllerSettings,
+    /// Secrets for authentication.
+    pub credentials: Option<Arc<Credentials>>,
     /// Limits of the controller.
     pub limits: Limits,
     /// I/O queues granted.

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use proto::Violation;
 use proto::host_controller::ControllerError;
 use proto::host_namespaces::Unusable;
+use security::host::HostFailure;
+use security::message::Reason;
 use wire::fabrics::InvalidParameter;
 use wire::id::{Nsid, Qid};
 use wire::nqn::Nqn;
@@ -186,6 +188,12 @@ pub enum LinkError {
     /// The controller cannot be used.
     #[error("{0}")]
     Controller(#[from] ControllerError),
+    /// Authentication failed.
+    #[error("authentication failed: {0}")]
+    Authentication(HostFailure),
+    /// The controller does not ask for authentication, so it does not show that it has the secret that was given for it.
+    #[error("the controller does not authenticate itself, though a secret was given for it")]
+    ControllerNotAuthenticated,
     /// Another connection of the association was lost; this one was closed with it.
     #[error("the association was lost")]
     Association,
@@ -203,6 +211,7 @@ impl LinkError {
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Controller(error) => error.is_permanent(),
+            Self::Authentication(_) | Self::ControllerNotAuthenticated => true,
             // The target answers the same handshake in the same way.
             Self::Violation(violation) => matches!(violation, Violation::UnsupportedParameter { .. }),
             _ => false,
@@ -267,6 +276,15 @@ impl fmt::Display for Advice<'_> {
                 f.write_str("; is this an NVMe/TCP port?")
             }
             LinkError::Controller(error) => advise(error, context, f),
+            LinkError::Authentication(HostFailure::Refused(Reason::Failed)) => {
+                write!(f, "; is it the secret of {}?", context.host)
+            }
+            LinkError::Authentication(HostFailure::Refuses(Reason::Failed)) => {
+                write!(f, "; is it the secret of {}?", context.subsystem)
+            }
+            LinkError::ControllerNotAuthenticated => {
+                f.write_str("; leave out --dhchap-ctrl-secret if that is meant")
+            }
             _ => Ok(()),
         }
     }
@@ -276,7 +294,7 @@ fn advise(error: &ControllerError, context: &LinkContext, f: &mut fmt::Formatter
     let LinkContext { subsystem, host, .. } = context;
     match error {
         ControllerError::AuthenticationRequired => {
-            f.write_str("; in-band authentication is not supported yet")
+            write!(f, "; --dhchap-secret names the file with the secret of {host}")
         }
         ControllerError::ConnectRefused { status, parameter, .. } => match (status.code(), parameter) {
             (_, Some(InvalidParameter::SUBNQN)) => {
@@ -350,7 +368,7 @@ mod tests {
                 "no subsystem nqn.2016-06.io.nvlane:disk",
             ),
             (message(refused(Status::CONNECT_INVALID_HOST, None)), "allow our host name, nqn.2014-08"),
-            (message(ControllerError::AuthenticationRequired), "not supported yet"),
+            (message(ControllerError::AuthenticationRequired), "--dhchap-secret names the file"),
         ] {
             assert!(message.starts_with("192.0.2.1:4420 admin queue: "), "{message}");
             assert!(message.contains(hint), "{message}");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!         attach               on_connected            ICResp                Connect
-//! Down ───────────▶ Opening ───────────────▶ Handshake ───────▶ Connecting ───────────▶ Live
+//! Down ───────────▶ Opening ───────────────▶ Handshake ───────▶ Connecting ──(Authenticating)──▶ Live
 //!   ▲                  │                          │                  │                    │
 //!   └──────────────────┴──── on_lost, detach ─────┴──────────────────┴────────────────────┘      any ──end──▶ Ended
 //! ```
@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use proto::handshake::{Agreement, HostOffer};
-use proto::host_controller::QueueConnect;
+use proto::host_controller::{QueueConnect, RequestData};
 use proto::host_queue::{self, DataBuffer, End, Refused as QueueRefused, Transfer, Unfinished};
 use proto::{HostQueue, Violation};
 use wire::id::Qid;
@@ -36,6 +36,7 @@ use wire::status::Status;
 use zerocopy::IntoBytes;
 
 use crate::attachment::{Attachment, Inaccessible};
+use crate::authentication::{Credentials, QueueAuthentication};
 use crate::buffer::Data;
 use crate::error::LinkError;
 use crate::failure::Failure;
@@ -87,6 +88,8 @@ pub struct LaneCore<B> {
     phase: Phase,
     queue: HostQueue<Data<B>, Tag>,
     attachment: Option<Arc<Attachment>>,
+    /// While the host authenticates on the queue.
+    authentication: Option<Box<QueueAuthentication>>,
     flush: FlushGate,
     /// Commands accepted and not completed.
     outstanding: u16,
@@ -113,6 +116,7 @@ impl<B: DataBuffer> LaneCore<B> {
             phase: Phase::Down,
             queue: HostQueue::new(settings.offer, settings.depth),
             attachment: None,
+            authentication: None,
             flush: FlushGate::default(),
             outstanding: 0,
             sequence: 0,
@@ -252,6 +256,7 @@ impl<B: DataBuffer> LaneCore<B> {
             return;
         }
         self.phase = Phase::Down;
+        self.authentication = None;
         self.backlog.on_down();
         self.actions.push_back(LaneAction::Close);
         let mut unfinished: Vec<_> = std::iter::from_fn(|| self.queue.next_unfinished_command()).collect();
@@ -593,7 +598,24 @@ impl<B: DataBuffer> LaneCore<B> {
         self.phase = Phase::Connecting { until_ns: self.until(now_ns) };
     }
 
-    /// The completion of the Connect, of a failed command, or of the one whose phases are measured.
+    /// Sends the next command of the authentication.
+    fn authenticate(&mut self, now_ns: u64) {
+        let next = self.authentication.as_mut().and_then(|authentication| authentication.next_command());
+        let Some((sqe, data)) = next else { return };
+        let tag = Tag::new(0, self.sequence, Class::Other, IS_CONNECT);
+        let transfer = match data {
+            RequestData::None => Transfer::None,
+            RequestData::ToController(message) => Transfer::ToController(Data::Own(message.into())),
+            RequestData::FromController(length) => Transfer::FromController {
+                buffer: Data::Own(vec![0; length as usize].into()),
+                is_exact: false,
+            },
+        };
+        self.queue.submit(sqe, transfer, tag).unwrap_or_else(|_| unreachable!("the queue is empty"));
+        self.phase = Phase::Authenticating { until_ns: self.until(now_ns) };
+    }
+
+    /// The completion of the Connect, of the authentication, of a failed command, or of the one whose phases are measured.
     #[cold]
     fn on_other_end(
         &mut self,
@@ -603,9 +625,28 @@ impl<B: DataBuffer> LaneCore<B> {
         let host_queue::Completion { user: tag, status, result, received, buffer } = completion;
         if tag.has(IS_CONNECT) {
             let Some(attachment) = self.attachment.clone() else { return Ok(()) };
-            self.queue_connect(&attachment).on_completion(status, result).map_err(LinkError::Controller)?;
-            let in_capsule = attachment.limits.in_capsule_bytes.min(self.settings.in_capsule_bytes_max);
-            self.queue.set_in_capsule_bytes(in_capsule);
+            if let Some(authentication) = &mut self.authentication {
+                let buffer = buffer.unwrap_or(Data::Own(Box::default()));
+                let bytes = if received > 0 { buffer.part(0) } else { &[] };
+                if !authentication.on_completion(status, &bytes[..bytes.len().min(received as usize)])? {
+                    self.authenticate(now_ns);
+                    return Ok(());
+                }
+                self.authentication = None;
+            } else {
+                let connect = self.queue_connect(&attachment);
+                let connected = connect.on_completion(status, result).map_err(LinkError::Controller)?;
+                let in_capsule = attachment.limits.in_capsule_bytes.min(self.settings.in_capsule_bytes_max);
+                self.queue.set_in_capsule_bytes(in_capsule);
+                let credentials = attachment.credentials.as_deref();
+                if connected.must_authenticate {
+                    let authentication = QueueAuthentication::new(credentials, &attachment.settings)?;
+                    self.authentication = Some(Box::new(authentication));
+                    self.authenticate(now_ns);
+                    return Ok(());
+                }
+                Credentials::check_unasked(credentials)?;
+            }
             self.phase = Phase::Live;
             self.command_timeout.start(now_ns);
             let release = self.backlog.on_live();

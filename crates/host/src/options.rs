@@ -1,5 +1,6 @@
 //! Options of an association.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::doorbell::Policy as DoorbellPolicy;
@@ -10,6 +11,7 @@ use proto::zero_copy::Policy as ZeroCopy;
 use reactor::BusyPoll;
 use wire::pdu::{DataAlignment, Digests};
 
+use crate::authentication::Credentials;
 use crate::identity::HostIdentity;
 use crate::queue_map::{LaneClass, QueueMap};
 use crate::reconnect::{ReconnectSettings, ReplayPolicy};
@@ -49,6 +51,8 @@ pub struct Options {
     pub digests: Digests,
     /// Name and identifier of this host; [`HostIdentity::of_this_machine`] if `None`.
     pub identity: Option<HostIdentity>,
+    /// Secrets for targets that ask for authentication.
+    pub credentials: Option<Arc<Credentials>>,
     /// Keep-alive timeout: the target ends the association after this time without a message. Zero for none.
     pub keep_alive: Duration,
     /// Timeout of each step of a connection, by default 10 s: name resolution and TCP connect together, the ICReq
@@ -134,6 +138,7 @@ impl Default for Options {
             depth: 128,
             digests: Digests::empty(),
             identity: None,
+            credentials: None,
             keep_alive: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(30),

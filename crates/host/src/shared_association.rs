@@ -72,8 +72,6 @@ impl QueueReservation {
 
 impl Drop for QueueReservation {
     fn drop(&mut self) {
-        self.association.state.change(|state| {
-            state.qids.remove(&self.qid);
-        });
+        self.association.state.lock().qids.remove(&self.qid);
     }
 }

@@ -132,6 +132,7 @@ impl Kept {
     fn new(reconnect: ReconnectSettings) -> Self {
         let settings = AssociationSettings {
             controller: controller_settings(),
+            credentials: None,
             offer: HostOffer::default(),
             connect_timeout_ns: 10 * SECOND,
             admin_timeout_ns: 60 * SECOND,
@@ -296,6 +297,7 @@ impl Laned {
             cntlid: Cntlid::new(1),
             peer: ADDRESS,
             settings: controller_settings(),
+            credentials: None,
             limits: proto::host_limits::Limits::new(cap, &identify).unwrap(),
             queue_pairs: 1,
             inaccessible: Arc::new([]),

@@ -1,12 +1,16 @@
 //! Options that all host commands share: address, identity, digests, timeouts.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use host::discovery::address_of;
 use host::reconnect::ReconnectSettings;
-use host::{Address, Association, HostIdentity, Options};
+use host::security::secret::Secret;
+use host::{Address, Association, Credentials, HostIdentity, Options};
+use subsystem::config::read_secret_file;
 use wire::discovery::SubsystemType;
 use wire::nqn::{HostId, Nqn};
 use wire::pdu::Digests;
@@ -36,6 +40,12 @@ pub(crate) struct HostOptions {
     /// Host identifier to connect with. [default: the one that belongs to the host NQN]
     #[arg(long, value_name = "UUID", help_heading = "Connection")]
     hostid: Option<String>,
+    /// File with this host's secret (DHHC-1:…), for targets that ask for authentication.
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    dhchap_secret: Option<PathBuf>,
+    /// File with the target's secret: the target must show that it has it.
+    #[arg(long, value_name = "FILE", requires = "dhchap_secret", help_heading = "Connection")]
+    dhchap_ctrl_secret: Option<PathBuf>,
     /// Use header digests.
     #[arg(short = 'H', long, alias = "hdr-digest", help_heading = "Connection")]
     header_digest: bool,
@@ -69,12 +79,20 @@ impl HostOptions {
         let options = Options {
             digests,
             identity: Some(self.identity()?),
+            credentials: self.credentials()?,
             reconnect: ReconnectSettings::never(),
             connect_timeout: self.connect_timeout.min(self.timeout.unwrap_or(self.connect_timeout)),
             command_timeout: answer,
             ..Options::default()
         };
         Ok(options.tuned(|tuning| tuning.admin_timeout = answer))
+    }
+
+    /// The secrets, if there are any.
+    fn credentials(&self) -> Result<Option<Arc<Credentials>>, Failure> {
+        let Some(host) = &self.dhchap_secret else { return Ok(None) };
+        let controller = self.dhchap_ctrl_secret.as_deref().map(secret).transpose()?;
+        Ok(Some(Arc::new(Credentials::new(secret(host)?, controller))))
     }
 
     /// The chosen host identity.
@@ -94,6 +112,19 @@ impl HostOptions {
         }
         Ok(identity)
     }
+}
+
+/// Reads a secret from a file.
+fn secret(path: &Path) -> Result<Secret, Failure> {
+    // As nvme-cli takes it: every user could read it, and the shell remembers it.
+    if path.to_str().is_some_and(|text| text.starts_with("DHHC-1:")) {
+        return Err(Failure::usage(
+            "a secret is not an argument: put it into a file of its own, and name that",
+        ));
+    }
+    let text = read_secret_file(path)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+    text.parse().map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }
 
 /// Parses a timeout in seconds: above 0, at most a day.

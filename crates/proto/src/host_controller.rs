@@ -1,7 +1,7 @@
 //! The host's side of one controller: bring-up, keep-alive, events, namespaces, shutdown. wire §8, §9, §13, §24
 //!
 //! ```text
-//! Connect ─▶ ReadCap ─▶ ReadVs ─▶ Enable ─▶ AwaitReady ─▶ Identify ─▶ ReadLimits ─▶ SetQueues ─▶ SetEvents ─▶ Scan
+//! Connect ─▶ (Authenticate) ─▶ ReadCap ─▶ ReadVs ─▶ Enable ─▶ AwaitReady ─▶ Identify ─▶ ReadLimits ─▶ SetQueues ─▶ SetEvents ─▶ Scan
 //!                                                                                                      │
 //!      Down ◀─ AwaitShutdown ◀─ RequestShutdown ◀────────────shut_down──────────────── Live ◀──────────┘
 //! ```
@@ -107,11 +107,11 @@ impl QueueConnect {
         (command.to_sqe(), data)
     }
 
-    /// Checks the answer, and returns the controller's id. wire §6.3
+    /// Checks the answer. wire §6.3
     ///
     /// # Errors
-    /// Refused, authentication asked for, or another controller than the one named.
-    pub fn on_completion(&self, status: Status, result: u64) -> Result<Cntlid, ControllerError> {
+    /// Refused, a secure channel asked for, or another controller than the one named.
+    pub fn on_completion(&self, status: Status, result: u64) -> Result<Connected, ControllerError> {
         let dw0 = dword_0(result);
         if !status.is_success() {
             let names_parameter = status.is(Status::CONNECT_INVALID_PARAMETERS);
@@ -119,8 +119,8 @@ impl QueueConnect {
             return Err(ControllerError::ConnectRefused { qid: self.qid, status, parameter });
         }
         let result = ConnectResult::from_bits(dw0);
-        if result.authentication_required() || result.secure_channel_required() {
-            return Err(ControllerError::AuthenticationRequired);
+        if result.secure_channel_required() {
+            return Err(ControllerError::SecureChannelRequired);
         }
         let cntlid = Cntlid::new(result.cntlid());
         // Queues of one association have one controller. hostile H20
@@ -130,8 +130,17 @@ impl QueueConnect {
         if cntlid > Cntlid::MAX {
             return Err(ControllerError::OtherController { expected: Cntlid::MAX, got: cntlid });
         }
-        Ok(cntlid)
+        Ok(Connected { cntlid, must_authenticate: result.authentication_required() })
     }
+}
+
+/// A queue that was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connected {
+    /// Its controller.
+    pub cntlid: Cntlid,
+    /// Whether the host must authenticate on it before anything else.
+    pub must_authenticate: bool,
 }
 
 /// The reason for which a controller cannot be used, or no longer.
@@ -147,9 +156,12 @@ pub enum ControllerError {
         /// The invalid field that it reports, if any.
         parameter: Option<InvalidParameter>,
     },
-    /// The controller requires authentication.
-    #[error("the controller requires authentication")]
+    /// The controller requires authentication, and there is no secret.
+    #[error("the controller requires authentication: a secret is needed")]
     AuthenticationRequired,
+    /// The controller requires a secure channel.
+    #[error("the controller requires a secure channel")]
+    SecureChannelRequired,
     /// A queue ended up with another controller.
     #[error("connected to controller {got} in place of {expected}")]
     OtherController {
@@ -195,7 +207,7 @@ impl ControllerError {
     pub fn is_permanent(self) -> bool {
         match self {
             Self::ConnectRefused { status, .. } => status.dnr(),
-            Self::AuthenticationRequired | Self::Unusable(_) => true,
+            Self::AuthenticationRequired | Self::SecureChannelRequired | Self::Unusable(_) => true,
             _ => false,
         }
     }
@@ -286,6 +298,8 @@ pub enum Notice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Connect,
+    /// The host authenticates, by commands of its own.
+    Authenticate,
     ReadCap,
     ReadVs,
     Enable,
@@ -435,6 +449,19 @@ impl HostController {
         self.state == State::Live
     }
 
+    /// Whether the host must authenticate now; [`on_authenticated`](Self::on_authenticated) follows.
+    #[must_use]
+    pub fn must_authenticate(&self) -> bool {
+        self.state == State::Authenticate
+    }
+
+    /// The host has authenticated.
+    pub fn on_authenticated(&mut self) {
+        if self.must_authenticate() {
+            self.state = State::ReadCap;
+        }
+    }
+
     /// Its id, [`Cntlid::DYNAMIC`] before Connect.
     #[must_use]
     pub fn cntlid(&self) -> Cntlid {
@@ -493,7 +520,9 @@ impl HostController {
         match self.state {
             State::RequestShutdown | State::AwaitShutdown(_) | State::Down => {}
             // Nothing to shut down that was never enabled.
-            State::Connect | State::ReadCap | State::ReadVs | State::Enable => self.go_down(),
+            State::Connect | State::Authenticate | State::ReadCap | State::ReadVs | State::Enable => {
+                self.go_down();
+            }
             _ => (self.state, self.is_asked) = (State::RequestShutdown, false),
         }
     }
@@ -598,9 +627,12 @@ impl HostController {
                 let cc = self.enabled().with_shn(ShutdownNotification::NORMAL);
                 Sqe::property_set(Property::CC, cc.bits().into())
             }
-            State::AwaitReady(_) | State::AwaitShutdown(_) | State::Scan | State::Live | State::Down => {
-                return None;
-            }
+            State::Authenticate
+            | State::AwaitReady(_)
+            | State::AwaitShutdown(_)
+            | State::Scan
+            | State::Live
+            | State::Down => return None,
         };
         self.is_asked = true;
         Some(Request { id: RequestId::Step, sqe, data })
@@ -738,8 +770,9 @@ impl HostController {
         let dw0 = dword_0(result);
         match self.state {
             State::Connect => {
-                self.cntlid = self.connect().on_completion(status, result)?;
-                self.state = State::ReadCap;
+                let connected = self.connect().on_completion(status, result)?;
+                self.cntlid = connected.cntlid;
+                self.state = if connected.must_authenticate { State::Authenticate } else { State::ReadCap };
             }
             State::ReadCap => {
                 needed("Property Get of CAP")?;
@@ -809,7 +842,7 @@ impl HostController {
                     self.state = State::AwaitShutdown(poll.again(now_ns));
                 }
             }
-            State::Scan | State::Live | State::Down => {}
+            State::Authenticate | State::Scan | State::Live | State::Down => {}
         }
         Ok(())
     }

@@ -143,6 +143,7 @@ fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> Associatio
             queue_pairs: scenario.lanes_per_host,
             is_flow_control_disabled: !scenario.has_flow_control,
         },
+        credentials: None,
         offer: offer(scenario),
         connect_timeout_ns: 3 * SECOND,
         admin_timeout_ns: 10 * SECOND,
@@ -217,11 +218,12 @@ impl Host {
         Self { association, scout: Some(Scout::default()), ..Self::new(&scenario, index, actor) }
     }
 
-    /// Whether it was refused and all of it has ended: its user starts over.
+    /// Whether it was refused and all of it has ended: its user starts over, unless the run is ending.
     pub(crate) fn has_gone(&self) -> bool {
         let is_idle =
             |lane: &Lane| lane.inbox.is_empty() && lane.core.outstanding() == 0 && !lane.core.has_done();
-        self.is_shut_out && self.association.is_over() && self.lanes.iter().all(is_idle)
+        let is_to_return = self.is_shut_out && !self.is_closing;
+        is_to_return && self.association.is_over() && self.lanes.iter().all(is_idle)
     }
 
     /// Another one in its place once all of it has ended: an association takes no storage for other storage that had

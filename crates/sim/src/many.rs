@@ -115,6 +115,10 @@ impl Totals {
         self.read_count += outcome.read_count;
         self.virtual_ns += outcome.virtual_ns;
         self.coverage.add(&outcome.coverage);
+        if let Some(finding) = &outcome.finding {
+            // At once: the others may take hours.
+            eprintln!("seed {seed}: {finding}");
+        }
         self.failed.extend(outcome.finding.map(|finding| (seed, finding)));
     }
 

@@ -62,6 +62,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     target("ana", 120),
     target("ana-loss", 60),
     target("namespace-disabled", 120),
+    target("authentication", 180),
     target("discover", 30),
     network("adq", 300),
     disk("power-cuts", 400),

@@ -11,6 +11,8 @@ pub(super) enum Phase {
     Handshake { until_ns: u64 },
     /// Connect is sent.
     Connecting { until_ns: u64 },
+    /// The queue was accepted; the host authenticates on it.
+    Authenticating { until_ns: u64 },
     /// Commands are sent.
     Live,
     /// The association ended for good.
@@ -21,9 +23,10 @@ impl Phase {
     /// When the phase times out, ns.
     pub(super) fn until_ns(self) -> Option<u64> {
         match self {
-            Self::Opening { until_ns } | Self::Handshake { until_ns } | Self::Connecting { until_ns } => {
-                Some(until_ns)
-            }
+            Self::Opening { until_ns }
+            | Self::Handshake { until_ns }
+            | Self::Connecting { until_ns }
+            | Self::Authenticating { until_ns } => Some(until_ns),
             Self::Down | Self::Live | Self::Ended => None,
         }
     }
@@ -34,6 +37,7 @@ impl Phase {
             Self::Opening { .. } => "TCP connect",
             Self::Handshake { .. } => "handshake",
             Self::Connecting { .. } => "Connect",
+            Self::Authenticating { .. } => "authentication",
             Self::Down | Self::Live | Self::Ended => "operation",
         }
     }

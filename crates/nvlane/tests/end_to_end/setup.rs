@@ -206,10 +206,14 @@ pub(crate) fn options_of(host: u8) -> Options {
 }
 
 pub(crate) fn connect_to(peer: SocketAddr, options: Options) -> Association {
-    let address = Address::new(HostName::Ip(peer.ip()))
+    Association::connect(&address_of(peer), options).expect("a host connects")
+}
+
+/// The address of the subsystem at this socket.
+pub(crate) fn address_of(peer: SocketAddr) -> Address {
+    Address::new(HostName::Ip(peer.ip()))
         .with_port(peer.port())
-        .with_subsystem(NQN.parse().expect("a good name"));
-    Association::connect(&address, options).expect("a host connects")
+        .with_subsystem(NQN.parse().expect("a good name"))
 }
 
 pub(crate) fn open(association: &Association, nsid: u32) -> BlockingNamespace {

@@ -113,7 +113,8 @@ pub(crate) struct Connection {
     /// The host's thread that has dialled it.
     pub(crate) dialler: Actor,
     pub(crate) listener: ListenerTag,
-    /// When something last arrived at the target.
+    /// When something last arrived at the target, or it answered Connect, which it may hold: from there on it expects
+    /// signs of life.
     pub(crate) heard_ns: u64,
     /// The target sends nothing after this time, ns.
     pub(crate) silent_from_ns: u64,
@@ -358,6 +359,7 @@ impl Shared {
         if is_closed {
             return self.answer_with_reset(id, side);
         }
+        let had_answered = self.network.connections[id].has_answered_connect();
         let mut rest = bytes;
         while !rest.is_empty() {
             // A long send is not cut into more pieces than it pays to simulate.
@@ -387,6 +389,10 @@ impl Shared {
             if is_new {
                 self.at(at_ns, Event::Arrival(id, to));
             }
+        }
+        let connection = &mut self.network.connections[id];
+        if !had_answered && connection.has_answered_connect() {
+            connection.heard_ns = now_ns;
         }
     }
 
