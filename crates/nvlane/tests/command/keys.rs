@@ -179,5 +179,5 @@ fn write(path: &Path, text: &str) {
 fn a_file_without_end_is_no_key() {
     let mut child = nvlane();
     child.args(["keys", "check", "-"]).stdin(Stdio::from(fs::File::open("/dev/zero").expect("there")));
-    assert_eq!(Ended::of(&mut child).complaint(2), "- has more than 4096 bytes: not a key");
+    assert_eq!(Ended::of(&mut child).complaint(2), "cannot read -: more than 4096 bytes: not a key");
 }
