@@ -6,10 +6,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use store::Source;
-use subsystem::config::{ConfigFile, ListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
+use subsystem::config::{
+    AuthenticationConfig, ConfigFile, ListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
+};
 use subsystem::identity::TargetIdentity;
 use subsystem::machine::{Machine, hostname};
 use subsystem::subsystem::Access;
+use wire::nqn::HostName;
 
 use crate::disk_path::disk_path;
 use crate::exit::Ended;
@@ -41,7 +44,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> Ended {
     let inspected = if arguments.text_only { Ok(()) } else { file.inspect() };
     let verdict = match &inspected {
         Ok(()) => "no mistakes found",
-        Err(_) => "the text is correct, but not the storage, see below",
+        Err(_) => "the text is correct, but not the storage or the secrets, see below",
     };
     output::write(format!("{}: {verdict}\n\n{}", arguments.config.display(), plan(&file.config)))?;
     if let Some(warning) = memory_limit::warning(&file.config) {
@@ -81,7 +84,10 @@ fn plan(config: &TargetConfig) -> String {
         if serial || identity.is_some() {
             let _ = writeln!(text, "  serial number {}", subsystem.serial);
         }
-        let _ = writeln!(text, "  {}", access_line(subsystem, config));
+        let mut known = config.subsystems.iter();
+        let known = known.find(|known| known.nqn == subsystem.nqn).map(|known| &known.authentication);
+        let authentication = known.cloned().unwrap_or_default();
+        let _ = writeln!(text, "  {}", access_line(subsystem, config, &authentication));
         for (nsid, namespace) in &subsystem.namespaces {
             let _ = writeln!(text, "  namespace {nsid}: {}", namespace.spec);
             let _ = writeln!(text, "    {}", contents_line(namespace));
@@ -115,21 +121,30 @@ fn listener_line(listener: &ListenerConfig) -> String {
     format!("{address}: {leads_to}{reach}")
 }
 
-fn access_line(subsystem: &ResolvedSubsystem, config: &TargetConfig) -> String {
+fn access_line(
+    subsystem: &ResolvedSubsystem,
+    config: &TargetConfig,
+    authentication: &AuthenticationConfig,
+) -> String {
     let serving: Vec<_> = config.listeners.iter().filter(|listener| listener.subsystems).collect();
     let is_local = serving.iter().all(|listener| listener.address.ip().is_loopback());
+    let source_of = |host: &HostName| authentication.hosts.get(host).or(authentication.others.as_ref());
     match &subsystem.access {
+        Access::Any if let Some(sources) = &authentication.others => {
+            format!("open to every host that has the secret in {}: hosts = \"any\"", sources.host)
+        }
         Access::Any if is_local => "open to every program on this machine: hosts = \"any\"".into(),
         Access::Any => {
             "OPEN TO ANYONE who reaches a listener, for reading and writing: hosts = \"any\"".into()
         }
         Access::Only(hosts) if hosts.is_empty() => "open to no host: the list of hosts is empty".into(),
         Access::Only(hosts) => {
-            let names: Vec<String> = hosts.iter().map(ToString::to_string).collect();
-            format!(
-                "for hosts that give one of these names (names are not authenticated):\n    {}",
-                names.join("\n    ")
-            )
+            let line = |host: &HostName| match source_of(host) {
+                Some(sources) => format!("{host}, with the secret in {}", sources.host),
+                None => format!("{host}, whoever takes this name"),
+            };
+            let lines: Vec<String> = hosts.iter().map(line).collect();
+            format!("for these hosts:\n    {}", lines.join("\n    "))
         }
     }
 }

@@ -71,6 +71,40 @@ fn a_target_bears_every_row_on_both_engines() {
     }
 }
 
+/// The probe has no secret, so every attempt must fail. A2 is about targets that do not ask.
+#[test]
+fn a_target_that_authenticates_bears_every_row_of_authentication() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    for key in ["host.key", "controller.key"] {
+        let mut generate = nvlane();
+        generate.args(["keys", "generate", "--out"]).arg(path(key));
+        assert!(generate.status().expect("nvlane runs").success());
+    }
+    let rows: String = (1..=20).map(|row| format!(" --row A{row}")).collect();
+    let script = format!(r#""$NVLANE" probe "$NVLANE_ADDR" --pause 2000 --json all.json{rows}"#);
+    let mut command = nvlane();
+    command.args(["target", "--listen", "127.0.0.1:0", "--namespace", "ram:16M"]);
+    command.args(["--dhchap-secret", "host.key", "--dhchap-ctrl-secret", "controller.key", "--run", &script]);
+    command
+        .current_dir(&directory)
+        .env("NVLANE", env!("CARGO_BIN_EXE_nvlane"))
+        .stdout(std::process::Stdio::null());
+    let output = command.output().expect("the target runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("panicked"), "{said}");
+    let json = std::fs::read_to_string(path("all.json")).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let report: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let others: Vec<String> = report["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .filter(|row| row["outcome"] != "pass" && row["id"] != "A2" && row["id"] != "A19")
+        .map(|row| format!("{} {}: {}", row["id"], row["outcome"], row["finding"]))
+        .collect();
+    assert!(others.is_empty(), "{others:#?}");
+}
+
 #[test]
 fn rows_are_chosen_by_name_and_listed() {
     let list = support::run(["probe", "--list"]).text();

@@ -269,6 +269,12 @@ impl Target {
     /// # Errors
     /// One of them fails.
     pub fn check_healthy(&self) -> Check {
+        if self.connected.authentication_required() {
+            let mut queue = self.host().queue(Digests::empty())?;
+            let answer = self.host().connect_admin(&mut queue)?;
+            let is_asked = ConnectResult::from_bits(answer.cqe.dw0()).authentication_required();
+            return holds(is_asked, "it asks for authentication no longer");
+        }
         let mut association = self.associate(Digests::empty())?;
         let Ok(disk) = self.disk() else { return Ok(()) };
         let answer = association.io.must(disk.read(0, 1), Move::Back(disk.block_bytes))?;

@@ -10,13 +10,21 @@ use host::attachment::{Attachment, Inaccessible};
 use host::flush_epoch::FlushEpoch;
 use host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use host::reconnect::Class;
-use host::{Completion, Failure, KeyValueNamespace, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
+use host::{
+    Completion, Credentials, Failure, KeyValueNamespace, LinkError, Namespace, ReconnectSettings,
+    ReplayPolicy,
+};
 use proto::ReceivePlan;
 use proto::handshake::HostOffer;
 use proto::host_controller::{ControllerError, ControllerSettings, RequestData};
 use proto::host_limits::Limits;
 use proto::host_namespaces::NamespaceInfo;
 use proto::receive::{Receive, ReceiveTurn};
+use reactor::random::SplitMix64;
+use reactor::randomness::Randomness;
+use security::hash::HashFunction;
+use security::secret::Secret;
+use subsystem::authentication::{Authentication, Secrets};
 use wire::id::{Nsid, Qid};
 use wire::nqn::{HostId, Nqn};
 use wire::status::Status;
@@ -131,6 +139,31 @@ pub(crate) fn name(index: usize) -> Nqn {
     format!("nqn.2026-01.io.nvlane:host-{index}").parse().expect("a name")
 }
 
+/// The secrets that hosts must have, and what each sees of the target.
+pub(crate) fn authentication(scenario: &Scenario) -> Option<Authentication> {
+    scenario.authentication?;
+    let secrets = |index| Secrets { host: secret(index), controller: Some(secret(TARGET)) };
+    let hosts = (0..scenario.host_count).map(|index| (name(index).into(), secrets(index))).collect();
+    Some(Authentication { hosts, ..Authentication::default() })
+}
+
+fn credentials(scenario: &Scenario, index: usize) -> Option<Credentials> {
+    let group = scenario.authentication?;
+    let random = SplitMix64::new(scenario.seed ^ (index as u64) << 32);
+    Some(Credentials {
+        groups: vec![group],
+        randomness: Randomness::Simulated(random),
+        ..Credentials::new(secret(index), Some(secret(TARGET)))
+    })
+}
+
+/// The place of the target among those that have secrets.
+const TARGET: usize = 255;
+
+fn secret(owner: usize) -> Secret {
+    Secret::new(Some(HashFunction::Sha256), vec![owner as u8; 32].into()).expect("a length that exists")
+}
+
 fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> AssociationSettings {
     let subsystem = if is_discovery { Nqn::discovery() } else { SUBSYSTEM.parse().expect("a name") };
     AssociationSettings {
@@ -143,7 +176,7 @@ fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> Associatio
             queue_pairs: scenario.lanes_per_host,
             is_flow_control_disabled: !scenario.has_flow_control,
         },
-        credentials: None,
+        credentials: credentials(scenario, index).filter(|_| !is_discovery).map(Arc::new),
         offer: offer(scenario),
         connect_timeout_ns: 3 * SECOND,
         admin_timeout_ns: 10 * SECOND,

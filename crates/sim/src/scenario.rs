@@ -8,6 +8,7 @@ use proto::WINDOW_COUNT_MAX;
 use proto::host_namespaces::NamespaceInfo;
 use proto::zero_copy::Policy as ZeroCopy;
 use reactor::BLOCK_BYTES_MIN;
+use security::group::Group;
 use subsystem::limits::Limits;
 use wire::id::Nsid;
 use wire::pdu::{DataAlignment, Digests};
@@ -264,6 +265,8 @@ pub(crate) struct Scenario {
     pub(crate) scout_count: usize,
     /// A host that comes and goes.
     pub(crate) has_leaver: bool,
+    /// Hosts authenticate with this group, and see the target's secret.
+    pub(crate) authentication: Option<Group>,
     /// The key-value namespace.
     pub(crate) pairs: Option<PairSettings>,
 }
@@ -390,6 +393,7 @@ impl Scenario {
             zero_copy: ZeroCopy::Off,
             scout_count: 0,
             has_leaver: false,
+            authentication: None,
             pairs: None,
         };
         scenario.draw_faults(r);
@@ -410,6 +414,7 @@ impl Scenario {
         scenario.draw_cables();
         scenario.draw_length();
         scenario.draw_pairs();
+        scenario.draw_authentication();
         let lane_count = scenario.host_count as u64 * u64::from(scenario.lanes_per_host);
         scenario.lane_command_count = scenario.command_count.div_ceil(lane_count);
         scenario
@@ -547,6 +552,15 @@ impl Scenario {
             pairs.client_command_limit = self.command_count;
             // The log reads and writes pieces of 256 KiB.
             self.pool_bytes = self.pool_bytes.max(POOL_BYTES_OF_LOG);
+        }
+    }
+
+    /// Whether hosts authenticate. An exponentiation takes milliseconds, so most do so without.
+    fn draw_authentication(&mut self) {
+        let mut random = Random::new(self.seed, 20);
+        if random.one_in(5) {
+            let group = if random.one_in(50) { Group::Ffdhe2048 } else { Group::Null };
+            self.authentication = Some(group);
         }
     }
 

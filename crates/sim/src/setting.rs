@@ -107,6 +107,16 @@ pub(crate) const SETTINGS: &[Setting] = &[
             }
         },
     },
+    Setting {
+        name: "authentication",
+        plain: 0,
+        get: |scenario| scenario.authentication.is_some().into(),
+        set: |scenario, value| {
+            if value == 0 {
+                scenario.authentication = None;
+            }
+        },
+    },
     number!("hosts", host_count, 1),
     number!("lanes", lanes_per_host, 1),
     number!("reactors", reactor_count, 1),

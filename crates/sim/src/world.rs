@@ -29,9 +29,10 @@ use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, OrderKind,
 use subsystem::operator::Operator;
 use subsystem::subsystem::Access;
 use wire::id::Nsid;
+use wire::nqn::Nqn;
 
 use crate::coverage::Waiting;
-use crate::host::{Host, SUBSYSTEM};
+use crate::host::{Host, SUBSYSTEM, authentication};
 use crate::leaver::Leaver;
 use crate::model::Model;
 use crate::offer::{Offer, SERVICE};
@@ -479,6 +480,9 @@ impl World {
         } else {
             self.await_late_writes(index, doubtful);
         }
+        if self.shared.scenario.authentication.is_some() {
+            self.shared.reach_event("host and target authenticate each other");
+        }
         self.shared.reach_event(if self.hosts[index].up_count > 1 {
             "association up again"
         } else {
@@ -565,7 +569,11 @@ impl World {
         }
         let namespace = self.first_namespace();
         let mut steps = self.start_operator();
-        let subsystem = SUBSYSTEM.parse().expect("a name");
+        let subsystem: Nqn = SUBSYSTEM.parse().expect("a name");
+        if let Some(authentication) = authentication(&scenario) {
+            let (subsystem, authentication) = (subsystem.clone(), Arc::new(authentication));
+            steps.push(Step::SetAuthentication { subsystem, authentication, overlap_ms: 0 });
+        }
         steps.push(Step::AddNamespace { subsystem, nsid: Nsid::new(1), namespace });
         if let Some(pairs) = &mut self.pairs {
             steps.push(pairs.step(&mut self.shared, self.target_count));

@@ -65,6 +65,11 @@ impl Authentication {
         self.hosts.get(host).or(self.others.as_ref())
     }
 
+    /// Whether each host has the same secrets by the other.
+    pub(crate) fn has_same_secrets(&self, other: &Self) -> bool {
+        self.hosts == other.hosts && self.others == other.others
+    }
+
     /// The settings of a queue of an association, if its host must authenticate; `earlier` are accepted as well.
     pub(crate) fn settings(&self, names: Names, earlier: Option<&Self>) -> Option<ControllerSettings> {
         let Secrets { host, controller } = self.of(&names.host)?.clone();

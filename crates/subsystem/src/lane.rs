@@ -187,11 +187,12 @@ impl Lane {
         }
     }
 
-    /// Its host has authenticated.
+    /// Its host has authenticated; the lane may be closing meanwhile.
     pub(crate) fn authenticate(&mut self, now_ns: u64) {
-        let state = std::mem::replace(&mut self.state, LaneState::Initialising);
-        let next = if let LaneState::Authenticating { next } = state { *next } else { state };
-        self.enter(next, now_ns);
+        if let LaneState::Authenticating { next } = &mut self.state {
+            let next = std::mem::replace(&mut **next, LaneState::Initialising);
+            self.enter(next, now_ns);
+        }
     }
 
     /// Changes when waiting answers are sent, from the next decision on.

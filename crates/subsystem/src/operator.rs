@@ -300,6 +300,8 @@ impl Operator {
         }
         announce(steps, post, &mut report);
         self.identities.carry_over(&self.running, &mut wanted);
+        // It concerns the secrets that this reload changes: 0 ends the former ones at once.
+        self.running.config.timeouts.secret_overlap_ms = wanted.config.timeouts.secret_overlap_ms;
         let mut changes = diff(&self.running, &wanted);
         changes.extend(self.memory_set_by_clients(&wanted));
         self.identities.begin(&self.running, &changes);

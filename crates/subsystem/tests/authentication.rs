@@ -146,11 +146,16 @@ fn a_reload_reads_secrets_again_and_connected_hosts_stay() {
     for secret in [&old, &secret(1)] {
         connect(secret).expect("authenticated");
     }
+    // Without an overlap the former ends at once.
+    config.timeouts.secret_overlap_ms = 0;
+    fs::write(&key, secret(2).to_text().as_str()).expect("a file");
+    assert!(target.reload(&config).is_complete());
+    assert!(connect(&secret(1)).is_err());
     // A file that is gone changes nothing.
     fs::remove_file(&key).expect("removed");
     let report = target.reload(&config);
     assert!(!report.is_complete() && report.to_string().starts_with("nothing changed: file:"), "{report}");
-    connect(&secret(1)).expect("authenticated");
+    connect(&secret(2)).expect("authenticated");
     // Without secrets nobody is asked.
     config.subsystems[0].authentication.others = None;
     assert!(target.reload(&config).is_complete());

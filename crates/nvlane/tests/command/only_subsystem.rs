@@ -117,7 +117,10 @@ fn check_says_what_would_be_served_to_whom() {
         nvlane().args(["check", "--config", "nvlane.toml"]).current_dir(directory.path()),
     );
     assert_eq!(ended.code, 2, "{ended:?}");
-    assert!(ended.stdout.contains("but not the storage") && ended.stderr.contains("mkdir -p"), "{ended:?}");
+    assert!(
+        ended.stdout.contains("but not the storage or the secrets") && ended.stderr.contains("mkdir -p"),
+        "{ended:?}"
+    );
 }
 
 #[test]

@@ -371,7 +371,11 @@ fn wrong_order(peer: &Target) -> Check {
                 _ => talk.fails(&[0xEE; 16], &[1, 2, 3, 4, 5, 6, 7])?,
             }
             // Starting again is right at first, and may be right later.
-            talk.send(message).about(&what)?;
+            match talk.send(message) {
+                // The target closes the connection after a failure.
+                Err(Finding::Differs(_)) if talk.is_asked && state == "after a failure" => continue,
+                sent => sent.about(&what)?,
+            }
             if let Some(answer) = talk.receive().about(&what)? {
                 let kind = answer.get(..2).unwrap_or_default();
                 let reason = answer.get(7).copied().unwrap_or_default();

@@ -29,7 +29,8 @@ impl World {
             Failure::Interrupted if has_lost => Some("connection lost"),
             Failure::Interrupted if self.may_be_partly_deallocated(command) => Some("held after a part"),
             Failure::TimedOut if has_waited => Some("timed out"),
-            Failure::Unflushed if self.hosts[host].loss_count > self.covered_losses[host] => {
+            // It may have ended before one that covers the loss, and come after it.
+            Failure::Unflushed if self.hosts[host].loss_count > command.covered_losses => {
                 Some("the first after a reconnect")
             }
             Failure::Unflushed if self.hosts[host].is_shut_out => Some("host is not allowed"),

@@ -17,6 +17,8 @@ pub(crate) struct Command {
     pub(super) loss_count: u32,
     /// How often its host had lost its association then.
     pub(super) host_loss_count: u32,
+    /// Of these, those that a flush had covered.
+    pub(super) covered_losses: u32,
 }
 
 #[derive(Clone, Debug)]

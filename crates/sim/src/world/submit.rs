@@ -223,6 +223,7 @@ impl World {
             lane,
             loss_count: at.lanes[lane].loss_count,
             host_loss_count: at.loss_count,
+            covered_losses: self.covered_losses[host],
         }
     }
 

@@ -132,15 +132,14 @@ impl ConfigFile {
         }
     }
 
-    /// Looks at the storage, and changes nothing. May block.
+    /// Looks at the storage and the secrets, and changes nothing. May block.
     ///
     /// # Errors
-    /// Everything that is not in order with it.
+    /// Everything that is not in order with them.
     pub fn inspect(&self) -> Result<(), ConfigErrors> {
-        match self.config.inspect() {
-            problems if problems.is_empty() => Ok(()),
-            problems => Err(self.located(&problems)),
-        }
+        let mut problems = self.config.inspect();
+        problems.extend(self.config.read_secrets().err().unwrap_or_default());
+        if problems.is_empty() { Ok(()) } else { Err(self.located(&problems)) }
     }
 
     /// Adds positions in the file to problems.

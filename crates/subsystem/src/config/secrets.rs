@@ -7,13 +7,15 @@ use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use security::group::Group;
 use security::hash::HashFunction;
 use security::secret::Secret;
-use wire::nqn::HostName;
+use wire::nqn::{HostName, Nqn};
 use zeroize::Zeroizing;
 
+use super::{Place, Problem, TargetConfig};
 use crate::authentication::{Authentication, GROUPS, HASHES, Secrets};
 
 /// A text of a secret is shorter by far.
@@ -69,7 +71,7 @@ impl AuthenticationConfig {
     ///
     /// # Errors
     /// The first that cannot be read, and why.
-    pub(crate) fn read(&self) -> Result<Authentication, String> {
+    fn read(&self) -> Result<Authentication, String> {
         let host = |(host, sources): (&HostName, &SecretSources)| Ok((host.clone(), sources.read()?));
         Ok(Authentication {
             hosts: self.hosts.iter().map(host).collect::<Result<_, String>>()?,
@@ -77,6 +79,25 @@ impl AuthenticationConfig {
             hashes: self.hashes.clone(),
             groups: self.groups.clone(),
         })
+    }
+}
+
+impl TargetConfig {
+    /// Reads the secrets of each subsystem. May block.
+    ///
+    /// # Errors
+    /// Those that cannot be read.
+    pub fn read_secrets(&self) -> Result<BTreeMap<Nqn, Arc<Authentication>>, Vec<Problem>> {
+        let (mut read, mut problems) = (BTreeMap::new(), Vec::new());
+        for (at, subsystem) in self.subsystems.iter().enumerate() {
+            match subsystem.authentication.read() {
+                Ok(authentication) => drop(read.insert(subsystem.nqn.clone(), Arc::new(authentication))),
+                Err(message) => {
+                    problems.push(Problem { place: Place::Subsystem(at, "dhchap_secret"), message });
+                }
+            }
+        }
+        if problems.is_empty() { Ok(read) } else { Err(problems) }
     }
 }
 

@@ -72,8 +72,10 @@ impl Change<'_> {
             Step::SetAuthentication { subsystem, authentication, overlap_ms } => {
                 let (_, known) = self.catalog.named_mut(&subsystem)?;
                 let before = mem::replace(&mut known.authentication, authentication);
-                let until_ns = self.now_ns.saturating_add(overlap_ms.saturating_mul(MILLISECOND_NS));
-                known.earlier = Some((before, until_ns));
+                if !before.has_same_secrets(&known.authentication) {
+                    let until_ns = self.now_ns.saturating_add(overlap_ms.saturating_mul(MILLISECOND_NS));
+                    known.earlier = Some((before, until_ns));
+                }
             }
             Step::SetCntlids(nqn, range) => self.catalog.named_mut(&nqn)?.1.cntlids = range,
             Step::AddNamespace { subsystem, nsid, namespace } => {

@@ -97,6 +97,7 @@ impl LaneState {
     pub(crate) fn association(&self) -> Option<&Arc<Association>> {
         match self {
             Self::Admin { association } | Self::Io(IoQueue { association, .. }) => Some(association),
+            Self::Authenticating { next } => next.association(),
             _ => None,
         }
     }

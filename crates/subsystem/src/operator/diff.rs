@@ -15,7 +15,7 @@ use wire::uuid::Uuid;
 
 use crate::authentication::Authentication;
 use crate::config::{
-    ListenerConfig, MemcachedAddress, Place, Problem, ReactorConfig, ResolvedNamespace, ResolvedSubsystem,
+    ListenerConfig, MemcachedAddress, Problem, ReactorConfig, ResolvedNamespace, ResolvedSubsystem,
     TargetConfig,
 };
 use crate::discovery::Referral;
@@ -170,22 +170,11 @@ impl Outline {
         identity: &TargetIdentity,
     ) -> Result<Self, Vec<Problem>> {
         let mut outline = Self::new(config, identity);
-        let mut problems = Vec::new();
-        for (at, subsystem) in config.subsystems.iter().enumerate() {
-            match subsystem.authentication.read() {
-                Ok(authentication) => {
-                    let authentication = Arc::new(authentication);
-                    let resolved = outline.subsystems.get_mut(&subsystem.nqn);
-                    resolved
-                        .into_iter()
-                        .for_each(|resolved| resolved.authentication = Arc::clone(&authentication));
-                }
-                Err(message) => {
-                    problems.push(Problem { place: Place::Subsystem(at, "dhchap_secret"), message });
-                }
-            }
+        for (nqn, authentication) in config.read_secrets()? {
+            let resolved = outline.subsystems.get_mut(&nqn);
+            resolved.into_iter().for_each(|resolved| resolved.authentication = Arc::clone(&authentication));
         }
-        if problems.is_empty() { Ok(outline) } else { Err(problems) }
+        Ok(outline)
     }
 }
 

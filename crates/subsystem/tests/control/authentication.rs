@@ -293,6 +293,8 @@ fn secrets_of_before_are_accepted_for_a_while() {
     let mut target = Target::new();
     require(&mut target, one_for_all(1, 2));
     require(&mut target, one_for_all(3, 4));
+    // Other choices are no other secrets.
+    require(&mut target, Authentication { hashes: vec![HashFunction::Sha256], ..one_for_all(3, 4) });
     let try_with = |target: &mut Target, host: u8, controller: u8| {
         let lane = connect(target, HOST);
         let outcome = authenticate(target, lane, settings(HOST, host, Some(controller), Group::Null));
