@@ -330,7 +330,7 @@ impl Association {
         let (sender, receiver) = channel();
         let mut state = self.inner.state.lock();
         if state.over.is_none() {
-            state.subscribers.push(sender);
+            state.subscribers.push(Arc::new(sender));
         }
         drop(state);
         receiver

@@ -11,6 +11,9 @@ use crate::attachment::Attachment;
 use crate::error::Error;
 use crate::event::Event;
 
+/// Who gets events.
+pub(crate) type Subscriber = Arc<Sender<Event>>;
+
 /// The state, behind a lock.
 #[derive(Debug, Default)]
 pub(crate) struct AssociationState {
@@ -30,7 +33,7 @@ pub(crate) struct State {
     /// Why the association ended for good.
     pub(crate) over: Option<Arc<Error>>,
     /// Who gets events: registered here, not by a message, so that none is missed between a subscription and its effect.
-    pub(crate) subscribers: Vec<Sender<Event>>,
+    pub(crate) subscribers: Vec<Subscriber>,
     /// Queue ids of existing lanes.
     pub(crate) qids: BTreeSet<u16>,
 }
@@ -41,18 +44,26 @@ impl AssociationState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, tells subscribers, and wakes threads in [`wait_up`](Self::wait_up). Who subscribes after the
-    /// change does not get its event.
-    pub(crate) fn change(&self, event: &Event, change: impl FnOnce(&mut State)) {
+    /// Changes the state, and wakes threads in [`wait_up`](Self::wait_up). Returns who gets the event of this change: not
+    /// those who subscribe after it.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) -> Vec<Subscriber> {
         let mut state = self.lock();
         change(&mut state);
-        state.publish(event);
         self.changed.notify_all();
+        state.subscribers.clone()
     }
 
-    /// Tells subscribers.
+    /// Tells these subscribers, and forgets those that have gone.
+    pub(crate) fn tell(&self, subscribers: &[Subscriber], event: &Event) {
+        for gone in subscribers.iter().filter(|subscriber| subscriber.send(event.clone()).is_err()) {
+            self.lock().subscribers.retain(|subscriber| !Arc::ptr_eq(subscriber, gone));
+        }
+    }
+
+    /// Tells all subscribers.
     pub(crate) fn publish(&self, event: &Event) {
-        self.lock().publish(event);
+        let all = self.lock().subscribers.clone();
+        self.tell(&all, event);
     }
 
     /// Why the association ended for good, if it has.
@@ -75,11 +86,5 @@ impl AssociationState {
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-    }
-}
-
-impl State {
-    fn publish(&mut self, event: &Event) {
-        self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
     }
 }

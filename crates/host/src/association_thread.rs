@@ -300,26 +300,29 @@ impl Driver<'_> {
                 tracing::info!(%subsystem, peer = %attachment.peer, cntlid = %attachment.cntlid, "association up");
                 self.set_inaccessible(&attachment.inaccessible);
                 self.attachment = Some(Arc::clone(&attachment));
-                self.tell_lanes(|| LaneMessage::Up(Arc::clone(&attachment)));
-                self.state.change(&Event::Up, |state| {
-                    state.attachment = Some(attachment);
+                let told = self.state.change(|state| {
+                    state.attachment = Some(Arc::clone(&attachment));
                     state.controller = Some(controller);
                     state.namespaces = namespaces;
                 });
+                self.tell_lanes(|| LaneMessage::Up(Arc::clone(&attachment)));
+                self.state.tell(&told, &Event::Up);
             }
             MachineEvent::Down { generation, cause } => {
                 tracing::warn!(%subsystem, peer = %self.context.peer, %cause, "association lost");
                 self.attachment = None;
                 self.inaccessible = Arc::new([]);
+                let told = self.state.change(|state| state.attachment = None);
                 self.tell_lanes(|| LaneMessage::Down(generation));
-                self.state.change(&Event::Down { cause }, |state| state.attachment = None);
+                self.state.tell(&told, &Event::Down { cause });
             }
             MachineEvent::Failed { attempts, cause } => {
                 tracing::info!(%subsystem, peer = %self.context.peer, attempts, %cause, "attempt to reconnect failed");
                 self.state.publish(&Event::AttemptFailed { attempts, cause });
             }
             MachineEvent::Namespaces { changed, namespaces } => {
-                self.state.change(&Event::NamespacesChanged(changed), |state| state.namespaces = namespaces);
+                let told = self.state.change(|state| state.namespaces = namespaces);
+                self.state.tell(&told, &Event::NamespacesChanged(changed));
             }
             MachineEvent::Inaccessible(inaccessible) => self.tell_inaccessible(&inaccessible),
             MachineEvent::Discovery => self.state.publish(&Event::DiscoveryChanged),
@@ -366,11 +369,12 @@ impl Driver<'_> {
             }
         };
         self.attachment = None;
-        self.tell_lanes(|| LaneMessage::Over(Arc::clone(&error)));
-        self.state.change(&Event::Over(Arc::clone(&error)), |state| {
+        let told = self.state.change(|state| {
             state.attachment = None;
-            state.over = Some(error);
+            state.over = Some(Arc::clone(&error));
         });
+        self.tell_lanes(|| LaneMessage::Over(Arc::clone(&error)));
+        self.state.tell(&told, &Event::Over(error));
         self.state.lock().subscribers.clear();
     }
 
