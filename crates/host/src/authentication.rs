@@ -47,10 +47,10 @@ impl Credentials {
         }
     }
 
-    /// Whether a queue need not authenticate that was not asked to: not if the controller must show its secret.
+    /// Checks that a queue may go on although the controller did not ask for authentication.
     ///
     /// # Errors
-    /// It must.
+    /// The controller must show its secret, which it does only within an authentication.
     pub(crate) fn check_unasked(credentials: Option<&Self>) -> Result<(), LinkError> {
         let must_show = credentials.is_some_and(|credentials| credentials.controller.is_some());
         if must_show { Err(LinkError::ControllerNotAuthenticated) } else { Ok(()) }

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use reactor::randomness::Randomness;
 use reactor::whole_file::{FileCalls, SystemFiles, place_new};
 use wire::nqn::{HostId, Nqn};
 use wire::uuid::Uuid;
@@ -91,7 +92,7 @@ impl Places {
 /// Generates an identity and stores it.
 fn make(calls: &mut impl FileCalls, state: &Path) -> Option<HostIdentity> {
     let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok()?;
+    Randomness::System.fill(&mut bytes).ok()?;
     let identity = HostIdentity::from_uuid(uuid_of(bytes, 4));
     std::fs::create_dir_all(state).ok()?;
     // Sync the directory too: the identity must survive a power loss.

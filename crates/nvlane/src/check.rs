@@ -128,7 +128,6 @@ fn access_line(
 ) -> String {
     let serving: Vec<_> = config.listeners.iter().filter(|listener| listener.subsystems).collect();
     let is_local = serving.iter().all(|listener| listener.address.ip().is_loopback());
-    let source_of = |host: &HostName| authentication.hosts.get(host).or(authentication.others.as_ref());
     match &subsystem.access {
         Access::Any if let Some(sources) = &authentication.others => {
             format!("open to every host that has the secret in {}: hosts = \"any\"", sources.host)
@@ -139,9 +138,9 @@ fn access_line(
         }
         Access::Only(hosts) if hosts.is_empty() => "open to no host: the list of hosts is empty".into(),
         Access::Only(hosts) => {
-            let line = |host: &HostName| match source_of(host) {
+            let line = |host: &HostName| match authentication.of(host) {
                 Some(sources) => format!("{host}, with the secret in {}", sources.host),
-                None => format!("{host}, whoever takes this name"),
+                None => format!("{host} (its name is not verified)"),
             };
             let lines: Vec<String> = hosts.iter().map(line).collect();
             format!("for these hosts:\n    {}", lines.join("\n    "))

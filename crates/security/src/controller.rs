@@ -32,7 +32,7 @@ pub struct ControllerSettings {
     pub host: Secret,
     /// The secret that the controller shows to a host that asks for it.
     pub controller: Option<Secret>,
-    /// While secrets change: those of before, which are accepted as well.
+    /// Former secrets of host and controller, accepted as well during the overlap after a change.
     pub earlier: Vec<(Secret, Option<Secret>)>,
     /// Usable hash functions, the preferred one first.
     pub hashes: Vec<HashFunction>,

@@ -18,6 +18,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use reactor::randomness::Randomness;
 use rustix::fs::XattrFlags;
 use wire::uuid::Uuid;
 
@@ -173,7 +174,7 @@ fn open(path: &Path) -> io::Result<File> {
 /// If the kernel gives no random bytes.
 pub fn random() -> io::Result<Uuid> {
     let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Randomness::System.fill(&mut bytes)?;
     bytes[6] = bytes[6] & 0x0F | 0x40;
     bytes[8] = bytes[8] & 0x3F | 0x80;
     Ok(Uuid::from_bytes(bytes))

@@ -9,13 +9,13 @@ use security::names::Names;
 use security::secret::Secret;
 use wire::nqn::HostName;
 
-/// The secrets of a subsystem's hosts. A host without a secret is not asked to authenticate.
+/// The secrets of a subsystem's hosts, or where they are. A host without a secret is not asked to authenticate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Authentication {
+pub struct Authentication<S = Secrets> {
     /// By name of the host.
-    pub hosts: BTreeMap<HostName, Secrets>,
+    pub hosts: BTreeMap<HostName, S>,
     /// Those of all other hosts.
-    pub others: Option<Secrets>,
+    pub others: Option<S>,
     /// Usable hash functions, the preferred one first.
     pub hashes: Vec<HashFunction>,
     /// Usable groups, the preferred one first.
@@ -39,7 +39,7 @@ pub const HASHES: [HashFunction; 3] = [HashFunction::Sha512, HashFunction::Sha38
 pub const GROUPS: [Group; 6] =
     [Group::Ffdhe2048, Group::Ffdhe3072, Group::Ffdhe4096, Group::Ffdhe6144, Group::Ffdhe8192, Group::Null];
 
-impl Default for Authentication {
+impl<S> Default for Authentication<S> {
     fn default() -> Self {
         Self { hosts: BTreeMap::new(), others: None, hashes: HASHES.to_vec(), groups: GROUPS.to_vec() }
     }
@@ -58,13 +58,15 @@ impl PartialEq for Secrets {
 
 impl Eq for Secrets {}
 
-impl Authentication {
+impl<S> Authentication<S> {
     /// The secrets of a host; `None` if it need not authenticate.
     #[must_use]
-    pub fn of(&self, host: &HostName) -> Option<&Secrets> {
+    pub fn of(&self, host: &HostName) -> Option<&S> {
         self.hosts.get(host).or(self.others.as_ref())
     }
+}
 
+impl Authentication {
     /// Whether each host has the same secrets by the other.
     pub(crate) fn has_same_secrets(&self, other: &Self) -> bool {
         self.hosts == other.hosts && self.others == other.others

@@ -156,7 +156,7 @@ fn a_reload_reads_secrets_again_and_connected_hosts_stay() {
     let report = target.reload(&config);
     assert!(!report.is_complete() && report.to_string().starts_with("nothing changed: file:"), "{report}");
     connect(&secret(2)).expect("authenticated");
-    // Without secrets nobody is asked.
+    // Without secrets no host is asked to authenticate.
     config.subsystems[0].authentication.others = None;
     assert!(target.reload(&config).is_complete());
     host.associate(Digests::empty(), 32).expect("an association");

@@ -416,7 +416,7 @@ fn keys_of_certain_hosts_are_not_opened_to_memcached_by_accident() {
         )
     };
     insta::assert_snapshot!(errors(&text("")), @r#"nvlane.toml:4:9: nqn.2026-01.io.nvlane:x is for certain hosts only, but the memcached listener on 127.0.0.1:11211 opens keys to anyone who reaches it: write memcached = "any" beside hosts if that is meant, or serve one of them from a target of its own"#);
-    insta::assert_snapshot!(errors(&text("memcached = \"nqn.2026-01.io.nvlane:h\"\n")), @r#"nvlane.toml:5:13: "nqn.2026-01.io.nvlane:h" is no one that memcached's protocol could tell: write "any", or leave it out"#);
+    insta::assert_snapshot!(errors(&text("memcached = \"nqn.2026-01.io.nvlane:h\"\n")), @r#"nvlane.toml:5:13: "nqn.2026-01.io.nvlane:h" names a host, and the memcached protocol has no host names: write "any", or leave it out"#);
     assert!(config(&text("memcached = \"any\"\n")).subsystems[0].opens_to_memcached);
     let blocks = text("").replace("kv:ram:1G", "ram:1G")
         + "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:y\"\nhosts = \"any\"\n";
@@ -547,7 +547,7 @@ fn secrets_of_hosts_that_protect_nothing_are_found() {
         );
         ConfigFile::parse("nvlane.toml", &text).map_or_else(|errors| errors.to_string(), |_| String::new())
     };
-    assert!(with("\"any\"", "").contains("any other name enters without a secret"));
+    assert!(with("\"any\"", "").contains("any other name connects without a secret"));
     assert!(with("[\"i\"]", "").contains("h has a secret, but is not in hosts"));
     assert_eq!(with("\"any\"", "dhchap_secret = \"env:ALL\""), "");
     assert_eq!(with("[\"h\", \"i\"]", ""), "");

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use rustix::rand::{GetRandomFlags, getrandom};
+use reactor::randomness::Randomness;
 use security::hash::HashFunction;
 use security::secret::Secret;
 use security::secret_bytes::SecretBytes;
@@ -81,9 +81,6 @@ pub(crate) fn generate(arguments: &GenerateArguments) -> Ended {
 /// Bytes of the system's random number generator, which waits at boot until it is ready.
 fn random(length: usize) -> Result<SecretBytes, Failure> {
     let mut bytes = vec![0; length];
-    let mut filled = 0;
-    while filled < length {
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty()).context("random numbers")?;
-    }
+    Randomness::System.fill(&mut bytes).context("random numbers")?;
     Ok(bytes.into())
 }

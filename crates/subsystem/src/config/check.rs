@@ -389,7 +389,7 @@ fn check_secrets(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings
     match &subsystem.access {
         Access::Any if authentication.others.is_none() && !authentication.hosts.is_empty() => {
             let message = format!(
-                "some hosts of {} have secrets, but with hosts = \"any\" whoever takes any other name enters without a secret: list the \
+                "some hosts of {} have secrets, but with hosts = \"any\" a host under any other name connects without a secret: list the \
                  hosts, or add dhchap_secret for all others",
                 subsystem.nqn
             );

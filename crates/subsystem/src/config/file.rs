@@ -738,7 +738,7 @@ impl Reader<'_> {
         let is_any = memcached.get_ref() == "any";
         if !is_any {
             let message = format!(
-                "\"{}\" is no one that memcached's protocol could tell: write \"any\", or leave it out",
+                "\"{}\" names a host, and the memcached protocol has no host names: write \"any\", or leave it out",
                 memcached.get_ref()
             );
             self.wrong(memcached.span(), message);

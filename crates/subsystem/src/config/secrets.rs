@@ -9,14 +9,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use security::group::Group;
-use security::hash::HashFunction;
 use security::secret::Secret;
 use wire::nqn::{HostName, Nqn};
 use zeroize::Zeroizing;
 
 use super::{Place, Problem, TargetConfig};
-use crate::authentication::{Authentication, GROUPS, HASHES, Secrets};
+use crate::authentication::{Authentication, Secrets};
 
 /// A text of a secret is shorter by far.
 const FILE_BYTES_MAX: usize = 4096;
@@ -41,32 +39,10 @@ pub struct SecretSources {
     pub controller: Option<SecretSource>,
 }
 
-/// Which hosts of a subsystem must authenticate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuthenticationConfig {
-    /// By name of the host.
-    pub hosts: BTreeMap<HostName, SecretSources>,
-    /// All other hosts.
-    pub others: Option<SecretSources>,
-    /// Usable hash functions, the preferred one first.
-    pub hashes: Vec<HashFunction>,
-    /// Usable groups, the preferred one first.
-    pub groups: Vec<Group>,
-}
-
-impl Default for AuthenticationConfig {
-    fn default() -> Self {
-        Self { hosts: BTreeMap::new(), others: None, hashes: HASHES.to_vec(), groups: GROUPS.to_vec() }
-    }
-}
+/// Which hosts of a subsystem must authenticate, and where their secrets are.
+pub type AuthenticationConfig = Authentication<SecretSources>;
 
 impl AuthenticationConfig {
-    /// Whether any host must authenticate.
-    #[must_use]
-    pub fn is_used(&self) -> bool {
-        self.others.is_some() || !self.hosts.is_empty()
-    }
-
     /// Reads the secrets.
     ///
     /// # Errors
@@ -105,7 +81,7 @@ impl SecretSources {
     fn read(&self) -> Result<Secrets, String> {
         let controller = self.controller.as_ref().map(SecretSource::read).transpose()?;
         let secrets = Secrets { host: self.host.read()?, controller };
-        // Whoever knows one would know the other.
+        // A host that knows its own secret could otherwise answer for the subsystem.
         match &secrets.controller {
             Some(controller) if controller.is_same(&secrets.host) => {
                 Err(format!("{}: the secrets of host and subsystem are the same", self.host))

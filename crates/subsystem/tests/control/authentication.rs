@@ -187,7 +187,7 @@ fn a_host_that_does_not_authenticate_is_closed_in_time() {
         target.pass(SECOND_NS);
     }
     assert!(target.ended.contains(&idle) && target.ended.contains(&begun));
-    // The result comes too late, to nobody.
+    // The result of an ended lane is ignored.
     compute(&mut target);
 }
 
