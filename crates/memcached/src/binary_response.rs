@@ -13,6 +13,8 @@ pub(crate) const NOT_STORED: u16 = 5;
 pub(crate) const NOT_NUMERIC: u16 = 6;
 pub(crate) const UNKNOWN: u16 = 0x81;
 pub(crate) const NO_MEMORY: u16 = 0x82;
+pub(crate) const INTERNAL_ERROR: u16 = 0x84;
+pub(crate) const TEMPORARY_FAILURE: u16 = 0x86;
 
 /// Appends a response.
 #[expect(clippy::arithmetic_side_effects, reason = "lengths of slices in memory")]
@@ -49,6 +51,8 @@ pub(crate) fn refuse(out: &mut Vec<u8>, header: Header, status: u16) {
         NOT_NUMERIC => b"Non-numeric server-side value for incr or decr",
         UNKNOWN => b"Unknown command",
         NO_MEMORY => b"Out of memory",
+        INTERNAL_ERROR => b"Internal error",
+        TEMPORARY_FAILURE => b"Temporary failure",
         _ => b"",
     };
     respond(out, header, status, &[], &[], text, 0);

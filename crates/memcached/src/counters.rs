@@ -2,6 +2,8 @@
 
 use std::ops::AddAssign;
 
+use crate::refusal::Refusal;
+
 kv::counters! {
     /// Counters of the commands executed on a partition.
     pub struct CommandCounters {
@@ -63,6 +65,8 @@ pub struct PartitionStats {
     pub taken_bytes: u64,
     /// Memory taken by the index, bytes.
     pub index_bytes: u64,
+    /// What the request has changed may not survive: why.
+    pub refusal: Option<Refusal>,
 }
 
 impl AddAssign for PartitionStats {
@@ -73,6 +77,7 @@ impl AddAssign for PartitionStats {
         self.needed_bytes += other.needed_bytes;
         self.taken_bytes += other.taken_bytes;
         self.index_bytes += other.index_bytes;
+        self.refusal = self.refusal.or(other.refusal);
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod answer;
 mod binary_response;
+mod collecting;
 mod collective;
 mod command;
 pub mod connection_stats;
@@ -32,7 +33,9 @@ pub mod partitions;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 #[cfg_attr(not(test), deny(clippy::expect_used, clippy::unwrap_used))]
 mod protocol;
+mod refusal;
 mod remote;
+mod router;
 mod session;
 #[cfg(test)]
 mod session_tests;
@@ -50,8 +53,10 @@ pub use incoming::LargeStore;
 pub use output::{LongValue, Output};
 pub use protocol::decode::Decoder;
 pub use protocol::decoded::Decoded;
+pub use refusal::Refusal;
 pub use remote::RemoteBatch;
-pub use session::{Progress, Router, Session};
+pub use router::Router;
+pub use session::{Progress, Session};
 pub use settings::{ListenerSettings, PIECE_BYTES};
 pub use stats::VERSION;
 pub use watch::{WatchLog, Watchers};

@@ -12,28 +12,30 @@
 mod watching;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use reactor::{CHUNK_BYTES, Chunk};
 
 use crate::answer::AnswerId;
 use crate::binary_response as response;
+use crate::collecting::{AllRequest, Collecting, limit_refusal, push_collected};
 use crate::collective::CollectiveRequest;
-use crate::command::{Command, Header, Mode, Verb};
-use crate::connection_stats::{ConnectionStats, ListenerAddress, for_each_connection_stat};
-use crate::counters::{ListenerStats, PartitionStats};
+use crate::command::{Command, Mode, Verb};
+use crate::connection_stats::ConnectionStats;
+use crate::counters::PartitionStats;
 use crate::dump::Dump;
 use crate::execute::{Addition, Executor};
 use crate::gets::{BATCH, Get, ITEMS_AHEAD, prefetch_items, take_gets};
-use crate::incoming::{Incoming, LargeStore};
+use crate::incoming::Incoming;
 use crate::output::Output;
 use crate::protocol::binary;
 use crate::protocol::decode::{Decoder, GetPosition, bad_chunk};
 use crate::protocol::decoded::Decoded;
+use crate::refusal::{Refusal, RefusalForm};
+use crate::router::Router;
 use crate::settings::{ListenerSettings, PIECE_BYTES};
 use crate::stats::VERSION;
 use crate::watch::Watching;
-use kv::{Home, KEY_BYTES_MAX, Kept, KeyHash, MemoryLimit};
+use kv::{Home, KEY_BYTES_MAX, KeyHash};
 
 /// Output limit, bytes: with more, execution stops until some of it is sent. Awaited answers of other partitions count
 /// with their expected length.
@@ -46,42 +48,6 @@ const AWAITED_BYTES_FIRST: usize = OUTPUT_BYTES_MAX / 16;
 const SHORT_BYTES_MAX: usize = CHUNK_BYTES - 128 * 1024;
 /// Limit on queued answers behind an awaited one: with more, execution stops as well.
 const QUEUE_COUNT_MAX: usize = 4096;
-
-/// A session's interface to the partitions.
-pub trait Router {
-    /// The executor of the local partition.
-    fn executor(&mut self) -> Executor<'_>;
-    /// Its number, and the number of partitions.
-    fn position(&self) -> (usize, usize);
-    /// The number of the session, which the lines of a watcher come with.
-    fn session(&self) -> u64;
-    /// Sends a command to another partition, which answers to [`Session::on_reply`].
-    fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>);
-    /// Sends a request to every other partition, and to this one with `with_own`; each answers to
-    /// [`Session::on_stats`].
-    fn send_all(&mut self, id: AnswerId, request: CollectiveRequest, with_own: bool);
-    /// Requests memory for `count` mebibytes of an arriving value; [`Session::on_room`] receives it.
-    fn reserve(&mut self, to: usize, count: usize);
-    /// Has an arrived value stored; the answer comes to [`Session::on_reply`].
-    fn store_large(&mut self, to: usize, id: AnswerId, store: LargeStore);
-    /// Requests the next piece of a value that another partition keeps; [`Session::on_piece`] receives it.
-    fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize);
-    /// Requests all connections, of every reactor; each answers to [`Session::on_connections`].
-    fn request_connections(&mut self, id: AnswerId);
-    /// The listeners.
-    fn listeners(&self) -> Vec<ListenerAddress>;
-    /// Statistics of the listener.
-    fn listener_stats(&self) -> ListenerStats;
-    /// Has the listener count from zero from now on.
-    fn reset_listener_stats(&mut self);
-}
-
-/// The unit of `cache_memlimit`, bytes.
-const MEBIBYTE: u64 = 1 << 20;
-/// The largest number of mebibytes that is not taken for one of bytes, as in memcached.
-const LIMIT_MEGABYTES_MAX: u64 = 1_000_000_000;
-/// The answer to a memory limit that the system refuses, or that no partition can have.
-const NO_LIMIT: &[u8] = b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";
 
 /// State of a session after input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,38 +63,13 @@ pub enum Progress {
 /// An answer that cannot be sent yet because of its position.
 enum QueuedAnswer {
     Bytes(Output),
-    /// Awaited from another partition; its expected length, bytes.
-    Awaited(usize),
+    /// Awaited from another partition.
+    Awaited {
+        expected_bytes: usize,
+        refusal_form: RefusalForm,
+    },
     /// Awaited from all other partitions.
     Collecting(Box<Collecting>),
-}
-
-/// Answers of all partitions to one request.
-struct Collecting {
-    left: usize,
-    sum: PartitionStats,
-    asked: AllRequest,
-}
-
-/// A request to all partitions.
-enum AllRequest {
-    Flush { binary: Option<Header>, is_quiet: bool },
-    Stats { of: Vec<u8>, binary: Option<Header> },
-    ResetStats { binary: Option<Header> },
-    Limit { megabytes: u64, is_quiet: bool, is_set: bool },
-    Connections { found: Vec<ConnectionStats>, binary: Option<Header> },
-}
-
-impl AllRequest {
-    /// The request that follows, once all partitions have answered this one: memory is changed only if no partition
-    /// needs more.
-    fn next(&self, stats: &PartitionStats) -> Option<(Self, CollectiveRequest)> {
-        let &Self::Limit { megabytes, is_quiet, is_set: false } = self else { return None };
-        let bytes = megabytes.saturating_mul(MEBIBYTE);
-        let is_enough = bytes >= stats.needed_bytes.min(stats.limit_bytes);
-        let next = Self::Limit { megabytes, is_quiet, is_set: true };
-        is_enough.then_some((next, CollectiveRequest::SetMemory { bytes }))
-    }
 }
 
 /// One connection.
@@ -155,6 +96,8 @@ pub struct Session {
     queued_bytes: usize,
     /// Expected length of the next awaited answer, bytes.
     expected_bytes: usize,
+    /// The last answer that is sent, where the connection ends before those behind it.
+    last_id: Option<AnswerId>,
     /// Id of the last command routed to the local partition by message. Until it is answered, later ones take the same
     /// path, to keep their order.
     last_by_message: Option<AnswerId>,
@@ -193,6 +136,7 @@ impl Session {
             first_id: 0,
             queued_bytes: 0,
             expected_bytes: AWAITED_BYTES_FIRST,
+            last_id: None,
             last_by_message: None,
             is_closing: false,
         }
@@ -402,8 +346,9 @@ impl Session {
                     sink.insert(executor.take_long_values());
                 }
             } else {
-                let id = self.push_awaited(0);
-                router.send(partition, id, hash, &Command { key, ..Command::NONE });
+                let command = Command { key, ..Command::NONE };
+                let id = self.push_awaited(0, &command.verb);
+                router.send(partition, id, hash, &command);
             }
             behind = get.behind;
             if behind == GetPosition::Line {
@@ -512,7 +457,7 @@ impl Session {
                                 sink.insert(executor.take_long_values());
                             }
                         } else {
-                            let id = self.push_awaited(command.value.len());
+                            let id = self.push_awaited(command.value.len(), &command.verb);
                             if partition == own {
                                 self.last_by_message = Some(id);
                             }
@@ -635,7 +580,7 @@ impl Session {
             executor.execute_large(store, sink.bytes_mut());
             return None;
         }
-        let id = self.push_awaited(store.short_bytes().max(1));
+        let id = self.push_awaited(store.short_bytes().max(1), &store.head().verb);
         if partition == own {
             self.last_by_message = Some(id);
         }
@@ -661,7 +606,7 @@ impl Session {
             if partition == router.position().0 && self.is_immediate(router, hash, &command) {
                 return router.executor().execute(hash, &command, self.sink().bytes_mut());
             }
-            let id = self.push_awaited(0);
+            let id = self.push_awaited(0, &verb);
             if partition == router.position().0 {
                 self.last_by_message = Some(id);
             }
@@ -722,9 +667,7 @@ impl Session {
                 let asked = AllRequest::Flush { binary, is_quiet };
                 if router.executor().partition.processor.has_log() {
                     // The local partition answers like the others, once its change is durable.
-                    let sum = PartitionStats::default();
-                    let id =
-                        self.push(QueuedAnswer::Collecting(Box::new(Collecting { left: count, sum, asked })));
+                    let id = self.push(QueuedAnswer::Collecting(Collecting::new(count, asked)));
                     self.last_by_message = Some(id);
                     return router.send_all(id, CollectiveRequest::Flush { delay }, true);
                 }
@@ -736,9 +679,7 @@ impl Session {
             }
             Decoded::Stats { of: b"conns", binary } => {
                 let asked = AllRequest::Connections { found: Vec::new(), binary };
-                let sum = PartitionStats::default();
-                let id =
-                    self.push(QueuedAnswer::Collecting(Box::new(Collecting { left: count, sum, asked })));
+                let id = self.push(QueuedAnswer::Collecting(Collecting::new(count, asked)));
                 router.request_connections(id);
             }
             Decoded::Stats { of, binary } => {
@@ -776,18 +717,19 @@ impl Session {
     }
 
     /// Carries out a request on the local partition, and sends it to the others.
-    fn ask_all(&mut self, router: &mut impl Router, asked: AllRequest, request: CollectiveRequest) {
+    fn ask_all(&mut self, router: &mut impl Router, mut asked: AllRequest, request: CollectiveRequest) {
         let sum = router.executor().collect(request);
         let (_, count) = router.position();
         if count == 1 {
             if let Some((asked, request)) = asked.next(&sum) {
-                let sum = PartitionStats::default();
-                let id = self.push(QueuedAnswer::Collecting(Box::new(Collecting { left: 1, sum, asked })));
+                let id = self.push(QueuedAnswer::Collecting(Collecting::new(1, asked)));
                 return router.send_all(id, request, true);
             }
-            return push_collected(router, &sum, &asked, self.sink());
+            return push_collected(router, &sum, &mut asked, self.sink());
         }
-        let id = self.push(QueuedAnswer::Collecting(Box::new(Collecting { left: count - 1, sum, asked })));
+        let mut collecting = Collecting::new(count - 1, asked);
+        collecting.sum = sum;
+        let id = self.push(QueuedAnswer::Collecting(collecting));
         router.send_all(id, request, false);
     }
 
@@ -796,9 +738,9 @@ impl Session {
         if self.can_resume()
             && let Some(mut dump) = self.dump.take()
         {
-            let id = self.push_awaited(0);
-            let hash = router.executor().partition.processor.hash(&dump.position);
             let command = Command { verb: Verb::Dump(dump.form), key: &dump.position, ..Command::NONE };
+            let id = self.push_awaited(0, &command.verb);
+            let hash = router.executor().partition.processor.hash(&dump.position);
             router.send(dump.partition, id, hash, &command);
             dump.awaited = Some(id);
             self.dump = Some(dump);
@@ -847,9 +789,34 @@ impl Session {
 
     /// Queues an awaited answer to a command with `value_bytes` of value. Commands that bring a value have short
     /// answers.
-    fn push_awaited(&mut self, value_bytes: usize) -> AnswerId {
+    fn push_awaited(&mut self, value_bytes: usize, verb: &Verb) -> AnswerId {
         let bytes = if value_bytes == 0 { self.expected_bytes } else { AWAITED_BYTES_MIN.max(value_bytes) };
-        self.push(QueuedAnswer::Awaited(bytes))
+        let refusal_form = RefusalForm::of(verb);
+        self.push(QueuedAnswer::Awaited { expected_bytes: bytes, refusal_form })
+    }
+
+    /// Handles the refusal of a command by another partition. The connection may end behind it: then
+    /// [`is_closing`](Self::is_closing) is true.
+    pub fn on_refused(&mut self, id: AnswerId, refusal: Refusal) {
+        let at = (id - self.first_id) as usize;
+        let QueuedAnswer::Awaited { refusal_form, .. } = self.queue[at] else {
+            unreachable!("ids name what was asked")
+        };
+        if refusal_form == RefusalForm::LastLine {
+            self.is_closing = true;
+            self.last_id = Some(self.last_id.map_or(id, |last| last.min(id)));
+            self.dump = None;
+        }
+        let mut answer = Output::default();
+        refusal_form.write(refusal, answer.bytes_mut());
+        self.put(at, answer);
+        self.advance();
+    }
+
+    /// Whether the connection ends once its output is sent.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.is_closing
     }
 
     /// Handles the answer of another partition to a command.
@@ -860,7 +827,7 @@ impl Session {
         {
             self.dump = None;
         }
-        debug_assert!(matches!(self.queue[at], QueuedAnswer::Awaited(_)));
+        debug_assert!(matches!(self.queue[at], QueuedAnswer::Awaited { .. }));
         // The expected length rises to that of a longer answer at once, and falls by a quarter of the difference with
         // each shorter one.
         let (bytes, expected) =
@@ -872,23 +839,7 @@ impl Session {
 
     /// Handles the statistics of another partition, or the end of its flush.
     pub fn on_stats(&mut self, router: &mut impl Router, id: AnswerId, stats: &PartitionStats) {
-        let at = (id - self.first_id) as usize;
-        let QueuedAnswer::Collecting(collecting) = &mut self.queue[at] else {
-            unreachable!("ids name what was asked")
-        };
-        collecting.left -= 1;
-        collecting.sum += *stats;
-        if collecting.left == 0 {
-            if let Some((asked, request)) = collecting.asked.next(&collecting.sum) {
-                let (_, count) = router.position();
-                **collecting = Collecting { left: count, sum: PartitionStats::default(), asked };
-                return router.send_all(id, request, true);
-            }
-            let mut answer = Output::default();
-            push_collected(router, &collecting.sum, &collecting.asked, &mut answer);
-            self.put(at, answer);
-            self.advance();
-        }
+        self.on_collected(router, id, |collecting| collecting.sum += *stats);
     }
 
     /// Handles the connections of a reactor.
@@ -898,21 +849,33 @@ impl Session {
         id: AnswerId,
         connections: &[ConnectionStats],
     ) {
+        self.on_collected(router, id, |collecting| {
+            if let AllRequest::Connections { found, .. } = &mut collecting.asked {
+                found.extend_from_slice(connections);
+            }
+        });
+    }
+
+    /// Adds the answer of one partition or reactor. The last one gives the answer to the client, or the next request.
+    fn on_collected(&mut self, router: &mut impl Router, id: AnswerId, add: impl FnOnce(&mut Collecting)) {
         let at = (id - self.first_id) as usize;
         let QueuedAnswer::Collecting(collecting) = &mut self.queue[at] else {
             unreachable!("ids name what was asked")
         };
         collecting.left -= 1;
-        if let AllRequest::Connections { found, .. } = &mut collecting.asked {
-            found.extend_from_slice(connections);
-            found.sort_unstable_by_key(|connection| connection.number);
+        add(collecting);
+        if collecting.left > 0 {
+            return;
         }
-        if collecting.left == 0 {
-            let mut answer = Output::default();
-            push_collected(router, &collecting.sum, &collecting.asked, &mut answer);
-            self.put(at, answer);
-            self.advance();
+        if let Some((asked, request)) = collecting.asked.next(&collecting.sum) {
+            let (_, count) = router.position();
+            *collecting = Collecting::new(count, asked);
+            return router.send_all(id, request, true);
         }
+        let mut answer = Output::default();
+        push_collected(router, &collecting.sum, &mut collecting.asked, &mut answer);
+        self.put(at, answer);
+        self.advance();
     }
 
     /// Puts an awaited answer in its position.
@@ -928,9 +891,13 @@ impl Session {
     fn advance(&mut self) {
         while let Some(QueuedAnswer::Bytes(_)) = self.queue.front() {
             let Some(QueuedAnswer::Bytes(bytes)) = self.queue.pop_front() else { unreachable!("just seen") };
+            let id = self.first_id;
             self.first_id += 1;
             if !self.queue.is_empty() {
                 self.queued_bytes -= bytes.len();
+            }
+            if self.last_id.is_some_and(|last| id > last) {
+                continue;
             }
             if self.output.is_empty() {
                 self.output = bytes;
@@ -951,25 +918,11 @@ fn add_all(mut executor: Executor<'_>, hash: KeyHash, entries: &[Entry<'_>], out
     executor.add_all(hash, key, same.map_while(|entry| Addition::of(&entry.command)), out)
 }
 
-/// Why partitions cannot have this memory, whatever they hold.
-fn limit_refusal(megabytes: u64, partition_count: usize) -> Option<String> {
-    let megabytes_min = MemoryLimit::bytes_min(partition_count).div_ceil(MEBIBYTE);
-    if megabytes < megabytes_min {
-        let text = format!("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than {megabytes_min}m\r\n");
-        return Some(text);
-    }
-    if megabytes > LIMIT_MEGABYTES_MAX {
-        return Some("MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n".into());
-    }
-    let is_too_much = megabytes.saturating_mul(MEBIBYTE) > MemoryLimit::bytes_max(partition_count);
-    is_too_much.then(|| String::from_utf8_lossy(NO_LIMIT).into_owned())
-}
-
 /// Expected length of an awaited answer, bytes.
 fn expected_bytes(answer: &QueuedAnswer) -> usize {
     match answer {
         QueuedAnswer::Bytes(_) => 0,
-        QueuedAnswer::Awaited(bytes) => *bytes,
+        QueuedAnswer::Awaited { expected_bytes, .. } => *expected_bytes,
         // One at a time, because there may be many.
         QueuedAnswer::Collecting(collecting)
             if matches!(collecting.asked, AllRequest::Connections { .. }) =>
@@ -977,68 +930,5 @@ fn expected_bytes(answer: &QueuedAnswer) -> usize {
             OUTPUT_BYTES_MAX
         }
         QueuedAnswer::Collecting(_) => AWAITED_BYTES_MIN,
-    }
-}
-
-/// Appends the answer to a request to all partitions.
-fn push_collected(router: &mut impl Router, stats: &PartitionStats, asked: &AllRequest, out: &mut Output) {
-    let out = out.bytes_mut();
-    match asked {
-        AllRequest::Flush { is_quiet: true, .. } => {}
-        AllRequest::Flush { binary: Some(header), .. } => {
-            response::respond(out, *header, response::SUCCESS, &[], &[], &[], 0);
-        }
-        AllRequest::Flush { binary: None, .. } => out.extend_from_slice(b"OK\r\n"),
-        AllRequest::ResetStats { binary: Some(header) } => {
-            response::respond(out, *header, response::SUCCESS, &[], &[], &[], 0);
-        }
-        AllRequest::ResetStats { binary: None } => out.extend_from_slice(b"RESET\r\n"),
-        AllRequest::Limit { is_quiet: true, .. } => {}
-        AllRequest::Limit { is_set: false, .. } => {
-            let answer =
-                format!("MEMLIMIT_ADJUST_FAILED {} bytes are in use and not evicted\r\n", stats.needed_bytes);
-            out.extend_from_slice(answer.as_bytes());
-        }
-        AllRequest::Limit { megabytes, .. } if stats.limit_bytes.div_ceil(MEBIBYTE) == *megabytes => {
-            out.extend_from_slice(b"OK\r\n");
-        }
-        AllRequest::Limit { .. } => out.extend_from_slice(NO_LIMIT),
-        AllRequest::Stats { of, binary } => {
-            let listener = router.listener_stats();
-            let each = |name: &str, value: &str| push_stat(name, value, *binary, out);
-            let is_known = router.executor().for_each_stat(of, stats, &listener, each);
-            match binary {
-                None if !is_known => out.extend_from_slice(b"ERROR\r\n"),
-                _ => end_stats(*binary, out),
-            }
-        }
-        AllRequest::Connections { found, binary } => {
-            let each = |name: &str, value: &str| push_stat(name, value, *binary, out);
-            for_each_connection_stat(&router.listeners(), found, each);
-            end_stats(*binary, out);
-        }
-    }
-}
-
-/// Appends one statistic.
-fn push_stat(name: &str, value: &str, binary: Option<Header>, out: &mut Vec<u8>) {
-    match binary {
-        Some(header) => {
-            let (name, value) = (name.as_bytes(), value.as_bytes());
-            response::respond(out, header, response::SUCCESS, &[], name, value, 0);
-        }
-        None => {
-            for piece in ["STAT ", name, " ", value, "\r\n"] {
-                out.extend_from_slice(piece.as_bytes());
-            }
-        }
-    }
-}
-
-/// Appends the end of statistics.
-fn end_stats(binary: Option<Header>, out: &mut Vec<u8>) {
-    match binary {
-        Some(header) => response::respond(out, header, response::SUCCESS, &[], &[], &[], 0),
-        None => out.extend_from_slice(b"END\r\n"),
     }
 }

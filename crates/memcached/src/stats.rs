@@ -62,6 +62,7 @@ impl Executor<'_> {
             needed_bytes: self.partition.processor.needed_bytes() as u64,
             taken_bytes: self.partition.processor.taken_bytes() as u64,
             index_bytes: self.partition.processor.index_bytes() as u64,
+            refusal: None,
         }
     }
 

@@ -37,6 +37,7 @@ pub(crate) struct PairModel {
     keys: Vec<History>,
     durability: PairDurability,
     next_id: u64,
+    lacks_space: bool,
     /// Changes that were answered.
     pub(crate) acknowledged_count: u64,
 }
@@ -48,6 +49,7 @@ impl PairModel {
             keys: std::iter::repeat_with(history).take(settings.key_count).collect(),
             durability: settings.durability,
             next_id: 1,
+            lacks_space: false,
             acknowledged_count: 0,
         }
     }
@@ -60,6 +62,19 @@ impl PairModel {
     /// The number that the next command gets, from which its value follows.
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id
+    }
+
+    /// Whether the log may have had no space for a command.
+    pub(crate) fn may_lack_space(&self, key: usize, id: u64) -> bool {
+        self.keys[key].may_lack_space(id)
+    }
+
+    /// The log has no space, or may still have none, or has some.
+    pub(crate) fn set_lacks_space(&mut self, lacks_space: bool) {
+        if lacks_space || self.lacks_space {
+            self.lacks_space = lacks_space;
+            self.keys.iter_mut().for_each(|key| key.set_lacks_space(lacks_space));
+        }
     }
 
     /// A command is sent.
@@ -103,9 +118,9 @@ impl PairModel {
     /// the log are not.
     pub(crate) fn on_idle_log(&mut self, begin_ns: u64) {
         match self.durability {
-            PairDurability::Batch => self.settle(begin_ns),
+            PairDurability::Batch | PairDurability::Always => self.settle(begin_ns),
             PairDurability::None => self.keys.iter_mut().for_each(|key| key.settle_process(begin_ns)),
-            PairDurability::Memory | PairDurability::Always => {}
+            PairDurability::Memory => {}
         }
     }
 

@@ -54,6 +54,8 @@ pub(crate) enum Fault {
     PowerCut { down_ns: u64 },
     /// A reactor does not run for a while.
     Stall { ns: u64 },
+    /// The file system of the key-value log has no space for a while.
+    NoSpace { ns: u64 },
     /// The namespace becomes shorter or longer.
     Resize { block_count: u64 },
     /// A command is cancelled.
@@ -101,6 +103,7 @@ impl Fault {
             Self::Kill { .. } => "target killed",
             Self::PowerCut { .. } => "power cut",
             Self::Stall { .. } => "reactor stalled",
+            Self::NoSpace { .. } => "no space for the log",
             Self::Resize { .. } => "namespace resized",
             Self::Cancel => "command cancelled",
             Self::Remove { .. } => "namespace removed",
@@ -552,6 +555,14 @@ impl Scenario {
             pairs.client_command_limit = self.command_count;
             // The log reads and writes pieces of 256 KiB.
             self.pool_bytes = self.pool_bytes.max(POOL_BYTES_OF_LOG);
+        }
+        let mut random = Random::new(self.seed, 41);
+        if self.pairs.as_ref().is_some_and(|pairs| pairs.file_bytes() > 0) && random.one_in(3) {
+            for _ in 0..random.between(1, 3) {
+                let ns = random.scaled(MS, 10 * SECOND);
+                self.faults.push((random.below(self.command_count), Fault::NoSpace { ns }));
+            }
+            self.faults.sort_by_key(|(at, _)| *at);
         }
     }
 

@@ -666,6 +666,10 @@ impl World {
                 let at = self.shared.random.below(count) as usize;
                 self.shared.stall(at, ns);
             }
+            Fault::NoSpace { ns } => {
+                let until_ns = &mut self.shared.log_disk.no_space_until_ns;
+                *until_ns = (*until_ns).max(self.shared.now_ns + ns);
+            }
             Fault::Resize { block_count } => self.shrink(block_count),
             Fault::Cancel => self.cancel_one(),
             Fault::Remove { away_ns, returns } => self.remove_second(away_ns, returns),

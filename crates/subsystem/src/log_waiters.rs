@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use kv::log::{Failure, FetchError};
 use kv::{Arrival, KEY_BYTES_MAX, Station};
 use memcached::{
-    AnswerId, CollectiveRequest, Command, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service, Verb,
+    AnswerId, CollectiveRequest, Command, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service,
 };
 use reactor::{CHUNK_BYTES, Io};
 use store::Logged;
@@ -216,8 +216,7 @@ impl LogWaiters {
                 return rest.push(session, ticket, hash, command);
             }
             if command.may_change() && keys.logged.is_full() {
-                let answer = Refusal::NO_SPACE.answer_to(command.verb);
-                return answers.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
+                return answers.push_refused(session, ticket, Refusal::NO_SPACE.answer);
             }
             let mut room = [0; KEY_BYTES_MAX];
             let key = command.stored_key(&mut room);
@@ -391,8 +390,8 @@ impl LogWaiters {
                 io.post(from, failed(ticket, Refusal::NO_SPACE.status).into());
             }
             Work::StoreLarge { session, ticket, store } if is_full => {
-                let answer = Refusal::NO_SPACE.answer_to(store.head().verb);
-                refuse(io, from, &[(session, ticket, answer)]);
+                drop(store);
+                refuse(io, from, &[(session, ticket)], Refusal::NO_SPACE);
             }
             Work::Execute(batch) => {
                 let batch = self.run(io, keys, from, &batch);
@@ -464,13 +463,11 @@ impl LogWaiters {
                 (Waiting::Operation(place, at), _) => self.go_on_with_part(io, keys, (place, at), result),
                 (Waiting::Command(batch), Err(refusal)) => {
                     let mut asked = Vec::new();
-                    batch.for_each(|session, ticket, _, command| {
-                        asked.push((session, ticket, refusal.answer_to(command.verb)));
-                    });
-                    refuse(io, from, &asked);
+                    batch.for_each(|session, ticket, _, _| asked.push((session, ticket)));
+                    refuse(io, from, &asked, refusal);
                 }
-                (Waiting::Large(session, ticket, store), Err(refusal)) => {
-                    refuse(io, from, &[(session, ticket, refusal.answer_to(store.head().verb))]);
+                (Waiting::Large(session, ticket, _), Err(refusal)) => {
+                    refuse(io, from, &[(session, ticket)], refusal);
                 }
                 (Waiting::Action(ticket, ..), Err(refusal)) => {
                     io.post(from, failed(ticket, refusal.status).into());
@@ -540,6 +537,10 @@ impl LogWaiters {
                 }
                 KeyValueMessage::ToMemcached(MemcachedReply::Answers(answers)) => {
                     io.post(to, MemcachedReply::Answers(answers.refused(refusal.answer)).into());
+                }
+                KeyValueMessage::ToMemcached(MemcachedReply::Stats { session, ticket, mut stats }) => {
+                    stats.refusal = Some(refusal.answer);
+                    io.post(to, MemcachedReply::Stats { session, ticket, stats }.into());
                 }
                 KeyValueMessage::ToCommand(CommandReply::Outcome(ticket, _)) => {
                     io.post(to, failed(ticket, refusal.status).into());
@@ -641,25 +642,28 @@ impl LogWaiters {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
     /// To memcached clients.
-    pub(crate) answer: &'static [u8],
+    pub(crate) answer: memcached::Refusal,
     /// To NVMe hosts.
     pub(crate) status: Status,
 }
 
 impl Refusal {
     /// The file system has no space for the log.
-    const NO_SPACE: Self =
-        Self { answer: b"SERVER_ERROR out of space\r\n", status: Status::CAPACITY_EXCEEDED };
+    const NO_SPACE: Self = Self::new(
+        b"SERVER_ERROR out of space\r\n",
+        memcached::Refusal::OUT_OF_MEMORY,
+        Status::CAPACITY_EXCEEDED,
+    );
 
     /// The log is read at the start, and that takes long.
-    pub(crate) const NOT_READY: Self = Self {
-        answer: b"SERVER_ERROR not ready: the log is being read\r\n",
-        status: Status::NAMESPACE_NOT_READY,
-    };
+    pub(crate) const NOT_READY: Self = Self::new(
+        b"SERVER_ERROR not ready: the log is being read\r\n",
+        memcached::Refusal::TEMPORARY_FAILURE,
+        Status::NAMESPACE_NOT_READY,
+    );
 
-    /// The answer to a memcached command, unless that wants none.
-    pub(crate) fn answer_to(self, verb: Verb) -> &'static [u8] {
-        if verb.is_silent() { b"" } else { self.answer }
+    const fn new(line: &'static [u8], binary_status: u16, status: Status) -> Self {
+        Self { answer: memcached::Refusal { line, status: binary_status }, status }
     }
 }
 
@@ -673,7 +677,7 @@ impl From<Failure> for Refusal {
             Failure::NoMemory => b"SERVER_ERROR the log does not fit in memory\r\n",
             Failure::Stopped => b"SERVER_ERROR the namespace is gone\r\n",
         };
-        Self { answer, status: Status::KV_UNRECOVERED_ERROR.with_dnr() }
+        Self::new(answer, memcached::Refusal::INTERNAL_ERROR, Status::KV_UNRECOVERED_ERROR.with_dnr())
     }
 }
 
@@ -681,12 +685,16 @@ impl From<FetchError> for Refusal {
     fn from(error: FetchError) -> Self {
         let status = Status::KV_UNRECOVERED_ERROR;
         match error {
-            FetchError::Unreadable => {
-                Self { answer: b"SERVER_ERROR the value cannot be read\r\n", status: status.with_dnr() }
-            }
-            FetchError::NoMemory => {
-                Self { answer: b"SERVER_ERROR out of memory reading the value\r\n", status }
-            }
+            FetchError::Unreadable => Self::new(
+                b"SERVER_ERROR the value cannot be read\r\n",
+                memcached::Refusal::INTERNAL_ERROR,
+                status.with_dnr(),
+            ),
+            FetchError::NoMemory => Self::new(
+                b"SERVER_ERROR out of memory reading the value\r\n",
+                memcached::Refusal::OUT_OF_MEMORY,
+                status,
+            ),
         }
     }
 }
@@ -729,10 +737,10 @@ fn failed(ticket: store::Ticket, status: Status) -> CommandReply {
     CommandReply::Outcome(ticket, KvOutcome::new(status))
 }
 
-fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, AnswerId, &[u8])]) {
+fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, AnswerId)], refusal: Refusal) {
     let mut answers = RemoteAnswers::default();
-    for &(session, ticket, answer) in asked {
-        answers.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
+    for &(session, ticket) in asked {
+        answers.push_refused(session, ticket, refusal.answer);
     }
     io.post(from, MemcachedReply::Answers(answers).into());
 }

@@ -100,7 +100,7 @@ pub struct Operator {
     stores: BTreeMap<(Nqn, Nsid), Store>,
     /// The state of storage last reported to hosts.
     seen: BTreeMap<(Nqn, Nsid), Seen>,
-    /// Namespaces, in the order of the configuration.
+    /// In the order of the configuration, as are `memcached`.
     listeners: Vec<RunningListener>,
     memcached: Vec<MemcachedListener>,
     discovery_nqn: Nqn,
@@ -300,7 +300,7 @@ impl Operator {
         }
         announce(steps, post, &mut report);
         self.identities.carry_over(&self.running, &mut wanted);
-        // It concerns the secrets that this reload changes: 0 ends the former ones at once.
+        // Of this reload already: with 0 the former secrets end at once.
         self.running.config.timeouts.secret_overlap_ms = wanted.config.timeouts.secret_overlap_ms;
         let mut changes = diff(&self.running, &wanted);
         changes.extend(self.memory_set_by_clients(&wanted));

@@ -1,6 +1,7 @@
 //! Sessions that watch.
 
-use super::{Router, Session};
+use super::Session;
+use crate::router::Router;
 use crate::watch::Watching;
 
 impl Session {

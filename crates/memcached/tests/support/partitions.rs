@@ -14,7 +14,8 @@ use crate::execute::{Executor, Service};
 use crate::incoming::LargeStore;
 use crate::output::Output;
 use crate::remote::RemoteBatch;
-use crate::session::{Router, Session};
+use crate::router::Router;
+use crate::session::Session;
 use crate::settings::ListenerSettings;
 use crate::watch::Watchers;
 

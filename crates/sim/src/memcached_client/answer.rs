@@ -86,6 +86,12 @@ impl Expected {
             return Ok(Taken::Gone);
         }
         let whole = |rest: &[u8]| Ok(Taken::Whole(bytes.len() - rest.len()));
+        if text == "SERVER_ERROR out of space" {
+            for (key, command) in self.commands() {
+                model.end(key, command, &Answer::NoSpace, now_ns)?;
+            }
+            return whole(rest);
+        }
         let words: Vec<&str> = text.split(' ').collect();
         match self {
             Self::Text(expected) => {

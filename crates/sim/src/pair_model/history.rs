@@ -52,6 +52,8 @@ struct Pending {
     command: Command,
     origin: Origin,
     reply: Reply,
+    /// The log may have had no space for it.
+    may_lack_space: bool,
 }
 
 /// What may be now.
@@ -74,9 +76,12 @@ struct Past {
 pub(super) struct History {
     configurations: Vec<Configuration>,
     pending: Vec<Pending>,
-    /// States that a crash may bring back, unless answers wait for the log.
+    /// States that a crash may bring back: if answers wait for the log, only those from before a change that was
+    /// refused for lack of space.
     past: BTreeMap<State, Past>,
     keeps_past: bool,
+    /// The log has no space, or may still have none.
+    lacks_space: bool,
     /// CAS numbers of versions, and the versions that have them.
     cas_of: BTreeMap<u64, u64>,
     version_of: BTreeMap<u64, u64>,
@@ -92,6 +97,7 @@ impl History {
             pending: Vec::new(),
             past: BTreeMap::new(),
             keeps_past: matches!(settings.durability, PairDurability::Batch | PairDurability::None),
+            lacks_space: false,
             cas_of: BTreeMap::new(),
             version_of: BTreeMap::new(),
             repeated: BTreeSet::new(),
@@ -101,7 +107,7 @@ impl History {
 
     pub(super) fn has_room(&self) -> bool {
         let count_max = match self.rules.pressure {
-            MemoryPressure::None => PENDING_COUNT_MAX,
+            MemoryPressure::None if !self.lacks_space => PENDING_COUNT_MAX,
             _ => PENDING_COUNT_MAX_UNDER_PRESSURE,
         };
         self.pending.len() < count_max && self.configurations.len() <= CONFIGURATION_COUNT_MAX
@@ -128,7 +134,18 @@ impl History {
         if origin == Origin::Again {
             self.repeated.insert(command.id);
         }
-        self.pending.push(Pending { command, origin, reply });
+        self.pending.push(Pending { command, origin, reply, may_lack_space: self.lacks_space });
+    }
+
+    /// Whether the log may have had no space for a command.
+    pub(super) fn may_lack_space(&self, id: u64) -> bool {
+        self.position(id).is_some_and(|at| self.pending[at].may_lack_space)
+    }
+
+    /// The log has no space, or may still have none, or has some.
+    pub(super) fn set_lacks_space(&mut self, lacks_space: bool) {
+        self.lacks_space = lacks_space;
+        self.pending.iter_mut().for_each(|pending| pending.may_lack_space |= lacks_space);
     }
 
     /// Whether a pending command may take effect next.
@@ -154,7 +171,8 @@ impl History {
         now_s: i64,
     ) -> impl Iterator<Item = Configuration> + 'a {
         let version_of = |cas| self.version_of.get(&cas).copied();
-        let outcomes = pending.command.outcomes(&configuration.state, now_s, &self.rules, version_of);
+        let (state, may_lack_space) = (&configuration.state, pending.may_lack_space);
+        let outcomes = pending.command.outcomes(state, now_s, &self.rules, may_lack_space, version_of);
         outcomes.into_iter().map(|(state, outcome)| {
             let mut applied = configuration.applied.clone();
             if applied.iter().all(|(id, _)| *id != pending.command.id) {
@@ -182,7 +200,8 @@ impl History {
             | (Outcome::Exists, Answer::Exists)
             | (Outcome::NotNumeric, Answer::NotNumeric)
             | (Outcome::TooLarge, Answer::TooLarge)
-            | (Outcome::NoMemory, Answer::NoMemory) => true,
+            | (Outcome::NoMemory, Answer::NoMemory)
+            | (Outcome::NoMemory | Outcome::NoSpace, Answer::NoSpace) => true,
             _ => false,
         }
     }
@@ -243,7 +262,10 @@ impl History {
             return Err(finding);
         }
         self.know_cas(answer, &outcomes);
-        if self.keeps_past {
+        if self.is_change(id) && answer.reports_change() && !self.keeps_past {
+            // It is durable, and with it everything from before.
+            self.past.clear();
+        } else if self.keeps_past || self.pending.iter().any(|pending| pending.may_lack_space) {
             for configuration in seen {
                 let past = Past { last_ns: now_ns, is_written_over: false };
                 self.past.insert(configuration.state, past);
@@ -305,7 +327,7 @@ impl History {
 
     pub(super) fn lose(&mut self, id: u64, now_ns: u64) {
         let Some(at) = self.position(id) else { return };
-        let Pending { command, reply, origin } = &self.pending[at];
+        let Pending { command, reply, origin, .. } = &self.pending[at];
         let is_over = *reply == Reply::Under || *reply == Reply::Meaningless && *origin != Origin::Host;
         if is_over || matches!(command.action, Action::Get) {
             return self.drop_pending(id);
@@ -341,7 +363,13 @@ impl History {
     pub(super) fn on_crash(&mut self, durability: PairDurability, crash: Crash, now_s: i64) {
         let reachable = self.reachable(None, now_s);
         if durability == PairDurability::Always {
-            return self.on_durable_crash(reachable);
+            // Answers to commands that took effect before may be on their way.
+            let mut configurations = reachable.clone();
+            for state in std::mem::take(&mut self.past).into_keys() {
+                let reverted = |one: &Configuration| Configuration { state: state.clone(), ..one.clone() };
+                configurations.extend(reachable.iter().map(reverted));
+            }
+            return self.on_durable_crash(configurations);
         }
         let mut states: BTreeSet<State> = BTreeSet::new();
         if durability == PairDurability::Memory {

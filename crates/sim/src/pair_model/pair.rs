@@ -1,5 +1,6 @@
 //! What commands do to a pair, and what they are answered with.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::pair_settings::MemoryPressure;
@@ -108,6 +109,8 @@ pub(crate) enum Answer {
     NotNumeric,
     TooLarge,
     NoMemory,
+    /// The log has no space: the change may be made or not, and is not durable.
+    NoSpace,
 }
 
 impl Answer {
@@ -130,6 +133,7 @@ pub(super) enum Outcome {
     NotNumeric,
     TooLarge,
     NoMemory,
+    NoSpace,
 }
 
 /// A command in a model.
@@ -161,12 +165,14 @@ impl Command {
         }
     }
 
-    /// What it may come to in a state, up to `now_s`. `version_of` tells the version that has a CAS number.
+    /// What it may come to in a state, up to `now_s`; `may_lack_space` if the log may have had no space for it.
+    /// `version_of` tells the version that has a CAS number.
     pub(super) fn outcomes(
         &self,
         state: &State,
         now_s: i64,
         rules: &Rules,
+        may_lack_space: bool,
         version_of: impl Fn(u64) -> Option<u64>,
     ) -> Vec<(State, Outcome)> {
         let mut outcomes = Vec::new();
@@ -185,6 +191,11 @@ impl Command {
             && matches!(self.action, Action::Store { .. } | Action::Count { .. })
         {
             outcomes.extend([(None, Outcome::NoMemory), (state.clone(), Outcome::NoMemory)]);
+        }
+        if may_lack_space {
+            let states = outcomes.iter().map(|(state, _)| state).chain([state]);
+            let states: BTreeSet<State> = states.cloned().collect();
+            outcomes.extend(states.into_iter().map(|state| (state, Outcome::NoSpace)));
         }
         outcomes
     }

@@ -101,6 +101,8 @@ pub(crate) struct Disk {
     pub(crate) has_stuck: bool,
     /// The device does nothing before.
     pub(crate) hung_until_ns: u64,
+    /// Until then the file system has no space for writes.
+    pub(crate) no_space_until_ns: u64,
 }
 
 impl Disk {
@@ -428,7 +430,11 @@ impl Shared {
             Operation::Sync { .. } => (0, 0..0),
         };
         let mut random = self.disk_chance(number, &operation, extent.start);
-        let (result, limit) = self.draw_result((&settings, block_bytes), &operation, length, &mut random);
+        let lacks_space = self.now_ns < self.disk_of(number).no_space_until_ns;
+        let (result, limit) = match &operation {
+            Operation::Write { .. } if self.is_hostile && lacks_space => (Err(Errno::NOSPC), 0),
+            _ => self.draw_result((&settings, block_bytes), &operation, length, &mut random),
+        };
         let covered = match operation {
             Operation::Sync { .. } => {
                 let newest = |versions: &Versions| versions.since.last().map_or(0, |(number, _)| *number);
@@ -639,7 +645,8 @@ impl Shared {
             }
         }
         match (&running.operation, running.result) {
-            (_, Err(errno)) if is_durable && !matches!(errno, Errno::INTR | Errno::AGAIN) => {
+            // Without space, the kernel does nothing of it.
+            (_, Err(errno)) if is_durable && !matches!(errno, Errno::INTR | Errno::AGAIN | Errno::NOSPC) => {
                 disk.has_failed_sync = true;
                 disk.failure_count += 1;
                 if matches!(running.operation, Operation::Sync { .. }) && is_current {

@@ -6,6 +6,7 @@ use wire::status::Status;
 
 use super::World;
 use super::command::{Command, Kind};
+use super::pairs::no_space_until_ns;
 use crate::finding::Finding;
 use crate::pair_settings::PairDurability;
 use crate::shared::disk::Trouble;
@@ -54,6 +55,14 @@ impl World {
                     let of_pairs = self.shared.scenario.pairs.as_ref();
                     let has_log = of_pairs.is_some_and(|pairs| pairs.durability != PairDurability::Memory);
                     let may_be_read = is_all && has_log && was_stopped;
+                    let no_space_until_ns = no_space_until_ns(&self.shared);
+                    let lacks_space = no_space_until_ns.is_some_and(|until_ns| command.begin_ns < until_ns);
+                    let cause = cause.or_else(|| {
+                        // A log that is opened writes first.
+                        let [full, opened] = [Status::CAPACITY_EXCEEDED, Status::NAMESPACE_NOT_READY];
+                        let is_it = is_all && lacks_space && (status.is(full) || status.is(opened));
+                        is_it.then_some("no space for the log")
+                    });
                     cause.or_else(|| {
                         (may_be_read && status.is(Status::NAMESPACE_NOT_READY))
                             .then_some("a log is being read")

@@ -21,7 +21,7 @@ use crate::memcached_client::{MemcachedClient, Task, name};
 use crate::pair_model::{Action, Answer, Crash, Mode, Origin, PairModel, value};
 use crate::pair_settings::{BLOCK_BYTES, PairDurability, PairSettings};
 use crate::scenario::{MS, SECOND};
-use crate::shared::disk::LOG_FILE;
+use crate::shared::disk::{LOG_FILE, Trouble};
 use crate::shared::{Actor, Event, Shared};
 
 /// Its number in the subsystem.
@@ -29,6 +29,9 @@ const NSID: Nsid = Nsid::new(5);
 
 /// Lost commands take effect for so long at most, once everything that may hold them up has passed, ns.
 const LATE_NS: u64 = 10 * SECOND;
+
+/// A write that found no space is repeated within so long, and succeeds or fails again, ns.
+const REPEATED_NS: u64 = 2 * SECOND;
 
 /// The log has nothing to write any more if it has written nothing for so long, ns.
 const IDLE_NS: u64 = 5 * MS;
@@ -88,6 +91,8 @@ pub(crate) struct Pairs {
     store: Option<Store>,
     /// Since when the log has had nothing to do.
     idle_since_ns: Option<u64>,
+    /// When the log was last looked at.
+    looked_ns: u64,
 }
 
 impl Pairs {
@@ -101,6 +106,7 @@ impl Pairs {
             commands: BTreeMap::new(),
             store: None,
             idle_since_ns: None,
+            looked_ns: 0,
             settings,
         }
     }
@@ -124,6 +130,7 @@ impl Pairs {
 
     /// The target is down.
     pub(super) fn on_down(&mut self, shared: &mut Shared, is_power_cut: bool, held_until_ns: u64) {
+        self.look_for_space(shared);
         self.store = None;
         self.idle_since_ns = None;
         let crash = if is_power_cut { Crash::PowerCut } else { Crash::Kill };
@@ -159,24 +166,47 @@ impl Pairs {
         format!("{:?} and {:?}", self.commands, self.model.pending())
     }
 
+    /// Looks whether the log has no space, had none since the last look, or may still have none: answers may come late.
+    fn look_for_space(&mut self, shared: &Shared) -> bool {
+        let looked_ns = std::mem::replace(&mut self.looked_ns, shared.now_ns);
+        let lacks_space = no_space_until_ns(shared).is_some_and(|until_ns| looked_ns < until_ns);
+        self.model.set_lacks_space(lacks_space);
+        lacks_space
+    }
+
     /// Looks whether the log is idle, and which lost commands cannot take effect any more.
     fn watch(&mut self, shared: &Shared) {
         let now_ns = shared.now_ns;
+        let order_ns = shared.scenario.order_ns_max();
+        let lacks_space = self.look_for_space(shared);
         // The log's operations wait behind those of other files.
-        if shared.log_disk.running_count() > 0 || shared.disk.is_full() || self.store.is_none() {
+        if lacks_space || shared.log_disk.running_count() > 0 || shared.disk.is_full() || self.store.is_none()
+        {
             self.idle_since_ns = None;
         } else {
             let since_ns = *self.idle_since_ns.get_or_insert(now_ns);
-            let order_ns = shared.scenario.order_ns_max();
             if now_ns - since_ns > IDLE_NS + order_ns {
                 self.model.on_idle_log(since_ns);
             }
         }
-        let disk = &shared.scenario.disk;
-        let slow_ns = if disk.slow > 0 { 4 * disk.slow_ns } else { 0 };
-        let late_ns = LATE_NS + 4 * shared.scenario.order_ns_max() + slow_ns;
+        let late_ns = LATE_NS + 4 * order_ns + slow_ns(shared);
         self.model.rule_out(now_ns.saturating_sub(late_ns), now_ns);
     }
+}
+
+/// What slow operations of the disk may add, ns.
+fn slow_ns(shared: &Shared) -> u64 {
+    let disk = &shared.scenario.disk;
+    if disk.slow > 0 { 4 * disk.slow_ns } else { 0 }
+}
+
+/// Until when a write that found no space may be on its way again, if there was one.
+pub(super) fn no_space_until_ns(shared: &Shared) -> Option<u64> {
+    let repeated_ns = REPEATED_NS + 4 * shared.scenario.order_ns_max() + slow_ns(shared);
+    let at_ns = shared.log_disk.last_trouble_ns(Trouble::NoSpace)?;
+    // The log's operations wait behind those of other files.
+    let begun_ns = if shared.disk.is_full() { shared.now_ns } else { shared.disk.hung_until_ns };
+    Some(at_ns.max(begun_ns) + repeated_ns)
 }
 
 /// Opens its storage for a target that starts.
@@ -420,6 +450,9 @@ impl Pairs {
             (Verb::Store, _) if is(Status::KEY_DOES_NOT_EXIST) || is(Status::KEY_EXISTS) => {
                 Some(Answer::NotStored)
             }
+            (_, _) if is(Status::CAPACITY_EXCEEDED) && self.model.may_lack_space(key, id) => {
+                Some(Answer::NoSpace)
+            }
             (Verb::Store, _) if is(Status::CAPACITY_EXCEEDED) => Some(Answer::NoMemory),
             _ => None,
         };
@@ -427,6 +460,7 @@ impl Pairs {
             Some(Answer::Done { .. } | Answer::Found { .. }) => "done",
             Some(Answer::Missing) => "no such key",
             Some(Answer::NotStored) => "not as the key is",
+            Some(Answer::NoSpace) => "no space",
             Some(_) => "no memory",
             None => "failed",
         };

@@ -6,7 +6,7 @@ use kv::log::Failure;
 use kv::{Kept, KeyHash};
 use memcached::{
     AnswerId, CollectiveRequest, Command, ConnectionStats, Executor, LargeStore, LongValue, Output,
-    PartitionStats, RemoteBatch,
+    PartitionStats, Refusal, RemoteBatch,
 };
 use reactor::Chunk;
 use store::Ticket;
@@ -204,6 +204,8 @@ pub struct RemoteAnswers {
     entries: Vec<(u64, AnswerId, usize)>,
     /// Values that belong into answers, each with its offset in all answers; none is at the start of an answer.
     long: Vec<(usize, LongValue)>,
+    /// Commands that are refused instead, by their places among the answers, in order.
+    refusals: Vec<(usize, Refusal)>,
 }
 
 /// Bytes copied so far for the answers of one batch to one session.
@@ -240,6 +242,12 @@ impl RemoteAnswers {
     pub(crate) fn push(&mut self, session: u64, ticket: AnswerId, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.bytes);
         self.entries.push((session, ticket, self.bytes.len()));
+    }
+
+    /// Adds a refusal.
+    pub(crate) fn push_refused(&mut self, session: u64, ticket: AnswerId, refusal: Refusal) {
+        self.refusals.push((self.entries.len(), refusal));
+        self.push(session, ticket, |_| {});
     }
 
     /// Whether they fill a message.
@@ -286,12 +294,13 @@ impl RemoteAnswers {
         self.entries.is_empty()
     }
 
-    /// The same commands, all with this answer instead of one of their own.
-    pub(crate) fn refused(&self, answer: &[u8]) -> Self {
+    /// The same commands, all refused but those that have no answer.
+    pub(crate) fn refused(&self, refusal: Refusal) -> Self {
         let mut refused = Self::default();
-        self.for_each(|session, ticket, before, long| {
-            let answer = if before.is_empty() && long.is_empty() { &[] } else { answer };
-            refused.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
+        self.for_each_output(|session, ticket, outcome| match outcome {
+            Ok(before) if before.is_empty() => refused.push(session, ticket, |_| {}),
+            Ok(_) => refused.push_refused(session, ticket, refusal),
+            Err(before) => refused.push_refused(session, ticket, before),
         });
         refused
     }
@@ -306,16 +315,22 @@ impl RemoteAnswers {
         }
     }
 
-    /// Calls `each` with session, ticket and answer as it is sent.
-    pub(crate) fn for_each_output(&self, mut each: impl FnMut(u64, AnswerId, Output)) {
-        let mut start = 0;
+    /// Calls `each` with session, ticket and answer as it is sent, or refusal.
+    pub(crate) fn for_each_output(&self, mut each: impl FnMut(u64, AnswerId, Result<Output, Refusal>)) {
+        let (mut start, mut place) = (0, 0);
+        let mut refusals = self.refusals.iter().peekable();
         self.for_each(|session, ticket, answer, long| {
+            let refusal = refusals.next_if(|(refused, _)| *refused == place);
+            place += 1;
+            if let Some((_, refusal)) = refusal {
+                return each(session, ticket, Err(*refusal));
+            }
             let mut output = Output::from(answer.to_vec());
             if !long.is_empty() {
                 output.insert(long.iter().map(|(at, value)| (at - start, value.clone())));
             }
             start += answer.len();
-            each(session, ticket, output);
+            each(session, ticket, Ok(output));
         });
     }
 }

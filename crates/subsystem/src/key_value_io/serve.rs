@@ -72,10 +72,8 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
                 }
                 None => {
                     let refusal = refusal_of(namespaces, namespace);
-                    batch.for_each(|session, ticket, _, command| {
-                        answers.push(session, ticket, |bytes| {
-                            bytes.extend_from_slice(refusal.answer_to(command.verb));
-                        });
+                    batch.for_each(|session, ticket, _, _| {
+                        answers.push_refused(session, ticket, refusal.answer);
                     });
                 }
             }
@@ -102,8 +100,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
                     });
                 }
                 None => {
-                    let answer = refusal_of(namespaces, namespace).answer_to(store.head().verb);
-                    answers.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
+                    answers.push_refused(session, ticket, refusal_of(namespaces, namespace).answer);
                 }
             }
             io.post(from, MemcachedReply::Answers(answers).into());

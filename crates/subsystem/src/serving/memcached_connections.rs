@@ -401,7 +401,7 @@ impl MemcachedConnections {
         if let Some(refusal) = namespaces.key_value_refusal()
             && !bytes.is_some_and(|bytes| connection.session.needs_no_pairs(bytes))
         {
-            connection.session.refuse(refusal.answer);
+            connection.session.refuse(refusal.answer.line);
         }
         let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else {
             connection.is_closing = true;
@@ -645,10 +645,14 @@ impl MemcachedConnections {
         namespaces: &mut Attachments,
         answers: &RemoteAnswers,
     ) {
-        answers.for_each_output(|session, ticket, answer| {
+        answers.for_each_output(|session, ticket, outcome| {
             let Some(index) = self.session(io, session) else { return };
             if let Some(connection) = self.connection(index) {
-                connection.session.on_reply(ticket, answer);
+                match outcome {
+                    Ok(answer) => connection.session.on_reply(ticket, answer),
+                    Err(refusal) => connection.session.on_refused(ticket, refusal),
+                }
+                connection.is_closing |= connection.session.is_closing();
             }
             self.mark(index);
         });

@@ -1,0 +1,42 @@
+//! What a session asks of the partitions, of its own one and of those of other cores.
+
+use std::sync::Arc;
+
+use kv::{Kept, KeyHash};
+
+use crate::answer::AnswerId;
+use crate::collective::CollectiveRequest;
+use crate::command::Command;
+use crate::connection_stats::ListenerAddress;
+use crate::counters::ListenerStats;
+use crate::execute::Executor;
+use crate::incoming::LargeStore;
+
+/// A session's interface to the partitions.
+pub trait Router {
+    /// The executor of the local partition.
+    fn executor(&mut self) -> Executor<'_>;
+    /// Its number, and the number of partitions.
+    fn position(&self) -> (usize, usize);
+    /// The number of the session, which the lines of a watcher come with.
+    fn session(&self) -> u64;
+    /// Sends a command to another partition, which answers to [`Session::on_reply`](crate::Session::on_reply).
+    fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>);
+    /// Sends a request to every other partition, and to this one with `with_own`; each answers to
+    /// [`Session::on_stats`](crate::Session::on_stats).
+    fn send_all(&mut self, id: AnswerId, request: CollectiveRequest, with_own: bool);
+    /// Requests memory for `count` mebibytes of an arriving value; [`Session::on_room`](crate::Session::on_room) receives it.
+    fn reserve(&mut self, to: usize, count: usize);
+    /// Has an arrived value stored; the answer comes to [`Session::on_reply`](crate::Session::on_reply).
+    fn store_large(&mut self, to: usize, id: AnswerId, store: LargeStore);
+    /// Requests the next piece of a value that another partition keeps; [`Session::on_piece`](crate::Session::on_piece) receives it.
+    fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize);
+    /// Requests all connections, of every reactor; each answers to [`Session::on_connections`](crate::Session::on_connections).
+    fn request_connections(&mut self, id: AnswerId);
+    /// The listeners.
+    fn listeners(&self) -> Vec<ListenerAddress>;
+    /// Statistics of the listener.
+    fn listener_stats(&self) -> ListenerStats;
+    /// Has the listener count from zero from now on.
+    fn reset_listener_stats(&mut self);
+}
