@@ -80,8 +80,8 @@ is_live() { [ "$(cat "$SYSFS/state")" = live ]; }
 # verified_fio OPTION...: fio with direct I/O, every block checksummed and read back.
 verified_fio() {
     fio --eta=never --output-format=terse --terse-version=3 --direct=1 --ioengine=libaio \
-        --verify=crc32c --verify_fatal=1 --end_fsync=1 --randrepeat=1 "$@" >/tmp/fio.out 2>&1 ||
-        { cat /tmp/fio.out; fail "fio $*"; }
+        --verify=crc32c --verify_fatal=1 --end_fsync=1 --randrepeat=1 "$@" >"/tmp/fio.$BASHPID" 2>&1 ||
+        { cat "/tmp/fio.$BASHPID"; fail "fio $*"; }
 }
 
 # write_files DIR: files of all sizes with their checksums, fsynced one by one.

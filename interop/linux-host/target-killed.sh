@@ -6,20 +6,26 @@
 
 expect_disruption
 connect --keep-alive-tmo 5 --reconnect-delay 1 --ctrl-loss-tmo 120
-verified_fio --name=load --filename="$DISK" --rw=randrw --bs=4k --size=12M --numjobs=2 --offset_increment=16M \
-    --iodepth=16 --verify_backlog=64 --rate_iops=100,100 &
-fio=$!
+# Two processes, rather than two jobs of one.
+loads=()
+for offset in 0 16M; do
+    verified_fio --name="load-$offset" --filename="$DISK" --rw=randrw --bs=4k --size=12M --offset="$offset" \
+        --iodepth=16 --verify_backlog=64 --rate_iops=100,100 &
+    loads+=($!)
+done
 sleep 3
 say "killed"
 outside kill
 outside start
 wait_for 30 is_live
 sleep 3
-kill -0 $fio || fail "fio ended too early"
+kill -0 "${loads[@]}" || fail "fio ended too early"
 say "killed again"
 outside kill
 sleep 3
 outside start
 wait_for 30 is_live
 say "live"
-wait $fio
+for load in "${loads[@]}"; do
+    wait "$load"
+done

@@ -1,33 +1,46 @@
 //! The steps of `make test`.
 
+use std::process::Command;
+
 use anyhow::Result;
 
-use crate::command::{cargo, run as run_command};
-use crate::step::{Step, run_steps};
+use crate::command::{cargo, release_binary, run as run_command};
+use crate::step::{Step, run_one, run_steps};
 use crate::{check, clients, deny, deps, instructions, interop, sim, syscalls, torture};
 
-/// Runs every check except measurements and soak tests.
+/// Options of `cargo xtask ci`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Run this step alone, for example "slow tests"
+    #[arg(long, value_name = "STEP")]
+    only: Option<String>,
+}
+
+/// What follows `make check`. What computes runs beside what mostly waits.
+const STEPS: &[Step] = &[
+    Step::new("release build", 600, build).beside_next(),
+    Step::new("dependencies", 400, deny::run).beside_next(),
+    Step::new("slow tests", 600, check::slow_tests),
+    Step::new("quickstart", 60, quickstart),
+    Step::new("system calls", 60, syscalls::run),
+    Step::new("instructions", 240, || instructions::run(&instructions::Options::default())).beside_next(),
+    Step::new("torture", 200, torture::run_some),
+    Step::new("simulation", 240, sim::run_many).beside_next(),
+    Step::new("clients", 180, || clients::run(&clients::Options::default())),
+    Step::new("interop", 750, || interop::run(&interop::Options::default())),
+];
+
+/// Runs every check except measurements and soak tests, or one of them.
 ///
 /// # Errors
 /// The first failing step's error.
-pub(crate) fn run() -> Result<()> {
-    let mut steps = vec![Step { name: "installation", budget_s: 240, run: deps::install }];
-    steps.extend_from_slice(check::STEPS);
-    steps.push(Step { name: "slow tests", budget_s: 600, run: check::slow_tests });
-    steps.push(Step { name: "dependencies", budget_s: 240, run: deny::run });
-    steps.push(Step {
-        name: "instructions",
-        budget_s: 180,
-        run: || instructions::run(&instructions::Options::default()),
-    });
-    steps.push(Step { name: "release build", budget_s: 300, run: build });
-    steps.push(Step { name: "quickstart", budget_s: 120, run: quickstart });
-    steps.push(Step { name: "system calls", budget_s: 90, run: syscalls::run });
-    steps.push(Step { name: "simulation", budget_s: 180, run: sim::run_many });
-    steps.push(Step { name: "torture", budget_s: 400, run: torture::run_some });
-    steps.push(Step { name: "clients", budget_s: 180, run: || clients::run(&clients::Options::default()) });
-    steps.push(Step { name: "interop", budget_s: 1200, run: || interop::run(&interop::Options::default()) });
-    run_steps(&steps)
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let installation = Step::new("installation", 240, deps::install);
+    let steps = [&[installation], check::STEPS, STEPS].concat();
+    match &options.only {
+        Some(name) => run_one(&steps, name),
+        None => run_steps(&steps),
+    }
 }
 
 fn build() -> Result<()> {
@@ -36,5 +49,5 @@ fn build() -> Result<()> {
 
 /// `make run`: verified load, which checks every block.
 fn quickstart() -> Result<()> {
-    run_command(&mut cargo(&["run", "--release", "--locked", "--package", "nvlane", "--", "quickstart"]))
+    run_command(Command::new(release_binary("nvlane")?).arg("quickstart"))
 }

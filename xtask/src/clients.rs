@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::command::{cargo, root, run as run_command, target_dir};
+use crate::command::{release_binary, root, target_dir};
 use crate::deps::{self, Clients};
 
 /// The scripts, without `.sh`.
-const SUITES: [&str; 4] = ["memccapable", "pylibmc", "pymemcache", "python-memcached"];
+const SUITES: [&str; 5] = ["gomemcache", "memccapable", "pylibmc", "pymemcache", "python-memcached"];
 
 /// The name of memcached's own tests among the suites.
 const OWN_TESTS: &str = "own-tests";
@@ -70,10 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let clients = deps::install_clients()?;
     let nvlane = match &options.target_bin {
         Some(path) => path.canonicalize().with_context(|| format!("no binary {}", path.display()))?,
-        None => {
-            run_command(&mut cargo(&["build", "--release", "--locked", "--package", "nvlane"]))?;
-            target_dir().join("release/nvlane")
-        }
+        None => release_binary("nvlane")?,
     };
     let mut failed = Vec::new();
     // The tests of the protocol do not depend on the engine: one is enough.
@@ -154,6 +151,7 @@ fn run_suite(
     command.arg(root().join("interop/memcached").join(suite).with_extension("sh"));
     command.env("PYTHON", &clients.python).env("PYTHON_MEMCACHED", &clients.python_memcached);
     command.env("PYLIBMC", &clients.pylibmc);
+    command.env("GOMEMCACHE", &clients.gomemcache).env("GOCACHE", &clients.go_cache);
     command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let status = command.status().context("cannot run timeout")?;
     let _ = fs::remove_file(pairs);

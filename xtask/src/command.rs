@@ -25,6 +25,14 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// Builds a program in release, and returns its path. With the features of dependencies that the whole workspace asks for,
+/// as in the release build of `make test`: a package on its own may ask for fewer, and nearly everything would be compiled
+/// again.
+pub(crate) fn release_binary(name: &str) -> Result<PathBuf> {
+    run(&mut cargo(&["build", "--release", "--locked", "--workspace", "--bin", name]))?;
+    Ok(target_dir().join("release").join(name))
+}
+
 /// Shows the command, runs it, and fails unless it succeeds.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     println!("$ {}", shown(command));

@@ -26,6 +26,7 @@ const PROGRAMS: &[Program] = &[
 const CLIENT_PROGRAMS: &[Program] = &[
     Program { name: "memccapable", package: "libmemcached-tools", purpose: "checks of memcached's protocol" },
     Program { name: "python3", package: "python3", purpose: "memcached's clients in Python" },
+    Program { name: "go", package: "golang-go", purpose: "a memcached client in Go" },
     Program { name: "perl", package: "perl", purpose: "memcached's own tests" },
     Program { name: "xz", package: "xz-utils", purpose: "unpacking memcached's sources" },
 ];
@@ -36,6 +37,9 @@ const PYTHON_PACKAGES: &[&str] = &["pytest==8.4.2", "pymemcache==4.0.0", PYTHON_
 /// Their tests are only in their source packages.
 const PYTHON_MEMCACHED: &str = "python-memcached==1.62";
 const PYLIBMC: &str = "pylibmc==1.6.3";
+
+/// A memcached client in Go, with its tests.
+const GOMEMCACHE: &str = "github.com/bradfitz/gomemcache@v0.0.0-20260422231931-4d751bb6e37c";
 
 const RUST_COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 
@@ -50,16 +54,19 @@ pub(crate) fn install() -> Result<()> {
     lab(&[])
 }
 
-/// The Python memcached clients.
+/// The memcached clients.
 pub(crate) struct Clients {
     /// A Python interpreter with the clients installed.
     pub(crate) python: PathBuf,
     /// The tests of python-memcached, and of pylibmc.
     pub(crate) python_memcached: PathBuf,
     pub(crate) pylibmc: PathBuf,
+    /// Sources of gomemcache, and the directory of what Go has built.
+    pub(crate) gomemcache: PathBuf,
+    pub(crate) go_cache: PathBuf,
 }
 
-/// Installs the memcached clients, in their own virtual environment.
+/// Installs the memcached clients: those in Python in their own virtual environment.
 ///
 /// # Errors
 /// As [`install`].
@@ -72,8 +79,10 @@ pub(crate) fn install_clients() -> Result<Clients> {
         python: python.clone(),
         python_memcached: source_of(PYTHON_MEMCACHED).join("tests"),
         pylibmc: source_of(PYLIBMC).join("tests"),
+        gomemcache: place.join("go").join(GOMEMCACHE),
+        go_cache: place.join("go-build"),
     };
-    let wanted = PYTHON_PACKAGES.join("\n");
+    let wanted = [PYTHON_PACKAGES, &[GOMEMCACHE]].concat().join("\n");
     let stamp = place.join("installed");
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(clients);
@@ -95,6 +104,11 @@ pub(crate) fn install_clients() -> Result<Clients> {
         let archive = place.join(format!("{}.tar.gz", package.replace("==", "-")));
         run(Command::new(&python).args(["-m", "tarfile", "-e"]).arg(archive).arg(&place))?;
     }
+    let mut go = Command::new("go");
+    go.args(["mod", "download", "-modcacherw", GOMEMCACHE]).env("GOMODCACHE", place.join("go"));
+    go.current_dir(&place);
+    // pip repeats a failed download, go does not.
+    run(&mut go).or_else(|_| run(&mut go))?;
     std::fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
     Ok(clients)
 }

@@ -22,7 +22,7 @@ use guest::Guest;
 use outside::Outside;
 use target::Target;
 
-use crate::command::{cargo, root, run as run_command, target_dir};
+use crate::command::{release_binary, root, target_dir};
 use crate::deps;
 
 const KERNELS: &[&str] = &["6.1", "6.12"];
@@ -295,8 +295,7 @@ fn binary(options: &Options) -> Result<PathBuf> {
     if let Some(path) = &options.target_bin {
         return path.canonicalize().with_context(|| format!("no binary {}", path.display()));
     }
-    run_command(&mut cargo(&["build", "--release", "--locked", "--package", "nvlane"]))?;
-    Ok(target_dir().join("release/nvlane"))
+    release_binary("nvlane")
 }
 
 /// The first sentence of a script's head.

@@ -34,7 +34,7 @@ enum Task {
     /// Format, citations, import circles, lints (warnings denied), quick tests and documentation
     Check,
     /// Everything `make test` does, with the time each step took beside its budget
-    Ci,
+    Ci(ci::Options),
     /// Everything `make bench` does: what measures time, and the bars that hang on it
     Bench,
     /// What the other tasks need: Debian packages, Rust components, the lab's kernels
@@ -78,7 +78,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Task::parse() {
         Task::Check => step::run_steps(check::STEPS),
-        Task::Ci => ci::run(),
+        Task::Ci(options) => ci::run(&options),
         Task::Bench => bench::run(),
         Task::Deps => deps::install(),
         Task::Instructions(options) => instructions::run(&options),

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::command::{cargo, run as run_command, target_dir};
+use crate::command::{release_binary, run as run_command, target_dir};
 
 /// Options of `cargo xtask crash-loop` and `cargo xtask flood`.
 #[derive(clap::Args)]
@@ -45,8 +45,10 @@ pub(crate) fn run_some() -> Result<()> {
 }
 
 fn build() -> Result<()> {
-    let packages = ["--package", "nvlane", "--package", "nvlane-torture"];
-    run_command(cargo(&["build", "--release", "--locked"]).args(packages))
+    for name in ["nvlane", "nvlane-torture"] {
+        release_binary(name)?;
+    }
+    Ok(())
 }
 
 fn run(task: &str, arguments: &[String]) -> Result<()> {

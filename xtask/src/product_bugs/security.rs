@@ -17,7 +17,7 @@ const fn control(name: &'static str) -> Judge {
     test("nvlane-subsystem", "control", name)
 }
 
-/// Nobody is authenticated without the secret, in this transaction.
+/// A transaction without the right secret authenticates no host.
 pub(super) const AUTHENTICATION: &[Bug] = &[
     Bug {
         name: "response-not-checked",
