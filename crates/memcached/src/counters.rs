@@ -65,7 +65,7 @@ pub struct PartitionStats {
     pub taken_bytes: u64,
     /// Memory taken by the index, bytes.
     pub index_bytes: u64,
-    /// What the request has changed may not survive: why.
+    /// Why the change of the request may not survive.
     pub refusal: Option<Refusal>,
 }
 

@@ -25,13 +25,16 @@ pub trait Router {
     /// Sends a request to every other partition, and to this one with `with_own`; each answers to
     /// [`Session::on_stats`](crate::Session::on_stats).
     fn send_all(&mut self, id: AnswerId, request: CollectiveRequest, with_own: bool);
-    /// Requests memory for `count` mebibytes of an arriving value; [`Session::on_room`](crate::Session::on_room) receives it.
+    /// Requests memory for `count` mebibytes of an arriving value;
+    /// [`Session::on_room`](crate::Session::on_room) receives it.
     fn reserve(&mut self, to: usize, count: usize);
     /// Has an arrived value stored; the answer comes to [`Session::on_reply`](crate::Session::on_reply).
     fn store_large(&mut self, to: usize, id: AnswerId, store: LargeStore);
-    /// Requests the next piece of a value that another partition keeps; [`Session::on_piece`](crate::Session::on_piece) receives it.
+    /// Requests the next piece of a value that another partition keeps;
+    /// [`Session::on_piece`](crate::Session::on_piece) receives it.
     fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize);
-    /// Requests all connections, of every reactor; each answers to [`Session::on_connections`](crate::Session::on_connections).
+    /// Requests all connections, of every reactor; each answers to
+    /// [`Session::on_connections`](crate::Session::on_connections).
     fn request_connections(&mut self, id: AnswerId);
     /// The listeners.
     fn listeners(&self) -> Vec<ListenerAddress>;

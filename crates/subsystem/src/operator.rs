@@ -100,7 +100,7 @@ pub struct Operator {
     stores: BTreeMap<(Nqn, Nsid), Store>,
     /// The state of storage last reported to hosts.
     seen: BTreeMap<(Nqn, Nsid), Seen>,
-    /// In the order of the configuration, as are `memcached`.
+    /// In the order of the configuration, like `memcached`.
     listeners: Vec<RunningListener>,
     memcached: Vec<MemcachedListener>,
     discovery_nqn: Nqn,
@@ -300,7 +300,7 @@ impl Operator {
         }
         announce(steps, post, &mut report);
         self.identities.carry_over(&self.running, &mut wanted);
-        // Of this reload already: with 0 the former secrets end at once.
+        // The new overlap applies to this reload already: 0 ends the former secrets at once.
         self.running.config.timeouts.secret_overlap_ms = wanted.config.timeouts.secret_overlap_ms;
         let mut changes = diff(&self.running, &wanted);
         changes.extend(self.memory_set_by_clients(&wanted));
