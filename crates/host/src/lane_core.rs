@@ -265,48 +265,71 @@ impl<B: DataBuffer> LaneCore<B> {
         unfinished
             .sort_unstable_by_key(|command| std::cmp::Reverse(newest.wrapping_sub(command.user.sequence)));
         let mut again = VecDeque::with_capacity(unfinished.len());
-        for command in unfinished {
-            if !command.user.has(IS_CONNECT) {
-                again.extend(self.judge(command));
+        let mut unfinished =
+            unfinished.into_iter().filter(|command| !command.user.has(IS_CONNECT)).peekable();
+        while let Some(mut first) = unfinished.next() {
+            let failure = self.failure_of(&mut first);
+            let Some(partner) = first.user.partner(&first.sqe) else {
+                again.extend(self.finish(first, failure));
+                continue;
+            };
+            // A pair is submitted again as a whole: half a pair would wait at the controller, or fail there.
+            match unfinished.next_if(|next| next.user.sequence == partner) {
+                Some(mut second) => {
+                    let failure_of_second = self.failure_of(&mut second);
+                    again.extend(self.finish(first, failure.or(failure_of_second)));
+                    again.extend(self.finish(second, failure_of_second.or(failure)));
+                }
+                None => again.extend(self.finish(first, failure.or(Some(Failure::Interrupted)))),
             }
         }
         self.backlog.push_before(again);
     }
 
-    /// Ends a command whose connection was lost, or returns it to be submitted again.
-    fn judge(&mut self, command: Unfinished<Data<B>, Tag>) -> Option<KeptCommand<B>> {
-        let Unfinished { user: mut tag, sqe, transfer, answer, is_unsent } = command;
-        if !is_unsent && matches!(tag.class, Class::Idempotent | Class::Other) {
+    /// The failure of a command whose connection was lost; `None` if it may be submitted again.
+    fn failure_of(&self, command: &mut Unfinished<Data<B>, Tag>) -> Option<Failure> {
+        let Unfinished { user: tag, answer, is_unsent, .. } = command;
+        if !*is_unsent && matches!(tag.class, Class::Idempotent | Class::Other) {
             tag.flags |= IS_UNCERTAIN;
         }
-        let mut command = KeptCommand { sqe, transfer, tag };
-        if let Some((status, result)) = answer {
-            let result = if status.is_success() { Ok(result) } else { Err(Failure::Status(status)) };
-            self.done.push_back(command.complete(result));
-            return None;
+        if answer.is_some() {
+            return Some(Failure::Interrupted);
         }
         let limits = self.attachment.as_ref().map(|attachment| attachment.limits);
         let has_cache = limits.is_none_or(|limits| limits.has_volatile_cache);
-        let fate = match fate(tag.class, is_unsent, self.settings.replay, has_cache) {
+        match fate(tag.class, *is_unsent, self.settings.replay, has_cache) {
             // After a timeout another attempt would time out as well.
-            Fate::Replay if tag.has(IS_LATE) => Fate::End(Failure::TimedOut),
-            Fate::Replay if tag.has(IS_CANCELLED) => Fate::End(tag.stopped(Failure::Cancelled)),
-            Fate::End(Failure::Interrupted) if tag.has(IS_LATE) => Fate::End(Failure::TimedOut),
-            other => other,
-        };
-        match fate {
-            Fate::Replay => {
-                command.tag.reset();
-                Some(command)
-            }
-            Fate::End(failure) => {
-                if failure == Failure::Unflushed {
-                    self.flush.on_interrupted(self.generation());
-                }
-                self.done.push_back(command.end(failure));
-                None
-            }
+            Fate::Replay if tag.has(IS_LATE) => Some(Failure::TimedOut),
+            Fate::Replay if tag.has(IS_CANCELLED) => Some(tag.stopped(Failure::Cancelled)),
+            Fate::Replay => None,
+            Fate::End(Failure::Interrupted) if tag.has(IS_LATE) => Some(Failure::TimedOut),
+            Fate::End(failure) => Some(failure),
         }
+    }
+
+    /// Ends a command whose connection was lost with its answer or this failure; returns one without either, to be
+    /// submitted again.
+    fn finish(
+        &mut self,
+        command: Unfinished<Data<B>, Tag>,
+        failure: Option<Failure>,
+    ) -> Option<KeptCommand<B>> {
+        let Unfinished { user: tag, sqe, transfer, answer, .. } = command;
+        let mut command = KeptCommand { sqe, transfer, tag };
+        let result = match (answer, failure) {
+            (Some((status, result)), _) if status.is_success() => Ok(result),
+            (Some((status, _)), _) => Err(Failure::Status(status)),
+            (None, Some(failure)) => Err(failure),
+            (None, None) => {
+                command.tag.reset();
+                return Some(command);
+            }
+        };
+        if result == Err(Failure::Unflushed) {
+            self.flush.on_interrupted(self.generation());
+        }
+        self.done.push_back(command.complete(result));
+        None
     }
 
     /// Accepts a command; see [`Lane::submit`](crate::Lane::submit).
@@ -463,7 +486,8 @@ impl<B: DataBuffer> LaneCore<B> {
         for ((command, buffer), user) in [(first, one), (second, two)].into_iter().zip(users) {
             self.outstanding += 1;
             self.sequence = self.sequence.wrapping_add(1);
-            let tag = Tag::new(user, self.sequence, command.class, 0);
+            // Half a pair is not repeated, whatever its class.
+            let tag = Tag::new(user, self.sequence, Class::Other, 0);
             let transfer = Transfer::ToController(Data::Caller(buffer));
             self.backlog.push(KeptCommand { sqe: command.sqe, transfer, tag });
         }

@@ -64,6 +64,8 @@ struct Peer {
     seen: usize,
     /// Statuses of the next I/O commands in order; success once it is empty.
     statuses: VecDeque<Status>,
+    /// The last I/O command was the first half of a fused pair.
+    is_in_pair: bool,
 }
 
 impl Peer {
@@ -87,6 +89,7 @@ impl Peer {
             answer: Answer::Data,
             seen: 0,
             statuses: VecDeque::new(),
+            is_in_pair: false,
         }
     }
 
@@ -103,11 +106,15 @@ impl Peer {
     }
 
     fn execute(&mut self, sqe: &Sqe) {
+        let fuse = sqe.flags.fuse();
+        assert_eq!(self.is_in_pair, fuse == Fuse::SECOND, "half a pair: {sqe:?}");
+        self.is_in_pair = fuse == Fuse::FIRST;
         let status = self.statuses.pop_front().unwrap_or(Status::SUCCESS);
         if !status.is_success() {
             return self.end.complete(sqe, status, 0);
         }
         let reply = match self.answer {
+            Answer::Nothing if fuse != Fuse::NONE => return,
             _ if sqe.opcode != NvmOpcode::READ.raw() => Reply::DONE,
             Answer::Data => Reply::data(vec![7; 512]),
             Answer::Status(status) => Reply::status(status),
@@ -278,6 +285,8 @@ struct Laned {
     aborts: usize,
     losses: usize,
     ana_reads: usize,
+    /// The socket takes no bytes.
+    is_stalled: bool,
 }
 
 impl Laned {
@@ -319,8 +328,16 @@ impl Laned {
             core.share_flush_epoch(flush_epoch.clone());
         }
         core.attach(&Arc::new(attachment), 0);
-        let mut lane =
-            Self { core, peer: Peer::new(), now_ns: 0, done: Vec::new(), aborts: 0, losses: 0, ana_reads: 0 };
+        let mut lane = Self {
+            core,
+            peer: Peer::new(),
+            now_ns: 0,
+            done: Vec::new(),
+            aborts: 0,
+            losses: 0,
+            ana_reads: 0,
+            is_stalled: false,
+        };
         lane.step();
         assert!(lane.core.is_live());
         lane
@@ -343,7 +360,7 @@ impl Laned {
                 }
             }
             let mut sent = Vec::new();
-            while self.core.ring() {
+            while !self.is_stalled && self.core.ring() {
                 let start = sent.len();
                 self.core.for_each_piece(|piece| {
                     sent.extend_from_slice(piece);
@@ -378,6 +395,7 @@ impl Laned {
     /// Loses the connection and gives the lane one of the next association.
     fn reconnect(&mut self) {
         self.core.on_lost(LinkError::Association);
+        self.is_stalled = false;
         let before = Attachment::clone(self.core.attachment().unwrap());
         self.peer = Peer::new();
         self.core.attach(&Arc::new(Attachment { generation: before.generation + 1, ..before }), self.now_ns);
@@ -399,6 +417,16 @@ impl Laned {
         self.submit_flush();
         self.step();
         self.done.pop().expect("it has ended").result
+    }
+
+    fn submit_pair(&mut self, users: [u64; 2]) {
+        let sqes = [Sqe::compare(Nsid::new(1), 0, 1), Sqe::write(Nsid::new(1), 0, 1)];
+        let [compare, write] = sqes.map(|sqe| {
+            let is_first = sqe.opcode == NvmOpcode::COMPARE.raw();
+            Command::raw_to_controller(sqe.with_fuse(if is_first { Fuse::FIRST } else { Fuse::SECOND }), 512)
+        });
+        // The class of a half has no effect.
+        self.core.submit_pair([compare.read_only(), write], [vec![0; 512], vec![1; 512]], users).unwrap();
     }
 
     fn read(&mut self) {
@@ -468,6 +496,35 @@ fn what_was_in_flight_is_sent_again_in_its_order() {
 }
 
 #[test]
+fn a_pair_is_sent_again_as_a_whole_or_not_at_all() {
+    for (cancelled, result) in
+        [(None, Ok(0)), (Some(1), Err(Failure::Cancelled)), (Some(2), Err(Failure::Cancelled))]
+    {
+        let mut lane = Laned::new();
+        lane.is_stalled = true;
+        lane.submit_pair([1, 2]);
+        lane.step();
+        if let Some(user) = cancelled {
+            assert!(lane.core.cancel(user));
+            lane.step();
+            assert_eq!(lane.done.len(), 0, "it is in the queue of a connection");
+        }
+        lane.reconnect();
+        let ends: Vec<_> = lane.done.iter().map(|end| (end.user, end.result)).collect();
+        assert_eq!(ends, [(1, result), (2, result)], "{cancelled:?}");
+    }
+    // One that was sent may have been executed.
+    let mut lane = Laned::new();
+    lane.peer.answer = Answer::Nothing;
+    lane.submit_pair([1, 2]);
+    lane.step();
+    lane.core.cancel(1);
+    lane.reconnect();
+    let ends: Vec<_> = lane.done.iter().map(|end| end.result).collect();
+    assert_eq!(ends, [Err(Failure::Interrupted); 2]);
+}
+
+#[test]
 fn no_flush_succeeds_on_any_lane_until_one_has_told_of_the_loss() {
     let flush_epoch = FlushEpoch::default();
     let mut one = Laned::attached(1, Some(&flush_epoch));
@@ -524,6 +581,8 @@ enum Step {
     /// Time passes, ms.
     Wait(u32),
     Cancel(u64),
+    /// The socket takes no bytes until the next connection.
+    Stall,
     Reconnect,
 }
 
@@ -540,8 +599,9 @@ fn step() -> impl Strategy<Value = Step> {
         3 => prop::collection::vec(status, 1..12).prop_map(Step::Answer),
         3 => (state.clone(), state).prop_map(|(one, two)| Step::Ana(one, two)),
         3 => (0u32..40_000).prop_map(Step::Wait),
-        1 => (0u64..60).prop_map(Step::Cancel),
-        1 => Just(Step::Reconnect),
+        2 => (0u64..60).prop_map(Step::Cancel),
+        1 => Just(Step::Stall),
+        2 => Just(Step::Reconnect),
     ]
 }
 
@@ -572,9 +632,7 @@ proptest! {
                     lane.core.submit(Command::raw(Sqe::flush(Nsid::new(1))).read_only(), None, user).unwrap();
                 }
                 Step::Pair if lane.core.has_room(2) => {
-                    let fused = |fuse| Sqe::write(Nsid::new(1), 0, 1).with_fuse(fuse);
-                    let pair = [Fuse::FIRST, Fuse::SECOND].map(|fuse| Command::raw_to_controller(fused(fuse), 512));
-                    lane.core.submit_pair(pair, [vec![0; 512], vec![1; 512]], [user, user + 1]).unwrap();
+                    lane.submit_pair([user, user + 1]);
                     submitted = 2;
                 }
                 other => {
@@ -587,6 +645,7 @@ proptest! {
                         Step::Ana(one, two) => lane.core.on_inaccessible(&inaccessible([one, two])),
                         Step::Wait(ms) => lane.run_until(lane.now_ns + u64::from(ms) * 1_000_000),
                         Step::Cancel(user) => drop(lane.core.cancel(user)),
+                        Step::Stall => lane.is_stalled = true,
                         Step::Reconnect => {
                             lane.reconnect();
                             lane.peer.statuses = statuses.clone();
@@ -600,7 +659,11 @@ proptest! {
             lane.step();
         }
         // The path stays as it is: held commands end at their deadline at the latest.
+        lane.is_stalled = false;
         lane.peer.statuses.clear();
+        if !lane.core.is_live() {
+            lane.reconnect();
+        }
         lane.run_until(lane.now_ns + 31 * SECOND);
         prop_assert_eq!((lane.core.outstanding(), lane.core.next_deadline()), (0, None));
         let mut ended: Vec<u64> = lane.done.iter().map(|completion| completion.user).collect();

@@ -56,6 +56,15 @@ impl Tag {
         self.flags &= !(IS_ABORTED | IS_TIMED);
     }
 
+    /// Sequence number of the other half, if this command is half of a fused pair.
+    pub(super) fn partner(self, sqe: &Sqe) -> Option<u32> {
+        match sqe.flags.fuse() {
+            Fuse::FIRST => Some(self.sequence.wrapping_add(1)),
+            Fuse::SECOND => Some(self.sequence.wrapping_sub(1)),
+            _ => None,
+        }
+    }
+
     /// The failure of a command that is not sent (again).
     pub(super) fn stopped(self, failure: Failure) -> Failure {
         if self.has(IS_UNCERTAIN) { Failure::Interrupted } else { failure }
@@ -93,11 +102,7 @@ impl<B> KeptCommand<B> {
 
     /// Sequence number of the other half, if this is half of a fused pair.
     pub(super) fn partner(&self) -> Option<u32> {
-        match self.sqe.flags.fuse() {
-            Fuse::FIRST => Some(self.tag.sequence.wrapping_add(1)),
-            Fuse::SECOND => Some(self.tag.sequence.wrapping_sub(1)),
-            _ => None,
-        }
+        self.tag.partner(&self.sqe)
     }
 }
 
