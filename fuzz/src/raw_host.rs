@@ -50,7 +50,7 @@ pub(crate) fn target() -> MemoryReactor {
         entropy: 1,
         randomness: Randomness::Simulated(SplitMix64::new(1)),
         now_ns: 1,
-        wall_ms: 1,
+        wall_ns: 1,
     };
     let subsystem = Subsystem {
         serial: "FUZZ".into(),

@@ -23,7 +23,8 @@ use pair::Command;
 pub(crate) use pair::{Action, Answer, Mode};
 
 use crate::pair_settings::{PairDurability, PairSettings};
-use crate::shared::unix_ms;
+use crate::scenario::SECOND;
+use crate::shared::unix_ns;
 
 /// How the end of a process or of the power affects pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +141,7 @@ impl PairModel {
 
 /// Unix time, s.
 fn unix_s(now_ns: u64) -> i64 {
-    (unix_ms(now_ns) / 1000).cast_signed()
+    (unix_ns(now_ns) / SECOND).cast_signed()
 }
 
 /// A value that names the command that brings it.

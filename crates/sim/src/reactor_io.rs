@@ -11,10 +11,10 @@ use reactor::{
 use subsystem::Serving;
 use subsystem::message::Message;
 
-use crate::scenario::US;
+use crate::scenario::{SECOND, US};
 use crate::sent_bytes::SentBytes;
 use crate::shared::network::{Got, Took};
-use crate::shared::{Actor, Shared, Side, unix_ms};
+use crate::shared::{Actor, Shared, Side, unix_ns};
 
 /// One reactor of the target.
 pub(crate) struct SimReactor {
@@ -342,11 +342,11 @@ impl Io<Message> for SimIo<'_> {
     }
 
     fn unix_s(&self) -> i64 {
-        unix_ms(self.shared.now_ns).cast_signed() / 1000
+        (unix_ns(self.shared.now_ns) / SECOND).cast_signed()
     }
 
     fn unix_us(&self) -> u64 {
-        unix_ms(self.shared.now_ns) * 1000
+        unix_ns(self.shared.now_ns) / US
     }
 
     fn listen(&mut self, _: ListenerTag, _: Listener) -> io::Result<()> {

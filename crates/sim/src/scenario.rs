@@ -782,6 +782,17 @@ impl Scenario {
             && !self.faults.iter().any(is_silent)
     }
 
+    /// How long the transfers of a full lane may take on a network that carries few bytes at a time, or in turns of
+    /// which some are late, ns.
+    pub(crate) fn transfers_ns_max(&self) -> u64 {
+        let network = &self.network;
+        let bytes = u64::from(self.depth) * u64::from(self.blocks_max) * u64::from(self.block_bytes);
+        let rounds = bytes / network.capacity.max(1) as u64;
+        let turns = bytes / network.piece_max.max(1) as u64;
+        let late_turns = turns * u64::from(self.late) / 1_000_000;
+        rounds * 2 * (network.latency_ns + network.jitter_ns) + late_turns * self.late_ns
+    }
+
     fn draw_faults(&mut self, r: &mut Random) {
         let mut kinds: Vec<u32> = vec![0, 3, 5];
         if !self.is_prompt {

@@ -8,18 +8,18 @@ use std::collections::BinaryHeap;
 
 use crate::coverage::{Coverage, Point};
 use crate::random::Random;
-use crate::scenario::{MS, Scenario, US};
+use crate::scenario::{SECOND, Scenario, US};
 use crate::timeline::About;
 use crate::trace::Trace;
 use disk::{Disk, LOG_OPERATIONS};
 use network::Network;
 
-/// When a run begins, ms since the beginning of 1970.
-const START_MS: u64 = 1_700_000_000_000;
+/// When a run begins, ns since the beginning of 1970.
+const START_NS: u64 = 1_700_000_000 * SECOND;
 
-/// Unix time, ms.
-pub(crate) fn unix_ms(now_ns: u64) -> u64 {
-    START_MS + now_ns / MS
+/// Unix time, ns.
+pub(crate) fn unix_ns(now_ns: u64) -> u64 {
+    START_NS + now_ns
 }
 
 /// An actor that runs on events: a reactor, an association's thread, a lane's thread.

@@ -41,7 +41,7 @@ use crate::reactor_io::{MESSAGE_NS_MAX, SimReactor};
 use crate::removable::Removable;
 use crate::scenario::{CommandId, Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
-use crate::shared::{Actor, Event, Shared, unix_ms};
+use crate::shared::{Actor, Event, Shared, unix_ns};
 
 use command::Command;
 use late::{Barred, LateWrites};
@@ -562,7 +562,7 @@ impl World {
             entropy: scenario.seed ^ self.target_count << 32,
             randomness: Randomness::Simulated(SplitMix64::new(scenario.seed ^ self.target_count << 48)),
             now_ns: self.shared.now_ns,
-            wall_ms: unix_ms(self.shared.now_ns),
+            wall_ns: unix_ns(self.shared.now_ns),
         };
         if let Machine::Second { since_ns } = &mut self.machine {
             *since_ns = Some(self.shared.now_ns);

@@ -75,8 +75,9 @@ pub struct ControlSettings {
     pub randomness: Randomness,
     /// Current time, ns of the reactors' clock.
     pub now_ns: u64,
-    /// Current time, ms since the beginning of 1970: generations of the discovery log start at it.
-    pub wall_ms: u64,
+    /// Current time, ns since the beginning of 1970. Generations of the discovery log start at it, so that a restarted
+    /// target repeats none.
+    pub wall_ns: u64,
 }
 
 /// The control plane: hands each input to the part that it concerns.
@@ -93,17 +94,13 @@ pub struct Control {
     outputs: Outputs,
 }
 
-/// Average rate of changes of the discovery log since the start, per ms, up to which a restarted target never repeats a
-/// generation.
-const GENERATIONS_PER_MS: u64 = 1 << 16;
-
 impl Control {
     /// A control plane without subsystems and listeners: the first order adds them.
     #[must_use]
     pub fn new(settings: ControlSettings) -> Self {
-        let ControlSettings { limits, reactor_count, discovery_nqn, entropy, randomness, now_ns, wall_ms } =
+        let ControlSettings { limits, reactor_count, discovery_nqn, entropy, randomness, now_ns, wall_ns } =
             settings;
-        let discovery = Discovery::new(discovery_nqn, wall_ms.saturating_mul(GENERATIONS_PER_MS));
+        let discovery = Discovery::new(discovery_nqn, wall_ns);
         Self {
             limits,
             boot_ns: now_ns,

@@ -365,14 +365,15 @@ fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) 
 /// The initial settings of a control plane on this machine.
 fn control_settings(config: &TargetConfig, discovery_nqn: &Nqn, reactor_count: u16) -> ControlSettings {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+    let wall_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
     ControlSettings {
         limits: config.limits,
         reactor_count,
         discovery_nqn: discovery_nqn.clone(),
         randomness: Randomness::System,
-        entropy: since.as_nanos().try_into().unwrap_or(u64::MAX) ^ u64::from(std::process::id()) << 40,
+        entropy: wall_ns ^ u64::from(std::process::id()) << 40,
         now_ns: 0,
-        wall_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+        wall_ns,
     }
 }
 

@@ -174,7 +174,7 @@ impl Target {
             entropy: 42,
             randomness: Randomness::Simulated(SplitMix64::new(7)),
             now_ns: SECOND_NS,
-            wall_ms: 1_000_000,
+            wall_ns: 1_000_000,
         };
         Self {
             control: Control::new(settings),
