@@ -186,12 +186,15 @@ impl LaneServer {
         }
     }
 
-    /// Closes a lane whose peer missed a deadline; the association ends with it.
+    /// Closes a lane whose peer missed a deadline, and reports it at once: the association ends before the commands of
+    /// the lane that a backend still has, because its other lanes may hold buffers, and its host may reconnect.
     fn expel(&mut self, io: &mut impl Io<Message>, index: u32, reason: &'static str) {
-        if let Some(lane) = self.lanes.get(index) {
+        if let Some(lane) = self.lanes.get(index).filter(|lane| lane.socket().is_some()) {
             lane.complain(io, reason);
+            let request = Request { lane: lane.id, kind: RequestKind::Expelled };
+            io.post(0, Message::Control(ControlMessage::Request(request)));
         }
-        self.close_as(io, index, true);
+        self.close(io, index);
     }
 
     /// Receives within the turn's budget, and acts on the input. Returns whether there was any.
@@ -401,13 +404,9 @@ impl LaneServer {
 
     /// Closes a lane's socket, and removes the lane once none of its commands is in flight.
     fn close(&mut self, io: &mut impl Io<Message>, index: u32) {
-        self.close_as(io, index, false);
-    }
-
-    fn close_as(&mut self, io: &mut impl Io<Message>, index: u32, is_expelled: bool) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         lists.on_connected(lane);
-        if lane.close(io, is_expelled) {
+        if lane.close(io) {
             lane.queue.caravan().clear(drop);
             self.abandon_commands(index);
         }
@@ -439,12 +438,11 @@ impl LaneServer {
     /// Removes a lane that is closed, or ends, once none of its commands is in flight.
     fn remove_if_idle(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(closing) = self.lanes.get_mut(index).and_then(|lane| lane.state.closing()) else { return };
-        let kind = match closing.step {
+        match closing.step {
             _ if closing.in_flight > 0 => return,
             ClosingStep::Terminating => return,
-            ClosingStep::Closed { is_expelled: true } => RequestKind::Expelled,
-            ClosingStep::Ending | ClosingStep::Closed { is_expelled: false } => RequestKind::Ended,
-        };
+            ClosingStep::Ending | ClosingStep::Closed => {}
+        }
         self.commands.quota.forget(index);
         self.commands.set_association(index, None);
         let Some(mut lane) = self.lanes.remove(index) else { return };
@@ -455,7 +453,8 @@ impl LaneServer {
             0,
             Message::Admission(AdmissionMessage::Gone(Visitor::Host, lane.peer.map(|peer| peer.ip()))),
         );
-        io.post(0, Message::Control(ControlMessage::Request(Request { lane: lane.id, kind })));
+        let request = Request { lane: lane.id, kind: RequestKind::Ended };
+        io.post(0, Message::Control(ControlMessage::Request(request)));
     }
 
     /// Schedules the next poll for zero-copy notifications, if some are outstanding.
