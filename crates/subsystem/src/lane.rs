@@ -60,6 +60,8 @@ pub(crate) struct Lane {
     pub(crate) watch: Stopwatch,
     /// The reason why its input is held back.
     pub(crate) held: Option<HeldInput>,
+    /// Its socket may still have bytes that arrived while its input was held back.
+    pub(crate) is_catching_up: bool,
     /// Decides when waiting answers are sent.
     doorbell: Doorbell,
     /// Waiting commands that the doorbell knows of.
@@ -144,6 +146,7 @@ impl Lane {
             is_placed: false,
             watch: Stopwatch::default(),
             held: None,
+            is_catching_up: false,
             doorbell: Doorbell::new(policy),
             brought_count: 0,
             failures: Vec::new(),

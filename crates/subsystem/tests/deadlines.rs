@@ -10,7 +10,7 @@ use nvlane_subsystem::server::Target;
 use peer::link::Got;
 use peer::pdu::{Draft, Form};
 use peer::queue::{Move, Queue, Step};
-use peer::raw_host::Association;
+use peer::raw_host::{Association, set_queues};
 use wire::id::Nsid;
 use wire::pdu::Digests;
 use wire::sqe::{Fuse, Sqe};
@@ -107,4 +107,26 @@ fn what_a_lane_has_begun_does_not_delay_the_end_of_its_association() {
     association.io.link.expect_closed().expect("closed for the rest of the capsule");
     expect_end(&mut association);
     assert!(begin.elapsed() < Duration::from_secs(4), "after {:?}", begin.elapsed());
+}
+
+/// A write waits until a pair has released its block, and holds back what follows it: a part in the target, a part in
+/// the socket.
+#[test]
+fn commands_that_were_held_back_are_no_sign_of_life_when_they_are_taken_in() {
+    let config = support::config(1, "ram:16M?lba=512&delay=1300ms");
+    let target = Target::start(&config).expect("a target");
+    let host = support::host(&target);
+    let (mut admin, cntlid) = host.admin_with(Digests::empty(), 1000).expect("an admin queue");
+    set_queues(&mut admin, 1).expect("a queue");
+    let mut io = host.connect_io(cntlid, 1, 64, Digests::empty()).expect("an I/O queue");
+    submit_pair(&mut io);
+    for _ in 0..2 {
+        sleep(DEADLINE / 5);
+        io.submit(Sqe::write(ONE, 0, 1), Move::InCapsule(&BLOCK)).expect("sent");
+        io.submit(Sqe::read(ONE, 8, 1), Move::Back(512)).expect("sent");
+    }
+    // The timeout, its grace of 2 s, and a quarter of a second by which the target rounds; the pair takes 2.6 s.
+    let begin = Instant::now();
+    admin.link.expect_closed().expect("the association ends");
+    assert!(begin.elapsed() < Duration::from_millis(4500), "after {:?}", begin.elapsed());
 }

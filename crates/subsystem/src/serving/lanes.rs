@@ -249,6 +249,12 @@ impl LaneServer {
         match received {
             Received::Bytes(count) => {
                 turn.on_received(extent, count);
+                let arrived_ns = if lane.is_catching_up {
+                    lane.is_catching_up = turn.has_more();
+                    io.arrived_ns(socket)
+                } else {
+                    io.now_ns()
+                };
                 lane.counters.receive_count.add(1);
                 lane.counters.received_bytes.add(count as u64);
                 let placed = extent.in_place(count);
@@ -259,10 +265,11 @@ impl LaneServer {
                     self.on_violation(io, index, violation);
                     return true;
                 }
-                self.take_in(io, index, &staging[..count - placed]);
+                self.take_in(io, index, &staging[..count - placed], arrived_ns);
                 true
             }
             Received::Dry => {
+                lane.is_catching_up = false;
                 lane.counters.dry_receive_count.add(1);
                 false
             }
@@ -278,8 +285,8 @@ impl LaneServer {
         }
     }
 
-    /// Acts on received bytes.
-    fn take_in(&mut self, io: &mut impl Io<Message>, index: u32, mut input: &[u8]) {
+    /// Acts on received bytes that had arrived by `arrived_ns`.
+    fn take_in(&mut self, io: &mut impl Io<Message>, index: u32, mut input: &[u8], arrived_ns: u64) {
         let now_ns = io.now_ns();
         let mut had_command = false;
         loop {
@@ -350,7 +357,12 @@ impl LaneServer {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         if had_command {
             if let Some(association) = lane.state.association() {
-                association.on_sign(now_ns);
+                // Its host may be silent since then.
+                if arrived_ns < now_ns {
+                    association.on_late_sign(arrived_ns);
+                } else {
+                    association.on_sign(now_ns);
+                }
             }
             if lists.on_commands(lane) {
                 io.set_timer(now_ns + SWEEP_NS, SWEEP_TIMER);
@@ -666,13 +678,16 @@ impl LaneServer {
 
     /// Takes in the input of a lane that was held back, and receives again unless that is held back as well.
     fn resume_input(&mut self, io: &mut impl Io<Message>, index: u32) {
-        let Some(held) = self.lanes.get_mut(index).and_then(|lane| lane.held.take()) else { return };
-        self.take_in(io, index, &held.backlog);
-        if let Some(lane) = self.lanes.get(index)
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        let Some((held, socket)) = lane.held.take().zip(lane.socket()) else { return };
+        let arrived_ns = io.arrived_ns(socket);
+        self.take_in(io, index, &held.backlog, arrived_ns);
+        if let Some(lane) = self.lanes.get_mut(index)
             && lane.held.is_none()
             && lane.takes_commands()
             && let Some(socket) = lane.socket()
         {
+            lane.is_catching_up = true;
             io.resume(socket);
         }
     }
