@@ -224,6 +224,10 @@ impl Io<Message> for Core {
         Arrival::default()
     }
 
+    fn arrived_ns(&self, _: SocketId) -> u64 {
+        self.now_ns()
+    }
+
     fn busy_polling(&self) -> BusyPolling {
         BusyPolling::default()
     }

@@ -147,6 +147,10 @@ pub trait Io<M> {
     /// Where the last packet of a connection came in.
     fn arrival(&self, socket: SocketId) -> Arrival;
 
+    /// When the last bytes of the peer arrived, ns: before they are received if the socket was
+    /// [paused](Self::pause). The time of this turn if the kernel does not report it.
+    fn arrived_ns(&self, socket: SocketId) -> u64;
+
     /// Receives into `into`, in order. A call that fills all of it means there may be more.
     fn receive(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Received;
 

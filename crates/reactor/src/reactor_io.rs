@@ -191,6 +191,14 @@ impl<M: Send + 'static> ReactorIo<M> {
         (slot.id(id.index()) == id).then_some(slot)
     }
 
+    fn open_socket(&self, id: SocketId) -> Option<&Socket> {
+        let slot = self.sockets.get(id.index()).filter(|slot| slot.id(id.index()) == id)?;
+        match &slot.use_ {
+            Use::Socket { socket, .. } => Some(socket),
+            Use::Free | Use::Listener => None,
+        }
+    }
+
     fn socket(&mut self, id: SocketId) -> Option<(&Socket, &mut Attention, &mut bool)> {
         match &mut self.slot(id)?.use_ {
             Use::Socket { socket, attention, waits_to_send, .. } => Some((socket, attention, waits_to_send)),
@@ -487,11 +495,12 @@ impl<M: Send + 'static> Io<M> for ReactorIo<M> {
     }
 
     fn arrival(&self, socket: SocketId) -> Arrival {
-        let slot = self.sockets.get(socket.index());
-        match slot.map(|slot| (slot.id(socket.index()), &slot.use_)) {
-            Some((id, Use::Socket { socket: open, .. })) if id == socket => open.arrival(),
-            _ => Arrival::default(),
-        }
+        self.open_socket(socket).map(Socket::arrival).unwrap_or_default()
+    }
+
+    fn arrived_ns(&self, socket: SocketId) -> u64 {
+        let ago = self.open_socket(socket).map(Socket::since_arrival).unwrap_or_default();
+        self.now_ns.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX))
     }
 
     #[inline]

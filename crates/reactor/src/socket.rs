@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use crate::busy_poll::{Arrival, BusyPoll, SocketPolling, poll_socket};
 use crate::segment::Segment;
+use crate::socket_option::ms_since_arrival;
 
 /// Segments that the kernel takes in one call (`UIO_MAXIOV`).
 pub const SEGMENT_COUNT_MAX: usize = 1024;
@@ -170,6 +171,12 @@ impl Socket {
     #[must_use]
     pub fn arrival(&self) -> Arrival {
         Arrival::of(self.as_fd())
+    }
+
+    /// Time since the last bytes of the peer arrived; 0 if the kernel does not report it, as for a Unix socket.
+    #[must_use]
+    pub fn since_arrival(&self) -> Duration {
+        ms_since_arrival(self.as_fd()).map(|ms| Duration::from_millis(ms.into())).unwrap_or_default()
     }
 
     /// Ends the sending direction: the peer sees the end of the stream.
@@ -445,6 +452,22 @@ pub(crate) mod tests {
                 other => return other,
             }
         }
+    }
+
+    /// A receive is no arrival.
+    #[test]
+    fn the_kernel_knows_when_bytes_have_arrived() {
+        let (near, far) = pair();
+        let begin = Instant::now();
+        assert!(matches!(near.send(&[Segment::new(b"ab")], false), Sent::Bytes(2)));
+        assert!(matches!(receive(&far, &mut [0]), Received::Bytes(1)));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(matches!(receive(&far, &mut [0]), Received::Bytes(1)));
+        // The kernel counts in ticks of up to 10 ms, and an idle core may be late.
+        let (since, tolerance) = (far.since_arrival(), Duration::from_millis(100));
+        assert!(since >= tolerance && since <= begin.elapsed() + tolerance, "{since:?}");
+        let (unix, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(Socket::new(unix.into()).unwrap().since_arrival(), Duration::ZERO);
     }
 
     #[test]

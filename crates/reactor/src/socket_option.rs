@@ -1,6 +1,7 @@
-//! Options of sockets that are numbers, and that no library has.
+//! Options of sockets that no library has.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Sets an option of the socket level.
@@ -22,6 +23,27 @@ pub(crate) fn get(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut length)
     };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Time since the last bytes arrived on a TCP connection, ms, at the resolution of the kernel's tick.
+pub(crate) fn ms_since_arrival(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).expect("short");
+    // SAFETY: the kernel writes at most `length` bytes at the structure, and the length; both live through the call.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all fields are integers, initialised to 0 before the call.
+    Ok(unsafe { info.assume_init() }.tcpi_last_data_recv)
 }
 
 /// Sets the priority of the packets that leave a socket, which chooses their class on the device. A type of service

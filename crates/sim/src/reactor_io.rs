@@ -383,6 +383,11 @@ impl Io<Message> for SimIo<'_> {
         Arrival::default()
     }
 
+    fn arrived_ns(&self, socket: SocketId) -> u64 {
+        let id = self.core.sockets.get(socket.index()).and_then(|slot| slot.connection);
+        id.map_or(self.shared.now_ns, |id| self.shared.network.connections[id].heard_ns)
+    }
+
     fn receive(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Received {
         let Some(id) = self.connection(socket) else {
             return Received::Failed(io::ErrorKind::NotConnected.into());

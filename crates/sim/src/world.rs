@@ -112,7 +112,10 @@ pub(crate) struct World {
     late_writes: Vec<LateWrites>,
     /// The host that is not allowed, until its association must have ended.
     barred: Option<Barred>,
-    /// Until when an operation was seen to hang.
+    /// Until when the disk hangs, or an operation, as seen after the last event, ns: `u64::MAX` if that is open, 0 if
+    /// none does.
+    hangs_until_ns: u64,
+    /// Until when one hung last, ns.
     stuck_until_ns: u64,
     /// Cables that are pulled as soon as a command waits like this.
     unplugs: Vec<Waiting>,
@@ -211,6 +214,7 @@ impl World {
             doubtful: vec![Vec::new(); scenario.host_count],
             late_writes: Vec::new(),
             barred: None,
+            hangs_until_ns: 0,
             stuck_until_ns: 0,
             unplugs: Vec::new(),
             covered_losses: vec![0; scenario.host_count],

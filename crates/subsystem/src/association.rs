@@ -7,7 +7,8 @@ use crate::flush_epochs::FlushEpochs;
 /// State that the lanes of one controller share with the control plane.
 #[derive(Debug, Default)]
 pub struct Association {
-    /// When a lane last took in a command, ns of the reactors' clock.
+    /// When a lane last took in a command, or when the command had arrived if it was held back, ns of the reactors'
+    /// clock.
     last_sign_ns: AtomicU64,
     /// Which flushes of the association have covered which writes.
     pub(crate) flush_epochs: FlushEpochs,
@@ -19,6 +20,12 @@ impl Association {
     pub fn on_sign(&self, now_ns: u64) {
         // Lanes may overwrite each other's time by one turn, less than any keep-alive timer resolves.
         self.last_sign_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Records that a lane took in commands that were held back since `arrived_ns` or before.
+    #[cold]
+    pub(crate) fn on_late_sign(&self, arrived_ns: u64) {
+        self.last_sign_ns.fetch_max(arrived_ns, Ordering::Relaxed);
     }
 
     /// Time of the last command received on any lane, ns.

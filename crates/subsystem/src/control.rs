@@ -134,8 +134,8 @@ impl Control {
                 self.associations.on_superseded(CommandId { lane, slot }, &mut self.outputs);
             }
             RequestKind::Failures(failures) => self.associations.on_failures(lane, &failures),
-            RequestKind::Ended => self.on_ended(now_ns, lane, false),
-            RequestKind::Expelled => self.on_ended(now_ns, lane, true),
+            RequestKind::Expelled => self.on_expelled(now_ns, lane),
+            RequestKind::Ended => self.on_ended(now_ns, lane),
         }
     }
 
@@ -298,18 +298,22 @@ impl Control {
         outcomes
     }
 
-    /// A lane has ended. A well-behaved host takes the loss of a queue as the end of its association; others must not
-    /// keep the remaining queues of one that was closed for a missed deadline.
-    fn on_ended(&mut self, now_ns: u64, lane: LaneId, is_expelled: bool) {
+    /// A lane was closed for a missed deadline. A well-behaved host takes the loss of a queue as the end of its
+    /// association; others must not keep the remaining ones.
+    fn on_expelled(&mut self, now_ns: u64, lane: LaneId) {
+        if let Some(LaneUse { controller, .. }) = self.associations.lane(lane) {
+            self.associations.end(now_ns, controller, Cause::Stalled, &mut self.outputs);
+        }
+    }
+
+    /// A lane has ended.
+    fn on_ended(&mut self, now_ns: u64, lane: LaneId) {
         self.connects.on_lane_ended(lane);
         self.authentications.on_lane_ended(lane);
         let ended = self.associations.on_lane_ended(now_ns, lane, &mut self.outputs);
-        let Some((key, hostid)) = ended else { return };
+        let Some(hostid) = ended else { return };
         self.reconsider_connects(now_ns, Some(hostid));
         self.shutdown.on_lane_ended(self.associations.lane_count(), &mut self.outputs);
-        if is_expelled {
-            self.associations.end(now_ns, key, Cause::Stalled, &mut self.outputs);
-        }
     }
 
     /// Begins to stop the target: refuses connections, ends every association, then the reactors.

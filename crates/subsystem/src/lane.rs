@@ -60,6 +60,8 @@ pub(crate) struct Lane {
     pub(crate) watch: Stopwatch,
     /// The reason why its input is held back.
     pub(crate) held: Option<HeldInput>,
+    /// Its socket may still have bytes that arrived while its input was held back.
+    pub(crate) is_catching_up: bool,
     /// Decides when waiting answers are sent.
     doorbell: Doorbell,
     /// Waiting commands that the doorbell knows of.
@@ -144,6 +146,7 @@ impl Lane {
             is_placed: false,
             watch: Stopwatch::default(),
             held: None,
+            is_catching_up: false,
             doorbell: Doorbell::new(policy),
             brought_count: 0,
             failures: Vec::new(),
@@ -161,8 +164,7 @@ impl Lane {
     /// Its socket while it is open.
     #[inline]
     pub(crate) fn socket(&self) -> Option<SocketId> {
-        let is_closed =
-            matches!(self.state, LaneState::Closing(Closing { step: ClosingStep::Closed { .. }, .. }));
+        let is_closed = matches!(self.state, LaneState::Closing(Closing { step: ClosingStep::Closed, .. }));
         (!is_closed).then_some(self.socket)
     }
 
@@ -223,7 +225,7 @@ impl Lane {
                 self.deadlines.stop(Wait::Pdu);
                 self.deadlines.start(Wait::Close, now_ns);
             }
-            LaneState::Closing(Closing { step: ClosingStep::Closed { .. }, .. }) => self.deadlines.stop_all(),
+            LaneState::Closing(Closing { step: ClosingStep::Closed, .. }) => self.deadlines.stop_all(),
             _ => {}
         }
         self.state = state;
@@ -460,13 +462,13 @@ impl Lane {
         }
     }
 
-    /// Closes its socket; `is_expelled` for a missed deadline. Returns whether it was open.
-    pub(crate) fn close<I: Io<Message>>(&mut self, io: &mut I, is_expelled: bool) -> bool {
+    /// Closes its socket. Returns whether it was open.
+    pub(crate) fn close<I: Io<Message>>(&mut self, io: &mut I) -> bool {
         if self.socket().is_none() {
             return false;
         }
         self.close_socket(io);
-        self.begin_closing(ClosingStep::Closed { is_expelled }, io.now_ns());
+        self.begin_closing(ClosingStep::Closed, io.now_ns());
         true
     }
 

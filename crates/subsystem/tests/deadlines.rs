@@ -5,17 +5,19 @@ mod support;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nvlane_subsystem::config::TimeoutConfig;
+use nvlane_subsystem::config::{TargetConfig, TimeoutConfig};
 use nvlane_subsystem::server::Target;
 use peer::link::Got;
 use peer::pdu::{Draft, Form};
-use peer::queue::{Move, Step};
-use peer::raw_host::Association;
+use peer::queue::{Move, Queue, Step};
+use peer::raw_host::{Association, set_queues};
 use wire::id::Nsid;
-use wire::sqe::Sqe;
+use wire::pdu::Digests;
+use wire::sqe::{Fuse, Sqe};
 
 const ONE: Nsid = Nsid::new(1);
 const KIB: usize = 1 << 10;
+const BLOCK: [u8; 512] = [0; 512];
 
 /// The deadlines of the target.
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -34,6 +36,13 @@ fn start() -> (Target, Association) {
 /// Waits for the end of the association, which the loss of any connection brings.
 fn expect_end(association: &mut Association) {
     association.admin.link.expect_closed().expect("the association ends");
+}
+
+/// Sends a Compare and Write of block 0, which nothing takes back once it has begun.
+fn submit_pair(queue: &mut Queue) {
+    for (sqe, fuse) in [(Sqe::compare(ONE, 0, 1), Fuse::FIRST), (Sqe::write(ONE, 0, 1), Fuse::SECOND)] {
+        queue.submit(sqe.with_fuse(fuse), Move::InCapsule(&BLOCK)).expect("sent");
+    }
 }
 
 #[test]
@@ -81,4 +90,43 @@ fn a_host_that_reads_nothing_is_not_waited_for() {
         got += data.len();
     }
     assert!(got < 32 << 20, "{got} bytes were sent");
+}
+
+/// Its other lanes would withhold buffers until then, and its host could connect again beside writes that may still
+/// land.
+#[test]
+fn what_a_lane_has_begun_does_not_delay_the_end_of_its_association() {
+    let timeouts = TimeoutConfig { pdu_ms: 500, ..TimeoutConfig::default() };
+    let config = TargetConfig { timeouts, ..support::config(1, "ram:16M?lba=512&delay=6s") };
+    let target = Target::start(&config).expect("a target");
+    let mut association = support::host(&target).associate(Digests::empty(), 64).expect("an association");
+    submit_pair(&mut association.io);
+    let capsule = Draft::command(Form::PLAIN, Sqe::flush(ONE).with_cid(1), &[]).seal();
+    association.io.link.send(&capsule[..20]).expect("sent");
+    let begin = Instant::now();
+    association.io.link.expect_closed().expect("closed for the rest of the capsule");
+    expect_end(&mut association);
+    assert!(begin.elapsed() < Duration::from_secs(4), "after {:?}", begin.elapsed());
+}
+
+/// A write waits until a pair has released its block, and holds back what follows it: a part in the target, a part in
+/// the socket.
+#[test]
+fn commands_that_were_held_back_are_no_sign_of_life_when_they_are_taken_in() {
+    let config = support::config(1, "ram:16M?lba=512&delay=1300ms");
+    let target = Target::start(&config).expect("a target");
+    let host = support::host(&target);
+    let (mut admin, cntlid) = host.admin_with(Digests::empty(), 1000).expect("an admin queue");
+    set_queues(&mut admin, 1).expect("a queue");
+    let mut io = host.connect_io(cntlid, 1, 64, Digests::empty()).expect("an I/O queue");
+    submit_pair(&mut io);
+    for _ in 0..2 {
+        sleep(DEADLINE / 5);
+        io.submit(Sqe::write(ONE, 0, 1), Move::InCapsule(&BLOCK)).expect("sent");
+        io.submit(Sqe::read(ONE, 8, 1), Move::Back(512)).expect("sent");
+    }
+    // The timeout, its grace of 2 s, and a quarter of a second by which the target rounds; the pair takes 2.6 s.
+    let begin = Instant::now();
+    admin.link.expect_closed().expect("the association ends");
+    assert!(begin.elapsed() < Duration::from_millis(4500), "after {:?}", begin.elapsed());
 }

@@ -76,6 +76,20 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             "        if BUG { None } else { keep_alive.deadline_ns() }\n",
         )],
     },
+    // A lane takes in commands long after they have arrived, and their host counts as alive.
+    Bug {
+        name: "held-command-is-sign-of-life",
+        judge: test(
+            "nvlane-subsystem",
+            "deadlines",
+            "commands_that_were_held_back_are_no_sign_of_life_when_they_are_taken_in",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/serving/lanes.rs",
+            "                if arrived_ns < now_ns {",
+            "                if arrived_ns < now_ns && !BUG {",
+        )],
+    },
     // What a lane has begun goes on when its association ends.
     Bug {
         name: "ended-lane-keeps-its-commands",

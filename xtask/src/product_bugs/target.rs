@@ -116,6 +116,19 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         )],
     },
     Bug {
+        name: "closed-lane-leaves-its-association",
+        judge: test(
+            "nvlane-subsystem",
+            "deadlines",
+            "what_a_lane_has_begun_does_not_delay_the_end_of_its_association",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/control.rs",
+            "            self.associations.end(now_ns, controller, Cause::Stalled, &mut self.outputs);",
+            "            if !BUG { self.associations.end(now_ns, controller, Cause::Stalled, &mut self.outputs); }",
+        )],
+    },
+    Bug {
         name: "connection-counted-for-ever",
         judge: unit_test("nvlane-subsystem", "admission::tests::a_connection_that_ended_leaves_no_trace"),
         sites: &[Site(

@@ -60,16 +60,25 @@ impl World {
         scenario.order_ns_max() + OPERATION_COUNT * operation_ns + 2 * SECOND
     }
 
+    /// Notes until when the disk has hung, or an operation. What hung after the last event did so until this one at
+    /// most: seconds may lie between them, and this one may be the end of it.
+    fn note_hang(&mut self) {
+        let (now_ns, disk) = (self.shared.now_ns, &self.shared.disk);
+        let is_stuck = self.shared.scenario.disk.stuck > 0 && disk.is_stuck();
+        let hangs_until_ns = if is_stuck { u64::MAX } else { disk.hung_until_ns };
+        let hangs_until_ns = if hangs_until_ns >= now_ns { hangs_until_ns } else { 0 };
+        let until_ns = std::mem::replace(&mut self.hangs_until_ns, hangs_until_ns).max(hangs_until_ns);
+        self.stuck_until_ns = self.stuck_until_ns.max(until_ns.min(now_ns));
+    }
+
     /// Ends the windows whose time is over.
     pub(super) fn end_late_writes(&mut self) {
         if self.late_writes.is_empty() && self.barred.is_none() {
+            self.hangs_until_ns = 0;
             return;
         }
+        self.note_hang();
         let now_ns = self.shared.now_ns;
-        let is_stuck = self.shared.scenario.disk.stuck > 0 && self.shared.disk.is_stuck();
-        if is_stuck || self.shared.disk.hung_until_ns >= now_ns {
-            self.stuck_until_ns = now_ns;
-        }
         let under_way_ns = self.under_way_ns();
         if self.stuck_until_ns > 0 && self.stuck_until_ns + under_way_ns >= now_ns {
             return;

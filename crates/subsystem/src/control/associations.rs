@@ -337,13 +337,13 @@ impl Associations {
         keys.len()
     }
 
-    /// Handles the end of a lane. Returns its controller and host.
+    /// Handles the end of a lane. Returns its host.
     pub(super) fn on_lane_ended(
         &mut self,
         now_ns: u64,
         lane: LaneId,
         outputs: &mut Outputs,
-    ) -> Option<(ControllerKey, HostId)> {
+    ) -> Option<HostId> {
         let LaneUse { controller: key, qid, .. } = self.lanes.remove(&lane)?;
         let record = self.get_mut(key)?;
         let hostid = record.hostid;
@@ -363,7 +363,7 @@ impl Associations {
             self.proceed(now_ns, key, outputs);
         }
         self.forget_if_ended(key);
-        Some((key, hostid))
+        Some(hostid)
     }
 
     fn forget_if_ended(&mut self, key: ControllerKey) {

@@ -76,8 +76,8 @@ pub(crate) enum ClosingStep {
     /// The control plane ends it: its socket is closed when no command is in flight, so that the host cannot write
     /// elsewhere before.
     Ending,
-    /// Its socket is closed. `is_expelled`: for a missed deadline, and the association ends too.
-    Closed { is_expelled: bool },
+    /// Its socket is closed.
+    Closed,
 }
 
 impl LaneState {

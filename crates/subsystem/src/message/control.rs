@@ -86,10 +86,10 @@ pub enum RequestKind {
     },
     /// Commands failed; the newest last.
     Failures(Vec<Failure>),
+    /// The lane was closed for a missed deadline: its association ends. `Ended` follows.
+    Expelled,
     /// The lane has ended, and so has every operation that it started on a namespace.
     Ended,
-    /// As `Ended`, but closed for a missed deadline: the host may not reconnect to this association.
-    Expelled,
 }
 
 /// An entry for the error log.

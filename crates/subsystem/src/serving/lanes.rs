@@ -186,12 +186,15 @@ impl LaneServer {
         }
     }
 
-    /// Closes a lane whose peer missed a deadline; the association ends with it.
+    /// Closes a lane whose peer missed a deadline, and reports it at once: the association ends before the commands of
+    /// the lane that a backend still has, because its other lanes may hold buffers, and its host may reconnect.
     fn expel(&mut self, io: &mut impl Io<Message>, index: u32, reason: &'static str) {
-        if let Some(lane) = self.lanes.get(index) {
+        if let Some(lane) = self.lanes.get(index).filter(|lane| lane.socket().is_some()) {
             lane.complain(io, reason);
+            let request = Request { lane: lane.id, kind: RequestKind::Expelled };
+            io.post(0, Message::Control(ControlMessage::Request(request)));
         }
-        self.close_as(io, index, true);
+        self.close(io, index);
     }
 
     /// Receives within the turn's budget, and acts on the input. Returns whether there was any.
@@ -246,6 +249,12 @@ impl LaneServer {
         match received {
             Received::Bytes(count) => {
                 turn.on_received(extent, count);
+                let arrived_ns = if lane.is_catching_up {
+                    lane.is_catching_up = turn.has_more();
+                    io.arrived_ns(socket)
+                } else {
+                    io.now_ns()
+                };
                 lane.counters.receive_count.add(1);
                 lane.counters.received_bytes.add(count as u64);
                 let placed = extent.in_place(count);
@@ -256,10 +265,11 @@ impl LaneServer {
                     self.on_violation(io, index, violation);
                     return true;
                 }
-                self.take_in(io, index, &staging[..count - placed]);
+                self.take_in(io, index, &staging[..count - placed], arrived_ns);
                 true
             }
             Received::Dry => {
+                lane.is_catching_up = false;
                 lane.counters.dry_receive_count.add(1);
                 false
             }
@@ -275,8 +285,8 @@ impl LaneServer {
         }
     }
 
-    /// Acts on received bytes.
-    fn take_in(&mut self, io: &mut impl Io<Message>, index: u32, mut input: &[u8]) {
+    /// Acts on received bytes that had arrived by `arrived_ns`.
+    fn take_in(&mut self, io: &mut impl Io<Message>, index: u32, mut input: &[u8], arrived_ns: u64) {
         let now_ns = io.now_ns();
         let mut had_command = false;
         loop {
@@ -347,7 +357,12 @@ impl LaneServer {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         if had_command {
             if let Some(association) = lane.state.association() {
-                association.on_sign(now_ns);
+                // Its host may be silent since then.
+                if arrived_ns < now_ns {
+                    association.on_late_sign(arrived_ns);
+                } else {
+                    association.on_sign(now_ns);
+                }
             }
             if lists.on_commands(lane) {
                 io.set_timer(now_ns + SWEEP_NS, SWEEP_TIMER);
@@ -401,13 +416,9 @@ impl LaneServer {
 
     /// Closes a lane's socket, and removes the lane once none of its commands is in flight.
     fn close(&mut self, io: &mut impl Io<Message>, index: u32) {
-        self.close_as(io, index, false);
-    }
-
-    fn close_as(&mut self, io: &mut impl Io<Message>, index: u32, is_expelled: bool) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         lists.on_connected(lane);
-        if lane.close(io, is_expelled) {
+        if lane.close(io) {
             lane.queue.caravan().clear(drop);
             self.abandon_commands(index);
         }
@@ -439,12 +450,11 @@ impl LaneServer {
     /// Removes a lane that is closed, or ends, once none of its commands is in flight.
     fn remove_if_idle(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(closing) = self.lanes.get_mut(index).and_then(|lane| lane.state.closing()) else { return };
-        let kind = match closing.step {
+        match closing.step {
             _ if closing.in_flight > 0 => return,
             ClosingStep::Terminating => return,
-            ClosingStep::Closed { is_expelled: true } => RequestKind::Expelled,
-            ClosingStep::Ending | ClosingStep::Closed { is_expelled: false } => RequestKind::Ended,
-        };
+            ClosingStep::Ending | ClosingStep::Closed => {}
+        }
         self.commands.quota.forget(index);
         self.commands.set_association(index, None);
         let Some(mut lane) = self.lanes.remove(index) else { return };
@@ -455,7 +465,8 @@ impl LaneServer {
             0,
             Message::Admission(AdmissionMessage::Gone(Visitor::Host, lane.peer.map(|peer| peer.ip()))),
         );
-        io.post(0, Message::Control(ControlMessage::Request(Request { lane: lane.id, kind })));
+        let request = Request { lane: lane.id, kind: RequestKind::Ended };
+        io.post(0, Message::Control(ControlMessage::Request(request)));
     }
 
     /// Schedules the next poll for zero-copy notifications, if some are outstanding.
@@ -667,13 +678,16 @@ impl LaneServer {
 
     /// Takes in the input of a lane that was held back, and receives again unless that is held back as well.
     fn resume_input(&mut self, io: &mut impl Io<Message>, index: u32) {
-        let Some(held) = self.lanes.get_mut(index).and_then(|lane| lane.held.take()) else { return };
-        self.take_in(io, index, &held.backlog);
-        if let Some(lane) = self.lanes.get(index)
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        let Some((held, socket)) = lane.held.take().zip(lane.socket()) else { return };
+        let arrived_ns = io.arrived_ns(socket);
+        self.take_in(io, index, &held.backlog, arrived_ns);
+        if let Some(lane) = self.lanes.get_mut(index)
             && lane.held.is_none()
             && lane.takes_commands()
             && let Some(socket) = lane.socket()
         {
+            lane.is_catching_up = true;
             io.resume(socket);
         }
     }

@@ -27,6 +27,7 @@ enum Op {
     Configure { lane: usize, bits: u32 },
     Raw { lane: usize, bytes: [[u8; 32]; 2], data: u16 },
     Fail { lane: usize },
+    Expel { lane: usize },
     End { lane: usize },
     Obey { which: usize },
     Pass { ms: u64, is_silent: bool },
@@ -62,6 +63,7 @@ fn op() -> impl Strategy<Value = Op> {
     3 => (any::<usize>(), any::<[[u8; 32]; 2]>(), 0u16..1100)
         .prop_map(|(lane, bytes, data)| Op::Raw { lane, bytes, data }),
     1 => any::<usize>().prop_map(|lane| Op::Fail { lane }),
+    1 => any::<usize>().prop_map(|lane| Op::Expel { lane }),
     2 => any::<usize>().prop_map(|lane| Op::End { lane }),
     6 => any::<usize>().prop_map(|which| Op::Obey { which }),
     2 => (0u64..9000, prop::bool::weighted(0.2)).prop_map(|(ms, is_silent)| Op::Pass { ms, is_silent }),
@@ -125,6 +127,10 @@ impl World {
                 let kind = RequestKind::Failures(vec![failure]);
                 self.target.control.on_request(self.target.now_ns, Request { lane, kind });
                 self.target.settle();
+            }
+            Op::Expel { lane } => {
+                let Some(lane) = self.lane(lane) else { return };
+                self.target.expel(lane);
             }
             Op::End { lane } => {
                 let Some(lane) = self.lane(lane) else { return };

@@ -296,18 +296,15 @@ impl Target {
 
     /// The lane's connection is gone and nothing of it runs any more.
     pub(crate) fn end(&mut self, lane: LaneId) {
-        self.end_with(lane, RequestKind::Ended);
-    }
-
-    /// The same, and its reactor has closed it.
-    pub(crate) fn expel(&mut self, lane: LaneId) {
-        self.end_with(lane, RequestKind::Expelled);
-    }
-
-    fn end_with(&mut self, lane: LaneId, kind: RequestKind) {
         self.open.retain(|command| command.lane != lane);
         self.ended.insert(lane);
-        self.control.on_request(self.now_ns, Request { lane, kind });
+        self.control.on_request(self.now_ns, Request { lane, kind: RequestKind::Ended });
+        self.settle();
+    }
+
+    /// The lane's reactor has closed it for a missed deadline. What it has begun may go on.
+    pub(crate) fn expel(&mut self, lane: LaneId) {
+        self.control.on_request(self.now_ns, Request { lane, kind: RequestKind::Expelled });
         self.settle();
     }
 

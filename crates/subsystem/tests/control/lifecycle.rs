@@ -248,6 +248,22 @@ fn an_association_ends_with_a_lane_that_its_host_let_go_to_waste() {
 }
 
 #[test]
+fn commands_of_a_closed_lane_delay_the_next_association_and_not_the_end_of_this_one() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 2);
+    target.habits.lanes_end = false;
+    target.expel(association.io[0]);
+    let others = [association.io[1], association.admin];
+    assert!(others.iter().all(|lane| target.ending().contains(lane)));
+    others.into_iter().for_each(|lane| target.end(lane));
+    let (lane, again) = (target.lane(), ConnectSpec::admin(host(HOST), DISKS));
+    let connect = target.send(lane, again.command.to_sqe(), &again.data());
+    assert!(!target.answers.contains_key(&connect), "a write of the closed lane may still land");
+    target.end(association.io[0]);
+    assert_eq!(target.answer(connect).status, Status::SUCCESS);
+}
+
+#[test]
 fn a_host_that_is_not_allowed_any_more_is_disconnected() {
     let mut target = Target::new();
     let association = target.ready(host(HOST), DISKS, 1);

@@ -20,7 +20,7 @@ const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOS
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// A target with this namespace.
-fn config(threads: u16, storage: &str) -> TargetConfig {
+pub(crate) fn config(threads: u16, storage: &str) -> TargetConfig {
     let mut subsystem = SubsystemConfig::new(SUBSYSTEM.parse().expect("a name"));
     subsystem.namespaces = vec![NamespaceConfig::new(storage.parse().expect("a namespace"))];
     let mut config = TargetConfig {
