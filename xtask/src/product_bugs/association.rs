@@ -109,6 +109,16 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             "is_unsent: command.submitted_at == ring_count || (BUG && command.moved == 0),",
         )],
     },
+    // A half that was not sent goes out alone on the next connection.
+    Bug {
+        name: "half-of-a-pair-sent-again",
+        judge: test("nvlane-host", "machines", "a_pair_is_sent_again_as_a_whole_or_not_at_all"),
+        sites: &[Site(
+            LANE_CORE,
+            "self.finish(first, failure.or(failure_of_second))",
+            "self.finish(first, failure.or(failure_of_second.filter(|_| !BUG)))",
+        )],
+    },
     Bug {
         name: "interrupted-write-called-cancelled",
         judge: test("nvlane-host", "reconnect", "a_write_that_was_out_is_not_said_to_be_cancelled"),

@@ -151,8 +151,8 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         judge: control("authentication::a_host_that_does_not_authenticate_is_closed_in_time"),
         sites: &[Site(
             AUTHENTICATIONS,
-            "Some(deadline_ns) if deadline_ns > now_ns =>",
-            "Some(deadline_ns) if BUG || deadline_ns > now_ns =>",
+            "match queue.deadline_ns {",
+            "match queue.deadline_ns.filter(|_| !BUG) {",
         )],
     },
     // The queue opens although the host has not accepted the controller.
