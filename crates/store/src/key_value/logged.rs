@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use kv::log::{Failure, Job, Loaded, Log, Notice, PIECE_BYTES, Work};
 use kv::{KeyHash, Partition, Processor};
-use reactor::{Buffer, Completion};
+use reactor::{Buffer, Completion, Pool};
 
 use super::recovery::{Reading, SharedProgress, WAIT_NS};
 use crate::namespace::{Backend, Intercepted, Reply, Request, StoreError, StoreIo, Ticket};
@@ -272,7 +272,7 @@ impl Logged {
                     None => return self.with_log(|log, _| log.put_back(work)),
                 },
                 Work::Write => {
-                    let Some(mut buffer) = self.buffer(io, PIECE_BYTES) else {
+                    let Some(mut buffer) = self.write_buffer(io) else {
                         return self.with_log(|log, _| log.put_back(work));
                     };
                     let Some(write) = self.with_log(|log, processor| log.fill(processor, &mut buffer)) else {
@@ -339,6 +339,13 @@ impl Logged {
             self.below.on_timer(&mut beneath(io, &mut self.replies), ticket);
         }
         self.poll(io);
+    }
+
+    /// A buffer for a write: of the pool, or of its own memory while others use up the pool. Those may be commands of
+    /// other storage that hangs, and changes that were answered before they are durable would wait as long.
+    fn write_buffer(&mut self, io: &mut dyn StoreIo) -> Option<Buffer> {
+        let own = || Pool::new(PIECE_BYTES).ok()?.take(PIECE_BYTES);
+        io.pool().take(PIECE_BYTES).or_else(own).or_else(|| self.buffer(io, PIECE_BYTES))
     }
 
     fn buffer(&mut self, io: &mut dyn StoreIo, length: usize) -> Option<Buffer> {
@@ -619,6 +626,22 @@ mod tests {
         drop(all);
         double.settle();
         assert!(logged.borrow().is_ready());
+    }
+
+    #[test]
+    fn changes_are_written_while_others_hold_the_whole_pool() {
+        let (logged, place, mut double) = open(Sync::Batch);
+        poll(&logged, &mut double);
+        let all: Vec<_> = std::iter::from_fn(|| double.io.pool.take(1)).collect();
+        assert_eq!(set(&logged, b"key", b"value"), Stored::Done);
+        logged.borrow_mut().poll(&mut double.io);
+        while !double.io.running.is_empty() {
+            double.perform(0);
+        }
+        assert_eq!(logged.borrow_mut().settled(), 1);
+        assert_eq!(place.borrow().bytes, place.borrow().durable);
+        drop(all);
+        double.settle();
     }
 
     #[test]
