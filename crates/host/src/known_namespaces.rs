@@ -17,8 +17,38 @@ use crate::attachment::Inaccessible;
 /// Identities beyond this number are forgotten once their namespaces are gone: a controller may make up many.
 const KNOWN_COUNT_MAX: usize = 4 * NAMESPACE_COUNT_MAX;
 
-/// UUID, NGUID and EUI-64.
-type Identity = (Option<Uuid>, Option<[u8; 16]>, Option<[u8; 8]>);
+/// What a namespace says of itself. A scan may miss a part of it, if a command of the scan fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Identity {
+    uuid: Option<Uuid>,
+    nguid: Option<[u8; 16]>,
+    eui64: Option<[u8; 8]>,
+}
+
+impl Identity {
+    fn of(info: &NamespaceInfo) -> Self {
+        Self { uuid: info.uuid, nguid: info.nguid, eui64: info.eui64 }
+    }
+
+    /// Takes over the ids that this one lacks, if both are of one namespace: every id that both have is equal, and
+    /// there is such an id. Returns whether they are.
+    fn unites_with(&mut self, other: Self) -> bool {
+        let compare = [
+            (self.uuid.zip(other.uuid)).map(|(this, other)| this == other),
+            (self.nguid.zip(other.nguid)).map(|(this, other)| this == other),
+            (self.eui64.zip(other.eui64)).map(|(this, other)| this == other),
+        ];
+        let is_same = compare.contains(&Some(true)) && !compare.contains(&Some(false));
+        if is_same {
+            *self = Self {
+                uuid: self.uuid.or(other.uuid),
+                nguid: self.nguid.or(other.nguid),
+                eui64: self.eui64.or(other.eui64),
+            };
+        }
+        is_same
+    }
+}
 
 /// The identities of the namespaces of an association, through all its reconnects.
 #[derive(Debug, Default)]
@@ -31,14 +61,13 @@ pub(crate) struct KnownNamespaces {
 impl KnownNamespaces {
     /// Takes the result of a scan. Returns whether other namespaces than before are replaced.
     pub(crate) fn on_scan(&mut self, namespaces: &[NamespaceInfo]) -> bool {
-        let identity = |info: &NamespaceInfo| (info.uuid, info.nguid, info.eui64);
         if self.known.len() > KNOWN_COUNT_MAX {
             self.known.retain(|nsid, _| namespaces.binary_search_by_key(nsid, |info| info.nsid).is_ok());
         }
         let is_replaced = |info: &&NamespaceInfo| {
-            let now = identity(info);
+            let now = Identity::of(info);
             // A controller need not give a namespace an identity.
-            now != Identity::default() && *self.known.entry(info.nsid).or_insert(now) != now
+            now != Identity::default() && !self.known.entry(info.nsid).or_insert(now).unites_with(now)
         };
         let replaced: Vec<Nsid> = namespaces.iter().filter(is_replaced).map(|info| info.nsid).collect();
         let has_changed = replaced != self.replaced;
@@ -82,6 +111,24 @@ mod tests {
         assert!(!known.on_scan(&[info(1, 9), info(2, 2), info(3, 3)]));
         assert!(known.on_scan(&[info(1, 1), info(2, 2), info(3, 0)]), "the first one again");
         assert_eq!(known.replaced, []);
+    }
+
+    #[test]
+    fn a_namespace_of_which_a_scan_has_missed_a_part_is_the_same() {
+        let with = |uuid: Option<u8>, nguid: Option<u8>| {
+            let (uuid, nguid) = (uuid.map(|id| Uuid::from_bytes([id; 16])), nguid.map(|id| [id; 16]));
+            NamespaceInfo { uuid, nguid, ..info(1, 0) }
+        };
+        let mut known = KnownNamespaces::default();
+        assert!(!known.on_scan(&[with(None, Some(1))]), "no descriptors");
+        assert!(!known.on_scan(&[with(Some(1), Some(1))]), "known by its NGUID");
+        assert!(!known.on_scan(&[with(Some(1), None)]), "and by its UUID from then on");
+        assert!(known.on_scan(&[with(Some(2), Some(1))]), "another one");
+        assert!(!known.on_scan(&[with(Some(1), Some(2))]), "still replaced: nothing has changed");
+        assert!(known.on_scan(&[with(None, Some(1))]));
+        let mut known = KnownNamespaces::default();
+        known.on_scan(&[with(Some(1), None)]);
+        assert!(known.on_scan(&[with(None, Some(1))]), "nothing shows that it is the same");
     }
 
     #[test]

@@ -421,6 +421,9 @@ impl Scan {
                 self.list = List::Complete;
                 self.waiting = (1..=self.nsid_max.min(TRIED_COUNT_MAX)).map(Nsid::new).collect();
             }
+            // Removed since the list was read. What gets its id now is found by the next scan: an Identify alone would tell
+            // only a part of its identity, and no command set.
+            Asked::Descriptors(_) if status.is(Status::INVALID_NAMESPACE) => {}
             Asked::Descriptors(nsid) => {
                 // Without descriptors it may still be a plain block namespace.
                 let ids = if status.is_success() { Ids::new(data) } else { Ids::default() };
@@ -594,6 +597,24 @@ mod tests {
             match is_list {
                 true => scan.on_completion(index, Status::SUCCESS, &list),
                 false => scan.on_completion(index, Status::INVALID_NAMESPACE.with_dnr(), &identify(&[])),
+            }
+        }
+        assert!(scan.is_done() && scan.into_found().is_empty());
+    }
+
+    /// The id is given to another namespace before that could be identified.
+    #[test]
+    fn a_namespace_that_is_removed_after_the_list_was_read_is_not_there() {
+        let mut scan = Scan::new(1, true);
+        while let Some((index, sqe)) = scan.next_command() {
+            let mut list = vec![0; 4096];
+            write_nsid_list(&mut list, Nsid::NONE, [Nsid::new(1)]);
+            match IdentifyCommand::from_sqe(&sqe).cns {
+                Cns::ACTIVE_NAMESPACES => scan.on_completion(index, Status::SUCCESS, &list),
+                Cns::NAMESPACE_DESCRIPTORS => {
+                    scan.on_completion(index, Status::INVALID_NAMESPACE.with_dnr(), &[]);
+                }
+                _ => scan.on_completion(index, Status::SUCCESS, &identify(&[(104, &[1; 16])])),
             }
         }
         assert!(scan.is_done() && scan.into_found().is_empty());
