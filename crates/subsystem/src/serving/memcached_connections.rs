@@ -52,6 +52,7 @@ struct MemcachedConnection {
     /// Whether input waits until output has been sent.
     is_stalled: bool,
     is_closing: bool,
+    is_paused: bool,
     is_dirty: bool,
     is_blocked: bool,
     /// Time of the last progress.
@@ -62,6 +63,16 @@ impl MemcachedConnection {
     /// Whether input waits that the session has room for again.
     fn can_resume(&self) -> bool {
         self.is_stalled && self.session.can_resume()
+    }
+
+    /// Pauses the socket while no input is received, and resumes it: what is left there would wake the reactor again and
+    /// again.
+    fn pause_or_resume(&mut self, io: &mut impl Io<Message>) {
+        let is_paused = self.is_stalled || self.is_closing;
+        if is_paused == std::mem::replace(&mut self.is_paused, is_paused) {
+            return;
+        }
+        if is_paused { io.pause(self.socket) } else { io.resume(self.socket) }
     }
 
     /// Its state for `stats conns`, which it asks for itself if `is_asking`.
@@ -305,6 +316,7 @@ impl MemcachedConnections {
                 self.close(io, index, Closing::NORMAL);
             } else {
                 connection.is_closing = true;
+                connection.pause_or_resume(io);
                 self.mark(index);
             }
         }
@@ -342,6 +354,7 @@ impl MemcachedConnections {
             session: Session::new(settings),
             is_stalled: false,
             is_closing: false,
+            is_paused: false,
             is_dirty: false,
             is_blocked: false,
             moved_ns: io.now_ns(),
@@ -405,6 +418,7 @@ impl MemcachedConnections {
         }
         let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else {
             connection.is_closing = true;
+            connection.pause_or_resume(io);
             return self.mark(index);
         };
         if self.batches_for != Some(namespace)
@@ -422,14 +436,9 @@ impl MemcachedConnections {
             None => connection.session.resume(&mut route),
         };
         connection.moved_ns = now_ns;
-        let was_stalled = connection.is_stalled;
         connection.is_stalled = progress == Progress::Stalled;
         connection.is_closing |= progress == Progress::Close;
-        if connection.is_stalled && !was_stalled {
-            io.pause(connection.socket);
-        } else if was_stalled && !connection.is_stalled && !connection.is_closing {
-            io.resume(connection.socket);
-        }
+        connection.pause_or_resume(io);
         if connection.session.is_within_command() {
             self.set_sweep(io);
         }
@@ -653,6 +662,7 @@ impl MemcachedConnections {
                     Err(refusal) => connection.session.on_refused(ticket, refusal),
                 }
                 connection.is_closing |= connection.session.is_closing();
+                connection.pause_or_resume(io);
             }
             self.mark(index);
         });
