@@ -280,9 +280,13 @@ impl Model {
         self.untold.remove(&host);
     }
 
-    /// A flush of `host` has failed: it knows that its writes may be lost.
-    pub(crate) fn on_failed_flush(&mut self, host: usize) {
+    /// A flush of `host` has failed: it knows that its writes may be lost. If the namespace was closed then, that
+    /// includes what it wrote while the storage failed: `closed_flush_ns` is when such a flush began.
+    pub(crate) fn on_failed_flush(&mut self, host: usize, closed_flush_ns: Option<u64>) {
         self.untold.remove(&host);
+        if let (Some(begin_ns), Some(unflushed)) = (closed_flush_ns, self.unflushed.get_mut(&host)) {
+            unflushed.retain(|(_, _, end_ns, _)| *end_ns > begin_ns);
+        }
     }
 
     /// A flush of `host` has succeeded in its `association`, and no other one of its is under way.

@@ -16,6 +16,9 @@ use crate::sent_bytes::SentBytes;
 use crate::shared::network::{Got, Took};
 use crate::shared::{Actor, Shared, Side, unix_ns};
 
+/// Turns without work, while a socket has input, after which a reactor wastes its core.
+const IDLE_COUNT_MAX: u32 = 10_000;
+
 /// One reactor of the target.
 pub(crate) struct SimReactor {
     application: Serving,
@@ -42,6 +45,8 @@ struct Core {
     unnoticed: Vec<ZeroCopySend>,
     /// Those of closed connections.
     lingering: Vec<LingeringClose>,
+    /// Turns since there was work in which a socket had input that was not received.
+    idle_count: u32,
     stops: bool,
     /// The process is dead: its calls have no effect.
     is_gone: bool,
@@ -113,6 +118,7 @@ impl SimReactor {
             completions: Vec::new(),
             unnoticed: Vec::new(),
             lingering: Vec::new(),
+            idle_count: 0,
             stops: false,
             is_gone: false,
         };
@@ -220,7 +226,13 @@ impl SimReactor {
         if let Some(next_ns) = next_ns.into_iter().flatten().min() {
             shared.wake_at(core.index, next_ns);
         }
-        if worked || !core.own.is_empty() || core.has_readable(shared) {
+        let has_readable = core.has_readable(shared);
+        core.idle_count = if worked { 0 } else { core.idle_count + u32::from(has_readable) };
+        if core.idle_count > IDLE_COUNT_MAX {
+            shared
+                .find(format!("reactor {} spins: it does not receive what a socket has for it", core.index));
+        }
+        if worked || !core.own.is_empty() || has_readable {
             shared.wake(core.index);
         }
     }

@@ -790,7 +790,8 @@ impl Scenario {
         let rounds = bytes / network.capacity.max(1) as u64;
         let turns = bytes / network.piece_max.max(1) as u64;
         let late_turns = turns * u64::from(self.late) / 1_000_000;
-        rounds * 2 * (network.latency_ns + network.jitter_ns) + late_turns * self.late_ns
+        // What fills the room arrives in two pieces, and the room for more is told of in two.
+        rounds * 4 * (network.latency_ns + network.jitter_ns) + late_turns * self.late_ns
     }
 
     fn draw_faults(&mut self, r: &mut Random) {

@@ -396,6 +396,11 @@ impl World {
         }
     }
 
+    /// Whether the first namespace is closed, since its storage failed.
+    fn is_closed(&self) -> bool {
+        self.closed_until_ns == Some(u64::MAX)
+    }
+
     fn run_actor(&mut self, actor: Actor) {
         self.shared.trace.note(self.shared.now_ns, 1000 + actor as u64);
         if self.run_client(actor) {

@@ -263,8 +263,11 @@ impl History {
         }
         self.know_cas(answer, &outcomes);
         if self.is_change(id) && answer.reports_change() && !self.keeps_past {
-            // It is durable, and with it everything from before.
-            self.past.clear();
+            // It is durable, and with it everything from before. Its answer may be late: what came after it, and found no
+            // space, may be undone.
+            let lacks_space = self.pending.iter().any(|pending| pending.may_lack_space);
+            let is_after = |state: &State| state.as_ref().is_none_or(|pair| pair.version >= id);
+            self.past.retain(|state, _| lacks_space && is_after(state));
         } else if self.keeps_past || self.pending.iter().any(|pending| pending.may_lack_space) {
             for configuration in seen {
                 let past = Past { last_ns: now_ns, is_written_over: false };
@@ -466,6 +469,35 @@ mod tests {
             assert!(!may_find(&mut history, 10 * round + 3, "other", 300), "a version has one CAS number");
         }
         history
+    }
+
+    /// A change that was answered late, while another one after it has found no space.
+    #[test]
+    fn a_change_without_space_may_be_undone_up_to_one_that_is_durable() {
+        let mut random = crate::random::Random::new(1, 40);
+        let settings = std::iter::from_fn(|| Some(random.below(u64::MAX)))
+            .find_map(|seed| {
+                PairSettings::draw(seed, 1).filter(|settings| {
+                    settings.durability == PairDurability::Always && settings.pressure == MemoryPressure::None
+                })
+            })
+            .expect("most have such a log");
+        let found_after = |value: &str| {
+            let mut history = History::new(&settings);
+            history.set_lacks_space(true);
+            history.begin(set(1, "first"), Origin::Host);
+            history.end(1, &DONE, 0, 0).unwrap();
+            history.begin(set(2, "second"), Origin::Host);
+            history.begin(command(3, Action::Delete { is_told: true }), Origin::Host);
+            history.begin(command(4, Action::Get), Origin::Host);
+            history.end(4, &Answer::Missing, 0, 0).unwrap();
+            history.end(2, &DONE, 0, 0).unwrap();
+            history.end(3, &Answer::NoSpace, 0, 0).unwrap();
+            history.on_crash(PairDurability::Always, Crash::PowerCut, 0);
+            may_find(&mut history, 5, value, 1)
+        };
+        assert!(found_after("second"), "the removal is undone");
+        assert!(!found_after("first"), "what is durable has replaced it");
     }
 
     #[test]

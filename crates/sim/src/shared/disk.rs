@@ -542,6 +542,10 @@ impl Shared {
         if length > 1 && random.happens(settings.short) {
             // Whole blocks: a partial one would be torn.
             let count = random.below(length as u64) as usize;
+            // Nothing at all would be the end of the file.
+            let is_log = operation.file().simulated_id() == Some(LOG_FILE);
+            let count =
+                if is_log && matches!(operation, Operation::Read { .. }) { count.max(1) } else { count };
             return (Ok(count), count / block_bytes * block_bytes);
         }
         (Ok(length), length)

@@ -138,6 +138,11 @@ impl Connection {
         self.silent_from_ns = if has_room { from_ns } else { UNSENT_NS };
     }
 
+    /// Whether the target has learned that the host has closed it.
+    pub(crate) fn is_ended_by_host(&self) -> bool {
+        self.streams[Side::Target as usize].ended.is_some()
+    }
+
     /// Whether it has been a queue of an association.
     pub(crate) fn is_connected(&self) -> bool {
         self.watch.is_connected

@@ -25,6 +25,10 @@ impl World {
             let Some(host) = self.hosts.iter().find(|host| host.owns(dialler)) else { continue };
             let queues = self.queues_of_association(host, id);
             let connections = &self.shared.network.connections;
+            if connections[id].is_ended_by_host() {
+                // For that it was closed; how long the others have been silent may be found later.
+                continue;
+            }
             let heard_ns = queues.iter().map(|id| connections[*id].heard_ns).max().unwrap_or(u64::MAX);
             let is_known = queues.iter().any(|id| connections[*id].silent_from_ns < u64::MAX);
             if is_known || heard_ns.saturating_add(self.keep_alive_ns()) > self.shared.now_ns {

@@ -199,7 +199,7 @@ impl World {
                     let lbas = 0..self.shared.scenario.all_block_count();
                     self.model.settle_flushed(&lbas, begin_ns);
                 } else {
-                    self.model.on_failed_flush(host);
+                    self.model.on_failed_flush(host, self.is_closed().then_some(begin_ns));
                 }
                 Ok(())
             }
@@ -294,7 +294,10 @@ impl World {
                 return Ok(());
             }
             Err(Failure::Unflushed) => self.model.excuse_host(host),
-            Err(_) => self.model.on_failed_flush(host),
+            Err(_) => {
+                let is_of_closed = lba < self.shared.scenario.block_count && self.is_closed();
+                self.model.on_failed_flush(host, is_of_closed.then_some(begin_ns));
+            }
         }
         if self.stage == Stage::Flush {
             let actor = self.hosts[host].lanes[lane].actor;

@@ -390,7 +390,7 @@ impl World {
             match result {
                 Ok(_) => self.covered_losses[host] = self.covered_losses[host].max(host_loss_count),
                 Err(Failure::Unflushed) => self.model.excuse_host(host),
-                Err(_) => self.model.on_failed_flush(host),
+                Err(_) => self.model.on_failed_flush(host, None),
             }
         }
         let has_acknowledged = pairs.model.acknowledged_count > acknowledged_count;
