@@ -266,7 +266,15 @@ impl Model {
         let is_older = |cluster: &Cluster| {
             cluster.state == State::Survivor && cluster.value != value && cluster.before.1 < written.before.0
         };
-        if let Some(older) = block.clusters.iter().find(|cluster| cluster.is_seen && is_older(cluster)) {
+        // Which zeroes were read is not known: newer ones may have been.
+        let may_be_newer = |older: &Cluster| {
+            let is_other = |zero: &Cluster| {
+                zero.value == 0 && zero.state == State::Survivor && zero.before.1 >= written.before.0
+            };
+            older.value == 0 && block.clusters.iter().any(is_other)
+        };
+        let is_wrong = |cluster: &&Cluster| cluster.is_seen && is_older(cluster) && !may_be_newer(cluster);
+        if let Some(older) = block.clusters.iter().find(is_wrong) {
             let older = older.value;
             return Err(format!("block {lba}: a flush vouches for {value:#x}, but {older:#x} had survived"));
         }

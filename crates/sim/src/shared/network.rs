@@ -362,6 +362,10 @@ impl Shared {
             connection.closed[index(to)] || connection.is_orphan
         };
         if is_closed {
+            let connection = &mut self.network.connections[id];
+            if side == Side::Target && !connection.has_answered_connect() {
+                connection.heard_ns = now_ns;
+            }
             return self.answer_with_reset(id, side);
         }
         let had_answered = self.network.connections[id].has_answered_connect();

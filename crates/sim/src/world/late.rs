@@ -120,8 +120,9 @@ impl World {
             } else {
                 "late writes ruled out"
             });
-            // The end of an operation that hung is unknown.
-            let end_ns = end_ns.max(self.stuck_until_ns);
+            // What hung may have been a part of a command that has others: they end in the time that is left to them.
+            let end_ns =
+                if self.stuck_until_ns > 0 { end_ns.max(self.stuck_until_ns + under_way_ns) } else { end_ns };
             if self.stuck_until_ns > 0 {
                 self.shared.reach_event("late writes ruled out after a disk that hung");
             }

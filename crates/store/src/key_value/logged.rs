@@ -246,9 +246,14 @@ impl Logged {
 
     /// Whether it was [stopped](Self::stop) and nothing is left to wait for.
     pub fn has_stopped(&mut self) -> bool {
-        self.stop_until_ns.is_some()
+        let has_stopped = self.stop_until_ns.is_some()
             && !self.is_busy()
-            && self.with_log(|log, processor| log.is_settled(processor))
+            && self.with_log(|log, processor| log.is_settled(processor));
+        if has_stopped {
+            // A write that waits for space brings nothing that is still to be settled.
+            self.space = Space::Enough;
+        }
+        has_stopped
     }
 
     /// Continues reading and writing the log.
