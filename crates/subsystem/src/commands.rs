@@ -314,6 +314,18 @@ impl Commands {
         }
     }
 
+    /// Begins nothing more of a command whose lane has ended, also if some of it has been carried out.
+    pub(crate) fn abandon(&mut self, ticket: Ticket) {
+        if self.abort(ticket) {
+            return;
+        }
+        if let Some(Running { step: Step::Backend(after), .. }) = self.running.get_mut(ticket)
+            && matches!(after, After::Deallocate { .. } | After::Copy(_) | After::Verify { .. })
+        {
+            *after = After::Complete;
+        }
+    }
+
     /// A Collect is not served any more.
     pub(crate) fn forget_collect(&mut self, owner: Owner, sqe: &Sqe) {
         if let Owner::Lane { index, generation, .. } = owner {

@@ -142,3 +142,37 @@ fn a_limit_lets_everything_pass_in_time() {
         assert!(start.elapsed() >= Duration::from_millis(140), "{:?}", start.elapsed());
     }
 }
+
+/// Its ranges are carried out one after the other: those that are left when the connection ends are left alone.
+#[test]
+fn a_deallocation_of_many_ranges_ends_with_its_connection() {
+    const COUNT: u64 = 250;
+    const BYTES: usize = 2 << 20;
+    for engine in engines() {
+        let rig = Rig::new(engine, &["ram:2M?delay=deallocate:20ms"]);
+        let mut namespace = rig.open(options());
+        namespace.write_at(&vec![1; BYTES], 0).expect("all blocks are written");
+        let mut deallocated_count = || {
+            let mut all = vec![0; BYTES];
+            namespace.read_at(&mut all, 0).expect("all blocks are read");
+            all.chunks(4096).filter(|block| block.iter().all(|byte| *byte == 0)).count()
+        };
+        let mut host = RawHost::new(&rig);
+        let range = |place| zerocopy::IntoBytes::as_bytes(&wire::nvm::DsmRange::new(2 * place, 1)).to_vec();
+        let ranges: Vec<u8> = (0..COUNT).flat_map(range).collect();
+        let attributes = wire::nvm::DsmAttributes::DEALLOCATE;
+        let command = wire::nvm::DatasetManagement { range_count: COUNT as u16, attributes };
+        host.io.write_in_capsule(command.to_sqe(ONE), &ranges);
+        let since = Instant::now();
+        while deallocated_count() == 0 {
+            assert!(since.elapsed() < PATIENCE, "nothing is deallocated");
+        }
+        drop(host);
+        // A host that connects again waits for the end of what is under way.
+        let _again = RawHost::new(&rig);
+        let count = deallocated_count();
+        assert!(count < COUNT as usize, "all {count} ranges are deallocated");
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(deallocated_count(), count, "it goes on");
+    }
+}

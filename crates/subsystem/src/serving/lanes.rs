@@ -402,7 +402,7 @@ impl LaneServer {
     fn abandon_commands(&mut self, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         for ticket in lane.tickets() {
-            self.commands.abort(ticket);
+            self.commands.abandon(ticket);
         }
         lane.held = None;
         lane.queue.clear(|_| {});
