@@ -82,7 +82,8 @@ fn a_target_that_authenticates_bears_every_row_of_authentication() {
         assert!(generate.status().expect("nvlane runs").success());
     }
     let rows: String = (1..=20).map(|row| format!(" --row A{row}")).collect();
-    let script = format!(r#""$NVLANE" probe "$NVLANE_ADDR" --pause 2000 --json all.json{rows}"#);
+    let script =
+        format!(r#""$NVLANE" probe "$NVLANE_ADDR" --pause 2000 --row-timeout 300 --json all.json{rows}"#);
     let mut command = nvlane();
     command.args(["target", "--listen", "127.0.0.1:0", "--namespace", "ram:16M"]);
     command.args(["--dhchap-secret", "host.key", "--dhchap-ctrl-secret", "controller.key", "--run", &script]);

@@ -133,6 +133,10 @@ mod tests {
         other[8191] = 1;
         assert_eq!(double.run(Step::Compare { offset: 0, data: other }), Ok(vec![0]));
         assert_eq!(double.flush(), Ok(vec![]));
+        assert!(
+            double.backend.generation().is_first() && store.generation().is_first(),
+            "it is never closed"
+        );
         store.resize(8192).unwrap();
         assert_eq!(store.geometry().block_count, 2);
     }

@@ -561,6 +561,7 @@ mod tests {
             assert_eq!(logged.borrow().settles_answers(), sync == Sync::Always);
             assert_eq!(set(&logged, b"key", b"value"), Stored::Done);
             assert_eq!(logged.borrow_mut().settled(), 0);
+            assert_eq!(logged.borrow_mut().awaited_last(), (sync == Sync::Always).then_some(1), "{sync:?}");
             let before = place.borrow().log.len();
             poll(&logged, &mut double);
             // The segment, the superblock that names it, and without durable writes what follows once the log is idle.
@@ -568,6 +569,7 @@ mod tests {
             let expected = [&["write durably", "write durably"], idle].concat();
             assert_eq!(place.borrow().log[before..], expected, "{sync:?}");
             assert_eq!(logged.borrow_mut().settled(), 1);
+            assert_eq!(logged.borrow_mut().awaited_last(), None, "{sync:?}");
             let before = place.borrow().log.len();
             assert_eq!(set(&logged, b"key", b"other"), Stored::Done);
             assert_eq!(logged.borrow_mut().request_flush(), 2);
