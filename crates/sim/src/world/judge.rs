@@ -35,7 +35,7 @@ impl World {
         let scenario = &self.shared.scenario;
         if result == Err(Failure::TimedOut)
             && scenario.is_swift()
-            && scenario.transfers_ns_max() < scenario.command_timeout_ns
+            && 2 * scenario.transfers_ns_max() < scenario.command_timeout_ns
             && scenario.disk.slow == 0
             && !self.had_last_cut
         {
