@@ -319,6 +319,7 @@ impl AssociationMachine {
         if matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
             return;
         }
+        let cause = self.authentication.as_ref().and_then(QueueAuthentication::failure).unwrap_or(cause);
         self.actions.push_back(AssociationAction::Close { at_once: true });
         self.judge();
         self.aborts.clear();

@@ -123,6 +123,9 @@ impl QueueAuthentication {
     /// It failed.
     pub(crate) fn on_completion(&mut self, status: Status, data: &[u8]) -> Result<bool, LinkError> {
         let out = self.out.take();
+        if let (false, Some(failure)) = (status.is_success(), self.failure()) {
+            return Err(failure);
+        }
         if !status.is_success() {
             let command =
                 if out == Some(Out::Send) { "Authentication Send" } else { "Authentication Receive" };
@@ -136,5 +139,48 @@ impl QueueAuthentication {
             Some(Ok(_)) => Ok(true),
             Some(Err(failure)) => Err(LinkError::Authentication(failure)),
         }
+    }
+
+    /// Why it has failed, once the controller was told. The controller need not answer that, and may close the
+    /// connection first.
+    pub(crate) fn failure(&self) -> Option<LinkError> {
+        let outcome = self.machine.outcome()?;
+        outcome.err().map(LinkError::Authentication)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::nqn::HostId;
+
+    use super::*;
+
+    #[test]
+    fn the_reason_is_kept_whatever_the_controller_does_once_it_was_told() {
+        let name = |text: &str| text.parse().expect("a name");
+        let settings = ControllerSettings {
+            host: name("nqn.2026-01.io.nvlane:host"),
+            hostid: HostId::from(wire::uuid::Uuid::from_bytes([1; 16])),
+            subsystem: name("nqn.2026-01.io.nvlane:disk"),
+            is_discovery: false,
+            keep_alive_ms: 0,
+            queue_pairs: 1,
+            is_flow_control_disabled: false,
+        };
+        let secret = Secret::new(None, vec![1; 32].into()).expect("a secret");
+        let credentials = Credentials::new(secret, None);
+        let mut queue = QueueAuthentication::new(Some(&credentials), &settings).expect("random numbers");
+        // The offer is sent, and answered with nonsense.
+        assert!(queue.next_command().is_some());
+        assert!(!queue.on_completion(Status::SUCCESS, &[]).expect("it goes on"));
+        assert!(queue.next_command().is_some() && queue.failure().is_none());
+        assert!(!queue.on_completion(Status::SUCCESS, &[7; 64]).expect("the controller is to be told"));
+        assert!(queue.failure().is_none());
+        let (_, message) = queue.next_command().expect("the refusal");
+        assert!(matches!(message, RequestData::ToController(_)));
+        let told = queue.failure().expect("it has failed").to_string();
+        assert!(told.contains("the host refuses the controller"), "{told}");
+        let refused = queue.on_completion(Status::INVALID_FIELD.with_dnr(), &[]).expect_err("it has failed");
+        assert_eq!(refused.to_string(), told);
     }
 }

@@ -240,6 +240,8 @@ impl<B: DataBuffer> LaneCore<B> {
             return;
         }
         let generation = self.generation();
+        let failure = self.authentication.as_ref().and_then(|authentication| authentication.failure());
+        let cause = failure.unwrap_or(cause);
         self.disconnect();
         self.actions.push_back(LaneAction::Report { generation, cause });
     }

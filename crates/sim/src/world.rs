@@ -136,7 +136,7 @@ pub(crate) struct World {
     store: Store,
     /// The operator's thread, unless it waits for the target.
     operator: Option<Operator>,
-    /// Where the target reports storage that it has released.
+    /// Where the target reports that it has released the second namespace.
     releases: Vec<Receiver<OrderAnswer>>,
     /// Blocks of the namespace that only reloads know.
     third: Option<u64>,

@@ -54,7 +54,8 @@ impl World {
                     // A host repeats it, unless it has stopped.
                     let of_pairs = self.shared.scenario.pairs.as_ref();
                     let has_log = of_pairs.is_some_and(|pairs| pairs.durability != PairDurability::Memory);
-                    let has_stopped = was_stopped || matches!(failure, Failure::GaveUp { .. });
+                    let is_patient = self.shared.scenario.path_timeout_ns > 0;
+                    let has_stopped = was_stopped || !is_patient || matches!(failure, Failure::GaveUp { .. });
                     let may_be_read = is_all && has_log && has_stopped;
                     let no_space_until_ns = no_space_until_ns(&self.shared);
                     let lacks_space = no_space_until_ns.is_some_and(|until_ns| command.begin_ns < until_ns);

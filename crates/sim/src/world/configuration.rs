@@ -9,7 +9,7 @@ use std::sync::mpsc::{TryRecvError, channel};
 use reactor::Listener;
 use store::Spec;
 use subsystem::config::{NamespaceConfig, SubsystemConfig, TargetConfig};
-use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, Step};
+use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, OrderKind, Step};
 use subsystem::operator::{Operator, Outcome, Report};
 use wire::id::Nsid;
 use wire::uuid::Uuid;
@@ -152,12 +152,17 @@ impl World {
     fn carry_out(&mut self, order: Order) -> bool {
         let (answers, received) = channel();
         let Order { kind, answers: operator } = order;
+        let is_of_second =
+            |step: &Step| matches!(step, Step::RemoveNamespace { nsid, .. } if nsid.get() == 2);
+        let removes_second = matches!(&kind, OrderKind::Apply(steps) if steps.iter().any(is_of_second));
         self.post(0, Message::Control(ControlMessage::Order(Order { kind, answers })));
         loop {
             match received.try_recv() {
                 Ok(answer) => {
                     // Storage that is released is released to the world.
-                    self.releases.push(received);
+                    if removes_second {
+                        self.releases.push(received);
+                    }
                     return operator.send(answer).is_ok();
                 }
                 Err(TryRecvError::Disconnected) => return true,
@@ -170,7 +175,7 @@ impl World {
         }
     }
 
-    /// Hears of storage that no reactor uses any more.
+    /// Hears that no reactor uses the second namespace any more.
     pub(super) fn poll_releases(&mut self) {
         let mut has_released = false;
         self.releases.retain(|received| match received.try_recv() {
