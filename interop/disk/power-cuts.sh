@@ -115,7 +115,7 @@ below() {
         nvme write "$DISK" --start-block=$((n * 3)) --block-count=0 --data-size=4096 --data=/tmp/block \
             --force-unit-access >/dev/null 2>&1
         value="[key $n]"
-        printf 'set %d 0 0 %d\r\n%s\r\nquit\r\n' "$n" "${#value}" "$value" | nc -w 5 127.0.0.1 11211 | grep -q STORED
+        printf 'set %d 0 0 %d\r\n%s\r\nquit\r\n' "$n" "${#value}" "$value" | nc -w 5 127.0.0.1 11211 | has_line STORED
         mark "$n"
     done
     disconnect
@@ -127,7 +127,7 @@ below() {
 set -eu
 [ "$(stat -c %s "$1/disk") $(stat -c %s "$1/pairs")" = "$((1 << 20)) $((4 << 20))" ]
 [ "$(head -c 8 "$1/pairs")" = nvlanekv ]
-debugfs -R 'ea_list /disk' /tmp/cut 2>/dev/null | grep -q user.nvlane.identity
+debugfs -R 'ea_list /disk' /tmp/cut 2>/dev/null | grep user.nvlane.identity >/tmp/attribute
 blocks=$(tr -d '\0' <"$1/disk") pairs=$(tr -d '\0' <"$1/pairs")
 for n in $(seq "$2"); do
     [[ $blocks == *"[block $n]"* && $pairs == *"[key $n]"* ]]

@@ -20,6 +20,10 @@ stand_in() { [ -n "${STAND_IN:-}" ]; }
 # The kernel is going to lose its target, and may say so.
 expect_disruption() { touch /tmp/disruption; }
 
+# has_line GREP-OPTION... PATTERN: whether such a line is in the standard input, which is read to its end: a writer whose reader
+# has gone fails.
+has_line() { local all; all=$(cat); grep -q "$@" <<<"$all"; }
+
 # wait_for SECONDS COMMAND...: until COMMAND succeeds.
 wait_for() {
     local end=$((SECONDS + $1)); shift
@@ -69,7 +73,7 @@ connect() {
 }
 
 # field NAME <JSON: the first value of that name.
-field() { sed -n 's/.*"'"$1"'": *"\{0,1\}\([^",]*\).*/\1/p' | head -n 1; }
+field() { local all; all=$(sed -n 's/.*"'"$1"'": *"\{0,1\}\([^",]*\).*/\1/p'); echo "${all%%$'\n'*}"; }
 
 disconnect() { nvme disconnect -d "${CTRL#/dev/}" >/dev/null; }
 

@@ -52,7 +52,7 @@ for machine in one two; do
     outside nvlane identify "$(<"/share/files/$machine")" -o json >/tmp/identify
     link=$(field by_id </tmp/identify)
     # udev makes its link of this attribute.
-    cat /sys/block/nvme*n*/wwid | grep -qxF "${link#/dev/disk/by-id/nvme-}" || fail "$link is no disk's"
+    grep -qxF "${link#/dev/disk/by-id/nvme-}" /sys/block/nvme*n*/wwid || fail "$link is no disk's"
 done
 nvme disconnect-all
 
@@ -62,5 +62,5 @@ attach three
 wait_for 10 has_disks 2
 attach four
 wait_for 10 eval '[ "$(path_count $shared)" = 2 ]'
-wait_for 10 eval 'dmesg | tail -n 50 | grep -q "IDs don.t match for shared namespace 2"'
+wait_for 10 eval 'dmesg | tail -n 50 | has_line "IDs don.t match for shared namespace 2"'
 [ "$(cat /sys/class/nvme/nvme*/nvme*c*n*/wwid | wc -l)" = 3 ] || fail "two paths to two different disks"

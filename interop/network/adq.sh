@@ -34,8 +34,8 @@ grep -q 'mqprio num_tc 2' /tmp/plan
 dump | cmp - /tmp/before
 
 adq apply "${LAYOUT[@]}"
-near tc qdisc show dev near0 root | grep -q 'mqprio ad00: root'
-near tc qdisc show dev near0 root | grep -Eq 'queues:\(0:1\) \(2:3\)'
+near tc qdisc show dev near0 root | has_line 'mqprio ad00: root'
+near tc qdisc show dev near0 root | has_line -E 'queues:\(0:1\) \(2:3\)'
 near sh -c '[ "$(cat /sys/class/net/near0/queues/tx-3/xps_rxqs)" = 8 ]'
 adq verify --interface near0
 # Twice is refused, and changes nothing.
@@ -99,7 +99,7 @@ for port_and_queues in '4420 34' '4421 12'; do
 done
 near ethtool -L near0 tx 2 rx 2
 kill -HUP $target
-says() { deviations | grep -q "$1"; }
+says() { deviations | has_line "$1"; }
 wait_for 20 says 'map from priorities' || fail "not said: $(deviations)"
 grep -q 'out of line' /tmp/target.log
 near ethtool -L near0 tx 4 rx 4
@@ -123,7 +123,8 @@ traffic = ["192.0.2.1:4420", "[2001:db8::1]:4420"]
 TOML
 adq apply --config /tmp/layout.toml
 adq verify --config /tmp/layout.toml
-near tc filter show dev near0 egress | grep -A6 'dst_port 4420' | grep -q 'skbedit.*priority :1'
+near tc filter show dev near0 egress >/tmp/filters
+grep -A6 'dst_port 4420' /tmp/filters | has_line 'skbedit.*priority :1'
 adq remove --config /tmp/layout.toml
 dump | cmp - /tmp/before
 
@@ -167,7 +168,7 @@ traffic = ["*:4420"]
 TOML
     "$NVLANE" adq apply --config /tmp/eth1.toml --record /tmp/adq
     "$NVLANE" adq verify --interface eth1 --record /tmp/adq
-    tc qdisc show dev eth1 root | grep -Eq 'queues:\(0:1\) \(2:3\)'
+    tc qdisc show dev eth1 root | has_line -E 'queues:\(0:1\) \(2:3\)'
     ethtool -L eth1 combined 2
     "$NVLANE" adq verify --interface eth1 --record /tmp/adq && fail 'drift is not seen on eth1' || [ $? = 5 ]
     ethtool -L eth1 combined 4
