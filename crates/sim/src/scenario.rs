@@ -790,7 +790,7 @@ impl Scenario {
         let rounds = bytes / network.capacity.max(1) as u64;
         let turns = bytes / network.piece_max.max(1) as u64;
         let late_turns = turns * u64::from(self.late) / 1_000_000;
-        // What fills the room arrives in two pieces, and the room for more is told of in two.
+        // The bytes of a window may arrive in two pieces, each of which is acknowledged.
         rounds * 4 * (network.latency_ns + network.jitter_ns) + late_turns * self.late_ns
     }
 
