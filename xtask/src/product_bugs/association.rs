@@ -96,8 +96,8 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         judge: Simulation,
         sites: &[Site(
             "crates/subsystem/src/serving/lanes.rs",
-            "            self.commands.abort(ticket);\n",
-            "            if !BUG { self.commands.abort(ticket); }\n",
+            "            self.commands.abandon(ticket);\n",
+            "            if !BUG { self.commands.abandon(ticket); }\n",
         )],
     },
     Bug {
