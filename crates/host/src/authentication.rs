@@ -123,7 +123,10 @@ impl QueueAuthentication {
     /// It failed.
     pub(crate) fn on_completion(&mut self, status: Status, data: &[u8]) -> Result<bool, LinkError> {
         let out = self.out.take();
-        if let (false, Some(failure)) = (status.is_success(), self.failure()) {
+        if status.is_success() && out == Some(Out::Receive) {
+            self.machine.on_receive(data);
+        }
+        if let Some(failure) = self.failure() {
             return Err(failure);
         }
         if !status.is_success() {
@@ -131,14 +134,7 @@ impl QueueAuthentication {
                 if out == Some(Out::Send) { "Authentication Send" } else { "Authentication Receive" };
             return Err(ControllerError::Refused { command, status }.into());
         }
-        if out == Some(Out::Receive) {
-            self.machine.on_receive(data);
-        }
-        match self.machine.outcome() {
-            None => Ok(false),
-            Some(Ok(_)) => Ok(true),
-            Some(Err(failure)) => Err(LinkError::Authentication(failure)),
-        }
+        Ok(self.machine.outcome().is_some())
     }
 
     /// Why it has failed, once the controller was told. The controller need not answer that, and may close the
