@@ -421,8 +421,8 @@ impl Scan {
                 self.list = List::Complete;
                 self.waiting = (1..=self.nsid_max.min(TRIED_COUNT_MAX)).map(Nsid::new).collect();
             }
-            // Removed since the list was read. What gets its id now is found by the next scan: an Identify alone would tell
-            // only a part of its identity, and no command set.
+            // Removed since the list was read. What gets its id now is found by the next scan: an Identify alone would
+            // tell only a part of its identity, and no command set.
             Asked::Descriptors(_) if status.is(Status::INVALID_NAMESPACE) => {}
             Asked::Descriptors(nsid) => {
                 // Without descriptors it may still be a plain block namespace.

@@ -55,8 +55,8 @@ fn start(arguments: &[&str]) -> Child {
     nvlane().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
 }
 
-/// Waits until the target has used 30 ms of CPU time, so the load is under way: more than connections take, and less than
-/// it gets in a load of 3 s on a busy machine.
+/// Waits until the target has used 30 ms of CPU time, so the load is under way: more than connections take, and less
+/// than it gets in a load of 3 s on a busy machine.
 fn wait_for_load(target: &Target) {
     let since = Instant::now();
     let cpu = || {

@@ -263,8 +263,8 @@ impl History {
         }
         self.know_cas(answer, &outcomes);
         if self.is_change(id) && answer.reports_change() && !self.keeps_past {
-            // It is durable, and with it everything from before. Its answer may be late: what came after it, and found no
-            // space, may be undone.
+            // It is durable, and with it everything from before. Its answer may be late: what came after it, and found
+            // no space, may be undone.
             let lacks_space = self.pending.iter().any(|pending| pending.may_lack_space);
             let is_after = |state: &State| state.as_ref().is_none_or(|pair| pair.version >= id);
             self.past.retain(|state, _| lacks_space && is_after(state));

@@ -65,8 +65,8 @@ impl MemcachedConnection {
         self.is_stalled && self.session.can_resume()
     }
 
-    /// Pauses the socket while no input is received, and resumes it: what is left there would wake the reactor again and
-    /// again.
+    /// Pauses the socket while no input is received, and resumes it: what is left there would wake the reactor again
+    /// and again.
     fn pause_or_resume(&mut self, io: &mut impl Io<Message>) {
         let is_paused = self.is_stalled || self.is_closing;
         if is_paused == std::mem::replace(&mut self.is_paused, is_paused) {
