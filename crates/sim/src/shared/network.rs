@@ -181,15 +181,23 @@ impl Stream {
         for piece in self.on_the_way.iter_mut().take_while(|piece| is_read(piece)) {
             if let Some((sent, offset)) = piece.source.take() {
                 let bytes = sent.read(offset, piece.length)?;
-                self.bytes
-                    .range_mut(start..start + piece.length)
-                    .zip(bytes)
-                    .for_each(|(to, byte)| *to = byte);
+                overwrite(&mut self.bytes, start, &bytes);
             }
             start += piece.length;
         }
         Ok(())
     }
+}
+
+/// Overwrites bytes from a place on: by slices, which is quicker than byte by byte.
+fn overwrite(bytes: &mut VecDeque<u8>, start: usize, content: &[u8]) {
+    let (front, back) = bytes.as_mut_slices();
+    let (first, second) = content.split_at(front.len().saturating_sub(start).min(content.len()));
+    if let Some(place) = front.get_mut(start..start + first.len()) {
+        place.copy_from_slice(first);
+    }
+    let start = (start + first.len()).saturating_sub(front.len());
+    back[start..start + second.len()].copy_from_slice(second);
 }
 
 fn index(side: Side) -> usize {
@@ -616,6 +624,27 @@ impl Shared {
             } else {
                 let at_ns = self.arrival_ns(id);
                 self.end_stream(id, Side::Host, at_ns, End::Reset);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_overwritten_wherever_the_deque_wraps() {
+        for front in 0..8 {
+            let mut bytes: VecDeque<u8> = VecDeque::with_capacity(8);
+            bytes.resize(8 - front, 0);
+            bytes.drain(..8 - front);
+            bytes.resize(8, 0);
+            for (start, end) in (0..=8).flat_map(|end| (0..=end).map(move |start| (start, end))) {
+                bytes.iter_mut().for_each(|byte| *byte = 0);
+                overwrite(&mut bytes, start, &vec![1; end - start]);
+                let expected = (0..8).map(|at| u8::from((start..end).contains(&at)));
+                assert!(bytes.iter().copied().eq(expected), "{front} {start} {end}");
             }
         }
     }
