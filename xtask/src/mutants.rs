@@ -53,7 +53,7 @@ const SUBJECTS: [Subject; 5] = [
     Subject {
         name: "kv",
         files: &["crates/kv/src/log/*.rs"],
-        judges: &[Judge { arguments: &["log::"], cpu_s: 25, ..Judge::new("nvlane-kv", &["--lib"]) }],
+        judges: &[Judge { arguments: &["log::"], cpu_s: 90, ..Judge::new("nvlane-kv", &["--lib"]) }],
     },
     Subject {
         name: "subsystem",
@@ -61,7 +61,7 @@ const SUBJECTS: [Subject; 5] = [
         judges: &[
             Judge::new("nvlane-subsystem", &["--lib", "--test=control", "--test=key_value"]),
             Judge {
-                arguments: &["--seeds", "300", "--jobs", "1", "--set", "key-values=0"],
+                arguments: &["--seeds", "300", "--jobs", "1"],
                 cpu_s: 300,
                 ..Judge::new("nvlane-sim", &[])
             },
@@ -115,6 +115,8 @@ const EQUIVALENT: &[(&str, &str)] = &[
     ),
     (r"replace \| with \^ in open_with$", "what is joined has no bit in common"),
     (r"replace \+ with \* in Log::advance_cleaning$", "two and two"),
+    ("replace < with <= in Log::on_superblocks$", "superblocks of one number are equal"),
+    ("replace < with <= in Log::next_due$", "what is settled is settled again"),
     (
         r"replace <impl Backend for MemoryBackend>::on_completion with \(\)",
         "it only asserts that nothing completes",
