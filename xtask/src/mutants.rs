@@ -59,7 +59,10 @@ const SUBJECTS: [Subject; 5] = [
         name: "subsystem",
         files: COMMAND_PATH,
         judges: &[
-            Judge::new("nvlane-subsystem", &["--lib", "--test=control", "--test=key_value"]),
+            Judge::new(
+                "nvlane-subsystem",
+                &["--lib", "--test=control", "--test=key_value", "--test=fused", "--test=deadlines"],
+            ),
             Judge {
                 arguments: &["--seeds", "300", "--jobs", "1"],
                 cpu_s: 300,
@@ -122,6 +125,10 @@ const EQUIVALENT: &[(&str, &str)] = &[
         "it only asserts that nothing completes",
     ),
     ("replace BlockStore::generation -> Generation with Default::default", "that is what it does"),
+    (
+        "delete field entries from struct Self expression in RemoteAnswers::with_capacity$",
+        "the list takes room as it grows",
+    ),
     (
         r"replace \| with \^ in (HostQueue<B, U>::submit_where_room|ControllerQueue<B, P, C>::complete_with_data)$",
         "what is joined has no bit in common",

@@ -666,6 +666,33 @@ fn large_values_are_written_in_pieces_and_leave_memory() {
     }
 }
 
+/// The log does not have the value before.
+#[test]
+fn a_value_leaves_memory_once_its_record_is_written() {
+    fn demote_all(bench: &mut Bench) {
+        for _ in 0..64 {
+            bench.processor.writer.allocator.demote_region();
+        }
+    }
+    const VALUE_BYTES: usize = 30_000;
+    let settings = LogSettings { segment_bytes: 1 << 20, ..settings(Sync::Always) };
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    assert_eq!(bench.set(b"other", &[1; VALUE_BYTES]), Stored::Done);
+    bench.settle();
+    assert_eq!(bench.set(b"k", &[7; VALUE_BYTES]), Stored::Done);
+    let hash = bench.processor.hash(b"k");
+    while bench.write.is_none_or(|write| write.length < VALUE_BYTES) {
+        assert!(bench.step());
+    }
+    demote_all(&mut bench);
+    assert!(!bench.processor.is_stub(hash, b"k"));
+    bench.settle();
+    demote_all(&mut bench);
+    assert!(bench.processor.is_stub(hash, b"k"));
+    assert_eq!(bench.value(b"k"), Some(vec![7; VALUE_BYTES]));
+}
+
 /// A record that fits in a write is in one, so that none takes more writes than it must.
 #[test]
 fn a_record_that_fits_in_a_write_is_not_divided() {
