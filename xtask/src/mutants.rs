@@ -53,15 +53,18 @@ const SUBJECTS: [Subject; 5] = [
     Subject {
         name: "kv",
         files: &["crates/kv/src/log/*.rs"],
-        judges: &[Judge { arguments: &["log::"], cpu_s: 25, ..Judge::new("nvlane-kv", &["--lib"]) }],
+        judges: &[Judge { arguments: &["log::"], cpu_s: 90, ..Judge::new("nvlane-kv", &["--lib"]) }],
     },
     Subject {
         name: "subsystem",
         files: COMMAND_PATH,
         judges: &[
-            Judge::new("nvlane-subsystem", &["--lib", "--test=control", "--test=key_value"]),
+            Judge::new(
+                "nvlane-subsystem",
+                &["--lib", "--test=control", "--test=key_value", "--test=fused", "--test=deadlines"],
+            ),
             Judge {
-                arguments: &["--seeds", "300", "--jobs", "1", "--set", "key-values=0"],
+                arguments: &["--seeds", "300", "--jobs", "1"],
                 cpu_s: 300,
                 ..Judge::new("nvlane-sim", &[])
             },
@@ -115,11 +118,17 @@ const EQUIVALENT: &[(&str, &str)] = &[
     ),
     (r"replace \| with \^ in open_with$", "what is joined has no bit in common"),
     (r"replace \+ with \* in Log::advance_cleaning$", "two and two"),
+    ("replace < with <= in Log::on_superblocks$", "superblocks of one number are equal"),
+    ("replace < with <= in Log::next_due$", "what is settled is settled again"),
     (
         r"replace <impl Backend for MemoryBackend>::on_completion with \(\)",
         "it only asserts that nothing completes",
     ),
     ("replace BlockStore::generation -> Generation with Default::default", "that is what it does"),
+    (
+        "delete field entries from struct Self expression in RemoteAnswers::with_capacity$",
+        "the list takes room as it grows",
+    ),
     (
         r"replace \| with \^ in (HostQueue<B, U>::submit_where_room|ControllerQueue<B, P, C>::complete_with_data)$",
         "what is joined has no bit in common",

@@ -12,7 +12,9 @@ use nvlane_host::association_machine::{
 use nvlane_host::attachment::{Attachment, Inaccessible};
 use nvlane_host::flush_epoch::FlushEpoch;
 use nvlane_host::lane_core::{LaneAction, LaneCore, LaneSettings};
-use nvlane_host::{Command, Completion, Failure, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
+use nvlane_host::{
+    Command, Completion, Credentials, Failure, LinkError, Namespace, ReconnectSettings, ReplayPolicy,
+};
 use peer::controller::Controller;
 use peer::session::Event;
 use peer::stage::{Setup, Stage};
@@ -21,12 +23,14 @@ use proptest::prelude::*;
 use proto::handshake::HostOffer;
 use proto::host_controller::ControllerSettings;
 use proto::host_namespaces::{Ids, NamespaceInfo};
+use security::secret::Secret;
+use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::identify::capabilities::Vwc;
 use wire::identify::controller::IdentifyController;
 use wire::identify::namespace::IdentifyNamespace;
 use wire::log::ana::AnaState;
-use wire::opcode::NvmOpcode;
+use wire::opcode::{FabricsType, NvmOpcode};
 use wire::property::Cap;
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
@@ -66,6 +70,8 @@ struct Peer {
     statuses: VecDeque<Status>,
     /// The last I/O command was the first half of a fused pair.
     is_in_pair: bool,
+    /// Asks for authentication, answers the host's offer with nonsense, and says nothing more.
+    talks_nonsense: bool,
 }
 
 impl Peer {
@@ -90,7 +96,12 @@ impl Peer {
             seen: 0,
             statuses: VecDeque::new(),
             is_in_pair: false,
+            talks_nonsense: false,
         }
+    }
+
+    fn talking_nonsense() -> Self {
+        Self { talks_nonsense: true, ..Self::new() }
     }
 
     /// Receives bytes from the host and returns the target's answer.
@@ -98,11 +109,27 @@ impl Peer {
         self.end.on_bytes(bytes);
         while let Some(event) = self.end.next_event().expect("a host that keeps the rules") {
             match &event {
+                Event::Command { sqe, .. } if self.talks_nonsense => self.talk_nonsense(sqe),
                 Event::Command { sqe, .. } if self.controller.qid == Some(1) => self.execute(sqe),
                 event => self.controller.serve(&self.stage, &mut self.end, event).expect("good commands"),
             }
         }
         self.end.take_sent()
+    }
+
+    fn talk_nonsense(&mut self, sqe: &Sqe) {
+        let is_told = self.seen > 0;
+        let reply = match sqe.fctype() {
+            FabricsType::CONNECT => {
+                let result = ConnectResult::default().with_cntlid(1).with_authentication_required(true);
+                Reply::result(result.bits().into())
+            }
+            FabricsType::AUTHENTICATION_RECEIVE => Reply::data(vec![7; 64]),
+            _ if is_told => return,
+            _ => Reply::DONE,
+        };
+        self.seen += usize::from(sqe.fctype() == FabricsType::AUTHENTICATION_RECEIVE);
+        self.end.reply(sqe, &reply);
     }
 
     fn execute(&mut self, sqe: &Sqe) {
@@ -128,6 +155,8 @@ impl Peer {
 /// A state machine, and a target that is present or not.
 struct Kept {
     machine: AssociationMachine,
+    /// The target's end of the next connection.
+    new_peer: fn() -> Peer,
     peer: Option<Peer>,
     is_reachable: bool,
     answers: bool,
@@ -137,9 +166,13 @@ struct Kept {
 
 impl Kept {
     fn new(reconnect: ReconnectSettings) -> Self {
+        Self::with(reconnect, None)
+    }
+
+    fn with(reconnect: ReconnectSettings, credentials: Option<Credentials>) -> Self {
         let settings = AssociationSettings {
             controller: controller_settings(),
-            credentials: None,
+            credentials: credentials.map(Arc::new),
             offer: HostOffer::default(),
             connect_timeout_ns: 10 * SECOND,
             admin_timeout_ns: 60 * SECOND,
@@ -148,7 +181,15 @@ impl Kept {
             seed: 7,
         };
         let machine = AssociationMachine::new(settings, 0);
-        Self { machine, peer: None, is_reachable: true, answers: true, now_ns: 0, events: Vec::new() }
+        Self {
+            machine,
+            new_peer: Peer::new,
+            peer: None,
+            is_reachable: true,
+            answers: true,
+            now_ns: 0,
+            events: Vec::new(),
+        }
     }
 
     /// Processes everything due at this moment.
@@ -179,7 +220,7 @@ impl Kept {
                 is_quiet = false;
                 match action {
                     AssociationAction::Open if self.is_reachable => {
-                        self.peer = Some(Peer::new());
+                        self.peer = Some((self.new_peer)());
                         self.machine.on_connected(ADDRESS, self.now_ns);
                     }
                     AssociationAction::Open => {
@@ -276,6 +317,26 @@ fn the_same_seed_waits_the_same() {
     assert_eq!(run(), run());
 }
 
+fn credentials() -> Credentials {
+    Credentials::new(Secret::new(None, vec![1; 32].into()).expect("a secret"), None)
+}
+
+/// A controller that is refused need not hear why.
+#[test]
+fn the_cause_of_a_failed_authentication_outlives_the_connection_of_an_association() {
+    let mut kept = Kept::with(ReconnectSettings::default(), Some(credentials()));
+    kept.new_peer = Peer::talking_nonsense;
+    kept.run_until(SECOND);
+    assert_eq!(kept.peer.as_ref().map(|peer| peer.seen), Some(1));
+    let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    kept.machine.on_lost(reset.into(), kept.now_ns);
+    kept.step();
+    let Some((_, MachineEvent::Over { cause: Some(cause), .. })) = kept.events.last() else {
+        panic!("{:?}", kept.events)
+    };
+    assert!(cause.to_string().contains("the host refuses the controller"), "{cause}");
+}
+
 /// A lane core and a target.
 struct Laned {
     core: LaneCore<Vec<u8>>,
@@ -296,6 +357,17 @@ impl Laned {
 
     /// In the association of this generation, with a shared flush epoch.
     fn attached(generation: u64, flush_epoch: Option<&FlushEpoch>) -> Self {
+        let lane = Self::connecting(generation, flush_epoch, None, Peer::new());
+        assert!(lane.core.is_live());
+        lane
+    }
+
+    fn connecting(
+        generation: u64,
+        flush_epoch: Option<&FlushEpoch>,
+        credentials: Option<Credentials>,
+        peer: Peer,
+    ) -> Self {
         let mut identify = IdentifyController::fabrics();
         identify.set_in_capsule_bytes(8192);
         identify.vwc = Vwc::from_bits(0).with_present(true);
@@ -306,7 +378,7 @@ impl Laned {
             cntlid: Cntlid::new(1),
             peer: ADDRESS,
             settings: controller_settings(),
-            credentials: None,
+            credentials: credentials.map(Arc::new),
             limits: proto::host_limits::Limits::new(cap, &identify).unwrap(),
             queue_pairs: 1,
             inaccessible: Arc::new([]),
@@ -330,7 +402,7 @@ impl Laned {
         core.attach(&Arc::new(attachment), 0);
         let mut lane = Self {
             core,
-            peer: Peer::new(),
+            peer,
             now_ns: 0,
             done: Vec::new(),
             aborts: 0,
@@ -339,7 +411,6 @@ impl Laned {
             is_stalled: false,
         };
         lane.step();
-        assert!(lane.core.is_live());
         lane
     }
 
@@ -451,6 +522,19 @@ fn a_silent_command_is_aborted_after_its_time_and_then_costs_the_connection() {
     lane.run_until(start_ns + 50 * SECOND);
     assert_eq!((lane.aborts, lane.losses), (1, 1));
     assert_eq!(lane.done[0].result, Err(Failure::TimedOut));
+}
+
+#[test]
+fn the_cause_of_a_failed_authentication_outlives_the_connection_of_a_lane() {
+    let mut lane = Laned::connecting(1, None, Some(credentials()), Peer::talking_nonsense());
+    assert_eq!(lane.peer.seen, 1);
+    lane.core.on_lost(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
+    let cause = std::iter::from_fn(|| lane.core.next_action()).find_map(|action| match action {
+        LaneAction::Report { cause, .. } => Some(cause.to_string()),
+        _ => None,
+    });
+    let cause = cause.expect("the loss is reported");
+    assert!(cause.contains("the host refuses the controller"), "{cause}");
 }
 
 #[test]

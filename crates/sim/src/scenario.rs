@@ -262,6 +262,8 @@ pub(crate) struct Scenario {
     pub(crate) ends_with_power_cut: bool,
     /// Writes that a killed target has given to the device go on without it.
     pub(crate) writes_outlive_kill: bool,
+    /// Kills wait until such a write is under way.
+    pub(crate) kills_at_writes: bool,
     /// Which answers the target sends without a copy.
     pub(crate) zero_copy: ZeroCopy,
     /// Hosts that keep a connection to the discovery service, and read its log.
@@ -393,6 +395,7 @@ impl Scenario {
             cuts_at_answers: false,
             ends_with_power_cut: !is_memory && r.one_in(2),
             writes_outlive_kill: false,
+            kills_at_writes: false,
             zero_copy: ZeroCopy::Off,
             scout_count: 0,
             has_leaver: false,
@@ -678,6 +681,8 @@ impl Scenario {
         let mut random = Random::new(self.seed, 17);
         let r = &mut random;
         self.writes_outlive_kill = r.one_in(2);
+        self.kills_at_writes =
+            self.writes_outlive_kill && !self.is_memory && Random::new(self.seed, 42).one_in(2);
         if !r.one_in(8) {
             return;
         }

@@ -125,6 +125,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     flag!("last-power-cut", ends_with_power_cut, 0),
     flag!("cuts-at-answers", cuts_at_answers, 0),
     flag!("writes-outlive-kill", writes_outlive_kill, 0),
+    flag!("kills-at-writes", kills_at_writes, 0),
     flag!("replay", is_replayed, 0),
     number!("page-bytes", page_bytes, 4096),
     number!("depth", depth, 2),

@@ -156,6 +156,8 @@ pub(crate) struct World {
     is_rescuing: bool,
     /// A second process waits for the lock of the storage.
     is_rival_waiting: bool,
+    /// Until when a kill waits for a write.
+    kill_waits_until_ns: Option<u64>,
     is_stopping: bool,
     target_count: u64,
     next_fault: usize,
@@ -239,6 +241,7 @@ impl World {
             is_reopening: false,
             is_rescuing: false,
             is_rival_waiting: false,
+            kill_waits_until_ns: None,
             is_stopping: false,
             target_count: 0,
             next_fault: 0,
@@ -356,11 +359,15 @@ impl World {
                 if fault.is_of_operator() && self.is_operator_busy() {
                     return self.shared.at(now_ns + configuration::AGAIN_NS, event);
                 }
+                if matches!(fault, Fault::Kill { .. }) && self.waits_for_write(event) {
+                    return;
+                }
                 self.shared.random = self.chance_of_fault(at);
                 self.on_fault(fault);
             }
             Event::Start => self.begin_process(false),
             Event::Lock { until_ns, is_rival } => self.try_lock(until_ns, is_rival),
+            Event::Oust if self.waits_for_write(event) => {}
             Event::Oust => self.oust(),
             Event::Reopen => {
                 self.is_reopening = false;

@@ -300,6 +300,43 @@ fn large_values_and_slow_readers_do_not_hold_others_up() {
     target.stop().expect("a good end");
 }
 
+/// What is left in its socket would wake its reactor time and again until the log has answered.
+#[test]
+fn a_connection_that_closes_and_has_input_lets_its_reactor_sleep() {
+    for engine in [EngineKind::Uring, EngineKind::Epoll] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("pairs");
+        let storage = format!("kv:file:{}?size=64M&memory=2M&delay=write:800ms", path.display());
+        let mut config = memcached_config(2, &storage);
+        config.reactors.engine = Some(engine);
+        let target = Target::start(&config).expect("a target");
+        let mut client = Client::new(&target);
+        // Refused while the log is read for long.
+        while client.ask("set first 0 0 1\r\nx") != "STORED" {
+            client = Client::new(&target);
+        }
+        // Of both partitions.
+        let sets: String = (0..32).map(|key| format!("set key-{key} 0 0 1\r\nx\r\n")).collect();
+        client.say(format!("{sets}quit\r\n").as_bytes());
+        std::thread::sleep(Duration::from_millis(100));
+        client.say(b"mn\r\n");
+        std::thread::sleep(Duration::from_millis(100));
+        let asleep = || -> Vec<u64> {
+            let state = target.state().expect("it runs");
+            assert_eq!(state.connections.memcached_count, 1, "it waits for the log");
+            state.reactors.iter().map(|reactor| reactor.asleep_ns).collect()
+        };
+        let before = asleep();
+        std::thread::sleep(Duration::from_millis(300));
+        let after = asleep();
+        for (reactor, (before, after)) in before.iter().zip(&after).enumerate() {
+            let slept_ms = (after - before) / 1_000_000;
+            assert!(slept_ms > 150, "reactor {reactor} slept {slept_ms} ms with {engine:?}");
+        }
+        target.stop().expect("a good end");
+    }
+}
+
 /// A command whose value is in the log only waits for it; what removes all pairs and was sent later comes after it.
 #[test]
 fn a_flush_comes_after_the_commands_before_it_that_wait_for_values() {

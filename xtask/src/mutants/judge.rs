@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use crate::command::{cargo, target_dir};
 
-/// Memory of a test program, bytes: some mutants take all that there is.
+/// Memory that a test program may write to, bytes: some mutants take all that there is. Address space that is only
+/// reserved does not count: the tests reserve more than that, and would fail without a mutant.
 const MEMORY_BYTES: u64 = 12 << 30;
 
 /// Programs that run on mutants.
@@ -155,7 +156,7 @@ impl Judge {
     /// Runs a program until its first test fails.
     fn run(&self, (program, folder): &Program, mutant: Option<usize>, patience: Duration) -> Result<End> {
         let mut command = Command::new("prlimit");
-        command.args([format!("--cpu={}", self.cpu_s), format!("--as={MEMORY_BYTES}"), "--".to_owned()]);
+        command.args([format!("--cpu={}", self.cpu_s), format!("--data={MEMORY_BYTES}"), "--".to_owned()]);
         command.arg(program).args(self.arguments).current_dir(folder);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         command.envs(mutant.map(|mutant| ("NVLANE_MUTANT", mutant.to_string())));

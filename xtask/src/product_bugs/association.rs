@@ -100,6 +100,20 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             "            if !BUG { self.commands.abandon(ticket); }\n",
         )],
     },
+    // A Deallocate, or a Copy, that has begun goes on with its next range when its lane ends.
+    Bug {
+        name: "ended-lane-begins-next-range",
+        judge: test(
+            "nvlane",
+            "end_to_end",
+            "filters::a_deallocation_of_many_ranges_ends_with_its_connection",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/commands.rs",
+            "            *after = After::Complete;\n",
+            "            if !BUG { *after = After::Complete; }\n",
+        )],
+    },
     Bug {
         name: "sent-write-called-unsent",
         judge: Simulation,

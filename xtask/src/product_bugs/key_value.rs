@@ -32,6 +32,19 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             "let is_durable = self.settings.sync != Sync::None && !BUG ||",
         )],
     },
+    // The commands of other storage, which may hang, hold the pool, and answered changes wait for them.
+    Bug {
+        name: "log-waits-for-pool",
+        judge: unit_test(
+            "nvlane-store",
+            "key_value::logged::tests::changes_are_written_while_others_hold_the_whole_pool",
+        ),
+        sites: &[Site(
+            "crates/store/src/key_value/logged.rs",
+            "io.pool().take(PIECE_BYTES).or_else(own)",
+            "io.pool().take(PIECE_BYTES).or_else(|| own().filter(|_| !BUG))",
+        )],
+    },
     Bug {
         name: "expired-pair-found",
         judge: KeySimulation,
@@ -39,6 +52,19 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             "crates/kv/src/pairs.rs",
             "self.clock.has_passed(header.expiry)",
             "self.clock.has_passed(header.expiry) && !BUG",
+        )],
+    },
+    // A command fails although nothing is wrong.
+    Bug {
+        name: "exist-fails-on-other-reactor",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/subsystem/src/key_value_io/execute.rs",
+            "        if owner != here || self.has_log() {\n",
+            "        if BUG && owner != here && operation.opcode == KvOpcode::EXIST {
+            return Err(Status::INTERNAL_ERROR);
+        }
+        if owner != here || self.has_log() {\n",
         )],
     },
     // A conditional store replaces a pair that has changed since it was read.

@@ -184,6 +184,33 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
             (Some(_), None) => Err(Reason::Failed),",
         )],
     },
+    // The controller closes the connection as soon as it is refused, and that is all that the user learns.
+    Bug {
+        name: "cause-of-refusal-forgotten",
+        judge: test(
+            "nvlane-host",
+            "machines",
+            "the_cause_of_a_failed_authentication_outlives_the_connection_of_an_association",
+        ),
+        sites: &[Site(
+            "crates/host/src/association_machine.rs",
+            "and_then(QueueAuthentication::failure).unwrap_or(cause);",
+            "and_then(QueueAuthentication::failure).filter(|_| !BUG).unwrap_or(cause);",
+        )],
+    },
+    Bug {
+        name: "cause-of-refused-queue-forgotten",
+        judge: test(
+            "nvlane-host",
+            "machines",
+            "the_cause_of_a_failed_authentication_outlives_the_connection_of_a_lane",
+        ),
+        sites: &[Site(
+            "crates/host/src/lane_core.rs",
+            "let cause = failure.unwrap_or(cause);",
+            "let cause = failure.filter(|_| !BUG).unwrap_or(cause);",
+        )],
+    },
     Bug {
         name: "group-that-was-not-offered",
         judge: authentication("host_refuses::a_challenge_that_was_not_asked_for_is_refused"),

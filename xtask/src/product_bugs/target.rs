@@ -17,6 +17,33 @@ pub(super) const IDENTITY: &[Bug] = &[
             "        self.replaced = if BUG { Vec::new() } else { replaced };",
         )],
     },
+    // A scan has missed a part of a namespace's identity, and the namespace passes for another one from then on.
+    Bug {
+        name: "identity-known-in-part",
+        judge: unit_test(
+            "nvlane-host",
+            "known_namespaces::tests::a_namespace_of_which_a_scan_has_missed_a_part_is_the_same",
+        ),
+        sites: &[Site(
+            "crates/host/src/known_namespaces.rs",
+            "let is_same = compare.contains(&Some(true)) && !compare.contains(&Some(false));",
+            "let is_same = compare.contains(&Some(true)) && !compare.contains(&Some(false)) && !(BUG && *self != other);",
+        )],
+    },
+    // Its id is given to another namespace before the scan comes to it, and a part of the other's identity is taken for
+    // the whole.
+    Bug {
+        name: "namespace-removed-within-scan",
+        judge: unit_test(
+            "nvlane-proto",
+            "host_namespaces::tests::a_namespace_that_is_removed_after_the_list_was_read_is_not_there",
+        ),
+        sites: &[Site(
+            "crates/proto/src/host_namespaces.rs",
+            "Asked::Descriptors(_) if status.is(Status::INVALID_NAMESPACE) => {}",
+            "Asked::Descriptors(_) if status.is(Status::INVALID_NAMESPACE) && !BUG => {}",
+        )],
+    },
     // Storage whose namespace gets another identity is attached a second time.
     Bug {
         name: "storage-attached-twice",
@@ -126,6 +153,20 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
             "crates/subsystem/src/control.rs",
             "            self.associations.end(now_ns, controller, Cause::Stalled, &mut self.outputs);",
             "            if !BUG { self.associations.end(now_ns, controller, Cause::Stalled, &mut self.outputs); }",
+        )],
+    },
+    // What is left in the socket of a connection that closes wakes its reactor time and again.
+    Bug {
+        name: "closing-connection-keeps-reactor-awake",
+        judge: test(
+            "nvlane-subsystem",
+            "key_value",
+            "a_connection_that_closes_and_has_input_lets_its_reactor_sleep",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/serving/memcached_connections.rs",
+            "let is_paused = self.is_stalled || self.is_closing;",
+            "let is_paused = self.is_stalled || self.is_closing && !BUG;",
         )],
     },
     Bug {

@@ -181,3 +181,50 @@ impl Scanner {
         Some(count)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK_BYTES: usize = 512;
+
+    /// The number of whole records.
+    struct Count(usize);
+
+    impl Sink for Count {
+        fn on_head(&mut self, _head: &Head, _key: &[u8], _position: u64) {}
+
+        fn on_value(&mut self, _part: &[u8]) {}
+
+        fn on_end(&mut self, is_whole: bool) {
+            self.0 += usize::from(is_whole);
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_block_counts_if_all_of_it_is_empty() {
+        let position = BLOCK_BYTES as u64;
+        let head = Head {
+            kind: Kind::Removed,
+            key_bytes: 1,
+            marks: 0,
+            value_bytes: 0,
+            flags: 0,
+            cas: 1,
+            expiry_s: 0,
+            is_first: true,
+        };
+        let mut block = [0; BLOCK_BYTES];
+        let checksum = head.encode(b"k", Location { run: 1, generation: 2, position }, &mut block);
+        let record_bytes = head.record_bytes();
+        block[record_bytes - TAIL_BYTES..record_bytes].copy_from_slice(&checksum.finish().to_le_bytes());
+        for (last, end) in [(0, 2 * BLOCK_BYTES), (1, BLOCK_BYTES + record_bytes)] {
+            block[BLOCK_BYTES - 1] = last;
+            for piece_bytes in [1, 7, 300, BLOCK_BYTES] {
+                let (mut scanner, mut count) = (Scanner::new(1, 2, position, 2 * position), Count(0));
+                block.chunks(piece_bytes).for_each(|piece| scanner.on_bytes(piece, &mut count));
+                assert_eq!((scanner.end(), count.0), (end as u64, 1), "pieces of {piece_bytes} bytes");
+            }
+        }
+    }
+}

@@ -666,6 +666,116 @@ fn large_values_are_written_in_pieces_and_leave_memory() {
     }
 }
 
+/// The log does not have the value before.
+#[test]
+fn a_value_leaves_memory_once_its_record_is_written() {
+    fn demote_all(bench: &mut Bench) {
+        for _ in 0..64 {
+            bench.processor.writer.allocator.demote_region();
+        }
+    }
+    const VALUE_BYTES: usize = 30_000;
+    let settings = LogSettings { segment_bytes: 1 << 20, ..settings(Sync::Always) };
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    assert_eq!(bench.set(b"other", &[1; VALUE_BYTES]), Stored::Done);
+    bench.settle();
+    assert_eq!(bench.set(b"k", &[7; VALUE_BYTES]), Stored::Done);
+    let hash = bench.processor.hash(b"k");
+    while bench.write.is_none_or(|write| write.length < VALUE_BYTES) {
+        assert!(bench.step());
+    }
+    demote_all(&mut bench);
+    assert!(!bench.processor.is_stub(hash, b"k"));
+    bench.settle();
+    demote_all(&mut bench);
+    assert!(bench.processor.is_stub(hash, b"k"));
+    assert_eq!(bench.value(b"k"), Some(vec![7; VALUE_BYTES]));
+}
+
+/// A record that fits in a write is in one, so that none takes more writes than it must.
+#[test]
+fn a_record_that_fits_in_a_write_is_not_divided() {
+    let settings = LogSettings { segment_bytes: 1 << 20, ..settings(Sync::Always) };
+    let mut bench = Bench::open_with(settings, Disk::new(&settings), 16 << 20);
+    bench.recover();
+    for key in 0..3 {
+        assert_eq!(bench.set(&[key], &[key; 100_000]), Stored::Done);
+    }
+    let mut lengths = Vec::new();
+    while bench.step() {
+        lengths.extend(bench.write.map(|write| write.length).filter(|length| *length > 1024));
+    }
+    let expected = [200_000, 100_000].map(|bytes| bytes..bytes + 2048);
+    assert_eq!(lengths.len(), expected.len(), "{lengths:?}");
+    for (length, expected) in lengths.iter().zip(expected) {
+        assert!(expected.contains(length), "{lengths:?}");
+    }
+}
+
+/// The end of a group is in two sectors, and a power cut takes the second one.
+#[test]
+fn a_group_without_the_whole_of_its_end_is_not_complete() {
+    let settings = settings(Sync::Always);
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    // The header of the segment, the record, and the end without its checksum fill two sectors.
+    const VALUE_BYTES: usize = SECTOR_BYTES - 1 - RECORD_EXTRA_BYTES - (RECORD_EXTRA_BYTES - 4);
+    assert_eq!(bench.set(b"k", &[7; VALUE_BYTES]), Stored::Done);
+    while bench.write.is_none() {
+        assert!(bench.step());
+    }
+    assert_eq!(bench.write.map(|write| write.length), Some(3 * SECTOR_BYTES));
+    let mut bench = Bench::open(settings, Disk::of(bench.disk.cut(|at| at < 2)));
+    bench.recover();
+    assert_eq!(bench.value(b"k"), None);
+    let mut bench = Bench::open(settings, Disk::of(bench.disk.cut(|_| true)));
+    bench.recover();
+    assert_eq!(bench.value(b"k"), None);
+}
+
+/// The checksum of a record that takes several writes is in one of them or in two.
+#[test]
+fn a_long_record_may_end_anywhere_in_a_write() {
+    let settings = LogSettings { segment_bytes: 8 << 20, ..settings(Sync::Always) };
+    // The first write begins with the header of the segment and of the record.
+    let fills_two = 2 * PIECE_BYTES - settings.block_bytes as usize - RECORD_EXTRA_BYTES - 1;
+    for value_bytes in fills_two - 1..fills_two + 10 {
+        let mut bench = Bench::open(settings, Disk::new(&settings));
+        bench.recover();
+        let value: Vec<u8> = (0..value_bytes).map(|at| (at / 7) as u8).collect();
+        assert_eq!(bench.set(b"k", &value), Stored::Done);
+        bench.settle();
+        let mut again = Bench::open(settings, Disk::of(bench.disk.durable()));
+        again.recover();
+        assert!(again.value(b"k") == Some(value), "{value_bytes} bytes");
+    }
+}
+
+/// Recovery loads values until less than a quarter of the memory would be free, and none that takes the place of
+/// another one.
+#[test]
+fn recovery_leaves_a_quarter_of_the_memory_free() {
+    const COUNT: u8 = 60;
+    let settings = LogSettings { segment_bytes: 1 << 20, segment_count: 16, ..settings(Sync::Always) };
+    let mut bench = Bench::open_with(settings, Disk::new(&settings), 4 << 20);
+    bench.recover();
+    for key in 0..COUNT {
+        assert_eq!(bench.set(&[key], &[key; 100_000]), Stored::Done, "{key}");
+        bench.settle();
+    }
+    let mut again = Bench::open_with(settings, Disk::of(bench.disk.durable()), 4 << 20);
+    again.recover();
+    assert_eq!(again.processor.counters().demoted_count, 0);
+    let regions = &again.processor.pairs().heap.regions;
+    let (free, count) = (regions.free_count(), regions.count());
+    // The last value that is loaded takes two regions.
+    assert!((count / 4 - 2..count / 2).contains(&free), "{free} of {count}");
+    for key in 0..COUNT {
+        assert_eq!(again.value(&[key]), Some(vec![key; 100_000]), "{key}");
+    }
+}
+
 /// Increments of one key whose value is only in the log: together at the station, or one by one. Returns the accesses
 /// per increment.
 fn accesses_per_increment(count: u64, has_station: bool) -> f64 {

@@ -1,7 +1,7 @@
 //! A disk with a volatile cache: operations take time and run beside each other, in parts that come in any order; a
 //! power cut leaves of each block one of the versions that it had since it was last made durable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 
@@ -18,6 +18,9 @@ const PART_COUNT: u64 = 3;
 
 /// The file of the key-value namespace.
 pub(crate) const LOG_FILE: u64 = 100;
+
+/// The log reads the beginning of a segment, or a value, in at most this many bytes; more for cleaning.
+const SHORT_READ_BYTES_MAX: usize = 16 << 10;
 
 /// A store tries so often what fails in passing.
 const PASSING_COUNT_MAX: u32 = 10;
@@ -103,6 +106,8 @@ pub(crate) struct Disk {
     pub(crate) hung_until_ns: u64,
     /// Until then the file system has no space for writes.
     pub(crate) no_space_until_ns: u64,
+    /// The reactors that have written since the file was opened.
+    writers: BTreeSet<Actor>,
 }
 
 impl Disk {
@@ -287,6 +292,14 @@ impl Disk {
         self.running.values().any(holds)
     }
 
+    /// Whether the process that serves has a write under way.
+    pub(crate) fn is_written(&self) -> bool {
+        let is_write = |running: &Running| {
+            matches!(running.operation, Operation::Write { .. } | Operation::Allocate { .. })
+        };
+        self.running.values().any(|running| !running.is_orphan && is_write(running))
+    }
+
     /// Whether writes of a process that is gone still change a file.
     pub(crate) fn is_written_by_dead(&self, id: u64) -> bool {
         self.running.values().any(|running| {
@@ -345,6 +358,7 @@ impl Disk {
     pub(crate) fn forgive(&mut self) {
         self.failure_count = 0;
         self.told.clear();
+        self.writers.clear();
         self.opened_count += 1;
     }
 
@@ -376,6 +390,21 @@ impl Shared {
     /// The disk of an operation.
     fn disk_of(&mut self, number: u64) -> &mut Disk {
         if number >= LOG_OPERATIONS { &mut self.log_disk } else { &mut self.disk }
+    }
+
+    /// Notes a value that comes from the log since it has left memory. A log that writes is not being recovered.
+    fn note_fetch(&mut self, actor: Actor, operation: &Operation) {
+        match operation {
+            Operation::Write { .. } => {
+                self.log_disk.writers.insert(actor);
+            }
+            Operation::Read { buffer, .. }
+                if buffer.len() <= SHORT_READ_BYTES_MAX && self.log_disk.writers.contains(&actor) =>
+            {
+                self.reach_event("value fetched from the log");
+            }
+            _ => {}
+        }
     }
 
     /// Draws what happens to an operation of a disk.
@@ -410,6 +439,10 @@ impl Shared {
         disk.operation_count += 1;
         disk.next += 1;
         let number = disk.next;
+        if is_log {
+            self.note_fetch(actor, &operation);
+        }
+        let disk = self.disk_of(number);
         let block_bytes = disk.block_bytes;
         if let Operation::Sync { .. } = operation
             && disk.told.get(&actor).is_some_and(|told| *told > 0)

@@ -6,7 +6,7 @@ use wire::status::Status;
 
 use super::World;
 use super::command::{Command, Kind};
-use super::pairs::no_space_until_ns;
+use super::pairs::{PairCommand, no_space_until_ns};
 use crate::finding::Finding;
 use crate::pair_settings::PairDurability;
 use crate::shared::disk::Trouble;
@@ -42,7 +42,7 @@ impl World {
                 let is_half = status.is(Status::ABORTED_MISSING_FUSED);
                 if (status.is(Status::ABORT_REQUESTED) || is_half) && was_stopped {
                     Some("aborted")
-                } else if status.is(Status::ANA_PERSISTENT_LOSS) && self.met_second_machine(command) {
+                } else if status.is(Status::ANA_PERSISTENT_LOSS) && self.met_second_machine(host, begin_ns) {
                     Some("other storage answers")
                 } else {
                     let is_all = matches!(command.kind, Kind::FlushAll);
@@ -75,6 +75,47 @@ impl World {
         };
         let cause = cause.or_else(|| self.cause_of_any(number, command, failure));
         cause.ok_or_else(|| format!("{:?} ended with {failure:?}, which nothing explains", command.kind))
+    }
+
+    /// Why a key-value command may have ended with a failure that is no answer about its key.
+    pub(super) fn cause_on_pairs(&self, command: &PairCommand, failure: Failure) -> Option<&'static str> {
+        let PairCommand { host, lane, begin_ns, .. } = *command;
+        let scenario = &self.shared.scenario;
+        let has_waited = self.shared.now_ns - begin_ns >= scenario.command_timeout_ns;
+        let host_of = &self.hosts[host];
+        match failure {
+            Failure::Interrupted => {
+                (host_of.lanes[lane].loss_count > command.loss_count).then_some("connection lost")
+            }
+            Failure::TimedOut => has_waited.then_some("timed out"),
+            Failure::Unflushed if host_of.loss_count > command.covered_losses => {
+                Some("the first after a reconnect")
+            }
+            Failure::Unflushed | Failure::Unreachable => host_of.is_shut_out.then_some("host is not allowed"),
+            Failure::Status(status) | Failure::GaveUp { status, .. } => {
+                if status.is(Status::ABORT_REQUESTED) && has_waited {
+                    return Some("aborted");
+                }
+                if status.is(Status::ANA_PERSISTENT_LOSS) && self.met_second_machine(host, begin_ns) {
+                    return Some("other storage answers");
+                }
+                let durability = scenario.pairs.as_ref().map(|pairs| pairs.durability);
+                if durability.is_none_or(|durability| durability == PairDurability::Memory) {
+                    return None;
+                }
+                // A host repeats it, unless it has stopped.
+                let is_final = matches!(failure, Failure::GaveUp { .. }) || scenario.path_timeout_ns == 0;
+                let lacks_space = no_space_until_ns(&self.shared).is_some_and(|until_ns| begin_ns < until_ns);
+                if lacks_space
+                    && (status.is(Status::CAPACITY_EXCEEDED) || status.is(Status::NAMESPACE_NOT_READY))
+                {
+                    return Some("no space");
+                }
+                (status.is(Status::NAMESPACE_NOT_READY) && (is_final || has_waited))
+                    .then_some("a log is being read")
+            }
+            _ => None,
+        }
     }
 
     /// Whether some ranges of a command that the host holds may have been deallocated, and another one was unreachable.

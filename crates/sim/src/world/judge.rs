@@ -110,7 +110,7 @@ impl World {
         completion: Completion<Vec<u8>>,
     ) -> Result<(), Finding> {
         let now_ns = self.shared.now_ns;
-        let is_replaced = self.met_second_machine(&command);
+        let is_replaced = self.met_second_machine(command.host, command.begin_ns);
         let Command { kind, lba, blocks, begin_ns, host, lane, host_loss_count, .. } = command;
         if lba >= self.shared.scenario.block_count {
             self.second_state.judge(begin_ns, completion.result)?;

@@ -127,10 +127,10 @@ impl World {
         }
     }
 
-    /// Whether the host of a command may have found the second machine while it was out.
-    pub(super) fn met_second_machine(&self, command: &Command) -> bool {
+    /// Whether a host may have found the second machine while a command that began then was out.
+    pub(super) fn met_second_machine(&self, host: usize, begin_ns: u64) -> bool {
         let slack_ns = self.shared.scenario.order_ns_max();
-        let until_ns = self.hosts[command.host].misled_until_ns;
-        until_ns.is_some_and(|until_ns| until_ns.saturating_add(slack_ns) >= command.begin_ns)
+        let until_ns = self.hosts[host].misled_until_ns;
+        until_ns.is_some_and(|until_ns| until_ns.saturating_add(slack_ns) >= begin_ns)
     }
 }

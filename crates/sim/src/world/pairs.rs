@@ -38,12 +38,15 @@ const IDLE_NS: u64 = 5 * MS;
 
 /// A key-value command of a host.
 #[derive(Debug)]
-struct PairCommand {
-    host: usize,
-    lane: usize,
-    begin_ns: u64,
-    loss_count: u32,
+pub(super) struct PairCommand {
+    pub(super) host: usize,
+    pub(super) lane: usize,
+    pub(super) begin_ns: u64,
+    /// How often its lane had lost its connection when it began, and its host its association.
+    pub(super) loss_count: u32,
     host_loss_count: u32,
+    /// Of the latter, those that a flush had covered.
+    pub(super) covered_losses: u32,
     what: What,
 }
 
@@ -308,7 +311,9 @@ impl World {
         self.shared.say(|| format!("host {host} lane {lane}: {number} is {what:?}"));
         let (begin_ns, at) = (self.shared.now_ns, &self.hosts[host]);
         let (loss_count, host_loss_count) = (at.lanes[lane].loss_count, at.loss_count);
-        let command_of = PairCommand { host, lane, begin_ns, loss_count, host_loss_count, what };
+        let covered_losses = self.covered_losses[host];
+        let command_of =
+            PairCommand { host, lane, begin_ns, loss_count, host_loss_count, covered_losses, what };
         if let Some(pairs) = &mut self.pairs {
             pairs.commands.insert(number, command_of);
         }
@@ -380,11 +385,13 @@ impl World {
             return None;
         }
         pairs.watch(&self.shared);
+        let cause = result.err().and_then(|failure| self.cause_on_pairs(&command, failure));
+        let Some(pairs) = &mut self.pairs else { return None };
         let acknowledged_count = pairs.model.acknowledged_count;
         let has_lost = self.hosts[host].lanes[lane].loss_count > command.loss_count;
         let is_flush = matches!(command.what, What::Flush);
         let host_loss_count = command.host_loss_count;
-        let judged = pairs.judge(&mut self.shared, &command, has_lost, completion);
+        let judged = pairs.judge(&mut self.shared, &command, has_lost, cause, completion);
         if is_flush {
             // What it tells of losses, it tells of all namespaces.
             match result {
@@ -410,17 +417,16 @@ impl Pairs {
         shared: &mut Shared,
         command: &PairCommand,
         has_lost: bool,
+        cause: Option<&'static str>,
         completion: Completion<Vec<u8>>,
     ) -> Result<(), String> {
         let now_ns = shared.now_ns;
         let Completion { result, received, buffer, .. } = completion;
         let What::OnKey { key, id, again, verb } = command.what else {
+            let cause = if result.is_ok() { Some("done") } else { cause };
+            let cause = cause.ok_or_else(|| unexplained("Flush", result))?;
+            shared.coverage.reach(Point::End { command: "Flush of pairs", outcome: result.into(), cause });
             if result.is_ok() {
-                shared.coverage.reach(Point::End {
-                    command: "Flush of pairs",
-                    outcome: result.into(),
-                    cause: "done",
-                });
                 self.model.settle(command.begin_ns);
             }
             return Ok(());
@@ -462,14 +468,11 @@ impl Pairs {
             Some(Answer::NotStored) => "not as the key is",
             Some(Answer::NoSpace) => "no space",
             Some(_) => "no memory",
-            None => "failed",
+            None => cause.ok_or_else(|| unexplained(verb.name(), result))?,
         };
         shared.coverage.reach(Point::End { command: verb.name(), outcome: result.into(), cause });
         match answer {
             Some(answer) => self.model.end(key, id, &answer, now_ns),
-            None if is(Status::KV_UNRECOVERED_ERROR) => {
-                Err(format!("{} ended with {result:?}, and nothing is wrong with the log", verb.name()))
-            }
             None if result.is_err_and(Failure::may_have_happened) || status.is_some() => {
                 self.model.lose(key, id, now_ns);
                 Ok(())
@@ -477,4 +480,8 @@ impl Pairs {
             None => self.model.deny(key, id),
         }
     }
+}
+
+fn unexplained(verb: &str, result: Result<u64, Failure>) -> String {
+    format!("{verb} of pairs ended with {result:?}, which nothing explains")
 }

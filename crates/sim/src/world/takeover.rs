@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A rival is a second process that starts while the first serves. In a share of the runs the writes that a killed
-//! process has given to the device go on without it.
+//! process has given to the device go on without it, and in half of these a kill waits until there is such a write.
 
 use super::{Stage, World};
-use crate::scenario::{MS, SECOND};
+use crate::scenario::{MS, SECOND, US};
 use crate::shared::disk::LOG_FILE;
 use crate::shared::{Event, Shared};
 
@@ -23,7 +23,28 @@ const LOCK_POLL_NS: u64 = 5 * MS;
 /// How long the service manager waits before it starts a target again that could not start, ns.
 const RESTART_NS: u64 = 100 * MS;
 
+/// How long a kill waits for a write, and the time between two looks, ns.
+const WRITE_WAIT_NS: u64 = 20 * MS;
+const WRITE_POLL_NS: u64 = 20 * US;
+
 impl World {
+    /// Whether a kill waits until a write is under way: it comes again soon.
+    pub(super) fn waits_for_write(&mut self, kill: Event) -> bool {
+        let Shared { scenario, disk, log_disk, now_ns, .. } = &self.shared;
+        let now_ns = *now_ns;
+        let is_wanted = scenario.kills_at_writes && !self.reactors.is_empty();
+        if !is_wanted || disk.is_written() || log_disk.is_written() {
+            self.kill_waits_until_ns = None;
+            return false;
+        }
+        if now_ns >= *self.kill_waits_until_ns.get_or_insert(now_ns + WRITE_WAIT_NS) {
+            self.kill_waits_until_ns = None;
+            return false;
+        }
+        self.shared.at(now_ns + WRITE_POLL_NS, kill);
+        true
+    }
+
     /// A process starts.
     pub(super) fn begin_process(&mut self, is_rival: bool) {
         let until_ns = self.shared.now_ns + LOCK_WAIT_NS;
@@ -49,6 +70,12 @@ impl World {
                 self.shared.reach_event("second target takes over");
             }
             return self.start_target();
+        }
+        if !is_served {
+            self.shared.reach_event(match is_rival {
+                true => "second target waits for writes of the first",
+                false => "target waits for writes of the last one",
+            });
         }
         if now_ns < until_ns {
             return self.shared.at(now_ns + LOCK_POLL_NS, Event::Lock { until_ns, is_rival });
