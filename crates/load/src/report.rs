@@ -1,6 +1,7 @@
 //! The result of a run, and its forms: tables for people, JSON for programs, a line per second meanwhile.
 
 pub mod fio_json;
+pub mod fio_logs;
 pub mod text;
 
 use std::collections::BTreeMap;
@@ -325,6 +326,8 @@ pub struct Sample {
     pub error_count: u64,
     /// Mean latency, ns. This and the following: response time in an open loop, else service time.
     pub mean_ns: f64,
+    /// Mean latency by kind, where there were any, ns.
+    pub mean_ns_by_kind: BTreeMap<&'static str, f64>,
     /// Median latency, ns.
     pub p50_ns: u64,
     /// 99 % were faster, ns.
@@ -353,12 +356,21 @@ impl Sample {
             bytes_per_s_by_kind: by_kind(|tally| tally.bytes),
             error_count: all.error_count(),
             mean_ns: latency.mean(),
+            mean_ns_by_kind: kinds_with_operations(interval)
+                .map(|(name, tally)| (name, tally.latency().mean()))
+                .collect(),
             p50_ns: latency.percentile(50.0),
             p99_ns: latency.percentile(99.0),
             p999_ns: latency.percentile(99.9),
             max_ns: latency.max(),
         }
     }
+}
+
+/// The kinds of operations that completed, by name.
+fn kinds_with_operations(interval: &Tally) -> impl Iterator<Item = (&'static str, &KindTally)> {
+    let kinds = Kind::ALL.into_iter().map(|kind| (kind.name(), interval.kind(kind)));
+    kinds.filter(|(_, tally)| tally.operations() > 0)
 }
 
 /// Processor time of the measured part.

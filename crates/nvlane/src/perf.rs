@@ -9,11 +9,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::{ArgAction, ArgMatches, Args, Subcommand, ValueEnum};
 use host::reconnect::ReconnectSettings;
 use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, Tuning, ZeroCopy};
 use load::keys::Distribution;
-use load::report::{LaneResult, fio_json, text};
+use load::report::{LaneResult, fio_json, fio_logs, text};
 use load::runner::{self, Finished, LocalStorage, RunError, RunSettings};
 use load::steady::SlopeLimit;
 use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
@@ -209,6 +210,10 @@ struct OutputArguments {
     /// Include histograms in the JSON, in the form of fio's json+.
     #[arg(long, requires = "json")]
     bins: bool,
+    /// Write fio's logs of IOPS, bandwidth and latency, a row per second and direction, to this directory, for programs
+    /// such as fio-plot.
+    #[arg(long, value_name = "DIR")]
+    logs: Option<PathBuf>,
     /// Measure the ceiling afterwards, and report the share of it (one thread, one size, reads and writes).
     #[arg(long)]
     ceiling: bool,
@@ -257,7 +262,7 @@ fn run(arguments: &RunArguments, given: &ArgMatches) -> Ended {
 
 fn run_local(arguments: &RunArguments, storage: &LocalStorage) -> Ended {
     let RunArguments { load, connection, output, .. } = arguments;
-    output::check_file(output.json.as_deref())?;
+    output.check()?;
     let workload = load.workload()?;
     let storage = LocalStorage { spin: connection.spin, ..storage.clone() };
     let settings = RunSettings {
@@ -276,7 +281,7 @@ fn run_local(arguments: &RunArguments, storage: &LocalStorage) -> Ended {
 
 fn run_remote(arguments: &RunArguments, address: &Address) -> Ended {
     let RunArguments { load, connection, output, .. } = arguments;
-    output::check_file(output.json.as_deref())?;
+    output.check()?;
     let workload = load.workload()?;
     let cores = load.core_list();
     let options = connection.options(&workload)?;
@@ -468,6 +473,15 @@ impl ConnectionArguments {
 }
 
 impl OutputArguments {
+    /// Checks that the results can be written, before the work begins.
+    fn check(&self) -> Result<(), Failure> {
+        output::check_file(self.json.as_deref())?;
+        let Some(logs) = &self.logs else { return Ok(()) };
+        std::fs::create_dir_all(logs)
+            .map_err(|error| Failure::usage(format!("--logs: cannot make {}: {error}", logs.display())))?;
+        output::check_file(Some(&logs.join("_iops.1.log")))
+    }
+
     fn write(&self, finished: &Finished) -> Result<(), Failure> {
         let report = &finished.report;
         let detail = match self.latency {
@@ -480,7 +494,13 @@ impl OutputArguments {
             let share = ceiling::share_line(report).map_or_else(String::new, |line| line + "\n");
             text::table(report, detail) + &share
         };
-        output::tell(table, json, self.json.as_deref())
+        output::tell(table, json, self.json.as_deref())?;
+        let Some(logs) = &self.logs else { return Ok(()) };
+        for log in fio_logs::of(report) {
+            let path = logs.join(&log.name);
+            std::fs::write(&path, log.text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,8 @@
 //! `nvlane study`: runs named experiments and writes their reports.
 
+mod all;
+mod compare;
+
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,11 +14,12 @@ use clap::Args;
 use load::environment::Environment;
 use reactor::CoreList;
 use study::bench::{Bench, Cores, Times};
+use study::catalogue::Entry;
 use study::experiment::{Cell, Error, Experiment};
 use study::machine::{self, Rounds};
 use study::progress::{Progress, Terminal};
 use study::results::{Settings, Study};
-use study::{catalogue, page, summary, svg};
+use study::{catalogue, csv, page, summary, svg};
 
 use crate::exit::{Ended, Failure, Kind};
 use crate::perf::{cores, run_time, seconds};
@@ -25,10 +29,13 @@ use crate::{output, perf};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Each experiment starts the targets it needs on free ports of 127.0.0.1, with one core for each side, measures all its variants in \
-alternation, round by round, until the medians are stable, and writes report.html (for people), results.json (for programs) and each figure as SVG.
+alternation, round by round, until the medians are stable, and writes report.html (for people), results.json and results.csv (for programs) and \
+each figure as SVG.
 
     nvlane study list                     list the experiments
     nvlane study ceiling --quick          a first result in half a minute
+    nvlane study all --quick              all experiments, and one page for all of them
+    nvlane study compare BEFORE AFTER     two results of one experiment, or of all, beside each other
   nvlane study idle --out /tmp/idle     write to another directory than ./study/idle
   nvlane study ceiling --only qd128     some of the cells
   nvlane study ceiling --storage ram,file         on 1 GiB of memory, and on a file of 1 GiB in the report's directory
@@ -38,19 +45,22 @@ verdict.
 
 kv-peers and kv-hit-ratio start memcached (1.6.40 or newer), kv-peers redis-server from the path; $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN name others.")]
 pub(crate) struct StudyArguments {
-    /// Name of the experiment. [default: list, which lists them all]
+    /// Name of the experiment, or list, all or compare. [default: list, which lists them all]
     #[arg(value_name = "NAME")]
     name: Option<String>,
+    /// With compare: two directories of reports, or files results.json.
+    #[arg(value_name = "RESULTS", num_args = 0..=2)]
+    results: Vec<PathBuf>,
     /// Short measurements and few rounds.
     #[arg(long)]
     quick: bool,
-    /// Directory for the report. [default: study/NAME]
+    /// Directory for the report. With all, one for each experiment is made in it. [default: study/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Exit with code 1 if a bar is missed or a cell could not be measured.
     #[arg(long)]
     check: bool,
-    /// Measure only some cells: comma-separated names, or texts that their names contain.
+    /// Measure only some cells: comma-separated names, or texts that their names contain. With all: some experiments.
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
     /// For experiments that have it, the storage to measure on: null, ram or file, or several. [default: null]
@@ -78,44 +88,78 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
         return hold(address, count, depth);
     }
     let name = arguments.name.as_deref().unwrap_or("list");
-    if name == "list" {
-        output::write(summary::list())?;
-        return Ok(ExitCode::SUCCESS);
+    if name == "compare" {
+        return compare::compare(&arguments.results);
     }
-    let entry = catalogue::find(name).ok_or_else(|| {
-        let names: Vec<_> = catalogue::ALL.iter().map(|entry| entry.about.name).collect();
-        Failure::usage(format!("no experiment {name:?}: there are {}", names.join(", ")))
-    })?;
+    if !arguments.results.is_empty() {
+        return Err(Failure::usage("one name at a time; two results stand behind compare only"));
+    }
+    match name {
+        "list" => {
+            output::write(summary::list())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        "all" => all::run(arguments),
+        name => one(arguments, name),
+    }
+}
+
+/// Runs one experiment and writes its report.
+fn one(arguments: &StudyArguments, name: &str) -> Ended {
+    let entry = find(name)?;
     let mut experiment = entry.make();
     let cells = arguments.cells(&*experiment)?;
-    let out = arguments.out.clone().unwrap_or_else(|| Path::new("study").join(name));
-    let (bench, rounds) = (arguments.bench(&out)?, arguments.rounds());
-    let settings = Settings::new(&bench, rounds, arguments.quick);
-    let environment = Environment::collect(None, Duration::from_millis(20));
+    let out = arguments.out(name);
+    let bench = arguments.bench(&out)?;
     // Before the measurements, so that a wrong directory costs nothing.
     make(&out)?;
     output::check_file(Some(&out.join("results.json")))?;
     let _handlers = EndOnSignal::new(&bench.stops)?;
-    let mut progress: Box<dyn Progress> =
-        if std::io::stderr().is_terminal() { Box::new(Terminal::new()) } else { Box::new(()) };
-    let measured = machine::run(&entry.about, &mut *experiment, cells, &bench, rounds, &mut *progress)?;
-    let study = Study::new(&entry.about, &*experiment, measured, environment, settings);
+    let study = measure(arguments, entry, &mut *experiment, cells, &bench)?;
     let report = write(&study, &out)?;
     output::write(format!("{}\nreport: {}\n", summary::of(&study), report.display()))?;
     if !arguments.check || study.is_reached() {
         return Ok(ExitCode::SUCCESS);
     }
-    let lacking = study.measured.unmeasured().count();
-    Err(match lacking {
+    Err(match study.measured.unmeasured().count() {
         0 => Failure::new(Kind::Failed, "a bar was missed"),
-        _ => Failure::new(
+        lacking => Failure::new(
             Kind::Failed,
             format!("{lacking} cells could not be measured: the machine was disturbed"),
         ),
     })
 }
 
+fn find(name: &str) -> Result<&'static Entry, Failure> {
+    catalogue::find(name).ok_or_else(|| {
+        let names: Vec<_> = catalogue::ALL.iter().map(|entry| entry.about.name).collect();
+        Failure::usage(format!("no experiment {name:?}: there are {}", names.join(", ")))
+    })
+}
+
+/// Measures the cells of an experiment, with progress on a terminal.
+fn measure(
+    arguments: &StudyArguments,
+    entry: &Entry,
+    experiment: &mut dyn Experiment,
+    cells: Vec<Cell>,
+    bench: &Bench,
+) -> Result<Study, Error> {
+    let rounds = arguments.rounds();
+    let settings = Settings::new(bench, rounds, arguments.quick);
+    let environment = Environment::collect(None, Duration::from_millis(20));
+    let mut progress: Box<dyn Progress> =
+        if std::io::stderr().is_terminal() { Box::new(Terminal::new()) } else { Box::new(()) };
+    let measured = machine::run(&entry.about, experiment, cells, bench, rounds, &mut *progress)?;
+    Ok(Study::new(&entry.about, experiment, measured, environment, settings))
+}
+
 impl StudyArguments {
+    /// The directory of the report.
+    fn out(&self, name: &str) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| Path::new("study").join(name))
+    }
+
     fn cells(&self, experiment: &dyn Experiment) -> Result<Vec<Cell>, Failure> {
         let cells = self.on_storage(experiment.cells())?;
         let names: Vec<String> = cells.iter().map(|cell| cell.name.clone()).collect();
@@ -195,6 +239,7 @@ fn write(study: &Study, directory: &Path) -> anyhow::Result<PathBuf> {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     };
     put(&directory.join("results.json"), &json)?;
+    put(&directory.join("results.csv"), &csv::of(study))?;
     put(&report, &page::render(study))?;
     for figure in &study.figures {
         put(&directory.join(figure.file_name()), &svg::file(figure))?;

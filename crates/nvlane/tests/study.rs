@@ -45,6 +45,45 @@ fn a_study_leaves_a_report_for_people_and_one_for_programs() {
 }
 
 #[test]
+fn all_experiments_leave_one_page_and_can_be_compared() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().join("all");
+    let words =
+        ["study", "all", "--only", "inline-send", "--rounds", "2", "-t", "0.05", "--extra", "0", "--out"];
+    let out = out.to_str().expect("text");
+    let told = run(words.iter().copied().chain([out])).text();
+    assert!(told.contains("inline-send") && told.contains("report: "), "{told}");
+    let page = fs::read_to_string(format!("{out}/report.html")).expect("a page");
+    assert!(page.contains("TCP or RDMA?") && page.contains("<details id=\"inline-send\">"));
+    let rows = fs::read_to_string(format!("{out}/inline-send/results.csv")).expect("rows");
+    assert!(rows.starts_with("experiment,cell,round,value,number,discarded\ninline-send,"), "{rows}");
+
+    for (before, after) in [
+        (out.to_owned(), out.to_owned()),
+        (format!("{out}/inline-send"), format!("{out}/inline-send/results.json")),
+    ] {
+        let compared = run(["study", "compare", &before, &after]).text();
+        assert!(compared.starts_with("inline-send\n"), "{compared}");
+        // On a busy machine no cell has numbers.
+        let has_numbers = compared.contains("IOPS") && compared.contains("1.00");
+        assert!(has_numbers || compared.contains("not measured in both"), "{compared}");
+    }
+}
+
+#[test]
+fn results_that_cannot_be_compared_say_why() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let empty = directory.path().to_str().expect("text");
+    assert!(run(["study", "compare", empty]).complaint(2).contains("two results"));
+    assert!(run(["study", "compare", empty, empty]).complaint(2).contains("no results.json"));
+    let file = directory.path().join("results.json");
+    fs::write(&file, "{").expect("a file");
+    let complaint = run(["study", "compare", empty, empty]).complaint(2);
+    assert!(complaint.contains("results.json") && complaint.contains("not a results.json"), "{complaint}");
+    assert!(run(["study", "ceiling", "idle"]).complaint(2).contains("one name at a time"));
+}
+
+#[test]
 fn all_experiments_are_listed() {
     let listed = run(["study", "list"]).text();
     assert!(listed.lines().any(|line| line.starts_with("ceiling ")), "{listed}");

@@ -30,13 +30,81 @@ pub(crate) fn quantity(name: &str, value: f64) -> String {
     let has = |word: &str| name.split('_').any(|part| part == word);
     let unit = match () {
         () if has("percent") => " %",
-        () if has("us") => " µs",
+        () if has("us") => return micros(value),
         () if has("mib") => " MiB/s",
         () if has("bytes") => return bytes(value),
         () if has("gain") || has("ratio") || has("over") => "×",
         () => "",
     };
     format!("{}{unit}", number(value))
+}
+
+/// A time in microseconds, in the unit that suits it.
+pub(crate) fn micros(value: f64) -> String {
+    match value.abs() {
+        size if size >= 999_950.0 => format!("{} s", plain(value / 1e6)),
+        size if size >= 999.5 => format!("{} ms", plain(value / 1e3)),
+        _ => format!("{} µs", plain(value)),
+    }
+}
+
+/// A value of a table whose head names it with [`value_name`]: times from a millisecond on carry their own unit.
+pub(crate) fn table_number(name: &str, value: f64) -> String {
+    if name.ends_with("_us") && value.abs() >= 999.5 { micros(value) } else { number(value) }
+}
+
+/// Headline keys whose words do not say it.
+const KNOWN_KEYS: [(&str, &str); 16] = [
+    ("share_min", "least share of the ceiling"),
+    ("batching_gain", "all kinds of batching over none"),
+    ("adaptive_p99_added_us", "added p99, adaptive doorbell"),
+    ("fixed_p99_added_us", "added p99, fixed doorbell"),
+    ("turn_p99_added_us", "added p99, doorbell of each turn"),
+    ("bytes_per_idle_lane", "memory of an idle lane"),
+    ("cpu_percent_0", "processor time, no lanes"),
+    ("cpu_percent_1000", "processor time, 1,000 idle lanes"),
+    ("cpu_percent_10000", "processor time, 10,000 idle lanes"),
+    ("read_iops_gain", "reads, separate over shared lanes"),
+    ("read_p9999_ratio", "p99.99 of reads, separate over shared lanes"),
+    ("read_mean_ratio", "mean of reads, separate over shared lanes"),
+    ("write_gain", "writes, separate over shared lanes"),
+    ("perf_over_fio", "nvlane perf over fio"),
+    ("cost_percent_4k", "IOPS lost to both digests, 4 KiB"),
+    ("rate_within_1ms_gain", "rate within 1 ms of p99.9, with over without"),
+];
+
+/// A headline key in words: `knee_iops_turn` is "knee IOPS, turn". The unit stands with the number.
+pub(crate) fn words(key: &str) -> String {
+    if let Some((_, words)) = KNOWN_KEYS.iter().find(|(known, _)| *known == key) {
+        return (*words).to_owned();
+    }
+    let mut words = String::new();
+    for part in key.split('_') {
+        let word = match part {
+            "us" | "percent" | "mib" | "s" => continue,
+            "per" if key.contains("mib_per_s") => continue,
+            "iops" => "IOPS",
+            "cpu" => "core",
+            "p999" => "p99.9",
+            "p9999" => "p99.99",
+            "kv" => "key-value",
+            "nvme" => "NVMe",
+            "pdu" => "PDU",
+            "ram" => "RAM",
+            other => other,
+        };
+        if let Some(depth) = part.strip_prefix("qd").filter(|depth| depth.bytes().all(|b| b.is_ascii_digit()))
+        {
+            words.push_str(if words.is_empty() { "depth " } else { ", depth " });
+            words.push_str(depth);
+            continue;
+        }
+        if !words.is_empty() {
+            words.push(' ');
+        }
+        words.push_str(word);
+    }
+    words
 }
 
 /// A number of bytes.
@@ -141,6 +209,29 @@ mod tests {
             assert_eq!(quantity(name, value), text);
         }
         assert_eq!([100.0, 24_684_092.0 * 1024.0].map(bytes), ["100 bytes", "23.5 GiB"]);
+    }
+
+    #[test]
+    fn times_have_the_unit_that_suits_them() {
+        assert_eq!([8.76, 999.0, 12_100.0, 2.5e6].map(micros), ["8.76 µs", "999 µs", "12.1 ms", "2.50 s"]);
+        assert_eq!(quantity("p99_us", 12_100.0), "12.1 ms");
+        assert_eq!(table_number("p99_us", 12_100.0), "12.1 ms");
+        assert_eq!(table_number("p99_us", 121.0), "121");
+        assert_eq!(table_number("iops", 12_100.0), "12.1 k");
+    }
+
+    #[test]
+    fn keys_are_told_in_words() {
+        for (key, told) in [
+            ("adaptive_p99_added_us", "added p99, adaptive doorbell"),
+            ("share_pdu_host_read_qd32", "share PDU host read, depth 32"),
+            ("gain_qd1", "gain, depth 1"),
+            ("mib_per_s_max_read", "max read"),
+            ("set_4k_mib_per_s", "set 4k"),
+            ("iops_per_cpu_1024_over_1", "IOPS per core 1024 over 1"),
+        ] {
+            assert_eq!(words(key), told);
+        }
     }
 
     #[test]

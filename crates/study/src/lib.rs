@@ -14,6 +14,8 @@
 pub mod bench;
 pub mod catalogue;
 mod cell;
+pub mod compare;
+pub mod csv;
 mod descriptors;
 mod doorbell;
 mod driver;

@@ -1,37 +1,56 @@
-//! `report.html`: a self-contained page.
+//! `report.html`: a self-contained page, of one experiment or of all.
+
+mod all;
+mod answers;
+mod numbers;
 
 use std::fmt::Write;
+
+pub use all::{Absent, All};
 
 use load::environment::Environment;
 
 use crate::experiment::Claim;
 use crate::figure::Figure;
-use crate::format::{bytes, escape, number, quantity, value_name};
-use crate::headline::Headline;
+use crate::format::{bytes, escape, number, quantity, table_number, value_name, words};
 use crate::measured::CellRounds;
 use crate::results::Study;
 use crate::svg::{self, COLOURS, PLOT};
 
 const STYLE: &str = include_str!("page.css");
 
-/// The whole page.
+/// The page of one experiment.
 #[must_use]
 pub fn render(study: &Study) -> String {
+    let mut page = begin(&format!("nvlane study {}", study.about.name));
+    header(&mut page, study);
+    claims(&mut page, study);
+    figures(&mut page, &study.figures);
+    numbers::write(&mut page, study);
+    cells(&mut page, study);
+    repeat(&mut page, study);
+    end(page)
+}
+
+/// The page of all experiments.
+#[must_use]
+pub fn render_all(all: &All) -> String {
+    all::render(all)
+}
+
+fn begin(title: &str) -> String {
     let mut page = String::with_capacity(64 << 10);
     let _ = write!(
         page,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>nvlane study {}</title>\n<style>\n{COLOURS}{PLOT}{STYLE}</style>\n</head>\n<body>\n<main>\n",
-        study.about.name
+         <title>{}</title>\n<style>\n{COLOURS}{PLOT}{STYLE}</style>\n</head>\n<body>\n<main>\n",
+        escape(title)
     );
-    header(&mut page, study);
-    claims(&mut page, study);
-    bars(&mut page, study);
-    figures(&mut page, &study.figures);
-    cells(&mut page, study);
-    headline(&mut page, study);
-    repeat(&mut page, study);
+    page
+}
+
+fn end(mut page: String) -> String {
     page.push_str("</main>\n</body>\n</html>\n");
     page
 }
@@ -45,16 +64,7 @@ fn header(page: &mut String, study: &Study) {
         escape(about.title),
         escape(about.method)
     );
-    let environment = &study.environment;
-    let mut facts = vec![environment.date.clone()];
-    facts.extend(environment.cpu_model.clone());
-    facts.extend(environment.kernel.as_ref().map(|kernel| format!("Linux {kernel}")));
-    facts.push(rounds_in_words(study));
-    page.push_str("<div class=\"facts\">");
-    for fact in facts.iter().filter(|fact| !fact.is_empty()) {
-        let _ = write!(page, "<span>{}</span>", escape(fact));
-    }
-    page.push_str("</div>\n");
+    chips(page, study);
     if let Some(conditions) = &study.conditions {
         let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
     }
@@ -65,6 +75,23 @@ fn header(page: &mut String, study: &Study) {
         let _ = writeln!(page, "<p class=\"warning\">{warning}</p>");
     }
     page.push_str("</header>\n");
+}
+
+/// What decides whether numbers can be compared, in a row.
+fn chips(page: &mut String, study: &Study) {
+    let environment = &study.environment;
+    let mut facts = vec![environment.date.clone()];
+    facts.extend(environment.cpu_model.clone());
+    let machine = if environment.virtual_machine { "virtual" } else { "bare metal" };
+    facts.push(format!("{machine}, {} cores", environment.core_count));
+    facts.extend(environment.kernel.as_ref().map(|kernel| format!("Linux {kernel}")));
+    facts.push((if study.settings.is_quick { "quick" } else { "full" }).to_owned());
+    facts.push(rounds_in_words(study));
+    page.push_str("<div class=\"facts\">");
+    for fact in facts.iter().filter(|fact| !fact.is_empty()) {
+        let _ = write!(page, "<span>{}</span>", escape(fact));
+    }
+    page.push_str("</div>\n");
 }
 
 /// The number of rounds, and whether the medians are stable.
@@ -114,10 +141,10 @@ fn claims(page: &mut String, study: &Study) {
             Some(headline) => {
                 let _ = write!(
                     page,
-                    "<div class=\"big\">{}</div><p class=\"small\"><code>{}</code> {}</p>",
+                    "<div class=\"big\">{}</div><p class=\"small\">{} {}</p>",
                     quantity(&headline.key, headline.value),
-                    escape(&headline.key),
-                    verdict(headline)
+                    escape(&words(&headline.key)),
+                    headline.bar.map_or("", |bar| numbers::verdict(Some(headline.value), bar))
                 );
             }
             None if study.unmeasured.iter().any(|none| none.key == *ours) => {
@@ -128,49 +155,6 @@ fn claims(page: &mut String, study: &Study) {
         page.push_str("</div></div>\n");
     }
     page.push_str("</section>\n");
-}
-
-/// The bar of a number, and whether it is reached; empty without a bar.
-fn verdict(headline: &Headline) -> String {
-    let (Some(bar), Some(is_reached)) = (headline.bar, headline.is_reached()) else {
-        return String::new();
-    };
-    let (class, word) = if is_reached { ("reached", "reached") } else { ("missed", "not reached") };
-    format!(
-        "<span class=\"goal\">{} {}</span> <span class=\"verdict {class}\">{word}</span>",
-        bar.words(),
-        quantity(&headline.key, bar.limit())
-    )
-}
-
-fn bars(page: &mut String, study: &Study) {
-    let with_bar: Vec<_> = study.headline.iter().filter(|headline| headline.bar.is_some()).collect();
-    let without: Vec<_> = study.unmeasured.iter().filter_map(|none| Some((&none.key, none.bar?))).collect();
-    if with_bar.is_empty() && without.is_empty() {
-        return;
-    }
-    page.push_str("<section>\n<h2>Bars</h2>\n<div class=\"tiles\">\n");
-    for headline in with_bar {
-        let class = if headline.is_reached() == Some(true) { "reached" } else { "missed" };
-        let _ = writeln!(
-            page,
-            "<div class=\"tile {class}\"><b>{}</b><code>{}</code><br>{}</div>",
-            quantity(&headline.key, headline.value),
-            escape(&headline.key),
-            verdict(headline)
-        );
-    }
-    for (key, bar) in without {
-        let _ = writeln!(
-            page,
-            "<div class=\"tile\"><b>n/a</b><code>{}</code><br><span class=\"goal\">{} {}</span> no verdict: the machine \
-             was disturbed</div>",
-            escape(key),
-            bar.words(),
-            quantity(key, bar.limit())
-        );
-    }
-    page.push_str("</div>\n</section>\n");
 }
 
 fn figures(page: &mut String, figures: &[Figure]) {
@@ -191,23 +175,45 @@ fn cells(page: &mut String, study: &Study) {
     let cells = &study.measured.cells;
     let is_known = |name: &&&str| cells.iter().any(|cell| cell.spread(name).is_some());
     let columns: Vec<&str> = study.about.columns.iter().filter(is_known).copied().collect();
-    page.push_str("<section>\n<h2>Every cell</h2>\n<p class=\"small\">Median, and how far the quartiles lie apart.</p>\n");
-    page.push_str("<div class=\"scroll\"><table>\n<thead><tr><th></th>");
+    let bests: Vec<Option<f64>> = columns.iter().map(|name| best(cells, name)).collect();
+    page.push_str("<section>\n<h2>Every cell</h2>\n<p class=\"small\">Median, and how far the quartiles lie apart. The best of each column is shaded.</p>\n");
+    page.push_str("<div class=\"scroll\"><table class=\"cells\">\n<thead><tr><th></th>");
     for name in &columns {
         let _ = write!(page, "<th>{}</th>", escape(&value_name(name)));
     }
     page.push_str("</tr></thead>\n<tbody>\n");
+    let mut group = None;
     for cell in cells {
-        let _ = write!(page, "<tr><td>{}</td>", escape(&cell.cell.name));
-        for name in &columns {
-            table_cell(page, cell, name);
+        let name = &cell.cell.name;
+        let group_of_cell = name.rsplit_once(' ').map(|(group, _)| group);
+        let class = if group.is_some_and(|group| group != group_of_cell) { " class=\"group\"" } else { "" };
+        group = Some(group_of_cell);
+        let _ = write!(page, "<tr{class}><td>{}</td>", escape(name));
+        for (name, best) in columns.iter().zip(&bests) {
+            table_cell(page, cell, name, *best);
         }
         page.push_str("</tr>\n");
     }
     page.push_str("</tbody>\n</table></div>\n</section>\n");
 }
 
-fn table_cell(page: &mut String, cell: &CellRounds, name: &str) {
+/// The best median of a column, if it is known which direction is better.
+fn best(cells: &[CellRounds], name: &str) -> Option<f64> {
+    if name.starts_with("ceiling") || name.starts_with("offered") {
+        return None;
+    }
+    let has = |word: &str| name.split('_').any(|part| part == word);
+    let medians = cells.iter().filter_map(|cell| cell.median(name));
+    if has("iops") || has("ops") || has("mib") && has("per") || name == "share" {
+        medians.max_by(f64::total_cmp)
+    } else if name.ends_with("_us") {
+        medians.min_by(f64::total_cmp)
+    } else {
+        None
+    }
+}
+
+fn table_cell(page: &mut String, cell: &CellRounds, name: &str, best: Option<f64>) {
     let Some(spread) = cell.spread(name) else {
         if let Some(reason) = cell.unmeasured() {
             let _ = write!(page, "<td title=\"{}\">n/a</td>", escape(&reason.to_string()));
@@ -216,40 +222,26 @@ fn table_cell(page: &mut String, cell: &CellRounds, name: &str) {
         page.push_str("<td></td>");
         return;
     };
-    let rounds: Vec<String> = cell.each(name).into_iter().map(number).collect();
+    let rounds = cell.each(name).into_iter().map(|value| table_number(name, value));
+    let rounds: Vec<String> = rounds.collect();
     let _ = write!(
         page,
-        "<td title=\"{}\">{} <span class=\"spread\">±{}</span></td>",
+        "<td title=\"{}\"{}>{} <span class=\"spread\">±{}</span></td>",
         rounds.join(", "),
-        number(spread.median),
-        number(spread.interquartile() / 2.0)
+        if best == Some(spread.median) { " class=\"best\"" } else { "" },
+        table_number(name, spread.median),
+        table_number(name, spread.interquartile() / 2.0)
     );
-}
-
-fn headline(page: &mut String, study: &Study) {
-    if study.headline.is_empty() && study.unmeasured.is_empty() {
-        return;
-    }
-    page.push_str("<section>\n<h2>Headline</h2>\n<div class=\"scroll\"><table>\n<tbody>\n");
-    for none in &study.unmeasured {
-        let _ = writeln!(page, "<tr><td><code>{}</code></td><td>n/a</td><td></td></tr>", escape(&none.key));
-    }
-    for headline in &study.headline {
-        let _ = writeln!(
-            page,
-            "<tr><td><code>{}</code></td><td>{}</td><td>{}</td></tr>",
-            escape(&headline.key),
-            quantity(&headline.key, headline.value),
-            verdict(headline)
-        );
-    }
-    page.push_str("</tbody>\n</table></div>\n</section>\n");
 }
 
 fn repeat(page: &mut String, study: &Study) {
     let Environment { command_line, .. } = &study.environment;
-    let _ =
-        writeln!(page, "<section>\n<h2>Measure it yourself</h2>\n<pre>{}</pre>\n<dl>", escape(command_line));
+    let _ = writeln!(
+        page,
+        "<section>\n<h2>Measure it yourself</h2>\n<pre>{}</pre>\n<p class=\"small\">The numbers of every round: \
+             <a href=\"results.json\">results.json</a>, <a href=\"results.csv\">results.csv</a>.</p>\n<dl>",
+        escape(command_line)
+    );
     for (name, value) in environment(study) {
         let _ = writeln!(page, "<dt>{name}</dt><dd>{}</dd>", escape(&value));
     }
@@ -306,7 +298,7 @@ mod tests {
     use crate::results::example;
 
     /// The tags of a page that are not closed, in the order in which they were opened.
-    fn unclosed(page: &str) -> Vec<&str> {
+    pub(super) fn unclosed(page: &str) -> Vec<&str> {
         const EMPTY: [&str; 7] = ["meta", "br", "line", "circle", "rect", "polygon", "polyline"];
         let mut open = Vec::new();
         for tag in page.split('<').skip(1) {
@@ -335,7 +327,7 @@ mod tests {
         assert!(page.contains("1.62 times") && page.contains("many are &lt;faster&gt;"));
         assert!(page.contains("<div class=\"big\">12.0×</div>"));
         assert!(page.contains("at least 4.00×") && page.contains(">reached<"));
-        assert!(page.contains("at least 0.90<") && page.contains(">not reached<"));
+        assert!(page.contains("at least 0.90 <") && page.contains(">not reached<"));
         assert!(page.contains("nvlane study example --quick"));
         assert!(page.contains("<svg") && page.contains("prefers-color-scheme"));
     }
@@ -344,8 +336,8 @@ mod tests {
     fn the_page_without_its_style_is_as_it_always_was() {
         let page = render(&example::study());
         let (_, body) = page.split_once("</style>").unwrap();
-        let (before, picture) = body.split_once("<svg").unwrap();
-        let (_, after) = picture.split_once("</svg>").unwrap();
+        let (before, _) = body.split_once("<svg").unwrap();
+        let (_, after) = body.rsplit_once("</svg>").unwrap();
         insta::assert_snapshot!(format!("{before}<svg…</svg>{after}"));
     }
 }

@@ -12,6 +12,9 @@ use crate::headline::{Bar, Headline};
 use crate::machine::Rounds;
 use crate::measured::{CellRounds, Measured, Rejected};
 
+/// Version of the form of `results.json`, described in docs/study.md. A field that goes, or changes its meaning, raises it.
+pub const SCHEMA: u32 = 1;
+
 /// A completed study.
 #[derive(Clone, Debug)]
 pub struct Study {
@@ -188,6 +191,7 @@ impl Study {
             Some(BarResult { key, bar: (*bar)?, value: None, is_reached: None })
         }));
         let mut results = json!({
+            "schema": SCHEMA,
             "experiment": self.about.name,
             "title": self.about.title,
             "claims": self.about.claims,

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::catalogue::{self, Entry};
-use crate::format::{number, quantity, value_name};
+use crate::format::{quantity, table_number, value_name};
 use crate::measured::CellRounds;
 use crate::page::rounds_in_words;
 use crate::results::Study;
@@ -63,7 +63,11 @@ fn table(study: &Study) -> String {
     for cell in cells {
         let mut row = vec![cell.cell.name.clone()];
         let absent = || if cell.unmeasured().is_some() { "n/a".to_owned() } else { String::new() };
-        row.extend(columns.iter().map(|name| cell.median(name).map_or_else(absent, number)));
+        row.extend(
+            columns
+                .iter()
+                .map(|name| cell.median(name).map_or_else(absent, |value| table_number(name, value))),
+        );
         rows.push(row);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

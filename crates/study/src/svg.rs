@@ -9,17 +9,23 @@
 //! ```
 
 mod axis;
+mod names;
 
 use std::fmt::Write;
 
 use crate::figure::{Across, Axis, Figure, Mark, Plot, Point, Scale, Series};
-use crate::format::{escape, number};
+use crate::format::{escape, number, tick};
 use axis::Ruler;
+use names::Names;
 
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 350.0;
+/// Width of a drawing for screens of some size, which two columns of a page show at about its own scale.
+const WIDE: f64 = 540.0;
+/// Width of one for a narrow screen, whose text would become too small if the other were scaled down.
+const NARROW: f64 = 344.0;
+const HEIGHT: f64 = 330.0;
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 16.0;
+/// Height below the axis with one line of tick labels.
 const BOTTOM: f64 = 52.0;
 /// Height of a line of the legend, and of the label above the axis.
 const LINE: f64 = 22.0;
@@ -34,31 +40,93 @@ pub(crate) const COLOURS: &str = include_str!("svg/colours.css");
 /// The styles of a plot's parts.
 pub(crate) const PLOT: &str = include_str!("svg/plot.css");
 
+/// The sheet that a plot is drawn on.
+struct Sheet {
+    width: f64,
+    /// How the names below a bar plot are written.
+    names: Names,
+}
+
+impl Sheet {
+    fn of(plot: &Plot, width: f64) -> Self {
+        let names = match &plot.x {
+            Across::Names { names, .. } => Names::fitted(names, width - LEFT - RIGHT),
+            Across::Numbers { .. } => Names::default(),
+        };
+        Self { width, names }
+    }
+
+    /// The right end of the axis.
+    fn right(&self) -> f64 {
+        self.width - RIGHT
+    }
+
+    fn height(&self) -> f64 {
+        HEIGHT + self.names.extra_height()
+    }
+}
+
 /// A figure as an SVG file, with a background.
 #[must_use]
 pub fn file(figure: &Figure) -> String {
+    let sheet = Sheet::of(&figure.plot, WIDE);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"-16 -14 {} {}\">\n<title>{}</title>\n\
          <style>\n{COLOURS}{PLOT}</style>\n\
          <rect x=\"-16\" y=\"-14\" width=\"100%\" height=\"100%\" rx=\"12\" style=\"fill: var(--card)\"/>\n{}\n</svg>\n",
-        WIDTH + 32.0,
-        HEIGHT + 28.0,
+        sheet.width + 32.0,
+        sheet.height() + 28.0,
         escape(&figure.title),
-        body(&figure.plot)
+        body(&figure.plot, &sheet)
     )
 }
 
-/// A plot for a page that has the styles.
+/// A plot for a page that has the styles: one drawing for wide screens, one for narrow ones.
 pub(crate) fn draw(plot: &Plot) -> String {
-    format!(
-        r#"<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">{}</svg>"#,
-        escape(&plot.y.label),
-        body(plot)
-    )
+    let mut both = String::new();
+    for (class, width) in [("wide", WIDE), ("narrow", NARROW)] {
+        let sheet = Sheet::of(plot, width);
+        let _ = write!(
+            both,
+            r#"<svg class="plot {class}" viewBox="0 0 {width} {}" role="img" aria-label="{}">{}</svg>"#,
+            sheet.height(),
+            escape(&in_words(plot)),
+            body(plot, &sheet)
+        );
+    }
+    both
 }
 
-fn body(plot: &Plot) -> String {
-    let (legend, legend_height) = legend(plot);
+/// The plot for those who hear the page: its quantities, and the first and last value of each series.
+fn in_words(plot: &Plot) -> String {
+    let (across, name) = match &plot.x {
+        Across::Numbers { axis, .. } => (&axis.label, None),
+        Across::Names { label, names } => (label, Some(names)),
+    };
+    let mut words = plot.y.label.clone();
+    if !across.is_empty() {
+        let _ = write!(words, " over {across}");
+    }
+    for series in &plot.series {
+        let (Some(first), Some(last)) = (series.points.first(), series.points.last()) else {
+            let _ = write!(words, "; {}: no data", series.name);
+            continue;
+        };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The index of a name.
+        let place = |x: f64| match name {
+            Some(names) => names.get(x as usize).cloned().unwrap_or_default(),
+            None => tick(x),
+        };
+        let _ = write!(words, "; {}: {} at {}", series.name, number(first.y), place(first.x));
+        if first.x < last.x {
+            let _ = write!(words, ", {} at {}", number(last.y), place(last.x));
+        }
+    }
+    words
+}
+
+fn body(plot: &Plot, sheet: &Sheet) -> String {
+    let (legend, legend_height) = legend(plot, sheet);
     let top = legend_height + LINE + 8.0;
     let y = vertical(plot, top);
     let mut body = legend;
@@ -68,22 +136,31 @@ fn body(plot: &Plot) -> String {
         legend_height + 14.0,
         escape(&plot.y.label)
     );
+    if plot.series.iter().all(|series| series.points.is_empty()) {
+        let _ = write!(
+            body,
+            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="middle">no data</text>"#,
+            f64::midpoint(LEFT, sheet.right()),
+            f64::midpoint(top, HEIGHT - BOTTOM)
+        );
+        return body;
+    }
     for (value, text) in y.ticks() {
         let at = y.place(value);
         let _ = write!(
             body,
             r#"<line class="grid" x1="{LEFT}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}"/><text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{text}</text>"#,
-            WIDTH - RIGHT,
+            sheet.right(),
             LEFT - 8.0,
             at + 4.0
         );
     }
     match &plot.x {
-        Across::Numbers { axis, ticks } => lines(&mut body, plot, axis, ticks, &y),
-        Across::Names { label, names } => bars(&mut body, plot, label, names, &y),
+        Across::Numbers { axis, ticks } => lines(&mut body, plot, axis, ticks, &y, sheet),
+        Across::Names { label, names } => bars(&mut body, plot, label, names, &y, sheet),
     }
     for mark in &plot.marks {
-        draw_mark(&mut body, mark, &y);
+        draw_mark(&mut body, mark, &y, sheet);
     }
     body
 }
@@ -112,7 +189,7 @@ fn dashes(plot: &Plot, index: usize) -> &'static str {
 }
 
 /// The legend and its height. A single series has none.
-fn legend(plot: &Plot) -> (String, f64) {
+fn legend(plot: &Plot, sheet: &Sheet) -> (String, f64) {
     if plot.series.len() < 2 {
         return (String::new(), 0.0);
     }
@@ -121,7 +198,7 @@ fn legend(plot: &Plot) -> (String, f64) {
     for (index, series) in plot.series.iter().enumerate() {
         #[allow(clippy::cast_precision_loss)] // Letters of a name.
         let width = 26.0 + LETTER * series.name.chars().count() as f64;
-        if x > LEFT && x + width > WIDTH - RIGHT {
+        if x > LEFT && x + width > sheet.right() {
             (x, y) = (LEFT, y + LINE);
         }
         let dashed = dashes(plot, index);
@@ -158,12 +235,12 @@ fn title(series: &Series, place: &str, point: &Point) -> String {
     escape(&format!("{} · {place}: {}{spread}", series.name, number(point.y)))
 }
 
-fn x_label(body: &mut String, label: &str) {
+fn x_label(body: &mut String, label: &str, sheet: &Sheet) {
     let _ = write!(
         body,
         r#"<text class="label" x="{:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
-        f64::midpoint(LEFT, WIDTH - RIGHT),
-        HEIGHT - 8.0,
+        f64::midpoint(LEFT, sheet.right()),
+        sheet.height() - 8.0,
         escape(label)
     );
 }
@@ -177,15 +254,21 @@ fn x_tick(body: &mut String, x: f64, text: &str) {
     );
 }
 
-fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y: &Ruler) {
+fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y: &Ruler, sheet: &Sheet) {
     let points = plot.series.iter().flat_map(|series| &series.points);
     let values = points.map(|point| point.x).chain(ticks.iter().map(|&(value, _)| value));
-    let x = Ruler::over(axis.scale, values, (LEFT + 14.0, WIDTH - RIGHT - 14.0));
+    let x = Ruler::over(axis.scale, values, (LEFT + 14.0, sheet.right() - 14.0));
     let own_ticks = if ticks.is_empty() { x.ticks() } else { ticks.to_vec() };
+    // A label that would touch the one before it is left out; its tick has its point.
+    let mut free_from = f64::NEG_INFINITY;
     for (value, text) in &own_ticks {
-        x_tick(body, x.place(*value), text);
+        let (place, half) = (x.place(*value), names::width(text) / 2.0);
+        if place - half >= free_from {
+            x_tick(body, place, text);
+            free_from = place + half + LETTER;
+        }
     }
-    x_label(body, &axis.label);
+    x_label(body, &axis.label, sheet);
     // References are drawn first, below the others.
     let mut order: Vec<usize> = (0..plot.series.len()).collect();
     order.sort_by_key(|&index| !plot.series[index].is_reference);
@@ -224,16 +307,16 @@ fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y
 }
 
 #[allow(clippy::cast_precision_loss)] // A few bars.
-fn bars(body: &mut String, plot: &Plot, label: &str, names: &[String], y: &Ruler) {
-    let group = (WIDTH - LEFT - RIGHT) / names.len().max(1) as f64;
+fn bars(body: &mut String, plot: &Plot, label: &str, names: &[String], y: &Ruler, sheet: &Sheet) {
+    let group = (sheet.right() - LEFT) / names.len().max(1) as f64;
     let count = plot.series.len().max(1) as f64;
     let width = (group * 0.74 / count).min(46.0);
     let has_numbers = width >= 25.0;
     for (index, name) in names.iter().enumerate() {
         let middle = LEFT + (index as f64 + 0.5) * group;
-        x_tick(body, middle, name);
+        sheet.names.write(body, name, (middle, HEIGHT - BOTTOM + 18.0));
     }
-    x_label(body, label);
+    x_label(body, label, sheet);
     for (index, series) in plot.series.iter().enumerate() {
         let _ = write!(body, r#"<g class="{}">"#, colour(plot, index));
         for point in &series.points {
@@ -271,13 +354,13 @@ fn bars(body: &mut String, plot: &Plot, label: &str, names: &[String], y: &Ruler
     }
 }
 
-fn draw_mark(body: &mut String, mark: &Mark, y: &Ruler) {
+fn draw_mark(body: &mut String, mark: &Mark, y: &Ruler, sheet: &Sheet) {
     let at = y.place(mark.y);
     let _ = write!(
         body,
         r#"<line class="mark" x1="{LEFT}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}"/><text class="mark-name" x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
-        WIDTH - RIGHT,
-        WIDTH - RIGHT - 2.0,
+        sheet.right(),
+        sheet.right() - 2.0,
         at - 5.0,
         escape(&mark.label)
     );
@@ -331,7 +414,7 @@ mod tests {
         {
             assert!(drawn.contains(part), "{part}");
         }
-        assert!(drawn.contains(&body(&example())));
+        assert!(drawn.contains(&body(&example(), &Sheet::of(&example(), WIDE))));
     }
 
     #[test]
@@ -353,7 +436,7 @@ mod tests {
     fn what_is_not_above_zero_has_no_place_among_ratios() {
         let zero = series("some", &[(0.0, 5.0), (1.0, 0.0), (2.0, 5.0)]);
         let drawn = draw(&Plot::lines(Axis::log("x"), Vec::new(), Axis::log("y"), vec![zero]));
-        assert_eq!(drawn.matches("class=\"dot\"").count(), 1);
+        assert_eq!(drawn.matches("class=\"dot\"").count(), 2, "one in each drawing");
         assert!(!drawn.contains("NaN") && !drawn.contains("inf"));
     }
 }

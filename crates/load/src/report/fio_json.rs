@@ -76,6 +76,8 @@ fn document(report: &Report, bins: bool) -> Object<'_> {
         ("timestamp", seconds.into()),
         ("timestamp_ms", environment.unix_ms.into()),
         ("time", Date::from_unix(seconds).ctime().into()),
+        // All options are those of the job.
+        ("global options", object::<&str, String>([]).into()),
         ("jobs", Member::Jobs([job(report, bins)])),
         ("nvlane", Member::Report(report)),
     ])

@@ -66,6 +66,7 @@ fn results_that_could_not_be_written_are_not_measured() {
     let (blocks, keys) = (format!("{}?ns=1", target.address), format!("{}?ns=2", target.address));
     for command in [
         &["perf", &blocks, "-t", "600", "--json", "/nowhere/at/all"][..],
+        &["perf", &blocks, "-t", "600", "--logs", "/proc/nowhere"],
         &["perf", "ceiling", "-t", "600", "--json", "/nowhere/at/all"],
         &["kv", "bench", &keys, "-t", "600", "--json", "/nowhere/at/all"],
         &["quickstart", "--json", "/nowhere/at/all"],

@@ -28,6 +28,26 @@ fn a_file_is_loaded_and_reported_as_a_namespace_would_be() {
 }
 
 #[test]
+fn the_course_of_a_run_is_written_as_fio_s_logs() {
+    let (_file, address) = file();
+    let directory = tempfile::tempdir().expect("a directory");
+    let logs = directory.path().join("logs");
+    let words = ["perf", &address, "-w", "randrw", "-q", "2", "-a", "0", "-t", "1.2", "--logs"];
+    run(words.into_iter().chain([logs.to_str().expect("text")]));
+    for (name, least) in [("iops", 1), ("bw", 4), ("lat", 100)] {
+        let path = logs.join(format!("randrw-iodepth-2-numjobs-1_{name}.1.log"));
+        let log = std::fs::read_to_string(&path).expect("a log");
+        let rows: Vec<Vec<u64>> = log
+            .lines()
+            .map(|row| row.split(", ").map(|field| field.parse().expect("a number")).collect())
+            .collect();
+        let directions: Vec<u64> = rows.iter().map(|row| row[2]).collect();
+        assert!(directions.starts_with(&[0, 1]), "{log}");
+        assert!(rows.iter().all(|row| row[1] >= least && row[3..] == [4096, 0]), "{log}");
+    }
+}
+
+#[test]
 fn options_for_targets_are_refused_and_nothing_is_written() {
     let (file, address) = file();
     for (words, named) in [

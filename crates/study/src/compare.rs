@@ -1,0 +1,276 @@
+//! Two results of one experiment compared: before and after a change, or one machine and another.
+//!
+//! Reads `results.json` as [`results`](crate::results) writes it.
+
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::format::{quantity, table_number, value_name};
+use crate::results::SCHEMA;
+
+/// What a comparison reads of `results.json`.
+#[derive(Debug, Deserialize)]
+pub struct Results {
+    /// Version of the form. Files from before it had a version are of version 1 but for its field.
+    #[serde(default = "first")]
+    schema: u32,
+    experiment: String,
+    environment: Machine,
+    settings: Settings,
+    #[serde(default)]
+    conditions: Option<String>,
+    headline: Map<String, Value>,
+    cells: Vec<CellResult>,
+}
+
+fn first() -> u32 {
+    SCHEMA
+}
+
+#[derive(Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+struct Machine {
+    cpu_model: Option<String>,
+    kernel: Option<String>,
+    core_count: usize,
+}
+
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+struct Settings {
+    is_quick: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct CellResult {
+    name: String,
+    /// `null` for a cell without a measurement.
+    values: Option<std::collections::BTreeMap<String, Quartiles>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+struct Quartiles {
+    median: f64,
+    quartile_1: f64,
+    quartile_3: f64,
+}
+
+/// Why two results cannot be compared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is documented by its message")]
+pub enum Incomparable {
+    #[error("not a results.json of nvlane study: {0}")]
+    Form(String),
+    #[error("version {found} of results.json: this nvlane reads version {SCHEMA}")]
+    Schema { found: u32 },
+    #[error("two experiments: {0} and {1}")]
+    Experiments(String, String),
+}
+
+/// A comparison.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The experiment.
+    pub experiment: String,
+    /// What differs between the two runs beside the numbers.
+    pub notes: Vec<String>,
+    /// Values of cells that both have, in the order of the second.
+    pub rows: Vec<Row>,
+    /// Headline numbers that both have.
+    pub headline: Vec<Pair>,
+    /// Cells that only one has, or that were measured in one only.
+    pub lacking: Vec<String>,
+}
+
+/// A value of a cell in both results.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The cell.
+    pub cell: String,
+    /// The value.
+    pub value: String,
+    /// Median of the first.
+    pub before: f64,
+    /// Median of the second.
+    pub after: f64,
+    /// Second over first.
+    pub ratio: f64,
+    /// The quartiles of the two do not overlap.
+    pub is_apart: bool,
+}
+
+/// A headline number of both results.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pair {
+    /// Key.
+    pub key: String,
+    /// Of the first.
+    pub before: f64,
+    /// Of the second.
+    pub after: f64,
+}
+
+/// Reads a result.
+///
+/// # Errors
+/// It is none, or of another version.
+pub fn read(text: &str) -> Result<Results, Incomparable> {
+    let results: Results =
+        serde_json::from_str(text).map_err(|error| Incomparable::Form(error.to_string()))?;
+    if results.schema != SCHEMA {
+        return Err(Incomparable::Schema { found: results.schema });
+    }
+    Ok(results)
+}
+
+/// Compares two results.
+///
+/// # Errors
+/// They are of two experiments.
+pub fn compare(before: &Results, after: &Results) -> Result<Comparison, Incomparable> {
+    if before.experiment != after.experiment {
+        return Err(Incomparable::Experiments(before.experiment.clone(), after.experiment.clone()));
+    }
+    let (mut rows, mut lacking) = (Vec::new(), Vec::new());
+    for cell in &after.cells {
+        let same = before.cells.iter().find(|other| other.name == cell.name);
+        let (Some(old), Some(new)) = (same.and_then(|cell| cell.values.as_ref()), &cell.values) else {
+            lacking.push(cell.name.clone());
+            continue;
+        };
+        rows.extend(new.iter().filter_map(|(value, new)| Some(row(&cell.name, value, old.get(value)?, new))));
+    }
+    let is_in_after = |cell: &&CellResult| after.cells.iter().any(|other| other.name == cell.name);
+    lacking.extend(before.cells.iter().filter(|cell| !is_in_after(cell)).map(|cell| cell.name.clone()));
+    let headline = after.headline.iter().filter_map(|(key, new)| {
+        Some(Pair { key: key.clone(), before: before.headline.get(key)?.as_f64()?, after: new.as_f64()? })
+    });
+    Ok(Comparison {
+        experiment: after.experiment.clone(),
+        notes: notes(before, after),
+        rows,
+        headline: headline.collect(),
+        lacking,
+    })
+}
+
+fn row(cell: &str, value: &str, before: &Quartiles, after: &Quartiles) -> Row {
+    Row {
+        cell: cell.to_owned(),
+        value: value.to_owned(),
+        before: before.median,
+        after: after.median,
+        ratio: after.median / before.median,
+        is_apart: after.quartile_1 > before.quartile_3 || after.quartile_3 < before.quartile_1,
+    }
+}
+
+fn notes(before: &Results, after: &Results) -> Vec<String> {
+    let mut notes = Vec::new();
+    if before.environment != after.environment {
+        notes.push("measured on two machines or kernels: speeds compare these, too".to_owned());
+    }
+    if before.settings != after.settings {
+        notes.push("one was measured with --quick, the other without".to_owned());
+    } else if after.settings.is_quick {
+        notes.push("both were measured with --quick".to_owned());
+    }
+    if before.conditions != after.conditions {
+        let of = |results: &Results| results.conditions.clone().unwrap_or_else(|| "none".to_owned());
+        notes.push(format!("conditions differ: {} Then: {}", of(before), of(after)));
+    }
+    notes
+}
+
+impl Comparison {
+    /// The comparison as a table for a terminal: values whose quartiles do not overlap are marked.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = format!("{}\n", self.experiment);
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        let mut rows = vec![["", "", "before", "after", "after/before", ""].map(str::to_owned)];
+        rows.extend(self.rows.iter().map(|row| {
+            [
+                row.cell.clone(),
+                value_name(&row.value),
+                table_number(&row.value, row.before),
+                table_number(&row.value, row.after),
+                if row.ratio.is_finite() { format!("{:.2}", row.ratio) } else { "-".to_owned() },
+                (if row.is_apart { "quartiles apart" } else { "" }).to_owned(),
+            ]
+        }));
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..5).map(width).collect();
+        for [cell, value, before, after, ratio, apart] in &rows {
+            let line = format!(
+                "{cell:<w0$}  {value:<w1$}  {before:>w2$}  {after:>w3$}  {ratio:>w4$}  {apart}",
+                w0 = widths[0],
+                w1 = widths[1],
+                w2 = widths[2],
+                w3 = widths[3],
+                w4 = widths[4]
+            );
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        let width = self.headline.iter().map(|pair| pair.key.len()).max().unwrap_or(0);
+        for Pair { key, before, after } in &self.headline {
+            let _ =
+                writeln!(text, "{key:<width$}  {:>9}  {:>9}", quantity(key, *before), quantity(key, *after));
+        }
+        if !self.lacking.is_empty() {
+            let _ = writeln!(text, "not measured in both: {}", self.lacking.join(", "));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::example;
+
+    fn results(change: impl FnOnce(&mut Value)) -> Results {
+        let mut json = example::study().to_json();
+        change(&mut json);
+        read(&json.to_string()).unwrap()
+    }
+
+    #[test]
+    fn values_of_both_are_compared_and_those_apart_are_marked() {
+        let before = results(|_| {});
+        let after = results(|json| {
+            for quartile in ["median", "quartile_1", "quartile_3"] {
+                json["cells"][0]["values"]["iops"][quartile] = 150_000.0.into();
+            }
+            json["cells"][1]["values"] = Value::Null;
+            json["headline"]["gain"] = 8.0.into();
+            json["settings"]["is_quick"] = false.into();
+        });
+        let compared = compare(&before, &after).unwrap();
+        let iops = compared.rows.iter().find(|row| row.value == "iops").unwrap();
+        assert_eq!((iops.cell.as_str(), iops.ratio, iops.is_apart), ("one", 1.5, true));
+        let p50 = compared.rows.iter().find(|row| row.value == "p50_us").unwrap();
+        assert_eq!((p50.ratio, p50.is_apart), (1.0, false));
+        assert_eq!(compared.lacking, ["many"]);
+        assert_eq!(compared.headline[0], Pair { key: "gain".into(), before: 12.0, after: 8.0 });
+        assert_eq!(compared.notes, ["one was measured with --quick, the other without"]);
+        let text = compared.to_text();
+        assert!(text.contains("150 k") && text.contains("quartiles apart"), "{text}");
+        assert!(text.contains("not measured in both: many"), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_compared_says_why() {
+        let (one, other) = (results(|_| {}), results(|json| json["experiment"] = "idle".into()));
+        assert_eq!(
+            compare(&one, &other).unwrap_err(),
+            Incomparable::Experiments("example".into(), "idle".into())
+        );
+        assert!(matches!(read("{}"), Err(Incomparable::Form(_))));
+        let newer = example::study().to_json().to_string().replace("\"schema\":1", "\"schema\":2");
+        assert_eq!(read(&newer).unwrap_err(), Incomparable::Schema { found: 2 });
+    }
+}

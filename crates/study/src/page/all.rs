@@ -1,0 +1,258 @@
+//! The page of all experiments: three answers, then each talk's numbers beside this machine's, then each experiment.
+
+use std::fmt::Write;
+
+use load::environment::Environment;
+
+use super::answers::{Answer, answers};
+use super::{begin, chips, end, numbers, svg};
+use crate::experiment::Claim;
+use crate::format::{escape, quantity, words};
+use crate::results::Study;
+
+/// Figures of an experiment that its section shows; its own page has all.
+const FIGURES_MAX: usize = 2;
+
+/// The results of all experiments.
+#[derive(Clone, Debug, Default)]
+pub struct All {
+    /// Experiments that ran, in the order of the catalogue.
+    pub studies: Vec<Study>,
+    /// Experiments that did not.
+    pub absent: Vec<Absent>,
+    /// The machine.
+    pub environment: Environment,
+}
+
+/// An experiment without results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// Name.
+    pub name: &'static str,
+    /// The question it answers.
+    pub title: &'static str,
+    /// Why there are none.
+    pub reason: String,
+}
+
+pub(super) fn render(all: &All) -> String {
+    let mut page = begin("nvlane study all");
+    page.push_str(
+        "<header>\n<p class=\"eyebrow\">nvlane study all</p>\n<h1>NVMe over TCP on this machine</h1>\n",
+    );
+    if let Some(study) = all.studies.first() {
+        chips(&mut page, study);
+    }
+    let disturbed = all.studies.iter().filter(|study| study.disturbance().is_some());
+    let disturbed: Vec<&str> = disturbed.map(|study| study.about.name).collect();
+    if !disturbed.is_empty() {
+        let _ = writeln!(
+            page,
+            "<p class=\"warning\">The machine was disturbed during {}: measurements were discarded, and what depends on cells \
+             without any is n/a, without a verdict.</p>",
+            disturbed.join(", ")
+        );
+    }
+    page.push_str("</header>\n<section class=\"answers\">\n");
+    for answer in answers(&all.studies) {
+        write_answer(&mut page, &answer);
+    }
+    page.push_str("</section>\n");
+    talks(&mut page, &all.studies);
+    page.push_str("<section>\n<h2>Every experiment</h2>\n");
+    for study in &all.studies {
+        experiment(&mut page, study);
+    }
+    page.push_str("</section>\n");
+    absent(&mut page, &all.absent);
+    let command = escape(&all.environment.command_line);
+    let _ = writeln!(page, "<section>\n<h2>Measure it yourself</h2>\n<pre>{command}</pre>\n</section>");
+    end(page)
+}
+
+fn write_answer(page: &mut String, answer: &Answer) {
+    let _ = write!(page, "<article>\n<h2>{}</h2>\n", answer.question);
+    match &answer.sentence {
+        Some((sentence, certainty)) => {
+            let _ = write!(page, "<p>{}</p>\n<p class=\"small\">{}", escape(sentence), escape(certainty));
+        }
+        None => page.push_str(
+            "<p>Not answered: what it needs was not measured, or the machine was disturbed.</p>\n<p class=\"small\">",
+        ),
+    }
+    for source in answer.sources {
+        let _ = write!(page, " <a href=\"{source}/report.html\">{source}</a>");
+    }
+    page.push_str("</p>\n");
+    if let Some(figure) = &answer.figure {
+        let _ = write!(
+            page,
+            "<figure>\n<h3>{}</h3>\n{}\n<figcaption>{}</figcaption>\n</figure>\n",
+            escape(&figure.title),
+            svg::draw(&figure.plot),
+            escape(&figure.note)
+        );
+    }
+    page.push_str("</article>\n");
+}
+
+/// What each talk reports, beside this machine's number for it.
+fn talks(page: &mut String, studies: &[Study]) {
+    let claims =
+        || studies.iter().flat_map(|study| study.about.claims.iter().map(move |claim| (study, claim)));
+    let mut sources: Vec<&str> = Vec::new();
+    for (_, claim) in claims() {
+        if !sources.contains(&claim.source) {
+            sources.push(claim.source);
+        }
+    }
+    if sources.is_empty() {
+        return;
+    }
+    page.push_str("<section>\n<h2>What the talks report, and this machine</h2>\n");
+    for source in sources {
+        let _ = write!(
+            page,
+            "<h3>{}</h3>\n<div class=\"scroll\"><table class=\"talk\">\n<thead><tr><th>Claim</th><th>there</th><th>here</th>\
+             <th>goal</th><th>experiment</th></tr></thead>\n<tbody>\n",
+            escape(source)
+        );
+        for (study, Claim { says, number, ours, .. }) in claims().filter(|(_, claim)| claim.source == source)
+        {
+            let headline = study.headline.iter().find(|headline| headline.key == *ours);
+            let here = headline.map_or("n/a".to_owned(), |headline| {
+                format!(
+                    "{}<br><span class=\"small\">{}</span>",
+                    quantity(ours, headline.value),
+                    escape(&words(ours))
+                )
+            });
+            let goal = headline.and_then(|headline| {
+                let bar = headline.bar?;
+                let verdict = numbers::verdict(Some(headline.value), bar);
+                Some(format!("{} {} {verdict}", bar.words(), quantity(ours, bar.limit())))
+            });
+            let name = study.about.name;
+            let _ = writeln!(
+                page,
+                "<tr><td>{}</td><td>{}</td><td>{here}</td><td>{}</td><td><a href=\"{name}/report.html\">{name}</a></td></tr>",
+                escape(says),
+                escape(number),
+                goal.unwrap_or_default()
+            );
+        }
+        page.push_str("</tbody>\n</table></div>\n");
+    }
+    page.push_str("</section>\n");
+}
+
+fn experiment(page: &mut String, study: &Study) {
+    let name = study.about.name;
+    let _ = write!(
+        page,
+        "<details id=\"{name}\">\n<summary><b>{}</b> <span class=\"small\">{name}</span></summary>\n",
+        escape(study.about.title)
+    );
+    let _ = writeln!(page, "<p class=\"method\">{}</p>", escape(study.about.method));
+    if let Some(conditions) = &study.conditions {
+        let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
+    }
+    if let Some(disturbance) = study.disturbance() {
+        let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(&disturbance));
+    }
+    super::figures(page, &study.figures[..study.figures.len().min(FIGURES_MAX)]);
+    numbers::write(page, study);
+    let _ = writeln!(
+        page,
+        "<p class=\"small\"><a href=\"{name}/report.html\">All figures and cells</a>, <a href=\"{name}/results.json\">results.json</a>, \
+         <a href=\"{name}/results.csv\">results.csv</a></p>\n</details>"
+    );
+}
+
+fn absent(page: &mut String, absent: &[Absent]) {
+    if absent.is_empty() {
+        return;
+    }
+    page.push_str("<section>\n<h2>Not measured</h2>\n<dl>\n");
+    for Absent { name, title, reason } in absent {
+        let _ = writeln!(page, "<dt>{name}</dt><dd>{} {}</dd>", escape(title), escape(reason));
+    }
+    page.push_str("</dl>\n</section>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue;
+    use crate::measured::of_rounds;
+    use crate::results::{Settings, example};
+
+    /// Every experiment, as if each of its cells had been measured in three rounds.
+    fn simulated() -> All {
+        let settings = Settings { is_quick: true, ..example::study().settings };
+        let study = |entry: &catalogue::Entry| {
+            let experiment = entry.make();
+            let columns = [entry.about.columns, &[entry.about.judged_by]].concat();
+            let cells = experiment.cells().into_iter().enumerate().map(|(index, cell)| {
+                #[allow(clippy::cast_precision_loss)] // A few cells.
+                let value = |round: f64, column: usize| 10.0 + (index * 7 + column) as f64 + round;
+                let round = |round: f64| {
+                    columns
+                        .iter()
+                        .enumerate()
+                        .map(|(column, name)| (*name, value(round, column)))
+                        .collect::<Vec<_>>()
+                };
+                (cell, vec![round(0.0), round(0.3), round(0.6)])
+            });
+            Study::new(
+                &entry.about,
+                &*experiment,
+                of_rounds(cells.collect()),
+                Environment::default(),
+                settings,
+            )
+        };
+        let absent =
+            Absent { name: "kv-peers", title: "Faster than whom?", reason: "no memcached <1.6.40>".into() };
+        All {
+            studies: catalogue::ALL.iter().map(study).collect(),
+            absent: vec![absent],
+            environment: Environment {
+                command_line: "nvlane study all --quick".into(),
+                ..Environment::default()
+            },
+        }
+    }
+
+    #[test]
+    fn all_experiments_fit_on_one_page_that_needs_no_network() {
+        let page = render(&simulated());
+        assert_eq!(super::super::tests::unclosed(&page), [] as [&str; 0]);
+        for outside in ["http:", "https:", "<script", "<link", "url(", "@import", "src=", "NaN", "inf "] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        assert!(page.len() < 2 << 20, "{} bytes", page.len());
+        for entry in catalogue::ALL {
+            assert!(page.contains(&format!("<details id=\"{}\">", entry.about.name)));
+        }
+        assert!(page.contains("no memcached &lt;1.6.40&gt;"));
+    }
+
+    #[test]
+    fn the_first_screen_answers_with_numbers_and_their_certainty() {
+        let page = render(&simulated());
+        let (first, _) = page.split_once("What the talks report").unwrap();
+        assert_eq!(first.matches("<article>").count(), 3);
+        assert!(!first.contains("Not answered"), "{first}");
+        assert_eq!(first.matches("Quartiles: ").count(), 3);
+        assert_eq!(first.matches("class=\"plot wide\"").count(), 3);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_answered() {
+        let page = render(&All { studies: vec![example::study()], ..All::default() });
+        assert_eq!(page.matches("Not answered").count(), 3);
+        assert!(page.contains("A talk, 2020") && page.contains("1.62 times") && page.contains("12.0×"));
+    }
+}

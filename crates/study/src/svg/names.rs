@@ -1,0 +1,143 @@
+//! The names below the bars of a plot: in one line, in several, or slanted where a word is wider than its place.
+
+use std::fmt::Write;
+
+use super::{LEFT, LETTER};
+use crate::format::escape;
+
+/// Height of a line of text.
+const LINE: f64 = 15.0;
+
+/// Slope of slanted names, degrees.
+const SLANT: f64 = -45.0;
+
+/// The longest slanted name; the rest of a longer one is left out.
+const LETTERS_MAX: usize = 22;
+
+/// How the names of a plot are written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Names {
+    /// Upright, in lines of at most so many letters; and the lines of the tallest.
+    Upright { letters: usize, lines: usize },
+    /// Slanted, and the letters of the longest.
+    Slanted { letters: usize },
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self::Upright { letters: usize::MAX, lines: 1 }
+    }
+}
+
+impl Names {
+    /// The form in which all names fit beside each other.
+    pub(super) fn fitted(names: &[String], width: f64) -> Self {
+        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        // A few names.
+        let letters = (width / names.len().max(1) as f64 / LETTER - 1.0).max(1.0) as usize;
+        let longest_word = names.iter().flat_map(|name| name.split(' ')).map(length).max().unwrap_or(0);
+        let lines = names.iter().map(|name| wrapped(name, letters).len()).max().unwrap_or(1).max(1);
+        if longest_word <= letters && lines <= 3 {
+            return Self::Upright { letters, lines };
+        }
+        let longest = names.iter().map(|name| length(name)).max().unwrap_or(0);
+        // The first name reaches to the edge of the sheet at most.
+        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        // A few names.
+        let room =
+            ((LEFT + width / names.len().max(1) as f64 / 2.0) / (LETTER * SLANT.to_radians().cos())) as usize;
+        Self::Slanted { letters: longest.min(LETTERS_MAX).min(room.saturating_sub(1)) }
+    }
+
+    /// Height beyond that of one line.
+    pub(super) fn extra_height(self) -> f64 {
+        #[allow(clippy::cast_precision_loss)] // A few lines and letters.
+        match self {
+            Self::Upright { lines, .. } => LINE * (lines - 1) as f64,
+            Self::Slanted { letters } => {
+                (LETTER * letters as f64 * SLANT.to_radians().sin().abs() - 4.0).max(0.0)
+            }
+        }
+    }
+
+    /// Writes one name whose first line has its middle, or whose last letter stands, at this place.
+    pub(super) fn write(self, body: &mut String, name: &str, (x, y): (f64, f64)) {
+        match self {
+            Self::Upright { letters, .. } => {
+                for (index, line) in wrapped(name, letters).iter().enumerate() {
+                    #[allow(clippy::cast_precision_loss)] // A few lines.
+                    let y = y + LINE * index as f64;
+                    let line = escape(line);
+                    let _ = write!(
+                        body,
+                        r#"<text class="tick" x="{x:.1}" y="{y:.1}" text-anchor="middle">{line}</text>"#
+                    );
+                }
+            }
+            Self::Slanted { letters } => {
+                let cut = name.char_indices().nth(letters).map(|(at, _)| format!("{}…", &name[..at]));
+                let name = escape(cut.as_deref().unwrap_or(name));
+                let _ = write!(
+                    body,
+                    r#"<text class="tick" transform="translate({:.1} {y:.1}) rotate({SLANT})" text-anchor="end">{name}</text>"#,
+                    x + 6.0
+                );
+            }
+        }
+    }
+}
+
+/// Width of a text.
+pub(super) fn width(text: &str) -> f64 {
+    #[allow(clippy::cast_precision_loss)] // Letters of a name.
+    let letters = length(text) as f64;
+    LETTER * letters
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// The lines of a name, none longer than `letters` but for a single word.
+fn wrapped(name: &str, letters: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in name.split(' ') {
+        match lines.last_mut() {
+            Some(line) if length(line) + 1 + length(word) <= letters => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fitted(names: &[&str], width: f64) -> Names {
+        Names::fitted(&names.iter().map(ToString::to_string).collect::<Vec<_>>(), width)
+    }
+
+    #[test]
+    fn names_stand_in_as_few_lines_as_fit() {
+        assert_eq!(fitted(&["read", "write"], 400.0), Names::Upright { letters: 26, lines: 1 });
+        assert_eq!(
+            fitted(&["caravans of requests", "and of responses"], 200.0),
+            Names::Upright { letters: 12, lines: 2 }
+        );
+        assert_eq!(wrapped("caravans of requests", 12), ["caravans of", "requests"]);
+        let many = ["memcached", "redis-server", "nvlane", "something", "else", "again", "more", "eight"];
+        assert_eq!(fitted(&many, 270.0), Names::Slanted { letters: 12 });
+        assert_eq!(Names::fitted(&[], 100.0), Names::Upright { letters: 12, lines: 1 });
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_letters() {
+        let mut body = String::new();
+        Names::Slanted { letters: 3 }.write(&mut body, "µµµµ<", (0.0, 0.0));
+        assert!(body.contains(">µµµ…<"), "{body}");
+    }
+}
