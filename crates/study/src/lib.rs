@@ -14,6 +14,7 @@
 pub mod bench;
 pub mod catalogue;
 mod cell;
+mod counters;
 mod descriptors;
 mod doorbell;
 mod driver;
