@@ -293,7 +293,7 @@ mod tests {
             at += 1;
             let mut jump = |is_taken: bool| {
                 if is_taken {
-                    at = at.checked_add_signed(offset).unwrap()
+                    at = at.checked_add_signed(offset).unwrap();
                 }
             };
             match operation {
