@@ -5,6 +5,7 @@ use crate::journal::{Journal, JournalError, JournalFile, Progress};
 use crate::kernel::{Failure, Kernel};
 use crate::moderation::{self, Moderations};
 use crate::plan::{Plan, Step};
+use crate::sock_ops::{Group, PRIVILEGE};
 use crate::state::State;
 
 /// Rounds of undoing: taking mqprio back resets what a later change had set, so a second round follows.
@@ -30,6 +31,14 @@ pub enum ApplyError {
         recorded: String,
         /// The device here.
         present: String,
+    },
+    /// The programs of a control group cannot be read, so one that is attached could not be taken back.
+    #[error(
+        "the sock_ops programs of {group} cannot be read: it takes {PRIVILEGE}, or priority = \"filter\""
+    )]
+    Hidden {
+        /// The control group.
+        group: String,
     },
     /// The journal cannot be read or written.
     #[error(transparent)]
@@ -92,6 +101,10 @@ pub fn apply(
             return Err(ApplyError::Recorded(path()));
         }
         file.delete()?;
+    }
+    let is_hidden = |group: &String| before.groups.get(group) == Some(&Group::Hidden);
+    if let Some(group) = plan.groups().into_iter().find(is_hidden) {
+        return Err(ApplyError::Hidden { group });
     }
     let mut journal = Journal::new(plan.clone(), before.clone());
     file.write(&journal)?;

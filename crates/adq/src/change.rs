@@ -8,6 +8,7 @@ use crate::netlink::filter::{Effect, End, Filter};
 use crate::netlink::qdisc::{Mqprio, Offload, QueueRange, RateRange};
 use crate::rate::Rate;
 use crate::scaling::{self, Rule, Table};
+use crate::sock_ops::SocketProgram;
 use crate::state::{State, TransmitQueue, mask_of};
 
 /// Handle of our mqprio: the major number of a discipline that `tc` would choose last.
@@ -76,6 +77,10 @@ pub enum Change {
         /// What uses it.
         users: TransmitQueue,
     },
+    /// Attaches a program of sockets to its control group.
+    AttachProgram(SocketProgram),
+    /// Detaches a program of sockets from its control group.
+    DetachProgram(SocketProgram),
 }
 
 impl Change {
@@ -157,6 +162,10 @@ impl Change {
                 )),
                 Some(_) => None,
             },
+            Self::AttachProgram(program) => program.deviation(&state.groups),
+            Self::DetachProgram(program) => program
+                .may_remain(&state.groups)
+                .then(|| format!("the sock_ops program {} is attached to {}", program.name, program.group)),
         }
     }
 
@@ -241,7 +250,13 @@ impl Change {
                     changes.push(Self::TransmitQueue { queue: *queue, users: before.clone() });
                 }
             }
+            Self::AttachProgram(program) => {
+                if program.may_remain(&now.groups) {
+                    changes.push(Self::DetachProgram(program.clone()));
+                }
+            }
             Self::DeleteRoot
+            | Self::DetachProgram(_)
             | Self::DeleteClsact
             | Self::DeleteFilter(_)
             | Self::DeleteContext(_)
@@ -295,6 +310,15 @@ impl Change {
                 "cd /sys/class/net/{interface}/queues/tx-{queue} && echo {} > xps_cpus && echo {} > xps_rxqs",
                 users.cpus, users.receive_queues
             ),
+            // No tool has a command for a program that is in no file.
+            Self::AttachProgram(SocketProgram { name, group, .. }) => {
+                format!(
+                    "# bpf(BPF_PROG_LOAD), bpf(BPF_PROG_ATTACH): see `bpftool cgroup show {group}`, {name}"
+                )
+            }
+            Self::DetachProgram(SocketProgram { name, group, .. }) => {
+                format!("bpftool cgroup detach {group} sock_ops name {name}")
+            }
         }
     }
 }

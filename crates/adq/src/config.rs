@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::rate::Rate;
+use crate::sock_ops::topmost_group;
 
 /// Which end of the classes' connections this machine is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +30,10 @@ pub enum PrioritySource {
     Filter,
     /// The program sets `SO_PRIORITY` on each of its sockets, also on those that it accepts; saves the filter's time.
     Program,
+    /// A program in the kernel sets it on each socket that connects or is accepted: for programs that do not, without
+    /// the filter's time.
+    #[serde(rename = "sock_ops")]
+    SockOps,
 }
 
 /// Address and port of a class's traffic: those of the listening end.
@@ -174,6 +179,10 @@ pub struct Config {
     /// Queue pairs for all other traffic; as many as remain if it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_queues: Option<u16>,
+    /// The control group (version 2) whose processes get their priority with `priority = "sock_ops"`; all if it is
+    /// missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
     /// The classes, in order.
     #[serde(rename = "class", default)]
     pub classes: Vec<Class>,
@@ -245,6 +254,14 @@ impl Config {
         let config: Self = toml::from_str(text).map_err(|error| ConfigError::Syntax(error.to_string()))?;
         config.check()?;
         Ok(config)
+    }
+
+    /// The control groups that the layout would have programs in.
+    #[must_use]
+    pub fn groups(&self) -> Vec<String> {
+        let is_wanted = self.classes.iter().any(|class| class.priority == PrioritySource::SockOps);
+        let group = || self.cgroup.clone().or_else(topmost_group);
+        is_wanted.then(group).flatten().into_iter().collect()
     }
 
     /// Checks what can be checked without a device.
@@ -329,7 +346,13 @@ mod tests {
     fn contradictions_are_named() {
         let refusal = |classes: &[&str]| {
             let classes = classes.iter().map(|text| text.parse().unwrap()).collect();
-            let config = Config { interface: "eth0".into(), side: Side::Target, other_queues: None, classes };
+            let config = Config {
+                interface: "eth0".into(),
+                side: Side::Target,
+                other_queues: None,
+                cgroup: None,
+                classes,
+            };
             config.check().unwrap_err().to_string()
         };
         assert!(refusal(&[]).contains("no class"));

@@ -30,6 +30,11 @@ impl Ioctl {
         Ok(Self { socket, interface: interface.into() })
     }
 
+    /// The cookie of the network namespace.
+    pub(crate) fn network_cookie(&self) -> std::io::Result<u64> {
+        reactor::network_cookie(&self.socket)
+    }
+
     /// Exchanges a structure with the driver.
     fn exchange(&self, request: &mut [u8]) -> Result<(), Errno> {
         reactor::ethtool_ioctl(&self.socket, &self.interface, request)

@@ -25,5 +25,6 @@ pub mod opponent;
 pub mod plan;
 pub mod rate;
 pub mod scaling;
+pub mod sock_ops;
 pub mod state;
 pub mod verify;

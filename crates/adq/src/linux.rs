@@ -1,10 +1,12 @@
 //! A device of this machine: sysfs, procfs and netlink.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use reactor::SockOps;
 use rustix::io::Errno;
 
 use crate::change::{Change, MQPRIO_HANDLE};
@@ -19,6 +21,7 @@ use crate::netlink::{dcb, netdev};
 use crate::opponent;
 use crate::rate::Rate;
 use crate::scaling::{Rule, Scaling, Table};
+use crate::sock_ops::{Group, PRIVILEGE, SocketProgram, topmost_group};
 use crate::state::{Device, Identity, Interrupt, State, TransmitQueue, normal_mask};
 
 /// Features that a layout may change.
@@ -41,6 +44,8 @@ pub struct LinuxDevice {
     route: NetlinkSocket,
     ethtool: Ethtool,
     ioctl: Ioctl,
+    /// Control groups whose programs are part of the settings.
+    groups: BTreeSet<String>,
 }
 
 impl LinuxDevice {
@@ -63,7 +68,14 @@ impl LinuxDevice {
         let route = NetlinkSocket::route().map_err(|error| failure(&error))?;
         let ethtool = Ethtool::open().map_err(|error| failure(&error))?;
         let ioctl = Ioctl::open(interface).map_err(of_driver)?;
-        Ok(Self { interface: interface.into(), ifindex, directory, route, ethtool, ioctl })
+        let groups = BTreeSet::new();
+        Ok(Self { interface: interface.into(), ifindex, directory, route, ethtool, ioctl, groups })
+    }
+
+    /// Reads the programs of these control groups with the settings of the device. It takes bpf(2), which filters of
+    /// system calls may forbid, so none are read unless they are asked for.
+    pub fn look_into(&mut self, groups: impl IntoIterator<Item = String>) {
+        self.groups.extend(groups);
     }
 
     fn queue_directory(&self, queue: u16) -> PathBuf {
@@ -251,6 +263,8 @@ impl Kernel for LinuxDevice {
             cpu_count: std::thread::available_parallelism()
                 .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
             opponents: self.opponents().map_err(|error| failure(&error))?,
+            network: self.ioctl.network_cookie().unwrap_or(0),
+            cgroup: topmost_group(),
         })
     }
 
@@ -266,6 +280,7 @@ impl Kernel for LinuxDevice {
             private_flags: self.ethtool.private_flags(self.ifindex).map_err(of_netlink)?,
             transmit_queues: self.transmit_queues(),
             interrupts: self.interrupts(),
+            groups: self.groups.iter().map(|group| (group.clone(), programs_of(group))).collect(),
             ..State::default()
         };
         state.moderations = self.ioctl.moderations(state.queue_pairs()).map_err(of_driver)?;
@@ -312,6 +327,8 @@ impl Kernel for LinuxDevice {
                 return Self::write(Path::new(&format!("/proc/irq/{irq}/smp_affinity_list")), cpus);
             }
             Change::TransmitQueue { queue, users } => return self.set_transmit_queue(*queue, users),
+            Change::AttachProgram(program) => return attach(program),
+            Change::DetachProgram(program) => return detach(program),
         };
         result.map_err(|error| explained(change, &error))?;
         match change {
@@ -323,6 +340,70 @@ impl Kernel for LinuxDevice {
             _ => Ok(()),
         }
     }
+}
+
+/// The programs of sockets of a control group.
+fn programs_of(group: &str) -> Group {
+    let read = || -> io::Result<Vec<String>> {
+        // A program that one attaches must be found again, which takes a privilege. No program has the number 0.
+        if let Err(error) = SockOps::by_id(0)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let directory = fs::File::open(group)?;
+        let mut names = Vec::new();
+        for id in SockOps::attached_to(&directory)? {
+            match SockOps::by_id(id) {
+                // It ended meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                program => names.push(program?.name()?),
+            }
+        }
+        Ok(names)
+    };
+    match read() {
+        Ok(names) => Group::Programs(names),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Group::Hidden,
+        Err(error) => Group::Unusable(reason_of(&error)),
+    }
+}
+
+/// Why the kernel refuses what concerns a program of sockets.
+fn reason_of(error: &io::Error) -> String {
+    let hint = match Errno::from_io_error(error) {
+        Some(Errno::PERM | Errno::ACCESS) => {
+            return format!("{error}; it takes {PRIVILEGE}, outside of containers that forbid bpf(2)");
+        }
+        Some(Errno::NOSYS) => "this kernel has no bpf(2)",
+        Some(Errno::INVAL) => "this kernel has no programs of control groups (CONFIG_CGROUP_BPF)",
+        Some(Errno::BADF) => "it is no control group of version 2",
+        _ => return error.to_string(),
+    };
+    format!("{error}; {hint}")
+}
+
+fn attach(program: &SocketProgram) -> Result<(), Failure> {
+    let attach = || -> io::Result<()> {
+        let directory = fs::File::open(&program.group)?;
+        let loaded = SockOps::load(&program.name, &program.instructions())?;
+        loaded.attach(&directory)
+    };
+    attach().map_err(|error| Failure(format!("{}; or priority = \"filter\"", reason_of(&error))))
+}
+
+fn detach(program: &SocketProgram) -> Result<(), Failure> {
+    let detach = || -> io::Result<()> {
+        let directory = fs::File::open(&program.group)?;
+        for id in SockOps::attached_to(&directory)? {
+            let attached = SockOps::by_id(id)?;
+            if attached.name()? == program.name {
+                attached.detach(&directory)?;
+            }
+        }
+        Ok(())
+    };
+    detach().map_err(|error| Failure(reason_of(&error)))
 }
 
 fn failure(error: &NetlinkError) -> Failure {

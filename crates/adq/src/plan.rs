@@ -13,6 +13,7 @@ use crate::netlink::ethtool::Channels;
 use crate::netlink::filter::{Effect, End, Filter, IpVersion};
 use crate::opponent;
 use crate::scaling::{self, Table};
+use crate::sock_ops::{Group, RULE_COUNT_MAX, SocketProgram};
 use crate::state::{Device, State};
 
 /// Filters of ours have preferences from here: those of others are usually lower.
@@ -164,12 +165,29 @@ impl Plan {
                 );
             }
         }
+        if let Some(program) = socket_program(config, &layout, device, state)? {
+            step(
+                Change::AttachProgram(program),
+                "sockets get the priority of their class as they connect or are accepted; those of before keep theirs"
+                    .into(),
+            );
+        }
         let warnings = warnings(config, device, state, &layout);
         Ok(Self { device: device.clone(), layout, side: config.side, steps, warnings })
     }
 }
 
 impl Plan {
+    /// The control groups that have programs of the layout.
+    #[must_use]
+    pub fn groups(&self) -> Vec<String> {
+        let group = |step: &Step| match &step.change {
+            Change::AttachProgram(program) => Some(program.group.clone()),
+            _ => None,
+        };
+        self.steps.iter().filter_map(group).collect()
+    }
+
     /// The steps that hold once all are done: without a table that a later step replaces.
     pub fn lasting_steps(&self) -> impl Iterator<Item = &Step> {
         let sets_table = |step: &Step| matches!(step.change, Change::SetTable(_));
@@ -245,6 +263,49 @@ fn effects(class: &PlacedClass, means: Means) -> Vec<Effect> {
 
 fn has_version(traffic: &Traffic, version: IpVersion) -> bool {
     traffic.address.is_none_or(|address| address.is_ipv4() == (version == IpVersion::V4))
+}
+
+/// The program that gives sockets their priority, if a class wants one.
+///
+/// # Errors
+/// There is no control group for it, or the kernel has no such programs.
+fn socket_program(
+    config: &Config,
+    layout: &Layout,
+    device: &Device,
+    state: &State,
+) -> Result<Option<SocketProgram>, Vec<Refusal>> {
+    let group = config.cgroup.as_ref().or(device.cgroup.as_ref());
+    let interface = &device.identity.interface;
+    let name_of_group = group.map_or("", String::as_str);
+    let Some(program) = SocketProgram::new(layout, config.side, interface, name_of_group, device.network)
+    else {
+        return Ok(None);
+    };
+    let refusal = |rule: String| Err(vec![Refusal::new(rule, "priority = \"filter\"")]);
+    if group.is_none() {
+        return refusal(
+            "sock_ops programs belong to control groups of version 2, and none is mounted".into(),
+        );
+    }
+    if device.network == 0 {
+        return refusal(
+            "this kernel does not tell network namespaces apart, so sock_ops would change others' sockets"
+                .into(),
+        );
+    }
+    if program.rules.len() > RULE_COUNT_MAX {
+        let count = program.rules.len();
+        return refusal(format!(
+            "{count} addresses and ports: a sock_ops program takes at most {RULE_COUNT_MAX}"
+        ));
+    }
+    match state.groups.get(&program.group) {
+        Some(Group::Unusable(reason)) => {
+            refusal(format!("no sock_ops program for {}: {reason}", program.group))
+        }
+        _ => Ok(Some(program)),
+    }
 }
 
 /// Interrupts to move: number, core, class.

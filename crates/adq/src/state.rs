@@ -10,6 +10,7 @@ use crate::netlink::filter::Listed;
 use crate::netlink::qdisc::{Mqprio, ROOT};
 use crate::rate::Rate;
 use crate::scaling::Scaling;
+use crate::sock_ops::Group;
 
 /// Which device this is; a layout belongs to one device until the next boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +48,12 @@ pub struct Device {
     pub is_up: bool,
     /// What else changes such settings: running programs, the firmware ([`crate::opponent`]).
     pub opponents: Vec<String>,
+    /// Cookie of the network namespace; 0 if the kernel does not tell.
+    #[serde(default)]
+    pub network: u64,
+    /// The topmost control group of version 2.
+    #[serde(default)]
+    pub cgroup: Option<String>,
 }
 
 /// Which transmit queue packets take: masks as the kernel writes them, without leading zeros.
@@ -107,6 +114,9 @@ pub struct State {
     pub transmit_queues: Vec<TransmitQueue>,
     /// The interrupts, in order of their numbers.
     pub interrupts: Vec<Interrupt>,
+    /// The programs of sockets, by control group.
+    #[serde(default)]
+    pub groups: BTreeMap<String, Group>,
 }
 
 impl State {

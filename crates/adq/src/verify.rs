@@ -2,8 +2,10 @@
 
 use serde::Serialize;
 
+use crate::change::Change;
 use crate::journal::{Journal, Progress};
 use crate::opponent;
+use crate::sock_ops::{Group, PRIVILEGE};
 use crate::state::{Device, State};
 
 /// One difference between the layout and the device.
@@ -31,7 +33,7 @@ pub fn verify(journal: &Journal, device: &Device, state: &State) -> Vec<Deviatio
     if journal.progress == Progress::Applying {
         deviations.extend(whole("applying the layout was not completed".into()));
     }
-    for step in journal.plan.lasting_steps() {
+    for step in journal.plan.lasting_steps().filter(|step| !is_hidden(&step.change, state)) {
         if let Some(what) = step.change.deviation(state) {
             deviations.push(Deviation { what, remedy: step.change.command(&recorded.interface) });
         }
@@ -44,4 +46,17 @@ pub fn verify(journal: &Journal, device: &Device, state: &State) -> Vec<Deviatio
         deviations.push(Deviation { what, remedy: opponent::remedy(opponent, interface) });
     }
     deviations
+}
+
+/// What was not read or may not be read, so that [`verify`] says nothing of it.
+#[must_use]
+pub fn unknown(journal: &Journal, state: &State) -> Vec<Deviation> {
+    let steps = journal.plan.steps.iter().filter(|step| is_hidden(&step.change, state));
+    let deviation = |what| Deviation { what, remedy: format!("run it as {PRIVILEGE}") };
+    steps.filter_map(|step| step.change.deviation(state).map(deviation)).collect()
+}
+
+fn is_hidden(change: &Change, state: &State) -> bool {
+    let is_read = |group: &String| !matches!(state.groups.get(group), None | Some(Group::Hidden));
+    matches!(change, Change::AttachProgram(program) if !is_read(&program.group))
 }

@@ -15,7 +15,7 @@ use adq::layout::Refusal;
 use adq::linux::LinuxDevice;
 use adq::plan::Plan;
 use adq::state::{Device, State};
-use adq::verify::{Deviation, verify};
+use adq::verify::{Deviation, unknown, verify};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ or in a file, with --config FILE:
   min_rate = \"1Gbit\"                   # if the device has rates
   max_rate = \"10Gbit\"
   traffic = [\"192.0.2.10:4420\"]        # \"*:PORT\" for all addresses
-  priority = \"filter\"                  # or \"program\", if the program sets SO_PRIORITY itself
+  priority = \"filter\"                  # or \"program\", if the program sets SO_PRIORITY itself; or \"sock_ops\"
   cores = [2, 3, 4, 5]                 # where its interrupts go, one per queue
   interrupt_delay = { receive_us = 500, transmit_us = 0 }   # how long they wait for more packets
 
@@ -157,6 +157,7 @@ impl LayoutArguments {
             interface: self.interface.clone().unwrap_or_default(),
             side: if self.initiator { Side::Initiator } else { Side::Target },
             other_queues: self.other_queues,
+            cgroup: None,
             classes: self.class.clone(),
         };
         config.check().map_err(Failure::usage)?;
@@ -166,14 +167,19 @@ impl LayoutArguments {
     /// The device, how it is set, and the plan for it.
     fn plan(&self) -> Result<(LinuxDevice, State, Plan), Failure> {
         let config = self.config()?;
-        let (device, facts, state) = open(&config.interface)?;
+        let (device, facts, state) = open(&config.interface, config.groups())?;
         let plan = Plan::new(&config, &facts, &state).map_err(|refusals| cannot_work(&refusals))?;
         Ok((device, state, plan))
     }
 }
 
-fn open(interface: &str) -> Result<(LinuxDevice, Device, State), Failure> {
+/// Opens a device, with the control groups of its layout, and reads it.
+fn open(
+    interface: &str,
+    groups: impl IntoIterator<Item = String>,
+) -> Result<(LinuxDevice, Device, State), Failure> {
     let mut device = LinuxDevice::open(interface).map_err(Failure::usage)?;
+    device.look_into(groups);
     let facts = device.device().map_err(Failure::usage)?;
     let state = device.state().map_err(Failure::usage)?;
     Ok((device, facts, state))
@@ -273,7 +279,10 @@ impl fmt::Display for Applied {
 
 fn failed(error: ApplyError) -> Failure {
     let kind = match error {
-        ApplyError::Recorded(_) | ApplyError::NotRecorded(_) | ApplyError::OtherDevice { .. } => Kind::Usage,
+        ApplyError::Recorded(_)
+        | ApplyError::NotRecorded(_)
+        | ApplyError::OtherDevice { .. }
+        | ApplyError::Hidden { .. } => Kind::Usage,
         _ => Kind::Failed,
     };
     Failure::new(kind, error)
@@ -323,14 +332,21 @@ impl fmt::Display for Verdict {
 fn verdict(arguments: &VerifyArguments) -> Result<Verdict, Failure> {
     let interface = arguments.record.interface()?;
     let journal = arguments.record.journal(&interface)?;
-    let mut deviations = match open(&interface) {
-        Ok((_, facts, state)) => verify(&journal, &facts, &state),
+    let mut deviations = match open(&interface, journal.plan.groups()) {
+        Ok((_, facts, state)) => compared(&journal, &facts, &state),
         Err(failure) => vec![Deviation { what: failure.to_string(), remedy: "nvlane adq remove".into() }],
     };
     if let Some(path) = &arguments.state {
         deviations.extend(of_target(path, &interface, &deviations)?);
     }
     Ok(Verdict { interface, in_line: deviations.is_empty(), deviations })
+}
+
+/// What differs from the recorded layout, or cannot be read.
+fn compared(journal: &Journal, facts: &Device, state: &State) -> Vec<Deviation> {
+    let mut deviations = verify(journal, facts, state);
+    deviations.extend(unknown(journal, state));
+    deviations
 }
 
 /// What the target of a state file finds out of line, beside what `verify` has found by itself.
@@ -407,8 +423,8 @@ impl fmt::Display for Status {
 fn status(arguments: &RecordArguments) -> Ended {
     let interface = arguments.interface()?;
     let journal = arguments.journal(&interface)?;
-    let (_, facts, state) = open(&interface)?;
-    let deviations = verify(&journal, &facts, &state);
+    let (_, facts, state) = open(&interface, journal.plan.groups())?;
+    let deviations = compared(&journal, &facts, &state);
     let record = arguments.file(&interface).path().to_owned();
     arguments.output.print(&Status { interface, record, plan: journal.plan, state, deviations })?;
     Ok(ExitCode::SUCCESS)
@@ -417,10 +433,11 @@ fn status(arguments: &RecordArguments) -> Ended {
 fn remove_layout(arguments: &RecordArguments) -> Ended {
     let interface = arguments.interface()?;
     let file = arguments.file(&interface);
-    arguments.journal(&interface)?;
+    let journal = arguments.journal(&interface)?;
     let mut device = LinuxDevice::open(&interface).map_err(|failure| {
         Failure::usage(format_args!("{failure}; if the device is gone, delete {}", file.path().display()))
     })?;
+    device.look_into(journal.plan.groups());
     let removal = remove(&mut device, &file).map_err(failed)?;
     let text = match removal {
         Removal::Restored => format!("{interface} is set as before its layout"),

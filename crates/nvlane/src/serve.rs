@@ -6,7 +6,7 @@ mod device_queues;
 pub(crate) mod state_file;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -102,7 +102,8 @@ pub(crate) struct TargetArguments {
     /// namespace. May be given several times.
     #[arg(long, value_name = "ADDR:PORT")]
     memcached: Vec<MemcachedAddress>,
-    /// One thread on each of these cores, such as 0,2-5. [default: all]
+    /// One thread on each of these cores, such as 0,2-5. [default: all, or as many as the target's classes of device
+    /// queues have queues]
     #[arg(long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
     /// How threads wait and do storage I/O. [default: io_uring if it is available]
@@ -424,10 +425,25 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     }
     let problems = config.check();
     if problems.is_empty() {
+        take_reactors_of_layouts(&mut config, &arguments.adq_record);
         return Ok(config);
     }
     let lines: Vec<String> = problems.into_iter().map(|problem| problem.message).collect();
     Err(Failure::usage(lines.join("\n")))
+}
+
+/// As many reactors as the target's classes of device queues have queues, unless their number or cores are given.
+fn take_reactors_of_layouts(config: &mut TargetConfig, directory: &Path) {
+    if config.reactors.threads != Threads::Auto {
+        return;
+    }
+    let listeners = config.listeners.iter().map(|listener| listener.address);
+    let addresses = listeners.chain(config.memcached.iter().filter_map(MemcachedAddress::ip)).collect();
+    let allowed = CoreList::allowed().map(|list| list.cores().to_vec()).unwrap_or_default();
+    if let Some(cores) = device_queues::cores_of_layouts(directory, addresses, &allowed) {
+        tracing::info!(%cores, "one reactor for each of the classes' device queues");
+        config.reactors.threads = Threads::Cores(cores);
+    }
 }
 
 /// NQN of the subsystem that --namespace creates.

@@ -13,7 +13,7 @@ use anyhow::Context;
 use clap::Args;
 use load::environment::Environment;
 use reactor::CoreList;
-use study::bench::{Bench, Cores, Times};
+use study::bench::{Bench, Cores, Devices, Times};
 use study::catalogue::Entry;
 use study::experiment::{Cell, Error, Experiment};
 use study::machine::{self, Rounds};
@@ -39,6 +39,7 @@ each figure as SVG.
   nvlane study idle --out /tmp/idle     write to another directory than ./study/idle
   nvlane study ceiling --only qd128     some of the cells
   nvlane study ceiling --storage ram,file         on 1 GiB of memory, and on a file of 1 GiB in the report's directory
+  nvlane study adq --interface eth1 --peer eth2   on a card, two ports of which have a cable between them
 
 A round in which other load took more than 5 % of a side's core is discarded. A cell without any round left is shown as n/a and gets no \
 verdict.
@@ -78,6 +79,12 @@ pub(crate) struct StudyArguments {
     /// Two cores: one for the host's side, one for the target's. [default: the first two available]
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
+    /// For adq, the network device to measure on: a port of this machine that nothing else uses. Needs root.
+    #[arg(long, value_name = "IF", requires = "peer")]
+    interface: Option<String>,
+    /// For adq, the port of this machine at the other end of the cable.
+    #[arg(long, value_name = "IF", requires = "interface")]
+    peer: Option<String>,
     /// Hold idle lanes for the study that started this process.
     #[arg(long, hide = true, num_args = 3, value_names = ["ADDR", "COUNT", "DEPTH"])]
     hold: Vec<String>,
@@ -108,9 +115,12 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
 fn one(arguments: &StudyArguments, name: &str) -> Ended {
     let entry = find(name)?;
     let mut experiment = entry.make();
-    let cells = arguments.cells(&*experiment)?;
+    if arguments.interface.is_some() && name != "adq" {
+        return Err(Failure::usage("--interface: only adq measures on a device of the machine"));
+    }
     let out = arguments.out(name);
     let bench = arguments.bench(&out)?;
+    let cells = arguments.cells(&*experiment, &bench)?;
     // Before the measurements, so that a wrong directory costs nothing.
     make(&out)?;
     output::check_file(Some(&out.join("results.json")))?;
@@ -160,8 +170,15 @@ impl StudyArguments {
         self.out.clone().unwrap_or_else(|| Path::new("study").join(name))
     }
 
-    fn cells(&self, experiment: &dyn Experiment) -> Result<Vec<Cell>, Failure> {
-        let cells = self.on_storage(experiment.cells())?;
+    /// The cells that the experiment measures on this machine, if none are chosen.
+    fn usual_cells(&self, experiment: &dyn Experiment, bench: &Bench) -> Result<Vec<Cell>, Failure> {
+        let mut cells = self.on_storage(experiment.cells())?;
+        cells.retain(|cell| experiment.suits(cell, bench));
+        Ok(cells)
+    }
+
+    fn cells(&self, experiment: &dyn Experiment, bench: &Bench) -> Result<Vec<Cell>, Failure> {
+        let cells = self.usual_cells(experiment, bench)?;
         let names: Vec<String> = cells.iter().map(|cell| cell.name.clone()).collect();
         let asks_for = |text: &String, name: &String| {
             if names.contains(text) { name == text } else { name.contains(text) }
@@ -214,7 +231,9 @@ impl StudyArguments {
         let program = std::env::current_exe().context("which program this is")?;
         // The target's process may run in another directory.
         let scratch = std::path::absolute(out).context("the directory of the report")?;
-        Ok(Bench { program, scratch, cores, times, stops: Arc::default(), lost: Arc::default() })
+        let devices = self.interface.clone().zip(self.peer.clone());
+        let devices = devices.map(|(interface, peer)| Devices { interface, peer });
+        Ok(Bench { program, scratch, cores, times, devices, stops: Arc::default(), lost: Arc::default() })
     }
 }
 

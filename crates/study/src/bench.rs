@@ -59,6 +59,15 @@ impl Times {
     }
 }
 
+/// Network devices to measure on: two ports of this machine with a cable between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Devices {
+    /// The target's; queues of it are given to the load.
+    pub interface: String,
+    /// The load's.
+    pub peer: String,
+}
+
 /// The environment of an experiment.
 #[derive(Clone, Debug)]
 pub struct Bench {
@@ -68,6 +77,8 @@ pub struct Bench {
     pub cores: Option<Cores>,
     /// Duration of each measurement.
     pub times: Times,
+    /// Network devices, of experiments that can use them; virtual ones if there are none.
+    pub devices: Option<Devices>,
     /// Directory for files to put load on.
     pub scratch: PathBuf,
     /// Set to end the study.
@@ -326,6 +337,7 @@ impl Bench {
     pub(crate) fn for_tests() -> Self {
         Self {
             program: "false".into(),
+            devices: None,
             scratch: std::env::temp_dir(),
             cores: None,
             times: Times::QUICK,

@@ -2,7 +2,7 @@
 
 use crate::experiment::{About, Experiment};
 use crate::experiments::{
-    ablation, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency, digests,
+    ablation, adq, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency, digests,
     generator, idle, inline_send, iosize, kv_atomics, kv_batching, kv_hit_ratio, kv_large, kv_memory,
     kv_peers, kv_vector, kv_ycsb, low_load_latency, mixed_lanes, mtu,
 };
@@ -52,6 +52,7 @@ pub const ALL: &[Entry] = &[
     Entry::of::<kv_ycsb::KvYcsb>(kv_ycsb::ABOUT),
     Entry::of::<kv_large::KvLarge>(kv_large::ABOUT),
     Entry::of::<kv_peers::KvPeers>(kv_peers::ABOUT),
+    Entry::of::<adq::Adq>(adq::ABOUT),
     Entry::of::<adq_memcached::AdqMemcached>(adq_memcached::ABOUT),
 ];
 

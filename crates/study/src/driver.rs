@@ -75,11 +75,22 @@ pub(crate) fn drive(
     spread: Spread,
     classes: &[Class],
 ) -> Result<Driven, Error> {
+    drive_with(bench, served, spread, classes, || Ok(()))
+}
+
+/// As [`drive`]; calls `on_edge` as the measurement begins and as it ends, while all lanes are connected.
+pub(crate) fn drive_with(
+    bench: &Bench,
+    served: &Served,
+    spread: Spread,
+    classes: &[Class],
+    mut on_edge: impl FnMut() -> Result<(), Error> + Send,
+) -> Result<Driven, Error> {
     let run = || -> Result<Driven, Error> {
         if let Some(cores) = bench.cores {
             reactor::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
         }
-        Loop::connect(served.address(), spread, classes)?.run(bench, served.pid())
+        Loop::connect(served.address(), spread, classes)?.run(bench, served.pid(), &mut on_edge)
     };
     // In a new thread: targets started later must not inherit its core.
     std::thread::scope(|scope| scope.spawn(run).join().expect("the load does not panic"))
@@ -141,13 +152,20 @@ impl<'a> Loop<'a> {
         })
     }
 
-    fn run(mut self, bench: &Bench, target_pid: u32) -> Result<Driven, Error> {
+    fn run(
+        mut self,
+        bench: &Bench,
+        target_pid: u32,
+        on_edge: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<Driven, Error> {
         self.until(Instant::now() + bench.times.warm_up, bench)?;
         self.outcomes = outcomes(self.classes.len());
+        on_edge()?;
         let (host, target) = (Watch::thread(), Watch::process(target_pid));
         let (start, used_ns) = (Instant::now(), run_ns(target_pid)?);
         self.until(start + bench.times.measure, bench)?;
         let (elapsed, target_ns) = (start.elapsed(), run_ns(target_pid)? - used_ns);
+        on_edge()?;
         let mut disturbance = Disturbance::default();
         disturbance.add(Side::Host, host.loss());
         disturbance.add(Side::Target, target.loss());

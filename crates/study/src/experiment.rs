@@ -14,6 +14,12 @@ pub trait Experiment {
     /// Cells measured in each round. Cells that are compared are adjacent: one is measured right after the other.
     fn cells(&self) -> Vec<Cell>;
 
+    /// Whether a cell can be measured on this bench.
+    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
+        let _ = (cell, bench);
+        true
+    }
+
     /// Checks that the experiment can run on this machine.
     ///
     /// # Errors

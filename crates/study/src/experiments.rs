@@ -1,6 +1,7 @@
 //! The experiments, one file each, and figures that several of them draw.
 
 pub(crate) mod ablation;
+pub(crate) mod adq;
 pub(crate) mod adq_memcached;
 pub(crate) mod affinity;
 pub(crate) mod busy_poll;

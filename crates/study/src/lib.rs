@@ -15,6 +15,7 @@ pub mod bench;
 pub mod catalogue;
 mod cell;
 pub mod compare;
+mod counters;
 pub mod csv;
 mod descriptors;
 mod doorbell;

@@ -1,12 +1,13 @@
-//! Two network stacks on one machine, connected by a pair of virtual Ethernet devices: that of this process, and that
-//! of a network namespace in which a target runs. Unlike loopback it has an MTU, and a NAPI context that can be
-//! polled.
+//! Two network stacks on one machine, connected by a pair of virtual Ethernet devices, or by two of its own with a
+//! cable between them: that of this process, and that of a network namespace in which a target runs. Unlike loopback it
+//! has an MTU, and a NAPI context that can be polled.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, Devices};
 use crate::experiment::Error;
 use crate::served::{Served, ServedOptions};
 
@@ -41,14 +42,20 @@ impl Offloads {
     }
 }
 
-/// The network namespace and its devices; removed on drop.
+/// The network namespace and its devices; on drop all is as before.
 #[derive(Debug)]
 pub(crate) struct Network {
     namespace: String,
-    /// This end of the pair.
-    near: String,
+    /// Our ends of the virtual pairs.
+    pairs: Vec<String>,
+    /// Devices of the machine that are in use, and the address of ours.
+    devices: Option<(Devices, String)>,
+    /// Address of the other end of the first link.
     target: Ipv4Addr,
 }
+
+/// Longest wait for the link between two devices, which is trained anew.
+const CARRIER_TIME_MAX: Duration = Duration::from_secs(15);
 
 impl Network {
     /// Checks that this machine can have such a network.
@@ -72,47 +79,108 @@ impl Network {
         Ok(())
     }
 
-    /// Creates the namespace and the devices.
+    /// Creates the namespace and a pair of devices.
     ///
     /// # Errors
     /// `ip` or `ethtool` fails.
     pub(crate) fn new(link: Link) -> Result<Self, Error> {
-        let id = std::process::id();
-        // 198.18.0.0/15 is reserved for benchmarks (RFC 2544); a /30 has two addresses.
-        let [_, _, high, low] = (id << 2).to_be_bytes();
-        let ours = Ipv4Addr::new(198, 18, high, low | 1);
-        let target = Ipv4Addr::new(198, 18, high, low | 2);
-        let namespace = format!("nvlane-{id}");
-        let (near, far) = (format!("nvl{id}n"), format!("nvl{id}f"));
-        let mtu = link.mtu.to_string();
+        let mut network = Self::empty()?;
+        network.target = network.add(link)?;
+        Ok(network)
+    }
+
+    /// Creates the namespace, and takes two devices of the machine for the link: the target's goes into the namespace.
+    ///
+    /// # Errors
+    /// `ip` fails, the devices are in use, or there is no link between them.
+    pub(crate) fn of(devices: &Devices) -> Result<Self, Error> {
+        let Devices { interface, peer } = devices;
+        for name in [interface, peer] {
+            let addresses = run("ip", &["-o", "address", "show", "dev", name, "scope", "global"])?;
+            if !addresses.trim().is_empty() {
+                return Err(Error::Lacking(format!(
+                    "{name} has an address, so others use it: this study takes a device for itself"
+                )));
+            }
+        }
+        let mut network = Self::empty()?;
+        let (ours, target) = addresses(0);
+        run("ip", &["link", "set", interface, "netns", &network.namespace])?;
+        network.devices = Some((devices.clone(), format!("{ours}/30")));
+        network.target = target;
+        let namespace = network.namespace.clone();
+        run("ip", &["address", "add", &format!("{ours}/30"), "dev", peer])?;
+        run("ip", &["-n", &namespace, "address", "add", &format!("{target}/30"), "dev", interface])?;
+        run("ip", &["link", "set", peer, "up"])?;
+        run("ip", &["-n", &namespace, "link", "set", interface, "up"])?;
+        let carrier = format!("/sys/class/net/{peer}/carrier");
+        let until = Instant::now() + CARRIER_TIME_MAX;
+        while fs::read_to_string(&carrier).unwrap_or_default().trim() != "1" {
+            if Instant::now() >= until {
+                return Err(Error::Lacking(format!("there is no link between {interface} and {peer}")));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(network)
+    }
+
+    fn empty() -> Result<Self, Error> {
+        let namespace = format!("nvlane-{}", std::process::id());
         run("ip", &["netns", "add", &namespace])?;
         // From here on dropping it removes the namespace, and with it the devices.
-        let network = Self { namespace, near, target };
-        let (namespace, near) = (network.namespace.as_str(), network.near.as_str());
+        let network = Self { namespace, pairs: Vec::new(), devices: None, target: Ipv4Addr::UNSPECIFIED };
+        run("ip", &["-n", &network.namespace, "link", "set", "lo", "up"])?;
+        Ok(network)
+    }
+
+    /// Adds a pair of devices, and returns the address of its other end.
+    ///
+    /// # Errors
+    /// `ip` or `ethtool` fails.
+    pub(crate) fn add(&mut self, link: Link) -> Result<Ipv4Addr, Error> {
+        let number = self.pairs.len();
+        let (ours, target) = addresses(number);
+        let id = std::process::id();
+        let (near, far) = (format!("nvl{id}n{number}"), format!("nvl{id}f{number}"));
+        let mtu = link.mtu.to_string();
+        let namespace = self.namespace.as_str();
         run(
             "ip",
             &[
-                "link", "add", near, "mtu", &mtu, "type", "veth", "peer", "name", &far, "mtu", &mtu, "netns",
-                namespace,
+                "link", "add", &near, "mtu", &mtu, "type", "veth", "peer", "name", &far, "mtu", &mtu,
+                "netns", namespace,
             ],
         )?;
-        run("ip", &["address", "add", &format!("{ours}/30"), "dev", near])?;
+        self.pairs.push(near.clone());
+        run("ip", &["address", "add", &format!("{ours}/30"), "dev", &near])?;
         run("ip", &["-n", namespace, "address", "add", &format!("{target}/30"), "dev", &far])?;
         let offloads = link.offloads.words();
-        let near_offloads = [&["-K", near][..], &offloads].concat();
+        let near_offloads = [&["-K", near.as_str()][..], &offloads].concat();
         let far_offloads =
             [&["netns", "exec", namespace, "ethtool", "-K", far.as_str()][..], &offloads].concat();
         run("ethtool", &near_offloads)?;
         run("ip", &far_offloads)?;
-        run("ip", &["link", "set", near, "up"])?;
+        run("ip", &["link", "set", &near, "up"])?;
         run("ip", &["-n", namespace, "link", "set", &far, "up"])?;
-        run("ip", &["-n", namespace, "link", "set", "lo", "up"])?;
-        Ok(network)
+        Ok(target)
     }
 
     /// Address of the other end.
     pub(crate) fn target(&self) -> Ipv4Addr {
         self.target
+    }
+
+    /// Runs a program at the other end, and returns what it prints.
+    ///
+    /// # Errors
+    /// It cannot be run, or fails.
+    pub(crate) fn run_there(&self, words: &[&str]) -> Result<String, Error> {
+        run("ip", &[&["netns", "exec", self.namespace.as_str()], words].concat())
+    }
+
+    /// What a command begins with to run at the other end.
+    pub(crate) fn enter(&self) -> Vec<String> {
+        ["ip", "netns", "exec", &self.namespace].map(str::to_owned).to_vec()
     }
 
     /// Starts a target at the other end.
@@ -128,28 +196,56 @@ impl Network {
     /// # Errors
     /// The target does not start.
     pub(crate) fn serve_with(&self, bench: &Bench, options: ServedOptions) -> Result<Served, Error> {
-        let launcher = ["ip", "netns", "exec", &self.namespace].map(str::to_owned).to_vec();
-        let listen = format!("{}:0", self.target);
-        bench.serve_with(ServedOptions { launcher, listen, ..options })
+        self.serve_at(bench, SocketAddr::from((self.target, 0)), options)
     }
+
+    /// Starts a target with these options at an address of the other end; every port is free there.
+    ///
+    /// # Errors
+    /// The target does not start.
+    pub(crate) fn serve_at(
+        &self,
+        bench: &Bench,
+        address: SocketAddr,
+        options: ServedOptions,
+    ) -> Result<Served, Error> {
+        bench.serve_with(ServedOptions { launcher: self.enter(), listen: address.to_string(), ..options })
+    }
+}
+
+/// Addresses of the ends of a link, ours first. 198.18.0.0/15 is reserved for benchmarks (RFC 2544); a /30 has two
+/// addresses.
+fn addresses(number: usize) -> (Ipv4Addr, Ipv4Addr) {
+    let [_, _, high, low] = (std::process::id() << 2).to_be_bytes();
+    let network = if number == 0 { 18 } else { 19 };
+    (Ipv4Addr::new(198, network, high, low | 1), Ipv4Addr::new(198, network, high, low | 2))
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Removing the namespace would remove the device too, but later.
-        let _ = run("ip", &["link", "delete", &self.near]);
+        if let Some((Devices { interface, peer }, ours)) = &self.devices {
+            // A virtual device would end with the namespace.
+            let own = std::process::id().to_string();
+            let _ = run("ip", &["-n", &self.namespace, "link", "set", interface, "netns", &own]);
+            let _ = run("ip", &["address", "delete", ours, "dev", peer]);
+        }
+        for near in &self.pairs {
+            // Removing the namespace would remove the device too, but later.
+            let _ = run("ip", &["link", "delete", near]);
+        }
         let _ = run("ip", &["netns", "delete", &self.namespace]);
     }
 }
 
-fn run(program: &str, arguments: &[&str]) -> Result<(), Error> {
+/// Runs a tool, and returns what it prints.
+fn run(program: &str, arguments: &[&str]) -> Result<String, Error> {
     let output = Command::new(program).args(arguments).output();
     let output = output.map_err(|error| Error::system("cannot run a tool for networks", error))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().next().unwrap_or_default();
+    let said = said.lines().next_back().unwrap_or_default();
     Err(Error::Lacking(format!("`{program} {}` failed: {said}", arguments.join(" "))))
 }
 

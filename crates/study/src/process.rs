@@ -32,6 +32,26 @@ fn parse_run_ns(text: &str) -> Option<u64> {
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// How often the threads of a process have given up a processor, by themselves or not.
+pub(crate) fn context_switches(pid: u32) -> Result<u64, Error> {
+    let read = || -> io::Result<u64> {
+        let mut sum = 0;
+        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+            // A thread may end between listing and reading.
+            if let Ok(text) = fs::read_to_string(task?.path().join("status")) {
+                sum += parse_context_switches(&text);
+            }
+        }
+        Ok(sum)
+    };
+    read().map_err(|error| Error::system("the target's context switches", error))
+}
+
+fn parse_context_switches(text: &str) -> u64 {
+    let counts = text.lines().filter_map(|line| line.split_once("ctxt_switches:"));
+    counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum()
+}
+
 /// Private memory of a process, bytes: touched pages, without programs and files.
 pub(crate) fn own_memory_bytes(pid: u32) -> Result<u64, Error> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
@@ -88,6 +108,8 @@ mod tests {
     fn time_and_memory_are_read_as_the_kernel_writes_them() {
         assert_eq!(parse_run_ns("3876129 12 7\n"), Some(3_876_129));
         assert_eq!(parse_run_ns(""), None);
+        let status = "Name:\tnvlane\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n";
+        assert_eq!(parse_context_switches(status), 695);
         let rollup = "00400000-7ffe [rollup]\nRss:  900 kB\nPss_Anon:            812 kB\nPss_File:  70 kB\nPss_Shmem: 4 kB\n";
         assert_eq!(parse_own_memory_bytes(rollup), Some(816 * 1024));
         assert_eq!(parse_own_memory_bytes("Rss: 900 kB\n"), None);

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use load::arrival::Schedule;
@@ -11,7 +12,8 @@ use load::histogram::Histogram;
 use load::random::Prng;
 use load::workload::Arrival;
 use peer::memcached::{Client, Command};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
 
 use crate::experiment::Error;
 
@@ -20,6 +22,9 @@ const VALUE: &str = "0123456789abcdef0123456789abcdef";
 
 /// Requests that are built before the measurement.
 const REQUEST_COUNT: usize = 512;
+
+/// Most connections that are served between two looks at the clock.
+const READY_COUNT_MAX: usize = 512;
 
 /// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -200,13 +205,14 @@ impl Connection {
     }
 }
 
-/// Runs the load on a server, from one thread on these cores.
+/// Runs the load on a server, from one thread on this core. Calls `on_edge` as the measurement begins and as it ends,
+/// while all connections are open.
 pub(crate) fn run(
     place: SocketAddr,
     protocol: Protocol,
     load: &TextLoad,
     core: Option<usize>,
-    mut on_measure: impl FnMut() -> Result<(), Error> + Send,
+    mut on_edge: impl FnMut() -> Result<(), Error> + Send,
     is_stopped: &(dyn Fn() -> bool + Sync),
 ) -> Result<TextResult, Error> {
     std::thread::scope(|scope| {
@@ -214,7 +220,7 @@ pub(crate) fn run(
             if let Some(core) = core {
                 reactor::pin(core).map_err(|error| Error::system("pin the load's thread", error))?;
             }
-            drive(place, protocol, load, &mut on_measure, is_stopped)
+            drive(place, protocol, load, &mut on_edge, is_stopped)
         });
         thread.join().map_err(|_| Error::Load("its thread panicked".into()))?
     })
@@ -224,7 +230,7 @@ fn drive(
     place: SocketAddr,
     protocol: Protocol,
     load: &TextLoad,
-    on_measure: &mut dyn FnMut() -> Result<(), Error>,
+    on_edge: &mut dyn FnMut() -> Result<(), Error>,
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<TextResult, Error> {
     let mut connections = (0..load.connections).map(|_| connect(place)).collect::<Result<Vec<_>, _>>()?;
@@ -236,6 +242,7 @@ fn drive(
         })
         .collect();
     let answer = answer(protocol, load.kind, load.batch);
+    let mut readiness = Readiness::new(&connections)?;
     let mut buffer = vec![0; 1 << 18];
     let mut result = TextResult { operations: 0, elapsed: Duration::ZERO, latency: Histogram::new() };
     let begin = Instant::now();
@@ -251,7 +258,7 @@ fn drive(
         let now = Instant::now();
         if !is_measuring && now >= measured_from {
             is_measuring = true;
-            on_measure()?;
+            on_edge()?;
         }
         if now >= until || is_stopped() {
             break;
@@ -269,7 +276,7 @@ fn drive(
             connections[at].begin(&requests[next], answer, since)?;
         }
         // The thread spins: waking it would cost the server processor time, which remote clients do not.
-        for at in ready(&connections)? {
+        for at in readiness.look()? {
             heard = now;
             if connections[at].take(answer, &mut buffer)? {
                 let ended = Instant::now();
@@ -291,6 +298,9 @@ fn drive(
     }
     // Lower bound of the latency of commands that were due and are not answered.
     let ended = Instant::now();
+    if is_measuring {
+        on_edge()?;
+    }
     if load.rate_per_s.is_some() {
         let unanswered =
             connections.iter().filter_map(|connection| connection.awaited.map(|(_, since)| since));
@@ -302,16 +312,37 @@ fn drive(
     Ok(result)
 }
 
-/// Connections with data to read.
-fn ready(connections: &[Connection]) -> Result<Vec<usize>, Error> {
-    let mut asked: Vec<_> =
-        connections.iter().map(|connection| PollFd::new(connection.client.stream(), PollFlags::IN)).collect();
-    match poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => return Err(Error::system("wait for a server", error.into())),
+/// Tells which connections have data to read, at a cost that does not grow with the others.
+struct Readiness {
+    set: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+impl Readiness {
+    fn new(connections: &[Connection]) -> Result<Self, Error> {
+        let open = || -> rustix::io::Result<OwnedFd> {
+            let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            for (at, connection) in (0..).zip(connections) {
+                let data = epoll::EventData::new_u64(at);
+                epoll::add(&set, connection.client.stream(), data, epoll::EventFlags::IN)?;
+            }
+            Ok(set)
+        };
+        let set = open().map_err(|error| Error::system("watch a server's connections", error.into()))?;
+        Ok(Self { set, events: Vec::with_capacity(connections.len().clamp(1, READY_COUNT_MAX)) })
     }
-    let is_ready = |(_, asked): &(usize, &PollFd<'_>)| !asked.revents().is_empty();
-    Ok(asked.iter().enumerate().filter(is_ready).map(|(at, _)| at).collect())
+
+    /// Connections with data now.
+    fn look(&mut self) -> Result<impl Iterator<Item = usize> + use<>, Error> {
+        self.events.clear();
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match epoll::wait(&self.set, spare_capacity(&mut self.events), Some(&at_once)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Error::system("wait for a server", error.into())),
+        }
+        let ready: Vec<_> = self.events.iter().map(|event| event.data.u64()).collect();
+        Ok(ready.into_iter().map(|at| usize::try_from(at).expect("an index")))
+    }
 }
 
 #[cfg(test)]

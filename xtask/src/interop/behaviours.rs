@@ -65,6 +65,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     target("authentication", 180),
     target("discover", 30),
     network("adq", 300),
+    network("adq-sock-ops", 240),
     disk("power-cuts", 400),
     host("fio-verify", &["1=ram:64M"], 240),
     host("fstrim", &["1=file:disk:512M"], 180),

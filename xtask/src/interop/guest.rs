@@ -56,7 +56,8 @@ impl Guest {
         command.arg("--id").arg(id.to_string()).arg("--share").arg(&share);
         command.arg("--forward").arg(format!("{forwarded_port}:{NVMET_PORT}"));
         let scripts = ["linux-host", "linux-target", "network", "disk"];
-        let lab = ["lab/agent.sh", "lab/lib.sh", "lab/nvmet.sh", "lab/holds", "lab/power_cuts.py"];
+        let lab =
+            ["lab/agent.sh", "lab/lib.sh", "lab/adq.sh", "lab/nvmet.sh", "lab/holds", "lab/power_cuts.py"];
         for file in lab.iter().chain(&scripts) {
             command.arg(interop.join(file));
         }

@@ -7,8 +7,9 @@ use nvlane_adq::journal::JournalFile;
 use nvlane_adq::kernel::Kernel;
 use nvlane_adq::plan::Plan;
 use nvlane_adq::scaling::{Action, ListedRule, Table};
+use nvlane_adq::sock_ops::Group;
 use nvlane_adq::state::TransmitQueue;
-use nvlane_adq::verify::verify;
+use nvlane_adq::verify::{unknown, verify};
 
 use crate::model::{Fault, Model, config, filter_of_others};
 
@@ -30,6 +31,7 @@ fn bench(driver: &str, has_filters_of_others: bool) -> Bench {
     config.other_queues = Some(8);
     config.classes[0].cores = vec![2, 3, 4, 5];
     config.classes[0].priority = PrioritySource::Program;
+    config.classes[1].priority = PrioritySource::SockOps;
     if driver != "virtio_net" {
         config.classes[0].interrupt_delay = Some(InterruptDelay { receive_us: 500, transmit_us: 0 });
     }
@@ -259,4 +261,42 @@ fn lost_contexts_and_rules_are_named() {
         text,
         "queue 9 delays interrupts by 0 µs (receive) and 0 µs (transmit) instead of 500 µs (receive) and 0 µs (transmit)"
     );
+}
+
+#[test]
+fn a_program_that_is_gone_is_named_and_one_that_cannot_be_read_is_no_verdict() {
+    let mut bench = bench("ice", false);
+    bench.apply().unwrap();
+    let journal = bench.file.read().unwrap().unwrap();
+    let with = |group: Group| {
+        let mut state = bench.model.state.clone();
+        state.groups.insert("/cgroup".into(), group);
+        let texts = |deviations: Vec<nvlane_adq::verify::Deviation>| {
+            deviations.into_iter().map(|deviation| deviation.what).collect::<Vec<_>>().join("\n")
+        };
+        (texts(verify(&journal, &bench.model.device, &state)), texts(unknown(&journal, &state)))
+    };
+    let (found, unread) = with(Group::Programs(vec!["of_others".into()]));
+    assert!(
+        found.starts_with("the sock_ops program nvlane_") && found.ends_with("is not attached to /cgroup"),
+        "{found}"
+    );
+    assert_eq!(unread, "");
+    let (found, _) = with(Group::Unusable("No such file or directory".into()));
+    assert!(found.ends_with("is attached to /cgroup: No such file or directory"), "{found}");
+    let (found, unread) = with(Group::Hidden);
+    assert_eq!(found, "");
+    assert!(unread.contains("/cgroup cannot be read: it takes root"), "{unread}");
+}
+
+#[test]
+fn a_program_that_could_not_be_found_again_is_not_attached() {
+    let mut bench = bench("virtio_net", false);
+    bench.model.state.groups.insert("/cgroup".into(), Group::Hidden);
+    let before = bench.model.state.clone();
+    let error = bench.apply().unwrap_err();
+    assert!(matches!(&error, ApplyError::Hidden { .. }), "{error}");
+    assert!(error.to_string().contains("priority = \"filter\""), "{error}");
+    assert_eq!((bench.model.state, bench.model.change_count), (before, 0));
+    assert_eq!(bench.file.read().unwrap(), None);
 }

@@ -11,6 +11,7 @@ use nvlane_adq::netlink::filter::{Effect, End, Filter, Listed};
 use nvlane_adq::netlink::qdisc::Offload;
 use nvlane_adq::rate::Rate;
 use nvlane_adq::scaling::{Action, ListedRule, Scaling, Table};
+use nvlane_adq::sock_ops::{Group, SocketProgram};
 use nvlane_adq::state::{Device, Identity, Interrupt, RootDiscipline, State, TransmitQueue, mask_of};
 
 /// What goes wrong.
@@ -74,6 +75,8 @@ impl Model {
                 online_cpus: (0..8).collect(),
                 is_up: true,
                 opponents: Vec::new(),
+                network: 7,
+                cgroup: Some("/cgroup".into()),
             },
             state: State {
                 channels: ChannelLimits {
@@ -93,6 +96,7 @@ impl Model {
                     "bnxt_en" => Moderations::Device(ADAPTIVE),
                     _ => Moderations::Queues(Vec::new()),
                 },
+                groups: [("/cgroup".to_owned(), Group::Programs(vec!["of_others".into()]))].into(),
                 ..State::default()
             },
             fault: None,
@@ -281,6 +285,18 @@ impl Model {
                 let interrupt = self.state.interrupts.iter_mut().find(|interrupt| interrupt.irq == *irq);
                 interrupt.ok_or_else(|| Failure("no such interrupt".into()))?.cpus.clone_from(cpus);
             }
+            Change::AttachProgram(SocketProgram { group, name, .. }) => {
+                match self.state.groups.get_mut(group) {
+                    Some(Group::Programs(names)) => names.push(name.clone()),
+                    _ => return refuse("No such file or directory"),
+                }
+            }
+            Change::DetachProgram(SocketProgram { group, name, .. }) => {
+                match self.state.groups.get_mut(group) {
+                    Some(Group::Programs(names)) => names.retain(|attached| attached != name),
+                    _ => return refuse("No such file or directory"),
+                }
+            }
             Change::TransmitQueue { queue, users } => {
                 match self.state.transmit_queues.get_mut(usize::from(*queue)) {
                     Some(now) => now.clone_from(users),
@@ -355,7 +371,7 @@ impl Kernel for Model {
 /// A configuration of `classes` in the form of the command line.
 pub(crate) fn config(classes: &[&str]) -> Config {
     let classes: Vec<Class> = classes.iter().map(|class| class.parse().unwrap()).collect();
-    Config { interface: "eth0".into(), side: Side::Target, other_queues: None, classes }
+    Config { interface: "eth0".into(), side: Side::Target, other_queues: None, cgroup: None, classes }
 }
 
 /// A rate.

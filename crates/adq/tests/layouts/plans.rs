@@ -6,6 +6,7 @@ use nvlane_adq::kernel::Kernel as _;
 use nvlane_adq::netlink::filter::{Effect, End, Filter, IpVersion};
 use nvlane_adq::plan::{Plan, Step};
 use nvlane_adq::scaling::{Action, Flow, ListedRule, Scaling, Table};
+use nvlane_adq::sock_ops::Group;
 use nvlane_adq::state::RootDiscipline;
 
 use crate::model::{Model, config, rate};
@@ -246,4 +247,39 @@ fn what_changes_the_device_behind_a_layout_is_named_with_what_tells() {
         warnings.contains("`dcb dcbx show dev eth0` tells): dcb dcbx set dev eth0 host ieee"),
         "{warnings}"
     );
+}
+
+#[test]
+fn a_program_of_sockets_comes_last_and_needs_a_control_group() {
+    let mut model = Model::new("virtio_net", 4, 4);
+    let mut config = config(&["cache:2=192.0.2.10:11211,[2001:db8::10]:11211"]);
+    config.classes[0].priority = PrioritySource::SockOps;
+    let plan = Plan::new(&config, &model.device, &model.state).unwrap();
+    let Some(Step { change: Change::AttachProgram(program), .. }) = plan.steps.last() else {
+        panic!("{:?}", plan.steps.last())
+    };
+    assert_eq!((program.group.as_str(), program.rules.len(), program.rules[0].priority), ("/cgroup", 2, 1));
+    assert!(!plan.steps.iter().any(|step| matches!(step.change, Change::AddFilter(_) | Change::AddClsact)));
+    assert_eq!(plan.groups(), ["/cgroup"]);
+    // Another interface with the same classes has a program of its own.
+    model.device.identity.interface = "eth1".into();
+    let other = Plan::new(&config, &model.device, &model.state).unwrap();
+    let Some(Step { change: Change::AttachProgram(other), .. }) = other.steps.last() else { panic!() };
+    assert_ne!(other.name, program.name);
+    assert!(program.name.len() <= 15);
+
+    let refusal = |model: &Model, config: &Config| {
+        Plan::new(config, &model.device, &model.state).unwrap_err()[0].to_string()
+    };
+    config.cgroup = Some("/none".into());
+    model.state.groups.insert("/none".into(), Group::Unusable("it is no control group".into()));
+    let text = refusal(&model, &config);
+    assert!(text.contains("/none: it is no control group (instead: priority = \"filter\")"), "{text}");
+    config.cgroup = None;
+    model.device.cgroup = None;
+    assert!(refusal(&model, &config).contains("none is mounted"));
+    // Contexts need no priority.
+    let contexts = Model::new("mlx5_core", 8, 16);
+    let plan = Plan::new(&config, &contexts.device, &contexts.state).unwrap();
+    assert!(plan.groups().is_empty());
 }

@@ -13,6 +13,7 @@ use adq::kernel::Kernel as _;
 use adq::layout::PlacedClass;
 use adq::linux::LinuxDevice;
 use adq::verify::verify;
+use reactor::CoreList;
 use serde::{Deserialize, Serialize};
 use subsystem::config::MemcachedAddress;
 use subsystem::placement::Policy;
@@ -157,6 +158,31 @@ impl ServedClass {
     }
 }
 
+/// The cores of reactors that serve the queues of a target's classes, one each: those that the layouts name, else the
+/// first that are allowed. `None` without a class, or with too few cores.
+pub(super) fn cores_of_layouts(
+    directory: &Path,
+    addresses: Vec<SocketAddr>,
+    allowed: &[usize],
+) -> Option<CoreList> {
+    let serving = Serving { addresses, reactor_count: 0, placement: Policy::default() };
+    let journals: Vec<_> =
+        files(directory).ok()?.iter().filter_map(|(_, file)| file.read().ok().flatten()).collect();
+    let classes: Vec<_> = journals.iter().flat_map(|journal| served(journal, &serving)).collect();
+    cores_of(&classes, allowed)
+}
+
+fn cores_of(classes: &[&PlacedClass], allowed: &[usize]) -> Option<CoreList> {
+    let count: usize = classes.iter().map(|class| usize::from(class.queues.count)).sum();
+    let named: Vec<usize> =
+        classes.iter().flat_map(|class| &class.cores).map(|core| *core as usize).collect();
+    let is_usable = named.len() == count && named.iter().all(|core| allowed.contains(core));
+    let cores = if is_usable { named } else { allowed.get(..count)?.to_vec() };
+    let words: Vec<_> = cores.iter().map(ToString::to_string).collect();
+    // Two classes may name one core, which then has one reactor.
+    words.join(",").parse().ok()
+}
+
 /// The classes of a layout with traffic of these listeners.
 fn served<'a>(journal: &'a Journal, serving: &Serving) -> Vec<&'a PlacedClass> {
     if journal.plan.side != Side::Target {
@@ -244,6 +270,32 @@ fn deviations(interface: &str, journal: &Journal) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_target_has_a_reactor_for_each_queue_of_its_classes() {
+        let class = |queues: u16, cores: &[u32]| PlacedClass {
+            name: "nvme".into(),
+            queues: adq::netlink::qdisc::QueueRange { first: 0, count: queues },
+            priority: 1,
+            min_rate: None,
+            max_rate: None,
+            traffic: Vec::new(),
+            priority_source: PrioritySource::Program,
+            cores: cores.to_vec(),
+            interrupt_delay: None,
+        };
+        let cores = |classes: &[PlacedClass]| {
+            let classes: Vec<_> = classes.iter().collect();
+            cores_of(&classes, &[0, 1, 2, 3, 4, 5]).map(|cores| cores.cores().to_vec())
+        };
+        assert_eq!(cores(&[class(2, &[3, 4])]), Some(vec![3, 4]));
+        assert_eq!(cores(&[class(2, &[3, 4]), class(1, &[5])]), Some(vec![3, 4, 5]));
+        // Without cores, or with one that this process may not use.
+        assert_eq!(cores(&[class(3, &[])]), Some(vec![0, 1, 2]));
+        assert_eq!(cores(&[class(2, &[3, 9])]), Some(vec![0, 1]));
+        assert_eq!(cores(&[class(7, &[])]), None);
+        assert_eq!(cores(&[]), None);
+    }
 
     #[test]
     fn a_listener_gets_the_traffic_of_its_address_and_of_wildcards() {

@@ -25,6 +25,11 @@ pub(super) fn run(arguments: &StudyArguments) -> Ended {
     if !arguments.storage.is_empty() {
         return Err(Failure::usage("--storage: not with all, as only one experiment has it"));
     }
+    if arguments.interface.is_some() {
+        return Err(Failure::usage(
+            "--interface: not with all, as only adq measures on a device of the machine",
+        ));
+    }
     let out = arguments.out("all");
     make(&out)?;
     output::check_file(Some(&out.join("report.html")))?;
@@ -88,7 +93,7 @@ fn run_one(
 ) -> Result<Result<Study, Error>, Failure> {
     make(out)?;
     let mut experiment = entry.make();
-    let cells = arguments.on_storage(experiment.cells())?;
+    let cells = arguments.usual_cells(&*experiment, bench)?;
     let measured = measure(arguments, entry, &mut *experiment, cells, bench);
     if let Ok(study) = &measured {
         write(study, out)?;

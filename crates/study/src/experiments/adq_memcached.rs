@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
+use super::adq::{KEY_COUNT, LIMIT_US, MEMCACHED_PORT, POLL_US, TRIES, gets};
 use super::prelude::*;
-use crate::network::{Link, Network, Offloads, busy_polled_packets};
-use crate::process::run_ns;
-use crate::text_load::{self, Kind, Protocol, TextLoad, TextResult};
+use crate::network::{Link, Network, Offloads};
+use crate::text_load::{self, Protocol};
 
 const CONNECTIONS: [u32; 4] = [1, 8, 32, 128];
 /// Connections of the search for the highest rate.
@@ -13,22 +13,8 @@ const RATE_CONNECTIONS: usize = 32;
 const OFF: &str = "off";
 const ON: &str = "on";
 
-const KEY_COUNT: u64 = 100_000;
-
-/// How long the reactor polls its device before it sleeps, µs.
-const POLL_US: u32 = 50;
-
-/// Port of the memcached listener: every port is free in a new network namespace.
-const PORT: u16 = 11211;
-
-/// Limit of p99.9, µs.
-const LIMIT_US: f64 = 1000.0;
-
 /// Steps of the binary search for the highest rate.
 const STEPS: u32 = 6;
-
-/// Measurements of a rate, one of which must be within the limit.
-const TRIES: u32 = 2;
 
 pub(crate) const ABOUT: About = About {
     name: "adq-memcached",
@@ -83,7 +69,7 @@ impl Experiment for AdqMemcached {
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let wait_us = if cell.text("alignment") == ON { POLL_US } else { 0 };
         let network = Network::new(Link { mtu: 1500, offloads: Offloads::Receive })?;
-        let address = SocketAddr::from((network.target(), PORT));
+        let address = SocketAddr::from((network.target(), MEMCACHED_PORT));
         let words =
             ["--busy-poll", &wait_us.to_string(), "--placement", "napi", "--memcached", &address.to_string()];
         let arguments = words.map(str::to_owned).to_vec();
@@ -91,8 +77,9 @@ impl Experiment for AdqMemcached {
         let served = network.serve_with(bench, options)?;
         text_load::fill(address, Protocol::Memcached, KEY_COUNT)?;
         let pid = served.pid();
-        let run =
-            |connections: usize, rate_per_s: Option<f64>| run(bench, address, pid, connections, rate_per_s);
+        let run = |connections: usize, rate_per_s: Option<f64>| {
+            gets(bench, address, (pid, None), connections, rate_per_s)
+        };
         if cell.text("load") == "closed" {
             return run(usize::try_from(cell.number("connections")).expect("a few"), None);
         }
@@ -161,50 +148,6 @@ impl Experiment for AdqMemcached {
             ),
         ]
     }
-}
-
-fn run(
-    bench: &Bench,
-    address: SocketAddr,
-    pid: u32,
-    connections: usize,
-    rate_per_s: Option<f64>,
-) -> Result<Values, Error> {
-    let load = TextLoad {
-        kind: Kind::Get,
-        batch: 1,
-        connections,
-        keys: KEY_COUNT,
-        rate_per_s,
-        warm_up: bench.times.warm_up,
-        measure: bench.times.measure,
-    };
-    let mut before = (0, None);
-    let on_measure = || -> Result<(), Error> {
-        before = (run_ns(pid)?, busy_polled_packets(pid));
-        Ok(())
-    };
-    let core = bench.cores.map(|cores| cores.host);
-    let result =
-        text_load::run(address, Protocol::Memcached, &load, core, on_measure, &|| bench.is_stopped())?;
-    let used_ns = run_ns(pid)?.saturating_sub(before.0);
-    let polled = busy_polled_packets(pid).zip(before.1).map(|(after, before)| after.saturating_sub(before));
-    Ok(values(&result, used_ns, polled))
-}
-
-#[allow(clippy::cast_precision_loss)] // Rates, times and packets of a second.
-fn values(result: &TextResult, used_ns: u64, polled: Option<u64>) -> Values {
-    let count = result.operations.max(1) as f64;
-    let mut values = Values::from([
-        ("ops", result.per_second()),
-        ("mean_us", result.latency.mean() / 1e3),
-        ("p50_us", us(result.latency.percentile(50.0))),
-        ("p999_us", us(result.latency.percentile(99.9))),
-        ("server_ns", used_ns as f64 / count),
-    ]);
-    // Packets of the target: at least one for each get.
-    values.extend(polled.map(|polled| ("polled_percent", polled as f64 / count * 100.0)));
-    values
 }
 
 fn cell_name(connections: u32, switch: &str) -> String {

@@ -118,11 +118,12 @@ impl Experiment for KvPeers {
             warm_up: bench.times.warm_up,
             measure: bench.times.measure,
         };
-        let mut before = 0;
-        let on_measure = || run_ns(pid).map(|ns| before = ns);
+        let mut edges = Vec::new();
+        let on_edge = || run_ns(pid).map(|ns| edges.push(ns));
         let core = bench.cores.map(|cores| cores.host);
-        let result = text_load::run(place, protocol, &load, core, on_measure, &|| bench.is_stopped())?;
-        let used_ns = run_ns(pid)?.saturating_sub(before).max(1);
+        let result = text_load::run(place, protocol, &load, core, on_edge, &|| bench.is_stopped())?;
+        let [before, after] = edges[..] else { return Err(Error::Stopped) };
+        let used_ns = after.saturating_sub(before).max(1);
         #[allow(clippy::cast_precision_loss)] // Rates and times.
         let (count, used_ns) = (result.operations.max(1) as f64, used_ns as f64);
         Ok(Values::from([

@@ -1,0 +1,682 @@
+//! `adq`: the comparisons of the talk on application device queues, for memcached's protocol and for NVMe/TCP: a
+//! reactor that polls a queue which only its application has, and one that waits for interrupts of a shared queue.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::prelude::*;
+use crate::bench::Devices;
+use crate::counters::Counters;
+use crate::descriptors::host_lane_count_max;
+use crate::driver::{Class, Spread, drive_with};
+use crate::figure::Mark;
+use crate::network::{Link, Network, Offloads};
+use crate::text_load::{self, Kind, Protocol, TextLoad};
+
+/// Numbers of connections; the talk's graphs have 300 to 4,400.
+const CONNECTIONS: [u32; 5] = [1, 32, 300, 1000, MOST];
+const MOST: u32 = 4400;
+/// Connections of the cells that do not vary their number.
+const SOME: u32 = 32;
+/// NVMe reads in flight at most: the depth of a lane.
+const DEPTH_MAX: u32 = 1023;
+
+const APPLICATIONS: [&str; 2] = [MEMCACHED, NVME];
+const MEMCACHED: &str = "memcached";
+const NVME: &str = "nvme";
+
+const SWITCHES: [&str; 2] = [OFF, ON];
+const OFF: &str = "off";
+const ON: &str = "on";
+const ARFS: &str = "aRFS";
+
+pub(super) const KEY_COUNT: u64 = 100_000;
+
+/// How long the reactor polls its device before it sleeps, µs.
+pub(super) const POLL_US: u32 = 50;
+
+/// Ports: every port is free in a new network namespace.
+pub(super) const MEMCACHED_PORT: u16 = 11211;
+const NVME_PORT: u16 = 4420;
+const NEIGHBOUR_PORT: u16 = 4421;
+
+/// Limit of p99.9, µs.
+pub(super) const LIMIT_US: f64 = 1000.0;
+
+/// Steps of the search for the most connections: the number is known to 4 %.
+const STEPS: u32 = 8;
+
+/// Measurements of a rate or number, one of which must be within the limit.
+pub(super) const TRIES: u32 = 2;
+
+/// The neighbour's load: writes per second, bytes, and most of them in flight.
+const NEIGHBOUR: [(&str, &str); 4] = [("-w", "randwrite"), ("-o", "65536"), ("-q", "16"), ("--rate", "1000")];
+
+pub(crate) const ABOUT: About = About {
+    name: "adq",
+    title: "What does an application gain by device queues of its own?",
+    method: "Gets of one key each (values of 32 bytes) in memcached's protocol, and NVMe/TCP reads of 4 KiB, over 1 to 4,400 connections \
+             with one operation on each (of reads at most 1,023 in flight), one core for each side. Off: the reactor waits for interrupts \
+             of a queue that all traffic shares. On: `nvlane target --busy-poll 50 --placement napi` on a queue of its own. Then \
+             the most connections, found by halving, at which 99.9 % of the operations take at most a millisecond; and 32 connections \
+             beside a neighbour, another target on the same core that takes 1,000 writes of 64 KiB per second: off on the same queue, on on another one. \
+             Without a card, links are pairs of virtual Ethernet devices with GRO and without TSO, and a queue of its own is a pair \
+             of its own: isolation in software, which shows the method and the cost of sharing, and nothing of a card. With `--interface CARD --peer \
+             PORT`, two ports of this machine with a cable between them, on is a layout of `nvlane adq`, off is none, interrupts \
+             are those of the card, and there is a third variant, aRFS, where the card has it.",
+    claims: &[
+        Claim {
+            source: "ADQ, Netdev 0x14 (2020)",
+            says: "Memcached with ADQ: at least 70 % more throughput, from 300 to 4,400 connections.",
+            number: "1.7 times",
+            ours: "memcached_ops_gain_4400",
+        },
+        Claim {
+            source: "ADQ, Netdev 0x14 (2020)",
+            says: "Memcached with ADQ: mean latency about 60 % lower.",
+            number: "0.4 times",
+            ours: "memcached_mean_ratio_300",
+        },
+        Claim {
+            source: "ADQ, Netdev 0x14 (2020)",
+            says: "Memcached with ADQ: 99.9 % latency about 60 % lower.",
+            number: "0.4 times",
+            ours: "memcached_p999_ratio_300",
+        },
+        Claim {
+            source: "ADQ, Netdev 0x14 (2020)",
+            says: "Memcached with 99.9 % within a millisecond: 8 million operations per second became 19 million.",
+            number: "2.4 times",
+            ours: "memcached_ops_within_1ms_gain",
+        },
+        Claim {
+            source: "ADQ, Netdev 0x14 (2020)",
+            says: "An unmodified memcached with aRFS in place of placement by queue: 10 to 15 % less.",
+            number: "0.85 to 0.9 times",
+            ours: "memcached_arfs_over_on",
+        },
+        Claim {
+            source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
+            says: "With ADQ's queues of its own and polling: 245,000 operations per second at depth 32 became 341,000.",
+            number: "1.39 times",
+            ours: "nvme_ops_gain_32",
+        },
+    ],
+    judged_by: "ops",
+    columns: &[
+        "connections",
+        "ops",
+        "mean_us",
+        "p50_us",
+        "p999_us",
+        "interrupts",
+        "softirqs",
+        "switches",
+        "server_ns",
+        "polled_percent",
+    ],
+};
+
+/// Loads on a reactor with a device queue of its own, and on one that shares it.
+#[derive(Debug, Default)]
+pub(crate) struct Adq {
+    /// How the last cell separated queues.
+    separation: Option<String>,
+}
+
+impl Experiment for Adq {
+    fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for application in APPLICATIONS {
+            let cell = |name: String, load, switch: &str, connections: u32, neighbour: &str| {
+                Cell::new(name)
+                    .with("application", application)
+                    .with("load", load)
+                    .with("queues", switch)
+                    .with("connections", connections)
+                    .with("neighbour", neighbour)
+            };
+            for connections in CONNECTIONS {
+                for switch in SWITCHES {
+                    let name = closed_name(application, connections, switch);
+                    cells.push(cell(name, "closed", switch, connections, "none"));
+                }
+            }
+            cells.push(cell(closed_name(application, SOME, ARFS), "closed", ARFS, SOME, "none"));
+            for switch in SWITCHES {
+                cells.push(cell(most_name(application, switch), "most within 1 ms", switch, MOST, "none"));
+            }
+            for switch in SWITCHES {
+                cells.push(cell(neighbour_name(application, switch), "closed", switch, SOME, "writes"));
+            }
+        }
+        cells
+    }
+
+    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
+        cell.text("queues") != ARFS
+            || bench.devices.as_ref().is_some_and(|devices| has_rules(&devices.interface))
+    }
+
+    fn check(&self, _: &Bench) -> Result<(), Error> {
+        Network::check()?;
+        let most = host_lane_count_max(reactor::allow_descriptors());
+        if u64::from(MOST) > most {
+            return Err(Error::Lacking(format!(
+                "{MOST} lanes need {} descriptors, more than this user may have: raise the limit (`ulimit -Hn 65536` as root)",
+                MOST * 2
+            )));
+        }
+        Ok(())
+    }
+
+    fn conditions(&self, _: &Measured) -> Option<String> {
+        self.separation.clone()
+    }
+
+    fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let place = Place::new(bench, cell.text("queues"), cell.text("application"))?;
+        self.separation = Some(place.separation.clone());
+        let neighbour =
+            if cell.text("neighbour") == "none" { None } else { Some(Neighbour::start(&place, bench)?) };
+        let served = place.serve(bench)?;
+        let counted = (served.pid(), place.device.as_deref());
+        let memcached = SocketAddr::from((place.address, MEMCACHED_PORT));
+        let run = |connections: u32| -> Result<Values, Error> {
+            if cell.text("application") == NVME {
+                return reads(bench, &served, counted, connections);
+            }
+            gets(bench, memcached, counted, connections as usize, None)
+        };
+        if cell.text("application") == MEMCACHED {
+            text_load::fill(memcached, Protocol::Memcached, KEY_COUNT)?;
+        }
+        let connections = cell.word("connections");
+        let values = if cell.text("load") == "closed" { run(connections)? } else { most(connections, run)? };
+        if let Some(neighbour) = neighbour {
+            neighbour.end()?;
+        }
+        Ok(values)
+    }
+
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
+        for application in APPLICATIONS {
+            let named = |name: &str| format!("{application}_{name}");
+            for (key, value) in [("ops_gain", "ops"), ("mean_ratio", "mean_us"), ("p999_ratio", "p999_us")] {
+                for connections in CONNECTIONS {
+                    let [off, on] = SWITCHES.map(|switch| closed_name(application, connections, switch));
+                    headlines.push(
+                        named(&format!("{key}_{connections}")),
+                        measured.ratio(&on, &off, value),
+                        None,
+                    );
+                }
+            }
+            let [off, on] = SWITCHES.map(|switch| most_name(application, switch));
+            for (switch, name) in SWITCHES.iter().zip([&off, &on]) {
+                let most = measured.median(name, "connections");
+                headlines.push(named(&format!("most_connections_within_1ms_{switch}")), most, None);
+            }
+            headlines.push(named("ops_within_1ms_gain"), measured.ratio(&on, &off, "ops"), None);
+            let [off, on, arfs] = [OFF, ON, ARFS].map(|switch| closed_name(application, SOME, switch));
+            for value in ["interrupts", "softirqs", "switches"] {
+                for (switch, name) in SWITCHES.iter().zip([&off, &on]) {
+                    let each = measured.median(name, value);
+                    headlines.push(named(&format!("{value}_per_operation_{switch}")), each, None);
+                }
+            }
+            headlines.push(named("arfs_over_on"), measured.ratio(&arfs, &on, "ops"), None);
+            for (switch, alone) in SWITCHES.iter().zip([&off, &on]) {
+                let beside = neighbour_name(application, switch);
+                let ratio = measured.ratio(&beside, alone, "p999_us");
+                headlines.push(named(&format!("neighbour_p999_ratio_{switch}")), ratio, None);
+            }
+        }
+    }
+
+    fn figures(&self, measured: &Measured) -> Vec<Figure> {
+        APPLICATIONS.iter().flat_map(|application| figures(application, measured)).collect()
+    }
+}
+
+fn figures(application: &str, measured: &Measured) -> Vec<Figure> {
+    let title = |text: &str| format!("{text}, {application}");
+    let over_connections = |text: &str, y: Axis, value: &str, note: &str| {
+        let of = |switch: &str| {
+            let names = CONNECTIONS.map(|count| closed_name(application, count, switch));
+            line(
+                &format!("own queues {switch}"),
+                names.iter().filter_map(|name| measured.cell(name)),
+                "connections",
+                value,
+            )
+        };
+        let ticks = ticks(&CONNECTIONS.map(u64::from), |count| count.to_string());
+        Figure::new(
+            title(text),
+            note,
+            Plot::lines(Axis::log("connections"), ticks, y, SWITCHES.map(of).into()),
+        )
+    };
+    let mut tail = over_connections(
+        "Tail",
+        Axis::log("p99.9 µs"),
+        "p999_us",
+        "What 99.9 % of the operations stay below; the line is the talk's limit. Lower is better.",
+    );
+    tail.plot.marks = vec![Mark { label: "1 ms".into(), y: LIMIT_US }];
+    let each = |value: &str, name: &str| {
+        let cells = SWITCHES.map(|switch| closed_name(application, SOME, switch));
+        bars(name, measured, cells, value)
+    };
+    let costs: Vec<_> =
+        [("interrupts", "interrupts"), ("softirqs", "soft interrupts"), ("switches", "context switches")]
+            .map(|(value, name)| each(value, name))
+            .into_iter()
+            .filter(|series| !series.points.is_empty())
+            .collect();
+    let names = |words: [&str; 2]| {
+        SWITCHES.iter().zip(words).map(|(switch, word)| format!("{word} {switch}")).collect()
+    };
+    let beside = [
+        bars("alone", measured, SWITCHES.map(|switch| closed_name(application, SOME, switch)), "p999_us"),
+        bars(
+            "beside the neighbour",
+            measured,
+            SWITCHES.map(|switch| neighbour_name(application, switch)),
+            "p999_us",
+        ),
+    ];
+    let most =
+        bars("connections", measured, SWITCHES.map(|switch| most_name(application, switch)), "connections");
+    vec![
+        over_connections("Speed", Axis::log("operations per second"), "ops", "Higher is better."),
+        over_connections("Mean", Axis::log("mean µs"), "mean_us", "Lower is better."),
+        tail,
+        Figure::new(
+            title("Most connections within a millisecond"),
+            "At which 99.9 % of the operations take at most a millisecond. Higher is better.",
+            Plot::bars("", names(["own queues", "own queues"]), Axis::linear("connections"), vec![most]),
+        ),
+        Figure::new(
+            title("Interrupts and context switches"),
+            "For each operation, with 32 connections; soft interrupts are those of both sides. Lower is better.",
+            Plot::bars("", names(["own queues", "own queues"]), Axis::log("per operation"), costs),
+        ),
+        Figure::new(
+            title("A noisy neighbour"),
+            "With 32 connections, alone and beside another target that takes writes. Lower is better.",
+            Plot::bars("", names(["own queues", "own queues"]), Axis::log("p99.9 µs"), beside.into()),
+        ),
+    ]
+}
+
+/// Where a target runs: a network, and on it a layout of queues.
+struct Place {
+    /// Dropped before the network.
+    _layout: Option<Setting>,
+    network: Network,
+    application: String,
+    is_on: bool,
+    /// Address of the application.
+    address: Ipv4Addr,
+    /// The device in sysfs, if it has interrupts.
+    device: Option<PathBuf>,
+    /// Directory of the record of the layout.
+    record: PathBuf,
+    /// How queues are separated, in a sentence.
+    separation: String,
+}
+
+/// What is set on the target's device, and the command that takes it back.
+struct Setting {
+    undo: Vec<String>,
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let mut words = self.undo.iter();
+        if let Some(program) = words.next() {
+            let done = Command::new(program).args(words).stdout(Stdio::null()).status();
+            if !done.is_ok_and(|status| status.success()) {
+                eprintln!("`{}` failed: the device is not as before", self.undo.join(" "));
+            }
+        }
+    }
+}
+
+impl Place {
+    fn new(bench: &Bench, switch: &str, application: &str) -> Result<Self, Error> {
+        let record = bench.scratch.join("layout");
+        let application = application.to_owned();
+        let is_on = switch == ON;
+        let Some(devices) = &bench.devices else {
+            let link = Link { mtu: 1500, offloads: Offloads::Receive };
+            let mut network = Network::new(link)?;
+            // On, the neighbour keeps the first pair for itself.
+            let address = if is_on { network.add(link)? } else { network.target() };
+            let separation = "Pairs of virtual Ethernet devices: queues are separated in software, one pair each, and nothing here is a figure of a card."
+                .into();
+            return Ok(Self {
+                _layout: None,
+                network,
+                application,
+                is_on,
+                address,
+                device: None,
+                record,
+                separation,
+            });
+        };
+        let device = std::fs::canonicalize(format!("/sys/class/net/{}/device", devices.interface)).ok();
+        let network = Network::of(devices)?;
+        let address = network.target();
+        let Devices { interface, peer } = devices;
+        let mut separation = format!("{interface}, loaded through {peer}.");
+        let layout = match switch {
+            ON => {
+                let port = if application == NVME { NVME_PORT } else { MEMCACHED_PORT };
+                let core = bench.cores.map(|cores| cores.target);
+                let (setting, means) =
+                    apply_layout(bench, &network, interface, (address, port), core, &record)?;
+                separation = match means.as_str() {
+                    "software" => format!(
+                        "{separation} Its driver has no offload: queues are separated in software, for what leaves only, and nothing here is a figure of a card with it."
+                    ),
+                    means => format!("{separation} On is a layout of nvlane adq (means: {means})."),
+                };
+                Some(setting)
+            }
+            ARFS => Some(turn_on_arfs(&network, interface)?),
+            _ => None,
+        };
+        Ok(Self { _layout: layout, network, application, is_on, address, device, record, separation })
+    }
+
+    fn serve(&self, bench: &Bench) -> Result<Served, Error> {
+        let wait_us = if self.is_on { POLL_US } else { 0 };
+        let mut arguments = vec!["--busy-poll".to_owned(), wait_us.to_string()];
+        if self.is_on {
+            arguments.extend(["--placement", "napi"].map(str::to_owned));
+        }
+        arguments.extend(["--adq-record".to_owned(), self.record.display().to_string()]);
+        let namespace = if self.application == MEMCACHED {
+            arguments.extend(["--memcached".to_owned(), format!("{}:{MEMCACHED_PORT}", self.address)]);
+            "kv:ram:64M"
+        } else {
+            "null:1T"
+        };
+        let options = ServedOptions { arguments, ..ServedOptions::of([namespace]) };
+        self.network.serve_at(bench, SocketAddr::from((self.address, NVME_PORT)), options)
+    }
+}
+
+/// Applies a layout with one class, the application's. Returns what takes it back, and how the queues are separated.
+fn apply_layout(
+    bench: &Bench,
+    network: &Network,
+    interface: &str,
+    (address, port): (Ipv4Addr, u16),
+    core: Option<usize>,
+    record: &Path,
+) -> Result<(Setting, String), Error> {
+    let cores = core.map(|core| format!("cores = [{core}]\n")).unwrap_or_default();
+    let text = format!(
+        "interface = \"{interface}\"\n[[class]]\nname = \"application\"\nqueues = 1\n{cores}traffic = [\"{address}:{port}\"]\npriority = \"program\"\n"
+    );
+    let config = bench.scratch.join("layout.toml");
+    std::fs::write(&config, text).map_err(|error| Error::system("the layout's file", error))?;
+    let program = bench.program.display().to_string();
+    let (config, record) = (config.display().to_string(), record.display().to_string());
+    let command = |verb: [&str; 4]| {
+        let mut words = vec![program.clone(), "adq".to_owned()];
+        words.extend(verb.map(str::to_owned));
+        words.push(record.clone());
+        words
+    };
+    let mut apply = command(["apply", "--config", &config, "--record"]);
+    apply.extend(["-o", "json"].map(str::to_owned));
+    let words: Vec<&str> = apply.iter().map(String::as_str).collect();
+    let applied = network.run_there(&words)?;
+    let undo = [network.enter(), command(["remove", "--interface", interface, "--record"])].concat();
+    let setting = Setting { undo };
+    let applied: serde_json::Value =
+        serde_json::from_str(&applied).map_err(|error| Error::system("nvlane adq", error.into()))?;
+    let means = applied["plan"]["layout"]["means"].as_str().unwrap_or("unknown").to_owned();
+    Ok((setting, means))
+}
+
+/// Turns on accelerated receive flow steering: the device follows the core on which a connection is read.
+fn turn_on_arfs(network: &Network, interface: &str) -> Result<Setting, Error> {
+    let set = |table: u32, flows: u32, switch: &str| {
+        let script = format!(
+            "ethtool -K {interface} ntuple {switch} && echo {table} >/proc/sys/net/core/rps_sock_flow_entries && \
+             for queue in /sys/class/net/{interface}/queues/rx-*; do echo {flows} >$queue/rps_flow_cnt; done"
+        );
+        ["sh".to_owned(), "-ec".to_owned(), script]
+    };
+    let on = set(32_768, 4096, "on");
+    let setting = Setting { undo: [network.enter(), set(0, 0, "off").to_vec()].concat() };
+    network.run_there(&on.each_ref().map(String::as_str))?;
+    Ok(setting)
+}
+
+/// Whether a device can steer flows by rules, which aRFS needs: `ntuple-filters`, and not fixed.
+fn has_rules(interface: &str) -> bool {
+    let features = Command::new("ethtool").args(["-k", interface]).output();
+    features.is_ok_and(|features| {
+        let text = String::from_utf8_lossy(&features.stdout).into_owned();
+        text.lines().any(|line| line.trim().starts_with("ntuple-filters:") && !line.contains("[fixed]"))
+    })
+}
+
+/// Another target beside the application, and its load.
+struct Neighbour {
+    load: Child,
+    _served: Served,
+}
+
+impl Neighbour {
+    fn start(place: &Place, bench: &Bench) -> Result<Self, Error> {
+        let address = SocketAddr::from((place.network.target(), NEIGHBOUR_PORT));
+        let served = place.network.serve_at(bench, address, ServedOptions::of(["null:1T"]))?;
+        let mut command = Command::new(&bench.program);
+        command.arg("perf").arg(served.address().to_string()).args(["-t", "86400", "-a", "0"]);
+        for (option, value) in NEIGHBOUR {
+            command.args([option, value]);
+        }
+        if let Some(cores) = bench.cores {
+            command.args(["-c", &cores.host.to_string()]);
+        }
+        let load = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let load = load.map_err(|error| Error::system("cannot start the neighbour's load", error))?;
+        Ok(Self { load, _served: served })
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// Its load was not there until now.
+    fn end(mut self) -> Result<(), Error> {
+        match self.load.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(Error::Load(format!("the neighbour's ended before its time ({status})"))),
+            Err(error) => Err(Error::system("the neighbour's load", error)),
+        }
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        let _ = self.load.kill();
+        let _ = self.load.wait();
+    }
+}
+
+/// The most connections, up to a number, whose operations stay within the limit, and the values with them.
+fn most(bound: u32, mut run: impl FnMut(u32) -> Result<Values, Error>) -> Result<Values, Error> {
+    let (mut low, mut high) = (0, bound + 1);
+    // There may be no such number: stalls of the machine may exceed the limit.
+    let mut best = Values::from([("ops", 0.0), ("connections", 0.0)]);
+    for step in 0..STEPS {
+        let count = if step == 0 { bound } else { between(low, high) };
+        if count == low {
+            break;
+        }
+        // Disturbances only add latency: one measurement within the limit suffices.
+        let mut within = None;
+        for _ in 0..TRIES {
+            let values = run(count)?;
+            if values["p999_us"] <= LIMIT_US {
+                within = Some(values);
+                break;
+            }
+        }
+        match within {
+            Some(values) => {
+                (low, best) = (count, values);
+                best.insert("connections", f64::from(count));
+            }
+            None => high = count,
+        }
+    }
+    Ok(best)
+}
+
+/// A number between two that halves their ratio; the lower one if there is none between.
+fn between(low: u32, high: u32) -> u32 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    // The root of a product of two is between them.
+    let middle = (f64::from(low.max(1)) * f64::from(high)).sqrt() as u32;
+    middle.clamp(low, high - 1)
+}
+
+/// Gets of one key each on these connections. `counted` are the server's process, and its device in sysfs.
+#[allow(clippy::cast_precision_loss)] // A number of connections.
+pub(super) fn gets(
+    bench: &Bench,
+    address: SocketAddr,
+    counted: (u32, Option<&Path>),
+    connections: usize,
+    rate_per_s: Option<f64>,
+) -> Result<Values, Error> {
+    let load = TextLoad {
+        kind: Kind::Get,
+        batch: 1,
+        connections,
+        keys: KEY_COUNT,
+        rate_per_s,
+        warm_up: bench.times.warm_up,
+        measure: bench.times.measure,
+    };
+    let mut edges = Vec::new();
+    let on_edge = || Counters::read(counted.0, counted.1).map(|counters| edges.push(counters));
+    let core = bench.cores.map(|cores| cores.host);
+    let result = text_load::run(address, Protocol::Memcached, &load, core, on_edge, &|| bench.is_stopped())?;
+    let mut values = cost(&edges, result.operations)?;
+    values.extend([
+        ("connections", connections as f64),
+        ("ops", result.per_second()),
+        ("mean_us", result.latency.mean() / 1e3),
+        ("p50_us", us(result.latency.percentile(50.0))),
+        ("p999_us", us(result.latency.percentile(99.9))),
+    ]);
+    Ok(values)
+}
+
+/// Reads of 4 KiB on these lanes.
+fn reads(
+    bench: &Bench,
+    served: &Served,
+    counted: (u32, Option<&Path>),
+    connections: u32,
+) -> Result<Values, Error> {
+    let depth = connections.min(DEPTH_MAX) as usize;
+    let class = Class { is_write: false, io_bytes: IO_BYTES, depth, is_burst: false };
+    let mut edges = Vec::new();
+    let on_edge = || Counters::read(counted.0, counted.1).map(|counters| edges.push(counters));
+    let driven = drive_with(bench, served, Spread::Round(connections as usize), &[class], on_edge)?;
+    let outcome = &driven.classes[0];
+    let mut values = cost(&edges, outcome.operations)?;
+    values.extend([
+        ("connections", f64::from(connections)),
+        ("ops", driven.iops(0)),
+        ("mean_us", outcome.latency.mean() / 1e3),
+        ("p50_us", us(outcome.latency.percentile(50.0))),
+        ("p999_us", us(outcome.latency.percentile(99.9))),
+    ]);
+    Ok(values)
+}
+
+/// What an operation cost between the edges of a measurement.
+fn cost(edges: &[Counters], operations: u64) -> Result<Values, Error> {
+    let [before, after] = edges else { return Err(Error::Stopped) };
+    Ok(after.per_operation(before, operations))
+}
+
+fn closed_name(application: &str, connections: u32, switch: &str) -> String {
+    format!("{application}, {connections} connections, {switch}")
+}
+
+fn most_name(application: &str, switch: &str) -> String {
+    format!("{application}, most within 1 ms, {switch}")
+}
+
+fn neighbour_name(application: &str, switch: &str) -> String {
+    format!("{application}, neighbour, {switch}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::testing::{headline_of, of_key};
+
+    #[test]
+    fn queues_of_its_own_are_compared_with_shared_ones() {
+        let headline = headline_of(&Adq::default(), |cell| {
+            let (ops, p999_us) = match (cell.text("queues"), cell.text("neighbour")) {
+                (ON, "none") => (30.0, 4.0),
+                (ON, _) => (30.0, 6.0),
+                (ARFS, _) => (24.0, 5.0),
+                (_, "none") => (20.0, 10.0),
+                _ => (20.0, 80.0),
+            };
+            [("ops", ops), ("p999_us", p999_us), ("switches", ops / 10.0)]
+        });
+        let of = |key| of_key(&headline, key).value;
+        assert_eq!((of("memcached_ops_gain_4400"), of("nvme_p999_ratio_300")), (1.5, 0.4));
+        assert_eq!((of("memcached_arfs_over_on"), of("nvme_switches_per_operation_on")), (0.8, 3.0));
+        assert_eq!((of("nvme_neighbour_p999_ratio_off"), of("nvme_neighbour_p999_ratio_on")), (8.0, 1.5));
+        assert!(!headline.iter().any(|headline| headline.key.contains("interrupts")));
+    }
+
+    #[test]
+    fn the_most_connections_within_the_limit_are_found() {
+        let mut tried = Vec::new();
+        let mut search = |limit: u32| {
+            tried.clear();
+            let run = |count: u32| {
+                tried.push(count);
+                let p999_us = if count <= limit { 900.0 } else { 1100.0 };
+                Ok(Values::from([("ops", 1.0), ("p999_us", p999_us)]))
+            };
+            most(4400, run).unwrap()["connections"]
+        };
+        assert_eq!(search(4400), 4400.0);
+        assert_eq!(search(0), 0.0);
+        for limit in [1, 2, 7, 100, 1500] {
+            let found = search(limit);
+            assert!(found <= f64::from(limit) && found >= f64::from(limit) * 0.93, "{found} of {limit}");
+        }
+        assert!(tried.len() <= 16);
+    }
+
+    #[test]
+    fn without_a_card_there_is_no_arfs() {
+        let adq = Adq::default();
+        let cells = adq.cells();
+        let suited = cells.iter().filter(|cell| adq.suits(cell, &Bench::for_tests())).count();
+        assert_eq!(cells.len() - suited, 2);
+    }
+}
