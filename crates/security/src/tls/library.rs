@@ -332,6 +332,7 @@ fn alert_for(error: &Error) -> Alert {
 }
 
 /// What an error is to a session.
+#[derive(Clone, Copy)]
 pub(super) enum ErrorClass {
     /// The peer has sent an alert.
     Alert,

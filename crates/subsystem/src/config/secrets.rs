@@ -110,7 +110,7 @@ impl TargetConfig {
                 match source.read::<TlsKey>() {
                     Ok(key) => keys.push(KnownKey { subsystem: Some(subsystem.nqn.clone()), host, key }),
                     Err(message) => {
-                        problems.push(Problem { place: Place::Subsystem(at, "tls_key"), message })
+                        problems.push(Problem { place: Place::Subsystem(at, "tls_key"), message });
                     }
                 }
             }
