@@ -1,4 +1,4 @@
-//! TLS 1.3 with pre-shared keys, of both roles: sessions without sockets. wire §22.2
+//! TLS 1.3 with pre-shared keys, of both roles: sessions without sockets. wire §22.6
 //!
 //! ```text
 //! bytes of the peer ─▶ Session ─▶ plaintext        Stream: a Session that reads and writes a socket by itself,

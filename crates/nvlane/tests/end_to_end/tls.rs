@@ -1,4 +1,4 @@
-//! Host and target over TLS: both cipher suites, all sizes, several reactors; what is refused, and how soon. wire §22.2
+//! Host and target over TLS: both cipher suites, all sizes, several reactors; what is refused, and how soon. wire §22.6
 
 use std::fs;
 use std::path::PathBuf;
