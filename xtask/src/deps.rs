@@ -20,6 +20,8 @@ const PROGRAMS: &[Program] = &[
     Program { name: "zstd", package: "zstd", purpose: "unpacking kernels" },
     Program { name: "python3", package: "python3", purpose: "forbidding io_uring to a test" },
     Program { name: "nvme", package: "nvme-cli", purpose: "checking keys" },
+    Program { name: "openssl", package: "openssl", purpose: "the other end of TLS" },
+    Program { name: "gnutls-cli", package: "gnutls-bin", purpose: "the other end of TLS" },
     Program { name: "setpriv", package: "util-linux", purpose: "ending what a test started" },
 ];
 

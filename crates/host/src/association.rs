@@ -119,7 +119,11 @@ impl Association {
                 host: settings.controller.host.clone(),
             };
             let machine = AssociationMachine::new(settings, clock.now_ns());
-            let thread_settings = ThreadSettings { resolve, close_limit_ns: ns(tuning.close_timeout) };
+            let thread_settings = ThreadSettings {
+                resolve,
+                tls_keys: options.tls.clone(),
+                close_limit_ns: ns(tuning.close_timeout),
+            };
             std::thread::Builder::new()
                 .name("nvlane-admin".into())
                 .spawn(move || {

@@ -1,25 +1,27 @@
 //! The thread of an association: drives its state machine with a socket, a mailbox and a clock.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use proto::SendBudget;
-use reactor::{Address as Post, Mailbox, Received, Socket};
+use reactor::{Address as Post, Mailbox, Received};
+use security::tls::HostKeys;
 use wire::log::ana::AnaState;
 
 use crate::address::Address;
 use crate::association_machine::{AdminAnswer, AssociationAction, AssociationMachine, MachineEvent};
 use crate::association_state::AssociationState;
 use crate::attachment::{Attachment, Inaccessible};
-use crate::connect::{Clock, Dialer, Dialled, Interest, reset, send, sleep};
+use crate::connect::{Clock, Dialer, Dialled, Interest, send, sleep};
 use crate::error::{Error, LinkContext, LinkError};
 use crate::event::Event;
 use crate::failure::Failure;
 use crate::messages::{AssociationMessage, LaneMessage};
+use crate::transport::{TLS_HANDSHAKE, Transport};
 
 /// Maximum sleep, ns.
 const SLEEP_NS_MAX: u64 = 60_000_000_000;
@@ -42,6 +44,8 @@ struct Driver<'a> {
     /// Content of the ANA log, of the association that is up.
     inaccessible: Inaccessible,
     resolver: Resolver,
+    /// For TLS.
+    tls_keys: Option<Arc<HostKeys>>,
     /// Maximum time of an orderly shutdown, ns.
     close_limit_ns: u64,
     /// When an orderly shutdown is given up, ns.
@@ -53,7 +57,9 @@ enum Link {
     /// A thread resolves the target's name.
     Resolving,
     Dialling(Dialer),
-    Connected(Socket),
+    /// TLS negotiates.
+    Securing(Transport, SocketAddr),
+    Connected(Transport),
 }
 
 /// Resolves a target's name; blocks as long as the system's resolver does.
@@ -68,9 +74,11 @@ struct Resolver {
 }
 
 /// Settings of the thread.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ThreadSettings {
     pub(crate) resolve: Resolve,
+    /// For TLS.
+    pub(crate) tls_keys: Option<Arc<HostKeys>>,
     /// Maximum time of an orderly shutdown, ns.
     pub(crate) close_limit_ns: u64,
 }
@@ -99,6 +107,7 @@ pub(crate) fn run(
         attachment: None,
         inaccessible: Arc::new([]),
         resolver: Resolver { resolve: settings.resolve, answers: mailbox.address(), is_out: false },
+        tls_keys: settings.tls_keys,
         close_limit_ns: settings.close_limit_ns,
         close_ns: None,
     };
@@ -190,13 +199,13 @@ impl Driver<'_> {
 
     fn exchange(&mut self, staging: &mut [u8], now_ns: u64) -> Result<(), LinkError> {
         self.machine.advance(now_ns)?;
-        let Link::Connected(socket) = &self.link else { return Ok(()) };
+        let Link::Connected(transport) = &mut self.link else { return Ok(()) };
         loop {
-            flush(&mut self.machine, socket, &mut self.is_blocked)?;
+            flush(&mut self.machine, transport, &mut self.is_blocked)?;
             if self.machine.has_finished() {
                 self.machine.on_bytes(&mut &[][..], now_ns)?;
             }
-            let count = match socket.receive(staging) {
+            let count = match transport.receive(&mut [IoSliceMut::new(staging)]) {
                 Received::Bytes(count) => count,
                 Received::Dry => return Ok(()),
                 Received::Ended => return Err(LinkError::Closed { during: self.machine.doing() }),
@@ -208,15 +217,31 @@ impl Driver<'_> {
     }
 
     fn dial(&mut self, now_ns: u64) {
-        let Link::Dialling(dialer) = &mut self.link else { return };
-        match dialer.poll(now_ns) {
-            Dialled::Waiting => {}
-            Dialled::Connected(socket, peer) => {
-                self.link = Link::Connected(socket);
+        if let Link::Dialling(dialer) = &mut self.link {
+            match dialer.poll(now_ns) {
+                Dialled::Waiting => {}
+                Dialled::Connected(socket, peer) => {
+                    let LinkContext { host, subsystem, .. } = self.context;
+                    match Transport::new(socket, self.tls_keys.as_deref(), host, subsystem) {
+                        Ok(transport) => self.link = Link::Securing(transport, peer),
+                        Err(cause) => self.lose(cause, now_ns),
+                    }
+                }
+                Dialled::Failed(cause) => self.lose(cause, now_ns),
+            }
+        }
+        let Link::Securing(transport, peer) = &mut self.link else { return };
+        let peer = *peer;
+        match transport.secure() {
+            Ok(false) => {}
+            Ok(true) => {
+                if let Link::Securing(transport, _) = std::mem::replace(&mut self.link, Link::None) {
+                    self.link = Link::Connected(transport);
+                }
                 self.is_blocked = false;
                 self.machine.on_connected(peer, now_ns);
             }
-            Dialled::Failed(cause) => self.lose(cause, now_ns),
+            Err(cause) => self.lose(cause, now_ns),
         }
     }
 
@@ -225,14 +250,17 @@ impl Driver<'_> {
             (LinkError::TimedOut { to: "TCP connect", waited_ms }, Link::Resolving) => {
                 LinkError::TimedOut { to: "the name resolution", waited_ms }
             }
+            (LinkError::TimedOut { waited_ms, .. }, Link::Securing(..)) => {
+                LinkError::TimedOut { to: TLS_HANDSHAKE, waited_ms }
+            }
             (cause, _) => cause,
         };
-        if let (LinkError::Violation(violation), Link::Connected(socket)) = (&cause, &self.link)
+        if let (LinkError::Violation(violation), Link::Connected(transport)) = (&cause, &mut self.link)
             && let Some(bytes) = self.machine.term_req(*violation)
         {
-            let _ = socket.send(&[reactor::Segment::new(&bytes)], false);
+            let _ = transport.send(&[reactor::Segment::new(&bytes)]);
             // A reset would discard it.
-            socket.finish();
+            transport.finish();
         }
         self.machine.on_lost(cause, now_ns);
     }
@@ -244,13 +272,10 @@ impl Driver<'_> {
             has_acted = true;
             match action {
                 AssociationAction::Open => self.open(),
-                AssociationAction::Close { at_once } => {
-                    if let Link::Connected(socket) = std::mem::replace(&mut self.link, Link::None)
-                        && at_once
-                    {
-                        reset(socket);
-                    }
-                }
+                AssociationAction::Close { at_once } => match std::mem::replace(&mut self.link, Link::None) {
+                    Link::Connected(transport) | Link::Securing(transport, _) if at_once => transport.reset(),
+                    _ => {}
+                },
                 AssociationAction::Answer { id, answer } => {
                     if let Some(reply) = self.replies.remove(&id) {
                         // The caller may have stopped waiting.
@@ -387,9 +412,8 @@ impl Driver<'_> {
         let (link, dial_ns) = match &self.link {
             Link::None | Link::Resolving => (None, None),
             Link::Dialling(dialer) => (dialer.interest(), dialer.deadline_ns()),
-            Link::Connected(socket) => {
-                (Some(Interest { fd: socket.as_fd(), writable: self.is_blocked, readable: true }), None)
-            }
+            Link::Securing(transport, _) => (Some(transport.interest(false)), None),
+            Link::Connected(transport) => (Some(transport.interest(self.is_blocked)), None),
         };
         let deadline_ns = [self.machine.next_deadline(), dial_ns, self.close_ns].into_iter().flatten().min();
         let timeout_ns = deadline_ns.map_or(SLEEP_NS_MAX, |at| at.saturating_sub(now_ns).min(SLEEP_NS_MAX));
@@ -410,13 +434,17 @@ impl Resolver {
 }
 
 /// Sends as much as the socket accepts.
-fn flush(machine: &mut AssociationMachine, socket: &Socket, is_blocked: &mut bool) -> Result<(), LinkError> {
+fn flush(
+    machine: &mut AssociationMachine,
+    transport: &mut Transport,
+    is_blocked: &mut bool,
+) -> Result<(), LinkError> {
     *is_blocked = false;
     while machine.ring() {
         // Admin data is short: few pieces.
         let sender: &AssociationMachine = machine;
         let progress =
-            send(socket, 0, &SendBudget::UNLIMITED, |each| sender.for_each_piece(each), |_| false)?;
+            send(transport, 0, &SendBudget::UNLIMITED, |each| sender.for_each_piece(each), |_| false)?;
         machine.on_sent(progress.sent_bytes);
         if progress.is_blocked {
             *is_blocked = true;

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 use crate::error::LinkError;
+use crate::transport::Transport;
 
 /// Size of the staging buffer for received bytes. Each thread has one, which stays in the cache however many lanes it
 /// has.
@@ -70,7 +71,7 @@ impl Drop for Staging {
 /// from their length, in bytes, whether they are sent without a copy.
 #[inline]
 pub(crate) fn send<'a>(
-    socket: &Socket,
+    transport: &mut Transport,
     piece_count: usize,
     budget: &SendBudget,
     for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
@@ -78,9 +79,9 @@ pub(crate) fn send<'a>(
 ) -> Result<Progress, LinkError> {
     // Most caravans are one run of headers: clearing a long array would cost more than sending them.
     if piece_count <= 8 {
-        send_up_to::<8>(socket, budget, for_each_piece, is_zero_copy)
+        send_up_to::<8>(transport, budget, for_each_piece, is_zero_copy)
     } else {
-        send_up_to::<256>(socket, budget, for_each_piece, is_zero_copy)
+        send_up_to::<256>(transport, budget, for_each_piece, is_zero_copy)
     }
 }
 
@@ -96,7 +97,7 @@ pub(crate) struct Progress {
 
 #[inline]
 fn send_up_to<'a, const COUNT: usize>(
-    socket: &Socket,
+    transport: &mut Transport,
     budget: &SendBudget,
     for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
     is_zero_copy: impl FnOnce(usize) -> bool,
@@ -114,9 +115,9 @@ fn send_up_to<'a, const COUNT: usize>(
     });
     let segments = &segments[..count];
     let (sent, is_zero_copy) = if is_zero_copy(length) {
-        socket.send_zero_copy(segments)
+        transport.send_zero_copy(segments)
     } else {
-        (socket.send(segments, false), false)
+        (transport.send(segments), false)
     };
     match sent {
         Sent::Bytes(sent_bytes) => Ok(Progress { sent_bytes, is_blocked: sent_bytes < length, is_zero_copy }),
@@ -301,15 +302,17 @@ mod tests {
     fn long_pieces_are_cut_to_the_budget() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let Dialled::Connected(socket, _) = dial(vec![listener.address()]) else { panic!("connects") };
+        let name = wire::nqn::Nqn::discovery();
+        let mut transport = Transport::new(socket, None, &name, &name).unwrap();
         let (short, long) = (vec![1; 32 << 10], vec![2; 128 << 10]);
-        let sent_bytes = |spent: usize| {
+        let mut sent_bytes = |spent: usize| {
             let mut budget = SendBudget::TURN;
             budget.on_sent(spent);
             let pieces = [&short[..], &short, &long, &short];
             let each_piece = |each: &mut dyn FnMut(_) -> bool| {
                 let _ = pieces.into_iter().all(each);
             };
-            send(&socket, 4, &budget, each_piece, |_| false).unwrap().sent_bytes
+            send(&mut transport, 4, &budget, each_piece, |_| false).unwrap().sent_bytes
         };
         assert_eq!(sent_bytes(416 << 10), 96 << 10, "the long one in part");
         assert_eq!(sent_bytes(480 << 10), 64 << 10, "short ones go whole");

@@ -9,6 +9,7 @@ use proto::host_controller::ControllerError;
 use proto::host_namespaces::Unusable;
 use security::host::HostFailure;
 use security::message::Reason;
+use security::tls::Failure as TlsFailure;
 use wire::fabrics::InvalidParameter;
 use wire::id::{Nsid, Qid};
 use wire::nqn::Nqn;
@@ -194,6 +195,9 @@ pub enum LinkError {
     /// The controller does not ask for authentication, so it does not show that it has the secret that was given for it.
     #[error("the controller does not authenticate itself, though a secret was given for it")]
     ControllerNotAuthenticated,
+    /// TLS failed.
+    #[error("TLS: {0}")]
+    Tls(TlsFailure),
     /// Another connection of the association was lost; this one was closed with it.
     #[error("the association was lost")]
     Association,
@@ -201,7 +205,8 @@ pub enum LinkError {
 
 impl From<io::Error> for LinkError {
     fn from(error: io::Error) -> Self {
-        Self::Socket(Arc::new(error))
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsFailure>());
+        tls.cloned().map_or_else(|| Self::Socket(Arc::new(error)), Self::Tls)
     }
 }
 
@@ -212,6 +217,9 @@ impl LinkError {
         match self {
             Self::Controller(error) => error.is_permanent(),
             Self::Authentication(_) | Self::ControllerNotAuthenticated => true,
+            Self::Tls(failure) => {
+                matches!(failure, TlsFailure::Alert(_) | TlsFailure::NotTls | TlsFailure::NoProof)
+            }
             // The target answers the same handshake in the same way.
             Self::Violation(violation) => matches!(violation, Violation::UnsupportedParameter { .. }),
             _ => false,

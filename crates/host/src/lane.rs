@@ -15,12 +15,13 @@ use proto::receive::ReceiveTurn;
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
 use proto::{ReceivePlan, SendBudget, Violation};
 use reactor::{Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Socket, SpinBudget};
+use security::tls::HostKeys;
 use wire::id::Qid;
 
 pub use self::counters::LaneCounters;
 use self::link::{CloseReason, LingeringClose, Link, zero_copy_threshold};
 use crate::attachment::Attachment;
-use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sleep};
+use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, send, sleep};
 use crate::error::{Error, LinkError};
 use crate::flush_epoch::FlushEpoch;
 use crate::lane_core::{LaneAction, LaneCore, LaneSettings};
@@ -30,6 +31,7 @@ use crate::phases::{SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::queue_map::LaneClass;
 use crate::shared_association::QueueReservation;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
+use crate::transport::Transport;
 
 /// One I/O queue pair on one connection. `B` is the buffer type of its commands.
 ///
@@ -98,6 +100,8 @@ pub struct Lane<B = Vec<u8>> {
     /// Size from which on this connection sends without a copy.
     zero_copy: Threshold,
     connect_timeout_ns: u64,
+    /// For TLS.
+    tls_keys: Option<Arc<HostKeys>>,
     doorbell: Doorbell,
     busy_poll: BusyPoll,
     spin: SpinBudget,
@@ -151,6 +155,7 @@ impl<B: DataBuffer> Lane<B> {
             zero_copy_policy: tuning.zero_copy,
             zero_copy: Threshold::NEVER,
             connect_timeout_ns: settings.connect_timeout_ns,
+            tls_keys: options.tls.clone(),
             doorbell: Doorbell::new(tuning.doorbell_of(claim.class())),
             busy_poll: tuning.busy_poll,
             spin: SpinBudget::new(ns(tuning.spin)).with_floor(tuning.busy_poll.wait_ns()),
@@ -602,7 +607,7 @@ impl<B: DataBuffer> Lane<B> {
     /// Sends as much as the socket takes, and a turn has room for.
     #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
-        let Link::Connected(socket) = &self.link else { return Ok(()) };
+        let Link::Connected(transport) = &mut self.link else { return Ok(()) };
         let mut budget = SendBudget::TURN;
         while self.core.ring() {
             if budget.is_spent() {
@@ -615,7 +620,7 @@ impl<B: DataBuffer> Lane<B> {
             let core = &self.core;
             let is_zero_copy = |bytes| self.zero_copy.takes(bytes) && core.is_stable();
             let each_piece = |each: &mut dyn FnMut(_) -> bool| core.for_each_piece(each);
-            let progress = send(socket, core.piece_count(), &budget, each_piece, is_zero_copy)?;
+            let progress = send(transport, core.piece_count(), &budget, each_piece, is_zero_copy)?;
             if progress.is_zero_copy || self.core.is_kept() {
                 self.core.on_sent_zero_copy(progress.sent_bytes, progress.is_zero_copy);
                 self.counters.count_zero_copy(progress);
@@ -642,7 +647,7 @@ impl<B: DataBuffer> Lane<B> {
         let mut staging = Staging::take();
         self.has_more = false;
         let mut turn = self.receive.turn();
-        while turn.goes_on() {
+        while turn.goes_on() || self.link.has_input() {
             self.receive_once(staging.bytes(), &mut turn, sink)?;
         }
         self.has_more = turn.has_more();
@@ -656,16 +661,14 @@ impl<B: DataBuffer> Lane<B> {
         turn: &mut ReceiveTurn,
         sink: &mut impl FnMut(Completion<B>),
     ) -> Result<(), LinkError> {
-        let Link::Connected(socket) = &self.link else {
+        let Link::Connected(transport) = &mut self.link else {
             turn.on_dry();
             return Ok(());
         };
         let staging_bytes = self.receive.staging_bytes(staging.len(), || self.core.wanted_bytes());
         let staging = &mut staging[..staging_bytes];
-        let (received, extent) = self.receive.receive(self.core.place(), staging, |into| match into {
-            [one] => socket.receive(one),
-            several => socket.receive_vectored(several),
-        });
+        let (received, extent) =
+            self.receive.receive(self.core.place(), staging, |into| transport.receive(into));
         let Some(count) = self.count_received(received)? else {
             turn.on_dry();
             return Ok(());
@@ -719,6 +722,7 @@ impl<B: DataBuffer> Lane<B> {
         }
         match self.link {
             Link::Dialling(_) => self.dial(),
+            Link::Securing(_) => self.secure(),
             Link::Lingering(_) => self.linger(),
             Link::None | Link::Connected(_) => {}
         }
@@ -762,14 +766,42 @@ impl<B: DataBuffer> Lane<B> {
             Dialled::Waiting => {}
             Dialled::Connected(socket, _) => {
                 self.poll_device_of(&socket);
-                self.zero_copy = zero_copy_threshold(&socket, self.zero_copy_policy);
-                self.link = Link::Connected(socket);
-                self.link_count += 1;
+                let Some(attachment) = self.core.attachment() else { return };
+                let settings = &attachment.settings;
+                let keys = self.tls_keys.as_deref();
+                match Transport::new(socket, keys, &settings.host, &settings.subsystem) {
+                    Ok(transport) => {
+                        self.link = Link::Securing(transport);
+                        self.link_count += 1;
+                        self.secure();
+                    }
+                    Err(cause) => self.lose(cause),
+                }
+            }
+            Dialled::Failed(cause) => self.lose(cause),
+        }
+    }
+
+    /// Continues the TLS handshake, if there is one; the queue's own comes after it.
+    #[cold]
+    fn secure(&mut self) {
+        let Link::Securing(transport) = &mut self.link else { return };
+        match transport.secure() {
+            Ok(false) => {}
+            Ok(true) => {
+                let Link::Securing(transport) = std::mem::replace(&mut self.link, Link::None) else {
+                    unreachable!("it is, above")
+                };
+                self.zero_copy = match transport.has_tls() {
+                    false => zero_copy_threshold(transport.socket(), self.zero_copy_policy),
+                    true => Threshold::NEVER,
+                };
+                self.link = Link::Connected(transport);
                 self.is_blocked = false;
                 self.core.on_connected(self.polled_ns);
                 self.ring();
             }
-            Dialled::Failed(cause) => self.lose(cause),
+            Err(cause) => self.lose(cause),
         }
     }
 
@@ -793,6 +825,7 @@ impl<B: DataBuffer> Lane<B> {
             self.send_term_req(violation);
         }
         tracing::debug!(lane = self.number(), %cause, "connection lost");
+        let cause = self.link.named(cause);
         self.counters.losses += 1;
         self.watch.forget();
         self.last_loss = Some(cause.clone());
@@ -800,11 +833,11 @@ impl<B: DataBuffer> Lane<B> {
     }
 
     /// Sends a TermReq for a violation of the target, if the socket accepts it at once.
-    fn send_term_req(&self, violation: Violation) {
-        if let (Link::Connected(socket), Some(bytes)) = (&self.link, self.core.term_req(violation)) {
-            let _ = socket.send(&[reactor::Segment::new(&bytes)], false);
+    fn send_term_req(&mut self, violation: Violation) {
+        if let (Link::Connected(transport), Some(bytes)) = (&mut self.link, self.core.term_req(violation)) {
+            let _ = transport.send(&[reactor::Segment::new(&bytes)]);
             // A reset would discard it.
-            socket.finish();
+            transport.finish();
         }
     }
 
@@ -834,8 +867,8 @@ impl<B: DataBuffer> Lane<B> {
             return self.on_closed(reason);
         }
         match std::mem::replace(&mut self.link, Link::None) {
-            Link::Connected(socket) => {
-                self.link = Link::Lingering(Box::new(LingeringClose::new(socket, reason)));
+            Link::Connected(transport) => {
+                self.link = Link::Lingering(Box::new(LingeringClose::new(transport.into_socket(), reason)));
                 self.linger();
             }
             _ => unreachable!("only a connected socket has zero-copy sends"),
@@ -891,8 +924,9 @@ impl<B: DataBuffer> Lane<B> {
                 self.dial();
             }
             LaneAction::Close => {
-                if let Link::Connected(socket) = std::mem::replace(&mut self.link, Link::None) {
-                    reset(socket);
+                match std::mem::replace(&mut self.link, Link::None) {
+                    Link::Connected(transport) | Link::Securing(transport) => transport.reset(),
+                    _ => {}
                 }
                 self.is_blocked = false;
             }

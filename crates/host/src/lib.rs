@@ -82,6 +82,7 @@ pub mod reconnect;
 pub mod retry;
 mod shared_association;
 mod submit;
+mod transport;
 
 pub use address::{Address, AddressError, HostName};
 pub use admin::AdminCommand;

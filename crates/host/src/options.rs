@@ -9,6 +9,7 @@ use proto::host_queue::HOST_SLOT_COUNT_MAX;
 use proto::receive::Receive;
 use proto::zero_copy::Policy as ZeroCopy;
 use reactor::BusyPoll;
+use security::tls::HostKeys;
 use wire::pdu::{DataAlignment, Digests};
 
 use crate::authentication::Credentials;
@@ -53,9 +54,11 @@ pub struct Options {
     pub identity: Option<HostIdentity>,
     /// Secrets for targets that ask for authentication.
     pub credentials: Option<Arc<Credentials>>,
+    /// The pre-shared key: every connection uses TLS 1.3 with it, and nothing is sent in clear. `None` for no TLS.
+    pub tls: Option<Arc<HostKeys>>,
     /// Keep-alive timeout: the target ends the association after this time without a message. Zero for none.
     pub keep_alive: Duration,
-    /// Timeout of each step of a connection, by default 10 s: name resolution and TCP connect together, the ICReq
+    /// Timeout of each step of a connection, by default 10 s: name resolution, TCP connect and TLS together, the ICReq
     /// handshake, Connect, and each further command of the admin queue's bring-up. The first attempt is made once; for
     /// later ones see [`reconnect`](Self::reconnect).
     pub connect_timeout: Duration,
@@ -139,6 +142,7 @@ impl Default for Options {
             digests: Digests::empty(),
             identity: None,
             credentials: None,
+            tls: None,
             keep_alive: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(30),

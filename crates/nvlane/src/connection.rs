@@ -1,14 +1,17 @@
 //! Options that all host commands share: address, identity, digests, timeouts.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use host::discovery::address_of;
 use host::reconnect::ReconnectSettings;
-use host::security::secret::Secret;
+use host::security::psk::Derivation;
+use host::security::tls::HostKeys;
 use host::{Address, Association, Credentials, HostIdentity, Options};
 use subsystem::config::read_secret_file;
 use wire::discovery::SubsystemType;
@@ -46,6 +49,15 @@ pub(crate) struct HostOptions {
     /// File with the target's secret: the target must show that it has it.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", help_heading = "Connection")]
     dhchap_ctrl_secret: Option<PathBuf>,
+    /// Use TLS 1.3 with the pre-shared key of --tls-key; nothing is sent in clear.
+    #[arg(long, requires = "tls_key", help_heading = "Connection")]
+    tls: bool,
+    /// File with the pre-shared key of TLS (NVMeTLSkey-1:…).
+    #[arg(long, value_name = "FILE", requires = "tls", help_heading = "Connection")]
+    tls_key: Option<PathBuf>,
+    /// Derive TLS keys as libnvme before 1.16 does, as nvme-cli of Debian 13 has them.
+    #[arg(long, requires = "tls", help_heading = "Connection")]
+    tls_key_compat: bool,
     /// Use header digests.
     #[arg(short = 'H', long, alias = "hdr-digest", help_heading = "Connection")]
     header_digest: bool,
@@ -80,6 +92,7 @@ impl HostOptions {
             digests,
             identity: Some(self.identity()?),
             credentials: self.credentials()?,
+            tls: self.tls_keys()?,
             reconnect: ReconnectSettings::never(),
             connect_timeout: self.connect_timeout.min(self.timeout.unwrap_or(self.connect_timeout)),
             command_timeout: answer,
@@ -91,8 +104,15 @@ impl HostOptions {
     /// The secrets, if there are any.
     fn credentials(&self) -> Result<Option<Arc<Credentials>>, Failure> {
         let Some(host) = &self.dhchap_secret else { return Ok(None) };
-        let controller = self.dhchap_ctrl_secret.as_deref().map(secret).transpose()?;
-        Ok(Some(Arc::new(Credentials::new(secret(host)?, controller))))
+        let controller = self.dhchap_ctrl_secret.as_deref().map(key_of_file).transpose()?;
+        Ok(Some(Arc::new(Credentials::new(key_of_file(host)?, controller))))
+    }
+
+    /// The key of TLS, if it is to be used.
+    fn tls_keys(&self) -> Result<Option<Arc<HostKeys>>, Failure> {
+        let Some(key) = self.tls_key.as_deref().filter(|_| self.tls) else { return Ok(None) };
+        let derivation = if self.tls_key_compat { Derivation::Libnvme } else { Derivation::Standard };
+        Ok(Some(Arc::new(HostKeys { key: key_of_file(key)?, derivation })))
     }
 
     /// The chosen host identity.
@@ -114,10 +134,11 @@ impl HostOptions {
     }
 }
 
-/// Reads a secret from a file.
-fn secret(path: &Path) -> Result<Secret, Failure> {
+/// Reads a secret or a key from a file.
+fn key_of_file<K: FromStr<Err: fmt::Display>>(path: &Path) -> Result<K, Failure> {
     // As nvme-cli takes it: every user could read it, and the shell remembers it.
-    if path.to_str().is_some_and(|text| text.starts_with("DHHC-1:")) {
+    let is_key = |text: &str| text.starts_with("DHHC-1:") || text.starts_with("NVMeTLSkey-1:");
+    if path.to_str().is_some_and(is_key) {
         return Err(Failure::usage(
             "a secret is not an argument: put it into a file of its own, and name that",
         ));

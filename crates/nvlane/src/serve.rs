@@ -21,7 +21,7 @@ use signal_hook::iterator::Signals;
 use store::Spec;
 use subsystem::config::{
     ConfigFile, ListenerConfig, MemcachedAddress, NamespaceConfig, SecretSource, SecretSources,
-    SubsystemConfig, TargetConfig, Threads,
+    SubsystemConfig, TargetConfig, Threads, TlsPolicy,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -98,6 +98,14 @@ pub(crate) struct TargetArguments {
     /// File with the secret that the target shows to hosts that ask for it.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", conflicts_with = "config")]
     dhchap_ctrl_secret: Option<PathBuf>,
+    /// Whether hosts use TLS 1.3: off, allowed (also connections in clear, which then protect nothing), or required.
+    /// [default: off]
+    #[arg(long, value_name = "POLICY", conflicts_with = "config")]
+    tls: Option<TlsPolicy>,
+    /// File with the pre-shared key of TLS (NVMeTLSkey-1:…, see `nvlane keys generate`) for all hosts. Keys of single
+    /// hosts are in the configuration file.
+    #[arg(long, value_name = "FILE", requires = "tls", conflicts_with = "config")]
+    tls_key: Option<PathBuf>,
     /// Address that memcached clients connect to, or unix:PATH[?mode=0666] for a Unix socket; they use the first kv
     /// namespace. May be given several times.
     #[arg(long, value_name = "ADDR:PORT")]
@@ -381,11 +389,21 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
                 host: source(host),
                 controller: arguments.dhchap_ctrl_secret.as_ref().map(source),
             });
+            let tls = arguments.tls.unwrap_or_default();
+            if tls != TlsPolicy::Off {
+                let key = arguments.tls_key.as_ref().ok_or_else(|| {
+                    Failure::usage(format!("--tls {tls}: name the file with the key: add --tls-key FILE"))
+                })?;
+                subsystem.tls_keys.others = Some(source(key));
+            }
             TargetConfig { listeners, subsystems: vec![subsystem], ..TargetConfig::default() }
         }
     };
     if let Some(listeners) = listeners(arguments)? {
         config.listeners = listeners;
+    }
+    if let Some(tls) = arguments.tls {
+        config.listeners.iter_mut().for_each(|listener| listener.tls = tls);
     }
     if let Some(machine) = &arguments.machine {
         config.machine = Some(machine.clone());

@@ -56,6 +56,17 @@ impl<'a> Segment<'a> {
         Self { raw: libc::iovec { iov_base: start.cast(), iov_len: self.len() - count }, bytes: PhantomData }
     }
 
+    /// The first `count` bytes of the segment.
+    ///
+    /// # Panics
+    /// If it is shorter.
+    #[inline]
+    #[must_use]
+    pub fn up_to(self, count: usize) -> Self {
+        assert!(count <= self.len(), "{count} bytes of {}", self.len());
+        Self { raw: libc::iovec { iov_len: count, ..self.raw }, bytes: PhantomData }
+    }
+
     /// Bytes in the segment.
     #[inline]
     #[must_use]

@@ -56,6 +56,26 @@ pub enum IdentityVersion {
     One,
 }
 
+/// How retained PSK and TLS PSK come from a configured one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Derivation {
+    /// As the specification says, with HKDF-Expand-Label of RFC 8446.
+    #[default]
+    Standard,
+    /// As libnvme before 1.16 does, that of Debian 13 among them: `info` has the length in host byte order, and neither
+    /// the length of the label nor that of the context.
+    Libnvme,
+}
+
+impl fmt::Display for Derivation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Standard => "standard",
+            Self::Libnvme => "libnvme before 1.16",
+        })
+    }
+}
+
 /// A PSK that TLS keys are derived from.
 #[derive(Clone, Debug)]
 pub struct Psk {
@@ -107,6 +127,18 @@ impl Psk {
     /// derived from it.
     #[must_use]
     pub fn tls(&self, version: IdentityVersion, host: &str, subsystem: &str) -> Option<TlsPsk> {
+        self.tls_by(Derivation::Standard, version, host, subsystem)
+    }
+
+    /// As [`tls`](Self::tls), of a retained PSK that was derived in the same way.
+    #[must_use]
+    pub fn tls_by(
+        &self,
+        derivation: Derivation,
+        version: IdentityVersion,
+        host: &str,
+        subsystem: &str,
+    ) -> Option<TlsPsk> {
         let hash = self.cipher.hash();
         let kind = match self.kind {
             PskKind::Retained => 'R',
@@ -127,7 +159,7 @@ impl Psk {
         };
         let is_short = u8::try_from(context.len()).is_ok();
         is_short.then(|| TlsPsk {
-            key: expand_label(self.cipher, &self.key, "nvme-tls-psk", context.as_bytes()),
+            key: expand_label(derivation, self.cipher, &self.key, "nvme-tls-psk", context.as_bytes()),
             identity,
         })
     }
@@ -135,14 +167,25 @@ impl Psk {
 
 /// HKDF-Extract with a zero salt and HKDF-Expand-Label of RFC 8446, to the length of the digest.
 ///
-/// libnvme before 1.16 built `info` differently; keys that it derived itself are others.
+/// libnvme before 1.16 built `info` differently: see [`Derivation`].
 #[expect(clippy::expect_used, reason = "HKDF refuses only results of more than 255 digests")]
-pub(crate) fn expand_label(cipher: Cipher, key: &SecretBytes, label: &str, context: &[u8]) -> SecretBytes {
+pub(crate) fn expand_label(
+    derivation: Derivation,
+    cipher: Cipher,
+    key: &SecretBytes,
+    label: &str,
+    context: &[u8],
+) -> SecretBytes {
     let length = cipher.hash().digest_bytes();
     // One byte each: the labels are ours, and contexts are names or checked before.
     let byte = |length: usize| u8::try_from(length).unwrap_or(u8::MAX);
     let label = [b"tls13 ", label.as_bytes()].concat();
-    let info: &[&[u8]] = &[&[0, byte(length)], &[byte(label.len())], &label, &[byte(context.len())], context];
+    let info: &[&[u8]] = match derivation {
+        Derivation::Standard => {
+            &[&[0, byte(length)], &[byte(label.len())], &label, &[byte(context.len())], context]
+        }
+        Derivation::Libnvme => &[&[byte(length), 0], &label, context],
+    };
     let mut okm = vec![0; length];
     match cipher {
         Cipher::Aes128GcmSha256 => Hkdf::<Sha256>::new(None, key.expose()).expand_multi_info(info, &mut okm),

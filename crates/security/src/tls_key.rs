@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use crate::hash::HashFunction;
 use crate::interchange::{self, KeyTextError};
-use crate::psk::{self, Cipher, Psk, PskKind};
+use crate::psk::{self, Cipher, Derivation, Psk, PskKind};
 use crate::secret_bytes::SecretBytes;
 
 const PREFIX: &str = "NVMeTLSkey-1";
@@ -58,12 +58,18 @@ impl TlsKey {
     /// The retained PSK of a host.
     #[must_use]
     pub fn retained(&self, host: &str) -> Psk {
+        self.retained_by(Derivation::Standard, host)
+    }
+
+    /// As [`retained`](Self::retained), derived in this way.
+    #[must_use]
+    pub fn retained_by(&self, derivation: Derivation, host: &str) -> Psk {
         let cipher =
             if self.length_bytes() == 48 { Cipher::Aes256GcmSha384 } else { Cipher::Aes128GcmSha256 };
         let key = match self.hash {
             None => self.bytes.clone(),
             // The configured PSK is as long as the digest, and so is the retained one.
-            Some(_) => psk::expand_label(cipher, &self.bytes, "HostNQN", host.as_bytes()),
+            Some(_) => psk::expand_label(derivation, cipher, &self.bytes, "HostNQN", host.as_bytes()),
         };
         Psk { kind: PskKind::Retained, cipher, key }
     }

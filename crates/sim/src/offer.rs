@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use reactor::ListenerTag;
-use subsystem::config::ListenerConfig;
+use subsystem::config::{ListenerConfig, TlsPolicy};
 use subsystem::discovery::{Advertised, ListenerEntry, Referral};
 use subsystem::subsystem::Access;
 use wire::discovery::{DiscoveryEntry, SubsystemType};
@@ -90,6 +90,7 @@ fn listener(tag: ListenerTag) -> ListenerEntry {
         serves_subsystems: true,
         serves_discovery: true,
         doorbell: None,
+        tls: TlsPolicy::Off,
     }
 }
 
@@ -124,6 +125,7 @@ impl Offer {
             subsystems: entry.serves_subsystems,
             discovery: entry.serves_discovery,
             doorbell: entry.doorbell,
+            tls: entry.tls,
         })
     }
 

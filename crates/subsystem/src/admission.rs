@@ -31,6 +31,10 @@ pub(crate) mod reason {
     pub(crate) const MEMCACHED_STALLS: &str = "memcached command not complete in time";
     pub(crate) const DOES_NOT_CONNECT: &str = "commands in place of Connect";
     pub(crate) const NOT_AUTHENTICATED: &str = "host not authenticated";
+    pub(crate) const TLS: &str = "TLS failed";
+    pub(crate) const IN_CLEAR: &str = "in clear, where TLS is required";
+    pub(crate) const UNKNOWN_IDENTITY: &str = "TLS identity without a key";
+    pub(crate) const OTHER_IDENTITY: &str = "Connect under other names than those of the TLS identity";
     pub(crate) const DATA_DIGEST: &str = "data digest does not match";
     pub(crate) const READS_NOTHING_CONTENDED: &str = "reads nothing while others wait for buffers";
     pub(crate) const SENDS_NOTHING_CONTENDED: &str = "data not sent while others wait for buffers";

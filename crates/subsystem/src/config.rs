@@ -33,7 +33,10 @@ pub use check::{Place, Problem};
 pub use file::{ConfigError, ConfigErrors, ConfigFile};
 pub use memcached_address::MemcachedAddress;
 pub use resolve::{ResolvedNamespace, ResolvedSubsystem};
-pub use secrets::{AuthenticationConfig, SecretSource, SecretSources, read_secret, read_secret_file};
+pub use secrets::{
+    AuthenticationConfig, SecretSource, SecretSources, TlsKeySources, read_secret, read_secret_file,
+};
+pub use security::tls::Policy as TlsPolicy;
 
 /// Configuration of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -174,6 +177,8 @@ pub struct ListenerConfig {
     pub discovery: bool,
     /// Doorbell policy of lanes that come in here; `None` for the target's.
     pub doorbell: Option<DoorbellPolicy>,
+    /// Whether hosts use TLS here.
+    pub tls: TlsPolicy,
 }
 
 impl ListenerConfig {
@@ -181,7 +186,7 @@ impl ListenerConfig {
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         let subsystems = address.port() != DISCOVERY_PORT;
-        Self { address, advertise: None, subsystems, discovery: true, doorbell: None }
+        Self { address, advertise: None, subsystems, discovery: true, doorbell: None, tls: TlsPolicy::Off }
     }
 
     /// The listeners of a target configured by address only: subsystems and discovery on port 4420, discovery also on
@@ -214,6 +219,8 @@ pub struct SubsystemConfig {
     pub access: Access,
     /// Hosts that must authenticate.
     pub authentication: AuthenticationConfig,
+    /// Keys of TLS.
+    pub tls_keys: TlsKeySources,
     /// Whether memcached clients may use it although `access` lists hosts: they have no identity to compare.
     pub opens_to_memcached: bool,
     /// Range of controller ids.
@@ -234,6 +241,7 @@ impl SubsystemConfig {
             model: "nvlane".into(),
             access: Access::Any,
             authentication: AuthenticationConfig::default(),
+            tls_keys: TlsKeySources::default(),
             opens_to_memcached: false,
             cntlids: 1..=Cntlid::MAX.get(),
             doorbell: None,

@@ -18,7 +18,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use proto::doorbell::Policy;
 use reactor::ListenerTag;
-use wire::discovery::{DISCOVERY_RECORD_BYTES, DiscoveryEntry, DiscoveryHeader, Eflags, SubsystemType, Treq};
+use security::tls::Policy as Tls;
+use wire::discovery::{
+    DISCOVERY_RECORD_BYTES, DiscoveryEntry, DiscoveryHeader, Eflags, SecureChannel, SubsystemType,
+    TcpSecurity, Treq,
+};
 use wire::nqn::{HostName, Nqn};
 use zerocopy::IntoBytes;
 
@@ -37,6 +41,8 @@ pub struct ListenerEntry {
     pub serves_discovery: bool,
     /// Doorbell policy of lanes that come in here; `None` for the target's.
     pub doorbell: Option<Policy>,
+    /// Whether it speaks TLS.
+    pub tls: Tls,
 }
 
 /// An advertised address.
@@ -119,7 +125,7 @@ impl Discovery {
         let reachable = self.reachable(route);
         for (tag, listener, address) in reachable.iter().filter(|(_, listener, _)| listener.serves_discovery)
         {
-            let mut entry = entry(*tag, *address, &self.nqn);
+            let mut entry = entry(*tag, *address, listener.tls, &self.nqn);
             entry.subtype = SubsystemType::DISCOVERY;
             // Tools connect to each entry of this type unless another one leads to the same log. wire §28.27
             let is_same_again = *tag != route.listener;
@@ -133,10 +139,12 @@ impl Discovery {
         }
         for subsystem in subsystems.filter(|subsystem| subsystem.access.allows(host)) {
             let io = reachable.iter().filter(|(_, listener, _)| listener.serves_subsystems);
-            entries.extend(io.map(|(tag, _, address)| entry(*tag, *address, &subsystem.nqn)));
+            entries.extend(
+                io.map(|(tag, listener, address)| entry(*tag, *address, listener.tls, &subsystem.nqn)),
+            );
         }
         for referral in &self.referrals {
-            let mut entry = entry(0, referral.address, &referral.nqn);
+            let mut entry = entry(0, referral.address, Tls::Off, &referral.nqn);
             entry.subtype = SubsystemType::REFERRAL;
             entries.push(entry);
         }
@@ -169,11 +177,16 @@ impl Discovery {
     }
 }
 
-fn entry(tag: ListenerTag, address: SocketAddr, nqn: &Nqn) -> DiscoveryEntry {
+fn entry(tag: ListenerTag, address: SocketAddr, tls: Tls, nqn: &Nqn) -> DiscoveryEntry {
     let mut entry = DiscoveryEntry::tcp(address.ip(), address.port(), nqn);
     entry.portid.set(u16::try_from(tag).unwrap_or(u16::MAX));
     // With this bit nvme-cli disables SQ flow control, and reads complete with their data. wire §4.2
     entry.treq = Treq::default().with_sq_flow_disable(true);
+    if tls != Tls::Off {
+        let need = if tls == Tls::Required { SecureChannel::REQUIRED } else { SecureChannel::NOT_REQUIRED };
+        entry.treq = entry.treq.with_secure_channel(need);
+        entry.set_tcp_security(TcpSecurity::TLS_1_3);
+    }
     entry
 }
 
@@ -196,6 +209,7 @@ mod tests {
             advertise: None,
             serves_subsystems: true,
             doorbell: None,
+            tls: Tls::Off,
             serves_discovery: true,
         }
     }

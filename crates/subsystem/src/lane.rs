@@ -1,6 +1,7 @@
 //! One lane of the target: a socket and the controller's end of its queue pair, served by one reactor at a time.
 
 mod deadlines;
+mod secure;
 mod state;
 
 use std::net::SocketAddr;
@@ -27,6 +28,7 @@ use crate::stopwatch::{Stage, Stopwatch};
 use crate::subsystem::SubsystemId;
 
 pub(crate) use deadlines::{Deadlines, LaneTimeouts, Wait};
+pub(crate) use secure::Secure;
 pub(crate) use state::{Closing, ClosingStep, IoQueue, LaneState, Order};
 
 /// Pieces handed to the kernel in one call.
@@ -47,6 +49,8 @@ pub(crate) struct Lane {
     /// With each command its ticket, while it is in the [running table](crate::running).
     pub(crate) queue: ControllerQueue<Intake, Payload, Option<Ticket>>,
     pub(crate) state: LaneState,
+    /// Between it and its socket.
+    pub(crate) tls: Option<Secure>,
     pub(crate) deadlines: Deadlines,
     pub(crate) listener: ListenerTag,
     pub(crate) peer: Option<SocketAddr>,
@@ -137,6 +141,7 @@ impl Lane {
             socket,
             queue: ControllerQueue::new(settings),
             state: LaneState::Initialising,
+            tls: None,
             deadlines,
             listener: 0,
             peer: None,
@@ -205,7 +210,9 @@ impl Lane {
     /// Enables zero-copy sends.
     pub(crate) fn set_zero_copy<I: Io<Message>>(&mut self, io: &mut I, policy: ZeroCopy) {
         let threshold = Threshold::new(policy, stays_on_this_machine(self.local, self.peer));
-        let Some(socket) = self.socket().filter(|_| threshold.is_on()) else { return };
+        // Records are encrypted into a copy anyway.
+        let can_be = threshold.is_on() && self.tls.is_none();
+        let Some(socket) = self.socket().filter(|_| can_be) else { return };
         if io.allow_zero_copy(socket) {
             self.zero_copy = threshold;
         } else {
@@ -341,6 +348,17 @@ impl Lane {
     /// Sends the waiting bytes, as far as the socket has room and the turn's budget allows.
     pub(crate) fn flush<I: Io<Message>>(&mut self, io: &mut I) -> Flushed {
         let Some(socket) = self.socket() else { return Flushed::Empty };
+        if let Some(tls) = &mut self.tls {
+            match tls.flush(io, socket) {
+                Sent::Bytes(_) => {}
+                Sent::Blocked => {
+                    self.deadlines.start_once(Wait::Read, io.now_ns());
+                    io.await_writable(socket);
+                    return Flushed::Blocked;
+                }
+                Sent::Failed(_) => return Flushed::Broken,
+            }
+        }
         let caravan = self.queue.caravan();
         let mut budget = SendBudget::TURN;
         loop {
@@ -397,7 +415,11 @@ impl Lane {
             let (sent, is_zero_copy) = if is_meant {
                 io.send_zero_copy(socket, segments)
             } else {
-                (io.send(socket, segments), false)
+                let sent = match &mut self.tls {
+                    None => io.send(socket, segments),
+                    Some(tls) => tls.send(io, socket, segments),
+                };
+                (sent, false)
             };
             match sent {
                 Sent::Bytes(sent) => {
@@ -476,6 +498,9 @@ impl Lane {
     /// notices have come.
     pub(crate) fn close_socket<I: Io<Message>>(&mut self, io: &mut I) {
         let Some(socket) = self.socket() else { return };
+        if let Some(tls) = &mut self.tls {
+            tls.close(io, socket);
+        }
         let (awaited_count, kept) = self.queue.caravan().take_kept();
         if awaited_count == 0 {
             return io.close(socket);
@@ -491,6 +516,9 @@ impl Lane {
             return false;
         }
         self.queue.shrink();
+        if let Some(tls) = &mut self.tls {
+            tls.shrink();
+        }
         true
     }
 }

@@ -66,5 +66,6 @@ pub mod lane_id;
 pub mod limits;
 pub mod machine;
 mod named_uuid;
+pub mod tls_gate;
 
 pub use serving::{MEMCACHED, Serving};

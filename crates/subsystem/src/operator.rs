@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use reactor::{Listener, ListenerTag, page_bytes};
+use security::tls::Failure as TlsFailure;
 use store::{OpenError, Size, Spec, Store};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
@@ -29,6 +30,7 @@ use crate::message::{NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTEN
 use crate::serving::MEMCACHED;
 use crate::state::TargetState;
 use crate::subsystem::Subsystem;
+use crate::tls_gate::TlsGate;
 use diff::counted;
 pub use diff::{Change, Outline, diff};
 use identities::Identities;
@@ -106,6 +108,8 @@ pub struct Operator {
     discovery_nqn: Nqn,
     identities: Identities,
     next_tag: ListenerTag,
+    /// What new connections go through.
+    tls: Arc<TlsGate>,
     /// Number of reactors that share the storage.
     reactor_count: usize,
     bind: Bind,
@@ -191,7 +195,16 @@ impl Operator {
         let discovery_nqn = config.discovery.nqn.clone();
         let identities = Identities::new(config, first).map_err(|problem| vec![problem])?;
         let discovery_nqn = discovery_nqn.unwrap_or_else(|| identities.target().discovery_nqn());
+        let tls = Arc::<TlsGate>::default();
+        let keyring = config.read_tls_keys()?;
+        if !keyring.is_empty() {
+            let problem =
+                |failure: TlsFailure| Problem { place: Place::Listener(0), message: failure.to_string() };
+            security::tls::prepare().map_err(|failure| vec![problem(failure)])?;
+        }
+        tls.set_keyring(keyring);
         let mut operator = Self {
+            tls,
             running: Outline::with_secrets(config, identities.target())?,
             stores: BTreeMap::new(),
             seen: BTreeMap::new(),
@@ -254,6 +267,11 @@ impl Operator {
         &self.discovery_nqn
     }
 
+    /// What new connections go through.
+    pub(crate) fn tls(&self) -> &Arc<TlsGate> {
+        &self.tls
+    }
+
     /// Addresses of the listeners, in the order of the configuration.
     #[must_use]
     pub fn listeners(&self) -> &[RunningListener] {
@@ -284,6 +302,15 @@ impl Operator {
         }
         let mut prepared = Vec::new();
         let mut later = Report::default();
+        let keyring = match wanted.read_tls_keys() {
+            Ok(keyring) => keyring,
+            Err(problems) => {
+                for problem in problems {
+                    report.add(Outcome::Failed, format!("nothing changed: {problem}"));
+                }
+                return report;
+            }
+        };
         let mut wanted = match Outline::with_secrets(wanted, self.identities.target()) {
             Ok(wanted) => wanted,
             Err(problems) => {
@@ -293,6 +320,8 @@ impl Operator {
                 return report;
             }
         };
+        // Connected hosts stay.
+        self.tls.set_keyring(keyring);
         let mut steps = Vec::new();
         for (line, step) in self.identities.follow_renamed(&mut self.running, &wanted) {
             report.add(Outcome::Done, line);
@@ -361,6 +390,7 @@ impl Operator {
             }
             Change::ChangeListener(config) => {
                 let running = RunningListener { config: *config, ..*self.listener(config.address)? };
+                self.tls.set_policy(running.tag, config.tls);
                 let step = Step::ChangeListener { tag: running.tag, entry: entry(&running) };
                 Ok((step, Effect::Listener(running)))
             }
@@ -491,6 +521,7 @@ impl Operator {
     fn new_listener(&mut self, config: ListenerConfig, socket: Listener) -> (RunningListener, Step) {
         let running = RunningListener { config, address: socket.address(), tag: self.next_tag };
         self.next_tag += 1;
+        self.tls.set_policy(running.tag, config.tls);
         (running, Step::AddListener { tag: running.tag, entry: entry(&running), socket })
     }
 
@@ -711,6 +742,7 @@ fn entry(listener: &RunningListener) -> ListenerEntry {
         serves_subsystems: listener.config.subsystems,
         serves_discovery: listener.config.discovery,
         doorbell: listener.config.doorbell,
+        tls: listener.config.tls,
     }
 }
 

@@ -25,6 +25,7 @@ use crate::operator::{self, Operator, Outline, Report, RunningListener};
 use crate::serving::{Exponentiator, Home, Serving, ServingSettings};
 use crate::socket_priority::SocketPriority;
 use crate::state::{ReactorReport, ReactorState, TargetState};
+use crate::tls_gate::TlsGate;
 
 /// The reason why a target did not start. Everything it opened is closed again.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +122,7 @@ impl Target {
                 addresses: target.addresses.clone(),
                 start,
                 memcached_counters: Arc::clone(&memcached_counters),
+                tls: Arc::clone(target.operator.tls()),
                 home: home.take(),
             };
             let ready = ready.clone();
@@ -292,7 +294,9 @@ pub fn applications(
     let home = home(settings, vec![None; reactor_count.into()], steps, Exponentiator::Inline);
     let memcached_counters = home.control.admission.memcached_counters();
     let mut home = Some(home);
-    let application = |reactor| Serving::new(serving, Arc::clone(&memcached_counters), reactor, home.take());
+    let application = |reactor| {
+        Serving::new(serving, Arc::clone(&memcached_counters), Arc::default(), reactor, home.take())
+    };
     (0..reactor_count).map(application).collect()
 }
 
@@ -331,6 +335,7 @@ struct Plan {
     addresses: Vec<Address<Message>>,
     start: Instant,
     memcached_counters: Arc<MemcachedCounters>,
+    tls: Arc<TlsGate>,
     home: Option<Home>,
 }
 
@@ -345,7 +350,7 @@ fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) 
     .and_then(|()| {
         let reactor = u16::try_from(index).expect("counted in 16 bits");
         Reactor::new(&plan.settings, mailbox, |_| {
-            Serving::new(plan.serving, plan.memcached_counters, reactor, plan.home)
+            Serving::new(plan.serving, plan.memcached_counters, plan.tls, reactor, plan.home)
         })
     });
     match made {

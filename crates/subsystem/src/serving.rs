@@ -32,6 +32,7 @@ use crate::placement::{Placement, Policy as PlacementPolicy};
 use crate::socket_priority::SocketPriority;
 use crate::state::ReactorReport;
 use crate::store_access::TICKET_TIMER;
+use crate::tls_gate::TlsGate;
 
 pub(crate) use exponentiator::Exponentiator;
 use lanes::LaneServer;
@@ -92,14 +93,15 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// `memcached_counters` are shared by the reactors of one target.
+    /// `memcached_counters` and `tls` are shared by the reactors of one target.
     pub(crate) fn new(
         settings: ServingSettings,
         memcached_counters: Arc<MemcachedCounters>,
+        tls: Arc<TlsGate>,
         reactor: u16,
         home: Option<Home>,
     ) -> Self {
-        let mut lanes = LaneServer::new(settings, reactor);
+        let mut lanes = LaneServer::new(settings, tls, reactor);
         lanes.commands.namespaces.watchers = Arc::clone(&memcached_counters.watchers);
         Self {
             reactor,

@@ -2,7 +2,7 @@
 
 use nvlane_subsystem::config::{
     ConfigFile, ListenerConfig, NamespaceConfig, SecretSources, SubsystemConfig, TargetConfig, Threads,
-    TimeoutConfig,
+    TimeoutConfig, TlsPolicy,
 };
 use nvlane_subsystem::identity::TargetIdentity;
 use nvlane_subsystem::machine::Machine;
@@ -299,7 +299,7 @@ fn mistakes_are_said_with_line_and_column() {
     let shown: Vec<String> = mistakes.iter().map(|text| errors(text)).collect();
     insta::assert_snapshot!(shown.join("\n"), @r#"
     nvlane.toml:1:10: unclosed table, expected `]`
-    nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`
+    nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`, `tls`
     nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
     nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`
     nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
@@ -530,12 +530,38 @@ fn references_to_secrets_are_read_and_mistakes_named() {
             "[[subsystem.host]]\nnqn = \"a\"\ndhchap_secret = \"env:A\"\n[[subsystem.host]]\nnqn = \"a\"\ndhchap_secret = \"env:B\"",
             "there twice",
         ),
-        ("[[subsystem.host]]\nnqn = \"a\"", "missing key `dhchap_secret`"),
+        ("[[subsystem.host]]\nnqn = \"a\"", "add dhchap_secret or tls_key"),
+        ("tls_key = \"NVMeTLSkey-1:01:AAAA:\"", "put it into a file"),
+        (
+            "[[subsystem.host]]\nnqn = \"a\"\ntls_key = \"env:A\"\n[[subsystem.host]]\nnqn = \"a\"\ntls_key = \"env:B\"",
+            "there twice",
+        ),
     ] {
         let error = errors(&with(lines));
         assert!(error.contains(part), "{error}");
         assert!(!error.contains("AAAA"), "{error}");
     }
+}
+
+#[test]
+fn listeners_with_tls_and_keys_belong_together() {
+    let text = |listener: &str, keys: &str| {
+        format!(
+            "[[listener]]\naddress = \"127.0.0.1\"\n{listener}\n[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:a\"\nhosts = \"any\"\n\
+             {keys}\n[[subsystem.namespace]]\nstorage = \"ram:1M\"\n"
+        )
+    };
+    let keys = "tls_key = \"file:/k/all\"\n[[subsystem.host]]\nnqn = \"h\"\ntls_key = \"credential:h\"\n";
+    let config = config(&text("tls = \"required\"", keys));
+    assert_eq!(config.listeners[0].tls, TlsPolicy::Required);
+    let sources = &config.subsystems[0].tls_keys;
+    assert_eq!(sources.others.as_ref().map(ToString::to_string), Some("file:/k/all".into()));
+    let hosts: Vec<_> = sources.hosts.iter().map(|(host, source)| format!("{host} {source}")).collect();
+    assert_eq!(hosts, ["h credential:h"]);
+    assert!(config.subsystems[0].authentication.hosts.is_empty());
+    assert!(errors(&text("tls = \"allowed\"", "")).contains("no host has a key"));
+    assert!(errors(&text("", keys)).contains("no listener speaks TLS"));
+    assert!(errors(&text("tls = \"on\"", keys)).contains("write off, allowed or required"));
 }
 
 #[test]

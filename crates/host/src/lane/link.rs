@@ -1,6 +1,5 @@
 //! The connection of a lane: dialling, connected, or closing while the kernel may still read zero-copy sends.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use reactor::{Arrival, Socket, abort_and_await, stays_on_this_machine};
 use crate::connect::{Dialer, Interest};
 use crate::error::{Error, LinkError};
 use crate::messages::LaneMessage;
+use crate::transport::{TLS_HANDSHAKE, Transport};
 
 /// Interval at which a lingering connection is checked for zero-copy notices, ns.
 const LOOK_NS: u64 = 1_000_000;
@@ -22,7 +22,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub(super) enum Link {
     None,
     Dialling(Dialer),
-    Connected(Socket),
+    /// TLS negotiates.
+    Securing(Transport),
+    Connected(Transport),
     /// Reset, while the kernel may still read zero-copy sends.
     Lingering(Box<LingeringClose>),
 }
@@ -60,17 +62,33 @@ impl Link {
     /// The socket, connected or lingering.
     pub(super) fn socket(&self) -> Option<&Socket> {
         match self {
-            Self::Connected(socket) => Some(socket),
+            Self::Connected(transport) => Some(transport.socket()),
             Self::Lingering(lingering) => Some(&lingering.socket),
-            Self::None | Self::Dialling(_) => None,
+            Self::None | Self::Dialling(_) | Self::Securing(_) => None,
         }
+    }
+
+    /// The error, with the name of what it happened to.
+    pub(super) fn named(&self, cause: LinkError) -> LinkError {
+        match (cause, self) {
+            (LinkError::TimedOut { waited_ms, .. }, Self::Securing(_)) => {
+                LinkError::TimedOut { to: TLS_HANDSHAKE, waited_ms }
+            }
+            (cause, _) => cause,
+        }
+    }
+
+    /// Whether input waits that the socket does not report.
+    #[inline]
+    pub(super) fn has_input(&self) -> bool {
+        matches!(self, Self::Connected(transport) if transport.has_input())
     }
 
     /// Where the last packet of the connection arrived, if there is a connection.
     pub(super) fn arrival(&self) -> Arrival {
         match self {
-            Self::Connected(socket) => socket.arrival(),
-            Self::None | Self::Dialling(_) | Self::Lingering(_) => Arrival::default(),
+            Self::Connected(transport) => transport.socket().arrival(),
+            Self::None | Self::Dialling(_) | Self::Securing(_) | Self::Lingering(_) => Arrival::default(),
         }
     }
 
@@ -79,9 +97,8 @@ impl Link {
         match self {
             Self::None | Self::Lingering(_) => None,
             Self::Dialling(dialer) => dialer.interest(),
-            Self::Connected(socket) => {
-                Some(Interest { fd: socket.as_fd(), writable: is_blocked, readable: true })
-            }
+            Self::Securing(transport) => Some(transport.interest(false)),
+            Self::Connected(transport) => Some(transport.interest(is_blocked)),
         }
     }
 
@@ -90,7 +107,7 @@ impl Link {
         match self {
             Self::Dialling(dialer) => dialer.deadline_ns(),
             Self::Lingering(_) => Some(now_ns.saturating_add(LOOK_NS)),
-            Self::None | Self::Connected(_) => None,
+            Self::None | Self::Securing(_) | Self::Connected(_) => None,
         }
     }
 

@@ -28,4 +28,5 @@ mod reloads;
 mod segments;
 mod setup;
 mod storage;
+mod tls;
 mod zero_copy;

@@ -10,7 +10,7 @@ use store::Size;
 use wire::id::Cntlid;
 use wire::uuid::Uuid;
 
-use super::{SubsystemConfig, TargetConfig, Threads};
+use super::{SubsystemConfig, TargetConfig, Threads, TlsPolicy};
 use crate::identity::storage_name;
 use crate::subsystem::Access;
 
@@ -85,6 +85,7 @@ impl TargetConfig {
         self.check_listeners(&mut findings);
         self.check_discovery(&mut findings);
         self.check_subsystems(&mut findings);
+        self.check_tls(&mut findings);
         self.check_identities(&mut findings);
         findings.0
     }
@@ -294,6 +295,25 @@ impl TargetConfig {
             }
             check_secrets(at, subsystem, findings);
             self.check_namespaces(at, findings);
+        }
+    }
+
+    /// Listeners with TLS and keys belong together.
+    fn check_tls(&self, findings: &mut Findings) {
+        let with_tls = self.listeners.iter().position(|listener| listener.tls != TlsPolicy::Off);
+        let with_key = self.subsystems.iter().position(|subsystem| !subsystem.tls_keys.is_empty());
+        match (with_tls, with_key) {
+            (Some(at), None) => {
+                let message =
+                    "the listener speaks TLS, but no host has a key: add tls_key to a subsystem".into();
+                findings.add(Place::Listener(at), message);
+            }
+            (None, Some(at)) => {
+                let message =
+                    "there is a key, but no listener speaks TLS: add tls = \"required\" to one".into();
+                findings.add(Place::Subsystem(at, "tls_key"), message);
+            }
+            _ => {}
         }
     }
 

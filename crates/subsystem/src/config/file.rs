@@ -20,7 +20,7 @@ use wire::uuid::Uuid;
 
 use super::{
     AuthenticationConfig, DiscoveryConfig, ListenerConfig, MemcachedAddress, NamespaceConfig, Place, Problem,
-    ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
+    ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources,
 };
 use crate::authentication::{GROUPS, HASHES};
 use crate::discovery::{Advertised, Referral};
@@ -139,6 +139,7 @@ impl ConfigFile {
     pub fn inspect(&self) -> Result<(), ConfigErrors> {
         let mut problems = self.config.inspect();
         problems.extend(self.config.read_secrets().err().unwrap_or_default());
+        problems.extend(self.config.read_tls_keys().err().unwrap_or_default());
         if problems.is_empty() { Ok(()) } else { Err(self.located(&problems)) }
     }
 
@@ -279,6 +280,7 @@ struct RawListener {
     subsystems: Option<bool>,
     discovery: Option<bool>,
     doorbell: Option<Spanned<String>>,
+    tls: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -295,6 +297,7 @@ struct RawSubsystem {
     dhchap_ctrl_secret: Option<Spanned<String>>,
     dhchap_hash: Option<Spanned<Vec<String>>>,
     dhchap_dhgroup: Option<Spanned<Vec<String>>>,
+    tls_key: Option<Spanned<String>>,
     #[serde(default)]
     host: Vec<Spanned<RawHost>>,
     #[serde(default)]
@@ -305,8 +308,9 @@ struct RawSubsystem {
 #[serde(deny_unknown_fields)]
 struct RawHost {
     nqn: Spanned<String>,
-    dhchap_secret: Spanned<String>,
+    dhchap_secret: Option<Spanned<String>>,
     dhchap_ctrl_secret: Option<Spanned<String>>,
+    tls_key: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -600,7 +604,8 @@ impl Reader<'_> {
             self.spans.insert(Place::Listener(listeners.len()), span);
             let discovery = listener.discovery.unwrap_or(true);
             let doorbell = listener.doorbell.and_then(|doorbell| self.parsed(&doorbell, ""));
-            listeners.push(ListenerConfig { address, advertise, subsystems, discovery, doorbell });
+            let tls = listener.tls.and_then(|tls| self.parsed(&tls, "")).unwrap_or_default();
+            listeners.push(ListenerConfig { address, advertise, subsystems, discovery, doorbell, tls });
         }
         listeners
     }
@@ -660,12 +665,27 @@ impl Reader<'_> {
         if let Some(names) = raw.dhchap_dhgroup {
             authentication.groups = self.choices(&names, "group", &GROUPS);
         }
+        if let Some(span) = raw.tls_key.as_ref().map(Spanned::span) {
+            self.spans.insert(Place::Subsystem(at, "tls_key"), span);
+        }
+        let mut tls_keys = TlsKeySources {
+            others: raw.tls_key.and_then(|tls_key| self.parsed(&tls_key, "")),
+            ..TlsKeySources::default()
+        };
         for host in raw.host {
-            let RawHost { nqn, dhchap_secret, dhchap_ctrl_secret } = host.into_inner();
+            let RawHost { nqn, dhchap_secret, dhchap_ctrl_secret, tls_key } = host.into_inner();
+            if dhchap_secret.is_none() && dhchap_ctrl_secret.is_none() && tls_key.is_none() {
+                self.wrong(nqn.span(), "nothing is said of this host: add dhchap_secret or tls_key");
+            }
             let name = self.parsed::<HostName>(&nqn, "");
-            let secrets = self.secrets(Some(dhchap_secret), dhchap_ctrl_secret);
-            let (Some(name), Some(secrets)) = (name, secrets) else { continue };
-            if authentication.hosts.insert(name, secrets).is_some() {
+            let secrets = self.secrets(dhchap_secret, dhchap_ctrl_secret);
+            let tls_key = tls_key.and_then(|tls_key| self.parsed(&tls_key, ""));
+            let Some(name) = name else { continue };
+            let is_known = [
+                secrets.is_some_and(|secrets| authentication.hosts.insert(name.clone(), secrets).is_some()),
+                tls_key.is_some_and(|tls_key| tls_keys.hosts.insert(name, tls_key).is_some()),
+            ];
+            if is_known.contains(&true) {
                 self.wrong(nqn.span(), "this host is there twice: remove one");
             }
         }
@@ -679,6 +699,7 @@ impl Reader<'_> {
             subsystem.model = model.unwrap_or_else(|| std::mem::take(&mut subsystem.model));
             subsystem.access = access.unwrap_or(Access::Any);
             subsystem.authentication = authentication;
+            subsystem.tls_keys = tls_keys;
             subsystem.opens_to_memcached = opens_to_memcached;
             subsystem.namespaces = namespaces;
             if let Some((first, last)) = self.kept(Place::Subsystem(at, "cntlids"), raw.cntlids) {

@@ -10,6 +10,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use security::secret::Secret;
+use security::tls::{Keyring, KnownKey};
+use security::tls_key::TlsKey;
 use wire::nqn::{HostName, Nqn};
 use zeroize::Zeroizing;
 
@@ -77,9 +79,49 @@ impl TargetConfig {
     }
 }
 
+/// Where the pre-shared keys of TLS of a subsystem are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsKeySources {
+    /// By name of the host.
+    pub hosts: BTreeMap<HostName, SecretSource>,
+    /// That of all other hosts.
+    pub others: Option<SecretSource>,
+}
+
+impl TlsKeySources {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty() && self.others.is_none()
+    }
+}
+
+impl TargetConfig {
+    /// Reads the keys of TLS of all subsystems. May block.
+    ///
+    /// # Errors
+    /// Those that cannot be read.
+    pub fn read_tls_keys(&self) -> Result<Keyring, Vec<Problem>> {
+        let (mut keys, mut problems) = (Vec::new(), Vec::new());
+        for (at, subsystem) in self.subsystems.iter().enumerate() {
+            let hosts = subsystem.tls_keys.hosts.iter().map(|(host, source)| (Some(host.clone()), source));
+            let others = subsystem.tls_keys.others.iter().map(|source| (None, source));
+            for (host, source) in hosts.chain(others) {
+                match source.read::<TlsKey>() {
+                    Ok(key) => keys.push(KnownKey { subsystem: Some(subsystem.nqn.clone()), host, key }),
+                    Err(message) => {
+                        problems.push(Problem { place: Place::Subsystem(at, "tls_key"), message });
+                    }
+                }
+            }
+        }
+        if problems.is_empty() { Ok(Keyring::new(keys)) } else { Err(problems) }
+    }
+}
+
 impl SecretSources {
     fn read(&self) -> Result<Secrets, String> {
-        let controller = self.controller.as_ref().map(SecretSource::read).transpose()?;
+        let controller = self.controller.as_ref().map(SecretSource::read::<Secret>).transpose()?;
         let secrets = Secrets { host: self.host.read()?, controller };
         // A host that knows its own secret could otherwise answer for the subsystem.
         match &secrets.controller {
@@ -92,7 +134,7 @@ impl SecretSources {
 }
 
 impl SecretSource {
-    fn read(&self) -> Result<Secret, String> {
+    fn read<K: FromStr<Err: fmt::Display>>(&self) -> Result<K, String> {
         let text = match self {
             Self::File(path) => read_secret_file(path).map_err(|error| error.to_string()),
             Self::Environment(name) => match std::env::var(name) {
@@ -108,7 +150,7 @@ impl SecretSource {
                 }
             },
         };
-        let secret = text.and_then(|text| text.trim().parse::<Secret>().map_err(|error| error.to_string()));
+        let secret = text.and_then(|text| text.trim().parse::<K>().map_err(|error| error.to_string()));
         secret.map_err(|why| format!("{self}: {why}"))
     }
 }
@@ -155,7 +197,7 @@ impl FromStr for SecretSource {
 
     fn from_str(text: &str) -> Result<Self, String> {
         // A secret in its place, which the error must not repeat.
-        if text.starts_with("DHHC-1:") {
+        if text.starts_with("DHHC-1:") || text.starts_with("NVMeTLSkey-1:") {
             return Err("secrets are not written into the configuration: put it into a file of its own, and write file:PATH".into());
         }
         match text.split_once(':') {
@@ -183,7 +225,7 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         writeln!(file, " {TEXT} ").expect("written");
         let source = format!("file:{}", file.path().display()).parse::<SecretSource>().expect("a reference");
-        assert_eq!(*source.read().expect("a secret").to_text(), TEXT);
+        assert_eq!(*source.read::<Secret>().expect("a secret").to_text(), TEXT);
         let both = SecretSources { host: source.clone(), controller: Some(source) };
         assert!(both.read().expect_err("one secret").ends_with("are the same"));
     }
@@ -200,7 +242,8 @@ mod tests {
             ("env:NVLANE_NOT_SET", "no such variable"),
             ("credential:key", "credentials"),
         ] {
-            let error = text.parse::<SecretSource>().expect("a reference").read().expect_err("no secret");
+            let source = text.parse::<SecretSource>().expect("a reference");
+            let error = source.read::<Secret>().expect_err("no secret");
             assert!(error.starts_with(text) && error.contains(part), "{error}");
             assert!(!error.contains("QQID"), "{error}");
         }

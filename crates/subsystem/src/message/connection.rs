@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use proto::controller_queue::Parted;
 use reactor::{Connection, ListenerTag};
+use security::tls::Stream;
 use wire::id::Qid;
 
 use super::control::Request;
@@ -89,6 +90,7 @@ pub struct Moving {
     pub(crate) connection: Connection,
     pub(crate) listener: ListenerTag,
     pub(crate) queue: Parted,
+    pub(crate) tls: Option<Box<Stream>>,
     pub(crate) qid: Qid,
     pub(crate) napi: Option<NonZeroU32>,
     pub(crate) counters: Arc<LaneCounters>,

@@ -298,6 +298,13 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         let now_ns = self.io.now_ns();
         let Some((lane, lists)) = self.lanes.entry(index) else { return After::Nothing };
         let is_connect = matches!(lane.state, LaneState::Unconnected { .. });
+        if is_connect && lane.tls.as_ref().is_some_and(|tls| !tls.permits(&data)) {
+            lane.complain(self.io, reason::OTHER_IDENTITY);
+            let status = Status::CONNECT_INVALID_HOST.with_dnr();
+            count(lane, lists, slot, sqe, status);
+            lane.queue.complete(slot, status, 0);
+            return After::Nothing;
+        }
         if is_connect {
             lane.enter(LaneState::Connecting { qid: ConnectCommand::from_sqe(sqe).qid }, now_ns);
             // It may wait for a previous association of its host: it is not closed to make room meanwhile.

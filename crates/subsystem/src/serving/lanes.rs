@@ -7,6 +7,7 @@ use proto::controller_queue::Event;
 use proto::receive::ReceiveTurn;
 use proto::{ControllerQueue, Violation};
 use reactor::{Connection, Io, ListenerTag, Payload, Received, SocketId};
+use security::tls::Failure as TlsFailure;
 use wire::opcode::AdminOpcode;
 use wire::sqe::Fuse;
 use wire::status::Status;
@@ -21,7 +22,7 @@ use crate::commands::Commands;
 use crate::executor::Executor;
 use crate::io_command::Caller;
 use crate::key_value_io::ArrivingValues;
-use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Wait, payload_digest};
+use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Secure, Wait, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::LaneTable;
 use crate::message::{
@@ -31,6 +32,7 @@ use crate::message::{
 use crate::placement::{Connecting, Left};
 use crate::running::{Owner, Step};
 use crate::state::{BusyPollState, ReactorState};
+use crate::tls_gate::TlsGate;
 
 /// Interval of the sweep that releases memory of lanes which took in no command since the one before, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
@@ -48,6 +50,7 @@ const LITTLE_BYTES_MAX: usize = 256 << 10;
 /// The lanes of a reactor, and their commands.
 pub(super) struct LaneServer {
     settings: ServingSettings,
+    tls: Arc<TlsGate>,
     reactor: u16,
     pub(super) lanes: LaneTable,
     pub(super) commands: Commands,
@@ -71,9 +74,10 @@ fn caller_of(lanes: &LaneTable, owner: Owner) -> Option<Caller> {
 }
 
 impl LaneServer {
-    pub(super) fn new(settings: ServingSettings, reactor: u16) -> Self {
+    pub(super) fn new(settings: ServingSettings, tls: Arc<TlsGate>, reactor: u16) -> Self {
         Self {
             settings,
+            tls,
             reactor,
             lanes: LaneTable::new(reactor, settings.unconnected_count_max, settings.reactor_count),
             commands: Commands::new(settings.limits, reactor),
@@ -145,10 +149,13 @@ impl LaneServer {
             }
         };
         let (queue, doorbell, now_ns) = (self.settings.queue, self.settings.doorbell, io.now_ns());
+        // One that was handed over brings its own.
+        let tls = if is_placed { None } else { self.tls.stream(listener) };
         let index = self.lanes.insert(|id| {
             let mut lane = Lane::new(id, socket, queue, doorbell, now_ns);
             (lane.peer, lane.local, lane.listener) = (peer, local, listener);
             (lane.napi, lane.is_placed) = (napi, is_placed);
+            lane.tls = tls.map(Secure::new);
             lane
         });
         if let Some(lane) = self.lanes.get_mut(index) {
@@ -211,7 +218,7 @@ impl LaneServer {
         }
         let mut turn = self.settings.receive.turn();
         let mut worked = false;
-        while turn.goes_on() {
+        while turn.goes_on() || self.has_tls_input(index) {
             // A lane whose input is held back does not receive.
             let is_paused = worked && self.lanes.get(index).is_none_or(|lane| lane.held.is_some());
             if is_paused || !self.receive_once(io, index, staging, &mut turn) {
@@ -220,6 +227,43 @@ impl LaneServer {
             worked = true;
         }
         worked
+    }
+
+    /// Whether plaintext of a lane waits while its socket may be silent.
+    #[inline]
+    fn has_tls_input(&self, index: u32) -> bool {
+        let tls = self.lanes.get(index).and_then(|lane| lane.tls.as_ref());
+        tls.is_some_and(Secure::has_input)
+    }
+
+    /// A lane with TLS has received: its handshake may be complete, and it may turn out to be in clear.
+    #[cold]
+    fn on_tls(io: &mut impl Io<Message>, lane: &mut Lane) {
+        let peer = lane.peer.map(tracing::field::display);
+        let Some(tls) = &mut lane.tls else { return };
+        if let Some(established) = tls.newly_established() {
+            let identity = &established.identity;
+            tracing::info!(
+                peer,
+                cipher = %established.cipher,
+                host = %quoted(identity.host.as_str()),
+                subsystem = %quoted(identity.subsystem.as_str()),
+                version = ?identity.version,
+                derivation = %established.derivation,
+                "TLS established"
+            );
+        }
+        if tls.is_clear() {
+            lane.tls = None;
+        } else if let Some(failure) = tls.newly_failed() {
+            tracing::debug!(peer, %failure, "TLS ended");
+            let reason = match failure {
+                TlsFailure::NotTls => reason::IN_CLEAR,
+                TlsFailure::UnknownIdentity(_) => reason::UNKNOWN_IDENTITY,
+                _ => reason::TLS,
+            };
+            lane.complain(io, reason);
+        }
     }
 
     /// The socket of a lane is writable again.
@@ -245,7 +289,14 @@ impl LaneServer {
         let Some(socket) = lane.socket() else { return false };
         let staging_bytes = plan.staging_bytes(staging.len(), || lane.queue.wanted_bytes());
         let staging = &mut staging[..staging_bytes];
-        let (received, extent) = plan.receive(lane.queue.place(), staging, |into| io.receive(socket, into));
+        let tls = &mut lane.tls;
+        let (received, extent) = plan.receive(lane.queue.place(), staging, |into| match tls {
+            None => io.receive(socket, into),
+            Some(tls) => tls.receive(io, socket, into),
+        });
+        if lane.tls.is_some() {
+            Self::on_tls(io, lane);
+        }
         match received {
             Received::Bytes(count) => {
                 turn.on_received(extent, count);
@@ -859,21 +910,23 @@ impl LaneServer {
             return io.post(0, Message::Control(ControlMessage::Request(connect)));
         };
         let (listener, napi, counters) = (lane.listener, lane.napi, Arc::clone(&lane.counters));
+        let tls = lane.tls.take().map(Secure::into_stream);
         tracing::debug!(peer = ?lane.peer, %qid, to, "lane handed over");
         self.commands.quota.forget(id.index);
         self.lanes.remove(id.index);
-        let moving = Moving { connection, listener, queue, qid, napi, counters, connect };
+        let moving = Moving { connection, listener, queue, tls, qid, napi, counters, connect };
         io.post(to, Message::Connection(ConnectionMessage::TakeOver(Box::new(moving))));
     }
 
     /// Continues a lane that another reactor has handed over. Returns its socket and its place.
     pub(super) fn take_over(&mut self, io: &mut impl Io<Message>, moving: Moving) -> Option<(SocketId, u32)> {
-        let Moving { connection, listener, queue, qid, napi, counters, mut connect } = moving;
+        let Moving { connection, listener, queue, tls, qid, napi, counters, mut connect } = moving;
         let (socket, index) = self.begin_lane(io, connection, listener, napi, true)?;
         let (queue, resumed) = ControllerQueue::resume(self.settings.queue, queue);
         let now_ns = io.now_ns();
         let lane = self.lanes.get_mut(index)?;
         (lane.queue, lane.counters) = (queue, counters);
+        lane.tls = tls.map(Secure::taken_over);
         lane.enter(LaneState::Connecting { qid }, now_ns);
         connect.lane = lane.id;
         if let RequestKind::Command { slot, .. } = &mut connect.kind {

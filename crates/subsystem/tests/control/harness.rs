@@ -400,6 +400,7 @@ impl Target {
             serves_subsystems: subsystems,
             serves_discovery: discovery,
             doorbell: None,
+            tls: nvlane_subsystem::config::TlsPolicy::Off,
         };
         let tag = self.next_listener;
         self.next_listener += 1;

@@ -1,0 +1,155 @@
+//! A connected socket, in clear or with TLS.
+
+use std::io::IoSliceMut;
+use std::os::fd::AsFd;
+
+use reactor::{Received, Segment, Sent, Socket};
+use security::tls::{ByteSocket, HostKeys, Session, Stream};
+use wire::nqn::Nqn;
+
+use crate::connect::{Interest, reset};
+use crate::error::LinkError;
+
+/// The phase of a connection before TLS is established, in words.
+pub(crate) const TLS_HANDSHAKE: &str = "the TLS handshake";
+
+/// A connected socket. With TLS it receives and sends nothing before [`secure`](Self::secure) has completed.
+#[derive(Debug)]
+pub(crate) struct Transport {
+    /// Until it is reset.
+    socket: Option<Socket>,
+    tls: Option<Box<Stream>>,
+}
+
+/// The socket below TLS.
+struct Below<'a>(&'a Socket);
+
+impl ByteSocket for Below<'_> {
+    fn receive(&mut self, into: &mut [u8]) -> Received {
+        self.0.receive(into)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Sent {
+        self.0.send(&[Segment::new(bytes)], false)
+    }
+}
+
+impl Transport {
+    /// A socket that was just connected. With keys: for TLS between this host and this subsystem.
+    ///
+    /// # Errors
+    /// If TLS cannot begin.
+    pub(crate) fn new(
+        socket: Socket,
+        keys: Option<&HostKeys>,
+        host: &Nqn,
+        subsystem: &Nqn,
+    ) -> Result<Self, LinkError> {
+        let tls = match keys {
+            None => None,
+            Some(keys) => {
+                let session = Session::host(&keys.offer(&host.clone().into(), subsystem));
+                Some(Box::new(Stream::new(session.map_err(LinkError::Tls)?)))
+            }
+        };
+        Ok(Self { socket: Some(socket), tls })
+    }
+
+    /// The socket itself.
+    #[inline]
+    pub(crate) fn socket(&self) -> &Socket {
+        self.socket.as_ref().expect("until it is reset")
+    }
+
+    /// Whether there is TLS.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Continues the TLS handshake. Returns whether it is complete; without TLS it is.
+    ///
+    /// # Errors
+    /// Why it failed.
+    pub(crate) fn secure(&mut self) -> Result<bool, LinkError> {
+        let Self { socket: Some(socket), tls: Some(tls) } = self else { return Ok(true) };
+        let outcome = tls.handshake(&mut Below(socket));
+        if outcome.is_err() {
+            // The alert: a reset would discard it.
+            socket.finish();
+        }
+        if let Some(established) = tls.established() {
+            tracing::debug!(cipher = %established.cipher, identity = %established.identity, "TLS established");
+        }
+        Ok(outcome?)
+    }
+
+    /// Receives into several places, in order.
+    #[inline]
+    pub(crate) fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Received {
+        let socket = self.socket.as_ref().expect("until it is reset");
+        match (&mut self.tls, into) {
+            (None, [one]) => socket.receive(one),
+            (None, several) => socket.receive_vectored(several),
+            (Some(tls), into) => tls.receive(into, &mut Below(socket)),
+        }
+    }
+
+    /// Whether input was received from the socket that [`receive`](Self::receive) has not returned yet.
+    #[inline]
+    pub(crate) fn has_input(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_input())
+    }
+
+    /// Sends as much of `segments` as fits.
+    #[inline]
+    pub(crate) fn send(&mut self, segments: &[Segment<'_>]) -> Sent {
+        let socket = self.socket.as_ref().expect("until it is reset");
+        match &mut self.tls {
+            None => socket.send(segments, false),
+            Some(tls) => tls.send(segments, &mut Below(socket)),
+        }
+    }
+
+    /// As [`send`](Self::send) without a copy, which TLS never does. Returns whether a notice will come.
+    pub(crate) fn send_zero_copy(&mut self, segments: &[Segment<'_>]) -> (Sent, bool) {
+        match self.tls {
+            None => self.socket().send_zero_copy(segments),
+            Some(_) => (self.send(segments), false),
+        }
+    }
+
+    /// Readiness to wait for. `is_blocked`: the socket did not accept all bytes.
+    pub(crate) fn interest(&self, is_blocked: bool) -> Interest<'_> {
+        let writable = is_blocked || self.tls.as_ref().is_some_and(|tls| tls.has_output());
+        Interest { fd: self.socket().as_fd(), writable, readable: true }
+    }
+
+    /// Ends the sending direction.
+    pub(crate) fn finish(&mut self) {
+        self.close_notify();
+        self.socket().finish();
+    }
+
+    /// Resets the connection: drops unsent data, and the target notices at once.
+    pub(crate) fn reset(mut self) {
+        self.socket.take().into_iter().for_each(reset);
+    }
+
+    /// The socket of a connection in clear.
+    pub(crate) fn into_socket(mut self) -> Socket {
+        self.socket.take().expect("until it is reset")
+    }
+
+    fn close_notify(&mut self) {
+        if let Self { socket: Some(socket), tls: Some(tls) } = self {
+            tls.close(&mut Below(socket));
+        }
+    }
+}
+
+impl Drop for Transport {
+    /// Closes TLS in good order.
+    fn drop(&mut self) {
+        self.close_notify();
+    }
+}

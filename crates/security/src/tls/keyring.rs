@@ -1,0 +1,152 @@
+//! The PSKs of a target, and those that a host offers.
+
+use wire::nqn::{DISCOVERY_NQN, HostName, Nqn};
+
+use super::PskIdentity;
+use crate::psk::{Derivation, IdentityVersion, TlsPsk};
+use crate::tls_key::TlsKey;
+
+/// A configured PSK, and who may use it with which subsystem.
+#[derive(Clone, Debug)]
+pub struct KnownKey {
+    /// The subsystem; `None` for all of the target.
+    pub subsystem: Option<Nqn>,
+    /// The host; `None` for all hosts.
+    pub host: Option<HostName>,
+    /// The configured PSK.
+    pub key: TlsKey,
+}
+
+/// The PSKs of a target.
+#[derive(Clone, Debug, Default)]
+pub struct Keyring {
+    /// Keys of single hosts come before those of all hosts: for an identity of version 0, which does not name the key,
+    /// the first is taken.
+    keys: Vec<KnownKey>,
+}
+
+impl Keyring {
+    /// A keyring of these keys.
+    #[must_use]
+    pub fn new(mut keys: Vec<KnownKey>) -> Self {
+        keys.sort_by_key(|key| key.host.is_none());
+        Self { keys }
+    }
+
+    /// Whether there is no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// The key of an identity, and how it is derived; `None` if there is none.
+    #[must_use]
+    pub fn find(&self, identity: &str) -> Option<(PskIdentity, TlsPsk, Derivation)> {
+        let parts = identity.parse::<PskIdentity>().ok()?;
+        // A host that asks for discovery has the key of some subsystem.
+        let is_discovery = parts.subsystem.as_str() == DISCOVERY_NQN;
+        let fits = |known: &&KnownKey| {
+            known.host.as_ref().is_none_or(|host| *host == parts.host)
+                && (is_discovery || known.subsystem.as_ref().is_none_or(|name| *name == parts.subsystem))
+        };
+        for derivation in [Derivation::Standard, Derivation::Libnvme] {
+            for known in self.keys.iter().filter(fits) {
+                let found = derive(&known.key, derivation, parts.version, &parts.host, &parts.subsystem);
+                // Identities are public: how long this takes tells nothing.
+                if let Some(psk) = found.filter(|psk| psk.identity == identity) {
+                    return Some((parts, psk, derivation));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The key of a host.
+#[derive(Clone, Debug)]
+pub struct HostKeys {
+    /// The configured PSK.
+    pub key: TlsKey,
+    /// How it is derived.
+    pub derivation: Derivation,
+}
+
+impl HostKeys {
+    /// What the host offers to a subsystem: version 1, then version 0, which is all that SPDK knows.
+    #[must_use]
+    pub fn offer(&self, host: &HostName, subsystem: &Nqn) -> Vec<TlsPsk> {
+        [IdentityVersion::One, IdentityVersion::Zero]
+            .into_iter()
+            .filter_map(|version| derive(&self.key, self.derivation, version, host, subsystem))
+            .collect()
+    }
+}
+
+fn derive(
+    key: &TlsKey,
+    derivation: Derivation,
+    version: IdentityVersion,
+    host: &HostName,
+    subsystem: &Nqn,
+) -> Option<TlsPsk> {
+    let retained = key.retained_by(derivation, host.as_str());
+    retained.tls_by(derivation, version, host.as_str(), subsystem.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+    const SUBSYSTEM: &str = "nqn.2016-06.io.nvlane:disk";
+
+    fn key(byte: u8) -> TlsKey {
+        TlsKey::new(Some(crate::hash::HashFunction::Sha256), vec![byte; 32].into()).expect("a key")
+    }
+
+    fn known(subsystem: Option<&str>, host: Option<&str>, byte: u8) -> KnownKey {
+        KnownKey {
+            subsystem: subsystem.map(|name| name.parse().expect("a name")),
+            host: host.map(|name| name.parse().expect("a name")),
+            key: key(byte),
+        }
+    }
+
+    fn offer(byte: u8, subsystem: &str, derivation: Derivation) -> Vec<TlsPsk> {
+        let keys = HostKeys { key: key(byte), derivation };
+        keys.offer(&HOST.parse().expect("a name"), &subsystem.parse().expect("a name"))
+    }
+
+    #[test]
+    fn what_a_host_offers_is_found_with_both_derivations() {
+        let ring = Keyring::new(vec![known(None, None, 1), known(None, None, 2)]);
+        for derivation in [Derivation::Standard, Derivation::Libnvme] {
+            for byte in [1, 2] {
+                let offered = offer(byte, SUBSYSTEM, derivation);
+                assert_eq!(offered.len(), 2);
+                let (parts, psk, by) = ring.find(&offered[0].identity).expect("version 1");
+                assert_eq!((parts.host.to_string(), by), (HOST.into(), derivation));
+                assert_eq!(psk.key.expose(), offered[0].key.expose());
+                assert!(offered[0].identity.starts_with("NVMe1R01 "));
+            }
+        }
+        let zero = &offer(1, SUBSYSTEM, Derivation::Standard)[1];
+        let (_, psk, by) = ring.find(&zero.identity).expect("version 0");
+        assert_eq!((psk.key.expose(), by), (zero.key.expose(), Derivation::Standard));
+        assert!(ring.find(&offer(3, SUBSYSTEM, Derivation::Standard)[0].identity).is_none());
+    }
+
+    #[test]
+    fn a_key_is_for_its_host_and_subsystem_and_for_discovery() {
+        let ring = Keyring::new(vec![known(None, None, 3), known(Some(SUBSYSTEM), Some(HOST), 1)]);
+        let find =
+            |byte, subsystem| ring.find(&offer(byte, subsystem, Derivation::Standard)[0].identity).is_some();
+        assert!(find(1, SUBSYSTEM) && find(1, DISCOVERY_NQN) && find(3, "nqn.2016-06.io.nvlane:other"));
+        assert!(!find(1, "nqn.2016-06.io.nvlane:other"));
+        // Version 0: that of the host.
+        let zero = &offer(1, SUBSYSTEM, Derivation::Standard)[1];
+        assert_eq!(ring.find(&zero.identity).expect("found").1.key.expose(), zero.key.expose());
+        let other = Keyring::new(vec![known(None, Some("nqn.2014-08.org.nvmexpress:other"), 1)]);
+        assert!(other.find(&offer(1, SUBSYSTEM, Derivation::Standard)[0].identity).is_none());
+    }
+}

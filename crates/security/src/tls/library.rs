@@ -1,0 +1,352 @@
+//! The TLS library: one connection of s2n-tls that reads from and writes to memory.
+//!
+//! All unsafe code of this crate is here: s2n-tls calls back with a pointer to the buffers.
+#![allow(unsafe_code)]
+
+use core::ffi::{c_int, c_void};
+use core::fmt;
+use core::ptr::NonNull;
+use core::task::Poll;
+use std::sync::OnceLock;
+
+use s2n_tls::config::Config;
+use s2n_tls::connection::Connection;
+use s2n_tls::enums::{Blinding, Mode, PeerKeyUpdate, PskHmac};
+use s2n_tls::error::{Error, ErrorType};
+use s2n_tls::psk::Psk;
+use s2n_tls::security::Policy;
+
+use super::Alert;
+use crate::psk::{Cipher, TlsPsk};
+
+/// Input that is taken in at once, bytes: four full records.
+const INPUT_BYTES: usize = 64 << 10;
+
+/// The same during the handshake, when anybody may be the peer.
+const HANDSHAKE_INPUT_BYTES: usize = 2 << 10;
+
+/// The one policy of s2n-tls with TLS 1.3 only, exactly the two cipher suites of NVMe/TCP, and no certificates' worth
+/// of further groups: P-256, P-384, P-521. A peer that offers only X25519 at first is asked for P-256.
+const POLICY: &str = "ELBSecurityPolicy-TLS13-1-3-FIPS-2023-04";
+
+/// What the library reads and writes.
+struct Wires {
+    /// Bytes of the peer at `start..end`. Empty while there are none: idle connections have no buffer.
+    input: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// The peer sends no more.
+    is_ended: bool,
+    /// Bytes for the peer.
+    output: Vec<u8>,
+    /// Encrypted records were among them.
+    is_encrypted: bool,
+}
+
+/// Whether any of these records is encrypted.
+fn has_encrypted_record(mut records: &[u8]) -> bool {
+    const ENCRYPTED_RECORD: u8 = 23;
+    while let [kind, _, _, high, low, rest @ ..] = records {
+        if *kind == ENCRYPTED_RECORD {
+            return true;
+        }
+        records = rest.get(u16::from_be_bytes([*high, *low]).into()..).unwrap_or_default();
+    }
+    false
+}
+
+/// A connection of the library, with its buffers.
+pub(super) struct Library {
+    connection: Connection,
+    /// From a box. Used by the library during calls of `connection`, and by us between them.
+    wires: NonNull<Wires>,
+}
+
+// SAFETY: the connection may be sent to another thread, and the buffers are owned like a box.
+unsafe impl Send for Library {}
+
+/// The outcome of a call that can wait for input.
+pub(super) enum Outcome<T> {
+    Ready(T),
+    /// The input does not suffice.
+    Waits,
+}
+
+/// Gives the library bytes of the peer.
+///
+/// # Safety
+/// `context` is the buffers of a [`Library`], which nobody else uses meanwhile; `into` has room for `length` bytes.
+unsafe extern "C" fn receive(context: *mut c_void, into: *mut u8, length: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    let wires = unsafe { &mut *context.cast::<Wires>() };
+    let available = wires.input.get(wires.start..wires.end).unwrap_or_default();
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let taken = available.get(..length.min(available.len())).unwrap_or_default();
+    if taken.is_empty() {
+        return if wires.is_ended { 0 } else { would_block() };
+    }
+    // SAFETY: there is room for `length` bytes, and ours are another allocation.
+    unsafe { core::ptr::copy_nonoverlapping(taken.as_ptr(), into, taken.len()) };
+    let count = taken.len();
+    wires.start = wires.start.saturating_add(count);
+    c_int::try_from(count).unwrap_or(c_int::MAX)
+}
+
+/// Takes the library's bytes for the peer.
+///
+/// # Safety
+/// As [`receive`]; `from` has `length` bytes.
+unsafe extern "C" fn send(context: *mut c_void, from: *const u8, length: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    let wires = unsafe { &mut *context.cast::<Wires>() };
+    let length = usize::try_from(length).unwrap_or(0);
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { core::slice::from_raw_parts(from, length) };
+    // Each call has whole records, because each is taken whole.
+    wires.is_encrypted = wires.is_encrypted || has_encrypted_record(bytes);
+    wires.output.extend_from_slice(bytes);
+    c_int::try_from(length).unwrap_or(c_int::MAX)
+}
+
+fn would_block() -> c_int {
+    // SAFETY: the address of the thread's own errno.
+    unsafe { *libc::__errno_location() = libc::EAGAIN };
+    -1
+}
+
+/// Has the library start, which takes some milliseconds the first time.
+pub(super) fn prepare() -> Result<(), Error> {
+    config().map(drop)
+}
+
+/// The configuration of all connections.
+fn config() -> Result<Config, Error> {
+    static CONFIG: OnceLock<Config> = OnceLock::new();
+    if let Some(config) = CONFIG.get() {
+        return Ok(config.clone());
+    }
+    let mut builder = Config::builder();
+    builder.set_security_policy(&Policy::from_version(POLICY)?)?;
+    // Certificates play no part.
+    builder.with_system_certs(false)?;
+    // The delay before an alert hides the time of CBC's errors, of which TLS 1.3 has none.
+    builder.set_max_blinding_delay(0)?;
+    let config = builder.build()?;
+    Ok(CONFIG.get_or_init(|| config).clone())
+}
+
+impl Library {
+    /// A connection of the host (client) or the target (server) with these keys, which has received `input` already.
+    pub(super) fn new(is_host: bool, keys: &[TlsPsk], input: &[u8]) -> Result<Self, Error> {
+        let mut connection = Connection::new(if is_host { Mode::Client } else { Mode::Server });
+        connection.set_config(config()?)?;
+        connection.set_blinding(Blinding::SelfService)?;
+        connection.prefer_throughput()?;
+        for TlsPsk { identity, key } in keys {
+            let mut builder = Psk::builder()?;
+            builder.set_identity(identity.as_bytes())?;
+            builder.set_secret(key.expose())?;
+            builder.set_hmac(if key.expose().len() == Cipher::Aes256GcmSha384.hash().digest_bytes() {
+                PskHmac::SHA384
+            } else {
+                PskHmac::SHA256
+            })?;
+            connection.append_psk(&builder.build()?)?;
+        }
+        let wires = Box::new(Wires {
+            input: input.to_vec(),
+            start: 0,
+            end: input.len(),
+            is_ended: false,
+            output: Vec::new(),
+            is_encrypted: false,
+        });
+        let mut library = Self { connection, wires: NonNull::from(Box::leak(wires)) };
+        let context = library.wires.as_ptr().cast::<c_void>();
+        library.connection.set_receive_callback(Some(receive))?;
+        library.connection.set_send_callback(Some(send))?;
+        // SAFETY: the buffers are freed after the connection, when `library` is dropped.
+        unsafe {
+            library.connection.set_receive_context(context)?;
+            library.connection.set_send_context(context)?;
+        }
+        Ok(library)
+    }
+
+    fn wires(&self) -> &Wires {
+        // SAFETY: the library uses the buffers only while `connection` is borrowed mutably.
+        unsafe { self.wires.as_ref() }
+    }
+
+    fn wires_mut(&mut self) -> &mut Wires {
+        // SAFETY: as in `wires`, and `self` is borrowed mutably.
+        unsafe { self.wires.as_mut() }
+    }
+
+    /// Room for bytes of the peer, once all before are taken; else none.
+    pub(super) fn input_room(&mut self) -> &mut [u8] {
+        let is_complete = self.connection.handshake_complete();
+        let wires = self.wires_mut();
+        if wires.start < wires.end {
+            return &mut [];
+        }
+        (wires.start, wires.end) = (0, 0);
+        wires.input.resize(if is_complete { INPUT_BYTES } else { HANDSHAKE_INPUT_BYTES }, 0);
+        &mut wires.input
+    }
+
+    /// This number of bytes was received.
+    pub(super) fn on_input(&mut self, count: usize) {
+        let wires = self.wires_mut();
+        wires.end = wires.end.saturating_add(count).min(wires.input.len());
+    }
+
+    /// The peer sends no more.
+    pub(super) fn on_input_end(&mut self) {
+        self.wires_mut().is_ended = true;
+    }
+
+    /// Whether there is input or plaintext that was not taken.
+    pub(super) fn has_input(&self) -> bool {
+        let wires = self.wires();
+        wires.start < wires.end || self.connection.peek_len() > 0
+    }
+
+    /// The bytes to send.
+    pub(super) fn output(&self) -> &[u8] {
+        &self.wires().output
+    }
+
+    /// The bytes to send, which leave.
+    pub(super) fn output_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.wires_mut().output
+    }
+
+    /// Continues the handshake. Ready once it is complete.
+    pub(super) fn negotiate(&mut self) -> Result<Outcome<()>, Error> {
+        outcome(self.connection.poll_negotiate().map_ok(|_| ()))
+    }
+
+    /// Decrypts into `into`. 0 bytes: the peer has closed in good order.
+    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<Outcome<usize>, Error> {
+        outcome(self.connection.poll_recv(into))
+    }
+
+    /// Encrypts all of it.
+    pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        while !bytes.is_empty() {
+            match self.connection.poll_send(bytes) {
+                Poll::Ready(count) => bytes = bytes.get(count?..).unwrap_or_default(),
+                // The output takes everything.
+                Poll::Pending => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the alert of an error that ends the session.
+    pub(super) fn fail(&mut self, alert: Alert) {
+        if self.wires().is_encrypted {
+            // One that the library has, or close_notify: it takes no other.
+            self.close();
+        } else {
+            self.wires_mut().output.extend_from_slice(&alert.record());
+        }
+    }
+
+    /// Sends close_notify.
+    pub(super) fn close(&mut self) {
+        // There is nobody left to tell of a failure.
+        let _ = self.connection.poll_shutdown_send();
+    }
+
+    /// Changes the key before the next record.
+    pub(super) fn update_key(&mut self) -> Result<(), Error> {
+        self.connection.request_key_update(PeerKeyUpdate::KeyUpdateNotRequested).map(|_| ())
+    }
+
+    /// The alert that the peer has sent.
+    pub(super) fn alert(&self) -> Option<u8> {
+        self.connection.alert()
+    }
+
+    /// The identity whose key both ends use, once the handshake is complete.
+    pub(super) fn identity(&self) -> Result<Vec<u8>, Error> {
+        let mut identity = vec![0; self.connection.negotiated_psk_identity_length()?];
+        self.connection.negotiated_psk_identity(&mut identity)?;
+        Ok(identity)
+    }
+
+    /// The cipher suite.
+    pub(super) fn cipher(&self) -> Option<Cipher> {
+        match self.connection.cipher_suite() {
+            Ok("TLS_AES_128_GCM_SHA256") => Some(Cipher::Aes128GcmSha256),
+            Ok("TLS_AES_256_GCM_SHA384") => Some(Cipher::Aes256GcmSha384),
+            _ => None,
+        }
+    }
+
+    /// Frees the buffers that are empty.
+    pub(super) fn shrink(&mut self) {
+        // It refuses while a record is incomplete.
+        let _ = self.connection.release_buffers();
+        let wires = self.wires_mut();
+        if wires.start == wires.end {
+            (wires.start, wires.end) = (0, 0);
+            wires.input = Vec::new();
+        }
+        if wires.output.is_empty() {
+            wires.output = Vec::new();
+        }
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: from a box, and not used after this: the connection calls back only within its methods.
+        drop(unsafe { Box::from_raw(self.wires.as_ptr()) });
+    }
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.connection.fmt(f)
+    }
+}
+
+fn outcome<T>(poll: Poll<Result<T, Error>>) -> Result<Outcome<T>, Error> {
+    match poll {
+        Poll::Ready(result) => result.map(Outcome::Ready),
+        Poll::Pending => Ok(Outcome::Waits),
+    }
+}
+
+/// The alert for an error: the library tells only by name what it was.
+fn alert_for(error: &Error) -> Alert {
+    match (error.kind(), error.name()) {
+        (_, "S2N_ERR_BAD_PSK_BINDER" | "S2N_ERR_BAD_FINISHED") => Alert::DECRYPT_ERROR,
+        (_, "S2N_ERR_BAD_MESSAGE") => Alert::UNEXPECTED_MESSAGE,
+        (ErrorType::ProtocolError, _) => Alert::HANDSHAKE_FAILURE,
+        _ => Alert::INTERNAL_ERROR,
+    }
+}
+
+/// What an error is to a session.
+#[derive(Clone, Copy)]
+pub(super) enum ErrorClass {
+    /// The peer has sent an alert.
+    Alert,
+    /// The peer has closed the connection without one.
+    Closed,
+    /// The peer, or the library, has failed: in the library's words; and the alert for it.
+    Failed(&'static str, Alert),
+}
+
+/// Classifies an error.
+pub(super) fn class(error: &Error) -> ErrorClass {
+    match error.kind() {
+        ErrorType::Alert => ErrorClass::Alert,
+        ErrorType::ConnectionClosed => ErrorClass::Closed,
+        _ => ErrorClass::Failed(error.message(), alert_for(error)),
+    }
+}

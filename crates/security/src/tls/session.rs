@@ -1,0 +1,378 @@
+//! One TLS session of either role, without a socket.
+
+use core::fmt;
+use std::sync::Arc;
+
+use wire::text::quoted;
+
+use super::client_hello::{self, HELLO_BYTES_MAX, Hello};
+use super::library::{self, ErrorClass, Library, Outcome};
+use super::{Alert, Keyring, PskIdentity};
+use crate::psk::{Cipher, Derivation, TlsPsk};
+
+/// A session: bytes of the peer in, bytes to send out, and plaintext on the other side.
+///
+/// ```text
+/// target:  Hello ──ClientHello, key found──▶ Handshake ──Finished──▶ Open ──close_notify──▶ Ended
+/// host:                                      Handshake ──Finished──▶ Open
+///                     any ──alert, error──▶ Failed
+/// ```
+///
+/// A connection that has not sent a ClientHello with a known identity costs only the bytes that it has sent, at most 8
+/// KiB.
+pub struct Session {
+    state: State,
+    is_host: bool,
+    /// The host has received nothing yet.
+    is_untried: bool,
+    /// How the key was found; for the log.
+    derivation: Derivation,
+    established: Option<Established>,
+    failure: Option<Failure>,
+}
+
+enum State {
+    /// The target waits for the ClientHello.
+    Hello { keyring: Arc<Keyring>, stream: Vec<u8>, output: Vec<u8> },
+    /// The library has the connection.
+    Library(Box<Library>),
+}
+
+/// What a handshake has agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Established {
+    /// Who has proved to have the key.
+    pub identity: PskIdentity,
+    /// The cipher suite.
+    pub cipher: Cipher,
+    /// How the key was derived.
+    pub derivation: Derivation,
+}
+
+/// What a read has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// This many bytes of plaintext, at least one.
+    Bytes(usize),
+    /// More bytes of the peer are needed.
+    Dry,
+    /// The peer has closed the connection.
+    Ended,
+}
+
+/// Why a session has failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The peer speaks something else.
+    #[error("the peer does not speak TLS")]
+    NotTls,
+    /// Its ClientHello cannot be read.
+    #[error("malformed ClientHello")]
+    MalformedHello,
+    /// Its ClientHello has no PSK.
+    #[error("the host offers no pre-shared key")]
+    NoPsk,
+    /// No key has such an identity.
+    #[error("no pre-shared key with the identity {}", quoted(.0))]
+    UnknownIdentity(String),
+    /// The peer has refused.
+    #[error("the peer sent the TLS alert {0}")]
+    Alert(Alert),
+    /// The peer closed the connection within the handshake.
+    #[error("the peer closed the connection during the TLS handshake")]
+    Closed,
+    /// The peer broke TLS, or has another key: in the words of the library.
+    #[error("TLS failed: {0}")]
+    Protocol(&'static str),
+    /// The peer has not proved that it has the key, or uses another cipher suite.
+    #[error("the TLS handshake ended without the pre-shared key and its cipher suite")]
+    NoProof,
+}
+
+/// Has the TLS library start: else the first session does, which takes some milliseconds more then.
+///
+/// # Errors
+/// It cannot.
+pub fn prepare() -> Result<(), Failure> {
+    library::prepare().map_err(|error| Failure::Protocol(error.message()))
+}
+
+impl Session {
+    /// A session of a host that offers these keys, the preferred one first.
+    ///
+    /// # Errors
+    /// If the library cannot use them.
+    pub fn host(keys: &[TlsPsk]) -> Result<Self, Failure> {
+        let library = Library::new(true, keys, &[]).map_err(|error| Failure::Protocol(error.message()))?;
+        let mut session = Self::new(State::Library(Box::new(library)), true);
+        // The ClientHello.
+        session.advance()?;
+        Ok(session)
+    }
+
+    /// A session of a target with these keys.
+    #[must_use]
+    pub fn target(keyring: Arc<Keyring>) -> Self {
+        Self::new(State::Hello { keyring, stream: Vec::new(), output: Vec::new() }, false)
+    }
+
+    fn new(state: State, is_host: bool) -> Self {
+        Self {
+            state,
+            is_host,
+            is_untried: is_host,
+            derivation: Derivation::Standard,
+            established: None,
+            failure: None,
+        }
+    }
+
+    /// What the handshake has agreed on, once it is complete.
+    #[must_use]
+    pub fn established(&self) -> Option<&Established> {
+        self.established.as_ref()
+    }
+
+    /// Why the session has failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// Receives bytes of the peer with `receive`, which is given room for them and returns their number and anything
+    /// else. Without room (all input must be [read](Self::read) first) it is not called.
+    pub fn receive<R>(&mut self, most: usize, receive: impl FnOnce(&mut [u8]) -> (usize, R)) -> Option<R> {
+        match &mut self.state {
+            State::Hello { stream, .. } => {
+                let have = stream.len();
+                let room = HELLO_BYTES_MAX.saturating_sub(have).min(most);
+                // A record at a time is enough: who sends more has it wait in the socket.
+                let mut chunk = [0; 2048];
+                let room = chunk.get_mut(..room.min(2048)).filter(|room| !room.is_empty())?;
+                let (count, result) = receive(room);
+                stream.extend_from_slice(room.get(..count).unwrap_or_default());
+                Some(result)
+            }
+            State::Library(library) => {
+                let room = library.input_room();
+                let room_bytes = room.len();
+                let room = room.get_mut(..most.min(room_bytes)).filter(|room| !room.is_empty())?;
+                let (count, result) = receive(room);
+                // A target in clear answers a ClientHello with a PDU.
+                let is_tls =
+                    room.get(..count).and_then(<[u8]>::first).is_none_or(|first| matches!(first, 20..=23));
+                if self.is_untried && count > 0 {
+                    self.is_untried = false;
+                    if !is_tls {
+                        self.failure.get_or_insert(Failure::NotTls);
+                    }
+                }
+                library.on_input(count);
+                Some(result)
+            }
+        }
+    }
+
+    /// The peer sends no more.
+    pub fn on_input_end(&mut self) {
+        match &mut self.state {
+            State::Hello { .. } => {
+                self.failure.get_or_insert(Failure::Closed);
+            }
+            State::Library(library) => library.on_input_end(),
+        }
+    }
+
+    /// Whether bytes of the peer, or plaintext, wait for a [read](Self::read).
+    #[must_use]
+    pub fn has_input(&self) -> bool {
+        match &self.state {
+            State::Hello { .. } => false,
+            State::Library(library) => self.failure.is_none() && library.has_input(),
+        }
+    }
+
+    /// Takes plaintext, and drives the handshake.
+    ///
+    /// # Errors
+    /// The session has failed; [`output`](Self::output) may have an alert.
+    pub fn read(&mut self, into: &mut [u8]) -> Result<Read, Failure> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        if self.established.is_none() {
+            self.advance()?;
+            if self.established.is_none() {
+                return Ok(Read::Dry);
+            }
+        }
+        let State::Library(library) = &mut self.state else { return Ok(Read::Dry) };
+        if into.is_empty() {
+            return Ok(Read::Dry);
+        }
+        match library.read(into) {
+            Ok(Outcome::Ready(0)) => Ok(Read::Ended),
+            Ok(Outcome::Ready(count)) => Ok(Read::Bytes(count)),
+            Ok(Outcome::Waits) => Ok(Read::Dry),
+            Err(error) => match library::class(&error) {
+                // Without close_notify. PDUs and commands have their own lengths: what is cut off is not executed.
+                ErrorClass::Closed => Ok(Read::Ended),
+                class => Err(self.fail(class)),
+            },
+        }
+    }
+
+    /// Encrypts plaintext: all of it is in the output afterwards.
+    ///
+    /// # Errors
+    /// The session has failed.
+    ///
+    /// # Panics
+    /// In debug builds, before the handshake is complete.
+    pub fn write(&mut self, plaintext: &[u8]) -> Result<(), Failure> {
+        debug_assert!(self.established.is_some(), "nothing is sent before the handshake is complete");
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let State::Library(library) = &mut self.state else { return Ok(()) };
+        library.write(plaintext).map_err(|error| self.fail(library::class(&error)))
+    }
+
+    /// Bytes to send.
+    #[must_use]
+    pub fn output(&self) -> &[u8] {
+        match &self.state {
+            State::Hello { output, .. } => output,
+            State::Library(library) => library.output(),
+        }
+    }
+
+    /// The first `count` bytes of the output were sent.
+    pub fn on_sent(&mut self, count: usize) {
+        let output = match &mut self.state {
+            State::Hello { output, .. } => output,
+            State::Library(library) => library.output_mut(),
+        };
+        output.drain(..count.min(output.len()));
+    }
+
+    /// Ends the sending direction with close_notify.
+    pub fn close(&mut self) {
+        if let State::Library(library) = &mut self.state {
+            library.close();
+        }
+    }
+
+    /// Changes the key of the sending direction before the next record. Linux's kernel TLS ends the connection then.
+    ///
+    /// # Errors
+    /// The session has failed.
+    pub fn update_key(&mut self) -> Result<(), Failure> {
+        let State::Library(library) = &mut self.state else { return Ok(()) };
+        library.update_key().map_err(|error| self.fail(library::class(&error)))
+    }
+
+    /// Frees the buffers of an idle session.
+    pub fn shrink(&mut self) {
+        if let State::Library(library) = &mut self.state {
+            library.shrink();
+        }
+    }
+
+    /// Continues the handshake.
+    fn advance(&mut self) -> Result<(), Failure> {
+        if let State::Hello { keyring, stream, .. } = &mut self.state {
+            let refusal = match client_hello::read(stream) {
+                Hello::Incomplete if stream.len() < HELLO_BYTES_MAX => return Ok(()),
+                Hello::Incomplete => (Failure::MalformedHello, Some(Alert::DECODE_ERROR)),
+                Hello::Malformed if stream.first() != Some(&22) => (Failure::NotTls, None),
+                Hello::Malformed => (Failure::MalformedHello, Some(Alert::DECODE_ERROR)),
+                Hello::NoPsk => (Failure::NoPsk, Some(Alert::MISSING_EXTENSION)),
+                Hello::Offers(identities) => {
+                    let mut texts = identities.iter().map(|identity| String::from_utf8_lossy(identity));
+                    let found = texts.clone().find_map(|text| keyring.find(&text));
+                    match found {
+                        Some((_, psk, derivation)) => {
+                            self.derivation = derivation;
+                            return self.begin(&psk);
+                        }
+                        None => {
+                            let first = texts.next().unwrap_or_default().into_owned();
+                            (Failure::UnknownIdentity(first), Some(Alert::UNKNOWN_PSK_IDENTITY))
+                        }
+                    }
+                }
+            };
+            return Err(self.refuse(refusal));
+        }
+        self.negotiate()
+    }
+
+    /// The ClientHello offers this key.
+    fn begin(&mut self, psk: &TlsPsk) -> Result<(), Failure> {
+        let State::Hello { stream, .. } = &mut self.state else { return Ok(()) };
+        let library = Library::new(false, std::slice::from_ref(psk), stream)
+            .map_err(|error| Failure::Protocol(error.message()))?;
+        self.state = State::Library(Box::new(library));
+        self.negotiate()
+    }
+
+    fn negotiate(&mut self) -> Result<(), Failure> {
+        let State::Library(library) = &mut self.state else { return Ok(()) };
+        match library.negotiate() {
+            Ok(Outcome::Waits) => Ok(()),
+            Ok(Outcome::Ready(())) => {
+                let identity = library.identity().ok().and_then(|text| String::from_utf8(text).ok());
+                let identity = identity.and_then(|text| text.parse::<PskIdentity>().ok());
+                match (identity, library.cipher()) {
+                    (Some(identity), Some(cipher)) if identity.cipher == cipher => {
+                        let derivation = self.derivation;
+                        self.established = Some(Established { identity, cipher, derivation });
+                        Ok(())
+                    }
+                    _ => {
+                        library.close();
+                        self.failure = Some(Failure::NoProof);
+                        Err(Failure::NoProof)
+                    }
+                }
+            }
+            Err(error) => Err(self.fail(library::class(&error))),
+        }
+    }
+
+    fn refuse(&mut self, (failure, alert): (Failure, Option<Alert>)) -> Failure {
+        if let (State::Hello { output, stream, .. }, Some(alert)) = (&mut self.state, alert) {
+            output.extend_from_slice(&alert.record());
+            *stream = Vec::new();
+        }
+        self.failure = Some(failure.clone());
+        failure
+    }
+
+    fn fail(&mut self, class: ErrorClass) -> Failure {
+        let failure = match &mut self.state {
+            State::Library(library) => match class {
+                ErrorClass::Alert => Failure::Alert(Alert(library.alert().unwrap_or_default())),
+                ErrorClass::Closed => Failure::Closed,
+                ErrorClass::Failed(message, alert) => {
+                    library.fail(alert);
+                    Failure::Protocol(message)
+                }
+            },
+            State::Hello { .. } => Failure::MalformedHello,
+        };
+        self.failure = Some(failure.clone());
+        failure
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("is_host", &self.is_host)
+            .field("established", &self.established)
+            .field("failure", &self.failure)
+            .finish_non_exhaustive()
+    }
+}

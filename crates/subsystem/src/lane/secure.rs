@@ -1,0 +1,121 @@
+//! TLS of a lane: a stream between the lane and its socket.
+
+use std::io::IoSliceMut;
+
+use reactor::{Io, Received, Segment, Sent, SocketId};
+use security::tls::{ByteSocket, Established, Failure, Stream};
+use wire::fabrics::ConnectData;
+use zerocopy::FromBytes;
+
+use crate::message::Message;
+
+/// The TLS of one lane.
+#[derive(Debug)]
+pub(crate) struct Secure {
+    stream: Box<Stream>,
+    is_established: bool,
+    has_failed: bool,
+}
+
+/// The socket below TLS.
+pub(super) struct Below<'a, I> {
+    io: &'a mut I,
+    socket: SocketId,
+}
+
+impl<I: Io<Message>> ByteSocket for Below<'_, I> {
+    fn receive(&mut self, into: &mut [u8]) -> Received {
+        self.io.receive(self.socket, &mut [IoSliceMut::new(into)])
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Sent {
+        self.io.send(self.socket, &[Segment::new(bytes)])
+    }
+}
+
+impl Secure {
+    pub(crate) fn new(stream: Box<Stream>) -> Self {
+        Self { stream, is_established: false, has_failed: false }
+    }
+
+    /// That of a lane which another reactor has handed over.
+    pub(crate) fn taken_over(stream: Box<Stream>) -> Self {
+        Self { stream, is_established: true, has_failed: false }
+    }
+
+    /// For handing the lane over.
+    pub(crate) fn into_stream(self) -> Box<Stream> {
+        self.stream
+    }
+
+    /// Receives plaintext.
+    pub(crate) fn receive<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        socket: SocketId,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Received {
+        let received = self.stream.receive(into, &mut Below { io: &mut *io, socket });
+        if self.stream.has_output() {
+            // Of a handshake: else it goes with the next send.
+            io.await_writable(socket);
+        }
+        received
+    }
+
+    /// Sends plaintext.
+    pub(super) fn send<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        socket: SocketId,
+        segments: &[Segment<'_>],
+    ) -> Sent {
+        self.stream.send(segments, &mut Below { io, socket })
+    }
+
+    /// Sends what the handshake has left. [`Sent::Blocked`] if the socket is full.
+    pub(super) fn flush<I: Io<Message>>(&mut self, io: &mut I, socket: SocketId) -> Sent {
+        self.stream.flush(&mut Below { io, socket })
+    }
+
+    /// Sends close_notify.
+    pub(super) fn close<I: Io<Message>>(&mut self, io: &mut I, socket: SocketId) {
+        self.stream.close(&mut Below { io, socket });
+    }
+
+    /// Whether the connection turned out to be in clear, which its listener allows.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.stream.is_clear()
+    }
+
+    /// Whether plaintext waits here while the socket is silent.
+    pub(crate) fn has_input(&self) -> bool {
+        self.stream.has_input()
+    }
+
+    /// What the handshake has agreed on, the first time that it is asked after it.
+    pub(crate) fn newly_established(&mut self) -> Option<&Established> {
+        let established = self.stream.established()?;
+        (!std::mem::replace(&mut self.is_established, true)).then_some(established)
+    }
+
+    /// Why it has failed, the first time that it is asked after that.
+    pub(crate) fn newly_failed(&mut self) -> Option<&Failure> {
+        let failure = self.stream.failure()?;
+        (!std::mem::replace(&mut self.has_failed, true)).then_some(failure)
+    }
+
+    /// Whether the names of a Connect are those that the key is for.
+    pub(crate) fn permits(&self, data: &[u8]) -> bool {
+        let Some(established) = self.stream.established() else { return false };
+        // The control plane refuses what is no Connect data.
+        let Ok(connect) = ConnectData::read_from_bytes(data) else { return true };
+        let identity = &established.identity;
+        connect.host() == Ok(identity.host.clone()) && connect.subsystem() == Ok(identity.subsystem.clone())
+    }
+
+    /// Frees the buffers of an idle lane.
+    pub(super) fn shrink(&mut self) {
+        self.stream.shrink();
+    }
+}
