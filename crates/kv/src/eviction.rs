@@ -34,9 +34,10 @@ use crate::table::lines::set_item;
 /// The shortest and longest time for which a region of Kept stays although New has more than its share, in bytes
 /// stored, as a multiple of the memory.
 const KEPT_FOR: RangeInclusive<u64> = 1..=12;
-/// How much that time changes with an item of Kept that was used, and with one that was not, as a multiple of its
-/// bytes.
+/// How much that time changes with an item of Kept that was used, with one that is stored again soon after it was
+/// evicted from Kept, and with one that was not used, as a multiple of its bytes.
 const LONGER_IF_USED: u64 = 24;
+const LONGER_IF_MISSED: u64 = 100;
 const SHORTER_IF_UNUSED: u64 = 8;
 /// The whole of the items' memory, of which New has a share.
 const WHOLE: u64 = 1 << 32;
@@ -107,7 +108,8 @@ impl Evictor {
         (self.hands, self.region_hand, self.sparse_hand, self.expiry_hand) = ([(0, 0); 2], 0, 0, 0);
     }
 
-    /// The queue for a new item of `bytes`. A key that was evicted not long ago changes the share of New.
+    /// The queue for a new item of `bytes`. A key that was evicted not long ago changes the share of New, and the time
+    /// for which regions of Kept stay.
     pub(crate) fn on_stored(&mut self, regions: &Regions, hash: KeyHash, bytes: usize) -> Queue {
         if self.ghosts.is_empty() {
             return Queue::New;
@@ -121,6 +123,9 @@ impl Evictor {
             Queue::Kept => self.new_share.saturating_sub(step * (new_count / kept_count).max(1) as u64),
         };
         self.new_share = share.clamp(*SHARES.start(), *SHARES.end());
+        if queue == Queue::Kept {
+            self.keep_for(regions, self.kept_for + LONGER_IF_MISSED * bytes as u64);
+        }
         Queue::Kept
     }
 
@@ -235,11 +240,18 @@ impl Evictor {
     /// a scan goes by; where few are, other keys are in use now.
     fn note_kept(&mut self, regions: &Regions, queue: Queue, bytes: u64, is_used: bool) {
         if queue == Queue::Kept {
-            let memory_bytes = (regions.count() * REGION_BYTES) as u64;
             let longer = self.kept_for + if is_used { LONGER_IF_USED * bytes } else { 0 };
-            let shorter = longer.saturating_sub(if is_used { 0 } else { SHORTER_IF_UNUSED * bytes });
-            self.kept_for = shorter.clamp(KEPT_FOR.start() * memory_bytes, KEPT_FOR.end() * memory_bytes);
+            self.keep_for(
+                regions,
+                longer.saturating_sub(if is_used { 0 } else { SHORTER_IF_UNUSED * bytes }),
+            );
         }
+    }
+
+    /// Sets the time for which regions of Kept stay, within its limits.
+    fn keep_for(&mut self, regions: &Regions, bytes: u64) {
+        let memory_bytes = (regions.count() * REGION_BYTES) as u64;
+        self.kept_for = bytes.clamp(KEPT_FOR.start() * memory_bytes, KEPT_FOR.end() * memory_bytes);
     }
 
     /// Passes the hand over an item of a queue, which moves to the end of Kept if it was used, and is evicted

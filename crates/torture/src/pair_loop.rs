@@ -7,8 +7,8 @@
 //!    └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! With `sync=always` every answered change survives; with other policies every change answered before a Flush does,
-//! and the changes of each worker survive in their order: the target runs on one core then, with one partition. A
-//! change that was not answered has happened as a whole or not at all.
+//! and all but the last two groups of the log, and the changes of each worker survive in their order: the target runs
+//! on one core then, with one partition. A change that was not answered has happened as a whole or not at all.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -41,6 +41,9 @@ const FLUSH_TRIES: u32 = 3;
 /// The longest value that a file of this size accepts with up to four partitions.
 const VALUE_BYTES_MAX: u64 = 30 << 10;
 
+/// Bytes of a group of changes in the log, unless one command has more.
+const GROUP_BYTES_MAX: u64 = 256 << 10;
+
 /// The namespace, without the path of its file.
 const STORAGE: &str = "size=64M&memory=5M";
 
@@ -56,6 +59,8 @@ pub(crate) struct PairReport {
     pub(crate) flushes: u64,
     pub(crate) interrupted: u64,
     pub(crate) checked: u64,
+    /// The most bytes of answered changes that a kill took.
+    pub(crate) lost_bytes_max: u64,
     pub(crate) violations: u64,
     pub(crate) findings: Vec<String>,
     pub(crate) took: Duration,
@@ -66,6 +71,8 @@ struct Worker {
     client: Box<dyn Client>,
     ledger: Ledger,
     random: Prng,
+    /// The most bytes that a send has stored; a batch is a command.
+    sent_bytes_max: u64,
     report: PairReport,
 }
 
@@ -104,6 +111,7 @@ pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
             client,
             ledger: Ledger::new(number << 32, KEY_COUNT, form, settles, VALUE_BYTES_MAX),
             random: Prng::new(random.draw()),
+            sent_bytes_max: 0,
             report: PairReport::default(),
         });
     }
@@ -182,6 +190,14 @@ fn cycle(
             workers[at].report.find(finding);
         }
     }
+    // Each kill takes the group that is written and the one that is collected.
+    let lost_bytes: u64 = workers.iter_mut().map(|worker| worker.ledger.take_lost_bytes()).sum();
+    let group_bytes = workers.iter().map(|worker| worker.sent_bytes_max).fold(GROUP_BYTES_MAX, u64::max);
+    let kill_count = 1 + u64::from(starts_for.is_some());
+    if lost_bytes > 2 * group_bytes * kill_count {
+        report.find(format!("{kill_count} kills took {lost_bytes} bytes of answered changes"));
+    }
+    report.lost_bytes_max = report.lost_bytes_max.max(lost_bytes / kill_count);
     Ok(())
 }
 
@@ -209,6 +225,11 @@ impl Worker {
             let keys = (first..first + count).map(|at| usize::try_from(at).expect("few keys") % KEY_COUNT);
             let deeds: Vec<_> = keys.map(|at| (at, self.ledger.deed(at, &mut self.random))).collect();
             let asked: Vec<_> = deeds.iter().map(|(at, deed)| (self.ledger.key(*at), deed)).collect();
+            let stored_bytes = deeds.iter().map(|(_, deed)| match deed {
+                Deed::Set(value) => value.len() as u64,
+                Deed::Delete | Deed::Get | Deed::Add(_) => 0,
+            });
+            self.sent_bytes_max = self.sent_bytes_max.max(stored_bytes.sum());
             let ends = self.client.run(&asked);
             let is_cut = ends.contains(&End::Unknown);
             if is_over.load(Ordering::Acquire) {
@@ -297,13 +318,14 @@ impl PairReport {
     pub(crate) fn print(&self, engine: &str, sync: &str) {
         println!(
             "{} kills ({engine}, sync={sync}; {} of them at the start), {} commands acknowledged ({} of them changes), {} flushes, \
-             {} changes interrupted, {} keys checked, {} violations, {:.1} s",
+             {} changes interrupted, at most {} KiB of answered changes lost by a kill, {} keys checked, {} violations, {:.1} s",
             self.kills,
             self.kills_at_start,
             self.acknowledged,
             self.changes,
             self.flushes,
             self.interrupted,
+            self.lost_bytes_max.div_ceil(1024),
             self.checked,
             self.violations,
             self.took.as_secs_f64()

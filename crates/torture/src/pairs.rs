@@ -68,6 +68,8 @@ pub(crate) enum End {
 struct Made {
     send: u64,
     state: State,
+    /// The change was answered.
+    is_answered: bool,
 }
 
 /// The states allowed for a key.
@@ -96,6 +98,8 @@ pub(crate) struct Ledger {
     cut_at: Option<u64>,
     /// Of the keys read since a kill: the sends after which they were as read, and their numbers.
     spans: Vec<(RangeInclusive<u64>, usize)>,
+    /// Of the keys read since a kill: the bytes of answered changes that are not there. Of each key, its last one counts.
+    lost_bytes: u64,
 }
 
 /// The number of a worker's keys that are counters.
@@ -104,7 +108,8 @@ const COUNTER_COUNT: usize = 8;
 impl Ledger {
     /// Keys that do not exist yet: `count` of them, from number `first` on.
     pub(crate) fn new(first: u64, count: usize, form: Form, settles: bool, value_bytes_max: u64) -> Self {
-        let known = Known { states: vec![Made { send: 0, state: None }], is_uncertain: false };
+        let made = Made { send: 0, state: None, is_answered: true };
+        let known = Known { states: vec![made], is_uncertain: false };
         Self {
             first,
             form,
@@ -116,6 +121,7 @@ impl Ledger {
             send: 0,
             cut_at: None,
             spans: Vec::new(),
+            lost_bytes: 0,
         }
     }
 
@@ -213,11 +219,12 @@ impl Ledger {
         }
         if known.is_uncertain && !self.is_between {
             // A value read after a restart came from the log.
+            self.lost_bytes += known.lost_bytes(found);
             let last = known.states.last().map_or(0, |made| made.send);
             if last < self.cut_at.unwrap_or(self.send) {
                 self.spans.extend(known.span(found).map(|span| (span, at)));
             }
-            let made = Made { send: self.send, state: found.clone() };
+            let made = Made { send: self.send, state: found.clone(), is_answered: true };
             self.known[at] = Known { states: vec![made], is_uncertain: false };
         }
         Ok(())
@@ -244,6 +251,11 @@ impl Ledger {
         let shown: Vec<_> = moments.iter().take(4).map(|(span, at)| (self.name(*at), span)).collect();
         let (count, moments) = (spans.len(), moments.len());
         Err(format!("{count} keys are from {moments} moments, in {partition_count} partitions: {shown:?}"))
+    }
+
+    /// Bytes of answered changes that the keys read since this was last asked do not have.
+    pub(crate) fn take_lost_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.lost_bytes)
     }
 
     /// Records that everything answered so far is durable.
@@ -284,16 +296,24 @@ impl Known {
         Some(self.states[first].send..=end)
     }
 
+    /// Bytes of the last answered change after this state, if there is one.
+    fn lost_bytes(&self, found: &State) -> u64 {
+        let at = self.states.iter().rposition(|made| made.state == *found);
+        let later = &self.states[at.map_or(0, |at| at + 1)..];
+        let lost = later.iter().rfind(|made| made.is_answered);
+        lost.map_or(0, |made| made.state.as_ref().map_or(0, Vec::len) as u64)
+    }
+
     fn become_(&mut self, send: u64, state: State, is_settled: bool) {
         if is_settled {
             self.states.clear();
         }
-        self.states.push(Made { send, state });
+        self.states.push(Made { send, state, is_answered: true });
         self.is_uncertain = false;
     }
 
     fn perhaps(&mut self, send: u64, states: Vec<State>) {
-        self.states.extend(states.into_iter().map(|state| Made { send, state }));
+        self.states.extend(states.into_iter().map(|state| Made { send, state, is_answered: false }));
         self.is_uncertain = true;
     }
 }
@@ -339,6 +359,30 @@ mod tests {
             ledger.end(at, &Deed::Get, End::Found(state)).unwrap();
         }
         ledger.judge_order(partition_count)
+    }
+
+    #[test]
+    fn what_a_kill_took_is_counted_by_the_last_answered_change_of_each_key() {
+        let mut ledger = Ledger::new(0, 3, Form::Digits, false, 1000);
+        let set = |ledger: &mut Ledger, at, length, end| {
+            ledger.begin_send();
+            ledger.end(at, &Deed::Set(vec![7; length]), end).unwrap();
+        };
+        for at in 0..3 {
+            set(&mut ledger, at, 1, End::Done);
+        }
+        ledger.flushed();
+        for (at, length, end) in
+            [(0, 10, End::Done), (0, 20, End::Done), (1, 30, End::Done), (2, 40, End::Unknown)]
+        {
+            set(&mut ledger, at, length, end);
+        }
+        ledger.killed();
+        for (at, length) in [(0, 1), (1, 30), (2, 1)] {
+            ledger.end(at, &Deed::Get, End::Found(Some(vec![7; length]))).unwrap();
+        }
+        assert_eq!(ledger.take_lost_bytes(), 20);
+        assert_eq!(ledger.take_lost_bytes(), 0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 use crate::hit_ratio::policies::{BELADY, POLICIES};
-use crate::hit_ratio::requests::{Requests, Workload};
+use crate::hit_ratio::requests::{RECORDED, Requests, Workload};
 use crate::hit_ratio::{in_process, served, simulated};
 use crate::peers::{MEMCACHED, free_place};
 
@@ -15,16 +15,41 @@ const MEMCACHED_SERVED: &str = "memcached, served";
 const MEMORIES_MIB: [u32; 5] = [16, 32, 64, 128, 256];
 /// The memory with bars, and that of servers.
 const MEMORY_MIB: u32 = 64;
+/// The memories for a recorded trace, percent of the bytes of all its values.
+const MEMORIES_PERCENT: [u32; 6] = [2, 3, 6, 12, 25, 50];
+
+/// Which memories a workload is tried with.
+struct Memories {
+    all: &'static [u32],
+    /// The column of cells that has the memory, and its unit.
+    column: &'static str,
+    unit: &'static str,
+    /// Those whose distance to the best policy has a bar.
+    judged: &'static [u32],
+}
+
+fn memories(workload: Workload) -> Memories {
+    match workload {
+        Workload::Recorded => Memories {
+            all: &MEMORIES_PERCENT,
+            column: "memory_percent",
+            unit: "%",
+            judged: &MEMORIES_PERCENT,
+        },
+        _ => Memories { all: &MEMORIES_MIB, column: "memory_mib", unit: "MiB", judged: &[MEMORY_MIB] },
+    }
+}
 
 pub(crate) const ABOUT: About = About {
     name: "kv-hit-ratio",
     title: "How often does a cache hit?",
     method: "Two million requests for 600,000 keys with values of 100 to 4,000 bytes; a miss stores the value. The popularity of keys \
              follows Zipf's law with exponent 0.99 (steady); a third of the requests is for keys that come once (scan; they do not \
-             count); or the popularity moves on by 50 keys in a thousand requests (drift). NVLANE_CACHE_TRACE names a recorded trace \
-             in libCacheSim's oracleGeneral format. Hits of the second half. Simulated policies hold keys and values without any \
-             overhead in the same bytes; Belady knows the future, and is the bound for values of one length. Servers get 32 requests \
-             at a time; memcached comes from the path or from NVLANE_MEMCACHED_BIN, and is left out if there is none.",
+             count); the popularity moves on by 50 keys in a thousand requests (drift); or a third of the requests goes round 100,000 \
+             other keys in order (loop). NVLANE_CACHE_TRACE names a recorded trace in libCacheSim's oracleGeneral format, which is \
+             tried with memories of 2 to 50 % of its bytes. Hits of the second half. Simulated policies hold keys and values without \
+             any overhead in the same bytes; Belady knows the future, and is the bound for values of one length. Servers get 32 \
+             requests at a time; memcached comes from the path or from NVLANE_MEMCACHED_BIN, and is left out if there is none.",
     claims: &[],
     judged_by: "hit_ratio",
     columns: &["hit_ratio"],
@@ -40,23 +65,26 @@ pub(crate) struct KvHitRatio {
 
 impl KvHitRatio {
     fn hit_ratio(requests: &Requests, cell: &Cell, bench: &Bench) -> Result<f64, Error> {
-        let memory_mib = cell.word("memory_mib");
+        let memory_bytes = match cell.text("workload") {
+            RECORDED => requests.value_bytes() / 100 * cell.number("memory_percent"),
+            _ => cell.number("memory_mib") << 20,
+        };
         match cell.text("cache") {
-            OURS => in_process(requests, (memory_mib as usize) << 20),
+            OURS => in_process(requests, usize::try_from(memory_bytes).expect("it can be addressed")),
             OURS_SERVED => {
                 let address = free_place()?;
                 let arguments = vec!["--memcached".into(), address.to_string()];
-                let namespace = format!("kv:ram:{memory_mib}M");
+                let namespace = format!("kv:ram:{memory_bytes}");
                 let target =
                     bench.serve_with(ServedOptions { arguments, ..ServedOptions::of([namespace]) })?;
                 let ratio = served(requests, address)?;
                 target.stop()?;
                 Ok(ratio)
             }
-            MEMCACHED_SERVED => served(requests, MEMCACHED.start(bench, memory_mib)?.place),
+            MEMCACHED_SERVED => served(requests, MEMCACHED.start(bench, cell.word("memory_mib"))?.place),
             policy => {
                 let (_, make) = POLICIES.iter().find(|(name, _)| *name == policy).expect("a cell of ours");
-                simulated(requests, &mut *make(u64::from(memory_mib) << 20, requests.key_count))
+                simulated(requests, &mut *make(memory_bytes, requests.key_count))
             }
         }
     }
@@ -66,14 +94,14 @@ impl Experiment for KvHitRatio {
     fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for workload in Workload::all() {
-            let mut add = |cache: &str, memory_mib: u32| {
-                let cell =
-                    Cell::new(cell_name(workload, cache, memory_mib)).with("workload", workload.name());
-                cells.push(cell.with("cache", cache).with("memory_mib", memory_mib));
+            let memories = memories(workload);
+            let mut add = |cache: &str, memory: u32| {
+                let cell = Cell::new(cell_name(workload, cache, memory)).with("workload", workload.name());
+                cells.push(cell.with("cache", cache).with(memories.column, memory));
             };
-            for memory_mib in MEMORIES_MIB {
-                add(OURS, memory_mib);
-                POLICIES.iter().for_each(|(policy, _)| add(policy, memory_mib));
+            for &memory in memories.all {
+                add(OURS, memory);
+                POLICIES.iter().for_each(|(policy, _)| add(policy, memory));
             }
             if workload != Workload::Recorded {
                 add(OURS_SERVED, MEMORY_MIB);
@@ -99,18 +127,22 @@ impl Experiment for KvHitRatio {
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for workload in Workload::all() {
-            let of = |cache| measured.median(&cell_name(workload, cache, MEMORY_MIB), "hit_ratio");
-            let name = workload.name();
-            let is_judged = workload != Workload::Recorded;
-            headlines.push(name, of(OURS), None);
-            let policies = POLICIES.iter().filter(|(policy, _)| *policy != BELADY);
-            let best = policies.filter_map(|(policy, _)| of(policy)).reduce(f64::max);
+            let of = |cache, memory| measured.median(&cell_name(workload, cache, memory), "hit_ratio");
             let above = |ours: Option<f64>, other: Option<f64>| Some(ours? - other?);
-            let bar = |least: f64| is_judged.then_some(Bar::AtLeast(least));
-            headlines.push(format!("{name}_above_best"), above(of(OURS), best), bar(-0.01));
-            if of(MEMCACHED_SERVED).is_some() {
-                let above = above(of(OURS_SERVED), of(MEMCACHED_SERVED));
-                headlines.push(format!("{name}_above_memcached"), above, bar(0.02));
+            let above_best = |memory| {
+                let policies = POLICIES.iter().filter(|(policy, _)| *policy != BELADY);
+                let best = policies.filter_map(|(policy, _)| of(policy, memory)).reduce(f64::max);
+                above(of(OURS, memory), best)
+            };
+            let (name, memories) = (workload.name(), memories(workload));
+            if workload != Workload::Recorded {
+                headlines.push(name, of(OURS, MEMORY_MIB), None);
+            }
+            let least = memories.judged.iter().filter_map(|&memory| above_best(memory)).reduce(f64::min);
+            headlines.push(format!("{name}_above_best"), least, Some(Bar::AtLeast(-0.01)));
+            if of(MEMCACHED_SERVED, MEMORY_MIB).is_some() {
+                let above = above(of(OURS_SERVED, MEMORY_MIB), of(MEMCACHED_SERVED, MEMORY_MIB));
+                headlines.push(format!("{name}_above_memcached"), above, Some(Bar::AtLeast(0.02)));
             }
         }
     }
@@ -118,29 +150,32 @@ impl Experiment for KvHitRatio {
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
         let figure =
             |workload: Workload| {
+                let tried = memories(workload);
                 let of = |cache: &str| {
-                    let cells = MEMORIES_MIB
+                    let cells = tried
+                        .all
                         .iter()
                         .filter_map(|&memory| measured.cell(&cell_name(workload, cache, memory)));
-                    line(cache, cells, "memory_mib", "hit_ratio")
+                    line(cache, cells, tried.column, "hit_ratio")
                 };
                 let mut series = vec![of(OURS)];
                 series.extend(POLICIES.iter().map(|(policy, _)| {
                     if *policy == BELADY { of(policy).as_reference() } else { of(policy) }
                 }));
-                let memories = ticks(&MEMORIES_MIB.map(u64::from), |mib| mib.to_string());
+                let places: Vec<u64> = tried.all.iter().map(|&memory| memory.into()).collect();
+                let memories = ticks(&places, |memory| memory.to_string());
                 Figure::new(
                     format!("Hit ratio, {}", workload.name()),
                     "Part of the requests that hit, over the memory of the cache. Higher is better.",
-                    Plot::lines(Axis::log("MiB"), memories, Axis::linear("hit ratio"), series),
+                    Plot::lines(Axis::log(tried.unit), memories, Axis::linear("hit ratio"), series),
                 )
             };
         Workload::all().map(figure).collect()
     }
 }
 
-fn cell_name(workload: Workload, cache: &str, memory_mib: u32) -> String {
-    format!("{}, {cache}, {memory_mib} MiB", workload.name())
+fn cell_name(workload: Workload, cache: &str, memory: u32) -> String {
+    format!("{}, {cache}, {memory} {}", workload.name(), memories(workload).unit)
 }
 
 #[cfg(test)]

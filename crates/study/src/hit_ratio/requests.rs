@@ -31,8 +31,14 @@ pub(crate) struct Requests {
 const KEY_COUNT: u32 = 600_000;
 const REQUEST_COUNT: u32 = 2_000_000;
 
+/// Keys of a loop: some 200 MiB.
+const LOOP_COUNT: u32 = 100_000;
+
 /// Environment variable with the path of a recorded trace.
 const TRACE: &str = "NVLANE_CACHE_TRACE";
+
+/// The name of [`Workload::Recorded`].
+pub(crate) const RECORDED: &str = "recorded";
 
 /// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +49,8 @@ pub(crate) enum Workload {
     Scan,
     /// The popularity moves from key to key.
     Drift,
+    /// The popularity stays, and a request in three reads the next of the same keys, round after round.
+    Loop,
     /// The recorded requests of `NVLANE_CACHE_TRACE`.
     Recorded,
 }
@@ -51,7 +59,7 @@ impl Workload {
     /// The generated ones, and the recorded one if there is one.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let recorded = std::env::var_os(TRACE).map(|_| Self::Recorded);
-        [Self::Steady, Self::Scan, Self::Drift].into_iter().chain(recorded)
+        [Self::Steady, Self::Scan, Self::Drift, Self::Loop].into_iter().chain(recorded)
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -59,7 +67,8 @@ impl Workload {
             Self::Steady => "steady",
             Self::Scan => "scan",
             Self::Drift => "drift",
-            Self::Recorded => "recorded",
+            Self::Loop => "loop",
+            Self::Recorded => RECORDED,
         }
     }
 
@@ -78,12 +87,13 @@ impl Workload {
             sums.push(sum);
         }
         let mut prng = Prng::new(1);
-        let mut scan_key = KEY_COUNT;
+        let mut key_count = KEY_COUNT;
         let mut pairs = Vec::with_capacity(REQUEST_COUNT as usize);
         for at in 0..REQUEST_COUNT {
-            if self == Self::Scan && is_scan(at) {
-                pairs.push((scan_key, value_bytes(scan_key)));
-                scan_key += 1;
+            if matches!(self, Self::Scan | Self::Loop) && is_scan(at) {
+                let key = if self == Self::Loop { KEY_COUNT + at / 3 % LOOP_COUNT } else { key_count };
+                key_count = key_count.max(key + 1);
+                pairs.push((key, value_bytes(key)));
                 continue;
             }
             #[allow(clippy::cast_precision_loss)] // A random number.
@@ -94,7 +104,7 @@ impl Workload {
             pairs.push((key, value_bytes(key)));
         }
         let is_scan = if self == Self::Scan { is_scan } else { |_| false };
-        Ok(Requests::new(&pairs, scan_key, is_scan))
+        Ok(Requests::new(&pairs, key_count, is_scan))
     }
 }
 
@@ -144,6 +154,12 @@ impl Requests {
         Ok(Self::new(&pairs, u32::try_from(keys.len()).expect("fewer keys than requests"), |_| false))
     }
 
+    /// Bytes of the values of all keys.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        let last = self.all.iter().filter(|request| request.next_at == u32::MAX);
+        last.map(|request| u64::from(request.bytes)).sum()
+    }
+
     /// Part of the requests that hit, in the second half, those of scans aside. `run` carries `batch_count` requests
     /// out at a time, and appends whether each hits.
     ///
@@ -185,6 +201,7 @@ mod tests {
             Ok(())
         });
         assert_eq!(ratio.expect("it runs"), 0.5, "the second half are the last two");
+        assert_eq!(requests.value_bytes(), 30);
     }
 
     #[test]

@@ -137,54 +137,80 @@ fn in_use(image: &[u8]) -> Vec<usize> {
     (0..image.len()).filter(is_used).collect()
 }
 
+/// Judges wrong bits of a log: `bits_of` gives those of each byte. Returns their number.
+fn judge_wrong_bits(is_stopped: bool, bits_of: impl Fn(usize) -> Range<usize>) -> usize {
+    let (image, truth, before) = damageable(is_stopped);
+    assert_eq!(start(&image).0, Start::Serves(truth.clone()));
+    assert_eq!(repair(&image, &truth, &before, "undamaged"), 0);
+    let (mut refused, mut harmless, mut told, mut left_out) = (0, 0, 0, 0);
+    for at in in_use(&image) {
+        for bit in bits_of(at) {
+            let mut image = image.clone();
+            image[at] ^= 1 << bit;
+            let what = format!("byte {at} bit {bit}");
+            match start(&image) {
+                (Start::Refused, _) => refused += 1,
+                (Start::Serves(pairs), _) if pairs == truth => harmless += 1,
+                (Start::Serves(pairs), notices) => {
+                    let is_told = notices.iter().any(|notice| matches!(notice, Notice::Dropped { .. }));
+                    let is_known = pairs.iter().all(|(key, value)| {
+                        [&truth, &before].iter().any(|known| known.get(key) == Some(value))
+                    });
+                    assert!(is_told && is_known && !is_stopped, "{what}: {notices:?}");
+                    told += 1;
+                }
+            }
+            let count = repair(&image, &truth, &before, &what);
+            assert!(count <= 1, "{what}: one wrong bit costs {count} keys");
+            left_out += count;
+        }
+    }
+    println!(
+        "stopped {is_stopped}: {refused} refused, {harmless} harmless, {told} told; {left_out} lost their value"
+    );
+    assert!(refused > 1000 && harmless > 100 && (told > 0) != is_stopped);
+    refused + harmless + told
+}
+
 #[test]
 fn every_wrong_bit_is_refused_harmless_or_told() {
     for is_stopped in [true, false] {
-        let (image, truth, before) = damageable(is_stopped);
-        assert_eq!(start(&image).0, Start::Serves(truth.clone()));
-        assert_eq!(repair(&image, &truth, &before, "undamaged"), 0);
-        let (mut refused, mut harmless, mut told, mut left_out) = (0, 0, 0, 0);
-        for at in in_use(&image) {
-            // One bit of each byte, and all of each eighth.
-            let bits = if at % 8 == 0 { 0..8 } else { at / 8 % 8..at / 8 % 8 + 1 };
-            for bit in bits {
-                let mut image = image.clone();
-                image[at] ^= 1 << bit;
-                let what = format!("byte {at} bit {bit}");
-                match start(&image) {
-                    (Start::Refused, _) => refused += 1,
-                    (Start::Serves(pairs), _) if pairs == truth => harmless += 1,
-                    (Start::Serves(pairs), notices) => {
-                        let is_told = notices.iter().any(|notice| matches!(notice, Notice::Dropped { .. }));
-                        let is_known = pairs.iter().all(|(key, value)| {
-                            [&truth, &before].iter().any(|known| known.get(key) == Some(value))
-                        });
-                        assert!(is_told && is_known && !is_stopped, "{what}: {notices:?}");
-                        told += 1;
-                    }
-                }
-                let count = repair(&image, &truth, &before, &what);
-                assert!(count <= 1, "{what}: one wrong bit costs {count} keys");
-                left_out += count;
-            }
-        }
-        println!(
-            "stopped {is_stopped}: {refused} refused, {harmless} harmless, {told} told; {left_out} lost their value"
-        );
-        assert!(refused > 1000 && harmless > 100 && (told > 0) != is_stopped);
+        // One bit of each byte, and all of each eighth.
+        judge_wrong_bits(is_stopped, |at| if at % 8 == 0 { 0..8 } else { at / 8 % 8..at / 8 % 8 + 1 });
     }
+}
+
+#[test]
+#[ignore = "all bits take minutes"]
+fn all_wrong_bits_are_refused_harmless_or_told() {
+    let counts = [true, false].map(|is_stopped| judge_wrong_bits(is_stopped, |_| 0..8));
+    println!("{} wrong bits", counts[0] + counts[1]);
+}
+
+/// Judges a log that ends early: at each of `ends`.
+fn judge_missing_ends(is_stopped: bool, ends: impl Fn(&[u8]) -> Vec<usize>) -> usize {
+    let (image, truth, before) = damageable(is_stopped);
+    let ends = ends(&image);
+    let left_out: usize =
+        ends.iter().map(|&end| repair(&image[..end], &truth, &before, &format!("cut at {end}"))).sum();
+    assert!(left_out > 0);
+    ends.len()
 }
 
 #[test]
 fn every_missing_end_is_repaired_without_older_versions() {
     for is_stopped in [true, false] {
-        let (image, truth, before) = damageable(is_stopped);
-        let mut left_out = 0;
-        for end in (0..image.len()).filter(|end| [0, 1, SECTOR_BYTES - 1].contains(&(end % SECTOR_BYTES))) {
-            left_out += repair(&image[..end], &truth, &before, &format!("cut at {end}"));
-        }
-        assert!(left_out > 0);
+        judge_missing_ends(is_stopped, |image| {
+            (0..image.len()).filter(|end| [0, 1, SECTOR_BYTES - 1].contains(&(end % SECTOR_BYTES))).collect()
+        });
     }
+}
+
+#[test]
+#[ignore = "all ends take minutes"]
+fn all_missing_ends_are_repaired_without_older_versions() {
+    let counts = [true, false].map(|is_stopped| judge_missing_ends(is_stopped, in_use));
+    println!("{} missing ends", counts[0] + counts[1]);
 }
 
 /// Sectors that were overwritten take records with them: what was written before them is uncertain.
