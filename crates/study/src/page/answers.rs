@@ -54,8 +54,11 @@ fn spread(study: &Study, cell: &str, value: &str) -> Option<Spread> {
     study.measured.cell(cell)?.spread(value)
 }
 
+/// A number by name, and how it is written.
+type Named<'a> = (&'a str, &'a Spread, fn(f64) -> String);
+
 /// The quartiles of some numbers, in words.
-fn certainty(of: &[(&str, &Spread, fn(f64) -> String)]) -> String {
+fn certainty(of: &[Named<'_>]) -> String {
     let parts = of.iter().map(|(name, spread, write)| {
         format!(
             "{name} {} to {} in {} rounds",
