@@ -1,11 +1,11 @@
 //! Carrying a plan out, and taking it back: each step is read back, and a failure undoes all of them.
 
 use crate::change::Change;
+use crate::control_group::{Group, PRIVILEGE};
 use crate::journal::{Journal, JournalError, JournalFile, Progress};
 use crate::kernel::{Failure, Kernel};
 use crate::moderation::{self, Moderations};
 use crate::plan::{Plan, Step};
-use crate::sock_ops::{Group, PRIVILEGE};
 use crate::state::State;
 
 /// Rounds of undoing: taking mqprio back resets what a later change had set, so a second round follows.

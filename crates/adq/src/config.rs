@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::control_group::topmost_group;
 use crate::rate::Rate;
-use crate::sock_ops::topmost_group;
 
 /// Which end of the classes' connections this machine is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

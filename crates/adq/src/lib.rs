@@ -12,6 +12,7 @@
 pub mod apply;
 pub mod change;
 pub mod config;
+pub mod control_group;
 pub mod driver;
 pub mod explain;
 pub mod ioctl;

@@ -10,6 +10,7 @@ use reactor::SockOps;
 use rustix::io::Errno;
 
 use crate::change::{Change, MQPRIO_HANDLE};
+use crate::control_group::{Group, PRIVILEGE, topmost_group};
 use crate::ioctl::Ioctl;
 use crate::kernel::{Failure, Kernel};
 use crate::netlink::ethtool::Ethtool;
@@ -21,7 +22,7 @@ use crate::netlink::{dcb, netdev};
 use crate::opponent;
 use crate::rate::Rate;
 use crate::scaling::{Rule, Scaling, Table};
-use crate::sock_ops::{Group, PRIVILEGE, SocketProgram, topmost_group};
+use crate::sock_ops::SocketProgram;
 use crate::state::{Device, Identity, Interrupt, State, TransmitQueue, normal_mask};
 
 /// Features that a layout may change.

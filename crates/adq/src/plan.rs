@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::Change;
 use crate::config::{Config, PrioritySource, Side, Traffic};
+use crate::control_group::Group;
 use crate::driver::{Means, Rules, rules};
 use crate::layout::{Layout, OTHER, PlacedClass, Refusal};
 use crate::moderation::{Delay, Moderation, Moderations};
@@ -13,7 +14,7 @@ use crate::netlink::ethtool::Channels;
 use crate::netlink::filter::{Effect, End, Filter, IpVersion};
 use crate::opponent;
 use crate::scaling::{self, Table};
-use crate::sock_ops::{Group, RULE_COUNT_MAX, SocketProgram};
+use crate::sock_ops::{RULE_COUNT_MAX, SocketProgram, SocketRule};
 use crate::state::{Device, State};
 
 /// Filters of ours have preferences from here: those of others are usually lower.
@@ -278,10 +279,11 @@ fn socket_program(
     let group = config.cgroup.as_ref().or(device.cgroup.as_ref());
     let interface = &device.identity.interface;
     let name_of_group = group.map_or("", String::as_str);
-    let Some(program) = SocketProgram::new(layout, config.side, interface, name_of_group, device.network)
-    else {
+    let rules = socket_rules(layout);
+    if rules.is_empty() {
         return Ok(None);
-    };
+    }
+    let program = SocketProgram::new(rules, config.side, interface, name_of_group, device.network);
     let refusal = |rule: String| Err(vec![Refusal::new(rule, "priority = \"filter\"")]);
     if group.is_none() {
         return refusal(
@@ -306,6 +308,19 @@ fn socket_program(
         }
         _ => Ok(Some(program)),
     }
+}
+
+/// The priorities of the classes that get them from a program of sockets.
+fn socket_rules(layout: &Layout) -> Vec<SocketRule> {
+    if layout.means == Means::Contexts {
+        return Vec::new();
+    }
+    let classes = layout.classes.iter().filter(|class| class.priority_source == PrioritySource::SockOps);
+    let rules = classes.flat_map(|class| {
+        let priority = class.priority;
+        class.traffic.iter().map(move |traffic| SocketRule { traffic: *traffic, priority })
+    });
+    rules.collect()
 }
 
 /// Interrupts to move: number, core, class.

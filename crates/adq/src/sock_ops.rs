@@ -2,14 +2,12 @@
 //! control group runs it when one of its processes connects, listens or accepts.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{PrioritySource, Side, Traffic};
-use crate::driver::Means;
-use crate::layout::Layout;
+use crate::config::{Side, Traffic};
+use crate::control_group::{Group, PRIVILEGE};
 
 /// Begin of the names of these programs; a name has at most 15 characters.
 const NAME_PREFIX: &str = "nvlane_";
@@ -57,43 +55,15 @@ pub struct SocketRule {
     pub priority: u8,
 }
 
-/// The programs of a control group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Group {
-    /// Names of those that are attached to it.
-    Programs(Vec<String>),
-    /// This process may not read them.
-    Hidden,
-    /// There can be none, with the reason.
-    Unusable(String),
-}
-
-/// What takes [`Group::Hidden`] away.
-pub(crate) const PRIVILEGE: &str = "root, or CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN";
-
 impl SocketProgram {
-    /// The program for the classes of a layout that want one; `None` if no class does.
+    /// The program of these rules for one interface, with its name.
     #[must_use]
-    pub fn new(layout: &Layout, side: Side, interface: &str, group: &str, network: u64) -> Option<Self> {
-        if layout.means == Means::Contexts {
-            return None;
-        }
-        let classes = layout.classes.iter().filter(|class| class.priority_source == PrioritySource::SockOps);
-        let rules: Vec<_> = classes
-            .flat_map(|class| {
-                let priority = class.priority;
-                class.traffic.iter().map(move |traffic| SocketRule { traffic: *traffic, priority })
-            })
-            .collect();
-        if rules.is_empty() {
-            return None;
-        }
+    pub fn new(rules: Vec<SocketRule>, side: Side, interface: &str, group: &str, network: u64) -> Self {
         let mut program = Self { group: group.to_owned(), name: String::new(), network, side, rules };
         let mut bytes: Vec<u8> = program.instructions().iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.extend_from_slice(interface.as_bytes());
         program.name = format!("{NAME_PREFIX}{:08x}", fnv(&bytes));
-        Some(program)
+        program
     }
 
     /// Its instructions, 8 bytes each.
@@ -202,20 +172,6 @@ impl SocketProgram {
             Some(Group::Unusable(_)) => false,
         }
     }
-}
-
-/// The directory of the topmost control group of version 2, by the list of mounts of this process.
-#[must_use]
-pub fn topmost_group() -> Option<String> {
-    topmost_group_in(&fs::read_to_string("/proc/self/mountinfo").ok()?)
-}
-
-/// `mountinfo` has the mount point in its fifth word, and the kind of file system behind a lone hyphen.
-fn topmost_group_in(mounts: &str) -> Option<String> {
-    mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        (kind.split(' ').next()? == "cgroup2").then(|| place.split(' ').nth(4).map(str::to_owned))?
-    })
 }
 
 /// FNV-1a of 32 bits: tells programs apart, nothing more.
@@ -380,13 +336,5 @@ mod tests {
         };
         assert_eq!(priority_of(&program, &context(4420u32.to_be()), program.network), Some(5));
         assert_eq!(priority_of(&program, &context(4420), program.network), None);
-    }
-
-    #[test]
-    fn the_topmost_group_is_where_version_2_is_mounted() {
-        let hybrid = "31 24 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
-                      32 24 0:28 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
-        assert_eq!(topmost_group_in(hybrid).as_deref(), Some("/sys/fs/cgroup/unified"));
-        assert_eq!(topmost_group_in("24 1 0:22 / /sys rw - sysfs sysfs rw\n"), None);
     }
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::control_group::Group;
 use crate::moderation::Moderations;
 use crate::netlink::ethtool::{ChannelLimits, Feature};
 use crate::netlink::filter::Listed;
 use crate::netlink::qdisc::{Mqprio, ROOT};
 use crate::rate::Rate;
 use crate::scaling::Scaling;
-use crate::sock_ops::Group;
 
 /// Which device this is; a layout belongs to one device until the next boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use crate::change::Change;
+use crate::control_group::{Group, PRIVILEGE};
 use crate::journal::{Journal, Progress};
 use crate::opponent;
-use crate::sock_ops::{Group, PRIVILEGE};
 use crate::state::{Device, State};
 
 /// One difference between the layout and the device.

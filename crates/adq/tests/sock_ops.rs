@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use nvlane_adq::change::Change;
 use nvlane_adq::config::Side;
+use nvlane_adq::control_group::{Group, topmost_group};
 use nvlane_adq::kernel::Kernel as _;
 use nvlane_adq::linux::LinuxDevice;
-use nvlane_adq::sock_ops::{Group, SocketProgram, SocketRule, topmost_group};
+use nvlane_adq::sock_ops::{SocketProgram, SocketRule};
 use reactor::priority;
 
 /// A control group with this process in it; both are as before on drop.

@@ -16,12 +16,13 @@ use crate::address::Address;
 use crate::association_machine::{AdminAnswer, AssociationAction, AssociationMachine, MachineEvent};
 use crate::association_state::AssociationState;
 use crate::attachment::{Attachment, Inaccessible};
-use crate::connect::{Clock, Dialer, Dialled, Interest, send, sleep};
+use crate::connect::{Clock, Dialer, Dialled, send};
 use crate::error::{Error, LinkContext, LinkError};
 use crate::event::Event;
 use crate::failure::Failure;
 use crate::messages::{AssociationMessage, LaneMessage};
 use crate::transport::{TLS_HANDSHAKE, Transport};
+use crate::waiting::{Interest, sleep};
 
 /// Maximum sleep, ns.
 const SLEEP_NS_MAX: u64 = 60_000_000_000;

@@ -1,19 +1,17 @@
-//! Connecting sockets, and tools of the drivers of lanes and associations: clock, staging buffer, send, sleep.
+//! Connecting sockets, and tools of the drivers of lanes and associations: clock, staging buffer, send.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use proto::SendBudget;
 use reactor::{SEGMENT_COUNT_MAX, Segment, Sent, Socket};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt;
 
 use crate::error::LinkError;
 use crate::transport::Transport;
+use crate::waiting::{Interest, sleep};
 
 /// Size of the staging buffer for received bytes. Each thread has one, which stays in the cache however many lanes it
 /// has.
@@ -123,54 +121,6 @@ fn send_up_to<'a, const COUNT: usize>(
         Sent::Bytes(sent_bytes) => Ok(Progress { sent_bytes, is_blocked: sent_bytes < length, is_zero_copy }),
         Sent::Blocked => Ok(Progress { sent_bytes: 0, is_blocked: true, is_zero_copy }),
         Sent::Failed(error) => Err(error.into()),
-    }
-}
-
-/// Resets a connection: drops unsent data, and the target notices at once.
-pub(crate) fn reset(socket: Socket) {
-    // Without the option the connection closes with FIN, which only takes longer.
-    let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
-    drop(socket);
-}
-
-/// Readiness of a descriptor to wait for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Interest<'a> {
-    pub(crate) fd: BorrowedFd<'a>,
-    pub(crate) writable: bool,
-    pub(crate) readable: bool,
-}
-
-/// Sleeps until a descriptor is ready, at most `timeout_ns`. Returns whether one is.
-pub(crate) fn sleep<const COUNT: usize>(interests: [Option<Interest<'_>>; COUNT], timeout_ns: u64) -> bool {
-    let flags = |interest: Interest<'_>| {
-        let mut flags = PollFlags::empty();
-        flags.set(PollFlags::IN, interest.readable);
-        flags.set(PollFlags::OUT, interest.writable);
-        flags
-    };
-    // poll(2) takes no gaps: missing entries repeat the first one.
-    let Some(first) = interests.iter().flatten().next().copied() else {
-        std::thread::sleep(Duration::from_nanos(timeout_ns));
-        return false;
-    };
-    let mut fds = interests.map(|interest| {
-        let interest = interest.unwrap_or(first);
-        PollFd::from_borrowed_fd(interest.fd, flags(interest))
-    });
-    let timeout = timespec(timeout_ns);
-    match poll(&mut fds, Some(&timeout)) {
-        Ok(count) => count > 0,
-        // Interrupted by a signal: the caller polls and sleeps again.
-        Err(_) => false,
-    }
-}
-
-pub(crate) fn timespec(ns: u64) -> Timespec {
-    const SECOND: u64 = 1_000_000_000;
-    Timespec {
-        tv_sec: i64::try_from(ns / SECOND).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(ns % SECOND).expect("below a second"),
     }
 }
 

@@ -18,13 +18,14 @@ use std::time::Duration;
 use proto::host_queue::DataBuffer;
 use reactor::{Address as Post, Mailbox};
 
-use crate::connect::{Clock, Interest, sleep};
+use crate::connect::Clock;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::lane::Lane;
 use crate::options::ns;
 use crate::queue_map::Rota;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
+use crate::waiting::{Interest, sleep};
 
 /// Maximum sleep of a lane's thread, ns.
 const SLEEP_NS: u64 = 60_000_000_000;

@@ -21,7 +21,7 @@ use wire::id::Qid;
 pub use self::counters::LaneCounters;
 use self::link::{CloseReason, LingeringClose, Link, zero_copy_threshold};
 use crate::attachment::Attachment;
-use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, send, sleep};
+use crate::connect::{Clock, Dialer, Dialled, Staging, send};
 use crate::error::{Error, LinkError};
 use crate::flush_epoch::FlushEpoch;
 use crate::lane_core::{LaneAction, LaneCore, LaneSettings};
@@ -32,6 +32,7 @@ use crate::queue_map::LaneClass;
 use crate::shared_association::QueueReservation;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
 use crate::transport::Transport;
+use crate::waiting::{Interest, sleep};
 
 /// One I/O queue pair on one connection. `B` is the buffer type of its commands.
 ///

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use proto::host_queue::DataBuffer;
 
-use crate::connect::{Interest, sleep};
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::options::ns;
 use crate::queue_map::{LaneClass, Rota};
 use crate::submit::{Command, Completion, Refused};
+use crate::waiting::{Interest, sleep};
 use ready_set::ReadySet;
 
 /// Up to this number every lane is polled in turn; in a larger set only lanes with work.

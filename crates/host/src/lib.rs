@@ -83,6 +83,7 @@ pub mod retry;
 mod shared_association;
 mod submit;
 mod transport;
+mod waiting;
 
 pub use address::{Address, AddressError, HostName};
 pub use admin::AdminCommand;

@@ -7,8 +7,8 @@ use reactor::{Received, Segment, Sent, Socket};
 use security::tls::{ByteSocket, HostKeys, Session, Stream};
 use wire::nqn::Nqn;
 
-use crate::connect::{Interest, reset};
 use crate::error::LinkError;
+use crate::waiting::{Interest, reset};
 
 /// The phase of a connection before TLS is established, in words.
 pub(crate) const TLS_HANDSHAKE: &str = "the TLS handshake";

@@ -3,11 +3,11 @@
 use nvlane_adq::apply::{ApplyError, Removal, apply, remove};
 use nvlane_adq::change::Change;
 use nvlane_adq::config::{InterruptDelay, PrioritySource};
+use nvlane_adq::control_group::Group;
 use nvlane_adq::journal::JournalFile;
 use nvlane_adq::kernel::Kernel;
 use nvlane_adq::plan::Plan;
 use nvlane_adq::scaling::{Action, ListedRule, Table};
-use nvlane_adq::sock_ops::Group;
 use nvlane_adq::state::TransmitQueue;
 use nvlane_adq::verify::{unknown, verify};
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use nvlane_adq::change::{Change, MQPRIO_HANDLE};
 use nvlane_adq::config::{Class, Config, Side};
+use nvlane_adq::control_group::Group;
 use nvlane_adq::kernel::{Failure, Kernel};
 use nvlane_adq::moderation::{Delay, Moderation, Moderations};
 use nvlane_adq::netlink::ethtool::{ChannelLimits, Channels, Feature};
@@ -11,7 +12,7 @@ use nvlane_adq::netlink::filter::{Effect, End, Filter, Listed};
 use nvlane_adq::netlink::qdisc::Offload;
 use nvlane_adq::rate::Rate;
 use nvlane_adq::scaling::{Action, ListedRule, Scaling, Table};
-use nvlane_adq::sock_ops::{Group, SocketProgram};
+use nvlane_adq::sock_ops::SocketProgram;
 use nvlane_adq::state::{Device, Identity, Interrupt, RootDiscipline, State, TransmitQueue, mask_of};
 
 /// What goes wrong.

@@ -2,11 +2,11 @@
 
 use nvlane_adq::change::Change;
 use nvlane_adq::config::{Config, InterruptDelay, PrioritySource, Side};
+use nvlane_adq::control_group::Group;
 use nvlane_adq::kernel::Kernel as _;
 use nvlane_adq::netlink::filter::{Effect, End, Filter, IpVersion};
 use nvlane_adq::plan::{Plan, Step};
 use nvlane_adq::scaling::{Action, Flow, ListedRule, Scaling, Table};
-use nvlane_adq::sock_ops::Group;
 use nvlane_adq::state::RootDiscipline;
 
 use crate::model::{Model, config, rate};

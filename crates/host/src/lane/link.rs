@@ -6,10 +6,11 @@ use std::time::Duration;
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
 use reactor::{Arrival, Socket, abort_and_await, stays_on_this_machine};
 
-use crate::connect::{Dialer, Interest};
+use crate::connect::Dialer;
 use crate::error::{Error, LinkError};
 use crate::messages::LaneMessage;
 use crate::transport::{TLS_HANDSHAKE, Transport};
+use crate::waiting::Interest;
 
 /// Interval at which a lingering connection is checked for zero-copy notices, ns.
 const LOOK_NS: u64 = 1_000_000;

@@ -19,10 +19,10 @@ use reactor::Timers;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::connect::timespec;
 use crate::lane::Lane;
 use crate::queue_map::LaneClass;
 use crate::submit::Completion;
+use crate::waiting::timespec;
 
 /// Maximum events of one epoll_wait.
 const EVENT_COUNT: usize = 256;
