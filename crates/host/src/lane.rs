@@ -651,7 +651,7 @@ impl<B: DataBuffer> Lane<B> {
         while turn.goes_on() || self.link.has_input() {
             self.receive_once(staging.bytes(), &mut turn, sink)?;
         }
-        self.has_more = turn.has_more();
+        self.has_more = turn.has_more() || self.link.may_have_more();
         Ok(())
     }
 

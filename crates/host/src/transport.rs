@@ -100,6 +100,12 @@ impl Transport {
         self.tls.as_ref().is_some_and(|tls| tls.has_input())
     }
 
+    /// Whether the socket may have more than the last [`receive`](Self::receive) took, although that was not full.
+    #[inline]
+    pub(crate) fn may_have_more(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.may_have_more())
+    }
+
     /// Sends as much of `segments` as fits.
     #[inline]
     pub(crate) fn send(&mut self, segments: &[Segment<'_>]) -> Sent {

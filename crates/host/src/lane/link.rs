@@ -85,6 +85,12 @@ impl Link {
         matches!(self, Self::Connected(transport) if transport.has_input())
     }
 
+    /// Whether the socket may have more than the last receive took, although that was not full.
+    #[inline]
+    pub(super) fn may_have_more(&self) -> bool {
+        matches!(self, Self::Connected(transport) if transport.may_have_more())
+    }
+
     /// Where the last packet of the connection arrived, if there is a connection.
     pub(super) fn arrival(&self) -> Arrival {
         match self {

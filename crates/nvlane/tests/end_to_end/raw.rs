@@ -187,7 +187,7 @@ impl RawHost {
         Self::with(&Self::dialler(rig), 0, connect_with_buffer(rig.socket_address(), bytes))
     }
 
-    fn dialler(rig: &Rig) -> peer::raw_host::RawHost {
+    pub(crate) fn dialler(rig: &Rig) -> peer::raw_host::RawHost {
         let uuid = Uuid::from_bytes([0xaa; 16]);
         peer::raw_host::RawHost {
             address: rig.socket_address(),

@@ -1,12 +1,15 @@
 //! Invalid commands: each completes with the right status, and the lane continues.
 
 use peer::link::Got;
-use wire::id::Nsid;
+use peer::queue::{Answer, Move};
+use wire::id::{Cntlid, Nsid};
 use wire::nvm::BlockCommand;
 use wire::opcode::NvmOpcode;
+use wire::pdu::Digests;
 use wire::sgl::Sgl;
 use wire::sqe::{Psdt, Sqe, SqeFlags};
 use wire::status::Status;
+use zerocopy::IntoBytes;
 
 use crate::raw::{RawHost, RawLane};
 use crate::setup::{Rig, engines, options};
@@ -163,5 +166,22 @@ fn a_host_is_told_the_limit_of_a_transfer() {
         let mut read = vec![0; 1 << 20];
         namespace.read_at(&mut read, 0).expect("a read of many commands");
         assert!(read == data);
+    }
+}
+
+/// Both have an R2T before either has its data, which names the host.
+#[test]
+fn of_two_connects_that_wait_for_their_data_one_is_executed() {
+    for engine in engines() {
+        let rig = Rig::new(engine, &["ram:16M"]);
+        let host = RawHost::dialler(&rig);
+        let data = host.connect_data(Cntlid::DYNAMIC);
+        let data = data.as_bytes();
+        let mut queue = host.queue(Digests::empty()).unwrap();
+        let sqe = host.connect_command(0, 32).to_sqe();
+        let cids = [(), ()].map(|()| queue.submit(sqe, Move::Asked(data)).unwrap());
+        let answers = queue.finish_all(&cids.map(|cid| (cid, data))).unwrap();
+        let statuses: Vec<Status> = answers.iter().map(Answer::status).collect();
+        assert_eq!(statuses, [Status::SUCCESS, Status::COMMAND_SEQUENCE_ERROR.with_dnr()]);
     }
 }

@@ -45,9 +45,25 @@ impl Keyring {
         let parts = identity.parse::<PskIdentity>().ok()?;
         // A host that asks for discovery has the key of some subsystem.
         let is_discovery = parts.subsystem.as_str() == DISCOVERY_NQN;
+        let is_in_scope = |known: &KnownKey| {
+            is_discovery || known.subsystem.as_ref().is_none_or(|name| *name == parts.subsystem)
+        };
+        // A host that has a key of its own there is not known by the key of all others.
+        let has_own = |known: &KnownKey| {
+            let is_own = |own: &KnownKey| {
+                let is_there = own.subsystem.is_none() || known.subsystem.is_none();
+                own.host.as_ref() == Some(&parts.host)
+                    && is_in_scope(own)
+                    && (is_there || own.subsystem == known.subsystem)
+            };
+            self.keys.iter().any(is_own)
+        };
         let fits = |known: &&KnownKey| {
-            known.host.as_ref().is_none_or(|host| *host == parts.host)
-                && (is_discovery || known.subsystem.as_ref().is_none_or(|name| *name == parts.subsystem))
+            is_in_scope(known)
+                && match &known.host {
+                    Some(host) => *host == parts.host,
+                    None => !has_own(known),
+                }
         };
         for derivation in [Derivation::Standard, Derivation::Libnvme] {
             for known in self.keys.iter().filter(fits) {
@@ -143,6 +159,12 @@ mod tests {
             |byte, subsystem| ring.find(&offer(byte, subsystem, Derivation::Standard)[0].identity).is_some();
         assert!(find(1, SUBSYSTEM) && find(1, DISCOVERY_NQN) && find(3, "nqn.2016-06.io.nvlane:other"));
         assert!(!find(1, "nqn.2016-06.io.nvlane:other"));
+        // Its own key, and not that of all hosts.
+        assert!(!find(3, SUBSYSTEM));
+        let shared =
+            Keyring::new(vec![known(Some(SUBSYSTEM), None, 3), known(Some(SUBSYSTEM), Some(HOST), 1)]);
+        assert!(shared.find(&offer(3, SUBSYSTEM, Derivation::Standard)[0].identity).is_none());
+        assert!(shared.find(&offer(1, SUBSYSTEM, Derivation::Standard)[0].identity).is_some());
         // Version 0: that of the host.
         let zero = &offer(1, SUBSYSTEM, Derivation::Standard)[1];
         assert_eq!(ring.find(&zero.identity).expect("found").1.key.expose(), zero.key.expose());

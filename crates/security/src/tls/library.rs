@@ -165,7 +165,8 @@ impl Library {
         let context = library.wires.as_ptr().cast::<c_void>();
         library.connection.set_receive_callback(Some(receive))?;
         library.connection.set_send_callback(Some(send))?;
-        // SAFETY: the buffers are freed after the connection, when `library` is dropped.
+        // SAFETY: the connection calls back only within its methods, and no method is called once `drop` has freed the
+        // buffers.
         unsafe {
             library.connection.set_receive_context(context)?;
             library.connection.set_send_context(context)?;
@@ -237,8 +238,8 @@ impl Library {
         while !bytes.is_empty() {
             match self.connection.poll_send(bytes) {
                 Poll::Ready(count) => bytes = bytes.get(count?..).unwrap_or_default(),
-                // The output takes everything.
-                Poll::Pending => {}
+                // The output takes everything, so that this does not happen; without an end it would never return.
+                Poll::Pending => return Err(Error::application("the TLS library does not send".into())),
             }
         }
         Ok(())

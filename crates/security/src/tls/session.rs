@@ -10,6 +10,10 @@ use super::library::{self, ErrorClass, Library, Outcome};
 use super::{Alert, Keyring, PskIdentity};
 use crate::psk::{Cipher, Derivation, TlsPsk};
 
+/// Bytes that a peer may send in a row without any plaintext: KeyUpdates, empty records, changes of cipher suite. A record
+/// has less than 17 KiB, a handshake less than 10.
+const QUIET_BYTES_MAX: usize = 32 << 10;
+
 /// A session: bytes of the peer in, bytes to send out, and plaintext on the other side.
 ///
 /// ```text
@@ -25,6 +29,8 @@ pub struct Session {
     is_host: bool,
     /// The host has received nothing yet.
     is_untried: bool,
+    /// Bytes received since there was plaintext.
+    quiet_bytes: usize,
     /// How the key was found; for the log.
     derivation: Derivation,
     established: Option<Established>,
@@ -121,6 +127,7 @@ impl Session {
             state,
             is_host,
             is_untried: is_host,
+            quiet_bytes: 0,
             derivation: Derivation::Standard,
             established: None,
             failure: None,
@@ -150,6 +157,7 @@ impl Session {
                 let mut chunk = [0; 2048];
                 let room = chunk.get_mut(..room.min(2048)).filter(|room| !room.is_empty())?;
                 let (count, result) = receive(room);
+                self.quiet_bytes = self.quiet_bytes.saturating_add(count);
                 stream.extend_from_slice(room.get(..count).unwrap_or_default());
                 Some(result)
             }
@@ -158,6 +166,7 @@ impl Session {
                 let room_bytes = room.len();
                 let room = room.get_mut(..most.min(room_bytes)).filter(|room| !room.is_empty())?;
                 let (count, result) = receive(room);
+                self.quiet_bytes = self.quiet_bytes.saturating_add(count);
                 // A target in clear answers a ClientHello with a PDU.
                 let is_tls =
                     room.get(..count).and_then(<[u8]>::first).is_none_or(|first| matches!(first, 20..=23));
@@ -203,8 +212,9 @@ impl Session {
         if self.established.is_none() {
             self.advance()?;
             if self.established.is_none() {
-                return Ok(Read::Dry);
+                return self.dry();
             }
+            self.quiet_bytes = 0;
         }
         let State::Library(library) = &mut self.state else { return Ok(Read::Dry) };
         if into.is_empty() {
@@ -212,14 +222,26 @@ impl Session {
         }
         match library.read(into) {
             Ok(Outcome::Ready(0)) => Ok(Read::Ended),
-            Ok(Outcome::Ready(count)) => Ok(Read::Bytes(count)),
-            Ok(Outcome::Waits) => Ok(Read::Dry),
+            Ok(Outcome::Ready(count)) => {
+                self.quiet_bytes = 0;
+                Ok(Read::Bytes(count))
+            }
+            Ok(Outcome::Waits) => self.dry(),
             Err(error) => match library::class(&error) {
                 // Without close_notify. PDUs and commands have their own lengths: what is cut off is not executed.
                 ErrorClass::Closed => Ok(Read::Ended),
                 class => Err(self.fail(class)),
             },
         }
+    }
+
+    /// More input is needed: unless there was so much without plaintext that the peer only keeps this side busy.
+    fn dry(&mut self) -> Result<Read, Failure> {
+        if self.quiet_bytes <= QUIET_BYTES_MAX {
+            return Ok(Read::Dry);
+        }
+        let message = "too much input without data";
+        Err(self.fail(ErrorClass::Failed(message, Alert::UNEXPECTED_MESSAGE)))
     }
 
     /// Encrypts plaintext: all of it is in the output afterwards.
@@ -311,8 +333,14 @@ impl Session {
     /// The ClientHello offers this key.
     fn begin(&mut self, psk: &TlsPsk) -> Result<(), Failure> {
         let State::Hello { stream, .. } = &mut self.state else { return Ok(()) };
-        let library = Library::new(false, std::slice::from_ref(psk), stream)
-            .map_err(|error| Failure::Protocol(error.message()))?;
+        let library = match Library::new(false, std::slice::from_ref(psk), stream) {
+            Ok(library) => library,
+            Err(error) => {
+                let failure = Failure::Protocol(error.message());
+                self.failure = Some(failure.clone());
+                return Err(failure);
+            }
+        };
         self.state = State::Library(Box::new(library));
         self.negotiate()
     }

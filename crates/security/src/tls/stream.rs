@@ -75,13 +75,15 @@ pub struct Stream {
     owed: usize,
     /// Gathers plaintext for the records of one send.
     gathered: Vec<u8>,
+    /// The socket may have more than the last [`receive`](Self::receive) took.
+    may_have_more: bool,
 }
 
 impl Stream {
     /// A stream around a session.
     #[must_use]
     pub const fn new(session: Session) -> Self {
-        Self { session, decides: false, is_clear: false, owed: 0, gathered: Vec::new() }
+        Self { session, decides: false, is_clear: false, owed: 0, gathered: Vec::new(), may_have_more: false }
     }
 
     /// As [`new`](Self::new), unless the first byte of the peer shows that it sends in clear:
@@ -116,6 +118,13 @@ impl Stream {
     #[must_use]
     pub fn has_input(&self) -> bool {
         self.session.has_input()
+    }
+
+    /// Whether the socket may have more than [`receive`](Self::receive) took last, although that was less than it had room
+    /// for: a caller that hears only of new input asks again.
+    #[must_use]
+    pub const fn may_have_more(&self) -> bool {
+        self.may_have_more
     }
 
     /// Whether something must be sent that no caller has given: of the handshake, an alert, or the rest of a record.
@@ -205,6 +214,7 @@ impl Stream {
         let mut left: usize = into.iter().map(|slice| slice.len()).sum();
         let mut count = 0_usize;
         let is_small = left <= RECORD_ROOM_BYTES.saturating_mul(2);
+        self.may_have_more = true;
         for slice in into {
             let mut rest: &mut [u8] = slice;
             while !rest.is_empty() {
@@ -220,9 +230,13 @@ impl Stream {
                         if most == 0 || (count > 0 && is_small) {
                             return Received::Bytes(count);
                         }
-                        let received = self.session.receive(most, |room| match socket.receive(room) {
-                            Received::Bytes(count) => (count, Received::Bytes(count)),
-                            other => (0, other),
+                        let may_have_more = &mut self.may_have_more;
+                        let received = self.session.receive(most, |room| {
+                            let room_bytes = room.len();
+                            let received = socket.receive(room);
+                            *may_have_more =
+                                matches!(received, Received::Bytes(count) if count == room_bytes);
+                            (if let Received::Bytes(count) = received { count } else { 0 }, received)
                         });
                         match received {
                             Some(Received::Bytes(_)) | None => {}

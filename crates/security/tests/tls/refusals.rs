@@ -89,3 +89,12 @@ fn a_long_hello_is_refused_and_kept_no_longer() {
     assert_eq!(give(&mut target, &endless), Err(Failure::MalformedHello));
     assert_eq!(target.output(), [21, 3, 3, 0, 2, 2, 50]);
 }
+
+/// Changes of cipher suite mean nothing in TLS 1.3 and are skipped, but not for ever.
+#[test]
+fn a_peer_that_only_keeps_the_other_end_busy_is_refused() {
+    let (mut host, mut target) = (host(1), Session::target(keyring([key(HashFunction::Sha256, 1)])));
+    deliver(&mut host, &mut target).expect("a ClientHello");
+    let endless = [20, 3, 3, 0, 1, 1].repeat(20_000);
+    assert_eq!(give(&mut target, &endless), Err(Failure::Protocol("too much input without data")));
+}

@@ -298,6 +298,13 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         let now_ns = self.io.now_ns();
         let Some((lane, lists)) = self.lanes.entry(index) else { return After::Nothing };
         let is_connect = matches!(lane.state, LaneState::Unconnected { .. });
+        // Several Connects may have asked for their data before the first one had it: only that one is executed.
+        if !is_connect && sqe.opcode == AdminOpcode::FABRICS.raw() && sqe.fctype() == FabricsType::CONNECT {
+            let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+            count(lane, lists, slot, sqe, status);
+            lane.queue.complete(slot, status, 0);
+            return After::Nothing;
+        }
         if is_connect && lane.tls.as_ref().is_some_and(|tls| !tls.permits(&data)) {
             lane.complain(self.io, reason::OTHER_IDENTITY);
             let status = Status::CONNECT_INVALID_HOST.with_dnr();
