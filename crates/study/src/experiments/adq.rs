@@ -549,7 +549,7 @@ fn between(low: u32, high: u32) -> u32 {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     // The root of a product of two is between them.
     let middle = (f64::from(low.max(1)) * f64::from(high)).sqrt() as u32;
-    middle.clamp(low, high - 1)
+    middle.clamp((low + 1).min(high - 1), high - 1)
 }
 
 /// Gets of one key each on these connections. `counted` are the server's process, and its device in sysfs.
