@@ -345,19 +345,25 @@ impl Lane {
         self.doorbell.rings(commands, bytes, in_flight.into(), now_ns)
     }
 
+    /// Sends what is left of a TLS handshake or record. `Some` if the lane can send nothing else now.
+    #[inline]
+    fn flush_tls<I: Io<Message>>(&mut self, io: &mut I, socket: SocketId) -> Option<Flushed> {
+        match self.tls.as_mut()?.flush(io, socket) {
+            Sent::Bytes(_) => None,
+            Sent::Blocked => {
+                self.deadlines.start_once(Wait::Read, io.now_ns());
+                io.await_writable(socket);
+                Some(Flushed::Blocked)
+            }
+            Sent::Failed(_) => Some(Flushed::Broken),
+        }
+    }
+
     /// Sends the waiting bytes, as far as the socket has room and the turn's budget allows.
     pub(crate) fn flush<I: Io<Message>>(&mut self, io: &mut I) -> Flushed {
         let Some(socket) = self.socket() else { return Flushed::Empty };
-        if let Some(tls) = &mut self.tls {
-            match tls.flush(io, socket) {
-                Sent::Bytes(_) => {}
-                Sent::Blocked => {
-                    self.deadlines.start_once(Wait::Read, io.now_ns());
-                    io.await_writable(socket);
-                    return Flushed::Blocked;
-                }
-                Sent::Failed(_) => return Flushed::Broken,
-            }
+        if let Some(flushed) = self.flush_tls(io, socket) {
+            return flushed;
         }
         let caravan = self.queue.caravan();
         let mut budget = SendBudget::TURN;
