@@ -6,7 +6,7 @@
 //!                         └─▶ identity, cipher suite, failure
 //! ```
 //!
-//! The handshake and the records are s2n-tls's ([`library`]); which keys there are, and which of them a ClientHello
+//! The handshake and the records are s2n-tls's (`tls/library.rs`); which keys there are, and which of them a ClientHello
 //! may use, is decided here. docs/design/tls.md
 
 mod alert;
