@@ -5,10 +5,26 @@
 # User-mode networking gives virtio_net one queue pair, whatever the device asks for. A tap device gives several: with
 # `kernel-lab run --smp 4 --tap TAP,4`, as root, the same is tried on eth1, with interrupts and queue pairs of a device.
 . /lab/lib.sh
-. /lab/adq.sh
 
 stand_in && skip 'nothing stands in for nvlane adq'
-pair
+NVLANE=/share/nvlane
+ip netns add far
+ip netns add near
+ip link add far0 netns far numtxqueues 4 numrxqueues 4 type veth peer name near0 netns near numtxqueues 4 numrxqueues 4
+ip -n far addr add 192.0.2.1/24 dev far0
+ip -n near addr add 192.0.2.2/24 dev near0
+ip -n far link set far0 up
+ip -n near link set near0 up
+near() { ip netns exec near "$@"; }
+adq() { near "$NVLANE" adq "$@" --record /tmp/adq; }
+# Everything that a layout may change, as the kernel's own tools show it.
+dump() {
+    near tc qdisc show dev near0
+    near tc filter show dev near0 ingress 2>/dev/null
+    near tc filter show dev near0 egress 2>/dev/null
+    near sh -c 'grep -H . /sys/class/net/near0/queues/tx-*/xps_*'
+    near ethtool -l near0
+}
 dump >/tmp/before
 LAYOUT=(--interface near0 --other-queues 2 --class nvme:2=192.0.2.1:4420 --initiator)
 
