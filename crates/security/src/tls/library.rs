@@ -257,7 +257,7 @@ impl Library {
 
     /// Sends close_notify.
     pub(super) fn close(&mut self) {
-        // There is nobody left to tell of a failure.
+        // A failure is not reported: the session has ended.
         let _ = self.connection.poll_shutdown_send();
     }
 

@@ -181,7 +181,7 @@ fn every_wrong_bit_is_refused_harmless_or_told() {
 }
 
 #[test]
-#[ignore = "all bits take minutes"]
+#[ignore = "takes minutes: cargo test -p nvlane-kv --lib all_wrong_bits -- --ignored"]
 fn all_wrong_bits_are_refused_harmless_or_told() {
     let counts = [true, false].map(|is_stopped| judge_wrong_bits(is_stopped, |_| 0..8));
     println!("{} wrong bits", counts[0] + counts[1]);
@@ -207,7 +207,7 @@ fn every_missing_end_is_repaired_without_older_versions() {
 }
 
 #[test]
-#[ignore = "all ends take minutes"]
+#[ignore = "takes minutes: cargo test -p nvlane-kv --lib all_missing_ends -- --ignored"]
 fn all_missing_ends_are_repaired_without_older_versions() {
     let counts = [true, false].map(|is_stopped| judge_missing_ends(is_stopped, in_use));
     println!("{} missing ends", counts[0] + counts[1]);
