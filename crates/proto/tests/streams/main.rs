@@ -18,6 +18,7 @@ mod to_host;
 use pdus::{Dialect, cut, header_length};
 use proptest::prelude::*;
 use random::Choice;
+use wire::digest::data_digest;
 
 /// Negotiated parameters, up to padding and both digests.
 fn dialect() -> impl Strategy<Value = Dialect> {
@@ -96,6 +97,35 @@ fn arbitrary_pdu(dialect: Dialect, kind: u8, has_header: bool, mut bytes: Vec<u8
         bytes[..8].copy_from_slice(&good[..8]);
     }
     bytes
+}
+
+/// Whether `data` consists of runs of bytes that `stream` sends with a right digest behind each. Damage that moves bytes
+/// can put such a run, with its digest, in the place of another one of the same length, be it data or a header: no
+/// digest tells the two apart.
+fn has_right_digests(data: &[u8], dialect: Dialect, stream: &[u8]) -> bool {
+    assert_eq!(dialect.digests, 3, "every run has a digest");
+    let mut runs: Vec<&[u8]> = Vec::new();
+    for pdu in cut(stream) {
+        let hlen = header_length(pdu[0]);
+        runs.push(&pdu[..hlen]);
+        if pdu.len() > dialect.prefix(hlen as u8) {
+            let (data, digest) =
+                pdu[dialect.pdo(hlen as u8)..].split_last_chunk().expect("data has a digest");
+            if u32::from_le_bytes(*digest) == data_digest(data) {
+                runs.push(data);
+            }
+        }
+    }
+    let mut ends = vec![true; 1];
+    ends.resize(data.len() + 1, false);
+    for start in 0..data.len() {
+        if ends[start] {
+            for run in runs.iter().filter(|run| data[start..].starts_with(run)) {
+                ends[start + run.len()] = true;
+            }
+        }
+    }
+    ends[data.len()]
 }
 
 /// Damage to a stream.
