@@ -210,7 +210,10 @@ impl World {
                     let is_gone = given.is(Status::NAMESPACE_NOT_READY)
                         || given.is(Status::INVALID_NAMESPACE)
                         || (given.is(Status::ANA_PERSISTENT_LOSS) && is_replaced);
-                    match given == status.with_dnr() || is_gone {
+                    // The data in its capsule is checked first.
+                    let is_damaged = given.is(Status::TRANSIENT_TRANSPORT_ERROR)
+                        && self.shared.scenario.network.corrupt > 0;
+                    match given == status.with_dnr() || is_gone || is_damaged {
                         true => Ok(()),
                         false => Err(format!("was refused with {given}, not with {status}")),
                     }
