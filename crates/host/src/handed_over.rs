@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use proto::host_queue::DataBuffer;
-use reactor::{Address as Post, Mailbox};
+use reactor::{Address as Post, Mailbox, Pause, Wait};
 
 use crate::connect::Clock;
 use crate::error::Error;
@@ -224,7 +224,7 @@ impl<B: DataBuffer> Driver<B> {
 /// Spinning and sleeping of a thread that drives a lane.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
-    worked_ns: u64,
+    wait: Option<Wait>,
 }
 
 impl Rest {
@@ -238,19 +238,26 @@ impl Rest {
     ) -> Option<M> {
         let now_ns = lane.polled_ns();
         if has_worked {
-            self.worked_ns = now_ns;
+            if let Some(wait) = self.wait.replace(Wait::new(now_ns)) {
+                wait.on_work(now_ns, lane.spin_budget());
+            }
             return None;
         }
-        if lane.outstanding() > 0 && lane.may_spin(now_ns.saturating_sub(self.worked_ns)) {
+        let wait = self.wait.get_or_insert(Wait::new(now_ns));
+        let pause = match lane.outstanding() {
+            0 => Pause::Sleep { ns: u64::MAX },
+            _ => lane.pause(wait.idle_ns(now_ns)),
+        };
+        let Pause::Sleep { ns } = wait.on_pause(pause) else {
             lane.spin();
             return None;
-        }
+        };
         mailbox.announce_sleep();
         // A message posted before the announcement did not wake the thread.
         let message = mailbox.next_message();
         if message.is_none() {
             let interest = Interest { fd: mailbox.as_fd(), writable: false, readable: true };
-            lane.sleep(SLEEP_NS, Some(interest));
+            lane.sleep(ns.min(SLEEP_NS), Some(interest));
         }
         mailbox.announce_awake();
         message

@@ -14,7 +14,9 @@ use proto::host_queue::DataBuffer;
 use proto::receive::ReceiveTurn;
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
 use proto::{ReceivePlan, SendBudget, Violation};
-use reactor::{Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Socket, SpinBudget};
+use reactor::{
+    Address as Post, Arrival, Asked, BusyPoll, Mailbox, Pause, Received, Socket, SpinBudget, Wait,
+};
 use security::tls::HostKeys;
 use wire::id::Qid;
 
@@ -464,30 +466,38 @@ impl<B: DataBuffer> Lane<B> {
         let start_ns = self.clock.now_ns();
         let until_ns = start_ns.saturating_add(ns(timeout));
         self.worked_ns = self.worked_ns.max(start_ns);
+        let mut wait = Wait::new(self.worked_ns);
         loop {
             let count = self.poll_with(each);
-            if count > 0 || self.outstanding() == 0 || self.polled_ns >= until_ns {
+            if count > 0 {
+                wait.on_work(self.polled_ns, &mut self.spin);
                 return count;
             }
-            if self.may_spin(self.polled_ns.saturating_sub(self.worked_ns)) {
-                self.spin();
-            } else {
-                self.sleep(until_ns - self.polled_ns, None);
+            if self.outstanding() == 0 || self.polled_ns >= until_ns {
+                return 0;
+            }
+            match wait.on_pause(self.pause(wait.idle_ns(self.polled_ns))) {
+                Pause::Spin => self.spin(),
+                Pause::Sleep { ns } => self.sleep(ns.min(until_ns - self.polled_ns), None),
             }
         }
     }
 
-    /// Whether a wait without completions for `idle_ns` continues to spin.
+    /// What a wait without completions for `idle_ns` does next.
     #[inline]
-    pub(crate) fn may_spin(&self, idle_ns: u64) -> bool {
+    pub(crate) fn pause(&self, idle_ns: u64) -> Pause {
         if self.must_spin() {
-            return true;
+            return Pause::Spin;
         }
+        let is_waiting = !matches!(self.link, Link::Connected(_)) || self.is_blocked;
         // A command that is sent again waits for the doorbell, which the next poll asks.
         let has_waiting = self.core.has_waiting() && self.is_live();
-        let is_worth_it =
-            self.spin.allows(idle_ns) || self.doorbell.is_waiting() || has_waiting || self.core.is_leaving();
-        is_worth_it && matches!(self.link, Link::Connected(_)) && !self.is_blocked
+        let has_work = self.doorbell.is_waiting() || has_waiting || self.core.is_leaving();
+        match self.spin.pause(idle_ns) {
+            Pause::Sleep { .. } if has_work && !is_waiting => Pause::Spin,
+            _ if is_waiting => Pause::Sleep { ns: u64::MAX },
+            pause => pause,
+        }
     }
 
     /// Whether commands are outstanding on a poll lane: no event reports their answers.
@@ -520,12 +530,9 @@ impl<B: DataBuffer> Lane<B> {
         let timeout_ns =
             self.next_deadline().map_or(timeout_ns, |at| timeout_ns.min(at.saturating_sub(now_ns)));
         let mailbox = Interest { fd: self.mailbox.as_fd(), writable: false, readable: true };
-        let is_woken = sleep([Some(mailbox), self.interest(), other], timeout_ns);
+        sleep([Some(mailbox), self.interest(), other], timeout_ns);
         self.counters.sleeps += 1;
         self.mailbox.announce_awake();
-        if is_woken {
-            self.spin.on_woken(self.clock.now_ns().saturating_sub(now_ns));
-        }
     }
 
     /// Readiness of the socket to wait for; none for a live poll lane.
@@ -576,7 +583,7 @@ impl<B: DataBuffer> Lane<B> {
         self.clock
     }
 
-    pub(crate) fn spin_mut(&mut self) -> &mut SpinBudget {
+    pub(crate) fn spin_budget(&mut self) -> &mut SpinBudget {
         &mut self.spin
     }
 

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use proto::host_queue::DataBuffer;
+use reactor::{Pause, Wait};
 
 use crate::error::Error;
 use crate::lane::Lane;
@@ -132,51 +133,51 @@ impl<B: DataBuffer> LaneSet<B> {
         let start_ns = clock.now_ns();
         let until_ns = start_ns.saturating_add(ns(timeout));
         self.worked_ns = self.worked_ns.max(start_ns);
+        let mut wait = Wait::new(self.worked_ns);
         loop {
             let count = self.poll_with(each);
             let now_ns = clock.now_ns();
             if count > 0 {
                 self.worked_ns = now_ns;
-            }
-            if count > 0 || now_ns >= until_ns || self.outstanding() == 0 {
+                wait.on_work(now_ns, self.lanes[0].spin_budget());
                 return count;
             }
-            if self.may_spin(now_ns.saturating_sub(self.worked_ns)) {
-                self.lanes[0].spin();
-            } else {
-                self.lanes[0].count_sleep();
-                self.sleep(until_ns - now_ns, now_ns);
+            if now_ns >= until_ns || self.outstanding() == 0 {
+                return 0;
+            }
+            match wait.on_pause(self.pause(wait.idle_ns(now_ns))) {
+                Pause::Spin => self.lanes[0].spin(),
+                Pause::Sleep { ns } => {
+                    self.lanes[0].count_sleep();
+                    self.sleep(ns.min(until_ns - now_ns), now_ns);
+                }
             }
         }
     }
 
-    /// Whether a wait without completions for `idle_ns` continues to spin. The first lane's spin budget serves all.
-    fn may_spin(&self, idle_ns: u64) -> bool {
+    /// What a wait without completions for `idle_ns` does next. The first lane's spin budget serves all.
+    fn pause(&self, idle_ns: u64) -> Pause {
         let has_work = match &self.ready_set {
             Some(ready_set) => ready_set.has_unsignalled_work(&self.lanes),
             None => self.lanes.iter().any(|lane| (lane.has_waiting() && lane.is_live()) || lane.has_more()),
         };
         let is_polled = self.rota.of(LaneClass::Poll).iter().any(|&index| self.lanes[index].must_spin());
-        has_work || is_polled || self.lanes[0].may_spin(idle_ns)
+        if has_work || is_polled { Pause::Spin } else { self.lanes[0].pause(idle_ns) }
     }
 
     fn sleep(&mut self, timeout_ns: u64, now_ns: u64) {
-        let is_woken = match &mut self.ready_set {
+        match &mut self.ready_set {
             Some(ready_set) => {
                 let until_ns = ready_set.next_deadline_ns().unwrap_or(u64::MAX);
-                ready_set.sleep(&self.lanes, timeout_ns.min(until_ns.saturating_sub(now_ns)))
+                ready_set.sleep(&self.lanes, timeout_ns.min(until_ns.saturating_sub(now_ns)));
             }
             None => self.sleep_on_few(timeout_ns, now_ns),
-        };
-        if is_woken {
-            let clock = self.lanes[0].clock();
-            self.lanes[0].spin_mut().on_woken(clock.now_ns().saturating_sub(now_ns));
         }
     }
 
     /// Sleeps by poll(2), which leaves no watcher at the sockets: a watcher costs a call for each arriving segment, on
     /// the sender's core, also while this thread spins (docs/design/socket-path.md).
-    fn sleep_on_few(&mut self, timeout_ns: u64, now_ns: u64) -> bool {
+    fn sleep_on_few(&mut self, timeout_ns: u64, now_ns: u64) {
         let deadline_ns = self.lanes.iter().filter_map(Lane::next_deadline).min();
         let timeout_ns = deadline_ns.map_or(timeout_ns, |at| timeout_ns.min(at.saturating_sub(now_ns)));
         for lane in &self.lanes {
@@ -193,10 +194,9 @@ impl<B: DataBuffer> LaneSet<B> {
             let mailbox = Interest { fd: lane.mailbox().as_fd(), writable: false, readable: true };
             if at % 2 == 0 { Some(mailbox) } else { lane.interest() }
         });
-        let is_woken = sleep(interests, timeout_ns);
+        sleep(interests, timeout_ns);
         for lane in &self.lanes {
             lane.mailbox().announce_awake();
         }
-        is_woken
     }
 }

@@ -89,4 +89,13 @@ impl Engine {
             Self::Epoll(engine) => engine.has_work(),
         }
     }
+
+    /// Whether storage operations run.
+    #[inline]
+    pub(crate) fn has_operations(&self) -> bool {
+        match self {
+            Self::Uring(engine) => engine.has_operations(),
+            Self::Epoll(engine) => engine.has_operations(),
+        }
+    }
 }

@@ -132,6 +132,10 @@ impl EpollEngine {
     }
 
     /// There is no cheaper look at an epoll set than asking it, which the reactor does every few turns.
+    pub(crate) fn has_operations(&self) -> bool {
+        self.in_flight.len() > 0
+    }
+
     pub(crate) fn has_work(&mut self) -> bool {
         !self.failed.is_empty()
     }

@@ -222,6 +222,10 @@ impl RingEngine {
         unsafe { self.registered.find(&self.ring.submitter(), start as usize, length) }
     }
 
+    pub(crate) fn has_operations(&self) -> bool {
+        self.in_flight.len() > 0
+    }
+
     pub(crate) fn has_work(&mut self) -> bool {
         let submission = self.ring.submission();
         let asks = submission.taskrun() || submission.cq_overflow() || !submission.is_empty();

@@ -10,7 +10,8 @@ use crate::buffers::Pool;
 use crate::event::{Event, Patience};
 use crate::operation::{Completion, File, Operation, Token};
 use crate::ring::RingEngine;
-use crate::spin::SpinBudget;
+use crate::spin::{Pause, SpinBudget};
+use crate::wait::Wait;
 
 /// A ring for storage operations of the thread that made it.
 pub struct StorageRing {
@@ -101,26 +102,29 @@ impl StorageRing {
     pub fn wait(&mut self, timeout: Duration, each: &mut impl FnMut(Completion)) -> io::Result<()> {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let before = self.counters.completion_count;
+        let (began, mut wait) = (Instant::now(), Wait::new(0));
         let mut idle_ns = 0;
-        if self.spin.allows(0) {
-            let began = Instant::now();
-            loop {
-                self.poll(each)?;
-                if self.counters.completion_count > before || idle_ns >= timeout_ns {
-                    return Ok(());
+        loop {
+            // A sleep submits in the same call.
+            match wait.on_pause(self.spin.pause(idle_ns)) {
+                Pause::Spin => {
+                    std::hint::spin_loop();
+                    self.poll(each)?;
                 }
-                idle_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                if !self.spin.allows(idle_ns) {
-                    break;
+                Pause::Sleep { ns } => {
+                    self.counters.sleep_count += 1;
+                    self.collect(Patience::For(ns.min(timeout_ns - idle_ns)), each)?;
                 }
-                std::hint::spin_loop();
+            }
+            idle_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            if self.counters.completion_count > before {
+                wait.on_work(idle_ns, &mut self.spin);
+                return Ok(());
+            }
+            if idle_ns >= timeout_ns {
+                return Ok(());
             }
         }
-        let asleep = Instant::now();
-        self.counters.sleep_count += 1;
-        self.collect(Patience::For(timeout_ns.saturating_sub(idle_ns)), each)?;
-        self.spin.on_woken(u64::try_from(asleep.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        Ok(())
     }
 
     fn collect(&mut self, patience: Patience, each: &mut impl FnMut(Completion)) -> io::Result<()> {

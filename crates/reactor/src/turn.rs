@@ -22,7 +22,9 @@ use crate::io::{Application, SocketId};
 use crate::mailbox::{Address, Mailbox};
 use crate::reactor_io::ReactorIo;
 use crate::ring::RingEngine;
-use crate::spin::{SpinBudget, spin_ns_max};
+use crate::spin::{Pause, SpinBudget, spin_ns_max};
+use crate::wait::Wait;
+use crate::wake::refuse_timer_slack;
 
 /// Configuration of a reactor.
 #[derive(Clone, Debug)]
@@ -82,6 +84,8 @@ pub struct Reactor<A: Application> {
     /// The last turn has left something for the next one.
     is_behind: bool,
     events: Vec<Event>,
+    /// For waits while storage operations run, and for others: a device answers in a time of its own.
+    spin_for_storage: SpinBudget,
     spin: SpinBudget,
 }
 
@@ -96,6 +100,7 @@ impl<A: Application> Reactor<A> {
         mailbox: Mailbox<A::Message>,
         make: impl FnOnce(&Pool) -> A,
     ) -> io::Result<Self> {
+        refuse_timer_slack();
         let pool = Pool::new(settings.pool_bytes)?;
         let mut engine = match settings.engine {
             EngineKind::Uring => match RingEngine::new(&pool) {
@@ -127,6 +132,7 @@ impl<A: Application> Reactor<A> {
             counters: Arc::default(),
             is_behind: false,
             events: Vec::with_capacity(256),
+            spin_for_storage: SpinBudget::new(settings.spin_ns_max).with_floor(spin_floor_ns),
             spin: SpinBudget::new(settings.spin_ns_max).with_floor(spin_floor_ns),
         })
     }
@@ -166,7 +172,8 @@ impl<A: Application> Reactor<A> {
     /// # Errors
     /// If the engine fails.
     pub fn run(&mut self) -> io::Result<()> {
-        let mut idle_since_ns = None;
+        // With it: whether storage operations ran when it began.
+        let mut wait: Option<(Wait, bool)> = None;
         let mut turns_since_collect = 0;
         self.io.read_clock();
         self.application.on_start(&mut self.io);
@@ -176,23 +183,35 @@ impl<A: Application> Reactor<A> {
                 turns_since_collect = 0;
                 self.collect(Patience::None)?;
             }
-            if self.turn() {
-                self.counters.busy_turn_count.add(1);
-                self.io.busy_polling.spin_hit_count += u64::from(idle_since_ns.take().is_some());
-                continue;
-            }
+            let has_worked = self.turn();
             let now_ns = self.io.now_ns;
-            self.io.busy_polling.spin_count += u64::from(idle_since_ns.is_none());
-            let idle_ns = now_ns - *idle_since_ns.get_or_insert(now_ns);
-            if self.spin.allows(idle_ns) {
-                self.counters.spin_turn_count.add(1);
-                std::hint::spin_loop();
+            if has_worked {
+                self.counters.busy_turn_count.add(1);
+                if let Some((wait, is_for_storage)) = wait.take() {
+                    self.io.busy_polling.spin_hit_count += u64::from(!wait.has_slept());
+                    wait.on_work(now_ns, self.spin_of(is_for_storage));
+                }
                 continue;
             }
-            self.sleep()?;
-            idle_since_ns = None;
+            let (wait, is_for_storage) = wait.get_or_insert_with(|| {
+                self.io.busy_polling.spin_count += 1;
+                (Wait::new(now_ns), self.io.engine.has_operations())
+            });
+            let pause = self.spin_of(*is_for_storage).pause(wait.idle_ns(now_ns));
+            match wait.on_pause(pause) {
+                Pause::Spin => {
+                    self.counters.spin_turn_count.add(1);
+                    std::hint::spin_loop();
+                }
+                Pause::Sleep { ns } => self.sleep(ns)?,
+            }
         }
         Ok(())
+    }
+
+    /// The spin budget of waits while storage operations run, or of others.
+    fn spin_of(&mut self, is_for_storage: bool) -> &mut SpinBudget {
+        if is_for_storage { &mut self.spin_for_storage } else { &mut self.spin }
     }
 
     /// Handles the events collected, then everything that is polled. Returns whether there was work.
@@ -236,8 +255,8 @@ impl<A: Application> Reactor<A> {
         self.io.engine.collect(patience, &mut self.events)
     }
 
-    /// Sleeps until an event, a message or a deadline.
-    fn sleep(&mut self) -> io::Result<()> {
+    /// Sleeps until an event, a message or a deadline, for `limit_ns` at most.
+    fn sleep(&mut self, limit_ns: u64) -> io::Result<()> {
         let io = &mut self.io;
         io.watch_all();
         if !io.prepare_sleep() {
@@ -246,12 +265,11 @@ impl<A: Application> Reactor<A> {
         let deadline_ns = io.next_deadline_ns();
         io.read_clock();
         let asleep_at_ns = io.now_ns;
-        let patience = match deadline_ns {
-            None => Patience::Forever,
-            Some(deadline_ns) => match deadline_ns.saturating_sub(asleep_at_ns) {
-                0 => Patience::None,
-                wait_ns => Patience::For(wait_ns),
-            },
+        let wait_ns = deadline_ns.map_or(u64::MAX, |at_ns| at_ns.saturating_sub(asleep_at_ns)).min(limit_ns);
+        let patience = match wait_ns {
+            0 => Patience::None,
+            u64::MAX => Patience::Forever,
+            wait_ns => Patience::For(wait_ns),
         };
         self.collect(patience)?;
         let io = &mut self.io;
@@ -265,7 +283,6 @@ impl<A: Application> Reactor<A> {
             io.busy_polling.sleep_hit_count +=
                 u64::from(slept_ns < io.busy_polling.wanted.wait_ns() && !self.events.is_empty());
         }
-        self.spin.on_woken(slept_ns);
         Ok(())
     }
 }

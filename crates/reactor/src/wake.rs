@@ -22,10 +22,20 @@ pub(crate) fn wake_cost_ns() -> u64 {
     *COST_NS.get_or_init(measure)
 }
 
-fn measure() -> u64 {
-    // The kernel may delay a thread's timers by their slack to wake once for several.
-    let slack = thread::current_timer_slack().ok().and_then(NonZeroU64::new);
+/// By how much the kernel may delay timers of this thread, to wake once for several, ns.
+pub(crate) fn timer_slack_ns() -> u64 {
+    thread::current_timer_slack().unwrap_or_default()
+}
+
+/// Timers of this thread are not delayed.
+pub(crate) fn refuse_timer_slack() {
+    // 0 would stand for the default.
     let _ = thread::set_current_timer_slack(NonZeroU64::new(1));
+}
+
+fn measure() -> u64 {
+    let slack = NonZeroU64::new(timer_slack_ns());
+    refuse_timer_slack();
     let duration = Duration::from_nanos(SAMPLE_NS);
     let sample = Timespec::try_from(duration).expect("a short time");
     let mut late_ns: [u64; SAMPLE_COUNT] = std::array::from_fn(|_| {

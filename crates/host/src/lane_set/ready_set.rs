@@ -176,9 +176,9 @@ impl ReadySet {
         count
     }
 
-    /// Sleeps until a lane has work, at most `timeout_ns`. Returns whether one has.
-    pub(super) fn sleep<B: DataBuffer>(&mut self, lanes: &[Lane<B>], timeout_ns: u64) -> bool {
-        self.take_events(lanes, timeout_ns)
+    /// Sleeps until a lane has work, at most `timeout_ns`.
+    pub(super) fn sleep<B: DataBuffer>(&mut self, lanes: &[Lane<B>], timeout_ns: u64) {
+        self.take_events(lanes, timeout_ns);
     }
 
     /// Rings the doorbells of touched lanes, where due.

@@ -12,7 +12,7 @@ use sync::Arc;
 use turn::{Reactor, Settings};
 
 // What `turn.rs` imports from its crate.
-use model::{buffers, busy_poll, counter, engine, epoll, io, operation, reactor_io, ring, spin};
+use model::{buffers, busy_poll, counter, engine, epoll, io, operation, reactor_io, ring, spin, wake};
 
 #[path = "../../src/event.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -25,6 +25,9 @@ mod sync;
 #[path = "../../src/turn.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod turn;
+#[path = "../../src/wait.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod wait;
 
 /// The turns of a reactor that has nothing else to do, until it has this many messages.
 fn take_messages(mailbox: &Mailbox<u32>, count: usize) -> Vec<u32> {

@@ -111,6 +111,10 @@ pub(crate) mod engine {
             false
         }
 
+        pub(crate) fn has_operations(&self) -> bool {
+            false
+        }
+
         pub(crate) fn arm_socket(&mut self) {
             self.watch().is_armed = true;
         }
@@ -200,6 +204,13 @@ pub(crate) mod spin {
         0
     }
 
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(dead_code, reason = "nothing spins here")]
+    pub(crate) enum Pause {
+        Spin,
+        Sleep { ns: u64 },
+    }
+
     pub(crate) struct SpinBudget;
 
     impl SpinBudget {
@@ -211,12 +222,17 @@ pub(crate) mod spin {
             self
         }
 
-        pub(crate) fn allows(&self, _idle_ns: u64) -> bool {
-            false
+        pub(crate) fn pause(&self, _idle_ns: u64) -> Pause {
+            Pause::Sleep { ns: u64::MAX }
         }
 
-        pub(crate) fn on_woken(&mut self, _slept_ns: u64) {}
+        pub(crate) fn on_work(&mut self, _waited_ns: u64, _was_asleep: bool) {}
     }
+}
+
+/// No timers of the kernel.
+pub(crate) mod wake {
+    pub(crate) fn refuse_timer_slack() {}
 }
 
 /// The application: it counts what reaches it, and stops the reactor when it has had everything.
