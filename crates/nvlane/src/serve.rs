@@ -51,7 +51,7 @@ Options of a namespace follow a ?, separated by &. Sizes end in K, M, G or T:
   size=SIZE      (file, kv:file) create the file with this size if it does not exist; a file of blocks may grow
   uuid=UUID      UUID of the namespace                           [default: kept with the file, else generated]
   readonly       writes are refused
-  huge           (ram) use huge pages if available
+  small          (ram) use small pages only: takes less memory if written sparsely     [default: huge pages if available]
   prefault       (kv) a thread touches the memory ahead of its use, so that no command waits for pages
   evict=none     (kv:ram) a full namespace refuses to store    [default: evict the least used pairs]
   item=SIZE      (kv) longest value of memcached clients, 1K to 256M          [default: 1M]

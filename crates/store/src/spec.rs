@@ -7,7 +7,7 @@
 //!         | size=SIZE            (file, kv:file) creates the file with that size; (file) lets it grow
 //!         | uuid=UUID            the namespace's identity
 //!         | readonly             writes are refused
-//!         | huge                 (ram) huge pages, if there are any
+//!         | small                (ram) small pages only; else huge ones (`huge`), if there are any
 //!         | evict=none           (kv:ram) nothing makes room for what is new; else what is not used does
 //!         | item=SIZE            (kv) the longest value that memcached's clients may store: 1M unless told, at most 256M
 //!         | flush                (kv) memcached's clients may remove everything at once, with flush_all
@@ -69,7 +69,7 @@ pub enum Source {
     Memory {
         /// Size, bytes.
         bytes: u64,
-        /// Whether to request huge pages.
+        /// Whether to request huge pages: the default.
         huge_pages: bool,
     },
     /// No storage: reads return zeroes.
@@ -470,7 +470,9 @@ mod tests {
             "ram:1G?size=1G",
             "device:/dev/x?size=1G",
             "null:1G?huge",
+            "null:1G?small",
             "ram:1G?huge=1",
+            "ram:1G?small&small",
             "ram:1G?uuid=12",
             "ram:1G?colour=red",
             "file:/ä?colour=red",
@@ -538,11 +540,13 @@ mod tests {
         namespace 'ram:1G?lba=512&lba=512', character 16: lba is given twice
         namespace 'ram:1G?size=1G', character 8: the size stands after the colon, as in ram:10G
         namespace 'device:/dev/x?size=1G', character 15: a device has the size it has
-        namespace 'null:1G?huge', character 9: only ram: can have huge pages
+        namespace 'null:1G?huge', character 9: only ram: has pages of a size to choose
+        namespace 'null:1G?small', character 9: only ram: has pages of a size to choose
         namespace 'ram:1G?huge=1', character 13: huge takes no value
+        namespace 'ram:1G?small&small', character 14: small is given twice
         namespace 'ram:1G?uuid=12', character 13: not a UUID: expected 32 hexadecimal digits, with hyphens as 8-4-4-4-12 or none
-        namespace 'ram:1G?colour=red', character 8: there is no option 'colour': expected lba, size, uuid, readonly, huge, delay, error, limit or trace
-        namespace 'file:/ä?colour=red', character 9: there is no option 'colour': expected lba, size, uuid, readonly, huge, delay, error, limit or trace
+        namespace 'ram:1G?colour=red', character 8: there is no option 'colour': expected lba, size, uuid, readonly, small, delay, error, limit or trace
+        namespace 'file:/ä?colour=red', character 9: there is no option 'colour': expected lba, size, uuid, readonly, small, delay, error, limit or trace
         namespace 'ram:1G?delay=100', character 17: expected a unit of time: us, ms or s, as in 100us
         namespace 'ram:1G?delay=fast', character 14: expected a time such as 100us, 5ms or 1s
         namespace 'ram:1G?delay=2ms-1ms', character 18: ends before it begins
@@ -622,7 +626,7 @@ mod tests {
         let store = text.parse::<Spec>().unwrap().open(true).unwrap();
         assert_eq!((store.block_bytes(), store.bytes()), (512, 1 << 20));
         for (text, block_bytes, is_read_only) in
-            [("ram:1M?huge&readonly", 4096, true), ("null:1T?lba=65536", 65536, false)]
+            [("ram:1M?small&readonly", 4096, true), ("null:1T?lba=65536", 65536, false)]
         {
             let store = text.parse::<Spec>().unwrap().open(false).unwrap();
             assert_eq!((store.block_bytes(), store.is_read_only()), (block_bytes, is_read_only));

@@ -146,7 +146,7 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
         return text.wrong(format!("expected {SOURCES}"));
     };
     match scheme.text {
-        "ram" => Ok(Source::Memory { bytes: parse_bytes(place)?, huge_pages: false }),
+        "ram" => Ok(Source::Memory { bytes: parse_bytes(place)?, huge_pages: true }),
         "null" => Ok(Source::Null { bytes: parse_bytes(place)? }),
         "file" => Ok(Source::File { path: parse_path(place)?, bytes: None }),
         "kv" => match place.split(':') {
@@ -292,11 +292,11 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         ("prefault", _) => return name.wrong("only memory of kv: is touched ahead"),
         ("flush" | "item", _) => return name.wrong("only kv: is reached by memcached's clients"),
         ("memory" | "sync", _) => return name.wrong("only kv:file: has a log"),
-        ("lba" | "readonly" | "huge", Source::KeyValueFile { .. }) => {
+        ("lba" | "readonly" | "huge" | "small", Source::KeyValueFile { .. }) => {
             return name.wrong(KEY_VALUE_FILE_OPTIONS);
         }
         (
-            "lba" | "readonly" | "huge" | "size" | "delay" | "error" | "limit" | "trace",
+            "lba" | "readonly" | "huge" | "small" | "size" | "delay" | "error" | "limit" | "trace",
             Source::KeyValue { .. },
         ) => {
             return name.wrong(KEY_VALUE_OPTIONS);
@@ -321,9 +321,9 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             flag()?;
             spec.is_read_only = true;
         }
-        ("huge", Source::Memory { huge_pages, .. }) => {
+        ("huge" | "small", Source::Memory { huge_pages, .. }) => {
             flag()?;
-            *huge_pages = true;
+            *huge_pages = name.text == "huge";
         }
         ("size", Source::File { bytes, .. }) => *bytes = Some(parse_bytes(needed("10G")?)?),
         ("size", Source::KeyValueFile { bytes, .. }) => *bytes = Some(parse_log_bytes(needed("10G")?)?),
@@ -338,13 +338,13 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             flag()?;
             spec.filters.push(Filter::Trace);
         }
-        ("huge", _) => return name.wrong("only ram: can have huge pages"),
+        ("huge" | "small", _) => return name.wrong("only ram: has pages of a size to choose"),
         ("", _) => return name.wrong("expected an option"),
         (unknown, source) => {
             let options = match source {
                 Source::KeyValue { .. } => KEY_VALUE_OPTIONS,
                 Source::KeyValueFile { .. } => KEY_VALUE_FILE_OPTIONS,
-                _ => "expected lba, size, uuid, readonly, huge, delay, error, limit or trace",
+                _ => "expected lba, size, uuid, readonly, small, delay, error, limit or trace",
             };
             return name.wrong(format!("there is no option '{unknown}': {options}"));
         }

@@ -21,8 +21,8 @@ impl fmt::Display for Spec {
         match &self.source {
             Source::Memory { bytes, huge_pages } => {
                 write!(f, "ram:{}", Size(*bytes))?;
-                if *huge_pages {
-                    option(f, format_args!("huge"))?;
+                if !huge_pages {
+                    option(f, format_args!("small"))?;
                 }
             }
             Source::Null { bytes } => write!(f, "null:{}", Size(*bytes))?,
