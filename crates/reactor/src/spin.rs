@@ -123,7 +123,8 @@ impl SpinBudget {
     /// A budget that will not pass `limit_ns`; 0 never spins, `u64::MAX` always does.
     #[must_use]
     pub fn new(limit_ns: u64) -> Self {
-        let wake_ns = wake_cost_ns();
+        // What a busy machine takes is no cost of waking.
+        let wake_ns = wake_cost_ns().min(SPIN_NS_BOUNDS.1 / SPIN_WAKES_MAX);
         Self::with_costs(limit_ns, wake_ns, wake_ns + timer_slack_ns())
     }
 
