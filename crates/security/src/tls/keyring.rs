@@ -1,5 +1,7 @@
 //! The PSKs of a target, and those that a host offers.
 
+use std::sync::Arc;
+
 use wire::nqn::{DISCOVERY_NQN, HostName, Nqn};
 
 use super::PskIdentity;
@@ -23,6 +25,10 @@ pub struct Keyring {
     /// Keys of single hosts come before those of all hosts: for an identity of version 0, which does not name the key,
     /// the first is taken.
     keys: Vec<KnownKey>,
+    /// The unique name of the target's discovery service.
+    discovery: Option<Nqn>,
+    /// A key must be in this one as well.
+    also: Option<Arc<Keyring>>,
 }
 
 impl Keyring {
@@ -30,7 +36,21 @@ impl Keyring {
     #[must_use]
     pub fn new(mut keys: Vec<KnownKey>) -> Self {
         keys.sort_by_key(|key| key.host.is_none());
-        Self { keys }
+        Self { keys, discovery: None, also: None }
+    }
+
+    /// The same for a target whose discovery service also has this unique name. An identity names the discovery
+    /// subsystem by the name that the host connects to. wire §22.5
+    #[must_use]
+    pub fn with_discovery(mut self, name: Nqn) -> Self {
+        self.discovery = Some(name);
+        self
+    }
+
+    /// A keyring that knows only the keys which both of these know.
+    #[must_use]
+    pub fn common(one: &Self, other: Arc<Self>) -> Self {
+        Self { also: Some(other), ..one.clone() }
     }
 
     /// Whether there is no key.
@@ -42,9 +62,19 @@ impl Keyring {
     /// The key of an identity, and how it is derived; `None` if there is none.
     #[must_use]
     pub fn find(&self, identity: &str) -> Option<(PskIdentity, TlsPsk, Derivation)> {
+        let found = self.find_own(identity)?;
+        if let Some(also) = &self.also {
+            // An identity of version 0 does not name the key. Both keys are ours: how long this takes tells nothing.
+            also.find(identity).filter(|other| other.1.key.expose() == found.1.key.expose())?;
+        }
+        Some(found)
+    }
+
+    fn find_own(&self, identity: &str) -> Option<(PskIdentity, TlsPsk, Derivation)> {
         let parts = identity.parse::<PskIdentity>().ok()?;
         // A host that asks for discovery has the key of some subsystem.
-        let is_discovery = parts.subsystem.as_str() == DISCOVERY_NQN;
+        let is_discovery =
+            parts.subsystem.as_str() == DISCOVERY_NQN || self.discovery.as_ref() == Some(&parts.subsystem);
         let is_in_scope = |known: &KnownKey| {
             is_discovery || known.subsystem.as_ref().is_none_or(|name| *name == parts.subsystem)
         };
@@ -170,5 +200,44 @@ mod tests {
         assert_eq!(ring.find(&zero.identity).expect("found").1.key.expose(), zero.key.expose());
         let other = Keyring::new(vec![known(None, Some("nqn.2014-08.org.nvmexpress:other"), 1)]);
         assert!(other.find(&offer(1, SUBSYSTEM, Derivation::Standard)[0].identity).is_none());
+    }
+
+    #[test]
+    fn the_unique_name_of_the_discovery_service_is_for_every_key_too() {
+        const UNIQUE: &str = "nqn.2016-06.io.nvlane:discovery:1234";
+        let ring = Keyring::new(vec![known(Some(SUBSYSTEM), Some(HOST), 1)]);
+        let find = |ring: &Keyring, byte| {
+            offer(byte, UNIQUE, Derivation::Standard)
+                .into_iter()
+                .filter_map(|offered| {
+                    let (parts, psk, _) = ring.find(&offered.identity)?;
+                    assert_eq!(parts.subsystem.as_str(), UNIQUE);
+                    Some(psk.key.expose() == offered.key.expose())
+                })
+                .collect::<Vec<_>>()
+        };
+        assert!(find(&ring, 1).is_empty(), "it is the name of no subsystem");
+        let ring = ring.with_discovery(UNIQUE.parse().expect("a name"));
+        assert_eq!(find(&ring, 1), [true, true]);
+        // Version 0 does not name the key: the handshake finds that it is another.
+        assert_eq!(find(&ring, 2), [false]);
+    }
+
+    #[test]
+    fn the_common_keys_are_those_of_both_with_the_same_value() {
+        let ring = |bytes: &[u8]| Keyring::new(bytes.iter().map(|byte| known(None, None, *byte)).collect());
+        let common = Keyring::common(&ring(&[1, 2]), Arc::new(ring(&[2, 3])));
+        let versions = |byte| {
+            let offered = offer(byte, SUBSYSTEM, Derivation::Standard);
+            offered.into_iter().map(|offered| common.find(&offered.identity).is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(versions(2), [true, false], "version 0 means the first key, which is another in each");
+        assert_eq!((versions(1), versions(3)), (vec![false; 2], vec![false; 2]));
+        let same = Keyring::common(&ring(&[1]), Arc::new(ring(&[1])));
+        assert!(
+            offer(1, SUBSYSTEM, Derivation::Standard)
+                .iter()
+                .all(|offered| same.find(&offered.identity).is_some())
+        );
     }
 }
