@@ -9,7 +9,7 @@ use host::security::hash::HashFunction;
 use host::security::psk::Derivation;
 use host::security::tls::{Alert, Failure, HostKeys, Session};
 use host::security::tls_key::TlsKey;
-use host::{Address, Association, Error, LaneSet, LinkError, Options, ReconnectSettings, discovery};
+use host::{Address, Association, Error, Lane, LaneSet, LinkError, Options, ReconnectSettings, discovery};
 use reactor::EngineKind;
 use subsystem::config::{SecretSource, TargetConfig, TlsKeySources, TlsPolicy};
 use tempfile::TempDir;
@@ -297,4 +297,32 @@ fn a_large_set_of_lanes_reads_what_tls_left_in_a_socket() {
     });
     let shortest = shortest.min().expect("rounds");
     assert!(shortest < Duration::from_millis(700), "{LANES} reads of 1 MiB take {shortest:?}");
+}
+
+#[test]
+fn an_idle_lane_of_a_host_frees_the_buffers_of_tls_and_goes_on() {
+    let keys = Keys::new();
+    let rig = rig(EngineKind::Epoll, &keys, TlsPolicy::Required);
+    let association =
+        Association::connect(&address_of(rig.socket_address()), with(key(HashFunction::Sha256, 1)))
+            .expect("connected");
+    let namespace = association.namespace(Nsid::new(1)).expect("a namespace");
+    let mut lane: Lane = association.lane().expect("a lane");
+    let (mut completions, until) = (Vec::new(), Instant::now() + 3 * SOON);
+    for released in 0..2 {
+        for _ in 0..10 {
+            let block = namespace.lba_bytes() as usize;
+            lane.submit(namespace.read(0, 1).expect("a read"), Some(vec![1; block]), 0).expect("room");
+            while lane.outstanding() > 0 {
+                lane.wait(&mut completions, SOON);
+            }
+            assert_eq!(lane.counters().tls_releases, released, "used lanes keep theirs");
+        }
+        while lane.counters().tls_releases == released {
+            assert!(Instant::now() < until, "buffers of an idle lane are kept");
+            std::thread::sleep(Duration::from_millis(20));
+            lane.poll(&mut completions);
+        }
+    }
+    assert!(completions.iter().all(|completion| completion.result == Ok(0)));
 }
