@@ -260,7 +260,8 @@ impl LaneServer {
         tls.is_some_and(Secure::has_input)
     }
 
-    /// A lane with TLS has received: its handshake may be complete, and it may turn out to be in clear.
+    /// A lane with TLS has received, or could not send: its handshake may be complete, it may turn out to be in clear, and it
+    /// may have failed.
     #[cold]
     fn on_tls(io: &mut impl Io<Message>, lane: &mut Lane) {
         let peer = lane.peer.map(tracing::field::display);
@@ -634,7 +635,12 @@ impl LaneServer {
                     self.on_unsent(io, index);
                 }
             }
-            Flushed::Broken => self.close(io, index),
+            Flushed::Broken => {
+                if lane.tls.is_some() {
+                    Self::on_tls(io, lane);
+                }
+                self.close(io, index);
+            }
         }
         self.await_notices(io, index);
         flushed
