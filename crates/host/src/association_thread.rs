@@ -409,6 +409,10 @@ impl Driver<'_> {
     }
 
     fn sleep(&mut self, mailbox: &Mailbox<AssociationMessage>) {
+        // Admin commands are rare.
+        if let Link::Connected(transport) = &mut self.link {
+            transport.shrink();
+        }
         let now_ns = self.clock.now_ns();
         let (link, dial_ns) = match &self.link {
             Link::None | Link::Resolving => (None, None),

@@ -36,6 +36,20 @@ use crate::submit::{Command, Completion, Refused, RefusedReason};
 use crate::transport::Transport;
 use crate::waiting::{Interest, sleep};
 
+/// The buffers of a lane's TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TlsBuffers {
+    /// There is no TLS.
+    None,
+    /// There may be some: they were used last at this time.
+    Used { at_ns: u64 },
+    /// They were freed, and nothing was received or sent since then.
+    Freed,
+}
+
+/// Time without commands after which a lane frees the buffers of TLS, ns: in the next poll or wait of its owner.
+const IDLE_NS: u64 = 5_000_000_000;
+
 /// One I/O queue pair on one connection. `B` is the buffer type of its commands.
 ///
 /// ```text
@@ -112,6 +126,7 @@ pub struct Lane<B = Vec<u8>> {
     polled_ns: u64,
     /// When the last completion arrived; waits spin from then on.
     worked_ns: u64,
+    tls_buffers: TlsBuffers,
     mailbox: Mailbox<LaneMessage>,
     association: Post<AssociationMessage>,
     counters: LaneCounters,
@@ -165,6 +180,7 @@ impl<B: DataBuffer> Lane<B> {
             clock,
             polled_ns: clock.now_ns(),
             worked_ns: 0,
+            tls_buffers: TlsBuffers::None,
             mailbox,
             association,
             counters: LaneCounters::default(),
@@ -452,7 +468,25 @@ impl<B: DataBuffer> Lane<B> {
             self.worked_ns = self.polled_ns;
             self.doorbell.on_brought(count, self.polled_ns);
         }
+        if self.tls_buffers != TlsBuffers::None {
+            self.tend_tls(count > 0);
+        }
         count as usize
+    }
+
+    /// Frees the buffers of TLS once the lane has been idle for a while.
+    fn tend_tls(&mut self, is_used: bool) {
+        if is_used || self.outstanding() > 0 {
+            self.tls_buffers = TlsBuffers::Used { at_ns: self.polled_ns };
+        } else if let TlsBuffers::Used { at_ns } = self.tls_buffers
+            && self.polled_ns.saturating_sub(at_ns) >= IDLE_NS
+        {
+            self.tls_buffers = TlsBuffers::Freed;
+            if let Link::Connected(transport) = &mut self.link {
+                transport.shrink();
+                self.counters.tls_releases += 1;
+            }
+        }
     }
 
     /// Waits for completions, at most `timeout`: spins as long as that has paid off recently, then sleeps. Returns
@@ -576,7 +610,14 @@ impl<B: DataBuffer> Lane<B> {
 
     /// When the lane must be polled at the latest, ns of its clock.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        [self.core.next_deadline(), self.link.deadline_ns(self.polled_ns)].into_iter().flatten().min()
+        let idle_ns = match self.tls_buffers {
+            TlsBuffers::Used { at_ns } if self.outstanding() == 0 => Some(at_ns.saturating_add(IDLE_NS)),
+            _ => None,
+        };
+        [self.core.next_deadline(), self.link.deadline_ns(self.polled_ns), idle_ns]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -804,6 +845,10 @@ impl<B: DataBuffer> Lane<B> {
                     false => zero_copy_threshold(transport.socket(), self.zero_copy_policy),
                     true => Threshold::NEVER,
                 };
+                self.tls_buffers = match transport.has_tls() {
+                    false => TlsBuffers::None,
+                    true => TlsBuffers::Used { at_ns: self.polled_ns },
+                };
                 self.link = Link::Connected(transport);
                 self.is_blocked = false;
                 self.core.on_connected(self.polled_ns);
@@ -937,6 +982,7 @@ impl<B: DataBuffer> Lane<B> {
                     _ => {}
                 }
                 self.is_blocked = false;
+                self.tls_buffers = TlsBuffers::None;
             }
             LaneAction::Abort { cid } => {
                 self.association.post(AssociationMessage::Abort { generation, qid: self.qid(), cid });

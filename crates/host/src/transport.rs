@@ -124,6 +124,14 @@ impl Transport {
         }
     }
 
+    /// Frees the buffers of TLS that are empty.
+    #[cold]
+    pub(crate) fn shrink(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.shrink();
+        }
+    }
+
     /// Readiness to wait for. `is_blocked`: the socket did not accept all bytes.
     pub(crate) fn interest(&self, is_blocked: bool) -> Interest<'_> {
         let writable = is_blocked || self.tls.as_ref().is_some_and(|tls| tls.has_output());

@@ -19,6 +19,6 @@ mod stream;
 
 pub use alert::Alert;
 pub use identity::PskIdentity;
-pub use keyring::{HostKeys, Keyring, KnownKey};
+pub use keyring::{Found, HostKeys, Keyring, KnownKey};
 pub use session::{Established, Failure, Read, Session, prepare};
 pub use stream::{ByteSocket, Policy, Stream, UnknownPolicy};

@@ -55,6 +55,11 @@ impl TlsKey {
         interchange::crc32(self.bytes.expose())
     }
 
+    /// Equal for equal keys.
+    pub(crate) fn value(&self) -> (Option<u8>, &[u8]) {
+        (self.hash.map(HashFunction::id), self.bytes.expose())
+    }
+
     /// The retained PSK of a host.
     #[must_use]
     pub fn retained(&self, host: &str) -> Psk {

@@ -602,6 +602,7 @@ impl World {
             &timeouts,
             scenario.zero_copy,
             scenario.c2h_data_bytes,
+            self.operator.as_ref().map(Operator::tls).unwrap_or(&Arc::default()),
             steps,
         );
         let count = applications.len();

@@ -31,6 +31,7 @@ pub(crate) mod reason {
     pub(crate) const MEMCACHED_STALLS: &str = "memcached command not complete in time";
     pub(crate) const DOES_NOT_CONNECT: &str = "commands in place of Connect";
     pub(crate) const NOT_AUTHENTICATED: &str = "host not authenticated";
+    pub(crate) const NO_POLICY: &str = "nothing is known of its listener";
     pub(crate) const TLS: &str = "TLS failed";
     pub(crate) const IN_CLEAR: &str = "in clear, where TLS is required";
     pub(crate) const UNKNOWN_IDENTITY: &str = "TLS identity without a key";
@@ -214,7 +215,7 @@ impl Admission {
             (Visitor::Memcached, Full::All) => reason::TOO_MANY_MEMCACHED,
             (Visitor::Memcached, Full::OfAddress) => reason::TOO_MANY_MEMCACHED_OF_ADDRESS,
         };
-        self.on_complaint(now_ns, peer, reason);
+        self.on_complaint(now_ns, peer, reason, None);
         false
     }
 
@@ -232,7 +233,13 @@ impl Admission {
     }
 
     /// A connection was refused or closed for this reason.
-    pub(crate) fn on_complaint(&mut self, now_ns: u64, peer: Option<SocketAddr>, reason: &'static str) {
+    pub(crate) fn on_complaint(
+        &mut self,
+        now_ns: u64,
+        peer: Option<SocketAddr>,
+        reason: &'static str,
+        detail: Option<&str>,
+    ) {
         let tally = self.tallies.entry(reason).or_default();
         tally.count += 1;
         tally.unlogged += 1;
@@ -242,6 +249,7 @@ impl Admission {
         tracing::info!(
             ?peer,
             reason,
+            detail,
             count = tally.unlogged,
             total = tally.count,
             "ended or refused connections"
@@ -371,12 +379,12 @@ mod tests {
     fn each_complaint_counts_and_few_are_logged() {
         let mut admission = admission(2, 2);
         for at in 0..1000 {
-            admission.on_complaint(at * SECOND / 100, peer(1), "reads nothing");
+            admission.on_complaint(at * SECOND / 100, peer(1), "reads nothing", None);
         }
         assert_eq!(admission.state().complaints["reads nothing"], 1000);
         let tally = admission.tallies["reads nothing"];
         assert_eq!((tally.unlogged, tally.quiet_until_ns), (999, LOG_NS), "logged once in ten seconds");
-        admission.on_complaint(LOG_NS, peer(1), "reads nothing");
+        admission.on_complaint(LOG_NS, peer(1), "reads nothing", None);
         assert_eq!(admission.tallies["reads nothing"].unlogged, 0);
     }
 }

@@ -248,7 +248,7 @@ impl Control {
 
     /// A host has failed to authenticate.
     fn on_failed(&mut self, now_ns: u64, failed: Failed) {
-        self.admission.on_complaint(now_ns, failed.peer, reason::NOT_AUTHENTICATED);
+        self.admission.on_complaint(now_ns, failed.peer, reason::NOT_AUTHENTICATED, None);
     }
 
     /// Handles expired deadlines: to be called at or after [`next_deadline_ns`](Self::next_deadline_ns).

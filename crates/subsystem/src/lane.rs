@@ -309,12 +309,13 @@ impl Lane {
         }
     }
 
-    /// Reports a fault of its peer, which is counted, and logged at most once in a while.
+    /// Reports a fault of its peer, which is counted by its reason, and logged, with the detail, at most once in a while.
     #[cold]
-    pub(crate) fn complain<I: Io<Message>>(&self, io: &mut I, reason: &'static str) {
+    pub(crate) fn complain<I: Io<Message>>(&self, io: &mut I, reason: &'static str, detail: Option<String>) {
         let peer = self.peer;
-        tracing::debug!(?peer, qid = %self.state.qid(), reason, "complaint");
-        io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason }));
+        tracing::debug!(?peer, qid = %self.state.qid(), reason, detail, "complaint");
+        let detail = detail.map(Into::into);
+        io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason, detail }));
     }
 
     /// Whether the waiting bytes are sent before the end of the turn.

@@ -7,6 +7,8 @@
 mod diff;
 mod identities;
 mod storage;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +18,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use reactor::{Listener, ListenerTag, page_bytes};
-use security::tls::Failure as TlsFailure;
+use security::tls::Keyring;
 use store::{OpenError, Size, Spec, Store};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
@@ -196,13 +198,7 @@ impl Operator {
         let identities = Identities::new(config, first).map_err(|problem| vec![problem])?;
         let discovery_nqn = discovery_nqn.unwrap_or_else(|| identities.target().discovery_nqn());
         let tls = Arc::<TlsGate>::default();
-        let keyring = config.read_tls_keys()?;
-        if !keyring.is_empty() {
-            let problem =
-                |failure: TlsFailure| Problem { place: Place::Listener(0), message: failure.to_string() };
-            security::tls::prepare().map_err(|failure| vec![problem(failure)])?;
-        }
-        tls.set_keyring(keyring);
+        tls.set_keyring(read_keyring(config, &discovery_nqn)?);
         let mut operator = Self {
             tls,
             running: Outline::with_secrets(config, identities.target())?,
@@ -268,7 +264,8 @@ impl Operator {
     }
 
     /// What new connections go through.
-    pub(crate) fn tls(&self) -> &Arc<TlsGate> {
+    #[must_use]
+    pub fn tls(&self) -> &Arc<TlsGate> {
         &self.tls
     }
 
@@ -302,7 +299,7 @@ impl Operator {
         }
         let mut prepared = Vec::new();
         let mut later = Report::default();
-        let keyring = match wanted.read_tls_keys() {
+        let keyring = match read_keyring(wanted, &self.discovery_nqn) {
             Ok(keyring) => keyring,
             Err(problems) => {
                 for problem in problems {
@@ -320,8 +317,6 @@ impl Operator {
                 return report;
             }
         };
-        // Connected hosts stay.
-        self.tls.set_keyring(keyring);
         let mut steps = Vec::new();
         for (line, step) in self.identities.follow_renamed(&mut self.running, &wanted) {
             report.add(Outcome::Done, line);
@@ -349,7 +344,7 @@ impl Operator {
                 },
             }
         }
-        self.carry_out(prepared, post, &mut report);
+        self.carry_out(prepared, keyring, post, &mut report);
         report.lines.append(&mut later.lines);
         report.lines.append(&mut self.reopen_closed(post).lines);
         report
@@ -390,7 +385,9 @@ impl Operator {
             }
             Change::ChangeListener(config) => {
                 let running = RunningListener { config: *config, ..*self.listener(config.address)? };
-                self.tls.set_policy(running.tag, config.tls);
+                // A policy that demands less holds once the change is applied; one that demands more at once, and even if
+                // the change fails.
+                self.tls.restrict(running.tag, config.tls);
                 let step = Step::ChangeListener { tag: running.tag, entry: entry(&running) };
                 Ok((step, Effect::Listener(running)))
             }
@@ -535,11 +532,19 @@ impl Operator {
         (MemcachedListener { config, address, tag }, Step::AddMemcachedListener { tag, socket })
     }
 
-    /// Orders the prepared changes and records the outcome.
-    fn carry_out(&mut self, prepared: Vec<Prepared>, post: Post<'_>, report: &mut Report) {
+    /// Orders the prepared changes and records the outcome. The keys are for new connections; connected hosts stay.
+    fn carry_out(
+        &mut self,
+        prepared: Vec<Prepared>,
+        keyring: Arc<Keyring>,
+        post: Post<'_>,
+        report: &mut Report,
+    ) {
         if prepared.is_empty() {
-            return;
+            return self.tls.set_keyring(keyring);
         }
+        // A new key may be that of hosts which a change is yet to refuse.
+        self.tls.restrict_keyring(&keyring);
         let (steps, notes): (Vec<Step>, Vec<(Change, Effect)>) =
             prepared.into_iter().map(|prepared| (prepared.step, (prepared.change, prepared.effect))).unzip();
         let Some((OrderAnswer::Applied(outcomes), received)) = ask(OrderKind::Apply(steps), post) else {
@@ -570,6 +575,7 @@ impl Operator {
                 Err(error) => report.add(Outcome::Failed, format!("{change}: not done, {error}")),
             }
         }
+        self.tls.set_keyring(keyring);
         if frees_storage {
             close_released(&received);
         }
@@ -588,6 +594,7 @@ impl Operator {
                 self.listeners.push(running);
             }
             (Change::ChangeListener(listener), Effect::Listener(running)) => {
+                self.tls.set_policy(running.tag, listener.tls);
                 let known = config.listeners.iter_mut().find(|known| known.address == listener.address);
                 known.into_iter().for_each(|known| *known = listener);
                 let known = self.listeners.iter_mut().find(|known| known.tag == running.tag);
@@ -707,6 +714,17 @@ fn remove_first<T>(list: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) {
     if let Some(at) = list.iter().position(is_it) {
         list.remove(at);
     }
+}
+
+/// Reads the keys of TLS, and has the library start if there are any: the first handshake does not wait for it then.
+fn read_keyring(config: &TargetConfig, discovery_nqn: &Nqn) -> Result<Arc<Keyring>, Vec<Problem>> {
+    let keyring = config.read_tls_keys()?.with_discovery(discovery_nqn.clone());
+    if !keyring.is_empty()
+        && let Err(failure) = security::tls::prepare()
+    {
+        return Err(vec![Problem { place: Place::Listener(0), message: failure.to_string() }]);
+    }
+    Ok(Arc::new(keyring))
 }
 
 /// How long an address may stay in use by sockets that a killed target left in the kernel.

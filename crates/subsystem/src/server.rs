@@ -278,13 +278,15 @@ fn orders(addresses: &[Address<Message>]) -> impl Fn(Order) -> bool + '_ {
 }
 
 /// The reactors of a target for a driver other than this module's threads: a simulator. The control plane is in the
-/// first, with `steps` applied. A C2HData carries at most `c2h_data_bytes`.
+/// first, with `steps` applied. New connections go through `tls`, that of the [`Operator`] which gave the steps. A C2HData
+/// carries at most `c2h_data_bytes`.
 #[must_use]
 pub fn applications(
     settings: ControlSettings,
     timeouts: &TimeoutConfig,
     zero_copy: ZeroCopy,
     c2h_data_bytes: u32,
+    tls: &Arc<TlsGate>,
     steps: Vec<Step>,
 ) -> Vec<Serving> {
     let reactor_count = settings.reactor_count;
@@ -295,7 +297,7 @@ pub fn applications(
     let memcached_counters = home.control.admission.memcached_counters();
     let mut home = Some(home);
     let application = |reactor| {
-        Serving::new(serving, Arc::clone(&memcached_counters), Arc::default(), reactor, home.take())
+        Serving::new(serving, Arc::clone(&memcached_counters), Arc::clone(tls), reactor, home.take())
     };
     (0..reactor_count).map(application).collect()
 }

@@ -274,8 +274,8 @@ impl Serving {
         let Some(Home { control, .. }) = &mut self.home else { return };
         match message {
             AdmissionMessage::Gone(visitor, address) => control.admission.on_gone(visitor, address),
-            AdmissionMessage::Complaint { peer, reason } => {
-                control.admission.on_complaint(io.now_ns(), peer, reason);
+            AdmissionMessage::Complaint { peer, reason, detail } => {
+                control.admission.on_complaint(io.now_ns(), peer, reason, detail.as_deref());
             }
         }
     }

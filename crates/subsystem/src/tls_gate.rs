@@ -1,12 +1,16 @@
 //! Which listeners speak TLS, and with which keys: shared by the reactors of one target, and changed by its operator.
+//!
+//! The operator makes it stricter before a change is applied, and lets more in only once the change is: whatever fails or
+//! ends in between, no connection gets in that neither the configuration before nor the one after lets in.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use reactor::ListenerTag;
 use security::tls::{Keyring, Policy, Session, Stream};
 
-/// Policies of listeners, and keys. Looked at once for each connection, when it is accepted.
+/// Policies of listeners, and keys. Looked at once for each connection when it is accepted, and when it connects a queue in
+/// clear.
 #[derive(Debug, Default)]
 pub struct TlsGate {
     state: Mutex<Gate>,
@@ -14,37 +18,119 @@ pub struct TlsGate {
 
 #[derive(Debug, Default)]
 struct Gate {
-    /// Of the listeners that speak TLS.
+    /// Of all listeners: of one that is not here, no connection is served.
     policies: BTreeMap<ListenerTag, Policy>,
     keyring: Arc<Keyring>,
+}
+
+/// How a new connection is served.
+#[derive(Debug)]
+pub(crate) enum Passage {
+    /// In clear.
+    Clear,
+    /// Through this stream.
+    Tls(Box<Stream>),
+}
+
+/// How much a policy demands.
+const fn rank(policy: Policy) -> u8 {
+    match policy {
+        Policy::Off => 0,
+        Policy::Allowed => 1,
+        Policy::Required => 2,
+    }
 }
 
 impl TlsGate {
     /// Sets the policy of a listener, for connections from now on.
     pub(crate) fn set_policy(&self, listener: ListenerTag, policy: Policy) {
-        self.change(|gate| {
-            gate.policies.insert(listener, policy);
-        });
+        self.lock().policies.insert(listener, policy);
+    }
+
+    /// Sets the policy of a listener unless the one that it has demands more.
+    pub(crate) fn restrict(&self, listener: ListenerTag, policy: Policy) {
+        let mut gate = self.lock();
+        let known = gate.policies.entry(listener).or_insert(policy);
+        if rank(policy) > rank(*known) {
+            *known = policy;
+        }
     }
 
     /// Replaces the keys, for handshakes that begin from now on.
-    pub(crate) fn set_keyring(&self, keyring: Keyring) {
-        self.change(|gate| gate.keyring = Arc::new(keyring));
+    pub(crate) fn set_keyring(&self, keyring: Arc<Keyring>) {
+        self.lock().keyring = keyring;
     }
 
-    fn change(&self, change: impl FnOnce(&mut Gate)) {
-        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Keeps only the keys that this keyring has, too.
+    pub(crate) fn restrict_keyring(&self, keyring: &Arc<Keyring>) {
+        let mut gate = self.lock();
+        gate.keyring = Arc::new(Keyring::common(&gate.keyring, Arc::clone(keyring)));
     }
 
-    /// What a new connection of this listener goes through; `None` if it is in clear.
-    pub(crate) fn stream(&self, listener: ListenerTag) -> Option<Box<Stream>> {
-        let gate = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let policy = gate.policies.get(&listener).copied().unwrap_or_default();
+    /// The keys.
+    #[cfg(test)]
+    pub(crate) fn keyring(&self) -> Arc<Keyring> {
+        Arc::clone(&self.lock().keyring)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Gate> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How a new connection of this listener is served; `None` if it is not, because nothing is known of its listener.
+    pub(crate) fn passage(&self, listener: ListenerTag) -> Option<Passage> {
+        let gate = self.lock();
         let session = || Session::target(Arc::clone(&gate.keyring));
-        match policy {
-            Policy::Off => None,
-            Policy::Allowed => Some(Box::new(Stream::allowing_clear(session()))),
-            Policy::Required => Some(Box::new(Stream::new(session()))),
+        Some(match gate.policies.get(&listener)? {
+            Policy::Off => Passage::Clear,
+            Policy::Allowed => Passage::Tls(Box::new(Stream::allowing_clear(session()))),
+            Policy::Required => Passage::Tls(Box::new(Stream::new(session()))),
+        })
+    }
+
+    /// Whether a queue may connect in clear: the policy may have changed since its connection was accepted.
+    pub(crate) fn permits_clear(&self, listener: ListenerTag) -> bool {
+        matches!(self.lock().policies.get(&listener), Some(Policy::Off | Policy::Allowed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_connection_of_an_unknown_listener_is_served() {
+        let gate = TlsGate::default();
+        assert!(gate.passage(1).is_none() && !gate.permits_clear(1));
+        gate.set_policy(1, Policy::Off);
+        assert!(matches!(gate.passage(1), Some(Passage::Clear)) && gate.permits_clear(1));
+        assert!(gate.passage(2).is_none() && !gate.permits_clear(2));
+    }
+
+    #[test]
+    fn only_a_required_policy_refuses_a_queue_in_clear() {
+        let gate = TlsGate::default();
+        for (policy, permits) in [(Policy::Off, true), (Policy::Allowed, true), (Policy::Required, false)] {
+            gate.set_policy(1, policy);
+            assert_eq!(gate.permits_clear(1), permits, "{policy}");
+            let is_clear = matches!(gate.passage(1), Some(Passage::Clear));
+            assert_eq!(is_clear, policy == Policy::Off, "{policy}");
         }
+    }
+
+    #[test]
+    fn a_restriction_never_permits_more() {
+        let all = [Policy::Off, Policy::Allowed, Policy::Required];
+        for (at, before) in all.into_iter().enumerate() {
+            for (wanted_at, wanted) in all.into_iter().enumerate() {
+                let gate = TlsGate::default();
+                gate.set_policy(1, before);
+                gate.restrict(1, wanted);
+                assert_eq!(gate.lock().policies[&1], all[at.max(wanted_at)], "{before}, then {wanted}");
+            }
+        }
+        let gate = TlsGate::default();
+        gate.restrict(1, Policy::Required);
+        assert!(!gate.permits_clear(1));
     }
 }

@@ -46,6 +46,8 @@ pub struct LaneCounters {
     pub sleeps: u64,
     /// Connections lost.
     pub losses: u64,
+    /// Times that TLS freed its buffers because the lane was idle.
+    pub tls_releases: u64,
     /// Device queue (NAPI id) that the connection's packets arrived on when it was made; 0 for none.
     pub napi_id: u32,
     /// Connections with busy polling of their device.

@@ -29,4 +29,5 @@ mod segments;
 mod setup;
 mod storage;
 mod tls;
+mod tls_relay;
 mod zero_copy;

@@ -7,14 +7,21 @@ use std::time::{Duration, Instant};
 
 use host::security::hash::HashFunction;
 use host::security::psk::Derivation;
-use host::security::tls::{Alert, Failure, HostKeys};
+use host::security::tls::{Alert, Failure, HostKeys, Session};
 use host::security::tls_key::TlsKey;
-use host::{Association, Error, LinkError, Options, ReconnectSettings};
+use host::{Address, Association, Error, Lane, LaneSet, LinkError, Options, ReconnectSettings, discovery};
 use reactor::EngineKind;
 use subsystem::config::{SecretSource, TargetConfig, TlsKeySources, TlsPolicy};
 use tempfile::TempDir;
+use wire::discovery::{SecureChannel, TcpSecurity};
+use wire::id::Nsid;
+use wire::nqn::Nqn;
+use wire::pdu::Digests;
+use wire::status::Status;
 
-use crate::setup::{Rig, address_of, engines, open, options};
+use crate::raw::RawHost;
+use crate::setup::{NQN, Rig, address_of, engines, open, options};
+use crate::tls_relay::TlsRelay;
 
 /// A refusal must not take longer than this; the timeouts of connections are 10 s.
 const SOON: Duration = Duration::from_secs(8);
@@ -140,6 +147,78 @@ fn a_host_in_clear_is_refused_where_tls_is_required_and_served_where_it_is_allow
     }
 }
 
+/// A connection that was accepted in clear connects no queue once its listener requires TLS.
+#[test]
+fn a_connection_from_before_a_reload_connects_nothing_in_clear_after_it() {
+    let keys = Keys::new();
+    for engine in engines() {
+        for before in [TlsPolicy::Off, TlsPolicy::Allowed] {
+            keys.write(&key(HashFunction::Sha256, 1));
+            let mut rig = Rig::with(engine, &["ram:4M"], |config| {
+                if before != TlsPolicy::Off {
+                    keys.require(config, before);
+                }
+            });
+            let host = RawHost::dialler(&rig);
+            let mut queue = host.queue(Digests::empty()).expect("initialised in clear");
+            rig.reload(|config| keys.require(config, TlsPolicy::Required));
+            let answer = host.connect_admin(&mut queue).err().map(|finding| finding.to_string());
+            assert!(answer.as_ref().is_some_and(|finding| finding.contains("close")), "{answer:?}");
+            let complaints = rig.state().connections.complaints;
+            assert_eq!(complaints.get("in clear, where TLS is required"), Some(&1), "{complaints:?}");
+            rig.await_quiet();
+        }
+    }
+}
+
+#[test]
+fn discovery_with_tls_works_by_both_names_of_the_service() {
+    let keys = Keys::new();
+    let rig = rig(EngineKind::Epoll, &keys, TlsPolicy::Required);
+    let unique: Nqn = rig.state().discovery_nqn.parse().expect("a name");
+    assert!(!unique.is_discovery(), "another than the well-known one");
+    let address = Address { subsystem: None, ..address_of(rig.socket_address()) };
+    for name in [None, Some(Nqn::discovery()), Some(unique.clone())] {
+        let address = Address { subsystem: name, ..address.clone() };
+        let found = discovery::discover(&address, with(key(HashFunction::Sha256, 1))).expect("a log");
+        let names: Vec<_> = found.entries.iter().filter_map(|entry| entry.subsystem().ok()).collect();
+        assert!(names.contains(&unique) && names.iter().any(|name| name.as_str() == NQN), "{names:?}");
+        for entry in &found.entries {
+            assert_eq!(entry.tcp_security(), TcpSecurity::TLS_1_3);
+            assert_eq!(entry.treq.secure_channel(), SecureChannel::REQUIRED);
+        }
+        let error =
+            discovery::discover(&address, with(key(HashFunction::Sha256, 2))).expect_err("another key");
+        assert!(error.to_string().contains("TLS"), "{error}");
+        let error = discovery::discover(&address, options()).expect_err("in clear");
+        assert!(error.to_string().contains("closed"), "{error}");
+    }
+}
+
+/// The key is for one host and subsystem: Connect with other names is answered, counted, and ends the connection.
+#[test]
+fn a_connect_under_other_names_than_those_of_the_key_ends_the_connection() {
+    let keys = Keys::new();
+    for engine in engines() {
+        let rig = rig(engine, &keys, TlsPolicy::Required);
+        let dialler = RawHost::dialler(&rig);
+        let keys = HostKeys { key: key(HashFunction::Sha256, 1), derivation: Derivation::Standard };
+        let offer = keys.offer(&dialler.nqn.clone().into(), &dialler.subsystem);
+        let relay = TlsRelay::to_target(rig.socket_address(), Session::host(&offer).expect("a session"));
+        let other = "nqn.2026-01.io.nvlane:other".parse().expect("a name");
+        let host = peer::raw_host::RawHost { address: relay.address, nqn: other, ..dialler };
+        let mut queue = host.queue(Digests::empty()).expect("initialised");
+        let refusal = host.connect_admin(&mut queue).expect_err("refused").to_string();
+        assert!(refusal.contains(&Status::CONNECT_INVALID_HOST.with_dnr().to_string()), "{refusal}");
+        queue.link.expect_closed().expect("closed");
+        drop(relay);
+        let complaints = rig.state().connections.complaints;
+        let reason = "Connect under other names than those of the TLS identity";
+        assert_eq!(complaints.get(reason), Some(&1), "{complaints:?}");
+        rig.await_quiet();
+    }
+}
+
 #[test]
 fn a_host_with_tls_is_refused_by_a_listener_in_clear() {
     for engine in engines() {
@@ -187,4 +266,63 @@ fn a_changed_key_is_for_new_connections_and_a_connected_host_stays() {
         Association::connect(&address_of(rig.socket_address()), with(key(HashFunction::Sha256, 5)))
             .expect("connected"),
     );
+}
+
+/// More lanes than are polled in turn: each is read when the kernel reports its socket, once for each change. What TLS left
+/// there, because less than a record would have fitted, is no change.
+#[test]
+fn a_large_set_of_lanes_reads_what_tls_left_in_a_socket() {
+    const LANES: usize = 9;
+    let keys = Keys::new();
+    let rig = rig(EngineKind::Epoll, &keys, TlsPolicy::Required);
+    let options = Options { lanes: 9, ..with(key(HashFunction::Sha256, 1)) };
+    let association = Association::connect(&address_of(rig.socket_address()), options).expect("connected");
+    let namespace = association.namespace(Nsid::new(1)).expect("a namespace");
+    let lanes = (0..LANES).map(|_| association.lane().expect("a lane")).collect();
+    let mut lanes: LaneSet<Vec<u8>> = LaneSet::new(lanes).expect("a set");
+    let length = 1_u32 << 20;
+    // What is left is read in the end, when a timer has the lane polled: after a second in each round.
+    let shortest = (0..8).map(|_| {
+        let begun = Instant::now();
+        for index in 0..LANES {
+            let command = namespace.read(0, length / namespace.lba_bytes()).expect("a read");
+            lanes.submit(index, command, Some(vec![1; length as usize]), 0).expect("room");
+        }
+        let mut count = 0;
+        while count < LANES {
+            count += lanes.wait_with(&mut |_, completion| assert_eq!(completion.result, Ok(0)), SOON);
+            assert!(begun.elapsed() < SOON, "{count} of {LANES} reads ended");
+        }
+        begun.elapsed()
+    });
+    let shortest = shortest.min().expect("rounds");
+    assert!(shortest < Duration::from_millis(700), "{LANES} reads of 1 MiB take {shortest:?}");
+}
+
+#[test]
+fn an_idle_lane_of_a_host_frees_the_buffers_of_tls_and_goes_on() {
+    let keys = Keys::new();
+    let rig = rig(EngineKind::Epoll, &keys, TlsPolicy::Required);
+    let association =
+        Association::connect(&address_of(rig.socket_address()), with(key(HashFunction::Sha256, 1)))
+            .expect("connected");
+    let namespace = association.namespace(Nsid::new(1)).expect("a namespace");
+    let mut lane: Lane = association.lane().expect("a lane");
+    let (mut completions, until) = (Vec::new(), Instant::now() + 3 * SOON);
+    for released in 0..2 {
+        for _ in 0..10 {
+            let block = namespace.lba_bytes() as usize;
+            lane.submit(namespace.read(0, 1).expect("a read"), Some(vec![1; block]), 0).expect("room");
+            while lane.outstanding() > 0 {
+                lane.wait(&mut completions, SOON);
+            }
+            assert_eq!(lane.counters().tls_releases, released, "used lanes keep theirs");
+        }
+        while lane.counters().tls_releases == released {
+            assert!(Instant::now() < until, "buffers of an idle lane are kept");
+            std::thread::sleep(Duration::from_millis(20));
+            lane.poll(&mut completions);
+        }
+    }
+    assert!(completions.iter().all(|completion| completion.result == Ok(0)));
 }

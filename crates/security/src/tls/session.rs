@@ -311,15 +311,16 @@ impl Session {
                 Hello::Malformed => (Failure::MalformedHello, Some(Alert::DECODE_ERROR)),
                 Hello::NoPsk => (Failure::NoPsk, Some(Alert::MISSING_EXTENSION)),
                 Hello::Offers(identities) => {
-                    let mut texts = identities.iter().map(|identity| String::from_utf8_lossy(identity));
-                    let found = texts.clone().find_map(|text| keyring.find(&text));
-                    match found {
+                    // Identities of NVMe/TCP are text.
+                    let texts = identities.iter().filter_map(|identity| str::from_utf8(identity).ok());
+                    match keyring.find_first(texts) {
                         Some((_, psk, derivation)) => {
                             self.derivation = derivation;
                             return self.begin(&psk);
                         }
                         None => {
-                            let first = texts.next().unwrap_or_default().into_owned();
+                            let first = identities.first().map(|first| String::from_utf8_lossy(first));
+                            let first = first.unwrap_or_default().into_owned();
                             (Failure::UnknownIdentity(first), Some(Alert::UNKNOWN_PSK_IDENTITY))
                         }
                     }

@@ -77,13 +77,23 @@ pub struct Stream {
     gathered: Vec<u8>,
     /// The socket may have more than the last [`receive`](Self::receive) took.
     may_have_more: bool,
+    /// The last [`receive`](Self::receive) returned data, and behind it an end or an error that the next one returns.
+    has_end: bool,
 }
 
 impl Stream {
     /// A stream around a session.
     #[must_use]
     pub const fn new(session: Session) -> Self {
-        Self { session, decides: false, is_clear: false, owed: 0, gathered: Vec::new(), may_have_more: false }
+        Self {
+            session,
+            decides: false,
+            is_clear: false,
+            owed: 0,
+            gathered: Vec::new(),
+            may_have_more: false,
+            has_end: false,
+        }
     }
 
     /// As [`new`](Self::new), unless the first byte of the peer shows that it sends in clear:
@@ -113,11 +123,11 @@ impl Stream {
         self.session.failure()
     }
 
-    /// Whether input was received from the socket and not returned yet: then [`receive`](Self::receive) has something,
-    /// whatever the socket has.
+    /// Whether input was received from the socket and not returned yet, be it the end: then [`receive`](Self::receive) has
+    /// something, whatever the socket has.
     #[must_use]
     pub fn has_input(&self) -> bool {
-        self.session.has_input()
+        self.has_end || self.session.has_input()
     }
 
     /// Whether the socket may have more than [`receive`](Self::receive) took last, although that was less than it had room
@@ -215,6 +225,7 @@ impl Stream {
         let mut count = 0_usize;
         let is_small = left <= RECORD_ROOM_BYTES.saturating_mul(2);
         self.may_have_more = true;
+        self.has_end = false;
         for slice in into {
             let mut rest: &mut [u8] = slice;
             while !rest.is_empty() {
@@ -244,18 +255,23 @@ impl Stream {
                             Some(Received::Dry) => return Received::Bytes(count),
                             Some(Received::Ended) => self.session.on_input_end(),
                             Some(Received::Failed(error)) if count == 0 => return Received::Failed(error),
-                            Some(Received::Failed(_)) => return Received::Bytes(count),
+                            Some(Received::Failed(_)) => return self.before_the_end(count),
                         }
                     }
                     Ok(Read::Ended) if count == 0 => return Received::Ended,
-                    // The next call says so again.
-                    Ok(Read::Ended) => return Received::Bytes(count),
-                    Err(_) if count > 0 => return Received::Bytes(count),
-                    Err(failure) => return Received::Failed(io::Error::other(failure)),
+                    Err(failure) if count == 0 => return Received::Failed(io::Error::other(failure)),
+                    Ok(Read::Ended) | Err(_) => return self.before_the_end(count),
                 }
             }
         }
         if count == 0 { Received::Dry } else { Received::Bytes(count) }
+    }
+
+    /// Returns what came before an end or an error. The session, or the socket, gives that again at the next receive; no
+    /// event of the socket may come before.
+    fn before_the_end(&mut self, count: usize) -> Received {
+        self.has_end = true;
+        Received::Bytes(count)
     }
 
     /// Sends plaintext as a socket would: in full records, as much as fits.

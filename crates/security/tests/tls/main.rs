@@ -1,5 +1,6 @@
 //! TLS sessions against each other, and against OpenSSL and GnuTLS over real sockets.
 
+mod damage;
 mod pair;
 mod peers;
 mod refusals;

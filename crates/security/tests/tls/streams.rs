@@ -105,7 +105,11 @@ fn carry(
             let (outcome, bytes) = receive(to, room);
             received.extend(bytes);
             match outcome {
-                Received::Bytes(_) => {}
+                Received::Bytes(count) => {
+                    let asks_again = count == room || to.0.may_have_more() || to.0.has_input();
+                    let is_emptied = to.1.from.borrow().bytes.is_empty() || to.1.piece < room;
+                    assert!(asks_again || is_emptied, "{count} of {room} bytes, and the socket has more");
+                }
                 Received::Dry => break,
                 other => panic!("{other:?}"),
             }
@@ -151,6 +155,61 @@ fn a_connection_in_clear_is_told_by_its_first_byte() {
     assert!(matches!(received, Received::Bytes(5)));
     assert_eq!(bytes, [0, 0, 128, 0, 128]);
     assert!(end.0.is_clear());
+}
+
+/// How a connection ends behind data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// close_notify, and the connection stays open.
+    CloseNotify,
+    /// An alert that is not encrypted, as an attacker may send.
+    ClearAlert,
+    /// A record that does not decrypt.
+    BadRecord,
+    /// A part of a record, then the end of the connection.
+    CutRecord,
+    /// The end of the connection.
+    End,
+}
+
+/// No event of the socket need come after the one with the data: the caller learns from `has_input` to ask again.
+#[test]
+fn an_end_behind_data_is_returned_without_another_event() {
+    for room in [4, 100, 100_000] {
+        for ending in
+            [Ending::CloseNotify, Ending::ClearAlert, Ending::BadRecord, Ending::CutRecord, Ending::End]
+        {
+            let [mut host, mut target] = connected(100_000, 100_000);
+            assert!(matches!(host.0.send(&[Segment::new(b"data")], &mut host.1), Sent::Bytes(4)));
+            let add = |bytes: &[u8]| host.1.to.borrow_mut().bytes.extend(bytes);
+            match ending {
+                Ending::CloseNotify => host.0.close(&mut host.1),
+                Ending::ClearAlert => add(&[21, 3, 3, 0, 2, 2, 40]),
+                Ending::BadRecord => add(&[&[23, 3, 3, 0, 40][..], &[7; 40]].concat()),
+                Ending::CutRecord => add(&[23, 3, 3, 0, 40, 1, 2]),
+                Ending::End => {}
+            }
+            host.1.to.borrow_mut().is_ended = matches!(ending, Ending::CutRecord | Ending::End);
+            let (received, bytes) = receive(&mut target, room);
+            assert!(matches!(received, Received::Bytes(4)), "{ending:?}: {received:?}");
+            assert_eq!(bytes, b"data");
+            // A receive that was filled does not know yet, and its caller asks again in any case. With little room the
+            // socket is read once: its end is still in it, and is an event of its own.
+            let is_in_socket = room < 100_000 && matches!(ending, Ending::CutRecord | Ending::End);
+            assert!(room == 4 || is_in_socket || target.0.has_input(), "{ending:?} with room for {room}");
+            let (received, _) = receive(&mut target, room);
+            let is_failure = matches!(ending, Ending::ClearAlert | Ending::BadRecord);
+            assert!(
+                if is_failure {
+                    matches!(received, Received::Failed(_)) && target.0.failure().is_some()
+                } else {
+                    matches!(received, Received::Ended)
+                },
+                "{ending:?}: {received:?}"
+            );
+            assert!(!target.0.has_input(), "{ending:?} is said once");
+        }
+    }
 }
 
 #[test]

@@ -3,8 +3,10 @@
 use std::io::IoSliceMut;
 
 use reactor::{Io, Received, Segment, Sent, SocketId};
-use security::tls::{ByteSocket, Established, Failure, Stream};
+use security::tls::{ByteSocket, Established, Failure, PskIdentity, Stream};
 use wire::fabrics::ConnectData;
+use wire::nqn::{HostName, Nqn};
+use wire::text::quoted;
 use zerocopy::FromBytes;
 
 use crate::message::Message;
@@ -105,13 +107,24 @@ impl Secure {
         (!std::mem::replace(&mut self.has_failed, true)).then_some(failure)
     }
 
-    /// Whether the names of a Connect are those that the key is for.
-    pub(crate) fn permits(&self, data: &[u8]) -> bool {
-        let Some(established) = self.stream.established() else { return false };
+    /// Why a Connect with this data is refused: its names are not those that the key is for.
+    pub(crate) fn refusal(&self, data: &[u8]) -> Option<String> {
+        let Some(established) = self.stream.established() else { return Some("before TLS".into()) };
         // The control plane refuses what is no Connect data.
-        let Ok(connect) = ConnectData::read_from_bytes(data) else { return true };
-        let identity = &established.identity;
-        connect.host() == Ok(identity.host.clone()) && connect.subsystem() == Ok(identity.subsystem.clone())
+        let connect = ConnectData::read_from_bytes(data).ok()?;
+        let PskIdentity { host, subsystem, .. } = &established.identity;
+        let (host_asked, subsystem_asked) = (connect.host(), connect.subsystem());
+        if host_asked.as_ref() == Ok(host) && subsystem_asked.as_ref() == Ok(subsystem) {
+            return None;
+        }
+        let name = |name: Option<&str>| name.map_or("no name".to_owned(), |name| quoted(name).to_string());
+        Some(format!(
+            "host {} for subsystem {}, with the key of host {} for subsystem {}",
+            name(host_asked.ok().as_ref().map(HostName::as_str)),
+            name(subsystem_asked.ok().as_ref().map(Nqn::as_str)),
+            quoted(host.as_str()),
+            quoted(subsystem.as_str()),
+        ))
     }
 
     /// Frees the buffers of an idle lane.

@@ -33,7 +33,7 @@ pub enum ConnectionMessage {
 }
 
 /// A message to the admission of connections, on reactor 0.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum AdmissionMessage {
     /// A connection from this address has closed.
     Gone(Visitor, Option<IpAddr>),
@@ -43,6 +43,8 @@ pub enum AdmissionMessage {
         peer: Option<SocketAddr>,
         /// The reason that it is counted under.
         reason: &'static str,
+        /// What is logged beside it, with the text of the peer quoted.
+        detail: Option<Box<str>>,
     },
 }
 

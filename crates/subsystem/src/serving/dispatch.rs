@@ -65,6 +65,8 @@ pub(super) enum After {
     Remove,
     /// Have the lane of this Connect placed, or execute its Connect.
     Connect(Box<Request>),
+    /// Send what waits, and close the lane.
+    End,
 }
 
 impl<I: Io<Message>> Dispatcher<'_, I> {
@@ -268,7 +270,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             lane.queue.complete(slot, status, 0);
             if matches!(lane.state, LaneState::Unconnected { refused_count: UNCONNECTED_COMMAND_COUNT_MAX.. })
             {
-                lane.complain(self.io, reason::DOES_NOT_CONNECT);
+                lane.complain(self.io, reason::DOES_NOT_CONNECT, None);
                 return After::Close;
             }
             return After::Nothing;
@@ -305,12 +307,12 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             lane.queue.complete(slot, status, 0);
             return After::Nothing;
         }
-        if is_connect && lane.tls.as_ref().is_some_and(|tls| !tls.permits(&data)) {
-            lane.complain(self.io, reason::OTHER_IDENTITY);
+        if let Some(detail) = lane.tls.as_ref().filter(|_| is_connect).and_then(|tls| tls.refusal(&data)) {
+            lane.complain(self.io, reason::OTHER_IDENTITY, Some(detail));
             let status = Status::CONNECT_INVALID_HOST.with_dnr();
             count(lane, lists, slot, sqe, status);
             lane.queue.complete(slot, status, 0);
-            return After::Nothing;
+            return After::End;
         }
         if is_connect {
             lane.enter(LaneState::Connecting { qid: ConnectCommand::from_sqe(sqe).qid }, now_ns);
@@ -431,7 +433,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     pub(super) fn on_data_received(&mut self, index: u32, slot: Slot, is_intact: bool) -> After {
         let Some(lane) = self.lanes.get_mut(index) else { return After::Nothing };
         if !is_intact {
-            lane.complain(self.io, reason::DATA_DIGEST);
+            lane.complain(self.io, reason::DATA_DIGEST, None);
         }
         let ticket = lane.queue.context(slot).expect("a command that receives is running");
         let buffer = match lane.queue.take_buffer(slot) {

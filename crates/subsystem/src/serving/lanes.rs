@@ -1,5 +1,6 @@
 //! Serves the lanes of a reactor: accepts connections, receives, sends, hands lanes over and ends them.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ use crate::message::{
 use crate::placement::{Connecting, Left};
 use crate::running::{Owner, Step};
 use crate::state::{BusyPollState, ReactorState};
-use crate::tls_gate::TlsGate;
+use crate::tls_gate::{Passage, TlsGate};
 
 /// Interval of the sweep that releases memory of lanes which took in no command since the one before, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
@@ -110,6 +111,11 @@ impl LaneServer {
             After::Close => self.close(io, index),
             After::Remove => self.remove_if_idle(io, index),
             After::Connect(request) => self.post_connect(io, index, *request),
+            After::End => {
+                if let Some(id) = self.lanes.get(index).map(|lane| lane.id) {
+                    self.end(io, id);
+                }
+            }
         }
     }
 
@@ -136,26 +142,32 @@ impl LaneServer {
         is_placed: bool,
     ) -> Option<(SocketId, u32)> {
         let (peer, local) = (connection.peer, connection.local);
+        // A lane that was handed over brings its own.
+        let passage = if is_placed { Some(Passage::Clear) } else { self.tls.passage(listener) };
+        let Some(passage) = passage else {
+            let complaint = AdmissionMessage::Complaint { peer, reason: reason::NO_POLICY, detail: None };
+            io.post(0, Message::Admission(complaint));
+            self.post_unserved(io, peer, napi, is_placed);
+            return None;
+        };
         let socket = match io.adopt(connection) {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::debug!(%error, ?peer, "connection died before it was served");
-                self.post_left(io, napi, is_placed);
-                io.post(
-                    0,
-                    Message::Admission(AdmissionMessage::Gone(Visitor::Host, peer.map(|peer| peer.ip()))),
-                );
+                self.post_unserved(io, peer, napi, is_placed);
                 return None;
             }
         };
         let (queue, doorbell, now_ns) = (self.settings.queue, self.settings.doorbell, io.now_ns());
-        // One that was handed over brings its own.
-        let tls = if is_placed { None } else { self.tls.stream(listener) };
+        let tls = match passage {
+            Passage::Clear => None,
+            Passage::Tls(stream) => Some(Secure::new(stream)),
+        };
         let index = self.lanes.insert(|id| {
             let mut lane = Lane::new(id, socket, queue, doorbell, now_ns);
             (lane.peer, lane.local, lane.listener) = (peer, local, listener);
             (lane.napi, lane.is_placed) = (napi, is_placed);
-            lane.tls = tls.map(Secure::new);
+            lane.tls = tls;
             lane
         });
         if let Some(lane) = self.lanes.get_mut(index) {
@@ -164,12 +176,24 @@ impl LaneServer {
         Some((socket, index))
     }
 
+    /// A connection that was admitted is not served.
+    fn post_unserved(
+        &self,
+        io: &mut impl Io<Message>,
+        peer: Option<SocketAddr>,
+        napi: Option<NonZeroU32>,
+        is_placed: bool,
+    ) {
+        self.post_left(io, napi, is_placed);
+        io.post(0, Message::Admission(AdmissionMessage::Gone(Visitor::Host, peer.map(|peer| peer.ip()))));
+    }
+
     /// Counts a lane among those that no queue belongs to. If their number exceeds its limit, the oldest one is closed.
     fn count_unconnected(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         if let Some(oldest) = lists.on_unconnected(lane) {
             if let Some(lane) = self.lanes.get(oldest) {
-                lane.complain(io, reason::MADE_ROOM);
+                lane.complain(io, reason::MADE_ROOM, None);
             }
             self.close(io, oldest);
         }
@@ -197,7 +221,7 @@ impl LaneServer {
     /// the lane that a backend still has, because its other lanes may hold buffers, and its host may reconnect.
     fn expel(&mut self, io: &mut impl Io<Message>, index: u32, reason: &'static str) {
         if let Some(lane) = self.lanes.get(index).filter(|lane| lane.socket().is_some()) {
-            lane.complain(io, reason);
+            lane.complain(io, reason, None);
             let request = Request { lane: lane.id, kind: RequestKind::Expelled };
             io.post(0, Message::Control(ControlMessage::Request(request)));
         }
@@ -236,7 +260,8 @@ impl LaneServer {
         tls.is_some_and(Secure::has_input)
     }
 
-    /// A lane with TLS has received: its handshake may be complete, and it may turn out to be in clear.
+    /// A lane with TLS has received, or could not send: its handshake may be complete, it may turn out to be in clear, and it
+    /// may have failed.
     #[cold]
     fn on_tls(io: &mut impl Io<Message>, lane: &mut Lane) {
         let peer = lane.peer.map(tracing::field::display);
@@ -256,13 +281,12 @@ impl LaneServer {
         if tls.is_clear() {
             lane.tls = None;
         } else if let Some(failure) = tls.newly_failed() {
-            tracing::debug!(peer, %failure, "TLS ended");
-            let reason = match failure {
-                TlsFailure::NotTls => reason::IN_CLEAR,
-                TlsFailure::UnknownIdentity(_) => reason::UNKNOWN_IDENTITY,
-                _ => reason::TLS,
+            let (reason, detail) = match failure {
+                TlsFailure::NotTls => (reason::IN_CLEAR, None),
+                TlsFailure::UnknownIdentity(_) => (reason::UNKNOWN_IDENTITY, Some(failure.to_string())),
+                _ => (reason::TLS, Some(failure.to_string())),
             };
-            lane.complain(io, reason);
+            lane.complain(io, reason, detail);
         }
     }
 
@@ -398,7 +422,7 @@ impl LaneServer {
                     let failure = Failure { qid: lane.state.qid(), cid, status, nsid: 0, lba: 0 };
                     lists.fail(lane, failure);
                     if status.is(Status::TRANSIENT_TRANSPORT_ERROR) {
-                        lane.complain(io, reason::DATA_DIGEST);
+                        lane.complain(io, reason::DATA_DIGEST, None);
                     }
                     self.dispatcher(io).break_pair(index);
                     self.dispatcher(io).post_superseded(index);
@@ -435,7 +459,7 @@ impl LaneServer {
     fn on_violation(&mut self, io: &mut impl Io<Message>, index: u32, violation: Violation) {
         let now_ns = io.now_ns();
         let Some(lane) = self.lanes.get_mut(index) else { return };
-        lane.complain(io, reason_of(violation));
+        lane.complain(io, reason_of(violation), None);
         tracing::debug!(peer = ?lane.peer, qid = %lane.state.qid(), %violation, "peer broke the transport protocol");
         if !lane.queue.fail(violation) {
             return self.close(io, index);
@@ -476,7 +500,7 @@ impl LaneServer {
         self.remove_if_idle(io, index);
     }
 
-    /// Ends a lane by order of the control plane: its socket is closed when the commands that it has started have
+    /// Ends a lane by order of the control plane, or after a refusal: its socket is closed when the commands that it has started have
     /// ended, so that the host cannot write elsewhere before.
     pub(super) fn end(&mut self, io: &mut impl Io<Message>, id: LaneId) {
         let (now_ns, index) = (io.now_ns(), id.index);
@@ -611,7 +635,12 @@ impl LaneServer {
                     self.on_unsent(io, index);
                 }
             }
-            Flushed::Broken => self.close(io, index),
+            Flushed::Broken => {
+                if lane.tls.is_some() {
+                    Self::on_tls(io, lane);
+                }
+                self.close(io, index);
+            }
         }
         self.await_notices(io, index);
         flushed
@@ -865,6 +894,11 @@ impl LaneServer {
     fn post_connect(&mut self, io: &mut impl Io<Message>, index: u32, request: Request) {
         let reactor = usize::from(self.reactor);
         let Some(lane) = self.lanes.get_mut(index) else { return };
+        if lane.tls.is_none() && !self.tls.permits_clear(lane.listener) {
+            // Accepted before a reload that requires TLS.
+            lane.complain(io, reason::IN_CLEAR, None);
+            return self.close(io, index);
+        }
         let qid = lane.state.qid();
         if lane.is_placed || qid.is_admin() {
             return io.post(0, Message::Control(ControlMessage::Request(request)));

@@ -588,7 +588,7 @@ impl MemcachedConnections {
                 let reason =
                     if waits_to_send { reason::MEMCACHED_READS_NOTHING } else { reason::MEMCACHED_STALLS };
                 let peer = connection.peer;
-                io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason }));
+                io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason, detail: None }));
                 self.close(io, index, Closing::ERROR);
             } else if is_idle {
                 self.traffic.idle_closed_count.add(1);
