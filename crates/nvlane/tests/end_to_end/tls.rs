@@ -1,20 +1,31 @@
 //! Host and target over TLS: both cipher suites, all sizes, several reactors; what is refused, and how soon. wire §22.6
 
 use std::fs;
+use std::io::{ErrorKind, IoSliceMut, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use host::security::hash::HashFunction;
 use host::security::psk::Derivation;
-use host::security::tls::{Alert, Failure, HostKeys};
+use host::security::tls::{Alert, ByteSocket, Failure, HostKeys, Session, Stream};
 use host::security::tls_key::TlsKey;
 use host::{Association, Error, LinkError, Options, ReconnectSettings};
-use reactor::EngineKind;
-use subsystem::config::{SecretSource, TargetConfig, TlsKeySources, TlsPolicy};
+use peer::link::plain_request;
+use peer::pdu::{Form, in_capsule};
+use reactor::{EngineKind, Received, Segment, Sent};
+use subsystem::config::{SecretSource, SubsystemConfig, TargetConfig, TlsKeySources, TlsPolicy};
 use tempfile::TempDir;
+use wire::cqe::Cqe;
+use wire::fabrics::ConnectData;
+use wire::id::Cntlid;
+use wire::nqn::{HostId, Nqn};
+use wire::status::Status;
+use zerocopy::{FromBytes, IntoBytes};
 
-use crate::setup::{Rig, address_of, engines, open, options};
+use crate::raw::RawHost;
+use crate::setup::{NQN, PATIENCE, Rig, address_of, engines, open, options};
 
 /// A refusal must not take longer than this; the timeouts of connections are 10 s.
 const SOON: Duration = Duration::from_secs(8);
@@ -187,4 +198,78 @@ fn a_changed_key_is_for_new_connections_and_a_connected_host_stays() {
         Association::connect(&address_of(rig.socket_address()), with(key(HashFunction::Sha256, 5)))
             .expect("connected"),
     );
+}
+
+/// A socket of the system that waits.
+struct Waiting(TcpStream);
+
+impl ByteSocket for Waiting {
+    fn receive(&mut self, into: &mut [u8]) -> Received {
+        loop {
+            return match self.0.read(into) {
+                Ok(0) => Received::Ended,
+                Ok(count) => Received::Bytes(count),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => Received::Failed(error),
+            };
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Sent {
+        match self.0.write(bytes) {
+            Ok(count) => Sent::Bytes(count),
+            Err(error) => Sent::Failed(error),
+        }
+    }
+}
+
+/// A host that shows the key 1 as `known`, and then connects as `named` to `subsystem`. Returns what it is answered.
+fn connect_as(rig: &Rig, known: &Nqn, named: &Nqn, subsystem: &Nqn) -> Status {
+    let keys = HostKeys { key: key(HashFunction::Sha256, 1), derivation: Derivation::Standard };
+    let session =
+        Session::host(&keys.offer(&known.clone().into(), &NQN.parse().expect("a name"))).expect("a session");
+    let mut stream = Stream::new(session);
+    let socket = TcpStream::connect(rig.socket_address()).expect("connected");
+    socket.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
+    let mut socket = Waiting(socket);
+    assert!(stream.handshake(&mut socket).expect("the key is right"));
+    let mut exchange = |bytes: &[u8], answer: &mut [u8]| {
+        let sent = stream.send(&[Segment::new(bytes)], &mut socket);
+        assert!(matches!(sent, Sent::Bytes(count) if count == bytes.len()), "{sent:?}");
+        let mut have = 0;
+        while have < answer.len() {
+            let received = stream.receive(&mut [IoSliceMut::new(&mut answer[have..])], &mut socket);
+            let Received::Bytes(count) = received else { panic!("{received:?}") };
+            have += count;
+        }
+    };
+    exchange(plain_request().as_bytes(), &mut [0; 128]);
+    let sqe = RawHost::dialler(rig).connect_command(0, 32).to_sqe();
+    let data = ConnectData::new(HostId::from_bytes([7; 16]), Cntlid::DYNAMIC, subsystem, named);
+    let mut response = [0; 24];
+    exchange(&in_capsule(Form::PLAIN, sqe, data.as_bytes()).seal(), &mut response);
+    Cqe::read_from_bytes(&response[8..]).expect("an entry").status()
+}
+
+#[test]
+fn a_connect_names_the_host_and_the_subsystem_whose_key_was_shown() {
+    let keys = Keys::new();
+    let (other_host, other_subsystem) =
+        ("nqn.2026-01.io.nvlane:another-host", "nqn.2026-01.io.nvlane:another");
+    let (own, subsystem) = (options().identity.expect("an identity").nqn, NQN.parse().expect("a name"));
+    for engine in engines() {
+        keys.write(&key(HashFunction::Sha256, 1));
+        let rig = Rig::with(engine, &["ram:4M"], |config| {
+            keys.require(config, TlsPolicy::Required);
+            let other = config.subsystems[0].clone();
+            let nqn = other_subsystem.parse().expect("a name");
+            config.subsystems.push(SubsystemConfig { nqn, namespaces: Vec::new(), ..other });
+        });
+        assert_eq!(connect_as(&rig, &own, &own, &subsystem), Status::SUCCESS);
+        let refused = Status::CONNECT_INVALID_HOST.with_dnr();
+        assert_eq!(connect_as(&rig, &own, &other_host.parse().expect("a name"), &subsystem), refused);
+        assert_eq!(connect_as(&rig, &own, &own, &other_subsystem.parse().expect("a name")), refused);
+        let complaints = rig.state().connections.complaints;
+        assert_eq!(complaints.get("Connect under other names than those of the TLS identity"), Some(&2));
+    }
 }
