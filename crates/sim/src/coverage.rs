@@ -13,7 +13,6 @@ use wire::pdu::{CAPSULE_CMD_BYTES, COMMON_HEADER_BYTES, DATA_BYTES, PduType};
 use wire::sqe::{Fuse, SqeFlags};
 use wire::status::Status;
 
-use crate::scenario::Scenario;
 use queue_stages::{Change, QueueStages};
 pub(crate) use stages::Stages;
 
@@ -289,21 +288,21 @@ impl Waiting {
 
 /// The limits that a connection is held to; 0 if they are not known yet.
 #[derive(Clone, Copy, Debug, Default)]
-struct WireLimits {
-    in_capsule_bytes: u32,
-    transfer_bytes: u32,
-    window_bytes: u32,
-    window_count: u32,
-    c2h_data_bytes: u32,
-    abort_count: u32,
+pub(crate) struct WireLimits {
+    pub(crate) in_capsule_bytes: u32,
+    pub(crate) transfer_bytes: u32,
+    pub(crate) window_bytes: u32,
+    pub(crate) window_count: u32,
+    pub(crate) c2h_data_bytes: u32,
+    pub(crate) abort_count: u32,
     /// The target has as few controllers as this run needs.
-    is_short_of_controllers: bool,
+    pub(crate) is_short_of_controllers: bool,
     /// From ICReq: R2Ts of a command at once.
-    r2t_count: u32,
+    pub(crate) r2t_count: u32,
     /// From ICResp.
-    h2c_data_bytes: u32,
+    pub(crate) h2c_data_bytes: u32,
     /// From Connect: commands of the queue.
-    command_count: u32,
+    pub(crate) command_count: u32,
 }
 
 /// What goes over one connection.
@@ -321,18 +320,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// A connection that is dialled.
-    pub(crate) fn new(scenario: &Scenario) -> Self {
-        let limits = &scenario.limits;
-        let limits = WireLimits {
-            in_capsule_bytes: limits.in_capsule_bytes,
-            transfer_bytes: limits.transfer_bytes_max,
-            window_bytes: limits.window_bytes_max,
-            window_count: limits.window_count_max.into(),
-            c2h_data_bytes: scenario.c2h_data_bytes,
-            abort_count: limits.abort_count_max.into(),
-            is_short_of_controllers: scenario.is_short_of_controllers(),
-            ..WireLimits::default()
-        };
+    pub(crate) fn new(limits: WireLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 

@@ -13,7 +13,7 @@ use subsystem::limits::Limits;
 use wire::id::Nsid;
 use wire::pdu::{DataAlignment, Digests};
 
-use crate::coverage::Waiting;
+use crate::coverage::{Waiting, WireLimits};
 use crate::pair_settings::PairSettings;
 use crate::random::Random;
 
@@ -739,9 +739,19 @@ impl Scenario {
         }
     }
 
-    /// Whether the target has few controllers.
-    pub(crate) fn is_short_of_controllers(&self) -> bool {
-        self.limits.controller_count_max < Limits::default().controller_count_max
+    /// What a connection is held to.
+    pub(crate) fn wire_limits(&self) -> WireLimits {
+        let limits = &self.limits;
+        WireLimits {
+            in_capsule_bytes: limits.in_capsule_bytes,
+            transfer_bytes: limits.transfer_bytes_max,
+            window_bytes: limits.window_bytes_max,
+            window_count: limits.window_count_max.into(),
+            c2h_data_bytes: self.c2h_data_bytes,
+            abort_count: limits.abort_count_max.into(),
+            is_short_of_controllers: limits.controller_count_max < Limits::default().controller_count_max,
+            ..WireLimits::default()
+        }
     }
 
     /// Blocks of the first namespace in a grain of its storage.

@@ -230,7 +230,7 @@ impl Shared {
             listener,
             heard_ns: self.now_ns,
             silent_from_ns: u64::MAX,
-            watch: Watch::new(&self.scenario),
+            watch: Watch::new(self.scenario.wire_limits()),
             damaged_ns: None,
         });
         let at_ns = self.arrival_ns(id);
