@@ -10,11 +10,12 @@ use proto::{HostQueue, Violation};
 use reactor::random::SplitMix64;
 use reactor::randomness::Randomness;
 use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store};
-use subsystem::config::TimeoutConfig;
+use subsystem::config::{TimeoutConfig, TlsPolicy};
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
 use subsystem::message::{NewNamespace, Step};
 use subsystem::subsystem::{Access, Subsystem};
+use subsystem::tls_gate::TlsGate;
 use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::pdu::{CapsuleResp, PduType, TermReq};
@@ -24,7 +25,7 @@ use wire::sqe::Sqe;
 use wire::uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::reactor::MemoryReactor;
+use crate::reactor::{LISTENER, MemoryReactor};
 
 /// The block namespace.
 pub(crate) const BLOCKS: Nsid = Nsid::new(1);
@@ -84,8 +85,10 @@ pub(crate) fn target() -> MemoryReactor {
         steps.push(Step::AddNamespace { subsystem: nqn.clone(), nsid, namespace });
     }
     let (timeouts, c2h_data_bytes) = (TimeoutConfig::default(), settings.limits.transfer_bytes_max);
+    let tls = Arc::<TlsGate>::default();
+    tls.set_policy(LISTENER, TlsPolicy::Off);
     let mut applications =
-        subsystem::server::applications(settings, &timeouts, ZeroCopy::Off, c2h_data_bytes, steps);
+        subsystem::server::applications(settings, &timeouts, ZeroCopy::Off, c2h_data_bytes, &tls, steps);
     MemoryReactor::new(applications.remove(0))
 }
 

@@ -14,7 +14,7 @@ use subsystem::message::Message;
 const TURN_COUNT_MAX: usize = 100_000;
 
 /// The listener of all connections.
-const LISTENER: ListenerTag = 1;
+pub(crate) const LISTENER: ListenerTag = 1;
 
 /// The only generation: connections are never reused.
 const GENERATION: u32 = 1;

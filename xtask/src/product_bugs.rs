@@ -9,6 +9,7 @@ mod key_value;
 mod security;
 mod storage;
 mod target;
+mod tls;
 mod transport;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,6 +78,7 @@ const PROMISES: &[(&str, &[Bug])] = &[
     ("Identity", target::IDENTITY),
     ("Under attack", target::UNDER_ATTACK),
     ("Authentication", security::AUTHENTICATION),
+    ("Encryption", tls::TLS),
 ];
 
 /// Each bug, with its promise.
@@ -305,8 +307,12 @@ fn switched(command: &mut Command, bug: Option<&str>) -> Result<Output> {
 fn test_program(message: &Value) -> Option<((String, String), TestProgram)> {
     let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
     let manifest = Path::new(message["manifest_path"].as_str()?);
-    let (_, package) = message["package_id"].as_str()?.rsplit_once('#')?;
-    let (package, _) = package.split_once('@')?;
+    let (source, package) = message["package_id"].as_str()?.rsplit_once('#')?;
+    // Cargo leaves out a name that is that of the directory.
+    let package = match package.split_once('@') {
+        Some((package, _)) => package,
+        None => source.rsplit('/').next()?,
+    };
     let is_unit_test = message["target"]["kind"][0] == "lib";
     let program = if is_unit_test { "" } else { message["target"]["name"].as_str()? };
     let test = TestProgram { path: path.into(), directory: manifest.parent()?.to_owned() };
@@ -344,6 +350,22 @@ mod tests {
         }
         let names: BTreeSet<&str> = all_bugs().map(|(_, bug)| bug.name).collect();
         assert_eq!(names.len(), all_bugs().count());
+    }
+
+    #[test]
+    fn a_test_program_is_known_by_its_package_also_if_cargo_leaves_out_its_name() {
+        let message = |id: &str| {
+            serde_json::json!({
+                "executable": "/target/deps/end_to_end-1", "profile": { "test": true }, "package_id": id,
+                "manifest_path": "/crates/nvlane/Cargo.toml", "target": { "kind": ["test"], "name": "end_to_end" },
+            })
+        };
+        for id in ["path+file:///crates/nvlane#0.1.0", "path+file:///crates/command#nvlane@0.1.0"] {
+            let (name, program) = test_program(&message(id)).unwrap();
+            assert_eq!(name, ("nvlane".to_owned(), "end_to_end".to_owned()));
+            assert_eq!(program.path, Path::new("/target/deps/end_to_end-1"));
+            assert_eq!(program.directory, Path::new("/crates/nvlane"));
+        }
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! What runs have reached: commands in all their forms, the statuses that they end with, PDUs, and what else happens to
-//! a connection, counted from what goes over the simulated wire.
+//! a connection, counted from what goes over the simulated wire; transitions of machines, and limits.
+
+mod queue_stages;
+mod stages;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +12,9 @@ use wire::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use wire::pdu::{CAPSULE_CMD_BYTES, COMMON_HEADER_BYTES, DATA_BYTES, PduType};
 use wire::sqe::{Fuse, SqeFlags};
 use wire::status::Status;
+
+use queue_stages::{Change, QueueStages};
+pub(crate) use stages::Stages;
 
 /// Something that runs reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +29,19 @@ pub enum Point {
     Form(&'static str),
     /// Something that happened to the world.
     Event(&'static str),
+    /// A machine has gone from one state to another.
+    Transition {
+        /// The kind of machine.
+        machine: &'static str,
+        /// Its state before.
+        from: &'static str,
+        /// Its state after.
+        to: &'static str,
+    },
+    /// A limit was reached.
+    Limit(&'static str),
+    /// A command took too long because of this.
+    TimedOut(&'static str),
     /// How a host's command ended, and why.
     End {
         /// The command.
@@ -102,6 +121,9 @@ impl std::fmt::Display for Point {
             Self::Status(opcode, code) => write!(f, "status: {opcode}: {}", Status::from_code(*code)),
             Self::Form(form) => write!(f, "form: {form}"),
             Self::Event(event) => write!(f, "event: {event}"),
+            Self::Transition { machine, from, to } => write!(f, "transition: {machine}: {from} -> {to}"),
+            Self::Limit(limit) => write!(f, "limit: {limit}"),
+            Self::TimedOut(cause) => write!(f, "timed out: {cause}"),
             Self::End { command, cause, .. } => write!(f, "end: {command}: {cause}"),
         }
     }
@@ -114,6 +136,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
+    /// Counts a point.
     pub(crate) fn reach(&mut self, point: Point) {
         *self.counts.entry(point).or_default() += 1;
     }
@@ -217,6 +240,8 @@ struct Seen {
     data_bytes: (u64, u64),
     /// Where the last of it ends in what the host sends.
     end: u64,
+    /// What its answer changes.
+    change: Change,
 }
 
 impl Seen {
@@ -261,6 +286,25 @@ impl Waiting {
     }
 }
 
+/// The limits that a connection is held to; 0 if they are not known yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WireLimits {
+    pub(crate) in_capsule_bytes: u32,
+    pub(crate) transfer_bytes: u32,
+    pub(crate) window_bytes: u32,
+    pub(crate) window_count: u32,
+    pub(crate) c2h_data_bytes: u32,
+    pub(crate) abort_count: u32,
+    /// The target has as few controllers as this run needs.
+    pub(crate) is_short_of_controllers: bool,
+    /// From ICReq: R2Ts of a command at once.
+    pub(crate) r2t_count: u32,
+    /// From ICResp.
+    pub(crate) h2c_data_bytes: u32,
+    /// From Connect: commands of the queue.
+    pub(crate) command_count: u32,
+}
+
 /// What goes over one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
@@ -270,9 +314,26 @@ pub(crate) struct Watch {
     /// Its Connect has succeeded.
     pub(crate) is_connected: bool,
     commands: BTreeMap<u16, Seen>,
+    limits: WireLimits,
+    stages: QueueStages,
 }
 
 impl Watch {
+    /// A connection that is dialled.
+    pub(crate) fn new(limits: WireLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// The connection stands.
+    pub(crate) fn on_open(&mut self, coverage: &mut Coverage) {
+        self.stages.on_open(coverage);
+    }
+
+    /// The connection ends like this, or goes silent.
+    pub(crate) fn on_end(&mut self, how: &'static str, coverage: &mut Coverage) {
+        self.stages.on_end(how, coverage);
+    }
+
     /// Bytes go out, from the target or from the host.
     /// Gives each header.
     pub(crate) fn on_sent(
@@ -327,11 +388,23 @@ impl Watch {
         let kind = header[0];
         coverage.reach(Point::Pdu(kind));
         let form = |coverage: &mut Coverage, form| coverage.reach(Point::Form(form));
+        let limits = &mut self.limits;
+        let reach = |coverage: &mut Coverage, value: u32, limit: u32, name| {
+            if value == limit && limit > 0 {
+                coverage.reach(Point::Limit(name));
+            }
+        };
         if header[1] & 1 != 0 {
             form(coverage, "header digest");
         }
         if header[1] & 2 != 0 {
             form(coverage, "data digest");
+        }
+        if kind == PduType::IcReq as u8 && header.len() >= 16 {
+            limits.r2t_count = dword(header, 12).saturating_add(1);
+        } else if kind == PduType::IcResp as u8 && header.len() >= 16 {
+            limits.h2c_data_bytes = dword(header, 12);
+            return self.stages.on_initialized(coverage);
         }
         if kind == PduType::CapsuleCmd as u8 && header.len() >= CAPSULE_CMD_BYTES {
             return self.on_command(header, end, coverage);
@@ -342,6 +415,13 @@ impl Watch {
                 self.is_connected |=
                     seen.opcode == Opcode::Fabrics(FabricsType::CONNECT.raw()) && status.is_success();
                 coverage.reach(Point::Status(seen.opcode, status.code()));
+                if limits.is_short_of_controllers
+                    && seen.change == (Change::Connect { is_io: false })
+                    && status.is(Status::CONNECT_CONTROLLER_BUSY)
+                {
+                    coverage.reach(Point::Limit("controllers of the target"));
+                }
+                self.stages.on_answer(seen.change, status.is_success(), dword(header, 8), coverage);
             }
             return;
         }
@@ -358,11 +438,20 @@ impl Watch {
             }
             if seen.open_count > 1 {
                 form(coverage, "two R2Ts of a command at once");
+                reach(coverage, seen.open_count, limits.r2t_count, "R2Ts of a command at once: the host's");
+                reach(
+                    coverage,
+                    seen.open_count,
+                    limits.window_count,
+                    "R2Ts of a command at once: the target's",
+                );
             }
+            reach(coverage, dword(header, 16), limits.window_bytes, "data of an R2T");
         } else if kind == PduType::H2cData as u8 {
             seen.h2c_count += 1;
             seen.data_bytes.1 += u64::from(dword(header, 16));
             seen.end = end;
+            reach(coverage, dword(header, 16), limits.h2c_data_bytes, "data of an H2CData");
             if seen.h2c_count > 1 {
                 form(coverage, "a second H2CData in a window");
             }
@@ -371,6 +460,7 @@ impl Watch {
             }
         } else if kind == PduType::C2hData as u8 {
             seen.c2h_count += 1;
+            reach(coverage, dword(header, 16), limits.c2h_data_bytes, "data of a C2HData");
             if seen.c2h_count > 1 {
                 form(coverage, "a second C2HData of a command");
             }
@@ -397,9 +487,17 @@ impl Watch {
         coverage.reach(Point::Command(opcode));
         if opcode == Opcode::Fabrics(FabricsType::CONNECT.raw()) {
             self.is_io = cdw10 >> 16 != 0;
+            // One less than the entries, all but one of which are in use at most.
+            self.limits.command_count = dword(header, 52) & 0xffff;
         }
+        let length = dword(header, CAPSULE_DATA_BYTES_AT);
         let asks = raw & 3 == FROM_HOST && !has_data;
-        let data_bytes = if asks { u64::from(dword(header, CAPSULE_DATA_BYTES_AT)) } else { 0 };
+        let data_bytes = if asks { u64::from(length) } else { 0 };
+        let fabrics =
+            if let Opcode::Fabrics(kind) = opcode { Some(FabricsType::from_raw(kind)) } else { None };
+        let value = u64::from(cdw12) | u64::from(dword(header, 60)) << 32;
+        let change = fabrics.map_or(Change::None, |kind| Change::of(kind, [cdw10, dword(header, 52)], value));
+        self.stages.on_command(fabrics, coverage);
         let seen = Seen {
             opcode,
             r2t_count: 0,
@@ -409,9 +507,24 @@ impl Watch {
             fuse: flags.fuse(),
             data_bytes: (data_bytes, 0),
             end,
+            change,
         };
         self.commands.insert(cid, seen);
+        let mut limit = |is_reached: bool, name| {
+            if is_reached {
+                coverage.reach(Point::Limit(name));
+            }
+        };
+        let limits = &self.limits;
+        let is_abort = |seen: &&Seen| seen.opcode == Opcode::Admin(AdminOpcode::ABORT.raw());
+        if opcode == Opcode::Admin(AdminOpcode::ABORT.raw()) {
+            let count = self.commands.values().filter(is_abort).count();
+            limit(count == limits.abort_count as usize, "Aborts of a controller at once");
+        }
         let Opcode::Nvm(_) = opcode else { return };
+        limit(self.commands.len() == limits.command_count as usize, "commands of a queue");
+        limit(has_data && length == limits.in_capsule_bytes, "in-capsule data");
+        limit(raw & 3 != 0 && length == limits.transfer_bytes, "data of a command");
         let is_fua = cdw12 >> 30 & 1 != 0;
         let is_fused = flags.fuse() != Fuse::NONE;
         let mut form = |is_so: bool, form| {

@@ -31,6 +31,7 @@ use wire::status::Status;
 use wire::uuid::Uuid;
 
 use crate::admin::{self, Request};
+use crate::coverage::Stages;
 use crate::foreign::is_foreign;
 use crate::reactor_io::MESSAGE_NS_MAX;
 use crate::scenario::{MS, SECOND, Scenario};
@@ -119,6 +120,7 @@ pub(crate) struct Host {
     /// When its association connected last.
     dialled_ns: u64,
     staging: Vec<u8>,
+    stages: Stages,
     /// It is one of the discovery service: it has no lanes, and reads the log.
     pub(crate) scout: Option<Scout>,
 }
@@ -130,6 +132,7 @@ pub(crate) struct Lane {
     link: Link,
     inbox: VecDeque<(u64, ToLane)>,
     receive: ReceivePlan,
+    stages: Stages,
     /// How often it has lost its connection, or its association.
     pub(crate) loss_count: u32,
 }
@@ -213,6 +216,7 @@ impl Host {
                 link: Link::None,
                 inbox: VecDeque::new(),
                 receive: ReceivePlan::for_host(Receive::Staging, IN_PLACE_BYTES),
+                stages: Stages::new("host's lane", "down"),
                 loss_count: 0,
             }
         };
@@ -240,6 +244,7 @@ impl Host {
             is_reset: false,
             dialled_ns: 0,
             staging: vec![0; STAGING_BYTES],
+            stages: Stages::new("association", "TCP connect"),
             scout: None,
         }
     }
@@ -325,12 +330,36 @@ impl Host {
                 break;
             }
         }
+        self.note_association(shared);
         let reading_ns = self.scout.as_ref().filter(|_| !self.is_closing).and_then(Scout::next_deadline);
         let inbox_ns = self.inbox.front().map(|(at_ns, _)| *at_ns);
         let deadlines = [self.association.next_deadline(), inbox_ns, self.again_ns, reading_ns];
         if let Some(at_ns) = deadlines.into_iter().flatten().min() {
             shared.wake_at(self.actor, at_ns.max(now_ns + 1));
         }
+    }
+
+    /// Counts what has become of the association.
+    fn note_association(&mut self, shared: &mut Shared) {
+        let stage = match (self.association.doing(), self.link) {
+            _ if self.association.is_over() => "over",
+            ("operation", Link::None) => "waiting",
+            ("operation", _) => "up",
+            (connecting, _) => connecting,
+        };
+        self.stages.enter(stage, &mut shared.coverage);
+    }
+
+    /// Counts what has become of a lane.
+    fn note_lane(&mut self, shared: &mut Shared, number: usize) {
+        let Lane { core, stages, .. } = &mut self.lanes[number];
+        let stage = match core.doing() {
+            _ if core.is_live() => "live",
+            _ if core.is_ended() => "ended",
+            "operation" => "down",
+            connecting => connecting,
+        };
+        stages.enter(stage, &mut shared.coverage);
     }
 
     fn dial_association(&mut self, shared: &mut Shared) {
@@ -749,6 +778,7 @@ impl Host {
     }
 
     pub(crate) fn act_lane(&mut self, shared: &mut Shared, number: usize) {
+        self.note_lane(shared, number);
         while let Some(action) = self.lanes[number].core.next_action() {
             let lane = &mut self.lanes[number];
             let generation = lane.core.attachment().map_or(0, |attachment| attachment.generation);

@@ -12,6 +12,7 @@
 //! ```
 
 mod history;
+mod operation;
 mod pair;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use std::rc::Rc;
 
 use history::History;
 pub(crate) use history::{Finding, Origin};
+pub(crate) use operation::{Vector, VectorWork};
 use pair::Command;
 pub(crate) use pair::{Action, Answer, Mode};
 

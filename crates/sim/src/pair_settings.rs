@@ -27,7 +27,8 @@ pub(crate) struct PairSettings {
     pub(crate) memory_bytes: u64,
     /// The longest value that memcached clients may store.
     pub(crate) item_bytes_max: usize,
-    /// The longest value that is drawn.
+    /// The shortest and the longest value that is drawn.
+    pub(crate) value_bytes_min: usize,
     pub(crate) value_bytes_max: usize,
     pub(crate) key_count: usize,
     pub(crate) client_count: usize,
@@ -54,6 +55,10 @@ pub(crate) enum MemoryPressure {
 /// Memory of a partition, as little as a configuration may have it, bytes.
 const MEMORY_BYTES: u64 = 256 << 10;
 
+/// Memory of a partition that holds few of its values, bytes. With less than eight regions of 64 KiB no region is set
+/// aside for what is left in memory of values that leave it, so that now and then a value cannot be read again.
+const SHORT_MEMORY_BYTES: u64 = 3 * MEMORY_BYTES;
+
 /// The smallest log: twelve segments of 64 KiB.
 const LOG_BYTES: u64 = 12 * (64 << 10);
 
@@ -69,6 +74,9 @@ const LONG_MEMORY_BYTES: u64 = 3 << 20;
 /// One log of this number has such values, and its run few commands.
 const LONG_ONE_IN: u64 = 48;
 const LONG_COMMAND_COUNT: u64 = 30;
+
+/// So many times the commands of other runs fill a memory that is short.
+const SHORT_MEMORY_FACTOR: u64 = 3;
 
 /// The longest value of a file with the smallest segments: an eighth of one.
 const ITEM_BYTES_MAX: usize = 8 << 10;
@@ -102,12 +110,14 @@ impl PairSettings {
         let memory_bytes = if is_short && is_in_memory {
             MEMORY_BYTES
         } else if is_short {
-            2 * MEMORY_BYTES
+            SHORT_MEMORY_BYTES
         } else {
             r.scaled(2 * MEMORY_BYTES, 2 << 20)
         };
         let memory_bytes = partition_count * memory_bytes;
-        let log_bytes = r.scaled(LOG_BYTES, 2 * LOG_BYTES) & !4095;
+        // More than memory, if that is short.
+        let log_bytes_min = if is_short { 2 * LOG_BYTES } else { LOG_BYTES };
+        let log_bytes = r.scaled(log_bytes_min, 2 * log_bytes_min) & !4095;
         let head_bytes = KeyValueStore::simulated_head_bytes(partition_count as usize) as u64;
         let file_bytes = head_bytes + partition_count * log_bytes;
         let mut settings = Self {
@@ -115,11 +125,12 @@ impl PairSettings {
             bytes: if is_in_memory { memory_bytes } else { file_bytes },
             memory_bytes,
             item_bytes_max: ITEM_BYTES_MAX,
+            value_bytes_min: if is_short { ITEM_BYTES_MAX / 2 } else { 1 },
             value_bytes_max: if is_short { ITEM_BYTES_MAX - 200 } else { r.scaled(16, 2000) as usize },
             key_count: match pressure {
                 MemoryPressure::None => r.between(3, 12),
                 MemoryPressure::Evicts => r.between(40, 80),
-                MemoryPressure::Refuses => r.between(60, 200),
+                MemoryPressure::Refuses => r.between(100, 300),
             } as usize,
             client_count: r.between(1, 3) as usize,
             client_command_limit: u64::MAX,
@@ -135,6 +146,24 @@ impl PairSettings {
             settings.pressure = MemoryPressure::Refuses;
         }
         Some(settings)
+    }
+
+    /// The least and the most memory that the namespace may get while it is used, bytes: without pressure, as much as
+    /// all pairs need.
+    pub(crate) fn memory_range(&self, partition_count: u64) -> (u64, u64) {
+        let least = match (self.durability, self.pressure) {
+            (PairDurability::Memory, MemoryPressure::None) => self.memory_bytes,
+            (PairDurability::Memory, _) => partition_count * MEMORY_BYTES,
+            _ if self.item_bytes_max == LONG_ITEM_BYTES_MAX => self.memory_bytes,
+            (_, MemoryPressure::None) => partition_count * 2 * MEMORY_BYTES,
+            _ => partition_count * SHORT_MEMORY_BYTES,
+        };
+        (least, (2 * self.memory_bytes).max(least))
+    }
+
+    /// How many times the commands of other runs its run has.
+    pub(crate) fn command_factor(&self) -> u64 {
+        if self.value_bytes_min > 1 { SHORT_MEMORY_FACTOR } else { 1 }
     }
 
     /// How many commands a run has at most: long values take long.

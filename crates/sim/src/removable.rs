@@ -18,6 +18,8 @@ pub(crate) struct Removable {
     state: State,
     /// When it was first removed: no command that ended before may report it as missing.
     removed_ns: Option<u64>,
+    /// Since when all reactors have it again.
+    back_ns: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -39,9 +41,18 @@ impl Removable {
         matches!(self.state, State::Configured)
     }
 
-    /// Whether it was ever removed.
-    pub(crate) fn was_removed(&self) -> bool {
-        self.removed_ns.is_some()
+    /// Its state in a word.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.state {
+            State::Configured => "configured",
+            State::Leaving { .. } => "leaving",
+            State::Away { .. } => "away",
+        }
+    }
+
+    /// Whether a command that began at `begin_ns` may have missed it: it was not there, or not on all reactors yet.
+    pub(crate) fn was_missing(&self, begin_ns: u64) -> bool {
+        self.removed_ns.is_some() && self.back_ns.is_none_or(|back_ns| begin_ns <= back_ns)
     }
 
     /// Whether it will be added again.
@@ -52,6 +63,7 @@ impl Removable {
     /// Its removal is ordered.
     pub(crate) fn on_removed(&mut self, now_ns: u64, returns: bool) {
         self.removed_ns.get_or_insert(now_ns);
+        self.back_ns = None;
         self.state = State::Leaving { returns };
     }
 
@@ -75,6 +87,13 @@ impl Removable {
     /// It is added again.
     pub(crate) fn on_returned(&mut self) {
         self.state = State::Configured;
+    }
+
+    /// All reactors have it again by this time, if it was added.
+    pub(crate) fn on_back(&mut self, back_ns: u64) {
+        if self.is_configured() {
+            self.back_ns = Some(back_ns);
+        }
     }
 
     /// Whether a command that began at `begin_ns` may have ended so.
@@ -110,5 +129,10 @@ mod tests {
         assert!(removable.judge(31, Ok(0)).is_err() && removable.judge(31, missing).is_ok());
         removable.on_returned();
         assert!(removable.judge(40, Ok(0)).is_ok() && removable.is_configured());
+        assert!(removable.was_missing(45), "not on all reactors yet");
+        removable.on_back(50);
+        assert!(removable.was_missing(50) && !removable.was_missing(51));
+        removable.on_removed(60, false);
+        assert!(removable.was_missing(61));
     }
 }

@@ -13,7 +13,7 @@ use subsystem::limits::Limits;
 use wire::id::Nsid;
 use wire::pdu::{DataAlignment, Digests};
 
-use crate::coverage::Waiting;
+use crate::coverage::{Waiting, WireLimits};
 use crate::pair_settings::PairSettings;
 use crate::random::Random;
 
@@ -56,6 +56,8 @@ pub(crate) enum Fault {
     Stall { ns: u64 },
     /// The file system of the key-value log has no space for a while.
     NoSpace { ns: u64 },
+    /// The memory of the key-value namespace becomes smaller or larger.
+    Memory { share: u8 },
     /// The namespace becomes shorter or longer.
     Resize { block_count: u64 },
     /// A command is cancelled.
@@ -104,6 +106,7 @@ impl Fault {
             Self::PowerCut { .. } => "power cut",
             Self::Stall { .. } => "reactor stalled",
             Self::NoSpace { .. } => "no space for the log",
+            Self::Memory { .. } => "memory of pairs resized",
             Self::Resize { .. } => "namespace resized",
             Self::Cancel => "command cancelled",
             Self::Remove { .. } => "namespace removed",
@@ -421,6 +424,7 @@ impl Scenario {
         scenario.draw_length();
         scenario.draw_pairs();
         scenario.draw_authentication();
+        scenario.draw_controllers();
         let lane_count = scenario.host_count as u64 * u64::from(scenario.lanes_per_host);
         scenario.lane_command_count = scenario.command_count.div_ceil(lane_count);
         scenario
@@ -551,13 +555,22 @@ impl Scenario {
         }
         if let Some(pairs) = &mut self.pairs {
             let command_count = self.command_count.min(pairs.command_count_max());
+            let factor = pairs.command_factor();
             for (at, _) in &mut self.faults {
-                *at = *at * command_count / self.command_count;
+                *at = factor * *at * command_count / self.command_count;
             }
-            self.command_count = 2 * command_count;
+            self.command_count = 2 * factor * command_count;
             pairs.client_command_limit = self.command_count;
             // The log reads and writes pieces of 256 KiB.
             self.pool_bytes = self.pool_bytes.max(POOL_BYTES_OF_LOG);
+        }
+        let mut random = Random::new(self.seed, 44);
+        if self.pairs.is_some() && random.one_in(3) {
+            for _ in 0..random.between(1, 4) {
+                let fault = Fault::Memory { share: random.below(256) as u8 };
+                self.faults.push((random.below(self.command_count), fault));
+            }
+            self.faults.sort_by_key(|(at, _)| *at);
         }
         let mut random = Random::new(self.seed, 41);
         if self.pairs.as_ref().is_some_and(|pairs| pairs.file_bytes() > 0) && random.one_in(3) {
@@ -716,6 +729,31 @@ impl Scenario {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
+    /// As many controllers as there are hosts, or one more: a host that has lost its own may find none left, until the
+    /// target has noticed that.
+    fn draw_controllers(&mut self) {
+        let mut random = Random::new(self.seed, 43);
+        if random.one_in(6) {
+            let needed = self.host_count + self.scout_count + usize::from(self.has_leaver);
+            self.limits.controller_count_max = needed + random.below(2) as usize;
+        }
+    }
+
+    /// What a connection is held to.
+    pub(crate) fn wire_limits(&self) -> WireLimits {
+        let limits = &self.limits;
+        WireLimits {
+            in_capsule_bytes: limits.in_capsule_bytes,
+            transfer_bytes: limits.transfer_bytes_max,
+            window_bytes: limits.window_bytes_max,
+            window_count: limits.window_count_max.into(),
+            c2h_data_bytes: self.c2h_data_bytes,
+            abort_count: limits.abort_count_max.into(),
+            is_short_of_controllers: limits.controller_count_max < Limits::default().controller_count_max,
+            ..WireLimits::default()
+        }
+    }
+
     /// Blocks of the first namespace in a grain of its storage.
     pub(crate) fn grain_blocks(&self, grain_bytes: u32) -> u32 {
         (grain_bytes / self.block_bytes).max(1)
@@ -797,6 +835,18 @@ impl Scenario {
         let late_turns = turns * u64::from(self.late) / 1_000_000;
         // The bytes of a window may arrive in two pieces, each of which is acknowledged.
         rounds * 4 * (network.latency_ns + network.jitter_ns) + late_turns * self.late_ns
+    }
+
+    /// How long the operations of all commands may take that are out at once, each of which waits for those before it
+    /// on a disk that does few at a time, ns.
+    pub(crate) fn disk_ns_max(&self) -> u64 {
+        let disk = &self.disk;
+        let operation_ns = disk.latency_ns + 4 * disk.jitter_ns + disk.flush_ns;
+        // Some are done again, by the store or by parts.
+        let attempt_count = if disk.passing > 0 || disk.short > 0 { 10 } else { 2 };
+        let lane_count = self.host_count as u64 * u64::from(self.lanes_per_host);
+        let count = lane_count * u64::from(self.depth) / disk.limit.max(1) as u64 + 1;
+        count * attempt_count * operation_ns
     }
 
     fn draw_faults(&mut self, r: &mut Random) {

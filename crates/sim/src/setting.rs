@@ -160,6 +160,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     number!("window-bytes", limits.window_bytes_max, 1 << 20),
     number!("windows", limits.window_count_max, 1),
     number!("h2c-data-bytes", limits.h2c_data_bytes_max, 1 << 20),
+    number!("controllers", limits.controller_count_max, 8192),
     number!("c2h-data-bytes", c2h_data_bytes, 1 << 20),
     number!("pool-bytes", pool_bytes, POOL_BYTES),
     number!("late-segments", network.late, 0),

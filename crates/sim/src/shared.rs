@@ -4,7 +4,7 @@ pub(crate) mod disk;
 pub(crate) mod network;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::coverage::{Coverage, Point};
 use crate::random::Random;
@@ -43,6 +43,13 @@ impl Side {
 
 /// A power cut takes whole sectors of the log, bytes.
 const SECTOR_BYTES: usize = 512;
+
+/// What takes less than this share of a command's timeout longer than usual does not make it time out.
+const SLOW_SHARE: u64 = 64;
+
+/// How long after the end of a fault a host may be without an association: timeouts, delays between attempts, and a
+/// Connect that waits for the host's previous lanes.
+pub(crate) const RECOVERY_NS: u64 = 25 * SECOND;
 
 /// Something that happens at its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,6 +114,8 @@ pub(crate) struct Shared {
     pub(crate) barred_since_ns: Option<u64>,
     /// Faults that come by chance still do.
     pub(crate) is_hostile: bool,
+    /// What may have made commands slow, and until when, ns.
+    slowed: BTreeMap<&'static str, u64>,
     /// What was found wrong.
     pub(crate) findings: Vec<String>,
 }
@@ -134,6 +143,7 @@ impl Shared {
             started_ns: 0,
             barred_since_ns: None,
             is_hostile: true,
+            slowed: BTreeMap::new(),
             findings: Vec::new(),
             scenario,
         }
@@ -154,13 +164,27 @@ impl Shared {
         self.events.pop().map(|Reverse((.., event))| event)
     }
 
+    /// Something takes this much longer than usual, and is over at this time.
+    pub(crate) fn slow_until(&mut self, what: &'static str, longer_ns: u64, until_ns: u64) {
+        if longer_ns >= self.scenario.command_timeout_ns / SLOW_SHARE {
+            let known_ns = self.slowed.entry(what).or_default();
+            *known_ns = until_ns.max(*known_ns);
+        }
+    }
+
+    /// What may have made a command slow that began at this time.
+    pub(crate) fn slowed_since(&self, begin_ns: u64) -> Option<&'static str> {
+        self.slowed.iter().find_map(|(what, until_ns)| (*until_ns >= begin_ns).then_some(*what))
+    }
+
     /// Has an actor run soon: as soon as its thread gets the processor.
     pub(crate) fn wake(&mut self, actor: Actor) {
         let random = &mut self.delays[actor];
         let mut delay_ns = random.between(1, 5 * US);
-        if random.happens(self.scenario.late) {
-            delay_ns += random.below(self.scenario.late_ns);
-        }
+        let late_ns =
+            if random.happens(self.scenario.late) { random.below(self.scenario.late_ns) } else { 0 };
+        delay_ns += late_ns;
+        self.slow_until("late thread", late_ns, self.now_ns + delay_ns);
         self.wake_at(actor, self.now_ns + delay_ns);
     }
 
@@ -172,6 +196,7 @@ impl Shared {
     /// An actor does not run before some time.
     pub(crate) fn stall(&mut self, actor: Actor, ns: u64) {
         let until_ns = self.now_ns + ns;
+        self.slow_until("thread that stops", ns, until_ns + RECOVERY_NS);
         self.stalled_until_ns[actor] = self.stalled_until_ns[actor].max(until_ns);
         if self.wakes[actor] != u64::MAX {
             self.wakes[actor] = self.wakes[actor].max(until_ns);

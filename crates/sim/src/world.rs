@@ -31,7 +31,7 @@ use subsystem::subsystem::Access;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
-use crate::coverage::Waiting;
+use crate::coverage::{Stages, Waiting};
 use crate::host::{Host, SUBSYSTEM, authentication};
 use crate::leaver::Leaver;
 use crate::model::Model;
@@ -41,7 +41,7 @@ use crate::reactor_io::{MESSAGE_NS_MAX, SimReactor};
 use crate::removable::Removable;
 use crate::scenario::{CommandId, Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
-use crate::shared::{Actor, Event, Shared, unix_ns};
+use crate::shared::{Actor, Event, RECOVERY_NS, Shared, unix_ns};
 
 use command::Command;
 use late::{Barred, LateWrites};
@@ -130,6 +130,12 @@ pub(crate) struct World {
     closed_until_ns: Option<u64>,
     short_until_ns: Option<u64>,
     pub(crate) second_state: Removable,
+    /// What runs reach of it, and of the first one.
+    second_stages: Stages,
+    first_stages: Stages,
+    /// Requests to read and to write that commands in the second namespace came to at most, and those that its filters
+    /// have failed.
+    filtered: [(u64, u64); 2],
     reactors: Vec<SimReactor>,
     /// The machine that has the target's address.
     machine: Machine,
@@ -226,6 +232,9 @@ impl World {
             closed_until_ns: None,
             short_until_ns: None,
             second_state: Removable::default(),
+            second_stages: Stages::new("second namespace", "configured"),
+            first_stages: Stages::new("first namespace", "open"),
+            filtered: [(0, 0); 2],
             reactors: Vec::new(),
             machine: Machine::default(),
             store: store(&scenario, File::simulated(0), scenario.block_count),
@@ -569,6 +578,9 @@ impl World {
             self.shared.disk.forgive();
         }
         self.target_count += 1;
+        if self.target_count > 1 {
+            self.shared.slow_until("target down", u64::MAX, self.shared.now_ns + RECOVERY_NS);
+        }
         self.shared.started_ns = self.shared.now_ns;
         self.closed_until_ns = self.closed_until_ns.map(|until_ns| until_ns.min(self.shared.now_ns));
         let settings = ControlSettings {
@@ -613,6 +625,7 @@ impl World {
             reactor.start(&mut self.shared, &mut self.outbox);
         }
         self.dispatch();
+        self.second_state.on_back(self.shared.now_ns + scenario.order_ns_max());
         self.shared.say(|| "the target starts".into());
         self.shared.on_target_up();
     }
@@ -651,6 +664,7 @@ impl World {
         if self.shared.disk.is_stuck() {
             self.rescue_later();
         }
+        self.shared.slow_until("target down", u64::MAX, now_ns + down_ns + RECOVERY_NS);
         self.shared.at(now_ns + down_ns, Event::Start);
     }
 
@@ -668,13 +682,14 @@ impl World {
             }
             Fault::Cut if !connections.is_empty() => {
                 let id = self.shared.random.pick(&connections);
-                self.shared.connection(id).is_cut = true;
+                self.shared.cut(id);
             }
             Fault::Reset | Fault::Cut => {}
             Fault::Partition { ns } => {
                 let until_ns = self.shared.now_ns + ns;
                 let network = &mut self.shared.network;
                 network.partition_until_ns = network.partition_until_ns.max(until_ns);
+                self.shared.slow_until("network partitioned", ns, until_ns + RECOVERY_NS);
             }
             Fault::Kill { down_ns } => self.kill_target(false, down_ns),
             Fault::PowerCut { down_ns } => self.kill_target(true, down_ns),
@@ -686,7 +701,10 @@ impl World {
             Fault::NoSpace { ns } => {
                 let until_ns = &mut self.shared.log_disk.no_space_until_ns;
                 *until_ns = (*until_ns).max(self.shared.now_ns + ns);
+                let until_ns = *until_ns + RECOVERY_NS;
+                self.shared.slow_until("no space for the log", ns, until_ns);
             }
+            Fault::Memory { share } => self.resize_pairs(share),
             Fault::Resize { block_count } => self.shrink(block_count),
             Fault::Cancel => self.cancel_one(),
             Fault::Remove { away_ns, returns } => self.remove_second(away_ns, returns),
@@ -704,6 +722,7 @@ impl World {
             Fault::ControllerReset => {
                 let host = self.shared.random.below(self.hosts.len() as u64) as usize;
                 self.hosts[host].reset_controller(&mut self.shared);
+                self.shared.slow_until("controller reset", u64::MAX, self.shared.now_ns + RECOVERY_NS);
             }
             Fault::Rival { kills_after_ns } => self.start_rival(kills_after_ns),
             Fault::Freeze { ns } => {
@@ -763,6 +782,7 @@ impl World {
     /// Goes on to the next stage when this one is over.
     fn advance(&mut self) {
         self.end_late_writes();
+        self.note_namespaces();
         if !self.commands.is_empty() || !self.pairs.as_ref().is_none_or(Pairs::is_idle) {
             return;
         }
@@ -811,13 +831,27 @@ impl World {
             }
             Stage::Stop if self.reactors.iter().all(SimReactor::has_stopped) => {
                 self.check_target();
-                if let Err(finding) = self.model.check_swaps() {
+                if let Err(finding) = self.model.check_swaps().and_then(|()| self.check_filters()) {
                     self.shared.find(finding);
                 }
                 self.enter(Stage::Over);
             }
             _ => {}
         }
+    }
+
+    /// Counts what has become of the namespaces.
+    fn note_namespaces(&mut self) {
+        let is_short = self.short_until_ns == Some(u64::MAX);
+        let first = match (self.reactors.is_empty(), self.is_closed(), is_short) {
+            (true, ..) => "without a target",
+            (_, true, true) => "short and closed",
+            (_, true, false) => "closed",
+            (_, false, true) => "short",
+            (_, false, false) => "open",
+        };
+        self.first_stages.enter(first, &mut self.shared.coverage);
+        self.second_stages.enter(self.second_state.name(), &mut self.shared.coverage);
     }
 
     /// Whether the target is up and as large as it should be, no fault is on its way, and hosts know what is there.

@@ -307,7 +307,11 @@ impl<I: Io<Message>> Executor<'_, I> {
 
     fn on_failure(&mut self, ticket: Ticket, after: After, error: StoreError) {
         let running = self.commands.running.live_mut(ticket);
-        let is_read = !matches!(after, After::Complete | After::Deallocate { .. } | After::FusedWrite(_));
+        let is_read = match &after {
+            After::Copy(copy) => copy.is_reading,
+            After::Complete | After::Deallocate { .. } | After::FusedWrite(_) => false,
+            _ => true,
+        };
         let status = status_of(error, is_read);
         tracing::debug!(%error, opcode = running.sqe.opcode, "command failed");
         match after {

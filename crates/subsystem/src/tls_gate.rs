@@ -43,7 +43,7 @@ const fn rank(policy: Policy) -> u8 {
 
 impl TlsGate {
     /// Sets the policy of a listener, for connections from now on.
-    pub(crate) fn set_policy(&self, listener: ListenerTag, policy: Policy) {
+    pub fn set_policy(&self, listener: ListenerTag, policy: Policy) {
         self.lock().policies.insert(listener, policy);
     }
 

@@ -32,6 +32,44 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             "let is_durable = self.settings.sync != Sync::None && !BUG ||",
         )],
     },
+    Bug {
+        name: "atomic-beyond-its-limit",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/kv/src/atomic.rs",
+            "filter(|&sum| sum <= limit.min(mask))",
+            "filter(|&sum| BUG || sum <= limit.min(mask))",
+        )],
+    },
+    Bug {
+        name: "swap-without-comparison",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/kv/src/atomic.rs",
+            "if value != expected & mask {",
+            "if !BUG && value != expected & mask {",
+        )],
+    },
+    Bug {
+        name: "filter-compares-otherwise",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/kv/src/vector.rs",
+            "Comparison::LessOrEqual => keep!(<=),",
+            "Comparison::LessOrEqual if BUG => keep!(<),
+                Comparison::LessOrEqual => keep!(<=),",
+        )],
+    },
+    // Keys of the other reactors are not listed.
+    Bug {
+        name: "list-of-one-partition",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/subsystem/src/key_value/perform.rs",
+            "if has_room && (next.is_some() || !is_last) {",
+            "if has_room && (next.is_some() || !is_last && !BUG) {",
+        )],
+    },
     // The commands of other storage, which may hang, hold the pool, and answered changes wait for them.
     Bug {
         name: "log-waits-for-pool",

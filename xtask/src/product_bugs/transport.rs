@@ -17,6 +17,25 @@ const LANE_CORE: &str = "crates/host/src/lane_core.rs";
 
 /// Completion: every command ends exactly once, with its buffer.
 pub(super) const COMPLETION: &[Bug] = &[
+    // Errors without a cause.
+    Bug {
+        name: "failed-write-called-a-read",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/executor.rs",
+            "After::Copy(copy) => copy.is_reading,",
+            "After::Copy(copy) => BUG || copy.is_reading,",
+        )],
+    },
+    Bug {
+        name: "filter-fails-too-much",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/store/src/filter/error.rs",
+            "FaultRate::Every(n) => count.is_multiple_of(n),",
+            "FaultRate::Every(n) => count.is_multiple_of(n) || BUG && count.is_multiple_of(3),",
+        )],
+    },
     // The answer to an Abort says that the command will not happen.
     Bug {
         name: "abort-of-request-under-way",

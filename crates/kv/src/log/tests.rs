@@ -522,6 +522,36 @@ fn a_cas_number_of_a_lost_value_is_not_given_again() {
     }
 }
 
+/// Each condition in its turn: nothing is written yet, a change waits, a write is under way, the end is named.
+#[test]
+fn it_says_when_its_end_is_to_be_named() {
+    for sync in [Sync::Always, Sync::Batch, Sync::None] {
+        let mut bench = Bench::open(settings(sync), Disk::new(&settings(sync)));
+        bench.recover();
+        let lacks_mark = |bench: &mut Bench| bench.log.lacks_mark(&mut bench.processor);
+        assert!(!lacks_mark(&mut bench), "{sync:?}: nothing was written");
+        for round in 0..3 {
+            assert_eq!(bench.set(b"key", &[round; 100]), Stored::Done);
+            assert!(!lacks_mark(&mut bench), "{sync:?}: a change waits");
+            bench.settle();
+            // The first segment is named with its first write, which is durable in two of the modes.
+            if round > 0 || sync == Sync::None {
+                assert!(lacks_mark(&mut bench), "{sync:?}: the end is not named");
+                assert_eq!(bench.set(b"other", &[round; 100]), Stored::Done);
+                assert!(!lacks_mark(&mut bench), "{sync:?}: another change waits");
+                bench.settle();
+                bench.log.mark();
+                bench.settle();
+            }
+            assert!(!lacks_mark(&mut bench), "{sync:?}: the end is named");
+        }
+        assert_eq!(bench.set(b"key", b"last"), Stored::Done);
+        bench.settle();
+        bench.log.stop();
+        assert!(!lacks_mark(&mut bench), "{sync:?}: a log that stops names it anyway");
+    }
+}
+
 /// Without durable writes, nothing is flushed before that is asked for, and then only once all of it is written.
 #[test]
 fn it_flushes_once_everything_before_the_request_is_written() {

@@ -201,20 +201,23 @@ fn a_connect_under_other_names_than_those_of_the_key_ends_the_connection() {
     let keys = Keys::new();
     for engine in engines() {
         let rig = rig(engine, &keys, TlsPolicy::Required);
-        let dialler = RawHost::dialler(&rig);
-        let keys = HostKeys { key: key(HashFunction::Sha256, 1), derivation: Derivation::Standard };
-        let offer = keys.offer(&dialler.nqn.clone().into(), &dialler.subsystem);
-        let relay = TlsRelay::to_target(rig.socket_address(), Session::host(&offer).expect("a session"));
-        let other = "nqn.2026-01.io.nvlane:other".parse().expect("a name");
-        let host = peer::raw_host::RawHost { address: relay.address, nqn: other, ..dialler };
-        let mut queue = host.queue(Digests::empty()).expect("initialised");
-        let refusal = host.connect_admin(&mut queue).expect_err("refused").to_string();
-        assert!(refusal.contains(&Status::CONNECT_INVALID_HOST.with_dnr().to_string()), "{refusal}");
-        queue.link.expect_closed().expect("closed");
-        drop(relay);
-        let complaints = rig.state().connections.complaints;
-        let reason = "Connect under other names than those of the TLS identity";
-        assert_eq!(complaints.get(reason), Some(&1), "{complaints:?}");
+        let own = RawHost::dialler(&rig);
+        let other: Nqn = "nqn.2026-01.io.nvlane:other".parse().expect("a name");
+        let others = [(other.clone(), own.subsystem.clone()), (own.nqn.clone(), other)];
+        for (count, (nqn, subsystem)) in (1..).zip(others) {
+            let keys = HostKeys { key: key(HashFunction::Sha256, 1), derivation: Derivation::Standard };
+            let offer = keys.offer(&own.nqn.clone().into(), &own.subsystem);
+            let relay = TlsRelay::to_target(rig.socket_address(), Session::host(&offer).expect("a session"));
+            let host = peer::raw_host::RawHost { address: relay.address, nqn, subsystem, ..own.clone() };
+            let mut queue = host.queue(Digests::empty()).expect("initialised");
+            let refusal = host.connect_admin(&mut queue).expect_err("refused").to_string();
+            assert!(refusal.contains(&Status::CONNECT_INVALID_HOST.with_dnr().to_string()), "{refusal}");
+            queue.link.expect_closed().expect("closed");
+            drop(relay);
+            let complaints = rig.state().connections.complaints;
+            let reason = "Connect under other names than those of the TLS identity";
+            assert_eq!(complaints.get(reason), Some(&count), "{complaints:?}");
+        }
         rig.await_quiet();
     }
 }

@@ -135,6 +135,30 @@ fn close_notify_ends_one_direction_and_a_cut_connection_ends_too() {
     }
 }
 
+/// Whatever follows, encrypted, in clear, at once or later.
+#[test]
+fn nothing_behind_a_close_notify_is_delivered() {
+    let mut pair = Pair::new(HashFunction::Sha256);
+    pair.exchange(usize::MAX).expect("a handshake");
+    pair.host.write(b"last").expect("encrypted");
+    let record = pair.host.output().to_vec();
+    pair.host.close();
+    let sent: Vec<u8> = [pair.host.output(), &record, b"in clear"].concat();
+    let mut received = Vec::new();
+    for bytes in [&sent[..], b"later", &record] {
+        let taken = pair.target.receive(bytes.len(), |room| {
+            let count = room.len().min(bytes.len());
+            room[..count].copy_from_slice(&bytes[..count]);
+            (count, count)
+        });
+        assert!(taken.is_none_or(|taken| taken == bytes.len()));
+        for _ in 0..3 {
+            assert_eq!(drain(&mut pair.target, &mut received), Ok(true));
+            assert_eq!(received, b"last");
+        }
+    }
+}
+
 #[test]
 fn idle_sessions_free_their_buffers_and_go_on() {
     let mut pair = Pair::new(HashFunction::Sha256);

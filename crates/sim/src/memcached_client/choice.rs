@@ -56,9 +56,13 @@ impl MemcachedClient {
             let number = self.choice.next() >> self.choice.below(64);
             return number.to_string().into_bytes().into();
         }
-        let high = settings.value_bytes_max as u64;
-        let length =
-            if self.choice.one_in(2) { self.choice.scaled(1, high) } else { self.choice.below(high) };
+        let (low, high) = (settings.value_bytes_min as u64, settings.value_bytes_max as u64);
+        let low = low.min(high);
+        let length = if self.choice.one_in(2) {
+            self.choice.scaled(low, high)
+        } else {
+            self.choice.between(low - 1, high)
+        };
         value(model.next_id(), length as usize)
     }
 

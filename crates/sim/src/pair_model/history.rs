@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Crash;
-use super::pair::{Action, Answer, Command, Outcome, Rules, State};
+use super::pair::{Answer, Command, Outcome, Rules, State};
 use crate::pair_settings::{MemoryPressure, PairDurability, PairSettings};
 
 /// What was found wrong.
@@ -123,7 +123,7 @@ impl History {
 
     /// Whether a pending command changes something.
     pub(super) fn is_change(&self, id: u64) -> bool {
-        self.position(id).is_some_and(|at| !matches!(self.pending[at].command.action, Action::Get))
+        self.position(id).is_some_and(|at| self.pending[at].command.action.changes())
     }
 
     pub(super) fn begin(&mut self, command: Command, origin: Origin) {
@@ -332,7 +332,7 @@ impl History {
         let Some(at) = self.position(id) else { return };
         let Pending { command, reply, origin, .. } = &self.pending[at];
         let is_over = *reply == Reply::Under || *reply == Reply::Meaningless && *origin != Origin::Host;
-        if is_over || matches!(command.action, Action::Get) {
+        if is_over || !command.action.changes() {
             return self.drop_pending(id);
         }
         self.pending[at].reply = Reply::Lost { since_ns: now_ns };
@@ -432,7 +432,7 @@ fn brief(answer: &Answer) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pair_model::Mode;
+    use crate::pair_model::{Action, Mode};
 
     fn command(id: u64, action: Action) -> Command {
         Command { id, action, begin_s: 0 }

@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use wire::kv::operation::AtomicOperation;
+
+use super::operation::{self, Effect, Vector};
 use crate::pair_settings::MemoryPressure;
 
 /// A value and what belongs to it.
@@ -66,8 +69,23 @@ pub(crate) enum Action {
     Touch {
         exptime: i64,
     },
+    /// A number of 4 or 8 bytes is changed.
+    Atomic(AtomicOperation),
+    /// A command on a vector.
+    Vector(Vector),
     /// All pairs are removed.
     Clear,
+}
+
+impl Action {
+    /// Whether it may change the pair.
+    pub(super) fn changes(&self) -> bool {
+        match self {
+            Self::Get => false,
+            Self::Vector(vector) => vector.changes(),
+            _ => true,
+        }
+    }
 }
 
 impl std::fmt::Debug for Action {
@@ -83,6 +101,8 @@ impl std::fmt::Debug for Action {
             Self::Count { delta, is_decrement: false } => write!(f, "add {delta}"),
             Self::Count { delta, is_decrement: true } => write!(f, "subtract {delta}"),
             Self::Touch { exptime } => write!(f, "touch {exptime}"),
+            Self::Atomic(operation) => write!(f, "{operation:?}"),
+            Self::Vector(vector) => write!(f, "{vector:?}"),
             Self::Clear => write!(f, "flush_all"),
         }
     }
@@ -188,7 +208,8 @@ impl Command {
             outcomes.push(self.on_absent(now_s));
         }
         if rules.pressure != MemoryPressure::None
-            && matches!(self.action, Action::Store { .. } | Action::Count { .. })
+            && !matches!(self.action, Action::Get | Action::GetAndTouch { .. } | Action::Touch { .. })
+            && !matches!(self.action, Action::Delete { .. } | Action::Clear)
         {
             outcomes.extend([(None, Outcome::NoMemory), (state.clone(), Outcome::NoMemory)]);
         }
@@ -250,6 +271,25 @@ impl Command {
                     false => (same, Outcome::Exists),
                 }
             }
+            Action::Atomic(operation) => match operation::atomic(operation, &pair.value) {
+                None => (same, Outcome::NotNumeric),
+                Some((before, after)) => {
+                    // What is left as it was keeps its CAS number; what is stored anew has another one.
+                    let value: Rc<[u8]> = after.to_le_bytes()[..pair.value.len()].into();
+                    let changed = Some(Pair { value, version: self.id, ..pair.clone() });
+                    (if operation.took_effect(before) { changed } else { same }, Outcome::Number(before))
+                }
+            },
+            Action::Vector(vector) => match vector.effect(&pair.value) {
+                None => (same, Outcome::NotNumeric),
+                Some(Effect::Changed { value, fetches }) => {
+                    let length = Outcome::Number(value.len() as u64);
+                    let outcome = if fetches { Outcome::Found(pair.clone()) } else { length };
+                    (Some(Pair { value, version: self.id, ..pair.clone() }), outcome)
+                }
+                Some(Effect::Element(element)) => (same, Outcome::Number(element)),
+                Some(Effect::Bytes(value)) => (same, Outcome::Found(Pair { value, ..pair.clone() })),
+            },
             Action::Count { delta, is_decrement } => match number_of(&pair.value) {
                 None => (same, Outcome::NotNumeric),
                 Some(number) => {
@@ -276,6 +316,13 @@ impl Command {
                 (None, Outcome::NotStored)
             }
             Action::Clear | Action::Delete { is_told: false } => (None, Outcome::Done(None)),
+            Action::Atomic(operation) if let Some(initial) = operation::initial(operation) => {
+                let value: Rc<[u8]> = initial.into();
+                let (before, after) = operation::atomic(operation, &value).expect("its own width");
+                let value = after.to_le_bytes()[..value.len()].into();
+                let pair = Pair { value, flags: 0, expiry_s: None, version: self.id };
+                (Some(pair), Outcome::Number(before))
+            }
             _ => (None, Outcome::Missing),
         }
     }

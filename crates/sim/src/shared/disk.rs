@@ -98,12 +98,14 @@ pub(crate) struct Disk {
     counts: BTreeMap<(u64, usize), u64>,
     /// The description of each file that has its lock.
     locked: BTreeMap<u64, File>,
-    /// When each trouble was last reported.
-    troubles: BTreeMap<Trouble, u64>,
+    /// The troubles that were reported, when, and the blocks of each: none of a flush.
+    troubles: Vec<(Trouble, u64, Range<usize>)>,
     /// An operation is stuck since this was last asked.
     pub(crate) has_stuck: bool,
     /// The device does nothing before.
     pub(crate) hung_until_ns: u64,
+    /// When operations last waited for others, or for a device that hung.
+    held_ns: u64,
     /// Until then the file system has no space for writes.
     pub(crate) no_space_until_ns: u64,
     /// The reactors that have written since the file was opened.
@@ -369,12 +371,34 @@ impl Disk {
 
     /// When something last went wrong in this way.
     pub(crate) fn last_trouble_ns(&self, trouble: Trouble) -> Option<u64> {
-        self.troubles.get(&trouble).copied()
+        let mut all = self.troubles.iter().rev();
+        all.find_map(|(other, at_ns, _)| (*other == trouble).then_some(*at_ns))
+    }
+
+    /// Whether something has gone wrong like this since then, with an operation that `concerns` by its blocks on its
+    /// disk: none of a flush.
+    pub(crate) fn had_trouble(
+        &self,
+        trouble: Trouble,
+        since_ns: u64,
+        concerns: impl Fn(Range<u64>) -> bool,
+    ) -> bool {
+        let of_disk = |blocks: &Range<usize>| {
+            let first = blocks.start - blocks.start % self.block_count.max(1);
+            (blocks.start - first) as u64..(blocks.end - first) as u64
+        };
+        let mut all = self.troubles.iter().rev().take_while(|(_, at_ns, _)| *at_ns >= since_ns);
+        all.any(|(other, _, blocks)| *other == trouble && concerns(of_disk(blocks)))
     }
 
     /// Whether no more operations may run at once.
     pub(crate) fn is_full(&self) -> bool {
         self.running.len() >= self.settings.limit
+    }
+
+    /// Until when operations waited for others, or for a device that hangs: until now, if they still do.
+    pub(crate) fn held_until_ns(&self, now_ns: u64) -> u64 {
+        if self.is_full() || self.is_stuck() { now_ns } else { self.held_ns.max(self.hung_until_ns) }
     }
 
     /// Operations under way.
@@ -450,17 +474,12 @@ impl Shared {
             // A repeated flush reports success, as the kernel does.
             self.find(format!("reactor {actor} asks for another flush of a file whose flush has failed"));
         }
-        let (length, extent) = match &operation {
-            Operation::Read { offset, buffer, skip, .. } | Operation::Write { offset, buffer, skip, .. } => {
-                let length = buffer.len() - skip;
-                let start = *offset as usize;
-                (length, start / block_bytes..(start + length) / block_bytes)
+        let extent = extent(&operation, block_bytes);
+        let length = match &operation {
+            Operation::Read { buffer, skip, .. } | Operation::Write { buffer, skip, .. } => {
+                buffer.len() - skip
             }
-            Operation::Allocate { offset, length, .. } => {
-                let (start, length) = (*offset as usize, *length as usize);
-                (0, start / block_bytes..(start + length) / block_bytes)
-            }
-            Operation::Sync { .. } => (0, 0..0),
+            Operation::Allocate { .. } | Operation::Sync { .. } => 0,
         };
         let mut random = self.disk_chance(number, &operation, extent.start);
         let lacks_space = self.now_ns < self.disk_of(number).no_space_until_ns;
@@ -510,7 +529,9 @@ impl Shared {
             end_ns += settings.flush_ns;
         }
         if self.is_hostile && random.happens(settings.slow) {
-            end_ns += random.below(settings.slow_ns);
+            let slow_ns = random.below(settings.slow_ns);
+            end_ns += slow_ns;
+            self.slow_until("slow operation of the disk", slow_ns, end_ns);
         }
         if !is_stuck {
             self.at(end_ns, Event::DiskEnd(number));
@@ -587,6 +608,8 @@ impl Shared {
     /// The device is reset: what is stuck ends at last, with an error or as if nothing had been.
     pub(crate) fn on_device_reset(&mut self) {
         let now_ns = self.now_ns;
+        self.slow_until("operation that hangs", u64::MAX, now_ns);
+        self.disk.held_ns = now_ns;
         let running = self.disk.running.iter_mut().chain(&mut self.log_disk.running);
         let mut ended = Vec::new();
         for (number, running) in running.filter(|(_, running)| running.is_stuck) {
@@ -623,6 +646,7 @@ impl Shared {
     pub(crate) fn on_disk_end(&mut self, number: u64) -> Option<(Actor, Completion)> {
         let now_ns = self.now_ns;
         let disk = if number >= LOG_OPERATIONS { &mut self.log_disk } else { &mut self.disk };
+        disk.held_ns = disk.held_until_ns(now_ns).min(now_ns);
         let running = disk.running.get_mut(&number)?;
         let held_until_ns = running.held_until_ns.max(disk.hung_until_ns);
         if held_until_ns > now_ns {
@@ -669,7 +693,8 @@ impl Shared {
             (Operation::Read { .. } | Operation::Write { .. }, Ok(_)) if !is_whole => Some(Trouble::Passing),
             (_, Ok(_)) => None,
         };
-        disk.troubles.extend(trouble.map(|trouble| (trouble, now_ns)));
+        let blocks = extent(&running.operation, disk.block_bytes);
+        disk.troubles.extend(trouble.map(|trouble| (trouble, now_ns, blocks)));
         // A store gives up what fails in passing time after time, and is closed then as after any other failure.
         if is_whole {
             disk.passing.remove(&(actor, token));
@@ -713,6 +738,18 @@ impl Shared {
         };
         Some((actor, Completion { token, result, buffer }))
     }
+}
+
+/// The blocks that an operation is on: none of a flush.
+fn extent(operation: &Operation, block_bytes: usize) -> Range<usize> {
+    let (offset, length) = match operation {
+        Operation::Read { offset, buffer, skip, .. } | Operation::Write { offset, buffer, skip, .. } => {
+            (*offset as usize, buffer.len() - skip)
+        }
+        Operation::Allocate { offset, length, .. } => (*offset as usize, *length as usize),
+        Operation::Sync { .. } => return 0..0,
+    };
+    offset / block_bytes..(offset + length) / block_bytes
 }
 
 /// What a timeline shows an operation on these blocks as. Those of the log of keys are of other blocks.

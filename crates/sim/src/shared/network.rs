@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use reactor::ListenerTag;
 
-use super::{Actor, Event, Shared, Side};
+use super::{Actor, Event, RECOVERY_NS, Shared, Side};
 use crate::coverage::{Waiting, Watch};
 use crate::random::Random;
 use crate::scenario::US;
@@ -118,6 +118,8 @@ pub(crate) struct Connection {
     pub(crate) heard_ns: u64,
     /// The target sends nothing after this time, ns.
     pub(crate) silent_from_ns: u64,
+    /// When a bit of it was last wrong, ns.
+    pub(crate) damaged_ns: Option<u64>,
     watch: Watch,
 }
 
@@ -228,7 +230,8 @@ impl Shared {
             listener,
             heard_ns: self.now_ns,
             silent_from_ns: u64::MAX,
-            watch: Watch::default(),
+            watch: Watch::new(self.scenario.wire_limits()),
+            damaged_ns: None,
         });
         let at_ns = self.arrival_ns(id);
         self.at(at_ns, Event::Accept(id));
@@ -244,7 +247,9 @@ impl Shared {
         let mut at_ns = self.now_ns + connection.latency_ns;
         at_ns += random.below(network.jitter_ns);
         if self.is_hostile && random.happens(network.late) {
-            at_ns += random.below(network.late_ns);
+            let late_ns = random.below(network.late_ns);
+            at_ns += late_ns;
+            self.slow_until("late segment", late_ns, at_ns);
         }
         at_ns.max(self.network.partition_until_ns)
     }
@@ -257,9 +262,31 @@ impl Shared {
             return false;
         }
         connection.phase = if is_up { Phase::Open } else { Phase::Refused };
+        if is_up && connection.listener == NVME {
+            connection.watch.on_open(&mut self.coverage);
+        }
+        if !is_up {
+            self.note_end(id, "refused");
+        }
         let at_ns = self.arrival_ns(id);
         self.at(at_ns, Event::Dialled(id));
         is_up
+    }
+
+    /// A connection ends, or goes silent: see [`Watch::on_end`].
+    fn note_end(&mut self, id: usize, how: &'static str) {
+        let connection = &mut self.network.connections[id];
+        if connection.listener == NVME {
+            connection.watch.on_end(how, &mut self.coverage);
+        }
+    }
+
+    /// Nothing passes any more, and neither end learns of it.
+    pub(crate) fn cut(&mut self, id: usize) {
+        self.network.connections[id].is_cut = true;
+        let until_ns = self.now_ns + self.scenario.command_timeout_ns + RECOVERY_NS;
+        self.slow_until("silent connection", u64::MAX, until_ns);
+        self.note_end(id, "silent");
     }
 
     pub(crate) fn connection(&mut self, id: usize) -> &mut Connection {
@@ -378,6 +405,7 @@ impl Shared {
         }
         let had_answered = self.network.connections[id].has_answered_connect();
         let mut rest = bytes;
+        let mut damaged = false;
         while !rest.is_empty() {
             // A long send is not cut into more pieces than it pays to simulate.
             let piece_max = network.piece_max.max(count / 16);
@@ -395,6 +423,7 @@ impl Shared {
             let source = source.map(|sent| (Rc::clone(sent), count - rest.len() - piece.len()));
             if is_corrupt && stream.sent_bytes >= UNPROTECTED_BYTES {
                 stream.bytes[start + bit / 8] ^= 1 << (bit % 8);
+                damaged = true;
                 self.trace.tell(now_ns, About::World, || format!("connection {id}: a bit is wrong"));
             }
             let at_ns = at_ns.max(stream.last_ns);
@@ -406,6 +435,11 @@ impl Shared {
             if is_new {
                 self.at(at_ns, Event::Arrival(id, to));
             }
+        }
+        let connection = &mut self.network.connections[id];
+        if damaged {
+            connection.damaged_ns = Some(now_ns);
+            self.slow_until("data damaged on the way", u64::MAX, now_ns + RECOVERY_NS);
         }
         let connection = &mut self.network.connections[id];
         if !had_answered && connection.has_answered_connect() {
@@ -542,6 +576,7 @@ impl Shared {
     /// Closes an end: what it has sent arrives, then the end does.
     pub(crate) fn close(&mut self, id: usize, side: Side) {
         self.say(|| format!("connection {id}: {side:?} closes"));
+        self.note_end(id, if side == Side::Host { "closed by the host" } else { "closed by the target" });
         if side == Side::Target {
             self.network.closed_by_target.push(id);
         }
@@ -557,6 +592,7 @@ impl Shared {
     /// Resets a connection from one end: what is on its way may or may not arrive.
     pub(crate) fn reset(&mut self, id: usize, side: Side) {
         self.say(|| format!("connection {id}: {side:?} resets"));
+        self.note_end(id, if side == Side::Host { "reset by the host" } else { "reset by the target" });
         let kept = {
             let connection = &mut self.network.connections[id];
             connection.closed[index(side)] = true;
@@ -575,6 +611,8 @@ impl Shared {
             self.end_stream(id, side.other(), at_ns, End::Reset);
         } else {
             self.say(|| format!("connection {id}: the reset gets lost"));
+            let until_ns = self.now_ns + self.scenario.command_timeout_ns + RECOVERY_NS;
+            self.slow_until("silent connection", u64::MAX, until_ns);
         }
     }
 
@@ -596,6 +634,8 @@ impl Shared {
     /// A middlebox resets a connection.
     pub(crate) fn break_connection(&mut self, id: usize) {
         self.say(|| format!("connection {id}: is broken"));
+        self.note_end(id, "reset on the way");
+        self.slow_until("connection reset", u64::MAX, self.now_ns + RECOVERY_NS);
         for side in [Side::Host, Side::Target] {
             let kept = self.network.connections[id].streams[index(side)].on_the_way.len() as u64;
             let kept = self.network.connections[id].random.below(kept + 1) as usize;
@@ -617,6 +657,10 @@ impl Shared {
             }
             connection.closed[1] = true;
             connection.owners[1] = None;
+            if connection.listener == NVME {
+                let how = if is_machine_gone { "without power" } else { "target killed" };
+                connection.watch.on_end(how, &mut self.coverage);
+            }
             if is_machine_gone {
                 connection.is_orphan = true;
                 // What was on its way from the machine may still arrive; to it nothing does.

@@ -6,10 +6,19 @@ use wire::status::Status;
 
 use super::World;
 use super::command::{Command, Kind};
-use super::pairs::{PairCommand, no_space_until_ns};
+use super::pairs::{PairCommand, no_space_until_ns, slow_ns};
+use crate::coverage::Point;
 use crate::finding::Finding;
 use crate::pair_settings::PairDurability;
+use crate::scenario::SECOND;
 use crate::shared::disk::Trouble;
+use crate::shared::network::Connection;
+
+/// The cause of what an error filter of the second namespace has failed.
+pub(super) const FILTERED: &str = "failed by a filter";
+
+/// A log is read within so long after its target has started, ns, on a disk that is not slow.
+const READ_NS: u64 = 10 * SECOND;
 
 impl World {
     /// Why a command may have ended so.
@@ -25,11 +34,12 @@ impl World {
         let now_ns = self.shared.now_ns;
         let Command { host, lane, begin_ns, .. } = *command;
         let has_waited = now_ns - begin_ns >= self.shared.scenario.command_timeout_ns;
+        let has_waited = has_waited && self.slowness(begin_ns).is_some();
         let has_lost = self.hosts[host].lanes[lane].loss_count > command.loss_count;
         let cause = match failure {
             Failure::Interrupted if has_lost => Some("connection lost"),
             Failure::Interrupted if self.may_be_partly_deallocated(command) => Some("held after a part"),
-            Failure::TimedOut if has_waited => Some("timed out"),
+            Failure::TimedOut if has_waited => self.timed_out(begin_ns),
             // It may have ended before one that covers the loss, and come after it.
             Failure::Unflushed if self.hosts[host].loss_count > command.covered_losses => {
                 Some("the first after a reconnect")
@@ -49,14 +59,14 @@ impl World {
                     let has_first = is_all || command.lba < self.shared.scenario.block_count;
                     let first = if has_first { self.cause_in_first(command, status) } else { None };
                     let has_second = is_all || !has_first;
-                    let cause =
-                        first.or_else(|| if has_second { self.cause_in_second(status) } else { None });
+                    let cause = first
+                        .or_else(|| if has_second { self.cause_in_second(command, status) } else { None });
                     // A host repeats it, unless it has stopped.
                     let of_pairs = self.shared.scenario.pairs.as_ref();
                     let has_log = of_pairs.is_some_and(|pairs| pairs.durability != PairDurability::Memory);
                     let is_patient = self.shared.scenario.path_timeout_ns > 0;
                     let has_stopped = was_stopped || !is_patient || matches!(failure, Failure::GaveUp { .. });
-                    let may_be_read = is_all && has_log && has_stopped;
+                    let may_be_read = is_all && has_log && has_stopped && self.may_be_reading(begin_ns);
                     let no_space_until_ns = no_space_until_ns(&self.shared);
                     let lacks_space = no_space_until_ns.is_some_and(|until_ns| command.begin_ns < until_ns);
                     let cause = cause.or_else(|| {
@@ -78,22 +88,30 @@ impl World {
     }
 
     /// Why a key-value command may have ended with a failure that is no answer about its key.
-    pub(super) fn cause_on_pairs(&self, command: &PairCommand, failure: Failure) -> Option<&'static str> {
+    pub(super) fn cause_on_pairs(
+        &mut self,
+        number: u64,
+        command: &PairCommand,
+        failure: Failure,
+    ) -> Option<&'static str> {
+        let is_cancelled = self.cancelled.contains(&number);
         let PairCommand { host, lane, begin_ns, .. } = *command;
         let scenario = &self.shared.scenario;
         let has_waited = self.shared.now_ns - begin_ns >= scenario.command_timeout_ns;
+        let has_waited = has_waited && self.slowness(begin_ns).is_some();
         let host_of = &self.hosts[host];
         match failure {
             Failure::Interrupted => {
                 (host_of.lanes[lane].loss_count > command.loss_count).then_some("connection lost")
             }
-            Failure::TimedOut => has_waited.then_some("timed out"),
+            Failure::TimedOut if has_waited => self.timed_out(begin_ns),
             Failure::Unflushed if host_of.loss_count > command.covered_losses => {
                 Some("the first after a reconnect")
             }
+            Failure::Cancelled => is_cancelled.then_some("cancelled"),
             Failure::Unflushed | Failure::Unreachable => host_of.is_shut_out.then_some("host is not allowed"),
             Failure::Status(status) | Failure::GaveUp { status, .. } => {
-                if status.is(Status::ABORT_REQUESTED) && has_waited {
+                if status.is(Status::ABORT_REQUESTED) && (has_waited || is_cancelled) {
                     return Some("aborted");
                 }
                 if status.is(Status::ANA_PERSISTENT_LOSS) && self.met_second_machine(host, begin_ns) {
@@ -104,18 +122,64 @@ impl World {
                     return None;
                 }
                 // A host repeats it, unless it has stopped.
-                let is_final = matches!(failure, Failure::GaveUp { .. }) || scenario.path_timeout_ns == 0;
+                let is_final = matches!(failure, Failure::GaveUp { .. })
+                    || scenario.path_timeout_ns == 0
+                    || is_cancelled;
                 let lacks_space = no_space_until_ns(&self.shared).is_some_and(|until_ns| begin_ns < until_ns);
                 if lacks_space
                     && (status.is(Status::CAPACITY_EXCEEDED) || status.is(Status::NAMESPACE_NOT_READY))
                 {
                     return Some("no space");
                 }
-                (status.is(Status::NAMESPACE_NOT_READY) && (is_final || has_waited))
-                    .then_some("a log is being read")
+                let may_be_read = (is_final || has_waited) && self.may_be_reading(begin_ns);
+                (status.is(Status::NAMESPACE_NOT_READY) && may_be_read).then_some("a log is being read")
             }
             _ => None,
         }
+    }
+
+    /// What has made a command slow that began at this time, if anything has: a fault since, or the run's own network
+    /// and disk, which may be slower than its timeouts.
+    fn slowness(&self, begin_ns: u64) -> Option<&'static str> {
+        let scenario = &self.shared.scenario;
+        let timeout_ns = scenario.command_timeout_ns;
+        let own = || {
+            if self.shared.disk.is_stuck() {
+                Some("operation that hangs")
+            } else if 2 * scenario.transfers_ns_max() >= timeout_ns {
+                Some("narrow network")
+            } else if 2 * scenario.disk_ns_max() >= timeout_ns {
+                Some("busy disk")
+            } else if scenario.second.as_deref().is_some_and(|spec| spec.contains("unreachable")) {
+                Some("command held for its path")
+            } else {
+                None
+            }
+        };
+        self.shared.slowed_since(begin_ns).or_else(own)
+    }
+
+    /// The cause of a timeout.
+    fn timed_out(&mut self, begin_ns: u64) -> Option<&'static str> {
+        let what = self.slowness(begin_ns)?;
+        self.shared.coverage.reach(Point::TimedOut(what));
+        Some("timed out")
+    }
+
+    /// Whether the target may have been reading its logs since this time.
+    fn may_be_reading(&self, begin_ns: u64) -> bool {
+        let read_until_ns = self.shared.started_ns + READ_NS + 4 * self.shared.scenario.order_ns_max();
+        read_until_ns + slow_ns(&self.shared) >= begin_ns
+    }
+
+    /// Whether a bit was wrong on a connection of the command's host since it began.
+    fn was_damaged(&self, command: &Command) -> bool {
+        let host = &self.hosts[command.host];
+        let is_it = |connection: &Connection| {
+            host.owns(connection.dialler)
+                && connection.damaged_ns.is_some_and(|at_ns| at_ns >= command.begin_ns)
+        };
+        self.shared.network.connections.iter().rev().any(is_it)
     }
 
     /// Whether some ranges of a command that the host holds may have been deallocated, and another one was unreachable.
@@ -149,7 +213,7 @@ impl World {
             .into_iter()
             .any(|damaged| status.is(damaged)) =>
             {
-                (self.shared.scenario.network.corrupt > 0).then_some("data damaged on the way")
+                self.was_damaged(command).then_some("data damaged on the way")
             }
             _ => None,
         }
@@ -159,12 +223,14 @@ impl World {
     fn cause_in_first(&self, command: &Command, status: Status) -> Option<&'static str> {
         let (begin_ns, disk) = (command.begin_ns, &self.shared.disk);
         let order_ns = self.shared.scenario.order_ns_max();
-        let had = |trouble| disk.last_trouble_ns(trouble).is_some_and(|at_ns| at_ns >= begin_ns);
+        let had = |trouble| disk.had_trouble(trouble, begin_ns, |blocks| command.touches(&blocks));
+        let flush_failed = |trouble| disk.had_trouble(trouble, begin_ns, |blocks| blocks.is_empty());
         let was_short =
             self.short_until_ns.is_some_and(|until_ns| until_ns.saturating_add(order_ns) >= begin_ns);
         let was_closed =
             self.closed_until_ns.is_some_and(|until_ns| until_ns.saturating_add(order_ns) >= begin_ns);
         let is_flush = matches!(command.kind, Kind::Flush | Kind::FlushAll);
+        let has_flushed = flush_failed(Trouble::Sync) || flush_failed(Trouble::Passing);
         if status.is(Status::UNRECOVERED_READ_ERROR) {
             if had(Trouble::Read) || had(Trouble::Passing) {
                 return Some("read failed");
@@ -172,8 +238,12 @@ impl World {
             return was_short.then_some("namespace was cut");
         }
         if status.is(Status::WRITE_FAULT) {
-            if had(Trouble::Write) || had(Trouble::Sync) || had(Trouble::Passing) {
-                return Some(if is_flush { "flush failed" } else { "write failed" });
+            if is_flush && has_flushed {
+                return Some("flush failed");
+            }
+            let of_blocks = had(Trouble::Write) || had(Trouble::Passing);
+            if !is_flush && (of_blocks || command.kind.is_durable() && has_flushed) {
+                return Some("write failed");
             }
             if is_flush && self.closed_until_ns.is_some() {
                 return Some("the first after a reopening");
@@ -193,16 +263,27 @@ impl World {
     }
 
     /// What may happen in the second one: by its filters, or because it is removed.
-    fn cause_in_second(&self, status: Status) -> Option<&'static str> {
+    fn cause_in_second(&self, command: &Command, status: Status) -> Option<&'static str> {
         let spec = self.shared.scenario.second.as_deref().unwrap_or_default();
-        if status.is(Status::UNRECOVERED_READ_ERROR) || status.is(Status::WRITE_FAULT) {
-            return spec.contains("error=").then_some("failed by a filter");
+        let [reads, writes, flushes] = command.kind.requests();
+        if status.is(Status::UNRECOVERED_READ_ERROR) {
+            return (reads && spec.contains("error=read:1/")).then_some(FILTERED);
+        }
+        if status.is(Status::WRITE_FAULT) {
+            return (writes && spec.contains("error=write:1/")).then_some(FILTERED);
         }
         if status.is(Status::INTERNAL_PATH_ERROR) {
-            return spec.contains("unreachable").then_some("unreachable by a filter");
+            let unreachable = spec.split('&').find(|filter| filter.contains("as=unreachable"))?;
+            let is_met = match unreachable.strip_prefix("error=").and_then(|rest| rest.split_once(':')) {
+                Some(("read", _)) => reads,
+                Some(("write", _)) => writes,
+                Some(("flush", _)) => flushes,
+                _ => true,
+            };
+            return is_met.then_some("unreachable by a filter");
         }
         if status.is(Status::INVALID_NAMESPACE) || status.is(Status::NAMESPACE_NOT_READY) {
-            return self.second_state.was_removed().then_some("namespace was removed");
+            return self.second_state.was_missing(command.begin_ns).then_some("namespace was removed");
         }
         None
     }

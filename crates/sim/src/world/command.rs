@@ -61,7 +61,46 @@ pub(super) enum Kind {
     },
 }
 
+impl Command {
+    /// Whether it concerns any of these blocks.
+    pub(super) fn touches(&self, blocks: &std::ops::Range<u64>) -> bool {
+        let is_own = self.lba < blocks.end && blocks.start < self.lba + u64::from(self.blocks);
+        is_own
+            || match &self.kind {
+                Kind::Copy { sources: lbas, .. } | Kind::Deallocate { lbas } => {
+                    lbas.iter().any(|lba| blocks.contains(lba))
+                }
+                _ => false,
+            }
+    }
+}
+
 impl Kind {
+    /// Whether what it does is to survive a power cut.
+    pub(super) fn is_durable(&self) -> bool {
+        matches!(
+            self,
+            Self::Write { is_durable: true }
+                | Self::WriteZeroes { is_durable: true }
+                | Self::Copy { is_durable: true, .. }
+                | Self::PairWrite { is_durable: true, .. }
+        )
+    }
+
+    /// Whether it comes to requests to read, to write, and to flush.
+    pub(super) fn requests(&self) -> [bool; 3] {
+        match self {
+            Self::Read | Self::Compare { .. } | Self::Verify => [true, false, false],
+            Self::Write { is_durable } => [false, true, *is_durable],
+            Self::WriteZeroes { is_durable } => [false, true, *is_durable],
+            Self::Copy { is_durable, .. } => [true, true, *is_durable],
+            // Of either half.
+            Self::PairCompare | Self::PairWrite { .. } => [true, true, true],
+            Self::Flush | Self::FlushAll => [false, false, true],
+            Self::Deallocate { .. } | Self::Hint | Self::Refused { .. } => [false; 3],
+        }
+    }
+
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Read => "Read",

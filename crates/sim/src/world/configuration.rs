@@ -37,9 +37,10 @@ enum Unapplied {
     Machine,
     Reactors,
     Timeouts,
+    NamespaceLimit,
 }
 
-const UNAPPLIED: [Unapplied; 8] = [
+const UNAPPLIED: [Unapplied; 9] = [
     Unapplied::Storage,
     Unapplied::Filters,
     Unapplied::Identity,
@@ -48,6 +49,7 @@ const UNAPPLIED: [Unapplied; 8] = [
     Unapplied::Machine,
     Unapplied::Reactors,
     Unapplied::Timeouts,
+    Unapplied::NamespaceLimit,
 ];
 
 /// A uuid made from a number.
@@ -247,6 +249,15 @@ impl World {
             (Unapplied::Machine, _) => config.machine = Some("another".into()),
             (Unapplied::Reactors, _) => config.reactors.pool_bytes *= 2,
             (Unapplied::Timeouts, _) => config.timeouts.pdu_ms += 1000,
+            (Unapplied::NamespaceLimit, _) => {
+                let storage = OTHER_STORAGE.parse().expect("a specification");
+                let nsid = Some(Nsid::new(self.limits.nsid_max + 1));
+                main.namespaces.push(NamespaceConfig {
+                    nsid,
+                    uuid: Some(uuid(0x56)),
+                    ..NamespaceConfig::new(storage)
+                });
+            }
             (_, None) => return,
         }
         let Some(report) = self.reload_as(&config) else { return };
@@ -277,6 +288,7 @@ impl Unapplied {
             Self::Machine => "reload: other machine",
             Self::Reactors => "reload: other reactors",
             Self::Timeouts => "reload: other timeouts",
+            Self::NamespaceLimit => "reload: namespace beyond the limit",
         }
     }
 }

@@ -7,6 +7,7 @@ use super::late::GRACE_NS;
 use crate::coverage::Waiting;
 use crate::host::Host;
 use crate::scenario::{MS, SECOND};
+use crate::shared::RECOVERY_NS;
 
 /// How long beyond the end of an association the disk hangs at most, ns.
 const HANG_NS_MAX: u64 = 4 * SECOND;
@@ -71,10 +72,12 @@ impl World {
         self.shared.reach_event("host unplugged");
         self.shared.say(|| format!("a cable is pulled: connections {of_host:?}"));
         for id in of_host {
-            self.shared.network.connections[id].is_cut = true;
+            self.shared.cut(id);
         }
         let hang_ns = self.keep_alive_ns() + self.shared.random.below(HANG_NS_MAX);
         let disk = &mut self.shared.disk;
         disk.hung_until_ns = disk.hung_until_ns.max(self.shared.now_ns + hang_ns);
+        let until_ns = disk.hung_until_ns + RECOVERY_NS;
+        self.shared.slow_until("disk that hangs", u64::MAX, until_ns);
     }
 }

@@ -3,6 +3,7 @@
 use host::{Completion, Failure};
 use wire::status::Status;
 
+use super::cause::FILTERED;
 use super::command::{Command, Kind, in_words};
 use super::{Stage, World};
 use crate::coverage::{Ending, Point};
@@ -56,6 +57,7 @@ impl World {
         result: Result<u64, Failure>,
     ) -> Result<(), Finding> {
         let name = command.kind.name();
+        self.count_requests(command);
         let Err(failure) = result else {
             let order_ns = self.shared.scenario.order_ns_max();
             if let Some(since_ns) = self.shared.barred_since_ns
@@ -73,6 +75,10 @@ impl World {
         }
         if !matches!(command.kind, Kind::Refused { .. }) {
             let cause = self.cause(number, command, failure)?;
+            if cause == FILTERED {
+                let is_write = failure.status().is_some_and(|status| status.is(Status::WRITE_FAULT));
+                self.filtered[usize::from(is_write)].1 += 1;
+            }
             let outcome = Err(failure).into();
             self.shared.coverage.reach(Point::End { command: name, outcome, cause });
         }
@@ -99,6 +105,38 @@ impl World {
         }
         if is_wrong {
             return Err("found a difference, though every block held what it was compared with".into());
+        }
+        Ok(())
+    }
+
+    /// Counts the requests that a command in the second namespace has come to at most.
+    fn count_requests(&mut self, command: &Command) {
+        if command.lba < self.shared.scenario.block_count {
+            return;
+        }
+        let [reads, writes, _] = command.kind.requests();
+        for (counts, is_one) in self.filtered.iter_mut().zip([reads, writes]) {
+            counts.0 += if is_one { 1 + u64::from(command.blocks) } else { 0 };
+        }
+    }
+
+    /// Whether the filters of the second namespace have failed as many requests as they may: each n-th. Commands that
+    /// are sent again come to more requests than are counted.
+    pub(super) fn check_filters(&self) -> Result<(), Finding> {
+        let scenario = &self.shared.scenario;
+        let spec = scenario.second.as_deref().unwrap_or_default();
+        if spec.contains("unreachable") || scenario.is_replayed {
+            return Ok(());
+        }
+        for ((request_count, failed_count), kind) in self.filtered.into_iter().zip(["read", "write"]) {
+            let filter = spec.split(&format!("error={kind}:1/")).nth(1).unwrap_or_default();
+            let digits = filter.split(|byte: char| !byte.is_ascii_digit()).next().unwrap_or_default();
+            let each: u64 = digits.parse().unwrap_or(1);
+            if failed_count * each > 2 * request_count + 8 * each {
+                return Err(format!(
+                    "{failed_count} commands failed by a filter that fails one {kind} of {each}, of {request_count}"
+                ));
+            }
         }
         Ok(())
     }
@@ -213,6 +251,11 @@ impl World {
                     // The data in its capsule is checked first.
                     let is_damaged = given.is(Status::TRANSIENT_TRANSPORT_ERROR)
                         && self.shared.scenario.network.corrupt > 0;
+                    if given == status.with_dnr() && status.is(Status::COMMAND_SIZE_LIMIT_EXCEEDED) {
+                        self.shared.coverage.reach(Point::Limit("ranges of a Copy, exceeded"));
+                    } else if given == status.with_dnr() && status.is(Status::INVALID_FIELD) {
+                        self.shared.coverage.reach(Point::Limit("data of a command, exceeded"));
+                    }
                     match given == status.with_dnr() || is_gone || is_damaged {
                         true => Ok(()),
                         false => Err(format!("was refused with {given}, not with {status}")),

@@ -15,7 +15,7 @@ use crate::shared::Event;
 
 impl World {
     /// Orders something, and does not wait for the answer.
-    fn apply(&mut self, steps: Vec<Step>) {
+    pub(super) fn apply(&mut self, steps: Vec<Step>) {
         let (answers, _) = channel();
         self.post(
             0,
@@ -135,6 +135,8 @@ impl World {
         self.cut_second(since_ns);
         self.regain_second();
         self.reload();
+        let back_ns = self.shared.now_ns + self.shared.scenario.order_ns_max();
+        self.second_state.on_back(back_ns);
     }
 
     /// The memory of the second namespace is lost.

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use host::{Command as HostCommand, Completion, Failure, KeyValueNamespace};
 use kv::log::Sync;
-use store::{FileStore, Geometry, KeyValueFileSettings, KeyValueSettings, KeyValueStore, Store};
+use store::{FileStore, Geometry, KeyValueFileSettings, KeyValueSettings, KeyValueStore, OpenError, Store};
 use subsystem::message::{NewNamespace, Step};
 use wire::id::Nsid;
-use wire::kv::{Key, StoreOptions};
+use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
+use wire::kv::{Key, KeyList, StoreOptions};
 use wire::status::Status;
 use wire::uuid::Uuid;
 
@@ -18,14 +19,18 @@ use super::{Stage, World};
 use crate::coverage::Point;
 use crate::host::SUBSYSTEM;
 use crate::memcached_client::{MemcachedClient, Task, name};
-use crate::pair_model::{Action, Answer, Crash, Mode, Origin, PairModel, value};
-use crate::pair_settings::{BLOCK_BYTES, PairDurability, PairSettings};
+use crate::pair_model::{Action, Answer, Crash, Mode, Origin, PairModel, Vector, VectorWork, value};
+use crate::pair_settings::{BLOCK_BYTES, MemoryPressure, PairDurability, PairSettings};
+use crate::random::Random;
 use crate::scenario::{MS, SECOND};
 use crate::shared::disk::{LOG_FILE, Trouble};
 use crate::shared::{Actor, Event, Shared};
 
 /// Its number in the subsystem.
 const NSID: Nsid = Nsid::new(5);
+
+/// Room for all keys of a List, bytes.
+const LIST_BYTES: u32 = 4096;
 
 /// Lost commands take effect for so long at most, once everything that may hold them up has passed, ns.
 const LATE_NS: u64 = 10 * SECOND;
@@ -59,6 +64,10 @@ enum What {
         again: Option<u64>,
         verb: Verb,
     },
+    /// A List of all keys: a look at each of them.
+    List {
+        looks: Vec<(usize, u64)>,
+    },
     Flush,
 }
 
@@ -68,6 +77,14 @@ enum Verb {
     Exist,
     Store,
     Delete,
+    Atomic,
+    VectorUpdate,
+    VectorFetch,
+    /// The bits of an element.
+    VectorReduce {
+        mask: u64,
+    },
+    VectorFilter,
 }
 
 impl Verb {
@@ -77,7 +94,17 @@ impl Verb {
             Self::Exist => "Exist",
             Self::Store => "Store",
             Self::Delete => "Delete",
+            Self::Atomic => "Atomic",
+            Self::VectorUpdate => "Vector Update",
+            Self::VectorFetch => "Vector Fetch and Update",
+            Self::VectorReduce { .. } => "Vector Reduce",
+            Self::VectorFilter => "Vector Filter",
         }
+    }
+
+    /// Whether its answer has a value.
+    fn brings(self) -> bool {
+        matches!(self, Self::Retrieve | Self::VectorFetch | Self::VectorFilter)
     }
 }
 
@@ -146,6 +173,11 @@ impl Pairs {
         self.model.on_crash(crash, shared.now_ns);
     }
 
+    /// The commands of hosts that are out: each with its host and lane.
+    pub(super) fn of_hosts(&self) -> impl Iterator<Item = (u64, usize, usize)> {
+        self.commands.iter().map(|(number, command)| (*number, command.host, command.lane))
+    }
+
     pub(super) fn connections(&self) -> impl Iterator<Item = usize> {
         self.clients.iter().filter_map(MemcachedClient::connection)
     }
@@ -193,12 +225,16 @@ impl Pairs {
             }
         }
         let late_ns = LATE_NS + 4 * order_ns + slow_ns(shared);
-        self.model.rule_out(now_ns.saturating_sub(late_ns), now_ns);
+        // What waits for memory waits for the log, which waits behind operations on other files.
+        let held_until_ns = shared.disk.held_until_ns(now_ns).max(shared.log_disk.held_until_ns(now_ns));
+        if !lacks_space && held_until_ns + late_ns < now_ns {
+            self.model.rule_out(now_ns - late_ns, now_ns);
+        }
     }
 }
 
 /// What slow operations of the disk may add, ns.
-fn slow_ns(shared: &Shared) -> u64 {
+pub(super) fn slow_ns(shared: &Shared) -> u64 {
     let disk = &shared.scenario.disk;
     if disk.slow > 0 { 4 * disk.slow_ns } else { 0 }
 }
@@ -253,6 +289,29 @@ fn open(
 }
 
 impl World {
+    /// The operator changes the memory of the key-value namespace.
+    pub(super) fn resize_pairs(&mut self, share: u8) {
+        let is_late = self.stage > Stage::Settle || !self.machine.is_first();
+        if is_late || self.reactors.is_empty() {
+            return;
+        }
+        let Some(Store::Keys(store)) = self.pairs.as_ref().and_then(|pairs| pairs.store.as_ref()) else {
+            return;
+        };
+        let Some(pairs) = &self.pairs else { return };
+        let (low, high) = pairs.settings.memory_range(self.shared.scenario.reactor_count.into());
+        let bytes = low + (high - low) * u64::from(share) / 255;
+        match store.set_memory(bytes) {
+            Ok(()) => self.shared.say(|| format!("pairs have {bytes} bytes of memory")),
+            // What may not be evicted needs more.
+            Err(OpenError::MemoryInUse { .. }) => return,
+            Err(error) => return self.shared.find(format!("cannot set {bytes} bytes of memory: {error}")),
+        }
+        let subsystem = SUBSYSTEM.parse().expect("a name");
+        let storage = Some("pairs".into());
+        self.apply(vec![Step::StorageChanged { subsystem, nsid: NSID, storage }]);
+    }
+
     /// Whether an actor is a client of the memcached protocol; it runs then.
     pub(super) fn run_client(&mut self, actor: Actor) -> bool {
         let Some(pairs) = &mut self.pairs else { return false };
@@ -332,23 +391,63 @@ impl World {
         if choice.one_in(12) {
             return Some((namespace.flush(), None, What::Flush));
         }
+        if choice.one_in(16) && pairs.settings.pressure == MemoryPressure::None {
+            return pairs.list(namespace, now_ns);
+        }
         let at = choice.below(pairs.settings.key_count as u64) as usize;
         // Hosts have short keys only.
         let key = Key::new(name(at).as_bytes())?;
         if !pairs.model.has_room(at) {
             return None;
         }
-        let (verb, action, command, buffer) = match choice.below(10) {
+        let value_bytes = namespace.value_bytes_max().min(pairs.settings.item_bytes_max as u32);
+        let room = || Some(vec![0xee; value_bytes as usize]);
+        let (verb, action, command, buffer) = match choice.below(14) {
             0..3 => {
-                let length = namespace.value_bytes_max().min(pairs.settings.item_bytes_max as u32);
-                let retrieve = namespace.retrieve(&key, length).ok()?;
-                (Verb::Retrieve, Action::Get, retrieve, Some(vec![0xee; length as usize]))
+                let retrieve = namespace.retrieve(&key, value_bytes).ok()?;
+                (Verb::Retrieve, Action::Get, retrieve, room())
             }
             3 => (Verb::Exist, Action::Get, namespace.exist(&key), None),
             4 | 5 => (Verb::Delete, Action::Delete { is_told: false }, namespace.delete(&key), None),
+            6 | 7 => {
+                let operation = draw_atomic(choice);
+                let command = namespace.atomic(&key, &operation).ok()?;
+                (Verb::Atomic, Action::Atomic(operation), command, None)
+            }
+            8 | 9 => {
+                let vector = draw_vector(choice, pairs.settings.value_bytes_max);
+                let kind = vector.element;
+                let (verb, command, buffer) = match &vector.work {
+                    VectorWork::Scalar { function, operand, fetches: false } => {
+                        let command = namespace.vector_scalar(&key, (kind, *function), *operand);
+                        (Verb::VectorUpdate, command, None)
+                    }
+                    VectorWork::Scalar { function, operand, fetches: true } => {
+                        let command = namespace.vector_fetch(&key, (kind, *function), *operand, value_bytes);
+                        (Verb::VectorFetch, command, room())
+                    }
+                    VectorWork::Vector { function, operand } => {
+                        let command = namespace.vector_vector(&key, (kind, *function), operand.len() as u32);
+                        (Verb::VectorUpdate, command, Some(operand.to_vec()))
+                    }
+                    VectorWork::Reduce { function, initial } => {
+                        let command = namespace.vector_reduce(&key, (kind, *function), *initial);
+                        (Verb::VectorReduce { mask: vector.mask() }, command, None)
+                    }
+                    VectorWork::Filter { comparison, operand } => {
+                        let command =
+                            namespace.vector_filter(&key, (kind, *comparison), *operand, value_bytes);
+                        (Verb::VectorFilter, command, room())
+                    }
+                };
+                (verb, Action::Vector(vector), command.ok()?, buffer)
+            }
             _ => {
                 let high = pairs.settings.value_bytes_max.min(namespace.value_bytes_max() as usize);
-                let length = choice.scaled(1, high as u64);
+                let low = pairs.settings.value_bytes_min.min(high);
+                let length = choice.scaled(low as u64, high as u64);
+                // Numbers, and short vectors, are as frequent as all others.
+                let length = if choice.one_in(2) { choice.pick(&[4, 8, 8, 16]) } else { length };
                 let value: Rc<[u8]> = value(pairs.model.next_id(), length as usize);
                 let (mode, options) = match choice.below(6) {
                     0 => (Mode::Add, StoreOptions::MUST_NOT_EXIST),
@@ -385,7 +484,7 @@ impl World {
             return None;
         }
         pairs.watch(&self.shared);
-        let cause = result.err().and_then(|failure| self.cause_on_pairs(&command, failure));
+        let cause = result.err().and_then(|failure| self.cause_on_pairs(number, &command, failure));
         let Some(pairs) = &mut self.pairs else { return None };
         let acknowledged_count = pairs.model.acknowledged_count;
         let has_lost = self.hosts[host].lanes[lane].loss_count > command.loss_count;
@@ -411,7 +510,119 @@ impl World {
     }
 }
 
+/// An operation on a number.
+fn draw_atomic(choice: &mut Random) -> AtomicOperation {
+    let function = choice.pick(&[
+        AtomicFunction::ADD,
+        AtomicFunction::ADD_UP_TO,
+        AtomicFunction::TAKE_AWAY,
+        AtomicFunction::MIN,
+        AtomicFunction::MAX,
+        AtomicFunction::AND,
+        AtomicFunction::OR,
+        AtomicFunction::XOR,
+        AtomicFunction::SWAP,
+        AtomicFunction::COMPARE_AND_SWAP,
+    ]);
+    // Small ones, so that comparisons hold now and then.
+    let mut number = || if choice.one_in(3) { choice.next() } else { choice.below(4) };
+    let operation = AtomicOperation { second: number(), ..AtomicOperation::new(function, number()) };
+    let initial = number();
+    let operation = if choice.one_in(2) { operation.or_create(initial) } else { operation };
+    if choice.one_in(4) { operation.narrow() } else { operation }
+}
+
+/// A command on a vector of integers: how floating-point numbers are added is not promised to the last bit.
+fn draw_vector(choice: &mut Random, value_bytes_max: usize) -> Vector {
+    let element = choice.pick(&[
+        ElementCode::U8,
+        ElementCode::U16,
+        ElementCode::U32,
+        ElementCode::U64,
+        ElementCode::I8,
+        ElementCode::I16,
+        ElementCode::I32,
+        ElementCode::I64,
+    ]);
+    let function = choice.pick(&[
+        VectorFunction::ADD,
+        VectorFunction::MIN,
+        VectorFunction::MAX,
+        VectorFunction::AND,
+        VectorFunction::OR,
+        VectorFunction::XOR,
+    ]);
+    let comparison = choice.pick(&[
+        VectorComparison::LESS,
+        VectorComparison::LESS_OR_EQUAL,
+        VectorComparison::EQUAL,
+        VectorComparison::NOT_EQUAL,
+        VectorComparison::GREATER_OR_EQUAL,
+        VectorComparison::GREATER,
+    ]);
+    let operand = if choice.one_in(2) { choice.next() } else { choice.below(256) };
+    let work = match choice.below(5) {
+        0 => VectorWork::Scalar { function, operand, fetches: false },
+        1 => VectorWork::Scalar { function, operand, fetches: true },
+        2 => {
+            let length = choice.pick(&[4, 8, 8, 16]).min(value_bytes_max as u64);
+            VectorWork::Vector { function, operand: value(operand, length as usize) }
+        }
+        3 => VectorWork::Reduce { function, initial: operand },
+        _ => VectorWork::Filter { comparison, operand },
+    };
+    Vector { element, work }
+}
+
 impl Pairs {
+    /// A List of all keys that hosts can have, if a look at each can be judged.
+    fn list(
+        &mut self,
+        namespace: &KeyValueNamespace,
+        now_ns: u64,
+    ) -> Option<(HostCommand, Option<Vec<u8>>, What)> {
+        let command = namespace.list(None, LIST_BYTES).ok()?;
+        let is_short = |at: &usize| Key::new(name(*at).as_bytes()).is_some();
+        let keys: Vec<usize> = (0..self.settings.key_count).filter(is_short).collect();
+        if !keys.iter().all(|at| self.model.has_room(*at)) {
+            return None;
+        }
+        let begin = |at| (at, self.model.begin(at, Action::Get, Origin::Host, now_ns));
+        let looks = keys.into_iter().map(begin).collect();
+        Some((command, Some(vec![0xee; LIST_BYTES as usize]), What::List { looks }))
+    }
+
+    /// Judges what a List has found of each key; `None` if it has failed.
+    fn judge_list(
+        &mut self,
+        looks: &[(usize, u64)],
+        listed: Option<&[u8]>,
+        now_ns: u64,
+    ) -> Result<(), String> {
+        let Some(listed) = listed else {
+            looks.iter().for_each(|&(key, id)| self.model.lose(key, id, now_ns));
+            return Ok(());
+        };
+        let list = KeyList::new(listed).ok_or("a List came without its number of keys")?;
+        let keys: Result<Vec<Key>, _> = list.collect();
+        let mut keys = keys.map_err(|_| "a List is malformed")?;
+        for &(key, id) in looks {
+            let known = Key::new(name(key).as_bytes()).ok_or("no key of a host")?;
+            let answer = match keys.iter().position(|other| *other == known) {
+                Some(at) => {
+                    keys.swap_remove(at);
+                    Answer::Found { value: None, flags: None, cas: None }
+                }
+                None => Answer::Missing,
+            };
+            self.model.end(key, id, &answer, now_ns)?;
+        }
+        match keys.first() {
+            Some(key) => Err(format!("a List has {key:?} twice, or a key that was never stored")),
+            None => Ok(()),
+        }
+    }
+
     fn judge(
         &mut self,
         shared: &mut Shared,
@@ -422,14 +633,29 @@ impl Pairs {
     ) -> Result<(), String> {
         let now_ns = shared.now_ns;
         let Completion { result, received, buffer, .. } = completion;
-        let What::OnKey { key, id, again, verb } = command.what else {
-            let cause = if result.is_ok() { Some("done") } else { cause };
-            let cause = cause.ok_or_else(|| unexplained("Flush", result))?;
-            shared.coverage.reach(Point::End { command: "Flush of pairs", outcome: result.into(), cause });
-            if result.is_ok() {
-                self.model.settle(command.begin_ns);
+        let (key, id, again, verb) = match &command.what {
+            What::OnKey { key, id, again, verb } => (*key, *id, *again, *verb),
+            What::List { looks } => {
+                let cause = if result.is_ok() { Some("done") } else { cause };
+                let cause = cause.ok_or_else(|| unexplained("List", result))?;
+                shared.coverage.reach(Point::End { command: "List", outcome: result.into(), cause });
+                let buffer = buffer.ok_or("a List came back without its buffer")?;
+                let listed = result.is_ok().then_some(&buffer[..received as usize]);
+                return self.judge_list(looks, listed, now_ns);
             }
-            return Ok(());
+            What::Flush => {
+                let cause = if result.is_ok() { Some("done") } else { cause };
+                let cause = cause.ok_or_else(|| unexplained("Flush", result))?;
+                shared.coverage.reach(Point::End {
+                    command: "Flush of pairs",
+                    outcome: result.into(),
+                    cause,
+                });
+                if result.is_ok() {
+                    self.model.settle(command.begin_ns);
+                }
+                return Ok(());
+            }
         };
         if let Some(again) = again {
             match has_lost {
@@ -440,8 +666,8 @@ impl Pairs {
         let status = result.err().and_then(Failure::status);
         let is = |other: Status| status.is_some_and(|status| status.is(other));
         let answer = match (verb, result) {
-            (Verb::Retrieve, Ok(length)) => {
-                let buffer = buffer.ok_or("a Retrieve came back without its buffer")?;
+            (_, Ok(length)) if verb.brings() => {
+                let buffer = buffer.ok_or("a value came without its buffer")?;
                 if u64::from(received) != length.min(buffer.len() as u64) {
                     return Err(format!("{received} bytes came of a value of {length}"));
                 }
@@ -452,18 +678,29 @@ impl Pairs {
             }
             (Verb::Exist, Ok(_)) => Some(Answer::Found { value: None, flags: None, cas: None }),
             (Verb::Store | Verb::Delete, Ok(_)) => Some(Answer::Done { cas: None }),
-            (Verb::Retrieve | Verb::Exist, _) if is(Status::KEY_DOES_NOT_EXIST) => Some(Answer::Missing),
+            (Verb::VectorReduce { mask }, Ok(element)) => Some(Answer::Number(element & mask)),
+            (_, Ok(number)) => Some(Answer::Number(number)),
             (Verb::Store, _) if is(Status::KEY_DOES_NOT_EXIST) || is(Status::KEY_EXISTS) => {
                 Some(Answer::NotStored)
             }
+            (Verb::Delete, _) if is(Status::KEY_DOES_NOT_EXIST) => None,
+            (_, _) if is(Status::KEY_DOES_NOT_EXIST) => Some(Answer::Missing),
+            (Verb::Retrieve | Verb::Exist | Verb::Delete | Verb::Store, _)
+                if is(Status::INVALID_VALUE_SIZE) =>
+            {
+                None
+            }
+            (_, _) if is(Status::INVALID_VALUE_SIZE) => Some(Answer::NotNumeric),
             (_, _) if is(Status::CAPACITY_EXCEEDED) && self.model.may_lack_space(key, id) => {
                 Some(Answer::NoSpace)
             }
-            (Verb::Store, _) if is(Status::CAPACITY_EXCEEDED) => Some(Answer::NoMemory),
+            (Verb::Retrieve | Verb::Exist | Verb::Delete, _) => None,
+            (_, _) if is(Status::CAPACITY_EXCEEDED) => Some(Answer::NoMemory),
             _ => None,
         };
         let cause = match answer {
-            Some(Answer::Done { .. } | Answer::Found { .. }) => "done",
+            Some(Answer::Done { .. } | Answer::Found { .. } | Answer::Number(_)) => "done",
+            Some(Answer::NotNumeric) => "no such number or vector",
             Some(Answer::Missing) => "no such key",
             Some(Answer::NotStored) => "not as the key is",
             Some(Answer::NoSpace) => "no space",
@@ -473,6 +710,8 @@ impl Pairs {
         shared.coverage.reach(Point::End { command: verb.name(), outcome: result.into(), cause });
         match answer {
             Some(answer) => self.model.end(key, id, &answer, now_ns),
+            // Of one that was sent several times, others may have been done.
+            None if is(Status::ABORT_REQUESTED) && again.is_none() => self.model.deny(key, id),
             None if result.is_err_and(Failure::may_have_happened) || status.is_some() => {
                 self.model.lose(key, id, now_ns);
                 Ok(())

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use host::{Command as HostCommand, Namespace};
 use wire::id::Nsid;
-use wire::nvm::{DatasetManagement, DsmAttributes, DsmRange};
+use wire::nvm::{CopyCommand, CopyFormat, CopySource, DatasetManagement, DsmAttributes, DsmRange};
 use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::zerocopy::IntoBytes;
@@ -95,8 +95,13 @@ impl World {
             12 => return self.submit_refused(host, lane, &namespace),
             _ => (namespace.verify(lba, blocks), Kind::Verify, blocks),
         };
-        // The controller may not have it.
-        let Ok(command) = command else { return };
+        // It may be longer than the controller allows.
+        let Ok(command) = command else {
+            return self
+                .shared
+                .coverage
+                .reach(Point::Limit("command that is too long for the host to send it"));
+        };
         let command = if has_fua { command.fua() } else { command };
         self.submit(host, lane, command, kind, (base + lba, blocks));
     }
@@ -131,7 +136,21 @@ impl World {
         let beyond = self.shared.scenario.all_block_count();
         let (bytes, missing) = (namespace.lba_bytes(), Nsid::new(9));
         let beyond_end = Status::LBA_OUT_OF_RANGE;
-        let (command, status) = match self.choice.below(9) {
+        let limits = self.shared.scenario.limits;
+        let too_many = u64::from(limits.transfer_bytes_max / bytes) + 1;
+        let range_count = limits.copy_range_count_max + 1;
+        let (command, status) = match self.choice.below(11) {
+            // Longer than a command may be, but within a namespace that keeps its size.
+            9 if nsid == Nsid::new(2) && namespace.block_count() >= too_many => {
+                let length = too_many as u32 * bytes;
+                let read = HostCommand::raw_from_controller(Sqe::read(nsid, 0, too_many as u32), length);
+                (read, Status::INVALID_FIELD)
+            }
+            10 if range_count <= 256 => {
+                let copy = CopyCommand::new(0, CopyFormat::FORMAT_0, range_count).to_sqe(nsid);
+                let length = u32::from(range_count) * size_of::<CopySource>() as u32;
+                (HostCommand::raw_to_controller(copy, length), Status::COMMAND_SIZE_LIMIT_EXCEEDED)
+            }
             0 => (HostCommand::raw_from_controller(Sqe::read(nsid, beyond, 1), bytes), beyond_end),
             1 => (HostCommand::raw_from_controller(Sqe::read(nsid, u64::MAX, 1), bytes), beyond_end),
             2 => (HostCommand::raw(Sqe::write_zeroes(nsid, beyond - 1, 2, true)), beyond_end),
@@ -176,9 +195,23 @@ impl World {
         let is_ambiguous = ranges.len() > 1 && ranges.iter().any(is_read);
         let now_ns = self.shared.now_ns;
         let may_copy = written.clone().all(|lba| self.model.may_copy_to(base + lba, now_ns));
-        let Some(copy) = namespace.copy(lba, &ranges).ok().filter(|_| may_copy && !is_ambiguous) else {
-            return;
+        let limits = self.shared.scenario.limits;
+        let Ok(copy) = namespace.copy(lba, &ranges) else {
+            return self.shared.coverage.reach(Point::Limit("Copy that is too long for the host to send it"));
         };
+        if !may_copy || is_ambiguous {
+            return;
+        }
+        let longest = ranges.iter().map(|range| range.blocks).max().unwrap_or(0);
+        for (is_reached, name) in [
+            (ranges.len() == usize::from(limits.copy_range_count_max), "ranges of a Copy"),
+            (longest == u32::from(limits.copy_range_blocks_max), "blocks of a range of a Copy"),
+            (blocks == limits.copy_blocks_max, "blocks of a Copy"),
+        ] {
+            if is_reached {
+                self.shared.coverage.reach(Point::Limit(name));
+            }
+        }
         let is_durable = self.choice.one_in(3);
         let copy = if is_durable { copy.fua() } else { copy };
         let read = |range: &host::BlockRange| base + range.lba..base + range.lba + u64::from(range.blocks);
@@ -317,6 +350,9 @@ impl World {
         let limit = self.shared.scenario.limits.compare_and_write_blocks_max;
         let blocks = if self.choice.one_in(2) { blocks.min(limit) } else { 1 };
         let Ok([compare, write]) = namespace.compare_and_write(lba, blocks) else { return };
+        if blocks == limit && limit > 1 {
+            self.shared.coverage.reach(Point::Limit("blocks of a pair"));
+        }
         let is_durable = self.choice.one_in(3);
         let pair = [compare, if is_durable { write.fua() } else { write }];
         let lba = base + lba;

@@ -3,6 +3,7 @@
 use host::Namespace;
 
 use super::command::Kind;
+use super::pairs::Pairs;
 use super::{Stage, World};
 use crate::random::Random;
 use crate::scenario::Scenario;
@@ -139,14 +140,17 @@ impl World {
 
     /// Cancels a command that is out.
     pub(crate) fn cancel_one(&mut self) {
-        let count = self.commands.len() as u64;
-        let at = self.shared.random.below(count) as usize;
-        let Some((&number, command)) = self.commands.iter().nth(at) else { return };
-        let (host, lane) = (command.host, command.lane);
+        let of_blocks = self.commands.iter().map(|(number, command)| (*number, command.host, command.lane));
+        let of_pairs = self.pairs.iter().flat_map(Pairs::of_hosts);
+        let out: Vec<(u64, usize, usize)> = of_blocks.chain(of_pairs).collect();
+        if out.is_empty() {
+            return;
+        }
+        let (number, host, lane) = self.shared.random.pick(&out);
         self.cancelled.insert(number);
-        match command.kind {
-            Kind::PairCompare => self.cancelled.insert(number + 1),
-            Kind::PairWrite { .. } => self.cancelled.insert(number - 1),
+        match self.commands.get(&number).map(|command| &command.kind) {
+            Some(Kind::PairCompare) => self.cancelled.insert(number + 1),
+            Some(Kind::PairWrite { .. }) => self.cancelled.insert(number - 1),
             _ => false,
         };
         self.shared.tell(About::Command(number), || format!("host {host} lane {lane}: is cancelled"));

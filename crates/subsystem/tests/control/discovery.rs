@@ -10,7 +10,7 @@ use wire::async_event::{AsyncEvent, AsyncEvents};
 use wire::discovery::{DiscoveryLog, SubsystemType};
 use wire::feature::Fid;
 use wire::id::Nsid;
-use wire::log::Lid;
+use wire::log::{GetLogPage, Lid};
 use wire::nqn::Nqn;
 use wire::sgl::Sgl;
 use wire::sqe::Sqe;
@@ -64,6 +64,25 @@ fn a_host_is_told_when_what_it_sees_has_changed_and_not_else() {
     assert_eq!(target.answer(first_event).result, AsyncEvent::DISCOVERY_CHANGE.bits().into());
     assert_eq!(listed(&mut target, &first).1, [nqn(DISKS), theirs]);
     assert!(listed(&mut target, &first).0 > generation, "allow lists count as well");
+}
+
+/// A host reads the log in parts: all are of the log that the first one is of.
+#[test]
+fn parts_of_a_log_are_of_one_log_although_it_changes_meanwhile() {
+    let mut target = Target::new();
+    let [(first, _), _] = audience(&mut target);
+    let part = |target: &mut Target, offset: u64, length: u32| {
+        let command =
+            GetLogPage { lid: Lid::DISCOVERY, offset, length_bytes: length.into(), ..GetLogPage::default() };
+        target.data(first.admin, command.to_sqe(Nsid::NONE).with_data(Sgl::transport(length)))
+    };
+    let whole = part(&mut target, 0, 3072);
+    assert_eq!(part(&mut target, 0, 1024), whole[..1024]);
+    let nobody = Access::Only(BTreeSet::new());
+    target.apply(vec![Step::SetAccess(nqn(DISKS), nobody)]);
+    assert_eq!(part(&mut target, 1024, 1024), whole[1024..2048]);
+    assert_eq!(part(&mut target, 2048, 1024), whole[2048..3072]);
+    assert_ne!(part(&mut target, 0, 1024), whole[..1024], "from the beginning it is the new one");
 }
 
 #[test]

@@ -1,13 +1,22 @@
 //! Identify beyond what hosts ask in their first minutes. wire §10, hostile inputs M1, M8
 
+use std::sync::Arc;
+
+use nvlane_subsystem::limits::Limits;
+use nvlane_subsystem::message::Step;
+use nvlane_subsystem::subsystem::Access;
+use store::{KeyValueSettings, KeyValueStore, Store};
 use wire::id::{Cntlid, Nsid};
+use wire::identify::command_set::{CommandSetVectors, CommandSets};
+use wire::identify::controller::IdentifyController;
 use wire::identify::lists::{read_controller_list, read_nsid_list};
 use wire::identify::{Cns, IdentifyCommand};
 use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
+use wire::zerocopy::{FromBytes, IntoBytes};
 
-use crate::harness::{DISKS, HOST, OTHER_HOST, SERVICE, Target, host};
+use crate::harness::{DISKS, HOST, OTHER_HOST, SERVICE, Shape, Target, add_namespace, host, subsystem};
 
 const INVALID_FIELD: Status = Status::INVALID_FIELD.with_dnr();
 const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE.with_dnr();
@@ -132,5 +141,39 @@ fn data_goes_only_where_there_is_room_for_all_of_it() {
     ] {
         let answer = target.ask(admin, sqe(dptr));
         assert_eq!((answer.status, answer.data.is_none()), (status, true));
+    }
+}
+
+/// A subsystem with keys says that it has their command set; with keys alone no transfer is limited, as values are not
+/// cut into parts.
+#[test]
+fn a_controller_says_whether_there_are_keys_and_whether_there_is_anything_else() {
+    for (has_keys, has_blocks) in [(false, true), (true, false), (true, true)] {
+        let mut target = Target::empty(Limits::default());
+        target.apply(vec![Step::AddSubsystem(subsystem(DISKS, Access::Any))]);
+        if has_keys {
+            let settings = KeyValueSettings {
+                bytes: 1 << 20,
+                evicts: true,
+                item_bytes: 1 << 10,
+                allows_flush: false,
+                prefaults: false,
+            };
+            target.apply(vec![add_namespace(2, Store::Keys(Arc::new(KeyValueStore::in_memory(settings))))]);
+        }
+        if has_blocks {
+            target.apply(vec![add_namespace(1, Shape::blocks(512, 8))]);
+        }
+        let admin = target.ready(host(HOST), DISKS, 0).admin;
+        let what = format!("keys {has_keys}, blocks {has_blocks}");
+        let sets =
+            IdentifyCommand { cns: Cns::COMMAND_SETS, cntid: Cntlid::DYNAMIC, ..IdentifyCommand::default() };
+        let sets = target.data(admin, sets.to_sqe(Nsid::NONE).with_data(Sgl::transport(4096)));
+        let expected = if has_keys { CommandSets::NVM | CommandSets::KV } else { CommandSets::NVM };
+        assert_eq!(sets, CommandSetVectors::new(&[expected]).as_bytes(), "{what}");
+        let controller = target.data(admin, identify(Cns::CONTROLLER, 0));
+        let controller = IdentifyController::read_from_bytes(&controller).expect("its length");
+        let limit = (!has_keys || has_blocks).then_some(u64::from(Limits::default().transfer_bytes_max));
+        assert_eq!(controller.transfer_limit_bytes(4096), limit, "{what}");
     }
 }

@@ -322,8 +322,11 @@ fn features_with_data_want_exactly_theirs() {
     behavior.acre = 1;
     assert_eq!(target.ask_with(admin, set(Fid::HOST_BEHAVIOR), behavior.as_bytes()).status, Status::SUCCESS);
     assert_eq!(target.data(admin, get(Fid::HOST_BEHAVIOR, 512)), behavior.as_bytes());
-    behavior.lbafee = 1;
-    assert_eq!(target.ask_with(admin, set(Fid::HOST_BEHAVIOR), behavior.as_bytes()).status, INVALID_FIELD);
+    for (acre, etdas, lbafee) in [(1, 0, 1), (1, 1, 0), (2, 0, 0), (0, 1, 0)] {
+        (behavior.acre, behavior.etdas, behavior.lbafee) = (acre, etdas, lbafee);
+        let answer = target.ask_with(admin, set(Fid::HOST_BEHAVIOR), behavior.as_bytes());
+        assert_eq!(answer.status, INVALID_FIELD, "{acre} {etdas} {lbafee}");
+    }
     let mut host_id = get(Fid::HOST_ID, 16);
     assert_eq!(target.ask(admin, host_id).status, INVALID_FIELD, "8 bytes are not enough over fabrics");
     host_id.cdw11.set(1);

@@ -101,6 +101,10 @@ fn repair(image: &[u8], truth: &Pairs, before: &Pairs, what: &str) -> usize {
     let settings = settings(Sync::Always);
     let examined =
         Examined::read(&settings, image.len() as u64, &mut read_of(image)).expect("memory is read");
+    for damage in examined.damages.iter().filter(|damage| damage.kind == DamageKind::Records) {
+        let position = (damage.offset - settings.start) % settings.segment_bytes;
+        assert!(position + damage.bytes <= settings.segment_bytes, "{what}: {damage:?}");
+    }
     let mut kept = examined.keys();
     let named: Vec<Vec<u8>> = kept.iter().map(|kept| kept.key.to_vec()).collect();
     let left_out = kept.iter().filter(|kept| kept.certainty != Certainty::Certain).count();
@@ -226,6 +230,44 @@ fn a_damaged_sector_is_known_and_what_it_may_hide_is_not_served() {
         }
         repair(&damaged, &truth, &before, &what);
     }
+}
+
+/// The next segment says which run its records are of.
+#[test]
+fn records_are_found_without_the_header_of_their_segment() {
+    let settings = settings(Sync::Always);
+    let (image, truth, before) = damageable(true);
+    let first = settings.start as usize;
+    let mut damaged = image.clone();
+    damaged[first..first + settings.block_bytes as usize].fill(0);
+    let examined = Examined::read(&settings, image.len() as u64, &mut read_of(&damaged)).expect("memory");
+    let damage = Damage {
+        kind: DamageKind::Header,
+        generation: 1,
+        offset: settings.start,
+        bytes: settings.block_bytes,
+        key_count: 0,
+    };
+    assert_eq!(examined.damages, [damage]);
+    assert_eq!(repair(&damaged, &truth, &before, "without a header"), 0);
+}
+
+/// What is repaired gives no CAS number again that was given before.
+#[test]
+fn a_repaired_log_goes_on_with_cas_numbers_above_all_others() {
+    let settings = settings(Sync::Always);
+    let (image, ..) = damageable(true);
+    let mut bench = Bench::open(settings, Disk::of(image.clone()));
+    bench.recover();
+    let names = (0..KEY_COUNT).map(name);
+    let cas = names.filter_map(|name| {
+        let processor = &mut bench.processor;
+        let item = processor.find(processor.hash(&name), &name)?.item()?;
+        Some(processor.pairs().heap.header(item).cas)
+    });
+    let highest = cas.max().expect("there are pairs");
+    let examined = Examined::read(&settings, image.len() as u64, &mut read_of(&image)).expect("memory");
+    assert!(examined.next_cas() > highest, "{} after {highest}", examined.next_cas());
 }
 
 #[test]

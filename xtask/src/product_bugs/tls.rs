@@ -1,0 +1,146 @@
+//! Bugs in TLS: who is let in, in clear or by which key, and how a session ends.
+
+use super::bug::{Bug, Judge, Site, test, unit_test};
+
+const DISPATCH: &str = "crates/subsystem/src/serving/dispatch.rs";
+const GATE: &str = "crates/subsystem/src/tls_gate.rs";
+const KEYRING: &str = "crates/security/src/tls/keyring.rs";
+const LIBRARY: &str = "crates/security/src/tls/library.rs";
+const SECURE: &str = "crates/subsystem/src/lane/secure.rs";
+const SESSION: &str = "crates/security/src/tls/session.rs";
+
+/// A test of hosts and targets over sockets.
+const fn end_to_end(name: &'static str) -> Judge {
+    test("nvlane", "end_to_end", name)
+}
+
+/// A test of sessions without a socket.
+const fn session(name: &'static str) -> Judge {
+    test("nvlane-security", "tls", name)
+}
+
+const NAMES: Judge = end_to_end("tls::a_connect_under_other_names_than_those_of_the_key_ends_the_connection");
+
+const PERMITS_CLEAR: &str = "matches!(self.lock().policies.get(&listener), Some";
+const ALWAYS_PERMITS_CLEAR: &str = "BUG || matches!(self.lock().policies.get(&listener), Some";
+
+/// Where TLS is required nothing is taken in clear, and a connection is one of the host and subsystem whose key it has
+/// shown.
+pub(super) const TLS: &[Bug] = &[
+    Bug {
+        name: "tls-identity-not-checked",
+        judge: NAMES,
+        sites: &[Site(
+            DISPATCH,
+            "lane.tls.as_ref().filter(|_| is_connect)",
+            "lane.tls.as_ref().filter(|_| is_connect && !BUG)",
+        )],
+    },
+    Bug {
+        name: "tls-identity-checked-in-part",
+        judge: NAMES,
+        sites: &[Site(
+            SECURE,
+            "&& subsystem_asked.as_ref() == Ok(subsystem)",
+            "&& (BUG || subsystem_asked.as_ref() == Ok(subsystem))",
+        )],
+    },
+    Bug {
+        name: "clear-taken-where-tls-is-required",
+        judge: end_to_end(
+            "tls::a_host_in_clear_is_refused_where_tls_is_required_and_served_where_it_is_allowed",
+        ),
+        sites: &[
+            Site(
+                GATE,
+                "Policy::Required => Passage",
+                "Policy::Required if BUG => Passage::Tls(Box::new(Stream::allowing_clear(session()))),
+            Policy::Required => Passage",
+            ),
+            Site(GATE, PERMITS_CLEAR, ALWAYS_PERMITS_CLEAR),
+        ],
+    },
+    // It was accepted before TLS was required.
+    Bug {
+        name: "queue-connected-in-clear-after-a-reload",
+        judge: end_to_end("tls::a_connection_from_before_a_reload_connects_nothing_in_clear_after_it"),
+        sites: &[Site(GATE, PERMITS_CLEAR, ALWAYS_PERMITS_CLEAR)],
+    },
+    Bug {
+        name: "connection-of-an-unknown-listener-served",
+        judge: unit_test(
+            "nvlane-subsystem",
+            "tls_gate::tests::no_connection_of_an_unknown_listener_is_served",
+        ),
+        sites: &[Site(
+            GATE,
+            "match gate.policies.get(&listener)? {",
+            "match gate.policies.get(&listener).or(BUG.then_some(&Policy::Off))? {",
+        )],
+    },
+    Bug {
+        name: "tls-key-of-another-host-taken",
+        judge: end_to_end("tls::a_key_is_for_the_host_that_it_is_configured_for"),
+        sites: &[Site(
+            KEYRING,
+            "Some(host) => *host == parts.host,",
+            "Some(host) => BUG || *host == parts.host,",
+        )],
+    },
+    Bug {
+        name: "shared-tls-key-taken-for-host-with-own",
+        judge: unit_test(
+            "nvlane-security",
+            "tls::keyring::tests::a_key_is_for_its_host_and_subsystem_and_for_discovery",
+        ),
+        sites: &[Site(KEYRING, "None => !has_own(known),", "None => BUG || !has_own(known),")],
+    },
+    Bug {
+        name: "replaced-tls-key-taken",
+        judge: end_to_end("tls::a_changed_key_is_for_new_connections_and_a_connected_host_stays"),
+        sites: &[Site(
+            GATE,
+            "self.lock().keyring = keyring;",
+            "let mut gate = self.lock();
+        if !BUG || gate.keyring.is_empty() {
+            gate.keyring = keyring;
+        }",
+        )],
+    },
+    // What comes after it is taken for more of the session.
+    Bug {
+        name: "close-notify-ignored",
+        judge: session("pair::close_notify_ends_one_direction_and_a_cut_connection_ends_too"),
+        sites: &[Site(
+            SESSION,
+            "Ok(Outcome::Ready(0)) => Ok(Read::Ended),",
+            "Ok(Outcome::Ready(0)) => Ok(if BUG { Read::Dry } else { Read::Ended }),",
+        )],
+    },
+    Bug {
+        name: "bytes-behind-close-notify-delivered",
+        judge: session("pair::nothing_behind_a_close_notify_is_delivered"),
+        sites: &[Site(
+            LIBRARY,
+            "outcome(self.connection.poll_recv(into))",
+            "let read = outcome(self.connection.poll_recv(into));
+        let wires = self.wires_mut();
+        let count = into.len().min(wires.end - wires.start);
+        if BUG && count > 0 && matches!(read, Ok(Outcome::Ready(0))) {
+            into[..count].copy_from_slice(&wires.input[wires.start..wires.start + count]);
+            wires.start += count;
+            return Ok(Outcome::Ready(count));
+        }
+        read",
+        )],
+    },
+    Bug {
+        name: "tls-records-without-end",
+        judge: session("refusals::a_peer_that_only_keeps_the_other_end_busy_is_refused"),
+        sites: &[Site(
+            SESSION,
+            "if self.quiet_bytes <= QUIET_BYTES_MAX {",
+            "if BUG || self.quiet_bytes <= QUIET_BYTES_MAX {",
+        )],
+    },
+];
