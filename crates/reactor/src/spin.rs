@@ -103,7 +103,7 @@ impl Pause {
 /// Work came before the sleeper was awake: what waking costs is no part of the wait.
 ///
 /// Waits that are longer than the limit but much alike, as those for a device are, are spun at their end: the thread
-/// sleeps, wakes a little before the work is expected, and spins while it may come. See [`Forecast`].
+/// sleeps, wakes a little before the work is expected, and spins while it may come.
 #[derive(Clone, Copy, Debug)]
 pub struct SpinBudget {
     budget_ns: u64,

@@ -97,7 +97,7 @@ impl Keyring {
         self.find_first([identity])
     }
 
-    /// The key of the first of these identities that has one. After [`DERIVATION_COUNT_MAX`] derivations, none has.
+    /// The key of the first of these identities that has one. After 64 derivations, none has.
     pub fn find_first<'a>(&self, identities: impl IntoIterator<Item = &'a str>) -> Option<Found> {
         let mut budget = Budget::new();
         identities.into_iter().find_map(|identity| self.search(identity, &mut budget))
