@@ -622,7 +622,8 @@ impl Scenario {
         let other = if self.block_bytes == 512 { 4096 } else { 512 };
         self.second_block_bytes = r.pick(&[self.block_bytes, other, other]);
         let bytes = self.second_block_count * u64::from(self.second_block_bytes);
-        self.second = Some(format!("ram:{bytes}?lba={}{filters}", self.second_block_bytes));
+        // Deallocate gives back pages, of which a small namespace has some.
+        self.second = Some(format!("ram:{bytes}?small&lba={}{filters}", self.second_block_bytes));
         if r.one_in(3) {
             for _ in 0..r.between(1, 3) {
                 let fault = Fault::Remove { away_ns: r.scaled(US, 2 * SECOND), returns: !r.one_in(4) };

@@ -100,7 +100,7 @@ impl World {
         let second = second.map(|spec| namespace(Nsid::new(2), spec, self.second_name));
         // A host that finds it on the second machine first would know it as that one's.
         let third = self.third.filter(|_| self.machine.is_first());
-        let third = third.map(|blocks| namespace(THIRD, &format!("ram:{}?lba=512", blocks * 512), 3));
+        let third = third.map(|blocks| namespace(THIRD, &format!("ram:{}?small&lba=512", blocks * 512), 3));
         second.into_iter().chain(third).collect()
     }
 
