@@ -245,7 +245,7 @@ impl Rest {
         }
         let wait = self.wait.get_or_insert(Wait::new(now_ns));
         let pause = match lane.outstanding() {
-            0 => Pause::Sleep { ns: u64::MAX },
+            0 => Pause::SLEEP,
             _ => lane.pause(wait.idle_ns(now_ns)),
         };
         let Pause::Sleep { ns } = wait.on_pause(pause) else {

@@ -2,6 +2,7 @@
 
 mod counters;
 mod link;
+mod tls_buffers;
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -22,6 +23,7 @@ use wire::id::Qid;
 
 pub use self::counters::LaneCounters;
 use self::link::{CloseReason, LingeringClose, Link, zero_copy_threshold};
+use self::tls_buffers::TlsBuffers;
 use crate::attachment::Attachment;
 use crate::connect::{Clock, Dialer, Dialled, Staging, send};
 use crate::error::{Error, LinkError};
@@ -35,20 +37,6 @@ use crate::shared_association::QueueReservation;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
 use crate::transport::Transport;
 use crate::waiting::{Interest, sleep};
-
-/// The buffers of a lane's TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TlsBuffers {
-    /// There is no TLS.
-    None,
-    /// There may be some: they were used last at this time.
-    Used { at_ns: u64 },
-    /// They were freed, and nothing was received or sent since then.
-    Freed,
-}
-
-/// Time without commands after which a lane frees the buffers of TLS, ns: in the next poll or wait of its owner.
-const IDLE_NS: u64 = 5_000_000_000;
 
 /// One I/O queue pair on one connection. `B` is the buffer type of its commands.
 ///
@@ -124,8 +112,6 @@ pub struct Lane<B = Vec<u8>> {
     spin: SpinBudget,
     clock: Clock,
     polled_ns: u64,
-    /// When the last completion arrived; waits spin from then on.
-    worked_ns: u64,
     tls_buffers: TlsBuffers,
     mailbox: Mailbox<LaneMessage>,
     association: Post<AssociationMessage>,
@@ -179,7 +165,6 @@ impl<B: DataBuffer> Lane<B> {
             spin: SpinBudget::new(ns(tuning.spin)).with_floor(tuning.busy_poll.wait_ns()),
             clock,
             polled_ns: clock.now_ns(),
-            worked_ns: 0,
             tls_buffers: TlsBuffers::None,
             mailbox,
             association,
@@ -465,7 +450,6 @@ impl<B: DataBuffer> Lane<B> {
         }
         if count > 0 {
             self.counters.completions += u64::from(count);
-            self.worked_ns = self.polled_ns;
             self.doorbell.on_brought(count, self.polled_ns);
         }
         if self.tls_buffers != TlsBuffers::None {
@@ -476,16 +460,11 @@ impl<B: DataBuffer> Lane<B> {
 
     /// Frees the buffers of TLS once the lane has been idle for a while.
     fn tend_tls(&mut self, is_used: bool) {
-        if is_used || self.outstanding() > 0 {
-            self.tls_buffers = TlsBuffers::Used { at_ns: self.polled_ns };
-        } else if let TlsBuffers::Used { at_ns } = self.tls_buffers
-            && self.polled_ns.saturating_sub(at_ns) >= IDLE_NS
+        if self.tls_buffers.is_to_be_freed(is_used || self.outstanding() > 0, self.polled_ns)
+            && let Link::Connected(transport) = &mut self.link
         {
-            self.tls_buffers = TlsBuffers::Freed;
-            if let Link::Connected(transport) = &mut self.link {
-                transport.shrink();
-                self.counters.tls_releases += 1;
-            }
+            transport.shrink();
+            self.counters.tls_releases += 1;
         }
     }
 
@@ -499,8 +478,7 @@ impl<B: DataBuffer> Lane<B> {
     pub fn wait_with(&mut self, each: &mut impl FnMut(Completion<B>), timeout: Duration) -> usize {
         let start_ns = self.clock.now_ns();
         let until_ns = start_ns.saturating_add(ns(timeout));
-        self.worked_ns = self.worked_ns.max(start_ns);
-        let mut wait = Wait::new(self.worked_ns);
+        let mut wait = Wait::new(start_ns);
         loop {
             let count = self.poll_with(each);
             if count > 0 {
@@ -523,15 +501,15 @@ impl<B: DataBuffer> Lane<B> {
         if self.must_spin() {
             return Pause::Spin;
         }
-        let is_waiting = !matches!(self.link, Link::Connected(_)) || self.is_blocked;
+        if !matches!(self.link, Link::Connected(_)) || self.is_blocked {
+            return Pause::SLEEP;
+        }
         // A command that is sent again waits for the doorbell, which the next poll asks.
         let has_waiting = self.core.has_waiting() && self.is_live();
-        let has_work = self.doorbell.is_waiting() || has_waiting || self.core.is_leaving();
-        match self.spin.pause(idle_ns) {
-            Pause::Sleep { .. } if has_work && !is_waiting => Pause::Spin,
-            _ if is_waiting => Pause::Sleep { ns: u64::MAX },
-            pause => pause,
+        if self.doorbell.is_waiting() || has_waiting || self.core.is_leaving() {
+            return Pause::Spin;
         }
+        self.spin.pause(idle_ns)
     }
 
     /// Whether commands are outstanding on a poll lane: no event reports their answers.
@@ -610,10 +588,7 @@ impl<B: DataBuffer> Lane<B> {
 
     /// When the lane must be polled at the latest, ns of its clock.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let idle_ns = match self.tls_buffers {
-            TlsBuffers::Used { at_ns } if self.outstanding() == 0 => Some(at_ns.saturating_add(IDLE_NS)),
-            _ => None,
-        };
+        let idle_ns = self.tls_buffers.deadline_ns().filter(|_| self.outstanding() == 0);
         [self.core.next_deadline(), self.link.deadline_ns(self.polled_ns), idle_ns]
             .into_iter()
             .flatten()

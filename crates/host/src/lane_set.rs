@@ -26,7 +26,6 @@ pub struct LaneSet<B = Vec<u8>> {
     /// Lanes with work, in a large set.
     ready_set: Option<Box<ReadySet>>,
     rota: Rota,
-    worked_ns: u64,
 }
 
 impl<B: DataBuffer> LaneSet<B> {
@@ -39,7 +38,7 @@ impl<B: DataBuffer> LaneSet<B> {
         let ready_set = is_many.then(|| ReadySet::new(&lanes)).transpose();
         let ready_set = ready_set.map_err(|error| Error::system("watch lanes", error))?;
         let rota = Rota::new(lanes.iter().map(Lane::class));
-        Ok(Self { lanes, ready_set: ready_set.map(Box::new), rota, worked_ns: 0 })
+        Ok(Self { lanes, ready_set: ready_set.map(Box::new), rota })
     }
 
     /// The lanes.
@@ -132,13 +131,11 @@ impl<B: DataBuffer> LaneSet<B> {
         let Some(clock) = self.lanes.first().map(Lane::clock) else { return 0 };
         let start_ns = clock.now_ns();
         let until_ns = start_ns.saturating_add(ns(timeout));
-        self.worked_ns = self.worked_ns.max(start_ns);
-        let mut wait = Wait::new(self.worked_ns);
+        let mut wait = Wait::new(start_ns);
         loop {
             let count = self.poll_with(each);
             let now_ns = clock.now_ns();
             if count > 0 {
-                self.worked_ns = now_ns;
                 wait.on_work(now_ns, self.lanes[0].spin_budget());
                 return count;
             }

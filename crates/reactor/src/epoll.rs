@@ -131,11 +131,12 @@ impl EpollEngine {
         Ok(workers)
     }
 
-    /// There is no cheaper look at an epoll set than asking it, which the reactor does every few turns.
+    /// Whether storage operations run.
     pub(crate) fn has_operations(&self) -> bool {
         self.in_flight.len() > 0
     }
 
+    /// There is no cheaper look at an epoll set than asking it, which the reactor does every few turns.
     pub(crate) fn has_work(&mut self) -> bool {
         !self.failed.is_empty()
     }

@@ -222,6 +222,7 @@ impl RingEngine {
         unsafe { self.registered.find(&self.ring.submitter(), start as usize, length) }
     }
 
+    /// Whether storage operations run.
     pub(crate) fn has_operations(&self) -> bool {
         self.in_flight.len() > 0
     }

@@ -88,7 +88,7 @@ pub enum Pause {
 
 impl Pause {
     /// Sleep until there is work.
-    const SLEEP: Self = Self::Sleep { ns: u64::MAX };
+    pub const SLEEP: Self = Self::Sleep { ns: u64::MAX };
 }
 
 /// The learned spin budget of one waiting thread, for waits of one kind.
