@@ -1,9 +1,10 @@
 //! TLS of a lane: a stream between the lane and its socket.
 
 use std::io::IoSliceMut;
+use std::net::SocketAddr;
 
 use reactor::{Io, Received, Segment, Sent, SocketId};
-use security::tls::{ByteSocket, Established, Failure, PskIdentity, Stream};
+use security::tls::{ByteSocket, Failure, PskIdentity, Stream};
 use wire::fabrics::ConnectData;
 use wire::nqn::{HostName, Nqn};
 use wire::text::quoted;
@@ -95,10 +96,22 @@ impl Secure {
         self.stream.has_input()
     }
 
-    /// What the handshake has agreed on, the first time that it is asked after it.
-    pub(crate) fn newly_established(&mut self) -> Option<&Established> {
-        let established = self.stream.established()?;
-        (!std::mem::replace(&mut self.is_established, true)).then_some(established)
+    /// Logs what the handshake has agreed on, the first time that it is called after it.
+    pub(crate) fn log_established(&mut self, peer: Option<SocketAddr>) {
+        let Some(established) = self.stream.established() else { return };
+        if std::mem::replace(&mut self.is_established, true) {
+            return;
+        }
+        let PskIdentity { host, subsystem, version, .. } = &established.identity;
+        tracing::info!(
+            peer = peer.map(tracing::field::display),
+            cipher = %established.cipher,
+            host = %quoted(host.as_str()),
+            subsystem = %quoted(subsystem.as_str()),
+            ?version,
+            derivation = %established.derivation,
+            "TLS established"
+        );
     }
 
     /// Why it has failed, the first time that it is asked after that.

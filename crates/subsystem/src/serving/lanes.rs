@@ -264,20 +264,8 @@ impl LaneServer {
     /// may have failed.
     #[cold]
     fn on_tls(io: &mut impl Io<Message>, lane: &mut Lane) {
-        let peer = lane.peer.map(tracing::field::display);
         let Some(tls) = &mut lane.tls else { return };
-        if let Some(established) = tls.newly_established() {
-            let identity = &established.identity;
-            tracing::info!(
-                peer,
-                cipher = %established.cipher,
-                host = %quoted(identity.host.as_str()),
-                subsystem = %quoted(identity.subsystem.as_str()),
-                version = ?identity.version,
-                derivation = %established.derivation,
-                "TLS established"
-            );
-        }
+        tls.log_established(lane.peer);
         if tls.is_clear() {
             lane.tls = None;
         } else if let Some(failure) = tls.newly_failed() {
