@@ -116,8 +116,9 @@ fn has_right_digests(data: &[u8], dialect: Dialect, stream: &[u8]) -> bool {
             }
         }
     }
-    let mut ends = vec![true; 1];
-    ends.resize(data.len() + 1, false);
+    // Where a sequence of runs may end.
+    let mut ends = vec![false; data.len() + 1];
+    ends[0] = true;
     for start in 0..data.len() {
         if ends[start] {
             for run in runs.iter().filter(|run| data[start..].starts_with(run)) {

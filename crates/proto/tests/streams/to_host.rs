@@ -264,8 +264,7 @@ proptest! {
     }
 
     /// With both digests a successful read has the data that was sent (for it, or for another read of the same length if
-    /// the damage moved that with its digest), and no command ends with a status that was not
-    /// sent.
+    /// the damage moved that with its digest), and no command ends with a status that was not sent.
     #[test]
     fn what_was_damaged_is_never_acted_on(
         alignment in prop_oneof![Just(0u8), 1u8..32],

@@ -165,7 +165,7 @@ fn ask(
         let _ = socket.write_all(session.output());
     }
     drop(socket);
-    // OpenSSL's server ends after its connection, and prints what it has received until then.
+    // `openssl s_server` exits after one connection; what it received is in its output by then.
     let begun = Instant::now();
     while program == "openssl"
         && begun.elapsed() < Duration::from_secs(30)
