@@ -10,6 +10,8 @@ use crate::settings::Settings;
 pub struct MemoryLimit {
     bytes: AtomicU64,
     partition_count: AtomicUsize,
+    /// The least memory of one partition, bytes.
+    share_bytes_min: u64,
     /// The least memory for the present pairs, as the partitions have reported it, bytes.
     needed_bytes: AtomicU64,
 }
@@ -24,8 +26,15 @@ impl MemoryLimit {
         Self {
             bytes: AtomicU64::new(bytes),
             partition_count: AtomicUsize::new(1),
+            share_bytes_min: Settings::MEMORY_BYTES_MIN as u64,
             needed_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// The same for partitions with logs.
+    #[must_use]
+    pub fn with_logs(bytes: u64) -> Self {
+        Self { share_bytes_min: Settings::MEMORY_BYTES_MIN_WITH_LOG as u64, ..Self::new(bytes) }
     }
 
     /// Sets the number of partitions, before the first is made.
@@ -56,10 +65,10 @@ impl MemoryLimit {
         usize::try_from(self.bytes() / self.partition_count() as u64).unwrap_or(usize::MAX)
     }
 
-    /// The least memory, bytes.
+    /// The least memory of one partition, bytes.
     #[must_use]
-    pub fn bytes_min(partition_count: usize) -> u64 {
-        (partition_count.max(1) as u64).saturating_mul(Settings::MEMORY_BYTES_MIN as u64)
+    pub fn share_bytes_min(&self) -> u64 {
+        self.share_bytes_min
     }
 
     /// The most memory, bytes.

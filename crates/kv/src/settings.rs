@@ -29,6 +29,9 @@ pub struct Settings {
 impl Settings {
     /// Minimum memory of a partition, bytes: for its index, pairs of several classes, and records.
     pub const MEMORY_BYTES_MIN: usize = 4 * REGION_BYTES;
+
+    /// Minimum memory of a partition with a log, bytes: so many regions that one is reserved for stubs.
+    pub const MEMORY_BYTES_MIN_WITH_LOG: usize = 12 * REGION_BYTES;
 }
 
 impl Default for Settings {

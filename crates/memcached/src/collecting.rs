@@ -8,7 +8,7 @@ use crate::counters::PartitionStats;
 use crate::output::Output;
 use crate::refusal::RefusalForm;
 use crate::router::Router;
-use kv::MemoryLimit;
+use kv::{MemoryLimit, Settings};
 
 /// The unit of `cache_memlimit`, bytes.
 const MEBIBYTE: u64 = 1 << 20;
@@ -55,7 +55,8 @@ impl Collecting {
 
 /// Why partitions cannot have this memory, whatever they hold.
 pub(crate) fn limit_refusal(megabytes: u64, partition_count: usize) -> Option<String> {
-    let megabytes_min = MemoryLimit::bytes_min(partition_count).div_ceil(MEBIBYTE);
+    let megabytes_min =
+        (Settings::MEMORY_BYTES_MIN as u64).saturating_mul(partition_count as u64).div_ceil(MEBIBYTE);
     if megabytes < megabytes_min {
         let text = format!("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than {megabytes_min}m\r\n");
         return Some(text);

@@ -172,7 +172,8 @@ impl KeyValueStore {
     /// The least memory of all partitions, bytes.
     #[must_use]
     pub fn memory_bytes_min(&self) -> u64 {
-        MemoryLimit::bytes_min(self.limit().partition_count())
+        let limit = self.limit();
+        limit.share_bytes_min().saturating_mul(limit.partition_count() as u64)
     }
 
     /// The least memory for the present pairs, bytes, as of when partitions last reported it: 0 if they may be evicted.
@@ -188,7 +189,7 @@ impl KeyValueStore {
     pub fn set_memory(&self, bytes: u64) -> Result<(), OpenError> {
         let limit = self.limit();
         let partition_count = limit.partition_count();
-        check_memory(bytes, partition_count)?;
+        check_memory(bytes, partition_count, limit.share_bytes_min())?;
         let bytes_max = MemoryLimit::bytes_max(partition_count);
         if bytes > bytes_max {
             return Err(OpenError::MemoryTooLarge { bytes, bytes_max });
@@ -232,10 +233,17 @@ impl KeyValueStore {
 /// Minimum memory of one partition, bytes.
 pub(crate) const MEMORY_BYTES_MIN: u64 = Settings::MEMORY_BYTES_MIN as u64;
 
-/// Checks that `bytes` of memory suffice for `partition_count` partitions.
-pub(crate) fn check_memory(bytes: u64, partition_count: usize) -> Result<(), OpenError> {
-    let bytes_min = MemoryLimit::bytes_min(partition_count);
+/// Minimum memory of one partition with a log, bytes.
+pub(crate) const MEMORY_BYTES_MIN_WITH_LOG: u64 = Settings::MEMORY_BYTES_MIN_WITH_LOG as u64;
+
+/// Checks that `bytes` of memory suffice for `partition_count` partitions of `share_bytes_min` at least.
+pub(crate) fn check_memory(
+    bytes: u64,
+    partition_count: usize,
+    share_bytes_min: u64,
+) -> Result<(), OpenError> {
     let partition_count = partition_count.max(1) as u64;
+    let bytes_min = partition_count.saturating_mul(share_bytes_min);
     if bytes < bytes_min {
         return Err(OpenError::MemoryTooSmall { bytes, partition_count, bytes_min });
     }

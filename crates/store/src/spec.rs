@@ -42,7 +42,10 @@ use wire::uuid::Uuid;
 use crate::block::{Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore};
 use crate::filter::Filter;
 use crate::key_value::file::memory_bytes_default;
-use crate::key_value::{KeyValueFileSettings, KeyValueSettings, KeyValueStore, check_memory, superblock};
+use crate::key_value::{
+    KeyValueFileSettings, KeyValueSettings, KeyValueStore, MEMORY_BYTES_MIN, MEMORY_BYTES_MIN_WITH_LOG,
+    check_memory, superblock,
+};
 use crate::namespace::{BLOCK_BYTES_DEFAULT, BlockStore};
 use crate::open_error::OpenError;
 use crate::store::Store;
@@ -176,10 +179,10 @@ impl Spec {
     /// The minimum size.
     pub fn check_shares(&self, reactor_count: usize) -> Result<(), OpenError> {
         match &self.source {
-            Source::KeyValue { bytes, .. } => check_memory(*bytes, reactor_count),
+            Source::KeyValue { bytes, .. } => check_memory(*bytes, reactor_count, MEMORY_BYTES_MIN),
             Source::KeyValueFile { path, bytes, memory_bytes, .. } => {
                 if let Some(bytes) = *memory_bytes {
-                    check_memory(bytes, reactor_count)?;
+                    check_memory(bytes, reactor_count, MEMORY_BYTES_MIN_WITH_LOG)?;
                 }
                 match *bytes {
                     Some(bytes) => superblock::check_size(path, bytes, reactor_count.max(1) as u64),
@@ -279,7 +282,7 @@ mod tests {
 
     fn sources() -> impl Strategy<Value = Source> {
         let bytes = || prop_oneof![1u64..10_000, (1u64..5000).prop_map(|count| count << 30), Just(1)];
-        let memory = || prop_oneof![262_144u64..300_000, (1u64..5000).prop_map(|count| count << 20)];
+        let memory = || prop_oneof![786_432u64..800_000, (1u64..5000).prop_map(|count| count << 20)];
         let file = || prop_oneof![802_816u64..900_000, (1u64..5000).prop_map(|count| count << 30)];
         let path = || vec(1u8.., 1..20).prop_map(|bytes| PathBuf::from(OsString::from_vec(bytes)));
         prop_oneof![
@@ -510,7 +513,7 @@ mod tests {
             "kv:ram:0",
             "kv:ram:1G?colour=red",
             "kv:file:/a?memory=1",
-            "kv:file:/a?memory=262143",
+            "kv:file:/a?memory=786431",
             "kv:file:/a?size=1K",
             "kv:file:/a?size=783K",
             "kv:file:/a?size=1G&lba=512",
@@ -580,8 +583,8 @@ mod tests {
         namespace 'kv:ram:255K', character 8: too little for keys and values: take 256K or more for each thread
         namespace 'kv:ram:0', character 8: a namespace of no bytes
         namespace 'kv:ram:1G?colour=red', character 11: there is no option 'colour': only evict, item, flush, prefault and uuid go with kv:ram:
-        namespace 'kv:file:/a?memory=1', character 19: too little for keys and values: take 256K or more for each thread
-        namespace 'kv:file:/a?memory=262143', character 19: too little for keys and values: take 256K or more for each thread
+        namespace 'kv:file:/a?memory=1', character 19: too little for keys and values: take 768K or more for each thread
+        namespace 'kv:file:/a?memory=786431', character 19: too little for keys and values: take 768K or more for each thread
         namespace 'kv:file:/a?size=1K', character 17: too little for a log of keys and values: take 784K or more, and 776K more for each further thread
         namespace 'kv:file:/a?size=783K', character 17: too little for a log of keys and values: take 784K or more, and 776K more for each further thread
         namespace 'kv:file:/a?size=1G&lba=512', character 20: only size, sparse, memory, sync, item, flush, prefault, uuid and filters go with kv:file:
@@ -604,17 +607,17 @@ mod tests {
             ("kv:ram:256K", 1),
             ("kv:ram:1M", 4),
             ("kv:file:FILE?size=784K", 1),
-            ("kv:file:FILE?memory=1M", 4),
+            ("kv:file:FILE?memory=3M", 4),
             ("ram:512?lba=512", 64),
         ] {
             assert_eq!(refusal(text, count), None, "{text}");
         }
         let refusals =
-            [("kv:ram:1M", 5), ("kv:file:FILE?size=2M", 3), ("kv:file:FILE?size=2M&memory=300K", 2)];
+            [("kv:ram:1M", 5), ("kv:file:FILE?size=2M", 3), ("kv:file:FILE?size=2M&memory=800K", 2)];
         insta::assert_snapshot!(refusals.map(|(text, count)| refusal(text, count).unwrap()).join("\n"), @r"
         1M of memory, divided among 5 threads, is too little for keys and values: take 1280K or more
         FILE has 2M: it needs at least 2336K
-        300K of memory, divided among 2 threads, is too little for keys and values: take 512K or more
+        800K of memory, divided among 2 threads, is too little for keys and values: take 1536K or more
         ");
     }
 

@@ -21,6 +21,7 @@ use crate::index::GROUP_LINES;
 use crate::pairs::Pairs;
 use crate::regions::{REGION_BYTES, REGION_LINES, Slots, Use};
 use crate::relocation::relocate;
+use crate::settings::Settings;
 
 /// Regions added in one step: a gibibyte.
 const GROWN_AT_ONCE: usize = 16 << 10;
@@ -206,7 +207,8 @@ impl Allocator {
         // Regions end in a part that no block fits in, and some are filled only in part.
         let regions = (lines + lines / 32).div_ceil(REGION_LINES) + PARTIAL_REGIONS;
         let chunk_bytes = if pairs.journal.is_none() { heap.chunked.taken_bytes() } else { 0 };
-        regions * Plan::REGION_BYTES + chunk_bytes / REGION_BYTES * Plan::REGION_BYTES
+        let bytes = regions * Plan::REGION_BYTES + chunk_bytes / REGION_BYTES * Plan::REGION_BYTES;
+        if pairs.journal.is_some() { bytes.max(Settings::MEMORY_BYTES_MIN_WITH_LOG) } else { bytes }
     }
 
     /// After all pairs were removed: begins a shrink that is under way once more.

@@ -11,7 +11,7 @@ use super::logged::Logged;
 use super::random::Random;
 use super::recovery::{RecoveryProgress, SharedProgress};
 use super::superblock::Superblock;
-use super::{KeyValueShape, MEMORY_BYTES_MIN, check_memory, prefault};
+use super::{KeyValueShape, MEMORY_BYTES_MIN_WITH_LOG, check_memory, prefault};
 use crate::namespace::BlockStore;
 use crate::open_error::OpenError;
 
@@ -70,7 +70,7 @@ impl Divided {
 impl KeyValueFile {
     /// Creates one on storage that is already open.
     pub(super) fn new(settings: KeyValueFileSettings, below: Arc<dyn BlockStore>) -> Self {
-        let limit = Arc::new(MemoryLimit::new(memory_bytes(&settings, &*below, 1)));
+        let limit = Arc::new(MemoryLimit::with_logs(memory_bytes(&settings, &*below, 1)));
         Self { settings, below, divided: Mutex::default(), limit, random: Random::System }
     }
 
@@ -87,7 +87,7 @@ impl KeyValueFile {
     ) -> Result<Self, OpenError> {
         let bytes = below.geometry().bytes();
         let superblock = Superblock::open_simulated(head, &settings.path, bytes, partition_count, &random)?;
-        let limit = Arc::new(MemoryLimit::new(memory_bytes(&settings, &*below, partition_count)));
+        let limit = Arc::new(MemoryLimit::with_logs(memory_bytes(&settings, &*below, partition_count)));
         limit.divide(usize::try_from(partition_count).unwrap_or(usize::MAX));
         Ok(Self { settings, below, divided: Mutex::new(Some(Divided::new(superblock))), limit, random })
     }
@@ -122,7 +122,7 @@ impl KeyValueFile {
 
     pub(super) fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
         if let Some(bytes) = self.settings.memory_bytes {
-            check_memory(bytes, count)?;
+            check_memory(bytes, count, MEMORY_BYTES_MIN_WITH_LOG)?;
         }
         let bytes = self.below.geometry().bytes();
         let superblock = Superblock::open(&self.settings.path, bytes, count.max(1) as u64, &self.random)?;
@@ -157,6 +157,6 @@ impl KeyValueFile {
 
 /// Memory of all partitions: as the settings say, or enough for the file and for each partition.
 fn memory_bytes(settings: &KeyValueFileSettings, below: &dyn BlockStore, partition_count: u64) -> u64 {
-    let least = partition_count.saturating_mul(MEMORY_BYTES_MIN);
+    let least = partition_count.saturating_mul(MEMORY_BYTES_MIN_WITH_LOG);
     settings.memory_bytes.unwrap_or(memory_bytes_default(below.geometry().bytes()).max(least))
 }

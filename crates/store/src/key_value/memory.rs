@@ -38,7 +38,7 @@ impl KeyValueMemory {
     }
 
     pub(super) fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
-        check_memory(self.bytes(), count)?;
+        check_memory(self.bytes(), count, self.limit.share_bytes_min())?;
         self.limit.divide(count);
         Ok(())
     }

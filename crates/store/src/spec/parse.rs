@@ -12,7 +12,7 @@ use wire::uuid::Uuid;
 
 use super::{SYNCS, Source, Spec, SpecError, TIME_UNITS};
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
-use crate::key_value::{MEMORY_BYTES_MIN, superblock};
+use crate::key_value::{MEMORY_BYTES_MIN, MEMORY_BYTES_MIN_WITH_LOG, superblock};
 use crate::namespace::BLOCK_BYTES;
 use crate::size::Size;
 
@@ -151,7 +151,7 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
         "file" => Ok(Source::File { path: parse_path(place)?, bytes: None }),
         "kv" => match place.split(':') {
             (Piece { text: "ram", .. }, Some(size)) => {
-                let bytes = parse_memory(size)?;
+                let bytes = parse_memory(size, MEMORY_BYTES_MIN)?;
                 Ok(Source::KeyValue {
                     bytes,
                     evicts: true,
@@ -185,12 +185,12 @@ fn parse_bytes(text: Piece<'_>) -> Parsed<u64> {
     }
 }
 
-/// Memory for keys and values.
-fn parse_memory(text: Piece<'_>) -> Parsed<u64> {
+/// Memory for keys and values, `bytes_min` at least.
+fn parse_memory(text: Piece<'_>, bytes_min: u64) -> Parsed<u64> {
     match parse_bytes(text)? {
-        bytes if bytes < MEMORY_BYTES_MIN => text.wrong(format!(
+        bytes if bytes < bytes_min => text.wrong(format!(
             "too little for keys and values: take {} or more for each thread",
-            Size(MEMORY_BYTES_MIN)
+            Size(bytes_min)
         )),
         bytes => Ok(bytes),
     }
@@ -260,7 +260,7 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         }
         ("evict", _) => return name.wrong("only kv: has keys and values"),
         ("memory", Source::KeyValueFile { memory_bytes, .. }) => {
-            *memory_bytes = Some(parse_memory(needed("1G")?)?);
+            *memory_bytes = Some(parse_memory(needed("1G")?, MEMORY_BYTES_MIN_WITH_LOG)?);
         }
         ("sync", Source::KeyValueFile { sync, .. }) => {
             let value = needed("always")?;
