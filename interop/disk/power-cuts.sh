@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Power cuts at every write: what nvlane has answered as durable is on the medium, with both engines. dm-log-writes
 # keeps a write only once a flush or FUA has made it durable. On the device: FUA writes, zeroing and flushes of four
-# queues, a cut after each logged write. Above it: ext4 on the exported namespace, files with fsync. Below it:
-# namespaces in files on ext4, from their creation on, a block and a pair at a time.
+# queues, and fio with O_DSYNC and with flushes, a cut after each logged write. Above it: ext4 on the exported namespace,
+# files with fsync, from fio and others. Below it: namespaces in files on ext4, from their creation on, a block and a
+# pair at a time.
 . /lab/lib.sh
 
 stand_in && skip 'nothing stands in for nvlane target'
@@ -57,9 +58,10 @@ umount /tmp/cut.d
 exit $status
 JUDGE
 chmod +x /tmp/judge
+# cuts EVERY PROBLEM: at each mark, and after each write of this number.
 cuts() {
     truncate -s 0 $IMAGE && truncate -s ${MIB}M $IMAGE
-    python3 /lab/power_cuts.py at-marks /dev/ram1 $IMAGE /tmp/judge || fail "$1"
+    python3 /lab/power_cuts.py at-marks /dev/ram1 $IMAGE "$1" /tmp/judge || fail "$2"
 }
 
 on_device() {
@@ -74,29 +76,95 @@ on_device() {
     say "$1: on the device"
 }
 
+# The jobs that power_cuts.py knows as FIO_JOBS, on a disk or an image of it.
+cat >/tmp/jobs.fio <<'FIO'
+[global]
+filename=${FILE}
+direct=${DIRECT}
+bs=4k
+size=1m
+rw=randwrite
+verify=crc32c
+do_verify=0
+end_fsync=1
+ioengine=psync
+clocksource=clock_gettime
+[dsync]
+sync=dsync
+offset=0
+[dsync-too]
+sync=dsync
+offset=1m
+[fdatasync]
+fdatasync=4
+offset=2m
+[fsync]
+fsync=8
+offset=3m
+FIO
+on_device_by_fio() {
+    local seed
+    logged
+    serve "$1" device:/dev/mapper/logged
+    connect --nr-io-queues 4
+    # The blocks in another order each time.
+    for seed in 1 2; do
+        FILE=$DISK DIRECT=1 fio --output=/tmp/fio /tmp/jobs.fio --randseed="$seed" || { cat /tmp/fio; fail "$1: fio"; }
+    done
+    disconnect
+    end_target
+    unlogged
+    python3 /lab/power_cuts.py judge-fio /dev/ram1 || fail "$1: a cut loses what fio had made durable"
+    truncate -s 0 $IMAGE && truncate -s ${MIB}M $IMAGE
+    python3 /lab/power_cuts.py at-marks /dev/ram1 $IMAGE 0 true
+    FILE=$IMAGE DIRECT=0 fio --output=/tmp/fio /tmp/jobs.fio --randseed="$seed" --verify_only ||
+        { cat /tmp/fio; fail "$1: fio finds other data on what the log has"; }
+    say "$1: on the device, by fio"
+}
+
 # Files that are fsynced in a file system on the namespace.
+cat >/tmp/file.fio <<'FIO'
+[file]
+filename=${FILE}
+bs=4k
+size=128k
+rw=randwrite
+verify=crc32c
+do_verify=0
+ioengine=psync
+fsync=4
+end_fsync=1
+FIO
 above() {
     logged
     serve "$1" device:/dev/mapper/logged
     connect --nr-io-queues 2
     mkfs.ext4 -q -J size=4 "$DISK"
     mount "$DISK" /mnt
-    for n in $(seq 8); do
-        head -c $((n * 3000)) /dev/urandom >/mnt/part
+    for n in $(seq 6); do
+        head -c $((n * 4000)) /dev/urandom >/mnt/part
         sync /mnt/part; mv /mnt/part "/mnt/$n"; sync /mnt
         mark "$n"
     done
-    ( cd /mnt && md5sum $(seq 8) ) >/tmp/sums
+    ( cd /mnt && md5sum $(seq 6) ) >/tmp/sums
+    for n in 7 8; do
+        FILE=/mnt/$n fio --output=/tmp/fio /tmp/file.fio || { cat /tmp/fio; fail "$1: fio"; }
+        sync /mnt
+        mark "$n"
+    done
     umount /mnt
     disconnect
     end_target
     unlogged
     cat >/tmp/judge-files <<'FILES'
 #!/usr/bin/env bash
-cd "$1" && head -n "$2" /tmp/sums | md5sum --quiet -c
+cd "$1" && head -n "$2" /tmp/sums | md5sum --quiet -c || exit 1
+for n in $(seq 7 "$2"); do
+    FILE=$1/$n fio --output=/tmp/fio /tmp/file.fio --verify_only || { cat /tmp/fio; exit 1; }
+done
 FILES
     chmod +x /tmp/judge-files
-    cuts "$1: a cut loses a file that was fsynced"
+    cuts 40 "$1: a cut loses a file that was fsynced"
     say "$1: above"
 }
 
@@ -134,12 +202,13 @@ for n in $(seq "$2"); do
 done
 FILES
     chmod +x /tmp/judge-files
-    cuts "$1: a cut loses what was durable in a file"
+    cuts 0 "$1: a cut loses what was durable in a file"
     say "$1: below"
 }
 
 on_device uring
 on_device epoll
+on_device_by_fio uring
 above uring
 below epoll
 modprobe -r brd

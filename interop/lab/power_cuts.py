@@ -6,7 +6,10 @@ leaves at least.
 
   load DISK OPS                 NVMe commands on an exported device, the device's log below; expectations go to OPS
   judge LOG OPS                 cuts after each logged write: whatever was answered as durable must be there
-  at-marks LOG IMAGE COMMAND... cuts at each mark "acked-N": IMAGE has what was logged, COMMAND N judges a copy of it
+  judge-fio LOG                 the same for fio, whose verify headers say what was written: FIO_JOBS
+  at-marks LOG IMAGE EVERY COMMAND...
+                                cuts at each mark "acked-N" and after each EVERY-th write (0: at no other): IMAGE has what
+                                was logged, COMMAND N judges a copy of it
 """
 import ctypes, fcntl, json, random, struct, subprocess, sys, threading
 
@@ -157,21 +160,89 @@ def judge(log, ops_path):
     assert counts['marks'] > 10, 'too few marks in the log'
 
 
-def at_marks(log, image, command):
+# Writes of a job of fio between two of its flushes; 1 with O_DSYNC. Each job has a MiB of its own, writes its blocks one
+# after another in an order of its own, ends with a flush, and does so several times.
+FIO_JOBS = [1, 1, 4, 8]
+JOB_BYTES = 1 << 20
+# magic, type, length, seed, offset, seconds and nanoseconds when it was sent, thread, number of the write
+FIO_HEADER = struct.Struct('<HHIQQIIHH')
+FIO_MAGIC = 0xACCA
+
+
+def fio_writes(log):
+    """The writes of fio that a log has: the number of its entry, job, pass, number there, and when it was sent."""
+    seen = [set() for _ in FIO_JOBS]
+    passes = [0] * len(FIO_JOBS)
+    for at_entry, (offset, flags, data, length) in enumerate(entries(log)):
+        for at in range(0, 0 if flags & (MARK | DISCARD) else length, BLOCK):
+            magic, _, bytes_, _, to, seconds, ns, _, number = FIO_HEADER.unpack_from(data, at)
+            if magic != FIO_MAGIC:
+                continue
+            if (to, bytes_) != (offset + at, BLOCK):
+                sys.exit(f'entry {at_entry}: what was written to {to} is at {offset + at}')
+            job = to // JOB_BYTES
+            if number in seen[job]:
+                seen[job].clear()
+                passes[job] += 1
+            seen[job].add(number)
+            yield at_entry, job, passes[job], number, seconds * 10 ** 9 + ns
+
+
+def judge_fio(log):
+    """fio had an answer before it sent its next write, or its next but so many: whatever it had made durable when it
+    sent a write that the log has must be in the log before that one."""
+    writes = list(fio_writes(log))
+    sent_ns = {(job, pass_, number): ns for _, job, pass_, number, ns in writes}
+    pass_count, job_blocks = 2, JOB_BYTES // BLOCK
+    everything = {(job, pass_, number) for job in range(len(FIO_JOBS)) for pass_ in range(pass_count)
+                  for number in range(job_blocks)}
+    if sent_ns.keys() != everything or len(writes) != len(everything):
+        sys.exit(f'{len(writes)} writes of fio in the log, not {len(everything)}')
+    # When the first write was sent that followed it and its flush.
+    durable = []
+    for job, pass_, number in everything:
+        following = number - number % FIO_JOBS[job] + FIO_JOBS[job]
+        key = (job, pass_, following) if following < job_blocks else (job, pass_ + 1, 0)
+        if key in sent_ns:
+            durable.append((sent_ns[key], job, pass_, number))
+    durable.sort(reverse=True)
+    logged = set()
+    for at_entry, job, pass_, number, ns in writes:
+        while durable and durable[-1][0] <= ns:
+            _, *write = durable.pop()
+            if tuple(write) not in logged:
+                sys.exit(f'cut at entry {at_entry}: write {write[2]} of job {write[0]} was durable before, and is missing')
+        logged.add((job, pass_, number))
+    counts = dict(writes=len(writes), fua=0, flush=0)
+    for _, flags, _, _ in entries(log):
+        counts['fua'] += flags & FUA != 0
+        counts['flush'] += flags & FLUSH != 0
+    print(counts)
+    assert counts['fua'] > job_blocks and counts['flush'] > job_blocks / 2, 'too few durable writes in the log'
+
+
+def at_marks(log, image, every, command):
+    count, number = 0, None
     with open(image, 'rb+', buffering=0) as file:
         for offset, flags, data, length in entries(log):
+            is_cut = False
             if flags & MARK:
-                word, _, number = data.rstrip(b'\0').decode().partition('-')
-                if word == 'acked' and subprocess.run([*command, number]).returncode:
-                    sys.exit(f'cut at mark {number}')
+                word, _, text = data.rstrip(b'\0').decode().partition('-')
+                if word == 'acked':
+                    is_cut, number = True, text
             elif length:
                 file.seek(offset)
                 file.write(bytes(length) if flags & DISCARD else data)
+                count += 1
+                is_cut = number is not None and every > 0 and count % every == 0
+            if is_cut and subprocess.run([*command, number]).returncode:
+                sys.exit(f'cut after write {count}, mark {number}')
+    print(count, 'writes')
 
 
 if __name__ == '__main__':
     verb, *arguments = sys.argv[1:]
     if verb == 'at-marks':
-        at_marks(arguments[0], arguments[1], arguments[2:])
+        at_marks(arguments[0], arguments[1], int(arguments[2]), arguments[3:])
     else:
-        {'load': load, 'judge': judge}[verb](*arguments)
+        {'load': load, 'judge': judge, 'judge-fio': judge_fio}[verb](*arguments)
