@@ -33,6 +33,15 @@ wait_for() {
     done
 }
 
+# tls_daemon: starts the daemon of TLS handshakes, or skips the behaviour where there is none. The kernel refuses
+# handshakes while nobody listens for its requests, so this waits for that.
+tls_daemon() {
+    [ -x /sbin/tlshd ] || skip 'no tlshd'
+    modprobe -a tls nvme-keyring
+    tlshd -s </dev/null >/tmp/tlshd.log 2>&1 &
+    wait_for 10 grep -Eq '^[0-9a-f]+ +16 +[0-9]+ +(0*[1-9a-f])' /proc/net/netlink
+}
+
 # outside VERB...: has the outside do something; prints what it prints (as an error if it
 # failed), ends as it ends.
 outside() {

@@ -24,7 +24,7 @@ nvmet_remove_namespace() {
     rmdir "$NVMET/subsystems/$1/namespaces/$2"
 }
 
-# nvmet_listen NQN ADDRESS PORT: serves the subsystem there.
+# [TLS=required] nvmet_listen NQN ADDRESS PORT: serves the subsystem there.
 nvmet_listen() {
     local port=$NVMET/ports/$3
     if mkdir "$port" 2>/dev/null; then
@@ -32,6 +32,7 @@ nvmet_listen() {
         echo tcp >"$port/addr_trtype"
         echo "$2" >"$port/addr_traddr"
         echo "$3" >"$port/addr_trsvcid"
+        [ -z "${TLS:-}" ] || { echo tls1.3 >"$port/addr_tsas"; echo "$TLS" >"$port/addr_treq"; }
     fi
     ln -s "$NVMET/subsystems/$1" "$port/subsystems/$1"
 }

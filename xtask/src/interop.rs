@@ -25,15 +25,19 @@ use target::Target;
 use crate::command::{release_binary, root, target_dir};
 use crate::deps;
 
+/// The kernels that are tried unless others are named.
 const KERNELS: &[&str] = &["6.1", "6.12"];
+
+/// One that does TLS, with the tools of its release.
+const TLS_KERNEL: &str = "debian13-6.12";
 
 /// Options of `cargo xtask interop`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Behaviours to run, or a part of their names (all)
     names: Vec<String>,
-    /// Kernel series, 6.1 or 6.12; may be given more than once (both)
-    #[arg(long, value_name = "X.Y", value_parser = clap::builder::PossibleValuesParser::new(KERNELS))]
+    /// Kernel series; may be given more than once (6.1 and 6.12). debian13-6.12 does TLS
+    #[arg(long, value_name = "X.Y", value_parser = ["6.1", "6.12", TLS_KERNEL])]
     kernel: Vec<String>,
     /// List the behaviours and end
     #[arg(long)]

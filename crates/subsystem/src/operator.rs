@@ -540,8 +540,11 @@ impl Operator {
         post: Post<'_>,
         report: &mut Report,
     ) {
+        let keys_line =
+            (!self.tls.keyring().has_same_keys(&keyring)).then(|| "change the keys of TLS: done".to_owned());
         if prepared.is_empty() {
-            return self.tls.set_keyring(keyring);
+            self.tls.set_keyring(keyring);
+            return keys_line.into_iter().for_each(|line| report.add(Outcome::Done, line));
         }
         // A new key may be that of hosts which a change is yet to refuse.
         self.tls.restrict_keyring(&keyring);
@@ -576,6 +579,7 @@ impl Operator {
             }
         }
         self.tls.set_keyring(keyring);
+        keys_line.into_iter().for_each(|line| report.add(Outcome::Done, line));
         if frees_storage {
             close_released(&received);
         }

@@ -68,7 +68,6 @@ impl TlsGate {
     }
 
     /// The keys.
-    #[cfg(test)]
     pub(crate) fn keyring(&self) -> Arc<Keyring> {
         Arc::clone(&self.lock().keyring)
     }

@@ -74,6 +74,7 @@ impl Outside {
                 let key = |name: &String| self.files.join(name);
                 target.require(&[key(host), key(controller)], hash, group).map(|()| String::new())
             }
+            ("tls", [policy, key]) => target.encrypt(policy, &self.files.join(key)).map(|()| String::new()),
             ("reload", []) => target.reload_as_it_is().map(|()| String::new()),
             ("size", [name, mib]) => {
                 let file = OpenOptions::new().write(true).open(target.file(name))?;

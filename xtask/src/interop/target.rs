@@ -32,6 +32,8 @@ pub(crate) struct Target {
     namespaces: Vec<String>,
     /// The lines of the configuration with secrets.
     secrets: String,
+    /// The lines of each listener about TLS.
+    tls: String,
     process: Option<Child>,
 }
 
@@ -52,6 +54,7 @@ impl Target {
             discovery_port: free_address()?.port(),
             namespaces: namespaces.to_vec(),
             secrets: String::new(),
+            tls: String::new(),
             process: None,
         };
         target.configure()?;
@@ -115,16 +118,31 @@ impl Target {
             "dhchap_secret = \"file:{host}\"\ndhchap_ctrl_secret = \"file:{controller}\"\n\
              dhchap_hash = [\"{hash}\"]\ndhchap_dhgroup = [\"{group}\"]\n"
         );
+        self.reload_until_logged("change the secrets of")
+    }
+
+    /// Has its listeners treat TLS by this policy, with the key in this file for all hosts. Returns when it does.
+    ///
+    /// # Errors
+    /// If it does not run, or not in time.
+    pub(crate) fn encrypt(&mut self, policy: &str, key: &Path) -> Result<()> {
+        self.tls = format!("tls = \"{policy}\"\n");
+        self.secrets = format!("tls_key = \"file:{}\"\n", key.display());
+        self.reload_until_logged("change the keys of TLS")
+    }
+
+    /// Reloads the configuration, and waits for another such line in its log.
+    fn reload_until_logged(&self, text: &str) -> Result<()> {
         let done_count = || -> Result<usize> {
             let log = fs::read_to_string(self.log_path())?;
-            Ok(log.lines().filter(|line| line.contains("change the secrets of")).count())
+            Ok(log.lines().filter(|line| line.contains(text)).count())
         };
         let before = done_count()?;
         self.configure()?;
         self.signal(Signal::HUP)?;
         let deadline = Instant::now() + START_LIMIT;
         while done_count()? == before {
-            ensure!(Instant::now() < deadline, "the target does not take other secrets");
+            ensure!(Instant::now() < deadline, "the target does not say: {text}");
             sleep(Duration::from_millis(10));
         }
         Ok(())
@@ -205,6 +223,7 @@ impl Target {
             writeln!(text, "[[listener]]")?;
             writeln!(text, "address = \"127.0.0.1:{port}\"")?;
             writeln!(text, "advertise = \"{GUEST_SEES}:{port}\"")?;
+            text.push_str(&self.tls);
             // Subsystems at one port: the log lists each where it is reached.
             writeln!(text, "subsystems = {}\n", port == self.port)?;
         }

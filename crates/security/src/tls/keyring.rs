@@ -85,6 +85,15 @@ impl Keyring {
         Self { also: Some(other), ..one.clone() }
     }
 
+    /// Whether the same hosts may use the same keys with the same subsystems.
+    #[must_use]
+    pub fn has_same_keys(&self, other: &Self) -> bool {
+        fn parts(known: &KnownKey) -> impl Eq {
+            (&known.subsystem, &known.host, known.key.value())
+        }
+        self.keys.iter().map(parts).eq(other.keys.iter().map(parts))
+    }
+
     /// Whether there is no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {

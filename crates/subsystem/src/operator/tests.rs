@@ -159,3 +159,15 @@ fn a_changed_key_is_usable_once_the_other_changes_are_applied() {
     wanted.subsystems[0].access = Access::Any;
     reload(&mut operator, &wanted, &|| Ok(0), &|| assert_eq!(usable(&gate, DISKS, &[1, 2]), [2]));
 }
+
+#[test]
+fn a_reload_tells_of_changed_keys() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = |byte| with_key(&config(Policy::Required), directory.path(), byte);
+    let mut operator = operator(&config(1));
+    for (byte, lines) in [(1, vec![]), (2, vec!["change the keys of TLS: done"]), (2, vec![])] {
+        let report = operator.reload(&config(byte), &|_| panic!("connected hosts stay"));
+        assert_eq!(report.lines.iter().map(|line| line.text.as_str()).collect::<Vec<_>>(), lines, "{byte}");
+        assert!(report.is_complete());
+    }
+}
