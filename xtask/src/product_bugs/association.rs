@@ -65,15 +65,6 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         )],
     },
     Bug {
-        name: "keep-alive-expires-early",
-        judge: Simulation,
-        sites: &[Site(
-            "crates/proto/src/keep_alive.rs",
-            "u64::from(self.timeout_ms).saturating_add(GRACE_MS);",
-            "u64::from(self.timeout_ms).saturating_add(if BUG { 0 } else { GRACE_MS });",
-        )],
-    },
-    Bug {
         name: "connect-let-in-too-soon",
         judge: Simulation,
         sites: &[Site(

@@ -219,24 +219,6 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         )],
     },
     Bug {
-        name: "room-made-early",
-        judge: Simulation,
-        sites: &[Site(
-            "crates/subsystem/src/lane_table/unconnected.rs",
-            "(self.count > self.count_max && ",
-            "(self.count + usize::from(BUG) > self.count_max && ",
-        )],
-    },
-    Bug {
-        name: "no-room-made",
-        judge: Simulation,
-        sites: &[Site(
-            "crates/subsystem/src/lane_table.rs",
-            "        self.unconnected.next_to_leave()",
-            "        self.unconnected.next_to_leave().filter(|_| !BUG)",
-        )],
-    },
-    Bug {
         name: "controllers-of-host-exceeded",
         judge: Simulation,
         sites: &[Site(
