@@ -89,7 +89,7 @@ fn a_small_limit_of_queue_entries_is_for_io_queues_and_leaves_admin_queues_of_32
     let mut admin = ConnectSpec::admin(host(HOST), DISKS);
     admin.command.queue_entries = 33;
     assert_eq!(target.connect(&admin).1.status, INVALID);
-    let association = target.associate(host(HOST), DISKS);
+    let association = target.ready(host(HOST), DISKS, 0);
     let mut queue = association.queue(1);
     queue.command.queue_entries = 17;
     assert_eq!(target.connect(&queue).1.status, INVALID);
