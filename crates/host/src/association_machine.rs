@@ -458,6 +458,11 @@ impl AssociationMachine {
     /// # Errors
     /// Why the connection must be closed: pass it to [`on_lost`](Self::on_lost).
     pub fn on_bytes(&mut self, input: &mut &[u8], now_ns: u64) -> Result<(), LinkError> {
+        if matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
+            // The connection is about to be closed, and nobody waits for these answers any more.
+            *input = &[];
+            return Ok(());
+        }
         while let Some(event) = self.queue.next_event(input)? {
             match event {
                 HostEvent::Initialised(_) => {

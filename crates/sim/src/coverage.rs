@@ -2,6 +2,7 @@
 //! a connection, counted from what goes over the simulated wire; transitions of machines, and limits.
 
 mod queue_stages;
+mod requests;
 mod stages;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use wire::sqe::{Fuse, SqeFlags};
 use wire::status::Status;
 
 use queue_stages::{Change, QueueStages};
+pub(crate) use requests::Requests;
 pub(crate) use stages::Stages;
 
 /// Something that runs reach.
@@ -242,6 +244,7 @@ struct Seen {
     end: u64,
     /// What its answer changes.
     change: Change,
+    requests: Requests,
 }
 
 impl Seen {
@@ -291,10 +294,14 @@ impl Waiting {
 pub(crate) struct WireLimits {
     pub(crate) in_capsule_bytes: u32,
     pub(crate) transfer_bytes: u32,
+    /// Requests that a range of the second namespace takes at most.
+    pub(crate) parts_max: u64,
     pub(crate) window_bytes: u32,
     pub(crate) window_count: u32,
     pub(crate) c2h_data_bytes: u32,
     pub(crate) abort_count: u32,
+    pub(crate) io_queue_count: u32,
+    pub(crate) queue_entries: u32,
     /// The target has as few controllers as this run needs.
     pub(crate) is_short_of_controllers: bool,
     /// From ICReq: R2Ts of a command at once.
@@ -311,9 +318,21 @@ pub(crate) struct Watch {
     from_host: Headers,
     from_target: Headers,
     is_io: bool,
+    /// Its host has sent a Connect.
+    pub(crate) has_sent_connect: bool,
+    /// Its Connect was refused, since the target, or its host, has too many controllers or old ones.
+    pub(crate) is_refused_as_busy: bool,
+    /// Its host has disabled the controller, or has shut it down.
+    pub(crate) is_shut_down: bool,
     /// Its Connect has succeeded.
     pub(crate) is_connected: bool,
     commands: BTreeMap<u16, Seen>,
+    /// One end has said that the other has broken the protocol.
+    pub(crate) has_term_req: bool,
+    /// Its host has sent more commands, or more Aborts, than it may.
+    pub(crate) has_exceeded: bool,
+    /// Of the second namespace.
+    pub(crate) requests: Requests,
     limits: WireLimits,
     stages: QueueStages,
 }
@@ -366,6 +385,24 @@ impl Watch {
         }
     }
 
+    /// The requests of commands that are not answered.
+    pub(crate) fn open_requests(&self) -> Requests {
+        let mut open = Requests::default();
+        self.commands.values().for_each(|seen| open.add(&seen.requests));
+        open
+    }
+
+    /// Whether it is an admin queue, or is to be one.
+    pub(crate) fn is_admin(&self) -> bool {
+        self.has_sent_connect && !self.is_io
+    }
+
+    /// Aborts that are not answered.
+    fn abort_count(&self) -> usize {
+        let is_abort = |seen: &&Seen| seen.opcode == Opcode::Admin(AdminOpcode::ABORT.raw());
+        self.commands.values().filter(is_abort).count()
+    }
+
     /// What each command waits for that is not answered, at a target that has received this number of bytes.
     pub(crate) fn waiting(&self, received_bytes: u64) -> impl Iterator<Item = Waiting> {
         let second = self.commands.values().find(|seen| seen.fuse == Fuse::SECOND);
@@ -400,6 +437,7 @@ impl Watch {
         if header[1] & 2 != 0 {
             form(coverage, "data digest");
         }
+        self.has_term_req |= kind == PduType::H2cTermReq as u8 || kind == PduType::C2hTermReq as u8;
         if kind == PduType::IcReq as u8 && header.len() >= 16 {
             limits.r2t_count = dword(header, 12).saturating_add(1);
         } else if kind == PduType::IcResp as u8 && header.len() >= 16 {
@@ -415,12 +453,15 @@ impl Watch {
                 self.is_connected |=
                     seen.opcode == Opcode::Fabrics(FabricsType::CONNECT.raw()) && status.is_success();
                 coverage.reach(Point::Status(seen.opcode, status.code()));
+                self.requests.on_answer(&seen.requests, status);
                 if limits.is_short_of_controllers
                     && seen.change == (Change::Connect { is_io: false })
                     && status.is(Status::CONNECT_CONTROLLER_BUSY)
                 {
                     coverage.reach(Point::Limit("controllers of the target"));
                 }
+                self.is_refused_as_busy |= seen.change == (Change::Connect { is_io: false })
+                    && status.is(Status::CONNECT_CONTROLLER_BUSY);
                 self.stages.on_answer(seen.change, status.is_success(), dword(header, 8), coverage);
             }
             return;
@@ -487,6 +528,14 @@ impl Watch {
         coverage.reach(Point::Command(opcode));
         if opcode == Opcode::Fabrics(FabricsType::CONNECT.raw()) {
             self.is_io = cdw10 >> 16 != 0;
+            self.has_sent_connect = true;
+            let qid = cdw10 >> 16;
+            if qid > 0 && qid == self.limits.io_queue_count {
+                coverage.reach(Point::Limit("I/O queues of a controller"));
+            }
+            if dword(header, 52) & 0xffff == self.limits.queue_entries - 1 {
+                coverage.reach(Point::Limit("entries of a queue"));
+            }
             // One less than the entries, all but one of which are in use at most.
             self.limits.command_count = dword(header, 52) & 0xffff;
         }
@@ -497,7 +546,21 @@ impl Watch {
             if let Opcode::Fabrics(kind) = opcode { Some(FabricsType::from_raw(kind)) } else { None };
         let value = u64::from(cdw12) | u64::from(dword(header, 60)) << 32;
         let change = fabrics.map_or(Change::None, |kind| Change::of(kind, [cdw10, dword(header, 52)], value));
+        self.is_shut_down |= change.ends_controller();
         self.stages.on_command(fabrics, coverage);
+        let range_count = match opcode {
+            Opcode::Nvm(raw) if raw == NvmOpcode::COPY.raw() => u64::from(cdw12 & 0xff) + 1,
+            _ => u64::from(cdw10 & 0xff) + 1,
+        };
+        let requests = match opcode {
+            Opcode::Nvm(raw) => Requests::of(raw, nsid, range_count, self.limits.parts_max),
+            _ => Requests::default(),
+        };
+        self.requests.add(&requests);
+        if matches!(change, Change::Configure(_)) {
+            // A shutdown flushes every namespace.
+            self.requests.add(&Requests::of(NvmOpcode::FLUSH.raw(), Nsid::ALL, 1, 1));
+        }
         let seen = Seen {
             opcode,
             r2t_count: 0,
@@ -508,6 +571,7 @@ impl Watch {
             data_bytes: (data_bytes, 0),
             end,
             change,
+            requests,
         };
         self.commands.insert(cid, seen);
         let mut limit = |is_reached: bool, name| {
@@ -516,13 +580,14 @@ impl Watch {
             }
         };
         let limits = &self.limits;
-        let is_abort = |seen: &&Seen| seen.opcode == Opcode::Admin(AdminOpcode::ABORT.raw());
         if opcode == Opcode::Admin(AdminOpcode::ABORT.raw()) {
-            let count = self.commands.values().filter(is_abort).count();
+            let count = self.abort_count();
             limit(count == limits.abort_count as usize, "Aborts of a controller at once");
+            self.has_exceeded |= count > limits.abort_count as usize;
         }
         let Opcode::Nvm(_) = opcode else { return };
         limit(self.commands.len() == limits.command_count as usize, "commands of a queue");
+        self.has_exceeded |= self.commands.len() > limits.command_count as usize;
         limit(has_data && length == limits.in_capsule_bytes, "in-capsule data");
         limit(raw & 3 != 0 && length == limits.transfer_bytes, "data of a command");
         let is_fua = cdw12 >> 30 & 1 != 0;

@@ -1,6 +1,7 @@
 //! A host: the real association and the real cores of its lanes, each driven as its thread drives it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use host::association_machine::{
@@ -135,6 +136,10 @@ pub(crate) struct Lane {
     stages: Stages,
     /// How often it has lost its connection, or its association.
     pub(crate) loss_count: u32,
+    /// Since when it has no queue, ns.
+    down_since_ns: Option<u64>,
+    /// When it had none before.
+    downs: Vec<Range<u64>>,
 }
 
 /// A host's name.
@@ -218,6 +223,8 @@ impl Host {
                 receive: ReceivePlan::for_host(Receive::Staging, IN_PLACE_BYTES),
                 stages: Stages::new("host's lane", "down"),
                 loss_count: 0,
+                down_since_ns: Some(0),
+                downs: Vec::new(),
             }
         };
         Self {
@@ -352,7 +359,12 @@ impl Host {
 
     /// Counts what has become of a lane.
     fn note_lane(&mut self, shared: &mut Shared, number: usize) {
-        let Lane { core, stages, .. } = &mut self.lanes[number];
+        let Lane { core, stages, down_since_ns, downs, .. } = &mut self.lanes[number];
+        if !core.is_live() {
+            down_since_ns.get_or_insert(shared.now_ns);
+        } else if let Some(since_ns) = down_since_ns.take() {
+            downs.push(since_ns..shared.now_ns);
+        }
         let stage = match core.doing() {
             _ if core.is_live() => "live",
             _ if core.is_ended() => "ended",
@@ -408,6 +420,7 @@ impl Host {
     }
 
     fn lose_association(&mut self, shared: &mut Shared, cause: LinkError) {
+        check_violation(shared, &cause, self.link);
         if let (LinkError::Violation(violation), Link::Connected(id)) = (&cause, self.link)
             && let Some(bytes) = self.association.term_req(*violation)
         {
@@ -766,6 +779,7 @@ impl Host {
         let lane = &mut self.lanes[number];
         lane.loss_count += 1;
         self.loss_count += 1;
+        check_violation(shared, &cause, lane.link);
         if let (LinkError::Violation(violation), Link::Connected(id)) = (&cause, lane.link)
             && let Some(bytes) = lane.core.term_req(*violation)
         {
@@ -795,6 +809,19 @@ impl Host {
                 }
             }
         }
+    }
+
+    /// The thread of its association.
+    pub(crate) fn actor(&self) -> Actor {
+        self.actor
+    }
+
+    /// How long a lane has had no queue since some time, ns.
+    pub(crate) fn down_ns(&self, lane: usize, since_ns: u64, now_ns: u64) -> u64 {
+        let Lane { down_since_ns, downs, .. } = &self.lanes[lane];
+        let present_ns = down_since_ns.map_or(0, |from_ns| now_ns - from_ns.max(since_ns));
+        let earlier = downs.iter().rev().take_while(|down| down.end > since_ns);
+        earlier.map(|down| down.end - down.start.max(since_ns)).sum::<u64>() + present_ns
     }
 
     /// Its admin queue's connection.
@@ -862,6 +889,15 @@ fn gather<'a>(
         bytes.extend_from_slice(&piece[..piece.len().min(count - bytes.len())]);
     }
     Ok((bytes, total))
+}
+
+/// A target breaks the protocol only where a bit on the way was wrong.
+fn check_violation(shared: &mut Shared, cause: &LinkError, link: Link) {
+    if let (LinkError::Violation(violation), Link::Connected(id)) = (cause, link)
+        && shared.connection(id).damaged_ns.is_none()
+    {
+        shared.find(format!("connection {id}: {violation}, and no bit on it was wrong"));
+    }
 }
 
 /// Sends a last word, if it fits.

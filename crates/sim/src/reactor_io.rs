@@ -192,8 +192,15 @@ impl SimReactor {
             }
         }
         for connection in std::mem::take(&mut io.core.accepted) {
-            let listener = io.shared.connection(connection).listener;
-            application.on_accept(io, listener, Connection::simulated(connection as u64));
+            let (listener, peer) = io.shared.on_accepted(connection);
+            let message_count = io.core.own.len() + io.outbox.len();
+            let mut accepted = Connection::simulated(connection as u64);
+            accepted.peer = Some(peer);
+            application.on_accept(io, listener, accepted);
+            if io.core.own.len() + io.outbox.len() == message_count {
+                // The kernel closes a connection that the application drops.
+                io.shared.on_turned_away(connection);
+            }
             worked = true;
         }
         while let Some(message) = io.core.next_message(now_ns) {

@@ -3,12 +3,14 @@
 //! Every seed has its own swarm of faults: most kinds are off in most runs, so that those that are on get far.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use proto::WINDOW_COUNT_MAX;
 use proto::host_namespaces::NamespaceInfo;
 use proto::zero_copy::Policy as ZeroCopy;
 use reactor::BLOCK_BYTES_MIN;
 use security::group::Group;
+use subsystem::config::TimeoutConfig;
 use subsystem::limits::Limits;
 use wire::id::Nsid;
 use wire::pdu::{DataAlignment, Digests};
@@ -35,6 +37,9 @@ const POOL_BYTES_OF_LOG: usize = 1 << 20;
 
 /// The most that one command moves, bytes.
 const TRANSFER_BYTES_MAX: u64 = 256 << 10;
+
+/// The highest namespace id of a run.
+const NSID_MAX_MIN: u64 = 9;
 
 /// One run of this number is long.
 const LONG_ONE_IN: u64 = 200;
@@ -85,6 +90,8 @@ pub(crate) enum Fault {
     /// As soon as a command of a host waits like this at the target, its connections go silent, and the disk hangs
     /// until the target must have noticed.
     Unplug { waiting: Waiting },
+    /// A peer opens as many connections, and sends nothing on them.
+    Flood { count: u8, ns: u64 },
 }
 
 impl Fault {
@@ -120,6 +127,7 @@ impl Fault {
             Self::Rival { .. } => "second target starts",
             Self::Freeze { .. } => "host silent",
             Self::Unplug { .. } => "host about to be unplugged",
+            Self::Flood { .. } => "flood of connections",
         }
     }
 }
@@ -231,6 +239,9 @@ pub(crate) struct Scenario {
     pub(crate) has_flow_control: bool,
     /// Limits of the target.
     pub(crate) limits: Limits,
+    pub(crate) timeouts: TimeoutConfig,
+    /// All hosts have one IP address.
+    pub(crate) shares_address: bool,
     /// Data of one C2HData, bytes.
     pub(crate) c2h_data_bytes: u32,
     /// Alignment of data in PDUs to a host.
@@ -371,6 +382,8 @@ impl Scenario {
                 transfer_bytes_max: transfer_bytes as u32,
                 ..Limits::default()
             },
+            timeouts: TimeoutConfig::default(),
+            shares_address: false,
             c2h_data_bytes: transfer_bytes as u32,
             host_alignment: DataAlignment::NONE,
             keep_alive_ms: r.pick(&[1000, 5000, 10_000]),
@@ -425,6 +438,7 @@ impl Scenario {
         scenario.draw_pairs();
         scenario.draw_authentication();
         scenario.draw_controllers();
+        scenario.draw_admission();
         let lane_count = scenario.host_count as u64 * u64::from(scenario.lanes_per_host);
         scenario.lane_command_count = scenario.command_count.div_ceil(lane_count);
         scenario
@@ -740,16 +754,85 @@ impl Scenario {
         }
     }
 
+    /// NVMe connections of all hosts.
+    fn connection_count(&self) -> usize {
+        self.host_count * (1 + usize::from(self.lanes_per_host))
+            + self.scout_count
+            + usize::from(self.has_leaver)
+    }
+
+    /// Limits on connections, controllers and queues that hosts just keep, timeouts of peers, and peers that open
+    /// connections and say nothing, which meet these limits.
+    fn draw_admission(&mut self) {
+        let mut random = Random::new(self.seed, 61);
+        let r = &mut random;
+        self.shares_address = r.one_in(3);
+        let (all, of_host) = (self.connection_count(), 1 + usize::from(self.lanes_per_host));
+        let of_address = if self.shares_address { all } else { of_host };
+        let limits = &mut self.limits;
+        if r.one_in(4) {
+            limits.connection_count_max = (all as u64 + r.below(3)) as u32;
+        }
+        if r.one_in(4) {
+            limits.connection_count_per_address_max = (of_address as u64 + r.below(2)).max(2) as u32;
+        }
+        if r.one_in(3) {
+            limits.unconnected_count_max = r.between(16, 24) as u32;
+        }
+        if r.one_in(6) {
+            // Hosts of the discovery service have the names of the others.
+            let of_host = if self.scout_count > 0 { 2 } else { 1 };
+            limits.controller_count_per_host_max = of_host + r.below(2) as usize;
+        }
+        if r.one_in(3) {
+            limits.queue_entries_max = r.between(if self.has_leaver { 32 } else { 16 }, 40) as u16;
+        }
+        if r.one_in(3) {
+            limits.io_queue_count_max = self.lanes_per_host + r.below(2) as u16;
+        }
+        if r.one_in(3) {
+            limits.abort_count_max = r.between(1, 4) as u16;
+        }
+        if r.one_in(3) {
+            limits.nsid_max = r.between(NSID_MAX_MIN, 64) as u32;
+        }
+        if r.one_in(4) {
+            limits.old_lane_wait_ms = r.scaled(1, 10_000);
+            limits.twin_wait_ms = r.scaled(1, 3000);
+        }
+        if r.one_in(3) {
+            self.timeouts.connect_ms = r.between(4000, 10_000);
+            self.timeouts.pdu_ms = r.between(2000, 30_000);
+            self.timeouts.send_ms = r.between(2000, 10_000);
+            self.timeouts.data_ms = r.between(2000, 30_000);
+            self.timeouts.contended_ms = r.between(500, 2000);
+        }
+        if r.one_in(5) {
+            for _ in 0..r.between(1, 3) {
+                let ns = r.scaled(10 * MS, 20 * SECOND);
+                let fault = Fault::Flood { count: r.between(4, 40) as u8, ns };
+                self.faults.push((r.below(self.command_count), fault));
+            }
+            self.faults.sort_by_key(|(at, _)| *at);
+        }
+    }
+
     /// What a connection is held to.
     pub(crate) fn wire_limits(&self) -> WireLimits {
         let limits = &self.limits;
         WireLimits {
             in_capsule_bytes: limits.in_capsule_bytes,
             transfer_bytes: limits.transfer_bytes_max,
+            parts_max: {
+                let bytes = self.second_block_count * u64::from(self.second_block_bytes);
+                bytes / u64::from(limits.transfer_bytes_max) + 2
+            },
             window_bytes: limits.window_bytes_max,
             window_count: limits.window_count_max.into(),
             c2h_data_bytes: self.c2h_data_bytes,
             abort_count: limits.abort_count_max.into(),
+            io_queue_count: limits.io_queue_count_max.into(),
+            queue_entries: limits.queue_entries_max.into(),
             is_short_of_controllers: limits.controller_count_max < Limits::default().controller_count_max,
             ..WireLimits::default()
         }
@@ -770,6 +853,18 @@ impl Scenario {
         }
         let block_bytes = info.geometry.as_ref().map_or(self.block_bytes, |geometry| geometry.lba_bytes);
         (1, (self.page_bytes as u32 / block_bytes).max(1))
+    }
+
+    /// The address of a host's thread.
+    pub(crate) fn address(&self, thread: usize) -> SocketAddr {
+        let of_hosts =
+            thread.saturating_sub(self.reactor_count.into()) / (1 + usize::from(self.lanes_per_host));
+        let host = match of_hosts {
+            _ if self.shares_address => 1,
+            host if host < self.host_count => 2 + host as u8,
+            _ => 64 + (thread % 128) as u8,
+        };
+        ([192, 0, 2, host], 4000).into()
     }
 
     /// Disks of all machines.
@@ -829,8 +924,25 @@ impl Scenario {
     /// How long the transfers of a full lane may take on a network that carries few bytes at a time, or in turns of
     /// which some are late, ns.
     pub(crate) fn transfers_ns_max(&self) -> u64 {
+        self.transfer_ns_max(self.lane_bytes_max())
+    }
+
+    /// What the commands of a full lane move, bytes.
+    fn lane_bytes_max(&self) -> u64 {
+        u64::from(self.depth) * u64::from(self.blocks_max) * u64::from(self.block_bytes)
+    }
+
+    /// How long a target may wait for the data of one of these commands, or for room for it, ns: its request may wait
+    /// behind the answers to others, and segments are late.
+    pub(crate) fn wait_ns_max(&self, bytes_min: u64) -> u64 {
         let network = &self.network;
-        let bytes = u64::from(self.depth) * u64::from(self.blocks_max) * u64::from(self.block_bytes);
+        let bytes = self.lane_bytes_max().max(bytes_min);
+        let turns = bytes / network.piece_max.max(1) as u64;
+        self.transfer_ns_max(bytes) + turns * u64::from(network.late) / 1_000_000 * network.late_ns
+    }
+
+    fn transfer_ns_max(&self, bytes: u64) -> u64 {
+        let network = &self.network;
         let rounds = bytes / network.capacity.max(1) as u64;
         let turns = bytes / network.piece_max.max(1) as u64;
         let late_turns = turns * u64::from(self.late) / 1_000_000;

@@ -114,8 +114,10 @@ pub(crate) struct Shared {
     pub(crate) barred_since_ns: Option<u64>,
     /// Faults that come by chance still do.
     pub(crate) is_hostile: bool,
-    /// What may have made commands slow, and until when, ns.
-    slowed: BTreeMap<&'static str, u64>,
+    /// What may have made commands slow, of the host that has this thread or of all, and until when, ns.
+    slowed: BTreeMap<(&'static str, Option<Actor>), u64>,
+    /// What else has cost hosts a connection, the one that has this thread or all, and until when, ns.
+    lost: BTreeMap<(&'static str, Option<Actor>), u64>,
     /// What was found wrong.
     pub(crate) findings: Vec<String>,
 }
@@ -144,6 +146,7 @@ impl Shared {
             barred_since_ns: None,
             is_hostile: true,
             slowed: BTreeMap::new(),
+            lost: BTreeMap::new(),
             findings: Vec::new(),
             scenario,
         }
@@ -166,15 +169,60 @@ impl Shared {
 
     /// Something takes this much longer than usual, and is over at this time.
     pub(crate) fn slow_until(&mut self, what: &'static str, longer_ns: u64, until_ns: u64) {
+        self.slow(what, None, longer_ns, until_ns);
+    }
+
+    /// The same for what concerns an actor: all hosts if it is a reactor, else its host.
+    pub(crate) fn slow_actor_until(
+        &mut self,
+        what: &'static str,
+        actor: Actor,
+        longer_ns: u64,
+        until_ns: u64,
+    ) {
+        let of_host = (actor >= usize::from(self.scenario.reactor_count)).then_some(actor);
+        self.slow(what, of_host, longer_ns, until_ns);
+    }
+
+    fn slow(&mut self, what: &'static str, of_host: Option<Actor>, longer_ns: u64, until_ns: u64) {
         if longer_ns >= self.scenario.command_timeout_ns / SLOW_SHARE {
-            let known_ns = self.slowed.entry(what).or_default();
+            let known_ns = self.slowed.entry((what, of_host)).or_default();
             *known_ns = until_ns.max(*known_ns);
         }
     }
 
-    /// What may have made a command slow that began at this time.
-    pub(crate) fn slowed_since(&self, begin_ns: u64) -> Option<&'static str> {
-        self.slowed.iter().find_map(|(what, until_ns)| (*until_ns >= begin_ns).then_some(*what))
+    /// What has made things slow at this time or later, for all hosts or for one with such a thread.
+    pub(crate) fn slowed_since(
+        &self,
+        since_ns: u64,
+        is_concerned: impl Fn(Actor) -> bool,
+    ) -> Option<&'static str> {
+        self.slowed.iter().find_map(|((what, of_host), until_ns)| {
+            (*until_ns >= since_ns && of_host.is_none_or(&is_concerned)).then_some(*what)
+        })
+    }
+
+    /// A connection of an actor's host is lost, or not let in.
+    pub(crate) fn lose(&mut self, what: &'static str, actor: Actor) {
+        self.lost.insert((what, Some(actor)), self.now_ns);
+    }
+
+    /// Connections of any host may be lost, or not be let in, until this time.
+    pub(crate) fn lose_any_until(&mut self, what: &'static str, until_ns: u64) {
+        let known_ns = self.lost.entry((what, None)).or_default();
+        *known_ns = until_ns.max(*known_ns);
+    }
+
+    /// What may have cost a host with such threads its connections at this time or later.
+    pub(crate) fn lost_since(
+        &self,
+        since_ns: u64,
+        is_concerned: impl Fn(Actor) -> bool,
+    ) -> Option<&'static str> {
+        let mut lost = self.lost.iter();
+        let lost =
+            lost.find(|((_, of_host), until_ns)| **until_ns >= since_ns && of_host.is_none_or(&is_concerned));
+        lost.map(|((what, _), _)| *what).or_else(|| self.slowed_since(since_ns, is_concerned))
     }
 
     /// Has an actor run soon: as soon as its thread gets the processor.
@@ -184,7 +232,7 @@ impl Shared {
         let late_ns =
             if random.happens(self.scenario.late) { random.below(self.scenario.late_ns) } else { 0 };
         delay_ns += late_ns;
-        self.slow_until("late thread", late_ns, self.now_ns + delay_ns);
+        self.slow_actor_until("late thread", actor, late_ns, self.now_ns + delay_ns);
         self.wake_at(actor, self.now_ns + delay_ns);
     }
 
@@ -196,7 +244,7 @@ impl Shared {
     /// An actor does not run before some time.
     pub(crate) fn stall(&mut self, actor: Actor, ns: u64) {
         let until_ns = self.now_ns + ns;
-        self.slow_until("thread that stops", ns, until_ns + RECOVERY_NS);
+        self.slow_actor_until("thread that stops", actor, ns, until_ns);
         self.stalled_until_ns[actor] = self.stalled_until_ns[actor].max(until_ns);
         if self.wakes[actor] != u64::MAX {
             self.wakes[actor] = self.wakes[actor].max(until_ns);

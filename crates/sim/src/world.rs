@@ -1,9 +1,12 @@
 //! The whole of one run: a target, its hosts and their users, and what happens to them.
 
+mod admission;
 mod cause;
+mod closes;
 mod command;
 mod configuration;
 mod expiry;
+mod filters;
 mod judge;
 mod late;
 pub(crate) mod machines;
@@ -22,7 +25,6 @@ use reactor::File;
 use reactor::random::SplitMix64;
 use reactor::randomness::Randomness;
 use store::{MemorySettings, MemoryStore, Store};
-use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
 use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, OrderKind, Step};
@@ -41,9 +43,11 @@ use crate::reactor_io::{MESSAGE_NS_MAX, SimReactor};
 use crate::removable::Removable;
 use crate::scenario::{CommandId, Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
-use crate::shared::{Actor, Event, RECOVERY_NS, Shared, unix_ns};
+use crate::shared::{Actor, Event, Shared, unix_ns};
 
+use admission::Crowd;
 use command::Command;
+use filters::Filters;
 use late::{Barred, LateWrites};
 use machines::Machine;
 use pairs::Pairs;
@@ -129,13 +133,19 @@ pub(crate) struct World {
     /// Until when the namespace was closed last, and until when it was short: `u64::MAX` if it is so now.
     closed_until_ns: Option<u64>,
     short_until_ns: Option<u64>,
+    /// Blocks that it had then at the least.
+    shortest_block_count: u64,
     pub(crate) second_state: Removable,
     /// What runs reach of it, and of the first one.
     second_stages: Stages,
     first_stages: Stages,
-    /// Requests to read and to write that commands in the second namespace came to at most, and those that its filters
-    /// have failed.
-    filtered: [(u64, u64); 2],
+    /// Of the second namespace.
+    filters: Filters,
+    /// By host: when a flush last ended that was the first after a reopening, ns.
+    told_ns: Vec<u64>,
+    crowd: Crowd,
+    /// By host: it was refused for a limit, and has no association since.
+    limited: Vec<bool>,
     reactors: Vec<SimReactor>,
     /// The machine that has the target's address.
     machine: Machine,
@@ -201,7 +211,9 @@ impl World {
         let leaver = scenario.has_leaver.then(|| Leaver::new(&scenario, leaver_actor));
         let first_client = leaver_actor + usize::from(scenario.has_leaver);
         let client_count = scenario.pairs.as_ref().map_or(0, |pairs| pairs.client_count);
-        let actor_count = first_client + client_count;
+        // Peers that only open connections have the last one.
+        let crowd_actor = first_client + client_count;
+        let actor_count = crowd_actor + 1;
         let pairs = scenario.pairs.clone().map(|pairs| Pairs::new(pairs, scenario.seed, first_client));
         let host = |index| Host::new(&scenario, index, reactor_count + index * per_host);
         let hosts: Vec<Host> = (0..scenario.host_count).map(host).collect();
@@ -231,10 +243,14 @@ impl World {
             mismatched: BTreeSet::new(),
             closed_until_ns: None,
             short_until_ns: None,
+            shortest_block_count: scenario.block_count,
             second_state: Removable::default(),
             second_stages: Stages::new("second namespace", "configured"),
             first_stages: Stages::new("first namespace", "open"),
-            filtered: [(0, 0); 2],
+            filters: Filters::new(scenario.second.as_deref()),
+            told_ns: vec![0; scenario.host_count],
+            crowd: Crowd::new(crowd_actor),
+            limited: vec![false; scenario.host_count],
             reactors: Vec::new(),
             machine: Machine::default(),
             store: store(&scenario, File::simulated(0), scenario.block_count),
@@ -269,7 +285,7 @@ impl World {
         let scenario = is_traced.then(|| format!("scenario: {:?}", world.shared.scenario));
         world.shared.say(|| scenario.unwrap_or_default());
         world.start_target();
-        for actor in reactor_count..actor_count {
+        for actor in reactor_count..crowd_actor {
             world.shared.wake(actor);
         }
         world
@@ -419,7 +435,7 @@ impl World {
 
     fn run_actor(&mut self, actor: Actor) {
         self.shared.trace.note(self.shared.now_ns, 1000 + actor as u64);
-        if self.run_client(actor) {
+        if self.run_crowd(actor) || self.run_client(actor) {
             return;
         }
         let reactor_count = usize::from(self.shared.scenario.reactor_count);
@@ -432,6 +448,8 @@ impl World {
                     self.reopen_later();
                 }
             }
+            self.judge_admission();
+            self.judge_closes();
             self.note_expiries();
             self.pull_cables();
             self.poll_releases();
@@ -496,6 +514,9 @@ impl World {
     /// A host has a new association.
     fn on_up(&mut self, index: usize) {
         let now_ns = self.shared.now_ns;
+        if std::mem::take(&mut self.limited[index]) {
+            self.shared.reach_event("host comes back that was refused for a limit");
+        }
         let doubtful = std::mem::take(&mut self.doubtful[index]);
         if self.shared.scenario.is_prompt {
             // The target has learned of the end of the old one before, and has waited for all of it.
@@ -579,7 +600,7 @@ impl World {
         }
         self.target_count += 1;
         if self.target_count > 1 {
-            self.shared.slow_until("target down", u64::MAX, self.shared.now_ns + RECOVERY_NS);
+            self.shared.slow_until("target down", u64::MAX, self.shared.now_ns);
         }
         self.shared.started_ns = self.shared.now_ns;
         self.closed_until_ns = self.closed_until_ns.map(|until_ns| until_ns.min(self.shared.now_ns));
@@ -607,8 +628,9 @@ impl World {
             steps.push(pairs.step(&mut self.shared, self.target_count));
         }
         self.regain_second();
+        self.renew_filters();
         self.offer.on_start(self.shared.now_ns);
-        let timeouts = TimeoutConfig::default();
+        let timeouts = scenario.timeouts;
         let applications = subsystem::server::applications(
             settings,
             &timeouts,
@@ -664,7 +686,7 @@ impl World {
         if self.shared.disk.is_stuck() {
             self.rescue_later();
         }
-        self.shared.slow_until("target down", u64::MAX, now_ns + down_ns + RECOVERY_NS);
+        self.shared.slow_until("target down", u64::MAX, now_ns + down_ns);
         self.shared.at(now_ns + down_ns, Event::Start);
     }
 
@@ -689,7 +711,7 @@ impl World {
                 let until_ns = self.shared.now_ns + ns;
                 let network = &mut self.shared.network;
                 network.partition_until_ns = network.partition_until_ns.max(until_ns);
-                self.shared.slow_until("network partitioned", ns, until_ns + RECOVERY_NS);
+                self.shared.slow_until("network partitioned", ns, until_ns);
             }
             Fault::Kill { down_ns } => self.kill_target(false, down_ns),
             Fault::PowerCut { down_ns } => self.kill_target(true, down_ns),
@@ -701,7 +723,7 @@ impl World {
             Fault::NoSpace { ns } => {
                 let until_ns = &mut self.shared.log_disk.no_space_until_ns;
                 *until_ns = (*until_ns).max(self.shared.now_ns + ns);
-                let until_ns = *until_ns + RECOVERY_NS;
+                let until_ns = *until_ns;
                 self.shared.slow_until("no space for the log", ns, until_ns);
             }
             Fault::Memory { share } => self.resize_pairs(share),
@@ -722,7 +744,8 @@ impl World {
             Fault::ControllerReset => {
                 let host = self.shared.random.below(self.hosts.len() as u64) as usize;
                 self.hosts[host].reset_controller(&mut self.shared);
-                self.shared.slow_until("controller reset", u64::MAX, self.shared.now_ns + RECOVERY_NS);
+                let actor = self.hosts[host].actor();
+                self.shared.lose("controller reset", actor);
             }
             Fault::Rival { kills_after_ns } => self.start_rival(kills_after_ns),
             Fault::Freeze { ns } => {
@@ -730,6 +753,7 @@ impl World {
                 self.hosts[host].freeze(&mut self.shared, ns);
             }
             Fault::Unplug { waiting } => self.unplugs.push(waiting),
+            Fault::Flood { count, ns } => self.flood(count, ns),
         }
     }
 
@@ -740,6 +764,7 @@ impl World {
         if stage == Stage::Settle {
             self.shared.is_hostile = false;
             self.unplugs.clear();
+            self.crowd.is_over = true;
         }
         self.wake_users();
     }

@@ -223,4 +223,17 @@ mod tests {
         exclusions.release((0, 1));
         assert!(!exclusions.holds_back(&(0..100)));
     }
+
+    #[test]
+    fn a_range_with_a_write_under_way_does_not_hold_up_the_report_of_another() {
+        let mut exclusions = Exclusions::default();
+        exclusions.exclude(&lock(1, 0..8));
+        exclusions.exclude(&lock(2, 8..16));
+        let first_is_busy = |blocks: &Range<u64>| blocks.start == 0;
+        assert_eq!(exclusions.next_quiet(first_is_busy), Some((0, 2)));
+        assert_eq!(exclusions.next_quiet(first_is_busy), None);
+        assert_eq!(exclusions.unreported().collect::<Vec<_>>(), [(0, 1)]);
+        assert_eq!(exclusions.next_quiet(|_| false), Some((0, 1)));
+        assert!(!exclusions.has_unreported());
+    }
 }

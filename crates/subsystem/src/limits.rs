@@ -1,5 +1,6 @@
 //! Limits advertised to hosts and enforced: one set of numbers for the control plane and the data path.
 
+use wire::discovery::DISCOVERED_ADMIN_QUEUE_ENTRIES;
 use wire::pdu::DataAlignment;
 use wire::property::{Cap, Vs};
 
@@ -16,7 +17,7 @@ const READY_TIMEOUT_MS: u32 = 15_000;
 /// Limits of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries of a queue (MQES).
+    /// Entries of an I/O queue (MQES); an admin queue may have 32 in any case.
     pub queue_entries_max: u16,
     /// Minimum entries of an admin queue: all Asynchronous Event Requests and a few commands.
     pub admin_queue_entries_min: u16,
@@ -121,6 +122,18 @@ impl Limits {
                 self.in_capsule_bytes.max(self.key_value_in_capsule_bytes)
             }
             _ => self.in_capsule_bytes,
+        }
+    }
+
+    /// Maximum entries of a queue. A host does not know MQES when it connects its admin queue, only that it may have as
+    /// many entries as the discovery log says. wire §24
+    #[must_use]
+    pub(crate) fn entries_max(&self, is_admin: bool) -> u32 {
+        let queue_entries_max = u32::from(self.queue_entries_max);
+        if is_admin {
+            queue_entries_max.max(DISCOVERED_ADMIN_QUEUE_ENTRIES.into())
+        } else {
+            queue_entries_max
         }
     }
 

@@ -110,6 +110,9 @@ tables! {
     }
 }
 
+/// Entries of the admin queue that a discovery entry of ours allows (ASQSZ): the least that it may say.
+pub const DISCOVERED_ADMIN_QUEUE_ENTRIES: u16 = 32;
+
 impl DiscoveryEntry {
     /// An NVM subsystem at a TCP address: dynamic controllers, admin queues of 32 entries, no security.
     #[must_use]
@@ -119,7 +122,7 @@ impl DiscoveryEntry {
             adrfam: if address.is_ipv4() { AddressFamily::IPV4 } else { AddressFamily::IPV6 },
             subtype: SubsystemType::NVM,
             cntlid: U16::new(Cntlid::DYNAMIC.get()),
-            asqsz: U16::new(32),
+            asqsz: U16::new(DISCOVERED_ADMIN_QUEUE_ENTRIES),
             subnqn: subsystem.to_wire(),
             ..Self::new_zeroed()
         };

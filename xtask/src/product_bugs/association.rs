@@ -38,6 +38,32 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             ),
         ],
     },
+    // Commands that wait for the connection are sent late, and those behind them as well.
+    Bug {
+        name: "waiting-commands-kept-after-reconnect",
+        judge: Simulation,
+        sites: &[Site(
+            LANE_CORE,
+            "            let release = self.backlog.on_live();\n            self.release(release);",
+            "            let release = self.backlog.on_live();
+            if !BUG { self.release(release); }",
+        )],
+    },
+    // A host that has given up a connection accuses the target of what still arrives on it.
+    Bug {
+        name: "late-answer-taken-for-violation",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/host/src/association_machine.rs",
+            "            // The connection is about to be closed, and nobody waits for these answers any more.
+            *input = &[];
+            return Ok(());",
+            "            if !BUG {
+                *input = &[];
+                return Ok(());
+            }",
+        )],
+    },
     Bug {
         name: "connect-let-in-too-soon",
         judge: Simulation,
@@ -146,6 +172,18 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
 
 /// Paths: a temporarily unreachable namespace costs time, but no command.
 pub(super) const PATHS: &[Bug] = &[
+    // Requests that could be carried out are reported as not to be reached.
+    Bug {
+        name: "path-filter-fails-too-much",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/store/src/filter/error.rs",
+            "FaultRate::PerMillion(share) => SplitMix64::nth(fault.seed, count) % 1_000_000 < share.into(),",
+            "FaultRate::PerMillion(share) => {
+                SplitMix64::nth(fault.seed, count) % 1_000_000 < u64::from(share) + if BUG { 100_000 } else { 0 }
+            }",
+        )],
+    },
     Bug {
         name: "held-command-forgotten",
         judge: Simulation,

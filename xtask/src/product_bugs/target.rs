@@ -191,6 +191,71 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         )],
     },
     Bug {
+        name: "connection-limit-exceeded",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/admission.rs",
+            "if self.count >= self.count_max {",
+            "if self.count >= self.count_max.saturating_add(u32::from(BUG)) {",
+        )],
+    },
+    Bug {
+        name: "address-limit-reached-early",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/admission.rs",
+            "if of_address >= self.count_per_address_max {",
+            "if of_address + u32::from(BUG) >= self.count_per_address_max {",
+        )],
+    },
+    // The count of the address never goes down again.
+    Bug {
+        name: "address-of-handed-over-connection-lost",
+        judge: Simulation,
+        sites: &[Site(
+            LANES,
+            "(connection.peer, connection.local) = (lane.peer, lane.local);\n        let (listener",
+            "if !BUG { (connection.peer, connection.local) = (lane.peer, lane.local); }\n        let (listener",
+        )],
+    },
+    Bug {
+        name: "controllers-of-host-exceeded",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/control/connect.rs",
+            "|| of_host().count() >= limits.controller_count_per_host_max;",
+            "|| of_host().count() >= limits.controller_count_per_host_max + usize::from(BUG);",
+        )],
+    },
+    Bug {
+        name: "controller-limit-reached-early",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/control/connect.rs",
+            "self.associations.all().len() >= limits.controller_count_max\n",
+            "self.associations.all().len() + usize::from(BUG) >= limits.controller_count_max\n",
+        )],
+    },
+    Bug {
+        name: "admin-queue-held-to-limit-of-others",
+        judge: test(
+            "nvlane-subsystem",
+            "control",
+            "connect::a_small_limit_of_queue_entries_is_for_io_queues_and_leaves_admin_queues_of_32",
+        ),
+        sites: &[Site("crates/subsystem/src/limits.rs", "if is_admin {", "if is_admin && !BUG {")],
+    },
+    // Peers that are slow, and not too slow, lose their connections.
+    Bug {
+        name: "deadline-of-peer-too-early",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/lane/deadlines.rs",
+            ".saturating_add(wait.timeout_ns(timeouts)), wait))",
+            ".saturating_add(wait.timeout_ns(timeouts) / if BUG { 32 } else { 1 }), wait))",
+        )],
+    },
+    Bug {
         name: "quota-ignores-unsent-answers",
         judge: unit_test("nvlane-subsystem", "buffer_quota::tests::unsent_answers_count_for_the_quota"),
         sites: &[Site(

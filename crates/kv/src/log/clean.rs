@@ -208,3 +208,72 @@ impl Sink for CleanSink<'_> {
 
     fn on_end(&mut self, _: bool) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LogSettings, Segment};
+    use super::*;
+    use crate::settings::Settings;
+
+    const BLOCK_BYTES: u64 = 512;
+    const START: u64 = 1024;
+    const SLOT: u64 = 3;
+
+    /// A log that cleans a segment of this size, of which nothing is read yet.
+    fn cleaning(segment_bytes: u64) -> (Processor, Log) {
+        let settings = Settings { memory_bytes: 1 << 20, ..Settings::default() };
+        let mut processor = Processor::new(settings).expect("memory");
+        let settings = LogSettings {
+            identity: 7,
+            run: 1,
+            superblock_start: 0,
+            start: START,
+            segment_bytes,
+            segment_count: 12,
+            block_bytes: BLOCK_BYTES,
+            sync: Sync::Always,
+        };
+        let mut log = Log::new(settings, &mut processor);
+        log.segments = [Segment { run: 1, generation: 5, slot: SLOT, end: segment_bytes }].into();
+        log.cleaner.scanner = Some(Scanner::new(1, 5, BLOCK_BYTES, segment_bytes));
+        (processor, log)
+    }
+
+    fn read(segment_bytes: u64, length: usize) -> Option<Work> {
+        let offset = START + SLOT * segment_bytes + BLOCK_BYTES;
+        Some(Work::Read { job: Job::Clean, offset, length })
+    }
+
+    #[test]
+    fn a_piece_of_the_segment_is_read_at_a_time_and_nothing_behind_its_end() {
+        for (segment_bytes, length) in [(8192, 7680), (4 * PIECE_BYTES as u64, PIECE_BYTES)] {
+            let (mut processor, mut log) = cleaning(segment_bytes);
+            assert_eq!(log.next_clean(&mut processor), read(segment_bytes, length));
+            assert_eq!(log.next_clean(&mut processor), None, "one is under way");
+            log.put_back(read(segment_bytes, length).expect("the same"));
+            assert_eq!(log.next_clean(&mut processor), read(segment_bytes, length));
+        }
+        let (mut processor, mut log) = cleaning(8192);
+        log.cleaner.scanner = None;
+        assert_eq!(log.next_clean(&mut processor), None, "nothing is cleaned");
+    }
+
+    #[test]
+    fn no_more_is_read_while_many_records_or_values_wait_to_be_rewritten() {
+        let (mut processor, mut log) = cleaning(8192);
+        log.cleaner.fetch_count = FETCH_COUNT_MAX;
+        assert_eq!(log.next_clean(&mut processor), None);
+        log.cleaner.fetch_count = FETCH_COUNT_MAX - 1;
+        assert_eq!(log.next_clean(&mut processor), read(8192, 7680));
+        log.cleaner.is_reading = false;
+        let hash = processor.hash(b"key");
+        for _ in 0..REWRITE_COUNT_MAX {
+            processor.pairs_mut().changes().request_rewrite(hash, b"key");
+        }
+        assert_eq!(log.next_clean(&mut processor), read(8192, 7680), "so many may wait");
+        log.cleaner.is_reading = false;
+        processor.pairs_mut().changes().request_rewrite(hash, b"key");
+        assert_eq!(log.next_clean(&mut processor), None);
+        assert!(!log.cleaner.is_reading);
+    }
+}

@@ -28,6 +28,13 @@ pub(super) enum Change {
 }
 
 impl Change {
+    /// Whether it disables the controller, or shuts it down.
+    pub(super) fn ends_controller(self) -> bool {
+        let Self::Configure(value) = self else { return false };
+        let cc = Cc::from_bits(value as u32);
+        !cc.en() || cc.shn() != ShutdownNotification::NONE
+    }
+
     /// What a Fabrics command changes: CDW10 and 11, and CDW12 and 13.
     pub(super) fn of(kind: FabricsType, [cdw10, cdw11]: [u32; 2], value: u64) -> Self {
         match kind {

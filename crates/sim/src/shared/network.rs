@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use reactor::ListenerTag;
 
-use super::{Actor, Event, RECOVERY_NS, Shared, Side};
-use crate::coverage::{Waiting, Watch};
+use super::{Actor, Event, Shared, Side};
+use crate::coverage::{Requests, Waiting, Watch};
 use crate::random::Random;
 use crate::scenario::US;
 use crate::sent_bytes::SentBytes;
@@ -108,6 +109,20 @@ pub(crate) struct Connection {
     random: Random,
     /// Silent: nothing passes, and neither end learns of it.
     pub(crate) is_cut: bool,
+    /// Its host has given it up, and the target does not learn of it.
+    is_abandoned: bool,
+    /// Its host's address.
+    pub(crate) peer: SocketAddr,
+    /// When the target has accepted it, ns.
+    pub(crate) accepted_ns: Option<u64>,
+    /// When its host has closed or reset it after it had gone silent, ns.
+    given_up_ns: Option<u64>,
+    /// When the target has closed it, ns.
+    pub(crate) closed_by_target_ns: Option<u64>,
+    /// The target has accepted it and not served it.
+    pub(crate) is_turned_away: bool,
+    /// A middlebox has reset it.
+    pub(crate) is_broken: bool,
     /// The target is down: a sender learns of it when the target is up again.
     is_orphan: bool,
     /// The host's thread that has dialled it.
@@ -145,6 +160,38 @@ impl Connection {
         self.streams[Side::Target as usize].ended.is_some()
     }
 
+    /// Whether at this time or later nothing passed any more, and its host had not given it up.
+    pub(crate) fn was_silent_since(&self, since_ns: u64) -> bool {
+        self.is_cut && self.given_up_ns.is_none_or(|at_ns| at_ns >= since_ns)
+    }
+
+    /// Whether the target served it at this time or later, and could hear nothing of its host.
+    pub(crate) fn was_served_in_vain(&self, since_ns: u64) -> bool {
+        let is_open = self.phase == Phase::Open && !self.closed[Side::Target as usize];
+        let was_open = is_open || self.closed_by_target_ns.is_some_and(|at_ns| at_ns >= since_ns);
+        (self.is_cut || self.is_abandoned) && was_open
+    }
+
+    /// Whether the target has accepted it and has not closed it.
+    pub(crate) fn is_open_at_target(&self) -> bool {
+        self.accepted_ns.is_some() && !self.closed[Side::Target as usize]
+    }
+
+    /// What has gone over it.
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Requests to the second namespace that its commands have come to.
+    pub(crate) fn requests(&self) -> &Requests {
+        &self.watch.requests
+    }
+
+    /// Those of commands that are not answered.
+    pub(crate) fn open_requests(&self) -> Requests {
+        self.watch.open_requests()
+    }
+
     /// Whether it has been a queue of an association.
     pub(crate) fn is_connected(&self) -> bool {
         self.watch.is_connected
@@ -162,6 +209,12 @@ pub(crate) struct Network {
     pub(crate) connections: Vec<Connection>,
     /// Those that the target has closed since this was last looked at.
     pub(crate) closed_by_target: Vec<usize>,
+    /// Of these, those that it has turned away at once.
+    pub(crate) turned_away: Vec<usize>,
+    /// Those on which it has refused a Connect since it has too many controllers.
+    pub(crate) busy: Vec<usize>,
+    /// Those that it has accepted, or made a queue of, since this was last looked at.
+    pub(crate) entered: Vec<usize>,
     /// Nothing arrives before.
     pub(crate) partition_until_ns: u64,
     /// When the target's machine answers again; `u64::MAX` while that is open.
@@ -225,6 +278,13 @@ impl Shared {
             latency_ns,
             random,
             is_cut: false,
+            is_abandoned: false,
+            given_up_ns: None,
+            closed_by_target_ns: None,
+            peer: self.scenario.address(owner),
+            accepted_ns: None,
+            is_broken: false,
+            is_turned_away: false,
             is_orphan: false,
             dialler: owner,
             listener,
@@ -249,7 +309,8 @@ impl Shared {
         if self.is_hostile && random.happens(network.late) {
             let late_ns = random.below(network.late_ns);
             at_ns += late_ns;
-            self.slow_until("late segment", late_ns, at_ns);
+            let dialler = self.network.connections[id].dialler;
+            self.slow_actor_until("late segment", dialler, late_ns, at_ns);
         }
         at_ns.max(self.network.partition_until_ns)
     }
@@ -273,6 +334,27 @@ impl Shared {
         is_up
     }
 
+    /// The target accepts a connection. Gives its listener and the address of its host.
+    pub(crate) fn on_accepted(&mut self, id: usize) -> (ListenerTag, SocketAddr) {
+        let connection = &mut self.network.connections[id];
+        connection.accepted_ns = Some(self.now_ns);
+        let (listener, peer) = (connection.listener, connection.peer);
+        if listener == NVME {
+            self.network.entered.push(id);
+        }
+        (listener, peer)
+    }
+
+    /// The target does not let in a connection that it has accepted.
+    pub(crate) fn on_turned_away(&mut self, id: usize) {
+        self.say(|| format!("connection {id}: is turned away"));
+        self.network.connections[id].is_turned_away = true;
+        self.close(id, Side::Target);
+        if self.network.connections[id].listener == NVME {
+            self.network.turned_away.push(id);
+        }
+    }
+
     /// A connection ends, or goes silent: see [`Watch::on_end`].
     fn note_end(&mut self, id: usize, how: &'static str) {
         let connection = &mut self.network.connections[id];
@@ -284,9 +366,22 @@ impl Shared {
     /// Nothing passes any more, and neither end learns of it.
     pub(crate) fn cut(&mut self, id: usize) {
         self.network.connections[id].is_cut = true;
-        let until_ns = self.now_ns + self.scenario.command_timeout_ns + RECOVERY_NS;
-        self.slow_until("silent connection", u64::MAX, until_ns);
+        self.lose_connection("silent connection", id);
         self.note_end(id, "silent");
+    }
+
+    /// A connection is lost now, or noticed to be.
+    fn lose_connection(&mut self, what: &'static str, id: usize) {
+        let dialler = self.network.connections[id].dialler;
+        self.lose(what, dialler);
+    }
+
+    /// A host closes a connection, which may have gone silent.
+    fn give_up(&mut self, id: usize) {
+        if self.network.connections[id].is_cut {
+            self.network.connections[id].given_up_ns = Some(self.now_ns);
+            self.lose_connection("silent connection", id);
+        }
     }
 
     pub(crate) fn connection(&mut self, id: usize) -> &mut Connection {
@@ -373,11 +468,25 @@ impl Shared {
         let connection = &mut self.network.connections[id];
         if connection.listener == NVME {
             let (trace, now_ns, dialler) = (&mut self.trace, self.now_ns, connection.dialler);
+            let was_connected = connection.watch.is_connected;
             connection.watch.on_sent(side == Side::Target, bytes, &mut self.coverage, |header| {
                 if let Some((timeline, view)) = trace.kept() {
                     view.on_header(timeline, now_ns, (id, dialler), header);
                 }
             });
+            if std::mem::take(&mut connection.watch.is_refused_as_busy) {
+                self.network.busy.push(id);
+            }
+            if connection.watch.is_connected && !was_connected {
+                self.network.entered.push(id);
+            }
+            if connection.watch.has_term_req && connection.damaged_ns.is_none() {
+                self.find(format!(
+                    "connection {id}: {side:?} ends it by a TermReq, and no bit on it was wrong"
+                ));
+            } else if connection.watch.has_exceeded {
+                self.find(format!("connection {id}: more commands or Aborts are out than a queue may have"));
+            }
         }
         let (now_ns, count) = (self.now_ns, bytes.len());
         let silent_from_ns = self.network.connections[id].silent_from_ns;
@@ -439,7 +548,7 @@ impl Shared {
         let connection = &mut self.network.connections[id];
         if damaged {
             connection.damaged_ns = Some(now_ns);
-            self.slow_until("data damaged on the way", u64::MAX, now_ns + RECOVERY_NS);
+            self.lose_connection("data damaged on the way", id);
         }
         let connection = &mut self.network.connections[id];
         if !had_answered && connection.has_answered_connect() {
@@ -579,6 +688,9 @@ impl Shared {
         self.note_end(id, if side == Side::Host { "closed by the host" } else { "closed by the target" });
         if side == Side::Target {
             self.network.closed_by_target.push(id);
+            self.network.connections[id].closed_by_target_ns = Some(self.now_ns);
+        } else {
+            self.give_up(id);
         }
         let connection = &mut self.network.connections[id];
         connection.closed[index(side)] = true;
@@ -593,6 +705,9 @@ impl Shared {
     pub(crate) fn reset(&mut self, id: usize, side: Side) {
         self.say(|| format!("connection {id}: {side:?} resets"));
         self.note_end(id, if side == Side::Host { "reset by the host" } else { "reset by the target" });
+        if side == Side::Host {
+            self.give_up(id);
+        }
         let kept = {
             let connection = &mut self.network.connections[id];
             connection.closed[index(side)] = true;
@@ -611,8 +726,8 @@ impl Shared {
             self.end_stream(id, side.other(), at_ns, End::Reset);
         } else {
             self.say(|| format!("connection {id}: the reset gets lost"));
-            let until_ns = self.now_ns + self.scenario.command_timeout_ns + RECOVERY_NS;
-            self.slow_until("silent connection", u64::MAX, until_ns);
+            self.network.connections[id].is_abandoned = true;
+            self.lose_connection("silent connection", id);
         }
     }
 
@@ -634,8 +749,9 @@ impl Shared {
     /// A middlebox resets a connection.
     pub(crate) fn break_connection(&mut self, id: usize) {
         self.say(|| format!("connection {id}: is broken"));
+        self.network.connections[id].is_broken = true;
         self.note_end(id, "reset on the way");
-        self.slow_until("connection reset", u64::MAX, self.now_ns + RECOVERY_NS);
+        self.lose_connection("connection reset", id);
         for side in [Side::Host, Side::Target] {
             let kept = self.network.connections[id].streams[index(side)].on_the_way.len() as u64;
             let kept = self.network.connections[id].random.below(kept + 1) as usize;

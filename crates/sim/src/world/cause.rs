@@ -2,6 +2,7 @@
 //! history.
 
 use host::Failure;
+use store::Kind as RequestKind;
 use wire::status::Status;
 
 use super::World;
@@ -11,14 +12,24 @@ use crate::coverage::Point;
 use crate::finding::Finding;
 use crate::pair_settings::PairDurability;
 use crate::scenario::SECOND;
+use crate::shared::RECOVERY_NS;
 use crate::shared::disk::Trouble;
 use crate::shared::network::Connection;
 
-/// The cause of what an error filter of the second namespace has failed.
-pub(super) const FILTERED: &str = "failed by a filter";
+/// A lane without a queue for less than this share of a command's timeout does not make it time out.
+const DOWN_SHARE: u64 = 4;
 
 /// A log is read within so long after its target has started, ns, on a disk that is not slow.
 const READ_NS: u64 = 10 * SECOND;
+
+/// A command that has taken long.
+struct Slow {
+    host: usize,
+    lane: usize,
+    begin_ns: u64,
+    /// Its host may have held it until its namespace can be reached.
+    is_held: bool,
+}
 
 impl World {
     /// Why a command may have ended so.
@@ -33,13 +44,14 @@ impl World {
     ) -> Result<&'static str, Finding> {
         let now_ns = self.shared.now_ns;
         let Command { host, lane, begin_ns, .. } = *command;
+        let slow = Slow { host, lane, begin_ns, is_held: self.may_be_held(command) };
         let has_waited = now_ns - begin_ns >= self.shared.scenario.command_timeout_ns;
-        let has_waited = has_waited && self.slowness(begin_ns).is_some();
+        let has_waited = has_waited && self.slowness(&slow).is_some();
         let has_lost = self.hosts[host].lanes[lane].loss_count > command.loss_count;
         let cause = match failure {
             Failure::Interrupted if has_lost => Some("connection lost"),
             Failure::Interrupted if self.may_be_partly_deallocated(command) => Some("held after a part"),
-            Failure::TimedOut if has_waited => self.timed_out(begin_ns),
+            Failure::TimedOut if has_waited => self.timed_out(&slow),
             // It may have ended before one that covers the loss, and come after it.
             Failure::Unflushed if self.hosts[host].loss_count > command.covered_losses => {
                 Some("the first after a reconnect")
@@ -97,14 +109,15 @@ impl World {
         let is_cancelled = self.cancelled.contains(&number);
         let PairCommand { host, lane, begin_ns, .. } = *command;
         let scenario = &self.shared.scenario;
+        let slow = Slow { host, lane, begin_ns, is_held: false };
         let has_waited = self.shared.now_ns - begin_ns >= scenario.command_timeout_ns;
-        let has_waited = has_waited && self.slowness(begin_ns).is_some();
+        let has_waited = has_waited && self.slowness(&slow).is_some();
         let host_of = &self.hosts[host];
         match failure {
             Failure::Interrupted => {
                 (host_of.lanes[lane].loss_count > command.loss_count).then_some("connection lost")
             }
-            Failure::TimedOut if has_waited => self.timed_out(begin_ns),
+            Failure::TimedOut if has_waited => self.timed_out(&slow),
             Failure::Unflushed if host_of.loss_count > command.covered_losses => {
                 Some("the first after a reconnect")
             }
@@ -138,32 +151,60 @@ impl World {
         }
     }
 
-    /// What has made a command slow that began at this time, if anything has: a fault since, or the run's own network
-    /// and disk, which may be slower than its timeouts.
-    fn slowness(&self, begin_ns: u64) -> Option<&'static str> {
-        let scenario = &self.shared.scenario;
+    /// What has made a command slow in its own time, if anything has: a fault that concerns it; a lane that had no
+    /// queue, since a fault; or the run's own network and disk, which may be slower than its timeouts.
+    fn slowness(&self, slow: &Slow) -> Option<&'static str> {
+        let Slow { host, lane, begin_ns, is_held } = *slow;
+        let (scenario, of_host) = (&self.shared.scenario, &self.hosts[host]);
+        let connections = &self.shared.network.connections;
+        // Commands of one host wait for another one's if these have the last buffers, or the lock of a pair.
+        let waits_for_others =
+            scenario.can_use_up_the_pool() || scenario.depth > 1 && scenario.mix.compare_and_write > 0;
         let timeout_ns = scenario.command_timeout_ns;
         let own = || {
-            if self.shared.disk.is_stuck() {
+            let actor = of_host.lanes[lane].actor;
+            let is_silent = |connection: &Connection| {
+                connection.dialler == actor && connection.was_silent_since(begin_ns)
+            };
+            let is_vain = |connection: &Connection| connection.was_served_in_vain(begin_ns);
+            if connections.iter().any(is_silent) {
+                Some("silent connection")
+            } else if waits_for_others && connections.iter().any(is_vain) {
+                Some("silent connection of another host")
+            } else if self.shared.disk.is_stuck() {
                 Some("operation that hangs")
             } else if 2 * scenario.transfers_ns_max() >= timeout_ns {
                 Some("narrow network")
             } else if 2 * scenario.disk_ns_max() >= timeout_ns {
                 Some("busy disk")
-            } else if scenario.second.as_deref().is_some_and(|spec| spec.contains("unreachable")) {
+            } else if is_held {
                 Some("command held for its path")
             } else {
                 None
             }
         };
-        self.shared.slowed_since(begin_ns).or_else(own)
+        let lost = || {
+            let lost_ns = begin_ns.saturating_sub(RECOVERY_NS);
+            let down_ns = of_host.down_ns(lane, begin_ns, self.shared.now_ns);
+            let was_down = down_ns >= timeout_ns / DOWN_SHARE;
+            was_down.then(|| self.shared.lost_since(lost_ns, |actor| of_host.owns(actor))).flatten()
+        };
+        let is_concerned = |actor| waits_for_others || of_host.owns(actor);
+        self.shared.slowed_since(begin_ns, is_concerned).or_else(lost).or_else(own)
     }
 
     /// The cause of a timeout.
-    fn timed_out(&mut self, begin_ns: u64) -> Option<&'static str> {
-        let what = self.slowness(begin_ns)?;
+    fn timed_out(&mut self, slow: &Slow) -> Option<&'static str> {
+        let what = self.slowness(slow)?;
         self.shared.coverage.reach(Point::TimedOut(what));
         Some("timed out")
+    }
+
+    /// Whether a command on blocks may be held until its namespace can be reached.
+    fn may_be_held(&self, command: &Command) -> bool {
+        let is_in_second =
+            command.lba >= self.shared.scenario.block_count || matches!(command.kind, Kind::FlushAll);
+        is_in_second && self.filters.may_fail(&command.kind, Status::INTERNAL_PATH_ERROR)
     }
 
     /// Whether the target may have been reading its logs since this time.
@@ -172,20 +213,18 @@ impl World {
         read_until_ns + slow_ns(&self.shared) >= begin_ns
     }
 
-    /// Whether a bit was wrong on a connection of the command's host since it began.
-    fn was_damaged(&self, command: &Command) -> bool {
-        let host = &self.hosts[command.host];
+    /// Whether a bit was wrong on a connection of the command's lane since it began.
+    pub(super) fn was_damaged(&self, command: &Command) -> bool {
+        let lane = self.hosts[command.host].lanes[command.lane].actor;
         let is_it = |connection: &Connection| {
-            host.owns(connection.dialler)
-                && connection.damaged_ns.is_some_and(|at_ns| at_ns >= command.begin_ns)
+            connection.dialler == lane && connection.damaged_ns.is_some_and(|at_ns| at_ns >= command.begin_ns)
         };
         self.shared.network.connections.iter().rev().any(is_it)
     }
 
     /// Whether some ranges of a command that the host holds may have been deallocated, and another one was unreachable.
     fn may_be_partly_deallocated(&self, command: &Command) -> bool {
-        let spec = self.shared.scenario.second.as_deref().unwrap_or_default();
-        matches!(command.kind, Kind::Deallocate { .. }) && spec.contains("unreachable")
+        matches!(command.kind, Kind::Deallocate { .. }) && self.may_be_held(command)
     }
 
     /// What may happen in any namespace.
@@ -219,19 +258,28 @@ impl World {
         }
     }
 
+    /// Whether the first namespace was closed at this time or later.
+    pub(super) fn was_closed_since(&self, begin_ns: u64) -> bool {
+        let order_ns = self.shared.scenario.order_ns_max();
+        self.closed_until_ns.is_some_and(|until_ns| until_ns.saturating_add(order_ns) >= begin_ns)
+    }
+
     /// What may happen in the first namespace.
-    fn cause_in_first(&self, command: &Command, status: Status) -> Option<&'static str> {
+    fn cause_in_first(&mut self, command: &Command, status: Status) -> Option<&'static str> {
         let (begin_ns, disk) = (command.begin_ns, &self.shared.disk);
         let order_ns = self.shared.scenario.order_ns_max();
         let had = |trouble| disk.had_trouble(trouble, begin_ns, |blocks| command.touches(&blocks));
         let flush_failed = |trouble| disk.had_trouble(trouble, begin_ns, |blocks| blocks.is_empty());
-        let was_short =
-            self.short_until_ns.is_some_and(|until_ns| until_ns.saturating_add(order_ns) >= begin_ns);
-        let was_closed =
-            self.closed_until_ns.is_some_and(|until_ns| until_ns.saturating_add(order_ns) >= begin_ns);
+        let was_short = command.touches(&(self.shortest_block_count..self.shared.scenario.block_count))
+            && self.short_until_ns.is_some_and(|until_ns| until_ns.saturating_add(order_ns) >= begin_ns);
+        let was_closed = self.was_closed_since(begin_ns);
         let is_flush = matches!(command.kind, Kind::Flush | Kind::FlushAll);
+        let is_deallocation = matches!(command.kind, Kind::Deallocate { .. });
         let has_flushed = flush_failed(Trouble::Sync) || flush_failed(Trouble::Passing);
-        if status.is(Status::UNRECOVERED_READ_ERROR) {
+        let [reads, writes] =
+            [RequestKind::Read, RequestKind::Write].map(|kind| command.kind.requests().contains(&kind));
+        let writes = writes || command.kind.requests().contains(&RequestKind::WriteZeroes);
+        if status.is(Status::UNRECOVERED_READ_ERROR) && reads {
             if had(Trouble::Read) || had(Trouble::Passing) {
                 return Some("read failed");
             }
@@ -241,17 +289,22 @@ impl World {
             if is_flush && has_flushed {
                 return Some("flush failed");
             }
-            let of_blocks = had(Trouble::Write) || had(Trouble::Passing);
+            let of_blocks = (writes || is_deallocation) && (had(Trouble::Write) || had(Trouble::Passing));
             if !is_flush && (of_blocks || command.kind.is_durable() && has_flushed) {
                 return Some("write failed");
             }
-            if is_flush && self.closed_until_ns.is_some() {
+            // Of one association the flushes that are out then may fail, and none after them.
+            let host = command.host;
+            let is_first = self.closed_until_ns.is_some_and(|until_ns| until_ns >= self.told_ns[host])
+                || self.told_ns[host] >= begin_ns;
+            if is_flush && self.closed_until_ns.is_some() && is_first {
+                self.told_ns[host] = self.shared.now_ns;
                 return Some("the first after a reopening");
             }
             return was_short.then_some("namespace was cut");
         }
         if status.is(Status::CAPACITY_EXCEEDED) {
-            return had(Trouble::NoSpace).then_some("no space");
+            return ((writes || is_deallocation) && had(Trouble::NoSpace)).then_some("no space");
         }
         if status.is(Status::NAMESPACE_NOT_READY) {
             return was_closed.then_some("namespace is closed");
@@ -264,23 +317,9 @@ impl World {
 
     /// What may happen in the second one: by its filters, or because it is removed.
     fn cause_in_second(&self, command: &Command, status: Status) -> Option<&'static str> {
-        let spec = self.shared.scenario.second.as_deref().unwrap_or_default();
-        let [reads, writes, flushes] = command.kind.requests();
-        if status.is(Status::UNRECOVERED_READ_ERROR) {
-            return (reads && spec.contains("error=read:1/")).then_some(FILTERED);
-        }
-        if status.is(Status::WRITE_FAULT) {
-            return (writes && spec.contains("error=write:1/")).then_some(FILTERED);
-        }
-        if status.is(Status::INTERNAL_PATH_ERROR) {
-            let unreachable = spec.split('&').find(|filter| filter.contains("as=unreachable"))?;
-            let is_met = match unreachable.strip_prefix("error=").and_then(|rest| rest.split_once(':')) {
-                Some(("read", _)) => reads,
-                Some(("write", _)) => writes,
-                Some(("flush", _)) => flushes,
-                _ => true,
-            };
-            return is_met.then_some("unreachable by a filter");
+        if self.filters.may_fail(&command.kind, status) {
+            let is_unreachable = status.is(Status::INTERNAL_PATH_ERROR);
+            return Some(if is_unreachable { "unreachable by a filter" } else { "failed by a filter" });
         }
         if status.is(Status::INVALID_NAMESPACE) || status.is(Status::NAMESPACE_NOT_READY) {
             return self.second_state.was_missing(command.begin_ns).then_some("namespace was removed");

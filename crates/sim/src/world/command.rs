@@ -1,5 +1,6 @@
 //! A command that a simulated user has submitted: its kind, its blocks, its lane and its time.
 
+use store::Kind as RequestKind;
 use wire::status::Status;
 
 use crate::model::Content;
@@ -87,17 +88,19 @@ impl Kind {
         )
     }
 
-    /// Whether it comes to requests to read, to write, and to flush.
-    pub(super) fn requests(&self) -> [bool; 3] {
+    /// The kinds of requests to the storage that it comes to.
+    pub(super) fn requests(&self) -> &'static [RequestKind] {
         match self {
-            Self::Read | Self::Compare { .. } | Self::Verify => [true, false, false],
-            Self::Write { is_durable } => [false, true, *is_durable],
-            Self::WriteZeroes { is_durable } => [false, true, *is_durable],
-            Self::Copy { is_durable, .. } => [true, true, *is_durable],
-            // Of either half.
-            Self::PairCompare | Self::PairWrite { .. } => [true, true, true],
-            Self::Flush | Self::FlushAll => [false, false, true],
-            Self::Deallocate { .. } | Self::Hint | Self::Refused { .. } => [false; 3],
+            Self::Read | Self::Compare { .. } | Self::Verify => &[RequestKind::Read],
+            Self::Write { .. } => &[RequestKind::Write],
+            Self::WriteZeroes { .. } => &[RequestKind::WriteZeroes],
+            Self::Deallocate { .. } => &[RequestKind::Deallocate],
+            // Of a pair those of either half.
+            Self::Copy { .. } | Self::PairCompare | Self::PairWrite { .. } => {
+                &[RequestKind::Read, RequestKind::Write]
+            }
+            Self::Flush | Self::FlushAll => &[RequestKind::Flush],
+            Self::Hint | Self::Refused { .. } => &[],
         }
     }
 

@@ -64,6 +64,7 @@ impl World {
         let mut config = TargetConfig {
             machine: Some("simulated".into()),
             limits: self.limits,
+            timeouts: scenario.timeouts,
             listeners: self.offer.listeners().collect(),
             ..TargetConfig::default()
         };

@@ -7,7 +7,6 @@ use super::late::GRACE_NS;
 use crate::coverage::Waiting;
 use crate::host::Host;
 use crate::scenario::{MS, SECOND};
-use crate::shared::RECOVERY_NS;
 
 /// How long beyond the end of an association the disk hangs at most, ns.
 const HANG_NS_MAX: u64 = 4 * SECOND;
@@ -49,7 +48,7 @@ impl World {
 
     /// The connections of a host's association that has this one: those since it last dialled an admin queue, until it
     /// did so again.
-    fn queues_of_association(&self, host: &Host, id: usize) -> Vec<usize> {
+    pub(super) fn queues_of_association(&self, host: &Host, id: usize) -> Vec<usize> {
         let connections = &self.shared.network.connections;
         let is_admin = |id: &usize| host.is_association(connections[*id].dialler);
         let first = (0..=id).rev().find(is_admin).unwrap_or(id);
@@ -77,7 +76,7 @@ impl World {
         let hang_ns = self.keep_alive_ns() + self.shared.random.below(HANG_NS_MAX);
         let disk = &mut self.shared.disk;
         disk.hung_until_ns = disk.hung_until_ns.max(self.shared.now_ns + hang_ns);
-        let until_ns = disk.hung_until_ns + RECOVERY_NS;
+        let until_ns = disk.hung_until_ns;
         self.shared.slow_until("disk that hangs", u64::MAX, until_ns);
     }
 }

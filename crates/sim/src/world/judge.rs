@@ -3,7 +3,6 @@
 use host::{Completion, Failure};
 use wire::status::Status;
 
-use super::cause::FILTERED;
 use super::command::{Command, Kind, in_words};
 use super::{Stage, World};
 use crate::coverage::{Ending, Point};
@@ -57,7 +56,6 @@ impl World {
         result: Result<u64, Failure>,
     ) -> Result<(), Finding> {
         let name = command.kind.name();
-        self.count_requests(command);
         let Err(failure) = result else {
             let order_ns = self.shared.scenario.order_ns_max();
             if let Some(since_ns) = self.shared.barred_since_ns
@@ -73,12 +71,9 @@ impl World {
         if matches!(command.kind, Kind::PairCompare | Kind::PairWrite { .. }) {
             self.failed_halves.insert(number);
         }
-        if !matches!(command.kind, Kind::Refused { .. }) {
+        // Of those that must be refused the status is judged below.
+        if !matches!((&command.kind, failure), (Kind::Refused { .. }, Failure::Status(_))) {
             let cause = self.cause(number, command, failure)?;
-            if cause == FILTERED {
-                let is_write = failure.status().is_some_and(|status| status.is(Status::WRITE_FAULT));
-                self.filtered[usize::from(is_write)].1 += 1;
-            }
             let outcome = Err(failure).into();
             self.shared.coverage.reach(Point::End { command: name, outcome, cause });
         }
@@ -109,38 +104,6 @@ impl World {
         Ok(())
     }
 
-    /// Counts the requests that a command in the second namespace has come to at most.
-    fn count_requests(&mut self, command: &Command) {
-        if command.lba < self.shared.scenario.block_count {
-            return;
-        }
-        let [reads, writes, _] = command.kind.requests();
-        for (counts, is_one) in self.filtered.iter_mut().zip([reads, writes]) {
-            counts.0 += if is_one { 1 + u64::from(command.blocks) } else { 0 };
-        }
-    }
-
-    /// Whether the filters of the second namespace have failed as many requests as they may: each n-th. Commands that
-    /// are sent again come to more requests than are counted.
-    pub(super) fn check_filters(&self) -> Result<(), Finding> {
-        let scenario = &self.shared.scenario;
-        let spec = scenario.second.as_deref().unwrap_or_default();
-        if spec.contains("unreachable") || scenario.is_replayed {
-            return Ok(());
-        }
-        for ((request_count, failed_count), kind) in self.filtered.into_iter().zip(["read", "write"]) {
-            let filter = spec.split(&format!("error={kind}:1/")).nth(1).unwrap_or_default();
-            let digits = filter.split(|byte: char| !byte.is_ascii_digit()).next().unwrap_or_default();
-            let each: u64 = digits.parse().unwrap_or(1);
-            if failed_count * each > 2 * request_count + 8 * each {
-                return Err(format!(
-                    "{failed_count} commands failed by a filter that fails one {kind} of {each}, of {request_count}"
-                ));
-            }
-        }
-        Ok(())
-    }
-
     fn judge(
         &mut self,
         number: u64,
@@ -149,6 +112,10 @@ impl World {
     ) -> Result<(), Finding> {
         let now_ns = self.shared.now_ns;
         let is_replaced = self.met_second_machine(command.host, command.begin_ns);
+        let is_to_be_refused = matches!(command.kind, Kind::Refused { .. });
+        let was_damaged = is_to_be_refused && self.was_damaged(&command);
+        let was_missing = self.second_state.was_missing(command.begin_ns);
+        let was_away = was_missing || self.was_closed_since(command.begin_ns);
         let Command { kind, lba, blocks, begin_ns, host, lane, host_loss_count, .. } = command;
         if lba >= self.shared.scenario.block_count {
             self.second_state.judge(begin_ns, completion.result)?;
@@ -245,12 +212,11 @@ impl World {
                 Ok(_) => Err(format!("succeeded, and had to be refused with {status}")),
                 Err(Failure::Status(given)) => {
                     // The namespace that it names may be closed, or gone.
-                    let is_gone = given.is(Status::NAMESPACE_NOT_READY)
-                        || given.is(Status::INVALID_NAMESPACE)
+                    let is_gone = (given.is(Status::NAMESPACE_NOT_READY) && was_away)
+                        || (given.is(Status::INVALID_NAMESPACE) && was_missing)
                         || (given.is(Status::ANA_PERSISTENT_LOSS) && is_replaced);
                     // The data in its capsule is checked first.
-                    let is_damaged = given.is(Status::TRANSIENT_TRANSPORT_ERROR)
-                        && self.shared.scenario.network.corrupt > 0;
+                    let is_damaged = given.is(Status::TRANSIENT_TRANSPORT_ERROR) && was_damaged;
                     if given == status.with_dnr() && status.is(Status::COMMAND_SIZE_LIMIT_EXCEEDED) {
                         self.shared.coverage.reach(Point::Limit("ranges of a Copy, exceeded"));
                     } else if given == status.with_dnr() && status.is(Status::INVALID_FIELD) {

@@ -51,7 +51,7 @@ impl World {
     }
 
     /// How long commands that are under way may take, while no operation is stuck, ns.
-    fn under_way_ns(&self) -> u64 {
+    pub(super) fn under_way_ns(&self) -> u64 {
         let scenario = &self.shared.scenario;
         let disk = &scenario.disk;
         let slow_ns = if disk.slow > 0 { disk.slow_ns } else { 0 };

@@ -58,6 +58,7 @@ impl World {
         }
         self.block_count = block_count;
         self.short_until_ns = Some(u64::MAX);
+        self.shortest_block_count = self.shortest_block_count.min(block_count);
         self.next_command += 1;
         self.resize_command = self.next_command - 1;
         self.model.cut(block_count..full, self.resize_command, self.shared.now_ns);
@@ -134,6 +135,7 @@ impl World {
         // RAM that is opened again is other RAM.
         self.cut_second(since_ns);
         self.regain_second();
+        self.renew_filters();
         self.reload();
         let back_ns = self.shared.now_ns + self.shared.scenario.order_ns_max();
         self.second_state.on_back(back_ns);

@@ -275,7 +275,7 @@ impl Scene<'_> {
         let is_admin = wish.command.qid.is_admin();
         // 0-based: 0 in the field, refused for every queue, is one entry.
         let entries_min = if is_admin { limits.admin_queue_entries_min.into() } else { 2 };
-        if !(entries_min..=u32::from(limits.queue_entries_max)).contains(&wish.command.queue_entries) {
+        if !(entries_min..=limits.entries_max(is_admin)).contains(&wish.command.queue_entries) {
             return Err(invalid(InvalidParameter::SQSIZE));
         }
         if is_admin { self.judge_admin(limits, wish, kind, range) } else { self.judge_io(limits, wish, kind) }

@@ -927,10 +927,12 @@ impl LaneServer {
         };
         let parted = lane.queue.part(slot).filter(|_| lane.held.is_none());
         let taken = parted.zip(lane.socket().and_then(|socket| io.release(socket)));
-        let Some((queue, connection)) = taken else {
+        let Some((queue, mut connection)) = taken else {
             io.post(0, not_moved(false));
             return io.post(0, Message::Control(ControlMessage::Request(connect)));
         };
+        // A socket that its peer has reset since no longer knows the address that it counts under.
+        (connection.peer, connection.local) = (lane.peer, lane.local);
         let (listener, napi, counters) = (lane.listener, lane.napi, Arc::clone(&lane.counters));
         let tls = lane.tls.take().map(Secure::into_stream);
         tracing::debug!(peer = ?lane.peer, %qid, to, "lane handed over");

@@ -80,6 +80,23 @@ fn what_makes_no_sense_is_refused_for_good_with_its_offset() {
     assert_eq!((answer.status, answer.result), (INVALID, data(16)));
 }
 
+/// The host does not know the limit yet, and the discovery log allows 32. wire §24
+#[test]
+fn a_small_limit_of_queue_entries_is_for_io_queues_and_leaves_admin_queues_of_32() {
+    let limits = Limits { queue_entries_max: 16, ..Limits::default() };
+    let mut target = Target::empty(limits);
+    target.apply(disks(Access::Any));
+    let mut admin = ConnectSpec::admin(host(HOST), DISKS);
+    admin.command.queue_entries = 33;
+    assert_eq!(target.connect(&admin).1.status, INVALID);
+    let association = target.ready(host(HOST), DISKS, 0);
+    let mut queue = association.queue(1);
+    queue.command.queue_entries = 17;
+    assert_eq!(target.connect(&queue).1.status, INVALID);
+    queue.command.queue_entries = 16;
+    assert_eq!(target.connect(&queue).1.status, Status::SUCCESS);
+}
+
 /// hostile inputs Q1
 #[test]
 fn connect_data_has_1024_bytes() {

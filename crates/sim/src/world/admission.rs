@@ -1,0 +1,211 @@
+//! Whom the target lets in: nobody is refused for a limit that is not reached, and no limit is ever exceeded. Peers that
+//! open connections and say nothing use them up for a while.
+
+use super::{Stage, World};
+use crate::coverage::Point;
+use crate::host::Host;
+use crate::shared::network::{Connection, NVME};
+use crate::shared::{Actor, Side};
+
+/// Peers that open connections and send nothing.
+#[derive(Debug)]
+pub(super) struct Crowd {
+    actor: Actor,
+    /// Connections, and until when each is kept, ns.
+    open: Vec<(usize, u64)>,
+    /// They close all.
+    pub(super) is_over: bool,
+}
+
+impl Crowd {
+    pub(super) fn new(actor: Actor) -> Self {
+        Self { actor, open: Vec::new(), is_over: false }
+    }
+}
+
+impl World {
+    /// A peer opens as many connections, and sends nothing for as long.
+    pub(super) fn flood(&mut self, count: u8, ns: u64) {
+        if self.stage > Stage::Work {
+            return;
+        }
+        let until_ns = self.shared.now_ns + ns;
+        for _ in 0..count {
+            let id = self.shared.dial(self.crowd.actor, NVME);
+            self.crowd.open.push((id, until_ns));
+        }
+        self.shared.lose_any_until("flood of connections", until_ns);
+        self.shared.wake_at(self.crowd.actor, until_ns);
+    }
+
+    /// Such a peer runs.
+    pub(super) fn run_crowd(&mut self, actor: Actor) -> bool {
+        if actor != self.crowd.actor {
+            return false;
+        }
+        let (now_ns, is_over) = (self.shared.now_ns, self.crowd.is_over);
+        for (id, _) in self.crowd.open.extract_if(.., |(_, until_ns)| is_over || *until_ns <= now_ns) {
+            self.shared.reset(id, Side::Host);
+        }
+        if let Some(until_ns) = self.crowd.open.iter().map(|(_, until_ns)| *until_ns).min() {
+            self.shared.wake_at(actor, until_ns);
+        }
+        true
+    }
+
+    /// Whether a connection may count at the target: until all its commands have ended there, and reactor 0 has heard.
+    fn may_count(&self, connection: &Connection) -> bool {
+        if connection.accepted_ns.is_none() || connection.listener != NVME {
+            return false;
+        }
+        if connection.is_open_at_target() {
+            return true;
+        }
+        // Those of an earlier target are not closed by this one.
+        let Some(closed_ns) = connection.closed_by_target_ns else { return false };
+        let disk = &self.shared.disk;
+        let may_have_hung = self.shared.scenario.disk.stuck > 0 || disk.hung_until_ns >= closed_ns;
+        let has_commands = connection.is_connected();
+        let (order_ns, under_way_ns) = (self.shared.scenario.order_ns_max(), self.under_way_ns());
+        let slack_ns = if has_commands { under_way_ns } else { order_ns };
+        closed_ns >= self.shared.started_ns
+            && (closed_ns + slack_ns >= self.shared.now_ns || has_commands && may_have_hung)
+    }
+
+    /// Judges whom the target has let in and refused in a turn.
+    pub(super) fn judge_admission(&mut self) {
+        let network = &mut self.shared.network;
+        let [turned_away, busy, entered] =
+            [&mut network.turned_away, &mut network.busy, &mut network.entered].map(std::mem::take);
+        if turned_away.is_empty() && busy.is_empty() && entered.is_empty() {
+            return;
+        }
+        turned_away.into_iter().for_each(|id| self.judge_turned_away(id));
+        busy.into_iter().for_each(|id| self.judge_busy(id));
+        if !entered.is_empty() {
+            self.judge_counts();
+        }
+    }
+
+    /// The host of a connection, if it is one with lanes, will be back.
+    pub(super) fn note_limited(&mut self, id: usize) {
+        let dialler = self.shared.network.connections[id].dialler;
+        if let Some(index) = self.hosts.iter().position(|host| host.owns(dialler)) {
+            self.limited[index] = true;
+            self.shared.lose("refused for a limit", dialler);
+        }
+    }
+
+    fn judge_turned_away(&mut self, id: usize) {
+        let limits = &self.shared.scenario.limits;
+        let connections = &self.shared.network.connections;
+        let address = connections[id].peer.ip();
+        let others = || {
+            connections.iter().enumerate().filter(|(of, connection)| *of != id && self.may_count(connection))
+        };
+        let count = others().count();
+        let count_of_address = others().filter(|(_, connection)| connection.peer.ip() == address).count();
+        let is_full = count >= limits.connection_count_max as usize;
+        let is_full_of_address = count_of_address >= limits.connection_count_per_address_max as usize;
+        for (is_it, name) in
+            [(is_full, "connections of the target"), (is_full_of_address, "connections of an address")]
+        {
+            if is_it {
+                self.shared.coverage.reach(Point::Limit(name));
+            }
+        }
+        if !is_full && !is_full_of_address {
+            self.shared.find(format!(
+                "connection {id} is turned away, with {count} others at most, {count_of_address} of its address"
+            ));
+        }
+        self.note_limited(id);
+    }
+
+    /// Whether two connections are of one host, as the target knows it: by its name.
+    fn has_name_of(&self, id: usize, other: usize) -> bool {
+        let connections = &self.shared.network.connections;
+        let host_of = |id: usize| {
+            let dialler = connections[id].dialler;
+            let of = |hosts: &[Host]| hosts.iter().position(|host| host.owns(dialler));
+            of(&self.hosts).or_else(|| of(&self.scouts))
+        };
+        host_of(id) == host_of(other)
+    }
+
+    fn judge_busy(&mut self, id: usize) {
+        let limits = &self.shared.scenario.limits;
+        let connections = &self.shared.network.connections;
+        let others = || {
+            (0..connections.len()).filter(|of| *of != id).filter(|of| {
+                let connection = &connections[*of];
+                connection.watch().is_admin() && self.may_count(connection)
+            })
+        };
+        let count = others().count();
+        let count_of_host = others().filter(|of| self.has_name_of(id, *of)).count();
+        if count_of_host >= limits.controller_count_per_host_max {
+            self.shared.coverage.reach(Point::Limit("controllers of a host"));
+        }
+        // One of the host's may be ending, and its lanes not have ended.
+        let is_full = count >= limits.controller_count_max || count_of_host > 0;
+        if !is_full && !self.is_stopping {
+            self.shared.find(format!(
+                "connection {id}: no controller is left, with {count} others at most, {count_of_host} of its host"
+            ));
+        }
+        self.note_limited(id);
+    }
+
+    /// Whether the target has let in more than it may.
+    fn judge_counts(&mut self) {
+        let limits = self.shared.scenario.limits;
+        let connections = &self.shared.network.connections;
+        let is_open = |of: &usize| connections[*of].listener == NVME && connections[*of].is_open_at_target();
+        let open: Vec<usize> = (0..connections.len()).filter(is_open).collect();
+        let admin: Vec<usize> = open
+            .iter()
+            .copied()
+            .filter(|of| connections[*of].is_connected() && connections[*of].watch().is_admin())
+            .collect();
+        let of_address = |id: usize| {
+            let address = connections[id].peer.ip();
+            open.iter().filter(|of| connections[**of].peer.ip() == address).count()
+        };
+        let of_host = |id: usize| admin.iter().filter(|of| self.has_name_of(id, **of)).count();
+        let reactors = 0..usize::from(self.shared.scenario.reactor_count);
+        let share = (limits.unconnected_count_max as usize).div_ceil(reactors.len());
+        let unconnected_count = |reactor: Actor| {
+            let of_reactor = open.iter().map(|of| &connections[*of]);
+            let of_reactor = of_reactor.filter(|connection| connection.owners[1] == Some(reactor));
+            of_reactor.filter(|connection| !connection.watch().has_sent_connect).count()
+        };
+        let counts = [
+            ("connections", open.len(), limits.connection_count_max as usize),
+            (
+                "connections of an address",
+                open.iter().map(|id| of_address(*id)).max().unwrap_or(0),
+                limits.connection_count_per_address_max as usize,
+            ),
+            ("controllers", admin.len(), limits.controller_count_max),
+            (
+                "controllers of a host",
+                admin.iter().map(|id| of_host(*id)).max().unwrap_or(0),
+                limits.controller_count_per_host_max,
+            ),
+            ("connections without a queue", reactors.map(unconnected_count).max().unwrap_or(0), share),
+        ];
+        if let Some((what, count, limit)) = counts.into_iter().find(|(_, count, limit)| count > limit) {
+            self.shared.find(format!("the target has {count} {what}, and may have {limit}"));
+        }
+    }
+
+    /// Connections without a queue that a reactor may have.
+    pub(super) fn unconnected_count(&self, reactor: Actor) -> usize {
+        let connections = &self.shared.network.connections;
+        let is_it = |connection: &&Connection| {
+            connection.is_open_at_target() && !connection.is_connected() && connection.listener == NVME
+        };
+        connections.iter().filter(is_it).filter(|connection| connection.owners[1] == Some(reactor)).count()
+    }
+}

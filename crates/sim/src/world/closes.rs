@@ -1,0 +1,102 @@
+//! Why the target has closed a connection: its host has, or lets it wait, or bits on it were wrong; its association ends;
+//! or a connection without a queue makes room for newer ones. Without such a cause it must not: what a host is told then is
+//! that a connection was lost.
+
+use super::World;
+use crate::coverage::Point;
+use crate::host::BARRED;
+use crate::scenario::{MS, SECOND};
+use crate::shared::network::{Connection, NVME};
+
+/// What the target rounds deadlines up to, ns.
+const TIMER_STEP_NS: u64 = SECOND / 4;
+
+/// What a host that owes data must send within the timeout of a target that lacks buffers, bytes.
+const PROGRESS_BYTES: u64 = 64 << 10;
+
+impl World {
+    /// Judges what the target has closed.
+    pub(super) fn judge_closes(&mut self) {
+        if self.is_stopping {
+            return;
+        }
+        for at in 0..self.shared.network.closed_by_target.len() {
+            let id = self.shared.network.closed_by_target[at];
+            let connection = &self.shared.network.connections[id];
+            // Whether it may be turned away is judged elsewhere.
+            if connection.listener != NVME || connection.is_turned_away || is_ended(connection) {
+                continue;
+            }
+            let is_queue = connection.is_connected();
+            if (is_queue || !self.may_close_unconnected(id)) && !self.may_close_queue(id) {
+                let what = if is_queue { "a queue" } else { "no queue" };
+                self.shared
+                    .find(format!("connection {id}, with {what}, is closed by the target without a cause"));
+            }
+        }
+    }
+
+    /// Whether a connection without a queue may be closed.
+    fn may_close_unconnected(&mut self, id: usize) -> bool {
+        let connection = &self.shared.network.connections[id];
+        let waited_ns = connection.accepted_ns.map_or(0, |since_ns| self.shared.now_ns - since_ns);
+        let (scenario, limits) = (&self.shared.scenario, &self.shared.scenario.limits);
+        if waited_ns >= scenario.timeouts.connect_ms.min(scenario.timeouts.pdu_ms) * MS {
+            self.shared.reach_event("connection without a queue is closed in time");
+            return true;
+        }
+        let reactors = 0..usize::from(scenario.reactor_count);
+        let share = (limits.unconnected_count_max as usize).div_ceil(reactors.len());
+        // The one that is closed is not among them any more.
+        let is_full = reactors.into_iter().any(|reactor| self.unconnected_count(reactor) >= share);
+        if is_full {
+            self.shared.coverage.reach(Point::Limit("connections without a queue"));
+            self.note_limited(id);
+        }
+        is_full
+    }
+
+    /// Whether a queue may be closed, or what was to be one.
+    fn may_close_queue(&mut self, id: usize) -> bool {
+        let now_ns = self.shared.now_ns;
+        let connections = &self.shared.network.connections;
+        let dialler = connections[id].dialler;
+        let mut hosts = self.hosts.iter().chain(&self.scouts);
+        // One that comes and goes has no others, and shuts its controller down.
+        let Some(host) = hosts.find(|host| host.owns(dialler)) else { return true };
+        if self.shared.scenario.bars() && self.hosts.get(BARRED).is_some_and(|barred| barred.owns(dialler)) {
+            return true;
+        }
+        let queues = self.queues_of_association(host, id);
+        let mut others = queues.iter().filter(|of| **of != id).map(|of| &connections[*of]);
+        let heard_ns = queues.iter().map(|of| connections[*of].heard_ns).max().unwrap_or(0);
+        if others.any(|other| is_ended(other) || other.closed[1])
+            || queues.iter().any(|of| connections[*of].watch().is_shut_down)
+            || heard_ns + self.keep_alive_ns() <= now_ns
+        {
+            return true;
+        }
+        // Its host has let it wait.
+        let timeouts = &self.shared.scenario.timeouts;
+        let longest_ms = timeouts.pdu_ms.max(timeouts.send_ms).max(timeouts.data_ms);
+        let since_ns =
+            now_ns.saturating_sub(longest_ms * MS + TIMER_STEP_NS + self.shared.scenario.order_ns_max());
+        let shortest_ms =
+            timeouts.pdu_ms.min(timeouts.send_ms).min(timeouts.data_ms).min(timeouts.contended_ms);
+        let is_slow = self.shared.lost_since(since_ns, |actor| host.owns(actor)).is_some()
+            || queues.iter().any(|of| connections[*of].was_silent_since(now_ns))
+            || 2 * self.shared.scenario.wait_ns_max(PROGRESS_BYTES) >= shortest_ms * MS;
+        if is_slow {
+            self.shared.reach_event("queue of a slow host is closed");
+        }
+        is_slow
+    }
+}
+
+/// Whether a host has ended a connection, or something on the way has, or bits on it were wrong.
+fn is_ended(connection: &Connection) -> bool {
+    connection.is_broken
+        || connection.closed[0]
+        || connection.is_ended_by_host()
+        || connection.damaged_ns.is_some()
+}
