@@ -82,7 +82,7 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
             return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
         }
         let running = Running::new(self.start.caller.owner, *self.start.sqe, None, Step::Collecting);
-        let ticket = self.start.commands.running.insert(running);
+        let ticket = self.start.commands.keep(self.start.ticket, running);
         self.start.commands.collecting.insert(key, ticket);
         Ok(Begun::Started { ticket, hold: Hold::None })
     }
