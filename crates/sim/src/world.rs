@@ -1,5 +1,6 @@
 //! The whole of one run: a target, its hosts and their users, and what happens to them.
 
+mod batches;
 mod cause;
 mod command;
 mod configuration;

@@ -117,6 +117,11 @@ pub(crate) enum Answer {
         flags: Option<u32>,
         cas: Option<u64>,
     },
+    /// There is a pair with a value of this length, which begins like this.
+    Begins {
+        length: u64,
+        start: Rc<[u8]>,
+    },
     Missing,
     /// Done; with the CAS number of the new value, if it was asked for.
     Done {
