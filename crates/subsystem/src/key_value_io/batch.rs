@@ -96,6 +96,10 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
         if let Err(status) = begun {
             self.start.commands.collecting.remove(&key);
             self.start.commands.end(collect, status, 0, None);
+            // Behind its Collect: hosts that repeat both do so in the order in which they end.
+            let ticket = self.start.run(self.at, Step::Between);
+            self.start.commands.end(ticket, status, 0, None);
+            return Ok(Begun::Started { ticket, hold: Hold::None });
         }
         begun
     }
