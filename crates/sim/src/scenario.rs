@@ -16,6 +16,7 @@ use wire::pdu::{DataAlignment, Digests};
 use crate::coverage::{Waiting, WireLimits};
 use crate::pair_settings::PairSettings;
 use crate::random::Random;
+use crate::shared::disk::ErrorOf;
 
 /// A command by its host, its lane there and its place among the commands of the lane.
 pub type CommandId = [u64; 3];
@@ -56,6 +57,8 @@ pub(crate) enum Fault {
     Stall { ns: u64 },
     /// The file system of the key-value log has no space for a while.
     NoSpace { ns: u64 },
+    /// The next operation of this kind on the key-value log fails.
+    LogError { of: ErrorOf },
     /// The memory of the key-value namespace becomes smaller or larger.
     Memory { share: u8 },
     /// The namespace becomes shorter or longer.
@@ -106,6 +109,7 @@ impl Fault {
             Self::PowerCut { .. } => "power cut",
             Self::Stall { .. } => "reactor stalled",
             Self::NoSpace { .. } => "no space for the log",
+            Self::LogError { .. } => "error of the log's disk",
             Self::Memory { .. } => "memory of pairs resized",
             Self::Resize { .. } => "namespace resized",
             Self::Cancel => "command cancelled",
@@ -577,6 +581,14 @@ impl Scenario {
             for _ in 0..random.between(1, 3) {
                 let ns = random.scaled(MS, 10 * SECOND);
                 self.faults.push((random.below(self.command_count), Fault::NoSpace { ns }));
+            }
+            self.faults.sort_by_key(|(at, _)| *at);
+        }
+        let mut random = Random::new(self.seed, 45);
+        if self.pairs.as_ref().is_some_and(|pairs| pairs.file_bytes() > 0) && random.one_in(3) {
+            for _ in 0..random.between(1, 2) {
+                let of = random.pick(&[ErrorOf::Write, ErrorOf::Write, ErrorOf::Read, ErrorOf::Flush]);
+                self.faults.push((random.below(self.command_count), Fault::LogError { of }));
             }
             self.faults.sort_by_key(|(at, _)| *at);
         }

@@ -7,6 +7,7 @@ mod configuration;
 mod expiry;
 mod judge;
 mod late;
+mod log_failure;
 pub(crate) mod machines;
 mod operator;
 mod pairs;
@@ -161,6 +162,8 @@ pub(crate) struct World {
     resize_command: u64,
     is_reopening: bool,
     is_rescuing: bool,
+    /// The target is to be started again, since its log has failed.
+    is_restarting: bool,
     /// A second process waits for the lock of the storage.
     is_rival_waiting: bool,
     /// Until when a kill waits for a write.
@@ -250,6 +253,7 @@ impl World {
             resize_command: 0,
             is_reopening: false,
             is_rescuing: false,
+            is_restarting: false,
             is_rival_waiting: false,
             kill_waits_until_ns: None,
             is_stopping: false,
@@ -363,6 +367,7 @@ impl World {
                     self.model.excuse_all(now_ns, &associations);
                     self.reopen_later();
                 }
+                self.watch_log();
             }
             Event::Fault(at) => {
                 let (_, fault) = self.shared.scenario.faults[at];
@@ -390,6 +395,7 @@ impl World {
                 }
             }
             Event::Rescue => self.rescue(),
+            Event::Restart => self.restart(),
             Event::Grow(block_count) => self.grow(block_count),
             Event::Return | Event::Admit if self.is_operator_busy() => {
                 self.shared.at(now_ns + configuration::AGAIN_NS, event);
@@ -705,6 +711,7 @@ impl World {
                 let until_ns = *until_ns + RECOVERY_NS;
                 self.shared.slow_until("no space for the log", ns, until_ns);
             }
+            Fault::LogError { of } => self.shared.log_disk.next_error = Some(of),
             Fault::Memory { share } => self.resize_pairs(share),
             Fault::Resize { block_count } => self.shrink(block_count),
             Fault::Cancel => self.cancel_one(),
@@ -864,6 +871,8 @@ impl World {
             && self.block_count == self.shared.scenario.block_count
             && !self.is_reopening
             && !self.is_rescuing
+            && !self.is_restarting
+            && !self.shared.log_disk.is_failing()
             && !self.is_rival_waiting
             && !self.is_operator_busy()
             && self.shared.barred_since_ns.is_none()
@@ -907,5 +916,6 @@ fn event_number(event: Event) -> u64 {
         Event::FallBack => 15,
         Event::Lock { .. } => 16,
         Event::Oust => 17,
+        Event::Restart => 18,
     }
 }

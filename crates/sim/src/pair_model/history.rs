@@ -138,6 +138,11 @@ impl History {
         self.pending.iter().position(|pending| pending.command.id == id)
     }
 
+    /// When a pending command began.
+    pub(super) fn begin_ns(&self, id: u64) -> Option<u64> {
+        self.position(id).map(|at| self.pending[at].command.begin_ns)
+    }
+
     /// Whether a pending command changes something.
     pub(super) fn is_change(&self, id: u64) -> bool {
         self.position(id).is_some_and(|at| self.pending[at].command.action.changes())
@@ -212,6 +217,7 @@ impl History {
             (Outcome::Done(version), Answer::Done { cas }) => {
                 version.is_none_or(|version| self.may_have(version, *cas))
             }
+            (Outcome::Done(_) | Outcome::Number(_), Answer::Silent) => true,
             (Outcome::Number(number), Answer::Number(answered)) => number == answered,
             (Outcome::Missing, Answer::Missing)
             | (Outcome::NotStored, Answer::NotStored)
@@ -453,7 +459,7 @@ mod tests {
     use crate::pair_model::{Action, Mode};
 
     fn command(id: u64, action: Action) -> Command {
-        Command { id, action, begin_s: 0 }
+        Command { id, action, begin_s: 0, begin_ns: 0 }
     }
 
     fn set(id: u64, value: &str) -> Command {

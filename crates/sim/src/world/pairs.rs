@@ -16,6 +16,7 @@ use wire::status::Status;
 use wire::uuid::Uuid;
 
 use super::batches::{Half, OpenBatch, draw_mode};
+use super::log_failure::{log_failed_ns, refusals};
 use super::{Stage, World};
 use crate::coverage::Point;
 use crate::host::SUBSYSTEM;
@@ -178,7 +179,9 @@ impl Pairs {
         self.look_for_space(shared);
         self.store = None;
         self.idle_since_ns = None;
-        let crash = if is_power_cut { Crash::PowerCut } else { Crash::Kill };
+        // A disk that fails loses what was not durable.
+        let has_failed = log_failed_ns(shared).is_some();
+        let crash = if is_power_cut || has_failed { Crash::PowerCut } else { Crash::Kill };
         if is_power_cut {
             shared.log_disk.on_power_cut(&mut shared.random);
         } else {
@@ -211,6 +214,11 @@ impl Pairs {
         self.clients.iter().all(MemcachedClient::is_closed)
     }
 
+    /// Since when every command is refused that begins, as the log has failed.
+    pub(super) fn closed_since_ns(&self) -> Option<u64> {
+        self.model.closed_since_ns
+    }
+
     /// What is out, for a report.
     pub(super) fn left(&self) -> String {
         format!("{:?} and {:?}", self.commands, self.model.pending())
@@ -229,8 +237,15 @@ impl Pairs {
         let now_ns = shared.now_ns;
         let order_ns = shared.scenario.order_ns_max();
         let lacks_space = self.look_for_space(shared);
+        let failed_ns = log_failed_ns(shared);
+        self.model.closed_since_ns = failed_ns.map(|at_ns| at_ns + 2 * order_ns);
+        self.model.refusals = refusals(shared);
         // The log's operations wait behind those of other files.
-        if lacks_space || shared.log_disk.running_count() > 0 || shared.disk.is_full() || self.store.is_none()
+        if lacks_space
+            || failed_ns.is_some()
+            || shared.log_disk.running_count() > 0
+            || shared.disk.is_full()
+            || self.store.is_none()
         {
             self.idle_since_ns = None;
         } else {
