@@ -7,6 +7,7 @@ mod configuration;
 mod expiry;
 mod judge;
 mod late;
+mod lists;
 mod log_failure;
 pub(crate) mod machines;
 mod operator;

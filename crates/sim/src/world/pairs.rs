@@ -10,12 +10,13 @@ use kv::log::Sync;
 use store::{FileStore, Geometry, KeyValueFileSettings, KeyValueSettings, KeyValueStore, OpenError, Store};
 use subsystem::message::{NewNamespace, Step};
 use wire::id::Nsid;
+use wire::kv::Key;
 use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
-use wire::kv::{Key, KeyList};
 use wire::status::Status;
 use wire::uuid::Uuid;
 
 use super::batches::{Half, OpenBatch, draw_mode};
+use super::lists::Walk;
 use super::log_failure::{log_failed_ns, refusals};
 use super::{Stage, World};
 use crate::coverage::Point;
@@ -30,9 +31,6 @@ use crate::shared::{Actor, Event, Shared};
 
 /// Its number in the subsystem.
 const NSID: Nsid = Nsid::new(5);
-
-/// Room for all keys of a List, bytes.
-const LIST_BYTES: u32 = 4096;
 
 /// One batch among this number of key-value commands of hosts.
 const BATCH_ONE_IN: u64 = 10;
@@ -71,6 +69,10 @@ pub(super) enum What {
     },
     /// A List of all keys: a look at each of them.
     List {
+        looks: Vec<(usize, u64)>,
+    },
+    /// A page of a List: a look at each key that no page before has had.
+    Page {
         looks: Vec<(usize, u64)>,
     },
     Flush,
@@ -133,6 +135,8 @@ pub(crate) struct Pairs {
     commands: BTreeMap<u64, PairCommand>,
     /// Batches of which a half is out, by the number of the first one.
     pub(super) batches: BTreeMap<u64, OpenBatch>,
+    /// Lists in pages, by host and lane.
+    pub(super) walks: BTreeMap<(usize, usize), Walk>,
     store: Option<Store>,
     /// Since when the log has had nothing to do.
     idle_since_ns: Option<u64>,
@@ -150,6 +154,7 @@ impl Pairs {
             first_actor,
             commands: BTreeMap::new(),
             batches: BTreeMap::new(),
+            walks: BTreeMap::new(),
             store: None,
             idle_since_ns: None,
             looked_ns: 0,
@@ -177,6 +182,7 @@ impl Pairs {
     /// The target is down.
     pub(super) fn on_down(&mut self, shared: &mut Shared, is_power_cut: bool, held_until_ns: u64) {
         self.look_for_space(shared);
+        self.end_walks(shared.now_ns);
         self.store = None;
         self.idle_since_ns = None;
         // A disk that fails loses what was not durable.
@@ -398,6 +404,13 @@ impl World {
         let mut rare = Random::of(self.shared.scenario.chance, 46, &[self.next_command]);
         if rare.one_in(BATCH_ONE_IN) && self.hosts[host].lanes[lane].core.has_room(2) {
             self.submit_batch((host, lane), &namespace, &mut rare);
+            return true;
+        }
+        if let Some(pairs) = &mut self.pairs
+            && let Some((command, buffer, what)) =
+                pairs.next_page((host, lane), &namespace, &mut rare, self.shared.now_ns)
+        {
+            self.submit_one_on_key((host, lane), command, Some(buffer), what);
             return true;
         }
         if let Some((command, buffer, what)) = self.choose_on_key(&namespace) {
@@ -622,54 +635,6 @@ pub(super) fn draw_vector(choice: &mut Random, value_bytes_max: usize) -> Vector
 }
 
 impl Pairs {
-    /// A List of all keys that hosts can have, if a look at each can be judged.
-    fn list(
-        &mut self,
-        namespace: &KeyValueNamespace,
-        now_ns: u64,
-    ) -> Option<(HostCommand, Option<Vec<u8>>, What)> {
-        let command = namespace.list(None, LIST_BYTES).ok()?;
-        let is_short = |at: &usize| Key::new(name(*at).as_bytes()).is_some();
-        let keys: Vec<usize> = (0..self.settings.key_count).filter(is_short).collect();
-        if !keys.iter().all(|at| self.model.has_room(*at)) {
-            return None;
-        }
-        let begin = |at| (at, self.model.begin(at, Action::Get, Origin::Host, now_ns));
-        let looks = keys.into_iter().map(begin).collect();
-        Some((command, Some(vec![0xee; LIST_BYTES as usize]), What::List { looks }))
-    }
-
-    /// Judges what a List has found of each key; `None` if it has failed.
-    fn judge_list(
-        &mut self,
-        looks: &[(usize, u64)],
-        listed: Option<&[u8]>,
-        now_ns: u64,
-    ) -> Result<(), String> {
-        let Some(listed) = listed else {
-            looks.iter().for_each(|&(key, id)| self.model.lose(key, id, now_ns));
-            return Ok(());
-        };
-        let list = KeyList::new(listed).ok_or("a List came without its number of keys")?;
-        let keys: Result<Vec<Key>, _> = list.collect();
-        let mut keys = keys.map_err(|_| "a List is malformed")?;
-        for &(key, id) in looks {
-            let known = Key::new(name(key).as_bytes()).ok_or("no key of a host")?;
-            let answer = match keys.iter().position(|other| *other == known) {
-                Some(at) => {
-                    keys.swap_remove(at);
-                    Answer::Found { value: None, flags: None, cas: None }
-                }
-                None => Answer::Missing,
-            };
-            self.model.end(key, id, &answer, now_ns)?;
-        }
-        match keys.first() {
-            Some(key) => Err(format!("a List has {key:?} twice, or a key that was never stored")),
-            None => Ok(()),
-        }
-    }
-
     /// What an outcome says about its key; `None` if nothing. It came with the status of a failure, if a target sent one,
     /// or with a result and the beginning of a value.
     pub(super) fn answer(
@@ -733,6 +698,18 @@ impl Pairs {
                 let buffer = buffer.ok_or("a List came back without its buffer")?;
                 let listed = result.is_ok().then_some(&buffer[..received as usize]);
                 return self.judge_list(looks, listed, now_ns);
+            }
+            What::Page { looks } => {
+                let cause = if result.is_ok() { Some("done") } else { cause };
+                let cause = cause.ok_or_else(|| unexplained("List", result))?;
+                shared.coverage.reach(Point::End {
+                    command: "page of a List",
+                    outcome: result.into(),
+                    cause,
+                });
+                let buffer = buffer.ok_or("a List came back without its buffer")?;
+                let listed = result.is_ok().then_some(&buffer[..received as usize]);
+                return self.judge_page(shared, (command.host, command.lane), looks, listed);
             }
             What::Batch { .. } => return Err("a half of a batch is judged with the other".into()),
             What::Flush => {
