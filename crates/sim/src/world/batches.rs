@@ -304,7 +304,7 @@ impl World {
         let Completion { result, received, buffer, .. } = completion;
         let outcomes = match (half, result) {
             (Half::Collect, Ok(result)) => {
-                Some(self.outcomes(number, command, buffer.unwrap_or_default(), (result, received)))
+                Some(self.outcomes(number, command, &buffer.unwrap_or_default(), (result, received)))
             }
             _ => None,
         };
@@ -353,7 +353,7 @@ impl World {
         &mut self,
         number: u64,
         command: &PairCommand,
-        buffer: Vec<u8>,
+        buffer: &[u8],
         (result, received): (u64, u32),
     ) -> Result<Vec<Outcome>, String> {
         let bytes = buffer.get(..received as usize).unwrap_or_default();
