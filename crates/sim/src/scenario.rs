@@ -16,7 +16,6 @@ use wire::pdu::{DataAlignment, Digests};
 use crate::coverage::{Waiting, WireLimits};
 use crate::pair_settings::PairSettings;
 use crate::random::Random;
-use crate::shared::disk::ErrorOf;
 
 /// A command by its host, its lane there and its place among the commands of the lane.
 pub type CommandId = [u64; 3];
@@ -39,6 +38,14 @@ const TRANSFER_BYTES_MAX: u64 = 256 << 10;
 
 /// One run of this number is long.
 const LONG_ONE_IN: u64 = 200;
+
+/// What an error of the disk may hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ErrorOf {
+    Read,
+    Write,
+    Flush,
+}
 
 /// Something that happens once, most of which goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

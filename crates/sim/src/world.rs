@@ -11,6 +11,7 @@ mod lists;
 mod log_failure;
 pub(crate) mod machines;
 mod operator;
+mod pair_command;
 mod pairs;
 mod submit;
 mod takeover;

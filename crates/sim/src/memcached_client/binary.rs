@@ -3,6 +3,7 @@
 //! A quiet request has a response only if it finds a value, or fails. That it has none shows with the response to a
 //! later one: the last request of each run of quiet ones is a No-op.
 
+// circle with answer.rs: a request of the binary protocol is one of the answers that a client expects
 use std::rc::Rc;
 
 use super::MemcachedClient;

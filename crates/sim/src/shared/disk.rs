@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::{Actor, Event, Shared};
 use crate::random::Random;
-use crate::scenario::DiskSettings;
+use crate::scenario::{DiskSettings, ErrorOf};
 use crate::timeline::{About, blocks};
 
 /// Parts into which a long operation is cut.
@@ -34,14 +34,6 @@ pub(crate) enum Trouble {
     NoSpace,
     /// It failed in passing, or ended short.
     Passing,
-}
-
-/// What an error of the disk may hit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ErrorOf {
-    Read,
-    Write,
-    Flush,
 }
 
 impl ErrorOf {

@@ -8,58 +8,21 @@
 //! ```
 
 use host::{Batch, Completion, Failure, KeyValueNamespace};
+use wire::kv::Key;
 use wire::kv::batch::collect_result;
-use wire::kv::{Key, StoreOptions};
 use wire::status::Status;
 
 use super::World;
-use super::pairs::{PairCommand, Pairs, Verb, What, draw_atomic, draw_vector, explanation, unexplained};
+use super::pair_command::{Half, OpenBatch, Operation, Verb, draw_mode};
+use super::pairs::{PairCommand, Pairs, What, draw_atomic, draw_vector, explanation, unexplained};
 use crate::coverage::Point;
 use crate::memcached_client::name;
-use crate::pair_model::{Action, Mode, Origin, VectorWork, value};
+use crate::pair_model::{Action, Origin, VectorWork, value};
 use crate::random::Random;
 use crate::shared::Shared;
 
 /// Operations of a batch, at most.
 const OPERATION_COUNT_MAX: u64 = 12;
-
-/// One of the two commands of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Half {
-    Collect,
-    Submit,
-}
-
-impl Half {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Collect => "Batch Collect",
-            Self::Submit => "Batch Submit",
-        }
-    }
-}
-
-/// An operation of a batch, as the model knows it.
-#[derive(Clone, Copy, Debug)]
-struct Operation {
-    key: usize,
-    id: u64,
-    verb: Verb,
-    /// Data of its outcome, at most, bytes.
-    room_bytes: u32,
-}
-
-/// A batch of which a half is out.
-#[derive(Debug, Default)]
-pub(super) struct OpenBatch {
-    operations: Vec<Operation>,
-    /// How Collect has ended: with this number of failures, or with a failure of its own, of a known cause or not.
-    collected: Option<Result<u32, (Failure, Option<&'static str>)>>,
-    /// How Submit has ended.
-    submitted: Option<Result<u64, (Failure, Option<&'static str>)>>,
-    /// When Submit ended, its Collect may have ended before it at the target.
-    may_miss_collect: bool,
-}
 
 /// An outcome in the buffer of Collect, with its cause if it is a failure that is no answer about a key.
 struct Outcome {
@@ -245,15 +208,6 @@ impl Pairs {
             }
         }
         Ok(())
-    }
-}
-
-/// When a host's Store is to store its value.
-pub(super) fn draw_mode(choice: &mut Random) -> (Mode, StoreOptions) {
-    match choice.below(6) {
-        0 => (Mode::Add, StoreOptions::MUST_NOT_EXIST),
-        1 => (Mode::Replace, StoreOptions::MUST_EXIST),
-        _ => (Mode::Set, StoreOptions::empty()),
     }
 }
 

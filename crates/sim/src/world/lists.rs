@@ -5,11 +5,10 @@
 //! end  ─▶ a key that no page has had was absent at some time since the first one began
 //! ```
 
-use std::collections::BTreeSet;
-
 use host::{Command as HostCommand, KeyValueNamespace};
 use wire::kv::{Key, KeyList};
 
+use super::pair_command::Walk;
 use super::pairs::{Pairs, What};
 use crate::coverage::Point;
 use crate::memcached_client::name;
@@ -33,17 +32,6 @@ const KEY_BYTES: u32 = 4;
 
 /// Each key is listed, and some do not exist.
 const FOUND: Answer = Answer::Found { value: None, flags: None, cas: None };
-
-/// A List in pages.
-#[derive(Debug, Default)]
-pub(super) struct Walk {
-    /// Looks at keys that no page has had, from before the first page on.
-    watched: Vec<(usize, u64)>,
-    /// Keys that the pages have had.
-    seen: BTreeSet<usize>,
-    last: Option<Key>,
-    is_out: bool,
-}
 
 /// The keys of a List.
 fn listed_keys(listed: &[u8]) -> Result<Vec<Key>, String> {
@@ -135,15 +123,17 @@ impl Pairs {
         if is_new {
             let first = choice.below(keys.len() as u64) as usize;
             let watched = keys.iter().cycle().skip(first).take(WATCHED_COUNT.min(keys.len()));
+            let number = self.model.next_id();
             let watched = self.look(watched.copied(), now_ns);
-            self.walks.insert(lane, Walk { watched, ..Walk::default() });
+            self.walks.insert(lane, Walk { number, watched, ..Walk::default() });
         }
         let walk = self.walks.get_mut(&lane)?;
         let command = namespace.list(walk.last.as_ref(), room_bytes).ok()?;
         walk.is_out = true;
+        let number = walk.number;
         let unseen: Vec<usize> = keys.into_iter().filter(|key| !walk.seen.contains(key)).collect();
         let looks = self.look(unseen, now_ns);
-        Some((command, vec![0xee; room_bytes as usize], What::Page { looks }))
+        Some((command, vec![0xee; room_bytes as usize], What::Page { walk: number, looks }))
     }
 
     /// The target is down: the next one has its keys in another order.
@@ -158,11 +148,13 @@ impl Pairs {
         &mut self,
         shared: &mut Shared,
         lane: (usize, usize),
-        looks: &[(usize, u64)],
+        (number, looks): (u64, &[(usize, u64)]),
         listed: Option<&[u8]>,
     ) -> Result<(), String> {
         let now_ns = shared.now_ns;
-        let walk = self.walks.remove(&lane);
+        // It has ended with the target, and another one may have begun.
+        let is_current = self.walks.get(&lane).is_some_and(|walk| walk.number == number);
+        let walk = if is_current { self.walks.remove(&lane) } else { None };
         let Some(listed) = listed else {
             self.lose_looks(looks, now_ns);
             self.lose_looks(&walk.map_or(Vec::new(), |walk| walk.watched), now_ns);

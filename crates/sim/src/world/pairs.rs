@@ -15,9 +15,8 @@ use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorCo
 use wire::status::Status;
 use wire::uuid::Uuid;
 
-use super::batches::{Half, OpenBatch, draw_mode};
-use super::lists::Walk;
 use super::log_failure::{log_failed_ns, refusals};
+use super::pair_command::{Half, OpenBatch, Verb, Walk, draw_mode};
 use super::{Stage, World};
 use crate::coverage::Point;
 use crate::host::SUBSYSTEM;
@@ -73,6 +72,8 @@ pub(super) enum What {
     },
     /// A page of a List: a look at each key that no page before has had.
     Page {
+        /// Which List it is of.
+        walk: u64,
         looks: Vec<(usize, u64)>,
     },
     Flush,
@@ -82,45 +83,6 @@ pub(super) enum What {
         /// Which batch it is.
         batch: u64,
     },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
-    Retrieve,
-    Exist,
-    /// It gives the length.
-    ExistInBatch,
-    Store,
-    Delete,
-    Atomic,
-    VectorUpdate,
-    VectorFetch,
-    /// The bits of an element.
-    VectorReduce {
-        mask: u64,
-    },
-    VectorFilter,
-}
-
-impl Verb {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Retrieve => "Retrieve",
-            Self::Exist | Self::ExistInBatch => "Exist",
-            Self::Store => "Store",
-            Self::Delete => "Delete",
-            Self::Atomic => "Atomic",
-            Self::VectorUpdate => "Vector Update",
-            Self::VectorFetch => "Vector Fetch and Update",
-            Self::VectorReduce { .. } => "Vector Reduce",
-            Self::VectorFilter => "Vector Filter",
-        }
-    }
-
-    /// Whether its answer has a value.
-    pub(super) fn brings(self) -> bool {
-        matches!(self, Self::Retrieve | Self::VectorFetch | Self::VectorFilter)
-    }
 }
 
 /// The key-value namespace.
@@ -699,7 +661,7 @@ impl Pairs {
                 let listed = result.is_ok().then_some(&buffer[..received as usize]);
                 return self.judge_list(looks, listed, now_ns);
             }
-            What::Page { looks } => {
+            What::Page { walk, looks } => {
                 let cause = if result.is_ok() { Some("done") } else { cause };
                 let cause = cause.ok_or_else(|| unexplained("List", result))?;
                 shared.coverage.reach(Point::End {
@@ -709,7 +671,7 @@ impl Pairs {
                 });
                 let buffer = buffer.ok_or("a List came back without its buffer")?;
                 let listed = result.is_ok().then_some(&buffer[..received as usize]);
-                return self.judge_page(shared, (command.host, command.lane), looks, listed);
+                return self.judge_page(shared, (command.host, command.lane), (*walk, looks), listed);
             }
             What::Batch { .. } => return Err("a half of a batch is judged with the other".into()),
             What::Flush => {
