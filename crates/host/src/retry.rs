@@ -82,14 +82,23 @@ pub(crate) fn is_of_ana(status: Status) -> bool {
     status.is(Status::ANA_INACCESSIBLE) || status.is(Status::ANA_TRANSITION)
 }
 
-/// Delay before the next retry, ns. `asked_ms` are the controller's retry delays by CRD; `sequence` spreads the retries
-/// of many commands.
+/// What spreads the retries of the command `sequence`. A Batch Submit follows its Collect directly, and must not be
+/// repeated before it.
+pub(crate) fn spread_of(opcode: u8, sequence: u32) -> u32 {
+    match KvOpcode::from_raw(opcode) {
+        KvOpcode::BATCH_SUBMIT => sequence.wrapping_sub(1),
+        _ => sequence,
+    }
+}
+
+/// Delay before the next retry, ns. `asked_ms` are the controller's retry delays by CRD; `spread` spreads the retries of
+/// many commands.
 pub(crate) fn delay_ns(
     status: Status,
     verdict: Verdict,
     retry_count: u8,
     asked_ms: [u32; 3],
-    sequence: u32,
+    spread: u32,
 ) -> u64 {
     let index = usize::from(status.crd()).checked_sub(1);
     if let Some(&asked_ms) = index.and_then(|index| asked_ms.get(index))
@@ -104,7 +113,7 @@ pub(crate) fn delay_ns(
         (_, count) => {
             let whole_ns = doubled(PATH_DELAY_NS_FIRST, count);
             // Between half and all of it, by a hash of the command's number.
-            let share = u64::from(sequence.wrapping_mul(0x9e37_79b1) >> 16);
+            let share = u64::from(spread.wrapping_mul(0x9e37_79b1) >> 16);
             whole_ns / 2 + (whole_ns / 2) * share / 0xffff
         }
     }
@@ -157,6 +166,18 @@ mod tests {
         }
         for code in [0x021, 0x022, 0x300, 0x360] {
             assert_eq!(verdict(Status::from_code(code), Other), Verdict::End, "it may have: {code:#x}");
+        }
+    }
+
+    #[test]
+    fn both_commands_of_a_batch_wait_equally_long() {
+        let delay = |opcode: KvOpcode, sequence, count| {
+            let spread = spread_of(opcode.raw(), sequence);
+            delay_ns(Status::NAMESPACE_NOT_READY, Verdict::Hold, count, [0; 3], spread)
+        };
+        for (sequence, count) in (0..100).zip((0..5).cycle()) {
+            let (collect, submit) = (KvOpcode::BATCH_COLLECT, KvOpcode::BATCH_SUBMIT);
+            assert_eq!(delay(collect, sequence, count), delay(submit, sequence + 1, count));
         }
     }
 

@@ -7,6 +7,7 @@
 //! ```
 
 mod answer;
+mod binary;
 mod choice;
 
 use std::collections::VecDeque;
@@ -25,6 +26,16 @@ use crate::shared::{Actor, Shared, Side};
 
 /// The answer of a partition whose log is being read: the connection may be closed behind it.
 const NOT_READY: &[u8] = b"SERVER_ERROR not ready: the log is being read\r\n";
+
+/// How the answers begin of a namespace whose log has failed: the connection ends behind them.
+const REFUSALS: [&str; 3] = [
+    "SERVER_ERROR the log cannot be read\r\n",
+    "SERVER_ERROR the log cannot be written\r\n",
+    "SERVER_ERROR the value cannot be read\r\n",
+];
+
+/// One client of this number speaks the binary protocol.
+const BINARY_ONE_IN: u64 = 4;
 
 /// An answer is awaited for so long, ns.
 const TIMEOUT_NS: u64 = 20 * SECOND;
@@ -57,6 +68,9 @@ pub(crate) enum Task {
 pub(crate) struct MemcachedClient {
     actor: Actor,
     choice: Random,
+    /// Its protocol is the binary one.
+    is_binary: bool,
+    next_opaque: u32,
     link: Link,
     received: Vec<u8>,
     to_send: Vec<u8>,
@@ -85,6 +99,8 @@ impl MemcachedClient {
         Self {
             actor,
             choice: Random::new(seed, 50 + index as u64),
+            is_binary: Random::new(seed, 60 + index as u64).one_in(BINARY_ONE_IN),
+            next_opaque: 0,
             link: Link::None,
             received: Vec::new(),
             to_send: Vec::new(),
@@ -189,7 +205,10 @@ impl MemcachedClient {
         match task {
             Task::Work(mut left) => {
                 while left > 0 && self.next_ns <= shared.now_ns && self.expected.len() < settings.depth {
-                    self.choose(shared, model, settings);
+                    match self.is_binary {
+                        true => self.choose_binary(shared, model, settings),
+                        false => self.choose(shared, model, settings),
+                    }
                     left -= 1;
                     if self.choice.one_in(3) {
                         self.next_ns = shared.now_ns + self.choice.below(shared.scenario.think_ns) + 1;
@@ -209,7 +228,10 @@ impl MemcachedClient {
                 while self.expected.len() < settings.depth
                     && let Some(key) = self.left_to_read.pop()
                 {
-                    self.get_in_the_end(shared, model, key);
+                    match self.is_binary {
+                        true => self.request_in_the_end(shared, model, key),
+                        false => self.get_in_the_end(shared, model, key),
+                    }
                 }
             }
             Task::Settle | Task::Close => {}
@@ -248,15 +270,47 @@ impl MemcachedClient {
 
     /// Hands answers that are complete to the model. Says whether the connection is of use any more.
     fn take_answers(&mut self, shared: &mut Shared, model: &mut PairModel) -> Result<bool, String> {
+        let received = std::mem::take(&mut self.received);
         let mut at = 0;
+        let stands = self.take_from(shared, model, &received, &mut at);
+        self.received = received;
+        self.received.drain(..at);
+        stands
+    }
+
+    /// Takes what is complete of `received`, from `at` on.
+    fn take_from(
+        &mut self,
+        shared: &mut Shared,
+        model: &mut PairModel,
+        received: &[u8],
+        at: &mut usize,
+    ) -> Result<bool, String> {
         loop {
-            let rest = &self.received[at..];
+            let rest = &received[*at..];
             if rest.starts_with(NOT_READY) {
                 return Ok(false);
             }
+            if let Some(refusal) = REFUSALS.iter().find(|refusal| rest.starts_with(refusal.as_bytes())) {
+                if !model.refusals.contains(refusal) {
+                    return Err(format!("{refusal:?} comes without an error of the disk"));
+                }
+                shared.reach_event("memcached client told of an error of the log");
+                return Ok(false);
+            }
+            if self.is_binary && rest.first() != Some(&b'S') {
+                match self.take_response(shared, model, rest)? {
+                    binary::Taken::Nothing => break,
+                    binary::Taken::Response(bytes) => *at += bytes,
+                    binary::Taken::End => return Ok(false),
+                }
+                self.await_next(shared);
+                continue;
+            }
             let Some(front) = self.expected.front_mut() else {
                 // Commands that want no answer are refused as well.
-                if rest.is_empty() || NOT_READY.starts_with(rest) {
+                let is_begun = |refusal: &[u8]| refusal.starts_with(rest);
+                if is_begun(NOT_READY) || REFUSALS.iter().any(|refusal| is_begun(refusal.as_bytes())) {
                     break;
                 }
                 return Err(format!("{:?} came, and nothing is out", String::from_utf8_lossy(rest)));
@@ -272,16 +326,19 @@ impl MemcachedClient {
                 }
                 Taken::Gone => return Err("the namespace is said to be gone".into()),
             };
-            at += bytes;
+            *at += bytes;
             if is_over {
                 self.expected.pop_front();
                 self.answer_count += 1;
-                self.deadline_ns =
-                    if self.expected.is_empty() { u64::MAX } else { shared.now_ns + TIMEOUT_NS };
+                self.await_next(shared);
             }
         }
-        self.received.drain(..at);
         Ok(true)
+    }
+
+    /// A command is answered: the next answer is awaited from now on.
+    fn await_next(&mut self, shared: &Shared) {
+        self.deadline_ns = if self.expected.is_empty() { u64::MAX } else { shared.now_ns + TIMEOUT_NS };
     }
 
     /// The connection is over, and with it the answers that are still out.

@@ -41,6 +41,10 @@ pub(crate) struct PairModel {
     durability: PairDurability,
     next_id: u64,
     lacks_space: bool,
+    /// Since when the log has certainly failed: what begins later is refused.
+    pub(crate) closed_since_ns: Option<u64>,
+    /// Why a command may be refused that ends now, by the words that a client is told.
+    pub(crate) refusals: &'static [&'static str],
     /// Changes that were answered.
     pub(crate) acknowledged_count: u64,
 }
@@ -53,6 +57,8 @@ impl PairModel {
             durability: settings.durability,
             next_id: 1,
             lacks_space: false,
+            closed_since_ns: None,
+            refusals: &[],
             acknowledged_count: 0,
         }
     }
@@ -84,7 +90,7 @@ impl PairModel {
     pub(crate) fn begin(&mut self, key: usize, action: Action, origin: Origin, now_ns: u64) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        let command = Command { id, action, begin_s: unix_s(now_ns) };
+        let command = Command { id, action, begin_s: unix_s(now_ns), begin_ns: now_ns };
         self.keys[key].begin(command, origin);
         id
     }
@@ -92,6 +98,14 @@ impl PairModel {
     /// A command is answered.
     pub(crate) fn end(&mut self, key: usize, id: u64, answer: &Answer, now_ns: u64) -> Result<(), Finding> {
         let now_s = unix_s(now_ns);
+        let begin_ns = self.keys[key].begin_ns(id);
+        if let Some(since_ns) = self.closed_since_ns
+            && begin_ns.is_some_and(|begin_ns| begin_ns > since_ns)
+        {
+            return Err(format!(
+                "key {key}: {id} is answered with {answer:?}, and the log has failed before"
+            ));
+        }
         self.acknowledged_count += u64::from(self.keys[key].is_change(id) && answer.reports_change());
         self.keys[key].end(id, answer, now_s, now_ns).map_err(|finding| format!("key {key}: {finding}"))
     }

@@ -52,12 +52,11 @@ pub(crate) enum MemoryPressure {
     Evicts,
 }
 
-/// Memory of a partition, as little as a configuration may have it, bytes.
+/// Memory of a partition without a log, as little as a configuration may have it, bytes.
 const MEMORY_BYTES: u64 = 256 << 10;
 
-/// Memory of a partition that holds few of its values, bytes. With less than eight regions of 64 KiB no region is set
-/// aside for what is left in memory of values that leave it, so that now and then a value cannot be read again.
-const SHORT_MEMORY_BYTES: u64 = 3 * MEMORY_BYTES;
+/// Memory of a partition with a log, as little as a configuration may have it: it holds few of its values, bytes.
+const SHORT_MEMORY_BYTES: u64 = kv::Settings::MEMORY_BYTES_MIN_WITH_LOG as u64;
 
 /// The smallest log: twelve segments of 64 KiB.
 const LOG_BYTES: u64 = 12 * (64 << 10);

@@ -44,6 +44,14 @@ const NSID_MAX_MIN: u64 = 9;
 /// One run of this number is long.
 const LONG_ONE_IN: u64 = 200;
 
+/// What an error of the disk may hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ErrorOf {
+    Read,
+    Write,
+    Flush,
+}
+
 /// Something that happens once, most of which goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -61,6 +69,8 @@ pub(crate) enum Fault {
     Stall { ns: u64 },
     /// The file system of the key-value log has no space for a while.
     NoSpace { ns: u64 },
+    /// The next operation of this kind on the key-value log fails.
+    LogError { of: ErrorOf },
     /// The memory of the key-value namespace becomes smaller or larger.
     Memory { share: u8 },
     /// The namespace becomes shorter or longer.
@@ -113,6 +123,7 @@ impl Fault {
             Self::PowerCut { .. } => "power cut",
             Self::Stall { .. } => "reactor stalled",
             Self::NoSpace { .. } => "no space for the log",
+            Self::LogError { .. } => "error of the log's disk",
             Self::Memory { .. } => "memory of pairs resized",
             Self::Resize { .. } => "namespace resized",
             Self::Cancel => "command cancelled",
@@ -591,6 +602,14 @@ impl Scenario {
             for _ in 0..random.between(1, 3) {
                 let ns = random.scaled(MS, 10 * SECOND);
                 self.faults.push((random.below(self.command_count), Fault::NoSpace { ns }));
+            }
+            self.faults.sort_by_key(|(at, _)| *at);
+        }
+        let mut random = Random::new(self.seed, 45);
+        if self.pairs.as_ref().is_some_and(|pairs| pairs.file_bytes() > 0) && random.one_in(3) {
+            for _ in 0..random.between(1, 2) {
+                let of = random.pick(&[ErrorOf::Write, ErrorOf::Write, ErrorOf::Read, ErrorOf::Flush]);
+                self.faults.push((random.below(self.command_count), Fault::LogError { of }));
             }
             self.faults.sort_by_key(|(at, _)| *at);
         }

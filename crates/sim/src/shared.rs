@@ -78,6 +78,8 @@ pub(crate) enum Event {
     Reopen,
     /// The operator sees that the disk is stuck.
     Rescue,
+    /// The operator sees that the log of the key-value namespace has failed.
+    Restart,
     /// The operator makes the namespace longer again.
     Grow(u64),
     /// The operator adds the second namespace again.

@@ -1,6 +1,7 @@
 //! The whole of one run: a target, its hosts and their users, and what happens to them.
 
 mod admission;
+mod batches;
 mod cause;
 mod closes;
 mod command;
@@ -9,8 +10,11 @@ mod expiry;
 mod filters;
 mod judge;
 mod late;
+mod lists;
+mod log_failure;
 pub(crate) mod machines;
 mod operator;
+mod pair_command;
 mod pairs;
 mod submit;
 mod takeover;
@@ -170,6 +174,8 @@ pub(crate) struct World {
     resize_command: u64,
     is_reopening: bool,
     is_rescuing: bool,
+    /// The target is to be started again, since its log has failed.
+    is_restarting: bool,
     /// A second process waits for the lock of the storage.
     is_rival_waiting: bool,
     /// Until when a kill waits for a write.
@@ -265,6 +271,7 @@ impl World {
             resize_command: 0,
             is_reopening: false,
             is_rescuing: false,
+            is_restarting: false,
             is_rival_waiting: false,
             kill_waits_until_ns: None,
             is_stopping: false,
@@ -378,6 +385,7 @@ impl World {
                     self.model.excuse_all(now_ns, &associations);
                     self.reopen_later();
                 }
+                self.watch_log();
             }
             Event::Fault(at) => {
                 let (_, fault) = self.shared.scenario.faults[at];
@@ -405,6 +413,7 @@ impl World {
                 }
             }
             Event::Rescue => self.rescue(),
+            Event::Restart => self.restart(),
             Event::Grow(block_count) => self.grow(block_count),
             Event::Return | Event::Admit if self.is_operator_busy() => {
                 self.shared.at(now_ns + configuration::AGAIN_NS, event);
@@ -726,6 +735,7 @@ impl World {
                 let until_ns = *until_ns;
                 self.shared.slow_until("no space for the log", ns, until_ns);
             }
+            Fault::LogError { of } => self.shared.log_disk.next_error = Some(of),
             Fault::Memory { share } => self.resize_pairs(share),
             Fault::Resize { block_count } => self.shrink(block_count),
             Fault::Cancel => self.cancel_one(),
@@ -888,6 +898,8 @@ impl World {
             && self.block_count == self.shared.scenario.block_count
             && !self.is_reopening
             && !self.is_rescuing
+            && !self.is_restarting
+            && !self.shared.log_disk.is_failing()
             && !self.is_rival_waiting
             && !self.is_operator_busy()
             && self.shared.barred_since_ns.is_none()
@@ -931,5 +943,6 @@ fn event_number(event: Event) -> u64 {
         Event::FallBack => 15,
         Event::Lock { .. } => 16,
         Event::Oust => 17,
+        Event::Restart => 18,
     }
 }

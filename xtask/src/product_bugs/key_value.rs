@@ -105,6 +105,59 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
         if owner != here || self.has_log() {\n",
         )],
     },
+    // A Submit finds no Collect, which waits behind commands of its lane that wait for buffers.
+    Bug {
+        name: "collect-waits-for-buffers",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/subsystem/src/serving/dispatch.rs",
+            "let is_collect = sqe.opcode == KvOpcode::BATCH_COLLECT.raw();",
+            "let is_collect = !BUG && sqe.opcode == KvOpcode::BATCH_COLLECT.raw();",
+        )],
+    },
+    Bug {
+        name: "batch-answered-before-log",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/subsystem/src/log_waiters.rs",
+            "part.number = part.number.max(keys.logged.awaited(hash));",
+            "part.number = part.number.max(keys.logged.awaited(hash).filter(|_| !BUG));",
+        )],
+    },
+    // The namespace goes on after a write that has failed.
+    Bug {
+        name: "log-write-error-ignored",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/kv/src/log/write.rs",
+            "let Some(flight) = self.flight.take() else { return };
+        if !is_good {",
+            "let Some(flight) = self.flight.take() else { return };
+        if !is_good && !BUG {",
+        )],
+    },
+    // No answer means success, and the change is lost.
+    Bug {
+        name: "quiet-command-not-refused",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/subsystem/src/key_value/message.rs",
+            "refused.push_refused(session, ticket, outcome.err().unwrap_or(refusal));",
+            "match outcome {
+                Ok(before) if BUG && before.is_empty() => refused.push(session, ticket, |_| {}),
+                outcome => refused.push_refused(session, ticket, outcome.err().unwrap_or(refusal)),
+            }",
+        )],
+    },
+    Bug {
+        name: "binary-add-replaces",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/memcached/src/protocol/binary.rs",
+            "0x02 | 0x12 => (Op::Store(Mode::Add), opcode == 0x12),",
+            "0x02 | 0x12 => (Op::Store(if BUG { Mode::Set } else { Mode::Add }), opcode == 0x12),",
+        )],
+    },
     // A conditional store replaces a pair that has changed since it was read.
     Bug {
         name: "cas-not-compared",

@@ -183,7 +183,8 @@ impl<B> Backlog<B> {
             return Retried::Ends(buffer, gave_up(status, tag, waited_ms));
         }
         let wants_ana = retry::is_of_ana(status) && self.ana.request();
-        let delay_ns = retry::delay_ns(status, verdict, tag.retry_count, delays_ms, tag.sequence);
+        let spread = retry::spread_of(sqe.opcode, tag.sequence);
+        let delay_ns = retry::delay_ns(status, verdict, tag.retry_count, delays_ms, spread);
         tag.retry_count = tag.retry_count.saturating_add(1);
         tag.reset();
         if sqe.opcode == NvmOpcode::DATASET_MANAGEMENT.raw() {

@@ -1,5 +1,6 @@
 //! The answers that a client of the memcached protocol awaits, in order.
 
+use super::binary::Request;
 use crate::pair_model::{Answer, PairModel};
 
 /// What was taken from the bytes that have arrived.
@@ -27,6 +28,8 @@ pub(super) enum Expected {
     Cleared { commands: Vec<(usize, u64)> },
     /// A line that does not depend on any key.
     Text(&'static str),
+    /// The response to a request of the binary protocol.
+    Binary(Request),
 }
 
 /// The name of a key.
@@ -61,6 +64,7 @@ impl Expected {
             Self::Values { commands, done, .. } => commands[*done..].to_vec(),
             Self::Cleared { commands } => commands.clone(),
             Self::Line { key, command } | Self::Meta { key, command, .. } => vec![(*key, *command)],
+            Self::Binary(request) => request.commands.clone(),
             Self::Text(_) => Vec::new(),
         }
     }
@@ -68,7 +72,8 @@ impl Expected {
     /// The key that it is the last look at.
     pub(super) fn last_look(&self) -> Option<usize> {
         match self {
-            Self::Values { commands, is_last_look: true, .. } => Some(commands[0].0),
+            Self::Values { commands, is_last_look: true, .. }
+            | Self::Binary(Request { commands, is_last_look: true, .. }) => Some(commands[0].0),
             _ => None,
         }
     }
@@ -94,6 +99,7 @@ impl Expected {
         }
         let words: Vec<&str> = text.split(' ').collect();
         match self {
+            Self::Binary(_) => Err("a line in the binary protocol".into()),
             Self::Text(expected) => {
                 let is_it = text == *expected
                     || expected.ends_with('*') && text.starts_with(expected.trim_end_matches('*'));

@@ -11,7 +11,7 @@ use crate::shared::Shared;
 
 impl MemcachedClient {
     /// Begins a command of this connection.
-    fn begin(
+    pub(super) fn begin(
         &mut self,
         shared: &Shared,
         model: &mut PairModel,
@@ -36,12 +36,12 @@ impl MemcachedClient {
     }
 
     /// A key that one more command can be judged on.
-    fn key(&mut self, model: &PairModel, settings: &PairSettings) -> Option<usize> {
+    pub(super) fn key(&mut self, model: &PairModel, settings: &PairSettings) -> Option<usize> {
         let key = self.choice.below(settings.key_count as u64) as usize;
         model.has_room(key).then_some(key)
     }
 
-    fn exptime(&mut self) -> i64 {
+    pub(super) fn exptime(&mut self) -> i64 {
         match self.choice.below(12) {
             0..7 => 0,
             7 => -1,
@@ -51,7 +51,7 @@ impl MemcachedClient {
     }
 
     /// A value for the next command: text, or now and then a number.
-    fn value(&mut self, model: &PairModel, settings: &PairSettings) -> Rc<[u8]> {
+    pub(super) fn value(&mut self, model: &PairModel, settings: &PairSettings) -> Rc<[u8]> {
         if self.choice.one_in(4) {
             let number = self.choice.next() >> self.choice.below(64);
             return number.to_string().into_bytes().into();
@@ -121,7 +121,7 @@ impl MemcachedClient {
     }
 
     /// The mode of a store, and its name in the classic and in the meta protocol.
-    fn mode(&mut self, key: usize) -> (Mode, &'static str, char) {
+    pub(super) fn mode(&mut self, key: usize) -> (Mode, &'static str, char) {
         match (self.choice.below(10), self.cas[key]) {
             (0, _) => (Mode::Add, "add", 'E'),
             (1, _) => (Mode::Replace, "replace", 'R'),
@@ -183,7 +183,7 @@ impl MemcachedClient {
         let delta = self.choice.next() >> self.choice.below(64);
         let verb = if is_decrement { "decr" } else { "incr" };
         let text = format!("{verb} {} {delta}", name(key));
-        self.short(shared, model, key, text, Action::Count { delta, is_decrement });
+        self.short(shared, model, key, text, Action::Count { delta, is_decrement, create: None });
     }
 
     fn touch(&mut self, shared: &mut Shared, model: &mut PairModel, key: usize) {

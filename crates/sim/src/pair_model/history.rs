@@ -26,8 +26,25 @@ pub(crate) enum Origin {
     Connection { after: Option<u64>, is_answered: bool },
     /// A host, which may send it when the target is up again.
     Host,
+    /// A batch of a host: it takes effect after the operation `after` of that batch on the same key.
+    Batch { after: Option<u64> },
     /// What a host sends again after each reconnect: beside the first, any number of executions.
     Again,
+}
+
+impl Origin {
+    /// The command that must have taken effect before.
+    fn after(self) -> Option<u64> {
+        match self {
+            Self::Connection { after, .. } | Self::Batch { after } => after,
+            Self::Host | Self::Again => None,
+        }
+    }
+
+    /// Whether a host sends it, once.
+    fn is_of_host(self) -> bool {
+        matches!(self, Self::Host | Self::Batch { .. })
+    }
 }
 
 /// What is known of a command's answer.
@@ -121,6 +138,11 @@ impl History {
         self.pending.iter().position(|pending| pending.command.id == id)
     }
 
+    /// When a pending command began.
+    pub(super) fn begin_ns(&self, id: u64) -> Option<u64> {
+        self.position(id).map(|at| self.pending[at].command.begin_ns)
+    }
+
     /// Whether a pending command changes something.
     pub(super) fn is_change(&self, id: u64) -> bool {
         self.position(id).is_some_and(|at| self.pending[at].command.action.changes())
@@ -151,13 +173,11 @@ impl History {
     /// Whether a pending command may take effect next.
     fn is_next(&self, pending: &Pending, configuration: &Configuration) -> bool {
         let has = |id| configuration.applied.iter().any(|(applied, _)| *applied == id);
-        let is_first = match pending.origin {
-            Origin::Connection { after: Some(before), .. } => has(before) || self.position(before).is_none(),
-            _ => true,
-        };
+        let is_first =
+            pending.origin.after().is_none_or(|before| has(before) || self.position(before).is_none());
         let is_over = match pending.reply {
             Reply::Under => true,
-            Reply::Meaningless => pending.origin != Origin::Host,
+            Reply::Meaningless => !pending.origin.is_of_host(),
             Reply::Awaited | Reply::Unwanted | Reply::Lost { .. } => false,
         };
         is_first && !is_over && (pending.origin == Origin::Again || !has(pending.command.id))
@@ -191,9 +211,13 @@ impl History {
                     && flags.is_none_or(|flags| flags == pair.flags)
                     && self.may_have(pair.version, *cas)
             }
+            (Outcome::Found(pair), Answer::Begins { length, start }) => {
+                pair.value.len() as u64 == *length && pair.value.starts_with(start)
+            }
             (Outcome::Done(version), Answer::Done { cas }) => {
                 version.is_none_or(|version| self.may_have(version, *cas))
             }
+            (Outcome::Done(_) | Outcome::Number(_), Answer::Silent) => true,
             (Outcome::Number(number), Answer::Number(answered)) => number == answered,
             (Outcome::Missing, Answer::Missing)
             | (Outcome::NotStored, Answer::NotStored)
@@ -331,7 +355,7 @@ impl History {
     pub(super) fn lose(&mut self, id: u64, now_ns: u64) {
         let Some(at) = self.position(id) else { return };
         let Pending { command, reply, origin, .. } = &self.pending[at];
-        let is_over = *reply == Reply::Under || *reply == Reply::Meaningless && *origin != Origin::Host;
+        let is_over = *reply == Reply::Under || *reply == Reply::Meaningless && !origin.is_of_host();
         if is_over || !command.action.changes() {
             return self.drop_pending(id);
         }
@@ -406,7 +430,7 @@ impl History {
         for pending in &mut self.pending {
             match pending.origin {
                 Origin::Connection { .. } => pending.reply = Reply::Under,
-                Origin::Host | Origin::Again => {
+                Origin::Host | Origin::Batch { .. } | Origin::Again => {
                     let is_it = |id| id == pending.command.id;
                     let again: Vec<_> = configurations.iter().map(|one| without(one, &is_it)).collect();
                     configurations.extend(again);
@@ -435,7 +459,7 @@ mod tests {
     use crate::pair_model::{Action, Mode};
 
     fn command(id: u64, action: Action) -> Command {
-        Command { id, action, begin_s: 0 }
+        Command { id, action, begin_s: 0, begin_ns: 0 }
     }
 
     fn set(id: u64, value: &str) -> Command {

@@ -65,6 +65,8 @@ pub(crate) enum Action {
     Count {
         delta: u64,
         is_decrement: bool,
+        /// What a counter begins with that is missing, and its time.
+        create: Option<(u64, i64)>,
     },
     Touch {
         exptime: i64,
@@ -98,8 +100,8 @@ impl std::fmt::Debug for Action {
                 write!(f, "{mode:?} of {} bytes {start:?} for {exptime} s", value.len())
             }
             Self::Delete { .. } => write!(f, "delete"),
-            Self::Count { delta, is_decrement: false } => write!(f, "add {delta}"),
-            Self::Count { delta, is_decrement: true } => write!(f, "subtract {delta}"),
+            Self::Count { delta, is_decrement: false, .. } => write!(f, "add {delta}"),
+            Self::Count { delta, is_decrement: true, .. } => write!(f, "subtract {delta}"),
             Self::Touch { exptime } => write!(f, "touch {exptime}"),
             Self::Atomic(operation) => write!(f, "{operation:?}"),
             Self::Vector(vector) => write!(f, "{vector:?}"),
@@ -117,11 +119,18 @@ pub(crate) enum Answer {
         flags: Option<u32>,
         cas: Option<u64>,
     },
+    /// There is a pair with a value of this length, which begins like this.
+    Begins {
+        length: u64,
+        start: Rc<[u8]>,
+    },
     Missing,
     /// Done; with the CAS number of the new value, if it was asked for.
     Done {
         cas: Option<u64>,
     },
+    /// Done, as no answer says; what it came to is not told.
+    Silent,
     NotStored,
     /// The value has another CAS number.
     Exists,
@@ -136,7 +145,7 @@ pub(crate) enum Answer {
 impl Answer {
     /// Whether a change that is answered so has been made.
     pub(super) fn reports_change(&self) -> bool {
-        matches!(self, Self::Done { .. } | Self::Number(_))
+        matches!(self, Self::Done { .. } | Self::Number(_) | Self::Silent)
     }
 }
 
@@ -163,6 +172,7 @@ pub(super) struct Command {
     pub(super) action: Action,
     /// Unix time at its beginning, s.
     pub(super) begin_s: i64,
+    pub(super) begin_ns: u64,
 }
 
 /// What decides about commands beside the state of their key.
@@ -290,7 +300,7 @@ impl Command {
                 Some(Effect::Element(element)) => (same, Outcome::Number(element)),
                 Some(Effect::Bytes(value)) => (same, Outcome::Found(Pair { value, ..pair.clone() })),
             },
-            Action::Count { delta, is_decrement } => match number_of(&pair.value) {
+            Action::Count { delta, is_decrement, .. } => match number_of(&pair.value) {
                 None => (same, Outcome::NotNumeric),
                 Some(number) => {
                     let number = if *is_decrement {
@@ -314,6 +324,11 @@ impl Command {
             }
             Action::Store { mode: Mode::Replace | Mode::Append | Mode::Prepend, .. } => {
                 (None, Outcome::NotStored)
+            }
+            Action::Count { create: Some((initial, exptime)), .. } => {
+                let value: Rc<[u8]> = initial.to_string().into_bytes().into();
+                let (pair, _) = self.stored(&value, 0, *exptime, now_s);
+                (pair, Outcome::Number(*initial))
             }
             Action::Clear | Action::Delete { is_told: false } => (None, Outcome::Done(None)),
             Action::Atomic(operation) if let Some(initial) = operation::initial(operation) => {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::{Actor, Event, Shared};
 use crate::random::Random;
-use crate::scenario::DiskSettings;
+use crate::scenario::{DiskSettings, ErrorOf};
 use crate::timeline::{About, blocks};
 
 /// Parts into which a long operation is cut.
@@ -34,6 +34,16 @@ pub(crate) enum Trouble {
     NoSpace,
     /// It failed in passing, or ended short.
     Passing,
+}
+
+impl ErrorOf {
+    fn hits(self, operation: &Operation) -> bool {
+        match self {
+            Self::Read => matches!(operation, Operation::Read { .. }),
+            Self::Write => matches!(operation, Operation::Write { .. }),
+            Self::Flush => matches!(operation, Operation::Sync { .. }),
+        }
+    }
 }
 
 /// What one block has become since it was durable.
@@ -110,6 +120,10 @@ pub(crate) struct Disk {
     pub(crate) no_space_until_ns: u64,
     /// The reactors that have written since the file was opened.
     writers: BTreeSet<Actor>,
+    /// What the next operation of that kind fails with.
+    pub(crate) next_error: Option<ErrorOf>,
+    /// An operation has failed for good since this was last asked.
+    pub(crate) has_failed: bool,
 }
 
 impl Disk {
@@ -208,6 +222,32 @@ impl Disk {
             }
         }
         self.unstable.retain(|_, versions| !versions.since.is_empty());
+    }
+
+    /// A durable write or a flush of the log has failed: of what was not durable, each block is lost or may yet become
+    /// durable. Nothing is lost later that can be read now, as direct I/O has it.
+    fn lose(&mut self, random: &mut Random) {
+        let unstable = std::mem::take(&mut self.unstable);
+        for (block, versions) in unstable {
+            let is_running = versions.since.iter().any(|(number, _)| self.running.contains_key(number));
+            if is_running || random.one_in(2) {
+                self.unstable.insert(block, versions);
+            } else {
+                let range = self.range(block);
+                self.bytes[range.clone()].copy_from_slice(&self.stable[range]);
+            }
+        }
+    }
+
+    /// Whether an operation is under way that fails for good.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.running.values().any(|running| !running.is_orphan && running.result == Err(Errno::IO))
+    }
+
+    /// When something first went wrong in this way since then.
+    pub(crate) fn first_trouble_ns(&self, trouble: Trouble, since_ns: u64) -> Option<u64> {
+        let since = self.troubles.iter().rev().take_while(|(_, at_ns, _)| *at_ns >= since_ns);
+        since.filter(|(other, ..)| *other == trouble).map(|(_, at_ns, _)| *at_ns).last()
     }
 
     fn do_part(&mut self, number: u64, part: Range<usize>) {
@@ -483,7 +523,14 @@ impl Shared {
         };
         let mut random = self.disk_chance(number, &operation, extent.start);
         let lacks_space = self.now_ns < self.disk_of(number).no_space_until_ns;
+        let is_hit = |error: &mut ErrorOf| error.hits(&operation);
+        let is_hostile = self.is_hostile;
+        let fails = is_hostile && self.disk_of(number).next_error.take_if(is_hit).is_some();
         let (result, limit) = match &operation {
+            _ if fails => {
+                let blocks = random.below((length / block_bytes) as u64 + 1) as usize;
+                (Err(Errno::IO), blocks * block_bytes)
+            }
             Operation::Write { .. } if self.is_hostile && lacks_space => (Err(Errno::NOSPC), 0),
             _ => self.draw_result((&settings, block_bytes), &operation, length, &mut random),
         };
@@ -695,6 +742,7 @@ impl Shared {
         };
         let blocks = extent(&running.operation, disk.block_bytes);
         disk.troubles.extend(trouble.map(|trouble| (trouble, now_ns, blocks)));
+        disk.has_failed |= matches!(trouble, Some(Trouble::Read | Trouble::Write | Trouble::Sync));
         // A store gives up what fails in passing time after time, and is closed then as after any other failure.
         if is_whole {
             disk.passing.remove(&(actor, token));
@@ -714,7 +762,11 @@ impl Shared {
                 if matches!(running.operation, Operation::Sync { .. }) && is_current {
                     disk.told.insert(actor, disk.failure_count);
                 }
-                disk.forget(&mut self.random);
+                if number >= LOG_OPERATIONS {
+                    disk.lose(&mut self.random);
+                } else {
+                    disk.forget(&mut self.random);
+                }
             }
             (Operation::Sync { .. }, Ok(_)) => {
                 for (block, newest) in &running.covered {

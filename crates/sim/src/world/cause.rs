@@ -7,7 +7,8 @@ use wire::status::Status;
 
 use super::World;
 use super::command::{Command, Kind};
-use super::pairs::{PairCommand, no_space_until_ns, slow_ns};
+use super::log_failure::log_may_have_failed;
+use super::pairs::{PairCommand, Pairs, no_space_until_ns, slow_ns};
 use crate::coverage::Point;
 use crate::finding::Finding;
 use crate::pair_settings::PairDurability;
@@ -81,6 +82,9 @@ impl World {
                     let may_be_read = is_all && has_log && has_stopped && self.may_be_reading(begin_ns);
                     let no_space_until_ns = no_space_until_ns(&self.shared);
                     let lacks_space = no_space_until_ns.is_some_and(|until_ns| command.begin_ns < until_ns);
+                    let is_of_log = is_all && status.is(Status::KV_UNRECOVERED_ERROR);
+                    let has_failed = is_of_log && log_may_have_failed(&self.shared, begin_ns);
+                    let cause = cause.or_else(|| has_failed.then_some("the log has failed"));
                     let cause = cause.or_else(|| {
                         // A log that is opened writes first.
                         let [full, opened] = [Status::CAPACITY_EXCEEDED, Status::NAMESPACE_NOT_READY];
@@ -132,6 +136,13 @@ impl World {
                 }
                 let durability = scenario.pairs.as_ref().map(|pairs| pairs.durability);
                 if durability.is_none_or(|durability| durability == PairDurability::Memory) {
+                    return None;
+                }
+                if status.is(Status::KV_UNRECOVERED_ERROR) {
+                    return log_may_have_failed(&self.shared, begin_ns).then_some("the log has failed");
+                }
+                let closed_since_ns = self.pairs.as_ref().and_then(Pairs::closed_since_ns);
+                if closed_since_ns.is_some_and(|since_ns| begin_ns > since_ns) {
                     return None;
                 }
                 // A host repeats it, unless it has stopped.

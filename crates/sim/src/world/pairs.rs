@@ -10,11 +10,13 @@ use kv::log::Sync;
 use store::{FileStore, Geometry, KeyValueFileSettings, KeyValueSettings, KeyValueStore, OpenError, Store};
 use subsystem::message::{NewNamespace, Step};
 use wire::id::Nsid;
+use wire::kv::Key;
 use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
-use wire::kv::{Key, KeyList, StoreOptions};
 use wire::status::Status;
 use wire::uuid::Uuid;
 
+use super::log_failure::{log_failed_ns, refusals};
+use super::pair_command::{Half, OpenBatch, Verb, Walk, draw_mode};
 use super::{Stage, World};
 use crate::coverage::Point;
 use crate::host::SUBSYSTEM;
@@ -29,8 +31,8 @@ use crate::shared::{Actor, Event, Shared};
 /// Its number in the subsystem.
 const NSID: Nsid = Nsid::new(5);
 
-/// Room for all keys of a List, bytes.
-const LIST_BYTES: u32 = 4096;
+/// One batch among this number of key-value commands of hosts.
+const BATCH_ONE_IN: u64 = 10;
 
 /// Lost commands take effect for so long at most, once everything that may hold them up has passed, ns.
 const LATE_NS: u64 = 10 * SECOND;
@@ -52,11 +54,11 @@ pub(super) struct PairCommand {
     host_loss_count: u32,
     /// Of the latter, those that a flush had covered.
     pub(super) covered_losses: u32,
-    what: What,
+    pub(super) what: What,
 }
 
 #[derive(Debug)]
-enum What {
+pub(super) enum What {
     /// A command on a key, as the model knows it, and perhaps its second execution.
     OnKey {
         key: usize,
@@ -68,56 +70,35 @@ enum What {
     List {
         looks: Vec<(usize, u64)>,
     },
-    Flush,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
-    Retrieve,
-    Exist,
-    Store,
-    Delete,
-    Atomic,
-    VectorUpdate,
-    VectorFetch,
-    /// The bits of an element.
-    VectorReduce {
-        mask: u64,
+    /// A page of a List: a look at each key that no page before has had.
+    Page {
+        /// Which List it is of.
+        walk: u64,
+        looks: Vec<(usize, u64)>,
     },
-    VectorFilter,
-}
-
-impl Verb {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Retrieve => "Retrieve",
-            Self::Exist => "Exist",
-            Self::Store => "Store",
-            Self::Delete => "Delete",
-            Self::Atomic => "Atomic",
-            Self::VectorUpdate => "Vector Update",
-            Self::VectorFetch => "Vector Fetch and Update",
-            Self::VectorReduce { .. } => "Vector Reduce",
-            Self::VectorFilter => "Vector Filter",
-        }
-    }
-
-    /// Whether its answer has a value.
-    fn brings(self) -> bool {
-        matches!(self, Self::Retrieve | Self::VectorFetch | Self::VectorFilter)
-    }
+    Flush,
+    /// A half of a batch.
+    Batch {
+        half: Half,
+        /// Which batch it is.
+        batch: u64,
+    },
 }
 
 /// The key-value namespace.
 pub(crate) struct Pairs {
-    settings: PairSettings,
-    model: PairModel,
+    pub(super) settings: PairSettings,
+    pub(super) model: PairModel,
     clients: Vec<MemcachedClient>,
     /// Commands that each of them has sent.
     sent_counts: Vec<u64>,
     first_actor: Actor,
     /// Commands of hosts that are out, by number.
     commands: BTreeMap<u64, PairCommand>,
+    /// Batches of which a half is out, by the number of the first one.
+    pub(super) batches: BTreeMap<u64, OpenBatch>,
+    /// Lists in pages, by host and lane.
+    pub(super) walks: BTreeMap<(usize, usize), Walk>,
     store: Option<Store>,
     /// Since when the log has had nothing to do.
     idle_since_ns: Option<u64>,
@@ -134,6 +115,8 @@ impl Pairs {
             sent_counts: vec![0; settings.client_count],
             first_actor,
             commands: BTreeMap::new(),
+            batches: BTreeMap::new(),
+            walks: BTreeMap::new(),
             store: None,
             idle_since_ns: None,
             looked_ns: 0,
@@ -161,9 +144,12 @@ impl Pairs {
     /// The target is down.
     pub(super) fn on_down(&mut self, shared: &mut Shared, is_power_cut: bool, held_until_ns: u64) {
         self.look_for_space(shared);
+        self.end_walks(shared.now_ns);
         self.store = None;
         self.idle_since_ns = None;
-        let crash = if is_power_cut { Crash::PowerCut } else { Crash::Kill };
+        // A disk that fails loses what was not durable.
+        let has_failed = log_failed_ns(shared).is_some();
+        let crash = if is_power_cut || has_failed { Crash::PowerCut } else { Crash::Kill };
         if is_power_cut {
             shared.log_disk.on_power_cut(&mut shared.random);
         } else {
@@ -196,6 +182,11 @@ impl Pairs {
         self.clients.iter().all(MemcachedClient::is_closed)
     }
 
+    /// Since when every command is refused that begins, as the log has failed.
+    pub(super) fn closed_since_ns(&self) -> Option<u64> {
+        self.model.closed_since_ns
+    }
+
     /// What is out, for a report.
     pub(super) fn left(&self) -> String {
         format!("{:?} and {:?}", self.commands, self.model.pending())
@@ -214,8 +205,15 @@ impl Pairs {
         let now_ns = shared.now_ns;
         let order_ns = shared.scenario.order_ns_max();
         let lacks_space = self.look_for_space(shared);
+        let failed_ns = log_failed_ns(shared);
+        self.model.closed_since_ns = failed_ns.map(|at_ns| at_ns + 2 * order_ns);
+        self.model.refusals = refusals(shared);
         // The log's operations wait behind those of other files.
-        if lacks_space || shared.log_disk.running_count() > 0 || shared.disk.is_full() || self.store.is_none()
+        if lacks_space
+            || failed_ns.is_some()
+            || shared.log_disk.running_count() > 0
+            || shared.disk.is_full()
+            || self.store.is_none()
         {
             self.idle_since_ns = None;
         } else {
@@ -364,7 +362,33 @@ impl World {
             return false;
         }
         self.submitted_count += 1;
-        let Some((command, buffer, what)) = self.choose_on_key(&namespace) else { return true };
+        // Draws of their own leave the others as they are.
+        let mut rare = Random::of(self.shared.scenario.chance, 46, &[self.next_command]);
+        if rare.one_in(BATCH_ONE_IN) && self.hosts[host].lanes[lane].core.has_room(2) {
+            self.submit_batch((host, lane), &namespace, &mut rare);
+            return true;
+        }
+        if let Some(pairs) = &mut self.pairs
+            && let Some((command, buffer, what)) =
+                pairs.next_page((host, lane), &namespace, &mut rare, self.shared.now_ns)
+        {
+            self.submit_one_on_key((host, lane), command, Some(buffer), what);
+            return true;
+        }
+        if let Some((command, buffer, what)) = self.choose_on_key(&namespace) {
+            self.submit_one_on_key((host, lane), command, buffer, what);
+        }
+        true
+    }
+
+    /// Submits a key-value command.
+    pub(super) fn submit_one_on_key(
+        &mut self,
+        (host, lane): (usize, usize),
+        command: HostCommand,
+        buffer: Option<Vec<u8>>,
+        what: What,
+    ) {
         let number = self.next_command;
         self.next_command += 1;
         self.shared.say(|| format!("host {host} lane {lane}: {number} is {what:?}"));
@@ -379,7 +403,6 @@ impl World {
         if let Err(refused) = self.hosts[host].lanes[lane].core.submit(command, buffer, number) {
             self.shared.find(format!("command {number} was refused: {}", refused.reason));
         }
-        true
     }
 
     fn choose_on_key(
@@ -443,17 +466,9 @@ impl World {
                 (verb, Action::Vector(vector), command.ok()?, buffer)
             }
             _ => {
-                let high = pairs.settings.value_bytes_max.min(namespace.value_bytes_max() as usize);
-                let low = pairs.settings.value_bytes_min.min(high);
-                let length = choice.scaled(low as u64, high as u64);
-                // Numbers, and short vectors, are as frequent as all others.
-                let length = if choice.one_in(2) { choice.pick(&[4, 8, 8, 16]) } else { length };
-                let value: Rc<[u8]> = value(pairs.model.next_id(), length as usize);
-                let (mode, options) = match choice.below(6) {
-                    0 => (Mode::Add, StoreOptions::MUST_NOT_EXIST),
-                    1 => (Mode::Replace, StoreOptions::MUST_EXIST),
-                    _ => (Mode::Set, StoreOptions::empty()),
-                };
+                let length = pairs.draw_length(choice, namespace.value_bytes_max() as usize);
+                let value: Rc<[u8]> = value(pairs.model.next_id(), length);
+                let (mode, options) = draw_mode(choice);
                 let store = namespace.store(&key, length as u32, options).ok()?;
                 let buffer = value.to_vec();
                 (Verb::Store, Action::Store { mode, value, flags: 0, exptime: 0 }, store, Some(buffer))
@@ -488,6 +503,13 @@ impl World {
         let Some(pairs) = &mut self.pairs else { return None };
         let acknowledged_count = pairs.model.acknowledged_count;
         let has_lost = self.hosts[host].lanes[lane].loss_count > command.loss_count;
+        if let What::Batch { half, batch } = command.what {
+            self.on_batch_completion((number, half, batch), &command, (has_lost, cause), completion);
+            if self.pairs.as_ref().is_some_and(|pairs| pairs.model.acknowledged_count > acknowledged_count) {
+                self.cut_at_answer();
+            }
+            return None;
+        }
         let is_flush = matches!(command.what, What::Flush);
         let host_loss_count = command.host_loss_count;
         let judged = pairs.judge(&mut self.shared, &command, has_lost, cause, completion);
@@ -511,7 +533,7 @@ impl World {
 }
 
 /// An operation on a number.
-fn draw_atomic(choice: &mut Random) -> AtomicOperation {
+pub(super) fn draw_atomic(choice: &mut Random) -> AtomicOperation {
     let function = choice.pick(&[
         AtomicFunction::ADD,
         AtomicFunction::ADD_UP_TO,
@@ -533,7 +555,7 @@ fn draw_atomic(choice: &mut Random) -> AtomicOperation {
 }
 
 /// A command on a vector of integers: how floating-point numbers are added is not promised to the last bit.
-fn draw_vector(choice: &mut Random, value_bytes_max: usize) -> Vector {
+pub(super) fn draw_vector(choice: &mut Random, value_bytes_max: usize) -> Vector {
     let element = choice.pick(&[
         ElementCode::U8,
         ElementCode::U16,
@@ -575,51 +597,47 @@ fn draw_vector(choice: &mut Random, value_bytes_max: usize) -> Vector {
 }
 
 impl Pairs {
-    /// A List of all keys that hosts can have, if a look at each can be judged.
-    fn list(
-        &mut self,
-        namespace: &KeyValueNamespace,
-        now_ns: u64,
-    ) -> Option<(HostCommand, Option<Vec<u8>>, What)> {
-        let command = namespace.list(None, LIST_BYTES).ok()?;
-        let is_short = |at: &usize| Key::new(name(*at).as_bytes()).is_some();
-        let keys: Vec<usize> = (0..self.settings.key_count).filter(is_short).collect();
-        if !keys.iter().all(|at| self.model.has_room(*at)) {
-            return None;
-        }
-        let begin = |at| (at, self.model.begin(at, Action::Get, Origin::Host, now_ns));
-        let looks = keys.into_iter().map(begin).collect();
-        Some((command, Some(vec![0xee; LIST_BYTES as usize]), What::List { looks }))
-    }
-
-    /// Judges what a List has found of each key; `None` if it has failed.
-    fn judge_list(
-        &mut self,
-        looks: &[(usize, u64)],
-        listed: Option<&[u8]>,
-        now_ns: u64,
-    ) -> Result<(), String> {
-        let Some(listed) = listed else {
-            looks.iter().for_each(|&(key, id)| self.model.lose(key, id, now_ns));
-            return Ok(());
-        };
-        let list = KeyList::new(listed).ok_or("a List came without its number of keys")?;
-        let keys: Result<Vec<Key>, _> = list.collect();
-        let mut keys = keys.map_err(|_| "a List is malformed")?;
-        for &(key, id) in looks {
-            let known = Key::new(name(key).as_bytes()).ok_or("no key of a host")?;
-            let answer = match keys.iter().position(|other| *other == known) {
-                Some(at) => {
-                    keys.swap_remove(at);
-                    Answer::Found { value: None, flags: None, cas: None }
+    /// What an outcome says about its key; `None` if nothing. It came with the status of a failure, if a target sent one,
+    /// or with a result and the beginning of a value.
+    pub(super) fn answer(
+        &self,
+        (key, id): (usize, u64),
+        verb: Verb,
+        result: Result<u64, Option<Status>>,
+        value: Option<Rc<[u8]>>,
+    ) -> Option<Answer> {
+        let is = |other: Status| matches!(result, Err(Some(status)) if status.is(other));
+        match (verb, result) {
+            (_, Ok(length)) if verb.brings() => {
+                let start = value.unwrap_or_default();
+                // Of a value that is longer than its room, the beginning comes.
+                match length == start.len() as u64 {
+                    true => Some(Answer::Found { value: Some(start), flags: None, cas: None }),
+                    false => Some(Answer::Begins { length, start }),
                 }
-                None => Answer::Missing,
-            };
-            self.model.end(key, id, &answer, now_ns)?;
-        }
-        match keys.first() {
-            Some(key) => Err(format!("a List has {key:?} twice, or a key that was never stored")),
-            None => Ok(()),
+            }
+            (Verb::ExistInBatch, Ok(length)) => Some(Answer::Begins { length, start: Rc::default() }),
+            (Verb::Exist, Ok(_)) => Some(Answer::Found { value: None, flags: None, cas: None }),
+            (Verb::Store | Verb::Delete, Ok(_)) => Some(Answer::Done { cas: None }),
+            (Verb::VectorReduce { mask }, Ok(element)) => Some(Answer::Number(element & mask)),
+            (_, Ok(number)) => Some(Answer::Number(number)),
+            (Verb::Store, _) if is(Status::KEY_DOES_NOT_EXIST) || is(Status::KEY_EXISTS) => {
+                Some(Answer::NotStored)
+            }
+            (Verb::Delete, _) if is(Status::KEY_DOES_NOT_EXIST) => None,
+            (_, _) if is(Status::KEY_DOES_NOT_EXIST) => Some(Answer::Missing),
+            (Verb::Retrieve | Verb::Exist | Verb::ExistInBatch | Verb::Delete | Verb::Store, _)
+                if is(Status::INVALID_VALUE_SIZE) =>
+            {
+                None
+            }
+            (_, _) if is(Status::INVALID_VALUE_SIZE) => Some(Answer::NotNumeric),
+            (_, _) if is(Status::CAPACITY_EXCEEDED) && self.model.may_lack_space(key, id) => {
+                Some(Answer::NoSpace)
+            }
+            (Verb::Retrieve | Verb::Exist | Verb::ExistInBatch | Verb::Delete, _) => None,
+            (_, _) if is(Status::CAPACITY_EXCEEDED) => Some(Answer::NoMemory),
+            _ => None,
         }
     }
 
@@ -643,6 +661,19 @@ impl Pairs {
                 let listed = result.is_ok().then_some(&buffer[..received as usize]);
                 return self.judge_list(looks, listed, now_ns);
             }
+            What::Page { walk, looks } => {
+                let cause = if result.is_ok() { Some("done") } else { cause };
+                let cause = cause.ok_or_else(|| unexplained("List", result))?;
+                shared.coverage.reach(Point::End {
+                    command: "page of a List",
+                    outcome: result.into(),
+                    cause,
+                });
+                let buffer = buffer.ok_or("a List came back without its buffer")?;
+                let listed = result.is_ok().then_some(&buffer[..received as usize]);
+                return self.judge_page(shared, (command.host, command.lane), (*walk, looks), listed);
+            }
+            What::Batch { .. } => return Err("a half of a batch is judged with the other".into()),
             What::Flush => {
                 let cause = if result.is_ok() { Some("done") } else { cause };
                 let cause = cause.ok_or_else(|| unexplained("Flush", result))?;
@@ -665,46 +696,19 @@ impl Pairs {
         }
         let status = result.err().and_then(Failure::status);
         let is = |other: Status| status.is_some_and(|status| status.is(other));
-        let answer = match (verb, result) {
-            (_, Ok(length)) if verb.brings() => {
+        let value = match result {
+            Ok(length) if verb.brings() => {
                 let buffer = buffer.ok_or("a value came without its buffer")?;
                 if u64::from(received) != length.min(buffer.len() as u64) {
                     return Err(format!("{received} bytes came of a value of {length}"));
                 }
-                // Of a value that is longer than a transfer, the beginning comes.
-                let is_whole = length == received.into();
-                let value = is_whole.then(|| buffer[..received as usize].into());
-                Some(Answer::Found { value, flags: None, cas: None })
+                Some(buffer[..received as usize].into())
             }
-            (Verb::Exist, Ok(_)) => Some(Answer::Found { value: None, flags: None, cas: None }),
-            (Verb::Store | Verb::Delete, Ok(_)) => Some(Answer::Done { cas: None }),
-            (Verb::VectorReduce { mask }, Ok(element)) => Some(Answer::Number(element & mask)),
-            (_, Ok(number)) => Some(Answer::Number(number)),
-            (Verb::Store, _) if is(Status::KEY_DOES_NOT_EXIST) || is(Status::KEY_EXISTS) => {
-                Some(Answer::NotStored)
-            }
-            (Verb::Delete, _) if is(Status::KEY_DOES_NOT_EXIST) => None,
-            (_, _) if is(Status::KEY_DOES_NOT_EXIST) => Some(Answer::Missing),
-            (Verb::Retrieve | Verb::Exist | Verb::Delete | Verb::Store, _)
-                if is(Status::INVALID_VALUE_SIZE) =>
-            {
-                None
-            }
-            (_, _) if is(Status::INVALID_VALUE_SIZE) => Some(Answer::NotNumeric),
-            (_, _) if is(Status::CAPACITY_EXCEEDED) && self.model.may_lack_space(key, id) => {
-                Some(Answer::NoSpace)
-            }
-            (Verb::Retrieve | Verb::Exist | Verb::Delete, _) => None,
-            (_, _) if is(Status::CAPACITY_EXCEEDED) => Some(Answer::NoMemory),
             _ => None,
         };
-        let cause = match answer {
-            Some(Answer::Done { .. } | Answer::Found { .. } | Answer::Number(_)) => "done",
-            Some(Answer::NotNumeric) => "no such number or vector",
-            Some(Answer::Missing) => "no such key",
-            Some(Answer::NotStored) => "not as the key is",
-            Some(Answer::NoSpace) => "no space",
-            Some(_) => "no memory",
+        let answer = self.answer((key, id), verb, result.map_err(|_| status), value);
+        let cause = match &answer {
+            Some(answer) => explanation(answer),
             None => cause.ok_or_else(|| unexplained(verb.name(), result))?,
         };
         shared.coverage.reach(Point::End { command: verb.name(), outcome: result.into(), cause });
@@ -721,6 +725,18 @@ impl Pairs {
     }
 }
 
-fn unexplained(verb: &str, result: Result<u64, Failure>) -> String {
+/// Why a command has ended with an answer.
+pub(super) fn explanation(answer: &Answer) -> &'static str {
+    match answer {
+        Answer::Done { .. } | Answer::Found { .. } | Answer::Begins { .. } | Answer::Number(_) => "done",
+        Answer::NotNumeric => "no such number or vector",
+        Answer::Missing => "no such key",
+        Answer::NotStored => "not as the key is",
+        Answer::NoSpace => "no space",
+        _ => "no memory",
+    }
+}
+
+pub(super) fn unexplained(verb: &str, result: Result<u64, Failure>) -> String {
     format!("{verb} of pairs ended with {result:?}, which nothing explains")
 }

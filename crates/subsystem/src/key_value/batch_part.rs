@@ -20,21 +20,20 @@ pub struct PartOfBatch {
 }
 
 impl PartOfBatch {
-    /// Executes them; outcomes are in the same order. Without a partition the namespace is being removed.
-    pub(crate) fn run(&self, partition: Option<&mut Partition>) -> Box<[u8]> {
+    /// Executes them; outcomes are in the same order.
+    pub(crate) fn run(&self, partition: &mut Partition) -> Box<[u8]> {
         let mut outcomes = vec![0; self.outcome_bytes];
         let mut writer = OutcomeWriter::new(&mut outcomes);
-        match partition {
-            Some(partition) => run_here(partition, &self.operations, &mut writer, &mut Vec::new()),
-            None => {
-                for _ in Operations::new(&self.operations) {
-                    writer.push(Status::NAMESPACE_NOT_READY, 0, 0);
-                }
-            }
-        }
+        run_here(partition, &self.operations, &mut writer, &mut Vec::new());
         let length = writer.finish();
         outcomes.truncate(length);
         outcomes.into()
+    }
+
+    /// The outcomes if none is executed.
+    pub(crate) fn refused(&self, status: Status) -> Box<[u8]> {
+        let count = Operations::new(&self.operations).count();
+        written(std::iter::repeat_n((Done::new(status, 0), &[][..]), count))
     }
 
     /// Bytes of its operations, including values.

@@ -294,13 +294,12 @@ impl RemoteAnswers {
         self.entries.is_empty()
     }
 
-    /// The same commands, all refused but those that have no answer.
+    /// The same commands, all refused. A quiet one has no answer if it succeeds, and one if it is refused; the session
+    /// knows which never have any.
     pub(crate) fn refused(&self, refusal: Refusal) -> Self {
         let mut refused = Self::default();
-        self.for_each_output(|session, ticket, outcome| match outcome {
-            Ok(before) if before.is_empty() => refused.push(session, ticket, |_| {}),
-            Ok(_) => refused.push_refused(session, ticket, refusal),
-            Err(before) => refused.push_refused(session, ticket, before),
+        self.for_each_output(|session, ticket, outcome| {
+            refused.push_refused(session, ticket, outcome.err().unwrap_or(refusal));
         });
         refused
     }

@@ -82,7 +82,7 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
             return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
         }
         let running = Running::new(self.start.caller.owner, *self.start.sqe, None, Step::Collecting);
-        let ticket = self.start.commands.running.insert(running);
+        let ticket = self.start.commands.keep(self.start.ticket, running);
         self.start.commands.collecting.insert(key, ticket);
         Ok(Begun::Started { ticket, hold: Hold::None })
     }
@@ -96,6 +96,10 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
         if let Err(status) = begun {
             self.start.commands.collecting.remove(&key);
             self.start.commands.end(collect, status, 0, None);
+            // Behind its Collect: hosts that repeat both do so in the order in which they end.
+            let ticket = self.start.run(self.at, Step::Between);
+            self.start.commands.end(ticket, status, 0, None);
+            return Ok(Begun::Started { ticket, hold: Hold::None });
         }
         begun
     }

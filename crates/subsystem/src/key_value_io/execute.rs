@@ -57,6 +57,8 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         self.start.check_plain()?;
         match KeyValueCommand::parse(self.start.sqe)? {
             KeyValueCommand::Flush if self.has_log() => {
+                // The log of another reactor may have failed.
+                self.partition()?;
                 let ticket = self.start.run(self.at, Step::Partition);
                 flush_logs(self.start.commands, self.start.io, self.at, ticket);
                 Ok(Begun::Started { ticket, hold: Hold::None })

@@ -2,7 +2,7 @@
 
 use kv::Partition;
 use kv::log::Failure;
-use memcached::{CollectiveRequest, Executor, PIECE_BYTES};
+use memcached::{CollectiveRequest, Executor, PIECE_BYTES, PartitionStats};
 use reactor::Io;
 use wire::status::Status;
 
@@ -22,6 +22,12 @@ use crate::subsystem::NamespaceId;
 fn refusal_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Refusal {
     let refusal = namespaces.keys_of(namespace).and_then(|keys| keys.refusal());
     refusal.unwrap_or_else(|| Failure::Stopped.into())
+}
+
+/// The status of a command that a namespace cannot serve; one that has not been attached yet will.
+fn refused_status(namespaces: &mut Attachments, namespace: NamespaceId) -> Status {
+    let refusal = namespaces.keys_of(namespace).and_then(|keys| keys.refusal());
+    refusal.map_or(Status::NAMESPACE_NOT_READY, |refusal| refusal.status)
 }
 
 /// The partition of a namespace, if it can serve, with its clock set.
@@ -109,7 +115,10 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
             let executor = executor_of(namespaces, namespace, io.unix_s());
             let stats = executor.map(|mut executor| executor.collect(request));
             namespaces.is_resizing |= matches!(request, CollectiveRequest::SetMemory { .. });
-            let stats = Box::new(stats.unwrap_or_default());
+            let stats = Box::new(stats.unwrap_or_else(|| PartitionStats {
+                refusal: request.changes_pairs().then(|| refusal_of(namespaces, namespace).answer),
+                ..PartitionStats::default()
+            }));
             io.post(from, MemcachedReply::Stats { session, ticket, stats }.into());
         }
         Work::Act { ticket, key, action } => {
@@ -117,7 +126,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
             let is_last = next == io.reactor_count();
             let outcome = match partition_of(namespaces, namespace, io.unix_s()) {
                 Some(partition) => perform(partition, &key, action, is_last),
-                None => Ok(KvOutcome::new(Status::NAMESPACE_NOT_READY)),
+                None => Ok(KvOutcome::new(refused_status(namespaces, namespace))),
             };
             match outcome {
                 Ok(outcome) => io.post(from, CommandReply::Outcome(ticket, outcome).into()),
@@ -129,7 +138,10 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
             }
         }
         Work::RunPart { ticket, part } => {
-            let outcomes = part.run(partition_of(namespaces, namespace, io.unix_s()));
+            let outcomes = match partition_of(namespaces, namespace, io.unix_s()) {
+                Some(partition) => part.run(partition),
+                None => part.refused(refused_status(namespaces, namespace)),
+            };
             let partition = io.reactor();
             io.post(from, CommandReply::PartOutcomes { ticket, partition, outcomes }.into());
         }

@@ -7,7 +7,7 @@ use reactor::{Buffer, Chunk, Io, Payload};
 use store::Ticket;
 use wire::fabrics::ConnectCommand;
 use wire::nvm::BlockCommand;
-use wire::opcode::{AdminOpcode, DataDirection, FabricsType, NvmOpcode};
+use wire::opcode::{AdminOpcode, DataDirection, FabricsType, KvOpcode, NvmOpcode};
 use wire::sgl::DataPointer;
 use wire::sqe::{Fuse, Psdt, Sqe};
 use wire::status::{Status, StatusKind};
@@ -212,11 +212,13 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     }
 
     /// Queues a command behind those of its lane that wait for buffers, if there are any and the command brings no
-    /// data. Returns whether it did.
+    /// data. Returns whether it did. A Batch Collect takes no buffer, and its Submit, which may bring data, must find it
+    /// waiting.
     #[cold]
     fn lines_up(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: &[u8]) -> bool {
         let Some(lane) = self.lanes.get_mut(index) else { return false };
-        if !data.is_empty() || !self.commands.quota.holds_back(index) {
+        let is_collect = sqe.opcode == KvOpcode::BATCH_COLLECT.raw();
+        if !data.is_empty() || is_collect || !self.commands.quota.holds_back(index) {
             return false;
         }
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
