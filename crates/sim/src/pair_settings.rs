@@ -111,7 +111,7 @@ impl PairSettings {
         } else if is_short {
             SHORT_MEMORY_BYTES
         } else {
-            r.scaled(2 * MEMORY_BYTES, 2 << 20)
+            r.scaled(2 * MEMORY_BYTES, 2 << 20).max(if is_in_memory { 0 } else { SHORT_MEMORY_BYTES })
         };
         let memory_bytes = partition_count * memory_bytes;
         // More than memory, if that is short.
@@ -154,7 +154,6 @@ impl PairSettings {
             (PairDurability::Memory, MemoryPressure::None) => self.memory_bytes,
             (PairDurability::Memory, _) => partition_count * MEMORY_BYTES,
             _ if self.item_bytes_max == LONG_ITEM_BYTES_MAX => self.memory_bytes,
-            (_, MemoryPressure::None) => partition_count * 2 * MEMORY_BYTES,
             _ => partition_count * SHORT_MEMORY_BYTES,
         };
         (least, (2 * self.memory_bytes).max(least))
