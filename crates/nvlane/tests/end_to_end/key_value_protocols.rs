@@ -753,7 +753,7 @@ fn a_stop_and_a_removal_wait_for_the_log() {
 fn a_failed_log_is_told_to_every_client() {
     for engine in engines() {
         let directory = tempfile::tempdir().expect("a directory");
-        let storage = "kv:file:{}?size=64M&memory=8M&error=write:1/8,as=eio";
+        let storage = "kv:file:{}?size=64M&memory=8M&flush&error=write:1/8,as=eio";
         let rig = rig(engine, 2, &directory, storage);
         let mut host = RawHost::new(&rig);
         let (mut client, idle) = (Client::new(&rig), [(); 6].map(|()| Client::new(&rig)));
@@ -761,11 +761,11 @@ fn a_failed_log_is_told_to_every_client() {
         let reason = "SERVER_ERROR the log cannot be written";
         assert_eq!(refused.find(|answer| answer != "STORED").as_deref(), Some(reason));
         let late = [(); 6].map(|()| Client::new(&rig));
-        for mut client in idle.into_iter().chain(late) {
+        for (at, mut client) in idle.into_iter().chain(late).enumerate() {
             assert!(client.ask("version").starts_with("VERSION"));
             client.say(b"stats\r\n");
             while client.line() != "END" {}
-            assert_eq!(client.ask("get key-1"), reason);
+            assert_eq!(client.ask(["get key-1", "flush_all"][at % 2]), reason);
             let mut rest = Vec::new();
             let _ = client.0.read_to_end(&mut rest);
             assert_eq!(rest, b"");
@@ -773,6 +773,9 @@ fn a_failed_log_is_told_to_every_client() {
         for at in 0..20 {
             let status = store(&mut host, &format!("key-{at}"), b"value", StoreOptions::empty());
             assert_eq!(status, Status::KV_UNRECOVERED_ERROR.with_dnr(), "{engine:?}");
+            // A log that works does not make up for the one that does not.
+            let flush = host.io.run(Sqe::flush([NSID, Nsid::ALL][at % 2]), &[]);
+            assert_eq!(flush, Status::KV_UNRECOVERED_ERROR.with_dnr(), "{engine:?}");
         }
     }
 }
