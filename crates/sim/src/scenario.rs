@@ -41,6 +41,9 @@ const TRANSFER_BYTES_MAX: u64 = 256 << 10;
 /// The highest namespace id of a run.
 const NSID_MAX_MIN: u64 = 9;
 
+/// Transfers that get the last of a reactor's pool, bytes.
+const SMALL_TRANSFER_BYTES: u64 = 64 << 10;
+
 /// One run of this number is long.
 const LONG_ONE_IN: u64 = 200;
 
@@ -913,6 +916,13 @@ impl Scenario {
         let transfer_bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
         let transfer_bytes = transfer_bytes.next_power_of_two().max(BLOCK_BYTES_MIN as u64);
         lane_count * u64::from(self.depth) * transfer_bytes > self.pool_bytes as u64
+    }
+
+    /// Whether a transfer may wait for a buffer for as long as other lanes use up the last of a reactor's pool, which
+    /// only small transfers get. docs/design/memory.md
+    pub(crate) fn may_starve_large_transfers(&self) -> bool {
+        let transfer_bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
+        self.can_use_up_the_pool() && transfer_bytes > SMALL_TRANSFER_BYTES
     }
 
     /// How long an order of the operator, or what follows from it in the target, may take to reach all reactors, ns:

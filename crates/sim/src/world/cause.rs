@@ -184,6 +184,8 @@ impl World {
                 Some("silent connection of another host")
             } else if self.shared.disk.is_stuck() {
                 Some("operation that hangs")
+            } else if scenario.may_starve_large_transfers() {
+                Some("large transfers and few buffers")
             } else if 2 * scenario.transfers_ns_max() >= timeout_ns {
                 Some("narrow network")
             } else if 2 * scenario.disk_ns_max() >= timeout_ns {
