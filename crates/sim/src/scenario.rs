@@ -913,9 +913,14 @@ impl Scenario {
     /// Whether the commands of all lanes together may hold all buffers of a reactor.
     pub(crate) fn can_use_up_the_pool(&self) -> bool {
         let lane_count = self.host_count as u64 * u64::from(self.lanes_per_host);
-        let transfer_bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
+        let reserve_bytes = u64::from(self.limits.transfer_bytes_max);
+        let mut transfer_bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
+        if self.mix.verify + self.mix.copy > 0 {
+            // These work in pieces of as many blocks as a transfer may have.
+            transfer_bytes = transfer_bytes.max(reserve_bytes);
+        }
         let transfer_bytes = transfer_bytes.next_power_of_two().max(BLOCK_BYTES_MIN as u64);
-        lane_count * u64::from(self.depth) * transfer_bytes > self.pool_bytes as u64
+        lane_count * u64::from(self.depth) * transfer_bytes + reserve_bytes > self.pool_bytes as u64
     }
 
     /// Whether a transfer may wait for a buffer for as long as other lanes use up the last of a reactor's pool, which
