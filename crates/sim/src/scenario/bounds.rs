@@ -4,9 +4,6 @@ use reactor::BLOCK_BYTES_MIN;
 
 use super::{Fault, MS, Scenario};
 
-/// Transfers that get the last of a reactor's pool, bytes.
-const SMALL_TRANSFER_BYTES: u64 = 64 << 10;
-
 impl Scenario {
     /// Whether the commands of all lanes together may hold all buffers of a reactor.
     pub(crate) fn can_use_up_the_pool(&self) -> bool {
@@ -19,13 +16,6 @@ impl Scenario {
         }
         let transfer_bytes = transfer_bytes.next_power_of_two().max(BLOCK_BYTES_MIN as u64);
         lane_count * u64::from(self.depth) * transfer_bytes + reserve_bytes > self.pool_bytes as u64
-    }
-
-    /// Whether a transfer may wait for a buffer for as long as other lanes use up the last of a reactor's pool, which
-    /// only small transfers get. docs/design/memory.md
-    pub(crate) fn may_starve_large_transfers(&self) -> bool {
-        let transfer_bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
-        self.can_use_up_the_pool() && transfer_bytes > SMALL_TRANSFER_BYTES
     }
 
     /// How long an order of the operator, or what follows from it in the target, may take to reach all reactors, ns:

@@ -190,8 +190,6 @@ impl World {
                 Some("silent connection of another host")
             } else if self.shared.disk.is_stuck() {
                 Some("operation that hangs")
-            } else if scenario.may_starve_large_transfers() {
-                Some("large transfers and few buffers")
             } else if 2 * scenario.wait_ns_max(0) >= timeout_ns {
                 Some("narrow network")
             } else if connections.iter().any(is_damaged)
