@@ -37,7 +37,7 @@ use crate::disk_path::disk_path;
 use crate::exit::{Ended, Failure};
 use crate::local_address::{from_elsewhere, from_here};
 use crate::perf::cores;
-use crate::{memory_limit, output, run};
+use crate::{memory_limit, run};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -180,7 +180,7 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     let config_path = arguments.config.clone();
     let file = config_path.as_deref().map(ConfigFile::read).transpose().map_err(Failure::usage)?;
     let config = configure(arguments, file.as_ref())?;
-    output::check_file(arguments.state.as_deref())?;
+    StateFile::check(arguments.state.as_deref())?;
     reactor::allow_descriptors();
     // Fast while the process has only one thread.
     reactor::reserve_descriptors(descriptor_count(&config));

@@ -99,6 +99,19 @@ pub fn replace(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Res
     calls.sync(directory(path))
 }
 
+/// Checks that [`replace`] can put a file there, without giving it its name: readers would find it empty.
+///
+/// # Errors
+/// The system's error, or [`InvalidInput`](io::ErrorKind::InvalidInput) if something other than a file has the name.
+pub fn check_place(path: &Path) -> io::Result<()> {
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let beside = beside(path);
+    std::fs::write(&beside, b"")?;
+    std::fs::remove_file(&beside)
+}
+
 fn written(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<()> {
     calls.write(path, bytes)?;
     calls.sync(path)
@@ -131,6 +144,20 @@ mod tests {
             assert_eq!(std::fs::read(&path).unwrap(), content);
         }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_check_leaves_everything_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let (new, old) = (directory.path().join("new"), directory.path().join("old"));
+        std::fs::write(&old, b"content").unwrap();
+        check_place(&new).unwrap();
+        check_place(&old).unwrap();
+        assert_eq!((new.exists(), std::fs::read(&old).unwrap()), (false, b"content".to_vec()));
+        for bad in [directory.path(), &directory.path().join("missing/a"), Path::new("/dev/null")] {
+            assert!(check_place(bad).is_err(), "{}", bad.display());
+        }
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside them");
     }
 
     #[test]

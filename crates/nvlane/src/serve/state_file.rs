@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use reactor::whole_file::{SystemFiles, replace};
+use reactor::whole_file::{SystemFiles, check_place, replace};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use subsystem::operator::{Outcome, Report};
@@ -11,6 +11,7 @@ use subsystem::state::TargetState;
 
 use super::device_queues::{DeviceQueues, ServedClass};
 use crate::exit::{Failure, Kind};
+use crate::output::is_standard;
 
 /// The part that `nvlane reload` reads to find the target and to wait for it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -82,6 +83,15 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
+    /// Checks that there can be one, before anything is served. A device, such as `/dev/null`, would be replaced.
+    pub(super) fn check(path: Option<&Path>) -> Result<(), Failure> {
+        let Some(path) = path else { return Ok(()) };
+        if is_standard(path) {
+            return Err(Failure::usage("the state is a file that is replaced as a whole: name one"));
+        }
+        check_place(path).map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))
+    }
+
     pub(super) fn new(path: Option<&Path>) -> Self {
         let pid = std::process::id();
         let process = ProcessId { pid, start_ticks: start_ticks(pid).unwrap_or(0) };

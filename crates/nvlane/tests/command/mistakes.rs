@@ -80,6 +80,20 @@ fn results_that_could_not_be_written_are_not_measured() {
 }
 
 #[test]
+fn a_state_file_takes_the_place_of_nothing_but_a_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pipe = directory.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|status| status.success()));
+    let pipe = pipe.to_str().expect("text");
+    for (path, why) in [(pipe, "pipe: it is no regular file"), ("-", "name one")] {
+        let command = ["target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M", "--state", path];
+        let line = run(command).complaint(USAGE);
+        assert!(line.contains(why), "{line}");
+    }
+    assert!(std::fs::metadata(pipe).is_ok_and(|metadata| !metadata.is_file()));
+}
+
+#[test]
 fn a_reader_that_has_seen_enough_ends_the_command_without_a_word() {
     let target = Target::serving(&["kv:ram:64M"]);
     let stored = run(["kv", "bench", &target.address, "-k", "20000", "-t", "0.01", "-a", "0"]);
