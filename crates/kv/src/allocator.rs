@@ -86,7 +86,7 @@ impl Allocator {
     /// share of new items, or of any other.
     #[inline]
     pub(crate) fn queue_of_new(&mut self, hash: KeyHash, bytes: usize) -> Queue {
-        self.evictor.on_stored(&self.pairs.heap.regions, hash, bytes)
+        self.evictor.on_stored(&self.pairs.heap.regions, hash, bytes, self.pairs.item_count())
     }
 
     /// Takes a piece for a part of a large value.

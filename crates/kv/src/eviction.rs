@@ -12,16 +12,22 @@
 //! turn, for items of any size, pieces, chunks, or the index.
 //!
 //! New has a share of the items' memory, and the hand passes over it while it has more. A key that is stored again soon
-//! after it was evicted goes to Kept; if it was evicted from New, the share of New grows, if from Kept, it shrinks: the
-//! adaptation of ARC, for queues without moves on use (CAR, FAST 2004). So new items leave soon during scans, and stay
-//! longer while popularity drifts.
+//! after it was evicted goes to Kept. If it was evicted from New so recently that all of the memory would have held it,
+//! the share of New grows; if from Kept, it shrinks: the adaptation of ARC, for queues without moves on use (CAR, FAST
+//! 2004). So new items leave soon during scans, and stay longer while popularity drifts.
+//!
+//! Keys that are stored in a loop longer than memory would push each other out of Kept before their next use. Each key
+//! that is stored again after it was evicted from Kept lowers the part of such keys that go there, and each that is
+//! forgotten raises it. The others go to New, so Kept holds a part of the loop and hits that part in each round.
 //!
 //! A region of which much was deleted or replaced is emptied before its turn, by moving the rest. In a partition with a
 //! log, values that are in the log are dropped from memory instead.
 
 use std::ops::RangeInclusive;
 
-use crate::ghosts::Ghosts;
+use reactor::random::SplitMix64;
+
+use crate::ghosts::{Ghost, Ghosts};
 use crate::item::{BITS_AT, FETCHED, HELD, USES};
 use crate::key::KeyHash;
 use crate::pairs::Pairs;
@@ -37,13 +43,20 @@ const KEPT_FOR: RangeInclusive<u64> = 1..=12;
 /// How much that time changes with an item of Kept that was used, with one that is stored again soon after it was
 /// evicted from Kept, and with one that was not used, as a multiple of its bytes.
 const LONGER_IF_USED: u64 = 24;
-const LONGER_IF_MISSED: u64 = 100;
+const LONGER_IF_MISSED: u64 = 200;
 const SHORTER_IF_UNUSED: u64 = 8;
 /// The whole of the items' memory, of which New has a share.
 const WHOLE: u64 = 1 << 32;
 /// The share of New at the start, and its limits.
-const SHARE: u64 = WHOLE / 10 * 3;
-const SHARES: RangeInclusive<u64> = WHOLE / 50..=WHOLE / 100 * 95;
+const SHARE: u64 = WHOLE / 10;
+const SHARES: RangeInclusive<u64> = WHOLE / 50..=WHOLE / 10 * 3;
+/// All keys that are stored again after they were evicted, of which a part goes to Kept, and the smallest part.
+const ALL_AGAIN: u64 = 1 << 32;
+const AGAIN_MIN: u64 = ALL_AGAIN / 32;
+/// By how much that part falls or rises, relative to itself, if as many keys as there are items are stored again after
+/// they were evicted from Kept, or are forgotten after that.
+const FEWER_IF_MISSED: u64 = 5;
+const MORE_IF_FORGOTTEN: u64 = 2;
 /// Units of used items moved to make room once, before used ones are evicted too.
 const MOVED_UNITS_MAX: usize = 4 * REGION_UNITS;
 /// Regions compared before one is emptied or demoted.
@@ -73,6 +86,10 @@ pub(crate) struct Evictor {
     new_share: u64,
     /// The time for which a region of Kept stays at most, in bytes stored.
     kept_for: u64,
+    /// The part of the keys that are stored again after they were evicted that goes to Kept.
+    again: u64,
+    /// Chooses these keys.
+    random: u64,
     /// Keys evicted not long ago.
     ghosts: Ghosts,
     /// By queue: its oldest region, and the unit in it that the hand examines next.
@@ -90,6 +107,8 @@ impl Evictor {
             policy,
             new_share: SHARE,
             kept_for: 0,
+            again: ALL_AGAIN,
+            random: 0,
             ghosts,
             hands: [(0, 0); 2],
             region_hand: 0,
@@ -108,25 +127,39 @@ impl Evictor {
         (self.hands, self.region_hand, self.sparse_hand, self.expiry_hand) = ([(0, 0); 2], 0, 0, 0);
     }
 
-    /// The queue for a new item of `bytes`. A key that was evicted not long ago changes the share of New, and the time
-    /// for which regions of Kept stay.
-    pub(crate) fn on_stored(&mut self, regions: &Regions, hash: KeyHash, bytes: usize) -> Queue {
+    /// The queue for a new item of `bytes`, of a partition with `item_count` items. A key that was evicted not long ago
+    /// changes the share of New, the time for which regions of Kept stay, and the part of such keys that goes to Kept.
+    pub(crate) fn on_stored(
+        &mut self,
+        regions: &Regions,
+        hash: KeyHash,
+        bytes: usize,
+        item_count: u64,
+    ) -> Queue {
         if self.ghosts.is_empty() {
             return Queue::New;
         }
         let [new_count, kept_count] = [Queue::New, Queue::Kept].map(|queue| self.ghosts.count(queue).max(1));
-        let Some(queue) = self.ghosts.take(hash) else { return Queue::New };
-        let all_units = regions.item_units(Queue::New) + regions.item_units(Queue::Kept);
-        let step = units(bytes) as u64 * (WHOLE / all_units.max(1) as u64);
-        let share = match queue {
-            Queue::New => self.new_share + step * (kept_count / new_count).max(1) as u64,
-            Queue::Kept => self.new_share.saturating_sub(step * (new_count / kept_count).max(1) as u64),
-        };
-        self.new_share = share.clamp(*SHARES.start(), *SHARES.end());
-        if queue == Queue::Kept {
-            self.keep_for(regions, self.kept_for + LONGER_IF_MISSED * bytes as u64);
+        let Some(Ghost { queue, later_count }) = self.ghosts.take(hash) else { return Queue::New };
+        let [new_units, kept_units] = [Queue::New, Queue::Kept].map(|queue| regions.item_units(queue) as u64);
+        let all_units = (new_units + kept_units).max(1);
+        let step = units(bytes) as u64 * (WHOLE / all_units);
+        // It passed through New before that many others were evicted.
+        let since_stored = WHOLE / all_units * new_units + WHOLE / item_count.max(1) * later_count;
+        match queue {
+            Queue::New if since_stored > WHOLE => {}
+            Queue::New => self.new_share += step * (kept_count / new_count).max(1) as u64,
+            Queue::Kept => {
+                let step = step * (new_count / kept_count).max(1) as u64;
+                self.new_share = self.new_share.saturating_sub(step);
+                self.keep_for(regions, self.kept_for + LONGER_IF_MISSED * bytes as u64);
+                self.again -= self.again * FEWER_IF_MISSED / item_count.max(FEWER_IF_MISSED);
+                self.again = self.again.max(AGAIN_MIN);
+            }
         }
-        Queue::Kept
+        self.new_share = self.new_share.clamp(*SHARES.start(), *SHARES.end());
+        self.random = SplitMix64::nth(self.random, 1);
+        if self.random >> 32 < self.again { Queue::Kept } else { Queue::New }
     }
 
     /// Whether pairs that have not expired may be evicted.
@@ -276,8 +309,10 @@ impl Evictor {
         self.note_kept(&pairs.heap.regions, queue, bytes, false);
         let hash = evict(pairs, item);
         if !is_expired {
-            let counters = &pairs.counters;
-            self.ghosts.record(hash, queue, counters.pair_count - counters.inline_count);
+            let item_count = pairs.item_count();
+            let forgotten_count = self.ghosts.record(hash, queue, item_count);
+            let more = self.again * MORE_IF_FORGOTTEN / item_count.max(1) * forgotten_count;
+            self.again = (self.again + more).min(ALL_AGAIN);
         }
         0
     }

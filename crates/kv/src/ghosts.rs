@@ -5,7 +5,8 @@
 //! │ newest │ next  │ …          │     a line of 32 fingerprints of 16 bits; the lowest bit is the queue, 0 none
 //! ```
 //!
-//! A key has one line. There are a quarter more fingerprints than items, up to those that fit in each line.
+//! A key has one line. There are twice as many fingerprints as items, up to those that fit in each line. For large items
+//! only some of the lines are used, so that the place of a key in its line tells how long ago it was evicted.
 
 use crate::key::KeyHash;
 use crate::regions::Queue;
@@ -15,9 +16,23 @@ const LINE_COUNT: usize = 32;
 /// Memory of a partition for each line of fingerprints.
 const BYTES_PER_LINE: usize = 8 << 10;
 
+/// Fingerprints for each item.
+const PER_ITEM: usize = 2;
+
+/// A key that was evicted not long ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ghost {
+    /// The queue from which it was evicted.
+    pub(crate) queue: Queue,
+    /// How many keys were evicted later, estimated from its line.
+    pub(crate) later_count: u64,
+}
+
 /// Fingerprints of evicted keys, and the queues from which they were evicted.
 pub(crate) struct Ghosts {
     lines: Vec<[u16; LINE_COUNT]>,
+    /// The number of lines used.
+    used_count: usize,
     /// Fingerprints of each queue.
     counts: [usize; 2],
 }
@@ -30,7 +45,8 @@ impl Ghosts {
 
     /// No fingerprints, in this memory.
     pub(crate) fn new(bytes: usize) -> Self {
-        Self { lines: vec![[0; LINE_COUNT]; bytes / size_of::<[u16; LINE_COUNT]>()], counts: [0; 2] }
+        let lines = vec![[0; LINE_COUNT]; bytes / size_of::<[u16; LINE_COUNT]>()];
+        Self { used_count: lines.len(), lines, counts: [0; 2] }
     }
 
     /// Number of fingerprints of a queue.
@@ -46,7 +62,7 @@ impl Ghosts {
     /// The line of a key, and its fingerprint without the queue. The bits that select a partition select neither alone.
     fn place(&self, hash: KeyHash) -> (usize, u16) {
         let mixed = hash.raw().wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let line = ((mixed >> 32) * self.lines.len() as u64) >> 32;
+        let line = ((mixed >> 32) * self.used_count as u64) >> 32;
         (line as usize, (mixed >> 16) as u16 & !1 | 2)
     }
 
@@ -54,29 +70,41 @@ impl Ghosts {
         tag | queue as u16
     }
 
-    fn uncount(&mut self, fingerprint: u16) {
-        if fingerprint != 0 {
-            self.counts[usize::from(fingerprint & 1)] -= 1;
+    /// Uses this number of lines, or all. If that is another number, all keys are forgotten.
+    #[cold]
+    fn use_lines(&mut self, count: usize) {
+        let used_count = count.clamp(1, self.lines.len().max(1)).min(self.lines.len());
+        if used_count != self.used_count {
+            self.lines[..self.used_count.max(used_count)].fill([0; LINE_COUNT]);
+            (self.used_count, self.counts) = (used_count, [0; 2]);
         }
     }
 
-    /// Records a key evicted from a queue, of a partition with `item_count` items.
-    pub(crate) fn record(&mut self, hash: KeyHash, queue: Queue, item_count: u64) {
-        let count = item_count as usize + item_count as usize / 4;
-        let kept_count = count.div_ceil(self.lines.len().max(1)).clamp(1, LINE_COUNT);
+    /// Records a key evicted from a queue, of a partition with `item_count` items. Returns how many keys evicted from
+    /// Kept are forgotten for it.
+    pub(crate) fn record(&mut self, hash: KeyHash, queue: Queue, item_count: u64) -> u64 {
+        let count = PER_ITEM * item_count as usize;
+        if !(self.used_count * LINE_COUNT / 4..=self.used_count * LINE_COUNT).contains(&count) {
+            self.use_lines(count / (LINE_COUNT / 2));
+        }
+        let kept_count = count.div_ceil(self.used_count.max(1)).clamp(1, LINE_COUNT);
         let (line, tag) = self.place(hash);
-        let Some(slots) = self.lines.get_mut(line) else { return };
+        let Some(slots) = self.lines.get_mut(line) else { return 0 };
         let mut dropped = [0; LINE_COUNT];
         dropped[kept_count - 1..].copy_from_slice(&slots[kept_count - 1..]);
         slots[kept_count..].fill(0);
         slots.copy_within(..kept_count - 1, 1);
         slots[0] = Self::fingerprint(tag, queue);
         self.counts[queue as usize] += 1;
-        dropped.into_iter().for_each(|fingerprint| self.uncount(fingerprint));
+        let before = self.counts[Queue::Kept as usize];
+        for fingerprint in dropped.into_iter().filter(|fingerprint| *fingerprint != 0) {
+            self.counts[usize::from(fingerprint & 1)] -= 1;
+        }
+        (before - self.counts[Queue::Kept as usize]) as u64
     }
 
-    /// Forgets a key. Returns the queue from which it was evicted, if that is known.
-    pub(crate) fn take(&mut self, hash: KeyHash) -> Option<Queue> {
+    /// Forgets a key. Returns what is known of it.
+    pub(crate) fn take(&mut self, hash: KeyHash) -> Option<Ghost> {
         let (line, tag) = self.place(hash);
         let slots = self.lines.get_mut(line)?;
         let at = slots.iter().position(|&slot| slot & !1 == tag)?;
@@ -84,7 +112,7 @@ impl Ghosts {
         slots.copy_within(at + 1.., at);
         slots[LINE_COUNT - 1] = 0;
         self.counts[queue as usize] -= 1;
-        Some(queue)
+        Some(Ghost { queue, later_count: at as u64 * self.used_count as u64 })
     }
 }
 
@@ -93,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quarter_more_keys_are_remembered_than_there_are_items() {
+    fn twice_as_many_keys_are_remembered_as_there_are_items() {
         let mut ghosts = Ghosts::new(Ghosts::bytes_for(1 << 20));
         let hash = |number: u64| KeyHash::of(number.wrapping_mul(0xd6e8_feb8_6659_fd93));
         for number in 0..10_000 {
@@ -101,12 +129,15 @@ mod tests {
             ghosts.record(hash(number), queue, 1000);
         }
         let held = ghosts.count(Queue::New) + ghosts.count(Queue::Kept);
-        assert!((1250..1350).contains(&held), "{held} for 1000 items");
-        assert_eq!(ghosts.take(hash(9_999)), Some(Queue::Kept));
-        assert_eq!(ghosts.take(hash(9_998)), Some(Queue::New));
-        assert_eq!(ghosts.take(hash(9_998)), None);
+        assert!((2000..2100).contains(&held), "{held} for 1000 items");
+        let mut take = |number| ghosts.take(hash(number));
+        assert_eq!(take(9_999), Some(Ghost { queue: Queue::Kept, later_count: 0 }));
+        assert_eq!(take(9_998), Some(Ghost { queue: Queue::New, later_count: 0 }));
+        assert_eq!(take(9_998), None);
+        let later: u64 = (8900..9100).filter_map(take).map(|ghost| ghost.later_count).sum();
+        assert!((160_000..240_000).contains(&later), "{later} for 200 keys, some thousand before the last");
         let known = (0..10_000).filter(|&number| ghosts.take(hash(number)).is_some()).count();
-        assert!((1150..1350).contains(&known), "{known} of the last 1250");
+        assert!((1650..1900).contains(&known), "{known} of the last 2000, less 200");
         assert!(ghosts.count(Queue::New) + ghosts.count(Queue::Kept) < 100);
     }
 
@@ -114,7 +145,7 @@ mod tests {
     fn a_key_that_was_never_evicted_is_rarely_remembered() {
         let mut ghosts = Ghosts::new(Ghosts::bytes_for(1 << 20));
         let hash = |number: u64| KeyHash::of(number.wrapping_mul(0xd6e8_feb8_6659_fd93));
-        (0..20_000).for_each(|number| ghosts.record(hash(number), Queue::New, 1 << 20));
+        (0..20_000).for_each(|number| _ = ghosts.record(hash(number), Queue::New, 1 << 20));
         let wrong =
             (1 << 32..(1 << 32) + 10_000).filter(|&number| ghosts.take(hash(number)).is_some()).count();
         assert!(wrong < 50, "{wrong} of 10,000");

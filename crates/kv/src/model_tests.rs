@@ -460,6 +460,24 @@ fn what_is_used_stays_while_others_come_and_go() {
 }
 
 #[test]
+fn a_part_of_a_loop_longer_than_memory_stays() {
+    let mut processor = Processor::new(settings(Eviction::Clock)).expect("memory");
+    // A half more than memory holds.
+    let count = (3 << 19) / 500;
+    let mut hits = 0;
+    for at in 0..count * 40 {
+        let key = at % count;
+        let is_hit = get(&mut processor, key);
+        hits += u32::from(is_hit && at >= count * 30);
+        if !is_hit {
+            assert_eq!(put(&mut processor, key, 450), Stored::Done);
+        }
+    }
+    let share = f64::from(hits) / f64::from(count * 10);
+    assert!(share > 0.35, "{share:.2} of the reads hit");
+}
+
+#[test]
 fn memory_follows_the_sizes_that_are_stored() {
     let mut processor = Processor::new(settings(Eviction::Clock)).expect("memory");
     for (round, length) in [32, 700, 5000, 100].into_iter().enumerate() {
@@ -470,7 +488,7 @@ fn memory_follows_the_sizes_that_are_stored() {
         }
         let held = (first..first + count).filter(|&key| get(&mut processor, key)).count();
         let bytes = held * (length + 32);
-        assert!(bytes > 500 << 10, "{bytes} of 1 MiB after values of {length}");
+        assert!(bytes > 490 << 10, "{bytes} of 1 MiB after values of {length}");
     }
     assert!(processor.counters().reclaimed_count > 30);
 }

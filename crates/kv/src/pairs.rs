@@ -32,6 +32,12 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
+    /// Pairs that are not inline.
+    #[inline]
+    pub(crate) fn item_count(&self) -> u64 {
+        self.counters.pair_count - self.counters.inline_count
+    }
+
     /// Looks a key up. An expired pair is removed and not found.
     #[inline(always)]
     pub(crate) fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
