@@ -541,7 +541,9 @@ impl<B: DataBuffer> LaneCore<B> {
             if tag.user == user && !tag.has(IS_CONNECT | IS_CANCELLED) {
                 found = true;
                 tag.flags |= IS_CANCELLED;
-                abort(sqe, tag, actions);
+                if !tag.has(IS_LATE) {
+                    abort(sqe, actions);
+                }
             }
         });
         found
@@ -714,8 +716,8 @@ impl<B: DataBuffer> LaneCore<B> {
         };
         let failure = match status {
             status if !status.is(Status::ABORT_REQUESTED) => failure,
-            _ if tag.has(IS_LATE) => Failure::TimedOut,
             _ if tag.has(IS_CANCELLED) => tag.stopped(Failure::Cancelled),
+            _ if tag.has(IS_LATE) => Failure::TimedOut,
             status => tag.stopped(Failure::Status(status)),
         };
         let buffer = buffer.and_then(Data::into_caller);

@@ -68,6 +68,12 @@ impl Pairs {
         self.pairs.is_empty()
     }
 
+    /// Whether the command in `slot` is half of one of them.
+    pub(crate) fn has(&self, slot: Slot) -> bool {
+        let second = |pair: &Pair| pair.second.as_ref().is_some_and(|half| half.slot == slot);
+        self.pairs.iter().any(|pair| pair.first.slot == slot || second(pair))
+    }
+
     /// A command has arrived that does not continue an open pair: its first is alone.
     pub(crate) fn on_other(&mut self) -> Option<Verdict> {
         if !std::mem::take(&mut self.is_open) {

@@ -31,13 +31,11 @@ pub(super) const IS_EXACT: u8 = 1 << 1;
 pub(super) const IS_CANCELLED: u8 = 1 << 2;
 /// Its timeout has expired.
 pub(super) const IS_LATE: u8 = 1 << 3;
-/// An Abort was sent for it.
-pub(super) const IS_ABORTED: u8 = 1 << 4;
 /// Its phases are measured.
-pub(super) const IS_TIMED: u8 = 1 << 5;
+pub(super) const IS_TIMED: u8 = 1 << 4;
 /// It may have been executed, completely or in part: it was outstanding on a connection that was lost, or has failed in
 /// one of its ranges.
-pub(super) const IS_UNCERTAIN: u8 = 1 << 6;
+pub(super) const IS_UNCERTAIN: u8 = 1 << 5;
 
 impl Tag {
     #[inline]
@@ -53,7 +51,7 @@ impl Tag {
     /// Prepares for another submission.
     pub(super) fn reset(&mut self) {
         self.seen_ms = 0;
-        self.flags &= !(IS_ABORTED | IS_TIMED);
+        self.flags &= !IS_TIMED;
     }
 
     /// Sequence number of the other half, if this command is half of a fused pair.

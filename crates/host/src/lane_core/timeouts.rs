@@ -7,7 +7,7 @@ use proto::host_queue::DataBuffer;
 use wire::sqe::Sqe;
 
 use super::action::LaneAction;
-use super::command::{IS_ABORTED, IS_LATE, Tag};
+use super::command::{IS_LATE, Tag};
 use crate::buffer::Data;
 use crate::error::LinkError;
 
@@ -18,12 +18,9 @@ pub(super) fn clock_ms(now_ns: u64) -> u32 {
     u32::try_from((now_ns / MS) & u64::from(u32::MAX)).expect("masked").max(1)
 }
 
-/// Aborts a command, once.
-pub(super) fn abort(sqe: &Sqe, tag: &mut Tag, actions: &mut VecDeque<LaneAction>) {
-    if !tag.has(IS_ABORTED) {
-        tag.flags |= IS_ABORTED;
-        actions.push_back(LaneAction::Abort { cid: sqe.cid.get() });
-    }
+/// Aborts a command.
+pub(super) fn abort(sqe: &Sqe, actions: &mut VecDeque<LaneAction>) {
+    actions.push_back(LaneAction::Abort { cid: sqe.cid.get() });
 }
 
 /// Looks for outstanding commands that exceed their timeout, at intervals of an eighth of it.
@@ -51,8 +48,8 @@ impl CommandTimeout {
         self.look_ns
     }
 
-    /// Aborts commands whose timeout has expired. The first look at a command only notes the time, so that submission
-    /// reads no clock.
+    /// Aborts commands whose timeout has expired, also those that were cancelled: a controller may have refused the first
+    /// Abort. The first look at a command only notes the time, so that submission reads no clock.
     ///
     /// # Errors
     /// [`LinkError::TimedOut`] if an Abort did not end a command within half of the timeout.
@@ -76,7 +73,7 @@ impl CommandTimeout {
             } else if !tag.has(IS_LATE) && age_ms >= timeout_ms {
                 tag.flags |= IS_LATE;
                 tag.seen_ms = now_ms;
-                abort(sqe, tag, actions);
+                abort(sqe, actions);
             } else if tag.has(IS_LATE) && age_ms >= timeout_ms / 2 {
                 is_over = true;
             }

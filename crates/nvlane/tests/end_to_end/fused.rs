@@ -236,3 +236,18 @@ fn a_pair_waits_for_the_data_of_both() {
         assert_eq!(content(lane, 0), 4);
     });
 }
+
+#[test]
+fn a_command_beside_a_pair_that_waits_for_data_is_aborted() {
+    for engine in engines() {
+        let rig = rig(engine, "ram:1M?delay=read:1000s");
+        let mut host = RawHost::new(&rig);
+        let halves = [host.io.transport(first(0), 4096), host.io.transport(second(0), 4096)];
+        halves.iter().for_each(|half| drop(host.io.r2t(*half)));
+        let read = host.io.transport(Sqe::read(ONE, 8, 1), 4096);
+        assert_eq!(host.io.run(Sqe::flush(ONE), &[]), Status::SUCCESS, "the read has arrived");
+        assert!(host.abort(read));
+        assert_eq!(host.io.completion(read).status(), Status::ABORT_REQUESTED);
+        assert!(!halves.iter().any(|half| host.abort(*half)), "halves end together");
+    }
+}

@@ -616,7 +616,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         let Some(slot) = lane.queue.find(cid) else { return false };
         let Some(ticket) = *lane.queue.context(slot) else { return false };
         // Halves of fused pairs complete together or not at all.
-        if lane.state.pairs().is_some() || !self.commands.abort(ticket) {
+        let is_half = lane.state.pairs().is_some_and(|pairs| pairs.has(slot));
+        if is_half || !self.commands.abort(ticket) {
             return false;
         }
         lane.watch.forget(slot);
