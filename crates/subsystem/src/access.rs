@@ -141,6 +141,23 @@ impl VersionedRights {
     }
 }
 
+/// The hosts that are notified of the change of a namespace.
+pub(crate) enum Concerned {
+    /// Those that see it under these rights.
+    WhoSees(HostRights),
+    /// Those that have another right than before.
+    WhoseRightChanges(HostRights, HostRights),
+}
+
+impl Concerned {
+    pub(crate) fn includes(&self, host: &HostName) -> bool {
+        match self {
+            Self::WhoSees(rights) => rights.of(host) != Right::None,
+            Self::WhoseRightChanges(before, after) => before.of(host) != after.of(host),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -53,7 +53,7 @@ fn config(threads: u16, rights: &HostRights) -> TargetConfig {
 }
 
 fn associate(target: &Target, name: &str) -> Association {
-    let hostid = wire::nqn::HostId::from_bytes([name.len() as u8; 16]);
+    let hostid = wire::nqn::HostId::from_bytes([u8::try_from(name.len()).expect("a short name"); 16]);
     let host = RawHost { nqn: name.parse().expect("a name"), hostid, ..support::host(target) };
     host.associate(Digests::empty(), 64).expect("an association")
 }
@@ -117,8 +117,8 @@ fn batch(queue: &mut Queue, nsid: Nsid, opcodes: &[KvOpcode]) -> [Status; 2] {
     }
     let collect = collect(queue, nsid);
     let submit = BatchSubmit {
-        data_bytes: data.len() as u32,
-        count: opcodes.len() as u16,
+        data_bytes: u32::try_from(data.len()).expect("a few"),
+        count: u16::try_from(opcodes.len()).expect("a few"),
         tag: 1,
         outcome_bytes: 4096,
     };

@@ -8,8 +8,8 @@ use wire::nqn::Nqn;
 
 use super::associations::Associations;
 use super::outputs::{MILLISECOND_NS, Outputs};
-use super::rollout::{Concerned, Rollout};
-use crate::access::VersionedRights;
+use super::rollout::Rollout;
+use crate::access::{Concerned, VersionedRights};
 use crate::catalog::Catalog;
 use crate::message::{
     Message, NewNamespace, PlacementMessage, REMOVED_LISTENER_GRACE_MS, ReactorMessage, Step, StepError,

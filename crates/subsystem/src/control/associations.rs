@@ -25,7 +25,7 @@ use wire::status::Status;
 use wire::text::quoted;
 
 use super::outputs::{MILLISECOND_NS, Outputs};
-use super::rollout::Concerned;
+use crate::access::Concerned;
 use crate::admin::abort::{self, Aborting};
 use crate::admin::{Outcome, Reply, reply_dw0};
 use crate::catalog::Catalog;

@@ -14,11 +14,10 @@ use std::sync::mpsc::Sender;
 use reactor::{Listener, ListenerTag};
 use store::Store;
 use wire::id::Nsid;
-use wire::nqn::HostName;
 
 use super::associations::Associations;
 use super::outputs::Outputs;
-use crate::access::{HostRights, Right};
+use crate::access::Concerned;
 use crate::catalog::Catalog;
 use crate::message::{Message, OrderAnswer, ReactorMessage};
 use crate::subsystem::{NamespaceId, SubsystemId};
@@ -44,23 +43,6 @@ pub(super) struct Rollout {
     /// Storage that no namespace uses any more, and its id on the reactors.
     pub(super) retired: Vec<(NamespaceId, Store)>,
     answers: Sender<OrderAnswer>,
-}
-
-/// The hosts that are notified of the change of a namespace.
-pub(super) enum Concerned {
-    /// Those that see it under these rights.
-    WhoSees(HostRights),
-    /// Those that have another right than before.
-    WhoseRightChanges(HostRights, HostRights),
-}
-
-impl Concerned {
-    pub(super) fn includes(&self, host: &HostName) -> bool {
-        match self {
-            Self::WhoSees(rights) => rights.of(host) != Right::None,
-            Self::WhoseRightChanges(before, after) => before.of(host) != after.of(host),
-        }
-    }
 }
 
 impl Rollouts {

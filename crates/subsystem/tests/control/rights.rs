@@ -111,7 +111,7 @@ impl Two {
 
     /// The namespaces that each host is told of by an event and its log; nothing for a host without an event.
     fn told(&mut self) -> [Vec<u32>; 2] {
-        let each = [0, 1].map(|at| {
+        [0, 1].map(|at| {
             let association = [&self.one, &self.other][at];
             if self.target.open.contains(&self.requests[at]) {
                 assert_eq!(changed(&mut self.target, association), [0; 0], "no event, no entry");
@@ -121,8 +121,7 @@ impl Two {
             let nsids = changed(&mut self.target, association);
             self.requests[at] = self.target.send(association.admin, Sqe::async_event_request(), &[]);
             nsids
-        });
-        each
+        })
     }
 }
 
