@@ -33,8 +33,8 @@ wait_for() {
     done
 }
 
-# tls_daemon: starts the daemon of TLS handshakes, or skips the behaviour where there is none. The kernel refuses
-# handshakes while nobody listens for its requests, so this waits for that.
+# tls_daemon: starts tlshd, or skips the behaviour where it is not installed. Returns when tlshd has joined the kernel's
+# multicast group for handshakes: before that the kernel refuses them.
 tls_daemon() {
     [ -x /sbin/tlshd ] || skip 'no tlshd'
     modprobe -a tls nvme-keyring

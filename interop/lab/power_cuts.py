@@ -189,8 +189,8 @@ def fio_writes(log):
 
 
 def judge_fio(log):
-    """fio had an answer before it sent its next write, or its next but so many: whatever it had made durable when it
-    sent a write that the log has must be in the log before that one."""
+    """A job of fio sends a write only after the flush of the writes before it was answered (FIO_JOBS), and each write says
+    when it was sent. So writes that were durable at that time must precede it in the log."""
     writes = list(fio_writes(log))
     sent_ns = {(job, pass_, number): ns for _, job, pass_, number, ns in writes}
     pass_count, job_blocks = 2, JOB_BYTES // BLOCK

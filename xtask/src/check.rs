@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::Result;
 
-use crate::command::{cargo, root, run};
+use crate::command::{cargo, root, run, run_tests};
 use crate::step::Step;
 use crate::{circles, trace};
 
@@ -30,11 +30,11 @@ fn lints() -> Result<()> {
 /// Unit tests of every crate, and the test programs of the protocol without sockets: those of its names in other crates,
 /// too. In one call for the whole workspace: dependencies with the features of one package would be compiled again.
 fn quick_tests() -> Result<()> {
-    let mut command = cargo(&["test", "--workspace", "--locked", "--lib", "--bins"]);
+    let mut command = cargo(&["test", "--workspace", "--locked", "--lib", "--bins", "--no-fail-fast"]);
     for name in protocol_tests()? {
         command.arg("--test").arg(name);
     }
-    run(&mut command)
+    run_tests(&mut command)
 }
 
 /// The names of the protocol's test programs.
@@ -55,8 +55,9 @@ fn protocol_tests() -> Result<BTreeSet<String>> {
 /// # Errors
 /// A test fails.
 pub(crate) fn slow_tests() -> Result<()> {
-    run(&mut cargo(&["test", "--workspace", "--locked", "--exclude", "nvlane-proto", "--test", "*"]))?;
-    run(&mut cargo(&["test", "--workspace", "--locked", "--doc"]))
+    let programs = ["--exclude", "nvlane-proto", "--test", "*", "--no-fail-fast"];
+    run_tests(cargo(&["test", "--workspace", "--locked"]).args(programs))?;
+    run_tests(&mut cargo(&["test", "--workspace", "--locked", "--doc"]))
 }
 
 fn documentation() -> Result<()> {

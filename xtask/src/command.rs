@@ -1,7 +1,8 @@
 //! Running other programs, and paths of the repository.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
@@ -41,6 +42,44 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// As [`run`], of a command that runs tests: what each failed test printed is in the error too, so that the end of a long
+/// log says why it failed.
+pub(crate) fn run_tests(command: &mut Command) -> Result<()> {
+    println!("$ {}", shown(command));
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run {}", shown(command)))?;
+    let mut failures = Failures::default();
+    for line in BufReader::new(child.stdout.take().expect("it is piped")).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        println!("{line}");
+        failures.read(line);
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "{}: {status}\n{}", shown(command), failures.lines.join("\n"));
+    Ok(())
+}
+
+/// What a test program prints of its failed tests, from `failures:` to `test result:`.
+#[derive(Default)]
+struct Failures {
+    lines: Vec<String>,
+    is_inside: bool,
+}
+
+impl Failures {
+    /// Lines kept: some failed tests print thousands.
+    const MAX: usize = 200;
+
+    fn read(&mut self, line: String) {
+        self.is_inside |= line == "failures:";
+        let is_last = line.starts_with("test result:");
+        if self.is_inside && self.lines.len() < Self::MAX {
+            self.lines.push(line);
+        }
+        self.is_inside &= !is_last;
+    }
+}
+
 /// The command's output, as one line.
 pub(crate) fn output_of(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {}", shown(command)))?;
@@ -58,4 +97,20 @@ fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
     let words = std::iter::once(program).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Failures;
+
+    #[test]
+    fn failures_are_what_stands_between_their_heading_and_the_result() {
+        let mut failures = Failures::default();
+        let output = "running 2 tests\ntest a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\nwhy\n\n\
+                      failures:\n    b\n\ntest result: FAILED. 1 passed\n\nrunning 1 test\ntest c ... ok";
+        output.lines().for_each(|line| failures.read(line.to_owned()));
+        let kept = failures.lines.join("\n");
+        assert!(kept.starts_with("failures:\n\n---- b stdout ----\nwhy"), "{kept}");
+        assert!(kept.ends_with("test result: FAILED. 1 passed"), "{kept}");
+    }
 }

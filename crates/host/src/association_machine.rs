@@ -459,7 +459,7 @@ impl AssociationMachine {
     /// Why the connection must be closed: pass it to [`on_lost`](Self::on_lost).
     pub fn on_bytes(&mut self, input: &mut &[u8], now_ns: u64) -> Result<(), LinkError> {
         if matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
-            // The connection is about to be closed, and nobody waits for these answers any more.
+            // The host closes this connection next, and no command waits for these answers.
             *input = &[];
             return Ok(());
         }

@@ -43,7 +43,7 @@ pub(crate) struct PairModel {
     lacks_space: bool,
     /// Since when the log has certainly failed: what begins later is refused.
     pub(crate) closed_since_ns: Option<u64>,
-    /// Why a command may be refused that ends now, by the words that a client is told.
+    /// Error lines with which a memcached command that ends now may be refused.
     pub(crate) refusals: &'static [&'static str],
     /// Changes that were answered.
     pub(crate) acknowledged_count: u64,

@@ -2,13 +2,14 @@
 //!
 //! Every seed has its own swarm of faults: most kinds are off in most runs, so that those that are on get far.
 
+mod bounds;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use proto::WINDOW_COUNT_MAX;
 use proto::host_namespaces::NamespaceInfo;
 use proto::zero_copy::Policy as ZeroCopy;
-use reactor::BLOCK_BYTES_MIN;
 use security::group::Group;
 use subsystem::config::TimeoutConfig;
 use subsystem::limits::Limits;
@@ -907,78 +908,9 @@ impl Scenario {
         self.block_count + self.second_block_count
     }
 
-    /// Whether the commands of all lanes together may hold all buffers of a reactor.
-    pub(crate) fn can_use_up_the_pool(&self) -> bool {
-        let lane_count = self.host_count as u64 * u64::from(self.lanes_per_host);
-        let transfer_bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
-        let transfer_bytes = transfer_bytes.next_power_of_two().max(BLOCK_BYTES_MIN as u64);
-        lane_count * u64::from(self.depth) * transfer_bytes > self.pool_bytes as u64
-    }
-
-    /// How long an order of the operator, or what follows from it in the target, may take to reach all reactors, ns:
-    /// until a reactor that is stalled has run.
-    pub(crate) fn order_ns_max(&self) -> u64 {
-        let stall_ns = |(_, fault): &(u64, Fault)| if let Fault::Stall { ns } = fault { *ns } else { 0 };
-        let late_ns = if self.late > 0 { 8 * self.late_ns } else { 0 };
-        self.faults.iter().map(stall_ns).sum::<u64>() + late_ns + MS
-    }
-
     /// Whether a host is not always allowed.
     pub(crate) fn bars(&self) -> bool {
         self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Bar { .. }))
-    }
-
-    /// Nothing in this run takes long, but for a target that is down and says so: no command and no connection may time
-    /// out.
-    pub(crate) fn is_swift(&self) -> bool {
-        let is_silent = |(_, fault): &(u64, Fault)| {
-            matches!(fault, Fault::PowerCut { .. } | Fault::Cut | Fault::Partition { .. })
-        };
-        self.is_prompt
-            && self.network.corrupt == 0
-            && self.disk.stuck == 0
-            && !self.faults.iter().any(is_silent)
-    }
-
-    /// How long the transfers of a full lane may take on a network that carries few bytes at a time, or in turns of
-    /// which some are late, ns.
-    pub(crate) fn transfers_ns_max(&self) -> u64 {
-        self.transfer_ns_max(self.lane_bytes_max())
-    }
-
-    /// What the commands of a full lane move, bytes.
-    fn lane_bytes_max(&self) -> u64 {
-        u64::from(self.depth) * u64::from(self.blocks_max) * u64::from(self.block_bytes)
-    }
-
-    /// How long a target may wait for the data of one of these commands, or for room for it, ns: its request may wait
-    /// behind the answers to others, and segments are late.
-    pub(crate) fn wait_ns_max(&self, bytes_min: u64) -> u64 {
-        let network = &self.network;
-        let bytes = self.lane_bytes_max().max(bytes_min);
-        let turns = bytes / network.piece_max.max(1) as u64;
-        self.transfer_ns_max(bytes) + turns * u64::from(network.late) / 1_000_000 * network.late_ns
-    }
-
-    fn transfer_ns_max(&self, bytes: u64) -> u64 {
-        let network = &self.network;
-        let rounds = bytes / network.capacity.max(1) as u64;
-        let turns = bytes / network.piece_max.max(1) as u64;
-        let late_turns = turns * u64::from(self.late) / 1_000_000;
-        // The bytes of a window may arrive in two pieces, each of which is acknowledged.
-        rounds * 4 * (network.latency_ns + network.jitter_ns) + late_turns * self.late_ns
-    }
-
-    /// How long the operations of all commands may take that are out at once, each of which waits for those before it
-    /// on a disk that does few at a time, ns.
-    pub(crate) fn disk_ns_max(&self) -> u64 {
-        let disk = &self.disk;
-        let operation_ns = disk.latency_ns + 4 * disk.jitter_ns + disk.flush_ns;
-        // Some are done again, by the store or by parts.
-        let attempt_count = if disk.passing > 0 || disk.short > 0 { 10 } else { 2 };
-        let lane_count = self.host_count as u64 * u64::from(self.lanes_per_host);
-        let count = lane_count * u64::from(self.depth) / disk.limit.max(1) as u64 + 1;
-        count * attempt_count * operation_ns
     }
 
     fn draw_faults(&mut self, r: &mut Random) {

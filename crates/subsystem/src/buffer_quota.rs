@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Each lane has a line of its own, in order, of commands that hold no buffer. A lane that has waited long because the
-//! pool is fragmented is then served strictly first. docs/design/memory.md
+//! pool is fragmented, or because small transfers of others take what becomes free, is served strictly first: in
+//! longer and longer windows, for a third of the time, and after 2 s without an end. docs/design/memory.md
 
 use std::collections::VecDeque;
 
@@ -28,8 +29,15 @@ const SMALL_BYTES: usize = 64 << 10;
 /// could add to them.
 pub(crate) const UNSENT_BYTES_MAX: usize = 1 << 20;
 
-/// A command that has waited this long for other lanes to release buffers is served strictly first, ns. Longer than
-/// peers may withhold buffers, so that strict order only applies when no peer does.
+/// A command that has waited this long for other lanes to release buffers is served strictly first, ns: in windows, each
+/// as long as it has waited by then.
+const FIRST_AFTER_NS: u64 = 5_000_000;
+
+/// The longest of these windows, ns.
+const WINDOW_MAX_NS: u64 = 40_000_000;
+
+/// A command that has waited this long for other lanes to release buffers is served strictly first until it has what it
+/// needs, ns. Longer than peers may withhold buffers, so that this only applies when no peer does.
 const STRICT_AFTER_NS: u64 = 2_000_000_000;
 
 /// Whether a lane may have a buffer.
@@ -56,11 +64,28 @@ pub(crate) struct BufferQuota {
     /// Less than half of the pool was free at the last check, or a lane is served strictly first.
     is_tight: bool,
     /// The lane that is served strictly first.
-    first: Option<u32>,
+    first: Option<First>,
+    /// Until when no further lane is served strictly first, ns.
+    equal_until_ns: u64,
     /// Commands that waited for a buffer.
     waited_count: u64,
     /// Times that a lane was held back because its peer did not read.
     held_back_count: u64,
+}
+
+/// The lane that is served strictly first, and the window in which it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct First {
+    lane: u32,
+    since_ns: u64,
+    until_ns: u64,
+}
+
+impl First {
+    /// It has waited for [`STRICT_AFTER_NS`].
+    fn has_no_end(&self) -> bool {
+        self.until_ns == u64::MAX
+    }
 }
 
 /// The quota of one lane.
@@ -104,9 +129,7 @@ impl BufferQuota {
 
     fn verdict(&mut self, pool: &Pool, lane: u32, taken_bytes: usize, length: usize) -> Verdict {
         let free_bytes = pool.free_bytes();
-        if let Some(first) = self.first
-            && first != lane
-        {
+        if self.first.is_some_and(|first| first.lane != lane) {
             return Verdict::Short;
         }
         if free_bytes * 2 >= self.pool_bytes {
@@ -118,8 +141,8 @@ impl BufferQuota {
         if held_bytes > 0 && held_bytes + length > free_bytes / 4 {
             return Verdict::OverQuota;
         }
-        // A lane that waits for a buffer of this length is the next to get one.
-        if length > SMALL_BYTES && self.first.is_none() && free_bytes < length + self.pool_bytes / 8 {
+        let may_take_the_last = length <= SMALL_BYTES || self.first.is_some_and(|first| first.has_no_end());
+        if !may_take_the_last && free_bytes < length + self.pool_bytes / 8 {
             return Verdict::Short;
         }
         Verdict::Yes
@@ -175,6 +198,30 @@ impl BufferQuota {
         self.waiting.len()
     }
 
+    /// Serves a lane strictly first that has waited for this time, if it is time for that.
+    fn open_window(&mut self, now_ns: u64, lane: u32, waited_ns: u64) {
+        let until_ns = match waited_ns {
+            ..FIRST_AFTER_NS => return,
+            STRICT_AFTER_NS.. => u64::MAX,
+            _ if now_ns < self.equal_until_ns => return,
+            _ => now_ns + waited_ns.min(WINDOW_MAX_NS),
+        };
+        self.first = Some(First { lane, since_ns: now_ns, until_ns });
+        self.is_tight = true;
+    }
+
+    /// Ends the window of the lane that is served strictly first, if it is over: for twice its length, no lane is.
+    pub(crate) fn end_window(&mut self, now_ns: u64) {
+        if let Some(over) = self.first.take_if(|first| first.until_ns <= now_ns) {
+            self.equal_until_ns = now_ns + 2 * (over.until_ns - over.since_ns);
+        }
+    }
+
+    /// When the window of the lane that is served strictly first will be over, ns.
+    pub(crate) fn window_end_ns(&self) -> Option<u64> {
+        self.first.filter(|first| !first.has_no_end()).map(|first| first.until_ns)
+    }
+
     /// Takes the next lane out of the queue. [`end_turn`](Self::end_turn) puts it back.
     pub(crate) fn next_turn(&mut self) -> Option<u32> {
         self.waiting.pop_front()
@@ -190,7 +237,7 @@ impl BufferQuota {
         let of_lane = self.lane(lane);
         of_lane.line.pop_front();
         of_lane.short_since_ns = None;
-        self.first.take_if(|first| *first == lane);
+        self.first.take_if(|first| first.lane == lane);
     }
 
     /// A lane has had its turn. The rest of its line waits for the next turn, before lanes that began to wait later.
@@ -213,12 +260,11 @@ impl BufferQuota {
         let is_short = self.verdict(pool, lane, taken_bytes, wanted_bytes) != Verdict::OverQuota;
         let of_lane = self.lane(lane);
         of_lane.short_since_ns = is_short.then(|| of_lane.short_since_ns.unwrap_or(now_ns));
-        let is_late = of_lane.short_since_ns.is_some_and(|since_ns| now_ns - since_ns >= STRICT_AFTER_NS);
-        if is_late && self.first.is_none() {
-            self.first = Some(lane);
-            self.is_tight = true;
-        } else if !is_short {
-            self.first.take_if(|first| *first == lane);
+        let short_since_ns = of_lane.short_since_ns;
+        match short_since_ns {
+            None => _ = self.first.take_if(|first| first.lane == lane),
+            Some(since_ns) if self.first.is_none() => self.open_window(now_ns, lane, now_ns - since_ns),
+            Some(_) => {}
         }
     }
 
@@ -242,7 +288,7 @@ impl BufferQuota {
                 self.held_back_count += 1;
             }
             // It waits for its own peer now: other lanes do not wait for that.
-            self.first.take_if(|first| *first == lane);
+            self.first.take_if(|first| first.lane == lane);
         } else if was_held_back {
             self.await_turn(lane);
         }
@@ -251,7 +297,7 @@ impl BufferQuota {
 
     /// A lane has ended. Buffers that its commands still hold are counted in the running table.
     pub(crate) fn forget(&mut self, lane: u32) {
-        self.first.take_if(|first| *first == lane);
+        self.first.take_if(|first| first.lane == lane);
         let Some(of_lane) = self.lanes.get_mut(lane as usize) else { return };
         if of_lane.is_waiting {
             self.waiting.retain(|waiting| *waiting != lane);
@@ -360,23 +406,46 @@ mod tests {
         assert_eq!(quota.waiting_count(), 0);
     }
 
+    /// Gives the next lane its turn: it does not get the 1 MiB that it needs.
+    fn miss_a_turn(quota: &mut BufferQuota, pool: &Pool, now_ns: u64) {
+        quota.end_window(now_ns);
+        let lane = quota.next_turn().unwrap();
+        quota.end_turn(pool, now_ns, lane, 0, Some(MIB));
+    }
+
     #[test]
     fn a_lane_that_has_waited_long_is_served_strictly_first() {
         let (pool, mut quota, mut taken) = scarce(8);
         quota.line_up(1, Ticket(1));
-        let turn = |quota: &mut BufferQuota, pool: &Pool, now_ns| {
-            let lane = quota.next_turn().unwrap();
-            quota.end_turn(pool, now_ns, lane, 0, Some(MIB));
-        };
-        turn(&mut quota, &pool, SECOND);
-        turn(&mut quota, &pool, SECOND + STRICT_AFTER_NS - 1);
+        miss_a_turn(&mut quota, &pool, SECOND);
         assert!(quota.may_take(&pool, 2, 0, 4096) && !quota.has_first());
-        turn(&mut quota, &pool, SECOND + STRICT_AFTER_NS);
+        miss_a_turn(&mut quota, &pool, SECOND + STRICT_AFTER_NS);
         assert!(!quota.may_take(&pool, 2, 0, 4096), "not even a small buffer");
+        quota.end_window(SECOND * 100);
+        assert_eq!(quota.window_end_ns(), None);
         taken.clear();
         assert!(!quota.may_take(&pool, 2, 0, 4096) && quota.may_take(&pool, 1, 0, MIB));
         quota.leave_line(1);
         assert!(quota.may_take(&pool, 2, 0, 4096) && !quota.is_tight());
+    }
+
+    #[test]
+    fn until_then_it_is_so_in_windows_for_a_third_of_the_time() {
+        let (pool, mut quota, _taken) = scarce(8);
+        quota.line_up(1, Ticket(1));
+        quota.line_up(2, Ticket(2));
+        let (mut windows, mut first_ms) = (Vec::new(), 0);
+        for ms in 0..2000 {
+            miss_a_turn(&mut quota, &pool, ms * 1_000_000);
+            miss_a_turn(&mut quota, &pool, ms * 1_000_000);
+            first_ms += u64::from(quota.has_first());
+            assert_ne!(quota.has_first(), quota.may_take(&pool, 3, 0, 4096));
+            assert!(!quota.may_take(&pool, 1, 0, MIB), "the last of the pool is for small transfers, still");
+            windows.extend(quota.window_end_ns().map(|end_ns| end_ns / 1_000_000));
+        }
+        windows.dedup();
+        assert_eq!(windows[..5], [10, 40, 120, 240, 360]);
+        assert!((550..667).contains(&first_ms), "{first_ms}");
     }
 
     #[test]

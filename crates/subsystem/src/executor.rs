@@ -151,6 +151,7 @@ impl<I: Io<Message>> Executor<'_, I> {
             self.go_on(ticket, &caller);
         }
         let mut has_served = false;
+        self.commands.quota.end_window(self.io.now_ns());
         for _ in 0..self.commands.quota.waiting_count() {
             let Some(lane) = self.commands.quota.next_turn() else { break };
             let wanted_bytes = self.serve_line(lane, &caller);

@@ -543,11 +543,8 @@ impl Operator {
         post: Post<'_>,
         report: &mut Report,
     ) {
-        let keys_line =
-            (!self.tls.keyring().has_same_keys(&keyring)).then(|| "change the keys of TLS: done".to_owned());
         if prepared.is_empty() {
-            self.tls.set_keyring(keyring);
-            return keys_line.into_iter().for_each(|line| report.add(Outcome::Done, line));
+            return self.set_keyring(keyring, report);
         }
         // A new key may be that of hosts which a change is yet to refuse.
         self.tls.restrict_keyring(&keyring);
@@ -581,11 +578,18 @@ impl Operator {
                 Err(error) => report.add(Outcome::Failed, format!("{change}: not done, {error}")),
             }
         }
-        self.tls.set_keyring(keyring);
-        keys_line.into_iter().for_each(|line| report.add(Outcome::Done, line));
+        self.set_keyring(keyring, report);
         if frees_storage {
             close_released(&received);
         }
+    }
+
+    /// Replaces the keys of TLS, and records the outcome if they have changed.
+    fn set_keyring(&self, keyring: Arc<Keyring>, report: &mut Report) {
+        if !self.tls.keyring().has_same_keys(&keyring) {
+            report.add(Outcome::Done, "change the keys of TLS: done".into());
+        }
+        self.tls.set_keyring(keyring);
     }
 
     /// Records an applied change.

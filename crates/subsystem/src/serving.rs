@@ -39,7 +39,9 @@ use lanes::LaneServer;
 pub use memcached_connections::MEMCACHED;
 use memcached_connections::MemcachedConnections;
 pub(crate) use settings::ServingSettings;
-use timers::{CONTROL_TIMER, MEMCACHED_TIMER, NOTICE_TIMER, PRESSURE_TIMER, RESIZE_TIMER, SWEEP_TIMER};
+use timers::{
+    CONTROL_TIMER, MEMCACHED_TIMER, NOTICE_TIMER, PRESSURE_TIMER, RESIZE_TIMER, SWEEP_TIMER, WINDOW_TIMER,
+};
 
 /// Maximum size of one receive: whole caravans in few calls, into memory that stays in the cache.
 const STAGING_BYTES: usize = 256 * 1024;
@@ -481,6 +483,8 @@ impl Application for Serving {
             self.memcached.sweep(io);
         } else if token == PRESSURE_TIMER {
             self.lanes.relieve_pressure(io);
+        } else if token == WINDOW_TIMER {
+            // The end of the turn continues what waits.
         } else if token == RESIZE_TIMER {
             self.is_resize_waiting = false;
         } else {

@@ -55,7 +55,7 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         judge: Simulation,
         sites: &[Site(
             "crates/host/src/association_machine.rs",
-            "            // The connection is about to be closed, and nobody waits for these answers any more.
+            "            // The host closes this connection next, and no command waits for these answers.
             *input = &[];
             return Ok(());",
             "            if !BUG {

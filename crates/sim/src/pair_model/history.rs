@@ -264,13 +264,15 @@ impl History {
             return Ok(());
         }
         let (mut found, mut outcomes) = (BTreeSet::new(), Vec::new());
+        // It may have taken effect, and been seen by others, before the log had no space for it.
+        let is_refused = self.pending[at].may_lack_space && *answer == Answer::NoSpace;
         let seen = self.reachable(Some(id), now_s);
         for configuration in &seen {
             let place = configuration.applied.iter().position(|(applied, _)| *applied == id);
             let Some(place) = place else { continue };
             let mut configuration = configuration.clone();
             let (_, outcome) = configuration.applied.remove(place);
-            if self.fits(&outcome, answer) {
+            if is_refused || self.fits(&outcome, answer) {
                 found.insert(configuration);
                 outcomes.push(outcome);
             }

@@ -1,5 +1,5 @@
-//! Whom the target lets in: nobody is refused for a limit that is not reached, and no limit is ever exceeded. Peers that
-//! open connections and say nothing use them up for a while.
+//! Admission of connections and controllers: the target refuses none below its limits, and accepts none above them. The
+//! crowd opens connections and sends nothing on them.
 
 use super::{Stage, World};
 use crate::coverage::Point;
@@ -174,7 +174,6 @@ impl World {
         };
         let of_host = |id: usize| admin.iter().filter(|of| self.has_name_of(id, **of)).count();
         let reactors = 0..usize::from(self.shared.scenario.reactor_count);
-        let share = (limits.unconnected_count_max as usize).div_ceil(reactors.len());
         let unconnected_count = |reactor: Actor| {
             let of_reactor = open.iter().map(|of| &connections[*of]);
             let of_reactor = of_reactor.filter(|connection| connection.owners[1] == Some(reactor));
@@ -193,15 +192,25 @@ impl World {
                 admin.iter().map(|id| of_host(*id)).max().unwrap_or(0),
                 limits.controller_count_per_host_max,
             ),
-            ("connections without a queue", reactors.map(unconnected_count).max().unwrap_or(0), share),
+            (
+                "connections without a queue",
+                reactors.map(unconnected_count).max().unwrap_or(0),
+                self.unconnected_limit(),
+            ),
         ];
         if let Some((what, count, limit)) = counts.into_iter().find(|(_, count, limit)| count > limit) {
             self.shared.find(format!("the target has {count} {what}, and may have {limit}"));
         }
     }
 
-    /// Connections without a queue that a reactor may have.
-    pub(super) fn unconnected_count(&self, reactor: Actor) -> usize {
+    /// How many connections without a queue a reactor keeps.
+    pub(super) fn unconnected_limit(&self) -> usize {
+        let scenario = &self.shared.scenario;
+        (scenario.limits.unconnected_count_max as usize).div_ceil(scenario.reactor_count.into())
+    }
+
+    /// How many connections without a queue a reactor may have: a Connect that was sent may not have succeeded yet.
+    pub(super) fn unconnected_count_max(&self, reactor: Actor) -> usize {
         let connections = &self.shared.network.connections;
         let is_it = |connection: &&Connection| {
             connection.is_open_at_target() && !connection.is_connected() && connection.listener == NVME

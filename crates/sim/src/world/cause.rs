@@ -20,6 +20,9 @@ use crate::shared::network::Connection;
 /// A lane without a queue for less than this share of a command's timeout does not make it time out.
 const DOWN_SHARE: u64 = 4;
 
+/// How often a command moves its data whose data is damaged each time: a host repeats it five times.
+const REPEATED: u64 = 6;
+
 /// A log is read within so long after its target has started, ns, on a disk that is not slow.
 const READ_NS: u64 = 10 * SECOND;
 
@@ -178,14 +181,21 @@ impl World {
                 connection.dialler == actor && connection.was_silent_since(begin_ns)
             };
             let is_vain = |connection: &Connection| connection.was_served_in_vain(begin_ns);
+            let is_damaged = |connection: &Connection| {
+                connection.dialler == actor && connection.damaged_ns.is_some_and(|at_ns| at_ns >= begin_ns)
+            };
             if connections.iter().any(is_silent) {
                 Some("silent connection")
             } else if waits_for_others && connections.iter().any(is_vain) {
                 Some("silent connection of another host")
             } else if self.shared.disk.is_stuck() {
                 Some("operation that hangs")
-            } else if 2 * scenario.transfers_ns_max() >= timeout_ns {
+            } else if 2 * scenario.wait_ns_max(0) >= timeout_ns {
                 Some("narrow network")
+            } else if connections.iter().any(is_damaged)
+                && 2 * REPEATED * scenario.wait_ns_max(0) >= timeout_ns
+            {
+                Some("damaged data on a narrow network")
             } else if 2 * scenario.disk_ns_max() >= timeout_ns {
                 Some("busy disk")
             } else if is_held {

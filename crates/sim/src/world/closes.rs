@@ -1,6 +1,6 @@
-//! Why the target has closed a connection: its host has, or lets it wait, or bits on it were wrong; its association ends;
-//! or a connection without a queue makes room for newer ones. Without such a cause it must not: what a host is told then is
-//! that a connection was lost.
+//! Connections that the target closes. Each close needs a cause: its host has closed the connection, is silent beyond a
+//! deadline, or has received or sent a wrong bit; its association ends; or a connection without a queue makes room for a
+//! newer one.
 
 use super::World;
 use crate::coverage::Point;
@@ -40,15 +40,15 @@ impl World {
     fn may_close_unconnected(&mut self, id: usize) -> bool {
         let connection = &self.shared.network.connections[id];
         let waited_ns = connection.accepted_ns.map_or(0, |since_ns| self.shared.now_ns - since_ns);
-        let (scenario, limits) = (&self.shared.scenario, &self.shared.scenario.limits);
+        let scenario = &self.shared.scenario;
         if waited_ns >= scenario.timeouts.connect_ms.min(scenario.timeouts.pdu_ms) * MS {
             self.shared.reach_event("connection without a queue is closed in time");
             return true;
         }
         let reactors = 0..usize::from(scenario.reactor_count);
-        let share = (limits.unconnected_count_max as usize).div_ceil(reactors.len());
+        let limit = self.unconnected_limit();
         // The one that is closed is not among them any more.
-        let is_full = reactors.into_iter().any(|reactor| self.unconnected_count(reactor) >= share);
+        let is_full = reactors.into_iter().any(|reactor| self.unconnected_count_max(reactor) >= limit);
         if is_full {
             self.shared.coverage.reach(Point::Limit("connections without a queue"));
             self.note_limited(id);

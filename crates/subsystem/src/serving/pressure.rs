@@ -3,7 +3,7 @@
 
 use reactor::Io;
 
-use super::timers::PRESSURE_TIMER;
+use super::timers::{PRESSURE_TIMER, WINDOW_TIMER};
 use crate::admission::reason;
 use crate::commands::Commands;
 use crate::lane::{Lane, LaneTimeouts, Wait};
@@ -13,21 +13,29 @@ use crate::running::RunningTable;
 /// How often lanes are checked while commands wait for buffers, ns.
 const CHECK_NS: u64 = 250_000_000;
 
-/// The timer by which lanes are checked as long as commands wait for buffers.
+/// The timers that run as long as commands wait for buffers: by one, lanes are checked; one ends the window in which a
+/// lane is served strictly first.
 #[derive(Debug, Default)]
 pub(super) struct PressureWatch {
     is_armed: bool,
+    /// The last end of a window for which a timer was set, ns.
+    window_end_ns: u64,
 }
 
 impl PressureWatch {
-    /// Sets the timer if commands wait for buffers, unless it is set.
+    /// Sets the timers if commands wait for buffers, unless they are set.
     pub(super) fn arm(&mut self, io: &mut impl Io<Message>, commands: &Commands) {
+        if let Some(end_ns) = commands.quota.window_end_ns()
+            && std::mem::replace(&mut self.window_end_ns, end_ns) != end_ns
+        {
+            io.set_timer(end_ns, WINDOW_TIMER);
+        }
         if commands.is_contended() && !std::mem::replace(&mut self.is_armed, true) {
             io.set_timer(io.now_ns() + CHECK_NS, PRESSURE_TIMER);
         }
     }
 
-    /// The timer fires.
+    /// The timer for the check fires.
     pub(super) fn on_timer(&mut self) {
         self.is_armed = false;
     }

@@ -20,3 +20,6 @@ pub(super) const PRESSURE_TIMER: Token = CONTROL_TIMER | 4;
 
 /// Continues resizes of the memory of keys and values that waited.
 pub(super) const RESIZE_TIMER: Token = CONTROL_TIMER | 5;
+
+/// The end of a window in which one lane is served strictly first.
+pub(super) const WINDOW_TIMER: Token = CONTROL_TIMER | 6;
