@@ -10,6 +10,7 @@ use proto::{HostQueue, Violation};
 use reactor::random::SplitMix64;
 use reactor::randomness::Randomness;
 use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store};
+use subsystem::access::HostRights;
 use subsystem::config::{TimeoutConfig, TlsPolicy};
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
@@ -80,8 +81,8 @@ pub(crate) fn target() -> MemoryReactor {
     let mut steps = vec![Step::AddSubsystem(subsystem)];
     for (nsid, store) in stores {
         let id = [u8::try_from(nsid.get()).expect("small"); 16];
-        let namespace =
-            NewNamespace { store, storage: "memory".into(), uuid: Uuid::from_bytes(id), nguid: id };
+        let (storage, uuid, rights) = ("memory".into(), Uuid::from_bytes(id), HostRights::ALL);
+        let namespace = NewNamespace { store, storage, uuid, nguid: id, rights };
         steps.push(Step::AddNamespace { subsystem: nqn.clone(), nsid, namespace });
     }
     let (timeouts, c2h_data_bytes) = (TimeoutConfig::default(), settings.limits.transfer_bytes_max);

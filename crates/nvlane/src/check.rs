@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use store::Source;
+use subsystem::access::HostRights;
 use subsystem::config::{
     AuthenticationConfig, ConfigFile, ListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
 };
@@ -23,7 +24,8 @@ use crate::{memory_limit, output};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints what would be served: where hosts connect, which subsystems they find, who may use them, and where each namespace \
-appears on a Linux host. Nothing is created, opened for writing or bound. Exit code 2 and lines of FILE:LINE:COLUMN if something is wrong.")]
+appears on a Linux host. Warns of lists of hosts whose names need no proof, and of listeners that let in anyone from \
+other machines. Nothing is created, opened for writing or bound. Exit code 2 and lines of FILE:LINE:COLUMN if something is wrong.")]
 pub(crate) struct CheckArguments {
     /// The configuration.
     #[arg(long, short, value_name = "FILE")]
@@ -48,6 +50,9 @@ pub(crate) fn check(arguments: &CheckArguments) -> Ended {
     };
     output::write(format!("{}: {verdict}\n\n{}", arguments.config.display(), plan(&file.config)))?;
     if let Some(warning) = memory_limit::warning(&file.config) {
+        eprintln!("warning: {warning}");
+    }
+    for warning in file.located(&file.config.warnings()).0 {
         eprintln!("warning: {warning}");
     }
     inspected.map_err(Failure::usage)?;
@@ -91,6 +96,9 @@ fn plan(config: &TargetConfig) -> String {
         for (nsid, namespace) in &subsystem.namespaces {
             let _ = writeln!(text, "  namespace {nsid}: {}", namespace.spec);
             let _ = writeln!(text, "    {}", contents_line(namespace));
+            for line in rights_lines(&namespace.rights) {
+                let _ = writeln!(text, "    {line}");
+            }
             let _ = writeln!(text, "    {}", disk_line(namespace, identity.is_some()));
         }
         if subsystem.namespaces.is_empty() {
@@ -146,6 +154,19 @@ fn access_line(
             format!("for these hosts:\n    {}", lines.join("\n    "))
         }
     }
+}
+
+/// Which hosts see a namespace and may write to it, unless all do.
+fn rights_lines(rights: &HostRights) -> impl Iterator<Item = String> {
+    let line = |what: &str, access: &Access| match access {
+        Access::Any => None,
+        Access::Only(hosts) if hosts.is_empty() => Some(format!("{what} no host")),
+        Access::Only(hosts) => {
+            let names: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+            Some(format!("{what} {} only", names.join(", ")))
+        }
+    };
+    [line("visible to", &rights.visible_to), line("written by", &rights.writable_by)].into_iter().flatten()
 }
 
 fn contents_line(namespace: &ResolvedNamespace) -> String {

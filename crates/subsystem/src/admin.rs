@@ -18,11 +18,13 @@ pub(crate) mod set_features;
 
 use wire::async_event::AsyncEvents;
 use wire::id::{Cntlid, Nsid};
+use wire::nqn::HostName;
 use wire::opcode::{AdminOpcode, DataDirection};
 use wire::sgl::DataPointer;
 use wire::sqe::{Fuse, Psdt, Sqe};
 use wire::status::Status;
 
+use crate::access::Right;
 use crate::catalog::Catalog;
 use crate::controller::ControllerKind;
 use crate::lane_counters::LaneTotals;
@@ -46,6 +48,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) limits: &'a Limits,
     /// The controller's own; `None` for a discovery controller.
     pub(crate) subsystem: Option<&'a Subsystem>,
+    /// The host of the controller.
+    pub(crate) host: &'a HostName,
     pub(crate) catalog: &'a Catalog,
     /// Ids of the controllers of the subsystem, in ascending order, if the command is about them.
     pub(crate) cntlids: &'a [Cntlid],
@@ -59,18 +63,30 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl<'a> Surroundings<'a> {
-    /// Namespaces visible to hosts, in ascending order.
+    /// Namespaces visible to the host, in ascending order.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = (Nsid, &'a Namespace)> {
-        let version = self.version_in_use;
         let all = self.subsystem.into_iter().flat_map(|subsystem| &subsystem.namespaces);
-        let shown = all.filter(move |(_, namespace)| namespace.shown_from <= version);
+        let shown = all.filter(|(_, namespace)| self.right(namespace) != Right::None);
         shown.map(|(nsid, namespace)| (*nsid, namespace))
     }
 
-    /// The namespace with this id, if it is visible to hosts.
+    /// The namespace with this id, if it is visible to the host.
     pub(crate) fn namespace(&self, nsid: Nsid) -> Option<&'a Namespace> {
         let namespace = self.subsystem?.namespaces.get(&nsid)?;
-        (namespace.shown_from <= self.version_in_use).then_some(namespace)
+        (self.right(namespace) != Right::None).then_some(namespace)
+    }
+
+    /// What the host may do with a namespace on every reactor.
+    fn right(&self, namespace: &Namespace) -> Right {
+        if namespace.shown_from > self.version_in_use {
+            return Right::None;
+        }
+        namespace.rights.of(self.host, self.version_in_use)
+    }
+
+    /// Whether a namespace is write protected: for every host, or for this one.
+    pub(crate) fn is_read_only(&self, namespace: &Namespace) -> bool {
+        namespace.store.is_read_only() || self.right(namespace) < Right::Write
     }
 
     /// Whether the subsystem has a namespace of the key-value command set.

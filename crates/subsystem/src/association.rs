@@ -2,11 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use wire::nqn::HostName;
+
 use crate::flush_epochs::FlushEpochs;
 
 /// State that the lanes of one controller share with the control plane.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Association {
+    /// The host.
+    pub(crate) host: HostName,
     /// When a lane last took in a command, or when the command had arrived if it was held back, ns of the reactors'
     /// clock.
     last_sign_ns: AtomicU64,
@@ -15,6 +19,11 @@ pub struct Association {
 }
 
 impl Association {
+    /// That of a new controller of this host.
+    pub(crate) fn new(host: HostName) -> Self {
+        Self { host, last_sign_ns: AtomicU64::new(0), flush_epochs: FlushEpochs::default() }
+    }
+
     /// Records that a lane received commands in this turn.
     #[inline]
     pub fn on_sign(&self, now_ns: u64) {

@@ -1,6 +1,6 @@
 //! The namespaces that this reactor has attached, found by subsystem and NSID.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -13,8 +13,10 @@ use store::{
     StoreIo, Ticket,
 };
 use wire::id::Nsid;
+use wire::nqn::HostName;
 use wire::status::Status;
 
+use crate::access::Right;
 use crate::exclusion::Exclusions;
 use crate::log_waiters::{LogWaiters, LoggedKeys, Refusal};
 use crate::namespace_table::{NamespaceEntry, NamespaceTable};
@@ -281,8 +283,10 @@ pub(crate) struct Attachments {
     table: Arc<NamespaceTable>,
     slots: Vec<Option<Attached>>,
     by_id: BTreeMap<NamespaceId, AttachedIndex>,
-    /// By [`SubsystemId`]: NSIDs in ascending order, and what they stand for.
-    views: Vec<Vec<(Nsid, Found)>>,
+    /// The namespaces of all subsystems, for each set of hosts that see the same ones.
+    views: Vec<View>,
+    /// The places in `views`.
+    views_of: BTreeMap<SubsystemId, SubsystemViews>,
     /// Removed namespaces that still have something running.
     leaving: u32,
     /// Holders that waited for writes to removed namespaces: no write is in flight there any more.
@@ -301,13 +305,46 @@ pub(crate) struct Attachments {
     pub(crate) is_resizing: bool,
 }
 
+/// The place of a view, valid until the table is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ViewIndex(u32);
+
+impl ViewIndex {
+    /// A view without namespaces.
+    const NONE: Self = Self(u32::MAX);
+}
+
+/// The namespaces of a subsystem that a host sees.
+struct View {
+    /// NSIDs in ascending order, and what they stand for.
+    entries: Vec<(Nsid, Found)>,
+    /// Whether the subsystem has namespaces of blocks, be they in this view or not.
+    is_beside_blocks: bool,
+    /// The same of keys and values.
+    is_beside_keys: bool,
+}
+
+/// The views of a subsystem.
+struct SubsystemViews {
+    /// All of its namespaces.
+    whole: ViewIndex,
+    /// What hosts see that no list names.
+    unlisted: ViewIndex,
+    /// What the others see.
+    listed: BTreeMap<HostName, ViewIndex>,
+}
+
 /// The target of an NSID: the command set of its commands.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// A namespace of the NVM command set.
     Blocks(AttachedIndex),
     /// A namespace of the key-value command set.
     Keys(AttachedIndex),
+    /// A namespace of the NVM command set that the host may only read.
+    BlocksToRead(AttachedIndex),
+    /// A namespace of the key-value command set that the host may only read.
+    KeysToRead(AttachedIndex),
     /// A namespace that could not be attached.
     Unusable,
     /// None.
@@ -318,8 +355,23 @@ impl Found {
     /// The namespace, if it can be used.
     fn attached(self) -> Option<AttachedIndex> {
         match self {
-            Self::Blocks(at) | Self::Keys(at) => Some(at),
+            Self::Blocks(at) | Self::Keys(at) | Self::BlocksToRead(at) | Self::KeysToRead(at) => Some(at),
             Self::Unusable | Self::Missing => None,
+        }
+    }
+
+    /// Whether it has keys and values.
+    pub(crate) fn is_keys(self) -> bool {
+        matches!(self, Self::Keys(_) | Self::KeysToRead(_))
+    }
+
+    /// The same namespace for a host with this right; `None` if the host does not see it.
+    fn with(self, right: Right) -> Option<Self> {
+        match (right, self) {
+            (Right::None, _) => None,
+            (Right::Read, Self::Blocks(at)) => Some(Self::BlocksToRead(at)),
+            (Right::Read, Self::Keys(at)) => Some(Self::KeysToRead(at)),
+            (Right::Read | Right::Write, found) => Some(found),
         }
     }
 }
@@ -330,9 +382,10 @@ impl Attachments {
     pub(crate) fn replace(&mut self, table: Arc<NamespaceTable>, reactor: usize, unix_s: i64) {
         self.reactor = reactor;
         let mut gone = std::mem::take(&mut self.by_id);
-        let length = table.subsystems.keys().next_back().map_or(0, |last| last.0 as usize + 1);
-        self.views = vec![Vec::new(); length];
+        self.views.clear();
+        self.views_of.clear();
         for (subsystem, entries) in &table.subsystems {
+            let mut whole = Vec::new();
             for entry in entries {
                 self.newest = self.newest.max(Some(entry.id));
                 let known = self.by_id.get(&entry.id).copied();
@@ -353,8 +406,9 @@ impl Attachments {
                     }
                     None => Found::Unusable,
                 };
-                self.views[subsystem.0 as usize].push((entry.nsid, found));
+                whole.push((entry.nsid, found));
             }
+            self.add_views(*subsystem, entries, &whole);
         }
         for at in gone.into_values() {
             let attached = self.get_mut(at);
@@ -451,10 +505,54 @@ impl Attachments {
         Some(AttachedIndex(u32::try_from(at).expect("fewer namespaces than 32 bits count")))
     }
 
-    /// The target of `nsid` in a subsystem.
+    /// Adds the views of a subsystem. `whole` has what each of its entries stands for.
+    fn add_views(&mut self, subsystem: SubsystemId, entries: &[NamespaceEntry], whole: &[(Nsid, Found)]) {
+        let is_beside_blocks = entries.iter().any(|entry| !entry.store.is_key_value());
+        let is_beside_keys = entries.iter().any(|entry| entry.store.is_key_value());
+        let seen = |right: &dyn Fn(&NamespaceEntry) -> Right| {
+            let each = entries.iter().zip(whole);
+            each.filter_map(|(entry, (nsid, found))| Some((*nsid, found.with(right(entry))?))).collect()
+        };
+        let mut add = |entries: Vec<(Nsid, Found)>| {
+            let at = u32::try_from(self.views.len()).expect("fewer views than 32 bits count");
+            self.views.push(View { entries, is_beside_blocks, is_beside_keys });
+            ViewIndex(at)
+        };
+        let unlisted: Vec<_> = seen(&|entry| entry.rights.of_unlisted());
+        let hosts: BTreeSet<&HostName> = entries.iter().flat_map(|entry| entry.rights.listed()).collect();
+        let listed: BTreeMap<_, _> =
+            hosts.into_iter().map(|host| (host.clone(), add(seen(&|entry| entry.rights.of(host))))).collect();
+        let unlisted_is_whole = unlisted == whole;
+        let whole = add(whole.to_vec());
+        let unlisted = if unlisted_is_whole { whole } else { add(unlisted) };
+        self.views_of.insert(subsystem, SubsystemViews { whole, unlisted, listed });
+    }
+
+    /// The namespaces of a subsystem as `host` sees them, until the table is replaced.
+    pub(crate) fn view_of(&self, subsystem: SubsystemId, host: &HostName) -> ViewIndex {
+        let Some(views) = self.views_of.get(&subsystem) else { return ViewIndex::NONE };
+        views.listed.get(host).copied().unwrap_or(views.unlisted)
+    }
+
+    /// All namespaces of a subsystem, until the table is replaced.
+    pub(crate) fn whole(&self, subsystem: SubsystemId) -> ViewIndex {
+        self.views_of.get(&subsystem).map_or(ViewIndex::NONE, |views| views.whole)
+    }
+
+    /// Whether the subsystem has namespaces of blocks, be they in this view or not.
+    pub(crate) fn is_beside_blocks(&self, view: ViewIndex) -> bool {
+        self.views.get(view.0 as usize).is_some_and(|view| view.is_beside_blocks)
+    }
+
+    /// Whether the subsystem has namespaces of keys and values, be they in this view or not.
+    pub(crate) fn is_beside_keys(&self, view: ViewIndex) -> bool {
+        self.views.get(view.0 as usize).is_some_and(|view| view.is_beside_keys)
+    }
+
+    /// The target of `nsid` in a view.
     #[inline]
-    pub(crate) fn find(&self, subsystem: SubsystemId, nsid: Nsid) -> Found {
-        let Some(view) = self.views.get(subsystem.0 as usize) else { return Found::Missing };
+    pub(crate) fn find(&self, view: ViewIndex, nsid: Nsid) -> Found {
+        let Some(View { entries: view, .. }) = self.views.get(view.0 as usize) else { return Found::Missing };
         // NSIDs 1, 2, 3 … are found at their own index.
         let guess = (nsid.get() as usize).wrapping_sub(1);
         match view.get(guess) {
@@ -473,14 +571,14 @@ impl Attachments {
     }
 
     /// The same for the namespace that a command names.
-    pub(crate) fn traffic_of(&self, subsystem: Option<SubsystemId>, nsid: Nsid) -> Option<&ReactorTraffic> {
-        self.traffic(self.find(subsystem?, nsid).attached()?)
+    pub(crate) fn traffic_of(&self, view: Option<ViewIndex>, nsid: Nsid) -> Option<&ReactorTraffic> {
+        self.traffic(self.find(view?, nsid).attached()?)
     }
 
-    /// All namespaces of a subsystem that can be used.
-    pub(crate) fn all_of(&self, subsystem: SubsystemId) -> Vec<AttachedIndex> {
-        let view = self.views.get(subsystem.0 as usize);
-        view.into_iter().flatten().filter_map(|(_, found)| found.attached()).collect()
+    /// All namespaces of a view that can be used.
+    pub(crate) fn all_of(&self, view: ViewIndex) -> Vec<AttachedIndex> {
+        let view = self.views.get(view.0 as usize);
+        view.into_iter().flat_map(|view| &view.entries).filter_map(|(_, found)| found.attached()).collect()
     }
 
     /// The place of this namespace.

@@ -124,6 +124,7 @@ impl Catalog {
                 nsid: *nsid,
                 id: namespace.id,
                 store: namespace.store.clone(),
+                rights: namespace.rights.newest().clone(),
                 traffic: Arc::clone(&namespace.traffic),
             });
             entries.collect()

@@ -10,6 +10,7 @@ mod inspect;
 mod memcached_address;
 mod resolve;
 mod secrets;
+mod warnings;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -24,6 +25,7 @@ use wire::id::{Cntlid, Nsid};
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
+use crate::access::HostRights;
 use crate::discovery::{Advertised, Referral};
 use crate::limits::Limits;
 use crate::placement::Policy as PlacementPolicy;
@@ -261,12 +263,14 @@ pub struct NamespaceConfig {
     pub uuid: Option<Uuid>,
     /// NGUID; `None` for the bytes of the UUID.
     pub nguid: Option<[u8; 16]>,
+    /// Which hosts of the subsystem see it, and which may write to it.
+    pub rights: HostRights,
 }
 
 impl NamespaceConfig {
     /// A namespace with defaults for everything but its storage.
     #[must_use]
     pub fn new(storage: Spec) -> Self {
-        Self { nsid: None, storage, uuid: None, nguid: None }
+        Self { nsid: None, storage, uuid: None, nguid: None, rights: HostRights::ALL }
     }
 }

@@ -17,12 +17,13 @@ use std::ops::Range;
 use reactor::{Buffer, Io, Payload};
 use store::{Reply, Request, StoreError, Ticket};
 use wire::id::Nsid;
-use wire::opcode::NvmOpcode;
+use wire::opcode::{KvOpcode, NvmOpcode};
 use wire::sqe::{Fuse, Sqe, SqeFlags};
 use wire::status::Status;
 
 use crate::attached::{AttachedIndex, Found};
 use crate::buffer_quota::UNSENT_BYTES_MAX;
+use crate::command_effects::is_key_value;
 use crate::commands::Commands;
 use crate::fused::FusedExecutor;
 use crate::io_command::{Begun, Caller, Ended, Hold};
@@ -63,9 +64,11 @@ impl<I: Io<Message>> Executor<'_, I> {
         ticket: Option<Ticket>,
     ) -> Begun {
         let mut start = Start { commands: self.commands, io: self.io, caller, sqe, data, supply, ticket };
-        let begun = match start.commands.namespaces.find(caller.subsystem, sqe.nsid()) {
+        let begun = match start.commands.namespaces.find(caller.view, sqe.nsid()) {
             Found::Blocks(at) => start.block_command(at),
-            Found::Keys(at) => KeyValueStart { start: &mut start, at }.begin(),
+            Found::Keys(at) => KeyValueStart { start: &mut start, at, may_write: true }.begin(),
+            Found::BlocksToRead(at) => start.block_command_to_read(at),
+            Found::KeysToRead(at) => KeyValueStart { start: &mut start, at, may_write: false }.begin(),
             Found::Unusable => self.without_namespace(caller, sqe, ticket, Status::NAMESPACE_NOT_READY),
             Found::Missing => {
                 self.without_namespace(caller, sqe, ticket, Status::INVALID_NAMESPACE.with_dnr())
@@ -99,14 +102,19 @@ impl<I: Io<Message>> Executor<'_, I> {
             | NvmOpcode::DATASET_MANAGEMENT
             | NvmOpcode::VERIFY
             | NvmOpcode::COPY => Err(status),
+            _ if self.commands.namespaces.is_beside_keys(caller.view)
+                && is_key_value(KvOpcode::from_raw(sqe.opcode)) =>
+            {
+                Err(status)
+            }
             _ => Err(Status::INVALID_OPCODE.with_dnr()),
         }
     }
 
-    /// Flushes all namespaces of the subsystem.
+    /// Flushes all namespaces that the caller sees.
     #[expect(clippy::expect_used, reason = "no more namespaces than there are ids, of 32 bits")]
     fn flush_subsystem(&mut self, caller: &Caller, sqe: &Sqe, ticket: Option<Ticket>) -> Checked<Begun> {
-        let mut all = self.commands.namespaces.all_of(caller.subsystem);
+        let mut all = self.commands.namespaces.all_of(caller.view);
         let mut may_succeed = true;
         for at in &all {
             may_succeed &= self.commands.may_flush(caller.owner, *at);
@@ -236,7 +244,8 @@ impl<I: Io<Message>> Executor<'_, I> {
 
     /// Flushes all namespaces of a subsystem for the control plane. The end comes out of [`Commands::next_ended`].
     pub(crate) fn flush_all(&mut self, subsystem: SubsystemId, asked_by: CommandId) {
-        let caller = Caller { owner: Owner::Control(asked_by), subsystem, needs_stable_copy: false };
+        let view = self.commands.namespaces.whole(subsystem);
+        let caller = Caller { owner: Owner::Control(asked_by), view, needs_stable_copy: false };
         let sqe = Sqe::flush(Nsid::ALL);
         if let Begun::Complete(status, result) = self.begin(&caller, &sqe, &[]) {
             self.commands.push_ended(Ended { result, ..Ended::new(caller.owner, sqe, status) });

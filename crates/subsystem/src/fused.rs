@@ -49,7 +49,7 @@ impl<I: Io<Message>> FusedExecutor<'_, I> {
         if has_directive || command.blocks > self.commands.limits.compare_and_write_blocks_max {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
-        let extent = Extent::of_fused(&mut self.commands.namespaces, caller.subsystem, sqe.nsid(), &command)?;
+        let extent = Extent::of_fused(&mut self.commands.namespaces, caller.view, sqe.nsid(), &command)?;
         if sqe.flags.fuse() == Fuse::SECOND && extent.geometry.is_read_only {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
         }
@@ -70,8 +70,13 @@ impl<I: Io<Message>> FusedExecutor<'_, I> {
         let compared = BlockCommand::from_sqe(&first.1);
         let is_same = (compared.slba, compared.blocks) == (command.slba, command.blocks)
             && first.1.nsid() == sqe.nsid();
-        let extent = Extent::of_fused(&mut self.commands.namespaces, caller.subsystem, sqe.nsid(), &command);
+        let extent = Extent::of_fused(&mut self.commands.namespaces, caller.view, sqe.nsid(), &command);
         let extent = match extent {
+            // The host may have lost the right to write since the commands arrived.
+            Ok(extent) if is_same && extent.geometry.is_read_only => {
+                let status = Status::NAMESPACE_WRITE_PROTECTED.with_dnr();
+                return self.commands.push_ended_pair(owner, sqe, failed_pair(), status);
+            }
             Ok(extent) if is_same => extent,
             Ok(_) => return self.refuse(owner, sqe, Status::INVALID_FIELD.with_dnr()),
             Err(status) => return self.refuse(owner, sqe, status),

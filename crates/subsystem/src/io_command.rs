@@ -7,9 +7,9 @@ use store::Ticket;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
+use crate::attached::ViewIndex;
 use crate::key_value::arriving::Intake;
 use crate::running::Owner;
-use crate::subsystem::SubsystemId;
 
 /// Limits of I/O commands, as reported to hosts.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +34,8 @@ pub(crate) struct IoLimits {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub(crate) owner: Owner,
-    /// The subsystem whose namespaces it reaches.
-    pub(crate) subsystem: SubsystemId,
+    /// The namespaces that it reaches.
+    pub(crate) view: ViewIndex,
     /// Data sent must stay as it is: a digest is computed over it.
     pub(crate) needs_stable_copy: bool,
 }

@@ -19,13 +19,13 @@ use store::Ticket;
 use wire::digest::DataDigest;
 use wire::pdu::Digests;
 
+use crate::attached::{Attachments, ViewIndex};
 use crate::key_value::arriving::Intake;
 use crate::lane_counters::LaneCounters;
 use crate::lane_id::LaneId;
 use crate::message::{AdmissionMessage, Established, Failure, Message};
 use crate::running::RunningTable;
 use crate::stopwatch::{Stage, Stopwatch};
-use crate::subsystem::SubsystemId;
 
 pub(crate) use deadlines::{Deadlines, LaneTimeouts, Wait};
 pub(crate) use secure::Secure;
@@ -174,7 +174,7 @@ impl Lane {
     }
 
     /// The control plane has accepted its Connect.
-    pub(crate) fn establish(&mut self, established: Established, now_ns: u64) {
+    pub(crate) fn establish(&mut self, established: Established, namespaces: &Attachments, now_ns: u64) {
         let Established { qid, association, .. } = established;
         self.queue.establish(established.entries, established.is_flow_control_disabled);
         if !qid.is_admin() {
@@ -183,7 +183,8 @@ impl Lane {
         self.set_doorbell(established.doorbell);
         let state = match established.subsystem {
             Some(subsystem) if !qid.is_admin() => {
-                LaneState::Io(IoQueue { qid, subsystem, association, order: Order::Arrival })
+                let view = namespaces.view_of(subsystem, &association.host);
+                LaneState::Io(IoQueue { qid, subsystem, view, association, order: Order::Arrival })
             }
             _ => LaneState::Admin { association },
         };
@@ -249,10 +250,10 @@ impl Lane {
         self.enter(LaneState::Closing(Closing { qid, in_flight: 0, step }), now_ns);
     }
 
-    /// The subsystem whose namespaces its I/O commands reach; `None` unless it is an I/O queue.
+    /// The namespaces that its I/O commands reach; `None` unless it is an I/O queue.
     #[inline]
-    pub(crate) fn subsystem(&self) -> Option<SubsystemId> {
-        self.state.io_queue().map(|queue| queue.subsystem)
+    pub(crate) fn view(&self) -> Option<ViewIndex> {
+        self.state.io_queue().map(|queue| queue.view)
     }
 
     /// Whether commands that bring no data are to join the lane's line for buffers.

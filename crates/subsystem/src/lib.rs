@@ -25,6 +25,7 @@ pub mod socket_priority;
 // The I/O path of a reactor: from a lane's command to storage and back.
 mod attached;
 mod buffer_quota;
+mod command_effects;
 mod commands;
 mod digest_queue;
 mod exclusion;
@@ -49,6 +50,7 @@ pub mod message;
 pub mod state;
 
 // The objects of a target: subsystems, namespaces, controllers and associations, the discovery log.
+pub mod access;
 pub mod association;
 pub mod authentication;
 mod catalog;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use store::Store;
 use wire::id::Nsid;
 
+use crate::access::HostRights;
 use crate::namespace_traffic::NamespaceTraffic;
 use crate::subsystem::{NamespaceId, SubsystemId};
 
@@ -28,6 +29,8 @@ pub struct NamespaceEntry {
     pub id: NamespaceId,
     /// Its storage.
     pub store: Store,
+    /// Which hosts see it, and which may write to it.
+    pub rights: HostRights,
     /// Where reactors count what hosts do with it.
     pub traffic: Arc<NamespaceTraffic>,
 }

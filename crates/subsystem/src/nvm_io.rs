@@ -13,13 +13,13 @@ use wire::sgl::DataPointer;
 use wire::sqe::{Sqe, SqeFlags};
 use wire::status::Status;
 
-use crate::attached::{AttachedIndex, Attachments, Found};
+use crate::attached::{AttachedIndex, Attachments, Found, ViewIndex};
+use crate::command_effects::WRITING;
 use crate::commands::Commands;
 use crate::io_command::{Begun, Caller, Hold};
 use crate::message::Message;
 use crate::nvm_status::{compare_failure, lost_before_flush, status_of};
 use crate::running::{After, Copy, Running, Step, Supply};
-use crate::subsystem::SubsystemId;
 
 /// The result of a step of a command, or the status that the command completes with.
 pub(crate) type Checked<T> = Result<T, Status>;
@@ -75,14 +75,19 @@ impl Extent {
     /// The blocks of half of a fused pair.
     pub(crate) fn of_fused(
         namespaces: &mut Attachments,
-        subsystem: SubsystemId,
+        view: ViewIndex,
         nsid: Nsid,
         command: &BlockCommand,
     ) -> Checked<Self> {
-        match namespaces.find(subsystem, nsid) {
+        match namespaces.find(view, nsid) {
             Found::Blocks(at) => Self::of(namespaces, at, command),
+            Found::BlocksToRead(at) => {
+                let mut extent = Self::of(namespaces, at, command)?;
+                extent.geometry.is_read_only = true;
+                Ok(extent)
+            }
             // A namespace of keys has no blocks.
-            Found::Keys(_) => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
+            Found::Keys(_) | Found::KeysToRead(_) => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
             Found::Unusable => Err(Status::NAMESPACE_NOT_READY),
             Found::Missing => Err(Status::INVALID_NAMESPACE.with_dnr()),
         }
@@ -101,6 +106,20 @@ impl<I: Io<Message>> Start<'_, I> {
             },
             _ => self.other_block_command(at),
         }
+    }
+
+    /// Begins a command on blocks that the host may only read. Like storage that is opened to be read, it can be flushed.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn block_command_to_read(&mut self, at: AttachedIndex) -> Checked<Begun> {
+        let opcode = NvmOpcode::from_raw(self.sqe.opcode);
+        // Without deallocation it only has hints.
+        let is_hint = opcode == NvmOpcode::DATASET_MANAGEMENT
+            && !DatasetManagement::from_sqe(self.sqe).attributes.contains(DsmAttributes::DEALLOCATE);
+        if WRITING.contains(&opcode) && !is_hint {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        }
+        self.block_command(at)
     }
 
     /// Everything on blocks that is neither Read nor Write.

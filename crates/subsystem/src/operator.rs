@@ -445,6 +445,9 @@ impl Operator {
                 };
                 Ok((step, Effect::Namespace(store, namespace.clone())))
             }
+            Change::SetRights(nqn, nsid, rights) => {
+                none(Step::SetRights { subsystem: nqn.clone(), nsid: *nsid, rights: rights.clone() })
+            }
             Change::AddNamespace(nqn, nsid, namespace) => {
                 let store = self.open(&namespace.spec)?;
                 let settled = self.identities.settle(nqn, *nsid, namespace)?;
@@ -640,6 +643,12 @@ impl Operator {
             (Change::SetCntlids(nqn, range), _) => {
                 self.with_subsystem(&nqn, |subsystem| subsystem.cntlids = range);
             }
+            (Change::SetRights(nqn, nsid, rights), _) => {
+                self.with_subsystem(&nqn, |subsystem| {
+                    let known = subsystem.namespaces.get_mut(&nsid);
+                    known.into_iter().for_each(|known| known.rights = rights.clone());
+                });
+            }
             (Change::RemoveNamespace(nqn, nsid, _), _) => {
                 self.with_subsystem(&nqn, |subsystem| drop(subsystem.namespaces.remove(&nsid)));
                 self.stores.remove(&(nqn, nsid));
@@ -784,5 +793,11 @@ fn new_subsystem(resolved: &ResolvedSubsystem) -> Subsystem {
 }
 
 fn new_namespace(resolved: &ResolvedNamespace, store: Store) -> NewNamespace {
-    NewNamespace { store, storage: resolved.spec.to_string(), uuid: resolved.uuid, nguid: resolved.nguid }
+    NewNamespace {
+        store,
+        storage: resolved.spec.to_string(),
+        uuid: resolved.uuid,
+        nguid: resolved.nguid,
+        rights: resolved.rights.clone(),
+    }
 }

@@ -354,7 +354,7 @@ impl Serving {
     fn on_reactor_message(&mut self, io: &mut impl Io<Message>, message: ReactorMessage) {
         match message {
             ReactorMessage::Table(table) => {
-                self.lanes.commands.namespaces.replace(table, self.reactor.into(), io.unix_s());
+                self.lanes.on_table(io, table, self.reactor);
                 for request in std::mem::take(&mut self.early) {
                     self.on_key_value(io, request.into());
                 }

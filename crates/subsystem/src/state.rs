@@ -89,7 +89,11 @@ pub struct NamespaceState {
     pub block_bytes: u32,
     /// Whether it is read-only.
     pub read_only: bool,
-    /// Whether it is visible to hosts: every reactor serves it.
+    /// Hosts that see it; `None` for all hosts of the subsystem.
+    pub hosts: Option<Vec<String>>,
+    /// Hosts that may write to it; `None` for all that see it.
+    pub write_hosts: Option<Vec<String>>,
+    /// Whether every reactor serves it to these hosts.
     pub shown: bool,
     /// Why it is closed until it is reopened; `None` while it is open.
     pub closed: Option<String>,

@@ -1,15 +1,17 @@
 //! Subsystems, their namespaces and who may use them: the configuration as it runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use proto::doorbell::Policy;
 use store::Store;
 use wire::id::{Cntlid, Nsid};
-use wire::nqn::{HostName, Nqn};
+use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
+pub use crate::access::Access;
+use crate::access::VersionedRights;
 use crate::authentication::Authentication;
 use crate::namespace_traffic::NamespaceTraffic;
 
@@ -78,26 +80,6 @@ impl Subsystem {
     }
 }
 
-/// Which hosts may use a subsystem.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Any.
-    Any,
-    /// These.
-    Only(BTreeSet<HostName>),
-}
-
-impl Access {
-    /// Whether `host` may connect.
-    #[must_use]
-    pub fn allows(&self, host: &HostName) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Only(hosts) => hosts.contains(host),
-        }
-    }
-}
-
 /// One namespace of a subsystem.
 #[derive(Clone)]
 pub struct Namespace {
@@ -111,6 +93,8 @@ pub struct Namespace {
     pub uuid: Uuid,
     /// As stable as the UUID, from whose bytes it is made unless it was chosen.
     pub nguid: [u8; 16],
+    /// Which hosts see it, and which may write to it.
+    pub rights: VersionedRights,
     /// The specification of its storage, for the operator to read.
     pub storage: String,
     /// Hosts are shown the namespace once every reactor serves this version of the table: they find it

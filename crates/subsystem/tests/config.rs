@@ -1,5 +1,6 @@
 //! The configuration file: its meaning, and the errors reported for mistakes.
 
+use nvlane_subsystem::access::{HostRights, Right};
 use nvlane_subsystem::config::{
     ConfigFile, ListenerConfig, NamespaceConfig, SecretSources, SubsystemConfig, TargetConfig, Threads,
     TimeoutConfig, TlsPolicy,
@@ -577,4 +578,107 @@ fn secrets_of_hosts_that_protect_nothing_are_found() {
     assert!(with("[\"i\"]", "").contains("h has a secret, but is not in hosts"));
     assert_eq!(with("\"any\"", "dhchap_secret = \"env:ALL\""), "");
     assert_eq!(with("[\"h\", \"i\"]", ""), "");
+}
+
+/// A file with one subsystem of the hosts a and b, and these keys of its second namespace.
+fn rights_text(hosts: &str, keys: &str) -> String {
+    format!(
+        "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = {hosts}\n[[subsystem.namespace]]\nstorage = \"ram:1G\"\n\
+         [[subsystem.namespace]]\nstorage = \"ram:2G\"\n{keys}\n"
+    )
+}
+
+#[test]
+fn rights_of_hosts_are_read() {
+    let of =
+        |keys: &str| config(&rights_text("[\"a\", \"b\"]", keys)).subsystems[0].namespaces[1].rights.clone();
+    assert_eq!(of(""), HostRights::ALL);
+    assert_eq!(of("hosts = \"any\"\nwrite_hosts = \"any\""), HostRights::ALL);
+    let rights = of("hosts = [\"a\", \"b\"]\nwrite_hosts = [\"a\"]");
+    let right = |rights: &HostRights, host: &str| rights.of(&host.parse().unwrap());
+    assert_eq!(["a", "b", "c"].map(|host| right(&rights, host)), [Right::Write, Right::Read, Right::None]);
+    assert_eq!(right(&of("hosts = []"), "a"), Right::None);
+    assert_eq!(right(&of("write_hosts = []"), "a"), Right::Read);
+}
+
+#[test]
+fn rights_of_hosts_that_other_lists_keep_out_are_mistakes() {
+    let mistakes = [
+        rights_text("[\"a\", \"b\"]", "hosts = [\"a\", \"c\"]"),
+        rights_text("[\"a\", \"b\"]", "write_hosts = [\"d\"]"),
+        rights_text("[\"a\", \"b\"]", "hosts = [\"a\"]\nwrite_hosts = [\"b\"]"),
+        // Several at once.
+        rights_text("[\"a\", \"b\"]", "hosts = [\"c\"]\nwrite_hosts = [\"c\", \"e\"]"),
+        rights_text("\"any\"", "hosts = \"a\""),
+        rights_text("\"any\"", "write_hosts = [\"\"]"),
+        rights_text("\"any\"", "readers = [\"a\"]"),
+        format!("memcached = [\"127.0.0.1:11211\"]\n{}", rights_text("\"any\"", "write_hosts = [\"a\"]"))
+            .replace("ram:2G", "kv:ram:2G"),
+    ];
+    let shown: Vec<String> = mistakes.iter().map(|text| errors(text)).collect();
+    insta::assert_snapshot!(shown.join("\n"), @r#"
+    nvlane.toml:8:9: c is in hosts of namespace 2, but not in hosts of nqn.2026-01.io.nvlane:x: add it there, or remove it here
+    nvlane.toml:8:15: d is in write_hosts of namespace 2, but not in hosts of nqn.2026-01.io.nvlane:x: add it there, or remove it here
+    nvlane.toml:9:15: b is in write_hosts of namespace 2, but not in hosts of the namespace: add it there, or remove it here
+    nvlane.toml:8:9: c is in hosts of namespace 2, but not in hosts of nqn.2026-01.io.nvlane:x: add it there, or remove it here
+    nvlane.toml:9:15: e is in write_hosts of namespace 2, but not in hosts of the namespace: add it there, or remove it here
+    nvlane.toml:8:9: "a" is neither "any" nor a list: write ["a"]
+    nvlane.toml:8:15: host "": name is empty
+    nvlane.toml:8:1: unknown key `readers`, expected one of `nsid`, `storage`, `uuid`, `nguid`, `hosts`, `write_hosts`
+    nvlane.toml:9:15: a namespace of nqn.2026-01.io.nvlane:x is for certain hosts only, but the memcached listener on 127.0.0.1:11211 opens keys to anyone who reaches it: write memcached = "any" in the subsystem if that is meant, or serve one of them from a target of its own
+    "#);
+    // A subsystem for any host has no list that they could miss.
+    config(&rights_text("\"any\"", "hosts = [\"a\"]\nwrite_hosts = [\"a\"]"));
+}
+
+#[test]
+fn names_without_proof_and_open_listeners_are_warned_of() {
+    let warnings = |text: &str| {
+        let file = ConfigFile::parse("nvlane.toml", text).unwrap_or_else(|errors| panic!("{errors}"));
+        file.located(&file.config.warnings()).to_string()
+    };
+    let text = |listener: &str, hosts: &str, keys: &str, more: &str| {
+        format!("[[listener]]\naddress = {listener}\n{}{more}\n", rights_text(hosts, keys))
+    };
+    let rights = "hosts = [\"a\"]\nwrite_hosts = [\"a\"]";
+    let host = |key: &str| format!("[[subsystem.host]]\nnqn = \"a\"\n{key} = \"file:/k\"");
+    let local = "\"127.0.0.1\"";
+    let (secret, key) = (host("dhchap_secret"), host("tls_key"));
+    let shared = |hosts: &str, keys: &str| {
+        text(local, hosts, keys, "").replace("[[subsystem]]", "[[subsystem]]\ndhchap_secret = \"file:/k\"")
+    };
+    let shown = [
+        text(local, "[\"a\"]", "", ""),
+        text(local, "[\"a\"]", rights, ""),
+        text(local, "\"any\"", rights, ""),
+        shared("[\"a\"]", rights),
+        // TLS that hosts may do without proves nothing.
+        text("\"127.0.0.1\"\ntls = \"allowed\"", "[\"a\"]", "", &key),
+        text("\"0.0.0.0\"", "\"any\"", "", ""),
+        text(
+            "\"[::]\"\ntls = \"allowed\"",
+            "\"any\"",
+            "",
+            "[[subsystem.host]]\nnqn = \"a\"\ntls_key = \"file:/k\"",
+        ),
+    ]
+    .map(|text| warnings(&text));
+    insta::assert_snapshot!(shown.join("\n"), @r#"
+    nvlane.toml:5:9: a is listed, but any host may call itself so without a secret or a key: give it a secret of its own (dhchap_secret in [[subsystem.host]]), or a tls_key of its own where listeners require TLS
+    nvlane.toml:5:9: a is listed, but any host may call itself so without a secret or a key: give it a secret of its own (dhchap_secret in [[subsystem.host]]), or a tls_key of its own where listeners require TLS
+    nvlane.toml:10:9: a is listed, but any host may call itself so without a secret or a key: give it a secret of its own (dhchap_secret in [[subsystem.host]]), or a tls_key of its own where listeners require TLS
+    nvlane.toml:11:9: a is listed, but every host with the same secret or key may call itself so: give it a secret of its own (dhchap_secret in [[subsystem.host]]), or a tls_key of its own where listeners require TLS
+    nvlane.toml:6:9: a is listed, but any host may call itself so without a secret or a key: give it a secret of its own (dhchap_secret in [[subsystem.host]]), or a tls_key of its own where listeners require TLS
+    nvlane.toml:2:11: anyone who reaches the listener on 0.0.0.0:4420 may use nqn.2026-01.io.nvlane:x: give hosts a secret (dhchap_secret), or require TLS (tls = "required", tls_key)
+    nvlane.toml:2:11: anyone who reaches the listener on [::]:4420 may use nqn.2026-01.io.nvlane:x: give hosts a secret (dhchap_secret), or require TLS (tls = "required", tls_key)
+    "#);
+    let quiet = [
+        text(local, "\"any\"", "", ""),
+        text(local, "[\"a\"]", rights, &secret),
+        text("\"0.0.0.0\"\ntls = \"required\"", "[\"a\"]", rights, &key),
+        text("\"0.0.0.0\"\nsubsystems = false\n[[listener]]\naddress = \"127.0.0.1\"", "\"any\"", "", ""),
+        shared("\"any\"", ""),
+        shared("[\"a\"]", ""),
+    ];
+    assert_eq!(quiet.map(|text| warnings(&text)), [const { String::new() }; 6]);
 }

@@ -16,6 +16,7 @@ mod mistakes;
 mod only_subsystem;
 mod operating;
 mod perf_local;
+mod rights;
 mod smart_log;
 #[path = "../support/mod.rs"]
 mod support;

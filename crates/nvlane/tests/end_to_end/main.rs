@@ -25,6 +25,7 @@ mod raw;
 mod refusals;
 mod relay;
 mod reloads;
+mod rights;
 mod segments;
 mod setup;
 mod storage;

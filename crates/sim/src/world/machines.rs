@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use reactor::File;
 use store::{FileStore, Geometry, Store};
+use subsystem::access::HostRights;
 use subsystem::message::NewNamespace;
 use wire::uuid::Uuid;
 
@@ -63,7 +64,13 @@ pub(super) fn disk_store(scenario: &Scenario, file: File, block_count: u64) -> S
 /// A namespace with an identity made from a number.
 fn named(store: Store, name: u8) -> NewNamespace {
     let nguid = [name; 16];
-    NewNamespace { store, storage: "simulated".into(), uuid: Uuid::from_bytes(nguid), nguid }
+    NewNamespace {
+        store,
+        storage: "simulated".into(),
+        uuid: Uuid::from_bytes(nguid),
+        nguid,
+        rights: HostRights::ALL,
+    }
 }
 
 fn foreign_block(block: &mut [u8], lba: u64) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use host::{Command as HostCommand, Completion, Failure, KeyValueNamespace};
 use kv::log::Sync;
 use store::{FileStore, Geometry, KeyValueFileSettings, KeyValueSettings, KeyValueStore, OpenError, Store};
+use subsystem::access::HostRights;
 use subsystem::message::{NewNamespace, Step};
 use wire::id::Nsid;
 use wire::kv::Key;
@@ -136,8 +137,13 @@ impl Pairs {
         }
         shared.log_disk.forgive();
         self.store = Some(store.clone());
-        let namespace =
-            NewNamespace { store, storage: "pairs".into(), uuid: Uuid::from_bytes([5; 16]), nguid: [5; 16] };
+        let namespace = NewNamespace {
+            store,
+            storage: "pairs".into(),
+            uuid: Uuid::from_bytes([5; 16]),
+            nguid: [5; 16],
+            rights: HostRights::ALL,
+        };
         Step::AddNamespace { subsystem: SUBSYSTEM.parse().expect("a name"), nsid: NSID, namespace }
     }
 

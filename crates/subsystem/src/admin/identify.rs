@@ -48,7 +48,9 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
         Cns::CONTROLLER => no_namespace(sqe).map(|()| controller::identify(record, around))?,
         Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => of_namespace(around, sqe, |space| {
             let blocks = space.store.blocks().ok_or(Status::INVALID_COMMAND_SET.with_dnr())?;
-            Ok(namespace::identify(space, &blocks.geometry(), around.limits).as_bytes().to_vec())
+            let is_read_only = around.is_read_only(space);
+            let structure = namespace::identify(space, &blocks.geometry(), is_read_only, around.limits);
+            Ok(structure.as_bytes().to_vec())
         })?,
         Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => nsid_list(around, sqe.nsid(), |_| true)?,
         Cns::NAMESPACE_DESCRIPTORS => descriptors(around, sqe.nsid())?,
@@ -80,9 +82,9 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
             let is_kv = command.csi == Csi::KV;
             nsid_list(around, sqe.nsid(), |namespace| namespace.store.is_key_value() == is_kv)?
         }
-        Cns::INDEPENDENT_NAMESPACE => {
-            of_namespace(around, sqe, |space| Ok(namespace::independent(space).as_bytes().to_vec()))?
-        }
+        Cns::INDEPENDENT_NAMESPACE => of_namespace(around, sqe, |space| {
+            Ok(namespace::independent(space, around.is_read_only(space)).as_bytes().to_vec())
+        })?,
         Cns::NAMESPACE_CONTROLLERS => {
             around.namespace(sqe.nsid()).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
             controller_list(around, command.cntid)

@@ -11,6 +11,7 @@ use wire::id::Cntlid;
 use wire::uuid::Uuid;
 
 use super::{SubsystemConfig, TargetConfig, Threads, TlsPolicy};
+use crate::access::HostRights;
 use crate::identity::storage_name;
 use crate::subsystem::Access;
 
@@ -236,8 +237,24 @@ impl TargetConfig {
     fn check_memcached(&self, findings: &mut Findings) {
         let Some(address) = self.memcached.first() else { return };
         for (at, subsystem) in self.subsystems.iter().enumerate() {
+            if subsystem.opens_to_memcached {
+                continue;
+            }
+            for (namespace_at, namespace) in subsystem.namespaces.iter().enumerate() {
+                if namespace.storage.is_key_value() && namespace.rights != HostRights::ALL {
+                    let message = format!(
+                        "a namespace of {} is for certain hosts only, but the memcached listener on {address} opens keys to anyone who \
+                         reaches it: write memcached = \"any\" in the subsystem if that is meant, or serve one of them from a target of \
+                         its own",
+                        subsystem.nqn
+                    );
+                    let key =
+                        if namespace.rights.visible_to == Access::Any { "write_hosts" } else { "hosts" };
+                    findings.add(Place::Namespace(at, namespace_at, key), message);
+                }
+            }
             let has_keys = subsystem.namespaces.iter().any(|namespace| namespace.storage.is_key_value());
-            if has_keys && matches!(subsystem.access, Access::Only(_)) && !subsystem.opens_to_memcached {
+            if has_keys && matches!(subsystem.access, Access::Only(_)) {
                 let message = format!(
                     "{} is for certain hosts only, but the memcached listener on {address} opens keys to anyone who reaches it: write \
                      memcached = \"any\" beside hosts if that is meant, or serve one of them from a target of its own",
@@ -295,6 +312,7 @@ impl TargetConfig {
             }
             check_secrets(at, subsystem, findings);
             self.check_namespaces(at, findings);
+            check_rights(at, subsystem, findings);
         }
     }
 
@@ -422,6 +440,28 @@ fn check_secrets(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings
                     format!("{host} has a secret, but is not in hosts: add it there, or remove its secret");
                 findings.add(Place::Subsystem(at, "hosts"), message);
             }
+        }
+    }
+}
+
+/// Lists of a namespace that name hosts which other lists keep out.
+fn check_rights(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings) {
+    let numbers = subsystem.numbers();
+    for (namespace_at, (namespace, nsid)) in subsystem.namespaces.iter().zip(numbers).enumerate() {
+        let HostRights { visible_to, writable_by } = &namespace.rights;
+        let mut check = |key, listed: &Access, allowed: &Access, of: &str| {
+            let Access::Only(listed) = listed else { return };
+            for host in listed.iter().filter(|host| !allowed.allows(host)) {
+                let message = format!(
+                    "{host} is in {key} of namespace {nsid}, but not in hosts of {of}: add it there, or remove it here"
+                );
+                findings.add(Place::Namespace(at, namespace_at, key), message);
+            }
+        };
+        check("hosts", visible_to, &subsystem.access, subsystem.nqn.as_str());
+        match visible_to {
+            Access::Any => check("write_hosts", writable_by, &subsystem.access, subsystem.nqn.as_str()),
+            Access::Only(_) => check("write_hosts", writable_by, visible_to, "the namespace"),
         }
     }
 }

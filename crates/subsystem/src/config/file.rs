@@ -22,6 +22,7 @@ use super::{
     AuthenticationConfig, DiscoveryConfig, ListenerConfig, MemcachedAddress, NamespaceConfig, Place, Problem,
     ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources,
 };
+use crate::access::HostRights;
 use crate::authentication::{GROUPS, HASHES};
 use crate::discovery::{Advertised, Referral};
 use crate::limits::Limits;
@@ -320,6 +321,8 @@ struct RawNamespace {
     storage: Spanned<String>,
     uuid: Option<Spanned<String>>,
     nguid: Option<Spanned<String>>,
+    hosts: Option<Spanned<RawHosts>>,
+    write_hosts: Option<Spanned<RawHosts>>,
 }
 
 #[derive(Deserialize)]
@@ -810,7 +813,17 @@ impl Reader<'_> {
         };
         // An NGUID has as many digits as a UUID, and is as often written with hyphens.
         let (uuid, nguid) = (id("uuid", raw.uuid), id("nguid", raw.nguid));
+        let mut access = |key, hosts: Option<Spanned<RawHosts>>| {
+            let hosts = hosts?;
+            self.spans.insert(place(key), hosts.span());
+            self.access(&hosts)
+        };
+        let (visible_to, writable_by) = (access("hosts", raw.hosts), access("write_hosts", raw.write_hosts));
         if let Some(namespace) = &mut namespace {
+            namespace.rights = HostRights {
+                visible_to: visible_to.unwrap_or(Access::Any),
+                writable_by: writable_by.unwrap_or(Access::Any),
+            };
             namespace.nsid = nsid;
             namespace.uuid = uuid;
             namespace.nguid = nguid.map(Uuid::to_bytes);

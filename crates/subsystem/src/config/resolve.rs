@@ -9,6 +9,7 @@ use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
 use super::{NamespaceConfig, SubsystemConfig, TargetConfig};
+use crate::access::HostRights;
 use crate::identity::TargetIdentity;
 use crate::subsystem::Subsystem;
 
@@ -24,6 +25,8 @@ pub struct ResolvedNamespace {
     pub uuid: Uuid,
     /// Its NGUID.
     pub nguid: [u8; 16],
+    /// Which hosts see it, and which may write to it.
+    pub rights: HostRights,
     /// Whether its number was given rather than assigned in order.
     pub is_numbered: bool,
     /// Its UUID was chosen.
@@ -88,6 +91,7 @@ impl SubsystemConfig {
                 spec: namespace.storage.clone(),
                 uuid,
                 nguid: namespace.nguid.unwrap_or_else(|| uuid.to_bytes()),
+                rights: namespace.rights.clone(),
                 is_numbered: namespace.nsid.is_some(),
                 is_uuid_given: given.is_some(),
                 is_nguid_given: namespace.nguid.is_some(),

@@ -9,6 +9,7 @@ use wire::nqn::Nqn;
 use super::associations::Associations;
 use super::outputs::{MILLISECOND_NS, Outputs};
 use super::rollout::Rollout;
+use crate::access::{Concerned, VersionedRights};
 use crate::catalog::Catalog;
 use crate::message::{
     Message, NewNamespace, PlacementMessage, REMOVED_LISTENER_GRACE_MS, ReactorMessage, Step, StepError,
@@ -84,24 +85,34 @@ impl Change<'_> {
                 if known.namespaces.contains_key(&nsid) {
                     return Err(StepError::NamespaceExists);
                 }
+                let rights = namespace.rights.newest().clone();
                 known.namespaces.insert(nsid, namespace);
-                self.rollout.changed.entry(id).or_default().insert(nsid);
+                self.rollout.changed.push((id, nsid, Concerned::WhoSees(rights)));
             }
             Step::RemoveNamespace { subsystem, nsid } => {
                 let (id, known) = self.catalog.named_mut(&subsystem)?;
                 let removed = known.namespaces.remove(&nsid).ok_or(StepError::NoNamespace)?;
                 self.rollout.retired.push((removed.id, removed.store));
-                self.rollout.changed.entry(id).or_default().insert(nsid);
+                let rights = removed.rights.newest().clone();
+                self.rollout.changed.push((id, nsid, Concerned::WhoSees(rights)));
             }
             Step::ReplaceNamespace { subsystem, nsid, namespace } => {
                 let mut namespace = self.configured(namespace);
                 let known = self.namespace_to_change(&subsystem, nsid)?;
+                namespace.rights = known.rights.clone();
                 // A namespace whose identity stays is still the same one to hosts: it never disappears for them.
                 if (known.uuid, known.nguid) == (namespace.uuid, namespace.nguid) {
                     namespace.shown_from = known.shown_from;
                 }
                 let replaced = mem::replace(known, namespace);
                 self.rollout.retired.push((replaced.id, replaced.store));
+            }
+            Step::SetRights { subsystem, nsid, rights } => {
+                let (version, in_use) = (self.rollout.version, self.rollout.version_in_use);
+                let (id, known) = self.catalog.named_mut(&subsystem)?;
+                let known = known.namespaces.get_mut(&nsid).ok_or(StepError::NoNamespace)?;
+                let before = known.rights.replace(rights.clone(), version, in_use);
+                self.rollout.changed.push((id, nsid, Concerned::WhoseRightChanges(before, rights)));
             }
             Step::StorageChanged { subsystem, nsid, storage } => {
                 let known = self.namespace_to_change(&subsystem, nsid)?;
@@ -124,14 +135,16 @@ impl Change<'_> {
     fn namespace_to_change(&mut self, subsystem: &Nqn, nsid: Nsid) -> Result<&mut Namespace, StepError> {
         let (id, known) = self.catalog.named_mut(subsystem)?;
         let namespace = known.namespaces.get_mut(&nsid).ok_or(StepError::NoNamespace)?;
-        self.rollout.changed.entry(id).or_default().insert(nsid);
+        let rights = namespace.rights.newest().clone();
+        self.rollout.changed.push((id, nsid, Concerned::WhoSees(rights)));
         Ok(namespace)
     }
 
     fn configured(&mut self, new: NewNamespace) -> Namespace {
-        let NewNamespace { store, storage, uuid, nguid } = new;
+        let NewNamespace { store, storage, uuid, nguid, rights } = new;
         let id = self.catalog.namespace_id(&store, &self.rollout.retired);
         let traffic = self.catalog.traffic_of_storage(id);
-        Namespace { id, store, traffic, uuid, nguid, storage, shown_from: self.rollout.version }
+        let (rights, shown_from) = (VersionedRights::new(rights), self.rollout.version);
+        Namespace { id, store, traffic, uuid, nguid, rights, storage, shown_from }
     }
 }

@@ -25,6 +25,7 @@ use wire::status::Status;
 use wire::text::quoted;
 
 use super::outputs::{MILLISECOND_NS, Outputs};
+use crate::access::Concerned;
 use crate::admin::abort::{self, Aborting};
 use crate::admin::{Outcome, Reply, reply_dw0};
 use crate::catalog::Catalog;
@@ -101,9 +102,13 @@ impl Associations {
         self.controllers.values().filter(move |record| record.key.kind == kind)
     }
 
-    /// The ids of those of them that are not ending.
-    pub(super) fn live_cntlids(&self, kind: ControllerKind) -> Vec<Cntlid> {
-        let live = self.of_kind(kind).filter(|record| record.life == Life::Live);
+    /// The ids of those of them that are not ending and whose host matches.
+    pub(super) fn live_cntlids(
+        &self,
+        kind: ControllerKind,
+        is_meant: impl Fn(&HostName) -> bool,
+    ) -> Vec<Cntlid> {
+        let live = self.of_kind(kind).filter(|record| record.life == Life::Live && is_meant(&record.host));
         live.map(|record| record.key.cntlid).collect()
     }
 
@@ -273,15 +278,18 @@ impl Associations {
         }
     }
 
-    /// Notifies the hosts of a subsystem that these namespaces were added, removed or resized.
+    /// Notifies the hosts concerned that these namespaces were added, removed or changed.
     pub(super) fn on_namespaces_changed(
         &mut self,
-        subsystem: SubsystemId,
-        nsids: &BTreeSet<Nsid>,
+        changed: &[(SubsystemId, Nsid, Concerned)],
         outputs: &mut Outputs,
     ) {
-        for record in self.controllers.values_mut() {
-            if record.key.kind == ControllerKind::Io(subsystem) && record.life == Life::Live {
+        for record in self.controllers.values_mut().filter(|record| record.life == Life::Live) {
+            let concerns = |(subsystem, _, concerned): &&(SubsystemId, Nsid, Concerned)| {
+                record.key.kind == ControllerKind::Io(*subsystem) && concerned.includes(&record.host)
+            };
+            let nsids: Vec<Nsid> = changed.iter().filter(concerns).map(|(_, nsid, _)| *nsid).collect();
+            if !nsids.is_empty() {
                 record.changed.extend(nsids);
                 record.events.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
                 tell_events(record, outputs);

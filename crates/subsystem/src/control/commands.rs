@@ -1,13 +1,14 @@
 //! Commands on admin queues, and the few on I/O queues that the control plane handles.
 
 use wire::fabrics::{Disconnect, PropertyGet};
-use wire::id::Qid;
+use wire::id::{Cntlid, Qid};
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::sqe::Sqe;
 use wire::status::Status;
 
 use super::associations::Associations;
 use super::outputs::Outputs;
+use crate::access::Right;
 use crate::admin::{Outcome, Reply, Surroundings, get_features, get_log_page, identify, set_features};
 use crate::catalog::Catalog;
 use crate::controller::{ControllerKey, ControllerKind, EventRequest};
@@ -102,15 +103,17 @@ impl QueueCommands<'_> {
     ) -> Option<Outcome> {
         let opcode = AdminOpcode::from_raw(sqe.opcode);
         let is_list = opcode == AdminOpcode::IDENTIFY && identify::lists_controllers(sqe);
-        let cntlids = if is_list { self.associations.live_cntlids(key.kind) } else { Vec::new() };
+        let cntlids = if is_list { self.cntlids(key.kind, sqe) } else { Vec::new() };
         let is_health = opcode == AdminOpcode::GET_LOG_PAGE && get_log_page::tells_traffic(sqe);
         let traffic = if is_health { self.traffic(key.kind, sqe) } else { LaneTotals::default() };
         let Some(record) = self.associations.get_mut(key).filter(|record| record.is_ready()) else {
             return Some(Err(Status::COMMAND_SEQUENCE_ERROR));
         };
+        let host = record.host.clone();
         let around = Surroundings {
             limits: self.limits,
             subsystem: self.catalog.subsystem_of(key.kind),
+            host: &host,
             catalog: self.catalog,
             cntlids: &cntlids,
             traffic,
@@ -139,6 +142,15 @@ impl QueueCommands<'_> {
             }
             AdminOpcode::ABORT => return self.associations.on_abort(key, command, sqe, self.outputs),
             _ => Err(Status::INVALID_OPCODE.with_dnr()),
+        })
+    }
+
+    /// Ids of the controllers of the subsystem; of those that a namespace is attached to, if the Identify names one.
+    fn cntlids(&self, kind: ControllerKind, sqe: &Sqe) -> Vec<Cntlid> {
+        let subsystem = self.catalog.subsystem_of(kind);
+        let namespace = subsystem.and_then(|subsystem| subsystem.namespaces.get(&sqe.nsid()));
+        self.associations.live_cntlids(kind, |host| {
+            namespace.is_none_or(|namespace| namespace.rights.of(host, self.version_in_use) != Right::None)
         })
     }
 

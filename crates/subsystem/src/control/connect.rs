@@ -221,7 +221,7 @@ impl Connects {
 
     fn new_controller(&self, scene: &mut Scene<'_>, connect: PendingConnect, wish: Wish, key: ControllerKey) {
         let now_ns = scene.now_ns;
-        let association = Arc::new(Association::default());
+        let association = Arc::new(Association::new(wish.host.clone()));
         association.on_sign(now_ns);
         let subsystem = scene.catalog.subsystem_of(key.kind);
         for namespace in subsystem.into_iter().flat_map(|subsystem| subsystem.namespaces.values()) {

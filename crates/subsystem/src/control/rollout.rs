@@ -7,7 +7,7 @@
 //! change ─▶ Table to every reactor ─▶ TableInUse from every reactor ─▶ hosts told, listeners opened, storage released
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -17,6 +17,7 @@ use wire::id::Nsid;
 
 use super::associations::Associations;
 use super::outputs::Outputs;
+use crate::access::Concerned;
 use crate::catalog::Catalog;
 use crate::message::{Message, OrderAnswer, ReactorMessage};
 use crate::subsystem::{NamespaceId, SubsystemId};
@@ -34,7 +35,10 @@ pub(super) struct Rollouts {
 /// The actions to perform once a version is in use everywhere.
 pub(super) struct Rollout {
     pub(super) version: u64,
-    pub(super) changed: BTreeMap<SubsystemId, BTreeSet<Nsid>>,
+    /// The version that every reactor served before.
+    pub(super) version_in_use: u64,
+    /// Namespaces that were added, removed or changed, and the hosts to notify.
+    pub(super) changed: Vec<(SubsystemId, Nsid, Concerned)>,
     pub(super) listeners: Vec<(ListenerTag, Listener)>,
     /// Storage that no namespace uses any more, and its id on the reactors.
     pub(super) retired: Vec<(NamespaceId, Store)>,
@@ -63,7 +67,8 @@ impl Rollouts {
     pub(super) fn begin(&self, answers: &Sender<OrderAnswer>) -> Rollout {
         Rollout {
             version: self.version + 1,
-            changed: BTreeMap::new(),
+            version_in_use: self.version_in_use(),
+            changed: Vec::new(),
             listeners: Vec::new(),
             retired: Vec::new(),
             answers: answers.clone(),
@@ -103,9 +108,7 @@ impl Rollout {
                 outputs.post(0, Message::Reactor(ReactorMessage::Listen(tag, listener)));
             }
         }
-        for (subsystem, nsids) in &self.changed {
-            associations.on_namespaces_changed(*subsystem, nsids, outputs);
-        }
+        associations.on_namespaces_changed(&self.changed, outputs);
         if !self.retired.is_empty() {
             // Closing may block, so the operator's thread does it if it still waits.
             let stores = self.retired.into_iter().map(|(_, store)| store).collect();

@@ -14,7 +14,7 @@ use crate::lane_id::LaneId;
 use crate::state::{
     ControllerState, ListenerState, NamespaceState, QueueState, RecoveryState, SubsystemState, TargetState,
 };
-use crate::subsystem::{Access, Subsystem, SubsystemId};
+use crate::subsystem::{Subsystem, SubsystemId};
 
 /// The parts of the control plane that the snapshot shows.
 pub(super) struct Snapshot<'a> {
@@ -56,7 +56,10 @@ impl Snapshot<'_> {
             bytes: namespace.store.bytes(),
             block_bytes: namespace.store.block_bytes(),
             read_only: namespace.store.is_read_only(),
-            shown: namespace.shown_from <= self.version_in_use,
+            hosts: namespace.rights.newest().visible_to.names(),
+            write_hosts: namespace.rights.newest().writable_by.names(),
+            shown: namespace.shown_from <= self.version_in_use
+                && namespace.rights.are_settled(self.version_in_use),
             closed: namespace.store.closed_because(),
             recovery: namespace.store.recovery().map(|progress| {
                 let RecoveryProgress { partition_count, read_bytes, bytes } = progress;
@@ -67,10 +70,7 @@ impl Snapshot<'_> {
             nqn: subsystem.nqn.to_string(),
             serial: subsystem.serial.clone(),
             model: subsystem.model.clone(),
-            hosts: match &subsystem.access {
-                Access::Any => None,
-                Access::Only(hosts) => Some(hosts.iter().map(ToString::to_string).collect()),
-            },
+            hosts: subsystem.access.names(),
             namespaces: namespaces.collect(),
             controllers: self.controllers(ControllerKind::Io(id)),
         }

@@ -19,6 +19,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::attached::AttachedIndex;
+use crate::command_effects::KEY_VALUE_WRITING;
 use crate::commands::CollectKey;
 use crate::io_command::{Begun, Hold};
 use crate::key_value::batch_part::{PartOfBatch, run_here};
@@ -46,6 +47,12 @@ fn check(data: &[u8], command: &BatchSubmit) -> Checked<()> {
     Ok(())
 }
 
+/// Whether an operation of a checked batch changes values.
+fn writes(data: &[u8]) -> bool {
+    let mut operations = Operations::new(data).map_while(Result::ok);
+    operations.any(|operation| KEY_VALUE_WRITING.contains(&operation.opcode))
+}
+
 /// The parameters of a Batch Submit, if it is valid: bytes of its buffer for operations and outcomes together.
 pub(crate) fn room_bytes(sqe: &Sqe, length: u32, transfer_bytes_max: u32) -> u32 {
     if sqe.opcode != KvOpcode::BATCH_SUBMIT.raw() {
@@ -60,6 +67,8 @@ pub(crate) struct BatchStart<'s, 'a, I> {
     pub(crate) start: &'s mut Start<'a, I>,
     /// The namespace.
     pub(crate) at: AttachedIndex,
+    /// Whether the host may change it.
+    pub(crate) may_write: bool,
 }
 
 impl<I: Io<Message>> BatchStart<'_, '_, I> {
@@ -118,6 +127,9 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
             return Ok(request);
         }
         check(&bytes(self.start.data, &self.start.supply)[..length], command)?;
+        if !self.may_write && writes(&bytes(self.start.data, &self.start.supply)[..length]) {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        }
         // With a log, operations may wait for their values, and all of them for the log: the partitions handle both.
         if (self.start.io.reactor_count() > 1 || self.start.commands.namespaces.keys_mut(self.at).has_log())
             && let Some(begun) = self.scatter(command, collect)?

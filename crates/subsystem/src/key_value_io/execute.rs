@@ -15,6 +15,7 @@ use wire::status::Status;
 use super::batch::BatchStart;
 use super::large::ArrivingValues;
 use crate::attached::AttachedIndex;
+use crate::command_effects::KEY_VALUE_WRITING;
 use crate::commands::Commands;
 use crate::io_command::{Begun, Hold};
 use crate::key_value::action::KvAction;
@@ -32,6 +33,8 @@ pub(crate) struct KeyValueStart<'s, 'a, I> {
     pub(crate) start: &'s mut Start<'a, I>,
     /// The namespace.
     pub(crate) at: AttachedIndex,
+    /// Whether the host may change it.
+    pub(crate) may_write: bool,
 }
 
 impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
@@ -55,6 +58,11 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
 
     fn execute(&mut self) -> Checked<Begun> {
         self.start.check_plain()?;
+        let opcode = KvOpcode::from_raw(self.start.sqe.opcode);
+        // A batch is refused if an operation of it writes.
+        if !self.may_write && KEY_VALUE_WRITING.contains(&opcode) && opcode != KvOpcode::BATCH_SUBMIT {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        }
         match KeyValueCommand::parse(self.start.sqe)? {
             KeyValueCommand::Flush if self.has_log() => {
                 // The log of another reactor may have failed.
@@ -65,10 +73,10 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
             }
             KeyValueCommand::Flush => Ok(Begun::Complete(Status::SUCCESS, 0)),
             KeyValueCommand::BatchCollect(command) => {
-                BatchStart { start: self.start, at: self.at }.collect(&command)
+                BatchStart { start: self.start, at: self.at, may_write: self.may_write }.collect(&command)
             }
             KeyValueCommand::BatchSubmit(command) => {
-                BatchStart { start: self.start, at: self.at }.submit(&command)
+                BatchStart { start: self.start, at: self.at, may_write: self.may_write }.submit(&command)
             }
             KeyValueCommand::List { from, room_bytes } => self.list(from, room_bytes),
             KeyValueCommand::Operate(command)
@@ -233,8 +241,7 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         let value_bytes_max = self.partition()?.processor.settings().value_bytes_max;
         // Beside block namespaces one command's transfer is limited.
         let Commands { namespaces, limits, .. } = &*self.start.commands;
-        let all = namespaces.all_of(self.start.caller.subsystem);
-        let is_limited = all.into_iter().any(|at| !namespaces.has_keys(at));
+        let is_limited = namespaces.is_beside_blocks(self.start.caller.view);
         let transfer_bytes_max = limits.transfer_bytes_max as usize;
         Ok(if is_limited { value_bytes_max.min(transfer_bytes_max) } else { value_bytes_max })
     }

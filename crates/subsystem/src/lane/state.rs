@@ -5,6 +5,7 @@ use std::sync::Arc;
 use wire::id::Qid;
 
 use crate::association::Association;
+use crate::attached::{Attachments, ViewIndex};
 use crate::fused_pairs::Pairs;
 use crate::subsystem::SubsystemId;
 
@@ -42,8 +43,10 @@ pub(crate) enum LaneState {
 #[derive(Debug)]
 pub(crate) struct IoQueue {
     pub(crate) qid: Qid,
-    /// The subsystem whose namespaces its commands reach.
+    /// The subsystem that it is connected to.
     pub(crate) subsystem: SubsystemId,
+    /// The namespaces that its commands reach: those that its host sees.
+    pub(crate) view: ViewIndex,
     pub(crate) association: Arc<Association>,
     pub(crate) order: Order,
 }
@@ -111,6 +114,15 @@ impl LaneState {
         }
     }
 
+    /// The I/O queue that it serves, or will serve once its host has authenticated.
+    pub(crate) fn io_queue_mut(&mut self) -> Option<&mut IoQueue> {
+        match self {
+            Self::Io(queue) => Some(queue),
+            Self::Authenticating { next } => next.io_queue_mut(),
+            _ => None,
+        }
+    }
+
     /// Its fused commands that are not complete pairs yet.
     pub(crate) fn pairs(&mut self) -> Option<&mut Pairs> {
         match self {
@@ -130,6 +142,11 @@ impl LaneState {
 }
 
 impl IoQueue {
+    /// The table of namespaces was replaced.
+    pub(crate) fn on_table(&mut self, namespaces: &Attachments) {
+        self.view = namespaces.view_of(self.subsystem, &self.association.host);
+    }
+
     /// Its incomplete pairs, for a fused command that has arrived.
     pub(crate) fn fused(&mut self) -> &mut Pairs {
         if !matches!(self.order, Order::Fused(_)) {

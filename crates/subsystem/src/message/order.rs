@@ -15,6 +15,7 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
+use crate::access::HostRights;
 use crate::authentication::Authentication;
 use crate::discovery::{ListenerEntry, Referral};
 use crate::placement::Policy as PlacementPolicy;
@@ -178,7 +179,7 @@ pub enum Step {
         /// Namespace id.
         nsid: Nsid,
     },
-    /// Replaces the storage or identity of a namespace.
+    /// Replaces the storage or identity of a namespace. Its rights stay.
     ReplaceNamespace {
         /// NQN of the subsystem.
         subsystem: Nqn,
@@ -186,6 +187,15 @@ pub enum Step {
         nsid: Nsid,
         /// The new namespace.
         namespace: NewNamespace,
+    },
+    /// Sets which hosts see a namespace, and which may write to it.
+    SetRights {
+        /// NQN of the subsystem.
+        subsystem: Nqn,
+        /// Namespace id.
+        nsid: Nsid,
+        /// The rights.
+        rights: HostRights,
     },
     /// Announces that a namespace's storage was resized, renamed, closed or reopened: hosts read it again.
     StorageChanged {
@@ -219,6 +229,7 @@ impl Step {
             | Self::AddNamespace { .. }
             | Self::RemoveNamespace { .. }
             | Self::ReplaceNamespace { .. }
+            | Self::SetRights { .. }
             | Self::StorageChanged { .. } => false,
         }
     }
@@ -235,6 +246,8 @@ pub struct NewNamespace {
     pub uuid: Uuid,
     /// Its NGUID.
     pub nguid: [u8; 16],
+    /// Which hosts see it, and which may write to it.
+    pub rights: HostRights,
 }
 
 impl fmt::Debug for NewNamespace {
@@ -265,6 +278,7 @@ impl fmt::Debug for Step {
             Self::ReplaceNamespace { subsystem, nsid, .. } => {
                 write!(f, "ReplaceNamespace({subsystem}, {nsid})")
             }
+            Self::SetRights { subsystem, nsid, .. } => write!(f, "SetRights({subsystem}, {nsid})"),
             Self::StorageChanged { subsystem, nsid, .. } => write!(f, "StorageChanged({subsystem}, {nsid})"),
         }
     }

@@ -13,6 +13,7 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
+use crate::access::HostRights;
 use crate::authentication::Authentication;
 use crate::config::{
     ListenerConfig, MemcachedAddress, Problem, ReactorConfig, ResolvedNamespace, ResolvedSubsystem,
@@ -80,6 +81,8 @@ pub enum Change {
     },
     /// Replace the storage of a namespace by other storage with the same contents.
     ReplaceNamespace(Nqn, Nsid, ResolvedNamespace),
+    /// Change which hosts see a namespace, and which may write to it.
+    SetRights(Nqn, Nsid, HostRights),
     /// Add a namespace.
     AddNamespace(Nqn, Nsid, ResolvedNamespace),
     /// A difference that only a restart applies.
@@ -127,6 +130,9 @@ impl fmt::Display for Change {
             Self::SetMemory { subsystem, nsid, bytes, .. } => {
                 write!(f, "give {subsystem} namespace {nsid} {} of memory", Size(*bytes))
             }
+            Self::SetRights(nqn, nsid, rights) => {
+                write!(f, "show {nqn} namespace {nsid} to {}", described(rights))
+            }
             Self::ReplaceNamespace(nqn, nsid, namespace) => {
                 write!(f, "put {} in the place of {nqn} namespace {nsid}", namespace.spec)
             }
@@ -136,6 +142,19 @@ impl fmt::Display for Change {
             Self::NeedsRestart(what) => write!(f, "change {what}"),
             Self::Refused { what, .. } => f.write_str(what),
         }
+    }
+}
+
+/// The hosts that see a namespace, and those that may write to it.
+fn described(rights: &HostRights) -> String {
+    let hosts = |access: &Access| match access {
+        Access::Any => "all hosts of the subsystem".to_owned(),
+        Access::Only(hosts) => format!("{} only", counted(hosts.len(), "host")),
+    };
+    let visible_to = hosts(&rights.visible_to);
+    match &rights.writable_by {
+        Access::Any => visible_to,
+        writable_by => format!("{visible_to}, for writing to {}", hosts(writable_by)),
     }
 }
 
@@ -280,7 +299,13 @@ fn subsystem(
     }
     for (nsid, namespace) in &running.namespaces {
         match wanted.namespaces.get(nsid) {
-            Some(wanted) => changed.extend(in_place(nqn, *nsid, namespace, wanted)),
+            Some(wanted) => {
+                // Where other storage is refused, its rights are not those of the storage that stays.
+                if namespace.rights != wanted.rights && is_same_storage(namespace, wanted) {
+                    changed.push(Change::SetRights(nqn.clone(), *nsid, wanted.rights.clone()));
+                }
+                changed.extend(in_place(nqn, *nsid, namespace, wanted));
+            }
             None => removed.push(Change::RemoveNamespace(nqn.clone(), *nsid, namespace.spec.clone())),
         }
     }
@@ -314,13 +339,17 @@ fn renumbered(running: &ResolvedSubsystem, wanted: &ResolvedSubsystem) -> Option
     None
 }
 
+/// Whether a namespace keeps its storage, or storage of the same contents.
+fn is_same_storage(running: &ResolvedNamespace, wanted: &ResolvedNamespace) -> bool {
+    storage_name(&running.spec) == storage_name(&wanted.spec)
+        && discriminant(&running.spec.source) == discriminant(&wanted.spec.source)
+}
+
 /// The change of a namespace that keeps its number.
 fn in_place(nqn: &Nqn, nsid: Nsid, running: &ResolvedNamespace, wanted: &ResolvedNamespace) -> Vec<Change> {
     let is_null = |spec: &Spec| matches!(spec.source, Source::Null { .. });
     // Hosts write cached data of the old storage to the new. Storage without contents cannot differ.
-    let is_same_storage = storage_name(&running.spec) == storage_name(&wanted.spec)
-        && discriminant(&running.spec.source) == discriminant(&wanted.spec.source);
-    if !is_same_storage {
+    if !is_same_storage(running, wanted) {
         return vec![Change::Refused {
             what: format!("put {} in the place of {nqn} namespace {nsid}", wanted.spec),
             why: format!(

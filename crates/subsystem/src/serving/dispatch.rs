@@ -13,6 +13,7 @@ use wire::sqe::{Fuse, Psdt, Sqe};
 use wire::status::{Status, StatusKind};
 
 use crate::admission::reason;
+use crate::attached::ViewIndex;
 use crate::commands::Commands;
 use crate::executor::Executor;
 use crate::fused::FusedExecutor;
@@ -27,7 +28,6 @@ use crate::lane_table::{LaneLists, LaneTable};
 use crate::message::{ControlMessage, Failure, Message, Request, RequestKind};
 use crate::running::{Owner, Running, Step, Supply};
 use crate::stopwatch::Stage;
-use crate::subsystem::SubsystemId;
 
 /// Maximum data of admin and Fabrics commands, bytes.
 const CONTROL_DATA_BYTES_MAX: u32 = 8192;
@@ -107,9 +107,9 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             Begun::Complete(status, result) => {
                 count(lane, lists, slot, sqe, status);
                 lane.queue.complete(slot, status, result);
-                let (is_full, subsystem) = (lane.is_full(), lane.subsystem());
+                let (is_full, view) = (lane.is_full(), lane.view());
                 if status.kind() == StatusKind::Media {
-                    self.on_media_error(subsystem, sqe);
+                    self.on_media_error(view, sqe);
                 }
                 if is_full {
                     return After::Flush;
@@ -134,8 +134,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     }
 
     #[cold]
-    fn on_media_error(&mut self, subsystem: Option<SubsystemId>, sqe: &Sqe) {
-        if let Some(traffic) = self.commands.namespaces.traffic_of(subsystem, sqe.nsid()) {
+    fn on_media_error(&mut self, view: Option<ViewIndex>, sqe: &Sqe) {
+        if let Some(traffic) = self.commands.namespaces.traffic_of(view, sqe.nsid()) {
             traffic.on_media_error();
         }
     }
@@ -529,7 +529,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     fn caller(&mut self, index: u32, slot: Slot) -> Option<Caller> {
         let lane = self.lanes.get(index)?;
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
-        Some(Caller { owner, subsystem: lane.subsystem()?, needs_stable_copy: lane.needs_stable_copy() })
+        Some(Caller { owner, view: lane.view()?, needs_stable_copy: lane.needs_stable_copy() })
     }
 
     /// A command that did not complete at once has completed.
@@ -555,7 +555,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             lists.mark_dirty(lane);
             return After::Nothing;
         }
-        if let Some(traffic) = self.commands.namespaces.traffic_of(lane.subsystem(), ended.sqe.nsid()) {
+        if let Some(traffic) = self.commands.namespaces.traffic_of(lane.view(), ended.sqe.nsid()) {
             // The second half of a pair is the Write.
             let status = ended.second.unwrap_or(ended.status);
             match &ended.data {

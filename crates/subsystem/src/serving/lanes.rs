@@ -19,7 +19,7 @@ use super::pressure::{self, PressureWatch};
 use super::settings::ServingSettings;
 use super::timers::{NOTICE_TIMER, SWEEP_TIMER};
 use crate::admission::{Visitor, reason, reason_of};
-use crate::commands::Commands;
+use crate::commands::{CollectKey, Commands};
 use crate::executor::Executor;
 use crate::io_command::Caller;
 use crate::key_value_io::ArrivingValues;
@@ -30,6 +30,7 @@ use crate::message::{
     AdmissionMessage, Answer, ConnectionMessage, ControlMessage, Failure, Message, Moving, PlacementMessage,
     Placing, Request, RequestKind,
 };
+use crate::namespace_table::NamespaceTable;
 use crate::placement::{Connecting, Left};
 use crate::running::{Owner, Step};
 use crate::state::{BusyPollState, ReactorState};
@@ -71,7 +72,7 @@ pub(super) struct LaneServer {
 fn caller_of(lanes: &LaneTable, owner: Owner) -> Option<Caller> {
     let Owner::Lane { index, generation, .. } = owner else { return None };
     let lane = lanes.of_generation(index, generation)?;
-    Some(Caller { owner, subsystem: lane.subsystem()?, needs_stable_copy: lane.needs_stable_copy() })
+    Some(Caller { owner, view: lane.view()?, needs_stable_copy: lane.needs_stable_copy() })
 }
 
 impl LaneServer {
@@ -383,10 +384,10 @@ impl LaneServer {
                         && sqe.flags.fuse() == Fuse::NONE
                         && sqe.opcode != AdminOpcode::FABRICS.raw()
                     {
-                        let subsystem = io_queue.subsystem;
+                        let view = io_queue.view;
                         let (index, generation) = (lane.id.index, lane.id.generation);
                         let owner = Owner::Lane { index, generation, slot };
-                        let caller = Caller { owner, subsystem, needs_stable_copy };
+                        let caller = Caller { owner, view, needs_stable_copy };
                         let followed_ns = lane.watch.follows_next().then(|| io.clock_ns());
                         let mut executor = Executor { commands: &mut self.commands, io: &mut *io };
                         let begun = executor.begin(&caller, &sqe, data);
@@ -760,6 +761,25 @@ impl LaneServer {
         }
     }
 
+    /// Switches to another table of namespaces: each lane reaches those that its host sees from now on.
+    pub(super) fn on_table(&mut self, io: &mut impl Io<Message>, table: Arc<NamespaceTable>, reactor: u16) {
+        self.commands.namespaces.replace(table, reactor.into(), io.unix_s());
+        for queue in self.lanes.iter_mut().filter_map(|lane| lane.state.io_queue_mut()) {
+            queue.on_table(&self.commands.namespaces);
+        }
+        // No Submit will come for them.
+        let Commands { collecting, namespaces, .. } = &self.commands;
+        let is_lost = |(index, generation, nsid, _): &&CollectKey| {
+            let view = self.lanes.of_generation(*index, *generation).and_then(Lane::view);
+            view.is_some_and(|view| !namespaces.find(view, *nsid).is_keys())
+        };
+        let lost: Vec<CollectKey> = collecting.keys().filter(is_lost).copied().collect();
+        for ticket in lost.iter().filter_map(|key| self.commands.collecting.remove(key)).collect::<Vec<_>>() {
+            self.commands.end(ticket, Status::INVALID_NAMESPACE.with_dnr(), 0, None);
+        }
+        self.drain_commands(io);
+    }
+
     fn report_failures(&mut self, io: &mut impl Io<Message>) {
         for index in self.lanes.lists.failing.take() {
             let Some(lane) = self.lanes.get_mut(index) else { continue };
@@ -788,7 +808,7 @@ impl LaneServer {
                     );
                     connected = u64::from(!established.qid.is_admin());
                     joined = (!established.qid.is_admin()).then(|| Arc::clone(&established.association));
-                    lane.establish(established, now_ns);
+                    lane.establish(established, &self.commands.namespaces, now_ns);
                     if let Some(socket) = lane.socket() {
                         io.establish(socket);
                     }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
+use nvlane_subsystem::access::HostRights;
 use nvlane_subsystem::control::{Control, ControlSettings};
 use nvlane_subsystem::lane_counters::LaneCounters;
 use nvlane_subsystem::lane_id::{CommandId, LaneId};
@@ -441,7 +442,13 @@ pub(crate) fn subsystem(name: &str, access: Access) -> Subsystem {
 
 pub(crate) fn namespace(nsid: u8, store: Store) -> NewNamespace {
     let id = [nsid; 16];
-    NewNamespace { store, storage: format!("shape:{nsid}"), uuid: Uuid::from_bytes(id), nguid: id }
+    NewNamespace {
+        store,
+        storage: format!("shape:{nsid}"),
+        uuid: Uuid::from_bytes(id),
+        nguid: id,
+        rights: HostRights::ALL,
+    }
 }
 
 pub(crate) fn add_namespace(nsid: u8, store: Store) -> Step {

@@ -12,3 +12,4 @@ mod lifecycle;
 mod namespaces;
 mod pages;
 mod reload;
+mod rights;

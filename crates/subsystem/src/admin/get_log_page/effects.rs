@@ -1,8 +1,10 @@
 //! Commands supported and effects (LID 05). wire §11
 
 use wire::log::support::{CommandEffects, CommandsAndEffects};
-use wire::opcode::{AdminOpcode, KvOpcode, NvmOpcode};
+use wire::opcode::{AdminOpcode, NvmOpcode};
 use zerocopy::IntoBytes;
+
+use crate::command_effects::{KEY_VALUE_READING, KEY_VALUE_WRITING, READING, WRITING};
 
 /// Effects of a command that requires no queue freeze in Linux.
 const ADMIN: &[AdminOpcode] = &[
@@ -13,34 +15,6 @@ const ADMIN: &[AdminOpcode] = &[
     AdminOpcode::GET_FEATURES,
     AdminOpcode::ASYNC_EVENT_REQUEST,
     AdminOpcode::KEEP_ALIVE,
-];
-
-/// I/O commands that leave blocks as they are.
-const READING: &[NvmOpcode] = &[NvmOpcode::FLUSH, NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::VERIFY];
-
-/// I/O commands that change blocks.
-const WRITING: &[NvmOpcode] =
-    &[NvmOpcode::WRITE, NvmOpcode::WRITE_ZEROES, NvmOpcode::DATASET_MANAGEMENT, NvmOpcode::COPY];
-
-/// Key-value commands that leave values as they are. wire §23, docs/kv-commands.md
-const KEY_VALUE_READING: &[KvOpcode] = &[
-    KvOpcode::RETRIEVE,
-    KvOpcode::LIST,
-    KvOpcode::EXIST,
-    KvOpcode::BATCH_COLLECT,
-    KvOpcode::VECTOR_FILTER,
-    KvOpcode::VECTOR_REDUCE,
-];
-
-/// Key-value commands that change values. wire §23, docs/kv-commands.md
-const KEY_VALUE_WRITING: &[KvOpcode] = &[
-    KvOpcode::STORE,
-    KvOpcode::DELETE,
-    KvOpcode::BATCH_SUBMIT,
-    KvOpcode::ATOMIC,
-    KvOpcode::VECTOR_SCALAR,
-    KvOpcode::VECTOR_VECTOR,
-    KvOpcode::VECTOR_FETCH,
 ];
 
 /// Of the key-value command set. wire §23

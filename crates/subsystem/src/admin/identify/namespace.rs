@@ -15,7 +15,12 @@ use crate::limits::Limits;
 use crate::subsystem::Namespace;
 
 #[expect(clippy::expect_used, reason = "geometry of a store of ours")]
-pub(super) fn identify(namespace: &Namespace, geometry: &Geometry, limits: &Limits) -> IdentifyNamespace {
+pub(super) fn identify(
+    namespace: &Namespace,
+    geometry: &Geometry,
+    is_read_only: bool,
+    limits: &Limits,
+) -> IdentifyNamespace {
     let mut structure = IdentifyNamespace::default();
     structure.nsze.set(geometry.block_count);
     structure.ncap.set(geometry.block_count);
@@ -25,7 +30,7 @@ pub(super) fn identify(namespace: &Namespace, geometry: &Geometry, limits: &Limi
     structure.set_format_count(1);
     structure.lbaf[0] = LbaFormat::new(geometry.block_bytes).expect("a store has blocks of a power of two");
     structure.nmic = Nmic::SHARED;
-    structure.nsattr = attributes(geometry.is_read_only);
+    structure.nsattr = attributes(is_read_only);
     let can_deallocate = geometry.can_deallocate;
     let value = if can_deallocate { DeallocatedValue::ZEROES } else { DeallocatedValue::UNKNOWN };
     structure.dlfeat = Dlfeat::default().with_value(value).with_write_zeroes_deallocates(can_deallocate);
@@ -70,10 +75,10 @@ pub(super) fn key_value(
     structure
 }
 
-pub(super) fn independent(namespace: &Namespace) -> IndependentNamespace {
+pub(super) fn independent(namespace: &Namespace, is_read_only: bool) -> IndependentNamespace {
     let mut structure = IndependentNamespace::default();
     structure.nmic = Nmic::SHARED;
-    structure.nsattr = attributes(namespace.store.is_read_only());
+    structure.nsattr = attributes(is_read_only);
     structure.nstat = if namespace.store.generation().is_closed() { Nstat::empty() } else { Nstat::READY };
     structure.anagrpid.set(ANA_GROUP);
     structure

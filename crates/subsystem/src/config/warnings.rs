@@ -1,0 +1,90 @@
+//! What is valid in a configuration, and protects less than it may seem to.
+
+use std::collections::BTreeSet;
+
+use wire::nqn::HostName;
+
+use super::{ListenerConfig, Place, Problem, SubsystemConfig, TargetConfig, TlsPolicy};
+use crate::subsystem::Access;
+
+impl TargetConfig {
+    /// Lists of hosts whose names need no proof, and listeners that let in anyone from elsewhere; empty if there are none.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Problem> {
+        let serving = || self.listeners.iter().filter(|listener| listener.subsystems);
+        let requires_tls = serving().all(|listener| listener.tls == TlsPolicy::Required);
+        let mut warnings = Vec::new();
+        for (at, subsystem) in self.subsystems.iter().enumerate() {
+            subsystem.warn_of_names(at, requires_tls, &mut warnings);
+        }
+        for (at, listener) in self.listeners.iter().enumerate().filter(|(_, listener)| listener.subsystems) {
+            self.warn_of_openness(at, listener, &mut warnings);
+        }
+        warnings
+    }
+
+    /// A listener that machines other than this one reach, and the subsystems that anyone uses there.
+    fn warn_of_openness(&self, at: usize, listener: &ListenerConfig, warnings: &mut Vec<Problem>) {
+        if listener.address.ip().is_loopback() || listener.tls == TlsPolicy::Required {
+            return;
+        }
+        let is_open = |subsystem: &&SubsystemConfig| {
+            subsystem.access == Access::Any && subsystem.authentication.others.is_none()
+        };
+        let open: Vec<&str> =
+            self.subsystems.iter().filter(is_open).map(|subsystem| subsystem.nqn.as_str()).collect();
+        if !open.is_empty() {
+            let message = format!(
+                "anyone who reaches the listener on {} may use {}: give hosts a secret (dhchap_secret), or require TLS \
+                 (tls = \"required\", tls_key)",
+                listener.address,
+                open.join(", ")
+            );
+            warnings.push(Problem { place: Place::Listener(at), message });
+        }
+    }
+}
+
+impl SubsystemConfig {
+    /// Lists that name hosts by which any other host may call itself.
+    fn warn_of_names(&self, at: usize, requires_tls: bool, warnings: &mut Vec<Problem>) {
+        let (secrets, keys) = (&self.authentication, &self.tls_keys);
+        let has_own = |host: &HostName| {
+            secrets.hosts.contains_key(host) || requires_tls && keys.hosts.contains_key(host)
+        };
+        let has_any = |host: &HostName| {
+            has_own(host) || secrets.others.is_some() || requires_tls && keys.others.is_some()
+        };
+        let mut warn = |place, host: &HostName, why: &str| {
+            let message = format!(
+                "{host} is listed, but {why}: give it a secret of its own (dhchap_secret in [[subsystem.host]]), or a tls_key of \
+                 its own where listeners require TLS"
+            );
+            warnings.push(Problem { place, message });
+        };
+        let no_proof = "any host may call itself so without a secret or a key";
+        for host in self.access.listed().filter(|host| !has_any(host)) {
+            warn(Place::Subsystem(at, "hosts"), host, no_proof);
+        }
+        for (namespace_at, namespace) in self.namespaces.iter().enumerate() {
+            let rights = &namespace.rights;
+            let lists = [("hosts", &rights.visible_to), ("write_hosts", &rights.writable_by)];
+            let mut told = BTreeSet::new();
+            for (key, host) in
+                lists.iter().flat_map(|(key, list)| list.listed().map(move |host| (*key, host)))
+            {
+                // The list of the subsystem says it already.
+                let is_told = !has_any(host) && self.access.listed().any(|listed| listed == host);
+                if has_own(host) || is_told || !told.insert(host) {
+                    continue;
+                }
+                let why = if has_any(host) {
+                    "every host with the same secret or key may call itself so"
+                } else {
+                    no_proof
+                };
+                warn(Place::Namespace(at, namespace_at, key), host, why);
+            }
+        }
+    }
+}
