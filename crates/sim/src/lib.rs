@@ -32,6 +32,7 @@ mod pair_settings;
 mod random;
 mod reactor_io;
 mod removable;
+mod rights;
 mod run;
 mod scenario;
 mod scout;

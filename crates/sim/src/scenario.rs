@@ -82,6 +82,8 @@ pub(crate) enum Fault {
     Remove { away_ns: u64, returns: bool },
     /// The second namespace gets another identity under I/O, and keeps its storage.
     Rename,
+    /// Hosts have other rights to the second namespace for a while: two bits for each.
+    Rights { which: u64, away_ns: u64 },
     /// The second host may not connect for a while.
     Bar { away_ns: u64 },
     /// The target's configuration changes, in this number of steps.
@@ -110,7 +112,12 @@ impl Fault {
     pub(crate) fn is_of_operator(self) -> bool {
         matches!(
             self,
-            Self::Remove { .. } | Self::Rename | Self::Bar { .. } | Self::Offer { .. } | Self::Reload { .. }
+            Self::Remove { .. }
+                | Self::Rename
+                | Self::Rights { .. }
+                | Self::Bar { .. }
+                | Self::Offer { .. }
+                | Self::Reload { .. }
         )
     }
 
@@ -130,6 +137,7 @@ impl Fault {
             Self::Cancel => "command cancelled",
             Self::Remove { .. } => "namespace removed",
             Self::Rename => "namespace renamed",
+            Self::Rights { .. } => "rights changed",
             Self::Bar { .. } => "host barred",
             Self::Offer { .. } => "discovery log changed",
             Self::FailOver { .. } => "address failed over",
@@ -443,6 +451,7 @@ impl Scenario {
         scenario.draw_admin();
         scenario.draw_machines();
         scenario.draw_reloads();
+        scenario.draw_rights();
         scenario.draw_takeovers();
         scenario.draw_grains();
         scenario.draw_cables();
@@ -720,6 +729,20 @@ impl Scenario {
         for _ in 0..r.scaled(1, 12) {
             let which = r.below(256) as u8;
             self.faults.push((r.below(self.command_count), Fault::Reload { which }));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Hosts that may only read the second namespace for a while, or do not see it.
+    fn draw_rights(&mut self) {
+        let mut random = Random::new(self.seed, 65);
+        let r = &mut random;
+        if self.second.is_none() || !r.one_in(4) {
+            return;
+        }
+        for _ in 0..r.between(1, 4) {
+            let (which, away_ns) = (r.below(1 << 32), r.scaled(US, 2 * SECOND));
+            self.faults.push((r.below(self.command_count), Fault::Rights { which, away_ns }));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }

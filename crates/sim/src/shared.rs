@@ -86,6 +86,8 @@ pub(crate) enum Event {
     Return,
     /// The operator allows the second host again.
     Admit,
+    /// The operator gives all hosts every right to the second namespace again.
+    Restore,
     /// The first machine has its address again.
     FallBack,
 }

@@ -45,6 +45,7 @@ use crate::offer::{Offer, SERVICE};
 use crate::random::Random;
 use crate::reactor_io::{MESSAGE_NS_MAX, SimReactor};
 use crate::removable::Removable;
+use crate::rights::Rights;
 use crate::scenario::{CommandId, Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
 use crate::shared::{Actor, Event, Shared, unix_ns};
@@ -140,6 +141,8 @@ pub(crate) struct World {
     /// Blocks that it had then at the least.
     shortest_block_count: u64,
     pub(crate) second_state: Removable,
+    /// Of the hosts to the second namespace.
+    pub(crate) rights: Rights,
     /// What runs reach of it, and of the first one.
     second_stages: Stages,
     first_stages: Stages,
@@ -251,6 +254,7 @@ impl World {
             short_until_ns: None,
             shortest_block_count: scenario.block_count,
             second_state: Removable::default(),
+            rights: Rights::new(scenario.host_count),
             second_stages: Stages::new("second namespace", "configured"),
             first_stages: Stages::new("first namespace", "open"),
             filters: Filters::new(scenario.second.as_deref()),
@@ -415,10 +419,11 @@ impl World {
             Event::Rescue => self.rescue(),
             Event::Restart => self.restart(),
             Event::Grow(block_count) => self.grow(block_count),
-            Event::Return | Event::Admit if self.is_operator_busy() => {
+            Event::Return | Event::Restore | Event::Admit if self.is_operator_busy() => {
                 self.shared.at(now_ns + configuration::AGAIN_NS, event);
             }
             Event::Return => self.return_second(),
+            Event::Restore => self.restore_rights(),
             Event::FallBack => self.fall_back(),
             Event::Admit => {
                 self.shared.barred_since_ns = None;
@@ -741,6 +746,7 @@ impl World {
             Fault::Cancel => self.cancel_one(),
             Fault::Remove { away_ns, returns } => self.remove_second(away_ns, returns),
             Fault::Rename => self.rename_second(),
+            Fault::Rights { which, away_ns } => self.change_rights(which, away_ns),
             Fault::Bar { away_ns } => self.bar(away_ns),
             Fault::Offer { step_count } => self.change_offer(step_count),
             Fault::Reload { which } => self.change_configuration(which),
@@ -904,6 +910,7 @@ impl World {
             && !self.is_operator_busy()
             && self.shared.barred_since_ns.is_none()
             && !self.second_state.is_to_return()
+            && self.rights.are_whole()
             && self.is_offer_known()
             && self.hosts.iter().all(|host| host.up_count == 0 || host.sees_second == has_second)
     }
@@ -944,5 +951,6 @@ fn event_number(event: Event) -> u64 {
         Event::Lock { .. } => 16,
         Event::Oust => 17,
         Event::Restart => 18,
+        Event::Restore => 19,
     }
 }

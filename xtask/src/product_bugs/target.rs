@@ -7,6 +7,39 @@ const LANES: &str = "crates/subsystem/src/serving/lanes.rs";
 
 /// Identity: no host takes two disks for one, or other storage for the storage it knew.
 pub(super) const IDENTITY: &[Bug] = &[
+    // A host that may only read a namespace writes to it.
+    Bug {
+        name: "right-to-read-taken-for-write",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/attached.rs",
+            "(Right::Read, Self::Blocks(at)) => Some(Self::BlocksToRead(at)),",
+            "(Right::Read, Self::Blocks(at)) if !BUG => Some(Self::BlocksToRead(at)),",
+        )],
+    },
+    // Every host sees all namespaces of its subsystem.
+    Bug {
+        name: "hidden-namespace-found",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/attached.rs",
+            "views.listed.get(host).copied().unwrap_or(views.unlisted)",
+            "if BUG { views.whole } else { views.listed.get(host).copied().unwrap_or(views.unlisted) }",
+        )],
+    },
+    // A right that is taken away holds until every reactor serves the change.
+    Bug {
+        name: "right-lost-late",
+        judge: unit_test(
+            "nvlane-subsystem",
+            "access::tests::a_right_is_lost_at_once_and_gained_when_every_reactor_serves_it",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/access.rs",
+            "fold(self.newest.of(host), Right::min)",
+            "fold(self.newest.of(host), if BUG { Right::max } else { Right::min })",
+        )],
+    },
     // After a reconnect another machine answers, with other storage under the same namespace id.
     Bug {
         name: "other-disk-taken-for-known",

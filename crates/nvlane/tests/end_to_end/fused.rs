@@ -243,7 +243,7 @@ fn a_command_beside_a_pair_that_waits_for_data_is_aborted() {
         let rig = rig(engine, "ram:1M?delay=read:1000s");
         let mut host = RawHost::new(&rig);
         let halves = [host.io.transport(first(0), 4096), host.io.transport(second(0), 4096)];
-        halves.iter().for_each(|half| drop(host.io.r2t(*half)));
+        halves.iter().for_each(|half| _ = host.io.r2t(*half));
         let read = host.io.transport(Sqe::read(ONE, 8, 1), 4096);
         assert_eq!(host.io.run(Sqe::flush(ONE), &[]), Status::SUCCESS, "the read has arrived");
         assert!(host.abort(read));

@@ -3,6 +3,7 @@
 
 use host::Failure;
 use store::Kind as RequestKind;
+use subsystem::access::Right;
 use wire::status::Status;
 
 use super::World;
@@ -341,6 +342,14 @@ impl World {
         if self.filters.may_fail(&command.kind, status) {
             let is_unreachable = status.is(Status::INTERNAL_PATH_ERROR);
             return Some(if is_unreachable { "unreachable by a filter" } else { "failed by a filter" });
+        }
+        let may_have_been =
+            |right| self.rights.may_have_been(command.host, |held| held == right, command.begin_ns);
+        if status.is(Status::NAMESPACE_WRITE_PROTECTED) && command.kind.changes_blocks() {
+            return may_have_been(Right::Read).then_some("host may only read");
+        }
+        if status.is(Status::INVALID_NAMESPACE) && may_have_been(Right::None) {
+            return Some("host does not see the namespace");
         }
         if status.is(Status::INVALID_NAMESPACE) || status.is(Status::NAMESPACE_NOT_READY) {
             return self.second_state.was_missing(command.begin_ns).then_some("namespace was removed");

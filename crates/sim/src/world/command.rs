@@ -88,6 +88,12 @@ impl Kind {
         )
     }
 
+    /// Whether it changes blocks, as one command or with its other half.
+    pub(super) fn changes_blocks(&self) -> bool {
+        let changing = [RequestKind::Write, RequestKind::WriteZeroes, RequestKind::Deallocate];
+        self.requests().iter().any(|request| changing.contains(request))
+    }
+
     /// The kinds of requests to the storage that it comes to.
     pub(super) fn requests(&self) -> &'static [RequestKind] {
         match self {

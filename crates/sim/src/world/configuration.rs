@@ -8,6 +8,7 @@ use std::sync::mpsc::{TryRecvError, channel};
 
 use reactor::Listener;
 use store::Spec;
+use subsystem::access::{Access, HostRights, Right};
 use subsystem::config::{NamespaceConfig, SubsystemConfig, TargetConfig};
 use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, OrderKind, Step};
 use subsystem::operator::{Operator, Outcome, Report};
@@ -16,7 +17,7 @@ use wire::uuid::Uuid;
 
 use super::machines::Machine;
 use super::{Stage, World};
-use crate::host::SUBSYSTEM;
+use crate::host::{self, SUBSYSTEM};
 use crate::offer::SERVICE;
 use crate::scenario::MS;
 
@@ -98,11 +99,28 @@ impl World {
             }
         };
         let second = self.shared.scenario.second.as_deref().filter(|_| self.second_state.is_configured());
-        let second = second.map(|spec| namespace(Nsid::new(2), spec, self.second_name));
+        let second = second.map(|spec| NamespaceConfig {
+            rights: self.host_rights(),
+            ..namespace(Nsid::new(2), spec, self.second_name)
+        });
         // A host that finds it on the second machine first would know it as that one's.
         let third = self.third.filter(|_| self.machine.is_first());
         let third = third.map(|blocks| namespace(THIRD, &format!("ram:{}?small&lba=512", blocks * 512), 3));
         second.into_iter().chain(third).collect()
+    }
+
+    /// The rights to the second namespace, of hosts that may connect.
+    fn host_rights(&self) -> HostRights {
+        let (rights, access) = (self.rights.present(), self.access());
+        let hosts = |least: Right| {
+            if rights.iter().all(|right| *right >= least) {
+                return Access::Any;
+            }
+            let listed = (0..rights.len()).filter(|host| rights[*host] >= least);
+            let names = listed.map(|index| host::name(index).into());
+            Access::Only(names.filter(|name| access.allows(name)).collect())
+        };
+        HostRights { visible_to: hosts(Right::Read), writable_by: hosts(Right::Write) }
     }
 
     /// Opens what the configuration names, and gives the steps with which a target starts.

@@ -1,6 +1,7 @@
 //! Judges the end of a command: its data, its status, and what it proves about other commands.
 
 use host::{Completion, Failure};
+use subsystem::access::Right;
 use wire::status::Status;
 
 use super::command::{Command, Kind, in_words};
@@ -117,8 +118,24 @@ impl World {
         let was_missing = self.second_state.was_missing(command.begin_ns);
         let was_away = was_missing || self.was_closed_since(command.begin_ns);
         let Command { kind, lba, blocks, begin_ns, host, lane, host_loss_count, .. } = command;
-        if lba >= self.shared.scenario.block_count {
-            self.second_state.judge(begin_ns, completion.result)?;
+        let is_second = lba >= self.shared.scenario.block_count;
+        // One that is to be refused may name either.
+        let may_have_been = |is_it: &dyn Fn(Right) -> bool| {
+            (is_second || is_to_be_refused) && self.rights.may_have_been(host, is_it, begin_ns)
+        };
+        let may_be_hidden = may_have_been(&|right| right == Right::None);
+        let may_be_read_only = may_have_been(&|right| right == Right::Read);
+        if is_second {
+            let is_missing = |failure: Failure| {
+                failure.status().is_some_and(|status| status.is(Status::INVALID_NAMESPACE))
+            };
+            if !(may_be_hidden && completion.result.is_err_and(is_missing)) {
+                self.second_state.judge(begin_ns, completion.result)?;
+            }
+            let needed = if kind.changes_blocks() { Right::Write } else { Right::Read };
+            if completion.result.is_ok() && !may_have_been(&|right| right >= needed) {
+                return Err("succeeded in a namespace to which its host had no right".into());
+            }
         }
         let lbas = lba..lba + u64::from(blocks);
         let Completion { result, received, buffer, .. } = completion;
@@ -213,7 +230,8 @@ impl World {
                 Err(Failure::Status(given)) => {
                     // The namespace that it names may be closed, or gone.
                     let is_gone = (given.is(Status::NAMESPACE_NOT_READY) && was_away)
-                        || (given.is(Status::INVALID_NAMESPACE) && was_missing)
+                        || (given.is(Status::INVALID_NAMESPACE) && (was_missing || may_be_hidden))
+                        || (given.is(Status::NAMESPACE_WRITE_PROTECTED) && may_be_read_only)
                         || (given.is(Status::ANA_PERSISTENT_LOSS) && is_replaced);
                     // The data in its capsule is checked first.
                     let is_damaged = given.is(Status::TRANSIENT_TRANSPORT_ERROR) && was_damaged;
@@ -267,6 +285,7 @@ impl World {
                     || status.is(Status::ABORTED_FAILED_FUSED)
                     || status.is(Status::LBA_OUT_OF_RANGE)
                     || status.is(Status::INVALID_NAMESPACE)
+                    || status.is(Status::NAMESPACE_WRITE_PROTECTED)
             }
             Err(Failure::Cancelled | Failure::Unreachable) => true,
             Err(_) => false,

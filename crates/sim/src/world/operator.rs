@@ -164,6 +164,34 @@ impl World {
         }
     }
 
+    /// Hosts get other rights to the second namespace.
+    pub(super) fn change_rights(&mut self, which: u64, away_ns: u64) {
+        if self.stage > Stage::Settle || !self.machine.is_first() {
+            return;
+        }
+        let restored_ns = self.shared.now_ns + away_ns;
+        self.rights.on_ordered(which, restored_ns);
+        self.reload_rights();
+        self.shared.at(restored_ns, Event::Restore);
+    }
+
+    /// Hosts get every right to the second namespace again.
+    pub(super) fn restore_rights(&mut self) {
+        if !self.machine.is_first() {
+            return self.shared.at(self.shared.now_ns + MS, Event::Restore);
+        }
+        if self.rights.on_restored(self.shared.now_ns) {
+            self.reload_rights();
+        }
+    }
+
+    fn reload_rights(&mut self) {
+        self.shared
+            .say(|| format!("hosts have these rights to the second namespace: {:?}", self.rights.present()));
+        self.reload();
+        self.rights.on_settled(self.shared.now_ns + self.shared.scenario.order_ns_max());
+    }
+
     /// Who may connect.
     pub(super) fn access(&self) -> Access {
         match self.shared.barred_since_ns {
