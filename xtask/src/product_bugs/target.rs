@@ -128,8 +128,8 @@ pub(super) const IDENTITY: &[Bug] = &[
         judge: test("nvlane-subsystem", "control", "reload::storage_is_not_swapped_under_hosts"),
         sites: &[Site(
             "crates/subsystem/src/operator/diff.rs",
-            "    let is_same_storage = storage_name(&running.spec) == storage_name(&wanted.spec)\n        && ",
-            "    let is_same_storage = (BUG || storage_name(&running.spec) == storage_name(&wanted.spec))\n        && ",
+            "    storage_name(&running.spec) == storage_name(&wanted.spec)\n        && ",
+            "    (BUG || storage_name(&running.spec) == storage_name(&wanted.spec))\n        && ",
         )],
     },
     Bug {
