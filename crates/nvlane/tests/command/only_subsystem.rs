@@ -98,7 +98,9 @@ fn check_says_what_would_be_served_to_whom() {
     let ended = crate::support::Ended::of(
         nvlane().args(["check", "--config", "nvlane.toml"]).current_dir(directory.path()),
     );
-    let said = ended.text();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(ended.stderr.contains("anyone who reaches the listener on 192.0.2.1:4420"), "{ended:?}");
+    let said = &ended.stdout;
     for line in [
         "nvlane.toml: no mistakes found",
         "  192.0.2.1:4420: subsystems and discovery",
