@@ -288,6 +288,32 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
             ".saturating_add(wait.timeout_ns(timeouts) / if BUG { 32 } else { 1 }), wait))",
         )],
     },
+    // Small transfers of other lanes take what becomes free, for two seconds.
+    Bug {
+        name: "large-transfers-starve",
+        judge: unit_test(
+            "nvlane-subsystem",
+            "buffer_quota::tests::until_then_it_is_so_in_windows_for_a_third_of_the_time",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/buffer_quota.rs",
+            "_ if now_ns < self.equal_until_ns => return,",
+            "_ if BUG || now_ns < self.equal_until_ns => return,",
+        )],
+    },
+    // One lane is served strictly first all the time, although peers withhold what it waits for.
+    Bug {
+        name: "first-lane-blocks-all",
+        judge: unit_test(
+            "nvlane-subsystem",
+            "buffer_quota::tests::until_then_it_is_so_in_windows_for_a_third_of_the_time",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/buffer_quota.rs",
+            "now_ns + 2 * (over.until_ns - over.since_ns)",
+            "now_ns + if BUG { 0 } else { 2 } * (over.until_ns - over.since_ns)",
+        )],
+    },
     Bug {
         name: "quota-ignores-unsent-answers",
         judge: unit_test("nvlane-subsystem", "buffer_quota::tests::unsent_answers_count_for_the_quota"),

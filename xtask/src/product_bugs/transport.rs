@@ -17,6 +17,29 @@ const LANE_CORE: &str = "crates/host/src/lane_core.rs";
 
 /// Completion: every command ends exactly once, with its buffer.
 pub(super) const COMPLETION: &[Bug] = &[
+    Bug {
+        name: "abort-refused-beside-pair",
+        judge: test("nvlane", "end_to_end", "fused::a_command_beside_a_pair_that_waits_for_data_is_aborted"),
+        sites: &[Site(
+            "crates/subsystem/src/serving/dispatch.rs",
+            "is_some_and(|pairs| pairs.has(slot));",
+            "is_some_and(|pairs| BUG || pairs.has(slot));",
+        )],
+    },
+    // A cancelled command whose Abort was refused, or lost, stays outstanding.
+    Bug {
+        name: "abort-not-repeated",
+        judge: test(
+            "nvlane-host",
+            "machines",
+            "a_cancelled_command_whose_abort_was_refused_is_aborted_again_after_its_time",
+        ),
+        sites: &[Site(
+            "crates/host/src/lane_core/timeouts.rs",
+            "                abort(sqe, actions);",
+            "                if !BUG { abort(sqe, actions); }",
+        )],
+    },
     // Errors without a cause.
     Bug {
         name: "failed-write-called-a-read",
