@@ -48,8 +48,8 @@ const SHORTER_IF_UNUSED: u64 = 8;
 /// The whole of the items' memory, of which New has a share.
 const WHOLE: u64 = 1 << 32;
 /// The share of New at the start, and its limits.
-const SHARE: u64 = WHOLE / 10;
-const SHARES: RangeInclusive<u64> = WHOLE / 50..=WHOLE / 10 * 3;
+const SHARE: u64 = WHOLE / 10 * 3;
+const SHARES: RangeInclusive<u64> = WHOLE / 50..=WHOLE / 2;
 /// All keys that are stored again after they were evicted, of which a part goes to Kept, and the smallest part.
 const ALL_AGAIN: u64 = 1 << 32;
 const AGAIN_MIN: u64 = ALL_AGAIN / 32;
