@@ -405,13 +405,13 @@ impl History {
             states.insert(None);
             self.cas_of.clear();
             self.version_of.clear();
+            self.past.clear();
         } else {
             states.extend(reachable.into_iter().map(|configuration| configuration.state));
             let comes_back = |past: &Past| crash == Crash::PowerCut || !past.is_written_over;
-            let past = std::mem::take(&mut self.past);
-            states.extend(past.into_iter().filter(|(_, past)| comes_back(past)).map(|(state, _)| state));
+            states.extend(self.past.extract_if(.., |_, past| comes_back(past)).map(|(state, _)| state));
+            // The others come back if the power goes before the log is durable, such as at once after a kill.
         }
-        self.past.clear();
         let may_be_answered = |reply| !matches!(reply, Reply::Unwanted | Reply::Lost { .. });
         self.pending.retain(|pending| may_be_answered(pending.reply) || pending.origin == Origin::Again);
         for pending in self.pending.iter_mut().filter(|pending| pending.origin != Origin::Again) {
@@ -524,6 +524,25 @@ mod tests {
         };
         assert!(found_after("second"), "the removal is undone");
         assert!(!found_after("first"), "what is durable has replaced it");
+    }
+
+    #[test]
+    fn what_the_kernel_has_written_over_comes_back_if_the_power_goes_after_a_kill() {
+        let settings = (0..).find_map(|seed| {
+            PairSettings::draw(seed, 1).filter(|settings| settings.durability == PairDurability::None)
+        });
+        let found_after = |crashes: &[Crash]| {
+            let mut history = History::new(settings.as_ref().expect("many have such a log"));
+            for (id, value) in [(1, "first"), (2, "second")] {
+                history.begin(set(id, value), Origin::Host);
+                history.end(id, &DONE, 0, 0).unwrap();
+            }
+            history.settle_process(1);
+            crashes.iter().for_each(|crash| history.on_crash(PairDurability::None, *crash, 0));
+            may_find(&mut history, 3, "first", 1)
+        };
+        assert!(!found_after(&[Crash::Kill]) && found_after(&[Crash::PowerCut]));
+        assert!(found_after(&[Crash::Kill, Crash::PowerCut]));
     }
 
     #[test]
