@@ -330,19 +330,6 @@ fn credentials() -> Credentials {
 
 /// A controller that is refused need not hear why.
 #[test]
-fn a_cancelled_command_whose_abort_was_refused_is_aborted_again_after_its_time() {
-    let mut lane = Laned::new();
-    lane.peer.answer = Answer::Nothing;
-    lane.read();
-    let start_ns = lane.now_ns;
-    assert!(lane.core.cancel(9) && !lane.core.cancel(9));
-    lane.run_until(start_ns + 29 * SECOND);
-    assert_eq!((lane.aborts, lane.done.len()), (1, 0));
-    lane.run_until(start_ns + 33 * SECOND);
-    assert_eq!((lane.aborts, lane.done.len()), (2, 0));
-}
-
-#[test]
 fn the_cause_of_a_failed_authentication_outlives_the_connection_of_an_association() {
     let mut kept = Kept::with(ReconnectSettings::default(), Some(credentials()));
     kept.new_peer = Peer::talking_nonsense;
@@ -646,6 +633,19 @@ fn a_silent_command_is_aborted_after_its_time_and_then_costs_the_connection() {
     lane.run_until(start_ns + 50 * SECOND);
     assert_eq!((lane.aborts, lane.losses), (1, 1));
     assert_eq!(lane.done[0].result, Err(Failure::TimedOut));
+}
+
+#[test]
+fn a_cancelled_command_whose_abort_was_refused_is_aborted_again_after_its_time() {
+    let mut lane = Laned::new();
+    lane.peer.answer = Answer::Nothing;
+    lane.read();
+    let start_ns = lane.now_ns;
+    assert!(lane.core.cancel(9) && !lane.core.cancel(9));
+    lane.run_until(start_ns + 29 * SECOND);
+    assert_eq!((lane.aborts, lane.done.len()), (1, 0));
+    lane.run_until(start_ns + 33 * SECOND);
+    assert_eq!((lane.aborts, lane.done.len()), (2, 0));
 }
 
 #[test]

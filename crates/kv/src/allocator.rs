@@ -82,11 +82,10 @@ impl Allocator {
         self.take(Demand::Items, |heap| heap.regions.take(queue, units))
     }
 
-    /// The queue for a new item of `bytes`: that of a key evicted not long ago, which is also a reason to change the
-    /// share of new items, or of any other.
+    /// The queue for a new item of `bytes`.
     #[inline]
     pub(crate) fn queue_of_new(&mut self, hash: KeyHash, bytes: usize) -> Queue {
-        self.evictor.on_stored(&self.pairs.heap.regions, hash, bytes, self.pairs.item_count())
+        self.evictor.on_stored(&self.pairs, hash, bytes)
     }
 
     /// Takes a piece for a part of a large value.

@@ -127,24 +127,19 @@ impl Evictor {
         (self.hands, self.region_hand, self.sparse_hand, self.expiry_hand) = ([(0, 0); 2], 0, 0, 0);
     }
 
-    /// The queue for a new item of `bytes`, of a partition with `item_count` items. A key that was evicted not long ago
-    /// changes the share of New, the time for which regions of Kept stay, and the part of such keys that goes to Kept.
-    pub(crate) fn on_stored(
-        &mut self,
-        regions: &Regions,
-        hash: KeyHash,
-        bytes: usize,
-        item_count: u64,
-    ) -> Queue {
+    /// The queue for a new item of `bytes`. A key that was evicted not long ago changes the share of New, the time for
+    /// which regions of Kept stay, and the part of such keys that goes to Kept.
+    pub(crate) fn on_stored(&mut self, pairs: &Pairs, hash: KeyHash, bytes: usize) -> Queue {
         if self.ghosts.is_empty() {
             return Queue::New;
         }
         let [new_count, kept_count] = [Queue::New, Queue::Kept].map(|queue| self.ghosts.count(queue).max(1));
         let Some(Ghost { queue, later_count }) = self.ghosts.take(hash) else { return Queue::New };
+        let (regions, item_count) = (&pairs.heap.regions, pairs.item_count());
         let [new_units, kept_units] = [Queue::New, Queue::Kept].map(|queue| regions.item_units(queue) as u64);
         let all_units = (new_units + kept_units).max(1);
         let step = units(bytes) as u64 * (WHOLE / all_units);
-        // It passed through New before that many others were evicted.
+        // Of an item evicted from New: what was stored since, New once and then as much as was evicted later.
         let since_stored = WHOLE / all_units * new_units + WHOLE / item_count.max(1) * later_count;
         match queue {
             Queue::New if since_stored > WHOLE => {}

@@ -73,7 +73,7 @@ impl Ghosts {
     /// Uses this number of lines, or all. If that is another number, all keys are forgotten.
     #[cold]
     fn use_lines(&mut self, count: usize) {
-        let used_count = count.clamp(1, self.lines.len().max(1)).min(self.lines.len());
+        let used_count = count.max(1).min(self.lines.len());
         if used_count != self.used_count {
             self.lines[..self.used_count.max(used_count)].fill([0; LINE_COUNT]);
             (self.used_count, self.counts) = (used_count, [0; 2]);
@@ -84,6 +84,7 @@ impl Ghosts {
     /// Kept are forgotten for it.
     pub(crate) fn record(&mut self, hash: KeyHash, queue: Queue, item_count: u64) -> u64 {
         let count = PER_ITEM * item_count as usize;
+        // A quarter of each line is in use at least, and a half after a change of their number.
         if !(self.used_count * LINE_COUNT / 4..=self.used_count * LINE_COUNT).contains(&count) {
             self.use_lines(count / (LINE_COUNT / 2));
         }
