@@ -246,7 +246,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "address-of-handed-over-connection-lost",
         judge: Simulation,
         sites: &[Site(
-            LANES,
+            "crates/subsystem/src/serving/lanes/placing.rs",
             "(connection.peer, connection.local) = (lane.peer, lane.local);\n        let (listener",
             "if !BUG { (connection.peer, connection.local) = (lane.peer, lane.local); }\n        let (listener",
         )],

@@ -1,12 +1,14 @@
-//! Serves the lanes of a reactor: accepts connections, receives, sends, hands lanes over and ends them.
+//! Serves the lanes of a reactor: accepts connections, receives, sends, and ends lanes.
+
+mod placing;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use proto::Violation;
 use proto::controller_queue::Event;
 use proto::receive::ReceiveTurn;
-use proto::{ControllerQueue, Violation};
 use reactor::{Connection, Io, ListenerTag, Payload, Received, SocketId};
 use security::tls::Failure as TlsFailure;
 use wire::opcode::AdminOpcode;
@@ -27,11 +29,9 @@ use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Secure, Wait, pa
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::LaneTable;
 use crate::message::{
-    AdmissionMessage, Answer, ConnectionMessage, ControlMessage, Failure, Message, Moving, PlacementMessage,
-    Placing, Request, RequestKind,
+    AdmissionMessage, Answer, ControlMessage, Failure, Message, PlacementMessage, Request, RequestKind,
 };
 use crate::namespace_table::NamespaceTable;
-use crate::placement::{Connecting, Left};
 use crate::running::{Owner, Step};
 use crate::state::{BusyPollState, ReactorState};
 use crate::tls_gate::{Passage, TlsGate};
@@ -896,94 +896,6 @@ impl LaneServer {
         for lane in self.lanes.iter_mut() {
             lane.close_socket(io);
         }
-    }
-
-    /// Passes on the Connect of a lane: of an I/O lane first to the placement, which assigns a reactor to the lane.
-    fn post_connect(&mut self, io: &mut impl Io<Message>, index: u32, request: Request) {
-        let reactor = usize::from(self.reactor);
-        let Some(lane) = self.lanes.get_mut(index) else { return };
-        if lane.tls.is_none() && !self.tls.permits_clear(lane.listener) {
-            // Accepted before a reload that requires TLS.
-            lane.complain(io, reason::IN_CLEAR, None);
-            return self.close(io, index);
-        }
-        let qid = lane.state.qid();
-        if lane.is_placed || qid.is_admin() {
-            return io.post(0, Message::Control(ControlMessage::Request(request)));
-        }
-        lane.is_placed = true;
-        let arrival = lane.socket().map(|socket| io.arrival(socket)).unwrap_or_default();
-        let peer = lane.peer;
-        let counted_napi = std::mem::replace(&mut lane.napi, arrival.napi_id);
-        lane.counters.napi_id.set(arrival.napi_id.map_or(0, |id| id.get().into()));
-        let connecting = Connecting { reactor, qid, counted_napi, arrival };
-        if arrival.napi_id.is_none()
-            && io.busy_polling().wanted.is_on()
-            && !std::mem::replace(&mut self.has_told_unpolled, true)
-        {
-            tracing::info!(
-                peer = peer.map(tracing::field::display),
-                "busy polling: packets of this host come through no device that can be polled"
-            );
-        }
-        io.post(
-            0,
-            Message::Placement(PlacementMessage::Place(Box::new(Placing { connecting, connect: request }))),
-        );
-    }
-
-    /// Hands a lane over to another reactor, unless more has arrived than its Connect: then it stays.
-    pub(super) fn hand_over(&mut self, io: &mut impl Io<Message>, to: usize, connect: Request) {
-        let (id, from) = (connect.lane, usize::from(self.reactor));
-        let not_moved = |is_gone| Message::Placement(PlacementMessage::NotMoved { from, to, is_gone });
-        let RequestKind::Command { slot, .. } = connect.kind else { return };
-        let connecting = self.lanes.by_id(id).and_then(|lane| match lane.state {
-            LaneState::Connecting { qid } => Some((lane, qid)),
-            _ => None,
-        });
-        let Some((lane, qid)) = connecting else {
-            // It has ended, or is about to.
-            return io.post(0, not_moved(true));
-        };
-        let parted = lane.queue.part(slot).filter(|_| lane.held.is_none());
-        let taken = parted.zip(lane.socket().and_then(|socket| io.release(socket)));
-        let Some((queue, mut connection)) = taken else {
-            io.post(0, not_moved(false));
-            return io.post(0, Message::Control(ControlMessage::Request(connect)));
-        };
-        // A socket that its peer has reset since no longer knows the address that it counts under.
-        (connection.peer, connection.local) = (lane.peer, lane.local);
-        let (listener, napi, counters) = (lane.listener, lane.napi, Arc::clone(&lane.counters));
-        let tls = lane.tls.take().map(Secure::into_stream);
-        tracing::debug!(peer = ?lane.peer, %qid, to, "lane handed over");
-        self.commands.quota.forget(id.index);
-        self.lanes.remove(id.index);
-        let moving = Moving { connection, listener, queue, tls, qid, napi, counters, connect };
-        io.post(to, Message::Connection(ConnectionMessage::TakeOver(Box::new(moving))));
-    }
-
-    /// Continues a lane that another reactor has handed over. Returns its socket and its place.
-    pub(super) fn take_over(&mut self, io: &mut impl Io<Message>, moving: Moving) -> Option<(SocketId, u32)> {
-        let Moving { connection, listener, queue, tls, qid, napi, counters, mut connect } = moving;
-        let (socket, index) = self.begin_lane(io, connection, listener, napi, true)?;
-        let (queue, resumed) = ControllerQueue::resume(self.settings.queue, queue);
-        let now_ns = io.now_ns();
-        let lane = self.lanes.get_mut(index)?;
-        (lane.queue, lane.counters) = (queue, counters);
-        lane.tls = tls.map(Secure::taken_over);
-        lane.enter(LaneState::Connecting { qid }, now_ns);
-        connect.lane = lane.id;
-        if let RequestKind::Command { slot, .. } = &mut connect.kind {
-            *slot = resumed;
-        }
-        io.post(0, Message::Control(ControlMessage::Request(connect)));
-        Some((socket, index))
-    }
-
-    /// Reports to the placement that a lane has left this reactor.
-    fn post_left(&self, io: &mut impl Io<Message>, napi: Option<NonZeroU32>, is_io: bool) {
-        let left = Left { reactor: self.reactor.into(), napi, is_io };
-        io.post(0, Message::Placement(PlacementMessage::Left(left)));
     }
 
     /// The state of this reactor and its lanes.
