@@ -102,6 +102,16 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             "        if BUG { None } else { keep_alive.deadline_ns() }\n",
         )],
     },
+    Bug {
+        name: "keep-alive-expires-early",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/proto/src/keep_alive.rs",
+            "        let wait_ms = u64::from(self.timeout_ms).saturating_add(GRACE_MS);\n",
+            "        let grace_ms = if BUG { 0 } else { GRACE_MS };
+        let wait_ms = u64::from(self.timeout_ms).saturating_add(grace_ms) / if BUG { 2 } else { 1 };\n",
+        )],
+    },
     // A lane takes in commands long after they have arrived, and their host counts as alive.
     Bug {
         name: "held-command-is-sign-of-life",

@@ -224,6 +224,15 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         )],
     },
     Bug {
+        name: "unconnected-limit-reached-early",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/lane_table/unconnected.rs",
+            "(self.count > self.count_max &&",
+            "(self.count > if BUG { self.count_max / 2 } else { self.count_max } &&",
+        )],
+    },
+    Bug {
         name: "connection-limit-exceeded",
         judge: Simulation,
         sites: &[Site(

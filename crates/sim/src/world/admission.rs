@@ -209,12 +209,16 @@ impl World {
         (scenario.limits.unconnected_count_max as usize).div_ceil(scenario.reactor_count.into())
     }
 
-    /// How many connections without a queue a reactor may have: a Connect that was sent may not have succeeded yet.
+    /// How many connections without a queue a reactor may have: a Connect that was sent may not have succeeded yet, and
+    /// a queue on which a bit was wrong may wait for its host to close it.
     pub(super) fn unconnected_count_max(&self, reactor: Actor) -> usize {
         let connections = &self.shared.network.connections;
-        let is_it = |connection: &&Connection| {
-            connection.is_open_at_target() && !connection.is_connected() && connection.listener == NVME
-        };
-        connections.iter().filter(is_it).filter(|connection| connection.owners[1] == Some(reactor)).count()
+        let of_reactor = connections.iter().filter(|connection| connection.owners[1] == Some(reactor));
+        of_reactor.filter(|connection| connection.is_open_at_target() && may_lack_queue(connection)).count()
     }
+}
+
+/// Whether the target may count a connection as one without a queue.
+pub(super) fn may_lack_queue(connection: &Connection) -> bool {
+    connection.listener == NVME && (!connection.is_connected() || connection.damaged_ns.is_some())
 }

@@ -3,6 +3,7 @@
 //! newer one.
 
 use super::World;
+use super::admission::may_lack_queue;
 use crate::coverage::Point;
 use crate::host::BARRED;
 use crate::scenario::{MS, SECOND};
@@ -27,8 +28,11 @@ impl World {
             if connection.listener != NVME || connection.is_turned_away || is_ended(connection) {
                 continue;
             }
-            let is_queue = connection.is_connected();
-            if (is_queue || !self.may_close_unconnected(id)) && !self.may_close_queue(id) {
+            let (is_queue, has_sent_connect) =
+                (connection.is_connected(), connection.watch().has_sent_connect);
+            let has_cause =
+                !is_queue && self.may_close_unconnected(id) || has_sent_connect && self.may_close_queue(id);
+            if !has_cause {
                 let what = if is_queue { "a queue" } else { "no queue" };
                 self.shared
                     .find(format!("connection {id}, with {what}, is closed by the target without a cause"));
@@ -47,8 +51,11 @@ impl World {
         }
         let reactors = 0..usize::from(scenario.reactor_count);
         let limit = self.unconnected_limit();
-        // The one that is closed is not among them any more.
-        let is_full = reactors.into_iter().any(|reactor| self.unconnected_count_max(reactor) >= limit);
+        // The one that is closed is not among them any more, nor are those that were let in and closed with it.
+        let is_other = |of: &&usize| **of != id && may_lack_queue(&self.shared.network.connections[**of]);
+        let closed_count = self.shared.network.closed_by_target.iter().filter(is_other).count();
+        let is_full =
+            reactors.into_iter().any(|reactor| self.unconnected_count_max(reactor) + closed_count >= limit);
         if is_full {
             self.shared.coverage.reach(Point::Limit("connections without a queue"));
             self.note_limited(id);
@@ -70,7 +77,11 @@ impl World {
         let queues = self.queues_of_association(host, id);
         let mut others = queues.iter().filter(|of| **of != id).map(|of| &connections[*of]);
         let heard_ns = queues.iter().map(|of| connections[*of].heard_ns).max().unwrap_or(0);
-        if others.any(|other| is_ended(other) || other.closed[1])
+        // What the target closes at once has one cause for all.
+        let was_closed = |other: &Connection| {
+            other.closed[1] && other.closed_by_target_ns.is_none_or(|at_ns| at_ns < now_ns)
+        };
+        if others.any(|other| is_ended(other) || was_closed(other))
             || queues.iter().any(|of| connections[*of].watch().is_shut_down)
             || heard_ns + self.keep_alive_ns() <= now_ns
         {
