@@ -245,7 +245,7 @@ impl World {
     }
 
     /// Whether some ranges of a command that the host holds may have been deallocated, and another one was unreachable.
-    fn may_be_partly_deallocated(&self, command: &Command) -> bool {
+    pub(super) fn may_be_partly_deallocated(&self, command: &Command) -> bool {
         matches!(command.kind, Kind::Deallocate { .. }) && self.may_be_held(command)
     }
 
