@@ -60,7 +60,9 @@ impl Scenario {
 
     fn transfer_ns_max(&self, bytes: u64) -> u64 {
         let network = &self.network;
-        let rounds = bytes / network.capacity.max(1) as u64;
+        // A window of data goes to and fro at a time, or what the network carries.
+        let window_bytes = u64::from(self.limits.window_bytes_max).min(network.capacity as u64);
+        let rounds = bytes / window_bytes.max(1);
         let turns = bytes / network.piece_max.max(1) as u64;
         let late_turns = turns * u64::from(self.late) / 1_000_000;
         // The bytes of a window may arrive in two pieces, each of which is acknowledged.
