@@ -344,6 +344,7 @@ impl Model {
         self.on_kill(now_ns);
         self.epoch += 1;
         self.past.push((now_ns, self.blocks.clone()));
+        self.forget_replaced_copies();
         for block in &mut self.blocks {
             block.epoch += 1;
             block.swapped.clear();

@@ -57,6 +57,14 @@ impl Cluster {
         self.end_ns < other.begin_ns && other.end_ns >= self.begin_ns
     }
 
+    /// Whether it surely was replaced by `other`, unless that was done before it.
+    fn is_replaced_by(&self, other: &Self) -> bool {
+        other.command != self.command
+            && other.is_certain()
+            && (other.value != 0 || other.state == State::Done)
+            && self.end_ns < other.begin_ns
+    }
+
     /// Whether both cannot be in one history.
     pub(super) fn contradicts(&self, other: &Self) -> bool {
         let (a, b) = (self, other);
@@ -83,17 +91,32 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// Where a value that is not zeroes is among the clusters, which are in the order of their commands as a rule.
+    fn position(&self, value: Value) -> Option<usize> {
+        let command = (value & !COPIED) >> 8;
+        let start = self.clusters.partition_point(|cluster| cluster.command < command);
+        if self.clusters.get(start).is_some_and(|cluster| cluster.value == value) {
+            return Some(start);
+        }
+        self.clusters.iter().position(|cluster| cluster.value == value)
+    }
+
     /// Whether a value that is not zeroes was surely replaced before `begin_ns`, or never was here.
     pub(super) fn is_surely_gone(&self, value: Value, begin_ns: u64) -> bool {
-        let Some(this) = self.clusters.iter().find(|cluster| cluster.value == value) else { return true };
-        let replaces = |other: &Cluster| {
-            other.command != this.command
-                && other.is_certain()
-                && (other.value != 0 || other.state == State::Done)
-                && this.end_ns < other.begin_ns
-                && other.end_ns < begin_ns
-        };
-        self.clusters.iter().any(replaces)
+        let Some(at) = self.position(value) else { return true };
+        let (earlier, later) = self.clusters.split_at(at);
+        let this = &later[0];
+        let replaces = |other: &Cluster| this.is_replaced_by(other) && other.end_ns < begin_ns;
+        // What replaced it is next to it as a rule: long histories are searched from there.
+        later.iter().any(replaces) || earlier.iter().any(replaces)
+    }
+
+    /// By when a value that is surely gone was replaced, ns.
+    pub(super) fn replaced_ns(&self, value: Value) -> u64 {
+        let Some(at) = self.position(value) else { return 0 };
+        let this = &self.clusters[at];
+        let replacing = self.clusters.iter().filter(|other| this.is_replaced_by(other));
+        replacing.map(|other| other.end_ns).min().unwrap_or(NEVER)
     }
 
     /// Whether [`read`](Self::read) would find nothing wrong.
@@ -101,7 +124,8 @@ impl Block {
         if value == 0 {
             return self.clusters.iter().any(|zero| self.may_be_zero(zero, begin_ns, now_ns));
         }
-        let Some(this) = self.clusters.iter().find(|cluster| cluster.value == value) else { return false };
+        let Some(at) = self.position(value) else { return false };
+        let this = &self.clusters[at];
         if this.state == State::NotDone || this.written_ns > now_ns {
             return false;
         }
@@ -151,7 +175,7 @@ impl Block {
             return self.read_zeroes(lba, begin_ns, now_ns);
         }
         let block = &mut *self;
-        let Some(at) = block.clusters.iter().position(|cluster| cluster.value == value) else {
+        let Some(at) = block.position(value) else {
             return Err(format!(
                 "block {lba}: read value {value:#x}, which it cannot hold: {}",
                 block.describe()

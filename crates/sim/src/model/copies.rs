@@ -3,8 +3,10 @@
 //! while the Copy was under way. If one explanation is left, the Copy is known to have brought this and nothing else,
 //! and counts as a read of its source.
 
+use std::cell::Cell;
+
 use super::Model;
-use super::block::{Block, COPIED, Cluster};
+use super::block::{Block, COPIED, Cluster, NEVER};
 use super::content::{Content, Value};
 use crate::finding::Finding;
 
@@ -12,7 +14,7 @@ use crate::finding::Finding;
 const UNREAD_COPIES_MAX: usize = 3;
 
 /// A Copy to one block.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Copied {
     /// The block it came from.
     source: u64,
@@ -20,6 +22,8 @@ pub(super) struct Copied {
     begin_ns: u64,
     /// The content that a read found.
     content: Option<Content>,
+    /// Once a search has found what replaced it: by when that was done. Long histories are not searched twice.
+    gone_ns: Cell<u64>,
 }
 
 impl Copied {
@@ -38,7 +42,7 @@ impl Model {
 
     /// A Copy of one block begins.
     pub(crate) fn begin_copy(&mut self, source: u64, lba: u64, command: u64, now_ns: u64) {
-        let copied = Copied { source, command, begin_ns: now_ns, content: None };
+        let copied = Copied { source, command, begin_ns: now_ns, content: None, gone_ns: Cell::new(NEVER) };
         self.begin_write(lba, copied.value(), command, now_ns);
         self.copies.entry(lba).or_default().push(copied);
     }
@@ -101,9 +105,11 @@ impl Model {
             found.push(value);
         }
         for copied in self.copies.get(&lba).into_iter().flatten() {
-            if not_by.contains(&(lba, copied.command))
+            if copied.begin_ns > now_ns
+                || not_by.contains(&(lba, copied.command))
                 || not_by.last().is_some_and(|(_, command)| *command == copied.command)
                 || copied.content.is_some_and(|known| known != content)
+                || self.is_replaced(lba, copied, begin_ns)
                 || !self.may_read(lba, copied.value(), begin_ns, now_ns)
             {
                 continue;
@@ -136,7 +142,7 @@ impl Model {
         if copied.content.replace(content).is_some() {
             return Ok(());
         }
-        let copied = *copied;
+        let copied = copied.clone();
         let at = usize::try_from(lba).expect("few blocks");
         let past = self.past.iter_mut().map(|(_, blocks)| &mut blocks[at]);
         let clusters = past.flat_map(|block| &mut block.clusters);
@@ -185,6 +191,26 @@ impl Model {
         let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
         let cluster = block.clusters.iter().rev().find(|cluster| cluster.command == command);
         cluster.map_or(now_ns, |cluster| cluster.end_ns.min(now_ns))
+    }
+
+    /// Whether what a Copy brought was surely replaced before a command that began at `begin_ns`.
+    fn is_replaced(&self, lba: u64, copied: &Copied, begin_ns: u64) -> bool {
+        if self.past.iter().any(|(cut_ns, _)| *cut_ns > begin_ns) {
+            return false;
+        }
+        if copied.gone_ns.get() == NEVER {
+            let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
+            if !block.is_surely_gone(copied.value(), begin_ns) {
+                return false;
+            }
+            copied.gone_ns.set(block.replaced_ns(copied.value()));
+        }
+        copied.gone_ns.get() < begin_ns
+    }
+
+    /// A power cut may bring back what was replaced.
+    pub(super) fn forget_replaced_copies(&mut self) {
+        self.copies.values_mut().flatten().for_each(|copied| copied.gone_ns.set(NEVER));
     }
 
     /// Whether a command between two moments may have seen a value.
