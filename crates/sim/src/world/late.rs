@@ -45,8 +45,8 @@ impl World {
     pub(super) fn await_end_of_barred(&mut self, host: usize) {
         let host = &self.hosts[host];
         let mut connections = if host.namespace.is_some() { host.connections() } else { Vec::new() };
-        // Before the Connect, the target does not know whose connection it is.
-        connections.retain(|id| self.shared.network.connections[*id].has_answered_connect());
+        // Without a Connect that has succeeded, the target does not know whose connection it is.
+        connections.retain(|id| self.shared.network.connections[*id].is_connected());
         self.barred = Some(Barred { since_ns: self.shared.now_ns, connections });
     }
 
