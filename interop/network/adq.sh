@@ -22,15 +22,6 @@ near tc qdisc show dev near0 root | has_line 'mqprio ad00: root'
 near tc qdisc show dev near0 root | has_line -E 'queues:\(0:1\) \(2:3\)'
 near sh -c '[ "$(cat /sys/class/net/near0/queues/tx-3/xps_rxqs)" = 8 ]'
 adq verify --interface near0
-# How long a timer's look takes, here on an emulated processor.
-python3 - <<'PY'
-import statistics, subprocess, time
-def verify():
-    start = time.monotonic()
-    subprocess.run('ip netns exec near /share/nvlane adq verify --interface near0 --record /tmp/adq'.split(), check=True, stdout=subprocess.DEVNULL)
-    return time.monotonic() - start
-print(f'verify: {1000 * statistics.median(verify() for _ in range(21)):.0f} ms, median of 21')
-PY
 # Twice is refused, and changes nothing.
 dump >/tmp/applied
 if adq apply "${LAYOUT[@]}" 2>/tmp/error; then fail 'a second layout was applied'; fi
