@@ -111,7 +111,7 @@ impl Block {
         later.iter().any(replaces) || earlier.iter().any(replaces)
     }
 
-    /// By when a value that is surely gone was replaced, ns.
+    /// By when a value that is not zeroes was surely replaced, ns; 0 if it never was here, [`NEVER`] if it was not.
     pub(super) fn replaced_ns(&self, value: Value) -> u64 {
         let Some(at) = self.position(value) else { return 0 };
         let this = &self.clusters[at];

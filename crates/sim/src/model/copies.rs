@@ -22,7 +22,7 @@ pub(super) struct Copied {
     begin_ns: u64,
     /// The content that a read found.
     content: Option<Content>,
-    /// Once a search has found what replaced it: by when that was done. Long histories are not searched twice.
+    /// By when it was surely replaced, ns, once a search has found that: long histories are not searched again.
     gone_ns: Cell<u64>,
 }
 
@@ -200,9 +200,6 @@ impl Model {
         }
         if copied.gone_ns.get() == NEVER {
             let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
-            if !block.is_surely_gone(copied.value(), begin_ns) {
-                return false;
-            }
             copied.gone_ns.set(block.replaced_ns(copied.value()));
         }
         copied.gone_ns.get() < begin_ns

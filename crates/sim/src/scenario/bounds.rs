@@ -60,7 +60,7 @@ impl Scenario {
 
     fn transfer_ns_max(&self, bytes: u64) -> u64 {
         let network = &self.network;
-        // A window of data goes to and fro at a time, or what the network carries.
+        // A round moves one window of a command's data, at most what the network carries.
         let window_bytes = u64::from(self.limits.window_bytes_max).min(network.capacity as u64);
         let rounds = bytes / window_bytes.max(1);
         let turns = bytes / network.piece_max.max(1) as u64;

@@ -51,7 +51,7 @@ impl World {
         }
         let reactors = 0..usize::from(scenario.reactor_count);
         let limit = self.unconnected_limit();
-        // The one that is closed is not among them any more, nor are those that were let in and closed with it.
+        // Open connections count, and those that were closed in the same turn.
         let is_other = |of: &&usize| **of != id && may_lack_queue(&self.shared.network.connections[**of]);
         let closed_count = self.shared.network.closed_by_target.iter().filter(is_other).count();
         let is_full =
@@ -77,7 +77,7 @@ impl World {
         let queues = self.queues_of_association(host, id);
         let mut others = queues.iter().filter(|of| **of != id).map(|of| &connections[*of]);
         let heard_ns = queues.iter().map(|of| connections[*of].heard_ns).max().unwrap_or(0);
-        // What the target closes at once has one cause for all.
+        // Connections that the target closes in one turn do not explain each other.
         let was_closed = |other: &Connection| {
             other.closed[1] && other.closed_by_target_ns.is_none_or(|at_ns| at_ns < now_ns)
         };

@@ -115,7 +115,8 @@ impl World {
         let is_replaced = self.met_second_machine(command.host, command.begin_ns);
         let is_to_be_refused = matches!(command.kind, Kind::Refused { .. });
         let was_damaged = is_to_be_refused && self.was_damaged(&command);
-        let may_be_partly_done = self.may_be_partly_deallocated(&command);
+        let has_status = matches!(completion.result, Err(Failure::Status(_)));
+        let may_be_partly_done = has_status && self.may_be_partly_deallocated(&command);
         let was_missing = self.second_state.was_missing(command.begin_ns);
         let was_away = was_missing || self.was_closed_since(command.begin_ns);
         let Command { kind, lba, blocks, begin_ns, host, lane, host_loss_count, .. } = command;
@@ -179,14 +180,12 @@ impl World {
             Kind::Write { is_durable } | Kind::WriteZeroes { is_durable } => {
                 self.judge_write(number, host, lbas, result, is_durable)
             }
-            Kind::Deallocate { lbas } => match result {
-                // It need not do anything; one that is refused may have deallocated a part before it was held.
-                Ok(_) | Err(Failure::Status(_)) if result.is_ok() || may_be_partly_done => {
-                    lbas.into_iter().for_each(|lba| self.model.doubt_write(lba, number, Some(now_ns)));
-                    Ok(())
-                }
-                result => self.judge_write(number, host, lbas, result, false),
-            },
+            // It need not do anything; one that is refused may have deallocated a part before it was held.
+            Kind::Deallocate { lbas } if result.is_ok() || may_be_partly_done => {
+                lbas.into_iter().for_each(|lba| self.model.doubt_write(lba, number, Some(now_ns)));
+                Ok(())
+            }
+            Kind::Deallocate { lbas } => self.judge_write(number, host, lbas, result, false),
             // Of one that failed some blocks may have been copied, but for those that never began.
             Kind::Copy { is_durable, .. } => match result {
                 Err(Failure::Status(status)) if !status.is(Status::ABORT_REQUESTED) => {
