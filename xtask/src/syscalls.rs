@@ -25,6 +25,11 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const LOG: &str = "strace.txt";
 const IMAGE: &str = "namespace.img";
 const CONFIG: &str = "nvlane.toml";
+const ADQ_RECORDS: &str = "adq";
+
+/// A record of `nvlane adq` for the loopback interface, whose class has the connections to `PORT`: the target compares the
+/// interface with it.
+const ADQ_RECORD: &str = include_str!("syscalls/adq-record.json");
 
 /// The subsystem under test.
 const NQN: &str = "nqn.2026-01.io.nvlane:traced";
@@ -92,11 +97,13 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
     let dir = target_dir().join("syscalls").join(engine);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let (port, memcached) = (free_address()?.port(), free_address()?.port());
+    // Namespaces of an earlier trace would not be created again.
+    std::fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    std::fs::create_dir_all(dir.join(ADQ_RECORDS)).with_context(|| dir.display().to_string())?;
+    std::fs::write(dir.join(ADQ_RECORDS).join("lo.json"), ADQ_RECORD.replace("PORT", &port.to_string()))?;
     let config = write_config(&dir, engine, port, memcached)?;
     let log = dir.join(LOG);
     let program = target_dir().join("release/nvlane");
-    // An earlier trace names a process that has ended.
-    let _ = std::fs::remove_file(&log);
     let child = Command::new("strace")
         .args(["-f", "-qq", "-o"])
         .arg(&log)
@@ -105,6 +112,8 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
         .arg(&config)
         .arg("--state")
         .arg(dir.join("state.json"))
+        .arg("--adq-record")
+        .arg(dir.join(ADQ_RECORDS))
         .stdin(Stdio::null())
         .spawn()
         .context("cannot run strace")?;
@@ -179,6 +188,8 @@ fn await_listener(address: SocketAddr, target: &mut Child) -> Result<()> {
 /// namespace, and fail; and a state snapshot.
 fn operate(program: &Path, dir: &Path, target: Pid) -> Result<()> {
     let state = dir.join("state.json");
+    let text = std::fs::read_to_string(&state)?;
+    ensure!(text.contains("\"interface\": \"lo\""), "the target has not read the record of nvlane adq");
     let reload = || {
         let output =
             Command::new(program).args(["reload", "--timeout", "120", "--state"]).arg(&state).output()?;
