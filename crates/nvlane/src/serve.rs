@@ -68,8 +68,12 @@ lanes of one device queue on one reactor, which with --busy-poll reads that queu
 interrupts; queue places queue n of each host on reactor n - 1. Where the property is unknown (loopback has no device queue), \
 placement falls back to load. --state FILE shows the placements, and which busy-poll settings the kernel granted.
 
-SIGHUP rereads the configuration, applies the differences, reopens closed namespaces, and follows files and devices that have \
-grown; `nvlane reload` sends it and prints the outcome. SIGUSR1 writes the counters and the phases of command latency of each lane \
+--audit FILE says who was let in and who was not: {\"time\":…,\"event\":\"connect_refused\",\"peer\":…,\"host\":…,\"status\":…}. It has \
+no secrets, its text is printable ASCII, and each kind of line is limited to 500 at once and 10 per second: lines_omitted counts the \
+others. A file that cannot be written loses lines, not service.
+
+SIGHUP rereads the configuration, applies the differences, reopens closed namespaces and the audit log, and follows files and devices \
+that have grown; `nvlane reload` sends it and prints the outcome. SIGUSR1 writes the counters and the phases of command latency of each lane \
 to the log, and the state to --state FILE. SIGTERM and SIGINT end the target once commands in flight have ended; with --run, \
 SIGTERM is passed on to the command, and the target ends with it.")]
 pub(crate) struct TargetArguments {
@@ -142,6 +146,10 @@ pub(crate) struct TargetArguments {
     /// storage has changed, and at exit. `nvlane reload` finds the target by it.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Append a JSON line to this file for each host that connects, authenticates, is refused (and why) or leaves. SIGHUP
+    /// opens the file again, for logrotate.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
     /// Directory with the records of `nvlane adq`: connections get the priority of their class there, and the log and the
     /// state say what is out of line.
     #[arg(long, value_name = "DIR", default_value = adq::journal::DIRECTORY, env = "NVLANE_ADQ_RECORD")]
@@ -440,6 +448,9 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     }
     if let Some(zero_copy) = arguments.zero_copy {
         config.reactors.zero_copy = zero_copy;
+    }
+    if let Some(file) = &arguments.audit {
+        config.audit.file = Some(file.clone());
     }
     let problems = config.check();
     if problems.is_empty() {

@@ -10,6 +10,7 @@ use wire::nqn::{HostName, Nqn};
 use wire::text::quoted;
 use zerocopy::FromBytes;
 
+use crate::audit::TlsInUse;
 use crate::message::Message;
 
 /// The TLS of one lane.
@@ -112,6 +113,13 @@ impl Secure {
             derivation = %established.derivation,
             "TLS established"
         );
+    }
+
+    /// What the handshake has agreed on, for the audit log.
+    pub(crate) fn in_use(&self) -> Option<TlsInUse> {
+        let established = self.stream.established()?;
+        let (cipher, version) = (established.cipher, established.identity.version);
+        Some(TlsInUse { cipher, version, derivation: established.derivation })
     }
 
     /// Why it has failed, the first time that it is asked after that.
