@@ -215,8 +215,7 @@ fn authentication_and_tls_are_told_and_no_secret_is() {
     let line = audited.await_line("authentication_failed", |_| true);
     assert_eq!(line["host"], FRIEND);
     audited.connect(with(1, 7)).expect_err("another key");
-    let line =
-        audited.await_line("connection_refused", |line| line["reason"] == "TLS identity without a key");
+    let line = audited.await_line("connection_refused", |line| line["reason"] == "TLS failed");
     assert!(line["detail"].as_str().is_some_and(|detail| detail.contains(FRIEND)), "{line}");
     audited.connect(called(FRIEND)).expect_err("in clear");
     audited.await_line("connection_refused", |line| {

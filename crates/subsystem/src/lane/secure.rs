@@ -128,6 +128,11 @@ impl Secure {
         (!std::mem::replace(&mut self.has_failed, true)).then_some(failure)
     }
 
+    /// The identity that the host has offered and not proved, for the log.
+    pub(crate) fn claimed(&self) -> Option<String> {
+        self.stream.claimed().map(|identity| quoted(identity).to_string())
+    }
+
     /// Why a Connect with this data is refused: its names are not those that the key is for.
     pub(crate) fn refusal(&self, data: &[u8]) -> Option<String> {
         let Some(established) = self.stream.established() else { return Some("before TLS".into()) };
