@@ -8,6 +8,7 @@ mod connection;
 mod discover;
 mod disk_path;
 mod exit;
+mod host_config;
 mod host_failure;
 mod human_size;
 mod identify;

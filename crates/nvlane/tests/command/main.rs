@@ -5,6 +5,7 @@ mod bad_addresses;
 mod bad_targets;
 mod discover;
 mod hanging;
+mod host_config;
 mod identify;
 mod keys;
 mod kv;
