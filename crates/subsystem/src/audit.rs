@@ -40,6 +40,11 @@ impl Recorder {
             queue.push(event());
         }
     }
+
+    /// Whether there is an audit log.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.as_ref().is_some_and(|queue| queue.is_on())
+    }
 }
 
 /// The audit log of a target.

@@ -96,6 +96,8 @@ struct State {
     events: VecDeque<(SystemTime, Event)>,
     allowances: BTreeMap<&'static str, Allowance>,
     omitted: Omitted,
+    /// The writer waits for the time to tell of omitted lines: a flood of them does not wake it.
+    is_omission_known: bool,
     written_count: u64,
     error: Option<String>,
     destinations: Vec<Destination>,
@@ -121,15 +123,20 @@ impl Queue {
     fn push_at(&self, now: Instant, event: Event) {
         let mut state = self.lock();
         let allowance = state.allowances.entry(event.kind()).or_insert_with(|| Allowance::new(now));
-        if !allowance.take(now) {
+        let is_news = if !allowance.take(now) {
             state.omitted.rate_limit += 1;
+            !state.is_omission_known
         } else if state.events.len() >= EVENT_COUNT_MAX {
             state.omitted.queue_full += 1;
+            !state.is_omission_known
         } else {
             state.events.push_back((SystemTime::now(), event));
-        }
+            true
+        };
         drop(state);
-        self.work.notify_one();
+        if is_news {
+            self.work.notify_one();
+        }
     }
 
     /// Changes the destination, before any event that is recorded from now on.
@@ -143,7 +150,8 @@ impl Queue {
     pub(super) fn wait(&self, told: Omitted, summary_at: Instant) -> Work {
         let mut state = self.lock();
         loop {
-            let is_due = state.omitted != told && Instant::now() >= summary_at;
+            state.is_omission_known = state.omitted != told;
+            let is_due = state.is_omission_known && Instant::now() >= summary_at;
             let has_work = !state.events.is_empty() || !state.destinations.is_empty();
             if has_work || state.is_closed || is_due {
                 return Work {
@@ -153,11 +161,11 @@ impl Queue {
                     is_last: state.is_closed,
                 };
             }
-            state = if state.omitted == told {
-                self.work.wait(state).unwrap_or_else(PoisonError::into_inner)
-            } else {
+            state = if state.is_omission_known {
                 let wait = summary_at.saturating_duration_since(Instant::now());
                 self.work.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                self.work.wait(state).unwrap_or_else(PoisonError::into_inner)
             };
         }
     }

@@ -282,7 +282,8 @@ impl Associations {
     ) {
         let Some(record) = self.of_lane(lane) else { return };
         failures.iter().for_each(|failure| record.errors.record(failure));
-        let Some(subsystem) = catalog.subsystem_of(record.key.kind) else { return };
+        let subsystem = catalog.subsystem_of(record.key.kind).filter(|_| outputs.audit.is_on());
+        let Some(subsystem) = subsystem else { return };
         let lacks_right = |failure: &Failure| {
             let namespace = subsystem.namespaces.get(&Nsid::new(failure.nsid));
             let right = namespace.map(|namespace| namespace.rights.newest().of(&record.host));
