@@ -14,13 +14,14 @@ use host::reconnect::ReconnectSettings;
 use host::security::psk::Derivation;
 use host::security::tls::HostKeys;
 use host::{Address, Association, Credentials, HostIdentity, Options};
-use subsystem::config::read_secret_file;
+use subsystem::config::{SecretSource, read_secret_file};
 use wire::discovery::SubsystemType;
 use wire::nqn::{HostId, Nqn};
 use wire::pdu::Digests;
 
 use crate::exit::Failure;
 use crate::host_config::{HostConfig, Wanted};
+use crate::secret_argument::source_of;
 use crate::survey::{service_address, survey_service};
 
 /// Longest timeout that can be set: a day.
@@ -45,16 +46,17 @@ pub(crate) struct HostOptions {
     /// Host identifier to connect with. [default: the one that belongs to the host NQN]
     #[arg(long, value_name = "UUID", help_heading = "Connection")]
     hostid: Option<String>,
-    /// File with this host's secret (DHHC-1:…), for targets that ask for authentication.
+    /// File with this host's secret (DHHC-1:…), for targets that ask for authentication; or keyring:NAME, a key in the
+    /// kernel's keyrings.
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     dhchap_secret: Option<PathBuf>,
-    /// File with the target's secret: the target must show that it has it.
+    /// File with the target's secret, or keyring:NAME: the target must show that it has it.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", help_heading = "Connection")]
     dhchap_ctrl_secret: Option<PathBuf>,
     /// Use TLS 1.3 with the pre-shared key of --tls-key; nothing is sent in clear.
     #[arg(long, requires = "tls_key", help_heading = "Connection")]
     tls: bool,
-    /// File with the pre-shared key of TLS (NVMeTLSkey-1:…).
+    /// File with the pre-shared key of TLS (NVMeTLSkey-1:…), or keyring:NAME.
     #[arg(long, value_name = "FILE", requires = "tls", help_heading = "Connection")]
     tls_key: Option<PathBuf>,
     /// Derive TLS keys as libnvme before 1.16 does, as nvme-cli of Debian 13 has them.
@@ -136,14 +138,14 @@ impl HostOptions {
             let host = wanted.host_secret.take();
             return Ok(host.map(|host| Arc::new(Credentials::new(host, controller))));
         };
-        let controller = self.dhchap_ctrl_secret.as_deref().map(key_of_file).transpose()?;
-        Ok(Some(Arc::new(Credentials::new(key_of_file(host)?, controller))))
+        let controller = self.dhchap_ctrl_secret.as_deref().map(key_of).transpose()?;
+        Ok(Some(Arc::new(Credentials::new(key_of(host)?, controller))))
     }
 
     /// The key of TLS, if it is to be used.
     fn tls_keys(&self, wanted: &mut Wanted, address: &Address) -> Result<Option<Arc<HostKeys>>, Failure> {
         let key = match self.tls_key.as_deref().filter(|_| self.tls) {
-            Some(path) => Some(key_of_file(path)?),
+            Some(path) => Some(key_of(path)?),
             None if wanted.tls => Some(wanted.tls_key.take().ok_or_else(|| {
                 Failure::usage(format!(
                     "the configuration wants TLS for {address}, and has no tls_key for it: add that, or name a file with \
@@ -183,16 +185,13 @@ fn named_host(text: &str) -> Result<Nqn, Failure> {
     text.parse().map_err(|error| Failure::usage(format!("--hostnqn {text}: {error}")))
 }
 
-/// Reads a secret or a key from a file.
-fn key_of_file<K: FromStr<Err: fmt::Display>>(path: &Path) -> Result<K, Failure> {
-    // As nvme-cli takes it: every user could read it, and the shell remembers it.
-    let is_key = |text: &str| text.starts_with("DHHC-1:") || text.starts_with("NVMeTLSkey-1:");
-    if path.to_str().is_some_and(is_key) {
-        return Err(Failure::usage(
-            "a secret is not an argument: put it into a file of its own, and name that",
-        ));
-    }
-    let text = read_secret_file(path)
+/// Reads the secret or key that an option names.
+fn key_of<K: FromStr<Err: fmt::Display>>(argument: &Path) -> Result<K, Failure> {
+    let path = match source_of(argument)? {
+        SecretSource::File(path) => path,
+        source => return source.read().map_err(Failure::usage),
+    };
+    let text = read_secret_file(&path)
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
     text.parse().map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }

@@ -26,6 +26,7 @@ mod probe;
 mod quickstart;
 mod reload;
 mod run;
+mod secret_argument;
 mod serve;
 mod signals;
 mod smart_log;

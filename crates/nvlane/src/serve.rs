@@ -20,8 +20,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use store::Spec;
 use subsystem::config::{
-    ConfigFile, ListenerConfig, MemcachedAddress, NamespaceConfig, SecretSource, SecretSources,
-    SubsystemConfig, TargetConfig, Threads, TlsPolicy,
+    ConfigFile, ListenerConfig, MemcachedAddress, NamespaceConfig, SecretSources, SubsystemConfig,
+    TargetConfig, Threads, TlsPolicy,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -37,6 +37,7 @@ use crate::disk_path::disk_path;
 use crate::exit::{Ended, Failure};
 use crate::local_address::{from_elsewhere, from_here};
 use crate::perf::cores;
+use crate::secret_argument::source_of;
 use crate::{memory_limit, run};
 
 #[derive(Debug, Args)]
@@ -95,19 +96,20 @@ pub(crate) struct TargetArguments {
     /// followed by options such as ?lba=512&readonly (see below). May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
-    /// File with a secret (DHHC-1:…, see `nvlane keys generate`) that hosts must have: each queue authenticates before
-    /// anything else. Secrets of single hosts are in the configuration file.
+    /// File with a secret (DHHC-1:…, see `nvlane keys generate`) that hosts must have, or keyring:NAME, a key in the
+    /// kernel's keyrings: each queue authenticates before anything else. Secrets of single hosts are in the
+    /// configuration file.
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     dhchap_secret: Option<PathBuf>,
-    /// File with the secret that the target shows to hosts that ask for it.
+    /// File with the secret that the target shows to hosts that ask for it, or keyring:NAME.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", conflicts_with = "config")]
     dhchap_ctrl_secret: Option<PathBuf>,
     /// Whether hosts use TLS 1.3: off, allowed (also connections in clear, which then protect nothing), or required.
     /// [default: off]
     #[arg(long, value_name = "POLICY", conflicts_with = "config")]
     tls: Option<TlsPolicy>,
-    /// File with the pre-shared key of TLS (NVMeTLSkey-1:…, see `nvlane keys generate`) for all hosts. Keys of single
-    /// hosts are in the configuration file.
+    /// File with the pre-shared key of TLS (NVMeTLSkey-1:…, see `nvlane keys generate`) for all hosts, or keyring:NAME.
+    /// Keys of single hosts are in the configuration file.
     #[arg(long, value_name = "FILE", requires = "tls", conflicts_with = "config")]
     tls_key: Option<PathBuf>,
     /// Address that memcached clients connect to, or unix:PATH[?mode=0666] for a Unix socket; they use the first kv
@@ -392,17 +394,16 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
                 .unwrap_or_else(|| ListenerConfig::usual(IpAddr::V4(Ipv4Addr::LOCALHOST)));
             let mut subsystem = SubsystemConfig::new(nqn(arguments, &listeners)?);
             subsystem.namespaces = arguments.namespace.iter().cloned().map(NamespaceConfig::new).collect();
-            let source = |path: &PathBuf| SecretSource::File(path.clone());
-            subsystem.authentication.others = arguments.dhchap_secret.as_ref().map(|host| SecretSources {
-                host: source(host),
-                controller: arguments.dhchap_ctrl_secret.as_ref().map(source),
-            });
+            if let Some(host) = &arguments.dhchap_secret {
+                let controller = arguments.dhchap_ctrl_secret.as_deref().map(source_of).transpose()?;
+                subsystem.authentication.others = Some(SecretSources { host: source_of(host)?, controller });
+            }
             let tls = arguments.tls.unwrap_or_default();
             if tls != TlsPolicy::Off {
                 let key = arguments.tls_key.as_ref().ok_or_else(|| {
                     Failure::usage(format!("--tls {tls}: name the file with the key: add --tls-key FILE"))
                 })?;
-                subsystem.tls_keys.others = Some(source(key));
+                subsystem.tls_keys.others = Some(source_of(key)?);
             }
             TargetConfig { listeners, subsystems: vec![subsystem], ..TargetConfig::default() }
         }

@@ -7,6 +7,7 @@
 mod check;
 mod file;
 mod inspect;
+mod kernel_keyring;
 mod memcached_address;
 mod resolve;
 mod secrets;

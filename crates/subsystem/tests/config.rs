@@ -523,7 +523,7 @@ fn references_to_secrets_are_read_and_mistakes_named() {
     assert_eq!(authentication.groups.len(), 1);
     for (lines, part) in [
         ("dhchap_secret = \"DHHC-1:00:AAAA:\"", "put it into a file"),
-        ("dhchap_secret = \"/k\"", "expected file:PATH, env:NAME or credential:NAME"),
+        ("dhchap_secret = \"/k\"", "expected file:PATH, env:NAME, credential:NAME or keyring:NAME"),
         ("dhchap_ctrl_secret = \"file:/k\"", "add dhchap_secret"),
         ("dhchap_hash = [\"md5\"]", "no hash function \"md5\": take some of sha512, sha384, sha256"),
         ("dhchap_dhgroup = []", "no group is left"),

@@ -7,6 +7,7 @@ mod discover;
 mod hanging;
 mod host_config;
 mod identify;
+mod keyring;
 mod keys;
 mod kv;
 mod kv_file;
