@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use host::Address;
+use host::{Address, Options};
 use peer::raw_host::RawHost;
 use probe::document::Words;
 use probe::finding::Outcome;
@@ -134,8 +134,7 @@ fn on_result(result: &RowResult) {
 
 fn settings(arguments: &ProbeArguments) -> Result<Settings, Failure> {
     let connection = &arguments.connection;
-    let address: Address = connection.subsystem_address()?;
-    let options = connection.options()?;
+    let (address, options): (Address, Options) = connection.subsystem()?;
     let Some(subsystem) = address.subsystem.clone().filter(|_| !address.is_discovery()) else {
         let error = host::Error::NoSubsystem { address: address.to_string() };
         return Err(Failure::from(error));

@@ -41,6 +41,7 @@ use wire::status::Status;
 
 use crate::admin::check_form;
 use crate::admission::{Admission, reason};
+use crate::audit::Recorder;
 use crate::catalog::Catalog;
 use crate::discovery::Discovery;
 use crate::lane_id::{CommandId, LaneId};
@@ -78,6 +79,8 @@ pub struct ControlSettings {
     /// Current time, ns since the beginning of 1970. Generations of the discovery log start at it, so that a restarted
     /// target repeats none.
     pub wall_ns: u64,
+    /// Takes the events of the audit log.
+    pub audit: Recorder,
 }
 
 /// The control plane: hands each input to the part that it concerns.
@@ -98,8 +101,16 @@ impl Control {
     /// A control plane without subsystems and listeners: the first order adds them.
     #[must_use]
     pub fn new(settings: ControlSettings) -> Self {
-        let ControlSettings { limits, reactor_count, discovery_nqn, entropy, randomness, now_ns, wall_ns } =
-            settings;
+        let ControlSettings {
+            limits,
+            reactor_count,
+            discovery_nqn,
+            entropy,
+            randomness,
+            now_ns,
+            wall_ns,
+            audit,
+        } = settings;
         let discovery = Discovery::new(discovery_nqn, wall_ns);
         Self {
             limits,
@@ -110,8 +121,8 @@ impl Control {
             connects: Connects::new(limits, entropy),
             rollouts: Rollouts::new(reactor_count),
             shutdown: Shutdown::None,
-            admission: Admission::new(&limits),
-            outputs: Outputs::new(reactor_count),
+            admission: Admission::new(&limits, audit.clone()),
+            outputs: Outputs::new(reactor_count, audit),
         }
     }
 
@@ -125,15 +136,17 @@ impl Control {
     pub fn on_request(&mut self, now_ns: u64, request: Request) {
         let lane = request.lane;
         match request.kind {
-            RequestKind::Command { slot, sqe, data, peer, listener, local, counters } => {
+            RequestKind::Command { slot, sqe, data, peer, listener, local, tls, counters } => {
                 let command = CommandId { lane, slot };
-                let connect = PendingConnect { command, sqe, data, peer, listener, local, counters };
+                let connect = PendingConnect { command, sqe, data, peer, listener, local, tls, counters };
                 self.on_command(now_ns, connect);
             }
             RequestKind::Superseded { slot } => {
                 self.associations.on_superseded(CommandId { lane, slot }, &mut self.outputs);
             }
-            RequestKind::Failures(failures) => self.associations.on_failures(lane, &failures),
+            RequestKind::Failures(failures) => {
+                self.associations.on_failures(lane, &failures, &self.catalog, &self.outputs);
+            }
             RequestKind::Expelled => self.on_expelled(now_ns, lane),
             RequestKind::Ended => self.on_ended(now_ns, lane),
         }

@@ -81,7 +81,7 @@ impl Report {
         self.lines.iter().all(|line| line.outcome == Outcome::Done)
     }
 
-    fn add(&mut self, outcome: Outcome, text: String) {
+    pub(crate) fn add(&mut self, outcome: Outcome, text: String) {
         self.lines.push(ReportLine { outcome, text });
     }
 }

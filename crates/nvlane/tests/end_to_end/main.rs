@@ -3,6 +3,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod aborts;
+mod audit;
 mod authentication;
 mod churn;
 mod corruption;

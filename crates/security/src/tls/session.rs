@@ -33,6 +33,8 @@ pub struct Session {
     quiet_bytes: usize,
     /// How the key was found; for the log.
     derivation: Derivation,
+    /// The identity that a host has offered, and that has a key, until the handshake is complete.
+    claimed: Option<String>,
     established: Option<Established>,
     failure: Option<Failure>,
 }
@@ -129,6 +131,7 @@ impl Session {
             is_untried: is_host,
             quiet_bytes: 0,
             derivation: Derivation::Standard,
+            claimed: None,
             established: None,
             failure: None,
         }
@@ -138,6 +141,12 @@ impl Session {
     #[must_use]
     pub fn established(&self) -> Option<&Established> {
         self.established.as_ref()
+    }
+
+    /// The identity that a host has offered and not proved: a handshake that failed may be due to another key.
+    #[must_use]
+    pub fn claimed(&self) -> Option<&str> {
+        self.claimed.as_deref()
     }
 
     /// Why the session has failed.
@@ -316,6 +325,7 @@ impl Session {
                     match keyring.find_first(texts) {
                         Some((_, psk, derivation)) => {
                             self.derivation = derivation;
+                            self.claimed = Some(psk.identity.clone());
                             return self.begin(&psk);
                         }
                         None => {
@@ -355,6 +365,7 @@ impl Session {
                 let identity = identity.and_then(|text| text.parse::<PskIdentity>().ok());
                 match (identity, library.cipher()) {
                     (Some(identity), Some(cipher)) if identity.cipher == cipher => {
+                        self.claimed = None;
                         let derivation = self.derivation;
                         self.established = Some(Established { identity, cipher, derivation });
                         Ok(())

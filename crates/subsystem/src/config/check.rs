@@ -34,6 +34,8 @@ pub enum Place {
     Referral(usize),
     /// A subsystem: which key.
     Subsystem(usize, &'static str),
+    /// The audit log.
+    Audit,
     /// A namespace of a subsystem: which key.
     Namespace(usize, usize, &'static str),
 }

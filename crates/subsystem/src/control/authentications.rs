@@ -15,14 +15,15 @@ use security::controller::{ControllerAuthentication, ControllerSettings, Receive
 use security::exponentiation::{Exponentiated, Exponentiation};
 use security::fresh::{Fresh, RANDOM_BYTES, SequenceNumbers};
 use wire::fabrics::AuthenticationCommand;
-use wire::id::Qid;
-use wire::nqn::HostName;
+use wire::id::{Cntlid, Qid};
+use wire::nqn::{HostId, HostName, Nqn};
 use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::text::quoted;
 
 use super::outputs::{MILLISECOND_NS, Outputs};
 use crate::admin::{Outcome, Reply, room};
+use crate::audit::{Event, OfQueue};
 use crate::lane_id::{CommandId, LaneId};
 use crate::message::{LaneMessage, Message};
 
@@ -53,7 +54,17 @@ pub(super) struct Authentications {
 pub(super) struct Who {
     pub(super) peer: Option<SocketAddr>,
     pub(super) host: HostName,
+    pub(super) hostid: HostId,
+    pub(super) subsystem: Nqn,
+    pub(super) cntlid: Cntlid,
     pub(super) qid: Qid,
+}
+
+impl Who {
+    fn of_queue(&self) -> OfQueue {
+        let Self { peer, host, hostid, subsystem, cntlid, qid } = self;
+        OfQueue::new(*peer, host, *hostid, subsystem, (*cntlid, qid.get()))
+    }
 }
 
 /// A queue whose host must authenticate, or has.
@@ -239,13 +250,17 @@ impl Authentications {
                         outputs.answer(command, Err(Status::INTERNAL_ERROR));
                     }
                     if queue.is_owed {
-                        let Who { peer, host, qid } = &queue.who;
+                        let Who { peer, host, qid, .. } = &queue.who;
                         tracing::info!(
                             peer = peer.map(tracing::field::display),
                             host = %quoted(host),
                             qid = qid.get(),
                             "host has not authenticated in time: closing its connection"
                         );
+                        outputs.audit.record(|| Event::AuthenticationFailed {
+                            queue: queue.who.of_queue(),
+                            reason: "not in time".to_owned(),
+                        });
                         outputs.end_lane(*lane);
                         failed.push(Failed { peer: *peer });
                     }
@@ -285,7 +300,7 @@ impl Authentications {
         }
         if let Some(authenticated) = queue.machine.authenticated().filter(|_| queue.is_owed) {
             (queue.is_owed, queue.deadline_ns) = (false, None);
-            let Who { peer, host, qid } = &queue.who;
+            let Who { peer, host, qid, .. } = &queue.who;
             tracing::info!(
                 peer = peer.map(tracing::field::display),
                 host = %quoted(host),
@@ -295,6 +310,12 @@ impl Authentications {
                 both_ways = authenticated.is_bidirectional,
                 "host authenticated"
             );
+            outputs.audit.record(|| Event::Authenticated {
+                queue: queue.who.of_queue(),
+                hash: authenticated.hash,
+                group: authenticated.group,
+                both_ways: authenticated.is_bidirectional,
+            });
             // Before the answer: the host's next command may follow that at once.
             outputs.post(lane.reactor, Message::Lane(LaneMessage::Authenticated(lane)));
         }
@@ -304,7 +325,7 @@ impl Authentications {
         if !queue.machine.is_over() {
             return None;
         }
-        let Who { peer, host, qid } = &queue.who;
+        let Who { peer, host, qid, .. } = &queue.who;
         tracing::info!(
             peer = peer.map(tracing::field::display),
             host = %quoted(host),
@@ -312,6 +333,10 @@ impl Authentications {
             reason = queue.machine.failure().map(tracing::field::display),
             "host is not authenticated: closing its connection"
         );
+        outputs.audit.record(|| Event::AuthenticationFailed {
+            queue: queue.who.of_queue(),
+            reason: queue.machine.failure().map_or_else(|| "ended".to_owned(), |failure| failure.to_string()),
+        });
         outputs.end_lane(lane);
         Some(Failed { peer: *peer })
     }

@@ -33,6 +33,7 @@ use super::associations::{Associations, LaneUse};
 use super::authentications::{Authentications, Who};
 use super::outputs::{MILLISECOND_NS, Outputs};
 use crate::association::Association;
+use crate::audit::{Event, TlsInUse};
 use crate::catalog::Catalog;
 use crate::controller::error_log::ErrorLog;
 use crate::controller::features::Features;
@@ -79,6 +80,7 @@ pub(super) struct PendingConnect {
     pub(super) peer: Option<SocketAddr>,
     pub(super) listener: ListenerTag,
     pub(super) local: Option<SocketAddr>,
+    pub(super) tls: Option<TlsInUse>,
     pub(super) counters: Arc<LaneCounters>,
 }
 
@@ -234,6 +236,7 @@ impl Connects {
             subnqn: wish.subnqn,
             host: wish.host,
             hostid: wish.hostid,
+            peer: connect.peer,
             route: Route { listener: connect.listener, local: connect.local },
             life: Life::Live,
             machine: Controller::new(self.limits.cap().with_css_csi(has_key_value), VERSION),
@@ -374,8 +377,22 @@ impl Scene<'_> {
         let result = ConnectResult::default()
             .with_cntlid(key.cntlid.get())
             .with_authentication_required(authentication.is_some());
+        let of_queue = || record.of_queue(connect.peer, command.qid);
+        self.outputs.audit.record(|| Event::Connected {
+            queue: of_queue(),
+            listener: connect.local,
+            tls: connect.tls,
+            must_authenticate: authentication.is_some(),
+        });
         if let Some(settings) = authentication {
-            let who = Who { peer: connect.peer, host: record.host.clone(), qid: command.qid };
+            let who = Who {
+                peer: connect.peer,
+                host: record.host.clone(),
+                hostid: record.hostid,
+                subsystem: record.subnqn.clone(),
+                cntlid: key.cntlid,
+                qid: command.qid,
+            };
             self.authentications.begin(self.now_ns, connect.command.lane, settings, who, self.outputs);
         }
         let lane_use = LaneUse { controller: key, qid: command.qid, listener: connect.listener, doorbell };
@@ -402,6 +419,22 @@ impl Scene<'_> {
         let reason = status.name_in(StatusTable::Fabrics);
         let parameter = refusal.parameter.name();
         let peer = connect.peer.map(tracing::field::display);
+        let name = |range| connect.data.get(range).map(|field| Text::of(field).as_bytes());
+        let (host_name, subsystem_name) = (name(HOST_NAME), name(SUBSYSTEM_NAME));
+        self.outputs.audit.record(|| {
+            let text = |name: Option<&[u8]>| name.map(|name| String::from_utf8_lossy(name).into_owned());
+            Event::ConnectRefused {
+                peer: connect.peer,
+                listener: connect.local,
+                host: text(host_name),
+                host_id: wish.map(|wish| wish.hostid.to_string()),
+                subsystem: text(subsystem_name),
+                queue: wish.map(|wish| wish.command.qid.get()),
+                tls: connect.tls,
+                status: reason.map_or_else(|| status.to_string(), str::to_owned),
+                parameter,
+            }
+        });
         match wish {
             Some(Wish { host, hostid, subnqn, command, .. }) => {
                 let (qid, shown, subsystem) = (command.qid.get(), quoted(host), quoted(subnqn));
@@ -414,9 +447,8 @@ impl Scene<'_> {
                 tracing::info!(peer, host = %shown, %hostid, %subsystem, qid, reason, parameter, "{why}");
             }
             None => {
-                let name = |range| connect.data.get(range).map(|field| Text::of(field).as_bytes());
-                let host = name(HOST_NAME).map(|bytes| tracing::field::display(quoted(bytes)));
-                let subsystem = name(SUBSYSTEM_NAME).map(|bytes| tracing::field::display(quoted(bytes)));
+                let host = host_name.map(|bytes| tracing::field::display(quoted(bytes)));
+                let subsystem = subsystem_name.map(|bytes| tracing::field::display(quoted(bytes)));
                 tracing::info!(peer, host, subsystem, reason, parameter, "connect refused: malformed");
             }
         }

@@ -10,6 +10,7 @@ use wire::nqn::{HostName, Nqn};
 use wire::text::quoted;
 use zerocopy::FromBytes;
 
+use crate::audit::TlsInUse;
 use crate::message::Message;
 
 /// The TLS of one lane.
@@ -114,10 +115,22 @@ impl Secure {
         );
     }
 
+    /// What the handshake has agreed on, for the audit log.
+    pub(crate) fn in_use(&self) -> Option<TlsInUse> {
+        let established = self.stream.established()?;
+        let (cipher, version) = (established.cipher, established.identity.version);
+        Some(TlsInUse { cipher, version, derivation: established.derivation })
+    }
+
     /// Why it has failed, the first time that it is asked after that.
     pub(crate) fn newly_failed(&mut self) -> Option<&Failure> {
         let failure = self.stream.failure()?;
         (!std::mem::replace(&mut self.has_failed, true)).then_some(failure)
+    }
+
+    /// The identity that the host has offered and not proved, for the log.
+    pub(crate) fn claimed(&self) -> Option<String> {
+        self.stream.claimed().map(|identity| quoted(identity).to_string())
     }
 
     /// Why a Connect with this data is refused: its names are not those that the key is for.

@@ -11,6 +11,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use super::order::Order;
+use crate::audit::TlsInUse;
 use crate::lane_counters::LaneCounters;
 use crate::lane_id::{CommandId, LaneId};
 
@@ -75,6 +76,8 @@ pub enum RequestKind {
         listener: ListenerTag,
         /// The address that the host connected to.
         local: Option<SocketAddr>,
+        /// TLS of the lane if this is a Connect, for the audit log.
+        tls: Option<TlsInUse>,
         /// Counters to keep if this is a Connect.
         counters: Arc<LaneCounters>,
     },

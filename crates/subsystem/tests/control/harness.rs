@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use nvlane_subsystem::access::HostRights;
+use nvlane_subsystem::audit::Recorder;
 use nvlane_subsystem::control::{Control, ControlSettings};
 use nvlane_subsystem::lane_counters::LaneCounters;
 use nvlane_subsystem::lane_id::{CommandId, LaneId};
@@ -176,6 +177,7 @@ impl Target {
             randomness: Randomness::Simulated(SplitMix64::new(7)),
             now_ns: SECOND_NS,
             wall_ns: 1_000_000,
+            audit: Recorder::default(),
         };
         Self {
             control: Control::new(settings),
@@ -218,6 +220,7 @@ impl Target {
             peer: Some("192.0.2.77:40000".parse().unwrap()),
             listener: self.listener,
             local: self.local,
+            tls: None,
             counters,
         };
         self.control.on_request(self.now_ns, Request { lane, kind });
