@@ -10,6 +10,7 @@ use security::hash::HashFunction;
 use security::host::{HostAuthentication, HostSettings};
 use security::names::Names;
 use security::secret::Secret;
+use security::secure_channel::SecureChannel;
 use wire::fabrics::AuthenticationCommand;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -88,7 +89,8 @@ impl QueueAuthentication {
         let [s0, s1, s2, s3, t0, t1] = numbers;
         let sequence = NonZeroU32::new(u32::from_le_bytes([s0, s1, s2, s3])).unwrap_or(NonZeroU32::MIN);
         let names = Names { host: settings.host.clone().into(), subsystem: settings.subsystem.clone() };
-        let settings = HostSettings { names, host, controller, hashes, groups };
+        let secure_channel = SecureChannel::None;
+        let settings = HostSettings { names, host, controller, hashes, groups, secure_channel };
         let fresh = Fresh::new(&random, sequence);
         let machine = HostAuthentication::new(settings, u16::from_le_bytes([t0, t1]), fresh);
         Ok(Self { machine, out: None })

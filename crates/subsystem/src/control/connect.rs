@@ -21,6 +21,7 @@ use reactor::ListenerTag;
 use reactor::random::SplitMix64;
 use security::controller::ControllerSettings;
 use security::names::Names;
+use security::secure_channel::SecureChannel;
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, InvalidParameter};
 use wire::id::Cntlid;
 use wire::nqn::{HostId, HostName, Nqn};
@@ -394,7 +395,7 @@ impl Scene<'_> {
         let subsystem = self.catalog.subsystem_of(record.key.kind)?;
         let earlier = subsystem.earlier.as_ref().filter(|(_, until_ns)| self.now_ns < *until_ns);
         let names = Names { host: record.host.clone(), subsystem: record.subnqn.clone() };
-        subsystem.authentication.settings(names, earlier.map(|(earlier, _)| &**earlier))
+        subsystem.authentication.settings(names, earlier.map(|(earlier, _)| &**earlier), SecureChannel::None)
     }
 
     fn refuse(&mut self, connect: &PendingConnect, refusal: &Refusal, wish: Option<&Wish>) {

@@ -12,6 +12,7 @@ use security::host::{HostAuthentication, HostFailure, HostSettings};
 use security::message::{Kind, MESSAGE_BYTES_MAX, Reason};
 use security::names::Names;
 use security::secret::Secret;
+use security::secure_channel::SecureChannel;
 use wire::fabrics::AuthenticationCommand;
 use wire::nqn::HostName;
 use wire::property::Property;
@@ -49,6 +50,7 @@ fn settings(name: &str, host: u8, controller: Option<u8>, group: Group) -> HostS
         controller: controller.map(secret),
         hashes: vec![HashFunction::Sha256],
         groups: vec![group],
+        secure_channel: SecureChannel::None,
     }
 }
 
