@@ -87,6 +87,8 @@ pub struct ControllerAuthentication {
     /// Of the host's last Negotiate.
     transaction: u16,
     authenticated: Option<Authenticated>,
+    /// The host has proved itself before.
+    is_trusted: bool,
     generated: Option<Psk>,
     failure: Option<Reason>,
     exponentiation: Option<Exponentiation>,
@@ -141,11 +143,19 @@ impl ControllerAuthentication {
             state: State::Idle,
             transaction: 0,
             authenticated: None,
+            is_trusted: false,
             generated: None,
             failure: None,
             exponentiation: None,
             exponentiation_count: 0,
         }
+    }
+
+    /// A queue whose connection has TLS by a key that an authentication has generated: its host need not authenticate, and
+    /// a transaction that fails changes nothing.
+    #[must_use]
+    pub fn of_secure_channel(settings: ControllerSettings) -> Self {
+        Self { is_trusted: true, ..Self::new(settings) }
     }
 
     /// How the queue was authenticated by the last transaction that succeeded.
@@ -206,7 +216,7 @@ impl ControllerAuthentication {
             State::Challenge(challenge, exponent) => State::Reply(challenge, exponent),
             State::Success1(_, proof) if proof.authenticated.is_bidirectional => State::Success2(proof),
             State::Success1(_, proof) => self.succeed(proof),
-            State::Failure1(_) if self.authenticated.is_none() => State::Failed,
+            State::Failure1(_) if self.is_owed() => State::Failed,
             _ => State::Idle,
         };
         Received::Message(message)
@@ -246,7 +256,7 @@ impl ControllerAuthentication {
         if self.is_running() {
             self.failure = Some(Reason::Failed);
             self.abandon();
-            self.state = if self.authenticated.is_some() { State::Idle } else { State::Failed };
+            self.state = if self.is_owed() { State::Failed } else { State::Idle };
         }
     }
 
@@ -294,6 +304,11 @@ impl ControllerAuthentication {
 
     fn check_transaction(&self, transaction: u16) -> Result<(), Reason> {
         (transaction == self.transaction).then_some(()).ok_or(Reason::Payload)
+    }
+
+    /// Whether no transaction has succeeded that must.
+    fn is_owed(&self) -> bool {
+        self.authenticated.is_none() && !self.is_trusted
     }
 
     /// Chooses hash function and group, and makes the challenge.

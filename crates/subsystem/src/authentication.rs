@@ -60,6 +60,12 @@ impl PartialEq for Secrets {
 impl Eq for Secrets {}
 
 impl<S> Authentication<S> {
+    /// Whether no host must authenticate.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty() && self.others.is_none()
+    }
+
     /// The secrets of a host; `None` if it need not authenticate.
     #[must_use]
     pub fn of(&self, host: &HostName) -> Option<&S> {

@@ -51,6 +51,8 @@ pub struct ControllerRecord {
     pub hostid: HostId,
     /// The route by which the host connected.
     pub route: Route,
+    /// Whether its admin queue uses TLS.
+    pub uses_tls: bool,
     /// Phase of the association.
     pub life: Life,
     /// Properties and life cycle.

@@ -4,13 +4,14 @@ use std::io::IoSliceMut;
 use std::net::SocketAddr;
 
 use reactor::{Io, Received, Segment, Sent, SocketId};
+use security::psk::PskKind;
 use security::tls::{ByteSocket, Failure, PskIdentity, Stream};
 use wire::fabrics::ConnectData;
 use wire::nqn::{HostName, Nqn};
 use wire::text::quoted;
 use zerocopy::FromBytes;
 
-use crate::message::Message;
+use crate::message::{Channel, Message};
 
 /// The TLS of one lane.
 #[derive(Debug)]
@@ -102,13 +103,14 @@ impl Secure {
         if std::mem::replace(&mut self.is_established, true) {
             return;
         }
-        let PskIdentity { host, subsystem, version, .. } = &established.identity;
+        let PskIdentity { host, subsystem, version, kind, .. } = &established.identity;
         tracing::info!(
             peer = peer.map(tracing::field::display),
             cipher = %established.cipher,
             host = %quoted(host.as_str()),
             subsystem = %quoted(subsystem.as_str()),
             ?version,
+            key = ?kind,
             derivation = %established.derivation,
             "TLS established"
         );
@@ -118,6 +120,17 @@ impl Secure {
     pub(crate) fn newly_failed(&mut self) -> Option<&Failure> {
         let failure = self.stream.failure()?;
         (!std::mem::replace(&mut self.has_failed, true)).then_some(failure)
+    }
+
+    /// What protects the connection; as in clear before the handshake is complete.
+    pub(crate) fn channel(&self) -> Channel {
+        match self.stream.established() {
+            None => Channel::Clear,
+            Some(established) => match established.identity.kind {
+                PskKind::Retained => Channel::ConfiguredKey,
+                PskKind::Generated => Channel::GeneratedKey(established.text.as_str().into()),
+            },
+        }
     }
 
     /// Why a Connect with this data is refused: its names are not those that the key is for.
