@@ -5,6 +5,7 @@
 mod aborts;
 mod authentication;
 mod churn;
+mod concatenation;
 mod corruption;
 mod counters;
 mod doorbells;
