@@ -157,6 +157,7 @@ fn settings(arguments: &ProbeArguments) -> Result<Settings, Failure> {
         memcached: arguments.memcached,
         removal: removal(arguments),
         log: arguments.target_log.clone(),
+        tls: options.tls,
     })
 }
 

@@ -28,7 +28,7 @@ pub(super) const ROWS: &[TargetRow] = &[
 /// TLS record types.
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
-const HANDSHAKE: u8 = 22;
+pub(super) const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 
 /// Maximum length of a record.
@@ -202,7 +202,7 @@ fn refused_at_end(peer: &Target, what: &str, bytes: &[u8]) -> Check<Refusal> {
 }
 
 /// Afterwards hosts can still connect.
-fn others_get_in(peer: &Target) -> Check {
+pub(super) fn others_get_in(peer: &Target) -> Check {
     peer.host().link(Digests::empty()).about("a host afterwards").map(drop)
 }
 
@@ -311,6 +311,11 @@ fn cut_hellos(peer: &Target) -> Check {
         link.reset();
     }
     others_get_in(peer)
+}
+
+/// Whether the port speaks TLS: it refuses a ClientHello without a key with an alert.
+pub(super) fn hello_is_refused_by_tls(peer: &Target) -> Check<bool> {
+    Ok(refused(peer, "a hello", &Hello::default().bytes())? == Refusal::Alert)
 }
 
 fn needs_session(peer: &Target) -> Check {
