@@ -58,7 +58,7 @@ pub struct Options {
     pub tls: Option<Arc<HostKeys>>,
     /// Generate the key of TLS by the authentication of the admin queue, by secure channel concatenation: a first
     /// connection, in clear, authenticates and no more, and all others use TLS. Needs [`credentials`](Self::credentials),
-    /// and takes the place of [`tls`](Self::tls). The discovery service, which does not authenticate, stays in clear.
+    /// and does not go with [`tls`](Self::tls). The discovery service, which does not authenticate, stays in clear.
     ///
     /// Without the controller's secret among the credentials, whoever answers at the target's address may be at the other
     /// end of TLS.
