@@ -53,6 +53,11 @@ pub(crate) struct HostOptions {
     /// File with the target's secret, or keyring:NAME: the target must show that it has it.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", help_heading = "Connection")]
     dhchap_ctrl_secret: Option<PathBuf>,
+    /// Use TLS 1.3 with a key that authentication generates (secure channel concatenation, as `nvme connect --concat`): a
+    /// first connection authenticates in clear, all others use TLS. Give --dhchap-ctrl-secret as well, or whoever answers
+    /// at the address may be the other end.
+    #[arg(long, requires = "dhchap_secret", conflicts_with = "tls", help_heading = "Connection")]
+    concat: bool,
     /// Use TLS 1.3 with the pre-shared key of --tls-key; nothing is sent in clear.
     #[arg(long, requires = "tls_key", help_heading = "Connection")]
     tls: bool,
@@ -105,6 +110,7 @@ impl HostOptions {
             identity: Some(self.identity(wanted.identity.take())?),
             credentials: self.credentials(&mut wanted)?,
             tls: self.tls_keys(&mut wanted, address)?,
+            concat: self.concat,
             reconnect: ReconnectSettings::never(),
             connect_timeout: self.connect_timeout.min(self.timeout.unwrap_or(self.connect_timeout)),
             command_timeout: answer,

@@ -34,6 +34,7 @@ need more than its address:
   nvlane probe ADDR --overwrite --memcached 127.0.0.1:11211 --target-log target.log \\
     --removable 2 --remove 'cp without.toml target.toml && kill -HUP 4711' \\
     --restore 'cp with.toml target.toml && kill -HUP 4711'
+  nvlane probe ADDR/NQN --tls --tls-key tls.key      # rows T10 to T20: sessions, where the listener allows TLS
 
 With --role host a fake target listens and injects faults, and a host connects to it: this program's own library, or any \
 command, which finds the address in $NVLANE_ADDR and should connect, write and read:
@@ -156,6 +157,7 @@ fn settings(arguments: &ProbeArguments) -> Result<Settings, Failure> {
         memcached: arguments.memcached,
         removal: removal(arguments),
         log: arguments.target_log.clone(),
+        tls: options.tls,
     })
 }
 

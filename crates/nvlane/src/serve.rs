@@ -104,7 +104,8 @@ pub(crate) struct TargetArguments {
     /// File with the secret that the target shows to hosts that ask for it, or keyring:NAME.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", conflicts_with = "config")]
     dhchap_ctrl_secret: Option<PathBuf>,
-    /// Whether hosts use TLS 1.3: off, allowed (also connections in clear, which then protect nothing), or required.
+    /// Whether hosts use TLS 1.3: off, allowed (also connections in clear, which then protect nothing), or required. Where
+    /// it is allowed, hosts with a secret may generate a key of their own (`--concat`, secure channel concatenation).
     /// [default: off]
     #[arg(long, value_name = "POLICY", conflicts_with = "config")]
     tls: Option<TlsPolicy>,
@@ -400,10 +401,15 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
             }
             let tls = arguments.tls.unwrap_or_default();
             if tls != TlsPolicy::Off {
-                let key = arguments.tls_key.as_ref().ok_or_else(|| {
-                    Failure::usage(format!("--tls {tls}: name the file with the key: add --tls-key FILE"))
-                })?;
-                subsystem.tls_keys.others = Some(source_of(key)?);
+                // Where TLS is allowed, a secret is enough: hosts generate a key with it.
+                let is_enough = tls == TlsPolicy::Allowed && arguments.dhchap_secret.is_some();
+                if arguments.tls_key.is_none() && !is_enough {
+                    let or = if tls == TlsPolicy::Allowed { ", or --dhchap-secret FILE" } else { "" };
+                    return Err(Failure::usage(format!(
+                        "--tls {tls}: name the file with the key: add --tls-key FILE{or}"
+                    )));
+                }
+                subsystem.tls_keys.others = arguments.tls_key.as_deref().map(source_of).transpose()?;
             }
             TargetConfig { listeners, subsystems: vec![subsystem], ..TargetConfig::default() }
         }

@@ -31,10 +31,12 @@ mod rollout;
 mod shutdown;
 mod state;
 
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use reactor::randomness::Randomness;
 use security::exponentiation::{Exponentiated, Exponentiation};
+use security::tls::GeneratedKeys;
 use wire::nqn::{HostId, Nqn};
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::status::Status;
@@ -126,6 +128,13 @@ impl Control {
         }
     }
 
+    /// The same with these keys of TLS, to which authentications add those that they generate.
+    #[must_use]
+    pub fn with_generated_keys(mut self, keys: Arc<GeneratedKeys>) -> Self {
+        self.authentications.set_generated_keys(keys);
+        self
+    }
+
     /// The limits in force.
     #[must_use]
     pub fn limits(&self) -> &Limits {
@@ -136,9 +145,10 @@ impl Control {
     pub fn on_request(&mut self, now_ns: u64, request: Request) {
         let lane = request.lane;
         match request.kind {
-            RequestKind::Command { slot, sqe, data, peer, listener, local, tls, counters } => {
+            RequestKind::Command { slot, sqe, data, peer, listener, channel, local, tls, counters } => {
                 let command = CommandId { lane, slot };
-                let connect = PendingConnect { command, sqe, data, peer, listener, local, tls, counters };
+                let connect =
+                    PendingConnect { command, sqe, data, peer, listener, channel, local, tls, counters };
                 self.on_command(now_ns, connect);
             }
             RequestKind::Superseded { slot } => {
@@ -172,7 +182,7 @@ impl Control {
                     Some(self.authentications.on_send(now_ns, command, &sqe, message, outputs))
                 }
                 FabricsType::AUTHENTICATION_RECEIVE => {
-                    Some(self.authentications.on_receive(command, &sqe, &mut self.outputs))
+                    Some(self.authentications.on_receive(now_ns, command, &sqe, &mut self.outputs))
                 }
                 _ => None,
             };
@@ -249,7 +259,7 @@ impl Control {
 
     /// The worker has the result of an exponentiation.
     pub fn on_exponentiated(&mut self, now_ns: u64, lane: LaneId, result: Exponentiated) {
-        let failed = self.authentications.on_exponentiated(lane, result, &mut self.outputs);
+        let failed = self.authentications.on_exponentiated(now_ns, lane, result, &mut self.outputs);
         failed.into_iter().for_each(|failed| self.on_failed(now_ns, failed));
     }
 
@@ -301,7 +311,8 @@ impl Control {
         let mut rollout = self.rollouts.begin(answers);
         let (catalog, associations) = (&mut self.catalog, &mut self.associations);
         let outputs = &mut self.outputs;
-        let mut change = Change { now_ns, catalog, associations, outputs, rollout: &mut rollout };
+        let generated = self.authentications.generated_keys();
+        let mut change = Change { now_ns, catalog, associations, generated, outputs, rollout: &mut rollout };
         let outcomes = steps.into_iter().map(|step| change.apply(step)).collect();
         self.rollouts.send(rollout, &self.catalog, &mut self.outputs);
         self.associations.on_doorbells_changed(&self.catalog, &mut self.outputs);

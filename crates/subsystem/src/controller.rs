@@ -55,6 +55,8 @@ pub struct ControllerRecord {
     pub peer: Option<SocketAddr>,
     /// The route by which the host connected.
     pub route: Route,
+    /// Whether its admin queue uses TLS.
+    pub uses_tls: bool,
     /// Phase of the association.
     pub life: Life,
     /// Properties and life cycle.

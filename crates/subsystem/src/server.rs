@@ -116,7 +116,7 @@ impl Target {
         let recorder = target.audit.recorder();
         let control = control_settings(config, target.operator.discovery_nqn(), reactor_count, recorder);
         let exponentiator = Exponentiator::worker(target.addresses[0].clone());
-        let home = home(control, cores.clone(), steps, exponentiator);
+        let home = home(control, cores.clone(), steps, exponentiator, target.operator.tls());
         let memcached_counters = home.control.admission.memcached_counters();
         let mut home = Some(home);
         let start = Instant::now();
@@ -323,7 +323,7 @@ pub fn applications(
     let mut serving =
         ServingSettings { zero_copy, ..serving_settings(&settings.limits, timeouts, reactor_count) };
     serving.queue.c2h_data_bytes = c2h_data_bytes;
-    let home = home(settings, vec![None; reactor_count.into()], steps, Exponentiator::Inline);
+    let home = home(settings, vec![None; reactor_count.into()], steps, Exponentiator::Inline, tls);
     let memcached_counters = home.control.admission.memcached_counters();
     let mut home = Some(home);
     let application = |reactor| {
@@ -426,9 +426,10 @@ fn home(
     cores: Vec<Option<usize>>,
     steps: Vec<Step>,
     exponentiator: Exponentiator,
+    tls: &TlsGate,
 ) -> Home {
     let now_ns = settings.now_ns;
-    let mut control = Control::new(settings);
+    let mut control = Control::new(settings).with_generated_keys(Arc::clone(tls.generated()));
     let (answers, _) = channel();
     control.on_order(now_ns, Order { kind: OrderKind::Apply(steps), answers });
     Home::new(control, cores, exponentiator)

@@ -6,6 +6,7 @@ mod aborts;
 mod audit;
 mod authentication;
 mod churn;
+mod concatenation;
 mod corruption;
 mod counters;
 mod doorbells;

@@ -6,14 +6,19 @@
 //!                                                         └▶ failed, or too late: the lane ends
 //! later transactions (re-authentication) change nothing when they fail
 //! ```
+//!
+//! A host with TLS by a generated key has authenticated before: it owes nothing, and may authenticate again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use reactor::randomness::Randomness;
 use security::controller::{ControllerAuthentication, ControllerSettings, Received};
 use security::exponentiation::{Exponentiated, Exponentiation};
 use security::fresh::{Fresh, RANDOM_BYTES, SequenceNumbers};
+use security::names::Names;
+use security::tls::GeneratedKeys;
 use wire::fabrics::AuthenticationCommand;
 use wire::id::{Cntlid, Qid};
 use wire::nqn::{HostId, HostName, Nqn};
@@ -44,6 +49,7 @@ pub(super) struct Authentications {
     queues: BTreeMap<LaneId, Queue>,
     random: Randomness,
     sequence: SequenceNumbers,
+    generated: Arc<GeneratedKeys>,
     /// Queues with an exponentiation to run, in order; some may have ended.
     waiting: VecDeque<LaneId>,
     running_count: usize,
@@ -67,9 +73,25 @@ impl Who {
     }
 }
 
+/// A queue that is to begin.
+pub(super) struct Beginning {
+    pub(super) settings: ControllerSettings,
+    pub(super) who: Who,
+    /// Identity of the generated key that its connection uses.
+    pub(super) key_in_use: Option<String>,
+    /// When former secrets are accepted no more, ns.
+    pub(super) former_end_ns: Option<u64>,
+}
+
 /// A queue whose host must authenticate, or has.
 struct Queue {
     machine: ControllerAuthentication,
+    names: Names,
+    /// Identity of the generated key that its connection uses, or that its last transaction has generated: the next one
+    /// replaces it.
+    key: Option<String>,
+    /// When former secrets are accepted no more, ns.
+    former_end_ns: Option<u64>,
     who: Who,
     /// No transaction has succeeded yet.
     is_owed: bool,
@@ -96,29 +118,45 @@ impl Authentications {
             queues: BTreeMap::new(),
             sequence: SequenceNumbers::new(u32::from_le_bytes(first)),
             random,
+            generated: Arc::default(),
             waiting: VecDeque::new(),
             running_count: 0,
         }
     }
 
-    /// A lane has connected whose host must authenticate.
-    pub(super) fn begin(
-        &mut self,
-        now_ns: u64,
-        lane: LaneId,
-        settings: ControllerSettings,
-        who: Who,
-        outputs: &mut Outputs,
-    ) {
-        let deadline_ns = now_ns.saturating_add(FIRST_NS);
-        outputs.wake_about(deadline_ns);
+    pub(super) fn set_generated_keys(&mut self, keys: Arc<GeneratedKeys>) {
+        self.generated = keys;
+    }
+
+    pub(super) fn generated_keys(&self) -> &GeneratedKeys {
+        &self.generated
+    }
+
+    /// Whether a transaction on this lane, or on one before it, has generated a key of TLS.
+    pub(super) fn has_generated(&self, lane: LaneId) -> bool {
+        self.queues.get(&lane).is_some_and(|queue| queue.key.is_some())
+    }
+
+    /// A lane has connected whose host must authenticate, or has a key that an authentication has generated.
+    pub(super) fn begin(&mut self, now_ns: u64, lane: LaneId, beginning: Beginning, outputs: &mut Outputs) {
+        let Beginning { settings, who, key_in_use: key, former_end_ns } = beginning;
+        let is_owed = key.is_none();
+        let deadline_ns = is_owed.then(|| now_ns.saturating_add(FIRST_NS));
+        deadline_ns.into_iter().for_each(|deadline_ns| outputs.wake_about(deadline_ns));
         self.queues.insert(
             lane,
             Queue {
-                machine: ControllerAuthentication::new(settings),
+                names: settings.names.clone(),
+                machine: if is_owed {
+                    ControllerAuthentication::new(settings)
+                } else {
+                    ControllerAuthentication::of_secure_channel(settings)
+                },
+                key,
+                former_end_ns,
                 who,
-                is_owed: true,
-                deadline_ns: Some(deadline_ns),
+                is_owed,
+                deadline_ns,
                 receive: None,
                 is_waiting: false,
             },
@@ -136,7 +174,10 @@ impl Authentications {
 
     /// How the host of a lane was authenticated, for the operator.
     pub(super) fn describe(&self, lane: LaneId) -> Option<String> {
-        let authenticated = self.queues.get(&lane)?.machine.authenticated()?;
+        let queue = self.queues.get(&lane)?;
+        let Some(authenticated) = queue.machine.authenticated() else {
+            return queue.key.as_ref().map(|_| "TLS with a generated key".into());
+        };
         let ways = if authenticated.is_bidirectional { ", both ways" } else { "" };
         Some(format!("{}, {}{ways}", authenticated.hash, authenticated.group))
     }
@@ -171,12 +212,13 @@ impl Authentications {
             queue.deadline_ns = queue.machine.is_running().then(|| now_ns.saturating_add(LATER_NS));
             queue.deadline_ns.into_iter().for_each(|deadline_ns| outputs.wake_about(deadline_ns));
         }
-        self.go_on(command.lane, outputs, Some((command, Ok(Reply::default()))))
+        self.go_on(now_ns, command.lane, outputs, Some((command, Ok(Reply::default()))))
     }
 
     /// Handles an Authentication Receive.
     pub(super) fn on_receive(
         &mut self,
+        now_ns: u64,
         command: CommandId,
         sqe: &Sqe,
         outputs: &mut Outputs,
@@ -191,7 +233,7 @@ impl Authentications {
         if let Some(queue) = self.queues.get_mut(&command.lane) {
             queue.receive = Some((command, room));
         }
-        self.go_on(command.lane, outputs, None)
+        self.go_on(now_ns, command.lane, outputs, None)
     }
 
     /// The bytes of the buffer of an Authentication Receive.
@@ -228,13 +270,14 @@ impl Authentications {
 
     pub(super) fn on_exponentiated(
         &mut self,
+        now_ns: u64,
         lane: LaneId,
         result: Exponentiated,
         outputs: &mut Outputs,
     ) -> Option<Failed> {
         self.running_count = self.running_count.saturating_sub(1);
         self.queues.get_mut(&lane)?.machine.on_exponentiated(result);
-        self.go_on(lane, outputs, None)
+        self.go_on(now_ns, lane, outputs, None)
     }
 
     /// Ends queues whose hosts have not authenticated in time, and abandons later transactions that take too long.
@@ -274,6 +317,7 @@ impl Authentications {
     /// Answers what can be answered, `answer` last, and ends the queue if its host has failed.
     fn go_on(
         &mut self,
+        now_ns: u64,
         lane: LaneId,
         outputs: &mut Outputs,
         answer: Option<(CommandId, Outcome)>,
@@ -291,6 +335,8 @@ impl Authentications {
                 }
             }
         }
+        // Before the answer: the host's next connection may use the key at once.
+        queue.keep_generated(now_ns, &self.generated);
         if !queue.is_waiting && queue.machine.has_exponentiation() {
             queue.is_waiting = true;
             self.waiting.push_back(lane);
@@ -339,5 +385,29 @@ impl Authentications {
         });
         outputs.end_lane(lane);
         Some(Failed { peer: *peer })
+    }
+}
+
+impl Queue {
+    /// Adds the key that the last transaction has generated, in place of the one before.
+    fn keep_generated(&mut self, now_ns: u64, keys: &GeneratedKeys) {
+        let Some(psk) = self.machine.take_generated() else { return };
+        let by_former =
+            self.machine.authenticated().is_some_and(|authenticated| authenticated.by_former_secret);
+        let end_ns = self.former_end_ns.filter(|_| by_former).unwrap_or(u64::MAX);
+        let identity = keys.insert(now_ns, &self.names, &psk, end_ns);
+        let Who { peer, host, qid, .. } = &self.who;
+        tracing::info!(
+            peer = peer.map(tracing::field::display),
+            host = %quoted(host),
+            qid = qid.get(),
+            cipher = %psk.cipher(),
+            is_kept = identity.is_some(),
+            "key of TLS generated"
+        );
+        // An empty identity for a host whose name no identity can have: its I/O queues are not to be in clear either.
+        if let Some(before) = self.key.replace(identity.unwrap_or_default()) {
+            keys.remove(&before);
+        }
     }
 }

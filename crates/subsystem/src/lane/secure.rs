@@ -4,6 +4,7 @@ use std::io::IoSliceMut;
 use std::net::SocketAddr;
 
 use reactor::{Io, Received, Segment, Sent, SocketId};
+use security::psk::PskKind;
 use security::tls::{ByteSocket, Failure, PskIdentity, Stream};
 use wire::fabrics::ConnectData;
 use wire::nqn::{HostName, Nqn};
@@ -11,7 +12,7 @@ use wire::text::quoted;
 use zerocopy::FromBytes;
 
 use crate::audit::TlsInUse;
-use crate::message::Message;
+use crate::message::{Channel, Message};
 
 /// The TLS of one lane.
 #[derive(Debug)]
@@ -103,13 +104,14 @@ impl Secure {
         if std::mem::replace(&mut self.is_established, true) {
             return;
         }
-        let PskIdentity { host, subsystem, version, .. } = &established.identity;
+        let PskIdentity { host, subsystem, version, kind, .. } = &established.identity;
         tracing::info!(
             peer = peer.map(tracing::field::display),
             cipher = %established.cipher,
             host = %quoted(host.as_str()),
             subsystem = %quoted(subsystem.as_str()),
             ?version,
+            key = ?kind,
             derivation = %established.derivation,
             "TLS established"
         );
@@ -118,8 +120,9 @@ impl Secure {
     /// What the handshake has agreed on, for the audit log.
     pub(crate) fn in_use(&self) -> Option<TlsInUse> {
         let established = self.stream.established()?;
-        let (cipher, version) = (established.cipher, established.identity.version);
-        Some(TlsInUse { cipher, version, derivation: established.derivation })
+        let (cipher, derivation) = (established.cipher, established.derivation);
+        let (version, key) = (established.identity.version, established.identity.kind);
+        Some(TlsInUse { cipher, version, derivation, key })
     }
 
     /// Why it has failed, the first time that it is asked after that.
@@ -131,6 +134,17 @@ impl Secure {
     /// The identity that the host has offered and not proved, for the log.
     pub(crate) fn claimed(&self) -> Option<String> {
         self.stream.claimed().map(|identity| quoted(identity).to_string())
+    }
+
+    /// What protects the connection; as in clear before the handshake is complete.
+    pub(crate) fn channel(&self) -> Channel {
+        match self.stream.established() {
+            None => Channel::Clear,
+            Some(established) => match established.identity.kind {
+                PskKind::Retained => Channel::ConfiguredKey,
+                PskKind::Generated => Channel::GeneratedKey(established.text.as_str().into()),
+            },
+        }
     }
 
     /// Why a Connect with this data is refused: its names are not those that the key is for.

@@ -321,12 +321,14 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             // It may wait for a previous association of its host: it is not closed to make room meanwhile.
             lists.on_connected(lane);
         }
+        let channel = lane.tls.as_ref().filter(|_| is_connect).map(Secure::channel).unwrap_or_default();
         let kind = RequestKind::Command {
             slot,
             sqe: *sqe,
             data,
             peer: lane.peer,
             listener: lane.listener,
+            channel,
             local: lane.local,
             tls: lane.tls.as_ref().filter(|_| is_connect).and_then(Secure::in_use),
             counters: Arc::clone(&lane.counters),

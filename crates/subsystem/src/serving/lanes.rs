@@ -144,7 +144,7 @@ impl LaneServer {
     ) -> Option<(SocketId, u32)> {
         let (peer, local) = (connection.peer, connection.local);
         // A lane that was handed over brings its own.
-        let passage = if is_placed { Some(Passage::Clear) } else { self.tls.passage(listener) };
+        let passage = if is_placed { Some(Passage::Clear) } else { self.tls.passage(listener, io.now_ns()) };
         let Some(passage) = passage else {
             let complaint = AdmissionMessage::Complaint { peer, reason: reason::NO_POLICY, detail: None };
             io.post(0, Message::Admission(complaint));
