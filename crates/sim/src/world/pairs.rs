@@ -231,6 +231,8 @@ impl Pairs {
         let late_ns = LATE_NS + 4 * order_ns + slow_ns(shared);
         // What waits for memory waits for the log, which waits behind operations on other files.
         let held_until_ns = shared.disk.held_until_ns(now_ns).max(shared.log_disk.held_until_ns(now_ns));
+        // What a client had sent before it gave its connection up arrives when the network is whole again.
+        let held_until_ns = held_until_ns.max(shared.network.partition_until_ns);
         if !lacks_space && held_until_ns + late_ns < now_ns {
             self.model.rule_out(now_ns - late_ns, now_ns);
         }
