@@ -56,7 +56,7 @@ pub(crate) struct HostOptions {
     /// Use TLS 1.3 with a key that authentication generates (secure channel concatenation, as `nvme connect --concat`): a
     /// first connection authenticates in clear, all others use TLS. Give --dhchap-ctrl-secret as well, or whoever answers
     /// at the address may be the other end.
-    #[arg(long, requires = "dhchap_secret", conflicts_with = "tls", help_heading = "Connection")]
+    #[arg(long, conflicts_with = "tls", help_heading = "Connection")]
     concat: bool,
     /// Use TLS 1.3 with the pre-shared key of --tls-key; nothing is sent in clear.
     #[arg(long, requires = "tls_key", help_heading = "Connection")]
@@ -105,12 +105,20 @@ impl HostOptions {
         let mut digests = Digests::empty();
         digests.set(Digests::HEADER, self.header_digest || wanted.header_digest);
         digests.set(Digests::DATA, self.data_digest || wanted.data_digest);
+        let concat = self.concat || wanted.concat && !self.tls;
+        wanted.tls &= !concat;
+        let credentials = self.credentials(&mut wanted)?;
+        if concat && credentials.is_none() {
+            return Err(Failure::usage(
+                "--concat: authentication generates the key of TLS: add --dhchap-secret FILE",
+            ));
+        }
         let options = Options {
             digests,
             identity: Some(self.identity(wanted.identity.take())?),
-            credentials: self.credentials(&mut wanted)?,
+            credentials,
             tls: self.tls_keys(&mut wanted, address)?,
-            concat: self.concat,
+            concat,
             reconnect: ReconnectSettings::never(),
             connect_timeout: self.connect_timeout.min(self.timeout.unwrap_or(self.connect_timeout)),
             command_timeout: answer,
@@ -121,7 +129,7 @@ impl HostOptions {
 
     /// What the configuration says about the address. It is not read if options say everything.
     fn wanted(&self, address: &Address) -> Result<Wanted, Failure> {
-        let is_said = self.hostnqn.is_some() && self.dhchap_secret.is_some() && self.tls;
+        let is_said = self.hostnqn.is_some() && self.dhchap_secret.is_some() && (self.tls || self.concat);
         if is_said && self.config.is_none() {
             return Ok(Wanted::default());
         }

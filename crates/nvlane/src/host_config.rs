@@ -44,6 +44,8 @@ pub(crate) struct Wanted {
     /// Whether the connection uses TLS.
     pub(crate) tls: bool,
     pub(crate) tls_key: Option<TlsKey>,
+    /// Whether authentication generates the key of TLS.
+    pub(crate) concat: bool,
     pub(crate) header_digest: bool,
     pub(crate) data_digest: bool,
 }
@@ -122,13 +124,16 @@ impl HostConfig {
         let Some(port) = port else {
             return Ok(Wanted { identity: Some(identity), host_secret, ..Wanted::default() });
         };
-        if port.concat.unwrap_or(false) {
+        let (tls, concat) = (port.tls.unwrap_or(false), port.concat.unwrap_or(false));
+        if concat && host_secret.is_none() {
+            return Err(wrong("concat", &"authentication generates the key of TLS: add a dhchap_key"));
+        }
+        if concat && tls {
             return Err(wrong(
                 "concat",
-                &"TLS keys made by authentication (secure concatenation) are not supported: use a tls_key",
+                &"authentication generates the key of TLS: leave out tls and tls_key",
             ));
         }
-        let tls = port.tls.unwrap_or(false);
         if !tls && port.tls_key.is_some() {
             tracing::warn!(path = %self.path.display(), "tls_key without \"tls\": true: the connection is in clear");
         }
@@ -140,6 +145,7 @@ impl HostConfig {
             controller_secret,
             tls,
             tls_key: tls_key.transpose()?,
+            concat,
             header_digest: port.hdr_digest.unwrap_or(false),
             data_digest: port.data_digest.unwrap_or(false),
         })
@@ -179,7 +185,7 @@ mod tests {
         assert_eq!(identity.nqn.as_str(), "nqn.2026-01.io.nvlane:h");
         assert_eq!(identity.id.to_string(), "11111111-2222-3333-4444-555555555555");
         assert!(wanted.host_secret.is_some() && wanted.controller_secret.is_some());
-        assert!(wanted.header_digest && !wanted.data_digest && !wanted.tls);
+        assert!(wanted.header_digest && !wanted.data_digest && !wanted.tls && !wanted.concat);
     }
 
     #[test]
@@ -196,7 +202,7 @@ mod tests {
         for (port, part) in [
             (format!(r#""dhchap_key": "{damaged}""#), "dhchap_key of host"),
             (r#""tls": true, "tls_key": "NVMeTLSkey-1:01:QQID:""#.into(), "tls_key of host"),
-            (r#""concat": true"#.into(), "secure concatenation"),
+            (r#""tls": true, "concat": true"#.into(), "leave out tls"),
         ] {
             let error = wanted(&with_port(&port), DISK).expect_err("not usable");
             assert!(error.starts_with("config.json: ") && error.contains(part), "{error}");
