@@ -70,6 +70,7 @@ pub fn host_association(data: &[u8]) {
     let mut input = Input::new(data);
     let settings = AssociationSettings {
         credentials: None,
+        concat: false,
         controller: controller_settings(),
         offer: HostOffer::default(),
         connect_timeout_ns: 10 * SECOND,

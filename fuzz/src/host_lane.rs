@@ -112,6 +112,7 @@ impl Caller {
         let cap = Cap::from_bits(0).with_queue_entries_max(128);
         let attachment = Attachment {
             credentials: None,
+            generated: None,
             generation: 1,
             cntlid: Cntlid::new(1),
             peer: ([192, 0, 2, 1], 4420).into(),

@@ -11,6 +11,7 @@ use reactor::random::SplitMix64;
 use reactor::randomness::Randomness;
 use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store};
 use subsystem::access::HostRights;
+use subsystem::audit::Recorder;
 use subsystem::config::{TimeoutConfig, TlsPolicy};
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
@@ -53,6 +54,7 @@ pub(crate) fn target() -> MemoryReactor {
         randomness: Randomness::Simulated(SplitMix64::new(1)),
         now_ns: 1,
         wall_ns: 1,
+        audit: Recorder::default(),
     };
     let subsystem = Subsystem {
         serial: "FUZZ".into(),

@@ -62,6 +62,7 @@ fn live() -> LaneCore<Vec<u8>> {
         cntlid: Cntlid::new(1),
         peer: ([127, 0, 0, 1], 4420).into(),
         credentials: None,
+        generated: None,
         settings: ControllerSettings {
             host: nqn.clone(),
             hostid: "11111111-2222-3333-4444-555555555555".parse().expect("an id"),

@@ -8,6 +8,9 @@
 //!    └──(due)── Waiting ◀──────┴─────────────────┴──── any loss ───────┘          any ──close, give up──▶ Over
 //! ```
 //!
+//! With secure channel concatenation an attempt has two connections: BringUp authenticates in clear and goes back to
+//! Opening with the generated key, for a connection with TLS by that. wire §22.1
+//!
 //! The first attempt is made once: its failure is the caller's error. Inputs are `on_*`, wishes are `submit`, `abort`,
 //! `rescan` and `close`. After each of them the driver calls [`advance`](AssociationMachine::advance), then drains
 //! [`next_action`](AssociationMachine::next_action), and returns at
@@ -25,6 +28,8 @@ use proto::host_limits::Limits;
 use proto::host_namespaces::NamespaceInfo;
 use proto::host_queue::{self, HostEvent, Transfer};
 use proto::{HostQueue, Violation};
+use security::psk::{IdentityVersion, Psk, TlsPsk};
+use security::secure_channel::SecureChannel;
 use wire::async_event::AsyncEvent;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::identify::controller::IdentifyController;
@@ -59,6 +64,8 @@ pub struct AssociationSettings {
     pub controller: ControllerSettings,
     /// Secrets for authentication.
     pub credentials: Option<Arc<Credentials>>,
+    /// Whether to generate a key of TLS by the authentication.
+    pub concat: bool,
     /// Parameters of the ICReq.
     pub offer: HostOffer,
     /// Timeout of each step of connecting, ns.
@@ -223,6 +230,8 @@ pub struct AssociationMachine {
     controller: HostController,
     /// While the host authenticates on the admin queue.
     authentication: Option<QueueAuthentication>,
+    /// The key that the authentication of this attempt has generated.
+    generated: Option<Arc<TlsPsk>>,
     /// The identities of its namespaces.
     known: KnownNamespaces,
     peer: Option<SocketAddr>,
@@ -251,6 +260,7 @@ impl AssociationMachine {
             queue: HostQueue::new(settings.offer, ADMIN_QUEUE_ENTRIES - 1),
             controller: HostController::new(settings.controller.clone()),
             authentication: None,
+            generated: None,
             known: KnownNamespaces::default(),
             peer: None,
             backoff: Backoff::new(settings.reconnect, settings.seed),
@@ -293,7 +303,25 @@ impl AssociationMachine {
         self.settings.connect_timeout_ns
     }
 
+    /// The key of TLS for the connection to open, if one was generated.
+    #[must_use]
+    pub fn generated_key(&self) -> Option<&TlsPsk> {
+        self.generated.as_deref()
+    }
+
+    /// Whether the present connection is to be closed and another one opened: its bytes mean nothing any more.
+    #[must_use]
+    pub fn opens_again(&self) -> bool {
+        matches!(self.phase, Phase::Opening { .. })
+    }
+
     fn open(&mut self, now_ns: u64) {
+        // Each attempt generates its own: the target may have been restarted, and has no other then.
+        self.open_with(None, now_ns);
+    }
+
+    fn open_with(&mut self, generated: Option<Arc<TlsPsk>>, now_ns: u64) {
+        self.generated = generated;
         self.queue = HostQueue::new(self.settings.offer, ADMIN_QUEUE_ENTRIES - 1);
         self.queue.set_in_capsule_bytes(ADMIN_IN_CAPSULE_BYTES);
         self.controller = HostController::new(self.settings.controller.clone());
@@ -471,6 +499,10 @@ impl AssociationMachine {
                 }
                 HostEvent::Completed(completion) => self.on_completion(completion, now_ns)?,
             }
+            if self.opens_again() {
+                *input = &[];
+                return Ok(());
+            }
         }
         Ok(())
     }
@@ -495,8 +527,12 @@ impl AssociationMachine {
                 if let Some(authentication) = &mut self.authentication
                     && authentication.on_completion(status, &data)?
                 {
+                    let generated = authentication.take_generated();
                     self.authentication = None;
-                    self.controller.on_authenticated();
+                    match generated {
+                        None => self.controller.on_authenticated(),
+                        Some(psk) => self.secure(&psk, now_ns)?,
+                    }
                 }
             }
             Owner::Caller { id, .. } => {
@@ -516,12 +552,29 @@ impl AssociationMachine {
     /// The Connect of the admin queue was accepted: begins to authenticate if the controller asks for it.
     fn on_connect_accepted(&mut self) -> Result<(), LinkError> {
         let credentials = self.settings.credentials.as_deref();
+        let wants_key = self.settings.concat && self.generated.is_none();
         if self.controller.must_authenticate() {
-            let authentication = QueueAuthentication::new(credentials, &self.settings.controller)?;
+            let channel = if wants_key { SecureChannel::NewTlsPsk } else { SecureChannel::None };
+            let authentication = QueueAuthentication::new(credentials, &self.settings.controller, channel)?;
             self.authentication = Some(authentication);
-        } else if !self.settings.controller.is_discovery {
+        } else if !self.settings.controller.is_discovery && self.generated.is_none() {
             Credentials::check_unasked(credentials)?;
+            if wants_key {
+                return Err(LinkError::NoSecureChannel);
+            }
         }
+        Ok(())
+    }
+
+    /// Closes the connection in clear, and opens one with TLS by this key.
+    fn secure(&mut self, psk: &Psk, now_ns: u64) -> Result<(), LinkError> {
+        let ControllerSettings { host, subsystem, .. } = &self.settings.controller;
+        // An identity of version 1 has any length.
+        let key = psk.tls(IdentityVersion::One, host.as_str(), subsystem.as_str());
+        let key = key.ok_or(LinkError::NoSecureChannel)?;
+        tracing::debug!(%subsystem, cipher = %psk.cipher(), "key of TLS generated: connecting again with TLS");
+        self.actions.push_back(AssociationAction::Close { at_once: false });
+        self.open_with(Some(Arc::new(key)), now_ns);
         Ok(())
     }
 
@@ -716,6 +769,7 @@ impl AssociationMachine {
             peer,
             settings: self.settings.controller.clone(),
             credentials: self.settings.credentials.clone(),
+            generated: self.generated.clone(),
             limits,
             queue_pairs,
             inaccessible: self.known.with_replaced(self.controller.inaccessible()),

@@ -21,7 +21,7 @@ use crate::error::{Error, LinkContext, LinkError};
 use crate::event::Event;
 use crate::failure::Failure;
 use crate::messages::{AssociationMessage, LaneMessage};
-use crate::transport::{TLS_HANDSHAKE, Transport};
+use crate::transport::{TLS_HANDSHAKE, TlsKeys, Transport};
 use crate::waiting::{Interest, sleep};
 
 /// Maximum sleep, ns.
@@ -206,6 +206,9 @@ impl Driver<'_> {
             if self.machine.has_finished() {
                 self.machine.on_bytes(&mut &[][..], now_ns)?;
             }
+            if self.machine.opens_again() {
+                return Ok(());
+            }
             let count = match transport.receive(&mut [IoSliceMut::new(staging)]) {
                 Received::Bytes(count) => count,
                 Received::Dry => return Ok(()),
@@ -223,7 +226,8 @@ impl Driver<'_> {
                 Dialled::Waiting => {}
                 Dialled::Connected(socket, peer) => {
                     let LinkContext { host, subsystem, .. } = self.context;
-                    match Transport::new(socket, self.tls_keys.as_deref(), host, subsystem) {
+                    let keys = TlsKeys::of(self.tls_keys.as_deref(), self.machine.generated_key());
+                    match Transport::new(socket, keys, host, subsystem) {
                         Ok(transport) => self.link = Link::Securing(transport, peer),
                         Err(cause) => self.lose(cause, now_ns),
                     }

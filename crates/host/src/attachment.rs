@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proto::host_controller::ControllerSettings;
 use proto::host_limits::Limits;
+use security::psk::TlsPsk;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::log::ana::AnaState;
 
@@ -24,6 +25,8 @@ pub struct Attachment {
     pub settings: ControllerSettings,
     /// Secrets for authentication.
     pub credentials: Option<Arc<Credentials>>,
+    /// The key of TLS that the authentication of the admin queue has generated: it is that of all connections.
+    pub generated: Option<Arc<TlsPsk>>,
     /// Limits of the controller.
     pub limits: Limits,
     /// I/O queues granted.

@@ -9,7 +9,9 @@ use security::group::Group;
 use security::hash::HashFunction;
 use security::host::{HostAuthentication, HostSettings};
 use security::names::Names;
+use security::psk::Psk;
 use security::secret::Secret;
+use security::secure_channel::SecureChannel;
 use wire::fabrics::AuthenticationCommand;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -71,13 +73,14 @@ enum Out {
 }
 
 impl QueueAuthentication {
-    /// The controller has asked for it.
+    /// The controller has asked for it. It generates a key of TLS for `secure_channel`.
     ///
     /// # Errors
     /// There are no secrets, or no random numbers.
     pub(crate) fn new(
         credentials: Option<&Credentials>,
         settings: &ControllerSettings,
+        secure_channel: SecureChannel,
     ) -> Result<Self, LinkError> {
         let Credentials { host, controller, hashes, groups, mut randomness } =
             credentials.ok_or(ControllerError::AuthenticationRequired)?.clone();
@@ -88,7 +91,7 @@ impl QueueAuthentication {
         let [s0, s1, s2, s3, t0, t1] = numbers;
         let sequence = NonZeroU32::new(u32::from_le_bytes([s0, s1, s2, s3])).unwrap_or(NonZeroU32::MIN);
         let names = Names { host: settings.host.clone().into(), subsystem: settings.subsystem.clone() };
-        let settings = HostSettings { names, host, controller, hashes, groups };
+        let settings = HostSettings { names, host, controller, hashes, groups, secure_channel };
         let fresh = Fresh::new(&random, sequence);
         let machine = HostAuthentication::new(settings, u16::from_le_bytes([t0, t1]), fresh);
         Ok(Self { machine, out: None })
@@ -137,6 +140,11 @@ impl QueueAuthentication {
         Ok(self.machine.outcome().is_some())
     }
 
+    /// The key of TLS that it has generated, once the queue is authenticated.
+    pub(crate) fn take_generated(&mut self) -> Option<Psk> {
+        self.machine.take_generated()
+    }
+
     /// Why it has failed, once the controller was told. The controller need not answer that, and may close the
     /// connection first.
     pub(crate) fn failure(&self) -> Option<LinkError> {
@@ -165,7 +173,8 @@ mod tests {
         };
         let secret = Secret::new(None, vec![1; 32].into()).expect("a secret");
         let credentials = Credentials::new(secret, None);
-        let mut queue = QueueAuthentication::new(Some(&credentials), &settings).expect("random numbers");
+        let mut queue = QueueAuthentication::new(Some(&credentials), &settings, SecureChannel::None)
+            .expect("random numbers");
         // The offer is sent, and answered with nonsense.
         assert!(queue.next_command().is_some());
         assert!(!queue.on_completion(Status::SUCCESS, &[]).expect("it goes on"));

@@ -9,7 +9,7 @@ use proto::host_controller::ControllerError;
 use proto::host_namespaces::Unusable;
 use security::host::HostFailure;
 use security::message::Reason;
-use security::tls::Failure as TlsFailure;
+use security::tls::{Alert as TlsAlert, Failure as TlsFailure};
 use wire::fabrics::InvalidParameter;
 use wire::id::{Nsid, Qid};
 use wire::nqn::Nqn;
@@ -198,6 +198,12 @@ pub enum LinkError {
     /// TLS failed.
     #[error("TLS: {0}")]
     Tls(TlsFailure),
+    /// TLS failed with the key that an authentication has generated.
+    #[error("TLS with the generated key: {0}")]
+    GeneratedKey(TlsFailure),
+    /// The controller does not ask for authentication, so no key of TLS is generated.
+    #[error("the controller does not authenticate the host, so there is no secure channel")]
+    NoSecureChannel,
     /// Another connection of the association was lost; this one was closed with it.
     #[error("the association was lost")]
     Association,
@@ -216,7 +222,7 @@ impl LinkError {
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Controller(error) => error.is_permanent(),
-            Self::Authentication(_) | Self::ControllerNotAuthenticated => true,
+            Self::Authentication(_) | Self::ControllerNotAuthenticated | Self::NoSecureChannel => true,
             Self::Tls(failure) => {
                 matches!(failure, TlsFailure::Alert(_) | TlsFailure::NotTls | TlsFailure::NoProof)
             }
@@ -289,6 +295,22 @@ impl fmt::Display for Advice<'_> {
             }
             LinkError::Authentication(HostFailure::Refuses(Reason::Failed)) => {
                 write!(f, "; is it the secret of {}?", context.subsystem)
+            }
+            LinkError::Authentication(HostFailure::Refused(Reason::SecureChannel)) => f.write_str(
+                "; the target must allow TLS on this listener (tls = \"allowed\") and a Diffie-Hellman group; else leave \
+                 out --concat",
+            ),
+            LinkError::NoSecureChannel => {
+                write!(f, "; the target needs the secret of {}; else leave out --concat", context.host)
+            }
+            LinkError::GeneratedKey(TlsFailure::Alert(TlsAlert::UNKNOWN_PSK_IDENTITY)) => {
+                f.write_str("; the target has forgotten the key: if it was restarted, connect again")
+            }
+            LinkError::GeneratedKey(TlsFailure::Alert(TlsAlert::DECRYPT_ERROR)) => {
+                f.write_str("; the target derives another key, as Linux before 7.1 does")
+            }
+            LinkError::GeneratedKey(TlsFailure::NotTls | TlsFailure::Closed) => {
+                f.write_str("; does the target allow TLS on this listener?")
             }
             LinkError::ControllerNotAuthenticated => {
                 f.write_str("; leave out --dhchap-ctrl-secret if that is meant")

@@ -35,7 +35,7 @@ use crate::phases::{SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::queue_map::LaneClass;
 use crate::shared_association::QueueReservation;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
-use crate::transport::Transport;
+use crate::transport::{TlsKeys, Transport};
 use crate::waiting::{Interest, sleep};
 
 /// One I/O queue pair on one connection. `B` is the buffer type of its commands.
@@ -792,7 +792,7 @@ impl<B: DataBuffer> Lane<B> {
                 self.poll_device_of(&socket);
                 let Some(attachment) = self.core.attachment() else { return };
                 let settings = &attachment.settings;
-                let keys = self.tls_keys.as_deref();
+                let keys = TlsKeys::of(self.tls_keys.as_deref(), attachment.generated.as_deref());
                 match Transport::new(socket, keys, &settings.host, &settings.subsystem) {
                     Ok(transport) => {
                         self.link = Link::Securing(transport);

@@ -30,6 +30,7 @@ use proto::handshake::{Agreement, HostOffer};
 use proto::host_controller::{QueueConnect, RequestData};
 use proto::host_queue::{self, DataBuffer, End, Refused as QueueRefused, Transfer, Unfinished};
 use proto::{HostQueue, Violation};
+use security::secure_channel::SecureChannel;
 use wire::id::Qid;
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
@@ -668,12 +669,15 @@ impl<B: DataBuffer> LaneCore<B> {
                 self.queue.set_in_capsule_bytes(in_capsule);
                 let credentials = attachment.credentials.as_deref();
                 if connected.must_authenticate {
-                    let authentication = QueueAuthentication::new(credentials, &attachment.settings)?;
+                    let authentication =
+                        QueueAuthentication::new(credentials, &attachment.settings, SecureChannel::None)?;
                     self.authentication = Some(Box::new(authentication));
                     self.authenticate(now_ns);
                     return Ok(());
                 }
-                Credentials::check_unasked(credentials)?;
+                if attachment.generated.is_none() {
+                    Credentials::check_unasked(credentials)?;
+                }
             }
             self.phase = Phase::Live;
             self.command_timeout.start(now_ns);

@@ -56,6 +56,13 @@ pub struct Options {
     pub credentials: Option<Arc<Credentials>>,
     /// The pre-shared key: every connection uses TLS 1.3 with it, and nothing is sent in clear. `None` for no TLS.
     pub tls: Option<Arc<HostKeys>>,
+    /// Generate the key of TLS by the authentication of the admin queue, by secure channel concatenation: a first
+    /// connection, in clear, authenticates and no more, and all others use TLS. Needs [`credentials`](Self::credentials),
+    /// and does not go with [`tls`](Self::tls). The discovery service, which does not authenticate, stays in clear.
+    ///
+    /// Without the controller's secret among the credentials, whoever answers at the target's address may be at the other
+    /// end of TLS.
+    pub concat: bool,
     /// Keep-alive timeout: the target ends the association after this time without a message. Zero for none.
     pub keep_alive: Duration,
     /// Timeout of each step of a connection, by default 10 s: name resolution, TCP connect and TLS together, the ICReq
@@ -143,6 +150,7 @@ impl Default for Options {
             identity: None,
             credentials: None,
             tls: None,
+            concat: false,
             keep_alive: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(30),

@@ -4,6 +4,7 @@ use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 
 use reactor::{Received, Segment, Sent, Socket};
+use security::psk::TlsPsk;
 use security::tls::{ByteSocket, HostKeys, Session, Stream};
 use wire::nqn::Nqn;
 
@@ -13,12 +14,36 @@ use crate::waiting::{Interest, reset};
 /// The phase of a connection before TLS is established, in words.
 pub(crate) const TLS_HANDSHAKE: &str = "the TLS handshake";
 
+/// The keys that a connection may use for TLS.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TlsKeys<'a> {
+    /// None: in clear.
+    None,
+    /// A configured one.
+    Configured(&'a HostKeys),
+    /// One that an authentication has generated.
+    Generated(&'a TlsPsk),
+}
+
+impl<'a> TlsKeys<'a> {
+    /// The generated key if there is one, else the configured one.
+    pub(crate) fn of(configured: Option<&'a HostKeys>, generated: Option<&'a TlsPsk>) -> Self {
+        match (configured, generated) {
+            (_, Some(generated)) => Self::Generated(generated),
+            (Some(configured), None) => Self::Configured(configured),
+            (None, None) => Self::None,
+        }
+    }
+}
+
 /// A connected socket. With TLS it receives and sends nothing before [`secure`](Self::secure) has completed.
 #[derive(Debug)]
 pub(crate) struct Transport {
     /// Until it is reset.
     socket: Option<Socket>,
     tls: Option<Box<Stream>>,
+    /// TLS uses a key that an authentication has generated.
+    is_generated: bool,
 }
 
 /// The socket below TLS.
@@ -35,24 +60,27 @@ impl ByteSocket for Below<'_> {
 }
 
 impl Transport {
-    /// A socket that was just connected. With keys: for TLS between this host and this subsystem.
+    /// A socket that was just connected, with keys for TLS between this host and this subsystem.
     ///
     /// # Errors
     /// If TLS cannot begin.
     pub(crate) fn new(
         socket: Socket,
-        keys: Option<&HostKeys>,
+        keys: TlsKeys<'_>,
         host: &Nqn,
         subsystem: &Nqn,
     ) -> Result<Self, LinkError> {
-        let tls = match keys {
-            None => None,
-            Some(keys) => {
-                let session = Session::host(&keys.offer(&host.clone().into(), subsystem));
-                Some(Box::new(Stream::new(session.map_err(LinkError::Tls)?)))
+        let session = match keys {
+            TlsKeys::None => None,
+            TlsKeys::Configured(keys) => {
+                Some(Session::host(&keys.offer(&host.clone().into(), subsystem)).map_err(LinkError::Tls)?)
+            }
+            TlsKeys::Generated(key) => {
+                Some(Session::host(std::slice::from_ref(key)).map_err(LinkError::GeneratedKey)?)
             }
         };
-        Ok(Self { socket: Some(socket), tls })
+        let tls = session.map(|session| Box::new(Stream::new(session)));
+        Ok(Self { socket: Some(socket), tls, is_generated: matches!(keys, TlsKeys::Generated(_)) })
     }
 
     /// The socket itself.
@@ -71,7 +99,7 @@ impl Transport {
     /// # Errors
     /// Why it failed.
     pub(crate) fn secure(&mut self) -> Result<bool, LinkError> {
-        let Self { socket: Some(socket), tls: Some(tls) } = self else { return Ok(true) };
+        let Self { socket: Some(socket), tls: Some(tls), is_generated } = self else { return Ok(true) };
         let outcome = tls.handshake(&mut Below(socket));
         if outcome.is_err() {
             // The alert: a reset would discard it.
@@ -80,7 +108,10 @@ impl Transport {
         if let Some(established) = tls.established() {
             tracing::debug!(cipher = %established.cipher, identity = %established.identity, "TLS established");
         }
-        Ok(outcome?)
+        outcome.map_err(|error| match LinkError::from(error) {
+            LinkError::Tls(failure) if *is_generated => LinkError::GeneratedKey(failure),
+            other => other,
+        })
     }
 
     /// Receives into several places, in order.
@@ -155,7 +186,7 @@ impl Transport {
     }
 
     fn close_notify(&mut self) {
-        if let Self { socket: Some(socket), tls: Some(tls) } = self {
+        if let Self { socket: Some(socket), tls: Some(tls), .. } = self {
             tls.close(&mut Below(socket));
         }
     }

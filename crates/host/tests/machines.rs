@@ -180,6 +180,7 @@ impl Kept {
         let settings = AssociationSettings {
             controller: controller_settings(),
             credentials: credentials.map(Arc::new),
+            concat: false,
             offer: HostOffer::default(),
             connect_timeout_ns: 10 * SECOND,
             admin_timeout_ns: 60 * SECOND,
@@ -386,6 +387,7 @@ impl Laned {
             peer: ADDRESS,
             settings: controller_settings(),
             credentials: credentials.map(Arc::new),
+            generated: None,
             limits: proto::host_limits::Limits::new(cap, &identify).unwrap(),
             queue_pairs: 1,
             inaccessible: Arc::new([]),

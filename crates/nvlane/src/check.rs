@@ -78,6 +78,9 @@ fn plan(config: &TargetConfig) -> String {
             "memcached clients connect at {address}, without any restriction, to the first key-value namespace"
         );
     }
+    if let Some(file) = &config.audit.file {
+        let _ = writeln!(text, "Connects, authentications and refusals are appended to {}", file.display());
+    }
     if subsystems.is_empty() {
         text.push_str("\nThere is no subsystem: hosts find nothing. Add a [[subsystem]] with a [[subsystem.namespace]].\n");
     }

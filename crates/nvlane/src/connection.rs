@@ -1,5 +1,6 @@
 //! Options that all host commands share: address, identity, digests, timeouts.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,12 +14,14 @@ use host::reconnect::ReconnectSettings;
 use host::security::psk::Derivation;
 use host::security::tls::HostKeys;
 use host::{Address, Association, Credentials, HostIdentity, Options};
-use subsystem::config::read_secret_file;
+use subsystem::config::{SecretSource, read_secret_file};
 use wire::discovery::SubsystemType;
 use wire::nqn::{HostId, Nqn};
 use wire::pdu::Digests;
 
 use crate::exit::Failure;
+use crate::host_config::{HostConfig, Wanted};
+use crate::secret_argument::source_of;
 use crate::survey::{service_address, survey_service};
 
 /// Longest timeout that can be set: a day.
@@ -37,27 +40,40 @@ pub(crate) struct Connection {
 /// Identity, digests (with the letters of `spdk_nvme_perf`) and timeouts of all host commands.
 #[derive(Debug, Args)]
 pub(crate) struct HostOptions {
-    /// Host NQN to connect as. [default: this machine's]
+    /// Host NQN to connect as. [default: that of --config, else this machine's]
     #[arg(long, value_name = "NQN", help_heading = "Connection")]
     hostnqn: Option<String>,
     /// Host identifier to connect with. [default: the one that belongs to the host NQN]
     #[arg(long, value_name = "UUID", help_heading = "Connection")]
     hostid: Option<String>,
-    /// File with this host's secret (DHHC-1:…), for targets that ask for authentication.
+    /// File with this host's secret (DHHC-1:…), for targets that ask for authentication; or keyring:NAME, a key in the
+    /// kernel's keyrings.
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     dhchap_secret: Option<PathBuf>,
-    /// File with the target's secret: the target must show that it has it.
+    /// File with the target's secret, or keyring:NAME: the target must show that it has it.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", help_heading = "Connection")]
     dhchap_ctrl_secret: Option<PathBuf>,
+    /// Use TLS 1.3 with a key that authentication generates (secure channel concatenation, as `nvme connect --concat`): a
+    /// first connection authenticates in clear, all others use TLS. Give --dhchap-ctrl-secret as well, or whoever answers
+    /// at the address may be the other end.
+    #[arg(long, conflicts_with = "tls", help_heading = "Connection")]
+    concat: bool,
     /// Use TLS 1.3 with the pre-shared key of --tls-key; nothing is sent in clear.
     #[arg(long, requires = "tls_key", help_heading = "Connection")]
     tls: bool,
-    /// File with the pre-shared key of TLS (NVMeTLSkey-1:…).
+    /// File with the pre-shared key of TLS (NVMeTLSkey-1:…), or keyring:NAME.
     #[arg(long, value_name = "FILE", requires = "tls", help_heading = "Connection")]
     tls_key: Option<PathBuf>,
     /// Derive TLS keys as libnvme before 1.16 does, as nvme-cli of Debian 13 has them.
-    #[arg(long, requires = "tls", help_heading = "Connection")]
+    #[arg(long, help_heading = "Connection")]
     tls_key_compat: bool,
+    /// File in libnvme's format: host NQN and identifier, secrets, TLS keys and digests of its entry for the address, where
+    /// no option gives them; `none` for no file. [default: /etc/nvme/config.json, if there is one]
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    config: Option<PathBuf>,
+    /// The configuration, once it is read.
+    #[arg(skip)]
+    host_config: OnceCell<Option<HostConfig>>,
     /// Use header digests.
     #[arg(short = 'H', long, alias = "hdr-digest", help_heading = "Connection")]
     header_digest: bool,
@@ -81,18 +97,28 @@ impl HostOptions {
         self.timeout.unwrap_or(default)
     }
 
-    /// Options of a host that does not reconnect. Without a connection timeout, the command timeout bounds connections
-    /// too.
-    pub(crate) fn options(&self, default: Duration) -> Result<Options, Failure> {
+    /// Options of a host that connects to this address, and does not reconnect. Without a connection timeout, the command
+    /// timeout bounds connections too.
+    pub(crate) fn options(&self, default: Duration, address: &Address) -> Result<Options, Failure> {
         let answer = self.answer(default);
+        let mut wanted = self.wanted(address)?;
         let mut digests = Digests::empty();
-        digests.set(Digests::HEADER, self.header_digest);
-        digests.set(Digests::DATA, self.data_digest);
+        digests.set(Digests::HEADER, self.header_digest || wanted.header_digest);
+        digests.set(Digests::DATA, self.data_digest || wanted.data_digest);
+        let concat = self.concat || wanted.concat && !self.tls;
+        wanted.tls &= !concat;
+        let credentials = self.credentials(&mut wanted)?;
+        if concat && credentials.is_none() {
+            return Err(Failure::usage(
+                "--concat: authentication generates the key of TLS: add --dhchap-secret FILE",
+            ));
+        }
         let options = Options {
             digests,
-            identity: Some(self.identity()?),
-            credentials: self.credentials()?,
-            tls: self.tls_keys()?,
+            identity: Some(self.identity(wanted.identity.take())?),
+            credentials,
+            tls: self.tls_keys(&mut wanted, address)?,
+            concat,
             reconnect: ReconnectSettings::never(),
             connect_timeout: self.connect_timeout.min(self.timeout.unwrap_or(self.connect_timeout)),
             command_timeout: answer,
@@ -101,30 +127,64 @@ impl HostOptions {
         Ok(options.tuned(|tuning| tuning.admin_timeout = answer))
     }
 
+    /// What the configuration says about the address. It is not read if options say everything.
+    fn wanted(&self, address: &Address) -> Result<Wanted, Failure> {
+        let is_said = self.hostnqn.is_some() && self.dhchap_secret.is_some() && (self.tls || self.concat);
+        if is_said && self.config.is_none() {
+            return Ok(Wanted::default());
+        }
+        let config = match self.host_config.get() {
+            Some(config) => config,
+            None => {
+                let config = HostConfig::read(self.config.as_deref())?;
+                self.host_config.get_or_init(|| config)
+            }
+        };
+        let Some(config) = config else { return Ok(Wanted::default()) };
+        let hostnqn = self.hostnqn.as_deref().map(named_host).transpose()?;
+        config.wanted(address, hostnqn.as_ref(), || HostIdentity::of_this_machine().nqn)
+    }
+
     /// The secrets, if there are any.
-    fn credentials(&self) -> Result<Option<Arc<Credentials>>, Failure> {
-        let Some(host) = &self.dhchap_secret else { return Ok(None) };
-        let controller = self.dhchap_ctrl_secret.as_deref().map(key_of_file).transpose()?;
-        Ok(Some(Arc::new(Credentials::new(key_of_file(host)?, controller))))
+    fn credentials(&self, wanted: &mut Wanted) -> Result<Option<Arc<Credentials>>, Failure> {
+        let Some(host) = &self.dhchap_secret else {
+            let controller = wanted.controller_secret.take();
+            let host = wanted.host_secret.take();
+            return Ok(host.map(|host| Arc::new(Credentials::new(host, controller))));
+        };
+        let controller = self.dhchap_ctrl_secret.as_deref().map(key_of).transpose()?;
+        Ok(Some(Arc::new(Credentials::new(key_of(host)?, controller))))
     }
 
     /// The key of TLS, if it is to be used.
-    fn tls_keys(&self) -> Result<Option<Arc<HostKeys>>, Failure> {
-        let Some(key) = self.tls_key.as_deref().filter(|_| self.tls) else { return Ok(None) };
+    fn tls_keys(&self, wanted: &mut Wanted, address: &Address) -> Result<Option<Arc<HostKeys>>, Failure> {
+        let key = match self.tls_key.as_deref().filter(|_| self.tls) {
+            Some(path) => Some(key_of(path)?),
+            None if wanted.tls => Some(wanted.tls_key.take().ok_or_else(|| {
+                Failure::usage(format!(
+                    "the configuration wants TLS for {address}, and has no tls_key for it: add that, or name a file with \
+                     --tls --tls-key FILE"
+                ))
+            })?),
+            None => None,
+        };
         let derivation = if self.tls_key_compat { Derivation::Libnvme } else { Derivation::Standard };
-        Ok(Some(Arc::new(HostKeys { key: key_of_file(key)?, derivation })))
+        match key {
+            Some(key) => Ok(Some(Arc::new(HostKeys { key, derivation }))),
+            None if self.tls_key_compat && !address.is_discovery() => Err(Failure::usage(
+                "--tls-key-compat says how to derive a key of TLS: add --tls --tls-key FILE",
+            )),
+            None => Ok(None),
+        }
     }
 
-    /// The chosen host identity.
-    fn identity(&self) -> Result<HostIdentity, Failure> {
-        let mut identity = match &self.hostnqn {
-            Some(text) => {
-                let nqn = text.parse::<Nqn>();
-                HostIdentity::of_name(
-                    nqn.map_err(|error| Failure::usage(format!("--hostnqn {text}: {error}")))?,
-                )
-            }
-            None => HostIdentity::of_this_machine(),
+    /// The chosen host identity, or else that of the configuration or of this machine.
+    fn identity(&self, wanted: Option<HostIdentity>) -> Result<HostIdentity, Failure> {
+        let mut identity = match (&self.hostnqn, wanted) {
+            // An entry is used only if it has this name, so its identifier belongs to it.
+            (_, Some(wanted)) => wanted,
+            (Some(text), None) => HostIdentity::of_name(named_host(text)?),
+            (None, None) => HostIdentity::of_this_machine(),
         };
         if let Some(text) = &self.hostid {
             let id = text.parse::<HostId>();
@@ -134,16 +194,18 @@ impl HostOptions {
     }
 }
 
-/// Reads a secret or a key from a file.
-fn key_of_file<K: FromStr<Err: fmt::Display>>(path: &Path) -> Result<K, Failure> {
-    // As nvme-cli takes it: every user could read it, and the shell remembers it.
-    let is_key = |text: &str| text.starts_with("DHHC-1:") || text.starts_with("NVMeTLSkey-1:");
-    if path.to_str().is_some_and(is_key) {
-        return Err(Failure::usage(
-            "a secret is not an argument: put it into a file of its own, and name that",
-        ));
-    }
-    let text = read_secret_file(path)
+/// The host of `--hostnqn`.
+fn named_host(text: &str) -> Result<Nqn, Failure> {
+    text.parse().map_err(|error| Failure::usage(format!("--hostnqn {text}: {error}")))
+}
+
+/// Reads the secret or key that an option names.
+fn key_of<K: FromStr<Err: fmt::Display>>(argument: &Path) -> Result<K, Failure> {
+    let path = match source_of(argument)? {
+        SecretSource::File(path) => path,
+        source => return source.read().map_err(Failure::usage),
+    };
+    let text = read_secret_file(&path)
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
     text.parse().map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }
@@ -166,29 +228,35 @@ impl Connection {
         text.parse().map_err(|error| Failure::usage(format!("address: {error}")))
     }
 
-    /// Connection options of commands that only query: one attempt, no I/O lanes.
-    pub(crate) fn options(&self) -> Result<Options, Failure> {
-        Ok(self.host.options(HostOptions::ANSWER)?.without_lanes())
+    /// Connection options of commands that only query this address: one attempt, no I/O lanes.
+    pub(crate) fn options(&self, address: &Address) -> Result<Options, Failure> {
+        Ok(self.host.options(HostOptions::ANSWER, address)?.without_lanes())
     }
 
-    /// The address to connect to, with its subsystem.
-    pub(crate) fn subsystem_address(&self) -> Result<Address, Failure> {
-        with_subsystem(self.address()?, &self.options()?)
+    /// The address to connect to, with its subsystem, and the options for it.
+    pub(crate) fn subsystem(&self) -> Result<(Address, Options), Failure> {
+        with_subsystem(self.address()?, |address| self.options(address))
     }
 
     /// Connects to the subsystem that the address names, or to the only one there.
     pub(crate) fn associate(&self) -> Result<Association, Failure> {
-        Ok(Association::connect(&self.subsystem_address()?, self.options()?)?)
+        let (address, options) = self.subsystem()?;
+        Ok(Association::connect(&address, options)?)
     }
 }
 
-/// The address with its subsystem: if it names none, the only one that its discovery service lists for this host.
-pub(crate) fn with_subsystem(address: Address, options: &Options) -> Result<Address, Failure> {
+/// The address with its subsystem, and the options for it. If the address names no subsystem, it is the only one that the
+/// discovery service there lists for this host.
+pub(crate) fn with_subsystem(
+    address: Address,
+    options_for: impl Fn(&Address) -> Result<Options, Failure>,
+) -> Result<(Address, Options), Failure> {
     if address.subsystem.is_some() {
-        return Ok(address);
+        let options = options_for(&address)?;
+        return Ok((address, options));
     }
     let service = service_address(address.clone());
-    let options = Options { reconnect: ReconnectSettings::never(), ..options.clone() }.without_lanes();
+    let options = Options { reconnect: ReconnectSettings::never(), ..options_for(&service)? }.without_lanes();
     let survey = survey_service(&service, &options)?;
     let entries = survey.services.first().map(|(_, found)| found.entries.as_slice()).unwrap_or_default();
     let subsystems = entries.iter().filter(|entry| entry.subtype == SubsystemType::NVM);
@@ -217,5 +285,7 @@ pub(crate) fn with_subsystem(address: Address, options: &Options) -> Result<Addr
             names.join(" or ")
         )));
     };
-    Ok(Address { nsid: address.nsid, ..named.clone() })
+    let named = Address { nsid: address.nsid, ..named.clone() };
+    let options = options_for(&named)?;
+    Ok((named, options))
 }

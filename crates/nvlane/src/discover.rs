@@ -30,7 +30,7 @@ pub(crate) struct DiscoverArguments {
 
 pub(crate) fn discover(arguments: &DiscoverArguments) -> Ended {
     let address = service_address(arguments.connection.address()?);
-    let survey = survey_service(&address, &arguments.connection.options()?)?;
+    let survey = survey_service(&address, &arguments.connection.options(&address)?)?;
     arguments.output.print(&Report::new(&survey))?;
     Ok(ExitCode::SUCCESS)
 }

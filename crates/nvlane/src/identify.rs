@@ -38,8 +38,8 @@ pub(crate) struct IdentifyArguments {
 }
 
 pub(crate) fn identify(arguments: &IdentifyArguments) -> Ended {
-    let address = arguments.connection.subsystem_address()?;
-    let options = Options { lanes: QUEUES_ASKED, ..arguments.connection.options()? };
+    let (address, options) = arguments.connection.subsystem()?;
+    let options = Options { lanes: QUEUES_ASKED, ..options };
     let association = Association::connect(&address, options)?;
     let wanted = arguments.namespace.map(Nsid::new).or(address.nsid);
     let report = Report::new(&association, wanted)?;

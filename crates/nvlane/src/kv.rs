@@ -126,8 +126,8 @@ struct Way {
 }
 
 impl Way {
-    fn options(&self) -> Result<Options, Failure> {
-        self.host.options(ANSWER)
+    fn options(&self, address: &Address) -> Result<Options, Failure> {
+        self.host.options(ANSWER, address)
     }
 
     /// Timeout of one command.
@@ -136,8 +136,7 @@ impl Way {
     }
 
     fn connect(&self, address: &Address) -> Result<BlockingKeyValue, Failure> {
-        let options = self.options()?;
-        let address = with_subsystem(address.clone(), &options)?;
+        let (address, options) = with_subsystem(address.clone(), |address| self.options(address))?;
         Ok(BlockingKeyValue::connect(&address, options)?)
     }
 }

@@ -33,15 +33,16 @@ pub(crate) struct ListArguments {
 
 pub(crate) fn list(arguments: &ListArguments) -> Ended {
     let address = arguments.connection.address()?;
-    let options = arguments.connection.options()?;
     let mut listing = Listing::default();
     let mut code = ExitCode::SUCCESS;
     if !address.is_discovery() {
-        listing.add(&address, options)?;
+        listing.add(&address, arguments.connection.options(&address)?)?;
     } else {
-        for address in subsystems(&service_address(address), &options)? {
+        let service = service_address(address);
+        for address in subsystems(&service, &arguments.connection.options(&service)?)? {
             // An unreachable subsystem does not hide the others.
-            if let Err(failure) = listing.add(&address, options.clone()) {
+            let options = arguments.connection.options(&address)?;
+            if let Err(failure) = listing.add(&address, options) {
                 code = exit::report(&failure);
             }
         }

@@ -284,17 +284,18 @@ fn run_remote(arguments: &RunArguments, address: &Address) -> Ended {
     output.check()?;
     let workload = load.workload()?;
     let cores = load.core_list();
-    let options = connection.options(&workload)?;
     if let Some(class) = connection.doorbell.lacking(load.queues) {
         let doorbell = connection.doorbell;
         let lacking = format!("--doorbell {doorbell}: there are no {class} lanes: add them to --queues");
         return Err(Failure::usage(lacking));
     }
+    let (address, options) =
+        with_subsystem(address.clone(), |address| connection.options(&workload, address))?;
+    let address = &address;
     let options = match load.queues {
         Some(queues) => options.with_queues(queues),
         None => options,
     };
-    let address = &with_subsystem(address.clone(), &options)?;
     let association = Association::connect(address, options)?;
     let namespace = association.addressed_namespace()?;
     let settings = RunSettings {
@@ -433,14 +434,14 @@ impl LoadArguments {
 }
 
 impl ConnectionArguments {
-    fn options(&self, workload: &Workload) -> Result<Options, Failure> {
+    fn options(&self, workload: &Workload, address: &Address) -> Result<Options, Failure> {
         let too_many = |what: &str, count: u32, limit: u16| {
             Failure::usage(format!("{what} is {count}, but at most {limit} is possible"))
         };
         let limit = Options::DEPTH_MAX;
         let depth = u16::try_from(workload.depth).ok().filter(|depth| *depth <= limit);
         let give_up_ns = u64::try_from(self.ctrl_loss_timeout.as_nanos()).unwrap_or(u64::MAX);
-        let host = self.host.options(HostOptions::ANSWER)?;
+        let host = self.host.options(HostOptions::ANSWER, address)?;
         let defaults = host.tuning.clone();
         let tuning = Tuning {
             doorbell: self.doorbell.default,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use host::Address;
+use host::{Address, Options};
 use peer::raw_host::RawHost;
 use probe::document::Words;
 use probe::finding::Outcome;
@@ -34,6 +34,7 @@ need more than its address:
   nvlane probe ADDR --overwrite --memcached 127.0.0.1:11211 --target-log target.log \\
     --removable 2 --remove 'cp without.toml target.toml && kill -HUP 4711' \\
     --restore 'cp with.toml target.toml && kill -HUP 4711'
+  nvlane probe ADDR/NQN --tls --tls-key tls.key      # rows T10 to T20: sessions, where the listener allows TLS
 
 With --role host a fake target listens and injects faults, and a host connects to it: this program's own library, or any \
 command, which finds the address in $NVLANE_ADDR and should connect, write and read:
@@ -134,8 +135,7 @@ fn on_result(result: &RowResult) {
 
 fn settings(arguments: &ProbeArguments) -> Result<Settings, Failure> {
     let connection = &arguments.connection;
-    let address: Address = connection.subsystem_address()?;
-    let options = connection.options()?;
+    let (address, options): (Address, Options) = connection.subsystem()?;
     let Some(subsystem) = address.subsystem.clone().filter(|_| !address.is_discovery()) else {
         let error = host::Error::NoSubsystem { address: address.to_string() };
         return Err(Failure::from(error));
@@ -157,6 +157,7 @@ fn settings(arguments: &ProbeArguments) -> Result<Settings, Failure> {
         memcached: arguments.memcached,
         removal: removal(arguments),
         log: arguments.target_log.clone(),
+        tls: options.tls,
     })
 }
 

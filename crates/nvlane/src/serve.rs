@@ -20,8 +20,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use store::Spec;
 use subsystem::config::{
-    ConfigFile, ListenerConfig, MemcachedAddress, NamespaceConfig, SecretSource, SecretSources,
-    SubsystemConfig, TargetConfig, Threads, TlsPolicy,
+    ConfigFile, ListenerConfig, MemcachedAddress, NamespaceConfig, SecretSources, SubsystemConfig,
+    TargetConfig, Threads, TlsPolicy,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -37,6 +37,7 @@ use crate::disk_path::disk_path;
 use crate::exit::{Ended, Failure};
 use crate::local_address::{from_elsewhere, from_here};
 use crate::perf::cores;
+use crate::secret_argument::source_of;
 use crate::{memory_limit, run};
 
 #[derive(Debug, Args)]
@@ -68,8 +69,12 @@ lanes of one device queue on one reactor, which with --busy-poll reads that queu
 interrupts; queue places queue n of each host on reactor n - 1. Where the property is unknown (loopback has no device queue), \
 placement falls back to load. --state FILE shows the placements, and which busy-poll settings the kernel granted.
 
-SIGHUP rereads the configuration, applies the differences, reopens closed namespaces, and follows files and devices that have \
-grown; `nvlane reload` sends it and prints the outcome. SIGUSR1 writes the counters and the phases of command latency of each lane \
+--audit FILE says who was let in and who was not: {\"time\":…,\"event\":\"connect_refused\",\"peer\":…,\"host\":…,\"status\":…}. It has \
+no secrets, its text is printable ASCII, and each kind of line is limited to 500 at once and 10 per second: lines_omitted counts the \
+others. A file that cannot be written loses lines, not service.
+
+SIGHUP rereads the configuration, applies the differences, reopens closed namespaces and the audit log, and follows files and devices \
+that have grown; `nvlane reload` sends it and prints the outcome. SIGUSR1 writes the counters and the phases of command latency of each lane \
 to the log, and the state to --state FILE. SIGTERM and SIGINT end the target once commands in flight have ended; with --run, \
 SIGTERM is passed on to the command, and the target ends with it.")]
 pub(crate) struct TargetArguments {
@@ -91,19 +96,21 @@ pub(crate) struct TargetArguments {
     /// followed by options such as ?lba=512&readonly (see below). May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
-    /// File with a secret (DHHC-1:…, see `nvlane keys generate`) that hosts must have: each queue authenticates before
-    /// anything else. Secrets of single hosts are in the configuration file.
+    /// File with a secret (DHHC-1:…, see `nvlane keys generate`) that hosts must have, or keyring:NAME, a key in the
+    /// kernel's keyrings: each queue authenticates before anything else. Secrets of single hosts are in the
+    /// configuration file.
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     dhchap_secret: Option<PathBuf>,
-    /// File with the secret that the target shows to hosts that ask for it.
+    /// File with the secret that the target shows to hosts that ask for it, or keyring:NAME.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", conflicts_with = "config")]
     dhchap_ctrl_secret: Option<PathBuf>,
-    /// Whether hosts use TLS 1.3: off, allowed (also connections in clear, which then protect nothing), or required.
+    /// Whether hosts use TLS 1.3: off, allowed (also connections in clear, which then protect nothing), or required. Where
+    /// it is allowed, hosts with a secret may generate a key of their own (`--concat`, secure channel concatenation).
     /// [default: off]
     #[arg(long, value_name = "POLICY", conflicts_with = "config")]
     tls: Option<TlsPolicy>,
-    /// File with the pre-shared key of TLS (NVMeTLSkey-1:…, see `nvlane keys generate`) for all hosts. Keys of single
-    /// hosts are in the configuration file.
+    /// File with the pre-shared key of TLS (NVMeTLSkey-1:…, see `nvlane keys generate`) for all hosts, or keyring:NAME.
+    /// Keys of single hosts are in the configuration file.
     #[arg(long, value_name = "FILE", requires = "tls", conflicts_with = "config")]
     tls_key: Option<PathBuf>,
     /// Address that memcached clients connect to, or unix:PATH[?mode=0666] for a Unix socket; they use the first kv
@@ -142,6 +149,10 @@ pub(crate) struct TargetArguments {
     /// storage has changed, and at exit. `nvlane reload` finds the target by it.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Append a JSON line to this file for each host that connects, authenticates, is refused (and why) or leaves. SIGHUP
+    /// opens the file again, for logrotate.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
     /// Directory with the records of `nvlane adq`: connections get the priority of their class there, and the log and the
     /// state say what is out of line.
     #[arg(long, value_name = "DIR", default_value = adq::journal::DIRECTORY, env = "NVLANE_ADQ_RECORD")]
@@ -384,17 +395,21 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
                 .unwrap_or_else(|| ListenerConfig::usual(IpAddr::V4(Ipv4Addr::LOCALHOST)));
             let mut subsystem = SubsystemConfig::new(nqn(arguments, &listeners)?);
             subsystem.namespaces = arguments.namespace.iter().cloned().map(NamespaceConfig::new).collect();
-            let source = |path: &PathBuf| SecretSource::File(path.clone());
-            subsystem.authentication.others = arguments.dhchap_secret.as_ref().map(|host| SecretSources {
-                host: source(host),
-                controller: arguments.dhchap_ctrl_secret.as_ref().map(source),
-            });
+            if let Some(host) = &arguments.dhchap_secret {
+                let controller = arguments.dhchap_ctrl_secret.as_deref().map(source_of).transpose()?;
+                subsystem.authentication.others = Some(SecretSources { host: source_of(host)?, controller });
+            }
             let tls = arguments.tls.unwrap_or_default();
             if tls != TlsPolicy::Off {
-                let key = arguments.tls_key.as_ref().ok_or_else(|| {
-                    Failure::usage(format!("--tls {tls}: name the file with the key: add --tls-key FILE"))
-                })?;
-                subsystem.tls_keys.others = Some(source(key));
+                // Where TLS is allowed, a secret is enough: hosts generate a key with it.
+                let is_enough = tls == TlsPolicy::Allowed && arguments.dhchap_secret.is_some();
+                if arguments.tls_key.is_none() && !is_enough {
+                    let or = if tls == TlsPolicy::Allowed { ", or --dhchap-secret FILE" } else { "" };
+                    return Err(Failure::usage(format!(
+                        "--tls {tls}: name the file with the key: add --tls-key FILE{or}"
+                    )));
+                }
+                subsystem.tls_keys.others = arguments.tls_key.as_deref().map(source_of).transpose()?;
             }
             TargetConfig { listeners, subsystems: vec![subsystem], ..TargetConfig::default() }
         }
@@ -440,6 +455,9 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     }
     if let Some(zero_copy) = arguments.zero_copy {
         config.reactors.zero_copy = zero_copy;
+    }
+    if let Some(file) = &arguments.audit {
+        config.audit.file = Some(file.clone());
     }
     let problems = config.check();
     if problems.is_empty() {

@@ -44,6 +44,9 @@ each figure as SVG.
 A round in which other load took more than 5 % of a side's core is discarded. A cell without any round left is shown as n/a and gets no \
 verdict.
 
+layers samples threads with perf_event_open: without root it needs kernel.perf_event_paranoid of 1 or less, and tells what is missing \
+otherwise.
+
 kv-peers and kv-hit-ratio start memcached (1.6.40 or newer), kv-peers redis-server from the path; $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN name others.")]
 pub(crate) struct StudyArguments {
     /// Name of the experiment, or list, all or compare. [default: list, which lists them all]

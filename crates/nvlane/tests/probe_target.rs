@@ -106,6 +106,27 @@ fn a_target_that_authenticates_bears_every_row_of_authentication() {
     assert!(others.is_empty(), "{others:#?}");
 }
 
+/// The rows of section 13 in sessions, which take the target's key.
+#[test]
+fn a_target_with_tls_bears_every_row_in_its_sessions() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut generate = nvlane();
+    generate.args(["keys", "generate", "--tls", "--out"]).arg(directory.path().join("tls.key"));
+    assert!(generate.status().expect("nvlane runs").success());
+    let rows: String =
+        (1..=20).filter(|row| ![8, 9].contains(row)).map(|row| format!(" --row T{row}")).collect();
+    let script = format!(r#""$NVLANE" probe "$NVLANE_ADDR" --pause 2000 --tls --tls-key tls.key{rows}"#);
+    let mut command = nvlane();
+    command.args(["target", "--listen", "127.0.0.1:0", "--namespace", "ram:16M"]);
+    command.args(["--tls", "allowed", "--tls-key", "tls.key", "--run", &script]);
+    let output = command.current_dir(&directory).env("NVLANE", env!("CARGO_BIN_EXE_nvlane")).output();
+    let output = output.expect("the target runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("panicked"), "{said}");
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && report.contains(" 18 pass,"), "{report}{said}");
+}
+
 #[test]
 fn rows_are_chosen_by_name_and_listed() {
     let list = support::run(["probe", "--list"]).text();

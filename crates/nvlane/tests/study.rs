@@ -71,6 +71,41 @@ fn all_experiments_leave_one_page_and_can_be_compared() {
 }
 
 #[test]
+fn processor_time_is_told_by_layer_where_threads_can_be_sampled() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().join("layers");
+    let words =
+        ["study", "layers", "--only", "read qd32 caravans", "--rounds", "2", "-t", "0.5", "--extra", "0"];
+    let words = words.iter().map(AsRef::as_ref).chain(["--out".as_ref(), out.as_os_str()]);
+    let ended = run(words);
+    if ended.code != 0 {
+        let complaint = ended.complaint(1);
+        assert!(
+            complaint.contains("perf_event_open") && complaint.contains("perf_event_paranoid"),
+            "{complaint}"
+        );
+        return;
+    }
+    assert!(ended.text().contains("Samples of cpu-clock"));
+    let results = fs::read(out.join("results.json")).expect("results");
+    let results: serde_json::Value = serde_json::from_slice(&results).expect("JSON");
+    let of =
+        |side: &str, layer: &str| results["functions"][side][layer]["percent"].as_f64().expect("a share");
+    for side in ["host", "target"] {
+        assert!(of(side, "NVMe/TCP") > 0.0, "{}", results["functions"]);
+        let sum: f64 =
+            results["functions"][side].as_object().expect("layers").keys().map(|layer| of(side, layer)).sum();
+        assert!((99.0..101.0).contains(&sum), "{side}: {sum}");
+    }
+    // On a busy machine no round counts.
+    let cell = &results["cells"][0];
+    if let Some(values) = cell["values"].as_object() {
+        let us = |key: &str| values[key]["median"].as_f64().expect("a number");
+        assert!(us("host_nvme_us") > 0.0 && us("host_nvme_us") < us("host_us"), "{values:?}");
+    }
+}
+
+#[test]
 fn results_that_cannot_be_compared_say_why() {
     let directory = tempfile::tempdir().expect("a directory");
     let empty = directory.path().to_str().expect("text");

@@ -14,6 +14,8 @@ mod queue_setup;
 mod reservation;
 mod resource;
 mod tls;
+mod tls_link;
+mod tls_session;
 mod write_data;
 
 use peer::finding::Check;
@@ -26,7 +28,7 @@ use crate::target::Target;
 pub(crate) type TargetRow = Row<fn(&Target) -> Check>;
 
 /// The rows of each section, by its number.
-const SECTIONS: [(u8, &[TargetRow]); 14] = [
+const SECTIONS: [(u8, &[TargetRow]); 15] = [
     (1, common_header::ROWS),
     (2, initialisation::ROWS),
     (3, capsule::ROWS),
@@ -40,6 +42,7 @@ const SECTIONS: [(u8, &[TargetRow]); 14] = [
     (11, reservation::ROWS),
     (12, resource::ROWS),
     (13, tls::ROWS),
+    (13, tls_session::ROWS),
     (15, memcached::ROWS),
 ];
 
@@ -75,7 +78,7 @@ mod tests {
         ('K', 10),
         ('V', 6),
         ('R', 14),
-        ('T', 9),
+        ('T', 20),
         ('E', 13),
         ('H', 23),
     ];
@@ -94,6 +97,6 @@ mod tests {
         let for_hosts: Vec<_> = crate::host::rows::words().map(ids).collect();
         let have: BTreeSet<String> = for_targets.iter().chain(&for_hosts).cloned().collect();
         assert_eq!(have, wanted);
-        assert_eq!((for_targets.len(), for_hosts.len()), (175, 23), "each once, and H23 for both");
+        assert_eq!((for_targets.len(), for_hosts.len()), (186, 23), "each once, and H23 for both");
     }
 }

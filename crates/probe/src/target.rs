@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use peer::finding::{About, Check, differs, holds, skipped};
 use peer::queue::{Answer, Move, Queue, expect_status};
 use peer::raw_host::{Association, ENTRIES, RawHost, enable, identify, property, set_queues};
+use security::tls::HostKeys;
 use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Csi, Nsid};
 use wire::identify::command_set::KvNamespace;
@@ -39,6 +41,8 @@ pub struct Settings {
     pub removal: Option<Removal>,
     /// Path of the target's log.
     pub log: Option<PathBuf>,
+    /// The key of TLS, for rows that take a session.
+    pub tls: Option<Arc<HostKeys>>,
 }
 
 /// A namespace that may be removed while rows run; other rows do not use it.

@@ -12,6 +12,7 @@ use nvlane_security::host::{HostAuthentication, HostSettings};
 use nvlane_security::message::MESSAGE_BYTES_MAX;
 use nvlane_security::names::Names;
 use nvlane_security::secret::Secret;
+use nvlane_security::secure_channel::SecureChannel;
 
 fn main() {
     println!("group       controller, two exponentiations   host, two in one");
@@ -44,8 +45,10 @@ fn times(group: Group) -> (Duration, Duration) {
         earlier: Vec::new(),
         hashes: hashes.clone(),
         groups: groups.clone(),
+        secure_channel: SecureChannel::None,
     });
-    let settings = HostSettings { names, host: secret, controller: None, hashes, groups };
+    let secure_channel = SecureChannel::None;
+    let settings = HostSettings { names, host: secret, controller: None, hashes, groups, secure_channel };
     let mut host = HostAuthentication::new(settings, 1, fresh(0x5A));
     let mut times = (Duration::ZERO, Duration::ZERO);
     while host.outcome().is_none() {

@@ -8,8 +8,10 @@ use crate::group::Group;
 use crate::hash::HashFunction;
 use crate::message::{self, Challenge, Kind, Negotiate, Reason, Reply, Success1};
 use crate::names::Names;
+use crate::psk::{Cipher, Psk};
 use crate::secret::Secret;
 use crate::secret_bytes::SecretBytes;
+use crate::secure_channel::SecureChannel;
 use crate::transcript::{Side, Transcript};
 
 /// How a queue was authenticated.
@@ -21,6 +23,10 @@ pub struct Authenticated {
     pub group: Group,
     /// Whether the controller has shown its key, too.
     pub is_bidirectional: bool,
+    /// The host has a former secret, which is still accepted.
+    pub by_former_secret: bool,
+    /// Which key of TLS it has generated.
+    pub secure_channel: SecureChannel,
 }
 
 /// Keys and choices of a controller for one host.
@@ -38,6 +44,8 @@ pub struct ControllerSettings {
     pub hashes: Vec<HashFunction>,
     /// Usable groups, the preferred one first.
     pub groups: Vec<Group>,
+    /// The secure channel concatenation that the host may ask for on this queue; any other one is refused.
+    pub secure_channel: SecureChannel,
 }
 
 /// What an Authentication Receive gets.
@@ -71,10 +79,17 @@ pub struct ControllerAuthentication {
     keys: Vec<(SecretBytes, Option<SecretBytes>)>,
     hashes: Vec<HashFunction>,
     groups: Vec<Group>,
+    /// The only one that is permitted.
+    permitted: SecureChannel,
+    /// Of the host's last Negotiate.
+    secure_channel: SecureChannel,
     state: State,
     /// Of the host's last Negotiate.
     transaction: u16,
     authenticated: Option<Authenticated>,
+    /// The host has proved itself before.
+    is_trusted: bool,
+    generated: Option<Psk>,
     failure: Option<Reason>,
     exponentiation: Option<Exponentiation>,
     exponentiation_count: u64,
@@ -92,20 +107,28 @@ enum State {
     /// The shared secret is being computed.
     Agreement(Challenge, Reply),
     /// The success is to be received.
-    Success1(Success1, Authenticated),
+    Success1(Success1, Proof),
     /// The host is to judge our response.
-    Success2(Authenticated),
+    Success2(Proof),
     /// The failure is to be received.
     Failure1(Reason),
     /// The first transaction failed, and the host knows.
     Failed,
 }
 
+/// What a transaction has shown and generated; it counts once the transaction has succeeded.
+#[derive(Debug)]
+struct Proof {
+    authenticated: Authenticated,
+    psk: Option<Psk>,
+}
+
 impl ControllerAuthentication {
     /// A queue that has not authenticated.
     #[must_use]
     pub fn new(settings: ControllerSettings) -> Self {
-        let ControllerSettings { names, host, controller, earlier, hashes, groups } = settings;
+        let ControllerSettings { names, host, controller, earlier, hashes, groups, secure_channel } =
+            settings;
         let key_of = |(host, controller): (Secret, Option<Secret>)| {
             let controller = controller.map(|secret| secret.key_of(names.subsystem.as_str()));
             (host.key_of(names.host.as_str()), controller)
@@ -115,19 +138,35 @@ impl ControllerAuthentication {
             names,
             hashes,
             groups,
+            permitted: secure_channel,
+            secure_channel: SecureChannel::None,
             state: State::Idle,
             transaction: 0,
             authenticated: None,
+            is_trusted: false,
+            generated: None,
             failure: None,
             exponentiation: None,
             exponentiation_count: 0,
         }
     }
 
+    /// A queue whose connection has TLS by a key that an authentication has generated: its host need not authenticate, and
+    /// a transaction that fails changes nothing.
+    #[must_use]
+    pub fn of_secure_channel(settings: ControllerSettings) -> Self {
+        Self { is_trusted: true, ..Self::new(settings) }
+    }
+
     /// How the queue was authenticated by the last transaction that succeeded.
     #[must_use]
     pub const fn authenticated(&self) -> Option<Authenticated> {
         self.authenticated
+    }
+
+    /// The key that the last transaction which succeeded has generated, once.
+    pub fn take_generated(&mut self) -> Option<Psk> {
+        self.generated.take()
     }
 
     /// Why the last transaction failed, if it did.
@@ -163,7 +202,7 @@ impl ControllerAuthentication {
         let message = match &self.state {
             State::KeyPair(_) | State::Agreement(..) => return Received::Pending,
             State::Challenge(challenge, _) => challenge.to_bytes(),
-            State::Success1(success, authenticated) => success.to_bytes(authenticated.hash),
+            State::Success1(success, proof) => success.to_bytes(proof.authenticated.hash),
             State::Failure1(reason) => message::failure(Kind::Failure1, self.transaction, *reason),
             State::Idle | State::Reply(..) | State::Success2(_) | State::Failed => {
                 self.fail(Reason::Message);
@@ -175,11 +214,9 @@ impl ControllerAuthentication {
         }
         self.state = match mem::replace(&mut self.state, State::Idle) {
             State::Challenge(challenge, exponent) => State::Reply(challenge, exponent),
-            State::Success1(_, authenticated) if authenticated.is_bidirectional => {
-                State::Success2(authenticated)
-            }
-            State::Success1(_, authenticated) => self.succeed(authenticated),
-            State::Failure1(_) if self.authenticated.is_none() => State::Failed,
+            State::Success1(_, proof) if proof.authenticated.is_bidirectional => State::Success2(proof),
+            State::Success1(_, proof) => self.succeed(proof),
+            State::Failure1(_) if self.is_owed() => State::Failed,
             _ => State::Idle,
         };
         Received::Message(message)
@@ -219,7 +256,7 @@ impl ControllerAuthentication {
         if self.is_running() {
             self.failure = Some(Reason::Failed);
             self.abandon();
-            self.state = if self.authenticated.is_some() { State::Idle } else { State::Failed };
+            self.state = if self.is_owed() { State::Failed } else { State::Idle };
         }
     }
 
@@ -236,6 +273,14 @@ impl ControllerAuthentication {
             (Kind::Reply, State::Reply(challenge, exponent)) => {
                 self.check_transaction(transaction)?;
                 let reply = Reply::read(message, transaction, challenge.hash, challenge.group)?;
+                // C2 without S2 serves to generate a key only, and a key is generated with C2 only.
+                let is_fit = match reply.challenge {
+                    Some((_, 0)) | None => self.secure_channel.generates_key() == reply.challenge.is_some(),
+                    Some(_) => true,
+                };
+                if !is_fit {
+                    return Err(Reason::Payload);
+                }
                 if challenge.group == Group::Null {
                     return self.judge(&challenge, reply, None);
                 }
@@ -245,11 +290,11 @@ impl ControllerAuthentication {
                 self.compute(challenge.group, exponent, Some(reply.public.clone()));
                 Ok(State::Agreement(challenge, reply))
             }
-            (Kind::Success2, State::Success2(authenticated)) => {
+            (Kind::Success2, State::Success2(proof)) => {
                 self.check_transaction(transaction)?;
                 // Its length is fixed; nothing in it is.
                 let is_whole = message.len() >= message::success2(transaction).len();
-                is_whole.then(|| self.succeed(authenticated)).ok_or(Reason::Payload)
+                is_whole.then(|| self.succeed(proof)).ok_or(Reason::Payload)
             }
             // The host refuses us: it is not authenticated either.
             (Kind::Failure2, State::Success2(_)) => Err(message::failure_reason(message)),
@@ -261,12 +306,15 @@ impl ControllerAuthentication {
         (transaction == self.transaction).then_some(()).ok_or(Reason::Payload)
     }
 
+    /// Whether no transaction has succeeded that must.
+    fn is_owed(&self) -> bool {
+        self.authenticated.is_none() && !self.is_trusted
+    }
+
     /// Chooses hash function and group, and makes the challenge.
     fn challenge(&mut self, offer: &Negotiate, fresh: &Fresh) -> Result<State, Reason> {
-        let hash = self.hashes.iter().find(|hash| offer.hashes.contains(hash)).copied();
-        let hash = hash.ok_or(Reason::Hash)?;
-        let group = self.groups.iter().find(|group| offer.groups.contains(group)).copied();
-        let group = group.ok_or(Reason::Group)?;
+        self.secure_channel = offer.secure_channel;
+        let (hash, group) = self.choose(offer)?;
         let challenge = Challenge {
             transaction: offer.transaction,
             hash,
@@ -283,6 +331,28 @@ impl ControllerAuthentication {
         Ok(State::KeyPair(challenge))
     }
 
+    /// Chooses hash function and group. A key is generated with a Diffie-Hellman exchange and a hash function of TLS only.
+    fn choose(&self, offer: &Negotiate) -> Result<(HashFunction, Group), Reason> {
+        let generates_key = offer.secure_channel.generates_key();
+        if generates_key && offer.secure_channel != self.permitted {
+            return Err(Reason::SecureChannel);
+        }
+        let mut hashes: Vec<_> = self.hashes.iter().filter(|hash| offer.hashes.contains(hash)).collect();
+        let mut groups: Vec<_> = self.groups.iter().filter(|group| offer.groups.contains(group)).collect();
+        if generates_key {
+            hashes.retain(|hash| Cipher::of(**hash).is_some());
+            // SHA-256 first: Linux hosts with GnuTLS 3.8 cannot use keys of SHA-384.
+            hashes.sort_by_key(|hash| hash.digest_bytes());
+            if groups == [&Group::Null] {
+                return Err(Reason::SecureChannel);
+            }
+            groups.retain(|group| **group != Group::Null);
+        }
+        let hash = hashes.first().ok_or(Reason::Hash)?;
+        let group = groups.first().ok_or(Reason::Group)?;
+        Ok((**hash, **group))
+    }
+
     /// Compares the host's response and prepares ours.
     fn judge(
         &self,
@@ -290,16 +360,31 @@ impl ControllerAuthentication {
         reply: Reply,
         shared: Option<&SecretBytes>,
     ) -> Result<State, Reason> {
-        let transcript =
-            Transcript { hash: challenge.hash, transaction: self.transaction, names: &self.names, shared };
+        let transcript = Transcript {
+            hash: challenge.hash,
+            transaction: self.transaction,
+            secure_channel: self.secure_channel,
+            names: &self.names,
+            shared,
+        };
         let (c1, s1) = (&challenge.challenge, challenge.sequence);
         let is_of_host =
             |(key, _): &&(_, _)| transcript.is_response(&reply.response, Side::Host, key, c1, s1);
-        let (_, controller_key) = self.keys.iter().find(is_of_host).ok_or(Reason::Failed)?;
+        let (at, (_, controller_key)) =
+            self.keys.iter().enumerate().find(|(_, keys)| is_of_host(keys)).ok_or(Reason::Failed)?;
+        let psk = match &reply.challenge {
+            // Hash function and group were chosen for it.
+            Some((c2, _)) if self.secure_channel.generates_key() => {
+                Some(transcript.generated_psk(c1, c2).ok_or(Reason::SecureChannel)?)
+            }
+            _ => None,
+        };
         let response = match reply.challenge {
             None => None,
             // Our own challenge, reflected.
             Some((c2, _)) if c2 == *c1 => return Err(Reason::Failed),
+            // The controller need not show its key.
+            Some((_, 0)) => None,
             Some((c2, s2)) => {
                 let key = controller_key.as_ref().ok_or(Reason::Failed)?;
                 Some(transcript.response(Side::Controller, key, &c2, s2).expose().to_vec())
@@ -309,12 +394,16 @@ impl ControllerAuthentication {
             hash: challenge.hash,
             group: challenge.group,
             is_bidirectional: response.is_some(),
+            by_former_secret: at > 0,
+            secure_channel: self.secure_channel,
         };
-        Ok(State::Success1(Success1 { transaction: self.transaction, response }, authenticated))
+        let success = Success1 { transaction: self.transaction, response };
+        Ok(State::Success1(success, Proof { authenticated, psk }))
     }
 
-    fn succeed(&mut self, authenticated: Authenticated) -> State {
-        self.authenticated = Some(authenticated);
+    fn succeed(&mut self, proof: Proof) -> State {
+        self.authenticated = Some(proof.authenticated);
+        self.generated = proof.psk;
         State::Idle
     }
 

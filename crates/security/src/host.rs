@@ -9,8 +9,10 @@ use crate::group::Group;
 use crate::hash::HashFunction;
 use crate::message::{self, Challenge, Kind, Negotiate, Reason, Reply, Success1};
 use crate::names::Names;
+use crate::psk::{Cipher, Psk};
 use crate::secret::Secret;
 use crate::secret_bytes::SecretBytes;
+use crate::secure_channel::SecureChannel;
 use crate::transcript::{Side, Transcript};
 
 /// Keys and offers of a host.
@@ -22,10 +24,12 @@ pub struct HostSettings {
     pub host: Secret,
     /// The secret that the controller must have; `None`: the controller need not authenticate itself.
     pub controller: Option<Secret>,
-    /// Offered hash functions.
+    /// Offered hash functions. To generate a key, only those of cipher suites of TLS are.
     pub hashes: Vec<HashFunction>,
-    /// Offered groups.
+    /// Offered groups. To generate a key, only those with a Diffie-Hellman exchange are.
     pub groups: Vec<Group>,
+    /// The secure channel concatenation to ask for.
+    pub secure_channel: SecureChannel,
 }
 
 /// Why a host's transaction failed.
@@ -58,6 +62,8 @@ pub struct HostAuthentication {
     fresh: Fresh,
     state: State,
     exponentiation: Option<Exponentiation>,
+    /// Of both challenges; it counts once the transaction has succeeded.
+    generated: Option<Psk>,
 }
 
 #[derive(Debug)]
@@ -92,15 +98,20 @@ impl HostAuthentication {
     /// A transaction with this id: any number, another one for each transaction of a queue.
     #[must_use]
     pub fn new(settings: HostSettings, transaction: u16, fresh: Fresh) -> Self {
-        let HostSettings { names, host, controller, hashes, groups } = settings;
+        let HostSettings { names, host, controller, mut hashes, mut groups, secure_channel } = settings;
+        if secure_channel.generates_key() {
+            hashes.retain(|hash| Cipher::of(*hash).is_some());
+            groups.retain(|group| *group != Group::Null);
+        }
         Self {
             host_key: host.key_of(names.host.as_str()),
             controller_key: controller.map(|secret| secret.key_of(names.subsystem.as_str())),
             names,
-            offer: Negotiate { transaction, hashes, groups },
+            offer: Negotiate { transaction, secure_channel, hashes, groups },
             fresh,
             state: State::Negotiate,
             exponentiation: None,
+            generated: None,
         }
     }
 
@@ -162,6 +173,11 @@ impl HostAuthentication {
         }
     }
 
+    /// The key that the transaction has generated, once it has succeeded.
+    pub fn take_generated(&mut self) -> Option<Psk> {
+        matches!(self.state, State::Ended(Ok(_))).then(|| self.generated.take()).flatten()
+    }
+
     /// The next state after a message; the reason to refuse the controller otherwise.
     fn accept(&mut self, message: &[u8]) -> Result<State, Reason> {
         let state = mem::replace(&mut self.state, State::Failure2(Reason::Message));
@@ -212,16 +228,24 @@ impl HostAuthentication {
         Ok(State::Exponentiation(challenge))
     }
 
-    fn reply(&self, challenge: &Challenge, public: Vec<u8>, shared: Option<SecretBytes>) -> State {
+    fn reply(&mut self, challenge: &Challenge, public: Vec<u8>, shared: Option<SecretBytes>) -> State {
         let Challenge { transaction, hash, group, sequence, .. } = *challenge;
         let transcript = self.transcript(hash, shared.as_ref());
         let response = transcript.response(Side::Host, &self.host_key, &challenge.challenge, sequence);
-        let own =
-            self.controller_key.is_some().then(|| (self.fresh.challenge(hash), self.fresh.sequence().get()));
+        let generates_key = self.offer.secure_channel.generates_key();
+        // 0: the controller need not show its key, and C2 serves to generate a key only.
+        let sequence = if self.controller_key.is_some() { self.fresh.sequence().get() } else { 0 };
+        let own = (generates_key || sequence != 0).then(|| (self.fresh.challenge(hash), sequence));
         if own.as_ref().is_some_and(|(own, _)| *own == challenge.challenge) {
             // Either side repeats challenges.
             return State::Failure2(Reason::Failed);
         }
+        let c2 = own.as_ref().filter(|_| generates_key).map(|(own, _)| own);
+        let psk = c2.and_then(|c2| transcript.generated_psk(&challenge.challenge, c2));
+        if psk.is_none() && generates_key {
+            return State::Failure2(Reason::SecureChannel);
+        }
+        self.generated = psk;
         let response = response.expose().to_vec();
         let reply = Reply { transaction, response, challenge: own, public };
         State::Reply(reply.to_bytes(), Expected { hash, group, shared })
@@ -231,7 +255,14 @@ impl HostAuthentication {
     fn judge(&self, success: &Success1, expected: &Expected) -> Result<State, Reason> {
         let Expected { hash, group, shared } = expected;
         let is_bidirectional = self.controller_key.is_some();
-        let authenticated = Authenticated { hash: *hash, group: *group, is_bidirectional };
+        let secure_channel = self.offer.secure_channel;
+        let authenticated = Authenticated {
+            hash: *hash,
+            group: *group,
+            is_bidirectional,
+            by_former_secret: false,
+            secure_channel,
+        };
         match (&self.controller_key, &success.response) {
             (None, None) => Ok(State::Ended(Ok(authenticated))),
             (Some(key), Some(response)) => {
@@ -249,6 +280,7 @@ impl HostAuthentication {
     }
 
     fn transcript<'a>(&'a self, hash: HashFunction, shared: Option<&'a SecretBytes>) -> Transcript<'a> {
-        Transcript { hash, transaction: self.offer.transaction, names: &self.names, shared }
+        let Negotiate { transaction, secure_channel, .. } = self.offer;
+        Transcript { hash, transaction, secure_channel, names: &self.names, shared }
     }
 }

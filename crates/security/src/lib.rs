@@ -32,6 +32,7 @@ pub mod names;
 pub mod psk;
 pub mod secret;
 pub mod secret_bytes;
+pub mod secure_channel;
 pub mod tls;
 pub mod tls_key;
 mod transcript;

@@ -6,7 +6,7 @@ use core::fmt;
 
 use crate::group::Group;
 use crate::hash::HashFunction;
-use crate::transcript::NO_SECURE_CHANNEL;
+use crate::secure_channel::SecureChannel;
 
 /// Bytes of the longest message: a reply with SHA-512 and ffdhe8192.
 pub const MESSAGE_BYTES_MAX: usize = 16 + 2 * 64 + 1024;
@@ -120,6 +120,8 @@ impl fmt::Display for Kind {
 pub struct Negotiate {
     /// Chosen by the host; all messages of the transaction have it.
     pub transaction: u16,
+    /// The secure channel concatenation asked for.
+    pub secure_channel: SecureChannel,
     /// Hash functions.
     pub hashes: Vec<HashFunction>,
     /// Groups.
@@ -130,15 +132,13 @@ impl Negotiate {
     /// Reads it: several protocols may be offered, of which the first DH-HMAC-CHAP counts.
     ///
     /// # Errors
-    /// [`Reason::Payload`], [`Reason::SecureChannel`] if one is asked for, [`Reason::Protocol`].
+    /// [`Reason::Payload`], [`Reason::SecureChannel`] for a value of SC_C without a meaning, [`Reason::Protocol`].
     pub fn read(message: &[u8], transaction: u16) -> Result<Self, Reason> {
         if message.len() < NEGOTIATE_BYTES {
             return Err(Reason::Payload);
         }
         let [secure_channel, protocols] = array(message, 6)?;
-        if secure_channel != NO_SECURE_CHANNEL {
-            return Err(Reason::SecureChannel);
-        }
+        let secure_channel = SecureChannel::from_code(secure_channel).ok_or(Reason::SecureChannel)?;
         let descriptors = message.get(8..).unwrap_or_default().chunks_exact(64);
         if descriptors.len() < usize::from(protocols) {
             return Err(Reason::Payload);
@@ -152,7 +152,7 @@ impl Negotiate {
         }
         let hashes = list(descriptor, 4, hash_count, HashFunction::from_id)?;
         let groups = list(descriptor, 34, group_count, Group::from_id)?;
-        Ok(Self { transaction, hashes, groups })
+        Ok(Self { transaction, secure_channel, hashes, groups })
     }
 
     /// Its bytes.
@@ -160,7 +160,7 @@ impl Negotiate {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut message = Kind::Negotiate.begin(self.transaction, 6);
         let count = |length: usize| u8::try_from(length.min(LIST_MAX)).unwrap_or_default();
-        message.extend_from_slice(&[NO_SECURE_CHANNEL, 1, 1, 0]);
+        message.extend_from_slice(&[self.secure_channel.code(), 1, 1, 0]);
         message.extend_from_slice(&[count(self.hashes.len()), count(self.groups.len())]);
         message.extend(self.hashes.iter().take(LIST_MAX).map(|hash| hash.id()));
         message.resize(42, 0);
@@ -229,7 +229,8 @@ pub struct Reply {
     pub transaction: u16,
     /// R1, as long as the digest.
     pub response: Vec<u8>,
-    /// The host's own challenge C2 and its sequence number S2, never 0; `None`: the controller need not show its key.
+    /// The host's own challenge C2 and its sequence number S2. If S2 is 0, the controller need not show its key, and C2
+    /// serves to generate a key only; so without C2, which generates no key.
     pub challenge: Option<(Vec<u8>, u32)>,
     /// The host's public value, as long as the group's prime.
     pub public: Vec<u8>,
@@ -252,8 +253,7 @@ impl Reply {
         }
         let challenge = match (validity, u32::from_le_bytes([s0, s1, s2, s3])) {
             (0, _) => None,
-            // With 0 the challenge would serve secure channel concatenation only.
-            (1, sequence) if sequence != 0 => Some((challenge.to_vec(), sequence)),
+            (1, sequence) => Some((challenge.to_vec(), sequence)),
             _ => return Err(Reason::Payload),
         };
         Ok(Self { transaction, response: response.to_vec(), challenge, public: public.to_vec() })

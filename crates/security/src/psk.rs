@@ -19,6 +19,16 @@ pub enum Cipher {
 }
 
 impl Cipher {
+    /// That of a hash function; `None` for SHA-512, which is no hash function of a cipher suite.
+    #[must_use]
+    pub const fn of(hash: HashFunction) -> Option<Self> {
+        match hash {
+            HashFunction::Sha256 => Some(Self::Aes128GcmSha256),
+            HashFunction::Sha384 => Some(Self::Aes256GcmSha384),
+            HashFunction::Sha512 => None,
+        }
+    }
+
     /// Its hash function.
     #[must_use]
     pub const fn hash(self) -> HashFunction {
@@ -102,11 +112,7 @@ impl Psk {
     /// `None` for SHA-512, which is no hash function of a cipher suite.
     #[must_use]
     pub fn generated(hash: HashFunction, session_key: &SecretBytes, c1: &[u8], c2: &[u8]) -> Option<Self> {
-        let cipher = match hash {
-            HashFunction::Sha256 => Cipher::Aes128GcmSha256,
-            HashFunction::Sha384 => Cipher::Aes256GcmSha384,
-            HashFunction::Sha512 => return None,
-        };
+        let cipher = Cipher::of(hash)?;
         let key = hash.hmac(session_key.expose(), &[c1, c2]);
         Some(Self { kind: PskKind::Generated, cipher, key })
     }

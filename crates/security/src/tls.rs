@@ -11,6 +11,7 @@
 
 mod alert;
 mod client_hello;
+mod generated;
 mod identity;
 mod keyring;
 mod library;
@@ -18,6 +19,7 @@ mod session;
 mod stream;
 
 pub use alert::Alert;
+pub use generated::{GeneratedKeys, KeyLease, LIFETIME_NS as GENERATED_KEY_LIFETIME_NS};
 pub use identity::PskIdentity;
 pub use keyring::{Found, HostKeys, Keyring, KnownKey};
 pub use session::{Established, Failure, Read, Session, prepare};

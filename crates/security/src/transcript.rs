@@ -2,10 +2,9 @@
 
 use crate::hash::HashFunction;
 use crate::names::Names;
+use crate::psk::Psk;
 use crate::secret_bytes::SecretBytes;
-
-/// Secure channel concatenation: none.
-pub(crate) const NO_SECURE_CHANNEL: u8 = 0;
+use crate::secure_channel::SecureChannel;
 
 /// Who responds.
 #[derive(Clone, Copy)]
@@ -20,6 +19,7 @@ pub(crate) enum Side {
 pub(crate) struct Transcript<'a> {
     pub(crate) hash: HashFunction,
     pub(crate) transaction: u16,
+    pub(crate) secure_channel: SecureChannel,
     pub(crate) names: &'a Names,
     /// The secret of the Diffie-Hellman exchange, if there was one.
     pub(crate) shared: Option<&'a SecretBytes>,
@@ -49,6 +49,17 @@ impl Transcript<'_> {
         self.with_parts(side, challenge, sequence, |parts| self.hash.hmac_is(key.expose(), parts, response))
     }
 
+    /// The PSK that the transaction generates from both challenges; `None` without a Diffie-Hellman exchange, or with a
+    /// hash function of no cipher suite. wire §22.5
+    pub(crate) fn generated_psk(&self, c1: &[u8], c2: &[u8]) -> Option<Psk> {
+        Psk::generated(self.hash, &self.session_key(self.shared?), c1, c2)
+    }
+
+    /// The session key is the digest of the shared secret.
+    fn session_key(&self, shared: &SecretBytes) -> SecretBytes {
+        self.hash.digest(shared.expose())
+    }
+
     fn with_parts<R>(
         &self,
         side: Side,
@@ -64,14 +75,13 @@ impl Transcript<'_> {
         };
         let challenge = match self.shared {
             None => challenge.into(),
-            // The session key is the digest of the shared secret.
-            Some(shared) => self.hash.hmac(self.hash.digest(shared.expose()).expose(), &[challenge]),
+            Some(shared) => self.hash.hmac(self.session_key(shared).expose(), &[challenge]),
         };
         then(&[
             challenge.expose(),
             &sequence.to_le_bytes(),
             &self.transaction.to_le_bytes(),
-            &[NO_SECURE_CHANNEL],
+            &[self.secure_channel.code()],
             role,
             own,
             &[0],
@@ -102,7 +112,13 @@ mod tests {
         let c1: Vec<u8> = (0..32).collect();
         let c2: Vec<u8> = (0..32).map(|at| 255 - at).collect();
         let shared = SecretBytes::from(vec![0x5A; 256]);
-        let null = Transcript { hash: HashFunction::Sha256, transaction: 7, names: &names, shared: None };
+        let null = Transcript {
+            hash: HashFunction::Sha256,
+            transaction: 7,
+            secure_channel: SecureChannel::None,
+            names: &names,
+            shared: None,
+        };
         let ffdhe = Transcript { shared: Some(&shared), ..null };
         for (transcript, side, key, challenge, sequence, expected) in [
             (&null, Side::Host, &host_key, &c1, 0x0102_0304, "ba2a31924488e57b2f4241c76314e0b7"),

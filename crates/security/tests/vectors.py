@@ -3,6 +3,7 @@
 
     python3 tests/vectors.py dhchap > tests/vectors/dhchap.txt
     python3 tests/vectors.py psk > tests/vectors/psk.txt
+    python3 tests/vectors.py concatenation > tests/vectors/concatenation.txt
     python3 tests/vectors.py primes          primes of the groups, for src/group/primes.rs
 
 It shares no code with the crate. The primes come from the formula of RFC 7919 with e computed here.
@@ -77,47 +78,71 @@ def exponent(seed, bits):
     return value | 1 << (bits - 1)
 
 
+def exchange(hash_id, group, both, form, sc_c):
+    """All messages of a transaction, both secrets, R1, R2, and the PSK that it generates if SC_C is not 0."""
+    _, name, length = HASHES[hash_id - 1]
+    _, bits, x, exponent_bits = GROUPS[group]
+    p = prime(bits, x) if bits else 0
+    size = bits // 8
+    secret_length = 32 if form == 0 else HASHES[form - 1][2]
+    host_secret = count_up(1, secret_length)
+    controller_secret = count_up(0x81, secret_length)
+    kh = transformed(form, host_secret, HOST)
+    kc = transformed(form, controller_secret, SUBSYSTEM)
+    c1, c2 = count_up(0x10, length), count_up(0x60, length)
+    a1, a2, dh1, dh2, ks = c1, c2, b"", b"", None
+    if bits:
+        x1, x2 = exponent(0xA0, exponent_bits), exponent(0x33, exponent_bits)
+        dh1 = pow(2, x1, p).to_bytes(size, "big")
+        dh2 = pow(2, x2, p).to_bytes(size, "big")
+        z = pow(int.from_bytes(dh1, "big"), x2, p)
+        assert z == pow(int.from_bytes(dh2, "big"), x1, p)
+        ks = hashlib.new(name, z.to_bytes(size, "big")).digest()
+        a1, a2 = mac(name, ks, c1), mac(name, ks, c2)
+    t, sc = struct.pack("<H", TRANSACTION), bytes([sc_c])
+    # Without the controller's secret S2 is 0; C2 is sent all the same to generate a key.
+    s2, has_c2 = S2 if both else 0, both or sc_c != 0
+    r1 = mac(name, kh, a1, struct.pack("<I", S1), t, sc, b"HostHost",
+             HOST.encode(), b"\0", SUBSYSTEM.encode())
+    r2 = mac(name, kc, a2, struct.pack("<I", s2), t, sc, b"Controller",
+             SUBSYSTEM.encode(), b"\0", HOST.encode())
+    negotiate = b"\0\0\0\0" + t + sc + bytes([1, 1, 0, 1, 1, hash_id]) + bytes(29) + bytes([group]) + bytes(29)
+    challenge = b"\1\1\0\0" + t + struct.pack("<BBBBHI", length, 0, hash_id, group, size, S1) + c1 + dh1
+    reply = (b"\1\2\0\0" + t + struct.pack("<BBBBHI", length, 0, has_c2, 0, size, s2)
+             + r1 + (c2 if has_c2 else bytes(length)) + dh2)
+    success1 = b"\1\3\0\0" + t + bytes([length, 0, both]) + bytes(7) + (r2 if both else b"")
+    messages = [negotiate, challenge, reply, success1]
+    if both:
+        messages.append(b"\1\4\0\0" + t + bytes(10))
+    assert len(negotiate) == 72
+    generated = mac(name, ks, c1, c2) if sc_c else None
+    return b"".join(messages), host_secret, controller_secret, r1, r2, generated
+
+
 def dhchap():
     print("# hash group directions form host-secret controller-secret R1 R2 SHA-256-of-all-messages")
-    for hash_id, name, length in HASHES:
-        for group, bits, x, exponent_bits in GROUPS:
-            p = prime(bits, x) if bits else 0
-            size = bits // 8
+    for hash_id, _, _ in HASHES:
+        for group, _, _, _ in GROUPS:
             for directions in (1, 2):
                 for form in range(4):
-                    secret_length = 32 if form == 0 else HASHES[form - 1][2]
-                    host_secret = count_up(1, secret_length)
-                    controller_secret = count_up(0x81, secret_length)
-                    kh = transformed(form, host_secret, HOST)
-                    kc = transformed(form, controller_secret, SUBSYSTEM)
-                    c1, c2 = count_up(0x10, length), count_up(0x60, length)
-                    a1, a2, dh1, dh2 = c1, c2, b"", b""
-                    if bits:
-                        x1, x2 = exponent(0xA0, exponent_bits), exponent(0x33, exponent_bits)
-                        dh1 = pow(2, x1, p).to_bytes(size, "big")
-                        dh2 = pow(2, x2, p).to_bytes(size, "big")
-                        z = pow(int.from_bytes(dh1, "big"), x2, p)
-                        assert z == pow(int.from_bytes(dh2, "big"), x1, p)
-                        ks = hashlib.new(name, z.to_bytes(size, "big")).digest()
-                        a1, a2 = mac(name, ks, c1), mac(name, ks, c2)
-                    t = struct.pack("<H", TRANSACTION)
-                    r1 = mac(name, kh, a1, struct.pack("<I", S1), t, b"\0", b"HostHost",
-                             HOST.encode(), b"\0", SUBSYSTEM.encode())
-                    r2 = mac(name, kc, a2, struct.pack("<I", S2), t, b"\0", b"Controller",
-                             SUBSYSTEM.encode(), b"\0", HOST.encode())
                     both = directions == 2
-                    negotiate = b"\0\0\0\0" + t + bytes([0, 1, 1, 0, 1, 1, hash_id]) + bytes(29) + bytes([group]) + bytes(29)
-                    challenge = b"\1\1\0\0" + t + struct.pack("<BBBBHI", length, 0, hash_id, group, size, S1) + c1 + dh1
-                    reply = (b"\1\2\0\0" + t + struct.pack("<BBBBHI", length, 0, both, 0, size, S2 if both else 0)
-                             + r1 + (c2 if both else bytes(length)) + dh2)
-                    success1 = b"\1\3\0\0" + t + bytes([length, 0, both]) + bytes(7) + (r2 if both else b"")
-                    messages = [negotiate, challenge, reply, success1]
-                    if both:
-                        messages.append(b"\1\4\0\0" + t + bytes(10))
-                    assert len(negotiate) == 72
-                    print(hash_id, group, directions, form, text("DHHC-1", form, host_secret),
-                          text("DHHC-1", form, controller_secret), r1.hex(), r2.hex() if both else "-",
-                          hashlib.sha256(b"".join(messages)).hexdigest())
+                    messages, host, controller, r1, r2, _ = exchange(hash_id, group, both, form, 0)
+                    print(hash_id, group, directions, form, text("DHHC-1", form, host),
+                          text("DHHC-1", form, controller), r1.hex(), r2.hex() if both else "-",
+                          hashlib.sha256(messages).hexdigest())
+
+
+def concatenation():
+    print("# SC_C|hash|group|directions|R1|R2|SHA-256 of all messages|generated PSK|identity 1|TLS PSK 1")
+    for sc_c in (2, 3):
+        for hash_id, _, _ in HASHES[:2]:
+            for group, _, _, _ in GROUPS[1:]:
+                for directions in (1, 2):
+                    both = directions == 2
+                    messages, _, _, r1, r2, generated = exchange(hash_id, group, both, 0, sc_c)
+                    _, _, identity, key = tls(hash_id, "G", generated, HOST, SUBSYSTEM)
+                    print(sc_c, hash_id, group, directions, r1.hex(), r2.hex() if both else "-",
+                          hashlib.sha256(messages).hexdigest(), generated.hex(), identity, key.hex(), sep="|")
 
 
 def expand_label(name, key, label, context, length):
@@ -167,4 +192,4 @@ def primes():
         print("%d %s" % (bits, digits))
 
 
-{"dhchap": dhchap, "psk": psk, "primes": primes}[sys.argv[1]]()
+{"dhchap": dhchap, "psk": psk, "concatenation": concatenation, "primes": primes}[sys.argv[1]]()

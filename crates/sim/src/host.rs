@@ -185,6 +185,7 @@ fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> Associatio
             is_flow_control_disabled: !scenario.has_flow_control,
         },
         credentials: credentials(scenario, index).filter(|_| !is_discovery).map(Arc::new),
+        concat: false,
         offer: offer(scenario),
         connect_timeout_ns: 3 * SECOND,
         admin_timeout_ns: 10 * SECOND,

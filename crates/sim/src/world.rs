@@ -29,6 +29,7 @@ use reactor::File;
 use reactor::random::SplitMix64;
 use reactor::randomness::Randomness;
 use store::{MemorySettings, MemoryStore, Store};
+use subsystem::audit::Recorder;
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
 use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, OrderKind, Step};
@@ -626,6 +627,7 @@ impl World {
             randomness: Randomness::Simulated(SplitMix64::new(scenario.seed ^ self.target_count << 48)),
             now_ns: self.shared.now_ns,
             wall_ns: unix_ns(self.shared.now_ns),
+            audit: Recorder::default(),
         };
         if let Machine::Second { since_ns } = &mut self.machine {
             *since_ns = Some(self.shared.now_ns);

@@ -139,6 +139,19 @@ impl Bench {
     /// # Errors
     /// The load does not start, or an operation fails.
     pub fn run(&self, served: &Served, load: Load) -> Result<Finished, Error> {
+        self.run_watched(served, load, &mut || ())
+    }
+
+    /// As [`run`](Self::run); calls `look` several times a second, from before the load begins until it has ended.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_watched(
+        &self,
+        served: &Served,
+        load: Load,
+        look: &mut dyn FnMut(),
+    ) -> Result<Finished, Error> {
         let workload = self.timed(load.workload);
         let clamped = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
         let options = Options {
@@ -154,7 +167,8 @@ impl Bench {
             target_pid: Some(served.pid()),
             ..RunSettings::default()
         };
-        let finished = runner::run(&association, &namespace, &workload, &settings, &mut Stops(&self.stops));
+        let mut observer = Stops { stops: &self.stops, look };
+        let finished = runner::run(&association, &namespace, &workload, &settings, &mut observer);
         association.close();
         self.finish(finished?)
     }
@@ -166,7 +180,8 @@ impl Bench {
     pub fn run_local(&self, storage: &LocalStorage, load: Load) -> Result<Finished, Error> {
         let workload = self.timed(load.workload);
         let settings = RunSettings { cores: load.cores, ..RunSettings::default() };
-        self.finish(runner::run_local(storage, &workload, &settings, &mut Stops(&self.stops))?)
+        let mut observer = Stops { stops: &self.stops, look: &mut || () };
+        self.finish(runner::run_local(storage, &workload, &settings, &mut observer)?)
     }
 
     /// A load with the times of the bench.
@@ -348,11 +363,15 @@ impl Bench {
 }
 
 /// Ends a load when the study ends.
-struct Stops<'a>(&'a AtomicBool);
+struct Stops<'a> {
+    stops: &'a AtomicBool,
+    look: &'a mut dyn FnMut(),
+}
 
 impl Observer for Stops<'_> {
     fn stops(&mut self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        (self.look)();
+        self.stops.load(Ordering::Relaxed)
     }
 }
 

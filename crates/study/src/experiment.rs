@@ -1,6 +1,7 @@
 //! The interface of an experiment: cells that are measured in turn, and the numbers and figures computed from them.
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::bench::Bench;
 pub use crate::cell::{Cell, Parameter, Values};
@@ -38,6 +39,11 @@ pub trait Experiment {
     fn conditions(&self, measured: &Measured) -> Option<String> {
         let _ = measured;
         None
+    }
+
+    /// More fields of `results.json`, by name.
+    fn details(&self) -> Map<String, Value> {
+        Map::new()
     }
 
     /// Measures a cell once. Targets that it needs are started on first use, and kept.

@@ -22,6 +22,7 @@ pub(crate) mod kv_memory;
 pub(crate) mod kv_peers;
 pub(crate) mod kv_vector;
 pub(crate) mod kv_ycsb;
+pub(crate) mod layers;
 pub(crate) mod low_load_latency;
 pub(crate) mod mixed_lanes;
 pub(crate) mod mtu;

@@ -37,6 +37,8 @@ pub struct Plot {
     pub y: Axis,
     /// The lines or bars.
     pub series: Vec<Series>,
+    /// Whether the bars at a name are parts of one bar.
+    pub is_stacked: bool,
     /// Horizontal lines, such as a bar to reach.
     pub marks: Vec<Mark>,
 }
@@ -147,12 +149,35 @@ impl Series {
 impl Plot {
     /// A line plot with these ticks on the horizontal axis.
     pub fn lines(x: Axis, ticks: Vec<(f64, String)>, y: Axis, series: Vec<Series>) -> Self {
-        Self { x: Across::Numbers { axis: x, ticks }, y, series, marks: Vec::new() }
+        Self { x: Across::Numbers { axis: x, ticks }, y, series, is_stacked: false, marks: Vec::new() }
     }
 
     /// A bar plot.
     pub fn bars(label: impl Into<String>, names: Vec<String>, y: Axis, series: Vec<Series>) -> Self {
-        Self { x: Across::Names { label: label.into(), names }, y, series, marks: Vec::new() }
+        Self {
+            x: Across::Names { label: label.into(), names },
+            y,
+            series,
+            is_stacked: false,
+            marks: Vec::new(),
+        }
+    }
+
+    /// A plot with one bar at each name, made of a part of each series. A series without any part keeps its colour, and is not
+    /// in the legend.
+    pub fn stacks(label: impl Into<String>, names: Vec<String>, y: Axis, series: Vec<Series>) -> Self {
+        Self { is_stacked: true, ..Self::bars(label, names, y, series) }
+    }
+
+    /// Whether a series is in the legend.
+    pub(crate) fn shows(&self, series: &Series) -> bool {
+        !self.is_stacked || series.points.iter().any(|point| point.y > 0.0)
+    }
+
+    /// Height of the whole bar at a name of a stacked plot.
+    pub(crate) fn stack_height(&self, x: f64) -> f64 {
+        let points = self.series.iter().flat_map(|series| &series.points);
+        points.filter(|point| point.x == x).map(|point| point.y).sum()
     }
 
     /// Adds a horizontal line.

@@ -54,7 +54,7 @@ pub(crate) fn table_number(name: &str, value: f64) -> String {
 }
 
 /// Headline keys whose words do not say it.
-const KNOWN_KEYS: [(&str, &str); 16] = [
+const KNOWN_KEYS: [(&str, &str); 25] = [
     ("share_min", "least share of the ceiling"),
     ("batching_gain", "all kinds of batching over none"),
     ("adaptive_p99_added_us", "added p99, adaptive doorbell"),
@@ -70,6 +70,15 @@ const KNOWN_KEYS: [(&str, &str); 16] = [
     ("write_gain", "writes, separate over shared lanes"),
     ("perf_over_fio", "nvlane perf over fio"),
     ("cost_percent_4k", "IOPS lost to both digests, 4 KiB"),
+    ("network_percent", "host's time in TCP, reads at depth 128, single"),
+    ("network_percent_caravans", "host's time in TCP, reads at depth 128, caravans"),
+    ("transmit_over_receive", "host's TCP, transmit over receive, single"),
+    ("transmit_over_receive_caravans", "host's TCP, transmit over receive, caravans"),
+    ("scheduling_us", "host's thread switches and wake-ups per read, single"),
+    ("scheduling_us_caravans", "host's thread switches and wake-ups per read, caravans"),
+    ("copies_percent", "host's time in copies, reads at depth 128, single"),
+    ("copies_percent_caravans", "host's time in copies, reads at depth 128, caravans"),
+    ("other_percent_max", "functions without a layer, most in a cell"),
     ("rate_within_1ms_gain", "rate within 1 ms of p99.9, with over without"),
 ];
 
@@ -128,6 +137,9 @@ pub(crate) fn tick(value: f64) -> String {
 
 /// Label and unit of a value, from its key, which ends in the unit.
 pub(crate) fn value_name(name: &str) -> String {
+    if let Some((side, layer)) = side_and_layer(name) {
+        return format!("{side} {layer} µs");
+    }
     let known = match name {
         "iops" => "IOPS",
         "iops_per_cpu" => "IOPS per core",
@@ -153,6 +165,18 @@ pub(crate) fn value_name(name: &str) -> String {
         }
     }
     name.replace('_', " ")
+}
+
+/// Side and layer of a key of the experiment `layers`, where its words do not say them.
+fn side_and_layer(name: &str) -> Option<(&str, &'static str)> {
+    let (side, layer) = name.strip_suffix("_us")?.split_once('_')?;
+    let layer = match layer {
+        "nvme" => "NVMe/TCP",
+        "transmit" => "TCP transmit",
+        "receive" => "TCP receive",
+        _ => return None,
+    };
+    matches!(side, "host" | "target").then_some((side, layer))
 }
 
 /// Text with the characters escaped that have a meaning in HTML and SVG.
@@ -239,6 +263,8 @@ mod tests {
         let names =
             ["iops", "p50_us", "ceiling_p99_us", "cpu_percent", "bytes_per_idle_lane"].map(value_name);
         assert_eq!(names, ["IOPS", "p50 µs", "ceiling p99 µs", "cpu %", "bytes per idle lane"]);
+        let names = ["host_nvme_us", "target_receive_us", "target_copies_us"].map(value_name);
+        assert_eq!(names, ["host NVMe/TCP µs", "target TCP receive µs", "target copies µs"]);
     }
 
     #[test]

@@ -37,6 +37,7 @@ mod network;
 pub mod page;
 mod peers;
 mod process;
+mod profile;
 pub mod progress;
 pub mod results;
 mod rounds;

@@ -36,6 +36,8 @@ pub struct Study {
     pub unmeasured: Vec<Unmeasurable>,
     /// Figures.
     pub figures: Vec<Figure>,
+    /// More fields of `results.json`.
+    pub details: Map<String, Value>,
 }
 
 /// Settings of a study.
@@ -134,6 +136,7 @@ impl Study {
             figures: experiment.figures(&measured),
             seen: experiment.seen(),
             conditions: experiment.conditions(&measured),
+            details: experiment.details(),
             environment,
             settings,
             measured,
@@ -212,6 +215,9 @@ impl Study {
         if !self.seen.is_empty() {
             results["seen"] = json!(self.seen);
         }
+        for (name, detail) in &self.details {
+            results[name] = detail.clone();
+        }
         results
     }
 }
@@ -281,6 +287,7 @@ pub(crate) mod example {
             },
             seen: Vec::new(),
             conditions: Some("Both cores share a cache.".into()),
+            details: Map::new(),
             measured,
             unmeasured: Vec::new(),
             headline: vec![

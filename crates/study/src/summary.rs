@@ -1,12 +1,16 @@
 //! The report of a study on a terminal.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use crate::catalogue::{self, Entry};
 use crate::format::{quantity, table_number, value_name};
 use crate::measured::CellRounds;
 use crate::page::rounds_in_words;
 use crate::results::Study;
+
+/// Width of a table; columns beyond it follow below, with the names of the cells again.
+const WIDTH_MAX: usize = 160;
 
 /// All experiments, one per line.
 #[must_use]
@@ -72,20 +76,43 @@ fn table(study: &Study) -> String {
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..=columns.len()).map(width).collect();
+    let reasons: Vec<_> = std::iter::once(None).chain(cells.iter().map(CellRounds::unmeasured)).collect();
     let mut text = String::new();
-    let reasons = cells.iter().map(CellRounds::unmeasured);
-    let reasons = std::iter::once(None).chain(reasons);
-    for (row, reason) in rows.iter().zip(reasons) {
-        let _ = write!(text, "{:<width$}", row[0], width = widths[0]);
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            let _ = write!(text, "  {cell:>width$}");
+    for (index, part) in parts(&widths).into_iter().enumerate() {
+        if index > 0 {
+            text.push('\n');
         }
-        text.push('\n');
-        if let Some(reason) = reason {
-            let _ = writeln!(text, "  n/a: {reason}");
+        for (row, reason) in rows.iter().zip(&reasons) {
+            let _ = write!(text, "{:<width$}", row[0], width = widths[0]);
+            for column in part.clone() {
+                let _ = write!(text, "  {:>width$}", row[column], width = widths[column]);
+            }
+            text.push('\n');
+            if let Some(reason) = reason.filter(|_| index == 0) {
+                let _ = writeln!(text, "  n/a: {reason}");
+            }
         }
     }
     text
+}
+
+/// The columns behind the first, in parts that fit beside it.
+fn parts(widths: &[usize]) -> Vec<Range<usize>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    let mut used = 0;
+    for (column, width) in widths.iter().enumerate().skip(1) {
+        match parts.last_mut() {
+            Some(part) if used + 2 + width <= WIDTH_MAX => {
+                part.end = column + 1;
+                used += 2 + width;
+            }
+            _ => {
+                parts.push(column..column + 1);
+                used = widths[0] + 2 + width;
+            }
+        }
+    }
+    parts
 }
 
 #[cfg(test)]
@@ -96,6 +123,22 @@ mod tests {
     #[test]
     fn a_study_is_told_in_a_table_and_its_bars() {
         insta::assert_snapshot!(of(&example::study()));
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_follow_below() {
+        assert_eq!(parts(&[20, 68, 68, 10, 150, 7]), [1..3, 3..4, 4..5, 5..6]);
+        assert_eq!(parts(&[20, 150, 10]), [1..2, 2..3]);
+        let mut study = example::study();
+        let names: [&'static str; 30] = std::array::from_fn(|index| &*format!("value_{index}_us").leak());
+        study.about.columns = Vec::from(names).leak();
+        for round in &mut study.measured.cells[1].rounds {
+            round.extend(names.map(|name| (name, 1.5)));
+        }
+        let text = of(&study);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH_MAX), "{text}");
+        assert!(names.iter().all(|name| text.contains(&value_name(name))), "{text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("many")).count(), 3, "{text}");
     }
 
     #[test]

@@ -3,13 +3,14 @@
 //! ```text
 //! y label                  ── a  ── b
 //!  1 M ┤        ╭──●        lines have a band between the quartiles,
-//!      │   ●────╯           bars a whisker; a point under the mouse
-//!  0   └───┬────┬──┬        shows its numbers
+//!      │   ●────╯           bars a whisker, stacked bars neither; a point
+//!  0   └───┬────┬──┬        under the mouse shows its numbers
 //!          1    4  32   x label
 //! ```
 
 mod axis;
 mod names;
+mod stacks;
 
 use std::fmt::Write;
 
@@ -32,7 +33,7 @@ const LINE: f64 = 22.0;
 /// Mean width of a letter.
 const LETTER: f64 = 7.2;
 /// Number of colours.
-const COLOUR_COUNT: usize = 8;
+const COLOUR_COUNT: usize = 10;
 
 /// The colours of both schemes, by name.
 pub(crate) const COLOURS: &str = include_str!("svg/colours.css");
@@ -45,6 +46,8 @@ struct Sheet {
     width: f64,
     /// How the names below a bar plot are written.
     names: Names,
+    /// The horizontal axis.
+    floor: f64,
 }
 
 impl Sheet {
@@ -53,7 +56,9 @@ impl Sheet {
             Across::Names { names, .. } => Names::fitted(names, width - LEFT - RIGHT),
             Across::Numbers { .. } => Names::default(),
         };
-        Self { width, names }
+        // The parts of a stack have a long legend, which takes none of the bars' height.
+        let lines = if plot.is_stacked { legend_places(plot, width - RIGHT).1 - 1.0 } else { 0.0 };
+        Self { width, names, floor: HEIGHT - BOTTOM + LINE * lines.max(0.0) }
     }
 
     /// The right end of the axis.
@@ -62,7 +67,7 @@ impl Sheet {
     }
 
     fn height(&self) -> f64 {
-        HEIGHT + self.names.extra_height()
+        self.floor + BOTTOM + self.names.extra_height()
     }
 }
 
@@ -107,7 +112,7 @@ fn in_words(plot: &Plot) -> String {
     if !across.is_empty() {
         let _ = write!(words, " over {across}");
     }
-    for series in &plot.series {
+    for series in plot.series.iter().filter(|series| plot.shows(series)) {
         let (Some(first), Some(last)) = (series.points.first(), series.points.last()) else {
             let _ = write!(words, "; {}: no data", series.name);
             continue;
@@ -128,7 +133,7 @@ fn in_words(plot: &Plot) -> String {
 fn body(plot: &Plot, sheet: &Sheet) -> String {
     let (legend, legend_height) = legend(plot, sheet);
     let top = legend_height + LINE + 8.0;
-    let y = vertical(plot, top);
+    let y = vertical(plot, top, sheet);
     let mut body = legend;
     let _ = write!(
         body,
@@ -141,7 +146,7 @@ fn body(plot: &Plot, sheet: &Sheet) -> String {
             body,
             r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="middle">no data</text>"#,
             f64::midpoint(LEFT, sheet.right()),
-            f64::midpoint(top, HEIGHT - BOTTOM)
+            f64::midpoint(top, sheet.floor)
         );
         return body;
     }
@@ -157,6 +162,9 @@ fn body(plot: &Plot, sheet: &Sheet) -> String {
     }
     match &plot.x {
         Across::Numbers { axis, ticks } => lines(&mut body, plot, axis, ticks, &y, sheet),
+        Across::Names { label, names } if plot.is_stacked => {
+            stacks::draw(&mut body, plot, (label, names), &y, sheet);
+        }
         Across::Names { label, names } => bars(&mut body, plot, label, names, &y, sheet),
     }
     for mark in &plot.marks {
@@ -181,25 +189,45 @@ fn colour(plot: &Plot, index: usize) -> String {
 
 /// Dash pattern of a line, which distinguishes references.
 fn dashes(plot: &Plot, index: usize) -> &'static str {
-    match (plot.series[index].is_reference, rank(plot, index) % 2) {
+    match (plot.series[index].is_reference && !plot.is_stacked, rank(plot, index) % 2) {
         (false, _) => "",
         (true, 0) => " dashed",
         (true, _) => " dotted",
     }
 }
 
-/// The legend and its height. A single series has none.
-fn legend(plot: &Plot, sheet: &Sheet) -> (String, f64) {
+/// Place of each series in the legend, and its number of lines. A single series has none.
+fn legend_places(plot: &Plot, right: f64) -> (Vec<(f64, f64)>, f64) {
     if plot.series.len() < 2 {
+        return (Vec::new(), 0.0);
+    }
+    let (mut x, mut line) = (LEFT, 0.0);
+    let place = |series: &Series| {
+        if !plot.shows(series) {
+            return (x, 0.0);
+        }
+        let width = 26.0 + names::width(&series.name);
+        if x > LEFT && x + width > right {
+            (x, line) = (LEFT, line + 1.0);
+        }
+        let place = (x, 14.0 + LINE * line);
+        x += width + 10.0;
+        place
+    };
+    let places = plot.series.iter().map(place).collect();
+    (places, line + 1.0)
+}
+
+/// The legend and its height.
+fn legend(plot: &Plot, sheet: &Sheet) -> (String, f64) {
+    let (places, lines) = legend_places(plot, sheet.right());
+    if places.is_empty() {
         return (String::new(), 0.0);
     }
     let mut text = String::new();
-    let (mut x, mut y) = (LEFT, 14.0);
-    for (index, series) in plot.series.iter().enumerate() {
-        #[allow(clippy::cast_precision_loss)] // Letters of a name.
-        let width = 26.0 + LETTER * series.name.chars().count() as f64;
-        if x > LEFT && x + width > sheet.right() {
-            (x, y) = (LEFT, y + LINE);
+    for (index, (series, (x, y))) in plot.series.iter().zip(places).enumerate() {
+        if !plot.shows(series) {
+            continue;
         }
         let dashed = dashes(plot, index);
         let _ = write!(
@@ -212,17 +240,18 @@ fn legend(plot: &Plot, sheet: &Sheet) -> (String, f64) {
             x + 21.0,
             escape(&series.name)
         );
-        x += width + 10.0;
     }
-    (text, y + 8.0)
+    (text, LINE * lines)
 }
 
 /// The vertical axis, which includes every point and line.
-fn vertical(plot: &Plot, top: f64) -> Ruler {
+fn vertical(plot: &Plot, top: f64, sheet: &Sheet) -> Ruler {
     let points = plot.series.iter().flat_map(|series| &series.points);
-    let values = points.flat_map(|point| [point.y, point.low, point.high]);
+    let values = points.flat_map(|point| {
+        if plot.is_stacked { [plot.stack_height(point.x); 3] } else { [point.y, point.low, point.high] }
+    });
     let values = values.chain(plot.marks.iter().map(|mark| mark.y));
-    Ruler::around(plot.y.scale, values, (HEIGHT - BOTTOM, top))
+    Ruler::around(plot.y.scale, values, (sheet.floor, top))
 }
 
 /// The tooltip of a point.
@@ -245,11 +274,11 @@ fn x_label(body: &mut String, label: &str, sheet: &Sheet) {
     );
 }
 
-fn x_tick(body: &mut String, x: f64, text: &str) {
+fn x_tick(body: &mut String, x: f64, text: &str, sheet: &Sheet) {
     let _ = write!(
         body,
         r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
-        HEIGHT - BOTTOM + 18.0,
+        sheet.floor + 18.0,
         escape(text)
     );
 }
@@ -264,7 +293,7 @@ fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y
     for (value, text) in &own_ticks {
         let (place, half) = (x.place(*value), names::width(text) / 2.0);
         if place - half >= free_from {
-            x_tick(body, place, text);
+            x_tick(body, place, text, sheet);
             free_from = place + half + LETTER;
         }
     }
@@ -314,7 +343,7 @@ fn bars(body: &mut String, plot: &Plot, label: &str, names: &[String], y: &Ruler
     let has_numbers = width >= 25.0;
     for (index, name) in names.iter().enumerate() {
         let middle = LEFT + (index as f64 + 0.5) * group;
-        sheet.names.write(body, name, (middle, HEIGHT - BOTTOM + 18.0));
+        sheet.names.write(body, name, (middle, sheet.floor + 18.0));
     }
     x_label(body, label, sheet);
     for (index, series) in plot.series.iter().enumerate() {
@@ -404,6 +433,30 @@ mod tests {
             vec![series("qd1", &[(0.0, 0.9), (1.0, 0.8)]), series("qd32", &[(0.0, 0.7), (1.0, 0.95)])],
         );
         insta::assert_snapshot!(draw(&plot).replace("><", ">\n<"));
+    }
+
+    #[test]
+    fn stacked_bars_are_drawn_as_they_always_were() {
+        let names = ["qd1", "qd32"].map(str::to_owned).to_vec();
+        let parts = vec![
+            series("application", &[(0.0, 2.0), (1.0, 0.5)]),
+            series("transmit", &[(0.0, 3.0), (1.0, 0.02)]),
+            series("none", &[(0.0, 0.0), (1.0, 0.0)]),
+            series("other", &[(0.0, 0.5)]).as_reference(),
+        ];
+        let plot = Plot::stacks("depth", names, Axis::linear("µs"), parts);
+        insta::assert_snapshot!(draw(&plot).replace("><", ">\n<"));
+    }
+
+    #[test]
+    fn a_long_legend_takes_no_height_of_stacked_bars() {
+        let parts = |count| (0..count).map(|_| series("scheduling, wake-ups", &[(0.0, 1.0)])).collect();
+        let floor = |count: u32| {
+            let plot = Plot::stacks("", vec!["one".into()], Axis::linear("µs"), parts(count));
+            Sheet::of(&plot, NARROW).floor
+        };
+        assert_eq!(floor(1), HEIGHT - BOTTOM);
+        assert_eq!(floor(10) - floor(1), 9.0 * LINE);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use memcached::{ListenerAddress, ListenerStats, Watchers};
 use proto::Violation;
 use reactor::{Counter, ListenerTag};
 
+use crate::audit::{Event, Recorder};
 use crate::limits::Limits;
 use crate::state::ConnectionsState;
 
@@ -72,6 +73,7 @@ pub(crate) struct Admission {
     /// Reported by memcached's `stats`.
     memcached_counters: Arc<MemcachedCounters>,
     tallies: BTreeMap<&'static str, Tally>,
+    audit: Recorder,
 }
 
 /// Open connections of one kind in total and per address, and their limits.
@@ -180,7 +182,7 @@ struct Tally {
 }
 
 impl Admission {
-    pub(crate) fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits, audit: Recorder) -> Self {
         let (memcached_max, memcached_per_address_max) =
             (limits.memcached_connection_count_max, limits.memcached_connection_count_per_address_max);
         Self {
@@ -191,6 +193,7 @@ impl Admission {
                 ..MemcachedCounters::default()
             }),
             tallies: BTreeMap::new(),
+            audit,
         }
     }
 
@@ -240,6 +243,14 @@ impl Admission {
         reason: &'static str,
         detail: Option<&str>,
     ) {
+        // The control plane has recorded with more detail which host has not authenticated.
+        if reason != reason::NOT_AUTHENTICATED {
+            self.audit.record(|| Event::ConnectionRefused {
+                peer,
+                reason,
+                detail: detail.map(|detail| shortened(detail).to_owned()),
+            });
+        }
         let tally = self.tallies.entry(reason).or_default();
         tally.count += 1;
         tally.unlogged += 1;
@@ -268,6 +279,12 @@ impl Admission {
                 .collect(),
         }
     }
+}
+
+/// The first 512 bytes of a detail, which may have text of the peer: enough for two names.
+fn shortened(detail: &str) -> &str {
+    const BYTES_MAX: usize = 512;
+    detail.get(..detail.floor_char_boundary(BYTES_MAX)).unwrap_or(detail)
 }
 
 /// Which limit is reached.
@@ -322,11 +339,14 @@ mod tests {
     }
 
     fn admission(count_max: u32, count_per_address_max: u32) -> Admission {
-        Admission::new(&Limits {
-            connection_count_max: count_max,
-            connection_count_per_address_max: count_per_address_max,
-            ..Limits::default()
-        })
+        Admission::new(
+            &Limits {
+                connection_count_max: count_max,
+                connection_count_per_address_max: count_per_address_max,
+                ..Limits::default()
+            },
+            Recorder::default(),
+        )
     }
 
     #[test]
@@ -345,11 +365,14 @@ mod tests {
 
     #[test]
     fn memcached_connections_are_counted_apart() {
-        let mut admission = Admission::new(&Limits {
-            memcached_connection_count_max: 3,
-            memcached_connection_count_per_address_max: 2,
-            ..Limits::default()
-        });
+        let mut admission = Admission::new(
+            &Limits {
+                memcached_connection_count_max: 3,
+                memcached_connection_count_per_address_max: 2,
+                ..Limits::default()
+            },
+            Recorder::default(),
+        );
         assert!((0..8).all(|_| admission.admit(0, Host, peer(1))));
         assert!(admission.admit(0, Memcached, peer(1)) && admission.admit(0, Memcached, peer(1)));
         assert!(!admission.admit(0, Memcached, peer(1)));

@@ -7,6 +7,7 @@ use security::group::Group;
 use security::hash::HashFunction;
 use security::names::Names;
 use security::secret::Secret;
+use security::secure_channel::SecureChannel;
 use wire::nqn::HostName;
 
 /// The secrets of a subsystem's hosts, or where they are. A host without a secret is not asked to authenticate.
@@ -59,6 +60,12 @@ impl PartialEq for Secrets {
 impl Eq for Secrets {}
 
 impl<S> Authentication<S> {
+    /// Whether no host must authenticate.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty() && self.others.is_none()
+    }
+
     /// The secrets of a host; `None` if it need not authenticate.
     #[must_use]
     pub fn of(&self, host: &HostName) -> Option<&S> {
@@ -73,7 +80,13 @@ impl Authentication {
     }
 
     /// The settings of a queue of an association, if its host must authenticate; `earlier` are accepted as well.
-    pub(crate) fn settings(&self, names: Names, earlier: Option<&Self>) -> Option<ControllerSettings> {
+    /// `secure_channel` may be asked for.
+    pub(crate) fn settings(
+        &self,
+        names: Names,
+        earlier: Option<&Self>,
+        secure_channel: SecureChannel,
+    ) -> Option<ControllerSettings> {
         let Secrets { host, controller } = self.of(&names.host)?.clone();
         let before = earlier.and_then(|earlier| earlier.of(&names.host));
         Some(ControllerSettings {
@@ -85,6 +98,7 @@ impl Authentication {
                 .collect(),
             hashes: self.hashes.clone(),
             groups: self.groups.clone(),
+            secure_channel,
             names,
         })
     }

@@ -7,6 +7,7 @@
 mod check;
 mod file;
 mod inspect;
+mod kernel_keyring;
 mod memcached_address;
 mod resolve;
 mod secrets;
@@ -14,6 +15,7 @@ mod warnings;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use proto::doorbell::Policy as DoorbellPolicy;
 use proto::receive::Receive;
@@ -59,6 +61,15 @@ pub struct TargetConfig {
     pub discovery: DiscoveryConfig,
     /// Subsystems.
     pub subsystems: Vec<SubsystemConfig>,
+    /// The audit log.
+    pub audit: AuditConfig,
+}
+
+/// Configuration of the audit log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditConfig {
+    /// The file that lines are appended to; `None` for no audit log.
+    pub file: Option<PathBuf>,
 }
 
 /// Threads and their memory.

@@ -31,16 +31,19 @@ mod rollout;
 mod shutdown;
 mod state;
 
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use reactor::randomness::Randomness;
 use security::exponentiation::{Exponentiated, Exponentiation};
+use security::tls::GeneratedKeys;
 use wire::nqn::{HostId, Nqn};
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::status::Status;
 
 use crate::admin::check_form;
 use crate::admission::{Admission, reason};
+use crate::audit::Recorder;
 use crate::catalog::Catalog;
 use crate::discovery::Discovery;
 use crate::lane_id::{CommandId, LaneId};
@@ -78,6 +81,8 @@ pub struct ControlSettings {
     /// Current time, ns since the beginning of 1970. Generations of the discovery log start at it, so that a restarted
     /// target repeats none.
     pub wall_ns: u64,
+    /// Takes the events of the audit log.
+    pub audit: Recorder,
 }
 
 /// The control plane: hands each input to the part that it concerns.
@@ -98,8 +103,16 @@ impl Control {
     /// A control plane without subsystems and listeners: the first order adds them.
     #[must_use]
     pub fn new(settings: ControlSettings) -> Self {
-        let ControlSettings { limits, reactor_count, discovery_nqn, entropy, randomness, now_ns, wall_ns } =
-            settings;
+        let ControlSettings {
+            limits,
+            reactor_count,
+            discovery_nqn,
+            entropy,
+            randomness,
+            now_ns,
+            wall_ns,
+            audit,
+        } = settings;
         let discovery = Discovery::new(discovery_nqn, wall_ns);
         Self {
             limits,
@@ -110,9 +123,16 @@ impl Control {
             connects: Connects::new(limits, entropy),
             rollouts: Rollouts::new(reactor_count),
             shutdown: Shutdown::None,
-            admission: Admission::new(&limits),
-            outputs: Outputs::new(reactor_count),
+            admission: Admission::new(&limits, audit.clone()),
+            outputs: Outputs::new(reactor_count, audit),
         }
+    }
+
+    /// The same with these keys of TLS, to which authentications add those that they generate.
+    #[must_use]
+    pub fn with_generated_keys(mut self, keys: Arc<GeneratedKeys>) -> Self {
+        self.authentications.set_generated_keys(keys);
+        self
     }
 
     /// The limits in force.
@@ -125,15 +145,18 @@ impl Control {
     pub fn on_request(&mut self, now_ns: u64, request: Request) {
         let lane = request.lane;
         match request.kind {
-            RequestKind::Command { slot, sqe, data, peer, listener, local, counters } => {
+            RequestKind::Command { slot, sqe, data, peer, listener, channel, local, tls, counters } => {
                 let command = CommandId { lane, slot };
-                let connect = PendingConnect { command, sqe, data, peer, listener, local, counters };
+                let connect =
+                    PendingConnect { command, sqe, data, peer, listener, channel, local, tls, counters };
                 self.on_command(now_ns, connect);
             }
             RequestKind::Superseded { slot } => {
                 self.associations.on_superseded(CommandId { lane, slot }, &mut self.outputs);
             }
-            RequestKind::Failures(failures) => self.associations.on_failures(lane, &failures),
+            RequestKind::Failures(failures) => {
+                self.associations.on_failures(lane, &failures, &self.catalog, &self.outputs);
+            }
             RequestKind::Expelled => self.on_expelled(now_ns, lane),
             RequestKind::Ended => self.on_ended(now_ns, lane),
         }
@@ -159,7 +182,7 @@ impl Control {
                     Some(self.authentications.on_send(now_ns, command, &sqe, message, outputs))
                 }
                 FabricsType::AUTHENTICATION_RECEIVE => {
-                    Some(self.authentications.on_receive(command, &sqe, &mut self.outputs))
+                    Some(self.authentications.on_receive(now_ns, command, &sqe, &mut self.outputs))
                 }
                 _ => None,
             };
@@ -236,7 +259,7 @@ impl Control {
 
     /// The worker has the result of an exponentiation.
     pub fn on_exponentiated(&mut self, now_ns: u64, lane: LaneId, result: Exponentiated) {
-        let failed = self.authentications.on_exponentiated(lane, result, &mut self.outputs);
+        let failed = self.authentications.on_exponentiated(now_ns, lane, result, &mut self.outputs);
         failed.into_iter().for_each(|failed| self.on_failed(now_ns, failed));
     }
 
@@ -288,7 +311,8 @@ impl Control {
         let mut rollout = self.rollouts.begin(answers);
         let (catalog, associations) = (&mut self.catalog, &mut self.associations);
         let outputs = &mut self.outputs;
-        let mut change = Change { now_ns, catalog, associations, outputs, rollout: &mut rollout };
+        let generated = self.authentications.generated_keys();
+        let mut change = Change { now_ns, catalog, associations, generated, outputs, rollout: &mut rollout };
         let outcomes = steps.into_iter().map(|step| change.apply(step)).collect();
         self.rollouts.send(rollout, &self.catalog, &mut self.outputs);
         self.associations.on_doorbells_changed(&self.catalog, &mut self.outputs);

@@ -4,6 +4,7 @@ pub mod error_log;
 pub mod features;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use proto::async_events::AsyncEventQueue;
@@ -13,6 +14,7 @@ use wire::id::{Cntlid, Nsid, Qid};
 use wire::nqn::{HostId, HostName, Nqn};
 
 use crate::association::Association;
+use crate::audit::OfQueue;
 use crate::discovery::Route;
 use crate::lane_counters::{LaneCounters, LaneTotals};
 use crate::lane_id::{CommandId, LaneId};
@@ -49,8 +51,12 @@ pub struct ControllerRecord {
     pub host: HostName,
     /// Who connected, as reservations know it.
     pub hostid: HostId,
+    /// Address of the host.
+    pub peer: Option<SocketAddr>,
     /// The route by which the host connected.
     pub route: Route,
+    /// Whether its admin queue uses TLS.
+    pub uses_tls: bool,
     /// Phase of the association.
     pub life: Life,
     /// Properties and life cycle.
@@ -138,6 +144,11 @@ pub struct PendingAbort {
 }
 
 impl ControllerRecord {
+    /// A queue of the controller, for the audit log.
+    pub(crate) fn of_queue(&self, peer: Option<SocketAddr>, qid: Qid) -> OfQueue {
+        OfQueue::new(peer, &self.host, self.hostid, &self.subnqn, (self.key.cntlid, qid.get()))
+    }
+
     /// Whether commands other than Fabrics ones are taken.
     #[must_use]
     pub fn is_ready(&self) -> bool {

@@ -44,6 +44,9 @@ mod running;
 mod stopwatch;
 mod store_access;
 
+// The audit log: events of the control plane, written by a thread of its own.
+pub mod audit;
+
 // What reactors, the control plane and the operator send each other.
 pub mod key_value;
 pub mod message;

@@ -25,6 +25,7 @@ use wire::nqn::Nqn;
 
 use crate::config::{
     ListenerConfig, MemcachedAddress, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
+    TlsPolicy,
 };
 use crate::discovery::ListenerEntry;
 use crate::identity;
@@ -81,7 +82,7 @@ impl Report {
         self.lines.iter().all(|line| line.outcome == Outcome::Done)
     }
 
-    fn add(&mut self, outcome: Outcome, text: String) {
+    pub(crate) fn add(&mut self, outcome: Outcome, text: String) {
         self.lines.push(ReportLine { outcome, text });
     }
 }
@@ -733,10 +734,10 @@ fn remove_first<T>(list: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) {
     }
 }
 
-/// Reads the keys of TLS, and has the library start if there are any: the first handshake does not wait for it then.
+/// Reads the keys of TLS, and has the library start if a listener speaks TLS: the first handshake does not wait for it then.
 fn read_keyring(config: &TargetConfig, discovery_nqn: &Nqn) -> Result<Arc<Keyring>, Vec<Problem>> {
     let keyring = config.read_tls_keys()?.with_discovery(discovery_nqn.clone());
-    if !keyring.is_empty()
+    if config.listeners.iter().any(|listener| listener.tls != TlsPolicy::Off)
         && let Err(failure) = security::tls::prepare()
     {
         return Err(vec![Problem { place: Place::Listener(0), message: failure.to_string() }]);

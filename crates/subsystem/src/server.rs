@@ -15,13 +15,14 @@ use reactor::{Address, CoreList, EngineKind, Features, Mailbox, Reactor, Setting
 use wire::nqn::Nqn;
 
 use crate::admission::MemcachedCounters;
-use crate::config::{MemcachedAddress, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
+use crate::audit::{AuditLog, Changed, Event, Recorder};
+use crate::config::{MemcachedAddress, Place, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
 use crate::control::{Control, ControlSettings};
 use crate::io_command::IoLimits;
 use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
 use crate::message::{ControlMessage, Message, Order, OrderKind, PlacementMessage, ReactorMessage, Step};
-use crate::operator::{self, Operator, Outline, Report, RunningListener};
+use crate::operator::{self, Operator, Outcome, Outline, Report, RunningListener};
 use crate::serving::{Exponentiator, Home, Serving, ServingSettings};
 use crate::socket_priority::SocketPriority;
 use crate::state::{ReactorReport, ReactorState, TargetState};
@@ -62,6 +63,7 @@ pub struct Target {
     /// Statistics of each reactor.
     turns: Vec<Arc<TurnCounters>>,
     stop_ms: u64,
+    audit: AuditLog,
 }
 
 impl Target {
@@ -79,6 +81,10 @@ impl Target {
         let reactor_count = u16::try_from(cores.len()).unwrap_or(u16::MAX);
         let (operator, steps) =
             Operator::start(config, reactor_count).map_err(|problems| StartError::Config { problems })?;
+        let audit = AuditLog::start(config.audit.file.as_deref()).map_err(|message| StartError::Config {
+            problems: vec![Problem { place: Place::Audit, message }],
+        })?;
+        audit.recorder().record(|| Event::Started { version: env!("CARGO_PKG_VERSION") });
         let mailboxes: Vec<Mailbox<Message>> = cores
             .iter()
             .map(|_| Mailbox::new())
@@ -91,6 +97,7 @@ impl Target {
             engine,
             turns: vec![Arc::default(); cores.len()],
             stop_ms: config.timeouts.stop_ms,
+            audit,
         };
         let settings = Settings {
             engine,
@@ -106,9 +113,10 @@ impl Target {
             zero_copy: config.reactors.zero_copy,
             ..serving_settings(&config.limits, &config.timeouts, reactor_count)
         };
-        let control = control_settings(config, target.operator.discovery_nqn(), reactor_count);
+        let recorder = target.audit.recorder();
+        let control = control_settings(config, target.operator.discovery_nqn(), reactor_count, recorder);
         let exponentiator = Exponentiator::worker(target.addresses[0].clone());
-        let home = home(control, cores.clone(), steps, exponentiator);
+        let home = home(control, cores.clone(), steps, exponentiator, target.operator.tls());
         let memcached_counters = home.control.admission.memcached_counters();
         let mut home = Some(home);
         let start = Instant::now();
@@ -191,7 +199,12 @@ impl Target {
     pub fn reload(&mut self, wanted: &TargetConfig) -> Report {
         // The operator refuses a memory smaller than what pairs need.
         self.reports().into_iter().for_each(drop);
-        self.operator.reload(wanted, &orders(&self.addresses))
+        // A configuration that is refused changes nothing, but the file may have been renamed.
+        let audit = match wanted.check().is_empty() {
+            true => self.audit.follow(wanted.audit.file.as_deref()),
+            false => self.audit.reopen(),
+        };
+        with_audit(self.operator.reload(wanted, &orders(&self.addresses)), audit)
     }
 
     /// Gives the packets of connections accepted from now on these priorities; all others have 0.
@@ -199,9 +212,11 @@ impl Target {
         self.addresses[0].post(Message::Placement(PlacementMessage::SetPriorities(priorities)));
     }
 
-    /// Reopens namespaces that are closed, then does the same as [`look_after_storage`](Self::look_after_storage).
+    /// Reopens namespaces that are closed, and the file of the audit log, then does the same as
+    /// [`look_after_storage`](Self::look_after_storage).
     pub fn reopen_closed(&mut self) -> Report {
-        self.operator.reopen_closed(&orders(&self.addresses))
+        let audit = self.audit.reopen();
+        with_audit(self.operator.reopen_closed(&orders(&self.addresses)), audit)
     }
 
     /// Checks whether storage has changed underneath, and notifies hosts of namespaces that have grown, were closed, or
@@ -227,6 +242,7 @@ impl Target {
         }
         state.reactors.sort_unstable_by_key(|reactor| reactor.reactor);
         state.busy_polled_packets = busy_polled_packets();
+        state.audit = self.audit.state();
         Some(state)
     }
 
@@ -246,7 +262,10 @@ impl Target {
     /// The error of a reactor that had ended before.
     pub fn stop(mut self) -> io::Result<usize> {
         let lanes_left = operator::stop(&orders(&self.addresses), self.stop_ms);
-        self.join()?;
+        let joined = self.join();
+        self.audit.recorder().record(|| Event::Stopped {});
+        self.audit.close();
+        joined?;
         Ok(lanes_left.unwrap_or(0))
     }
 
@@ -272,6 +291,17 @@ impl Target {
     }
 }
 
+/// The report with the change of the audit log.
+fn with_audit(mut report: Report, audit: Option<Changed>) -> Report {
+    if let Some(Changed { what, failure }) = audit {
+        match failure {
+            None => report.add(Outcome::Done, format!("{what}: done")),
+            Some(why) => report.add(Outcome::Failed, format!("{what}: not done, {why}")),
+        }
+    }
+    report
+}
+
 /// The way of orders to the control plane, on the first of these reactors.
 fn orders(addresses: &[Address<Message>]) -> impl Fn(Order) -> bool + '_ {
     |order| addresses[0].post(Message::Control(ControlMessage::Order(order)))
@@ -293,7 +323,7 @@ pub fn applications(
     let mut serving =
         ServingSettings { zero_copy, ..serving_settings(&settings.limits, timeouts, reactor_count) };
     serving.queue.c2h_data_bytes = c2h_data_bytes;
-    let home = home(settings, vec![None; reactor_count.into()], steps, Exponentiator::Inline);
+    let home = home(settings, vec![None; reactor_count.into()], steps, Exponentiator::Inline, tls);
     let memcached_counters = home.control.admission.memcached_counters();
     let mut home = Some(home);
     let application = |reactor| {
@@ -370,7 +400,12 @@ fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) 
 }
 
 /// The initial settings of a control plane on this machine.
-fn control_settings(config: &TargetConfig, discovery_nqn: &Nqn, reactor_count: u16) -> ControlSettings {
+fn control_settings(
+    config: &TargetConfig,
+    discovery_nqn: &Nqn,
+    reactor_count: u16,
+    audit: Recorder,
+) -> ControlSettings {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
     let wall_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
     ControlSettings {
@@ -381,6 +416,7 @@ fn control_settings(config: &TargetConfig, discovery_nqn: &Nqn, reactor_count: u
         entropy: wall_ns ^ u64::from(std::process::id()) << 40,
         now_ns: 0,
         wall_ns,
+        audit,
     }
 }
 
@@ -390,9 +426,10 @@ fn home(
     cores: Vec<Option<usize>>,
     steps: Vec<Step>,
     exponentiator: Exponentiator,
+    tls: &TlsGate,
 ) -> Home {
     let now_ns = settings.now_ns;
-    let mut control = Control::new(settings);
+    let mut control = Control::new(settings).with_generated_keys(Arc::clone(tls.generated()));
     let (answers, _) = channel();
     control.on_order(now_ns, Order { kind: OrderKind::Apply(steps), answers });
     Home::new(control, cores, exponentiator)

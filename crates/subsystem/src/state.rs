@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use serde::Serialize;
 
+pub use crate::audit::AuditState;
 use crate::lane_counters::LaneReport;
 use crate::placement::{Placement, PlacementCounters};
 
@@ -31,6 +32,8 @@ pub struct TargetState {
     pub placement: Option<PlacementState>,
     /// Packets received by busy polling, by any process in this network namespace.
     pub busy_polled_packets: Option<u64>,
+    /// The audit log; `None` if there is none.
+    pub audit: Option<AuditState>,
 }
 
 /// NVMe and memcached connections.

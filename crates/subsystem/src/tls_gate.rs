@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use reactor::ListenerTag;
-use security::tls::{Keyring, Policy, Session, Stream};
+use security::tls::{GeneratedKeys, Keyring, Policy, Session, Stream};
 
 /// Policies of listeners, and keys. Looked at once for each connection when it is accepted, and when it connects a queue in
 /// clear.
 #[derive(Debug, Default)]
 pub struct TlsGate {
     state: Mutex<Gate>,
+    generated: Arc<GeneratedKeys>,
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +68,13 @@ impl TlsGate {
         gate.keyring = Arc::new(Keyring::common(&gate.keyring, Arc::clone(keyring)));
     }
 
-    /// The keys.
+    /// The keys that authentications have generated.
+    #[must_use]
+    pub fn generated(&self) -> &Arc<GeneratedKeys> {
+        &self.generated
+    }
+
+    /// The configured keys.
     pub(crate) fn keyring(&self) -> Arc<Keyring> {
         Arc::clone(&self.lock().keyring)
     }
@@ -77,9 +84,12 @@ impl TlsGate {
     }
 
     /// How a new connection of this listener is served; `None` if it is not, because nothing is known of its listener.
-    pub(crate) fn passage(&self, listener: ListenerTag) -> Option<Passage> {
+    pub(crate) fn passage(&self, listener: ListenerTag, now_ns: u64) -> Option<Passage> {
         let gate = self.lock();
-        let session = || Session::target(Arc::clone(&gate.keyring));
+        let session = || {
+            self.generated.expire(now_ns);
+            Session::target_with(Arc::clone(&gate.keyring), Arc::clone(&self.generated))
+        };
         Some(match gate.policies.get(&listener)? {
             Policy::Off => Passage::Clear,
             Policy::Allowed => Passage::Tls(Box::new(Stream::allowing_clear(session()))),
@@ -100,10 +110,10 @@ mod tests {
     #[test]
     fn no_connection_of_an_unknown_listener_is_served() {
         let gate = TlsGate::default();
-        assert!(gate.passage(1).is_none() && !gate.permits_clear(1));
+        assert!(gate.passage(1, 0).is_none() && !gate.permits_clear(1));
         gate.set_policy(1, Policy::Off);
-        assert!(matches!(gate.passage(1), Some(Passage::Clear)) && gate.permits_clear(1));
-        assert!(gate.passage(2).is_none() && !gate.permits_clear(2));
+        assert!(matches!(gate.passage(1, 0), Some(Passage::Clear)) && gate.permits_clear(1));
+        assert!(gate.passage(2, 0).is_none() && !gate.permits_clear(2));
     }
 
     #[test]
@@ -112,7 +122,7 @@ mod tests {
         for (policy, permits) in [(Policy::Off, true), (Policy::Allowed, true), (Policy::Required, false)] {
             gate.set_policy(1, policy);
             assert_eq!(gate.permits_clear(1), permits, "{policy}");
-            let is_clear = matches!(gate.passage(1), Some(Passage::Clear));
+            let is_clear = matches!(gate.passage(1, 0), Some(Passage::Clear));
             assert_eq!(is_clear, policy == Policy::Off, "{policy}");
         }
     }

@@ -17,6 +17,7 @@ use security::hash::HashFunction;
 use security::host::{HostAuthentication, HostFailure, HostSettings};
 use security::names::Names;
 use security::secret::Secret;
+use security::secure_channel::SecureChannel;
 use wire::fabrics::{AuthenticationCommand, ConnectResult};
 use wire::id::{Cntlid, Nsid};
 use wire::pdu::Digests;
@@ -55,6 +56,7 @@ fn authenticate(
         controller: None,
         hashes: vec![HashFunction::Sha384],
         groups: vec![group],
+        secure_channel: SecureChannel::None,
     };
     let mut machine =
         HostAuthentication::new(settings, 9, Fresh::new(&[0x5A; RANDOM_BYTES], NonZeroU32::MIN));

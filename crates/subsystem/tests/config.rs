@@ -302,7 +302,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:1:10: unclosed table, expected `]`
     nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`, `tls`
     nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
-    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`
+    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`, `audit`
     nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
     nvlane.toml:2:13: invalid value: integer `-1`, expected a number from 0 to 65535
     nvlane.toml:2:8: expected a size: a number of bytes, or text such as "64M"
@@ -523,7 +523,7 @@ fn references_to_secrets_are_read_and_mistakes_named() {
     assert_eq!(authentication.groups.len(), 1);
     for (lines, part) in [
         ("dhchap_secret = \"DHHC-1:00:AAAA:\"", "put it into a file"),
-        ("dhchap_secret = \"/k\"", "expected file:PATH, env:NAME or credential:NAME"),
+        ("dhchap_secret = \"/k\"", "expected file:PATH, env:NAME, credential:NAME or keyring:NAME"),
         ("dhchap_ctrl_secret = \"file:/k\"", "add dhchap_secret"),
         ("dhchap_hash = [\"md5\"]", "no hash function \"md5\": take some of sha512, sha384, sha256"),
         ("dhchap_dhgroup = []", "no group is left"),

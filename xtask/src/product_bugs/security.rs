@@ -87,7 +87,8 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
             "            _ => Err(Reason::Message),",
             "            (Kind::Reply, State::Idle) if BUG => {
                 let authenticated = self.authenticated.ok_or(Reason::Message)?;
-                Ok(State::Success1(Success1 { transaction, response: None }, authenticated))
+                let success = Success1 { transaction, response: None };
+                Ok(State::Success1(success, Proof { authenticated, psk: None }))
             }
             _ => Err(Reason::Message),",
         )],
@@ -124,8 +125,8 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         ),
         sites: &[Site(
             "crates/subsystem/src/control/connect.rs",
-            "established.owes_authentication = authentication.is_some();",
-            "established.owes_authentication = !BUG && authentication.is_some();",
+            "established.owes_authentication = is_owed;",
+            "established.owes_authentication = !BUG && is_owed;",
         )],
     },
     Bug {
@@ -161,8 +162,8 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         judge: authentication("order::a_receive_in_the_wrong_state_fails"),
         sites: &[Site(
             CONTROLLER,
-            "if authenticated.is_bidirectional => {",
-            "if !BUG && authenticated.is_bidirectional => {",
+            "if proof.authenticated.is_bidirectional => State",
+            "if !BUG && proof.authenticated.is_bidirectional => State",
         )],
     },
     Bug {
@@ -170,8 +171,8 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         judge: authentication("order::a_message_in_the_wrong_state_fails_and_authenticates_nobody"),
         sites: &[Site(
             CONTROLLER,
-            "State::Failure1(_) if self.authenticated.is_none()",
-            "State::Failure1(_) if !BUG && self.authenticated.is_none()",
+            "State::Failure1(_) if self.is_owed()",
+            "State::Failure1(_) if !BUG && self.is_owed()",
         )],
     },
     Bug {
@@ -209,6 +210,39 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
             "crates/host/src/lane_core.rs",
             "let cause = failure.unwrap_or(cause);",
             "let cause = failure.filter(|_| !BUG).unwrap_or(cause);",
+        )],
+    },
+    Bug {
+        name: "response-covers-no-secure-channel",
+        judge: authentication("golden::both_ends_generate_the_key_of_independent_code"),
+        sites: &[Site(
+            TRANSCRIPT,
+            "&[self.secure_channel.code()],",
+            "&[if BUG { 0 } else { self.secure_channel.code() }],",
+        )],
+    },
+    // The host believes that it has a key.
+    Bug {
+        name: "secure-channel-without-challenge",
+        judge: authentication("concatenation::a_reply_without_c2_generates_no_key"),
+        sites: &[Site(CONTROLLER, "if !is_fit {", "if !BUG && !is_fit {")],
+    },
+    Bug {
+        name: "replaced-generated-key-kept",
+        judge: control("concatenation::another_transaction_replaces_the_key"),
+        sites: &[Site(
+            AUTHENTICATIONS,
+            "keys.remove(&before);",
+            "if !BUG {\n                keys.remove(&before);\n            }",
+        )],
+    },
+    Bug {
+        name: "generated-key-outlives-its-secret",
+        judge: control("concatenation::a_reload_that_changes_a_secret_ends_the_key_with_the_secret"),
+        sites: &[Site(
+            "crates/subsystem/src/control/apply.rs",
+            "|host, of| *of == subsystem && before",
+            "|host, of| !BUG && *of == subsystem && before",
         )],
     },
     Bug {

@@ -32,8 +32,8 @@ pub(super) const TLS: &[Bug] = &[
         judge: NAMES,
         sites: &[Site(
             DISPATCH,
-            "lane.tls.as_ref().filter(|_| is_connect)",
-            "lane.tls.as_ref().filter(|_| is_connect && !BUG)",
+            "lane.tls.as_ref().filter(|_| is_connect).and_then",
+            "lane.tls.as_ref().filter(|_| is_connect && !BUG).and_then",
         )],
     },
     Bug {
@@ -105,6 +105,33 @@ pub(super) const TLS: &[Bug] = &[
         if !BUG || gate.keyring.is_empty() {
             gate.keyring = keyring;
         }",
+        )],
+    },
+    Bug {
+        name: "generated-key-of-another-host-taken",
+        judge: unit_test(
+            "nvlane-security",
+            "tls::generated::tests::a_key_is_found_by_its_whole_identity_only",
+        ),
+        sites: &[Site(
+            "crates/security/src/tls/generated.rs",
+            "let entry = state.keys.get(identity)?;",
+            "let digest = identity.rsplit(' ').next();
+        let mut others = state.keys.iter().filter(|(known, _)| BUG && known.rsplit(' ').next() == digest);
+        let entry = state.keys.get(identity).or_else(|| Some(others.next()?.1))?;",
+        )],
+    },
+    Bug {
+        name: "lane-in-clear-after-concatenation",
+        judge: test(
+            "nvlane-subsystem",
+            "control",
+            "concatenation::no_queue_in_clear_belongs_to_a_controller_with_a_secure_channel",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/control/connect.rs",
+            "if is_secured && connect.channel == Channel::Clear {",
+            "if !BUG && is_secured && connect.channel == Channel::Clear {",
         )],
     },
     // What comes after it is taken for more of the session.

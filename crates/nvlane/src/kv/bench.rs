@@ -109,8 +109,8 @@ pub(super) fn bench(arguments: &BenchArguments) -> Ended {
             load.depth
         )));
     }
-    let options = Options { lanes: load.lanes, depth: depth.max(2), ..arguments.way.options()? };
-    let address = &with_subsystem(address.clone(), &options)?;
+    let (address, options) = with_subsystem(address.clone(), |address| arguments.way.options(address))?;
+    let (address, options) = (&address, Options { lanes: load.lanes, depth: depth.max(2), ..options });
     let association = Association::connect(address, options)?;
     let namespace = association.addressed_key_value()?;
     let target_pid = address.resolve().ok().and_then(|peers| local_pid(&peers));

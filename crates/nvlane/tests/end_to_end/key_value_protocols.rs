@@ -386,7 +386,7 @@ fn numbers_and_vectors_change_through_the_log() {
         for number in 0..VECTOR_COUNT {
             assert_eq!(
                 keys.fetch_add(&name("count", number), 3, Some(number.into())).unwrap(),
-                number.into()
+                u64::from(number)
             );
             keys.store(&name("vector", number), &bytes(&vector(number))).expect("stored");
         }

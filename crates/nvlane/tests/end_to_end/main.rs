@@ -3,8 +3,10 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod aborts;
+mod audit;
 mod authentication;
 mod churn;
+mod concatenation;
 mod corruption;
 mod counters;
 mod doorbells;

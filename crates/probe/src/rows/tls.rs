@@ -28,7 +28,7 @@ pub(super) const ROWS: &[TargetRow] = &[
 /// TLS record types.
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
-const HANDSHAKE: u8 = 22;
+pub(super) const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 
 /// Maximum length of a record.
@@ -202,7 +202,7 @@ fn refused_at_end(peer: &Target, what: &str, bytes: &[u8]) -> Check<Refusal> {
 }
 
 /// Afterwards hosts can still connect.
-fn others_get_in(peer: &Target) -> Check {
+pub(super) fn others_get_in(peer: &Target) -> Check {
     peer.host().link(Digests::empty()).about("a host afterwards").map(drop)
 }
 
@@ -212,7 +212,9 @@ fn other_protocol(peer: &Target) -> Check {
         link.send(IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes())?;
         let said = answer(&mut link, peer.settings.host.patience).about("ICReq at a port with TLS")?;
         let is_ic_resp = said.first() == Some(&(PduType::IcResp as u8));
-        return holds(!is_ic_resp, "a port with TLS also does without");
+        // The rows with a session need a listener that takes both.
+        let takes_both = peer.settings.tls.is_some();
+        return holds(takes_both || !is_ic_resp, "a port with TLS also does without");
     }
     others_get_in(peer)
 }
@@ -311,6 +313,11 @@ fn cut_hellos(peer: &Target) -> Check {
         link.reset();
     }
     others_get_in(peer)
+}
+
+/// Whether the port speaks TLS: it refuses a ClientHello without a key with an alert.
+pub(super) fn hello_is_refused_by_tls(peer: &Target) -> Check<bool> {
+    Ok(refused(peer, "a hello", &Hello::default().bytes())? == Refusal::Alert)
 }
 
 fn needs_session(peer: &Target) -> Check {

@@ -5,11 +5,13 @@ use core::str::FromStr;
 
 use wire::nqn::{HostName, Nqn};
 
-use crate::psk::{Cipher, IdentityVersion};
+use crate::psk::{Cipher, IdentityVersion, PskKind};
 
-/// An identity of a retained PSK, taken apart: `NVMe1R01 HOSTNQN SUBNQN DIGEST`.
+/// An identity of a PSK, taken apart: `NVMe1R01 HOSTNQN SUBNQN DIGEST`. Generated PSKs have identities of version 1 only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PskIdentity {
+    /// Where the PSK comes from.
+    pub kind: PskKind,
     /// Version of the text.
     pub version: IdentityVersion,
     /// The cipher suite that the key is for.
@@ -31,11 +33,13 @@ impl FromStr for PskIdentity {
     fn from_str(text: &str) -> Result<Self, NotAnIdentity> {
         let mut words = text.split(' ');
         let mut next = || words.next().ok_or(NotAnIdentity);
-        let (version, cipher) = match next()? {
-            "NVMe0R01" => (IdentityVersion::Zero, Cipher::Aes128GcmSha256),
-            "NVMe0R02" => (IdentityVersion::Zero, Cipher::Aes256GcmSha384),
-            "NVMe1R01" => (IdentityVersion::One, Cipher::Aes128GcmSha256),
-            "NVMe1R02" => (IdentityVersion::One, Cipher::Aes256GcmSha384),
+        let (kind, version, cipher) = match next()? {
+            "NVMe0R01" => (PskKind::Retained, IdentityVersion::Zero, Cipher::Aes128GcmSha256),
+            "NVMe0R02" => (PskKind::Retained, IdentityVersion::Zero, Cipher::Aes256GcmSha384),
+            "NVMe1R01" => (PskKind::Retained, IdentityVersion::One, Cipher::Aes128GcmSha256),
+            "NVMe1R02" => (PskKind::Retained, IdentityVersion::One, Cipher::Aes256GcmSha384),
+            "NVMe1G01" => (PskKind::Generated, IdentityVersion::One, Cipher::Aes128GcmSha256),
+            "NVMe1G02" => (PskKind::Generated, IdentityVersion::One, Cipher::Aes256GcmSha384),
             _ => return Err(NotAnIdentity),
         };
         let host = next()?.parse::<HostName>().map_err(|_| NotAnIdentity)?;
@@ -44,7 +48,7 @@ impl FromStr for PskIdentity {
             next()?;
         }
         match words.next() {
-            None => Ok(Self { version, cipher, host, subsystem }),
+            None => Ok(Self { kind, version, cipher, host, subsystem }),
             Some(_) => Err(NotAnIdentity),
         }
     }
@@ -56,7 +60,8 @@ impl fmt::Display for PskIdentity {
             IdentityVersion::Zero => 0,
             IdentityVersion::One => 1,
         };
-        write!(f, "{} version {version} for {} and {}", self.cipher, self.host, self.subsystem)
+        let kind = if self.kind == PskKind::Generated { ", generated," } else { "" };
+        write!(f, "{}{kind} version {version} for {} and {}", self.cipher, self.host, self.subsystem)
     }
 }
 
@@ -73,6 +78,10 @@ mod tests {
         assert_eq!(identity.cipher, Cipher::Aes256GcmSha384);
         assert_eq!(identity.host.to_string(), "nqn.2014-08.org.nvmexpress:uuid:h");
         assert_eq!(identity.subsystem.to_string(), "nqn.2016-06.io.nvlane:disk");
+        assert_eq!(identity.kind, PskKind::Retained);
+        let generated = "NVMe1G01 nqn.2014-08.org.nvmexpress:uuid:h nqn.2016-06.io.nvlane:disk digest=";
+        let generated = generated.parse::<PskIdentity>().expect("an identity");
+        assert_eq!((generated.kind, generated.version), (PskKind::Generated, IdentityVersion::One));
         let zero = "NVMe0R01 nqn.2014-08.org.nvmexpress:uuid:h nqn.2016-06.io.nvlane:disk";
         assert_eq!(zero.parse::<PskIdentity>().map(|identity| identity.version), Ok(IdentityVersion::Zero));
     }
@@ -84,7 +93,8 @@ mod tests {
             "Client_identity",
             "NVMe1R01",
             "NVMe1R03 nqn.2014-08.org.nvmexpress:uuid:h nqn.2016-06.io.nvlane:disk d",
-            "NVMe1G01 nqn.2014-08.org.nvmexpress:uuid:h nqn.2016-06.io.nvlane:disk d",
+            "NVMe0G01 nqn.2014-08.org.nvmexpress:uuid:h nqn.2016-06.io.nvlane:disk",
+            "NVMe1G03 nqn.2014-08.org.nvmexpress:uuid:h nqn.2016-06.io.nvlane:disk d",
             "NVMe1R01 nqn.2014-08.org.nvmexpress:uuid:h nqn.2016-06.io.nvlane:disk",
             "NVMe0R01 nqn.2014-08.org.nvmexpress:uuid:h nqn.2016-06.io.nvlane:disk d",
             "NVMe0R01 nqn.2014-08.org.nvmexpress:uuid:h",

@@ -1,4 +1,4 @@
-//! The PSKs of a target, and those that a host offers.
+//! The configured PSKs of a target, and those that a host offers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wire::nqn::{DISCOVERY_NQN, HostName, Nqn};
 
 use super::PskIdentity;
-use crate::psk::{Derivation, IdentityVersion, TlsPsk};
+use crate::psk::{Derivation, IdentityVersion, PskKind, TlsPsk};
 use crate::tls_key::TlsKey;
 
 /// A configured PSK, and who may use it with which subsystem.
@@ -25,7 +25,7 @@ pub struct KnownKey {
 /// a key exchange.
 const DERIVATION_COUNT_MAX: usize = 64;
 
-/// The PSKs of a target.
+/// The configured PSKs of a target.
 #[derive(Clone, Debug, Default)]
 pub struct Keyring {
     /// Keys of single hosts come before those of all hosts: for an identity of version 0, which does not name the key,
@@ -123,7 +123,7 @@ impl Keyring {
     }
 
     fn search_own(&self, identity: &str, budget: &mut Budget) -> Option<Found> {
-        let parts = identity.parse::<PskIdentity>().ok()?;
+        let parts = identity.parse::<PskIdentity>().ok().filter(|parts| parts.kind == PskKind::Retained)?;
         let candidates = self.candidates(&parts);
         for derivation in [Derivation::Standard, Derivation::Libnvme] {
             for known in &candidates {

@@ -7,7 +7,7 @@ use wire::text::quoted;
 
 use super::client_hello::{self, HELLO_BYTES_MAX, Hello};
 use super::library::{self, ErrorClass, Library, Outcome};
-use super::{Alert, Keyring, PskIdentity};
+use super::{Alert, GeneratedKeys, KeyLease, Keyring, PskIdentity};
 use crate::psk::{Cipher, Derivation, TlsPsk};
 
 /// Bytes that a peer may send in a row without any plaintext: KeyUpdates, empty records, changes of cipher suite. A record
@@ -33,13 +33,17 @@ pub struct Session {
     quiet_bytes: usize,
     /// How the key was found; for the log.
     derivation: Derivation,
+    /// The identity that a host has offered, and that has a key, until the handshake is complete.
+    claimed: Option<String>,
+    /// Of a generated key.
+    lease: Option<KeyLease>,
     established: Option<Established>,
     failure: Option<Failure>,
 }
 
 enum State {
     /// The target waits for the ClientHello.
-    Hello { keyring: Arc<Keyring>, stream: Vec<u8>, output: Vec<u8> },
+    Hello { keyring: Arc<Keyring>, generated: Arc<GeneratedKeys>, stream: Vec<u8>, output: Vec<u8> },
     /// The library has the connection.
     Library(Box<Library>),
 }
@@ -49,6 +53,8 @@ enum State {
 pub struct Established {
     /// Who has proved to have the key.
     pub identity: PskIdentity,
+    /// The identity as text: that of a generated key names the key.
+    pub text: String,
     /// The cipher suite.
     pub cipher: Cipher,
     /// How the key was derived.
@@ -119,7 +125,13 @@ impl Session {
     /// A session of a target with these keys.
     #[must_use]
     pub fn target(keyring: Arc<Keyring>) -> Self {
-        Self::new(State::Hello { keyring, stream: Vec::new(), output: Vec::new() }, false)
+        Self::target_with(keyring, Arc::default())
+    }
+
+    /// A session of a target with these keys, and those that authentications have generated when the ClientHello comes.
+    #[must_use]
+    pub fn target_with(keyring: Arc<Keyring>, generated: Arc<GeneratedKeys>) -> Self {
+        Self::new(State::Hello { keyring, generated, stream: Vec::new(), output: Vec::new() }, false)
     }
 
     fn new(state: State, is_host: bool) -> Self {
@@ -129,6 +141,8 @@ impl Session {
             is_untried: is_host,
             quiet_bytes: 0,
             derivation: Derivation::Standard,
+            claimed: None,
+            lease: None,
             established: None,
             failure: None,
         }
@@ -138,6 +152,12 @@ impl Session {
     #[must_use]
     pub fn established(&self) -> Option<&Established> {
         self.established.as_ref()
+    }
+
+    /// The identity that a host has offered and not proved: a handshake that failed may be due to another key.
+    #[must_use]
+    pub fn claimed(&self) -> Option<&str> {
+        self.claimed.as_deref()
     }
 
     /// Why the session has failed.
@@ -303,7 +323,7 @@ impl Session {
 
     /// Continues the handshake.
     fn advance(&mut self) -> Result<(), Failure> {
-        if let State::Hello { keyring, stream, .. } = &mut self.state {
+        if let State::Hello { keyring, generated, stream, .. } = &mut self.state {
             let refusal = match client_hello::read(stream) {
                 Hello::Incomplete if stream.len() < HELLO_BYTES_MAX => return Ok(()),
                 Hello::Incomplete => (Failure::MalformedHello, Some(Alert::DECODE_ERROR)),
@@ -312,10 +332,15 @@ impl Session {
                 Hello::NoPsk => (Failure::NoPsk, Some(Alert::MISSING_EXTENSION)),
                 Hello::Offers(identities) => {
                     // Identities of NVMe/TCP are text.
-                    let texts = identities.iter().filter_map(|identity| str::from_utf8(identity).ok());
-                    match keyring.find_first(texts) {
+                    let texts = || identities.iter().filter_map(|identity| str::from_utf8(identity).ok());
+                    if let Some((psk, lease)) = texts().find_map(|text| generated.find(text)) {
+                        self.lease = Some(lease);
+                        return self.begin(&psk);
+                    }
+                    match keyring.find_first(texts()) {
                         Some((_, psk, derivation)) => {
                             self.derivation = derivation;
+                            self.claimed = Some(psk.identity.clone());
                             return self.begin(&psk);
                         }
                         None => {
@@ -352,11 +377,12 @@ impl Session {
             Ok(Outcome::Waits) => Ok(()),
             Ok(Outcome::Ready(())) => {
                 let identity = library.identity().ok().and_then(|text| String::from_utf8(text).ok());
-                let identity = identity.and_then(|text| text.parse::<PskIdentity>().ok());
+                let identity = identity.and_then(|text| Some((text.parse::<PskIdentity>().ok()?, text)));
                 match (identity, library.cipher()) {
-                    (Some(identity), Some(cipher)) if identity.cipher == cipher => {
+                    (Some((identity, text)), Some(cipher)) if identity.cipher == cipher => {
+                        self.claimed = None;
                         let derivation = self.derivation;
-                        self.established = Some(Established { identity, cipher, derivation });
+                        self.established = Some(Established { identity, text, cipher, derivation });
                         Ok(())
                     }
                     _ => {

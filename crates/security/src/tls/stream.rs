@@ -117,6 +117,12 @@ impl Stream {
         self.session.established()
     }
 
+    /// The identity that a host has offered and not proved.
+    #[must_use]
+    pub fn claimed(&self) -> Option<&str> {
+        self.session.claimed()
+    }
+
     /// Why the session has failed.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {

@@ -4,6 +4,7 @@ use nvlane_security::controller::Received;
 use nvlane_security::group::Group;
 use nvlane_security::hash::HashFunction;
 use nvlane_security::message::{Challenge, Kind, MESSAGE_BYTES_MAX, Negotiate, Reply, Success1};
+use nvlane_security::secure_channel::SecureChannel;
 use proptest::prelude::*;
 
 use crate::exchange::{Pair, run, send};
@@ -104,7 +105,7 @@ proptest! {
         prop_assert_eq!(Reply::read(&reply.to_bytes(), transaction, hash, group), Ok(reply));
         let success = Success1 { transaction, response: is_bidirectional.then_some(digest) };
         prop_assert_eq!(Success1::read(&success.to_bytes(hash), transaction, hash), Ok(success));
-        let negotiate = Negotiate { transaction, hashes: vec![hash], groups: Group::ALL.to_vec() };
+        let negotiate = Negotiate { transaction, secure_channel: SecureChannel::NewTlsPsk, hashes: vec![hash], groups: Group::ALL.to_vec() };
         prop_assert_eq!(Negotiate::read(&negotiate.to_bytes(), transaction), Ok(negotiate));
     }
 }

@@ -5,6 +5,7 @@ use nvlane_security::group::Group;
 use nvlane_security::hash::HashFunction;
 use nvlane_security::host::HostFailure;
 use nvlane_security::message::Reason;
+use nvlane_security::secure_channel::SecureChannel;
 
 use crate::exchange::{Pair, run, secret};
 
@@ -22,7 +23,9 @@ fn every_combination_authenticates_and_a_wrong_secret_never_does() {
             let what = format!("{hash} {group} {is_bidirectional} {form:?}");
             let pair = Pair::new(hash, group, is_bidirectional, form);
             let outcome = run(&mut pair.host(), &mut pair.controller(), |_, _| ());
-            let expected = Authenticated { hash, group, is_bidirectional };
+            let secure_channel = SecureChannel::None;
+            let expected =
+                Authenticated { hash, group, is_bidirectional, by_former_secret: false, secure_channel };
             assert_eq!((outcome.host, outcome.controller), (Ok(expected), Some(expected)), "{what}");
             assert_eq!(outcome.messages.len(), if is_bidirectional { 5 } else { 4 }, "{what}");
 
@@ -86,7 +89,8 @@ fn while_secrets_change_those_of_before_are_accepted_together() {
     for pair in [&old, &new] {
         let outcome = run(&mut pair.host(), &mut new.controller(), |_, _| ());
         assert!(outcome.host.is_ok_and(|authenticated| authenticated.is_bidirectional));
-        assert!(outcome.controller.is_some());
+        let is_present = new.controller.host.is_same(&pair.host.host);
+        assert_eq!(outcome.controller.map(|seen| seen.by_former_secret), Some(!is_present));
     }
     // A controller that knows the new secret of the host shows its new one.
     new.host.controller = old.host.controller.clone();

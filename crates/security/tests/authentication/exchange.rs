@@ -10,6 +10,7 @@ use nvlane_security::host::{HostAuthentication, HostFailure, HostSettings};
 use nvlane_security::message::{Kind, MESSAGE_BYTES_MAX, Reason};
 use nvlane_security::names::Names;
 use nvlane_security::secret::Secret;
+use nvlane_security::secure_channel::SecureChannel;
 
 pub(crate) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
 pub(crate) const SUBSYSTEM: &str = "nqn.2016-06.io.nvlane:sub1";
@@ -59,6 +60,7 @@ impl Pair {
                 controller: controller_secret.clone(),
                 hashes: vec![hash],
                 groups: vec![group],
+                secure_channel: SecureChannel::None,
             },
             controller: ControllerSettings {
                 names: names(),
@@ -67,6 +69,7 @@ impl Pair {
                 earlier: Vec::new(),
                 hashes: HashFunction::ALL.to_vec(),
                 groups: Group::ALL.to_vec(),
+                secure_channel: SecureChannel::None,
             },
         }
     }

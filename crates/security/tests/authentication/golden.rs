@@ -4,12 +4,14 @@ use nvlane_security::group::Group;
 use nvlane_security::hash::HashFunction;
 use nvlane_security::psk::{Cipher, IdentityVersion, Psk};
 use nvlane_security::secret_bytes::SecretBytes;
+use nvlane_security::secure_channel::SecureChannel;
 use nvlane_security::tls_key::TlsKey;
 use sha2::{Digest, Sha256};
 
-use crate::exchange::{HOST, Pair, SUBSYSTEM, run};
+use crate::exchange::{HOST, Outcome, Pair, SUBSYSTEM, run};
 
 const DHCHAP: &str = include_str!("../vectors/dhchap.txt");
+const CONCATENATION: &str = include_str!("../vectors/concatenation.txt");
 const PSK: &str = include_str!("../vectors/psk.txt");
 
 fn hex(bytes: &[u8]) -> String {
@@ -53,6 +55,43 @@ fn every_message_of_every_combination_is_that_of_independent_code() {
         assert_eq!(hex(&Sha256::digest(messages.concat())), all, "{line}");
     }
     assert_eq!(count, 144);
+}
+
+/// wire §22.3 wire §22.4 wire §22.5
+#[test]
+fn both_ends_generate_the_key_of_independent_code() {
+    let mut count = 0;
+    for line in CONCATENATION.lines().filter(|line| !line.starts_with('#')) {
+        count += 1;
+        let fields: Vec<&str> = line.split('|').collect();
+        let [sc_c, hash, group, directions, r1, r2, all, psk, identity, key] = fields[..] else {
+            panic!("{line}")
+        };
+        let id = |text: &str| text.parse::<u8>().expect("an identifier");
+        let hash = HashFunction::from_id(id(hash)).expect("a hash function");
+        let group = Group::from_id(id(group)).expect("a group");
+        let mut pair = Pair::new(hash, group, directions == "2", None);
+        let secure_channel = SecureChannel::from_code(id(sc_c)).expect("a value with a meaning");
+        (pair.host.secure_channel, pair.controller.secure_channel) = (secure_channel, secure_channel);
+        let (mut host, mut controller) = (pair.host(), pair.controller());
+        let Outcome { messages, host: outcome, controller: seen } =
+            run(&mut host, &mut controller, |_, _| ());
+        assert_eq!(outcome.expect(line), seen.expect(line), "{line}");
+        assert_eq!(seen.expect(line).secure_channel, secure_channel, "{line}");
+        assert_eq!(hex(&messages[2][16..16 + hash.digest_bytes()]), r1, "{line}");
+        if r2 != "-" {
+            assert_eq!(hex(&messages[3][16..]), r2, "{line}");
+        }
+        assert_eq!(hex(&Sha256::digest(messages.concat())), all, "{line}");
+        for generated in [host.take_generated(), controller.take_generated()] {
+            let generated = generated.expect("a key");
+            let tls = generated.tls(IdentityVersion::One, HOST, SUBSYSTEM).expect("any names");
+            let found = [hex(generated.key().expose()), tls.identity, hex(tls.key.expose())];
+            assert_eq!(found, [psk, identity, key], "{line}");
+        }
+        assert!(host.take_generated().is_none() && controller.take_generated().is_none(), "only once");
+    }
+    assert_eq!(count, 40);
 }
 
 /// wire §22.5

@@ -2,6 +2,7 @@
 
 mod any_bytes;
 mod combinations;
+mod concatenation;
 mod exchange;
 mod golden;
 mod host_refuses;

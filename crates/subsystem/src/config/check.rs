@@ -34,6 +34,8 @@ pub enum Place {
     Referral(usize),
     /// A subsystem: which key.
     Subsystem(usize, &'static str),
+    /// The audit log.
+    Audit,
     /// A namespace of a subsystem: which key.
     Namespace(usize, usize, &'static str),
 }
@@ -320,10 +322,15 @@ impl TargetConfig {
     fn check_tls(&self, findings: &mut Findings) {
         let with_tls = self.listeners.iter().position(|listener| listener.tls != TlsPolicy::Off);
         let with_key = self.subsystems.iter().position(|subsystem| !subsystem.tls_keys.is_empty());
+        // Where TLS is allowed, hosts with a secret get a key from an authentication in clear.
+        let is_allowed = self.listeners.iter().any(|listener| listener.tls == TlsPolicy::Allowed);
+        let with_secret = self.subsystems.iter().any(|subsystem| !subsystem.authentication.is_empty());
         match (with_tls, with_key) {
+            (Some(_), None) if is_allowed && with_secret => {}
             (Some(at), None) => {
-                let message =
-                    "the listener speaks TLS, but no host has a key: add tls_key to a subsystem".into();
+                let message = "the listener speaks TLS, but no host has a key: add tls_key to a subsystem, or, with tls = \
+                               \"allowed\", dhchap_secret for hosts that generate one (nvme connect --concat)"
+                    .into();
                 findings.add(Place::Listener(at), message);
             }
             (None, Some(at)) => {

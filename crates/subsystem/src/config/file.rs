@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use reactor::{BusyPoll, CoreList, EngineKind};
@@ -19,8 +19,9 @@ use wire::text::quoted;
 use wire::uuid::Uuid;
 
 use super::{
-    AuthenticationConfig, DiscoveryConfig, ListenerConfig, MemcachedAddress, NamespaceConfig, Place, Problem,
-    ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources,
+    AuditConfig, AuthenticationConfig, DiscoveryConfig, ListenerConfig, MemcachedAddress, NamespaceConfig,
+    Place, Problem, ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
+    TlsKeySources,
 };
 use crate::access::HostRights;
 use crate::authentication::{GROUPS, HASHES};
@@ -158,7 +159,7 @@ impl ConfigFile {
 /// Says in the words of TOML what its reader says in those of Rust. Some messages have several lines; the
 /// first says it.
 fn plain(message: &str) -> String {
-    const WORDS: [(&str, &str); 8] = [
+    const WORDS: [(&str, &str); 9] = [
         (
             "invalid type: map, expected a sequence",
             "a table where a list of tables is expected: write [[name]]",
@@ -169,6 +170,7 @@ fn plain(message: &str) -> String {
         ("expected u16", "expected a number from 0 to 65535"),
         ("expected u32", "expected a number from 0 to 4294967295"),
         ("expected a tuple of size 2", "expected two numbers, as in [1, 65519]"),
+        ("expected path string", "expected a path in quotes"),
         ("sequence", "list"),
     ];
     let message = message.lines().next().unwrap_or("this is no TOML").to_owned();
@@ -201,6 +203,14 @@ struct RawFile {
     memcached: Vec<MemcachedAddress>,
     #[serde(default)]
     subsystem: Vec<Spanned<RawSubsystem>>,
+    #[serde(default)]
+    audit: RawAudit,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAudit {
+    file: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -458,7 +468,18 @@ impl Reader<'_> {
         let discovery = self.discovery(raw.discovery);
         let subsystems = raw.subsystem.into_iter().enumerate();
         let subsystems = subsystems.filter_map(|(at, subsystem)| self.subsystem(at, subsystem)).collect();
-        TargetConfig { machine, reactors, limits, timeouts, listeners, memcached, discovery, subsystems }
+        let audit = AuditConfig { file: self.kept(Place::Audit, raw.audit.file) };
+        TargetConfig {
+            machine,
+            reactors,
+            limits,
+            timeouts,
+            listeners,
+            memcached,
+            discovery,
+            subsystems,
+            audit,
+        }
     }
 
     fn machine(&mut self, machine: Option<Spanned<String>>) -> Option<String> {

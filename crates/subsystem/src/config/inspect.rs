@@ -5,9 +5,10 @@ use std::path::Path;
 use store::{OpenError, Source, Spec};
 
 use super::{Place, Problem, TargetConfig};
+use crate::audit;
 
 impl TargetConfig {
-    /// What is not in order with the storage, as far as can be seen without creating or growing anything.
+    /// What is not in order with the storage and the audit log, as far as can be seen without creating or growing anything.
     /// May block.
     #[must_use]
     pub fn inspect(&self) -> Vec<Problem> {
@@ -20,6 +21,9 @@ impl TargetConfig {
                     problems.push(Problem { place, message: error.to_string() });
                 }
             }
+        }
+        if let Some(Err(message)) = self.audit.file.as_deref().map(audit::inspect) {
+            problems.push(Problem { place: Place::Audit, message });
         }
         problems
     }

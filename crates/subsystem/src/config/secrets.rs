@@ -15,13 +15,14 @@ use security::tls_key::TlsKey;
 use wire::nqn::{HostName, Nqn};
 use zeroize::Zeroizing;
 
-use super::{Place, Problem, TargetConfig};
+use super::{Place, Problem, TargetConfig, kernel_keyring};
 use crate::authentication::{Authentication, Secrets};
 
 /// A text of a secret is shorter by far.
 const FILE_BYTES_MAX: usize = 4096;
 
-/// Where a secret is: `file:PATH`, `env:NAME`, or `credential:NAME` for a systemd credential.
+/// Where a secret is: `file:PATH`, `env:NAME`, `credential:NAME` for a systemd credential, or `keyring:NAME` for a key in
+/// the kernel's keyrings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretSource {
     /// A file.
@@ -30,6 +31,8 @@ pub enum SecretSource {
     Environment(String),
     /// A file in the directory of systemd's credentials.
     Credential(String),
+    /// A key of type `user` in the session keyring or the user's, by its description.
+    Keyring(String),
 }
 
 /// Where the secrets of an association are.
@@ -134,7 +137,11 @@ impl SecretSources {
 }
 
 impl SecretSource {
-    fn read<K: FromStr<Err: fmt::Display>>(&self) -> Result<K, String> {
+    /// Reads the secret or key. May block.
+    ///
+    /// # Errors
+    /// It cannot be read, or is none.
+    pub fn read<K: FromStr<Err: fmt::Display>>(&self) -> Result<K, String> {
         let text = match self {
             Self::File(path) => read_secret_file(path).map_err(|error| error.to_string()),
             Self::Environment(name) => match std::env::var(name) {
@@ -149,6 +156,7 @@ impl SecretSource {
                     Err("systemd has passed no credentials: see LoadCredential= in systemd.exec(5)".into())
                 }
             },
+            Self::Keyring(description) => kernel_keyring::read(description),
         };
         let secret = text.and_then(|text| text.trim().parse::<K>().map_err(|error| error.to_string()));
         secret.map_err(|why| format!("{self}: {why}"))
@@ -188,6 +196,7 @@ impl fmt::Display for SecretSource {
             Self::File(path) => write!(f, "file:{}", path.display()),
             Self::Environment(name) => write!(f, "env:{name}"),
             Self::Credential(name) => write!(f, "credential:{name}"),
+            Self::Keyring(description) => write!(f, "keyring:{description}"),
         }
     }
 }
@@ -207,7 +216,10 @@ impl FromStr for SecretSource {
             Some(("credential", name)) if !name.is_empty() && !name.contains('/') => {
                 Ok(Self::Credential(name.into()))
             }
-            _ => Err("expected file:PATH, env:NAME or credential:NAME".into()),
+            Some(("keyring", description)) if !description.is_empty() && !description.contains('\0') => {
+                Ok(Self::Keyring(description.into()))
+            }
+            _ => Err("expected file:PATH, env:NAME, credential:NAME or keyring:NAME".into()),
         }
     }
 }
@@ -241,6 +253,7 @@ mod tests {
             ("file:/dev/zero", "more than 4096 bytes"),
             ("env:NVLANE_NOT_SET", "no such variable"),
             ("credential:key", "credentials"),
+            ("keyring:nvlane-not-added", "key"),
         ] {
             let source = text.parse::<SecretSource>().expect("a reference");
             let error = source.read::<Secret>().expect_err("no secret");
@@ -251,10 +264,10 @@ mod tests {
 
     #[test]
     fn references_are_told_from_secrets_and_mistakes() {
-        for text in ["file:/etc/nvlane/key", "env:KEY", "credential:key"] {
+        for text in ["file:/etc/nvlane/key", "env:KEY", "credential:key", "keyring:nvlane:host"] {
             assert_eq!(text.parse::<SecretSource>().map(|source| source.to_string()), Ok(text.into()));
         }
-        for text in ["", "key", "file:key", "env:", "credential:", "credential:a/b", TEXT] {
+        for text in ["", "key", "file:key", "env:", "keyring:", "credential:", "credential:a/b", TEXT] {
             let error = text.parse::<SecretSource>().expect_err(text);
             assert!(!error.contains("AQID"), "{error}");
         }

@@ -3,6 +3,7 @@
 use std::mem;
 
 use reactor::ListenerTag;
+use security::tls::GeneratedKeys;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
@@ -22,6 +23,7 @@ pub(super) struct Change<'a> {
     pub(super) now_ns: u64,
     pub(super) catalog: &'a mut Catalog,
     pub(super) associations: &'a mut Associations,
+    pub(super) generated: &'a GeneratedKeys,
     pub(super) outputs: &'a mut Outputs,
     pub(super) rollout: &'a mut Rollout,
 }
@@ -60,6 +62,7 @@ impl Change<'_> {
             Step::RemoveSubsystem(nqn) => {
                 let (id, _) = self.catalog.named_mut(&nqn)?;
                 ended_count = self.associations.end_of_hosts(self.now_ns, id, |_| true, self.outputs);
+                self.generated.end_by(self.now_ns, |_, of| *of == nqn);
                 let removed = self.catalog.subsystems.remove(&id);
                 let namespaces = removed.into_iter().flat_map(|subsystem| subsystem.namespaces.into_values());
                 self.rollout.retired.extend(namespaces.map(|namespace| (namespace.id, namespace.store)));
@@ -75,6 +78,10 @@ impl Change<'_> {
                 let before = mem::replace(&mut known.authentication, authentication);
                 if !before.has_same_secrets(&known.authentication) {
                     let until_ns = self.now_ns.saturating_add(overlap_ms.saturating_mul(MILLISECOND_NS));
+                    // Keys that hosts have generated with secrets of before end with those.
+                    let after = &known.authentication;
+                    self.generated
+                        .end_by(until_ns, |host, of| *of == subsystem && before.of(host) != after.of(host));
                     known.earlier = Some((before, until_ns));
                 }
             }

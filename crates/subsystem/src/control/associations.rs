@@ -25,9 +25,10 @@ use wire::status::Status;
 use wire::text::quoted;
 
 use super::outputs::{MILLISECOND_NS, Outputs};
-use crate::access::Concerned;
+use crate::access::{Concerned, Right};
 use crate::admin::abort::{self, Aborting};
 use crate::admin::{Outcome, Reply, reply_dw0};
+use crate::audit::Event;
 use crate::catalog::Catalog;
 use crate::controller::features::Features;
 use crate::controller::{ControllerKey, ControllerKind, ControllerRecord, Life, PendingAbort, Transition};
@@ -75,6 +76,21 @@ pub(super) enum Cause {
     ListenerRemoved,
     /// The target is stopping.
     Stopping,
+}
+
+impl Cause {
+    /// The reason in the audit log.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::HostGone => "host disconnected",
+            Self::KeepAliveExpired => "keep-alive expired",
+            Self::Idle => "idle discovery controller",
+            Self::Stalled => "a queue missed a deadline",
+            Self::Removed => "host no longer allowed",
+            Self::ListenerRemoved => "listener removed",
+            Self::Stopping => "target stopping",
+        }
+    }
 }
 
 impl Associations {
@@ -257,9 +273,33 @@ impl Associations {
     }
 
     /// Commands of a lane have failed.
-    pub(super) fn on_failures(&mut self, lane: LaneId, failures: &[Failure]) {
-        if let Some(record) = self.of_lane(lane) {
-            failures.iter().for_each(|failure| record.errors.record(failure));
+    pub(super) fn on_failures(
+        &mut self,
+        lane: LaneId,
+        failures: &[Failure],
+        catalog: &Catalog,
+        outputs: &Outputs,
+    ) {
+        let Some(record) = self.of_lane(lane) else { return };
+        failures.iter().for_each(|failure| record.errors.record(failure));
+        let subsystem = catalog.subsystem_of(record.key.kind).filter(|_| outputs.audit.is_on());
+        let Some(subsystem) = subsystem else { return };
+        let lacks_right = |failure: &Failure| {
+            let namespace = subsystem.namespaces.get(&Nsid::new(failure.nsid));
+            let right = namespace.map(|namespace| namespace.rights.newest().of(&record.host));
+            failure.status.is(Status::NAMESPACE_WRITE_PROTECTED) && right == Some(Right::Read)
+        };
+        let mut refused = BTreeMap::<(u32, u16), usize>::new();
+        for failure in failures.iter().filter(|failure| lacks_right(failure)) {
+            let count = refused.entry((failure.nsid, failure.qid.get())).or_default();
+            *count = count.saturating_add(1);
+        }
+        for ((namespace, qid), command_count) in refused {
+            outputs.audit.record(|| Event::WriteRefused {
+                queue: record.of_queue(record.peer, Qid::new(qid)),
+                namespace,
+                command_count,
+            });
         }
     }
 
@@ -314,6 +354,10 @@ impl Associations {
         record.discovery_page = None;
         let transition = mem::replace(&mut record.transition, Transition::None);
         log_end(record, cause, now_ns);
+        outputs.audit.record(|| Event::Disconnected {
+            queue: record.of_queue(record.peer, Qid::ADMIN),
+            reason: cause.text(),
+        });
         if record.admin.is_some() {
             answer_waiting(record, outputs);
             if let Transition::Reset { command, .. } = transition {

@@ -6,23 +6,29 @@
 //!                                                         └▶ failed, or too late: the lane ends
 //! later transactions (re-authentication) change nothing when they fail
 //! ```
+//!
+//! A host with TLS by a generated key has authenticated before: it owes nothing, and may authenticate again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use reactor::randomness::Randomness;
 use security::controller::{ControllerAuthentication, ControllerSettings, Received};
 use security::exponentiation::{Exponentiated, Exponentiation};
 use security::fresh::{Fresh, RANDOM_BYTES, SequenceNumbers};
+use security::names::Names;
+use security::tls::GeneratedKeys;
 use wire::fabrics::AuthenticationCommand;
-use wire::id::Qid;
-use wire::nqn::HostName;
+use wire::id::{Cntlid, Qid};
+use wire::nqn::{HostId, HostName, Nqn};
 use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::text::quoted;
 
 use super::outputs::{MILLISECOND_NS, Outputs};
 use crate::admin::{Outcome, Reply, room};
+use crate::audit::{Event, OfQueue};
 use crate::lane_id::{CommandId, LaneId};
 use crate::message::{LaneMessage, Message};
 
@@ -43,6 +49,7 @@ pub(super) struct Authentications {
     queues: BTreeMap<LaneId, Queue>,
     random: Randomness,
     sequence: SequenceNumbers,
+    generated: Arc<GeneratedKeys>,
     /// Queues with an exponentiation to run, in order; some may have ended.
     waiting: VecDeque<LaneId>,
     running_count: usize,
@@ -53,12 +60,38 @@ pub(super) struct Authentications {
 pub(super) struct Who {
     pub(super) peer: Option<SocketAddr>,
     pub(super) host: HostName,
+    pub(super) hostid: HostId,
+    pub(super) subsystem: Nqn,
+    pub(super) cntlid: Cntlid,
     pub(super) qid: Qid,
+}
+
+impl Who {
+    fn of_queue(&self) -> OfQueue {
+        let Self { peer, host, hostid, subsystem, cntlid, qid } = self;
+        OfQueue::new(*peer, host, *hostid, subsystem, (*cntlid, qid.get()))
+    }
+}
+
+/// A queue that is to begin.
+pub(super) struct Beginning {
+    pub(super) settings: ControllerSettings,
+    pub(super) who: Who,
+    /// Identity of the generated key that its connection uses.
+    pub(super) key_in_use: Option<String>,
+    /// When former secrets are accepted no more, ns.
+    pub(super) former_end_ns: Option<u64>,
 }
 
 /// A queue whose host must authenticate, or has.
 struct Queue {
     machine: ControllerAuthentication,
+    names: Names,
+    /// Identity of the generated key that its connection uses, or that its last transaction has generated: the next one
+    /// replaces it.
+    key: Option<String>,
+    /// When former secrets are accepted no more, ns.
+    former_end_ns: Option<u64>,
     who: Who,
     /// No transaction has succeeded yet.
     is_owed: bool,
@@ -85,29 +118,45 @@ impl Authentications {
             queues: BTreeMap::new(),
             sequence: SequenceNumbers::new(u32::from_le_bytes(first)),
             random,
+            generated: Arc::default(),
             waiting: VecDeque::new(),
             running_count: 0,
         }
     }
 
-    /// A lane has connected whose host must authenticate.
-    pub(super) fn begin(
-        &mut self,
-        now_ns: u64,
-        lane: LaneId,
-        settings: ControllerSettings,
-        who: Who,
-        outputs: &mut Outputs,
-    ) {
-        let deadline_ns = now_ns.saturating_add(FIRST_NS);
-        outputs.wake_about(deadline_ns);
+    pub(super) fn set_generated_keys(&mut self, keys: Arc<GeneratedKeys>) {
+        self.generated = keys;
+    }
+
+    pub(super) fn generated_keys(&self) -> &GeneratedKeys {
+        &self.generated
+    }
+
+    /// Whether a transaction on this lane, or on one before it, has generated a key of TLS.
+    pub(super) fn has_generated(&self, lane: LaneId) -> bool {
+        self.queues.get(&lane).is_some_and(|queue| queue.key.is_some())
+    }
+
+    /// A lane has connected whose host must authenticate, or has a key that an authentication has generated.
+    pub(super) fn begin(&mut self, now_ns: u64, lane: LaneId, beginning: Beginning, outputs: &mut Outputs) {
+        let Beginning { settings, who, key_in_use: key, former_end_ns } = beginning;
+        let is_owed = key.is_none();
+        let deadline_ns = is_owed.then(|| now_ns.saturating_add(FIRST_NS));
+        deadline_ns.into_iter().for_each(|deadline_ns| outputs.wake_about(deadline_ns));
         self.queues.insert(
             lane,
             Queue {
-                machine: ControllerAuthentication::new(settings),
+                names: settings.names.clone(),
+                machine: if is_owed {
+                    ControllerAuthentication::new(settings)
+                } else {
+                    ControllerAuthentication::of_secure_channel(settings)
+                },
+                key,
+                former_end_ns,
                 who,
-                is_owed: true,
-                deadline_ns: Some(deadline_ns),
+                is_owed,
+                deadline_ns,
                 receive: None,
                 is_waiting: false,
             },
@@ -125,7 +174,10 @@ impl Authentications {
 
     /// How the host of a lane was authenticated, for the operator.
     pub(super) fn describe(&self, lane: LaneId) -> Option<String> {
-        let authenticated = self.queues.get(&lane)?.machine.authenticated()?;
+        let queue = self.queues.get(&lane)?;
+        let Some(authenticated) = queue.machine.authenticated() else {
+            return queue.key.as_ref().map(|_| "TLS with a generated key".into());
+        };
         let ways = if authenticated.is_bidirectional { ", both ways" } else { "" };
         Some(format!("{}, {}{ways}", authenticated.hash, authenticated.group))
     }
@@ -160,12 +212,13 @@ impl Authentications {
             queue.deadline_ns = queue.machine.is_running().then(|| now_ns.saturating_add(LATER_NS));
             queue.deadline_ns.into_iter().for_each(|deadline_ns| outputs.wake_about(deadline_ns));
         }
-        self.go_on(command.lane, outputs, Some((command, Ok(Reply::default()))))
+        self.go_on(now_ns, command.lane, outputs, Some((command, Ok(Reply::default()))))
     }
 
     /// Handles an Authentication Receive.
     pub(super) fn on_receive(
         &mut self,
+        now_ns: u64,
         command: CommandId,
         sqe: &Sqe,
         outputs: &mut Outputs,
@@ -180,7 +233,7 @@ impl Authentications {
         if let Some(queue) = self.queues.get_mut(&command.lane) {
             queue.receive = Some((command, room));
         }
-        self.go_on(command.lane, outputs, None)
+        self.go_on(now_ns, command.lane, outputs, None)
     }
 
     /// The bytes of the buffer of an Authentication Receive.
@@ -217,13 +270,14 @@ impl Authentications {
 
     pub(super) fn on_exponentiated(
         &mut self,
+        now_ns: u64,
         lane: LaneId,
         result: Exponentiated,
         outputs: &mut Outputs,
     ) -> Option<Failed> {
         self.running_count = self.running_count.saturating_sub(1);
         self.queues.get_mut(&lane)?.machine.on_exponentiated(result);
-        self.go_on(lane, outputs, None)
+        self.go_on(now_ns, lane, outputs, None)
     }
 
     /// Ends queues whose hosts have not authenticated in time, and abandons later transactions that take too long.
@@ -239,13 +293,17 @@ impl Authentications {
                         outputs.answer(command, Err(Status::INTERNAL_ERROR));
                     }
                     if queue.is_owed {
-                        let Who { peer, host, qid } = &queue.who;
+                        let Who { peer, host, qid, .. } = &queue.who;
                         tracing::info!(
                             peer = peer.map(tracing::field::display),
                             host = %quoted(host),
                             qid = qid.get(),
                             "host has not authenticated in time: closing its connection"
                         );
+                        outputs.audit.record(|| Event::AuthenticationFailed {
+                            queue: queue.who.of_queue(),
+                            reason: "not in time".to_owned(),
+                        });
                         outputs.end_lane(*lane);
                         failed.push(Failed { peer: *peer });
                     }
@@ -259,6 +317,7 @@ impl Authentications {
     /// Answers what can be answered, `answer` last, and ends the queue if its host has failed.
     fn go_on(
         &mut self,
+        now_ns: u64,
         lane: LaneId,
         outputs: &mut Outputs,
         answer: Option<(CommandId, Outcome)>,
@@ -276,6 +335,8 @@ impl Authentications {
                 }
             }
         }
+        // Before the answer: the host's next connection may use the key at once.
+        queue.keep_generated(now_ns, &self.generated);
         if !queue.is_waiting && queue.machine.has_exponentiation() {
             queue.is_waiting = true;
             self.waiting.push_back(lane);
@@ -285,7 +346,7 @@ impl Authentications {
         }
         if let Some(authenticated) = queue.machine.authenticated().filter(|_| queue.is_owed) {
             (queue.is_owed, queue.deadline_ns) = (false, None);
-            let Who { peer, host, qid } = &queue.who;
+            let Who { peer, host, qid, .. } = &queue.who;
             tracing::info!(
                 peer = peer.map(tracing::field::display),
                 host = %quoted(host),
@@ -295,6 +356,12 @@ impl Authentications {
                 both_ways = authenticated.is_bidirectional,
                 "host authenticated"
             );
+            outputs.audit.record(|| Event::Authenticated {
+                queue: queue.who.of_queue(),
+                hash: authenticated.hash,
+                group: authenticated.group,
+                both_ways: authenticated.is_bidirectional,
+            });
             // Before the answer: the host's next command may follow that at once.
             outputs.post(lane.reactor, Message::Lane(LaneMessage::Authenticated(lane)));
         }
@@ -304,7 +371,7 @@ impl Authentications {
         if !queue.machine.is_over() {
             return None;
         }
-        let Who { peer, host, qid } = &queue.who;
+        let Who { peer, host, qid, .. } = &queue.who;
         tracing::info!(
             peer = peer.map(tracing::field::display),
             host = %quoted(host),
@@ -312,7 +379,35 @@ impl Authentications {
             reason = queue.machine.failure().map(tracing::field::display),
             "host is not authenticated: closing its connection"
         );
+        outputs.audit.record(|| Event::AuthenticationFailed {
+            queue: queue.who.of_queue(),
+            reason: queue.machine.failure().map_or_else(|| "ended".to_owned(), |failure| failure.to_string()),
+        });
         outputs.end_lane(lane);
         Some(Failed { peer: *peer })
+    }
+}
+
+impl Queue {
+    /// Adds the key that the last transaction has generated, in place of the one before.
+    fn keep_generated(&mut self, now_ns: u64, keys: &GeneratedKeys) {
+        let Some(psk) = self.machine.take_generated() else { return };
+        let by_former =
+            self.machine.authenticated().is_some_and(|authenticated| authenticated.by_former_secret);
+        let end_ns = self.former_end_ns.filter(|_| by_former).unwrap_or(u64::MAX);
+        let identity = keys.insert(now_ns, &self.names, &psk, end_ns);
+        let Who { peer, host, qid, .. } = &self.who;
+        tracing::info!(
+            peer = peer.map(tracing::field::display),
+            host = %quoted(host),
+            qid = qid.get(),
+            cipher = %psk.cipher(),
+            is_kept = identity.is_some(),
+            "key of TLS generated"
+        );
+        // An empty identity for a host whose name no identity can have: its I/O queues are not to be in clear either.
+        if let Some(before) = self.key.replace(identity.unwrap_or_default()) {
+            keys.remove(&before);
+        }
     }
 }

@@ -21,6 +21,8 @@ use reactor::ListenerTag;
 use reactor::random::SplitMix64;
 use security::controller::ControllerSettings;
 use security::names::Names;
+use security::secure_channel::SecureChannel;
+use security::tls::Policy as TlsPolicy;
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, InvalidParameter};
 use wire::id::Cntlid;
 use wire::nqn::{HostId, HostName, Nqn};
@@ -30,9 +32,10 @@ use wire::text::{Text, quoted};
 use zerocopy::FromBytes;
 
 use super::associations::{Associations, LaneUse};
-use super::authentications::{Authentications, Who};
+use super::authentications::{Authentications, Beginning, Who};
 use super::outputs::{MILLISECOND_NS, Outputs};
 use crate::association::Association;
+use crate::audit::{Event, TlsInUse};
 use crate::catalog::Catalog;
 use crate::controller::error_log::ErrorLog;
 use crate::controller::features::Features;
@@ -41,7 +44,7 @@ use crate::discovery::Route;
 use crate::lane_counters::{LaneCounters, LaneTotals};
 use crate::lane_id::{CommandId, LaneId};
 use crate::limits::{Limits, VERSION};
-use crate::message::{Answer, Established};
+use crate::message::{Answer, Channel, Established};
 use crate::subsystem::Subsystem;
 
 /// The Connects that wait, and the ids of new controllers.
@@ -78,7 +81,9 @@ pub(super) struct PendingConnect {
     pub(super) data: Box<[u8]>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) listener: ListenerTag,
+    pub(super) channel: Channel,
     pub(super) local: Option<SocketAddr>,
+    pub(super) tls: Option<TlsInUse>,
     pub(super) counters: Arc<LaneCounters>,
 }
 
@@ -114,18 +119,23 @@ enum Hold {
 struct Refusal {
     status: Status,
     parameter: InvalidParameter,
+    /// For the log.
+    why: Option<&'static str>,
 }
 
 impl From<Status> for Refusal {
     fn from(status: Status) -> Self {
-        Self { status, parameter: InvalidParameter::default() }
+        Self { status, parameter: InvalidParameter::default(), why: None }
     }
 }
 
 /// Refuses a parameter with DNR.
 fn invalid(parameter: InvalidParameter) -> Refusal {
-    Refusal { status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter }
+    Refusal { status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter, why: None }
 }
+
+/// Why an I/O queue is refused whose admin queue uses TLS, or is to.
+const IN_CLEAR: &str = "connect refused: the queue is in clear, and the admin queue of its controller is not";
 
 /// Offsets of the names in Connect's data. wire §6.2
 const SUBSYSTEM_NAME: std::ops::Range<usize> = 256..512;
@@ -234,6 +244,8 @@ impl Connects {
             subnqn: wish.subnqn,
             host: wish.host,
             hostid: wish.hostid,
+            peer: connect.peer,
+            uses_tls: connect.channel != Channel::Clear,
             route: Route { listener: connect.listener, local: connect.local },
             life: Life::Live,
             machine: Controller::new(self.limits.cap().with_css_csi(has_key_value), VERSION),
@@ -278,7 +290,11 @@ impl Scene<'_> {
         if !(entries_min..=limits.entries_max(is_admin)).contains(&wish.command.queue_entries) {
             return Err(invalid(InvalidParameter::SQSIZE));
         }
-        if is_admin { self.judge_admin(limits, wish, kind, range) } else { self.judge_io(limits, wish, kind) }
+        if is_admin {
+            self.judge_admin(limits, wish, kind, range)
+        } else {
+            self.judge_io(limits, connect, wish, kind)
+        }
     }
 
     /// The kind of controller that the host requests, if it may have one, and the ids available.
@@ -330,7 +346,13 @@ impl Scene<'_> {
         Ok(Verdict::NewController(kind, range))
     }
 
-    fn judge_io(&self, limits: &Limits, wish: &Wish, kind: ControllerKind) -> Result<Verdict, Refusal> {
+    fn judge_io(
+        &self,
+        limits: &Limits,
+        connect: &PendingConnect,
+        wish: &Wish,
+        kind: ControllerKind,
+    ) -> Result<Verdict, Refusal> {
         let is_discovery = kind == ControllerKind::Discovery;
         if is_discovery || wish.command.qid.get() > limits.io_queue_count_max {
             return Err(invalid(InvalidParameter::QID));
@@ -342,10 +364,17 @@ impl Scene<'_> {
         let Some(record) = self.associations.get(key).filter(|record| record.life == Life::Live) else {
             // Its association may just have expired: without DNR the host starts over instead of giving up. wire §28.29
             let status = Status::CONNECT_INVALID_PARAMETERS;
-            return Err(Refusal { status, parameter: InvalidParameter::CNTLID });
+            return Err(Refusal { status, parameter: InvalidParameter::CNTLID, why: None });
         };
         if !record.belongs_to(&wish.host, wish.hostid) {
             return Err(invalid(InvalidParameter::CNTLID));
+        }
+        // The admin queue of a secure channel that is yet to be set up is in clear itself.
+        let is_secured =
+            record.uses_tls || record.admin.is_some_and(|lane| self.authentications.has_generated(lane));
+        if is_secured && connect.channel == Channel::Clear {
+            let refusal = Refusal::from(Status::CONNECT_INVALID_HOST.with_dnr());
+            return Err(Refusal { why: Some(IN_CLEAR), ..refusal });
         }
         if !record.is_ready() {
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
@@ -368,15 +397,39 @@ impl Scene<'_> {
     fn accept(&mut self, connect: PendingConnect, command: &ConnectCommand, key: ControllerKey) {
         let doorbell = self.catalog.doorbell_of(key.kind, connect.listener);
         let Some(record) = self.associations.get(key) else { unreachable!("it was just found") };
-        let authentication = self.authentication(record);
+        let authentication = self.authentication(record, &connect, command);
+        // Only a host that has authenticated has a generated key.
+        let is_owed = authentication.is_some() && !matches!(connect.channel, Channel::GeneratedKey(_));
         let mut established = established(command, record, doorbell);
-        established.owes_authentication = authentication.is_some();
-        let result = ConnectResult::default()
-            .with_cntlid(key.cntlid.get())
-            .with_authentication_required(authentication.is_some());
+        established.owes_authentication = is_owed;
+        let result =
+            ConnectResult::default().with_cntlid(key.cntlid.get()).with_authentication_required(is_owed);
+        let of_queue = || record.of_queue(connect.peer, command.qid);
+        self.outputs.audit.record(|| Event::Connected {
+            queue: of_queue(),
+            listener: connect.local,
+            tls: connect.tls,
+            must_authenticate: is_owed,
+        });
         if let Some(settings) = authentication {
-            let who = Who { peer: connect.peer, host: record.host.clone(), qid: command.qid };
-            self.authentications.begin(self.now_ns, connect.command.lane, settings, who, self.outputs);
+            let who = Who {
+                peer: connect.peer,
+                host: record.host.clone(),
+                hostid: record.hostid,
+                subsystem: record.subnqn.clone(),
+                cntlid: key.cntlid,
+                qid: command.qid,
+            };
+            let former_end_ns = self
+                .catalog
+                .subsystem_of(key.kind)
+                .and_then(|subsystem| subsystem.earlier.as_ref().map(|(_, until_ns)| *until_ns));
+            let key_in_use = match &connect.channel {
+                Channel::GeneratedKey(identity) => Some(identity.to_string()),
+                _ => None,
+            };
+            let beginning = Beginning { settings, who, key_in_use, former_end_ns };
+            self.authentications.begin(self.now_ns, connect.command.lane, beginning, self.outputs);
         }
         let lane_use = LaneUse { controller: key, qid: command.qid, listener: connect.listener, doorbell };
         self.associations.add_lane(connect.command.lane, lane_use, connect.counters);
@@ -390,11 +443,31 @@ impl Scene<'_> {
     }
 
     /// The settings by which the host of a controller must authenticate on a new queue, if it must.
-    fn authentication(&self, record: &ControllerRecord) -> Option<ControllerSettings> {
+    fn authentication(
+        &self,
+        record: &ControllerRecord,
+        connect: &PendingConnect,
+        command: &ConnectCommand,
+    ) -> Option<ControllerSettings> {
         let subsystem = self.catalog.subsystem_of(record.key.kind)?;
         let earlier = subsystem.earlier.as_ref().filter(|(_, until_ns)| self.now_ns < *until_ns);
         let names = Names { host: record.host.clone(), subsystem: record.subnqn.clone() };
-        subsystem.authentication.settings(names, earlier.map(|(earlier, _)| &**earlier))
+        let secure_channel = self.secure_channel(connect, command);
+        let earlier = earlier.map(|(earlier, _)| &**earlier);
+        subsystem.authentication.settings(names, earlier, secure_channel)
+    }
+
+    /// The secure channel concatenation that a host may ask for on a new queue: on admin queues only, in clear where the
+    /// listener speaks TLS as well, and with TLS if its key was generated, too. wire §22.3
+    fn secure_channel(&self, connect: &PendingConnect, command: &ConnectCommand) -> SecureChannel {
+        let listener = self.catalog.discovery.listeners.get(&connect.listener);
+        let speaks_tls = listener.is_some_and(|listener| listener.tls != TlsPolicy::Off);
+        match connect.channel {
+            _ if !command.qid.is_admin() => SecureChannel::None,
+            Channel::Clear if speaks_tls => SecureChannel::NewTlsPsk,
+            Channel::GeneratedKey(_) => SecureChannel::ReplaceTlsPsk,
+            Channel::Clear | Channel::ConfiguredKey => SecureChannel::None,
+        }
     }
 
     fn refuse(&mut self, connect: &PendingConnect, refusal: &Refusal, wish: Option<&Wish>) {
@@ -402,11 +475,29 @@ impl Scene<'_> {
         let reason = status.name_in(StatusTable::Fabrics);
         let parameter = refusal.parameter.name();
         let peer = connect.peer.map(tracing::field::display);
+        let name = |range| connect.data.get(range).map(|field| Text::of(field).as_bytes());
+        let (host_name, subsystem_name) = (name(HOST_NAME), name(SUBSYSTEM_NAME));
+        self.outputs.audit.record(|| {
+            let text = |name: Option<&[u8]>| name.map(|name| String::from_utf8_lossy(name).into_owned());
+            Event::ConnectRefused {
+                peer: connect.peer,
+                listener: connect.local,
+                host: text(host_name),
+                host_id: wish.map(|wish| wish.hostid.to_string()),
+                subsystem: text(subsystem_name),
+                queue: wish.map(|wish| wish.command.qid.get()),
+                tls: connect.tls,
+                status: reason.map_or_else(|| status.to_string(), str::to_owned),
+                parameter,
+            }
+        });
         match wish {
             Some(Wish { host, hostid, subnqn, command, .. }) => {
                 let (qid, shown, subsystem) = (command.qid.get(), quoted(host), quoted(subnqn));
                 // No access list can name a host without a name; its user finds the reason in the log.
-                let why = if host.is_empty() && status.is(Status::CONNECT_INVALID_HOST) {
+                let why = if let Some(why) = refusal.why {
+                    why
+                } else if host.is_empty() && status.is(Status::CONNECT_INVALID_HOST) {
                     "connect refused: the host NQN is empty, and hosts= lists names"
                 } else {
                     "connect refused"
@@ -414,9 +505,8 @@ impl Scene<'_> {
                 tracing::info!(peer, host = %shown, %hostid, %subsystem, qid, reason, parameter, "{why}");
             }
             None => {
-                let name = |range| connect.data.get(range).map(|field| Text::of(field).as_bytes());
-                let host = name(HOST_NAME).map(|bytes| tracing::field::display(quoted(bytes)));
-                let subsystem = name(SUBSYSTEM_NAME).map(|bytes| tracing::field::display(quoted(bytes)));
+                let host = host_name.map(|bytes| tracing::field::display(quoted(bytes)));
+                let subsystem = subsystem_name.map(|bytes| tracing::field::display(quoted(bytes)));
                 tracing::info!(peer, host, subsystem, reason, parameter, "connect refused: malformed");
             }
         }

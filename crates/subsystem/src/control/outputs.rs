@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use wire::status::Status;
 
 use crate::admin::{Outcome, Reply};
+use crate::audit::Recorder;
 use crate::lane_id::{CommandId, LaneId};
 use crate::message::{Answer, LaneMessage, Message};
 
@@ -24,11 +25,13 @@ pub(super) struct Outputs {
     messages: VecDeque<(usize, Message)>,
     /// When to check deadlines next: never too late, possibly too early.
     wake_ns: Option<u64>,
+    /// Takes the events of the audit log.
+    pub(super) audit: Recorder,
 }
 
 impl Outputs {
-    pub(super) fn new(reactor_count: u16) -> Self {
-        Self { reactor_count, messages: VecDeque::new(), wake_ns: None }
+    pub(super) fn new(reactor_count: u16, audit: Recorder) -> Self {
+        Self { reactor_count, messages: VecDeque::new(), wake_ns: None, audit }
     }
 
     pub(super) fn post(&mut self, reactor: u16, message: Message) {

@@ -41,7 +41,7 @@ fn check(data: &[u8], command: &BatchSubmit) -> Checked<()> {
         // At most 2^20 / 12 operations of 2^32 bytes each: 64 bits hold it.
         outcome_bytes += operation.outcome_bytes();
     }
-    if count != command.count.into() || outcome_bytes > command.outcome_bytes as usize {
+    if count != u32::from(command.count) || outcome_bytes > command.outcome_bytes as usize {
         return Err(Status::INVALID_FIELD.with_dnr());
     }
     Ok(())

@@ -4,13 +4,15 @@ use std::io::IoSliceMut;
 use std::net::SocketAddr;
 
 use reactor::{Io, Received, Segment, Sent, SocketId};
+use security::psk::PskKind;
 use security::tls::{ByteSocket, Failure, PskIdentity, Stream};
 use wire::fabrics::ConnectData;
 use wire::nqn::{HostName, Nqn};
 use wire::text::quoted;
 use zerocopy::FromBytes;
 
-use crate::message::Message;
+use crate::audit::TlsInUse;
+use crate::message::{Channel, Message};
 
 /// The TLS of one lane.
 #[derive(Debug)]
@@ -102,22 +104,47 @@ impl Secure {
         if std::mem::replace(&mut self.is_established, true) {
             return;
         }
-        let PskIdentity { host, subsystem, version, .. } = &established.identity;
+        let PskIdentity { host, subsystem, version, kind, .. } = &established.identity;
         tracing::info!(
             peer = peer.map(tracing::field::display),
             cipher = %established.cipher,
             host = %quoted(host.as_str()),
             subsystem = %quoted(subsystem.as_str()),
             ?version,
+            key = ?kind,
             derivation = %established.derivation,
             "TLS established"
         );
+    }
+
+    /// What the handshake has agreed on, for the audit log.
+    pub(crate) fn in_use(&self) -> Option<TlsInUse> {
+        let established = self.stream.established()?;
+        let (cipher, derivation) = (established.cipher, established.derivation);
+        let (version, key) = (established.identity.version, established.identity.kind);
+        Some(TlsInUse { cipher, version, derivation, key })
     }
 
     /// Why it has failed, the first time that it is asked after that.
     pub(crate) fn newly_failed(&mut self) -> Option<&Failure> {
         let failure = self.stream.failure()?;
         (!std::mem::replace(&mut self.has_failed, true)).then_some(failure)
+    }
+
+    /// The identity that the host has offered and not proved, for the log.
+    pub(crate) fn claimed(&self) -> Option<String> {
+        self.stream.claimed().map(|identity| quoted(identity).to_string())
+    }
+
+    /// What protects the connection; as in clear before the handshake is complete.
+    pub(crate) fn channel(&self) -> Channel {
+        match self.stream.established() {
+            None => Channel::Clear,
+            Some(established) => match established.identity.kind {
+                PskKind::Retained => Channel::ConfiguredKey,
+                PskKind::Generated => Channel::GeneratedKey(established.text.as_str().into()),
+            },
+        }
     }
 
     /// Why a Connect with this data is refused: its names are not those that the key is for.

@@ -11,6 +11,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use super::order::Order;
+use crate::audit::TlsInUse;
 use crate::lane_counters::LaneCounters;
 use crate::lane_id::{CommandId, LaneId};
 
@@ -73,8 +74,12 @@ pub enum RequestKind {
         peer: Option<SocketAddr>,
         /// The listener that the lane came in through, for the discovery log.
         listener: ListenerTag,
+        /// What protects the lane's connection, if this is a Connect.
+        channel: Channel,
         /// The address that the host connected to.
         local: Option<SocketAddr>,
+        /// TLS of the lane if this is a Connect, for the audit log.
+        tls: Option<TlsInUse>,
         /// Counters to keep if this is a Connect.
         counters: Arc<LaneCounters>,
     },
@@ -90,6 +95,18 @@ pub enum RequestKind {
     Expelled,
     /// The lane has ended, and so has every operation that it started on a namespace.
     Ended,
+}
+
+/// What protects a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Channel {
+    /// Nothing.
+    #[default]
+    Clear,
+    /// TLS with a configured key.
+    ConfiguredKey,
+    /// TLS with the key of this identity, which an authentication has generated.
+    GeneratedKey(Box<str>),
 }
 
 /// An entry for the error log.

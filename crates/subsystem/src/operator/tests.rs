@@ -93,7 +93,7 @@ fn a_listener_that_is_to_require_tls_takes_nothing_in_clear_from_the_start_of_a_
             assert!(gate.permits_clear(tag));
             let is_closed = || {
                 assert!(!gate.permits_clear(tag), "{before}");
-                assert!(matches!(gate.passage(tag), Some(Passage::Tls(_))));
+                assert!(matches!(gate.passage(tag, 0), Some(Passage::Tls(_))));
             };
             let wanted = with_key(&config(Policy::Required), directory.path(), 1);
             let outcome = || if is_applied { Ok(0) } else { Err(StepError::NoListener) };
@@ -130,7 +130,7 @@ fn a_new_listener_has_its_policy_before_it_listens() {
     wanted.listeners.push(ListenerConfig { address, ..wanted.listeners[0] });
     let next = operator.next_tag;
     reload(&mut operator, &wanted, &|| Ok(0), &|| {
-        assert!(matches!(gate.passage(next), Some(Passage::Tls(_))) && !gate.permits_clear(next));
+        assert!(matches!(gate.passage(next, 0), Some(Passage::Tls(_))) && !gate.permits_clear(next));
     });
 }
 

@@ -22,7 +22,7 @@ use crate::io_command::{Begun, Caller, Ended, Hold};
 use crate::key_value::arriving::Intake;
 use crate::key_value::digested::{self, Digested};
 use crate::key_value_io::ArrivingValues;
-use crate::lane::{Lane, LaneState, LaneTimeouts, Order, payload_digest};
+use crate::lane::{Lane, LaneState, LaneTimeouts, Order, Secure, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::{LaneLists, LaneTable};
 use crate::message::{ControlMessage, Failure, Message, Request, RequestKind};
@@ -321,13 +321,16 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             // It may wait for a previous association of its host: it is not closed to make room meanwhile.
             lists.on_connected(lane);
         }
+        let channel = lane.tls.as_ref().filter(|_| is_connect).map(Secure::channel).unwrap_or_default();
         let kind = RequestKind::Command {
             slot,
             sqe: *sqe,
             data,
             peer: lane.peer,
             listener: lane.listener,
+            channel,
             local: lane.local,
+            tls: lane.tls.as_ref().filter(|_| is_connect).and_then(Secure::in_use),
             counters: Arc::clone(&lane.counters),
         };
         let request = Request { lane: lane.id, kind };

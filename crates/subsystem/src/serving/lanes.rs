@@ -144,7 +144,7 @@ impl LaneServer {
     ) -> Option<(SocketId, u32)> {
         let (peer, local) = (connection.peer, connection.local);
         // A lane that was handed over brings its own.
-        let passage = if is_placed { Some(Passage::Clear) } else { self.tls.passage(listener) };
+        let passage = if is_placed { Some(Passage::Clear) } else { self.tls.passage(listener, io.now_ns()) };
         let Some(passage) = passage else {
             let complaint = AdmissionMessage::Complaint { peer, reason: reason::NO_POLICY, detail: None };
             io.post(0, Message::Admission(complaint));
@@ -270,11 +270,15 @@ impl LaneServer {
         if tls.is_clear() {
             lane.tls = None;
         } else if let Some(failure) = tls.newly_failed() {
-            let (reason, detail) = match failure {
+            let (reason, mut detail) = match failure {
                 TlsFailure::NotTls => (reason::IN_CLEAR, None),
                 TlsFailure::UnknownIdentity(_) => (reason::UNKNOWN_IDENTITY, Some(failure.to_string())),
                 _ => (reason::TLS, Some(failure.to_string())),
             };
+            if let (Some(detail), Some(claimed)) = (&mut detail, tls.claimed()) {
+                detail.push_str(", with the identity ");
+                detail.push_str(&claimed);
+            }
             lane.complain(io, reason, detail);
         }
     }

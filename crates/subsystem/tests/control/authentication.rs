@@ -11,7 +11,9 @@ use security::hash::HashFunction;
 use security::host::{HostAuthentication, HostFailure, HostSettings};
 use security::message::{Kind, MESSAGE_BYTES_MAX, Reason};
 use security::names::Names;
+use security::psk::Psk;
 use security::secret::Secret;
+use security::secure_channel::SecureChannel;
 use wire::fabrics::AuthenticationCommand;
 use wire::nqn::HostName;
 use wire::property::Property;
@@ -28,27 +30,28 @@ fn secret(byte: u8) -> Secret {
     Secret::new(None, vec![byte; 32].into()).expect("a length that exists")
 }
 
-fn secrets(host: u8, controller: Option<u8>) -> Secrets {
+pub(crate) fn secrets(host: u8, controller: Option<u8>) -> Secrets {
     Secrets { host: secret(host), controller: controller.map(secret) }
 }
 
 /// All hosts have one secret, and see that of the subsystem.
-fn one_for_all(host: u8, controller: u8) -> Authentication {
+pub(crate) fn one_for_all(host: u8, controller: u8) -> Authentication {
     Authentication { others: Some(secrets(host, Some(controller))), ..Authentication::default() }
 }
 
-fn require(target: &mut Target, authentication: Authentication) {
+pub(crate) fn require(target: &mut Target, authentication: Authentication) {
     let authentication = std::sync::Arc::new(authentication);
     target.apply(vec![Step::SetAuthentication { subsystem: nqn(DISKS), authentication, overlap_ms: 60_000 }]);
 }
 
-fn settings(name: &str, host: u8, controller: Option<u8>, group: Group) -> HostSettings {
+pub(crate) fn settings(name: &str, host: u8, controller: Option<u8>, group: Group) -> HostSettings {
     HostSettings {
         names: Names { host: name.parse::<HostName>().expect("a name"), subsystem: nqn(DISKS) },
         host: secret(host),
         controller: controller.map(secret),
         hashes: vec![HashFunction::Sha256],
         groups: vec![group],
+        secure_channel: SecureChannel::None,
     }
 }
 
@@ -70,7 +73,20 @@ fn compute(target: &mut Target) {
 }
 
 /// Has a host authenticate on a lane.
-fn authenticate(target: &mut Target, lane: LaneId, settings: HostSettings) -> Result<(), HostFailure> {
+pub(crate) fn authenticate(
+    target: &mut Target,
+    lane: LaneId,
+    settings: HostSettings,
+) -> Result<(), HostFailure> {
+    generate(target, lane, settings).map(drop)
+}
+
+/// The same. Returns the key that the transaction has generated.
+pub(crate) fn generate(
+    target: &mut Target,
+    lane: LaneId,
+    settings: HostSettings,
+) -> Result<Option<Psk>, HostFailure> {
     let fresh = Fresh::new(&[0x5A; RANDOM_BYTES], NonZeroU32::MIN);
     let mut host = HostAuthentication::new(settings, 3, fresh);
     while host.outcome().is_none() {
@@ -89,7 +105,7 @@ fn authenticate(target: &mut Target, lane: LaneId, settings: HostSettings) -> Re
             host.on_exponentiated(exponentiation.run());
         }
     }
-    host.outcome().expect("just seen").map(drop)
+    host.outcome().expect("just seen").map(|_| host.take_generated())
 }
 
 /// Whether the lane was told that its host has authenticated.
@@ -99,7 +115,7 @@ fn is_told(target: &Target, lane: LaneId) -> bool {
 }
 
 /// Connects an admin queue; its host must authenticate.
-fn connect(target: &mut Target, name: &str) -> LaneId {
+pub(crate) fn connect(target: &mut Target, name: &str) -> LaneId {
     let (lane, answer) = target.connect(&ConnectSpec::admin(host(name), DISKS));
     assert_eq!((answer.status, answer.result >> 16), (Status::SUCCESS, 2), "ATR");
     assert!(target.established[&lane].owes_authentication);

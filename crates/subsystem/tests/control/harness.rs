@@ -6,19 +6,22 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use nvlane_subsystem::access::HostRights;
+use nvlane_subsystem::audit::Recorder;
+use nvlane_subsystem::config::TlsPolicy;
 use nvlane_subsystem::control::{Control, ControlSettings};
 use nvlane_subsystem::lane_counters::LaneCounters;
 use nvlane_subsystem::lane_id::{CommandId, LaneId};
 use nvlane_subsystem::limits::Limits;
 use nvlane_subsystem::message::{
-    Answer, Established, LaneMessage, Message, NewNamespace, Order, OrderAnswer, OrderKind, ReactorMessage,
-    Request, RequestKind, Step, StepOutcome,
+    Answer, Channel, Established, LaneMessage, Message, NewNamespace, Order, OrderAnswer, OrderKind,
+    ReactorMessage, Request, RequestKind, Step, StepOutcome,
 };
 use nvlane_subsystem::state::TargetState;
 use nvlane_subsystem::subsystem::{Access, Subsystem};
 use proto::Slot;
 use reactor::random::SplitMix64;
 use reactor::randomness::Randomness;
+use security::tls::GeneratedKeys;
 use store::{Backend, BlockStore, Geometry, Store};
 use wire::fabrics::{ConnectCommand, ConnectData};
 use wire::id::{Cntlid, Nsid, Qid};
@@ -147,6 +150,9 @@ pub(crate) struct Target {
     pub(crate) counters: BTreeMap<LaneId, Arc<LaneCounters>>,
     /// Where lanes come in.
     pub(crate) listener: u32,
+    /// What protects the connections of Connects.
+    pub(crate) channel: Channel,
+    pub(crate) generated: Arc<GeneratedKeys>,
     pub(crate) local: Option<SocketAddr>,
     lane_count: u32,
     slots: BTreeMap<LaneId, u16>,
@@ -176,9 +182,11 @@ impl Target {
             randomness: Randomness::Simulated(SplitMix64::new(7)),
             now_ns: SECOND_NS,
             wall_ns: 1_000_000,
+            audit: Recorder::default(),
         };
+        let generated = Arc::<GeneratedKeys>::default();
         Self {
-            control: Control::new(settings),
+            control: Control::new(settings).with_generated_keys(Arc::clone(&generated)),
             now_ns: SECOND_NS,
             habits: Habits { lanes_end: true, tables_are_taken: true, flushes_are_done: true },
             answers: BTreeMap::new(),
@@ -188,6 +196,8 @@ impl Target {
             established: BTreeMap::new(),
             counters: BTreeMap::new(),
             listener: 1,
+            channel: Channel::Clear,
+            generated,
             local: Some("192.0.2.5:4420".parse().unwrap()),
             lane_count: 0,
             slots: BTreeMap::new(),
@@ -213,11 +223,13 @@ impl Target {
         let counters = Arc::clone(self.counters.entry(lane).or_default());
         let kind = RequestKind::Command {
             slot: command.slot,
+            channel: self.channel.clone(),
             sqe,
             data: data.into(),
             peer: Some("192.0.2.77:40000".parse().unwrap()),
             listener: self.listener,
             local: self.local,
+            tls: None,
             counters,
         };
         self.control.on_request(self.now_ns, Request { lane, kind });
@@ -394,6 +406,11 @@ impl Target {
 
     /// Adds a listener on a free port of this machine, and returns its tag.
     pub(crate) fn listen(&mut self, subsystems: bool, discovery: bool) -> u32 {
+        self.listen_with(subsystems, discovery, TlsPolicy::Off)
+    }
+
+    /// As [`listen`](Self::listen), with this policy of TLS.
+    pub(crate) fn listen_with(&mut self, subsystems: bool, discovery: bool, tls: TlsPolicy) -> u32 {
         let socket = reactor::Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let entry = nvlane_subsystem::discovery::ListenerEntry {
             address: socket.address(),
@@ -401,7 +418,7 @@ impl Target {
             serves_subsystems: subsystems,
             serves_discovery: discovery,
             doorbell: None,
-            tls: nvlane_subsystem::config::TlsPolicy::Off,
+            tls,
         };
         let tag = self.next_listener;
         self.next_listener += 1;

@@ -2,6 +2,7 @@
 
 mod any_requests;
 mod authentication;
+mod concatenation;
 mod connect;
 mod discovery;
 mod events;

@@ -100,6 +100,7 @@ pub(super) fn peer(target: &Target) -> Result<Peer> {
         memcached: None,
         removal: None,
         log: None,
+        tls: None,
     })
     .map_err(|finding: Finding| anyhow!("{finding}"))
 }

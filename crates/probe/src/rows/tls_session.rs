@@ -1,0 +1,306 @@
+//! Section 13, in sessions: TLS with the target's key, whose records are replayed, cut, joined with others or left in
+//! clear. They take `--tls --tls-key FILE`, and a listener that allows TLS.
+//!
+//! What the probe cannot do: encrypt messages that a host does not send, such as a ClientHello within the session.
+
+use peer::finding::{About, Check, Finding, differs, holds, skipped};
+use peer::pdu::{Form, in_capsule};
+use security::tls::HostKeys;
+use wire::fabrics::ConnectData;
+use wire::id::Cntlid;
+use wire::nqn::Nqn;
+use wire::pdu::{CapsuleResp, DataAlignment, Digests, IC_BYTES, IcReq, PduType};
+use wire::status::Status;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::tls::{HANDSHAKE, hello_is_refused_by_tls, others_get_in};
+use super::tls_link::{Next, TlsLink};
+use crate::row::row;
+use crate::rows::TargetRow;
+use crate::target::Target;
+
+pub(super) const ROWS: &[TargetRow] = &[
+    row("T10", changed_hello),
+    row("T11", data_before_the_handshake),
+    row("T12", replayed_record),
+    row("T13", clear_pdu),
+    row("T14", cut_record),
+    row("T15", long_record),
+    row("T16", empty_records),
+    row("T17", clear_handshake_messages),
+    row("T18", changed_keys),
+    row("T19", other_names),
+    row("T20", one_identity_on_several_queues),
+];
+
+const APPLICATION_DATA: u8 = 23;
+
+/// A record of these bytes, not encrypted.
+fn record(kind: u8, length: usize, body: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(length).expect("16 bits");
+    [&[kind, 3, 3][..], &length.to_be_bytes(), body].concat()
+}
+
+/// The key of the target. `None`: its port does not speak TLS, and there is nothing to try.
+fn keys(peer: &Target) -> Check<Option<&HostKeys>> {
+    match &peer.settings.tls {
+        _ if !hello_is_refused_by_tls(peer)? => Ok(None),
+        Some(keys) => Ok(Some(keys)),
+        None => skipped("it takes a session: give --tls --tls-key FILE, the key of the target"),
+    }
+}
+
+/// A session for the probed subsystem, before ICReq.
+fn session(peer: &Target, keys: &HostKeys) -> Check<TlsLink> {
+    let mut link = TlsLink::dial(peer, keys, &peer.host().subsystem)?;
+    link.handshake().about("TLS with the key")?;
+    Ok(link)
+}
+
+/// A session after ICReq and ICResp.
+fn initialised(peer: &Target, keys: &HostKeys) -> Check<TlsLink> {
+    let mut link = session(peer, keys)?;
+    link.send(IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes())?;
+    let response = link.receive(IC_BYTES).about("ICReq")?;
+    holds(response[0] == PduType::IcResp as u8, "no ICResp in answer to ICReq")?;
+    Ok(link)
+}
+
+/// A Connect of the admin queue under this name.
+fn connect(peer: &Target, host: &Nqn) -> Vec<u8> {
+    let data = ConnectData::new(peer.host().hostid, Cntlid::DYNAMIC, &peer.host().subsystem, host);
+    connect_of(peer, 0, &data)
+}
+
+fn connect_of(peer: &Target, qid: u16, data: &ConnectData) -> Vec<u8> {
+    let sqe = peer.host().connect_command(qid, 32).to_sqe();
+    in_capsule(Form::PLAIN, sqe, data.as_bytes()).seal()
+}
+
+/// The completion that the session brings next.
+fn completion(link: &mut TlsLink) -> Check<CapsuleResp> {
+    let bytes = link.receive(size_of::<CapsuleResp>())?;
+    holds(bytes[0] == PduType::CapsuleResp as u8, "no completion in answer to a command")?;
+    Ok(CapsuleResp::read_from_bytes(&bytes).expect("its size"))
+}
+
+/// The connection must end; up to `bytes_max` of data may come before.
+fn must_end(link: &mut TlsLink, bytes_max: usize) -> Check {
+    let mut count = 0;
+    loop {
+        match link.next()? {
+            Next::Ended => return Ok(()),
+            Next::Data(data) => {
+                count += data.len();
+                holds(count <= bytes_max, format!("{count} bytes of data in answer"))?;
+            }
+        }
+    }
+}
+
+/// Runs a trial in a session after ICReq, whose connection must end.
+fn ends(peer: &Target, what: &str, keys: &HostKeys, trial: impl FnOnce(&mut TlsLink) -> Check) -> Check {
+    let mut link = initialised(peer, keys).about(what)?;
+    trial(&mut link).about(what)?;
+    must_end(&mut link, 0).about(what)
+}
+
+/// RFC 8446 sections 4.1.3, 4.2.1, 4.2.9 and 4.2.11: the binder covers the ClientHello, so whoever changes what it offers
+/// gets nothing weaker.
+fn changed_hello(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    for (what, from, to) in [
+        ("TLS 1.2 in place of 1.3", &[0, 43, 0, 3, 2, 3, 4][..], &[0, 43, 0, 3, 2, 3, 3][..]),
+        ("the key without a key exchange", &[0, 45, 0, 2, 1, 1], &[0, 45, 0, 2, 1, 0]),
+        ("another suite", &[0x13, 2], &[0x13, 4]),
+        ("the other suite only", &[0x13, 1], &[0x13, 2]),
+    ] {
+        let mut link = TlsLink::dial(peer, keys, &peer.host().subsystem)?;
+        let mut hello = link.take_output();
+        let at = hello.windows(from.len()).position(|window| window == from);
+        let Some(at) = at else { return differs(format!("{what}: the probe's ClientHello has other bytes")) };
+        hello[at..at + to.len()].copy_from_slice(to);
+        link.send_raw(&hello)?;
+        match link.handshake() {
+            Err(Finding::Differs(_)) => {}
+            Err(other) => return Err(other.about(what)),
+            Ok(()) => return differs(format!("{what}: the handshake succeeds")),
+        }
+    }
+    others_get_in(peer)
+}
+
+/// RFC 8446 section 4.2.10: without an offer of early data, records of data before the handshake is complete end it.
+fn data_before_the_handshake(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    let mut link = TlsLink::dial(peer, keys, &peer.host().subsystem)?;
+    let hello = link.take_output();
+    link.send_raw(&[hello, record(APPLICATION_DATA, 64, &[0x17; 64])].concat())?;
+    match link.handshake().and_then(|()| must_end(&mut link, 0)) {
+        Ok(()) | Err(Finding::Differs(_)) => {}
+        Err(other) => return Err(other),
+    }
+    others_get_in(peer)
+}
+
+/// RFC 8446 sections 5.2 and 5.3: each record has a sequence number of its own, so a second copy does not decrypt.
+fn replayed_record(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    let mut link = initialised(peer, keys)?;
+    let command = link.seal(&connect(peer, &peer.host().nqn))?;
+    link.send_raw(&command.repeat(2))?;
+    // The first one may be answered.
+    must_end(&mut link, size_of::<CapsuleResp>()).about("a record twice")?;
+    // Of another session with the same key.
+    ends(peer, "a record of another session", keys, |link| link.send_raw(&command))?;
+    others_get_in(peer)
+}
+
+/// RFC 8446 section 5.2, NVMe/TCP clause 3.6.1: once a connection has TLS, no PDU travels in clear.
+fn clear_pdu(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
+    let mut link = session(peer, keys)?;
+    link.send_raw(request.as_bytes())?;
+    must_end(&mut link, 0).about("ICReq in clear")?;
+    ends(peer, "a Connect in clear", keys, |link| link.send_raw(&connect(peer, &peer.host().nqn)))?;
+    // In a record, and not encrypted.
+    let body = connect(peer, &peer.host().nqn);
+    let inside = record(APPLICATION_DATA, body.len(), &body);
+    ends(peer, "a Connect in a record in clear", keys, |link| link.send_raw(&inside))?;
+    others_get_in(peer)
+}
+
+/// RFC 8446 sections 5.1 and 6.1: a record that is cut off, or whose length is changed, brings nothing.
+fn cut_record(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    for cut in [1, 16, 500] {
+        ends(peer, &format!("a Connect {cut} bytes short"), keys, |link| {
+            let command = link.seal(&connect(peer, &peer.host().nqn))?;
+            link.send_raw(&command[..command.len() - cut])?;
+            link.finish();
+            Ok(())
+        })?;
+    }
+    ends(peer, "a shorter length", keys, |link| {
+        let mut command = link.seal(&connect(peer, &peer.host().nqn))?;
+        command[4] = command[4].wrapping_sub(1);
+        link.send_raw(&command)?;
+        link.finish();
+        Ok(())
+    })?;
+    ends(peer, "a flipped bit", keys, |link| {
+        let mut command = link.seal(&connect(peer, &peer.host().nqn))?;
+        command[100] ^= 4;
+        link.send_raw(&command)
+    })?;
+    others_get_in(peer)
+}
+
+/// RFC 8446 section 5.2: a record has at most 2^14 + 256 bytes.
+fn long_record(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    for length in [(1 << 14) + 257, usize::from(u16::MAX)] {
+        let bytes = record(APPLICATION_DATA, length, &vec![0; length]);
+        ends(peer, &format!("a record of {length} bytes"), keys, |link| link.send_raw(&bytes))?;
+    }
+    others_get_in(peer)
+}
+
+/// RFC 8446 sections 5.2 and 5.4: an encrypted record has 17 bytes or more, the kind of its content and the tag.
+fn empty_records(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    for length in [0, 1, 16] {
+        let bytes = record(APPLICATION_DATA, length, &vec![0; length]);
+        ends(peer, &format!("a record of {length} bytes"), keys, |link| link.send_raw(&bytes))?;
+    }
+    others_get_in(peer)
+}
+
+/// RFC 8446 sections 4.1.2 and 5: TLS 1.3 has no renegotiation, and after the handshake no message is in clear.
+fn clear_handshake_messages(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    let hello = TlsLink::dial(peer, keys, &peer.host().subsystem)?.take_output();
+    for (what, bytes) in [
+        ("a second ClientHello", hello),
+        ("a HelloRequest", record(HANDSHAKE, 4, &[0, 0, 0, 0])),
+        ("a KeyUpdate in clear", record(HANDSHAKE, 5, &[24, 0, 0, 1, 0])),
+        ("an alert in clear", record(21, 2, &[2, 40])),
+        ("a heartbeat", record(24, 3, &[1, 64, 0])),
+    ] {
+        ends(peer, what, keys, |link| link.send_raw(&bytes))?;
+    }
+    others_get_in(peer)
+}
+
+/// RFC 8446 section 4.6.3: after a KeyUpdate the session goes on with the new key, and the old one is worth nothing.
+fn changed_keys(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    let mut link = session(peer, keys)?;
+    link.update_key()?;
+    link.send(IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes())?;
+    let response = link.receive(IC_BYTES).about("ICReq after a KeyUpdate")?;
+    holds(response[0] == PduType::IcResp as u8, "no ICResp after a KeyUpdate")?;
+    link.send(&connect(peer, &peer.host().nqn))?;
+    let status = completion(&mut link).about("Connect after a KeyUpdate")?.cqe.status();
+    holds(status.is_success(), format!("Connect after a KeyUpdate: {status}"))?;
+    let mut link = initialised(peer, keys)?;
+    let before = link.seal(&connect(peer, &peer.host().nqn))?;
+    link.send_raw(&before)?;
+    link.update_key()?;
+    // The KeyUpdate, and the first byte of a capsule.
+    let after = link.seal(&[PduType::CapsuleCmd as u8])?;
+    link.send_raw(&[after, before].concat())?;
+    must_end(&mut link, size_of::<CapsuleResp>()).about("a record of before the KeyUpdate")?;
+    others_get_in(peer)
+}
+
+/// NVMe/TCP clause 3.6.1: the identity names host and subsystem, and Connect must name the same.
+fn other_names(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    let other: Nqn =
+        "nqn.2014-08.org.nvmexpress:uuid:e0000000-0000-4000-8000-00000000000e".parse().expect("a name");
+    let mut link = initialised(peer, keys)?;
+    link.send(&connect(peer, &other))?;
+    let status = completion(&mut link).about("Connect under another name")?.cqe.status();
+    holds(status.is(Status::CONNECT_INVALID_HOST), format!("Connect under another name: {status}"))?;
+    must_end(&mut link, 0).about("Connect under another name")?;
+    // An identity for another subsystem.
+    let mut link = TlsLink::dial(peer, keys, &other)?;
+    if link.handshake().is_ok() {
+        link.send(IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes())?;
+        link.receive(IC_BYTES)?;
+        link.send(&connect(peer, &peer.host().nqn))?;
+        let status = completion(&mut link).about("the identity of another subsystem")?.cqe.status();
+        holds(!status.is_success(), "a queue connects with the identity of another subsystem")?;
+    }
+    others_get_in(peer)
+}
+
+/// NVMe/TCP clause 3.6.1: each queue has a session of its own, with the same identity. A queue in clear does not join the
+/// controller of a queue with TLS.
+fn one_identity_on_several_queues(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    let mut first = initialised(peer, keys)?;
+    first.send(&connect(peer, &peer.host().nqn))?;
+    let response = completion(&mut first)?;
+    let status = response.cqe.status();
+    holds(status.is_success(), format!("Connect: {status}"))?;
+    let cntlid = Cntlid::new(u16::try_from(response.cqe.dw0() & 0xFFFF).expect("16 bits"));
+    let host = peer.host();
+    let data = ConnectData::new(host.hostid, cntlid, &host.subsystem, &host.nqn);
+    // Before the controller is enabled no I/O queue connects, but each queue gets its own session and answer.
+    let mut second = initialised(peer, keys).about("a second session with the identity")?;
+    second.send(&connect_of(peer, 1, &data))?;
+    completion(&mut second).about("a second session with the identity")?;
+    let mut clear = host.link(Digests::empty()).about("a connection in clear")?;
+    clear.send(&connect_of(peer, 1, &data))?;
+    match clear.receive() {
+        Ok(peer::link::Got::Completion(cqe)) => {
+            holds(!cqe.status().is_success(), "a queue in clear joins the controller of a queue with TLS")?;
+        }
+        Ok(_) => {}
+        Err(finding) => return Err(finding.about("a queue in clear")),
+    }
+    others_get_in(peer)
+}

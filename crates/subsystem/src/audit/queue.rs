@@ -1,0 +1,240 @@
+//! Events between the control plane and the writer: a bounded queue, whose lock is held for moments only.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::Serialize;
+
+use super::Event;
+use super::limit::Allowance;
+use super::line::Line;
+
+/// Events that wait at most: about 2 MiB.
+const EVENT_COUNT_MAX: usize = 4096;
+
+/// Where lines go.
+#[derive(Debug)]
+pub(super) enum Destination {
+    /// Nowhere: there is no audit log.
+    None,
+    /// To a file; it is opened again by this name if it is not open.
+    File { path: PathBuf, file: Option<File> },
+}
+
+/// Lines that were left out, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Omitted {
+    /// More lines of a kind than its limit.
+    pub(super) rate_limit: u64,
+    /// The writer was slower than the events.
+    pub(super) queue_full: u64,
+    /// They could not be written.
+    pub(super) not_written: u64,
+}
+
+impl Omitted {
+    pub(super) fn write(self, line: &mut Line<'_>) {
+        line.number("rate_limit", self.rate_limit);
+        line.number("queue_full", self.queue_full);
+        line.number("not_written", self.not_written);
+    }
+
+    /// Those that came since `earlier`.
+    pub(super) fn since(self, earlier: Self) -> Self {
+        Self {
+            rate_limit: self.rate_limit - earlier.rate_limit,
+            queue_full: self.queue_full - earlier.queue_full,
+            not_written: self.not_written - earlier.not_written,
+        }
+    }
+}
+
+/// The audit log, for people and programs to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AuditState {
+    /// The file.
+    pub file: String,
+    /// Lines written since the target started.
+    pub written_count: u64,
+    /// Lines left out because there were too many of their kind.
+    pub rate_limited_count: u64,
+    /// Lines left out because the file is slower than the events.
+    pub queue_full_count: u64,
+    /// Lines lost because they could not be written.
+    pub not_written_count: u64,
+    /// Why the file cannot be written; `None` if it can.
+    pub error: Option<String>,
+}
+
+/// What the writer has to do.
+pub(super) struct Work {
+    pub(super) events: VecDeque<(SystemTime, Event)>,
+    /// New destinations, in order.
+    pub(super) destinations: Vec<Destination>,
+    pub(super) omitted: Omitted,
+    /// This is the last work.
+    pub(super) is_last: bool,
+}
+
+/// The queue of one audit log.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    is_on: AtomicBool,
+    state: Mutex<State>,
+    /// For the writer: there is work.
+    work: Condvar,
+    /// For who closes the queue: the writer has ended.
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    events: VecDeque<(SystemTime, Event)>,
+    allowances: BTreeMap<&'static str, Allowance>,
+    omitted: Omitted,
+    /// The writer waits for the time to tell of omitted lines: a flood of them does not wake it.
+    is_omission_known: bool,
+    written_count: u64,
+    error: Option<String>,
+    destinations: Vec<Destination>,
+    is_closed: bool,
+    has_ended: bool,
+}
+
+impl Queue {
+    /// Whether events are recorded.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an event, or counts it as omitted.
+    pub(super) fn push(&self, event: Event) {
+        self.push_at(Instant::now(), event);
+    }
+
+    fn push_at(&self, now: Instant, event: Event) {
+        let mut state = self.lock();
+        let allowance = state.allowances.entry(event.kind()).or_insert_with(|| Allowance::new(now));
+        let is_news = if !allowance.take(now) {
+            state.omitted.rate_limit += 1;
+            !state.is_omission_known
+        } else if state.events.len() >= EVENT_COUNT_MAX {
+            state.omitted.queue_full += 1;
+            !state.is_omission_known
+        } else {
+            state.events.push_back((SystemTime::now(), event));
+            true
+        };
+        drop(state);
+        if is_news {
+            self.work.notify_one();
+        }
+    }
+
+    /// Changes the destination, before any event that is recorded from now on.
+    pub(super) fn send_to(&self, destination: Destination) {
+        self.is_on.store(!matches!(destination, Destination::None), Ordering::Relaxed);
+        self.lock().destinations.push(destination);
+        self.work.notify_one();
+    }
+
+    /// Waits for work. Lines that were omitted are work once `summary_at` has passed.
+    pub(super) fn wait(&self, told: Omitted, summary_at: Instant) -> Work {
+        let mut state = self.lock();
+        loop {
+            state.is_omission_known = state.omitted != told;
+            let is_due = state.is_omission_known && Instant::now() >= summary_at;
+            let has_work = !state.events.is_empty() || !state.destinations.is_empty();
+            if has_work || state.is_closed || is_due {
+                return Work {
+                    events: std::mem::take(&mut state.events),
+                    destinations: std::mem::take(&mut state.destinations),
+                    omitted: state.omitted,
+                    is_last: state.is_closed,
+                };
+            }
+            state = if state.is_omission_known {
+                let wait = summary_at.saturating_duration_since(Instant::now());
+                self.work.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                self.work.wait(state).unwrap_or_else(PoisonError::into_inner)
+            };
+        }
+    }
+
+    /// Counts lines that were written and lost.
+    pub(super) fn count(&self, written: u64, lost: u64, error: Option<&str>) {
+        let mut state = self.lock();
+        state.written_count += written;
+        state.omitted.not_written += lost;
+        state.error = error.map(str::to_owned);
+    }
+
+    pub(super) fn state(&self, path: &Path) -> AuditState {
+        let state = self.lock();
+        AuditState {
+            file: path.display().to_string(),
+            written_count: state.written_count,
+            rate_limited_count: state.omitted.rate_limit,
+            queue_full_count: state.omitted.queue_full,
+            not_written_count: state.omitted.not_written,
+            error: state.error.clone(),
+        }
+    }
+
+    /// Has the writer end, and waits for that at most so long.
+    pub(super) fn close(&self, wait: Duration) {
+        self.is_on.store(false, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.is_closed = true;
+        self.work.notify_one();
+        let waited = self.ended.wait_timeout_while(state, wait, |state| !state.has_ended);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The writer has ended.
+    pub(super) fn end(&self) {
+        self.lock().has_ended = true;
+        self.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(reason: &'static str) -> Event {
+        Event::ConnectionRefused { peer: None, reason, detail: None }
+    }
+
+    #[test]
+    fn a_flood_of_one_kind_hides_no_other() {
+        let queue = Queue::default();
+        let now = Instant::now();
+        (0..100_000).for_each(|_| queue.push_at(now, refused("flood")));
+        queue.push_at(now, refused("other"));
+        let work = queue.wait(Omitted::default(), now + Duration::from_secs(3600));
+        assert_eq!(work.events.len(), 501);
+        assert_eq!(work.omitted, Omitted { rate_limit: 99_500, ..Omitted::default() });
+        assert_eq!(work.events.back().map(|(_, event)| event.kind()), Some("other"));
+    }
+
+    #[test]
+    fn a_queue_that_is_full_counts_what_it_leaves_out() {
+        let queue = Queue::default();
+        let kinds = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+        for kind in kinds {
+            (0..500).for_each(|_| queue.push(refused(kind)));
+        }
+        let state = queue.state(Path::new("audit"));
+        assert_eq!((state.queue_full_count, state.rate_limited_count), (5000 - EVENT_COUNT_MAX as u64, 0));
+    }
+}
