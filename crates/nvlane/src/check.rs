@@ -11,6 +11,7 @@ use subsystem::config::{
     AuthenticationConfig, ConfigFile, ListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
 };
 use subsystem::identity::TargetIdentity;
+use subsystem::key_rights::KeyRights;
 use subsystem::machine::{Machine, hostname};
 use subsystem::subsystem::Access;
 use wire::nqn::HostName;
@@ -169,7 +170,23 @@ fn rights_lines(rights: &HostRights) -> impl Iterator<Item = String> {
             Some(format!("{what} {} only", names.join(", ")))
         }
     };
-    [line("visible to", &rights.visible_to), line("written by", &rights.writable_by)].into_iter().flatten()
+    let lists = [line("visible to", &rights.visible_to), line("written by", &rights.writable_by)];
+    lists.into_iter().flatten().chain(key_lines(&rights.keys))
+}
+
+/// Which keys each host may use, unless all may use all.
+fn key_lines(rights: &KeyRights) -> Vec<String> {
+    let Some(prefixes) = rights.prefixes() else { return Vec::new() };
+    let of_host = |(host, prefixes): (&String, &Vec<String>)| match &prefixes[..] {
+        [] => format!("{host} uses no key"),
+        _ if prefixes.iter().any(String::is_empty) => format!("{host} uses all keys"),
+        _ => {
+            let quoted: Vec<_> = prefixes.iter().map(|prefix| format!("{prefix:?}")).collect();
+            format!("{host} uses keys that begin with {}", quoted.join(" or "))
+        }
+    };
+    let others = "other hosts use no key".to_owned();
+    prefixes.iter().map(of_host).chain([others]).collect()
 }
 
 fn contents_line(namespace: &ResolvedNamespace) -> String {

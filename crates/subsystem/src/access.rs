@@ -14,6 +14,8 @@ use std::collections::BTreeSet;
 
 use wire::nqn::HostName;
 
+use crate::key_rights::KeyRights;
+
 /// Which hosts may use a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -69,11 +71,13 @@ pub struct HostRights {
     pub visible_to: Access,
     /// Of these, the hosts that may write to it.
     pub writable_by: Access,
+    /// The keys that each of these hosts may use, of a key-value namespace.
+    pub keys: KeyRights,
 }
 
 impl HostRights {
     /// Every host sees the namespace and may write to it.
-    pub const ALL: Self = Self { visible_to: Access::Any, writable_by: Access::Any };
+    pub const ALL: Self = Self { visible_to: Access::Any, writable_by: Access::Any, keys: KeyRights::All };
 
     /// The right of `host`.
     #[must_use]
@@ -89,7 +93,7 @@ impl HostRights {
 
     /// The hosts that a list names.
     pub(crate) fn listed(&self) -> impl Iterator<Item = &HostName> {
-        self.visible_to.listed().chain(self.writable_by.listed())
+        self.visible_to.listed().chain(self.writable_by.listed()).chain(self.keys.listed())
     }
 
     fn right(sees: bool, may_write: bool) -> Right {
@@ -172,12 +176,12 @@ mod tests {
 
     #[test]
     fn a_host_that_no_list_names_gets_the_least() {
-        let rights = HostRights { visible_to: Access::Any, writable_by: only(&["a"]) };
+        let rights = HostRights { writable_by: only(&["a"]), ..HostRights::ALL };
         let of = |rights: &HostRights| ["a", "b"].map(|name| rights.of(&host(name)));
         assert_eq!((of(&rights), rights.of_unlisted()), ([Right::Write, Right::Read], Right::Read));
-        let rights = HostRights { visible_to: only(&["b"]), writable_by: Access::Any };
+        let rights = HostRights { visible_to: only(&["b"]), ..HostRights::ALL };
         assert_eq!((of(&rights), rights.of_unlisted()), ([Right::None, Right::Write], Right::None));
-        let rights = HostRights { visible_to: only(&[]), writable_by: only(&["a"]) };
+        let rights = HostRights { visible_to: only(&[]), writable_by: only(&["a"]), ..HostRights::ALL };
         assert_eq!((of(&rights), rights.of_unlisted()), ([Right::None; 2], Right::None));
         assert_eq!((of(&HostRights::ALL), HostRights::ALL.of_unlisted()), ([Right::Write; 2], Right::Write));
         let empty = HostName::from_wire(&[0]).unwrap();

@@ -18,6 +18,7 @@ use wire::status::Status;
 
 use crate::access::Right;
 use crate::exclusion::Exclusions;
+use crate::key_rights::{KeyRights, KeyScope};
 use crate::log_waiters::{LogWaiters, LoggedKeys, Refusal};
 use crate::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::namespace_traffic::{NamespaceTraffic, ReactorTraffic};
@@ -318,6 +319,8 @@ impl ViewIndex {
 struct View {
     /// NSIDs in ascending order, and what they stand for.
     entries: Vec<(Nsid, Found)>,
+    /// The keys that the host may use of the namespaces of which it may not use all.
+    scopes: Vec<(Nsid, Arc<KeyScope>)>,
     /// Whether the subsystem has namespaces of blocks, be they in this view or not.
     is_beside_blocks: bool,
     /// The same of keys and values.
@@ -513,18 +516,25 @@ impl Attachments {
             let each = entries.iter().zip(whole);
             each.filter_map(|(entry, (nsid, found))| Some((*nsid, found.with(right(entry))?))).collect()
         };
-        let mut add = |entries: Vec<(Nsid, Found)>| {
+        let scopes = |of: &dyn Fn(&KeyRights) -> Option<Arc<KeyScope>>| {
+            let each = entries.iter().filter_map(|entry| Some((entry.nsid, of(&entry.rights.keys)?)));
+            each.collect::<Vec<_>>()
+        };
+        let mut add = |entries: Vec<(Nsid, Found)>, scopes| {
             let at = u32::try_from(self.views.len()).expect("fewer views than 32 bits count");
-            self.views.push(View { entries, is_beside_blocks, is_beside_keys });
+            self.views.push(View { entries, scopes, is_beside_blocks, is_beside_keys });
             ViewIndex(at)
         };
         let unlisted: Vec<_> = seen(&|entry| entry.rights.of_unlisted());
+        let unlisted_scopes = scopes(&KeyRights::of_unlisted);
         let hosts: BTreeSet<&HostName> = entries.iter().flat_map(|entry| entry.rights.listed()).collect();
-        let listed: BTreeMap<_, _> =
-            hosts.into_iter().map(|host| (host.clone(), add(seen(&|entry| entry.rights.of(host))))).collect();
-        let unlisted_is_whole = unlisted == whole;
-        let whole = add(whole.to_vec());
-        let unlisted = if unlisted_is_whole { whole } else { add(unlisted) };
+        let mut of_host = |host: &HostName| {
+            (host.clone(), add(seen(&|entry| entry.rights.of(host)), scopes(&|keys| keys.of(host))))
+        };
+        let listed: BTreeMap<_, _> = hosts.into_iter().map(&mut of_host).collect();
+        let unlisted_is_whole = unlisted == whole && unlisted_scopes.is_empty();
+        let whole = add(whole.to_vec(), Vec::new());
+        let unlisted = if unlisted_is_whole { whole } else { add(unlisted, unlisted_scopes) };
         self.views_of.insert(subsystem, SubsystemViews { whole, unlisted, listed });
     }
 
@@ -562,6 +572,13 @@ impl Attachments {
                 Err(_) => Found::Missing,
             },
         }
+    }
+
+    /// The keys of a namespace that a host may use; `None` for all.
+    #[inline]
+    pub(crate) fn key_scope(&self, view: ViewIndex, nsid: Nsid) -> Option<Arc<KeyScope>> {
+        let View { scopes, .. } = self.views.get(view.0 as usize)?;
+        scopes.iter().find(|(of, _)| *of == nsid).map(|(_, scope)| Arc::clone(scope))
     }
 
     /// Where this reactor counts what hosts do with a namespace.

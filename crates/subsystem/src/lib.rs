@@ -60,6 +60,7 @@ mod catalog;
 pub mod controller;
 pub mod discovery;
 pub mod flush_epochs;
+pub mod key_rights;
 pub mod namespace_table;
 pub mod namespace_traffic;
 pub mod subsystem;

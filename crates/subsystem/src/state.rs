@@ -96,6 +96,8 @@ pub struct NamespaceState {
     pub hosts: Option<Vec<String>>,
     /// Hosts that may write to it; `None` for all that see it.
     pub write_hosts: Option<Vec<String>>,
+    /// The prefixes of the keys that each host may use; `None` if every host may use all keys.
+    pub key_prefixes: Option<BTreeMap<String, Vec<String>>>,
     /// Whether every reactor serves it to these hosts.
     pub shown: bool,
     /// Why it is closed until it is reopened; `None` while it is open.

@@ -56,7 +56,7 @@ fn the_example_says_what_it_means() {
     let disks = &config.subsystems[0];
     assert_eq!(disks.access, Access::Any);
     let storage: Vec<_> = disks.namespaces.iter().map(|namespace| namespace.storage.to_string()).collect();
-    assert_eq!(storage, ["ram:256M", "file:/var/lib/nvlane/disk.img?size=10G&lba=512"]);
+    assert_eq!(storage, ["ram:256M", "file:/var/lib/nvlane/disk.img?size=10G&lba=512", "kv:ram:1G"]);
     assert!(matches!(&config.subsystems[1].access, Access::Only(hosts) if hosts.len() == 2));
 }
 
@@ -88,7 +88,8 @@ fn what_the_example_shows_as_defaults_is_valid_and_mostly_the_default() {
     assert_eq!(shown.discovery.referrals.len(), 1);
     assert_eq!(shown.subsystems[0].cntlids, short.subsystems[0].cntlids);
     assert_eq!(shown.subsystems[0].model, short.subsystems[0].model);
-    let [first, _] = &shown.subsystems[0].namespaces[..] else { panic!("two namespaces") };
+    let [first, _, keys] = &shown.subsystems[0].namespaces[..] else { panic!("three namespaces") };
+    assert_eq!(keys.rights.keys.prefixes().expect("prefixes").len(), 2);
     assert_eq!(
         first.nguid,
         Some([0x01, 0x23, 0x45, 0x67, 0x89, 0xAB, 0xCD, 0xEF].repeat(2).try_into().unwrap())
@@ -624,11 +625,51 @@ fn rights_of_hosts_that_other_lists_keep_out_are_mistakes() {
     nvlane.toml:9:15: e is in write_hosts of namespace 2, but not in hosts of the namespace: add it there, or remove it here
     nvlane.toml:8:9: "a" is neither "any" nor a list: write ["a"]
     nvlane.toml:8:15: host "": name is empty
-    nvlane.toml:8:1: unknown key `readers`, expected one of `nsid`, `storage`, `uuid`, `nguid`, `hosts`, `write_hosts`
+    nvlane.toml:8:1: unknown key `readers`, expected one of `nsid`, `storage`, `uuid`, `nguid`, `hosts`, `write_hosts`, `key_prefixes`
     nvlane.toml:9:15: a namespace of nqn.2026-01.io.nvlane:x is for certain hosts only, but the memcached listener on 127.0.0.1:11211 opens keys to anyone who reaches it: write memcached = "any" in the subsystem if that is meant, or serve one of them from a target of its own
     "#);
     // A subsystem for any host has no list that they could miss.
     config(&rights_text("\"any\"", "hosts = [\"a\"]\nwrite_hosts = [\"a\"]"));
+}
+
+#[test]
+fn key_prefixes_of_hosts_are_read() {
+    let of = |keys: &str| {
+        let text = rights_text("[\"a\", \"b\"]", keys).replace("ram:2G", "kv:ram:2G");
+        config(&text).subsystems[0].namespaces[1].rights.keys.prefixes()
+    };
+    assert_eq!(of(""), None);
+    let prefixes = of("key_prefixes = { a = [\"x/\", \"y\"], b = [\"\"] }").unwrap();
+    assert_eq!(prefixes["a"], ["x/", "y"]);
+    assert_eq!(prefixes["b"], [""]);
+    assert_eq!(of("[subsystem.namespace.key_prefixes]\na = []").unwrap()["a"], [""; 0]);
+}
+
+#[test]
+fn key_prefixes_that_cannot_be_are_mistakes() {
+    let of = |keys: &str| rights_text("[\"a\", \"b\"]", keys).replace("ram:2G", "kv:ram:2G");
+    let mistakes = [
+        of("key_prefixes = { c = [\"x\"] }"),
+        of("hosts = [\"a\"]\nkey_prefixes = { b = [\"x\"] }"),
+        of("key_prefixes = { a = [\"longer than a key\"] }"),
+        of("key_prefixes = { \"\" = [\"x\"] }"),
+        of("key_prefixes = { a = \"x\" }"),
+        of("key_prefixes = [\"x\"]"),
+        rights_text("\"any\"", "key_prefixes = { a = [\"x\"] }"),
+        format!("memcached = [\"127.0.0.1:11211\"]\n{}", of("key_prefixes = { a = [\"x\"] }"))
+            .replace("hosts = [\"a\", \"b\"]", "hosts = \"any\""),
+    ];
+    let shown: Vec<String> = mistakes.iter().map(|text| errors(text)).collect();
+    insta::assert_snapshot!(shown.join("\n"), @r#"
+    nvlane.toml:8:16: c is in key_prefixes of namespace 2, but not in hosts of nqn.2026-01.io.nvlane:x: add it there, or remove it here
+    nvlane.toml:9:16: b is in key_prefixes of namespace 2, but not in hosts of the namespace: add it there, or remove it here
+    nvlane.toml:8:16: host "a": prefix "longer than a key" has 17 bytes, but keys of NVMe hosts have at most 16
+    nvlane.toml:8:16: host "": name is empty
+    nvlane.toml:8:22: invalid type: string "x", expected a list
+    nvlane.toml:8:16: invalid type: list, expected a map
+    nvlane.toml:8:16: namespace 2 has blocks, and no keys: remove key_prefixes
+    nvlane.toml:9:16: a namespace of nqn.2026-01.io.nvlane:x is for certain hosts only, but the memcached listener on 127.0.0.1:11211 opens keys to anyone who reaches it: write memcached = "any" in the subsystem if that is meant, or serve one of them from a target of its own
+    "#);
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn only(hosts: &[&str]) -> Access {
 }
 
 fn rights(visible_to: &[&str], writable_by: &[&str]) -> HostRights {
-    HostRights { visible_to: only(visible_to), writable_by: only(writable_by) }
+    HostRights { visible_to: only(visible_to), writable_by: only(writable_by), ..HostRights::ALL }
 }
 
 /// A target with a namespace of blocks and one of keys, which have these rights.

@@ -27,6 +27,34 @@ pub(super) const IDENTITY: &[Bug] = &[
             "if BUG { views.whole } else { views.listed.get(host).copied().unwrap_or(views.unlisted) }",
         )],
     },
+    // A host uses the keys of others.
+    Bug {
+        name: "key-prefix-not-checked",
+        judge: test("nvlane-subsystem", "key_rights", "a_host_uses_the_keys_with_its_prefixes_only"),
+        sites: &[Site(
+            "crates/subsystem/src/key_value_io/execute.rs",
+            "&& !scope.contains(key.as_bytes())",
+            "&& !(BUG || scope.contains(key.as_bytes()))",
+        )],
+    },
+    Bug {
+        name: "key-prefixes-of-batch-not-checked",
+        judge: test("nvlane-subsystem", "key_rights", "a_host_uses_the_keys_with_its_prefixes_only"),
+        sites: &[Site(
+            "crates/subsystem/src/key_value_io/batch.rs",
+            "operations.all(|operation| scope.contains(operation.key))",
+            "operations.all(|operation| BUG || scope.contains(operation.key))",
+        )],
+    },
+    Bug {
+        name: "keys-of-others-listed",
+        judge: test("nvlane-subsystem", "key_rights", "a_host_uses_the_keys_with_its_prefixes_only"),
+        sites: &[Site(
+            "crates/subsystem/src/key_value/perform.rs",
+            "if scope.is_some_and(|scope| !scope.contains(key.as_bytes())) {",
+            "if scope.is_some_and(|scope| !(BUG || scope.contains(key.as_bytes()))) {",
+        )],
+    },
     // A right that is taken away holds until every reactor serves the change.
     Bug {
         name: "right-lost-late",

@@ -25,7 +25,7 @@ fn only(hosts: &[&str]) -> Access {
 }
 
 fn rights(visible_to: &[&str], writable_by: &[&str]) -> HostRights {
-    HostRights { visible_to: only(visible_to), writable_by: only(writable_by) }
+    HostRights { visible_to: only(visible_to), writable_by: only(writable_by), ..HostRights::ALL }
 }
 
 fn set(rig: &mut Rig, nsid: u32, rights: HostRights) {

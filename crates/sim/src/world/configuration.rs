@@ -120,7 +120,7 @@ impl World {
             let names = listed.map(|index| host::name(index).into());
             Access::Only(names.filter(|name| access.allows(name)).collect())
         };
-        HostRights { visible_to: hosts(Right::Read), writable_by: hosts(Right::Write) }
+        HostRights { visible_to: hosts(Right::Read), writable_by: hosts(Right::Write), ..HostRights::ALL }
     }
 
     /// Opens what the configuration names, and gives the steps with which a target starts.

@@ -8,11 +8,13 @@ use proto::handshake::H2C_DATA_BYTES_MIN;
 use reactor::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX};
 use store::Size;
 use wire::id::Cntlid;
+use wire::nqn::HostName;
 use wire::uuid::Uuid;
 
 use super::{SubsystemConfig, TargetConfig, Threads, TlsPolicy};
 use crate::access::HostRights;
 use crate::identity::storage_name;
+use crate::key_rights::KeyRights;
 use crate::subsystem::Access;
 
 /// The place of a problem: the position in the lists of a [`TargetConfig`].
@@ -250,8 +252,11 @@ impl TargetConfig {
                          its own",
                         subsystem.nqn
                     );
-                    let key =
-                        if namespace.rights.visible_to == Access::Any { "write_hosts" } else { "hosts" };
+                    let key = match &namespace.rights {
+                        HostRights { visible_to: Access::Only(_), .. } => "hosts",
+                        HostRights { writable_by: Access::Only(_), .. } => "write_hosts",
+                        _ => "key_prefixes",
+                    };
                     findings.add(Place::Namespace(at, namespace_at, key), message);
                 }
             }
@@ -455,21 +460,26 @@ fn check_secrets(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings
 fn check_rights(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings) {
     let numbers = subsystem.numbers();
     for (namespace_at, (namespace, nsid)) in subsystem.namespaces.iter().zip(numbers).enumerate() {
-        let HostRights { visible_to, writable_by } = &namespace.rights;
-        let mut check = |key, listed: &Access, allowed: &Access, of: &str| {
-            let Access::Only(listed) = listed else { return };
-            for host in listed.iter().filter(|host| !allowed.allows(host)) {
+        let HostRights { visible_to, writable_by, keys } = &namespace.rights;
+        if *keys != KeyRights::All && !namespace.storage.is_key_value() {
+            let message = format!("namespace {nsid} has blocks, and no keys: remove key_prefixes");
+            findings.add(Place::Namespace(at, namespace_at, "key_prefixes"), message);
+        }
+        let mut check = |key, listed: Vec<&HostName>, allowed: &Access, of: &str| {
+            for host in listed.into_iter().filter(|host| !allowed.allows(host)) {
                 let message = format!(
                     "{host} is in {key} of namespace {nsid}, but not in hosts of {of}: add it there, or remove it here"
                 );
                 findings.add(Place::Namespace(at, namespace_at, key), message);
             }
         };
-        check("hosts", visible_to, &subsystem.access, subsystem.nqn.as_str());
-        match visible_to {
-            Access::Any => check("write_hosts", writable_by, &subsystem.access, subsystem.nqn.as_str()),
-            Access::Only(_) => check("write_hosts", writable_by, visible_to, "the namespace"),
-        }
+        check("hosts", visible_to.listed().collect(), &subsystem.access, subsystem.nqn.as_str());
+        let (allowed, of) = match visible_to {
+            Access::Any => (&subsystem.access, subsystem.nqn.as_str()),
+            Access::Only(_) => (visible_to, "the namespace"),
+        };
+        check("write_hosts", writable_by.listed().collect(), allowed, of);
+        check("key_prefixes", keys.listed().collect(), allowed, of);
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use reactor::{BusyPoll, CoreList, EngineKind};
 use serde::Deserialize;
@@ -26,6 +27,7 @@ use super::{
 use crate::access::HostRights;
 use crate::authentication::{GROUPS, HASHES};
 use crate::discovery::{Advertised, Referral};
+use crate::key_rights::{KeyRights, KeyScope};
 use crate::limits::Limits;
 use crate::subsystem::Access;
 
@@ -333,6 +335,7 @@ struct RawNamespace {
     nguid: Option<Spanned<String>>,
     hosts: Option<Spanned<RawHosts>>,
     write_hosts: Option<Spanned<RawHosts>>,
+    key_prefixes: Option<Spanned<BTreeMap<String, Vec<String>>>>,
 }
 
 #[derive(Deserialize)]
@@ -815,6 +818,18 @@ impl Reader<'_> {
         }
     }
 
+    fn key_rights(&mut self, prefixes: &Spanned<BTreeMap<String, Vec<String>>>) -> KeyRights {
+        let mut scopes = BTreeMap::new();
+        for (name, prefixes_of_host) in prefixes.get_ref() {
+            match (name.parse::<HostName>(), KeyScope::new(prefixes_of_host)) {
+                (Ok(host), Ok(scope)) => drop(scopes.insert(host, Arc::new(scope))),
+                (Err(error), _) => self.wrong(prefixes.span(), format!("host {}: {error}", quoted(name))),
+                (_, Err(error)) => self.wrong(prefixes.span(), format!("host {}: {error}", quoted(name))),
+            }
+        }
+        KeyRights::Scopes(scopes)
+    }
+
     fn namespace(
         &mut self,
         subsystem_at: usize,
@@ -840,10 +855,15 @@ impl Reader<'_> {
             self.access(&hosts)
         };
         let (visible_to, writable_by) = (access("hosts", raw.hosts), access("write_hosts", raw.write_hosts));
+        let keys = raw.key_prefixes.map(|prefixes| {
+            self.spans.insert(place("key_prefixes"), prefixes.span());
+            self.key_rights(&prefixes)
+        });
         if let Some(namespace) = &mut namespace {
             namespace.rights = HostRights {
                 visible_to: visible_to.unwrap_or(Access::Any),
                 writable_by: writable_by.unwrap_or(Access::Any),
+                keys: keys.unwrap_or(KeyRights::All),
             };
             namespace.nsid = nsid;
             namespace.uuid = uuid;

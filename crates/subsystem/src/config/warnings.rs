@@ -68,10 +68,14 @@ impl SubsystemConfig {
         }
         for (namespace_at, namespace) in self.namespaces.iter().enumerate() {
             let rights = &namespace.rights;
-            let lists = [("hosts", &rights.visible_to), ("write_hosts", &rights.writable_by)];
+            let lists: [(_, Vec<_>); 3] = [
+                ("hosts", rights.visible_to.listed().collect()),
+                ("write_hosts", rights.writable_by.listed().collect()),
+                ("key_prefixes", rights.keys.listed().collect()),
+            ];
             let mut told = BTreeSet::new();
             for (key, host) in
-                lists.iter().flat_map(|(key, list)| list.listed().map(move |host| (*key, host)))
+                lists.into_iter().flat_map(|(key, list)| list.into_iter().map(move |host| (key, host)))
             {
                 // The list of the subsystem says it already.
                 let is_told = !has_any(host) && self.access.listed().any(|listed| listed == host);

@@ -58,6 +58,7 @@ impl Snapshot<'_> {
             read_only: namespace.store.is_read_only(),
             hosts: namespace.rights.newest().visible_to.names(),
             write_hosts: namespace.rights.newest().writable_by.names(),
+            key_prefixes: namespace.rights.newest().keys.prefixes(),
             shown: namespace.shown_from <= self.version_in_use
                 && namespace.rights.are_settled(self.version_in_use),
             closed: namespace.store.closed_because(),

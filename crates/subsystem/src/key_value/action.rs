@@ -1,10 +1,14 @@
 //! Actions that commands of NVMe lanes request from the partition of their key, and their outcomes.
 
+use std::sync::Arc;
+
 use kv::{ChunkList, ListPosition};
 use reactor::{CHUNK_BYTES, Chunk};
 use wire::kv::Key;
 use wire::opcode::KvOpcode;
 use wire::status::Status;
+
+use crate::key_rights::KeyScope;
 
 /// An action that a command requests from the partition of its key.
 #[derive(Debug)]
@@ -48,6 +52,8 @@ pub enum KvAction {
         from: ListPosition,
         /// Keys so far.
         keys: Vec<Key>,
+        /// The keys that the host may use; `None` for all.
+        scope: Option<Arc<KeyScope>>,
         /// Room for the list, bytes.
         room: usize,
     },

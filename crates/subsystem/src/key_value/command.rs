@@ -44,6 +44,15 @@ pub(crate) struct KeyedCommand {
 }
 
 impl KeyValueCommand {
+    /// The key that it names; batches name theirs in their operations.
+    pub(crate) fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Operate(command) => Some(&command.key),
+            Self::List { from, .. } => from.as_ref(),
+            Self::Flush | Self::BatchCollect(_) | Self::BatchSubmit(_) => None,
+        }
+    }
+
     /// Parses a command.
     ///
     /// # Errors

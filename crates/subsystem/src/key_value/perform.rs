@@ -7,6 +7,7 @@ use wire::kv::{Key, KeyListWriter, StoreOptions};
 use wire::opcode::KvOpcode;
 use wire::status::Status;
 
+use crate::key_rights::KeyScope;
 use crate::key_value::action::{KvAction, KvOutcome};
 use crate::key_value::operation::{Done, Effort, VECTOR_BYTES_MAX, condition, operate, status_of};
 
@@ -98,10 +99,10 @@ pub(crate) fn perform(
         }
         KvAction::Flush if !is_last => return Err(KvAction::Flush),
         KvAction::Flush => KvOutcome::new(Status::SUCCESS),
-        KvAction::List { from, mut keys, room } => {
-            let (next, has_room) = list(partition, from, &mut keys, room);
+        KvAction::List { from, mut keys, scope, room } => {
+            let (next, has_room) = list(partition, from, &mut keys, scope.as_deref(), room);
             if has_room && (next.is_some() || !is_last) {
-                return Err(KvAction::List { from: next.unwrap_or_default(), keys, room });
+                return Err(KvAction::List { from: next.unwrap_or_default(), keys, scope, room });
             }
             KvOutcome { data: written(&keys, room), ..KvOutcome::new(Status::SUCCESS) }
         }
@@ -146,12 +147,13 @@ fn list_bytes(keys: &[Key]) -> usize {
     4 + keys.iter().map(|key| (2 + key.as_bytes().len()).next_multiple_of(4)).sum::<usize>()
 }
 
-/// Adds this partition's keys as far as they fit, and as there is time. Returns where it continues, unless these were
+/// Adds this partition's keys that the host may use, as far as they fit, and as there is time. Returns where it continues, unless these were
 /// all, and whether there is room for more.
 fn list(
     partition: &Partition,
     from: ListPosition,
     keys: &mut Vec<Key>,
+    scope: Option<&KeyScope>,
     room: usize,
 ) -> (Option<ListPosition>, bool) {
     let mut used = list_bytes(keys);
@@ -159,6 +161,9 @@ fn list(
     let next = partition.processor.list(from, |key| {
         // Longer keys are memcached's: no NVMe host can address them.
         let Some(key) = Key::new(key) else { return true };
+        if scope.is_some_and(|scope| !scope.contains(key.as_bytes())) {
+            return true;
+        }
         used += list_bytes(&[key]) - 4;
         has_room = used <= room;
         if has_room {
@@ -208,7 +213,8 @@ mod tests {
             assert_eq!(put(format!("{number}").as_bytes()), Stored::Done);
         }
         let key = Key::new(b"any").expect("short");
-        let mut action = KvAction::List { from: ListPosition::default(), keys: Vec::new(), room: 4096 };
+        let mut action =
+            KvAction::List { from: ListPosition::default(), keys: Vec::new(), scope: None, room: 4096 };
         let mut again_count = 0;
         let outcome = loop {
             match perform(&mut partition, &key, action, true) {

@@ -9,6 +9,8 @@
 //!
 //! A Submit without a waiting Collect is refused, so no outcomes are kept for a host that may not fetch them.
 
+use std::sync::Arc;
+
 use reactor::{Buffer, Io, Payload};
 use store::Ticket;
 use wire::kv::batch::{
@@ -22,6 +24,7 @@ use crate::attached::AttachedIndex;
 use crate::command_effects::KEY_VALUE_WRITING;
 use crate::commands::CollectKey;
 use crate::io_command::{Begun, Hold};
+use crate::key_rights::KeyScope;
 use crate::key_value::batch_part::{PartOfBatch, run_here};
 use crate::key_value::message::{PartitionRequest, Work};
 use crate::key_value::scattered::Scattered;
@@ -53,6 +56,12 @@ fn writes(data: &[u8]) -> bool {
     operations.any(|operation| KEY_VALUE_WRITING.contains(&operation.opcode))
 }
 
+/// Whether a host may use the keys of all operations of a checked batch.
+fn is_in_scope(data: &[u8], scope: &KeyScope) -> bool {
+    let mut operations = Operations::new(data).map_while(Result::ok);
+    operations.all(|operation| scope.contains(operation.key))
+}
+
 /// The parameters of a Batch Submit, if it is valid: bytes of its buffer for operations and outcomes together.
 pub(crate) fn room_bytes(sqe: &Sqe, length: u32, transfer_bytes_max: u32) -> u32 {
     if sqe.opcode != KvOpcode::BATCH_SUBMIT.raw() {
@@ -69,6 +78,8 @@ pub(crate) struct BatchStart<'s, 'a, I> {
     pub(crate) at: AttachedIndex,
     /// Whether the host may change it.
     pub(crate) may_write: bool,
+    /// The keys that the host may use; `None` for all.
+    pub(crate) scope: Option<Arc<KeyScope>>,
 }
 
 impl<I: Io<Message>> BatchStart<'_, '_, I> {
@@ -129,6 +140,11 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
         check(&bytes(self.start.data, &self.start.supply)[..length], command)?;
         if !self.may_write && writes(&bytes(self.start.data, &self.start.supply)[..length]) {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        }
+        if let Some(scope) = &self.scope
+            && !is_in_scope(&bytes(self.start.data, &self.start.supply)[..length], scope)
+        {
+            return Err(Status::ACCESS_DENIED.with_dnr());
         }
         // With a log, operations may wait for their values, and all of them for the log: the partitions handle both.
         if (self.start.io.reactor_count() > 1 || self.start.commands.namespaces.keys_mut(self.at).has_log())

@@ -145,16 +145,22 @@ impl fmt::Display for Change {
     }
 }
 
-/// The hosts that see a namespace, and those that may write to it.
+/// The hosts that see a namespace, those that may write to it, and those that may use only some of its keys.
 fn described(rights: &HostRights) -> String {
     let hosts = |access: &Access| match access {
         Access::Any => "all hosts of the subsystem".to_owned(),
         Access::Only(hosts) => format!("{} only", counted(hosts.len(), "host")),
     };
     let visible_to = hosts(&rights.visible_to);
-    match &rights.writable_by {
+    let seen_and_written = match &rights.writable_by {
         Access::Any => visible_to,
         writable_by => format!("{visible_to}, for writing to {}", hosts(writable_by)),
+    };
+    match rights.keys.prefixes() {
+        None => seen_and_written,
+        Some(prefixes) => {
+            format!("{seen_and_written}, with key prefixes of {}", counted(prefixes.len(), "host"))
+        }
     }
 }
 
