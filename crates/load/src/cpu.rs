@@ -165,6 +165,13 @@ impl MachineTime {
         self.user + self.system + self.idle + self.interrupt + self.soft_interrupt + self.steal
     }
 
+    /// Time since an `earlier` reading in which a core did anything, ns.
+    pub fn busy_ns_since(&self, earlier: &Self) -> f64 {
+        let busy = |time: &Self| time.total() - time.idle - time.steal;
+        let ticks = busy(self).saturating_sub(busy(earlier));
+        ticks as f64 * 1e9 / ticks_per_second() as f64
+    }
+
     /// Of the time since an `earlier` reading, the percentage in deferred interrupt work and the one stolen.
     pub fn percent_since(&self, earlier: &Self) -> (f64, f64) {
         let total = self.total().saturating_sub(earlier.total()).max(1) as f64;
@@ -338,6 +345,7 @@ mod tests {
         let after = parse_machine("cpu  150 0 70 890 10 0 60 20 0 0\n").unwrap();
         assert_eq!(before.total(), 1_000);
         assert_eq!(after.percent_since(&before), (15.0, 5.0));
+        assert_eq!(after.busy_ns_since(&before), 100.0 * 1e9 / ticks_per_second() as f64);
         assert_eq!(parse_machine("cpu  1 2 3\n"), None);
     }
 

@@ -35,6 +35,9 @@ pub struct Environment {
     pub core_count: usize,
     /// Whether this is a virtual machine.
     pub virtual_machine: bool,
+    /// Whether a program executes its instructions (QEMU without KVM): its figures compare with no other machine's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub emulated: bool,
     /// Frequency governor of the first core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub governor: Option<String>,
@@ -92,12 +95,24 @@ impl Environment {
             cpu_model: parse_cpu_model(&cpuinfo),
             core_count: std::thread::available_parallelism().map_or(1, usize::from),
             virtual_machine: parse_is_virtual(&cpuinfo),
+            emulated: parse_is_emulated(&cpuinfo),
             governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             mitigations: read_mitigations(),
             memory_bytes: read("/proc/meminfo").as_deref().and_then(parse_memory_bytes),
             congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control"),
             interface: target.and_then(interface_towards),
             jitter: Some(measure_jitter(jitter)),
+        }
+    }
+}
+
+impl Environment {
+    /// The kind of machine, in a word or two.
+    pub fn machine(&self) -> &'static str {
+        match (self.emulated, self.virtual_machine) {
+            (true, _) => "emulated",
+            (false, true) => "virtual",
+            (false, false) => "bare metal",
         }
     }
 }
@@ -134,6 +149,11 @@ pub fn parse_cpu_model(cpuinfo: &str) -> Option<String> {
 pub fn parse_is_virtual(cpuinfo: &str) -> bool {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
     flags.is_some_and(|line| line.split_ascii_whitespace().any(|flag| flag == "hypervisor"))
+}
+
+/// Whether `/proc/cpuinfo` shows the processor that QEMU emulates.
+pub fn parse_is_emulated(cpuinfo: &str) -> bool {
+    parse_cpu_model(cpuinfo).is_some_and(|model| model.starts_with("QEMU TCG"))
 }
 
 /// The machine's memory from `/proc/meminfo`.
@@ -347,7 +367,8 @@ mod tests {
     fn the_processor_is_named_on_several_architectures() {
         let x86 = "processor\t: 0\nmodel\t\t: 207\nmodel name\t: Some Processor @ 2.30GHz\nflags\t\t: fpu hypervisor\n";
         assert_eq!(parse_cpu_model(x86).as_deref(), Some("Some Processor @ 2.30GHz"));
-        assert!(parse_is_virtual(x86));
+        assert!(parse_is_virtual(x86) && !parse_is_emulated(x86));
+        assert!(parse_is_emulated("processor\t: 0\nmodel name\t: QEMU TCG CPU version 2.5+\n"));
         let arm = "processor\t: 0\nBogoMIPS\t: 108.00\nModel\t\t: Some Board\n";
         assert_eq!(parse_cpu_model(arm).as_deref(), Some("Some Board"));
         assert!(!parse_is_virtual(arm));

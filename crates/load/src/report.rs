@@ -382,6 +382,9 @@ pub struct Cpu {
     /// Of the target, if it runs on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<CpuShare>,
+    /// Time of the whole machine per operation, ns: of all programs, the kernel and interrupts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine_ns_per_operation: Option<f64>,
     /// Percent of the whole machine spent in deferred interrupt work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub soft_interrupt_percent: Option<f64>,
@@ -554,6 +557,7 @@ pub(crate) mod example {
             cpu_model: Some("Some Processor".into()),
             core_count: 2,
             virtual_machine: true,
+            emulated: false,
             governor: None,
             mitigations: Some("mitigated: spectre_v2".into()),
             memory_bytes: Some(8 << 30),

@@ -536,6 +536,7 @@ fn report(
     report.cpu.target = usage.target.map(|used| CpuShare::new(used, elapsed_ns, operations));
     if let Some((before, after)) = &usage.machine {
         let (soft_interrupt, steal) = after.percent_since(before);
+        report.cpu.machine_ns_per_operation = Some(after.busy_ns_since(before) / operations.max(1) as f64);
         report.cpu.soft_interrupt_percent = Some(soft_interrupt);
         report.cpu.steal_percent = Some(steal);
     }

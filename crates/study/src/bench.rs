@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use host::{Association, Options, Receive};
+use host::{Address, Association, Options, Receive};
 use load::cache_line;
 use load::ceiling::{CeilingResult, CeilingSpec};
 use load::disturbance::Disturbance;
@@ -142,6 +142,14 @@ impl Bench {
         self.run_watched(served, load, &mut || ())
     }
 
+    /// Runs a load on the namespace that an address names, of a target whose processor time is not measured.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_at(&self, address: &Address, load: Load) -> Result<Finished, Error> {
+        self.run_on((address, None), load, &mut || ())
+    }
+
     /// As [`run`](Self::run); calls `look` several times a second, from before the load begins until it has ended.
     ///
     /// # Errors
@@ -152,6 +160,15 @@ impl Bench {
         load: Load,
         look: &mut dyn FnMut(),
     ) -> Result<Finished, Error> {
+        self.run_on((served.address(), Some(served.pid())), load, look)
+    }
+
+    fn run_on(
+        &self,
+        (address, target_pid): (&Address, Option<u32>),
+        load: Load,
+        look: &mut dyn FnMut(),
+    ) -> Result<Finished, Error> {
         let workload = self.timed(load.workload);
         let clamped = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
         let options = Options {
@@ -159,12 +176,12 @@ impl Bench {
             depth: clamped(workload.depth).min(Options::DEPTH_MAX),
             ..load.options
         };
-        let association = Association::connect(served.address(), options)?;
+        let association = Association::connect(address, options)?;
         let namespace = association.addressed_namespace()?;
         let settings = RunSettings {
             cores: load.cores,
             hand_over: load.hand_over,
-            target_pid: Some(served.pid()),
+            target_pid,
             ..RunSettings::default()
         };
         let mut observer = Stops { stops: &self.stops, look };
@@ -388,6 +405,9 @@ pub fn values(report: &Report) -> Values {
     values.insert("mib_per_s", report.total.bytes_per_s / f64::from(1 << 20));
     if let Some(host) = report.cpu.generator {
         values.insert("host_us", host.ns_per_operation() / 1e3);
+    }
+    if let Some(machine_ns) = report.cpu.machine_ns_per_operation {
+        values.insert("machine_us", machine_ns / 1e3);
     }
     if let Some(target) = report.cpu.target {
         values.insert("target_us", target.ns_per_operation() / 1e3);

@@ -35,6 +35,7 @@ struct Machine {
     cpu_model: Option<String>,
     kernel: Option<String>,
     core_count: usize,
+    emulated: bool,
 }
 
 #[derive(Debug, Deserialize, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub enum Incomparable {
     Schema { found: u32 },
     #[error("two experiments: {0} and {1}")]
     Experiments(String, String),
+    #[error("one was measured on an emulated machine, whose figures compare with no other machine's")]
+    Emulated,
 }
 
 /// A comparison.
@@ -127,10 +130,13 @@ pub fn read(text: &str) -> Result<Results, Incomparable> {
 /// Compares two results.
 ///
 /// # Errors
-/// They are of two experiments.
+/// They are of two experiments, or one of them is of an emulated machine.
 pub fn compare(before: &Results, after: &Results) -> Result<Comparison, Incomparable> {
     if before.experiment != after.experiment {
         return Err(Incomparable::Experiments(before.experiment.clone(), after.experiment.clone()));
+    }
+    if before.environment.emulated != after.environment.emulated {
+        return Err(Incomparable::Emulated);
     }
     let (mut rows, mut lacking) = (Vec::new(), Vec::new());
     for cell in &after.cells {
@@ -269,6 +275,9 @@ mod tests {
             compare(&one, &other).unwrap_err(),
             Incomparable::Experiments("example".into(), "idle".into())
         );
+        let emulated = results(|json| json["environment"]["emulated"] = true.into());
+        assert_eq!(compare(&one, &emulated).unwrap_err(), Incomparable::Emulated);
+        assert!(compare(&emulated, &emulated).is_ok());
         assert!(matches!(read("{}"), Err(Incomparable::Form(_))));
         let newer = example::study().to_json().to_string().replace("\"schema\":1", "\"schema\":2");
         assert_eq!(read(&newer).unwrap_err(), Incomparable::Schema { found: 2 });

@@ -154,6 +154,7 @@ pub(crate) fn value_name(name: &str) -> String {
         "p9999_us" => "p99.99 µs",
         "host_us" => "host µs/op",
         "target_us" => "target µs/op",
+        "machine_us" => "machine µs/op",
         _ => "",
     };
     if !known.is_empty() {

@@ -29,6 +29,7 @@ pub mod headline;
 pub mod held_lanes;
 mod hit_ratio;
 mod kept;
+mod kernel_nvme;
 mod key_value;
 mod lanes;
 pub mod machine;

@@ -68,6 +68,9 @@ fn header(page: &mut String, study: &Study) {
     if let Some(conditions) = &study.conditions {
         let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
     }
+    if study.environment.emulated {
+        let _ = writeln!(page, "<p class=\"warning\">{EMULATED}</p>");
+    }
     if let Some(disturbance) = study.disturbance() {
         let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(&disturbance));
     }
@@ -77,13 +80,16 @@ fn header(page: &mut String, study: &Study) {
     page.push_str("</header>\n");
 }
 
+/// What is said of figures from an emulated machine.
+pub(crate) const EMULATED: &str =
+    "This machine is emulated: its figures show that everything works, and compare with no other machine's.";
+
 /// What decides whether numbers can be compared, in a row.
 fn chips(page: &mut String, study: &Study) {
     let environment = &study.environment;
     let mut facts = vec![environment.date.clone()];
     facts.extend(environment.cpu_model.clone());
-    let machine = if environment.virtual_machine { "virtual" } else { "bare metal" };
-    facts.push(format!("{machine}, {} cores", environment.core_count));
+    facts.push(format!("{}, {} cores", environment.machine(), environment.core_count));
     facts.extend(environment.kernel.as_ref().map(|kernel| format!("Linux {kernel}")));
     facts.push((if study.settings.is_quick { "quick" } else { "full" }).to_owned());
     facts.push(rounds_in_words(study));
@@ -272,7 +278,6 @@ fn environment(study: &Study) -> Vec<(&'static str, String)> {
     #[allow(clippy::cast_precision_loss)] // Memory of a machine.
     let memory = environment.memory_bytes.map(|memory| bytes(memory as f64));
     let commit = environment.commit.as_ref().map_or(String::new(), |commit| format!(" ({commit})"));
-    let machine = if environment.virtual_machine { "virtual" } else { "bare" };
     let rows = [
         ("measured", Some(method)),
         ("cores", Some(cores)),
@@ -280,7 +285,7 @@ fn environment(study: &Study) -> Vec<(&'static str, String)> {
         ("beside", Some(study.seen.join(", "))),
         ("kernel", environment.kernel.clone()),
         ("processor", environment.cpu_model.clone()),
-        ("machine", Some(format!("{machine}, {} cores for us", environment.core_count))),
+        ("machine", Some(format!("{}, {} cores for us", environment.machine(), environment.core_count))),
         ("memory", memory),
         ("governor", environment.governor.clone()),
         ("mitigations", environment.mitigations.clone()),

@@ -67,6 +67,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     target("discover", 30),
     network("adq", 300),
     network("adq-sock-ops", 240),
+    network("stacks", 300),
     disk("power-cuts", 400),
     host("fio-verify", &["1=ram:64M"], 240),
     host("fstrim", &["1=file:disk:512M"], 180),

@@ -1,0 +1,363 @@
+//! `stacks`: the same file through nvlane, through the kernel's host and target, over TCP and RDMA, and without a network.
+
+use std::net::SocketAddr;
+
+use host::Address;
+use load::report::Report;
+use load::runner::Finished;
+use peer::port::free_address;
+
+use super::prelude::*;
+use crate::bench::Load;
+use crate::kernel_nvme::host::KernelHost;
+use crate::kernel_nvme::target::KernelTarget;
+use crate::kernel_nvme::{Transport, nqn, rdma_device};
+use crate::scratch::ScratchFile;
+
+const DEPTHS: [u32; 4] = [1, 4, 32, 128];
+const READ: &str = "read";
+const WRITE: &str = "write";
+
+/// Size of the file, bytes.
+const FILE_BYTES: u64 = 256 << 20;
+
+/// Percentiles of the distribution of latency: their value, label, and place on an axis of the number of nines.
+const PERCENTILES: [(&str, &str, f64); 5] = [
+    ("p50_us", "50 %", 0.301),
+    ("p90_us", "90 %", 1.0),
+    ("p99_us", "99 %", 2.0),
+    ("p999_us", "99.9 %", 3.0),
+    ("p9999_us", "99.99 %", 4.0),
+];
+
+/// A host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// No host: the file itself.
+    Nobody,
+    Nvlane,
+    Kernel,
+}
+
+/// A way to the file.
+#[derive(Clone, Copy, Debug)]
+struct Stack {
+    name: &'static str,
+    host: By,
+    target: By,
+    transport: Transport,
+}
+
+const LOCAL: &str = "the file itself";
+const OURS: &str = "nvlane";
+const KERNEL: &str = "kernel";
+const KERNEL_RDMA: &str = "kernel, RDMA";
+
+const STACKS: [Stack; 6] = [
+    Stack { name: LOCAL, host: By::Nobody, target: By::Nobody, transport: Transport::Tcp },
+    Stack { name: OURS, host: By::Nvlane, target: By::Nvlane, transport: Transport::Tcp },
+    Stack {
+        name: "kernel host, nvlane target",
+        host: By::Kernel,
+        target: By::Nvlane,
+        transport: Transport::Tcp,
+    },
+    Stack {
+        name: "nvlane host, kernel target",
+        host: By::Nvlane,
+        target: By::Kernel,
+        transport: Transport::Tcp,
+    },
+    Stack { name: KERNEL, host: By::Kernel, target: By::Kernel, transport: Transport::Tcp },
+    Stack { name: KERNEL_RDMA, host: By::Kernel, target: By::Kernel, transport: Transport::Rdma },
+];
+
+pub(crate) const ABOUT: About = About {
+    name: "stacks",
+    title: "What does each stack make of the same file?",
+    method: "Random reads and writes of 4 KiB with direct I/O on one queue, to a file of 256 MiB that was written once: the file itself \
+             through io_uring, nvlane's host on nvlane's target, and the kernel's host (nvme-tcp, nvme-rdma) and target (nvmet), each \
+             with the other's. One generator makes the load of all of them: on the kernel's hosts it drives their block device. \
+             nvlane's target and the load have a core each; the kernel's threads run where the kernel puts them. So processor time is \
+             that of the whole machine, per operation, other programs included. A stack whose modules are not loaded is left out, and \
+             named.",
+    claims: &[
+        Claim {
+            source: "NVMe TCP and NVMe RoCE, Netdev 0x13 (2019)",
+            says: "A single read of 4 KiB takes 60 us over the kernel's TCP and 21 us over its RoCE, between two machines.",
+            number: "39 us apart",
+            ours: "added_p50_us_kernel",
+        },
+        Claim {
+            source: "i10, Netdev 0x14 (2020)",
+            says: "A core carries about twice as much over RDMA, and with i10, as over the kernel's NVMe over TCP.",
+            number: "≈ 2 times",
+            ours: "iops_over_kernel_read_qd128",
+        },
+    ],
+    judged_by: "iops",
+    columns: &[
+        "iops",
+        "p50_us",
+        "p90_us",
+        "p99_us",
+        "p999_us",
+        "p9999_us",
+        "machine_us",
+        "host_us",
+        "target_us",
+    ],
+};
+
+/// Every stack that is there.
+#[derive(Debug, Default)]
+pub(crate) struct Stacks {
+    file: Kept<(), ScratchFile>,
+}
+
+impl Stack {
+    /// Checks that it can be used here.
+    ///
+    /// # Errors
+    /// What there has to be.
+    fn check(self) -> Result<(), String> {
+        if self.host == By::Kernel {
+            KernelHost::check(self.transport)?;
+        }
+        if self.target == By::Kernel {
+            KernelTarget::check(self.transport)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a load on it.
+    fn run(self, bench: &Bench, file: &ScratchFile, load: Load) -> Result<Report, Error> {
+        let finished = match self.target {
+            By::Nobody => bench.run_local(&file.storage(), load)?,
+            By::Nvlane => {
+                let served =
+                    bench.serve_with(ServedOptions::of([format!("file:{}", file.path().display())]))?;
+                let finished = match self.host {
+                    By::Kernel => self.run_kernel(bench, served.address(), load)?,
+                    _ => bench.run(&served, load)?,
+                };
+                served.stop()?;
+                finished
+            }
+            By::Kernel => {
+                let port =
+                    free_address().map_err(|error| Error::system("a port for the target", error))?.port();
+                let address = self.transport.address().map_err(Error::Lacking)?;
+                let address = SocketAddr::new(address, port);
+                let target = KernelTarget::serve(self.transport, address, &nqn(), file.path())?;
+                let address = format!("{}/{}", target.address(), target.nqn());
+                let address: Address = address.parse().expect("an address of ours");
+                match self.host {
+                    By::Kernel => self.run_kernel(bench, &address, load)?,
+                    _ => bench.run_at(&address, load)?,
+                }
+            }
+        };
+        Ok(finished.report)
+    }
+
+    /// Runs a load on the block device that the kernel's host makes of a target.
+    fn run_kernel(self, bench: &Bench, target: &Address, load: Load) -> Result<Finished, Error> {
+        let (Ok(ip), Some(port), Some(nqn)) =
+            (target.host.to_string().parse(), target.port, &target.subsystem)
+        else {
+            return Err(Error::Target(format!("has the address {target}")));
+        };
+        let host = KernelHost::connect(self.transport, SocketAddr::new(ip, port), nqn.as_str())?;
+        bench.run_local(&host.storage(), load)
+    }
+}
+
+impl Experiment for Stacks {
+    fn cells(&self) -> Vec<Cell> {
+        let of = |stack: Stack, workload, depth: u32| {
+            Cell::new(cell_name(stack.name, workload, depth))
+                .with("stack", stack.name)
+                .with("workload", workload)
+                .with("depth", depth)
+        };
+        let places = DEPTHS.into_iter().flat_map(|depth| [READ, WRITE].map(|workload| (workload, depth)));
+        places.flat_map(|(workload, depth)| STACKS.map(|stack| of(stack, workload, depth))).collect()
+    }
+
+    fn suits(&self, cell: &Cell, _: &Bench) -> bool {
+        stack_of(cell).check().is_ok()
+    }
+
+    fn seen(&self) -> Vec<String> {
+        let is_rdma_there =
+            STACKS.iter().any(|stack| stack.transport == Transport::Rdma && stack.check().is_ok());
+        let device = rdma_device().filter(|_| is_rdma_there);
+        device.map(|device| format!("RDMA device {}", device.described())).into_iter().collect()
+    }
+
+    fn conditions(&self, _: &Measured) -> Option<String> {
+        let absent = STACKS.iter().filter_map(|stack| Some((stack.name, stack.check().err()?)));
+        let absent: Vec<_> = absent.map(|(name, needs)| format!("{name} (needs {needs})")).collect();
+        (!absent.is_empty()).then(|| format!("Not there: {}.", absent.join("; ")))
+    }
+
+    fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let file = self.file.get((), || ScratchFile::new(bench, FILE_BYTES))?;
+        let pattern = if cell.text("workload") == READ { "randread" } else { "randwrite" };
+        let load = bench.load(pattern, None, IO_BYTES, cell.word("depth"));
+        let report = stack_of(cell).run(bench, file, load)?;
+        let mut values = values(&report);
+        values.extend(report.total.latency().percentile_ns(90.0).map(|ns| ("p90_us", us(ns))));
+        Ok(values)
+    }
+
+    fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
+        for workload in [READ, WRITE] {
+            for depth in [32, 128] {
+                let ratio = |other: &str| {
+                    measured.ratio(
+                        &cell_name(OURS, workload, depth),
+                        &cell_name(other, workload, depth),
+                        "iops",
+                    )
+                };
+                headlines.push(format!("iops_over_local_{workload}_qd{depth}"), ratio(LOCAL), None);
+                headlines.push(format!("iops_over_kernel_{workload}_qd{depth}"), ratio(KERNEL), None);
+                headlines.push(format!("iops_over_rdma_{workload}_qd{depth}"), ratio(KERNEL_RDMA), None);
+            }
+        }
+        let single = |stack| measured.median(&cell_name(stack, READ, 1), "p50_us");
+        for (key, stack) in [("nvlane", OURS), ("kernel", KERNEL), ("rdma", KERNEL_RDMA)] {
+            let added = single(stack).zip(single(LOCAL)).map(|(stack, local)| stack - local);
+            headlines.push(format!("added_p50_us_{key}"), added, None);
+        }
+        let time = |stack: &str| (cell_name(stack, READ, 32), "machine_us");
+        for (key, other) in [("kernel", KERNEL), ("rdma", KERNEL_RDMA)] {
+            let ratio = measured.ratio(&time(OURS).0, &time(other).0, "machine_us");
+            headlines.push(format!("machine_time_over_{key}_read_qd32"), ratio, None);
+        }
+    }
+
+    fn figures(&self, measured: &Measured) -> Vec<Figure> {
+        let stacks = || {
+            STACKS.iter().filter(|stack| measured.of("stack", stack.name).any(|cell| cell.calm_count() > 0))
+        };
+        let shown =
+            |stack: &Stack, series: Series| if stack.name == LOCAL { series.as_reference() } else { series };
+        let mut figures = Vec::new();
+        for workload in [READ, WRITE] {
+            let of = |stack: &Stack| {
+                let cells =
+                    measured.of("stack", stack.name).filter(|cell| cell.cell.text("workload") == workload);
+                shown(stack, line(stack.name, cells, "depth", "iops"))
+            };
+            let depths = ticks(&DEPTHS.map(u64::from), |depth| depth.to_string());
+            let plot = Plot::lines(
+                Axis::log("operations in flight"),
+                depths,
+                Axis::log("IOPS"),
+                stacks().map(of).collect(),
+            );
+            figures.push(Figure::new(
+                format!("Speed: {workload}"),
+                "Operations of 4 KiB per second on one queue. Higher is better.",
+                plot,
+            ));
+        }
+        for depth in [1, 32] {
+            let of = |stack: &Stack| {
+                let cell = measured.cell(&cell_name(stack.name, READ, depth));
+                let point = |(value, _, x): (&str, &str, f64)| (x, cell.and_then(|cell| cell.spread(value)));
+                shown(stack, Series::new(stack.name, PERCENTILES.map(point)))
+            };
+            let labels = PERCENTILES.map(|(_, label, x)| (x, label.to_owned())).to_vec();
+            let plot = Plot::lines(
+                Axis::linear("part of the reads, whose latency is below the line"),
+                labels,
+                Axis::log("µs"),
+                stacks().map(of).collect(),
+            );
+            figures.push(Figure::new(
+                format!("Distribution of latency: read, depth {depth}"),
+                "Each percentile of the reads. Lower is better, and flat is steady.",
+                plot,
+            ));
+        }
+        let names = DEPTHS.map(|depth| format!("depth {depth}")).to_vec();
+        let of = |stack: &Stack| {
+            bars(stack.name, measured, DEPTHS.map(|depth| cell_name(stack.name, READ, depth)), "machine_us")
+        };
+        figures.push(Figure::new(
+            "Processor time: read",
+            "Of the whole machine, for each read: load, host, target, kernel and interrupts. Lower is better.",
+            Plot::bars("", names, Axis::linear("µs per operation"), stacks().map(of).collect()),
+        ));
+        figures
+    }
+}
+
+fn stack_of(cell: &Cell) -> Stack {
+    let name = cell.text("stack");
+    STACKS.into_iter().find(|stack| stack.name == name).expect("a cell of ours")
+}
+
+fn cell_name(stack: &str, workload: &str, depth: u32) -> String {
+    format!("{stack}, {workload} qd{depth}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::testing::{headline_of, of_key};
+    use crate::measured::of_rounds;
+
+    fn values_of(cell: &Cell) -> [(&'static str, f64); 3] {
+        let (iops, p50_us, machine_us) = match cell.text("stack") {
+            LOCAL => (200e3, 10.0, 4.0),
+            OURS => (180e3, 15.0, 8.0),
+            KERNEL => (90e3, 40.0, 16.0),
+            _ => (100e3, 30.0, 10.0),
+        };
+        [("iops", iops), ("p50_us", p50_us), ("machine_us", machine_us)]
+    }
+
+    #[test]
+    fn stacks_are_compared_with_the_file_and_with_each_other() {
+        let headline = headline_of(&Stacks::default(), values_of);
+        for (key, expected) in [
+            ("iops_over_local_read_qd32", 0.9),
+            ("iops_over_kernel_write_qd128", 2.0),
+            ("added_p50_us_kernel", 30.0),
+            ("added_p50_us_nvlane", 5.0),
+            ("machine_time_over_kernel_read_qd32", 0.5),
+        ] {
+            assert!((of_key(&headline, key).value - expected).abs() < 1e-9, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_stack_that_is_not_there_is_in_no_figure() {
+        let stacks = Stacks::default();
+        let is_there = |cell: &Cell| [LOCAL, OURS].contains(&cell.text("stack"));
+        let rounds = |cell: Cell| {
+            let round = if is_there(&cell) { vec![values_of(&cell).to_vec()] } else { Vec::new() };
+            (cell, round)
+        };
+        let figures = stacks.figures(&of_rounds(stacks.cells().into_iter().map(rounds).collect()));
+        assert_eq!(figures.len(), 5);
+        for figure in figures {
+            let names: Vec<_> = figure.plot.series.iter().map(|series| series.name.as_str()).collect();
+            assert_eq!(names, [LOCAL, OURS], "{}", figure.title);
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_named_with_what_it_needs() {
+        let told = Stacks::default().conditions(&Measured::default());
+        for stack in STACKS {
+            let is_told = told.as_ref().is_some_and(|told| told.contains(&format!("{} (needs ", stack.name)));
+            assert_eq!(is_told, stack.check().is_err(), "{told:?}");
+        }
+    }
+}
