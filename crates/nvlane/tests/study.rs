@@ -13,7 +13,7 @@ fn a_study_leaves_a_report_for_people_and_one_for_programs() {
     let words =
         ["study", "ceiling", "--only", "read qd4", "--rounds", "2", "-t", "0.05", "--extra", "0", "--out"];
     let told = run(words.iter().copied().chain([out.to_str().expect("text")])).text();
-    assert!(told.contains("read qd4") && told.contains("share_min"), "{told}");
+    assert!(told.contains("read qd4") && told.contains("least share of the ceiling"), "{told}");
 
     let results = fs::read(out.join("results.json")).expect("results");
     let results: serde_json::Value = serde_json::from_slice(&results).expect("JSON");

@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use crate::catalogue::{self, Entry};
-use crate::format::{quantity, table_number, value_name};
+use crate::format::{quantity, table_number, value_name, words};
 use crate::measured::CellRounds;
-use crate::page::rounds_in_words;
+use crate::page::{EMULATED, rounds_in_words};
 use crate::results::Study;
 
 /// Width of a table; columns beyond it follow below, with the names of the cells again.
@@ -31,6 +31,9 @@ pub fn of(study: &Study) -> String {
     }
     text += &table(study);
     let _ = writeln!(text, "\n{}", rounds_in_words(study));
+    if study.environment.emulated {
+        let _ = writeln!(text, "{EMULATED}");
+    }
     if let Some(conditions) = &study.conditions {
         let _ = writeln!(text, "{conditions}");
     }
@@ -38,9 +41,11 @@ pub fn of(study: &Study) -> String {
         let _ = writeln!(text, "beside {}", study.seen.join(", "));
     }
     let keys = study.headline.iter().map(|headline| &headline.key);
-    let width = keys.chain(study.unmeasured.iter().map(|none| &none.key)).map(String::len).max().unwrap_or(0);
+    let names = keys.chain(study.unmeasured.iter().map(|none| &none.key)).map(|key| words(key));
+    let width = names.map(|name| name.chars().count()).max().unwrap_or(0);
     for headline in &study.headline {
-        let _ = write!(text, "{:<width$}  {:>9}", headline.key, quantity(&headline.key, headline.value));
+        let _ =
+            write!(text, "{:<width$}  {:>9}", words(&headline.key), quantity(&headline.key, headline.value));
         if let (Some(bar), Some(is_reached)) = (headline.bar, headline.is_reached()) {
             let word = if is_reached { "reached" } else { "not reached" };
             let _ = write!(text, "  {word}: {} {}", bar.words(), quantity(&headline.key, bar.limit()));
@@ -48,7 +53,12 @@ pub fn of(study: &Study) -> String {
         text.push('\n');
     }
     for none in &study.unmeasured {
-        let _ = writeln!(text, "{:<width$}  {:>9}  no verdict: the machine was disturbed", none.key, "n/a");
+        let _ = writeln!(
+            text,
+            "{:<width$}  {:>9}  no verdict: the machine was disturbed",
+            words(&none.key),
+            "n/a"
+        );
     }
     text
 }
