@@ -170,7 +170,7 @@ impl Superblock {
         Self::read(&copies, path)?.ok_or_else(|| OpenError::WrongKind {
             path: path.to_owned(),
             is: "all zeros where its superblock should be",
-            remedy: "a target takes it for a new file",
+            remedy: "it was never used, or its beginning is lost",
         })
     }
 
