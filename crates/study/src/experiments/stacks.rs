@@ -15,7 +15,7 @@ use crate::kernel_nvme::{Transport, nqn, rdma_device};
 use crate::scratch::ScratchFile;
 
 const DEPTHS: [u32; 4] = [1, 4, 32, 128];
-const READ: &str = "read";
+pub(crate) const READ: &str = "read";
 const WRITE: &str = "write";
 
 /// Size of the file, bytes.
@@ -49,9 +49,9 @@ struct Stack {
 }
 
 const LOCAL: &str = "the file itself";
-const OURS: &str = "nvlane";
+pub(crate) const OURS: &str = "nvlane";
 const KERNEL: &str = "kernel";
-const KERNEL_RDMA: &str = "kernel, RDMA";
+pub(crate) const KERNEL_RDMA: &str = "kernel, RDMA";
 
 const STACKS: [Stack; 6] = [
     Stack { name: LOCAL, host: By::Nobody, target: By::Nobody, transport: Transport::Tcp },
@@ -302,7 +302,8 @@ fn stack_of(cell: &Cell) -> Stack {
     STACKS.into_iter().find(|stack| stack.name == name).expect("a cell of ours")
 }
 
-fn cell_name(stack: &str, workload: &str, depth: u32) -> String {
+/// The name of the cell of a stack.
+pub(crate) fn cell_name(stack: &str, workload: &str, depth: u32) -> String {
     format!("{stack}, {workload} qd{depth}")
 }
 

@@ -250,6 +250,15 @@ mod tests {
     }
 
     #[test]
+    fn rdma_is_compared_where_it_was_measured() {
+        let mut all = simulated();
+        assert!(render(&all).contains("with the kernel over RDMA"));
+        all.studies.retain(|study| study.about.name != "stacks");
+        let page = render(&all);
+        assert!(page.contains("no RDMA device was measured") && !page.contains("with the kernel over RDMA"));
+    }
+
+    #[test]
     fn what_was_not_measured_is_not_answered() {
         let page = render(&All { studies: vec![example::study()], ..All::default() });
         assert_eq!(page.matches("Not answered").count(), 3);
