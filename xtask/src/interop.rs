@@ -26,7 +26,8 @@ use crate::command::{release_binary, root, target_dir};
 use crate::deps;
 
 /// The kernels that are tried unless others are named.
-const KERNELS: &[&str] = &["6.1", "6.12"];
+const KERNELS: &[&str] = &["6.1", NEWEST];
+const NEWEST: &str = "6.12";
 
 /// One that does TLS, with the tools of its release.
 const TLS_KERNEL: &str = "debian13-6.12";
@@ -95,7 +96,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
     let mut queue = Vec::new();
     for kernel in &kernels {
-        queue.extend(chosen.iter().map(|behaviour| Item { kernel, behaviour }));
+        let is_left_out =
+            |behaviour: &Behaviour| behaviour.newest_only && options.kernel.is_empty() && *kernel != NEWEST;
+        let run = chosen.iter().filter(|behaviour| !is_left_out(behaviour));
+        queue.extend(run.map(|behaviour| Item { kernel, behaviour }));
     }
     let count = queue.len();
     let session = Session {

@@ -24,9 +24,15 @@ pub(crate) struct Behaviour {
     pub(crate) namespaces: &'static [&'static str],
     /// After this many seconds the behaviour has failed. Several times what an idle machine takes.
     pub(crate) limit_s: u64,
+    /// Whether the older kernels are left out unless they are named: they differ in nothing that it tries.
+    pub(crate) newest_only: bool,
 }
 
 impl Behaviour {
+    const fn on_newest(self) -> Self {
+        Self { newest_only: true, ..self }
+    }
+
     /// Where its script is below `interop/`, without `.sh`; also what users call it.
     pub(crate) fn path(&self) -> String {
         match self.side {
@@ -39,19 +45,19 @@ impl Behaviour {
 }
 
 const fn host(name: &'static str, namespaces: &'static [&'static str], limit_s: u64) -> Behaviour {
-    Behaviour { side: Side::LinuxHost, name, namespaces, limit_s }
+    Behaviour { side: Side::LinuxHost, name, namespaces, limit_s, newest_only: false }
 }
 
 const fn target(name: &'static str, limit_s: u64) -> Behaviour {
-    Behaviour { side: Side::LinuxTarget, name, namespaces: &[], limit_s }
+    Behaviour { side: Side::LinuxTarget, name, namespaces: &[], limit_s, newest_only: false }
 }
 
 const fn network(name: &'static str, limit_s: u64) -> Behaviour {
-    Behaviour { side: Side::Network, name, namespaces: &[], limit_s }
+    Behaviour { side: Side::Network, name, namespaces: &[], limit_s, newest_only: false }
 }
 
 const fn disk(name: &'static str, limit_s: u64) -> Behaviour {
-    Behaviour { side: Side::Disk, name, namespaces: &[], limit_s }
+    Behaviour { side: Side::Disk, name, namespaces: &[], limit_s, newest_only: false }
 }
 
 /// In execution order: long ones first, so that no guest is left with one at the end.
@@ -67,8 +73,8 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     target("discover", 30),
     network("adq", 300),
     network("adq-sock-ops", 240),
-    network("stacks", 300),
-    disk("power-cuts", 400),
+    network("stacks", 300).on_newest(),
+    disk("power-cuts", 400).on_newest(),
     host("fio-verify", &["1=ram:64M"], 240),
     host("fstrim", &["1=file:disk:512M"], 180),
     host("ext4", &["1=file:disk:512M"], 120),
