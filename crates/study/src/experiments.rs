@@ -26,6 +26,7 @@ pub(crate) mod layers;
 pub(crate) mod low_load_latency;
 pub(crate) mod mixed_lanes;
 pub(crate) mod mtu;
+pub(crate) mod tls;
 
 /// Imports of every experiment.
 mod prelude {
