@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 use proto::handshake::{Agreement, HostOffer};
 use proto::host_controller::{
-    ADMIN_QUEUE_ENTRIES, ControllerSettings, HostController, Notice, OWN_COMMANDS_MAX, RequestData, RequestId,
+    ADMIN_QUEUE_ENTRIES, ControllerError, ControllerSettings, Demand, HostController, Notice,
+    OWN_COMMANDS_MAX, RequestData, RequestId,
 };
 use proto::host_limits::Limits;
 use proto::host_namespaces::NamespaceInfo;
@@ -553,6 +554,9 @@ impl AssociationMachine {
     fn on_connect_accepted(&mut self) -> Result<(), LinkError> {
         let credentials = self.settings.credentials.as_deref();
         let wants_key = self.settings.concat && self.generated.is_none();
+        if self.controller.demand() == Demand::SecureChannel && !wants_key {
+            return Err(ControllerError::SecureChannelRequired.into());
+        }
         if self.controller.must_authenticate() {
             let channel = if wants_key { SecureChannel::NewTlsPsk } else { SecureChannel::None };
             let authentication = QueueAuthentication::new(credentials, &self.settings.controller, channel)?;

@@ -297,8 +297,8 @@ impl fmt::Display for Advice<'_> {
                 write!(f, "; is it the secret of {}?", context.subsystem)
             }
             LinkError::Authentication(HostFailure::Refused(Reason::SecureChannel)) => f.write_str(
-                "; the target must allow TLS on this listener (tls = \"allowed\") and a Diffie-Hellman group; else leave \
-                 out --concat",
+                "; the target must allow TLS on this listener (tls = \"allowed\" or \"concatenated\") and a Diffie-Hellman group; \
+                 else leave out --concat",
             ),
             LinkError::NoSecureChannel => {
                 write!(f, "; the target needs the secret of {}; else leave out --concat", context.host)
@@ -326,6 +326,11 @@ fn advise(error: &ControllerError, context: &LinkContext, f: &mut fmt::Formatter
         ControllerError::AuthenticationRequired => {
             write!(f, "; --dhchap-secret names the file with the secret of {host}")
         }
+        ControllerError::SecureChannelRequired => write!(
+            f,
+            "; --concat generates the key of TLS with the secret of {host} (--dhchap-secret), or use a key that the target \
+             has (--tls, --tls-key)"
+        ),
         ControllerError::ConnectRefused { status, parameter, .. } => match (status.code(), parameter) {
             (_, Some(InvalidParameter::SUBNQN)) => {
                 write!(f, "; there is no subsystem {subsystem}: `nvlane discover` lists what is there")

@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use proto::handshake::{Agreement, HostOffer};
-use proto::host_controller::{QueueConnect, RequestData};
+use proto::host_controller::{ControllerError, Demand, QueueConnect, RequestData};
 use proto::host_queue::{self, DataBuffer, End, Refused as QueueRefused, Transfer, Unfinished};
 use proto::{HostQueue, Violation};
 use security::secure_channel::SecureChannel;
@@ -668,7 +668,11 @@ impl<B: DataBuffer> LaneCore<B> {
                 let in_capsule = attachment.limits.in_capsule_bytes.min(self.settings.in_capsule_bytes_max);
                 self.queue.set_in_capsule_bytes(in_capsule);
                 let credentials = attachment.credentials.as_deref();
-                if connected.must_authenticate {
+                if connected.demand == Demand::SecureChannel {
+                    // Asked of admin queues: an I/O queue sets up none.
+                    return Err(ControllerError::SecureChannelRequired.into());
+                }
+                if connected.demand == Demand::Authentication {
                     let authentication =
                         QueueAuthentication::new(credentials, &attachment.settings, SecureChannel::None)?;
                     self.authentication = Some(Box::new(authentication));

@@ -5,7 +5,7 @@
 //! send. Payloads come from one warm place and received bytes are not read, so only the sockets are measured. Data
 //! larger than all caches moves slower for every program: for such sizes, payloads come from and go to memory of each
 //! connection's own. For comparison with a namespace in RAM, the far side's payloads come from and go to random blocks
-//! of memory like that of the namespace.
+//! of memory like that of the namespace. With a cipher suite, the bytes pass through the TLS streams that lanes use.
 //!
 //! ```text
 //! read              72 ─▶          ◀─ 24 + data + 24      C2HData, CapsuleResp
@@ -14,6 +14,7 @@
 //! ```
 
 mod blocks;
+mod channel;
 mod connection;
 mod watch;
 
@@ -24,9 +25,11 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use blocks::Blocks;
+use channel::Channel;
 use connection::{Incoming, Material, Message, Outgoing, Took};
 use host::Receive;
 use reactor::{Listener, Socket};
+use security::psk::Cipher;
 use watch::Watch;
 
 use crate::cpu::{self, CpuTime};
@@ -57,6 +60,8 @@ pub struct CeilingSpec {
     pub far_memory_bytes: usize,
     /// How the near side receives.
     pub near_receives: Receive,
+    /// The cipher suite of TLS on each connection; `None`: in clear.
+    pub tls: Option<Cipher>,
     /// How long to measure.
     pub duration: Duration,
     /// How long to run before that.
@@ -101,7 +106,7 @@ impl CeilingResult {
 /// Moves the bytes for as long as `spec` says, over loopback connections of its own.
 ///
 /// # Errors
-/// What the system says when there is no socket or no such core.
+/// What the system says when there is no socket or no such core; a TLS handshake fails.
 ///
 /// # Panics
 /// If the far side's thread panics.
@@ -109,21 +114,24 @@ pub fn measure(spec: &CeilingSpec) -> io::Result<CeilingResult> {
     let listener = Listener::bind("127.0.0.1:0".parse().expect("an address"))?;
     let (mut near, mut far) = (Vec::new(), Vec::new());
     for _ in 0..spec.connections.max(1) {
-        near.push(Socket::connect(listener.address())?);
-        far.push(loop {
+        let connected = Socket::connect(listener.address())?;
+        let accepted = loop {
             if let Some(fd) = listener.accept()? {
                 break Socket::new(fd)?;
             }
-        });
+        };
+        let (near_end, far_end) = Channel::pair(connected, accepted, spec.tls)?;
+        near.push(near_end);
+        far.push(far_end);
     }
     let ends = Arc::new(AtomicBool::new(false));
     let (tells_ready, is_ready) = mpsc::channel();
     let thread = {
         let (spec, ends) = (spec.clone(), Arc::clone(&ends));
-        let answers = move || answer(&far, &spec, &tells_ready, &ends);
+        let answers = move || answer(&mut far, &spec, &tells_ready, &ends);
         std::thread::Builder::new().name("ceiling-far".into()).spawn(answers)?
     };
-    let result = ask(&near, spec, &is_ready);
+    let result = ask(&mut near, spec, &is_ready);
     ends.store(true, Ordering::Relaxed);
     drop(near);
     let far = thread.join().expect("the far side does not panic")?;
@@ -135,7 +143,7 @@ pub fn measure(spec: &CeilingSpec) -> io::Result<CeilingResult> {
 
 /// One end of one connection.
 struct End<'a> {
-    socket: &'a Socket,
+    channel: &'a mut Channel,
     incoming: Incoming<'a>,
     outgoing: Outgoing<'a>,
 }
@@ -143,15 +151,15 @@ struct End<'a> {
 impl<'a> End<'a> {
     /// With one of `materials` for all, or one for each.
     fn all(
-        sockets: &'a [Socket],
+        channels: &'a mut [Channel],
         materials: &'a [Material],
         blocks: Option<&'a Blocks>,
         receives: Receive,
         spec: &CeilingSpec,
     ) -> Vec<Self> {
         let io_bytes = spec.io_bytes as usize;
-        let of = |((number, socket), material): ((u64, _), _)| End {
-            socket,
+        let of = |((number, channel), material): ((u64, _), _)| End {
+            channel,
             incoming: Incoming::new(
                 spec.memory_bytes,
                 receives,
@@ -159,13 +167,13 @@ impl<'a> End<'a> {
             ),
             outgoing: Outgoing::new(material, io_bytes, blocks.map(|blocks| blocks.walk(2 * number + 1))),
         };
-        (0..).zip(sockets).zip(materials.iter().cycle()).map(of).collect()
+        (0..).zip(channels).zip(materials.iter().cycle()).map(of).collect()
     }
 }
 
 /// The far side: answers until the near side closes. It signals when its memory is allocated, which may take long.
 fn answer(
-    sockets: &[Socket],
+    channels: &mut [Channel],
     spec: &CeilingSpec,
     tells_ready: &mpsc::Sender<()>,
     ends: &AtomicBool,
@@ -177,9 +185,8 @@ fn answer(
     let materials = Material::of(spec);
     let blocks = Blocks::new(spec)?;
     let mut staging = vec![0; STAGING_BYTES];
-    let mut connections = End::all(sockets, &materials, blocks.as_ref(), Receive::Staging, spec);
-    let sockets: Vec<&Socket> = sockets.iter().collect();
-    let mut watch = Watch::new(&sockets)?;
+    let mut watch = Watch::new(channels.iter().map(Channel::socket))?;
+    let mut connections = End::all(channels, &materials, blocks.as_ref(), Receive::Staging, spec);
     let mut ready = Vec::new();
     let (mut measured_from, mut account) = (None, None);
     let _ = tells_ready.send(());
@@ -189,8 +196,8 @@ fn answer(
         ready.extend_from_slice(watch.next()?);
         let mut worked = false;
         for &index in &ready {
-            let End { socket, incoming, outgoing } = &mut connections[index];
-            let took = incoming.receive(socket, &mut staging, io_bytes, |message| {
+            let End { channel, incoming, outgoing } = &mut connections[index];
+            let took = incoming.receive(channel, &mut staging, io_bytes, |message| {
                 outgoing.push(match message {
                     Message::Read => Message::ReadResponse,
                     Message::WriteByR2t => Message::R2t,
@@ -211,7 +218,7 @@ fn answer(
                 }
             }
             if !outgoing.is_empty() {
-                match outgoing.flush(socket) {
+                match outgoing.flush(channel) {
                     Err(error) if !ends.load(Ordering::Relaxed) => return Err(error),
                     _ => {}
                 }
@@ -222,7 +229,7 @@ fn answer(
                 break;
             }
             if spec.far_sleeps && connections.iter().all(|end| end.outgoing.is_empty()) {
-                watch.sleep(&sockets)?;
+                watch.sleep(connections.iter().map(|end| end.channel.socket()))?;
             } else {
                 std::hint::spin_loop();
             }
@@ -245,20 +252,19 @@ struct Begun {
 
 /// The near side: keeps `depth` operations in flight and times them.
 fn ask(
-    sockets: &[Socket],
+    channels: &mut [Channel],
     spec: &CeilingSpec,
     is_far_ready: &mpsc::Receiver<()>,
 ) -> io::Result<CeilingResult> {
     if let Some((core, _)) = spec.cores {
         reactor::pin(core)?;
     }
-    sockets.iter().try_for_each(Socket::connected)?;
     let io_bytes = spec.io_bytes as usize;
     let materials = Material::of(spec);
     let mut staging = vec![0; STAGING_BYTES];
-    let mut connections = End::all(sockets, &materials, None, spec.near_receives, spec);
+    let mut watch = Watch::new(channels.iter().map(Channel::socket))?;
+    let mut connections = End::all(channels, &materials, None, spec.near_receives, spec);
     let mut begun: Vec<Begun> = connections.iter().map(|_| Begun::default()).collect();
-    let mut watch = Watch::new(&sockets.iter().collect::<Vec<_>>())?;
     // Connections with something to send, and those that are looked at in this turn.
     let (mut dirty, mut ready): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     let mut turn = 0;
@@ -321,8 +327,8 @@ fn ask(
             turn = if turn + 1 < connections.len() { turn + 1 } else { 0 };
         }
         for index in dirty.drain(..) {
-            let End { socket, outgoing, .. } = &mut connections[index];
-            outgoing.flush(socket)?;
+            let End { channel, outgoing, .. } = &mut connections[index];
+            outgoing.flush(channel)?;
             sends += 1;
             if !outgoing.is_empty() {
                 watch.look_again(index);
@@ -333,11 +339,11 @@ fn ask(
         let mut received_ns = 0;
         let mut worked = false;
         for &index in &ready {
-            let End { socket, incoming, outgoing } = &mut connections[index];
+            let End { channel, incoming, outgoing } = &mut connections[index];
             let begun = &mut begun[index];
             // Continue with the rest that the socket did not take.
             let mut is_dirty = !outgoing.is_empty();
-            let took = incoming.receive(socket, &mut staging, io_bytes, |message| {
+            let took = incoming.receive(channel, &mut staging, io_bytes, |message| {
                 if received_ns == 0 {
                     received_ns = now_ns();
                 }
@@ -383,6 +389,7 @@ mod tests {
             memory_bytes: 0,
             far_memory_bytes: 0,
             near_receives: Receive::Staging,
+            tls: None,
             duration: Duration::from_millis(50),
             warm_up: Duration::from_millis(5),
             cores: None,
@@ -425,6 +432,21 @@ mod tests {
                 goes_round(&CeilingSpec { near_receives, far_memory_bytes, ..spec });
             }
         }
+    }
+
+    #[test]
+    fn tls_carries_every_kind_of_operation() {
+        for cipher in [Cipher::Aes128GcmSha256, Cipher::Aes256GcmSha384] {
+            for (read_percent, io_bytes) in [(100, 4096), (0, 4096), (70, 512), (50, 131_072), (50, 600_000)]
+            {
+                for (depth, connections) in [(1, 1), (32, 1), (48, 32)] {
+                    let spec = spec(depth, connections, io_bytes, read_percent);
+                    goes_round(&CeilingSpec { tls: Some(cipher), ..spec });
+                }
+            }
+        }
+        let spec = spec(12, 3, 65_536, 70);
+        goes_round(&CeilingSpec { tls: Some(Cipher::Aes128GcmSha256), near_receives: Receive::Pdu, ..spec });
     }
 
     #[test]

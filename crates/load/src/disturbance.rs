@@ -42,6 +42,8 @@ pub struct ThreadTimes {
     pub preemptions: u64,
     /// Cores it may run on, as the kernel writes them (`0-1`).
     pub cores: String,
+    /// Nice value.
+    pub nice: i32,
 }
 
 /// The threads of one side at one moment.
@@ -248,7 +250,7 @@ impl Snapshot {
 }
 
 /// What threads lost: the longest wait, as far as other threads of the same side that share its cores do not explain
-/// it.
+/// it. Threads of a lower priority than others of the side wait by design: their wait is not lost.
 pub fn loss_of(
     before: &BTreeMap<u32, ThreadTimes>,
     after: &BTreeMap<u32, ThreadTimes>,
@@ -260,7 +262,8 @@ pub fn loss_of(
         Some((*tid, now.run_ns.saturating_sub(then.run_ns), now.wait_ns.saturating_sub(then.wait_ns)))
     };
     let mut loss = Loss { elapsed_ns, ..Loss::default() };
-    for (tid, times) in after {
+    let first_nice = after.values().map(|times| times.nice).min().unwrap_or(0);
+    for (tid, times) in after.iter().filter(|(_, times)| times.nice == first_nice) {
         let Some((_, _, wait_ns)) = since(tid, times) else { continue };
         let preemptions =
             before.get(tid).map_or(0, |then| times.preemptions.saturating_sub(then.preemptions));
@@ -318,7 +321,13 @@ fn read_thread(directory: &Path) -> Option<ThreadTimes> {
         slices,
         preemptions: preemptions.unwrap_or(0),
         cores: field("Cpus_allowed_list:").unwrap_or_default().to_owned(),
+        nice: fs::read_to_string(directory.join("stat")).ok().and_then(|text| parse_nice(&text)).unwrap_or(0),
     })
+}
+
+/// The nice value, from `/proc/PID/task/TID/stat`: the 17th field behind the name in brackets.
+fn parse_nice(text: &str) -> Option<i32> {
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(16)?.parse().ok()
 }
 
 /// Time on a core, time without one, ns, and the number of time slices, from `/proc/PID/task/TID/schedstat`.
@@ -360,6 +369,7 @@ mod tests {
             slices: 1,
             preemptions: wait_ms,
             cores: cores.into(),
+            nice: 0,
         }
     }
 
@@ -410,6 +420,17 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_gives_way_by_design_has_lost_nothing() {
+        let gives_way = ThreadTimes { nice: 10, ..thread(300, 700, "0-1") };
+        assert_eq!(loss(&[thread(980, 20, "1"), gives_way.clone()]).wait_ns, 20 * MS);
+        assert_eq!(
+            loss(&[gives_way]).wait_ns,
+            700 * MS,
+            "all threads of a process that was started so count"
+        );
+    }
+
+    #[test]
     fn a_thread_that_came_in_between_is_not_counted() {
         let before = BTreeMap::from([(1, thread(0, 0, "0"))]);
         let after = BTreeMap::from([(1, thread(100, 0, "0")), (2, thread(0, 900, "0"))]);
@@ -439,6 +460,8 @@ mod tests {
     fn the_kernels_forms_are_read() {
         assert_eq!(parse_schedstat("3876129 1200 7\n"), Some((3_876_129, 1200, 7)));
         assert_eq!(parse_schedstat("12"), None);
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 3 2 0 0 30 10 4 0 8000 1 2 3";
+        assert_eq!((parse_nice(stat), parse_nice("7 (a) S 1")), (Some(10), None));
         assert_eq!(parse_cores("0,2-3"), [0, 2, 3]);
         assert!(parse_cores("").is_empty());
         let stat = "cpu  1 2 3 4 5 6 7 8 0 0\ncpu0 1 2 3 4 5 6 7 80 0 0\ncpu1 1 1 1 1 1 1 1 90 0 0\nintr 5\n";

@@ -296,6 +296,7 @@ fn run_remote(arguments: &RunArguments, address: &Address) -> Ended {
         Some(queues) => options.with_queues(queues),
         None => options,
     };
+    let tls = ceiling::cipher_of(&options);
     let association = Association::connect(address, options)?;
     let namespace = association.addressed_namespace()?;
     let settings = RunSettings {
@@ -316,7 +317,7 @@ fn run_remote(arguments: &RunArguments, address: &Address) -> Ended {
         tell_unpolled(&finished);
     }
     if output.ceiling {
-        let share = ceiling::beside(&workload, &namespace, &finished.report, cores)?;
+        let share = ceiling::beside(&workload, &namespace, &finished.report, cores, tls)?;
         finished.report.extra.insert("ceiling".into(), share);
     }
     output.write(&finished)?;

@@ -241,6 +241,7 @@ fn measure_cell(
         memory_bytes: 0,
         far_memory_bytes: 0,
         near_receives: Receive::default(),
+        tls: None,
         duration: Duration::from_millis(600),
         warm_up: Duration::from_millis(150),
         cores: cores.map(|cores| (cores.host, cores.target)),

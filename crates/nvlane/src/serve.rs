@@ -104,9 +104,10 @@ pub(crate) struct TargetArguments {
     /// File with the secret that the target shows to hosts that ask for it, or keyring:NAME.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", conflicts_with = "config")]
     dhchap_ctrl_secret: Option<PathBuf>,
-    /// Whether hosts use TLS 1.3: off, allowed (also connections in clear, which then protect nothing), or required. Where
-    /// it is allowed, hosts with a secret may generate a key of their own (`--concat`, secure channel concatenation).
-    /// [default: off]
+    /// Whether hosts use TLS 1.3: off, allowed (also connections in clear, which then protect nothing), concatenated (in
+    /// clear only to generate a key), or required. Where it is allowed, hosts with a secret may generate a key of their own
+    /// (`--concat`, secure channel concatenation); where it is concatenated, hosts without another key must, and listeners
+    /// for discovery alone allow TLS. [default: off]
     #[arg(long, value_name = "POLICY", conflicts_with = "config")]
     tls: Option<TlsPolicy>,
     /// File with the pre-shared key of TLS (NVMeTLSkey-1:…, see `nvlane keys generate`) for all hosts, or keyring:NAME.
@@ -401,13 +402,8 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
             }
             let tls = arguments.tls.unwrap_or_default();
             if tls != TlsPolicy::Off {
-                // Where TLS is allowed, a secret is enough: hosts generate a key with it.
-                let is_enough = tls == TlsPolicy::Allowed && arguments.dhchap_secret.is_some();
-                if arguments.tls_key.is_none() && !is_enough {
-                    let or = if tls == TlsPolicy::Allowed { ", or --dhchap-secret FILE" } else { "" };
-                    return Err(Failure::usage(format!(
-                        "--tls {tls}: name the file with the key: add --tls-key FILE{or}"
-                    )));
+                if let Some(lacking) = lacking_key(tls, arguments) {
+                    return Err(Failure::usage(format!("--tls {tls}: {lacking}")));
                 }
                 subsystem.tls_keys.others = arguments.tls_key.as_deref().map(source_of).transpose()?;
             }
@@ -418,7 +414,11 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
         config.listeners = listeners;
     }
     if let Some(tls) = arguments.tls {
-        config.listeners.iter_mut().for_each(|listener| listener.tls = tls);
+        for listener in &mut config.listeners {
+            // Discovery does not authenticate, so no host generates a key there.
+            let generates_none = tls == TlsPolicy::Concatenated && !listener.subsystems;
+            listener.tls = if generates_none { TlsPolicy::Allowed } else { tls };
+        }
     }
     if let Some(machine) = &arguments.machine {
         config.machine = Some(machine.clone());
@@ -479,6 +479,21 @@ fn take_reactors_of_layouts(config: &mut TargetConfig, directory: &Path) {
     if let Some(cores) = device_queues::cores_of_layouts(directory, addresses, &allowed) {
         tracing::info!(%cores, "one reactor for each of the classes' device queues");
         config.reactors.threads = Threads::Cores(cores);
+    }
+}
+
+/// The key or secret that a policy of TLS needs and the options do not name.
+fn lacking_key(tls: TlsPolicy, arguments: &TargetArguments) -> Option<&'static str> {
+    let (has_key, has_secret) = (arguments.tls_key.is_some(), arguments.dhchap_secret.is_some());
+    match tls {
+        TlsPolicy::Concatenated if !has_secret => {
+            Some("hosts generate a key with a secret: add --dhchap-secret FILE")
+        }
+        TlsPolicy::Allowed if !has_key && !has_secret => {
+            Some("name the file with the key: add --tls-key FILE, or --dhchap-secret FILE")
+        }
+        TlsPolicy::Required if !has_key => Some("name the file with the key: add --tls-key FILE"),
+        _ => None,
     }
 }
 

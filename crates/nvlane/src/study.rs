@@ -89,13 +89,13 @@ pub(crate) struct StudyArguments {
     #[arg(long, value_name = "IF", requires = "interface")]
     peer: Option<String>,
     /// Hold idle lanes for the study that started this process.
-    #[arg(long, hide = true, num_args = 3, value_names = ["ADDR", "COUNT", "DEPTH"])]
+    #[arg(long, hide = true, num_args = 3..=4, value_names = ["ADDR", "COUNT", "DEPTH", "TLS_KEY"])]
     hold: Vec<String>,
 }
 
 pub(crate) fn study(arguments: &StudyArguments) -> Ended {
-    if let [address, count, depth] = arguments.hold.as_slice() {
-        return hold(address, count, depth);
+    if let [address, count, depth, tls_key @ ..] = arguments.hold.as_slice() {
+        return hold(address, count, depth, tls_key.first().map(Path::new));
     }
     let name = arguments.name.as_deref().unwrap_or("list");
     if name == "compare" {
@@ -241,10 +241,11 @@ impl StudyArguments {
 }
 
 /// Holds idle lanes, as the study that started this process asks.
-fn hold(address: &str, count: &str, depth: &str) -> Ended {
+fn hold(address: &str, count: &str, depth: &str, tls_key: Option<&Path>) -> Ended {
     let address = address.parse().map_err(host::Error::Address)?;
     let wrong = |_| Failure::usage("--hold takes an address and two numbers");
-    study::held_lanes::hold(&address, count.parse().map_err(wrong)?, depth.parse().map_err(wrong)?)?;
+    let (count, depth) = (count.parse().map_err(wrong)?, depth.parse().map_err(wrong)?);
+    study::held_lanes::hold(&address, count, depth, tls_key)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -110,7 +110,7 @@ impl QueueConnect {
     /// Checks the answer. wire §6.3
     ///
     /// # Errors
-    /// Refused, a secure channel asked for, or another controller than the one named.
+    /// Refused, or another controller than the one named.
     pub fn on_completion(&self, status: Status, result: u64) -> Result<Connected, ControllerError> {
         let dw0 = dword_0(result);
         if !status.is_success() {
@@ -119,9 +119,6 @@ impl QueueConnect {
             return Err(ControllerError::ConnectRefused { qid: self.qid, status, parameter });
         }
         let result = ConnectResult::from_bits(dw0);
-        if result.secure_channel_required() {
-            return Err(ControllerError::SecureChannelRequired);
-        }
         let cntlid = Cntlid::new(result.cntlid());
         // Queues of one association have one controller. hostile H20
         if self.cntlid != Cntlid::DYNAMIC && cntlid != self.cntlid {
@@ -130,7 +127,12 @@ impl QueueConnect {
         if cntlid > Cntlid::MAX {
             return Err(ControllerError::OtherController { expected: Cntlid::MAX, got: cntlid });
         }
-        Ok(Connected { cntlid, must_authenticate: result.authentication_required() })
+        let demand = match (result.secure_channel_required(), result.authentication_required()) {
+            (true, _) => Demand::SecureChannel,
+            (false, true) => Demand::Authentication,
+            (false, false) => Demand::None,
+        };
+        Ok(Connected { cntlid, demand })
     }
 }
 
@@ -139,8 +141,20 @@ impl QueueConnect {
 pub struct Connected {
     /// Its controller.
     pub cntlid: Cntlid,
-    /// Whether the host must authenticate on it before anything else.
-    pub must_authenticate: bool,
+    /// What it must do before anything else.
+    pub demand: Demand,
+}
+
+/// What a controller asks of a queue before anything else. wire §6.3
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Demand {
+    /// Nothing.
+    #[default]
+    None,
+    /// Authentication (ATR).
+    Authentication,
+    /// Authentication that generates a key, and TLS with that key (ASCR).
+    SecureChannel,
 }
 
 /// The reason for which a controller cannot be used, or no longer.
@@ -394,6 +408,8 @@ pub struct HostController {
     state: State,
     /// The command of `state` is outstanding.
     is_asked: bool,
+    /// Of the answer to Connect.
+    demand: Demand,
     cntlid: Cntlid,
     cap: Cap,
     vs: Vs,
@@ -426,6 +442,7 @@ impl HostController {
             settings,
             state: State::Connect,
             is_asked: false,
+            demand: Demand::None,
             cntlid: Cntlid::DYNAMIC,
             cap: Cap::from_bits(0),
             vs: Vs::from_bits(0),
@@ -453,6 +470,12 @@ impl HostController {
     #[must_use]
     pub fn must_authenticate(&self) -> bool {
         self.state == State::Authenticate
+    }
+
+    /// What the controller asked for in its answer to Connect.
+    #[must_use]
+    pub fn demand(&self) -> Demand {
+        self.demand
     }
 
     /// The host has authenticated.
@@ -772,7 +795,11 @@ impl HostController {
             State::Connect => {
                 let connected = self.connect().on_completion(status, result)?;
                 self.cntlid = connected.cntlid;
-                self.state = if connected.must_authenticate { State::Authenticate } else { State::ReadCap };
+                self.demand = connected.demand;
+                self.state = match connected.demand {
+                    Demand::None => State::ReadCap,
+                    Demand::Authentication | Demand::SecureChannel => State::Authenticate,
+                };
             }
             State::ReadCap => {
                 needed("Property Get of CAP")?;

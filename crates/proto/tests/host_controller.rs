@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use nvlane_proto::controller::{Controller, PropertyEffect};
 use nvlane_proto::host_controller::{
-    Connected, ControllerError, ControllerSettings, HostController, Notice, QueueConnect, Request,
+    Connected, ControllerError, ControllerSettings, Demand, HostController, Notice, QueueConnect, Request,
     RequestData, RequestId,
 };
 use nvlane_proto::host_namespaces::Geometry;
@@ -342,16 +342,19 @@ fn a_refused_connect_says_what_was_wrong() {
 #[test]
 fn another_controller_than_ours_is_refused() {
     let connect = QueueConnect { qid: Qid::new(1), cntlid: Cntlid::new(7), entries: 128 };
-    let connected = |must_authenticate| Ok(Connected { cntlid: Cntlid::new(7), must_authenticate });
-    assert_eq!(connect.on_completion(Status::SUCCESS, 7), connected(false));
-    assert_eq!(connect.on_completion(Status::SUCCESS, 7 | 1 << 17), connected(true));
+    let connected = |demand| Ok(Connected { cntlid: Cntlid::new(7), demand });
+    for (bits, demand) in [
+        (0, Demand::None),
+        (1 << 17, Demand::Authentication),
+        (1 << 18, Demand::SecureChannel),
+        (3 << 17, Demand::SecureChannel),
+    ] {
+        assert_eq!(connect.on_completion(Status::SUCCESS, 7 | bits), connected(demand));
+    }
     let other = ControllerError::OtherController { expected: Cntlid::new(7), got: Cntlid::new(8) };
     assert_eq!(connect.on_completion(Status::SUCCESS, 8), Err(other));
     let admin = QueueConnect { cntlid: Cntlid::DYNAMIC, ..connect };
     assert!(admin.on_completion(Status::SUCCESS, 0xffff).is_err());
-    let error = admin.on_completion(Status::SUCCESS, 7 | 1 << 18).unwrap_err();
-    assert_eq!(error, ControllerError::SecureChannelRequired);
-    assert!(error.is_permanent());
     let mut peer = Peer::new(settings());
     peer.identify.set_cntlid(Cntlid::new(8));
     assert_eq!(peer.run(), Err(other));

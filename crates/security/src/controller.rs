@@ -89,6 +89,8 @@ pub struct ControllerAuthentication {
     authenticated: Option<Authenticated>,
     /// The host has proved itself before.
     is_trusted: bool,
+    /// Each transaction must generate a key of TLS.
+    must_generate_key: bool,
     generated: Option<Psk>,
     failure: Option<Reason>,
     exponentiation: Option<Exponentiation>,
@@ -144,6 +146,7 @@ impl ControllerAuthentication {
             transaction: 0,
             authenticated: None,
             is_trusted: false,
+            must_generate_key: false,
             generated: None,
             failure: None,
             exponentiation: None,
@@ -156,6 +159,12 @@ impl ControllerAuthentication {
     #[must_use]
     pub fn of_secure_channel(settings: ControllerSettings) -> Self {
         Self { is_trusted: true, ..Self::new(settings) }
+    }
+
+    /// A queue each of whose transactions must generate a key of TLS.
+    #[must_use]
+    pub fn with_secure_channel_required(self) -> Self {
+        Self { must_generate_key: true, ..self }
     }
 
     /// How the queue was authenticated by the last transaction that succeeded.
@@ -334,7 +343,9 @@ impl ControllerAuthentication {
     /// Chooses hash function and group. A key is generated with a Diffie-Hellman exchange and a hash function of TLS only.
     fn choose(&self, offer: &Negotiate) -> Result<(HashFunction, Group), Reason> {
         let generates_key = offer.secure_channel.generates_key();
-        if generates_key && offer.secure_channel != self.permitted {
+        let is_permitted =
+            if generates_key { offer.secure_channel == self.permitted } else { !self.must_generate_key };
+        if !is_permitted {
             return Err(Reason::SecureChannel);
         }
         let mut hashes: Vec<_> = self.hashes.iter().filter(|hash| offer.hashes.contains(hash)).collect();

@@ -49,6 +49,12 @@ impl TlsKey {
         self.bytes.expose().len()
     }
 
+    /// The cipher suite that a key of this length is for.
+    #[must_use]
+    pub fn cipher(&self) -> Cipher {
+        if self.length_bytes() == 48 { Cipher::Aes256GcmSha384 } else { Cipher::Aes128GcmSha256 }
+    }
+
     /// CRC-32 of the configured PSK, as its text carries it.
     #[must_use]
     pub fn checksum(&self) -> u32 {
@@ -69,8 +75,7 @@ impl TlsKey {
     /// As [`retained`](Self::retained), derived in this way.
     #[must_use]
     pub fn retained_by(&self, derivation: Derivation, host: &str) -> Psk {
-        let cipher =
-            if self.length_bytes() == 48 { Cipher::Aes256GcmSha384 } else { Cipher::Aes128GcmSha256 };
+        let cipher = self.cipher();
         let key = match self.hash {
             None => self.bytes.clone(),
             // The configured PSK is as long as the digest, and so is the retained one.

@@ -219,7 +219,7 @@ impl Bench {
     }
 
     /// Throughput of plain sockets with the bytes of a load, on as many connections as the load has lanes, received as the
-    /// load's host receives. `far_memory_bytes`: memory on the target's side that data comes from and goes to.
+    /// load's host receives, and with the same TLS. `far_memory_bytes`: memory on the target's side that data comes from and goes to.
     ///
     /// # Errors
     /// A system call fails.
@@ -241,6 +241,7 @@ impl Bench {
             in_capsule_bytes,
             far_memory_bytes,
             near_receives: load.options.tuning.receive,
+            tls: load.options.tls.as_ref().map(|keys| keys.key.cipher()),
             seed: load.workload.seed,
             ..self.ceiling_spec()
         })
@@ -301,6 +302,7 @@ impl Bench {
             memory_bytes: 0,
             far_memory_bytes: 0,
             near_receives: Receive::default(),
+            tls: None,
             duration: self.times.measure,
             warm_up: self.times.warm_up,
             cores: self.cores.map(|cores| (cores.host, cores.target)),

@@ -4,7 +4,7 @@ use crate::experiment::{About, Experiment};
 use crate::experiments::{
     ablation, adq, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency, digests,
     generator, idle, inline_send, iosize, kv_atomics, kv_batching, kv_hit_ratio, kv_large, kv_memory,
-    kv_peers, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu, stacks,
+    kv_peers, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu, stacks, tls,
 };
 
 /// An experiment of the catalogue.
@@ -44,6 +44,7 @@ pub const ALL: &[Entry] = &[
     Entry::of::<iosize::IoSize>(iosize::ABOUT),
     Entry::of::<copies::Copies>(copies::ABOUT),
     Entry::of::<digests::Digests>(digests::ABOUT),
+    Entry::of::<tls::Tls>(tls::ABOUT),
     Entry::of::<mtu::Mtu>(mtu::ABOUT),
     Entry::of::<generator::Generators>(generator::ABOUT),
     Entry::of::<kv_batching::KvBatching>(kv_batching::ABOUT),

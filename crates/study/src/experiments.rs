@@ -27,6 +27,7 @@ pub(crate) mod low_load_latency;
 pub(crate) mod mixed_lanes;
 pub(crate) mod mtu;
 pub(crate) mod stacks;
+pub(crate) mod tls;
 
 /// Imports of every experiment.
 mod prelude {

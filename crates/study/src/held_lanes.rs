@@ -1,7 +1,7 @@
 //! Thousands of mostly idle lanes, held by child processes: the descriptor limit of one process may be too low.
 //!
 //! ```text
-//! study                          holder (this program, with `study --hold ADDR COUNT DEPTH`)
+//! study                          holder (this program, with `study --hold ADDR COUNT DEPTH [TLS_KEY]`)
 //!   ◀──── "connected" ────────   all lanes are connected
 //!   ───── a line ────────────▶
 //!   ◀──── "exercised" ────────   every lane has executed a few commands
@@ -9,6 +9,7 @@
 //! ```
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use host::{Address, Options};
 use crate::bench::Bench;
 use crate::descriptors::host_lane_count_max;
 use crate::experiment::Error;
+use crate::keys;
 use crate::lanes::Lanes;
 use crate::served::Served;
 
@@ -40,17 +42,23 @@ struct Holder {
 }
 
 impl HeldLanes {
-    /// Connects `count` lanes of `depth` commands each.
+    /// Connects `count` lanes of `depth` commands each, with TLS if there is a file with its key.
     ///
     /// # Errors
     /// A lane does not connect; its process has written the reason to the standard error of this process.
-    pub(crate) fn connect(bench: &Bench, served: &Served, count: u64, depth: u16) -> Result<Self, Error> {
+    pub(crate) fn connect(
+        bench: &Bench,
+        served: &Served,
+        count: u64,
+        depth: u16,
+        tls_key: Option<&Path>,
+    ) -> Result<Self, Error> {
         let most = host_lane_count_max(reactor::allow_descriptors());
         let mut held_lanes = Self { holders: Vec::new() };
         let mut left = count;
         while left > 0 {
             let part = left.min(most);
-            held_lanes.holders.push(Holder::start(bench, served, part, depth)?);
+            held_lanes.holders.push(Holder::start(bench, served, part, depth, tls_key)?);
             left -= part;
         }
         held_lanes.expect(CONNECTED)?;
@@ -84,10 +92,20 @@ impl HeldLanes {
 }
 
 impl Holder {
-    fn start(bench: &Bench, served: &Served, count: u64, depth: u16) -> Result<Self, Error> {
+    fn start(
+        bench: &Bench,
+        served: &Served,
+        count: u64,
+        depth: u16,
+        tls_key: Option<&Path>,
+    ) -> Result<Self, Error> {
         let mut command = Command::new(&bench.program);
         command.args(["study", "--hold"]).arg(served.address().to_string());
-        command.args([count.to_string(), depth.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args([count.to_string(), depth.to_string()])
+            .args(tls_key)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let spawned = command.spawn();
         let mut child =
             spawned.map_err(|error| Error::system("cannot start a process that holds lanes", error))?;
@@ -103,13 +121,14 @@ impl Drop for Holder {
     }
 }
 
-/// Holds lanes for the study that started this process, until its input ends.
+/// Holds lanes for the study that started this process, until its input ends; with TLS if there is a file with its key.
 ///
 /// # Errors
 /// A lane does not connect or does not answer.
-pub fn hold(address: &Address, count: u64, depth: u16) -> Result<(), Error> {
+pub fn hold(address: &Address, count: u64, depth: u16, tls_key: Option<&Path>) -> Result<(), Error> {
     reactor::allow_descriptors();
-    let options = Options { depth, keep_alive: KEEP_ALIVE, ..Options::default() };
+    let tls = tls_key.map(keys::tls_of_file).transpose()?;
+    let options = Options { depth, keep_alive: KEEP_ALIVE, tls, ..Options::default() };
     let mut lanes = Lanes::connect(address, usize::try_from(count).unwrap_or(usize::MAX), &options)?;
     let say = |word: &str| {
         let mut output = std::io::stdout().lock();

@@ -125,7 +125,9 @@ impl Discovery {
         let reachable = self.reachable(route);
         for (tag, listener, address) in reachable.iter().filter(|(_, listener, _)| listener.serves_discovery)
         {
-            let mut entry = entry(*tag, *address, listener.tls, &self.nqn);
+            // A host generates no key with this service, which does not authenticate.
+            let tls = if listener.tls == Tls::Concatenated { Tls::Required } else { listener.tls };
+            let mut entry = entry(*tag, *address, tls, &self.nqn);
             entry.subtype = SubsystemType::DISCOVERY;
             // Tools connect to each entry of this type unless another one leads to the same log. wire §28.27
             let is_same_again = *tag != route.listener;
@@ -183,6 +185,8 @@ fn entry(tag: ListenerTag, address: SocketAddr, tls: Tls, nqn: &Nqn) -> Discover
     // With this bit nvme-cli disables SQ flow control, and reads complete with their data. wire §4.2
     entry.treq = Treq::default().with_sq_flow_disable(true);
     if tls != Tls::Off {
+        // To generate a key, a host begins in clear: a secure channel that is required would be one from the start, and
+        // have Linux hosts look for a key of TLS.
         let need = if tls == Tls::Required { SecureChannel::REQUIRED } else { SecureChannel::NOT_REQUIRED };
         entry.treq = entry.treq.with_secure_channel(need);
         entry.set_tcp_security(TcpSecurity::TLS_1_3);
@@ -216,6 +220,28 @@ mod tests {
 
     fn subsystem(name: &str, access: Access) -> Subsystem {
         Subsystem::new(nqn(name), access)
+    }
+
+    /// wire §20
+    #[test]
+    fn entries_say_whether_a_connection_may_begin_in_clear() {
+        let (none, required, not_required) =
+            (SecureChannel::UNSPECIFIED, SecureChannel::REQUIRED, SecureChannel::NOT_REQUIRED);
+        for (tls, of_service, of_subsystem) in [
+            (Tls::Off, none, none),
+            (Tls::Allowed, not_required, not_required),
+            (Tls::Concatenated, required, not_required),
+            (Tls::Required, required, required),
+        ] {
+            let service = service(&[(1, ListenerEntry { tls, ..listener("192.0.2.5:4420") })]);
+            let disks = [subsystem("nqn.2026-01.io.nvlane:disks", Access::Any)];
+            let route = Route { listener: 1, local: None };
+            let entries = service.entries(&nqn(HOST).into(), &route, disks.iter());
+            let needs: Vec<_> = entries.iter().map(|entry| entry.treq.secure_channel()).collect();
+            assert_eq!(needs, [of_service, of_subsystem], "{tls}");
+            let security = if tls == Tls::Off { 0 } else { TcpSecurity::TLS_1_3.raw() };
+            assert!(entries.iter().all(|entry| entry.tcp_security().raw() == security), "{tls}");
+        }
     }
 
     fn service(listeners: &[(ListenerTag, ListenerEntry)]) -> Discovery {

@@ -38,7 +38,8 @@ const fn rank(policy: Policy) -> u8 {
     match policy {
         Policy::Off => 0,
         Policy::Allowed => 1,
-        Policy::Required => 2,
+        Policy::Concatenated => 2,
+        Policy::Required => 3,
     }
 }
 
@@ -92,20 +93,30 @@ impl TlsGate {
         };
         Some(match gate.policies.get(&listener)? {
             Policy::Off => Passage::Clear,
-            Policy::Allowed => Passage::Tls(Box::new(Stream::allowing_clear(session()))),
+            Policy::Allowed | Policy::Concatenated => {
+                Passage::Tls(Box::new(Stream::allowing_clear(session())))
+            }
             Policy::Required => Passage::Tls(Box::new(Stream::new(session()))),
         })
     }
 
     /// Whether a queue may connect in clear: the policy may have changed since its connection was accepted.
     pub(crate) fn permits_clear(&self, listener: ListenerTag) -> bool {
-        matches!(self.lock().policies.get(&listener), Some(Policy::Off | Policy::Allowed))
+        self.lock().policies.get(&listener).is_some_and(|policy| *policy != Policy::Required)
+    }
+
+    /// Whether a queue that connects in clear must generate a key of TLS.
+    pub(crate) fn demands_key(&self, listener: ListenerTag) -> bool {
+        self.lock().policies.get(&listener) == Some(&Policy::Concatenated)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All policies, from the one that demands least on.
+    const ALL: [Policy; 4] = [Policy::Off, Policy::Allowed, Policy::Concatenated, Policy::Required];
 
     #[test]
     fn no_connection_of_an_unknown_listener_is_served() {
@@ -117,11 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn only_a_required_policy_refuses_a_queue_in_clear() {
+    fn a_queue_in_clear_is_refused_where_tls_is_required_and_generates_a_key_where_it_is_concatenated() {
         let gate = TlsGate::default();
-        for (policy, permits) in [(Policy::Off, true), (Policy::Allowed, true), (Policy::Required, false)] {
+        assert!(!gate.demands_key(1), "of an unknown listener no queue connects");
+        for policy in ALL {
             gate.set_policy(1, policy);
-            assert_eq!(gate.permits_clear(1), permits, "{policy}");
+            assert_eq!(gate.permits_clear(1), policy != Policy::Required, "{policy}");
+            assert_eq!(gate.demands_key(1), policy == Policy::Concatenated, "{policy}");
             let is_clear = matches!(gate.passage(1, 0), Some(Passage::Clear));
             assert_eq!(is_clear, policy == Policy::Off, "{policy}");
         }
@@ -129,13 +142,12 @@ mod tests {
 
     #[test]
     fn a_restriction_never_permits_more() {
-        let all = [Policy::Off, Policy::Allowed, Policy::Required];
-        for (at, before) in all.into_iter().enumerate() {
-            for (wanted_at, wanted) in all.into_iter().enumerate() {
+        for (at, before) in ALL.into_iter().enumerate() {
+            for (wanted_at, wanted) in ALL.into_iter().enumerate() {
                 let gate = TlsGate::default();
                 gate.set_policy(1, before);
                 gate.restrict(1, wanted);
-                assert_eq!(gate.lock().policies[&1], all[at.max(wanted_at)], "{before}, then {wanted}");
+                assert_eq!(gate.lock().policies[&1], ALL[at.max(wanted_at)], "{before}, then {wanted}");
             }
         }
         let gate = TlsGate::default();

@@ -563,7 +563,50 @@ fn listeners_with_tls_and_keys_belong_together() {
     assert!(config.subsystems[0].authentication.hosts.is_empty());
     assert!(errors(&text("tls = \"allowed\"", "")).contains("no host has a key"));
     assert!(errors(&text("", keys)).contains("no listener speaks TLS"));
-    assert!(errors(&text("tls = \"on\"", keys)).contains("write off, allowed or required"));
+    assert!(errors(&text("tls = \"on\"", keys)).contains("write off, allowed, concatenated or required"));
+}
+
+#[test]
+fn a_listener_that_demands_generated_keys_has_hosts_that_can_generate_one() {
+    let text = |listener: &str, subsystem: &str| {
+        format!(
+            "[[listener]]\naddress = \"127.0.0.1\"\n{listener}\n[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:a\"\nhosts = \"any\"\n\
+             {subsystem}\n[[subsystem.namespace]]\nstorage = \"ram:1M\"\n"
+        )
+    };
+    let (listener, secret) = ("tls = \"concatenated\"", "dhchap_secret = \"file:/k/host\"");
+    let config = config(&text(listener, secret));
+    assert_eq!(config.listeners[0].tls, TlsPolicy::Concatenated);
+    let warnings: Vec<_> = config.warnings().into_iter().map(|warning| warning.message).collect();
+    assert!(
+        matches!(&warnings[..], [warning] if warning.contains("no host can ask for discovery")),
+        "{warnings:?}"
+    );
+    let apart = text(listener, secret) + "[[listener]]\naddress = \"127.0.0.1:8009\"\n";
+    assert!(self::config(&apart).warnings().is_empty());
+    for (listener, subsystem, part) in [
+        (listener, "", "no host has a key"),
+        (listener, "tls_key = \"file:/k/all\"", "no host has one: add dhchap_secret"),
+        (
+            listener,
+            "dhchap_secret = \"file:/k/host\"\ndhchap_hash = [\"sha512\"]",
+            "with sha256 or sha384: add one of them",
+        ),
+        (
+            listener,
+            "dhchap_secret = \"file:/k/host\"\ndhchap_dhgroup = [\"null\"]",
+            "with a Diffie-Hellman group: add ffdhe2048",
+        ),
+        (
+            "tls = \"concatenated\"\nsubsystems = false\n[[listener]]\naddress = \"127.0.0.2\"",
+            secret,
+            "on a listener for discovery alone",
+        ),
+    ] {
+        let errors = errors(&text(listener, subsystem));
+        assert!(errors.contains(part), "{subsystem}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
 }
 
 #[test]

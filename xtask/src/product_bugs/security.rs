@@ -221,6 +221,13 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
             "&[if BUG { 0 } else { self.secure_channel.code() }],",
         )],
     },
+    Bug {
+        name: "authentication-without-the-demanded-key",
+        judge: authentication(
+            "concatenation::a_queue_that_must_generate_a_key_authenticates_in_no_other_way",
+        ),
+        sites: &[Site(CONTROLLER, "{ !self.must_generate_key }", "{ BUG || !self.must_generate_key }")],
+    },
     // The host believes that it has a key.
     Bug {
         name: "secure-channel-without-challenge",

@@ -21,8 +21,8 @@ const fn session(name: &'static str) -> Judge {
 
 const NAMES: Judge = end_to_end("tls::a_connect_under_other_names_than_those_of_the_key_ends_the_connection");
 
-const PERMITS_CLEAR: &str = "matches!(self.lock().policies.get(&listener), Some";
-const ALWAYS_PERMITS_CLEAR: &str = "BUG || matches!(self.lock().policies.get(&listener), Some";
+const PERMITS_CLEAR: &str = ".is_some_and(|policy| *policy != Policy::Required)";
+const ALWAYS_PERMITS_CLEAR: &str = ".is_some_and(|policy| BUG || *policy != Policy::Required)";
 
 /// Where TLS is required nothing is taken in clear, and a connection is one of the host and subsystem whose key it has
 /// shown.
@@ -130,8 +130,20 @@ pub(super) const TLS: &[Bug] = &[
         ),
         sites: &[Site(
             "crates/subsystem/src/control/connect.rs",
-            "if is_secured && connect.channel == Channel::Clear {",
-            "if !BUG && is_secured && connect.channel == Channel::Clear {",
+            "if is_secured && connect.channel.is_clear() {",
+            "if !BUG && is_secured && connect.channel.is_clear() {",
+        )],
+    },
+    // A host that asks for no key uses its queues in clear.
+    Bug {
+        name: "key-of-concatenation-not-demanded",
+        judge: end_to_end(
+            "concatenation::a_listener_that_demands_a_key_serves_no_queue_in_clear_without_one",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/serving/lanes/placing.rs",
+            "&& self.tls.demands_key(lane.listener)",
+            "&& !BUG\n            && self.tls.demands_key(lane.listener)",
         )],
     },
     // What comes after it is taken for more of the session.

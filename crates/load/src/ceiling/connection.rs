@@ -3,9 +3,10 @@
 use std::io;
 
 use super::blocks::Walk;
+use super::channel::Channel;
 use super::{CeilingSpec, STAGING_BYTES};
 use host::Receive;
-use reactor::{Received, Segment, Sent, Socket};
+use reactor::{Received, Segment, Sent};
 
 /// Bytes of a command capsule without data, and of every other header.
 const CAPSULE_BYTES: usize = 72;
@@ -163,7 +164,7 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Sends as much as the socket takes.
-    pub(super) fn flush(&mut self, socket: &Socket) -> io::Result<()> {
+    pub(super) fn flush(&mut self, channel: &mut Channel) -> io::Result<()> {
         let mut done = 0;
         while done < self.segments.len() {
             let count = (self.segments.len() - done).min(SEGMENT_COUNT);
@@ -172,7 +173,7 @@ impl<'a> Outgoing<'a> {
             if self.sent > 0 {
                 batch[0] = whole.after(self.sent);
             }
-            let sent = socket.send(batch, false);
+            let sent = channel.send(batch);
             batch[0] = whole;
             let mut bytes = match sent {
                 Sent::Bytes(bytes) => bytes + self.sent,
@@ -216,7 +217,7 @@ pub(super) enum Took {
     Nothing,
     /// All there was.
     All,
-    /// As much as fits; there may be more.
+    /// As much as fits, or as TLS gives at once; there may be more.
     Full,
     /// The other side has closed the connection.
     Ended,
@@ -231,13 +232,13 @@ impl<'a> Incoming<'a> {
     /// Receives once, or PDU by PDU as long as there is something, and calls `each` for each message that is complete.
     pub(super) fn receive(
         &mut self,
-        socket: &Socket,
+        channel: &mut Channel,
         staging: &mut [u8],
         io_bytes: usize,
         mut each: impl FnMut(Message),
     ) -> io::Result<Took> {
         if self.receives == Receive::Staging {
-            return self.receive_once(socket, staging, io_bytes, each);
+            return self.receive_once(channel, staging, io_bytes, each);
         }
         for count in 0..PART_COUNT_MAX {
             let part = match self.left {
@@ -245,7 +246,7 @@ impl<'a> Incoming<'a> {
                 left => self.message.part(self.message.length(io_bytes) - left, io_bytes),
             };
             let room = part.min(staging.len());
-            match self.receive_once(socket, &mut staging[..room], io_bytes, &mut each)? {
+            match self.receive_once(channel, &mut staging[..room], io_bytes, &mut each)? {
                 Took::Nothing if count > 0 => return Ok(Took::All),
                 // The first part of a message, or a part of one.
                 Took::All | Took::Full => {}
@@ -257,7 +258,7 @@ impl<'a> Incoming<'a> {
 
     fn receive_once(
         &mut self,
-        socket: &Socket,
+        channel: &mut Channel,
         staging: &mut [u8],
         io_bytes: usize,
         mut each: impl FnMut(Message),
@@ -269,14 +270,14 @@ impl<'a> Incoming<'a> {
         } else {
             &mut *staging
         };
-        let room = into.len();
-        let count = match socket.receive(into) {
+        let (received, may_have_more) = channel.receive(into);
+        let count = match received {
             Received::Bytes(count) => count,
             Received::Dry => return Ok(Took::Nothing),
             Received::Ended => return Ok(Took::Ended),
             Received::Failed(error) => return Err(error),
         };
-        let took = if count == room { Took::Full } else { Took::All };
+        let took = if may_have_more { Took::Full } else { Took::All };
         if is_placed {
             self.left -= count;
             self.at = (self.at + count) % self.memory.len();

@@ -28,13 +28,14 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(sockets: &[&Socket]) -> io::Result<Self> {
+    pub(super) fn new<'a>(sockets: impl IntoIterator<Item = &'a Socket>) -> io::Result<Self> {
+        let sockets: Vec<_> = sockets.into_iter().collect();
         let is_few = sockets.len() <= EACH_COUNT_MAX;
         let make = || -> io::Result<OwnedFd> {
             let epoll = epoll::create(CreateFlags::CLOEXEC)?;
             for (index, socket) in sockets.iter().enumerate() {
                 let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-                epoll::add(&epoll, socket, EventData::new_u64(index as u64), flags)?;
+                epoll::add(&epoll, *socket, EventData::new_u64(index as u64), flags)?;
             }
             Ok(epoll)
         };
@@ -57,11 +58,11 @@ impl Watch {
     }
 
     /// Sleeps until there is something to look at.
-    pub(super) fn sleep(&mut self, sockets: &[&Socket]) -> io::Result<()> {
+    pub(super) fn sleep<'a>(&mut self, sockets: impl Iterator<Item = &'a Socket>) -> io::Result<()> {
         if self.epoll.is_some() {
             return if self.again.is_empty() { self.wait(SLEEP) } else { Ok(()) };
         }
-        let mut fds: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+        let mut fds: Vec<_> = sockets.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
         match poll(&mut fds, Some(&timespec(SLEEP))) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use host::Receive;
+use host::{Options, Receive};
 use load::ceiling::{CeilingResult, CeilingSpec, measure};
 use load::environment::Environment;
 use load::report::Report;
 use load::workload::{Mix, Pace, Pattern, Workload};
 use reactor::CoreList;
+use security::psk::Cipher;
 use serde_json::{Value, json};
 
 use super::{cores, run_time, seconds};
@@ -28,6 +29,7 @@ Two threads move the bytes that a host and a target would exchange over loopback
 spinning, without NVMe. No NVMe/TCP implementation with the same number of lanes on this kernel's TCP can be sustainably faster.
 
   nvlane perf ceiling -q 1,4,32,128 -w randrw -M 70
+  nvlane perf ceiling -q 32 -o 128k --tls              the ceiling of lanes with TLS
   nvlane perf ceiling -q 1023 -P 1,1024 --sleep        the cost of more lanes when no commands share a send")]
 pub(crate) struct CeilingArguments {
     /// Operations in flight over all connections together; several depths such as 1,32,128 are measured in turn.
@@ -69,6 +71,11 @@ pub(crate) struct CeilingArguments {
     /// data (pdu).
     #[arg(long, value_name = "HOW", default_value = "staging")]
     receive: Receive,
+    /// TLS on each connection, through the streams that lanes use: aes128 (TLS_AES_128_GCM_SHA256) or aes256
+    /// (TLS_AES_256_GCM_SHA384). [default without a value: aes128]
+    #[arg(long, value_name = "CIPHER", num_args = 0..=1, require_equals = true, default_missing_value = "aes128",
+          value_parser = cipher)]
+    tls: Option<Cipher>,
     /// Let the target's side sleep when it has nothing to do, so that its processor time is that of its work.
     #[arg(long)]
     sleep: bool,
@@ -117,6 +124,7 @@ pub(crate) fn ceiling(arguments: &CeilingArguments) -> Ended {
             memory_bytes: usize::try_from(arguments.memory).unwrap_or(usize::MAX),
             far_memory_bytes: usize::try_from(arguments.target_memory).unwrap_or(usize::MAX),
             near_receives: arguments.receive,
+            tls: arguments.tls,
             duration: arguments.time,
             warm_up: arguments.warm_up,
             cores,
@@ -143,6 +151,22 @@ pub(crate) fn read_percent(pattern: &Pattern) -> Option<u8> {
     let shares = pattern.shares();
     let is_of_both = shares.read + shares.write == 100 && pattern.mix != Mix::WriteThenRead;
     is_of_both.then_some(shares.read)
+}
+
+fn cipher(text: &str) -> Result<Cipher, String> {
+    match text {
+        "aes128" => Ok(Cipher::Aes128GcmSha256),
+        "aes256" => Ok(Cipher::Aes256GcmSha384),
+        _ => Err("there are aes128 and aes256".into()),
+    }
+}
+
+/// The cipher suite of a load's connections. A key that an authentication generates is one of SHA-256, as each end prefers.
+pub(crate) fn cipher_of(options: &Options) -> Option<Cipher> {
+    match &options.tls {
+        Some(keys) => Some(keys.key.cipher()),
+        None => options.concat.then_some(Cipher::Aes128GcmSha256),
+    }
 }
 
 fn io_bytes(text: &str) -> Result<u32, String> {
@@ -181,6 +205,7 @@ fn value(spec: &CeilingSpec, result: &CeilingResult) -> Value {
         "memory_bytes": spec.memory_bytes,
         "target_memory_bytes": spec.far_memory_bytes,
         "receive": spec.near_receives.to_string(),
+        "tls": spec.tls.map(|cipher| cipher.to_string()),
         "operations": result.operations,
         "elapsed_ns": result.elapsed_ns,
         "iops": result.iops(),
@@ -201,6 +226,7 @@ pub(crate) fn beside(
     namespace: &host::Namespace,
     report: &Report,
     cores: &[usize],
+    tls: Option<Cipher>,
 ) -> Result<Value, Failure> {
     let read_percent = read_percent(&workload.pattern);
     let (Some(read_percent), 0..=1, &[(io_bytes, _)], Pace::Closed) =
@@ -221,6 +247,7 @@ pub(crate) fn beside(
         memory_bytes: 0,
         far_memory_bytes: 0,
         near_receives: Receive::default(),
+        tls,
         duration: Duration::from_secs(2),
         warm_up: Duration::from_millis(300),
         cores: cores.first().and_then(|&near| Some((near, other(near)?))),
@@ -252,8 +279,6 @@ pub(crate) fn share_line(report: &Report) -> Option<String> {
         return Some(format!("share of the ceiling: n/a, {reason}"));
     }
     let (share, iops, p50_ns) = (number("share")?, number("iops")?, number("p50_ns")?);
-    Some(format!(
-        "{share:.2} of the ceiling: plain sockets reach {iops:.0} IOPS at p50 {:.2} us",
-        p50_ns / 1e3
-    ))
+    let sockets = if ceiling["tls"].is_null() { "plain sockets" } else { "sockets with the same TLS" };
+    Some(format!("{share:.2} of the ceiling: {sockets} reach {iops:.0} IOPS at p50 {:.2} us", p50_ns / 1e3))
 }

@@ -8,10 +8,23 @@ use host::security::hash::HashFunction;
 use host::security::host::HostFailure;
 use host::security::message::Reason;
 use host::security::secret::Secret;
-use host::{Association, Credentials, Error, LinkError, Options, ReconnectSettings};
+use host::{
+    Address, Association, ControllerError, Credentials, DiscoveryEntry, Error, LinkError, Options,
+    ReconnectSettings,
+};
+use peer::queue::{Move, Queue};
 use subsystem::config::{SecretSource, SecretSources, TargetConfig, TlsPolicy};
 use tempfile::TempDir;
+use wire::discovery::{SecureChannel, TcpSecurity};
+use wire::fabrics::ConnectResult;
+use wire::id::Cntlid;
+use wire::pdu::Digests;
+use wire::property::Property;
+use wire::sqe::Sqe;
+use wire::status::Status;
+use zerocopy::IntoBytes;
 
+use crate::raw::RawHost;
 use crate::setup::{NQN, Rig, address_of, engines, open, options};
 
 /// Files with the secrets of host and subsystem.
@@ -153,6 +166,67 @@ fn a_host_generates_another_key_after_a_restart_and_keeps_its_own_through_a_relo
     }
 }
 
+/// wire §22.1
+#[test]
+fn a_listener_that_demands_a_key_serves_no_queue_in_clear_without_one() {
+    let keys = Keys::new();
+    for engine in engines() {
+        let rig = Rig::with(engine, &["ram:4M"], |config| keys.require(config, TlsPolicy::Concatenated));
+        let association = connect(&rig, concat(1, Some(2))).expect("a host that generates a key");
+        let mut namespace = open(&association, 1);
+        namespace.write_at(&[3; 4096], 0).expect("a write");
+        let mut block = vec![0; 4096];
+        namespace.read_at(&mut block, 0).expect("a read");
+        assert!(block == [3; 4096] && all_have_generated_keys(&rig));
+        // A host of ours learns what is asked of it; another one, that no other authentication counts.
+        for options in [Options { concat: false, ..concat(1, Some(2)) }, options()] {
+            let error = connect(&rig, options).expect_err("in clear");
+            let asked = LinkError::Controller(ControllerError::SecureChannelRequired);
+            assert_eq!(error.to_string(), asked.to_string());
+            assert!(error.is_permanent());
+        }
+        let host = RawHost::dialler(&rig);
+        let mut admin = host.queue(Digests::empty()).expect("initialised in clear");
+        let answer = host.connect_admin(&mut admin).expect("an admin queue");
+        let result = ConnectResult::from_bits(answer.cqe.dw0());
+        assert!(result.authentication_required() && result.secure_channel_required());
+        let status =
+            |queue: &mut Queue, sqe, data: Move<'_>| queue.run(sqe, data).expect("an answer").status();
+        let before_the_key = status(&mut admin, Sqe::property_get(Property::CAP), Move::None);
+        assert_eq!(before_the_key, Status::AUTHENTICATION_REQUIRED.with_dnr());
+        let mut io = host.queue(Digests::empty()).expect("initialised in clear");
+        let connect = host.connect_command(1, 32).to_sqe();
+        let data = host.connect_data(Cntlid::new(result.cntlid()));
+        let refused = status(&mut io, connect, Move::InCapsule(data.as_bytes()));
+        assert_eq!(refused, Status::CONNECT_INVALID_HOST.with_dnr());
+        let service = Address { subsystem: None, ..address_of(rig.socket_address()) };
+        let error = host::discovery::discover(&service, concat(1, Some(2))).expect_err("in clear");
+        assert!(error.to_string().contains("Connect"), "{error}");
+    }
+}
+
+/// Associations stay, as they do with a listener that requires TLS; their hosts connect no further queue in clear.
+#[test]
+fn a_reload_that_demands_a_key_leaves_associations_and_lets_in_no_further_queue() {
+    let keys = Keys::new();
+    for engine in engines() {
+        let mut rig = Rig::with(engine, &["ram:4M"], |config| keys.require(config, TlsPolicy::Allowed));
+        let clear = Options { concat: false, ..concat(1, Some(2)) };
+        let association = connect(&rig, clear.clone()).expect("in clear, which is allowed");
+        let mut namespace = open(&association, 1);
+        let host = RawHost::dialler(&rig);
+        let mut admin = host.queue(Digests::empty()).expect("initialised in clear");
+        rig.reload(|config| config.listeners[0].tls = TlsPolicy::Concatenated);
+        namespace.write_at(&[4; 4096], 0).expect("a write");
+        let answer = host.connect_admin(&mut admin).expect("accepted before the reload");
+        assert!(ConnectResult::from_bits(answer.cqe.dw0()).secure_channel_required());
+        connect(&rig, clear.clone()).expect_err("in clear");
+        connect(&rig, concat(1, Some(2))).expect("with a generated key");
+        rig.reload(|config| config.listeners[0].tls = TlsPolicy::Allowed);
+        connect(&rig, clear).expect("in clear again");
+    }
+}
+
 /// The discovery service does not authenticate: it is asked in clear.
 #[test]
 fn discovery_is_asked_in_clear() {
@@ -161,5 +235,9 @@ fn discovery_is_asked_in_clear() {
     let mut service = address_of(rig.socket_address());
     service.subsystem = None;
     let found = host::discovery::discover(&service, concat(1, Some(2))).expect("the log");
-    assert!(found.entries.iter().any(|entry| entry.subsystem().is_ok_and(|name| name.as_str() == NQN)));
+    let is_ours = |entry: &&DiscoveryEntry| entry.subsystem().is_ok_and(|name| name.as_str() == NQN);
+    let entry = found.entries.iter().find(is_ours).expect("the subsystem");
+    // A host that begins in clear is no mistake there.
+    assert_eq!(entry.tcp_security(), TcpSecurity::TLS_1_3);
+    assert_eq!(entry.treq.secure_channel(), SecureChannel::NOT_REQUIRED);
 }

@@ -22,13 +22,15 @@ pub enum Policy {
     Off,
     /// Either: the first byte of a connection tells.
     Allowed,
+    /// TLS; in clear only an admin queue whose authentication generates a key of TLS, by secure channel concatenation.
+    Concatenated,
     /// TLS only.
     Required,
 }
 
 /// The error for an unknown policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown TLS policy {0:?}: write off, allowed or required")]
+#[error("unknown TLS policy {0:?}: write off, allowed, concatenated or required")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for Policy {
@@ -38,6 +40,7 @@ impl FromStr for Policy {
         match text {
             "off" => Ok(Self::Off),
             "allowed" => Ok(Self::Allowed),
+            "concatenated" => Ok(Self::Concatenated),
             "required" => Ok(Self::Required),
             _ => Err(UnknownPolicy(text.to_owned())),
         }
@@ -49,6 +52,7 @@ impl fmt::Display for Policy {
         f.pad(match self {
             Self::Off => "off",
             Self::Allowed => "allowed",
+            Self::Concatenated => "concatenated",
             Self::Required => "required",
         })
     }

@@ -43,6 +43,27 @@ fn only_what_the_queue_permits_is_accepted() {
 
 /// hostile A6
 #[test]
+fn a_queue_that_must_generate_a_key_authenticates_in_no_other_way() {
+    for asked in ALL {
+        let pair = pair(asked, SecureChannel::NewTlsPsk);
+        let mut controller = pair.controller().with_secure_channel_required();
+        let outcome = run(&mut pair.host(), &mut controller, |_, _| ());
+        if asked == SecureChannel::NewTlsPsk {
+            assert!(outcome.host.is_ok() && controller.take_generated().is_some());
+            // Nor does it later.
+            let again = self::pair(SecureChannel::None, SecureChannel::NewTlsPsk);
+            let outcome = run(&mut again.host(), &mut controller, |_, _| ());
+            assert_eq!(outcome.host, Err(HostFailure::Refused(Reason::SecureChannel)));
+            assert!(controller.authenticated().is_some(), "it stays authenticated");
+        } else {
+            assert_eq!(outcome.host, Err(HostFailure::Refused(Reason::SecureChannel)), "{asked:?}");
+            assert!(controller.authenticated().is_none() && controller.take_generated().is_none());
+        }
+    }
+}
+
+/// hostile A6
+#[test]
 fn a_key_needs_a_group_and_a_hash_function_of_tls() {
     for (hashes, groups, expected) in [
         (&[1, 2, 3][..], &[0, 1, 2][..], Ok((HashFunction::Sha256, Group::Ffdhe2048))),

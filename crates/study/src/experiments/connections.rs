@@ -67,7 +67,7 @@ impl Experiment for Connections {
         let served = bench.serve()?;
         let lanes = cell.word("lanes");
         let before_bytes = own_memory_bytes(served.pid())?;
-        let mut held_lanes = HeldLanes::connect(bench, &served, lanes.into(), IDLE_DEPTH)?;
+        let mut held_lanes = HeldLanes::connect(bench, &served, lanes.into(), IDLE_DEPTH, None)?;
         held_lanes.exercise()?;
         let used_bytes = own_memory_bytes(served.pid())?.saturating_sub(before_bytes);
         drop(held_lanes);

@@ -1,20 +1,9 @@
 //! `idle`: the cost of idle lanes.
 
-use std::time::{Duration, Instant};
-
 use super::prelude::*;
-use crate::descriptors::target_lane_count_max;
-use crate::held_lanes::HeldLanes;
-use crate::process::{own_memory_bytes, run_ns};
+use crate::idle_lanes;
 
 const LANE_COUNTS: [u64; 3] = [0, 1_000, 10_000];
-
-/// Depth of each lane, as Linux hosts have it.
-const DEPTH: u16 = 128;
-
-/// Time from the last command until lanes are idle: they have returned their buffers after at most 10 s, and the
-/// timers of their connects have expired.
-const SETTLING: Duration = Duration::from_secs(11);
 
 /// Processor time that 1,000 and 10,000 idle lanes may use, percent of a core.
 const CPU_1000: Bar = Bar::Below(0.5);
@@ -48,50 +37,11 @@ impl Experiment for Idle {
     }
 
     fn check(&self, _: &Bench) -> Result<(), Error> {
-        let most = target_lane_count_max(reactor::allow_descriptors());
-        match LANE_COUNTS.into_iter().find(|&lanes| lanes > most) {
-            None => Ok(()),
-            Some(lanes) => Err(Error::Lacking(format!(
-                "a target with {lanes} lanes needs more descriptors than this user may have: raise the limit \
-                 (`ulimit -Hn 65536` as root)"
-            ))),
-        }
+        idle_lanes::check(LANE_COUNTS.into_iter().max().unwrap_or(0))
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let served = bench.serve()?;
-        let pid = served.pid();
-        // The first lane makes the target allocate what all lanes share.
-        let mut first = HeldLanes::connect(bench, &served, 1, DEPTH)?;
-        first.exercise()?;
-        let before_bytes = own_memory_bytes(pid)?;
-
-        let lanes = cell.number("lanes");
-        let start = Instant::now();
-        let mut held_lanes = HeldLanes::connect(bench, &served, lanes, DEPTH)?;
-        let connect_us = start.elapsed().as_secs_f64() * 1e6;
-        let fresh_bytes = own_memory_bytes(pid)?;
-        held_lanes.exercise()?;
-        if lanes > 0 {
-            bench.sleep(SETTLING);
-        }
-
-        let (from, used_ns) = (Instant::now(), run_ns(pid)?);
-        bench.sleep(bench.times.idle);
-        let (used_ns, passed) = (run_ns(pid)? - used_ns, from.elapsed());
-        let used_bytes = own_memory_bytes(pid)?;
-
-        let percent = Duration::from_nanos(used_ns).as_secs_f64() * 100.0 / passed.as_secs_f64();
-        let mut values = Values::from([("cpu_percent", percent), ("memory_mib", mib(used_bytes))]);
-        if lanes > 0 {
-            values.insert("bytes_per_lane", each(used_bytes, before_bytes, lanes));
-            values.insert("fresh_bytes_per_lane", each(fresh_bytes, before_bytes, lanes));
-            #[allow(clippy::cast_precision_loss)] // A count of lanes.
-            values.insert("connect_us", connect_us / lanes as f64);
-        }
-        drop((first, held_lanes));
-        served.stop()?;
-        Ok(values)
+        idle_lanes::measure(bench, bench.serve()?, cell.number("lanes"), None)
     }
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
@@ -132,16 +82,6 @@ impl Experiment for Idle {
             ),
         ]
     }
-}
-
-#[allow(clippy::cast_precision_loss)] // Memory of a process.
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
-}
-
-#[allow(clippy::cast_precision_loss)] // Memory of a process, a count of lanes.
-fn each(after_bytes: u64, before_bytes: u64, lanes: u64) -> f64 {
-    after_bytes.saturating_sub(before_bytes) as f64 / lanes as f64
 }
 
 #[cfg(test)]

@@ -6,13 +6,16 @@ use std::net::SocketAddr;
 use proto::WINDOW_COUNT_MAX;
 use proto::handshake::H2C_DATA_BYTES_MIN;
 use reactor::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX};
+use security::group::Group;
+use security::psk::Cipher;
 use store::Size;
 use wire::id::Cntlid;
 use wire::nqn::HostName;
 use wire::uuid::Uuid;
 
-use super::{SubsystemConfig, TargetConfig, Threads, TlsPolicy};
+use super::{ListenerConfig, SubsystemConfig, TargetConfig, Threads, TlsPolicy};
 use crate::access::HostRights;
+use crate::authentication::Authentication;
 use crate::identity::storage_name;
 use crate::key_rights::KeyRights;
 use crate::subsystem::Access;
@@ -69,6 +72,9 @@ impl Findings {
     }
 }
 
+/// How the findings about listeners that demand a generated key begin.
+const CONCATENATED: &str = "tls = \"concatenated\": a host generates a key of TLS";
+
 /// The most connections: more would not fit into the numbers of lanes and sockets.
 const CONNECTION_COUNT_MAX: u64 = 1 << 20;
 
@@ -91,6 +97,7 @@ impl TargetConfig {
         self.check_discovery(&mut findings);
         self.check_subsystems(&mut findings);
         self.check_tls(&mut findings);
+        self.check_concatenation(&mut findings);
         self.check_identities(&mut findings);
         findings.0
     }
@@ -328,13 +335,16 @@ impl TargetConfig {
         let with_tls = self.listeners.iter().position(|listener| listener.tls != TlsPolicy::Off);
         let with_key = self.subsystems.iter().position(|subsystem| !subsystem.tls_keys.is_empty());
         // Where TLS is allowed, hosts with a secret get a key from an authentication in clear.
-        let is_allowed = self.listeners.iter().any(|listener| listener.tls == TlsPolicy::Allowed);
+        let is_allowed = self
+            .listeners
+            .iter()
+            .any(|listener| matches!(listener.tls, TlsPolicy::Allowed | TlsPolicy::Concatenated));
         let with_secret = self.subsystems.iter().any(|subsystem| !subsystem.authentication.is_empty());
         match (with_tls, with_key) {
             (Some(_), None) if is_allowed && with_secret => {}
             (Some(at), None) => {
                 let message = "the listener speaks TLS, but no host has a key: add tls_key to a subsystem, or, with tls = \
-                               \"allowed\", dhchap_secret for hosts that generate one (nvme connect --concat)"
+                               \"allowed\" or \"concatenated\", dhchap_secret for hosts that generate one (nvme connect --concat)"
                     .into();
                 findings.add(Place::Listener(at), message);
             }
@@ -344,6 +354,40 @@ impl TargetConfig {
                 findings.add(Place::Subsystem(at, "tls_key"), message);
             }
             _ => {}
+        }
+    }
+
+    /// Hosts must be able to generate a key where a listener demands that.
+    fn check_concatenation(&self, findings: &mut Findings) {
+        // Without keys and secrets there is a finding about TLS itself.
+        let has_key = self.subsystems.iter().any(|subsystem| !subsystem.tls_keys.is_empty());
+        let demands = |listener: &ListenerConfig| listener.tls == TlsPolicy::Concatenated;
+        for (at, listener) in self.listeners.iter().enumerate().filter(|(_, listener)| demands(listener)) {
+            if !listener.subsystems {
+                let message = "tls = \"concatenated\": discovery does not authenticate, so no host generates a key on a \
+                               listener for discovery alone: write off, allowed or required"
+                    .into();
+                findings.add(Place::Listener(at), message);
+            } else if has_key && self.subsystems.iter().all(|subsystem| subsystem.authentication.is_empty()) {
+                let message = format!(
+                    "{CONCATENATED} with its secret, but no host has one: add dhchap_secret to a subsystem"
+                );
+                findings.add(Place::Listener(at), message);
+            }
+        }
+        if !self.listeners.iter().any(demands) {
+            return;
+        }
+        for (at, subsystem) in self.subsystems.iter().enumerate() {
+            let Authentication { hashes, groups, .. } = &subsystem.authentication;
+            if !hashes.iter().any(|hash| Cipher::of(*hash).is_some()) {
+                let message = format!("{CONCATENATED} with sha256 or sha384: add one of them");
+                findings.add(Place::Subsystem(at, "dhchap_hash"), message);
+            }
+            if groups.iter().all(|group| *group == Group::Null) {
+                let message = format!("{CONCATENATED} with a Diffie-Hellman group: add ffdhe2048, say");
+                findings.add(Place::Subsystem(at, "dhchap_dhgroup"), message);
+            }
         }
     }
 

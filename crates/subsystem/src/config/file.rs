@@ -687,9 +687,11 @@ impl Reader<'_> {
             ..AuthenticationConfig::default()
         };
         if let Some(names) = raw.dhchap_hash {
+            self.spans.insert(Place::Subsystem(at, "dhchap_hash"), names.span());
             authentication.hashes = self.choices(&names, "hash function", &HASHES);
         }
         if let Some(names) = raw.dhchap_dhgroup {
+            self.spans.insert(Place::Subsystem(at, "dhchap_dhgroup"), names.span());
             authentication.groups = self.choices(&names, "group", &GROUPS);
         }
         if let Some(span) = raw.tls_key.as_ref().map(Spanned::span) {

@@ -12,20 +12,42 @@ impl TargetConfig {
     #[must_use]
     pub fn warnings(&self) -> Vec<Problem> {
         let serving = || self.listeners.iter().filter(|listener| listener.subsystems);
-        let requires_tls = serving().all(|listener| listener.tls == TlsPolicy::Required);
+        // Where keys are generated, a host in clear has a secret.
+        let protects =
+            |listener: &ListenerConfig| matches!(listener.tls, TlsPolicy::Concatenated | TlsPolicy::Required);
+        let (requires_tls, is_protected) =
+            (serving().all(|listener| listener.tls == TlsPolicy::Required), serving().all(protects));
         let mut warnings = Vec::new();
         for (at, subsystem) in self.subsystems.iter().enumerate() {
-            subsystem.warn_of_names(at, requires_tls, &mut warnings);
+            let keys_prove = requires_tls || is_protected && subsystem.authentication.others.is_none();
+            subsystem.warn_of_names(at, keys_prove, &mut warnings);
         }
         for (at, listener) in self.listeners.iter().enumerate().filter(|(_, listener)| listener.subsystems) {
             self.warn_of_openness(at, listener, &mut warnings);
         }
+        self.warn_of_lost_discovery(&mut warnings);
         warnings
+    }
+
+    /// Discovery that no host can ask for: in clear it is refused, and no host has a key for it.
+    fn warn_of_lost_discovery(&self, warnings: &mut Vec<Problem>) {
+        let mut with_discovery =
+            self.listeners.iter().enumerate().filter(|(_, listener)| listener.discovery).peekable();
+        let Some(&(at, _)) = with_discovery.peek() else { return };
+        let has_key = self.subsystems.iter().any(|subsystem| !subsystem.tls_keys.is_empty());
+        if has_key || with_discovery.any(|(_, listener)| listener.tls != TlsPolicy::Concatenated) {
+            return;
+        }
+        let message = "no host can ask for discovery: it does not authenticate, and is refused in clear where tls = \
+                       \"concatenated\"; give it a listener of its own (subsystems = false), or have hosts name the subsystem"
+            .into();
+        warnings.push(Problem { place: Place::Listener(at), message });
     }
 
     /// A listener that machines other than this one reach, and the subsystems that anyone uses there.
     fn warn_of_openness(&self, at: usize, listener: &ListenerConfig, warnings: &mut Vec<Problem>) {
-        if listener.address.ip().is_loopback() || listener.tls == TlsPolicy::Required {
+        let is_protected = matches!(listener.tls, TlsPolicy::Concatenated | TlsPolicy::Required);
+        if listener.address.ip().is_loopback() || is_protected {
             return;
         }
         let is_open = |subsystem: &&SubsystemConfig| {
@@ -47,13 +69,12 @@ impl TargetConfig {
 
 impl SubsystemConfig {
     /// Lists that name hosts by which any other host may call itself.
-    fn warn_of_names(&self, at: usize, requires_tls: bool, warnings: &mut Vec<Problem>) {
+    fn warn_of_names(&self, at: usize, keys_prove: bool, warnings: &mut Vec<Problem>) {
         let (secrets, keys) = (&self.authentication, &self.tls_keys);
-        let has_own = |host: &HostName| {
-            secrets.hosts.contains_key(host) || requires_tls && keys.hosts.contains_key(host)
-        };
+        let has_own =
+            |host: &HostName| secrets.hosts.contains_key(host) || keys_prove && keys.hosts.contains_key(host);
         let has_any = |host: &HostName| {
-            has_own(host) || secrets.others.is_some() || requires_tls && keys.others.is_some()
+            has_own(host) || secrets.others.is_some() || keys_prove && keys.others.is_some()
         };
         let mut warn = |place, host: &HostName, why: &str| {
             let message = format!(

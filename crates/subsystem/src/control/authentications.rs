@@ -79,6 +79,8 @@ pub(super) struct Beginning {
     pub(super) who: Who,
     /// Identity of the generated key that its connection uses.
     pub(super) key_in_use: Option<String>,
+    /// Its authentication must generate a key of TLS.
+    pub(super) must_generate_key: bool,
     /// When former secrets are accepted no more, ns.
     pub(super) former_end_ns: Option<u64>,
 }
@@ -139,7 +141,7 @@ impl Authentications {
 
     /// A lane has connected whose host must authenticate, or has a key that an authentication has generated.
     pub(super) fn begin(&mut self, now_ns: u64, lane: LaneId, beginning: Beginning, outputs: &mut Outputs) {
-        let Beginning { settings, who, key_in_use: key, former_end_ns } = beginning;
+        let Beginning { settings, who, key_in_use: key, must_generate_key, former_end_ns } = beginning;
         let is_owed = key.is_none();
         let deadline_ns = is_owed.then(|| now_ns.saturating_add(FIRST_NS));
         deadline_ns.into_iter().for_each(|deadline_ns| outputs.wake_about(deadline_ns));
@@ -147,7 +149,9 @@ impl Authentications {
             lane,
             Queue {
                 names: settings.names.clone(),
-                machine: if is_owed {
+                machine: if must_generate_key {
+                    ControllerAuthentication::new(settings).with_secure_channel_required()
+                } else if is_owed {
                     ControllerAuthentication::new(settings)
                 } else {
                     ControllerAuthentication::of_secure_channel(settings)

@@ -137,6 +137,10 @@ fn invalid(parameter: InvalidParameter) -> Refusal {
 /// Why an I/O queue is refused whose admin queue uses TLS, or is to.
 const IN_CLEAR: &str = "connect refused: the queue is in clear, and the admin queue of its controller is not";
 
+/// Why a queue is refused where a connection in clear is for generating a key of TLS.
+const WITHOUT_KEY: &str = "connect refused: the listener has tls = \"concatenated\", and the queue is in clear: only the admin \
+                           queue of a host with a secret may be";
+
 /// Offsets of the names in Connect's data. wire §6.2
 const SUBSYSTEM_NAME: std::ops::Range<usize> = 256..512;
 const HOST_NAME: std::ops::Range<usize> = 512..768;
@@ -245,7 +249,7 @@ impl Connects {
             host: wish.host,
             hostid: wish.hostid,
             peer: connect.peer,
-            uses_tls: connect.channel != Channel::Clear,
+            uses_tls: !connect.channel.is_clear(),
             route: Route { listener: connect.listener, local: connect.local },
             life: Life::Live,
             machine: Controller::new(self.limits.cap().with_css_csi(has_key_value), VERSION),
@@ -284,6 +288,9 @@ impl Scene<'_> {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
         let (kind, range) = self.kind_of(connect, wish)?;
+        if connect.channel == Channel::ClearForKey {
+            self.judge_clear(wish, kind)?;
+        }
         let is_admin = wish.command.qid.is_admin();
         // 0-based: 0 in the field, refused for every queue, is one entry.
         let entries_min = if is_admin { limits.admin_queue_entries_min.into() } else { 2 };
@@ -320,6 +327,19 @@ impl Scene<'_> {
             return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
         }
         Ok((ControllerKind::Io(id), subsystem.cntlids.clone()))
+    }
+
+    /// Whether a queue may connect in clear so that its authentication generates a key: an admin queue of a host that
+    /// authenticates. wire §22.1
+    fn judge_clear(&self, wish: &Wish, kind: ControllerKind) -> Result<(), Refusal> {
+        let subsystem = self.catalog.subsystem_of(kind);
+        let authenticates =
+            subsystem.is_some_and(|subsystem| subsystem.authentication.of(&wish.host).is_some());
+        if wish.command.qid.is_admin() && authenticates {
+            return Ok(());
+        }
+        let refusal = Refusal::from(Status::CONNECT_INVALID_HOST.with_dnr());
+        Err(Refusal { why: Some(WITHOUT_KEY), ..refusal })
     }
 
     fn judge_admin(
@@ -372,7 +392,7 @@ impl Scene<'_> {
         // The admin queue of a secure channel that is yet to be set up is in clear itself.
         let is_secured =
             record.uses_tls || record.admin.is_some_and(|lane| self.authentications.has_generated(lane));
-        if is_secured && connect.channel == Channel::Clear {
+        if is_secured && connect.channel.is_clear() {
             let refusal = Refusal::from(Status::CONNECT_INVALID_HOST.with_dnr());
             return Err(Refusal { why: Some(IN_CLEAR), ..refusal });
         }
@@ -402,8 +422,11 @@ impl Scene<'_> {
         let is_owed = authentication.is_some() && !matches!(connect.channel, Channel::GeneratedKey(_));
         let mut established = established(command, record, doorbell);
         established.owes_authentication = is_owed;
-        let result =
-            ConnectResult::default().with_cntlid(key.cntlid.get()).with_authentication_required(is_owed);
+        let must_generate_key = connect.channel == Channel::ClearForKey;
+        let result = ConnectResult::default()
+            .with_cntlid(key.cntlid.get())
+            .with_authentication_required(is_owed)
+            .with_secure_channel_required(must_generate_key);
         let of_queue = || record.of_queue(connect.peer, command.qid);
         self.outputs.audit.record(|| Event::Connected {
             queue: of_queue(),
@@ -428,7 +451,7 @@ impl Scene<'_> {
                 Channel::GeneratedKey(identity) => Some(identity.to_string()),
                 _ => None,
             };
-            let beginning = Beginning { settings, who, key_in_use, former_end_ns };
+            let beginning = Beginning { settings, who, key_in_use, must_generate_key, former_end_ns };
             self.authentications.begin(self.now_ns, connect.command.lane, beginning, self.outputs);
         }
         let lane_use = LaneUse { controller: key, qid: command.qid, listener: connect.listener, doorbell };
@@ -464,6 +487,7 @@ impl Scene<'_> {
         let speaks_tls = listener.is_some_and(|listener| listener.tls != TlsPolicy::Off);
         match connect.channel {
             _ if !command.qid.is_admin() => SecureChannel::None,
+            Channel::ClearForKey => SecureChannel::NewTlsPsk,
             Channel::Clear if speaks_tls => SecureChannel::NewTlsPsk,
             Channel::GeneratedKey(_) => SecureChannel::ReplaceTlsPsk,
             Channel::Clear | Channel::ConfiguredKey => SecureChannel::None,

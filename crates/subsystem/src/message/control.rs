@@ -103,10 +103,19 @@ pub enum Channel {
     /// Nothing.
     #[default]
     Clear,
+    /// Nothing: its listener permits that only to an admin queue whose authentication generates a key of TLS.
+    ClearForKey,
     /// TLS with a configured key.
     ConfiguredKey,
     /// TLS with the key of this identity, which an authentication has generated.
     GeneratedKey(Box<str>),
+}
+
+impl Channel {
+    /// Whether nothing protects it.
+    pub(crate) const fn is_clear(&self) -> bool {
+        matches!(self, Self::Clear | Self::ClearForKey)
+    }
 }
 
 /// An entry for the error log.

@@ -10,8 +10,11 @@ use security::host::{HostFailure, HostSettings};
 use security::message::Reason;
 use security::psk::IdentityVersion;
 use security::secure_channel::SecureChannel;
+use wire::fabrics::ConnectResult;
 use wire::id::Cntlid;
+use wire::nqn::DISCOVERY_NQN;
 use wire::property::Property;
+use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::authentication::{connect, generate, one_for_all, require, secrets, settings};
@@ -138,6 +141,41 @@ fn no_queue_in_clear_belongs_to_a_controller_with_a_secure_channel() {
     target.enable(configured);
     assert_eq!(io(&mut target, Channel::Clear), refused);
     assert_eq!(io(&mut target, Channel::ConfiguredKey), Status::SUCCESS);
+}
+
+#[test]
+fn a_listener_that_demands_a_key_permits_in_clear_only_the_admin_queue_that_generates_it() {
+    let mut target = target(TlsPolicy::Concatenated);
+    target.channel = Channel::ClearForKey;
+    let (admin, answer) = target.connect(&ConnectSpec::admin(host(HOST), DISKS));
+    let result = ConnectResult::from_bits(u32::try_from(answer.result).expect("dword 0"));
+    assert_eq!(answer.status, Status::SUCCESS);
+    assert!(result.authentication_required() && result.secure_channel_required());
+    // Nothing but authentication before the key, and none that generates no key.
+    assert_eq!(
+        target.ask(admin, Sqe::property_get(Property::VS)).status,
+        Status::AUTHENTICATION_REQUIRED.with_dnr()
+    );
+    let refused = Err(HostFailure::Refused(Reason::SecureChannel));
+    assert_eq!(identity(&mut target, admin, asks(HOST, SecureChannel::None)), refused);
+    assert!(target.ended.contains(&admin) && target.generated.count() == 0);
+    // No I/O queue, no host without a secret, no discovery.
+    let (admin, _) = target.connect(&ConnectSpec::admin(host(HOST), DISKS));
+    let made = identity(&mut target, admin, asks(HOST, SecureChannel::NewTlsPsk)).expect("a key");
+    target.enable(admin);
+    let refused = Status::CONNECT_INVALID_HOST.with_dnr();
+    let io = ConnectSpec::io(host(HOST), DISKS, cntlid(&mut target), 1);
+    let discovery = ConnectSpec::admin(host(HOST), DISCOVERY_NQN);
+    for spec in [io, discovery] {
+        assert_eq!(target.connect(&spec).1.status, refused);
+    }
+    require(&mut target, Authentication { others: None, ..one_for_all(7, 9) });
+    assert_eq!(target.connect(&ConnectSpec::admin(host(OTHER_HOST), DISKS)).1.status, refused);
+    // With the key as on any listener.
+    require(&mut target, one_for_all(7, 9));
+    target.end(admin);
+    let secured = connect_with(&mut target, HOST, &made);
+    target.enable(secured);
 }
 
 #[test]

@@ -10,19 +10,25 @@ use super::LaneServer;
 use crate::admission::reason;
 use crate::lane::{LaneState, Secure};
 use crate::message::{
-    ConnectionMessage, ControlMessage, Message, Moving, PlacementMessage, Placing, Request, RequestKind,
+    Channel, ConnectionMessage, ControlMessage, Message, Moving, PlacementMessage, Placing, Request,
+    RequestKind,
 };
 use crate::placement::{Connecting, Left};
 
 impl LaneServer {
     /// Passes on the Connect of a lane: of an I/O lane first to the placement, which assigns a reactor to the lane.
-    pub(super) fn post_connect(&mut self, io: &mut impl Io<Message>, index: u32, request: Request) {
+    pub(super) fn post_connect(&mut self, io: &mut impl Io<Message>, index: u32, mut request: Request) {
         let reactor = usize::from(self.reactor);
         let Some(lane) = self.lanes.get_mut(index) else { return };
         if lane.tls.is_none() && !self.tls.permits_clear(lane.listener) {
             // Accepted before a reload that requires TLS.
             lane.complain(io, reason::IN_CLEAR, None);
             return self.close(io, index);
+        }
+        if let RequestKind::Command { channel: channel @ Channel::Clear, .. } = &mut request.kind
+            && self.tls.demands_key(lane.listener)
+        {
+            *channel = Channel::ClearForKey;
         }
         let qid = lane.state.qid();
         if lane.is_placed || qid.is_admin() {

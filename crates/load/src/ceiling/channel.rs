@@ -1,0 +1,100 @@
+//! One end of a connection of the ceiling: a socket, in clear or below the TLS stream that lanes use.
+
+use std::io::{self, IoSliceMut};
+use std::sync::Arc;
+
+use reactor::{Received, Segment, Sent, Socket};
+use security::psk::{Cipher, Derivation};
+use security::tls::{ByteSocket, HostKeys, Keyring, KnownKey, Session, Stream};
+use security::tls_key::TlsKey;
+use wire::nqn::{HostName, Nqn};
+
+/// Names of the identity, which only the handshake shows.
+const HOST: &str = "nqn.2016-06.io.nvlane:ceiling-host";
+const SUBSYSTEM: &str = "nqn.2016-06.io.nvlane:ceiling";
+
+/// An end of a connection.
+pub(super) struct Channel {
+    socket: Socket,
+    tls: Option<Box<Stream>>,
+}
+
+/// The socket below TLS.
+struct Below<'a>(&'a Socket);
+
+impl ByteSocket for Below<'_> {
+    fn receive(&mut self, into: &mut [u8]) -> Received {
+        self.0.receive(into)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Sent {
+        self.0.send(&[Segment::new(bytes)], false)
+    }
+}
+
+impl Channel {
+    /// Both ends of a connection, the near one first: in clear, or with a completed handshake for this cipher suite.
+    ///
+    /// # Errors
+    /// A system call or the handshake fails.
+    pub(super) fn pair(near: Socket, far: Socket, cipher: Option<Cipher>) -> io::Result<(Self, Self)> {
+        near.connected()?;
+        let Some(cipher) = cipher else {
+            return Ok((Self { socket: near, tls: None }, Self { socket: far, tls: None }));
+        };
+        let (mut host, mut target) = sessions(cipher)?;
+        while !(host.handshake(&mut Below(&near))? && target.established().is_some()) {
+            let mut room = [0];
+            match target.receive(&mut [IoSliceMut::new(&mut room)], &mut Below(&far)) {
+                Received::Dry => {}
+                Received::Failed(error) => return Err(error),
+                Received::Bytes(_) | Received::Ended => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        let with = |socket, stream| Self { socket, tls: Some(Box::new(stream)) };
+        Ok((with(near, host), with(far, target)))
+    }
+
+    /// The socket, to wait for.
+    pub(super) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Receives what has arrived. Returns also whether there may be more.
+    pub(super) fn receive(&mut self, into: &mut [u8]) -> (Received, bool) {
+        let room = into.len();
+        let is_full = |received: &Received| matches!(received, Received::Bytes(count) if *count == room);
+        match &mut self.tls {
+            None => {
+                let received = self.socket.receive(into);
+                let is_full = is_full(&received);
+                (received, is_full)
+            }
+            Some(tls) => {
+                let received = tls.receive(&mut [IoSliceMut::new(into)], &mut Below(&self.socket));
+                let may_have_more = is_full(&received) || tls.may_have_more() || tls.has_input();
+                (received, may_have_more)
+            }
+        }
+    }
+
+    /// Sends as much as the socket takes.
+    pub(super) fn send(&mut self, segments: &[Segment<'_>]) -> Sent {
+        match &mut self.tls {
+            None => self.socket.send(segments, false),
+            Some(tls) => tls.send(segments, &mut Below(&self.socket)),
+        }
+    }
+}
+
+/// Sessions of host and target with a key of their own.
+fn sessions(cipher: Cipher) -> io::Result<(Stream, Stream)> {
+    let hash = cipher.hash();
+    let key = TlsKey::new(Some(hash), vec![0x5a; hash.digest_bytes()].into()).map_err(io::Error::other)?;
+    let host: HostName = HOST.parse().map_err(io::Error::other)?;
+    let subsystem: Nqn = SUBSYSTEM.parse().map_err(io::Error::other)?;
+    let keyring = Keyring::new(vec![KnownKey { subsystem: None, host: None, key: key.clone() }]);
+    let keys = HostKeys { key, derivation: Derivation::Standard };
+    let near = Session::host(&keys.offer(&host, &subsystem)).map_err(io::Error::other)?;
+    Ok((Stream::new(near), Stream::new(Session::target(Arc::new(keyring)))))
+}
