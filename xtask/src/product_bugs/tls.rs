@@ -21,8 +21,8 @@ const fn session(name: &'static str) -> Judge {
 
 const NAMES: Judge = end_to_end("tls::a_connect_under_other_names_than_those_of_the_key_ends_the_connection");
 
-const PERMITS_CLEAR: &str = ".is_some_and(|policy| *policy != Policy::Required)";
-const ALWAYS_PERMITS_CLEAR: &str = ".is_some_and(|policy| BUG || *policy != Policy::Required)";
+const PERMITS_CLEAR: &str = "self.lock().policies.get(&listener).is_some_and(";
+const ALWAYS_PERMITS_CLEAR: &str = "BUG || self.lock().policies.get(&listener).is_some_and(";
 
 /// Where TLS is required nothing is taken in clear, and a connection is one of the host and subsystem whose key it has
 /// shown.
