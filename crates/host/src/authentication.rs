@@ -49,7 +49,8 @@ impl Credentials {
         }
     }
 
-    /// Checks that a queue may go on although the controller did not ask for authentication.
+    /// Checks that an admin queue may go on although the controller did not ask for authentication. I/O queues need not be asked:
+    /// Linux targets (6.18 and later) ask on the admin queue only.
     ///
     /// # Errors
     /// The controller must show its secret, which it does only within an authentication.

@@ -309,9 +309,10 @@ impl fmt::Display for Advice<'_> {
             LinkError::GeneratedKey(TlsFailure::Alert(TlsAlert::DECRYPT_ERROR)) => {
                 f.write_str("; the target derives another key, as Linux before 7.1 does")
             }
-            LinkError::GeneratedKey(TlsFailure::NotTls | TlsFailure::Closed) => {
-                f.write_str("; does the target allow TLS on this listener?")
-            }
+            LinkError::GeneratedKey(TlsFailure::NotTls | TlsFailure::Closed) => f.write_str(
+                "; does the target allow TLS on this listener? Some generate no key for hosts that ask for their secret as \
+                 well: try without --dhchap-ctrl-secret",
+            ),
             LinkError::ControllerNotAuthenticated => {
                 f.write_str("; leave out --dhchap-ctrl-secret if that is meant")
             }

@@ -37,7 +37,7 @@ use wire::status::Status;
 use zerocopy::IntoBytes;
 
 use crate::attachment::{Attachment, Inaccessible};
-use crate::authentication::{Credentials, QueueAuthentication};
+use crate::authentication::QueueAuthentication;
 use crate::buffer::Data;
 use crate::error::LinkError;
 use crate::failure::Failure;
@@ -679,9 +679,7 @@ impl<B: DataBuffer> LaneCore<B> {
                     self.authenticate(now_ns);
                     return Ok(());
                 }
-                if attachment.generated.is_none() {
-                    Credentials::check_unasked(credentials)?;
-                }
+                // A controller may ask on the admin queue only, on which it has shown its secret.
             }
             self.phase = Phase::Live;
             self.command_timeout.start(now_ns);

@@ -121,6 +121,23 @@ fn wrong_and_missing_secrets_are_refused_on_both_sides() {
 }
 
 #[test]
+fn lanes_go_on_where_the_controller_has_asked_its_admin_queue_only() {
+    let keys = Keys::new();
+    for engine in engines() {
+        let mut rig = Rig::with(engine, &["ram:4M"], |config| keys.require(config));
+        let association =
+            connect(&rig, with(credentials(1, Some(2)))).expect("both have shown their secrets");
+        // From now on Connect demands nothing.
+        rig.reload(|config| config.subsystems[0].authentication.others = None);
+        let mut namespace = open(&association, 1);
+        namespace.write_at(&[1; 4096], 0).expect("a lane that was not asked");
+        let queues = rig.controllers().into_iter().flat_map(|controller| controller.queues);
+        let asked: Vec<_> = queues.map(|queue| queue.authentication.is_some()).collect();
+        assert_eq!(asked, [false], "the I/O queue");
+    }
+}
+
+#[test]
 fn lanes_authenticate_again_after_a_loss_with_the_secret_they_have() {
     let keys = Keys::new();
     for engine in engines() {
