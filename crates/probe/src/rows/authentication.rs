@@ -80,8 +80,12 @@ impl Talk {
     fn new(peer: &Target) -> Check<Self> {
         let mut queue = peer.host().queue(Digests::empty())?;
         let answer = peer.host().connect_admin(&mut queue)?;
-        let is_asked = ConnectResult::from_bits(answer.cqe.dw0()).authentication_required();
-        Ok(Self { queue, is_asked })
+        let result = ConnectResult::from_bits(answer.cqe.dw0());
+        if result.secure_channel_required() {
+            // Each Negotiate here has SC_C 0, which such a target refuses first.
+            return skipped("the target demands a secure channel (ASCR), and these messages ask for none");
+        }
+        Ok(Self { queue, is_asked: result.authentication_required() })
     }
 
     /// Sends a message. The command itself must succeed even if the message is wrong, unless the target requires no
