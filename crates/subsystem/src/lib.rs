@@ -71,6 +71,6 @@ pub mod lane_id;
 pub mod limits;
 pub mod machine;
 mod named_uuid;
-pub mod tls_gate;
+pub mod listener_gate;
 
 pub use serving::{MEMCACHED, Serving};

@@ -33,7 +33,7 @@ use crate::message::{NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTEN
 use crate::serving::MEMCACHED;
 use crate::state::TargetState;
 use crate::subsystem::Subsystem;
-use crate::tls_gate::TlsGate;
+use crate::listener_gate::ListenerGate;
 use diff::counted;
 pub use diff::{Change, Outline, diff};
 use identities::Identities;
@@ -112,7 +112,7 @@ pub struct Operator {
     identities: Identities,
     next_tag: ListenerTag,
     /// What new connections go through.
-    tls: Arc<TlsGate>,
+    tls: Arc<ListenerGate>,
     /// Number of reactors that share the storage.
     reactor_count: usize,
     bind: Bind,
@@ -198,7 +198,7 @@ impl Operator {
         let discovery_nqn = config.discovery.nqn.clone();
         let identities = Identities::new(config, first).map_err(|problem| vec![problem])?;
         let discovery_nqn = discovery_nqn.unwrap_or_else(|| identities.target().discovery_nqn());
-        let tls = Arc::<TlsGate>::default();
+        let tls = Arc::<ListenerGate>::default();
         tls.set_keyring(read_keyring(config, &discovery_nqn)?);
         let mut operator = Self {
             tls,
@@ -266,7 +266,7 @@ impl Operator {
 
     /// What new connections go through.
     #[must_use]
-    pub fn tls(&self) -> &Arc<TlsGate> {
+    pub fn tls(&self) -> &Arc<ListenerGate> {
         &self.tls
     }
 

@@ -26,7 +26,7 @@ use crate::operator::{self, Operator, Outcome, Outline, Report, RunningListener}
 use crate::serving::{Exponentiator, Home, Serving, ServingSettings};
 use crate::socket_priority::SocketPriority;
 use crate::state::{ReactorReport, ReactorState, TargetState};
-use crate::tls_gate::TlsGate;
+use crate::listener_gate::ListenerGate;
 
 /// The reason why a target did not start. Everything it opened is closed again.
 #[derive(Debug, thiserror::Error)]
@@ -316,7 +316,7 @@ pub fn applications(
     timeouts: &TimeoutConfig,
     zero_copy: ZeroCopy,
     c2h_data_bytes: u32,
-    tls: &Arc<TlsGate>,
+    tls: &Arc<ListenerGate>,
     steps: Vec<Step>,
 ) -> Vec<Serving> {
     let reactor_count = settings.reactor_count;
@@ -367,7 +367,7 @@ struct Plan {
     addresses: Vec<Address<Message>>,
     start: Instant,
     memcached_counters: Arc<MemcachedCounters>,
-    tls: Arc<TlsGate>,
+    tls: Arc<ListenerGate>,
     home: Option<Home>,
 }
 
@@ -426,7 +426,7 @@ fn home(
     cores: Vec<Option<usize>>,
     steps: Vec<Step>,
     exponentiator: Exponentiator,
-    tls: &TlsGate,
+    tls: &ListenerGate,
 ) -> Home {
     let now_ns = settings.now_ns;
     let mut control = Control::new(settings).with_generated_keys(Arc::clone(tls.generated()));

@@ -32,7 +32,7 @@ use crate::placement::{Placement, Policy as PlacementPolicy};
 use crate::socket_priority::SocketPriority;
 use crate::state::ReactorReport;
 use crate::store_access::TICKET_TIMER;
-use crate::tls_gate::TlsGate;
+use crate::listener_gate::ListenerGate;
 
 pub(crate) use exponentiator::Exponentiator;
 use lanes::LaneServer;
@@ -99,7 +99,7 @@ impl Serving {
     pub(crate) fn new(
         settings: ServingSettings,
         memcached_counters: Arc<MemcachedCounters>,
-        tls: Arc<TlsGate>,
+        tls: Arc<ListenerGate>,
         reactor: u16,
         home: Option<Home>,
     ) -> Self {

@@ -13,7 +13,7 @@ use super::*;
 use crate::config::{ConfigFile, ListenerConfig, SecretSource, TlsKeySources};
 use crate::message::StepError;
 use crate::subsystem::Access;
-use crate::tls_gate::Passage;
+use crate::listener_gate::Passage;
 
 const DISKS: &str = "nqn.2026-01.io.nvlane:disks";
 const HOST: &str = "nqn.2026-01.io.nvlane:host";
@@ -51,7 +51,7 @@ fn with_key(config: &TargetConfig, directory: &Path, byte: u8) -> TargetConfig {
 }
 
 /// Which of these keys a host may use, with identities of both versions.
-fn usable(gate: &TlsGate, subsystem: &str, keys: &[u8]) -> Vec<u8> {
+fn usable(gate: &ListenerGate, subsystem: &str, keys: &[u8]) -> Vec<u8> {
     let ring = gate.keyring();
     let is_usable = |byte: &&u8| {
         let keys = HostKeys { key: key(**byte), derivation: Derivation::Standard };

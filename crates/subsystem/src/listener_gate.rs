@@ -12,7 +12,7 @@ use security::tls::{GeneratedKeys, Keyring, Policy, Session, Stream};
 /// Policies of listeners, and keys. Looked at once for each connection when it is accepted, and when it connects a queue in
 /// clear.
 #[derive(Debug, Default)]
-pub struct TlsGate {
+pub struct ListenerGate {
     state: Mutex<Gate>,
     generated: Arc<GeneratedKeys>,
 }
@@ -42,7 +42,7 @@ const fn rank(policy: Policy) -> u8 {
     }
 }
 
-impl TlsGate {
+impl ListenerGate {
     /// Sets the policy of a listener, for connections from now on.
     pub fn set_policy(&self, listener: ListenerTag, policy: Policy) {
         self.lock().policies.insert(listener, policy);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn no_connection_of_an_unknown_listener_is_served() {
-        let gate = TlsGate::default();
+        let gate = ListenerGate::default();
         assert!(gate.passage(1, 0).is_none() && !gate.permits_clear(1));
         gate.set_policy(1, Policy::Off);
         assert!(matches!(gate.passage(1, 0), Some(Passage::Clear)) && gate.permits_clear(1));
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn only_a_required_policy_refuses_a_queue_in_clear() {
-        let gate = TlsGate::default();
+        let gate = ListenerGate::default();
         for (policy, permits) in [(Policy::Off, true), (Policy::Allowed, true), (Policy::Required, false)] {
             gate.set_policy(1, policy);
             assert_eq!(gate.permits_clear(1), permits, "{policy}");
@@ -132,13 +132,13 @@ mod tests {
         let all = [Policy::Off, Policy::Allowed, Policy::Required];
         for (at, before) in all.into_iter().enumerate() {
             for (wanted_at, wanted) in all.into_iter().enumerate() {
-                let gate = TlsGate::default();
+                let gate = ListenerGate::default();
                 gate.set_policy(1, before);
                 gate.restrict(1, wanted);
                 assert_eq!(gate.lock().policies[&1], all[at.max(wanted_at)], "{before}, then {wanted}");
             }
         }
-        let gate = TlsGate::default();
+        let gate = ListenerGate::default();
         gate.restrict(1, Policy::Required);
         assert!(!gate.permits_clear(1));
     }
