@@ -28,13 +28,13 @@ use crate::key_value_io::ArrivingValues;
 use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Secure, Wait, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::LaneTable;
+use crate::listener_gate::{ListenerGate, Passage};
 use crate::message::{
     AdmissionMessage, Answer, ControlMessage, Failure, Message, PlacementMessage, Request, RequestKind,
 };
 use crate::namespace_table::NamespaceTable;
 use crate::running::{Owner, Step};
 use crate::state::{BusyPollState, ReactorState};
-use crate::listener_gate::{Passage, ListenerGate};
 
 /// Interval of the sweep that releases memory of lanes which took in no command since the one before, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
