@@ -32,8 +32,8 @@ pub(super) const TLS: &[Bug] = &[
         judge: NAMES,
         sites: &[Site(
             DISPATCH,
-            "lane.tls.as_ref().filter(|_| is_connect).and_then",
-            "lane.tls.as_ref().filter(|_| is_connect && !BUG).and_then",
+            "lane.tls.as_ref().filter(|_| is_connect).and_then(|tls|",
+            "lane.tls.as_ref().filter(|_| is_connect && !BUG).and_then(|tls|",
         )],
     },
     Bug {
