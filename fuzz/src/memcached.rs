@@ -37,7 +37,9 @@ fn talk(partitions: usize, stream: &[u8], cut: usize) -> (Vec<u8>, bool) {
     let settings = Settings { memory_bytes: MEMORY_BYTES, ..Settings::default() };
     let listener = ListenerSettings { value_bytes_max: VALUE_BYTES_MAX, allows_flush: true };
     let mut partitions = Partitions::new(partitions, &settings, listener);
-    let mut session = Session::new(listener);
+    // The first command of a client that authenticates.
+    let authenticates = stream.starts_with(b"set auth ");
+    let mut session = if authenticates { Session::authenticating(listener) } else { Session::new(listener) };
     let mut answers = Vec::new();
     for piece in stream.chunks(cut) {
         let mut progress = session.on_bytes(&mut partitions, piece);

@@ -15,9 +15,9 @@ use subsystem::audit::Recorder;
 use subsystem::config::{TimeoutConfig, TlsPolicy};
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
+use subsystem::listener_gate::ListenerGate;
 use subsystem::message::{NewNamespace, Step};
 use subsystem::subsystem::{Access, Subsystem};
-use subsystem::tls_gate::TlsGate;
 use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::pdu::{CapsuleResp, PduType, TermReq};
@@ -88,7 +88,7 @@ pub(crate) fn target() -> MemoryReactor {
         steps.push(Step::AddNamespace { subsystem: nqn.clone(), nsid, namespace });
     }
     let (timeouts, c2h_data_bytes) = (TimeoutConfig::default(), settings.limits.transfer_bytes_max);
-    let tls = Arc::<TlsGate>::default();
+    let tls = Arc::<ListenerGate>::default();
     tls.set_policy(LISTENER, TlsPolicy::Off);
     let mut applications =
         subsystem::server::applications(settings, &timeouts, ZeroCopy::Off, c2h_data_bytes, &tls, steps);

@@ -4,6 +4,7 @@
 mod own_tests;
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -14,7 +15,41 @@ use crate::command::{release_binary, root, target_dir};
 use crate::deps::{self, Clients};
 
 /// The scripts, without `.sh`.
-const SUITES: [&str; 5] = ["gomemcache", "memccapable", "pylibmc", "pymemcache", "python-memcached"];
+const SUITES: [&str; 7] =
+    ["auth", "gomemcache", "memccapable", "pylibmc", "pymemcache", "python-memcached", "tls"];
+
+/// What the listener of a suite asks of clients: options of `nvlane target`.
+fn demands(suite: &str) -> &'static [&'static str] {
+    match suite {
+        "auth" => &["--memcached-users", "users"],
+        "tls" => &[
+            "--memcached-tls-certificate",
+            "target.pem",
+            "--memcached-tls-key",
+            "target.key",
+            "--memcached-tls-client-ca",
+            "authority.pem",
+        ],
+        _ => &[],
+    }
+}
+
+/// Makes the files that these options name.
+fn prepare(suite: &str, dir: &Path) -> Result<()> {
+    match suite {
+        "auth" => {
+            let users = dir.join("users");
+            fs::write(&users, "nvlane:correct horse\n")?;
+            fs::set_permissions(&users, fs::Permissions::from_mode(0o600))?;
+        }
+        "tls" => {
+            let mut command = Command::new(root().join("interop/memcached/certificates"));
+            ensure!(command.current_dir(dir).status()?.success(), "no certificates");
+        }
+        _ => {}
+    }
+    Ok(())
+}
 
 /// The name of memcached's own tests among the suites.
 const OWN_TESTS: &str = "own-tests";
@@ -147,7 +182,8 @@ fn run_suite(
     let mut command = Command::new("timeout");
     command.args(["--kill-after", "10", LIMIT_S]).arg(nvlane);
     command.args(["--log", "warn", "target", "--engine", engine, "--listen", "127.0.0.1:0"]);
-    command.args(["--namespace", &storage, "--memcached", "127.0.0.1:0", "--run"]);
+    prepare(suite, dir)?;
+    command.args(["--namespace", &storage, "--memcached", "127.0.0.1:0"]).args(demands(suite)).arg("--run");
     command.arg(root().join("interop/memcached").join(suite).with_extension("sh"));
     command.env("PYTHON", &clients.python).env("PYTHON_MEMCACHED", &clients.python_memcached);
     command.env("PYLIBMC", &clients.pylibmc);

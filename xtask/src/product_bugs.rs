@@ -6,6 +6,7 @@ mod association;
 mod bug;
 mod durable_places;
 mod key_value;
+mod memcached_trust;
 mod security;
 mod storage;
 mod target;
@@ -78,6 +79,7 @@ const PROMISES: &[(&str, &[Bug])] = &[
     ("Identity", target::IDENTITY),
     ("Under attack", target::UNDER_ATTACK),
     ("Authentication", security::AUTHENTICATION),
+    ("Authentication", memcached_trust::MEMCACHED_TRUST),
     ("Encryption", tls::TLS),
 ];
 

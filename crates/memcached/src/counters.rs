@@ -102,4 +102,22 @@ pub struct ListenerStats {
     pub idle_closed_count: u64,
     /// How long a connection may be idle, s; 0 for ever.
     pub idle_s_max: u64,
+    /// Attempts to authenticate.
+    pub authentication_count: u64,
+    /// Of these, those that failed.
+    pub authentication_failed_count: u64,
+    /// Connections that failed to set up TLS.
+    pub tls_failed_count: u64,
+    /// What the listener of the connection asks of its clients.
+    pub trust: ListenerTrust,
+}
+
+/// What a listener asks of its clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerTrust {
+    /// Whether they use TLS; then memcached's number of whether they show a certificate: 0 for no, 1 for those that have
+    /// one, 2 for all.
+    pub tls: Option<u8>,
+    /// Whether they authenticate with a user and a password.
+    pub authenticates: bool,
 }

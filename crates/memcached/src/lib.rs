@@ -12,6 +12,10 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod answer;
+// No input from a client may cause a panic: see docs/testing.md.
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+#[cfg_attr(not(test), deny(clippy::expect_used, clippy::unwrap_used))]
+mod authentication;
 mod binary_response;
 mod collecting;
 mod collective;
@@ -47,7 +51,7 @@ pub use answer::AnswerId;
 pub use collective::CollectiveRequest;
 pub use command::{Command, DumpForm, Header, Mode, Verb};
 pub use connection_stats::{ConnectionState, ConnectionStats, ListenerAddress};
-pub use counters::{CommandCounters, ListenerStats, PartitionStats};
+pub use counters::{CommandCounters, ListenerStats, ListenerTrust, PartitionStats};
 pub use execute::{Executor, Service};
 pub use incoming::LargeStore;
 pub use output::{LongValue, Output};

@@ -42,4 +42,6 @@ pub trait Router {
     fn listener_stats(&self) -> ListenerStats;
     /// Has the listener count from zero from now on.
     fn reset_listener_stats(&mut self);
+    /// Whether a user of the listener has this password: the client of the session authenticates.
+    fn authenticate(&mut self, user: &[u8], password: &[u8]) -> bool;
 }

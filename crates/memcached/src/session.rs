@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use reactor::{CHUNK_BYTES, Chunk};
 
 use crate::answer::AnswerId;
+use crate::authentication::{Authentication, Outcome};
 use crate::binary_response as response;
 use crate::collecting::{AllRequest, Collecting, limit_refusal, push_collected};
 use crate::collective::CollectiveRequest;
@@ -75,6 +76,8 @@ enum QueuedAnswer {
 /// One connection.
 pub struct Session {
     decoder: Decoder,
+    /// Until the client has authenticated, where it has to.
+    authentication: Option<Box<Authentication>>,
     /// Input that is no whole command yet, or must wait.
     backlog: Vec<u8>,
     /// Length of the backlog below which decoding is pointless.
@@ -125,6 +128,7 @@ impl Session {
     pub fn new(settings: ListenerSettings) -> Self {
         Self {
             decoder: Decoder::new(settings),
+            authentication: None,
             backlog: Vec::new(),
             needed_bytes: 0,
             output: Output::default(),
@@ -140,6 +144,22 @@ impl Session {
             last_by_message: None,
             is_closing: false,
         }
+    }
+
+    /// The session of a new connection whose client has to authenticate first, and uses text only.
+    #[must_use]
+    pub fn authenticating(settings: ListenerSettings) -> Self {
+        Self {
+            decoder: Decoder::of_text(settings),
+            authentication: Some(Box::new(Authentication::new())),
+            ..Self::new(settings)
+        }
+    }
+
+    /// Whether its client has not authenticated, and has to.
+    #[must_use]
+    pub fn is_unauthenticated(&self) -> bool {
+        self.authentication.is_some()
     }
 
     /// The first contiguous bytes to send; empty if there are none.
@@ -162,7 +182,9 @@ impl Session {
     /// Whether a command is only partly received.
     #[must_use]
     pub fn is_within_command(&self) -> bool {
-        !self.backlog.is_empty() || self.incoming.is_some()
+        !self.backlog.is_empty()
+            || self.incoming.is_some()
+            || self.authentication.as_ref().is_some_and(|waits| waits.is_within_command())
     }
 
     /// Whether the output limit stops execution.
@@ -255,6 +277,12 @@ impl Session {
         if self.is_closing {
             return Progress::Close;
         }
+        let mut input = input;
+        if self.authentication.is_some()
+            && let Some(progress) = self.authenticate(router, &mut input)
+        {
+            return progress;
+        }
         if self.backlog.is_empty() {
             let mut rest = input;
             let progress = self.process(router, &mut rest);
@@ -263,6 +291,24 @@ impl Session {
         }
         self.backlog.extend_from_slice(input);
         self.resume(router)
+    }
+
+    /// Passes input to the authentication. `None` once the client has authenticated, with its commands left in `input`.
+    #[cold]
+    fn authenticate(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Option<Progress> {
+        let mut authentication = self.authentication.take()?;
+        let is_known = |user: &[u8], password: &[u8]| router.authenticate(user, password);
+        let outcome = authentication.on_bytes(input, self.output.bytes_mut(), is_known);
+        match outcome {
+            Outcome::Authenticated => return None,
+            Outcome::More => {}
+            Outcome::Close => {
+                self.is_broken = true;
+                self.is_closing = true;
+            }
+        }
+        self.authentication = Some(authentication);
+        Some(if self.is_closing { Progress::Close } else { Progress::Open })
     }
 
     /// Whether input can be answered although no pair can be reached: the connection is to be closed at any other.

@@ -951,3 +951,48 @@ fn a_flush_that_one_partition_refuses_is_refused() {
         assert!(output.starts_with(&answered.replace('|', "\r\n")), "{output}");
     }
 }
+
+/// A client that has to authenticate.
+fn authenticating() -> Client {
+    Client { session: Session::authenticating(ListenerSettings::default()), ..Client::with(2) }
+}
+
+#[test]
+fn no_command_is_executed_before_the_client_has_authenticated() {
+    let mut client = authenticating();
+    client.talk("set a 0 0 1|1|", "CLIENT_ERROR bad authentication token format|");
+    client.talk("get a|stats|", "CLIENT_ERROR unauthenticated|CLIENT_ERROR unauthenticated|");
+    client.talk(
+        "set a 0 0 10|user passwo|",
+        "CLIENT_ERROR bad command line termination|CLIENT_ERROR unauthenticated|",
+    );
+    client.talk("set a 0 0 8|user pas|", "CLIENT_ERROR authentication failure|");
+    assert!(client.session.is_unauthenticated());
+    client.talk(
+        "set a 0 0 13|user password|get a|set a 0 0 1|1|get a|",
+        "STORED|END|STORED|VALUE a 0 1|1|END|",
+    );
+    assert!(!client.session.is_unauthenticated());
+    // As with memcached a second attempt is a plain store.
+    client.talk("set b 0 0 13|user password|get b|", "STORED|VALUE b 0 13|user password|END|");
+}
+
+#[test]
+fn a_session_that_authenticates_speaks_text_only() {
+    let mut client = authenticating();
+    assert!(client.send(&[0x80, 0x0b, 0, 0]).is_empty() && client.is_closed);
+    let mut client = authenticating();
+    client.talk("set a 0 0 13|user password|", "STORED|");
+    // A packet of the binary protocol is a line.
+    let answer = client.send(b"\x80\x0b\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\r\n");
+    assert_eq!(answer, b"ERROR\r\n");
+}
+
+#[test]
+fn settings_say_what_the_listener_asks_of_clients() {
+    let mut client = Client::new();
+    let settings = String::from_utf8(client.send(b"stats settings\r\n")).expect("text");
+    for line in ["STAT auth_enabled_ascii no\r\n", "STAT ssl_enabled no\r\n"] {
+        assert!(settings.contains(line), "{settings}");
+    }
+}

@@ -18,7 +18,7 @@ pub const VERSION: &str = concat!("1.6.99-nvlane-", env!("CARGO_PKG_VERSION"));
 /// General fields of what nvlane does not have. `get_flushed` is among them: flushed pairs are removed at once.
 const ABSENT: &str = "\
     response_obj_oom response_obj_count response_obj_bytes read_buf_count read_buf_bytes read_buf_bytes_free \
-    read_buf_oom reserved_fds get_flushed auth_cmds auth_errors listen_disabled_num \
+    read_buf_oom reserved_fds get_flushed listen_disabled_num \
     time_in_listen_disabled_us conn_yields hash_is_expanding slab_reassign_rescues \
     slab_reassign_chunk_rescues slab_reassign_inline_reclaim slab_reassign_busy_items \
     slab_reassign_busy_deletes slab_reassign_busy_nomem slab_reassign_running slabs_moved \
@@ -34,7 +34,7 @@ const ABSENT_NUMBERS: &str = "\
     tail_repair_time hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor temporary_ttl \
     watcher_logbuf_size worker_logbuf_size read_buf_mem_limit umask num_napi_ids";
 const ABSENT_SWITCHES: &str = "\
-    shutdown_command detail_enabled auth_enabled_sasl auth_enabled_ascii slab_reassign lru_crawler \
+    shutdown_command detail_enabled auth_enabled_sasl slab_reassign lru_crawler \
     dump_enabled lru_maintainer_thread lru_segmented temp_lru track_sizes inline_ascii_response";
 
 /// Fields of the items of a slab class that nvlane does not have.
@@ -139,6 +139,8 @@ impl Executor<'_> {
             ("accepting_conns", 1),
             ("threads", listener.thread_count),
             ("idle_kicks", listener.idle_closed_count),
+            ("auth_cmds", listener.authentication_count),
+            ("auth_errors", listener.authentication_failed_count),
             ("hash_power_level", (stats.index_bytes / LINE_BYTES as u64).checked_ilog2().unwrap_or(0).into()),
             ("hash_bytes", stats.index_bytes),
             ("evicted_unfetched", p.evicted_unread_count),
@@ -154,6 +156,9 @@ impl Executor<'_> {
             ("log_watcher_skipped", w.skipped_count),
         ] {
             each(name, &value.to_string());
+        }
+        if listener.trust.tls.is_some() {
+            each("ssl_handshake_errors", &listener.tls_failed_count.to_string());
         }
         ABSENT.split(' ').for_each(|name| each(name, "0"));
     }
@@ -186,8 +191,14 @@ impl Executor<'_> {
             ("growth_factor", "1"),
             ("hash_algorithm", "none"),
             ("memory_file", "(null)"),
+            ("auth_enabled_ascii", yes(listener.trust.authenticates)),
+            ("ssl_enabled", yes(listener.trust.tls.is_some())),
         ] {
             each(name, value);
+        }
+        if let Some(verify_mode) = listener.trust.tls {
+            each("ssl_verify_mode", &verify_mode.to_string());
+            each("ssl_min_version", "tlsv1.2");
         }
         ABSENT_NUMBERS.split(' ').for_each(|name| each(name, "0"));
         ABSENT_SWITCHES.split(' ').for_each(|name| each(name, "no"));

@@ -8,7 +8,8 @@ use clap::Args;
 use store::Source;
 use subsystem::access::HostRights;
 use subsystem::config::{
-    AuthenticationConfig, ConfigFile, ListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
+    AuthenticationConfig, ClientCertificates, ConfigFile, ListenerConfig, MemcachedListenerConfig,
+    ResolvedNamespace, ResolvedSubsystem, TargetConfig,
 };
 use subsystem::identity::TargetIdentity;
 use subsystem::key_rights::KeyRights;
@@ -73,11 +74,8 @@ fn plan(config: &TargetConfig) -> String {
         .map(|(machine, first)| TargetIdentity::new(machine, &hostname(), first));
     let placeholder = TargetIdentity::new(Machine::named("unknown"), "", ([127, 0, 0, 1], 0).into());
     let subsystems = config.resolve(identity.as_ref().unwrap_or(&placeholder));
-    for address in &config.memcached {
-        let _ = writeln!(
-            text,
-            "memcached clients connect at {address}, without any restriction, to the first key-value namespace"
-        );
+    for listener in &config.memcached {
+        let _ = writeln!(text, "{}", memcached_line(listener));
     }
     if let Some(file) = &config.audit.file {
         let _ = writeln!(text, "Connects, authentications and refusals are appended to {}", file.display());
@@ -130,7 +128,27 @@ fn listener_line(listener: &ListenerConfig) -> String {
         None if address.ip().is_loopback() => ", from this machine only".into(),
         None => String::new(),
     };
-    format!("{address}: {leads_to}{reach}")
+    let from = listener.allow.prefixes().map(|prefixes| format!(", from {} only", prefixes.join(", ")));
+    format!("{address}: {leads_to}{reach}{}", from.unwrap_or_default())
+}
+
+/// Where memcached clients connect, and what is asked of them.
+fn memcached_line(listener: &MemcachedListenerConfig) -> String {
+    let mut demands = Vec::new();
+    if let Some(tls) = &listener.tls {
+        demands.push(match (&tls.client_ca, tls.clients) {
+            (Some(_), ClientCertificates::Required) => "with TLS and a certificate of their own".to_owned(),
+            _ => "with TLS".to_owned(),
+        });
+    }
+    if let Some(users) = &listener.users {
+        demands.push(format!("with a user and a password in {users}"));
+    }
+    if let Some(prefixes) = listener.allow.prefixes() {
+        demands.push(format!("from {}", prefixes.join(", ")));
+    }
+    let demands = if demands.is_empty() { "without any restriction".into() } else { demands.join(", ") };
+    format!("memcached clients connect at {}, {demands}, to the first key-value namespace", listener.address)
 }
 
 fn access_line(

@@ -3,6 +3,7 @@
 mod counters;
 mod device_lanes;
 mod device_queues;
+mod memcached_options;
 pub(crate) mod state_file;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,8 +21,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use store::Spec;
 use subsystem::config::{
-    ConfigFile, ListenerConfig, MemcachedAddress, NamespaceConfig, SecretSources, SubsystemConfig,
-    TargetConfig, Threads, TlsPolicy,
+    ConfigFile, ListenerConfig, MemcachedAddress, MemcachedListenerConfig, NamespaceConfig, SecretSources,
+    SubsystemConfig, TargetConfig, Threads, TlsPolicy,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -118,6 +119,8 @@ pub(crate) struct TargetArguments {
     /// namespace. May be given several times.
     #[arg(long, value_name = "ADDR:PORT")]
     memcached: Vec<MemcachedAddress>,
+    #[command(flatten)]
+    memcached_trust: memcached_options::MemcachedOptions,
     /// One thread on each of these cores, such as 0,2-5. [default: all, or as many as the target's classes of device
     /// queues have queues]
     #[arg(long, value_name = "LIST", value_parser = cores)]
@@ -350,7 +353,8 @@ fn log_report(what: &str, report: &Report) -> bool {
 fn reload(target: &mut Target, arguments: &TargetArguments) -> Report {
     let Some(path) = &arguments.config else {
         tracing::info!(
-            "SIGHUP: there is no configuration file (--config) to reread; only storage is checked"
+            "SIGHUP: there is no configuration file (--config) to reread; only storage, and the certificates and users of memcached \
+             listeners, are looked at again"
         );
         let report = target.reopen_closed();
         log_report("reload", &report);
@@ -424,8 +428,9 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
         config.machine = Some(machine.clone());
     }
     if !arguments.memcached.is_empty() {
-        config.memcached.clone_from(&arguments.memcached);
+        config.memcached = arguments.memcached.iter().cloned().map(MemcachedListenerConfig::from).collect();
     }
+    arguments.memcached_trust.apply(&mut config.memcached)?;
     if let Some(cores) = &arguments.cores {
         config.reactors.threads = Threads::Cores(cores.clone());
     }
@@ -474,7 +479,8 @@ fn take_reactors_of_layouts(config: &mut TargetConfig, directory: &Path) {
         return;
     }
     let listeners = config.listeners.iter().map(|listener| listener.address);
-    let addresses = listeners.chain(config.memcached.iter().filter_map(MemcachedAddress::ip)).collect();
+    let addresses =
+        listeners.chain(config.memcached.iter().filter_map(|listener| listener.address.ip())).collect();
     let allowed = CoreList::allowed().map(|list| list.cores().to_vec()).unwrap_or_default();
     if let Some(cores) = device_queues::cores_of_layouts(directory, addresses, &allowed) {
         tracing::info!(%cores, "one reactor for each of the classes' device queues");
@@ -576,8 +582,17 @@ fn announce(target: &Target, config: &TargetConfig) {
             "listening"
         );
     }
-    for address in target.memcached() {
-        tracing::info!(%address, "listening for memcached clients");
+    for listener in target.memcached_listeners() {
+        let state = listener.state();
+        let (tls, authentication) = (state.tls, state.user_count.is_some());
+        let client_certificates = state.client_certificates;
+        tracing::info!(
+            address = state.address,
+            tls,
+            client_certificates,
+            authentication,
+            "listening for memcached clients"
+        );
     }
     for subsystem in target.running().subsystems.values() {
         tracing::info!(nqn = %subsystem.nqn, serial = subsystem.serial, "serving");

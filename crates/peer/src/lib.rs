@@ -14,6 +14,7 @@
 //!   [`session::Session`]; a fault may replace its answer to any event.
 //! - [`target_end::TargetEnd`] and [`controller::Controller`]: the same without sockets.
 //! - [`memcached::Client`]: one connection to a memcached listener.
+//! - [`certificates::Authority`]: certificates of TLS, by the program `openssl`.
 //! - [`port::free_address`]: a port for a program that a test starts.
 //!
 //! Operations return a [`finding::Check`]: `Err` says what the other side did wrong, or that it did nothing in time.
@@ -22,6 +23,7 @@
 //! are tested against.
 #![forbid(unsafe_code)]
 
+pub mod certificates;
 pub mod controller;
 pub mod fake_target;
 pub mod finding;

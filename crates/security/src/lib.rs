@@ -1,4 +1,5 @@
-//! Who the peer is: DH-HMAC-CHAP in-band authentication of both roles, and the pre-shared keys of TLS.
+//! Who the peer is: DH-HMAC-CHAP in-band authentication of both roles, the pre-shared keys and
+//! certificates of TLS, and users with passwords.
 //!
 //! No sockets, clocks, threads or random numbers: the caller passes messages and randomness in and carries messages
 //! out. A modular exponentiation takes milliseconds, so the state machines never compute one: they give it out as an
@@ -36,3 +37,4 @@ pub mod secure_channel;
 pub mod tls;
 pub mod tls_key;
 mod transcript;
+pub mod users;

@@ -1,4 +1,4 @@
-//! TLS 1.3 with pre-shared keys, of both roles: sessions without sockets. wire §22.6
+//! TLS of both roles with pre-shared keys, and of a target with a certificate: sessions without sockets. wire §22.6
 //!
 //! ```text
 //! bytes of the peer ─▶ Session ─▶ plaintext        Stream: a Session that reads and writes a socket by itself,
@@ -10,17 +10,23 @@
 //! may use, is decided here. docs/design/tls.md
 
 mod alert;
+mod certificate_texts;
 mod client_hello;
 mod generated;
 mod identity;
 mod keyring;
 mod library;
+mod server_certificate;
 mod session;
 mod stream;
+mod x509;
 
 pub use alert::Alert;
+pub use certificate_texts::{CertificateText, CertificateTexts, ClientCertificates, UnknownDemand};
 pub use generated::{GeneratedKeys, KeyLease, LIFETIME_NS as GENERATED_KEY_LIFETIME_NS};
 pub use identity::PskIdentity;
 pub use keyring::{Found, HostKeys, Keyring, KnownKey};
-pub use session::{Established, Failure, Read, Session, prepare};
+pub use server_certificate::{CertificateError, CertificateProblem, ServerCertificate};
+pub use session::{Established, Failure, Read, Session, WithCertificate, prepare};
 pub use stream::{ByteSocket, Policy, Stream, UnknownPolicy};
+pub use x509::{CertificateFields, UtcTime};

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use reactor::ListenerTag;
+use subsystem::allow_list::AllowList;
 use subsystem::config::{ListenerConfig, TlsPolicy};
 use subsystem::discovery::{Advertised, ListenerEntry, Referral};
 use subsystem::subsystem::Access;
@@ -126,6 +127,7 @@ impl Offer {
             discovery: entry.serves_discovery,
             doorbell: entry.doorbell,
             tls: entry.tls,
+            allow: AllowList::Any,
         })
     }
 

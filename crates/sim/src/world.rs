@@ -29,9 +29,11 @@ use reactor::File;
 use reactor::random::SplitMix64;
 use reactor::randomness::Randomness;
 use store::{MemorySettings, MemoryStore, Store};
+use subsystem::MEMCACHED;
 use subsystem::audit::Recorder;
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
+use subsystem::memcached_trust::MemcachedTrust;
 use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, OrderKind, Step};
 use subsystem::operator::Operator;
 use subsystem::subsystem::Access;
@@ -647,12 +649,15 @@ impl World {
         self.renew_filters();
         self.offer.on_start(self.shared.now_ns);
         let timeouts = scenario.timeouts;
+        let gate = self.operator.as_ref().map(|operator| Arc::clone(operator.gate())).unwrap_or_default();
+        // Clients of the memcached protocol come in at a listener of the simulation.
+        gate.set_memcached(MEMCACHED, MemcachedTrust::default());
         let applications = subsystem::server::applications(
             settings,
             &timeouts,
             scenario.zero_copy,
             scenario.c2h_data_bytes,
-            self.operator.as_ref().map(Operator::tls).unwrap_or(&Arc::default()),
+            &gate,
             steps,
         );
         let count = applications.len();

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex};
 use memcached::{ListenerAddress, ListenerStats, Watchers};
 use proto::Violation;
 use reactor::{Counter, ListenerTag};
+use wire::text::quoted;
 
-use crate::audit::{Event, Recorder};
+use crate::audit::{Event, OfMemcached, Recorder};
 use crate::limits::Limits;
 use crate::state::ConnectionsState;
 
@@ -30,6 +31,11 @@ pub(crate) mod reason {
     pub(crate) const TOO_MANY_MEMCACHED_OF_ADDRESS: &str = "too many memcached connections from one address";
     pub(crate) const MEMCACHED_READS_NOTHING: &str = "memcached client reads nothing";
     pub(crate) const MEMCACHED_STALLS: &str = "memcached command not complete in time";
+    pub(crate) const MEMCACHED_NOT_AUTHENTICATED: &str = "memcached client not authenticated";
+    pub(crate) const MEMCACHED_TOO_LATE: &str = "memcached client without TLS or authentication in time";
+    pub(crate) const MEMCACHED_MADE_ROOM: &str =
+        "made room: too many memcached clients without TLS or authentication";
+    pub(crate) const ADDRESS: &str = "address not in the allow list of the listener";
     pub(crate) const DOES_NOT_CONNECT: &str = "commands in place of Connect";
     pub(crate) const NOT_AUTHENTICATED: &str = "host not authenticated";
     pub(crate) const NO_POLICY: &str = "nothing is known of its listener";
@@ -113,6 +119,12 @@ pub(crate) struct MemcachedTraffic {
     pub(crate) sent_bytes: Counter,
     /// Connections closed because they were idle.
     pub(crate) idle_closed_count: Counter,
+    /// Attempts to authenticate.
+    pub(crate) authentication_count: Counter,
+    /// Of these, those that failed.
+    pub(crate) authentication_failed_count: Counter,
+    /// Connections on which TLS failed.
+    pub(crate) tls_failed_count: Counter,
 }
 
 impl MemcachedCounters {
@@ -148,8 +160,14 @@ impl MemcachedCounters {
             received_bytes: traffic.iter().map(|traffic| traffic.received_bytes.get()).sum(),
             sent_bytes: traffic.iter().map(|traffic| traffic.sent_bytes.get()).sum(),
             idle_closed_count: traffic.iter().map(|traffic| traffic.idle_closed_count.get()).sum(),
+            authentication_count: traffic.iter().map(|traffic| traffic.authentication_count.get()).sum(),
+            authentication_failed_count: traffic
+                .iter()
+                .map(|traffic| traffic.authentication_failed_count.get())
+                .sum(),
+            tls_failed_count: traffic.iter().map(|traffic| traffic.tls_failed_count.get()).sum(),
             thread_count: traffic.len() as u64,
-            idle_s_max: 0,
+            ..ListenerStats::default()
         }
     }
 
@@ -162,6 +180,9 @@ impl MemcachedCounters {
             received_bytes: now.received_bytes - before.received_bytes,
             sent_bytes: now.sent_bytes - before.sent_bytes,
             idle_closed_count: now.idle_closed_count - before.idle_closed_count,
+            authentication_count: now.authentication_count - before.authentication_count,
+            authentication_failed_count: now.authentication_failed_count - before.authentication_failed_count,
+            tls_failed_count: now.tls_failed_count - before.tls_failed_count,
             ..now
         }
     }
@@ -243,8 +264,8 @@ impl Admission {
         reason: &'static str,
         detail: Option<&str>,
     ) {
-        // The control plane has recorded with more detail which host has not authenticated.
-        if reason != reason::NOT_AUTHENTICATED {
+        // Events of their own say with more detail which host or client has not authenticated.
+        if ![reason::NOT_AUTHENTICATED, reason::MEMCACHED_NOT_AUTHENTICATED].contains(&reason) {
             self.audit.record(|| Event::ConnectionRefused {
                 peer,
                 reason,
@@ -266,6 +287,24 @@ impl Admission {
             "ended or refused connections"
         );
         (tally.unlogged, tally.quiet_until_ns) = (0, now_ns + LOG_NS);
+    }
+
+    /// A connection from an address that its listener does not allow was closed.
+    pub(crate) fn on_forbidden_address(&mut self, now_ns: u64, visitor: Visitor, peer: Option<SocketAddr>) {
+        if visitor == Visitor::Memcached {
+            self.memcached_counters.rejected_count.add(1);
+        }
+        self.on_complaint(now_ns, peer, reason::ADDRESS, None);
+    }
+
+    /// A memcached client has authenticated, or has sent a wrong user or password.
+    pub(crate) fn on_memcached_client(&mut self, now_ns: u64, client: OfMemcached, is_known: bool) {
+        if is_known {
+            return self.audit.record(|| Event::MemcachedAuthenticated(client));
+        }
+        let detail = client.user.as_ref().map(|user| format!("user {}", quoted(user)));
+        self.on_complaint(now_ns, client.peer, reason::MEMCACHED_NOT_AUTHENTICATED, detail.as_deref());
+        self.audit.record(|| Event::MemcachedAuthenticationFailed(client));
     }
 
     pub(crate) fn state(&self) -> ConnectionsState {

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use event::TlsInUse;
 pub(crate) use event::{Event, OfQueue};
+pub use event::{OfMemcached, TlsInUse};
 pub(crate) use file::inspect;
 use file::{is_passing, open};
 pub use queue::AuditState;

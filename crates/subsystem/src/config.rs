@@ -9,6 +9,7 @@ mod file;
 mod inspect;
 mod kernel_keyring;
 mod memcached_address;
+mod memcached_listener;
 mod resolve;
 mod secrets;
 mod warnings;
@@ -28,6 +29,7 @@ use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
 use crate::access::HostRights;
+use crate::allow_list::AllowList;
 use crate::discovery::{Advertised, Referral};
 use crate::limits::Limits;
 use crate::placement::Policy as PlacementPolicy;
@@ -36,11 +38,12 @@ use crate::subsystem::Access;
 pub use check::{Place, Problem};
 pub use file::{ConfigError, ConfigErrors, ConfigFile};
 pub use memcached_address::MemcachedAddress;
+pub use memcached_listener::{MemcachedListenerConfig, MemcachedTlsConfig};
 pub use resolve::{ResolvedNamespace, ResolvedSubsystem};
 pub use secrets::{
     AuthenticationConfig, SecretSource, SecretSources, TlsKeySources, read_secret, read_secret_file,
 };
-pub use security::tls::Policy as TlsPolicy;
+pub use security::tls::{ClientCertificates, Policy as TlsPolicy};
 
 /// Configuration of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,7 +59,7 @@ pub struct TargetConfig {
     /// Listeners for NVMe hosts.
     pub listeners: Vec<ListenerConfig>,
     /// Listeners for memcached clients; they serve the oldest key-value namespace.
-    pub memcached: Vec<MemcachedAddress>,
+    pub memcached: Vec<MemcachedListenerConfig>,
     /// The discovery service.
     pub discovery: DiscoveryConfig,
     /// Subsystems.
@@ -178,7 +181,7 @@ impl Default for TimeoutConfig {
 }
 
 /// A listener for NVMe hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerConfig {
     /// Address and port; port 0 takes a free one.
     pub address: SocketAddr,
@@ -192,6 +195,8 @@ pub struct ListenerConfig {
     pub doorbell: Option<DoorbellPolicy>,
     /// Whether hosts use TLS here.
     pub tls: TlsPolicy,
+    /// The addresses that hosts may connect from.
+    pub allow: AllowList,
 }
 
 impl ListenerConfig {
@@ -199,7 +204,15 @@ impl ListenerConfig {
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         let subsystems = address.port() != DISCOVERY_PORT;
-        Self { address, advertise: None, subsystems, discovery: true, doorbell: None, tls: TlsPolicy::Off }
+        Self {
+            address,
+            advertise: None,
+            subsystems,
+            discovery: true,
+            doorbell: None,
+            tls: TlsPolicy::Off,
+            allow: AllowList::Any,
+        }
     }
 
     /// The listeners of a target configured by address only: subsystems and discovery on port 4420, discovery also on

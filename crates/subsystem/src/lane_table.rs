@@ -1,7 +1,5 @@
 //! The lanes of a reactor, and lists of lanes with work to do.
 
-mod unconnected;
-
 use std::num::NonZeroU32;
 
 use store::Ticket;
@@ -9,7 +7,7 @@ use store::Ticket;
 use crate::lane::{Activity, HeldInput, Lane};
 use crate::lane_id::LaneId;
 use crate::message::Failure;
-use unconnected::Unconnected;
+use crate::unconnected::Unconnected;
 
 /// The lanes of a reactor, by place. A place is used again when its lane has ended, with another generation.
 #[derive(Debug)]
@@ -208,14 +206,14 @@ impl LaneLists {
         if std::mem::replace(&mut lane.marks.is_unconnected, true) {
             return None;
         }
-        self.unconnected.add(lane.id);
+        self.unconnected.add(lane.id.index);
         self.unconnected.next_to_leave()
     }
 
     /// A queue belongs to a lane now, or the lane is closed.
     pub(crate) fn on_connected(&mut self, lane: &mut Lane) {
         if std::mem::take(&mut lane.marks.is_unconnected) {
-            self.unconnected.on_left(lane.id);
+            self.unconnected.on_left(lane.id.index);
         }
     }
 }

@@ -43,6 +43,7 @@ mod reserve;
 mod running;
 mod stopwatch;
 mod store_access;
+mod tls_socket;
 
 // The audit log: events of the control plane, written by a thread of its own.
 pub mod audit;
@@ -66,12 +67,15 @@ pub mod namespace_traffic;
 pub mod subsystem;
 
 // Names, numbers and limits, which know nothing of the rest.
+pub mod allow_list;
 pub mod identity;
 pub mod lane_counters;
 pub mod lane_id;
 pub mod limits;
+pub mod listener_gate;
 pub mod machine;
+pub mod memcached_trust;
 mod named_uuid;
-pub mod tls_gate;
+mod unconnected;
 
 pub use serving::{MEMCACHED, Serving};

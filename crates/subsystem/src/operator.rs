@@ -6,6 +6,7 @@
 
 mod diff;
 mod identities;
+mod memcached;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -24,19 +25,19 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 
 use crate::config::{
-    ListenerConfig, MemcachedAddress, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
-    TlsPolicy,
+    ListenerConfig, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig, TlsPolicy,
 };
 use crate::discovery::ListenerEntry;
 use crate::identity;
+use crate::listener_gate::ListenerGate;
 use crate::message::{NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step};
-use crate::serving::MEMCACHED;
 use crate::state::TargetState;
 use crate::subsystem::Subsystem;
-use crate::tls_gate::TlsGate;
 use diff::counted;
 pub use diff::{Change, Outline, diff};
 use identities::Identities;
+pub use memcached::MemcachedListener;
+use memcached::NewTrust;
 use storage::Seen;
 
 /// How long the operator waits for reactors to release removed storage. After that it is closed when they do.
@@ -112,7 +113,7 @@ pub struct Operator {
     identities: Identities,
     next_tag: ListenerTag,
     /// What new connections go through.
-    tls: Arc<TlsGate>,
+    gate: Arc<ListenerGate>,
     /// Number of reactors that share the storage.
     reactor_count: usize,
     bind: Bind,
@@ -121,22 +122,12 @@ pub struct Operator {
 }
 
 /// An open listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningListener {
     /// As configured.
     pub config: ListenerConfig,
     /// The address it is bound to: port 0 replaced by the port that the system chose.
     pub address: SocketAddr,
-    tag: ListenerTag,
-}
-
-/// An open memcached listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemcachedListener {
-    /// As configured.
-    pub config: MemcachedAddress,
-    /// The address it is bound to: port 0 replaced by the port that the system chose.
-    pub address: MemcachedAddress,
     tag: ListenerTag,
 }
 
@@ -188,20 +179,21 @@ impl Operator {
                 .map_err(|message| vec![Problem { place: Place::Listener(at), message }])?;
             sockets.push(bound);
         }
+        let trust = config.read_memcached_trust()?;
         let mut memcached = Vec::new();
-        for address in &config.memcached {
-            let bound = bind_memcached(address)
-                .map_err(|message| vec![Problem { place: Place::Listener(0), message }])?;
+        for (at, listener) in config.memcached.iter().enumerate() {
+            let bound = memcached::bind(&listener.address)
+                .map_err(|message| vec![Problem { place: Place::Memcached(at), message }])?;
             memcached.push(bound);
         }
         let first = sockets.first().map_or_else(|| SocketAddr::from(([0; 4], 0)), Listener::address);
         let discovery_nqn = config.discovery.nqn.clone();
         let identities = Identities::new(config, first).map_err(|problem| vec![problem])?;
         let discovery_nqn = discovery_nqn.unwrap_or_else(|| identities.target().discovery_nqn());
-        let tls = Arc::<TlsGate>::default();
-        tls.set_keyring(read_keyring(config, &discovery_nqn)?);
+        let gate = Arc::<ListenerGate>::default();
+        gate.set_keyring(read_keyring(config, &discovery_nqn)?);
         let mut operator = Self {
-            tls,
+            gate,
             running: Outline::with_secrets(config, identities.target())?,
             stores: BTreeMap::new(),
             seen: BTreeMap::new(),
@@ -222,12 +214,12 @@ impl Operator {
         steps.extend(operator.open_subsystems(config)?);
         operator.see_all();
         for (listener, socket) in config.listeners.iter().zip(sockets) {
-            let (running, step) = operator.new_listener(*listener, socket);
+            let (running, step) = operator.new_listener(listener.clone(), socket);
             operator.listeners.push(running);
             steps.push(step);
         }
-        for (address, socket) in config.memcached.iter().zip(memcached) {
-            let (running, step) = operator.new_memcached_listener(address, socket);
+        for ((listener, trust), socket) in config.memcached.iter().zip(trust).zip(memcached) {
+            let (running, step) = operator.new_memcached_listener(listener, trust, socket);
             operator.memcached.push(running);
             steps.push(step);
         }
@@ -266,8 +258,8 @@ impl Operator {
 
     /// What new connections go through.
     #[must_use]
-    pub fn tls(&self) -> &Arc<TlsGate> {
-        &self.tls
+    pub fn gate(&self) -> &Arc<ListenerGate> {
+        &self.gate
     }
 
     /// Addresses of the listeners, in the order of the configuration.
@@ -309,6 +301,15 @@ impl Operator {
                 return report;
             }
         };
+        let trust = match wanted.read_memcached_trust() {
+            Ok(trust) => wanted.memcached.iter().cloned().zip(trust).collect::<Vec<_>>(),
+            Err(problems) => {
+                for problem in problems {
+                    report.add(Outcome::Failed, format!("nothing changed: {problem}"));
+                }
+                return report;
+            }
+        };
         let mut wanted = match Outline::with_secrets(wanted, self.identities.target()) {
             Ok(wanted) => wanted,
             Err(problems) => {
@@ -339,13 +340,13 @@ impl Operator {
                 Change::NeedsRestart(_) => {
                     later.add(Outcome::NeedsRestart, format!("{change}: takes a restart"));
                 }
-                _ => match self.prepare(&change) {
+                _ => match self.prepare(&change, &trust) {
                     Ok((step, effect)) => prepared.push(Prepared { change, step, effect }),
                     Err(why) => later.add(Outcome::Failed, format!("{change}: not done, {why}")),
                 },
             }
         }
-        self.carry_out(prepared, keyring, post, &mut report);
+        self.carry_out(prepared, keyring, &trust, post, &mut report);
         report.lines.append(&mut later.lines);
         report.lines.append(&mut self.reopen_closed(post).lines);
         report
@@ -373,7 +374,7 @@ impl Operator {
     }
 
     /// Performs the blocking part of a change.
-    fn prepare(&mut self, change: &Change) -> Result<(Step, Effect), String> {
+    fn prepare(&mut self, change: &Change, trust: &[NewTrust]) -> Result<(Step, Effect), String> {
         let none = |step| Ok((step, Effect::None));
         match change {
             Change::RemoveListener(address) => {
@@ -381,24 +382,31 @@ impl Operator {
             }
             Change::AddListener(config) => {
                 let socket = (self.bind)(config.address)?;
-                let (running, step) = self.new_listener(*config, socket);
+                let (running, step) = self.new_listener(config.clone(), socket);
                 Ok((step, Effect::Listener(running)))
             }
             Change::ChangeListener(config) => {
-                let running = RunningListener { config: *config, ..*self.listener(config.address)? };
+                let known = self.listener(config.address)?;
+                let running = RunningListener { config: config.clone(), ..known.clone() };
                 // A policy that demands less holds once the change is applied; one that demands more at once, and even if
                 // the change fails.
-                self.tls.restrict(running.tag, config.tls);
+                self.gate.restrict(running.tag, config.tls);
+                self.gate.restrict_allowed(running.tag, config.allow.clone());
                 let step = Step::ChangeListener { tag: running.tag, entry: entry(&running) };
                 Ok((step, Effect::Listener(running)))
             }
             Change::RemoveMemcachedListener(address) => {
-                let known = self.memcached.iter().find(|known| known.config == *address);
+                let known = self.memcached.iter().find(|known| known.config.address == *address);
                 none(Step::RemoveMemcachedListener { tag: known.ok_or("it is not open")?.tag })
             }
-            Change::AddMemcachedListener(address) => {
-                let socket = bind_memcached(address)?;
-                let (running, step) = self.new_memcached_listener(address, socket);
+            Change::ChangeMemcachedListener(config) => {
+                let running = self.changed_memcached_listener(config, trust)?;
+                Ok((Step::ChangeMemcachedListener { tag: running.tag }, Effect::Memcached(running)))
+            }
+            Change::AddMemcachedListener(config) => {
+                let trust = memcached::trust_of(config, trust)?;
+                let socket = memcached::bind(&config.address)?;
+                let (running, step) = self.new_memcached_listener(config, trust, socket);
                 Ok((step, Effect::Memcached(running)))
             }
             Change::SetReferrals(referrals) => none(Step::SetReferrals(referrals.clone())),
@@ -522,18 +530,10 @@ impl Operator {
     fn new_listener(&mut self, config: ListenerConfig, socket: Listener) -> (RunningListener, Step) {
         let running = RunningListener { config, address: socket.address(), tag: self.next_tag };
         self.next_tag += 1;
-        self.tls.set_policy(running.tag, config.tls);
-        (running, Step::AddListener { tag: running.tag, entry: entry(&running), socket })
-    }
-
-    fn new_memcached_listener(
-        &mut self,
-        config: &MemcachedAddress,
-        socket: Listener,
-    ) -> (MemcachedListener, Step) {
-        let (config, address, tag) = (config.clone(), config.bound(&socket), MEMCACHED | self.next_tag);
-        self.next_tag += 1;
-        (MemcachedListener { config, address, tag }, Step::AddMemcachedListener { tag, socket })
+        self.gate.set_policy(running.tag, running.config.tls);
+        self.gate.set_allowed(running.tag, running.config.allow.clone());
+        let step = Step::AddListener { tag: running.tag, entry: entry(&running), socket };
+        (running, step)
     }
 
     /// Orders the prepared changes and records the outcome. The keys are for new connections; connected hosts stay.
@@ -541,14 +541,17 @@ impl Operator {
         &mut self,
         prepared: Vec<Prepared>,
         keyring: Arc<Keyring>,
+        trust: &[NewTrust],
         post: Post<'_>,
         report: &mut Report,
     ) {
         if prepared.is_empty() {
-            return self.set_keyring(keyring, report);
+            self.set_keyring(keyring, report);
+            return self.set_memcached_trust(trust, report);
         }
         // A new key may be that of hosts which a change is yet to refuse.
-        self.tls.restrict_keyring(&keyring);
+        self.gate.restrict_keyring(&keyring);
+        self.restrict_memcached_trust(trust);
         let (steps, notes): (Vec<Step>, Vec<(Change, Effect)>) =
             prepared.into_iter().map(|prepared| (prepared.step, (prepared.change, prepared.effect))).unzip();
         let Some((OrderAnswer::Applied(outcomes), received)) = ask(OrderKind::Apply(steps), post) else {
@@ -580,6 +583,7 @@ impl Operator {
             }
         }
         self.set_keyring(keyring, report);
+        self.set_memcached_trust(trust, report);
         if frees_storage {
             close_released(&received);
         }
@@ -587,10 +591,10 @@ impl Operator {
 
     /// Replaces the keys of TLS, and records the outcome if they have changed.
     fn set_keyring(&self, keyring: Arc<Keyring>, report: &mut Report) {
-        if !self.tls.keyring().has_same_keys(&keyring) {
+        if !self.gate.keyring().has_same_keys(&keyring) {
             report.add(Outcome::Done, "change the keys of TLS: done".into());
         }
-        self.tls.set_keyring(keyring);
+        self.gate.set_keyring(keyring);
     }
 
     /// Records an applied change.
@@ -606,18 +610,24 @@ impl Operator {
                 self.listeners.push(running);
             }
             (Change::ChangeListener(listener), Effect::Listener(running)) => {
-                self.tls.set_policy(running.tag, listener.tls);
+                self.gate.set_policy(running.tag, listener.tls);
+                self.gate.set_allowed(running.tag, listener.allow.clone());
                 let known = config.listeners.iter_mut().find(|known| known.address == listener.address);
-                known.into_iter().for_each(|known| *known = listener);
+                known.into_iter().for_each(|known| known.clone_from(&listener));
                 let known = self.listeners.iter_mut().find(|known| known.tag == running.tag);
-                known.into_iter().for_each(|known| *known = running);
+                known.into_iter().for_each(|known| known.clone_from(&running));
             }
             (Change::RemoveMemcachedListener(address), _) => {
-                remove_first(&mut config.memcached, |known| *known == address);
-                remove_first(&mut self.memcached, |known| known.config == address);
+                remove_first(&mut config.memcached, |known| known.address == address);
+                remove_first(&mut self.memcached, |known| known.config.address == address);
             }
-            (Change::AddMemcachedListener(address), Effect::Memcached(running)) => {
-                config.memcached.push(address);
+            (Change::ChangeMemcachedListener(listener), Effect::Memcached(running)) => {
+                let known = config.memcached.iter_mut().find(|known| known.address == listener.address);
+                known.into_iter().for_each(|known| known.clone_from(&listener));
+                self.note_memcached_listener(running);
+            }
+            (Change::AddMemcachedListener(listener), Effect::Memcached(running)) => {
+                config.memcached.push(listener);
                 self.memcached.push(running);
             }
             (Change::SetReferrals(referrals), _) => config.discovery.referrals = referrals,
@@ -761,14 +771,6 @@ fn bind(address: SocketAddr) -> Result<Listener, String> {
         };
         format!("cannot listen on {address}: {error}{remedy}")
     })
-}
-
-fn bind_memcached(address: &MemcachedAddress) -> Result<Listener, String> {
-    match address {
-        MemcachedAddress::Ip(address) => bind(*address),
-        MemcachedAddress::Unix { path, mode } => Listener::bind_path_in_time(path, *mode, BIND_WAIT)
-            .map_err(|error| format!("cannot listen on {address}: {error}")),
-    }
 }
 
 fn entry(listener: &RunningListener) -> ListenerEntry {

@@ -21,12 +21,12 @@ use crate::control::{Control, ControlSettings};
 use crate::io_command::IoLimits;
 use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
+use crate::listener_gate::ListenerGate;
 use crate::message::{ControlMessage, Message, Order, OrderKind, PlacementMessage, ReactorMessage, Step};
-use crate::operator::{self, Operator, Outcome, Outline, Report, RunningListener};
+use crate::operator::{self, MemcachedListener, Operator, Outcome, Outline, Report, RunningListener};
 use crate::serving::{Exponentiator, Home, Serving, ServingSettings};
 use crate::socket_priority::SocketPriority;
 use crate::state::{ReactorReport, ReactorState, TargetState};
-use crate::tls_gate::TlsGate;
 
 /// The reason why a target did not start. Everything it opened is closed again.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +116,7 @@ impl Target {
         let recorder = target.audit.recorder();
         let control = control_settings(config, target.operator.discovery_nqn(), reactor_count, recorder);
         let exponentiator = Exponentiator::worker(target.addresses[0].clone());
-        let home = home(control, cores.clone(), steps, exponentiator, target.operator.tls());
+        let home = home(control, cores.clone(), steps, exponentiator, target.operator.gate());
         let memcached_counters = home.control.admission.memcached_counters();
         let mut home = Some(home);
         let start = Instant::now();
@@ -130,7 +130,7 @@ impl Target {
                 addresses: target.addresses.clone(),
                 start,
                 memcached_counters: Arc::clone(&memcached_counters),
-                tls: Arc::clone(target.operator.tls()),
+                gate: Arc::clone(target.operator.gate()),
                 home: home.take(),
             };
             let ready = ready.clone();
@@ -177,6 +177,11 @@ impl Target {
         self.operator.memcached_listeners().map(|listener| listener.address.clone()).collect()
     }
 
+    /// Its memcached listeners, in the order of the configuration.
+    pub fn memcached_listeners(&self) -> impl Iterator<Item = &MemcachedListener> {
+        self.operator.memcached_listeners()
+    }
+
     /// The unique name of its discovery service.
     #[must_use]
     pub fn discovery_nqn(&self) -> &Nqn {
@@ -212,11 +217,14 @@ impl Target {
         self.addresses[0].post(Message::Placement(PlacementMessage::SetPriorities(priorities)));
     }
 
-    /// Reopens namespaces that are closed, and the file of the audit log, then does the same as
+    /// Reads certificates and users of memcached listeners again, reopens namespaces that are closed, and the file of the
+    /// audit log, then does the same as
     /// [`look_after_storage`](Self::look_after_storage).
     pub fn reopen_closed(&mut self) -> Report {
         let audit = self.audit.reopen();
-        with_audit(self.operator.reopen_closed(&orders(&self.addresses)), audit)
+        let mut report = self.operator.reread_memcached_trust();
+        report.lines.append(&mut self.operator.reopen_closed(&orders(&self.addresses)).lines);
+        with_audit(report, audit)
     }
 
     /// Checks whether storage has changed underneath, and notifies hosts of namespaces that have grown, were closed, or
@@ -243,6 +251,8 @@ impl Target {
         state.reactors.sort_unstable_by_key(|reactor| reactor.reactor);
         state.busy_polled_packets = busy_polled_packets();
         state.audit = self.audit.state();
+        state.memcached_listeners =
+            self.operator.memcached_listeners().map(MemcachedListener::state).collect();
         Some(state)
     }
 
@@ -308,7 +318,7 @@ fn orders(addresses: &[Address<Message>]) -> impl Fn(Order) -> bool + '_ {
 }
 
 /// The reactors of a target for a driver other than this module's threads: a simulator. The control plane is in the
-/// first, with `steps` applied. New connections go through `tls`, that of the [`Operator`] which gave the steps. A C2HData
+/// first, with `steps` applied. New connections go through `gate`, that of the [`Operator`] which gave the steps. A C2HData
 /// carries at most `c2h_data_bytes`.
 #[must_use]
 pub fn applications(
@@ -316,18 +326,18 @@ pub fn applications(
     timeouts: &TimeoutConfig,
     zero_copy: ZeroCopy,
     c2h_data_bytes: u32,
-    tls: &Arc<TlsGate>,
+    gate: &Arc<ListenerGate>,
     steps: Vec<Step>,
 ) -> Vec<Serving> {
     let reactor_count = settings.reactor_count;
     let mut serving =
         ServingSettings { zero_copy, ..serving_settings(&settings.limits, timeouts, reactor_count) };
     serving.queue.c2h_data_bytes = c2h_data_bytes;
-    let home = home(settings, vec![None; reactor_count.into()], steps, Exponentiator::Inline, tls);
+    let home = home(settings, vec![None; reactor_count.into()], steps, Exponentiator::Inline, gate);
     let memcached_counters = home.control.admission.memcached_counters();
     let mut home = Some(home);
     let application = |reactor| {
-        Serving::new(serving, Arc::clone(&memcached_counters), Arc::clone(tls), reactor, home.take())
+        Serving::new(serving, Arc::clone(&memcached_counters), Arc::clone(gate), reactor, home.take())
     };
     (0..reactor_count).map(application).collect()
 }
@@ -367,7 +377,7 @@ struct Plan {
     addresses: Vec<Address<Message>>,
     start: Instant,
     memcached_counters: Arc<MemcachedCounters>,
-    tls: Arc<TlsGate>,
+    gate: Arc<ListenerGate>,
     home: Option<Home>,
 }
 
@@ -382,7 +392,7 @@ fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) 
     .and_then(|()| {
         let reactor = u16::try_from(index).expect("counted in 16 bits");
         Reactor::new(&plan.settings, mailbox, |_| {
-            Serving::new(plan.serving, plan.memcached_counters, plan.tls, reactor, plan.home)
+            Serving::new(plan.serving, plan.memcached_counters, plan.gate, reactor, plan.home)
         })
     });
     match made {
@@ -426,10 +436,10 @@ fn home(
     cores: Vec<Option<usize>>,
     steps: Vec<Step>,
     exponentiator: Exponentiator,
-    tls: &TlsGate,
+    gate: &ListenerGate,
 ) -> Home {
     let now_ns = settings.now_ns;
-    let mut control = Control::new(settings).with_generated_keys(Arc::clone(tls.generated()));
+    let mut control = Control::new(settings).with_generated_keys(Arc::clone(gate.generated()));
     let (answers, _) = channel();
     control.on_order(now_ns, Order { kind: OrderKind::Apply(steps), answers });
     Home::new(control, cores, exponentiator)

@@ -24,6 +24,7 @@ use crate::executor::Executor;
 use crate::fused::FusedExecutor;
 use crate::key_value::message::{KeyValueMessage, MemcachedReply, PartitionRequest};
 use crate::key_value_io;
+use crate::listener_gate::ListenerGate;
 use crate::message::{
     AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, Message, PlacementMessage, Placing,
     ReactorMessage,
@@ -32,7 +33,6 @@ use crate::placement::{Placement, Policy as PlacementPolicy};
 use crate::socket_priority::SocketPriority;
 use crate::state::ReactorReport;
 use crate::store_access::TICKET_TIMER;
-use crate::tls_gate::TlsGate;
 
 pub(crate) use exponentiator::Exponentiator;
 use lanes::LaneServer;
@@ -82,6 +82,7 @@ pub struct Serving {
     /// Whether any did in the last turn.
     was_watched: bool,
     home: Option<Home>,
+    gate: Arc<ListenerGate>,
     /// Staging buffer for receives that are not in place.
     staging: Box<[u8]>,
     /// Version of the namespace table last reported to the control plane as in use.
@@ -95,15 +96,15 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// `memcached_counters` and `tls` are shared by the reactors of one target.
+    /// `memcached_counters` and `gate` are shared by the reactors of one target.
     pub(crate) fn new(
         settings: ServingSettings,
         memcached_counters: Arc<MemcachedCounters>,
-        tls: Arc<TlsGate>,
+        gate: Arc<ListenerGate>,
         reactor: u16,
         home: Option<Home>,
     ) -> Self {
-        let mut lanes = LaneServer::new(settings, tls, reactor);
+        let mut lanes = LaneServer::new(settings, Arc::clone(&gate), reactor);
         lanes.commands.namespaces.watchers = Arc::clone(&memcached_counters.watchers);
         Self {
             reactor,
@@ -111,8 +112,9 @@ impl Serving {
             watchers: Arc::clone(&memcached_counters.watchers),
             was_watched: false,
             lanes,
-            memcached: MemcachedConnections::new(memcached_counters, settings.memcached_idle_ns),
+            memcached: MemcachedConnections::new(memcached_counters, &settings, Arc::clone(&gate)),
             home,
+            gate,
             staging: vec![0; STAGING_BYTES].into(),
             table_version_told: 0,
             early: Vec::new(),
@@ -279,6 +281,9 @@ impl Serving {
             AdmissionMessage::Complaint { peer, reason, detail } => {
                 control.admission.on_complaint(io.now_ns(), peer, reason, detail.as_deref());
             }
+            AdmissionMessage::MemcachedClient { client, is_known } => {
+                control.admission.on_memcached_client(io.now_ns(), *client, is_known);
+            }
         }
     }
 
@@ -426,6 +431,9 @@ impl Application for Serving {
     fn on_accept(&mut self, io: &mut impl Io<Message>, listener: ListenerTag, connection: Connection) {
         let Some(home) = &mut self.home else { return };
         let visitor = if listener & MEMCACHED == 0 { Visitor::Host } else { Visitor::Memcached };
+        if !self.gate.admits(listener, connection.peer.map(|peer| peer.ip())) {
+            return home.control.admission.on_forbidden_address(io.now_ns(), visitor, connection.peer);
+        }
         if !home.control.admission.admit(io.now_ns(), visitor, connection.peer) {
             return;
         }
@@ -520,6 +528,9 @@ impl Application for Serving {
             worked |= self.resize_memory(io);
         }
         worked |= self.lanes.end_turn(io);
+        while let Some((index, socket)) = self.memcached.next_with_input() {
+            worked |= self.receive_memcached(io, index, socket);
+        }
         if self.memcached.has_work() {
             self.memcached.flush(io, &mut self.lanes.commands.namespaces);
             worked = true;

@@ -18,6 +18,8 @@ pub struct TargetState {
     pub discovery_generation: u64,
     /// Listeners.
     pub listeners: Vec<ListenerState>,
+    /// Memcached listeners.
+    pub memcached_listeners: Vec<MemcachedListenerState>,
     /// Subsystems.
     pub subsystems: Vec<SubsystemState>,
     /// Hosts that use the discovery service.
@@ -58,6 +60,25 @@ pub struct ListenerState {
     pub subsystems: bool,
     /// Hosts may connect to the discovery service here.
     pub discovery: bool,
+}
+
+/// A memcached listener, and what it asks of clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemcachedListenerState {
+    /// The bound address.
+    pub address: String,
+    /// Whether clients use TLS.
+    pub tls: bool,
+    /// Whether they show a certificate: "off", "optional" or "required"; `None` without TLS.
+    pub client_certificates: Option<String>,
+    /// Subject of the listener's certificate; `None` without TLS.
+    pub certificate_subject: Option<String>,
+    /// The last second of its validity, Unix time.
+    pub certificate_expires_unix_s: Option<i64>,
+    /// Number of users' passwords; `None` if clients do not authenticate.
+    pub user_count: Option<usize>,
+    /// Addresses that clients may connect from; `None` for any.
+    pub allow: Option<Vec<String>>,
 }
 
 /// A subsystem.

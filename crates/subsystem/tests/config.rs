@@ -86,6 +86,10 @@ fn what_the_example_shows_as_defaults_is_valid_and_mostly_the_default() {
     );
     assert_eq!(shown.reactors.threads, Threads::Count(4));
     assert_eq!(shown.discovery.referrals.len(), 1);
+    let [memcached] = &shown.memcached[..] else { panic!("a memcached listener") };
+    assert!(
+        memcached.authenticates() && memcached.allow.prefixes().is_some_and(|prefixes| prefixes.len() == 3)
+    );
     assert_eq!(shown.subsystems[0].cntlids, short.subsystems[0].cntlids);
     assert_eq!(shown.subsystems[0].model, short.subsystems[0].model);
     let [first, _, keys] = &shown.subsystems[0].namespaces[..] else { panic!("three namespaces") };
@@ -301,7 +305,7 @@ fn mistakes_are_said_with_line_and_column() {
     let shown: Vec<String> = mistakes.iter().map(|text| errors(text)).collect();
     insta::assert_snapshot!(shown.join("\n"), @r#"
     nvlane.toml:1:10: unclosed table, expected `]`
-    nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`, `tls`
+    nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`, `tls`, `allow`
     nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
     nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`, `audit`
     nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
@@ -428,7 +432,7 @@ fn keys_of_certain_hosts_are_not_opened_to_memcached_by_accident() {
 #[test]
 fn port_8009_is_for_discovery_unless_it_is_said() {
     let listener =
-        |more: &str| config(&format!("[[listener]]\naddress = \"0.0.0.0:8009\"\n{more}")).listeners[0];
+        |more: &str| config(&format!("[[listener]]\naddress = \"0.0.0.0:8009\"\n{more}")).listeners.remove(0);
     assert_eq!(listener(""), ListenerConfig::new("0.0.0.0:8009".parse().unwrap()));
     assert!(!listener("").subsystems && listener("").discovery);
     assert!(listener("subsystems = true\n").subsystems);

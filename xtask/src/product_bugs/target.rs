@@ -241,12 +241,9 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
     },
     Bug {
         name: "newest-connection-makes-room",
-        judge: unit_test(
-            "nvlane-subsystem",
-            "lane_table::unconnected::tests::the_oldest_lane_of_the_list_makes_room",
-        ),
+        judge: unit_test("nvlane-subsystem", "unconnected::tests::the_oldest_lane_of_the_list_makes_room"),
         sites: &[Site(
-            "crates/subsystem/src/lane_table/unconnected.rs",
+            "crates/subsystem/src/unconnected.rs",
             "self.oldest != NONE).then_some(self.oldest)",
             "self.oldest != NONE).then_some(if BUG { self.newest } else { self.oldest })",
         )],
@@ -255,7 +252,7 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         name: "unconnected-limit-reached-early",
         judge: Simulation,
         sites: &[Site(
-            "crates/subsystem/src/lane_table/unconnected.rs",
+            "crates/subsystem/src/unconnected.rs",
             "(self.count > self.count_max &&",
             "(self.count > if BUG { self.count_max / 2 } else { self.count_max } &&",
         )],

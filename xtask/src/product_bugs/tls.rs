@@ -3,7 +3,7 @@
 use super::bug::{Bug, Judge, Site, test, unit_test};
 
 const DISPATCH: &str = "crates/subsystem/src/serving/dispatch.rs";
-const GATE: &str = "crates/subsystem/src/tls_gate.rs";
+const GATE: &str = "crates/subsystem/src/listener_gate.rs";
 const KEYRING: &str = "crates/security/src/tls/keyring.rs";
 const LIBRARY: &str = "crates/security/src/tls/library.rs";
 const SECURE: &str = "crates/subsystem/src/lane/secure.rs";
@@ -70,7 +70,7 @@ pub(super) const TLS: &[Bug] = &[
         name: "connection-of-an-unknown-listener-served",
         judge: unit_test(
             "nvlane-subsystem",
-            "tls_gate::tests::no_connection_of_an_unknown_listener_is_served",
+            "listener_gate::tests::no_connection_of_an_unknown_listener_is_served",
         ),
         sites: &[Site(
             GATE,

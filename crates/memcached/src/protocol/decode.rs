@@ -139,6 +139,12 @@ impl Decoder {
         Self { state: State::Unknown, settings }
     }
 
+    /// The decoder of a connection that has authenticated: the binary protocol is off.
+    #[must_use]
+    pub(crate) fn of_text(settings: ListenerSettings) -> Self {
+        Self { state: State::Line, settings }
+    }
+
     /// Discards the next `left` bytes.
     pub(crate) fn discard(&mut self, left: u64) {
         let is_binary = self.state == State::Binary;

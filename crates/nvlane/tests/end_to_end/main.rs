@@ -21,6 +21,7 @@ mod key_value_large;
 mod key_value_protocols;
 mod linear;
 mod matrix;
+mod memcached_trust;
 mod placement;
 #[allow(dead_code)] // Each test program uses a part of it.
 mod raw;

@@ -11,7 +11,7 @@ use reactor::{EngineKind, Features};
 use subsystem::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
 use subsystem::operator::Report;
 use subsystem::server::Target;
-use subsystem::state::{ControllerState, TargetState};
+use subsystem::state::{ControllerState, MemcachedListenerState, TargetState};
 use tempfile::TempDir;
 use wire::id::Nsid;
 use wire::uuid::Uuid;
@@ -98,6 +98,17 @@ impl Rig {
             assert!(Instant::now() < until, "a namespace that no host is shown");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Reloads the configuration while it runs. Returns what was changed and what was not.
+    pub(crate) fn try_reload(&mut self, change: impl FnOnce(&mut TargetConfig)) -> Report {
+        change(&mut self.config);
+        self.target.as_mut().expect("a target that runs").reload(&self.config)
+    }
+
+    /// The memcached listeners.
+    pub(crate) fn state_of_memcached(&self) -> Vec<MemcachedListenerState> {
+        self.state().memcached_listeners
     }
 
     /// Makes the target check whether its storage has changed.

@@ -11,16 +11,24 @@ impl Alert {
     pub const UNEXPECTED_MESSAGE: Self = Self(10);
     /// Nothing in common, or anything else that TLS does not allow.
     pub const HANDSHAKE_FAILURE: Self = Self(40);
+    /// A certificate that is not valid now.
+    pub const CERTIFICATE_EXPIRED: Self = Self(45);
+    /// A certificate that leads to no trusted authority.
+    pub const UNKNOWN_CA: Self = Self(48);
     /// A message that cannot be read.
     pub const DECODE_ERROR: Self = Self(50);
     /// A proof that does not fit the key.
     pub const DECRYPT_ERROR: Self = Self(51);
+    /// A version of TLS that is not spoken here.
+    pub const PROTOCOL_VERSION: Self = Self(70);
     /// A failure of this end.
     pub const INTERNAL_ERROR: Self = Self(80);
     /// Something that TLS 1.3 asks for is not there.
     pub const MISSING_EXTENSION: Self = Self(109);
     /// No key of this identity.
     pub const UNKNOWN_PSK_IDENTITY: Self = Self(115);
+    /// A client without a certificate, where one is required.
+    pub const CERTIFICATE_REQUIRED: Self = Self(116);
 
     /// The alert as a record without encryption, for before there are keys.
     pub(super) const fn record(self) -> [u8; 7] {
@@ -38,6 +46,9 @@ impl fmt::Display for Alert {
             20 => "bad_record_mac",
             22 => "record_overflow",
             40 => "handshake_failure",
+            42 => "bad_certificate",
+            45 => "certificate_expired",
+            46 => "certificate_unknown",
             47 => "illegal_parameter",
             48 => "unknown_ca",
             49 => "access_denied",

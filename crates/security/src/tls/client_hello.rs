@@ -9,7 +9,7 @@ pub(super) const HELLO_BYTES_MAX: usize = 8192;
 /// Identities of one ClientHello that are looked at.
 const IDENTITY_COUNT_MAX: usize = 8;
 
-const HANDSHAKE_RECORD: u8 = 22;
+pub(super) const HANDSHAKE_RECORD: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const PRE_SHARED_KEY: u16 = 41;
 

@@ -9,14 +9,17 @@ use core::ptr::NonNull;
 use core::task::Poll;
 use std::sync::OnceLock;
 
-use s2n_tls::config::Config;
+use s2n_tls::callbacks::VerifyHostNameCallback;
+use s2n_tls::cert_chain;
+use s2n_tls::config::{Builder, Config};
 use s2n_tls::connection::Connection;
-use s2n_tls::enums::{Blinding, Mode, PeerKeyUpdate, PskHmac};
+use s2n_tls::enums::{Blinding, ClientAuthType, Mode, PeerKeyUpdate, PskHmac, Version};
 use s2n_tls::error::{Error, ErrorType};
 use s2n_tls::psk::Psk;
 use s2n_tls::security::Policy;
 
 use super::Alert;
+use super::certificate_texts::{CertificateText, CertificateTexts, ClientCertificates};
 use crate::psk::{Cipher, TlsPsk};
 
 /// Input that is taken in at once, bytes: four full records.
@@ -28,6 +31,12 @@ const HANDSHAKE_INPUT_BYTES: usize = 2 << 10;
 /// The one policy of s2n-tls with TLS 1.3 only, exactly the two cipher suites of NVMe/TCP, and no certificates' worth
 /// of further groups: P-256, P-384, P-521. A peer that offers only X25519 at first is asked for P-256.
 const POLICY: &str = "ELBSecurityPolicy-TLS13-1-3-FIPS-2023-04";
+
+/// The policy of sessions with a certificate: TLS 1.3, and TLS 1.2 with ephemeral keys and AES-GCM only.
+const CERTIFICATE_POLICY: &str = "20251014";
+
+/// Most certificates of a client's chain.
+const CHAIN_DEPTH_MAX: u16 = 7;
 
 /// What the library reads and writes.
 struct Wires {
@@ -58,6 +67,8 @@ fn has_encrypted_record(mut records: &[u8]) -> bool {
 /// A connection of the library, with its buffers.
 pub(super) struct Library {
     connection: Connection,
+    /// The target answers with a certificate, not with a pre-shared key.
+    has_certificate: bool,
     /// From a box. Used by the library during calls of `connection`, and by us between them.
     wires: NonNull<Wires>,
 }
@@ -125,14 +136,63 @@ fn config() -> Result<Config, Error> {
     if let Some(config) = CONFIG.get() {
         return Ok(config.clone());
     }
-    let mut builder = Config::builder();
-    builder.set_security_policy(&Policy::from_version(POLICY)?)?;
-    // Certificates play no part.
-    builder.with_system_certs(false)?;
-    // The delay before an alert hides the time of CBC's errors, of which TLS 1.3 has none.
-    builder.set_max_blinding_delay(0)?;
-    let config = builder.build()?;
+    let config = builder(POLICY)?.build()?;
     Ok(CONFIG.get_or_init(|| config).clone())
+}
+
+/// A configuration to complete: no certificate is trusted yet.
+fn builder(policy: &str) -> Result<Builder, Error> {
+    let mut builder = Config::builder();
+    builder.set_security_policy(&Policy::from_version(policy)?)?;
+    builder.with_system_certs(false)?;
+    builder.wipe_trust_store()?;
+    // The delay before an alert hides the time of CBC's errors, and neither policy has suites with CBC.
+    builder.set_max_blinding_delay(0)?;
+    Ok(builder)
+}
+
+/// The configuration of connections that answer with a certificate.
+#[derive(Clone, Debug)]
+pub(super) struct CertificateConfig(Config);
+
+impl CertificateConfig {
+    /// Reads the texts. Returns the first certificate in DER as well.
+    pub(super) fn new(
+        texts: CertificateTexts<'_>,
+        clients: ClientCertificates,
+    ) -> Result<(Self, Vec<u8>), (CertificateText, Error)> {
+        let of_chain = |error| (CertificateText::Chain, error);
+        let of_authorities = |error| (CertificateText::ClientCa, error);
+        let mut chain = cert_chain::Builder::new().map_err(of_chain)?;
+        chain.load_pem(texts.chain.as_bytes(), texts.key.as_bytes()).map_err(of_chain)?;
+        let chain = chain.build().map_err(of_chain)?;
+        let first = chain.iter().next().map(|first| first?.der().map(<[u8]>::to_vec));
+        let leaf = first.transpose().map_err(of_chain)?.unwrap_or_default();
+        let mut builder = builder(CERTIFICATE_POLICY).map_err(of_chain)?;
+        builder.load_chain(chain).map_err(of_chain)?;
+        if let Some(authorities) = texts.client_ca {
+            builder.trust_pem(authorities.as_bytes()).map_err(of_authorities)?;
+            builder.set_max_cert_chain_depth(CHAIN_DEPTH_MAX).map_err(of_authorities)?;
+            // Any name is good: authorities decide whom they give a certificate.
+            builder.set_verify_host_callback(AnyName).map_err(of_authorities)?;
+        }
+        let demand = match clients {
+            ClientCertificates::Off => ClientAuthType::None,
+            ClientCertificates::Optional => ClientAuthType::Optional,
+            ClientCertificates::Required => ClientAuthType::Required,
+        };
+        builder.set_client_auth_type(demand).map_err(of_authorities)?;
+        Ok((Self(builder.build().map_err(of_chain)?), leaf))
+    }
+}
+
+/// Accepts clients' certificates whatever names they have.
+struct AnyName;
+
+impl VerifyHostNameCallback for AnyName {
+    fn verify_host_name(&self, _: &str) -> bool {
+        true
+    }
 }
 
 impl Library {
@@ -140,8 +200,6 @@ impl Library {
     pub(super) fn new(is_host: bool, keys: &[TlsPsk], input: &[u8]) -> Result<Self, Error> {
         let mut connection = Connection::new(if is_host { Mode::Client } else { Mode::Server });
         connection.set_config(config()?)?;
-        connection.set_blinding(Blinding::SelfService)?;
-        connection.prefer_throughput()?;
         for TlsPsk { identity, key } in keys {
             let mut builder = Psk::builder()?;
             builder.set_identity(identity.as_bytes())?;
@@ -153,6 +211,20 @@ impl Library {
             })?;
             connection.append_psk(&builder.build()?)?;
         }
+        Self::of(connection, false, input)
+    }
+
+    /// A connection of the target with a certificate, which has received `input` already.
+    pub(super) fn with_certificate(config: &CertificateConfig, input: &[u8]) -> Result<Self, Error> {
+        let mut connection = Connection::new(Mode::Server);
+        connection.set_config(config.0.clone())?;
+        Self::of(connection, true, input)
+    }
+
+    /// A configured connection.
+    fn of(mut connection: Connection, has_certificate: bool, input: &[u8]) -> Result<Self, Error> {
+        connection.set_blinding(Blinding::SelfService)?;
+        connection.prefer_throughput()?;
         let wires = Box::new(Wires {
             input: input.to_vec(),
             start: 0,
@@ -161,7 +233,7 @@ impl Library {
             output: Vec::new(),
             is_encrypted: false,
         });
-        let mut library = Self { connection, wires: NonNull::from(Box::leak(wires)) };
+        let mut library = Self { connection, has_certificate, wires: NonNull::from(Box::leak(wires)) };
         let context = library.wires.as_ptr().cast::<c_void>();
         library.connection.set_receive_callback(Some(receive))?;
         library.connection.set_send_callback(Some(send))?;
@@ -247,7 +319,7 @@ impl Library {
 
     /// Sends the alert of an error that ends the session.
     pub(super) fn fail(&mut self, alert: Alert) {
-        if self.wires().is_encrypted {
+        if self.wires().is_encrypted || self.connection.handshake_complete() {
             // One that the library has, or close_notify: it takes no other.
             self.close();
         } else {
@@ -285,6 +357,31 @@ impl Library {
             Ok("TLS_AES_256_GCM_SHA384") => Some(Cipher::Aes256GcmSha384),
             _ => None,
         }
+    }
+
+    /// Whether the target answers with a certificate.
+    pub(super) fn has_certificate(&self) -> bool {
+        self.has_certificate
+    }
+
+    /// The version of TLS and the cipher suite as the standards name them.
+    pub(super) fn version_and_suite(&self) -> (&'static str, String) {
+        let version = match self.connection.actual_protocol_version() {
+            Ok(Version::TLS13) => "TLS 1.3",
+            Ok(Version::TLS12) => "TLS 1.2",
+            _ => "TLS",
+        };
+        (version, self.connection.cipher_suite().unwrap_or_default().to_owned())
+    }
+
+    /// The verified certificate that the client has shown, in DER.
+    pub(super) fn client_certificate(&self) -> Option<Vec<u8>> {
+        if !self.connection.client_cert_used() {
+            return None;
+        }
+        let chain = self.connection.peer_cert_chain().ok()?;
+        let first = chain.iter().next()?.ok()?;
+        first.der().ok().map(<[u8]>::to_vec)
     }
 
     /// Frees the buffers that are empty.
@@ -327,6 +424,10 @@ fn alert_for(error: &Error) -> Alert {
     match (error.kind(), error.name()) {
         (_, "S2N_ERR_BAD_PSK_BINDER" | "S2N_ERR_BAD_FINISHED") => Alert::DECRYPT_ERROR,
         (_, "S2N_ERR_BAD_MESSAGE") => Alert::UNEXPECTED_MESSAGE,
+        (_, "S2N_ERR_PROTOCOL_VERSION_UNSUPPORTED") => Alert::PROTOCOL_VERSION,
+        (_, "S2N_ERR_MISSING_CLIENT_CERT") => Alert::CERTIFICATE_REQUIRED,
+        (_, "S2N_ERR_CERT_UNTRUSTED") => Alert::UNKNOWN_CA,
+        (_, "S2N_ERR_CERT_EXPIRED" | "S2N_ERR_CERT_NOT_YET_VALID") => Alert::CERTIFICATE_EXPIRED,
         (ErrorType::ProtocolError, _) => Alert::HANDSHAKE_FAILURE,
         _ => Alert::INTERNAL_ERROR,
     }

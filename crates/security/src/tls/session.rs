@@ -7,7 +7,7 @@ use wire::text::quoted;
 
 use super::client_hello::{self, HELLO_BYTES_MAX, Hello};
 use super::library::{self, ErrorClass, Library, Outcome};
-use super::{Alert, GeneratedKeys, KeyLease, Keyring, PskIdentity};
+use super::{Alert, CertificateFields, GeneratedKeys, KeyLease, Keyring, PskIdentity, ServerCertificate};
 use crate::psk::{Cipher, Derivation, TlsPsk};
 
 /// Bytes that a peer may send in a row without any plaintext: KeyUpdates, empty records, changes of cipher suite. A record
@@ -19,6 +19,7 @@ const QUIET_BYTES_MAX: usize = 32 << 10;
 /// ```text
 /// target:  Hello ──ClientHello, key found──▶ Handshake ──Finished──▶ Open ──close_notify──▶ Ended
 /// host:                                      Handshake ──Finished──▶ Open
+/// target with a certificate: First ──a record of a handshake──▶ Handshake ──Finished──▶ Open
 ///                     any ──alert, error──▶ Failed
 /// ```
 ///
@@ -37,13 +38,15 @@ pub struct Session {
     claimed: Option<String>,
     /// Of a generated key.
     lease: Option<KeyLease>,
-    established: Option<Established>,
+    agreed: Option<Agreed>,
     failure: Option<Failure>,
 }
 
 enum State {
     /// The target waits for the ClientHello.
     Hello { keyring: Arc<Keyring>, generated: Arc<GeneratedKeys>, stream: Vec<u8>, output: Vec<u8> },
+    /// The target, with a certificate, waits for the first bytes.
+    First { certificate: Arc<ServerCertificate>, stream: Vec<u8> },
     /// The library has the connection.
     Library(Box<Library>),
 }
@@ -59,6 +62,23 @@ pub struct Established {
     pub cipher: Cipher,
     /// How the key was derived.
     pub derivation: Derivation,
+}
+
+/// What a handshake with a certificate of the target has agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WithCertificate {
+    /// The version of TLS.
+    pub version: &'static str,
+    /// The cipher suite.
+    pub cipher_suite: String,
+    /// The subject of the certificate that the client has shown; `None` without one.
+    pub client: Option<String>,
+}
+
+/// What a handshake has agreed on.
+enum Agreed {
+    Psk(Box<Established>),
+    Certificate(WithCertificate),
 }
 
 /// What a read has brought.
@@ -134,6 +154,12 @@ impl Session {
         Self::new(State::Hello { keyring, generated, stream: Vec::new(), output: Vec::new() }, false)
     }
 
+    /// A session of a target that answers with a certificate.
+    #[must_use]
+    pub fn target_with_certificate(certificate: Arc<ServerCertificate>) -> Self {
+        Self::new(State::First { certificate, stream: Vec::new() }, false)
+    }
+
     fn new(state: State, is_host: bool) -> Self {
         Self {
             state,
@@ -143,15 +169,27 @@ impl Session {
             derivation: Derivation::Standard,
             claimed: None,
             lease: None,
-            established: None,
+            agreed: None,
             failure: None,
         }
     }
 
-    /// What the handshake has agreed on, once it is complete.
+    /// What the handshake with a pre-shared key has agreed on, once it is complete.
     #[must_use]
     pub fn established(&self) -> Option<&Established> {
-        self.established.as_ref()
+        match &self.agreed {
+            Some(Agreed::Psk(established)) => Some(established),
+            _ => None,
+        }
+    }
+
+    /// What the handshake with a certificate has agreed on, once it is complete.
+    #[must_use]
+    pub fn with_certificate(&self) -> Option<&WithCertificate> {
+        match &self.agreed {
+            Some(Agreed::Certificate(with)) => Some(with),
+            _ => None,
+        }
     }
 
     /// The identity that a host has offered and not proved: a handshake that failed may be due to another key.
@@ -170,7 +208,7 @@ impl Session {
     /// else. Without room (all input must be [read](Self::read) first) it is not called.
     pub fn receive<R>(&mut self, most: usize, receive: impl FnOnce(&mut [u8]) -> (usize, R)) -> Option<R> {
         match &mut self.state {
-            State::Hello { stream, .. } => {
+            State::Hello { stream, .. } | State::First { stream, .. } => {
                 let have = stream.len();
                 let room = HELLO_BYTES_MAX.saturating_sub(have).min(most);
                 // A record at a time is enough: who sends more has it wait in the socket.
@@ -205,7 +243,7 @@ impl Session {
     /// The peer sends no more.
     pub fn on_input_end(&mut self) {
         match &mut self.state {
-            State::Hello { .. } => {
+            State::Hello { .. } | State::First { .. } => {
                 self.failure.get_or_insert(Failure::Closed);
             }
             State::Library(library) => library.on_input_end(),
@@ -216,7 +254,7 @@ impl Session {
     #[must_use]
     pub fn has_input(&self) -> bool {
         match &self.state {
-            State::Hello { .. } => false,
+            State::Hello { .. } | State::First { .. } => false,
             State::Library(library) => self.failure.is_none() && library.has_input(),
         }
     }
@@ -229,9 +267,9 @@ impl Session {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        if self.established.is_none() {
+        if self.agreed.is_none() {
             self.advance()?;
-            if self.established.is_none() {
+            if self.agreed.is_none() {
                 return self.dry();
             }
             self.quiet_bytes = 0;
@@ -272,7 +310,7 @@ impl Session {
     /// # Panics
     /// In debug builds, before the handshake is complete.
     pub fn write(&mut self, plaintext: &[u8]) -> Result<(), Failure> {
-        debug_assert!(self.established.is_some(), "nothing is sent before the handshake is complete");
+        debug_assert!(self.agreed.is_some(), "nothing is sent before the handshake is complete");
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -285,6 +323,7 @@ impl Session {
     pub fn output(&self) -> &[u8] {
         match &self.state {
             State::Hello { output, .. } => output,
+            State::First { .. } => &[],
             State::Library(library) => library.output(),
         }
     }
@@ -293,6 +332,7 @@ impl Session {
     pub fn on_sent(&mut self, count: usize) {
         let output = match &mut self.state {
             State::Hello { output, .. } => output,
+            State::First { .. } => return,
             State::Library(library) => library.output_mut(),
         };
         output.drain(..count.min(output.len()));
@@ -323,6 +363,20 @@ impl Session {
 
     /// Continues the handshake.
     fn advance(&mut self) -> Result<(), Failure> {
+        if let State::First { certificate, stream } = &self.state {
+            match stream.first() {
+                None => return Ok(()),
+                Some(&client_hello::HANDSHAKE_RECORD) => {}
+                Some(_) => return Err(self.refuse((Failure::NotTls, None))),
+            }
+            return match Library::with_certificate(&certificate.config, stream) {
+                Ok(library) => {
+                    self.state = State::Library(Box::new(library));
+                    self.negotiate()
+                }
+                Err(error) => Err(self.refuse((Failure::Protocol(error.message()), None))),
+            };
+        }
         if let State::Hello { keyring, generated, stream, .. } = &mut self.state {
             let refusal = match client_hello::read(stream) {
                 Hello::Incomplete if stream.len() < HELLO_BYTES_MAX => return Ok(()),
@@ -375,6 +429,14 @@ impl Session {
         let State::Library(library) = &mut self.state else { return Ok(()) };
         match library.negotiate() {
             Ok(Outcome::Waits) => Ok(()),
+            Ok(Outcome::Ready(())) if library.has_certificate() => {
+                let (version, cipher_suite) = library.version_and_suite();
+                let client = library.client_certificate().map(|der| {
+                    CertificateFields::read(&der).map(|fields| fields.subject).unwrap_or_default()
+                });
+                self.agreed = Some(Agreed::Certificate(WithCertificate { version, cipher_suite, client }));
+                Ok(())
+            }
             Ok(Outcome::Ready(())) => {
                 let identity = library.identity().ok().and_then(|text| String::from_utf8(text).ok());
                 let identity = identity.and_then(|text| Some((text.parse::<PskIdentity>().ok()?, text)));
@@ -382,7 +444,8 @@ impl Session {
                     (Some((identity, text)), Some(cipher)) if identity.cipher == cipher => {
                         self.claimed = None;
                         let derivation = self.derivation;
-                        self.established = Some(Established { identity, text, cipher, derivation });
+                        let established = Established { identity, text, cipher, derivation };
+                        self.agreed = Some(Agreed::Psk(Box::new(established)));
                         Ok(())
                     }
                     _ => {
@@ -415,7 +478,7 @@ impl Session {
                     Failure::Protocol(message)
                 }
             },
-            State::Hello { .. } => Failure::MalformedHello,
+            State::Hello { .. } | State::First { .. } => Failure::MalformedHello,
         };
         self.failure = Some(failure.clone());
         failure
@@ -426,7 +489,8 @@ impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("is_host", &self.is_host)
-            .field("established", &self.established)
+            .field("established", &self.established())
+            .field("with_certificate", &self.with_certificate())
             .field("failure", &self.failure)
             .finish_non_exhaustive()
     }

@@ -6,7 +6,8 @@ use std::io::{self, IoSliceMut};
 
 use reactor::{Received, Segment, Sent};
 
-use super::{Established, Failure, Read, Session};
+use super::client_hello::HANDSHAKE_RECORD;
+use super::{Established, Failure, Read, Session, WithCertificate};
 
 /// Plaintext that is encrypted before the socket is asked to take it, bytes: four full records.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -121,6 +122,12 @@ impl Stream {
         self.session.established()
     }
 
+    /// What the handshake with a certificate has agreed on, once it is complete.
+    #[must_use]
+    pub fn with_certificate(&self) -> Option<&WithCertificate> {
+        self.session.with_certificate()
+    }
+
     /// The identity that a host has offered and not proved.
     #[must_use]
     pub fn claimed(&self) -> Option<&str> {
@@ -201,7 +208,6 @@ impl Stream {
 
     /// Looks at the first byte. Returns what was received if the connection is in clear, or if there is nothing.
     fn decide(&mut self, into: &mut [IoSliceMut<'_>], socket: &mut impl ByteSocket) -> Option<Received> {
-        const HANDSHAKE_RECORD: u8 = 22;
         let first = into.iter_mut().find(|slice| !slice.is_empty())?;
         let received = socket.receive(first);
         let Received::Bytes(count) = received else { return Some(received) };

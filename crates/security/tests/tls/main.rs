@@ -1,5 +1,6 @@
 //! TLS sessions against each other, and against OpenSSL and GnuTLS over real sockets.
 
+mod certificates;
 mod damage;
 mod pair;
 mod peers;

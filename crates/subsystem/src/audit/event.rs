@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use security::group::Group;
 use security::hash::HashFunction;
 use security::psk::{Cipher, Derivation, IdentityVersion, PskKind};
+use security::tls::WithCertificate;
 use wire::id::Cntlid;
 use wire::nqn::{HostId, HostName, Nqn};
 
@@ -67,10 +68,41 @@ pub(crate) enum Event {
     },
     /// The host of a queue has not authenticated.
     AuthenticationFailed { queue: OfQueue, reason: String },
+    /// A memcached client has authenticated, with a password, a certificate, or both.
+    MemcachedAuthenticated(OfMemcached),
+    /// A memcached client has sent a wrong user or password.
+    MemcachedAuthenticationFailed(OfMemcached),
     /// Commands of a host that has no right to write to the namespace.
     WriteRefused { queue: OfQueue, namespace: u32, command_count: usize },
     /// An association ends.
     Disconnected { queue: OfQueue, reason: &'static str },
+}
+
+/// A memcached connection and its client.
+#[derive(Clone, Debug)]
+pub struct OfMemcached {
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) listener: Option<SocketAddr>,
+    /// The user; `None` if there is no such user, or none was asked for.
+    pub(crate) user: Option<String>,
+    /// What TLS has agreed on; `None` in clear.
+    pub(crate) tls: Option<WithCertificate>,
+}
+
+impl OfMemcached {
+    fn write(&self, line: &mut Line<'_>) {
+        line.optional("peer", self.peer);
+        line.optional("listener", self.listener);
+        line.optional("user", self.user.as_deref());
+        let Some(WithCertificate { version, cipher_suite, client }) = &self.tls else {
+            return line.null("tls");
+        };
+        line.object("tls", |line| {
+            line.text("version", version);
+            line.text("cipher", cipher_suite);
+            line.optional("certificate", client.as_deref());
+        });
+    }
 }
 
 /// A queue and its host.
@@ -150,6 +182,8 @@ impl Event {
             Self::ConnectionRefused { reason, .. } => reason,
             Self::Authenticated { .. } => "authenticated",
             Self::AuthenticationFailed { .. } => "authentication failed",
+            Self::MemcachedAuthenticated(..) => "memcached authenticated",
+            Self::MemcachedAuthenticationFailed(..) => "memcached authentication failed",
             Self::WriteRefused { .. } => "write refused",
             Self::Disconnected { .. } => "disconnected",
         }
@@ -165,6 +199,8 @@ impl Event {
             Self::ConnectionRefused { .. } => "connection_refused",
             Self::Authenticated { .. } => "authenticated",
             Self::AuthenticationFailed { .. } => "authentication_failed",
+            Self::MemcachedAuthenticated(..) => "memcached_authenticated",
+            Self::MemcachedAuthenticationFailed(..) => "memcached_authentication_failed",
             Self::WriteRefused { .. } => "write_refused",
             Self::Disconnected { .. } => "disconnected",
         }
@@ -218,6 +254,9 @@ impl Event {
             Self::AuthenticationFailed { queue, reason } => {
                 queue.write(line);
                 line.text("reason", reason);
+            }
+            Self::MemcachedAuthenticated(client) | Self::MemcachedAuthenticationFailed(client) => {
+                client.write(line);
             }
             Self::WriteRefused { queue, namespace, command_count } => {
                 queue.write(line);

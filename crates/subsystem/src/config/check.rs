@@ -15,6 +15,7 @@ use wire::uuid::Uuid;
 
 use super::{ListenerConfig, SubsystemConfig, TargetConfig, Threads, TlsPolicy};
 use crate::access::HostRights;
+use crate::allow_list::AllowList;
 use crate::authentication::Authentication;
 use crate::identity::storage_name;
 use crate::key_rights::KeyRights;
@@ -33,6 +34,8 @@ pub enum Place {
     Timeouts(&'static str),
     /// A listener.
     Listener(usize),
+    /// A memcached listener.
+    Memcached(usize),
     /// The name of the discovery service.
     DiscoveryNqn,
     /// A referral.
@@ -233,7 +236,17 @@ impl TargetConfig {
         };
         if !self.memcached.is_empty() && !self.subsystems.iter().any(has_keys) {
             let message = "memcached's clients need a key-value namespace: add one, such as kv:ram:1G".into();
-            findings.add(Place::Listener(0), message);
+            findings.add(Place::Memcached(0), message);
+        }
+        for (at, listener) in self.memcached.iter().enumerate() {
+            if listener.address.ip().is_none() && listener.allow != AllowList::Any {
+                let message = format!(
+                    "{} is a Unix socket, whose clients have no address: leave allow out, and set the permissions of its file \
+                     (?mode=0660)",
+                    listener.address
+                );
+                findings.add(Place::Memcached(at), message);
+            }
         }
         self.check_memcached(findings);
         let has_subsystems = self.listeners.iter().any(|listener| listener.subsystems);
@@ -246,7 +259,7 @@ impl TargetConfig {
     /// memcached's clients have no identity that a list of hosts could be compared with. They are led to the oldest
     /// namespace with keys, which after reloads may be that of any subsystem.
     fn check_memcached(&self, findings: &mut Findings) {
-        let Some(address) = self.memcached.first() else { return };
+        let Some(address) = self.memcached.first().map(|listener| &listener.address) else { return };
         for (at, subsystem) in self.subsystems.iter().enumerate() {
             if subsystem.opens_to_memcached {
                 continue;

@@ -1,5 +1,7 @@
 //! The configuration file: TOML, documented by `examples/nvlane.toml`. Errors have line and column.
 
+mod memcached;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -19,12 +21,13 @@ use wire::pdu::DataAlignment;
 use wire::text::quoted;
 use wire::uuid::Uuid;
 
+use self::memcached::RawMemcached;
 use super::{
-    AuditConfig, AuthenticationConfig, DiscoveryConfig, ListenerConfig, MemcachedAddress, NamespaceConfig,
-    Place, Problem, ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
-    TlsKeySources,
+    AuditConfig, AuthenticationConfig, DiscoveryConfig, ListenerConfig, NamespaceConfig, Place, Problem,
+    ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources,
 };
 use crate::access::HostRights;
+use crate::allow_list::AllowList;
 use crate::authentication::{GROUPS, HASHES};
 use crate::discovery::{Advertised, Referral};
 use crate::key_rights::{KeyRights, KeyScope};
@@ -144,6 +147,7 @@ impl ConfigFile {
         let mut problems = self.config.inspect();
         problems.extend(self.config.read_secrets().err().unwrap_or_default());
         problems.extend(self.config.read_tls_keys().err().unwrap_or_default());
+        problems.extend(self.config.read_memcached_trust().err().unwrap_or_default());
         if problems.is_empty() { Ok(()) } else { Err(self.located(&problems)) }
     }
 
@@ -202,7 +206,7 @@ struct RawFile {
     discovery: RawDiscovery,
     listener: Option<Vec<Spanned<RawListener>>>,
     #[serde(default)]
-    memcached: Vec<MemcachedAddress>,
+    memcached: Vec<Spanned<RawMemcached>>,
     #[serde(default)]
     subsystem: Vec<Spanned<RawSubsystem>>,
     #[serde(default)]
@@ -294,6 +298,7 @@ struct RawListener {
     discovery: Option<bool>,
     doorbell: Option<Spanned<String>>,
     tls: Option<Spanned<String>>,
+    allow: Option<Spanned<Vec<String>>>,
 }
 
 #[derive(Deserialize)]
@@ -467,7 +472,7 @@ impl Reader<'_> {
             None => ListenerConfig::usual(IpAddr::from([127, 0, 0, 1])),
             Some(listeners) => self.listeners(listeners),
         };
-        let memcached = raw.memcached;
+        let memcached = self.memcached(raw.memcached);
         let discovery = self.discovery(raw.discovery);
         let subsystems = raw.subsystem.into_iter().enumerate();
         let subsystems = subsystems.filter_map(|(at, subsystem)| self.subsystem(at, subsystem)).collect();
@@ -632,9 +637,38 @@ impl Reader<'_> {
             let discovery = listener.discovery.unwrap_or(true);
             let doorbell = listener.doorbell.and_then(|doorbell| self.parsed(&doorbell, ""));
             let tls = listener.tls.and_then(|tls| self.parsed(&tls, "")).unwrap_or_default();
-            listeners.push(ListenerConfig { address, advertise, subsystems, discovery, doorbell, tls });
+            let allow = self.allowed(listener.allow);
+            listeners.push(ListenerConfig {
+                address,
+                advertise,
+                subsystems,
+                discovery,
+                doorbell,
+                tls,
+                allow,
+            });
         }
         listeners
+    }
+
+    /// The addresses that connections may come from.
+    fn allowed(&mut self, prefixes: Option<Spanned<Vec<String>>>) -> AllowList {
+        let Some(prefixes) = prefixes else { return AllowList::Any };
+        let span = prefixes.span();
+        if prefixes.get_ref().is_empty() {
+            self.wrong(
+                span.clone(),
+                "nobody may connect: list addresses or prefixes, or leave allow out for all",
+            );
+        }
+        let mut parsed = Vec::new();
+        for prefix in prefixes.get_ref() {
+            match prefix.parse() {
+                Ok(prefix) => parsed.push(prefix),
+                Err(error) => self.wrong(span.clone(), format!("{error}")),
+            }
+        }
+        AllowList::Only(parsed)
     }
 
     fn discovery(&mut self, raw: RawDiscovery) -> DiscoveryConfig {

@@ -97,12 +97,6 @@ impl From<SocketAddr> for MemcachedAddress {
     }
 }
 
-impl<'de> serde::Deserialize<'de> for MemcachedAddress {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -142,24 +142,31 @@ impl SecretSource {
     /// # Errors
     /// It cannot be read, or is none.
     pub fn read<K: FromStr<Err: fmt::Display>>(&self) -> Result<K, String> {
+        let secret = self.read_text(FILE_BYTES_MAX, Kind::Secret)?;
+        secret.trim().parse::<K>().map_err(|why| format!("{self}: {why}"))
+    }
+
+    /// Reads a text of at most `bytes_max` bytes. May block.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn read_text(&self, bytes_max: usize, kind: Kind) -> Result<Zeroizing<String>, String> {
+        let file = |path: &Path| read_file(path, bytes_max, kind).map_err(|error| error.to_string());
         let text = match self {
-            Self::File(path) => read_secret_file(path).map_err(|error| error.to_string()),
+            Self::File(path) => file(path),
             Self::Environment(name) => match std::env::var(name) {
                 Ok(text) => Ok(Zeroizing::new(text)),
                 Err(_) => Err("there is no such variable, or it is not text".into()),
             },
             Self::Credential(name) => match std::env::var_os("CREDENTIALS_DIRECTORY") {
-                Some(directory) => {
-                    read_secret_file(&Path::new(&directory).join(name)).map_err(|error| error.to_string())
-                }
+                Some(directory) => file(&Path::new(&directory).join(name)),
                 None => {
                     Err("systemd has passed no credentials: see LoadCredential= in systemd.exec(5)".into())
                 }
             },
             Self::Keyring(description) => kernel_keyring::read(description),
         };
-        let secret = text.and_then(|text| text.trim().parse::<K>().map_err(|error| error.to_string()));
-        secret.map_err(|why| format!("{self}: {why}"))
+        text.map_err(|why| format!("{self}: {why}"))
     }
 }
 
@@ -168,11 +175,24 @@ impl SecretSource {
 /// # Errors
 /// It cannot be read, is too long, or is not text.
 pub fn read_secret_file(path: &Path) -> io::Result<Zeroizing<String>> {
+    Ok(Zeroizing::new(read_file(path, FILE_BYTES_MAX, Kind::Secret)?.trim().to_owned()))
+}
+
+/// Whether a text must not be read by others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It must not.
+    Secret,
+    /// Everybody may read it.
+    Public,
+}
+
+fn read_file(path: &Path, bytes_max: usize, kind: Kind) -> io::Result<Zeroizing<String>> {
     let file = File::open(path)?;
-    if file.metadata()?.permissions().mode() & 0o044 != 0 {
+    if kind == Kind::Secret && file.metadata()?.permissions().mode() & 0o044 != 0 {
         tracing::warn!("other users can read the key in {}; run chmod 600 on it", path.display());
     }
-    read_secret(file)
+    read_all(file, bytes_max)
 }
 
 /// As [`read_secret_file`], of what is open already.
@@ -180,14 +200,18 @@ pub fn read_secret_file(path: &Path) -> io::Result<Zeroizing<String>> {
 /// # Errors
 /// As [`read_secret_file`].
 pub fn read_secret(from: impl Read) -> io::Result<Zeroizing<String>> {
+    Ok(Zeroizing::new(read_all(from, FILE_BYTES_MAX)?.trim().to_owned()))
+}
+
+fn read_all(from: impl Read, bytes_max: usize) -> io::Result<Zeroizing<String>> {
     // Of the full size at once: a buffer that grows would leave copies behind.
-    let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX + 1));
-    from.take(FILE_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
-    if text.len() > FILE_BYTES_MAX {
-        let message = format!("more than {FILE_BYTES_MAX} bytes: not a key");
+    let mut text = Zeroizing::new(String::with_capacity(bytes_max + 1));
+    from.take(bytes_max as u64 + 1).read_to_string(&mut text)?;
+    if text.len() > bytes_max {
+        let message = format!("more than {bytes_max} bytes: not a key");
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    Ok(Zeroizing::new(text.trim().to_owned()))
+    Ok(text)
 }
 
 impl fmt::Display for SecretSource {

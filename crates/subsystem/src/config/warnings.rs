@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use wire::nqn::HostName;
 
-use super::{ListenerConfig, Place, Problem, SubsystemConfig, TargetConfig, TlsPolicy};
+use super::{
+    ListenerConfig, MemcachedListenerConfig, Place, Problem, SubsystemConfig, TargetConfig, TlsPolicy,
+};
+use crate::allow_list::AllowList;
 use crate::subsystem::Access;
 
 impl TargetConfig {
@@ -24,6 +27,9 @@ impl TargetConfig {
         }
         for (at, listener) in self.listeners.iter().enumerate().filter(|(_, listener)| listener.subsystems) {
             self.warn_of_openness(at, listener, &mut warnings);
+        }
+        for (at, listener) in self.memcached.iter().enumerate() {
+            listener.warn(at, &mut warnings);
         }
         self.warn_of_lost_discovery(&mut warnings);
         warnings
@@ -64,6 +70,31 @@ impl TargetConfig {
             );
             warnings.push(Problem { place: Place::Listener(at), message });
         }
+    }
+}
+
+impl MemcachedListenerConfig {
+    /// A listener that machines other than this one reach: keys that anyone uses, and passwords that others can read.
+    fn warn(&self, at: usize, warnings: &mut Vec<Problem>) {
+        let Some(address) = self.address.ip().filter(|address| !address.ip().is_loopback()) else { return };
+        let message = if !self.authenticates() {
+            let from = match &self.allow {
+                AllowList::Any => "anyone who reaches",
+                AllowList::Only(_) => "anyone who reaches, from an address that it allows,",
+            };
+            format!(
+                "{from} the memcached listener on {address} may read and change its keys: give clients a user and a password \
+                 (users), or require certificates of them (tls_client_ca)"
+            )
+        } else if self.tls.is_none() {
+            format!(
+                "passwords and values of the memcached listener on {address} travel in clear: give it a certificate \
+                 (tls_certificate, tls_key)"
+            )
+        } else {
+            return;
+        };
+        warnings.push(Problem { place: Place::Memcached(at), message });
     }
 }
 

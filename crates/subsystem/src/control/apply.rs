@@ -46,6 +46,11 @@ impl Change<'_> {
                 self.catalog.memcached_listeners.insert(tag);
                 self.rollout.listeners.push((tag, socket));
             }
+            Step::ChangeMemcachedListener { tag } => {
+                if !self.catalog.memcached_listeners.contains(&tag) {
+                    return Err(StepError::NoListener);
+                }
+            }
             Step::RemoveMemcachedListener { tag } => {
                 if !self.catalog.memcached_listeners.remove(&tag) {
                     return Err(StepError::NoListener);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use reactor::{Io, Received, Segment, Sent, SocketId};
 use security::psk::PskKind;
-use security::tls::{ByteSocket, Failure, PskIdentity, Stream};
+use security::tls::{Failure, PskIdentity, Stream};
 use wire::fabrics::ConnectData;
 use wire::nqn::{HostName, Nqn};
 use wire::text::quoted;
@@ -13,6 +13,7 @@ use zerocopy::FromBytes;
 
 use crate::audit::TlsInUse;
 use crate::message::{Channel, Message};
+use crate::tls_socket::TlsSocket;
 
 /// The TLS of one lane.
 #[derive(Debug)]
@@ -20,22 +21,6 @@ pub(crate) struct Secure {
     stream: Box<Stream>,
     is_established: bool,
     has_failed: bool,
-}
-
-/// The socket below TLS.
-pub(super) struct Below<'a, I> {
-    io: &'a mut I,
-    socket: SocketId,
-}
-
-impl<I: Io<Message>> ByteSocket for Below<'_, I> {
-    fn receive(&mut self, into: &mut [u8]) -> Received {
-        self.io.receive(self.socket, &mut [IoSliceMut::new(into)])
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> Sent {
-        self.io.send(self.socket, &[Segment::new(bytes)])
-    }
 }
 
 impl Secure {
@@ -60,7 +45,7 @@ impl Secure {
         socket: SocketId,
         into: &mut [IoSliceMut<'_>],
     ) -> Received {
-        let received = self.stream.receive(into, &mut Below { io: &mut *io, socket });
+        let received = self.stream.receive(into, &mut TlsSocket { io: &mut *io, socket });
         if self.stream.has_output() {
             // Of a handshake: else it goes with the next send.
             io.await_writable(socket);
@@ -75,17 +60,17 @@ impl Secure {
         socket: SocketId,
         segments: &[Segment<'_>],
     ) -> Sent {
-        self.stream.send(segments, &mut Below { io, socket })
+        self.stream.send(segments, &mut TlsSocket { io, socket })
     }
 
     /// Sends what the handshake has left. [`Sent::Blocked`] if the socket is full.
     pub(super) fn flush<I: Io<Message>>(&mut self, io: &mut I, socket: SocketId) -> Sent {
-        self.stream.flush(&mut Below { io, socket })
+        self.stream.flush(&mut TlsSocket { io, socket })
     }
 
     /// Sends close_notify.
     pub(super) fn close<I: Io<Message>>(&mut self, io: &mut I, socket: SocketId) {
-        self.stream.close(&mut Below { io, socket });
+        self.stream.close(&mut TlsSocket { io, socket });
     }
 
     /// Whether the connection turned out to be in clear, which its listener allows.

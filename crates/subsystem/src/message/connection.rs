@@ -12,6 +12,7 @@ use wire::id::Qid;
 
 use super::control::Request;
 use crate::admission::Visitor;
+use crate::audit::OfMemcached;
 use crate::lane_counters::LaneCounters;
 use crate::placement::{Connecting, Left, Policy};
 use crate::socket_priority::SocketPriority;
@@ -45,6 +46,13 @@ pub enum AdmissionMessage {
         reason: &'static str,
         /// What is logged beside it, with the text of the peer quoted.
         detail: Option<Box<str>>,
+    },
+    /// A memcached client has authenticated, or has failed to.
+    MemcachedClient {
+        /// The client.
+        client: Box<OfMemcached>,
+        /// Whether it has authenticated.
+        is_known: bool,
     },
 }
 

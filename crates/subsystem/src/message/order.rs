@@ -132,6 +132,11 @@ pub enum Step {
         /// Its socket, bound.
         socket: Listener,
     },
+    /// Changes what a memcached listener asks of clients: the [`ListenerGate`](crate::listener_gate::ListenerGate) has it.
+    ChangeMemcachedListener {
+        /// Its tag.
+        tag: ListenerTag,
+    },
     /// Accepts no more memcached clients, and closes the connections that came in there once what they have sent is
     /// answered.
     RemoveMemcachedListener {
@@ -220,6 +225,7 @@ impl Step {
             | Self::RemoveSubsystem(_)
             | Self::SetAccess(..) => true,
             Self::AddMemcachedListener { .. }
+            | Self::ChangeMemcachedListener { .. }
             | Self::RemoveMemcachedListener { .. }
             | Self::SetPlacement(_)
             | Self::SetDoorbell(_)
@@ -263,6 +269,7 @@ impl fmt::Debug for Step {
             Self::RemoveListener { tag } => write!(f, "RemoveListener({tag})"),
             Self::ChangeListener { tag, .. } => write!(f, "ChangeListener({tag})"),
             Self::AddMemcachedListener { tag, .. } => write!(f, "AddMemcachedListener({tag})"),
+            Self::ChangeMemcachedListener { tag } => write!(f, "ChangeMemcachedListener({tag})"),
             Self::RemoveMemcachedListener { tag } => write!(f, "RemoveMemcachedListener({tag})"),
             Self::SetReferrals(referrals) => write!(f, "SetReferrals({})", referrals.len()),
             Self::SetPlacement(policy) => write!(f, "SetPlacement({policy})"),

@@ -16,8 +16,8 @@ use wire::uuid::Uuid;
 use crate::access::HostRights;
 use crate::authentication::Authentication;
 use crate::config::{
-    ListenerConfig, MemcachedAddress, Problem, ReactorConfig, ResolvedNamespace, ResolvedSubsystem,
-    TargetConfig,
+    ListenerConfig, MemcachedAddress, MemcachedListenerConfig, Problem, ReactorConfig, ResolvedNamespace,
+    ResolvedSubsystem, TargetConfig,
 };
 use crate::discovery::Referral;
 use crate::identity::{TargetIdentity, storage_name};
@@ -35,8 +35,10 @@ pub enum Change {
     ChangeListener(ListenerConfig),
     /// Close a memcached listener, and its connections.
     RemoveMemcachedListener(MemcachedAddress),
+    /// Change what a memcached listener asks of its clients.
+    ChangeMemcachedListener(MemcachedListenerConfig),
     /// Add a memcached listener.
-    AddMemcachedListener(MemcachedAddress),
+    AddMemcachedListener(MemcachedListenerConfig),
     /// Refer hosts to these discovery services.
     SetReferrals(Vec<Referral>),
     /// Set the placement policy for new lanes.
@@ -103,7 +105,10 @@ impl fmt::Display for Change {
             Self::AddListener(listener) => write!(f, "add listener {}", listener.address),
             Self::ChangeListener(listener) => write!(f, "change listener {}", listener.address),
             Self::RemoveMemcachedListener(address) => write!(f, "remove memcached listener {address}"),
-            Self::AddMemcachedListener(address) => write!(f, "add memcached listener {address}"),
+            Self::ChangeMemcachedListener(listener) => {
+                write!(f, "change memcached listener {}", listener.address)
+            }
+            Self::AddMemcachedListener(listener) => write!(f, "add memcached listener {}", listener.address),
             Self::SetReferrals(referrals) => {
                 write!(f, "refer hosts to {}", counted(referrals.len(), "discovery service"))
             }
@@ -249,30 +254,41 @@ fn listeners(running: &[ListenerConfig], wanted: &[ListenerConfig], changes: &mu
     for listener in wanted {
         match unpaired.iter().position(|running| running.address == listener.address) {
             Some(at) if unpaired.remove(at) == listener => {}
-            Some(_) => changed.push(Change::ChangeListener(*listener)),
-            None => added.push(Change::AddListener(*listener)),
+            Some(_) => changed.push(Change::ChangeListener(listener.clone())),
+            None => added.push(Change::AddListener(listener.clone())),
         }
     }
     changes.extend(unpaired.iter().map(|listener| Change::RemoveListener(listener.address)));
     changes.extend(changed.into_iter().chain(added));
 }
 
-fn memcached_listeners(running: &[MemcachedAddress], wanted: &[MemcachedAddress], changes: &mut Vec<Change>) {
-    let mut unpaired: Vec<&MemcachedAddress> = running.iter().collect();
-    let mut added = Vec::new();
-    for address in wanted {
-        match unpaired.iter().position(|running| running.is_same_place(address)) {
-            Some(at) if unpaired[at] == address => drop(unpaired.remove(at)),
-            Some(at) => added.push(Change::Refused {
-                what: format!("change memcached listener {} to {address}", unpaired.remove(at)),
-                why: "its file has its permissions already: remove the listener, reload, and add it again"
-                    .into(),
-            }),
-            None => added.push(Change::AddMemcachedListener(address.clone())),
+fn memcached_listeners(
+    running: &[MemcachedListenerConfig],
+    wanted: &[MemcachedListenerConfig],
+    changes: &mut Vec<Change>,
+) {
+    let mut unpaired: Vec<&MemcachedListenerConfig> = running.iter().collect();
+    let (mut changed, mut added) = (Vec::new(), Vec::new());
+    for listener in wanted {
+        let address = &listener.address;
+        match unpaired.iter().position(|running| running.address.is_same_place(address)) {
+            Some(at) => {
+                let running = unpaired.remove(at);
+                if running.address != *address {
+                    added.push(Change::Refused {
+                        what: format!("change memcached listener {} to {address}", running.address),
+                        why: "its file has its permissions already: remove the listener, reload, and add it again"
+                            .into(),
+                    });
+                } else if running != listener {
+                    changed.push(Change::ChangeMemcachedListener(listener.clone()));
+                }
+            }
+            None => added.push(Change::AddMemcachedListener(listener.clone())),
         }
     }
-    changes.extend(unpaired.into_iter().cloned().map(Change::RemoveMemcachedListener));
-    changes.append(&mut added);
+    changes.extend(unpaired.iter().map(|running| Change::RemoveMemcachedListener(running.address.clone())));
+    changes.extend(changed.into_iter().chain(added));
 }
 
 fn subsystem(

@@ -11,9 +11,9 @@ use security::tls_key::TlsKey;
 
 use super::*;
 use crate::config::{ConfigFile, ListenerConfig, SecretSource, TlsKeySources};
+use crate::listener_gate::Passage;
 use crate::message::StepError;
 use crate::subsystem::Access;
-use crate::tls_gate::Passage;
 
 const DISKS: &str = "nqn.2026-01.io.nvlane:disks";
 const HOST: &str = "nqn.2026-01.io.nvlane:host";
@@ -29,7 +29,7 @@ fn config(policy: Policy) -> TargetConfig {
     );
     let mut config =
         ConfigFile::parse("nvlane.toml", &text).unwrap_or_else(|errors| panic!("{errors}")).config;
-    config.listeners[0] = ListenerConfig { tls: policy, ..config.listeners[0] };
+    config.listeners[0].tls = policy;
     config
 }
 
@@ -51,7 +51,7 @@ fn with_key(config: &TargetConfig, directory: &Path, byte: u8) -> TargetConfig {
 }
 
 /// Which of these keys a host may use, with identities of both versions.
-fn usable(gate: &TlsGate, subsystem: &str, keys: &[u8]) -> Vec<u8> {
+fn usable(gate: &ListenerGate, subsystem: &str, keys: &[u8]) -> Vec<u8> {
     let ring = gate.keyring();
     let is_usable = |byte: &&u8| {
         let keys = HostKeys { key: key(**byte), derivation: Derivation::Standard };
@@ -89,7 +89,7 @@ fn a_listener_that_is_to_require_tls_takes_nothing_in_clear_from_the_start_of_a_
     for before in [Policy::Off, Policy::Allowed] {
         for is_applied in [true, false] {
             let mut operator = operator(&with_key(&config(before), directory.path(), 1));
-            let (gate, tag) = (Arc::clone(operator.tls()), operator.listeners()[0].tag);
+            let (gate, tag) = (Arc::clone(operator.gate()), operator.listeners()[0].tag);
             assert!(gate.permits_clear(tag));
             let is_closed = || {
                 assert!(!gate.permits_clear(tag), "{before}");
@@ -110,7 +110,7 @@ fn a_listener_that_is_to_allow_more_does_so_once_the_change_is_applied() {
     for after in [Policy::Off, Policy::Allowed] {
         for is_applied in [true, false] {
             let mut operator = operator(&with_key(&config(Policy::Required), directory.path(), 1));
-            let (gate, tag) = (Arc::clone(operator.tls()), operator.listeners()[0].tag);
+            let (gate, tag) = (Arc::clone(operator.gate()), operator.listeners()[0].tag);
             let wanted = with_key(&config(after), directory.path(), 1);
             let outcome = || if is_applied { Ok(0) } else { Err(StepError::NoListener) };
             reload(&mut operator, &wanted, &outcome, &|| assert!(!gate.permits_clear(tag), "{after}"));
@@ -124,10 +124,10 @@ fn a_new_listener_has_its_policy_before_it_listens() {
     let directory = tempfile::tempdir().expect("a directory");
     let before = with_key(&config(Policy::Required), directory.path(), 1);
     let mut operator = operator(&before);
-    let gate = Arc::clone(operator.tls());
+    let gate = Arc::clone(operator.gate());
     let mut wanted = before.clone();
     let address = "127.0.0.1:4421".parse().expect("an address");
-    wanted.listeners.push(ListenerConfig { address, ..wanted.listeners[0] });
+    wanted.listeners.push(ListenerConfig { address, ..wanted.listeners[0].clone() });
     let next = operator.next_tag;
     reload(&mut operator, &wanted, &|| Ok(0), &|| {
         assert!(matches!(gate.passage(next, 0), Some(Passage::Tls(_))) && !gate.permits_clear(next));
@@ -140,7 +140,7 @@ fn a_changed_key_is_usable_once_the_other_changes_are_applied() {
     let directory = tempfile::tempdir().expect("a directory");
     let before = with_key(&config(Policy::Required), directory.path(), 1);
     let mut operator = operator(&before);
-    let gate = Arc::clone(operator.tls());
+    let gate = Arc::clone(operator.gate());
     let discovery = operator.discovery_nqn().to_string();
     for subsystem in [DISKS, &discovery] {
         assert_eq!(usable(&gate, subsystem, &[1, 2]), [1]);

@@ -28,13 +28,13 @@ use crate::key_value_io::ArrivingValues;
 use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Secure, Wait, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::LaneTable;
+use crate::listener_gate::{ListenerGate, Passage};
 use crate::message::{
     AdmissionMessage, Answer, ControlMessage, Failure, Message, PlacementMessage, Request, RequestKind,
 };
 use crate::namespace_table::NamespaceTable;
 use crate::running::{Owner, Step};
 use crate::state::{BusyPollState, ReactorState};
-use crate::tls_gate::{Passage, TlsGate};
 
 /// Interval of the sweep that releases memory of lanes which took in no command since the one before, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
@@ -52,7 +52,7 @@ const LITTLE_BYTES_MAX: usize = 256 << 10;
 /// The lanes of a reactor, and their commands.
 pub(super) struct LaneServer {
     settings: ServingSettings,
-    tls: Arc<TlsGate>,
+    tls: Arc<ListenerGate>,
     reactor: u16,
     pub(super) lanes: LaneTable,
     pub(super) commands: Commands,
@@ -76,7 +76,7 @@ fn caller_of(lanes: &LaneTable, owner: Owner) -> Option<Caller> {
 }
 
 impl LaneServer {
-    pub(super) fn new(settings: ServingSettings, tls: Arc<TlsGate>, reactor: u16) -> Self {
+    pub(super) fn new(settings: ServingSettings, tls: Arc<ListenerGate>, reactor: u16) -> Self {
         Self {
             settings,
             tls,

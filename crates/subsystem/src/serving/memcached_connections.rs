@@ -5,26 +5,33 @@
 //!               └─▶ batch per reactor ─ turn end ─▶ PartitionRequest ─▶ there ─▶ back ─▶ output ─▶ one send per turn
 //! ```
 
+mod channel;
+mod route;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use kv::{Kept, KeyHash};
 use memcached::{
-    AnswerId, CollectiveRequest, Command, ConnectionState, ConnectionStats, Executor, LargeStore,
-    ListenerAddress, ListenerStats, PartitionStats, Progress, RemoteBatch, Router, Session, WatchLog,
-    connection_stats,
+    AnswerId, ConnectionState, ConnectionStats, Executor, ListenerTrust, PartitionStats, Progress,
+    RemoteBatch, Session, WatchLog, connection_stats,
 };
 use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
 use reactor::{Chunk, Connection, Io, Listener, ListenerTag, Received, Segment, Sent, SocketId};
+use security::tls::Failure;
+use zeroize::Zeroize;
 
+use super::settings::ServingSettings;
 use crate::admission::{MemcachedCounters, MemcachedTraffic, Visitor, reason};
 use crate::attached::Attachments;
-use crate::key_value::message::{
-    KeyValueMessage, MemcachedReply, PartitionRequest, RemoteAnswers, Work, connection_number, session_of,
-};
+use crate::audit::OfMemcached;
+use crate::key_value::message::{MemcachedReply, RemoteAnswers, connection_number, session_of};
+use crate::listener_gate::ListenerGate;
 use crate::message::{AdmissionMessage, Message};
 use crate::subsystem::NamespaceId;
+use crate::unconnected::Unconnected;
+use channel::Channel;
+use route::{Route, post_batches};
 
 /// Set in the tags of memcached listeners and in the indexes of memcached connections; clear in those of lanes.
 pub const MEMCACHED: u32 = 1 << 31;
@@ -44,9 +51,18 @@ const SWEEP_NS: u64 = 5_000_000_000;
 
 /// One memcached connection.
 struct MemcachedConnection {
-    socket: SocketId,
+    channel: Channel,
     listener: ListenerTag,
     peer: Option<SocketAddr>,
+    /// The address that the client connected to.
+    local: Option<SocketAddr>,
+    /// What its listener asked of it.
+    trust: ListenerTrust,
+    /// The user that the client has authenticated as.
+    user: Option<String>,
+    /// Whether TLS is set up and the client has authenticated, where it has to.
+    is_established: bool,
+    accepted_ns: u64,
     generation: u32,
     session: Session,
     /// Whether input waits until output has been sent.
@@ -72,7 +88,14 @@ impl MemcachedConnection {
         if is_paused == std::mem::replace(&mut self.is_paused, is_paused) {
             return;
         }
-        if is_paused { io.pause(self.socket) } else { io.resume(self.socket) }
+        let socket = self.channel.socket();
+        if is_paused { io.pause(socket) } else { io.resume(socket) }
+    }
+
+    /// The client, for the audit log.
+    fn client(&self) -> OfMemcached {
+        let tls = self.channel.agreed().cloned();
+        OfMemcached { peer: self.peer, listener: self.local, user: self.user.clone(), tls }
     }
 
     /// Its state for `stats conns`, which it asks for itself if `is_asking`.
@@ -100,6 +123,10 @@ pub(crate) struct MemcachedConnections {
     generation: u32,
     /// Indexes of connections with output to send.
     dirty: Vec<u32>,
+    /// Indexes of connections that may have plaintext which their sockets do not tell of.
+    with_input: Vec<u32>,
+    /// Those that are not established.
+    unestablished: Unconnected,
     /// By reactor: commands to be posted there.
     batches: Vec<RemoteBatch>,
     /// The namespace that `batches` are for: in another one keys have other hashes.
@@ -109,7 +136,10 @@ pub(crate) struct MemcachedConnections {
     counters: Arc<MemcachedCounters>,
     /// Begins and ends of connections, for those that watch.
     log: WatchLog,
+    gate: Arc<ListenerGate>,
     is_sweep_set: bool,
+    /// A connection is closed if it is not established within this time, ns.
+    establish_ns_max: u64,
     /// A connection is closed once it has been without a command for this long, ns.
     idle_ns_max: Option<u64>,
 }
@@ -125,91 +155,6 @@ impl Closing {
     const SHUTDOWN: Self = Self("shutdown");
 }
 
-/// The target as a session reaches it.
-struct Route<'a, I> {
-    io: &'a mut I,
-    executor: Executor<'a>,
-    batches: &'a mut Vec<RemoteBatch>,
-    counters: &'a MemcachedCounters,
-    session: u64,
-    namespace: NamespaceId,
-    idle_ns_max: Option<u64>,
-}
-
-impl<I: Io<Message>> Route<'_, I> {
-    fn post(&mut self, to: usize, work: Work) {
-        let (from, namespace) = (self.io.reactor(), self.namespace);
-        self.io.post(to, PartitionRequest { from, namespace, work }.into());
-    }
-}
-
-impl<I: Io<Message>> Router for Route<'_, I> {
-    fn executor(&mut self) -> Executor<'_> {
-        self.executor.reborrow()
-    }
-
-    fn position(&self) -> (usize, usize) {
-        (self.io.reactor(), self.io.reactor_count())
-    }
-
-    fn session(&self) -> u64 {
-        self.session
-    }
-
-    fn send(&mut self, to: usize, ticket: AnswerId, hash: KeyHash, command: &Command<'_>) {
-        if self.batches.len() <= to {
-            self.batches.resize_with(to + 1, RemoteBatch::default);
-        }
-        self.batches[to].push(self.session, ticket, hash, command);
-    }
-
-    fn send_all(&mut self, ticket: AnswerId, request: CollectiveRequest, with_own: bool) {
-        let from = self.io.reactor();
-        // Earlier commands go first.
-        post_batches(self.io, self.batches, self.namespace);
-        for to in (0..self.io.reactor_count()).filter(|&to| with_own || to != from) {
-            self.post(to, Work::Collect { session: self.session, ticket, request });
-        }
-    }
-
-    fn reserve(&mut self, to: usize, count: usize) {
-        self.post(to, Work::Reserve { session: self.session, count });
-    }
-
-    fn store_large(&mut self, to: usize, ticket: AnswerId, store: LargeStore) {
-        // Earlier commands go first.
-        post_batches(self.io, self.batches, self.namespace);
-        self.post(to, Work::StoreLarge { session: self.session, ticket, store });
-    }
-
-    fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize) {
-        self.post(to, Work::Fetch { session: self.session, kept, offset });
-    }
-
-    fn request_connections(&mut self, ticket: AnswerId) {
-        let (from, session) = (self.io.reactor(), self.session);
-        for to in 0..self.io.reactor_count() {
-            let request = KeyValueMessage::Connections { from, session, ticket };
-            self.io.post(to, Message::KeyValue(Box::new(request)));
-        }
-    }
-
-    fn listeners(&self) -> Vec<ListenerAddress> {
-        self.counters.listeners()
-    }
-
-    fn listener_stats(&self) -> ListenerStats {
-        ListenerStats {
-            idle_s_max: self.idle_ns_max.map_or(0, |idle_ns| idle_ns / 1_000_000_000),
-            ..self.counters.stats()
-        }
-    }
-
-    fn reset_listener_stats(&mut self) {
-        self.counters.reset();
-    }
-}
-
 /// The number of this reactor's connection with an index: different from those of other reactors.
 fn number_of<M>(io: &impl Io<M>, index: u32) -> u32 {
     let number = index as usize * io.reactor_count() + io.reactor();
@@ -222,13 +167,14 @@ fn report_gone(io: &mut impl Io<Message>, peer: Option<SocketAddr>) {
     io.post(0, Message::Admission(gone));
 }
 
-/// Posts the commands for other reactors.
-fn post_batches(io: &mut impl Io<Message>, batches: &mut [RemoteBatch], namespace: NamespaceId) {
-    let from = io.reactor();
-    for (to, batch) in batches.iter_mut().enumerate().filter(|(_, batch)| !batch.is_empty()) {
-        let work = Work::Execute(std::mem::take(batch));
-        io.post(to, PartitionRequest { from, namespace, work }.into());
-    }
+/// Reports to the admission of connections why one was refused or closed.
+fn complain(
+    io: &mut impl Io<Message>,
+    peer: Option<SocketAddr>,
+    reason: &'static str,
+    detail: Option<Box<str>>,
+) {
+    io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason, detail }));
 }
 
 /// The partition that memcached clients use, with its clock set.
@@ -239,7 +185,11 @@ fn partition(namespaces: &mut Attachments, unix_s: i64) -> Option<(NamespaceId, 
 }
 
 impl MemcachedConnections {
-    pub(crate) fn new(counters: Arc<MemcachedCounters>, idle_ns_max: Option<u64>) -> Self {
+    pub(crate) fn new(
+        counters: Arc<MemcachedCounters>,
+        settings: &ServingSettings,
+        gate: Arc<ListenerGate>,
+    ) -> Self {
         Self {
             connections: Vec::new(),
             waiting: Vec::new(),
@@ -247,13 +197,17 @@ impl MemcachedConnections {
             free: Vec::new(),
             generation: 0,
             dirty: Vec::new(),
+            with_input: Vec::new(),
+            unestablished: Unconnected::new(settings.unconnected_count_max, settings.reactor_count),
             batches: Vec::new(),
             batches_for: None,
             traffic: counters.new_traffic(),
             log: WatchLog::new(Arc::clone(&counters.watchers)),
             counters,
+            gate,
             is_sweep_set: false,
-            idle_ns_max,
+            establish_ns_max: settings.timeouts.connect_ns,
+            idle_ns_max: settings.memcached_idle_ns,
         }
     }
 
@@ -330,28 +284,38 @@ impl MemcachedConnections {
     ) -> Option<(SocketId, u32)> {
         let (_, executor) = namespaces.key_value()?;
         let settings = *executor.service.settings();
-        let (socket, peer, listener) = loop {
+        let (socket, (peer, local), listener, passage) = loop {
             let (connection, listener) = self.waiting.pop()?;
-            let peer = connection.peer;
+            let addresses = (connection.peer, connection.local);
+            let Some(passage) = self.gate.memcached.passage(listener) else {
+                complain(io, addresses.0, reason::NO_POLICY, None);
+                report_gone(io, addresses.0);
+                continue;
+            };
             // Connections that closed while they waited are skipped.
             match io.adopt(connection) {
-                Ok(socket) => break (socket, peer, listener),
-                Err(_) => report_gone(io, peer),
+                Ok(socket) => break (socket, addresses, listener, passage),
+                Err(_) => report_gone(io, addresses.0),
             }
         };
-        // No Connect follows: it gets its full share of turns at once.
-        io.establish(socket);
+        let (tls, authenticates, trust) = (passage.tls, passage.authenticates, passage.trust);
+        let is_established = tls.is_none() && !authenticates;
         let index = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             u32::try_from(self.connections.len() - 1).expect("fewer than descriptors")
         });
         self.generation = self.generation.wrapping_add(1);
         self.connections[index as usize] = Some(Box::new(MemcachedConnection {
-            socket,
+            channel: Channel::new(socket, tls),
             listener,
             peer,
+            local,
+            trust,
+            user: None,
+            is_established,
+            accepted_ns: io.now_ns(),
             generation: self.generation,
-            session: Session::new(settings),
+            session: if authenticates { Session::authenticating(settings) } else { Session::new(settings) },
             is_stalled: false,
             is_closing: false,
             is_paused: false,
@@ -360,13 +324,64 @@ impl MemcachedConnections {
             moved_ns: io.now_ns(),
         }));
         self.log.log_connection(peer, number_of(io, index), None);
-        if self.idle_ns_max.is_some() {
+        if is_established {
+            // No Connect follows: it gets its full share of turns at once.
+            io.establish(socket);
+        } else {
+            self.unestablished.add(index);
+            if let Some(oldest) = self.unestablished.next_to_leave() {
+                let peer = self.connection(oldest).and_then(|connection| connection.peer);
+                complain(io, peer, reason::MEMCACHED_MADE_ROOM, None);
+                self.close(io, oldest, Closing::ERROR);
+            }
+        }
+        if self.idle_ns_max.is_some() || !is_established {
             self.set_sweep(io);
         }
         Some((socket, index | MEMCACHED))
     }
 
-    /// Receives once. Returns whether there was input.
+    /// Has a connection served like all others once TLS is set up and its client has authenticated, where it has to.
+    fn establish(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(connection) = self.connection(index) else { return };
+        let is_let_in = connection.channel.is_open() && !connection.session.is_unauthenticated();
+        if connection.is_established || !is_let_in {
+            return;
+        }
+        connection.is_established = true;
+        io.establish(connection.channel.socket());
+        let client = Box::new(connection.client());
+        self.unestablished.on_left(index);
+        if client.user.is_some() || client.tls.as_ref().is_some_and(|tls| tls.client.is_some()) {
+            io.post(0, Message::Admission(AdmissionMessage::MemcachedClient { client, is_known: true }));
+        }
+    }
+
+    /// A connection with TLS has received: TLS may have failed.
+    #[cold]
+    fn on_tls(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(connection) = self.connection(index) else { return };
+        let peer = connection.peer;
+        let Some(failure) = connection.channel.newly_failed() else { return };
+        let (reason, detail) = match failure {
+            Failure::NotTls => (reason::IN_CLEAR, None),
+            _ => (reason::TLS, Some(failure.to_string().into())),
+        };
+        complain(io, peer, reason, detail);
+        self.traffic.tls_failed_count.add(1);
+    }
+
+    /// The next connection that may have plaintext, although its socket does not tell of it.
+    pub(crate) fn next_with_input(&mut self) -> Option<(u32, SocketId)> {
+        loop {
+            let index = self.with_input.pop()?;
+            if let Some(connection) = self.connection(index) {
+                return Some((index, connection.channel.socket()));
+            }
+        }
+    }
+
+    /// Receives what there is. Returns whether there was input.
     pub(crate) fn receive(
         &mut self,
         io: &mut impl Io<Message>,
@@ -375,24 +390,57 @@ impl MemcachedConnections {
         socket: SocketId,
         staging: &mut [u8],
     ) -> bool {
-        let Some(connection) = self.connection(index).filter(|connection| connection.socket == socket) else {
+        let mut worked = false;
+        while self.receive_once(io, namespaces, index, socket, staging) {
+            worked = true;
+            if !self.connection(index).is_some_and(|connection| connection.channel.has_input()) {
+                break;
+            }
+        }
+        worked
+    }
+
+    fn receive_once(
+        &mut self,
+        io: &mut impl Io<Message>,
+        namespaces: &mut Attachments,
+        index: u32,
+        socket: SocketId,
+        staging: &mut [u8],
+    ) -> bool {
+        let Some(connection) =
+            self.connection(index).filter(|connection| connection.channel.socket() == socket)
+        else {
             return false;
         };
         if connection.is_stalled || connection.is_closing {
             return false;
         }
-        let (received, extent) =
-            RECEIVE.receive(connection.session.place(), staging, |into| io.receive(socket, into));
+        let MemcachedConnection { channel, session, .. } = connection;
+        let (received, extent) = RECEIVE.receive(session.place(), staging, |into| channel.receive(io, into));
+        if !connection.is_established && connection.channel.is_tls() {
+            self.on_tls(io, index);
+            self.establish(io, index);
+        }
         match received {
             Received::Bytes(count) => {
                 let placed = extent.in_place(count);
+                let Some(connection) = self.connection(index) else { return true };
                 connection.session.on_placed(placed);
+                let is_secret = connection.session.is_unauthenticated();
                 self.traffic.received_bytes.add(count as u64);
-                self.run(io, namespaces, index, Some(&staging[..count - placed]));
+                let bytes = &mut staging[..count - placed];
+                self.run(io, namespaces, index, Some(bytes));
+                if is_secret {
+                    // A password is among them.
+                    bytes.zeroize();
+                    self.establish(io, index);
+                }
                 true
             }
             Received::Dry => false,
             Received::Ended | Received::Failed(_) => {
+                self.on_tls(io, index);
                 self.close(io, index, Closing::NORMAL);
                 true
             }
@@ -427,19 +475,36 @@ impl MemcachedConnections {
             post_batches(io, &mut self.batches, before);
         }
         let session = session_of(connection.generation, number_of(io, index));
-        let (batches, counters) = (&mut self.batches, &*self.counters);
         executor.service.begin_client(|| connection_number(session));
-        let mut route =
-            Route { io, executor, batches, counters, session, namespace, idle_ns_max: self.idle_ns_max };
+        let mut route = Route {
+            io,
+            executor,
+            batches: &mut self.batches,
+            counters: &self.counters,
+            session,
+            namespace,
+            idle_ns_max: self.idle_ns_max,
+            traffic: &self.traffic,
+            gate: &self.gate,
+            listener: connection.listener,
+            trust: connection.trust,
+            client: connection.session.is_unauthenticated().then(|| connection.client()),
+            user: connection.user.take(),
+        };
         let progress = match bytes {
             Some(bytes) => connection.session.on_bytes(&mut route, bytes),
             None => connection.session.resume(&mut route),
         };
+        connection.user = route.user;
         connection.moved_ns = now_ns;
         connection.is_stalled = progress == Progress::Stalled;
         connection.is_closing |= progress == Progress::Close;
         connection.pause_or_resume(io);
-        if connection.session.is_within_command() {
+        if bytes.is_none() && !connection.is_stalled && connection.channel.has_input() {
+            self.with_input.push(index);
+        }
+        let Some(connection) = self.connection(index) else { return };
+        if connection.session.is_within_command() || connection.channel.is_tls() {
             self.set_sweep(io);
         }
         self.mark(index);
@@ -455,7 +520,8 @@ impl MemcachedConnections {
 
     /// The socket is writable again.
     pub(crate) fn on_writable(&mut self, index: u32, socket: SocketId) {
-        if let Some(connection) = self.connection(index).filter(|connection| connection.socket == socket) {
+        let connection = self.connection(index);
+        if let Some(connection) = connection.filter(|connection| connection.channel.socket() == socket) {
             connection.is_blocked = false;
             self.mark(index);
         }
@@ -512,13 +578,18 @@ impl MemcachedConnections {
                 }
             }
             if length == 0 {
+                match connection.channel.flush(io) {
+                    Sent::Bytes(_) => {}
+                    Sent::Blocked => return io.await_writable(connection.channel.socket()),
+                    Sent::Failed(_) => return self.close(io, index, Closing::NORMAL),
+                }
                 if connection.is_closing && !connection.session.is_awaiting() {
                     let is_broken = connection.session.is_broken();
                     return self.close(io, index, if is_broken { Closing::ERROR } else { Closing::NORMAL });
                 }
                 return;
             }
-            match io.send(connection.socket, &segments[..count]) {
+            match connection.channel.send(io, &segments[..count]) {
                 Sent::Bytes(count) => {
                     self.traffic.sent_bytes.add(count as u64);
                     connection.session.on_sent(count);
@@ -526,7 +597,7 @@ impl MemcachedConnections {
                     connection.moved_ns = now_ns;
                     if count < length {
                         connection.is_blocked = true;
-                        io.await_writable(connection.socket);
+                        io.await_writable(connection.channel.socket());
                     }
                     if connection.can_resume() {
                         self.run(io, namespaces, index, None);
@@ -535,7 +606,7 @@ impl MemcachedConnections {
                 }
                 Sent::Blocked => {
                     connection.is_blocked = true;
-                    io.await_writable(connection.socket);
+                    io.await_writable(connection.channel.socket());
                     return self.set_sweep(io);
                 }
                 Sent::Failed(_) => return self.close(io, index, Closing::NORMAL),
@@ -544,9 +615,12 @@ impl MemcachedConnections {
     }
 
     fn close(&mut self, io: &mut impl Io<Message>, index: u32, closing: Closing) {
-        if let Some(connection) = self.connections[index as usize].take() {
+        if let Some(mut connection) = self.connections[index as usize].take() {
             self.log.log_connection(connection.peer, number_of(io, index), Some(closing.0));
-            io.close(connection.socket);
+            connection.channel.close(io);
+            if !connection.is_established {
+                self.unestablished.on_left(index);
+            }
             self.free.push(index);
             report_gone(io, connection.peer);
         }
@@ -567,7 +641,7 @@ impl MemcachedConnections {
 
     /// Closes connections that make no progress or have been idle for too long, and shrinks the buffers of the others.
     pub(crate) fn sweep(&mut self, io: &mut impl Io<Message>) {
-        let (now_ns, idle_ns_max) = (io.now_ns(), self.idle_ns_max);
+        let (now_ns, idle_ns_max, establish_ns_max) = (io.now_ns(), self.idle_ns_max, self.establish_ns_max);
         self.is_sweep_set = false;
         let mut has_waiting = false;
         for index in 0..u32::try_from(self.connections.len()).expect("fewer than descriptors") {
@@ -584,17 +658,28 @@ impl MemcachedConnections {
                 || connection.session.is_awaiting();
             let is_idle = !is_in_use && idle_ns_max.is_some_and(|idle_ns_max| idle_ns > idle_ns_max);
             connection.session.shrink();
-            if waits_to_send || waits_for_rest {
+            // Buffers of TLS are freed in the first sweep that finds nothing new.
+            let is_shrunk = !connection.channel.is_tls() || idle_ns >= SWEEP_NS;
+            if is_shrunk {
+                connection.channel.shrink();
+            }
+            let is_late = !connection.is_established && now_ns - connection.accepted_ns > establish_ns_max;
+            let is_awaited = !connection.is_established || !is_shrunk;
+            if is_late {
+                let peer = connection.peer;
+                complain(io, peer, reason::MEMCACHED_TOO_LATE, None);
+                self.close(io, index, Closing::ERROR);
+            } else if waits_to_send || waits_for_rest {
                 let reason =
                     if waits_to_send { reason::MEMCACHED_READS_NOTHING } else { reason::MEMCACHED_STALLS };
                 let peer = connection.peer;
-                io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason, detail: None }));
+                complain(io, peer, reason, None);
                 self.close(io, index, Closing::ERROR);
             } else if is_idle {
                 self.traffic.idle_closed_count.add(1);
                 self.close(io, index, Closing::IDLE);
             } else {
-                has_waiting |= is_in_use || idle_ns_max.is_some();
+                has_waiting |= is_in_use || is_awaited || idle_ns_max.is_some();
             }
         }
         if has_waiting {
@@ -717,10 +802,22 @@ impl MemcachedConnections {
         let (namespace, executor) = partition(namespaces, io.unix_s())?;
         let connection = self.connections[index as usize].as_deref_mut()?;
         let session = session_of(connection.generation, number_of(io, index));
-        let (batches, counters) = (&mut self.batches, &*self.counters);
         executor.service.begin_client(|| connection_number(session));
-        let mut route =
-            Route { io, executor, batches, counters, session, namespace, idle_ns_max: self.idle_ns_max };
+        let mut route = Route {
+            io,
+            executor,
+            batches: &mut self.batches,
+            counters: &self.counters,
+            session,
+            namespace,
+            idle_ns_max: self.idle_ns_max,
+            traffic: &self.traffic,
+            gate: &self.gate,
+            listener: connection.listener,
+            trust: connection.trust,
+            client: None,
+            user: None,
+        };
         Some(call(&mut connection.session, &mut route))
     }
 

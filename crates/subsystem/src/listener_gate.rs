@@ -1,26 +1,34 @@
-//! Which listeners speak TLS, and with which keys: shared by the reactors of one target, and changed by its operator.
+//! What new connections of each listener pass: the addresses that they may come from, TLS and its keys, and what memcached
+//! clients are asked for. Shared by the reactors of one target, and changed by its operator.
 //!
 //! The operator makes it stricter before a change is applied, and lets more in only once the change is: whatever fails or
 //! ends in between, no connection gets in that neither the configuration before nor the one after lets in.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use reactor::ListenerTag;
 use security::tls::{GeneratedKeys, Keyring, Policy, Session, Stream};
 
-/// Policies of listeners, and keys. Looked at once for each connection when it is accepted, and when it connects a queue in
+use crate::allow_list::AllowList;
+use crate::memcached_trust::{MemcachedGate, MemcachedTrust};
+
+/// Addresses, policies of TLS, and keys. Looked at once for each connection when it is accepted, and when it connects a queue in
 /// clear.
 #[derive(Debug, Default)]
-pub struct TlsGate {
+pub struct ListenerGate {
     state: Mutex<Gate>,
     generated: Arc<GeneratedKeys>,
+    pub(crate) memcached: MemcachedGate,
 }
 
 #[derive(Debug, Default)]
 struct Gate {
     /// Of all listeners: of one that is not here, no connection is served.
     policies: BTreeMap<ListenerTag, Policy>,
+    /// Addresses must be in each list of a listener. While a reload is applied there are two.
+    allowed: BTreeMap<ListenerTag, Vec<AllowList>>,
     keyring: Arc<Keyring>,
 }
 
@@ -43,7 +51,7 @@ const fn rank(policy: Policy) -> u8 {
     }
 }
 
-impl TlsGate {
+impl ListenerGate {
     /// Sets the policy of a listener, for connections from now on.
     pub fn set_policy(&self, listener: ListenerTag, policy: Policy) {
         self.lock().policies.insert(listener, policy);
@@ -56,6 +64,27 @@ impl TlsGate {
         if rank(policy) > rank(*known) {
             *known = policy;
         }
+    }
+
+    /// Sets what a memcached listener asks of its clients.
+    pub fn set_memcached(&self, listener: ListenerTag, trust: MemcachedTrust) {
+        self.memcached.set(listener, trust);
+    }
+
+    /// Sets the addresses that connections of a listener may come from.
+    pub(crate) fn set_allowed(&self, listener: ListenerTag, allowed: AllowList) {
+        self.lock().allowed.insert(listener, vec![allowed]);
+    }
+
+    /// Lets in only addresses that are in this list, too.
+    pub(crate) fn restrict_allowed(&self, listener: ListenerTag, allowed: AllowList) {
+        self.lock().allowed.entry(listener).or_default().push(allowed);
+    }
+
+    /// Whether a connection from this address is served.
+    pub(crate) fn admits(&self, listener: ListenerTag, address: Option<IpAddr>) -> bool {
+        let gate = self.lock();
+        gate.allowed.get(&listener).is_none_or(|lists| lists.iter().all(|list| list.admits(address)))
     }
 
     /// Replaces the keys, for handshakes that begin from now on.
@@ -120,7 +149,7 @@ mod tests {
 
     #[test]
     fn no_connection_of_an_unknown_listener_is_served() {
-        let gate = TlsGate::default();
+        let gate = ListenerGate::default();
         assert!(gate.passage(1, 0).is_none() && !gate.permits_clear(1));
         gate.set_policy(1, Policy::Off);
         assert!(matches!(gate.passage(1, 0), Some(Passage::Clear)) && gate.permits_clear(1));
@@ -128,8 +157,23 @@ mod tests {
     }
 
     #[test]
+    fn while_a_list_changes_only_addresses_of_both_are_admitted() {
+        let gate = ListenerGate::default();
+        let list = |text: &str| AllowList::Only(vec![text.parse().expect("a prefix")]);
+        let admitted = |address: &str| gate.admits(1, Some(address.parse().expect("an address")));
+        gate.set_allowed(1, list("10.0.0.0/8"));
+        assert!(admitted("10.1.0.1") && !admitted("192.0.2.1"));
+        gate.restrict_allowed(1, list("10.1.0.0/16"));
+        assert!(admitted("10.1.0.1") && !admitted("10.2.0.1"));
+        gate.restrict_allowed(1, AllowList::Any);
+        assert!(!admitted("10.2.0.1"));
+        gate.set_allowed(1, AllowList::Any);
+        assert!(admitted("192.0.2.1") && gate.admits(1, None));
+    }
+
+    #[test]
     fn a_queue_in_clear_is_refused_where_tls_is_required_and_generates_a_key_where_it_is_concatenated() {
-        let gate = TlsGate::default();
+        let gate = ListenerGate::default();
         assert!(!gate.demands_key(1), "of an unknown listener no queue connects");
         for policy in ALL {
             gate.set_policy(1, policy);
@@ -144,13 +188,13 @@ mod tests {
     fn a_restriction_never_permits_more() {
         for (at, before) in ALL.into_iter().enumerate() {
             for (wanted_at, wanted) in ALL.into_iter().enumerate() {
-                let gate = TlsGate::default();
+                let gate = ListenerGate::default();
                 gate.set_policy(1, before);
                 gate.restrict(1, wanted);
                 assert_eq!(gate.lock().policies[&1], ALL[at.max(wanted_at)], "{before}, then {wanted}");
             }
         }
-        let gate = TlsGate::default();
+        let gate = ListenerGate::default();
         gate.restrict(1, Policy::Required);
         assert!(!gate.permits_clear(1));
     }

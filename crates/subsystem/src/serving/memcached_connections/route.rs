@@ -1,0 +1,137 @@
+//! The target as a memcached session reaches it: its own partition at once, those of other reactors by message.
+
+use std::sync::Arc;
+
+use kv::{Kept, KeyHash};
+use memcached::{
+    AnswerId, CollectiveRequest, Command, Executor, LargeStore, ListenerAddress, ListenerStats,
+    ListenerTrust, RemoteBatch, Router,
+};
+use reactor::{Io, ListenerTag};
+
+use crate::admission::{MemcachedCounters, MemcachedTraffic};
+use crate::audit::OfMemcached;
+use crate::key_value::message::{KeyValueMessage, PartitionRequest, Work};
+use crate::listener_gate::ListenerGate;
+use crate::message::{AdmissionMessage, Message};
+use crate::subsystem::NamespaceId;
+
+/// The target as a session reaches it.
+pub(super) struct Route<'a, I> {
+    pub(super) io: &'a mut I,
+    pub(super) executor: Executor<'a>,
+    pub(super) batches: &'a mut Vec<RemoteBatch>,
+    pub(super) counters: &'a MemcachedCounters,
+    pub(super) session: u64,
+    pub(super) namespace: NamespaceId,
+    pub(super) idle_ns_max: Option<u64>,
+    pub(super) traffic: &'a MemcachedTraffic,
+    pub(super) gate: &'a ListenerGate,
+    pub(super) listener: ListenerTag,
+    pub(super) trust: ListenerTrust,
+    /// For an attempt to authenticate that fails.
+    pub(super) client: Option<OfMemcached>,
+    pub(super) user: Option<String>,
+}
+
+impl<I: Io<Message>> Route<'_, I> {
+    fn post(&mut self, to: usize, work: Work) {
+        let (from, namespace) = (self.io.reactor(), self.namespace);
+        self.io.post(to, PartitionRequest { from, namespace, work }.into());
+    }
+}
+
+impl<I: Io<Message>> Router for Route<'_, I> {
+    fn executor(&mut self) -> Executor<'_> {
+        self.executor.reborrow()
+    }
+
+    fn position(&self) -> (usize, usize) {
+        (self.io.reactor(), self.io.reactor_count())
+    }
+
+    fn session(&self) -> u64 {
+        self.session
+    }
+
+    fn send(&mut self, to: usize, ticket: AnswerId, hash: KeyHash, command: &Command<'_>) {
+        if self.batches.len() <= to {
+            self.batches.resize_with(to + 1, RemoteBatch::default);
+        }
+        self.batches[to].push(self.session, ticket, hash, command);
+    }
+
+    fn send_all(&mut self, ticket: AnswerId, request: CollectiveRequest, with_own: bool) {
+        let from = self.io.reactor();
+        // Earlier commands go first.
+        post_batches(self.io, self.batches, self.namespace);
+        for to in (0..self.io.reactor_count()).filter(|&to| with_own || to != from) {
+            self.post(to, Work::Collect { session: self.session, ticket, request });
+        }
+    }
+
+    fn reserve(&mut self, to: usize, count: usize) {
+        self.post(to, Work::Reserve { session: self.session, count });
+    }
+
+    fn store_large(&mut self, to: usize, ticket: AnswerId, store: LargeStore) {
+        // Earlier commands go first.
+        post_batches(self.io, self.batches, self.namespace);
+        self.post(to, Work::StoreLarge { session: self.session, ticket, store });
+    }
+
+    fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize) {
+        self.post(to, Work::Fetch { session: self.session, kept, offset });
+    }
+
+    fn request_connections(&mut self, ticket: AnswerId) {
+        let (from, session) = (self.io.reactor(), self.session);
+        for to in 0..self.io.reactor_count() {
+            let request = KeyValueMessage::Connections { from, session, ticket };
+            self.io.post(to, Message::KeyValue(Box::new(request)));
+        }
+    }
+
+    fn listeners(&self) -> Vec<ListenerAddress> {
+        self.counters.listeners()
+    }
+
+    fn listener_stats(&self) -> ListenerStats {
+        ListenerStats {
+            idle_s_max: self.idle_ns_max.map_or(0, |idle_ns| idle_ns / 1_000_000_000),
+            trust: self.trust,
+            ..self.counters.stats()
+        }
+    }
+
+    fn reset_listener_stats(&mut self) {
+        self.counters.reset();
+    }
+
+    fn authenticate(&mut self, user: &[u8], password: &[u8]) -> bool {
+        self.traffic.authentication_count.add(1);
+        match self.gate.memcached.authenticate(self.listener, user, password) {
+            Ok(user) => self.user = Some(user),
+            Err(user) => {
+                self.traffic.authentication_failed_count.add(1);
+                if let Some(client) = &self.client {
+                    let client = Box::new(OfMemcached { user, ..client.clone() });
+                    self.io.post(
+                        0,
+                        Message::Admission(AdmissionMessage::MemcachedClient { client, is_known: false }),
+                    );
+                }
+            }
+        }
+        self.user.is_some()
+    }
+}
+
+/// Posts the commands for other reactors.
+pub(super) fn post_batches(io: &mut impl Io<Message>, batches: &mut [RemoteBatch], namespace: NamespaceId) {
+    let from = io.reactor();
+    for (to, batch) in batches.iter_mut().enumerate().filter(|(_, batch)| !batch.is_empty()) {
+        let work = Work::Execute(std::mem::take(batch));
+        io.post(to, PartitionRequest { from, namespace, work }.into());
+    }
+}

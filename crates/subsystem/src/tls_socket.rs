@@ -1,0 +1,24 @@
+//! The socket below a TLS stream.
+
+use std::io::IoSliceMut;
+
+use reactor::{Io, Received, Segment, Sent, SocketId};
+use security::tls::ByteSocket;
+
+use crate::message::Message;
+
+/// A socket of a reactor, as a stream uses it.
+pub(crate) struct TlsSocket<'a, I> {
+    pub(crate) io: &'a mut I,
+    pub(crate) socket: SocketId,
+}
+
+impl<I: Io<Message>> ByteSocket for TlsSocket<'_, I> {
+    fn receive(&mut self, into: &mut [u8]) -> Received {
+        self.io.receive(self.socket, &mut [IoSliceMut::new(into)])
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Sent {
+        self.io.send(self.socket, &[Segment::new(bytes)])
+    }
+}
