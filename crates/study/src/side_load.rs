@@ -74,7 +74,7 @@ pub(crate) struct Done {
     pub(crate) per_second: f64,
 }
 
-/// Calls `operation` on `threads` threads again and again while `measure` runs. `rate_per_s`: on schedule, all threads
+/// Calls `operation`, which returns whether it counts, on `threads` threads again and again while `measure` runs. `rate_per_s`: on schedule, all threads
 /// together; `None`: without a pause. The first failure of an operation is the result.
 ///
 /// # Errors
@@ -83,7 +83,7 @@ pub(crate) fn beside<T>(
     place: &Place,
     threads: usize,
     rate_per_s: Option<f64>,
-    operation: impl Fn() -> Result<(), Error> + Sync,
+    operation: impl Fn() -> Result<bool, Error> + Sync,
     measure: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(T, Done), Error> {
     let (is_over, count) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -102,8 +102,7 @@ pub(crate) fn beside<T>(
                 std::thread::sleep(rest.min(Duration::from_millis(20)));
             }
         }
-        operation()?;
-        count.fetch_add(1, Ordering::Relaxed);
+        count.fetch_add(operation()?.into(), Ordering::Relaxed);
         Ok(())
     };
     let work = |at| {
@@ -155,11 +154,13 @@ mod tests {
             std::thread::sleep(Duration::from_millis(300));
             Ok(7)
         };
-        let (value, done) = beside(&Place::Anywhere, 3, Some(100.0), || Ok(()), measure).unwrap();
+        let (value, done) = beside(&Place::Anywhere, 3, Some(100.0), || Ok(true), measure).unwrap();
         assert_eq!(value, 7);
         assert!(done.per_second > 10.0 && done.per_second < 110.0, "{done:?}");
-        let (_, unbounded) = beside(&Place::Anywhere, 2, None, || Ok(()), measure).unwrap();
+        let (_, unbounded) = beside(&Place::Anywhere, 2, None, || Ok(true), measure).unwrap();
         assert!(unbounded.per_second > 1000.0, "{unbounded:?}");
+        let (_, uncounted) = beside(&Place::Anywhere, 2, None, || Ok(false), measure).unwrap();
+        assert!(uncounted.per_second < 0.5, "{uncounted:?}");
     }
 
     #[test]
