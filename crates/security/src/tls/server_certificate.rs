@@ -53,16 +53,12 @@ pub struct ServerCertificate {
 }
 
 impl ServerCertificate {
-    /// Reads a certificate, and checks that it is valid at `now_unix_s`. Clients are asked for one if there are
+    /// Reads a certificate, whether or not it is [valid now](Self::invalid_at). Clients are asked for one if there are
     /// authorities.
     ///
     /// # Errors
     /// The text that cannot be used, and why.
-    pub fn new(
-        texts: CertificateTexts<'_>,
-        clients: ClientCertificates,
-        now_unix_s: i64,
-    ) -> Result<Self, CertificateError> {
+    pub fn new(texts: CertificateTexts<'_>, clients: ClientCertificates) -> Result<Self, CertificateError> {
         let CertificateTexts { chain, key, client_ca } = texts;
         let wrong = |text, problem| CertificateError { text, problem };
         let has_certificate = |text: &str| text.contains("-----BEGIN CERTIFICATE-----");
@@ -83,15 +79,20 @@ impl ServerCertificate {
             CertificateConfig::new(texts, clients).map_err(|(text, error)| library(text, &error))?;
         let fields = CertificateFields::read(&leaf)
             .ok_or(wrong(CertificateText::Chain, CertificateProblem::NoCertificate))?;
-        if now_unix_s > fields.not_after_unix_s {
-            let problem = CertificateProblem::Expired(UtcTime(fields.not_after_unix_s));
-            return Err(wrong(CertificateText::Chain, problem));
-        }
-        if now_unix_s < fields.not_before_unix_s {
-            let problem = CertificateProblem::NotYetValid(UtcTime(fields.not_before_unix_s));
-            return Err(wrong(CertificateText::Chain, problem));
-        }
         Ok(Self { config, fields, clients, public: [chain, client_ca.unwrap_or_default()].join("\n") })
+    }
+
+    /// Why clients refuse it at this time, if it is not valid then.
+    #[must_use]
+    pub fn invalid_at(&self, unix_s: i64) -> Option<CertificateProblem> {
+        let CertificateFields { not_before_unix_s, not_after_unix_s, .. } = self.fields;
+        if unix_s > not_after_unix_s {
+            Some(CertificateProblem::Expired(UtcTime(not_after_unix_s)))
+        } else if unix_s < not_before_unix_s {
+            Some(CertificateProblem::NotYetValid(UtcTime(not_before_unix_s)))
+        } else {
+            None
+        }
     }
 
     /// Validity and subject.

@@ -99,9 +99,13 @@ impl MemcachedTlsConfig {
             key: &key,
             client_ca: authorities.as_ref().map(|text| text.as_str()),
         };
+        let certificate = ServerCertificate::new(texts, self.clients).map_err(|error| self.located(error))?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now_unix_s = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-        ServerCertificate::new(texts, self.clients, now_unix_s).map_err(|error| self.located(error))
+        // No error: a target that is started again serves everybody else all the same.
+        if let Some(problem) = certificate.invalid_at(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)) {
+            tracing::warn!("{}: {problem}: memcached clients will refuse it", self.certificate);
+        }
+        Ok(certificate)
     }
 
     /// The error with the source of the text.
