@@ -587,7 +587,7 @@ fn announce(target: &Target, config: &TargetConfig) {
         let (tls, authentication) = (state.tls, state.user_count.is_some());
         let client_certificates = state.client_certificates;
         tracing::info!(
-            address = state.address,
+            address = %state.address,
             tls,
             client_certificates,
             authentication,

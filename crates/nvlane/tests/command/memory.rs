@@ -35,7 +35,9 @@ impl Target {
         let mut line_with = |text: &str| {
             lines.find_map(|line| line.ok().filter(|line| line.contains(text))).expect("it says so")
         };
-        let memcached = line_with("for memcached clients").rsplit("address=").next().expect("one").to_owned();
+        let line = line_with("for memcached clients");
+        let (_, fields) = line.split_once("address=").expect("an address");
+        let memcached = fields.split_ascii_whitespace().next().expect("an address").to_owned();
         line_with("ready");
         // Its log is read to the end.
         std::thread::spawn(move || lines.for_each(drop));
