@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use reactor::{Received, Segment, Sent, Socket};
 use security::psk::TlsPsk;
-use security::tls::{ByteSocket, HostKeys, Session, Stream};
+use security::tls::{HostKeys, Session, Stream};
 use wire::nqn::Nqn;
 
 use crate::error::LinkError;
@@ -44,19 +44,6 @@ pub(crate) struct Transport {
     tls: Option<Box<Stream>>,
     /// TLS uses a key that an authentication has generated.
     is_generated: bool,
-}
-
-/// The socket below TLS.
-struct Below<'a>(&'a Socket);
-
-impl ByteSocket for Below<'_> {
-    fn receive(&mut self, into: &mut [u8]) -> Received {
-        self.0.receive(into)
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> Sent {
-        self.0.send(&[Segment::new(bytes)], false)
-    }
 }
 
 impl Transport {
@@ -100,7 +87,7 @@ impl Transport {
     /// Why it failed.
     pub(crate) fn secure(&mut self) -> Result<bool, LinkError> {
         let Self { socket: Some(socket), tls: Some(tls), is_generated } = self else { return Ok(true) };
-        let outcome = tls.handshake(&mut Below(socket));
+        let outcome = tls.handshake(&mut &*socket);
         if outcome.is_err() {
             // The alert: a reset would discard it.
             socket.finish();
@@ -121,7 +108,7 @@ impl Transport {
         match (&mut self.tls, into) {
             (None, [one]) => socket.receive(one),
             (None, several) => socket.receive_vectored(several),
-            (Some(tls), into) => tls.receive(into, &mut Below(socket)),
+            (Some(tls), into) => tls.receive(into, &mut &*socket),
         }
     }
 
@@ -143,7 +130,7 @@ impl Transport {
         let socket = self.socket.as_ref().expect("until it is reset");
         match &mut self.tls {
             None => socket.send(segments, false),
-            Some(tls) => tls.send(segments, &mut Below(socket)),
+            Some(tls) => tls.send(segments, &mut &*socket),
         }
     }
 
@@ -187,7 +174,7 @@ impl Transport {
 
     fn close_notify(&mut self) {
         if let Self { socket: Some(socket), tls: Some(tls), .. } = self {
-            tls.close(&mut Below(socket));
+            tls.close(&mut &*socket);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use reactor::{Received, Segment, Sent, Socket};
 use security::psk::{Cipher, Derivation};
-use security::tls::{ByteSocket, HostKeys, Keyring, KnownKey, Session, Stream};
+use security::tls::{HostKeys, Keyring, KnownKey, Session, Stream};
 use security::tls_key::TlsKey;
 use wire::nqn::{HostName, Nqn};
 
@@ -19,19 +19,6 @@ pub(super) struct Channel {
     tls: Option<Box<Stream>>,
 }
 
-/// The socket below TLS.
-struct Below<'a>(&'a Socket);
-
-impl ByteSocket for Below<'_> {
-    fn receive(&mut self, into: &mut [u8]) -> Received {
-        self.0.receive(into)
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> Sent {
-        self.0.send(&[Segment::new(bytes)], false)
-    }
-}
-
 impl Channel {
     /// Both ends of a connection, the near one first: in clear, or with a completed handshake for this cipher suite.
     ///
@@ -43,9 +30,9 @@ impl Channel {
             return Ok((Self { socket: near, tls: None }, Self { socket: far, tls: None }));
         };
         let (mut host, mut target) = sessions(cipher)?;
-        while !(host.handshake(&mut Below(&near))? && target.established().is_some()) {
+        while !(host.handshake(&mut &near)? && target.established().is_some()) {
             let mut room = [0];
-            match target.receive(&mut [IoSliceMut::new(&mut room)], &mut Below(&far)) {
+            match target.receive(&mut [IoSliceMut::new(&mut room)], &mut &far) {
                 Received::Dry => {}
                 Received::Failed(error) => return Err(error),
                 Received::Bytes(_) | Received::Ended => return Err(io::ErrorKind::InvalidData.into()),
@@ -71,7 +58,7 @@ impl Channel {
                 (received, is_full)
             }
             Some(tls) => {
-                let received = tls.receive(&mut [IoSliceMut::new(into)], &mut Below(&self.socket));
+                let received = tls.receive(&mut [IoSliceMut::new(into)], &mut &self.socket);
                 let may_have_more = is_full(&received) || tls.may_have_more() || tls.has_input();
                 (received, may_have_more)
             }
@@ -82,7 +69,7 @@ impl Channel {
     pub(super) fn send(&mut self, segments: &[Segment<'_>]) -> Sent {
         match &mut self.tls {
             None => self.socket.send(segments, false),
-            Some(tls) => tls.send(segments, &mut Below(&self.socket)),
+            Some(tls) => tls.send(segments, &mut &self.socket),
         }
     }
 }

@@ -4,7 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 use std::io::{self, IoSliceMut};
 
-use reactor::{Received, Segment, Sent};
+use reactor::{Received, Segment, Sent, Socket};
 
 use super::client_hello::HANDSHAKE_RECORD;
 use super::{Established, Failure, Read, Session, WithCertificate};
@@ -66,6 +66,16 @@ pub trait ByteSocket {
 
     /// Sends as much as fits.
     fn send(&mut self, bytes: &[u8]) -> Sent;
+}
+
+impl ByteSocket for &Socket {
+    fn receive(&mut self, into: &mut [u8]) -> Received {
+        Socket::receive(self, into)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Sent {
+        Socket::send(self, &[Segment::new(bytes)], false)
+    }
 }
 
 /// A session on a socket: receives and sends plaintext as a socket does.
