@@ -576,9 +576,9 @@ impl Attachments {
 
     /// The keys of a namespace that a host may use; `None` for all.
     #[inline]
-    pub(crate) fn key_scope(&self, view: ViewIndex, nsid: Nsid) -> Option<Arc<KeyScope>> {
+    pub(crate) fn key_scope(&self, view: ViewIndex, nsid: Nsid) -> Option<&Arc<KeyScope>> {
         let View { scopes, .. } = self.views.get(view.0 as usize)?;
-        scopes.iter().find(|(of, _)| *of == nsid).map(|(_, scope)| Arc::clone(scope))
+        scopes.iter().find(|(of, _)| *of == nsid).map(|(_, scope)| scope)
     }
 
     /// Where this reactor counts what hosts do with a namespace.

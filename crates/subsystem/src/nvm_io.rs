@@ -4,6 +4,8 @@
 // Input from a host must never cause a panic: see docs/testing.md.
 #![deny(clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use reactor::{Buffer, Io};
 use store::{Geometry, Request, Ticket};
 use wire::id::Nsid;
@@ -17,6 +19,7 @@ use crate::attached::{AttachedIndex, Attachments, Found, ViewIndex};
 use crate::command_effects::WRITING;
 use crate::commands::Commands;
 use crate::io_command::{Begun, Caller, Hold};
+use crate::key_rights::KeyScope;
 use crate::message::Message;
 use crate::nvm_status::{compare_failure, lost_before_flush, status_of};
 use crate::running::{After, Copy, Running, Step, Supply};
@@ -416,6 +419,11 @@ impl<I: Io<Message>> Start<'_, I> {
         let blocks =
             extent.slba..extent.slba + (extent.bytes >> extent.geometry.block_bytes.trailing_zeros());
         self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)
+    }
+
+    /// The keys that the host may use of the command's namespace; `None` for all.
+    pub(crate) fn key_scope(&self) -> Option<&Arc<KeyScope>> {
+        self.commands.namespaces.key_scope(self.caller.view, self.sqe.nsid())
     }
 
     /// Checks that the host sends `length` bytes: `Some` if they have to be asked for first.

@@ -9,8 +9,6 @@
 //!
 //! A Submit without a waiting Collect is refused, so no outcomes are kept for a host that may not fetch them.
 
-use std::sync::Arc;
-
 use reactor::{Buffer, Io, Payload};
 use store::Ticket;
 use wire::kv::batch::{
@@ -78,8 +76,6 @@ pub(crate) struct BatchStart<'s, 'a, I> {
     pub(crate) at: AttachedIndex,
     /// Whether the host may change it.
     pub(crate) may_write: bool,
-    /// The keys that the host may use; `None` for all.
-    pub(crate) scope: Option<Arc<KeyScope>>,
 }
 
 impl<I: Io<Message>> BatchStart<'_, '_, I> {
@@ -141,7 +137,7 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
         if !self.may_write && writes(&bytes(self.start.data, &self.start.supply)[..length]) {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
         }
-        if let Some(scope) = &self.scope
+        if let Some(scope) = self.start.key_scope()
             && !is_in_scope(&bytes(self.start.data, &self.start.supply)[..length], scope)
         {
             return Err(Status::ACCESS_DENIED.with_dnr());

@@ -3,8 +3,6 @@
 //! A command whose key belongs to another reactor's partition is sent there as a message with all its data, and its
 //! outcome returns as one.
 
-use std::sync::Arc;
-
 use kv::{KeyHash, ListPosition, Partition};
 use reactor::{Buffer, CHUNK_BYTES, Io, Payload};
 use store::Ticket;
@@ -20,7 +18,6 @@ use crate::attached::AttachedIndex;
 use crate::command_effects::KEY_VALUE_WRITING;
 use crate::commands::Commands;
 use crate::io_command::{Begun, Hold};
-use crate::key_rights::KeyScope;
 use crate::key_value::action::KvAction;
 use crate::key_value::arriving::Arriving;
 use crate::key_value::command::{KeyValueCommand, KeyedCommand};
@@ -66,9 +63,8 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         if !self.may_write && KEY_VALUE_WRITING.contains(&opcode) && opcode != KvOpcode::BATCH_SUBMIT {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
         }
-        let scope = self.start.commands.namespaces.key_scope(self.start.caller.view, self.start.sqe.nsid());
         let command = KeyValueCommand::parse(self.start.sqe)?;
-        if let (Some(scope), Some(key)) = (&scope, command.key())
+        if let (Some(scope), Some(key)) = (self.start.key_scope(), command.key())
             && !scope.contains(key.as_bytes())
         {
             return Err(Status::ACCESS_DENIED.with_dnr());
@@ -83,14 +79,12 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
             }
             KeyValueCommand::Flush => Ok(Begun::Complete(Status::SUCCESS, 0)),
             KeyValueCommand::BatchCollect(command) => {
-                BatchStart { start: self.start, at: self.at, may_write: self.may_write, scope }
-                    .collect(&command)
+                BatchStart { start: self.start, at: self.at, may_write: self.may_write }.collect(&command)
             }
             KeyValueCommand::BatchSubmit(command) => {
-                BatchStart { start: self.start, at: self.at, may_write: self.may_write, scope }
-                    .submit(&command)
+                BatchStart { start: self.start, at: self.at, may_write: self.may_write }.submit(&command)
             }
-            KeyValueCommand::List { from, room_bytes } => self.list(from, room_bytes, scope),
+            KeyValueCommand::List { from, room_bytes } => self.list(from, room_bytes),
             KeyValueCommand::Operate(command)
                 if command.opcode == KvOpcode::STORE && self.comes_in_parts(command.brought_bytes) =>
             {
@@ -218,7 +212,7 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         Ok(partition)
     }
 
-    fn list(&mut self, from: Option<Key>, room: u32, scope: Option<Arc<KeyScope>>) -> Checked<Begun> {
+    fn list(&mut self, from: Option<Key>, room: u32) -> Checked<Begun> {
         let room = self.room(KvOpcode::LIST, room)?;
         if room < 4 {
             return Err(Status::INVALID_FIELD.with_dnr());
@@ -229,6 +223,7 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
         let hash = from.map(|key| partition.processor.hash(key.as_bytes()));
         let first = hash.map_or(0, |hash| hash.partition(count));
         let from_position = hash.map(ListPosition::of).unwrap_or_default();
+        let scope = self.start.key_scope().cloned();
         let action = KvAction::List { from: from_position, keys: Vec::new(), scope, room };
         let key = from.unwrap_or_else(|| Key::new(&[0]).expect("one byte"));
         Ok(self.send(first, key, action))

@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use memcached::{
-    AnswerId, ConnectionState, ConnectionStats, Executor, ListenerTrust, PartitionStats, Progress,
-    RemoteBatch, Session, WatchLog, connection_stats,
+    AnswerId, ConnectionState, ConnectionStats, Executor, ListenerTrust, PartitionStats, Progress, Session,
+    WatchLog, connection_stats,
 };
 use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
@@ -22,7 +22,7 @@ use security::tls::Failure;
 use zeroize::Zeroize;
 
 use super::settings::ServingSettings;
-use crate::admission::{MemcachedCounters, MemcachedTraffic, Visitor, reason};
+use crate::admission::{MemcachedCounters, Visitor, reason};
 use crate::attached::Attachments;
 use crate::audit::OfMemcached;
 use crate::key_value::message::{MemcachedReply, RemoteAnswers, connection_number, session_of};
@@ -31,7 +31,7 @@ use crate::message::{AdmissionMessage, Message};
 use crate::subsystem::NamespaceId;
 use crate::unconnected::Unconnected;
 use channel::Channel;
-use route::{Route, post_batches};
+use route::{Route, Routing, post_batches};
 
 /// Set in the tags of memcached listeners and in the indexes of memcached connections; clear in those of lanes.
 pub const MEMCACHED: u32 = 1 << 31;
@@ -127,21 +127,14 @@ pub(crate) struct MemcachedConnections {
     with_input: Vec<u32>,
     /// Those that are not established.
     unestablished: Unconnected,
-    /// By reactor: commands to be posted there.
-    batches: Vec<RemoteBatch>,
-    /// The namespace that `batches` are for: in another one keys have other hashes.
+    routing: Routing,
+    /// The namespace that the batches of `routing` are for: in another one keys have other hashes.
     batches_for: Option<NamespaceId>,
-    traffic: Arc<MemcachedTraffic>,
-    /// Statistics of all reactors.
-    counters: Arc<MemcachedCounters>,
     /// Begins and ends of connections, for those that watch.
     log: WatchLog,
-    gate: Arc<ListenerGate>,
     is_sweep_set: bool,
     /// A connection is closed if it is not established within this time, ns.
     establish_ns_max: u64,
-    /// A connection is closed once it has been without a command for this long, ns.
-    idle_ns_max: Option<u64>,
 }
 
 /// Why a connection ends, as memcached calls it.
@@ -199,15 +192,17 @@ impl MemcachedConnections {
             dirty: Vec::new(),
             with_input: Vec::new(),
             unestablished: Unconnected::new(settings.unconnected_count_max, settings.reactor_count),
-            batches: Vec::new(),
             batches_for: None,
-            traffic: counters.new_traffic(),
             log: WatchLog::new(Arc::clone(&counters.watchers)),
-            counters,
-            gate,
+            routing: Routing {
+                batches: Vec::new(),
+                traffic: counters.new_traffic(),
+                counters,
+                gate,
+                idle_ns_max: settings.memcached_idle_ns,
+            },
             is_sweep_set: false,
             establish_ns_max: settings.timeouts.connect_ns,
-            idle_ns_max: settings.memcached_idle_ns,
         }
     }
 
@@ -217,7 +212,7 @@ impl MemcachedConnections {
 
     /// Whether there is output to send or a batch to post.
     pub(crate) fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || self.batches.iter().any(|batch| !batch.is_empty())
+        !self.dirty.is_empty() || self.routing.batches.iter().any(|batch| !batch.is_empty())
     }
 
     /// Queues an accepted connection until a namespace of keys and values is attached.
@@ -239,7 +234,7 @@ impl MemcachedConnections {
             Some(path) => connection_stats::path(&path.to_string_lossy()),
             None => connection_stats::address(listener.address()),
         };
-        self.counters.add_listener(tag, address);
+        self.routing.counters.add_listener(tag, address);
     }
 
     /// Describes the first connections for `session`.
@@ -259,7 +254,7 @@ impl MemcachedConnections {
     /// A listener was removed: closes its connections once what they have sent is answered.
     pub(crate) fn end_listener(&mut self, io: &mut impl Io<Message>, listener: ListenerTag) {
         self.ended.push(listener);
-        self.counters.remove_listener(listener);
+        self.routing.counters.remove_listener(listener);
         for (connection, _) in self.waiting.extract_if(.., |(_, from)| *from == listener) {
             report_gone(io, connection.peer);
         }
@@ -287,7 +282,7 @@ impl MemcachedConnections {
         let (socket, (peer, local), listener, passage) = loop {
             let (connection, listener) = self.waiting.pop()?;
             let addresses = (connection.peer, connection.local);
-            let Some(passage) = self.gate.memcached.passage(listener) else {
+            let Some(passage) = self.routing.gate.memcached.passage(listener) else {
                 complain(io, addresses.0, reason::NO_POLICY, None);
                 report_gone(io, addresses.0);
                 continue;
@@ -335,7 +330,7 @@ impl MemcachedConnections {
                 self.close(io, oldest, Closing::ERROR);
             }
         }
-        if self.idle_ns_max.is_some() || !is_established {
+        if self.routing.idle_ns_max.is_some() || !is_established {
             self.set_sweep(io);
         }
         Some((socket, index | MEMCACHED))
@@ -368,7 +363,7 @@ impl MemcachedConnections {
             _ => (reason::TLS, Some(failure.to_string().into())),
         };
         complain(io, peer, reason, detail);
-        self.traffic.tls_failed_count.add(1);
+        self.routing.traffic.tls_failed_count.add(1);
     }
 
     /// The next connection that may have plaintext, although its socket does not tell of it.
@@ -428,7 +423,7 @@ impl MemcachedConnections {
                 let Some(connection) = self.connection(index) else { return true };
                 connection.session.on_placed(placed);
                 let is_secret = connection.session.is_unauthenticated();
-                self.traffic.received_bytes.add(count as u64);
+                self.routing.traffic.received_bytes.add(count as u64);
                 let bytes = &mut staging[..count - placed];
                 self.run(io, namespaces, index, Some(bytes));
                 if is_secret {
@@ -472,25 +467,13 @@ impl MemcachedConnections {
         if self.batches_for != Some(namespace)
             && let Some(before) = self.batches_for.replace(namespace)
         {
-            post_batches(io, &mut self.batches, before);
+            post_batches(io, &mut self.routing.batches, before);
         }
         let session = session_of(connection.generation, number_of(io, index));
-        executor.service.begin_client(|| connection_number(session));
-        let mut route = Route {
-            io,
-            executor,
-            batches: &mut self.batches,
-            counters: &self.counters,
-            session,
-            namespace,
-            idle_ns_max: self.idle_ns_max,
-            traffic: &self.traffic,
-            gate: &self.gate,
-            listener: connection.listener,
-            trust: connection.trust,
-            client: connection.session.is_unauthenticated().then(|| connection.client()),
-            user: connection.user.take(),
-        };
+        let asked = (connection.listener, connection.trust);
+        let mut route = self.routing.route(io, (namespace, executor), session, asked);
+        route.client = connection.session.is_unauthenticated().then(|| connection.client());
+        route.user = connection.user.take();
         let progress = match bytes {
             Some(bytes) => connection.session.on_bytes(&mut route, bytes),
             None => connection.session.resume(&mut route),
@@ -535,7 +518,7 @@ impl MemcachedConnections {
         }
         self.dirty.drain(..count);
         if let Some(namespace) = self.batches_for {
-            post_batches(io, &mut self.batches, namespace);
+            post_batches(io, &mut self.routing.batches, namespace);
         }
     }
 
@@ -591,7 +574,7 @@ impl MemcachedConnections {
             }
             match connection.channel.send(io, &segments[..count]) {
                 Sent::Bytes(count) => {
-                    self.traffic.sent_bytes.add(count as u64);
+                    self.routing.traffic.sent_bytes.add(count as u64);
                     connection.session.on_sent(count);
                     budget.on_sent(count);
                     connection.moved_ns = now_ns;
@@ -641,7 +624,8 @@ impl MemcachedConnections {
 
     /// Closes connections that make no progress or have been idle for too long, and shrinks the buffers of the others.
     pub(crate) fn sweep(&mut self, io: &mut impl Io<Message>) {
-        let (now_ns, idle_ns_max, establish_ns_max) = (io.now_ns(), self.idle_ns_max, self.establish_ns_max);
+        let (now_ns, idle_ns_max, establish_ns_max) =
+            (io.now_ns(), self.routing.idle_ns_max, self.establish_ns_max);
         self.is_sweep_set = false;
         let mut has_waiting = false;
         for index in 0..u32::try_from(self.connections.len()).expect("fewer than descriptors") {
@@ -676,7 +660,7 @@ impl MemcachedConnections {
                 complain(io, peer, reason, None);
                 self.close(io, index, Closing::ERROR);
             } else if is_idle {
-                self.traffic.idle_closed_count.add(1);
+                self.routing.traffic.idle_closed_count.add(1);
                 self.close(io, index, Closing::IDLE);
             } else {
                 has_waiting |= is_in_use || is_awaited || idle_ns_max.is_some();
@@ -802,22 +786,8 @@ impl MemcachedConnections {
         let (namespace, executor) = partition(namespaces, io.unix_s())?;
         let connection = self.connections[index as usize].as_deref_mut()?;
         let session = session_of(connection.generation, number_of(io, index));
-        executor.service.begin_client(|| connection_number(session));
-        let mut route = Route {
-            io,
-            executor,
-            batches: &mut self.batches,
-            counters: &self.counters,
-            session,
-            namespace,
-            idle_ns_max: self.idle_ns_max,
-            traffic: &self.traffic,
-            gate: &self.gate,
-            listener: connection.listener,
-            trust: connection.trust,
-            client: None,
-            user: None,
-        };
+        let asked = (connection.listener, connection.trust);
+        let mut route = self.routing.route(io, (namespace, executor), session, asked);
         Some(call(&mut connection.session, &mut route))
     }
 

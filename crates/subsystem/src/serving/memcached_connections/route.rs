@@ -11,7 +11,7 @@ use reactor::{Io, ListenerTag};
 
 use crate::admission::{MemcachedCounters, MemcachedTraffic};
 use crate::audit::OfMemcached;
-use crate::key_value::message::{KeyValueMessage, PartitionRequest, Work};
+use crate::key_value::message::{KeyValueMessage, PartitionRequest, Work, connection_number};
 use crate::listener_gate::ListenerGate;
 use crate::message::{AdmissionMessage, Message};
 use crate::subsystem::NamespaceId;
@@ -32,6 +32,46 @@ pub(super) struct Route<'a, I> {
     /// For an attempt to authenticate that fails.
     pub(super) client: Option<OfMemcached>,
     pub(super) user: Option<String>,
+}
+
+/// What the routes of all sessions of a reactor share.
+pub(super) struct Routing {
+    /// By reactor: commands to be posted there.
+    pub(super) batches: Vec<RemoteBatch>,
+    pub(super) traffic: Arc<MemcachedTraffic>,
+    /// Statistics of all reactors.
+    pub(super) counters: Arc<MemcachedCounters>,
+    pub(super) gate: Arc<ListenerGate>,
+    /// A connection is closed once it has been without a command for this long, ns.
+    pub(super) idle_ns_max: Option<u64>,
+}
+
+impl Routing {
+    /// The route of a session to the partition of this reactor. `asked`: its listener, and what that asks of its clients.
+    pub(super) fn route<'a, I>(
+        &'a mut self,
+        io: &'a mut I,
+        (namespace, executor): (NamespaceId, Executor<'a>),
+        session: u64,
+        asked: (ListenerTag, ListenerTrust),
+    ) -> Route<'a, I> {
+        executor.service.begin_client(|| connection_number(session));
+        Route {
+            io,
+            executor,
+            batches: &mut self.batches,
+            counters: &self.counters,
+            session,
+            namespace,
+            idle_ns_max: self.idle_ns_max,
+            traffic: &self.traffic,
+            gate: &self.gate,
+            listener: asked.0,
+            trust: asked.1,
+            client: None,
+            user: None,
+        }
+    }
 }
 
 impl<I: Io<Message>> Route<'_, I> {
