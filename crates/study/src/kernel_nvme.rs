@@ -55,7 +55,7 @@ pub(crate) struct RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// Its name, and what it is if it is no card.
+    /// Its name, and that it is software if it is no card.
     pub(crate) fn described(&self) -> String {
         let software = if self.is_software { ", in software: no figures of a card" } else { "" };
         format!("{}{software}", self.name)

@@ -25,7 +25,7 @@ const WAYS: [(&str, &str, Receive); 2] =
 /// A side: its name, and the keys of its values.
 struct SideKeys {
     name: &'static str,
-    layers: [&'static str; Layer::ALL.len()],
+    layers: [&'static str; LAYER_COUNT],
     samples: &'static str,
 }
 
@@ -63,6 +63,21 @@ const TARGET: SideKeys = SideKeys {
         "target_not_named_us",
     ],
     samples: "target_samples",
+};
+
+const LAYER_COUNT: usize = Layer::ALL.len();
+
+/// Columns of the table: throughput, then of each side the processor time of an operation, whole and by layer.
+const COLUMNS: [&str; 3 + 2 * LAYER_COUNT] = {
+    let mut columns = ["iops"; 3 + 2 * LAYER_COUNT];
+    (columns[1], columns[2 + LAYER_COUNT]) = ("host_us", "target_us");
+    let mut layer = 0;
+    while layer < LAYER_COUNT {
+        columns[2 + layer] = HOST.layers[layer];
+        columns[3 + LAYER_COUNT + layer] = TARGET.layers[layer];
+        layer += 1;
+    }
+    columns
 };
 
 const SIDES: [&SideKeys; 2] = [&HOST, &TARGET];
@@ -108,33 +123,7 @@ pub(crate) const ABOUT: About = About {
         },
     ],
     judged_by: "iops",
-    columns: &[
-        "iops",
-        "host_us",
-        "host_application_us",
-        "host_nvme_us",
-        "host_storage_us",
-        "host_system_calls_us",
-        "host_transmit_us",
-        "host_receive_us",
-        "host_copies_us",
-        "host_scheduling_us",
-        "host_memory_us",
-        "host_other_us",
-        "host_not_named_us",
-        "target_us",
-        "target_application_us",
-        "target_nvme_us",
-        "target_storage_us",
-        "target_system_calls_us",
-        "target_transmit_us",
-        "target_receive_us",
-        "target_copies_us",
-        "target_scheduling_us",
-        "target_memory_us",
-        "target_other_us",
-        "target_not_named_us",
-    ],
+    columns: &COLUMNS,
 };
 
 /// Samples of both sides in each cell.

@@ -30,21 +30,21 @@ const PERCENTILES: [(&str, &str, f64); 5] = [
     ("p9999_us", "99.99 %", 4.0),
 ];
 
-/// A host.
+/// The software of a host or a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    /// No host: the file itself.
-    Nobody,
+enum Software {
+    /// None: the load reads and writes the file itself.
+    None,
     Nvlane,
     Kernel,
 }
 
-/// A way to the file.
+/// A host and a target, and the transport between them.
 #[derive(Clone, Copy, Debug)]
 struct Stack {
     name: &'static str,
-    host: By,
-    target: By,
+    host: Software,
+    target: Software,
     transport: Transport,
 }
 
@@ -54,22 +54,22 @@ const KERNEL: &str = "kernel";
 pub(crate) const KERNEL_RDMA: &str = "kernel, RDMA";
 
 const STACKS: [Stack; 6] = [
-    Stack { name: LOCAL, host: By::Nobody, target: By::Nobody, transport: Transport::Tcp },
-    Stack { name: OURS, host: By::Nvlane, target: By::Nvlane, transport: Transport::Tcp },
+    Stack { name: LOCAL, host: Software::None, target: Software::None, transport: Transport::Tcp },
+    Stack { name: OURS, host: Software::Nvlane, target: Software::Nvlane, transport: Transport::Tcp },
     Stack {
         name: "kernel host, nvlane target",
-        host: By::Kernel,
-        target: By::Nvlane,
+        host: Software::Kernel,
+        target: Software::Nvlane,
         transport: Transport::Tcp,
     },
     Stack {
         name: "nvlane host, kernel target",
-        host: By::Nvlane,
-        target: By::Kernel,
+        host: Software::Nvlane,
+        target: Software::Kernel,
         transport: Transport::Tcp,
     },
-    Stack { name: KERNEL, host: By::Kernel, target: By::Kernel, transport: Transport::Tcp },
-    Stack { name: KERNEL_RDMA, host: By::Kernel, target: By::Kernel, transport: Transport::Rdma },
+    Stack { name: KERNEL, host: Software::Kernel, target: Software::Kernel, transport: Transport::Tcp },
+    Stack { name: KERNEL_RDMA, host: Software::Kernel, target: Software::Kernel, transport: Transport::Rdma },
 ];
 
 pub(crate) const ABOUT: About = About {
@@ -121,10 +121,10 @@ impl Stack {
     /// # Errors
     /// What there has to be.
     fn check(self) -> Result<(), String> {
-        if self.host == By::Kernel {
+        if self.host == Software::Kernel {
             KernelHost::check(self.transport)?;
         }
-        if self.target == By::Kernel {
+        if self.target == Software::Kernel {
             KernelTarget::check(self.transport)?;
         }
         Ok(())
@@ -133,18 +133,18 @@ impl Stack {
     /// Runs a load on it.
     fn run(self, bench: &Bench, file: &ScratchFile, load: Load) -> Result<Report, Error> {
         let finished = match self.target {
-            By::Nobody => bench.run_local(&file.storage(), load)?,
-            By::Nvlane => {
+            Software::None => bench.run_local(&file.storage(), load)?,
+            Software::Nvlane => {
                 let served =
                     bench.serve_with(ServedOptions::of([format!("file:{}", file.path().display())]))?;
                 let finished = match self.host {
-                    By::Kernel => self.run_kernel(bench, served.address(), load)?,
+                    Software::Kernel => self.run_kernel(bench, served.address(), load)?,
                     _ => bench.run(&served, load)?,
                 };
                 served.stop()?;
                 finished
             }
-            By::Kernel => {
+            Software::Kernel => {
                 let port =
                     free_address().map_err(|error| Error::system("a port for the target", error))?.port();
                 let address = self.transport.address().map_err(Error::Lacking)?;
@@ -153,7 +153,7 @@ impl Stack {
                 let address = format!("{}/{}", target.address(), target.nqn());
                 let address: Address = address.parse().expect("an address of ours");
                 match self.host {
-                    By::Kernel => self.run_kernel(bench, &address, load)?,
+                    Software::Kernel => self.run_kernel(bench, &address, load)?,
                     _ => bench.run_at(&address, load)?,
                 }
             }

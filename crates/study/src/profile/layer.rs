@@ -1,4 +1,4 @@
-//! The layers of an operation, by which processor time is told apart.
+//! The layers of an operation, to which samples of processor time are assigned.
 
 /// A layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

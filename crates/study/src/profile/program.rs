@@ -180,16 +180,16 @@ mod tests {
     #[test]
     fn a_source_and_a_function_are_a_path() {
         for (source, function, path) in [
-            ("/work/crates/host/src/lane_core.rs", "on_bytes<B, F>", "nvlane_host::lane_core::on_bytes"),
+            ("/build/crates/host/src/lane_core.rs", "on_bytes<B, F>", "nvlane_host::lane_core::on_bytes"),
             ("crates/load/src/runner/mod.rs", "run", "nvlane_load::runner::run"),
             ("crates/nvlane/src/main.rs", "main", "nvlane::main"),
             (
-                "/root/.cargo/registry/src/index/rustix-1.1.6/src/net/send_recv/mod.rs",
+                "/home/user/.cargo/registry/src/index/rustix-1.1.6/src/net/send_recv/mod.rs",
                 "recv<T>",
                 "rustix::net::send_recv::recv",
             ),
             (
-                "/root/.cargo/registry/src/index/io-uring-0.7.15/src/submit.rs",
+                "/home/user/.cargo/registry/src/index/io-uring-0.7.15/src/submit.rs",
                 "enter",
                 "io_uring::submit::enter",
             ),
