@@ -50,7 +50,7 @@ impl Credentials {
     }
 
     /// Checks that an admin queue may go on although the controller did not ask for authentication. I/O queues need not be asked:
-    /// Linux targets (6.18 and later) ask on the admin queue only.
+    /// Linux 7.3 asks on the admin queue only.
     ///
     /// # Errors
     /// The controller must show its secret, which it does only within an authentication.

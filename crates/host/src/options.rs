@@ -56,12 +56,12 @@ pub struct Options {
     pub credentials: Option<Arc<Credentials>>,
     /// The pre-shared key: every connection uses TLS 1.3 with it, and nothing is sent in clear. `None` for no TLS.
     pub tls: Option<Arc<HostKeys>>,
-    /// Generate the key of TLS by the authentication of the admin queue, by secure channel concatenation: a first
-    /// connection, in clear, authenticates and no more, and all others use TLS. Needs [`credentials`](Self::credentials),
+    /// Generate the key of TLS by the authentication of the admin queue (secure channel concatenation): the first
+    /// connection, in clear, only authenticates, and all others use TLS. Needs [`credentials`](Self::credentials),
     /// and does not go with [`tls`](Self::tls). The discovery service, which does not authenticate, stays in clear.
     ///
-    /// Without the controller's secret among the credentials, whoever answers at the target's address may be at the other
-    /// end of TLS.
+    /// Without the controller's secret among the credentials the host does not verify the target, and any machine at the
+    /// target's address can be the other end of TLS.
     pub concat: bool,
     /// Keep-alive timeout: the target ends the association after this time without a message. Zero for none.
     pub keep_alive: Duration,

@@ -53,9 +53,9 @@ pub(crate) struct HostOptions {
     /// File with the target's secret, or keyring:NAME: the target must show that it has it.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", help_heading = "Connection")]
     dhchap_ctrl_secret: Option<PathBuf>,
-    /// Use TLS 1.3 with a key that authentication generates (secure channel concatenation, as `nvme connect --concat`): a
-    /// first connection authenticates in clear, all others use TLS. Give --dhchap-ctrl-secret as well, or whoever answers
-    /// at the address may be the other end.
+    /// Use TLS 1.3 with a key that authentication generates (secure channel concatenation, as `nvme connect --concat`): the
+    /// first connection authenticates in clear, and all others use TLS. Without --dhchap-ctrl-secret the host does not
+    /// verify the target, and any machine at the address can be the other end of TLS.
     #[arg(long, conflicts_with = "tls", help_heading = "Connection")]
     concat: bool,
     /// Use TLS 1.3 with the pre-shared key of --tls-key; nothing is sent in clear.

@@ -105,8 +105,8 @@ fn ends(peer: &Target, what: &str, keys: &HostKeys, trial: impl FnOnce(&mut TlsL
     must_end(&mut link, 0).about(what)
 }
 
-/// RFC 8446 sections 4.1.3, 4.2.1, 4.2.9 and 4.2.11: the binder covers the ClientHello, so whoever changes what it offers
-/// gets nothing weaker.
+/// RFC 8446 sections 4.1.3, 4.2.1, 4.2.9 and 4.2.11: the binder covers the ClientHello, so a changed one does not weaken the
+/// session: it fails.
 fn changed_hello(peer: &Target) -> Check {
     let Some(keys) = keys(peer)? else { return Ok(()) };
     for (what, from, to) in [
