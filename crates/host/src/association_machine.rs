@@ -348,7 +348,10 @@ impl AssociationMachine {
         if matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
             return;
         }
-        let cause = self.authentication.as_ref().and_then(QueueAuthentication::failure).unwrap_or(cause);
+        let cause = match &self.authentication {
+            Some(authentication) => authentication.cause_of_loss(cause),
+            None => cause,
+        };
         self.actions.push_back(AssociationAction::Close { at_once: true });
         self.judge();
         self.aborts.clear();

@@ -148,43 +148,117 @@ impl QueueAuthentication {
 
     /// Why it has failed, once the controller was told. The controller need not answer that, and may close the
     /// connection first.
-    pub(crate) fn failure(&self) -> Option<LinkError> {
+    fn failure(&self) -> Option<LinkError> {
         let outcome = self.machine.outcome()?;
         outcome.err().map(LinkError::Authentication)
+    }
+
+    /// Why the connection was lost during the authentication, for which the socket says `cause`. Linux targets shut the
+    /// connection down while they send their refusal, which may then be lost.
+    pub(crate) fn cause_of_loss(&self, cause: LinkError) -> LinkError {
+        if let Some(failure) = self.failure() {
+            return failure;
+        }
+        if self.machine.awaits_verdict() && cause.is_close_by_peer() {
+            return LinkError::ClosedOnReply;
+        }
+        cause
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use security::controller::{ControllerAuthentication, ControllerSettings as ControllerSide, Received};
     use wire::nqn::HostId;
 
     use super::*;
 
-    #[test]
-    fn the_reason_is_kept_whatever_the_controller_does_once_it_was_told() {
-        let name = |text: &str| text.parse().expect("a name");
+    const HOST: &str = "nqn.2026-01.io.nvlane:host";
+    const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:disk";
+
+    fn queue_of(credentials: &Credentials) -> QueueAuthentication {
         let settings = ControllerSettings {
-            host: name("nqn.2026-01.io.nvlane:host"),
+            host: HOST.parse().expect("a name"),
             hostid: HostId::from(wire::uuid::Uuid::from_bytes([1; 16])),
-            subsystem: name("nqn.2026-01.io.nvlane:disk"),
+            subsystem: SUBSYSTEM.parse().expect("a name"),
             is_discovery: false,
             keep_alive_ms: 0,
             queue_pairs: 1,
             is_flow_control_disabled: false,
         };
-        let secret = Secret::new(None, vec![1; 32].into()).expect("a secret");
-        let credentials = Credentials::new(secret, None);
-        let mut queue = QueueAuthentication::new(Some(&credentials), &settings, SecureChannel::None)
-            .expect("random numbers");
+        QueueAuthentication::new(Some(credentials), &settings, SecureChannel::None).expect("random numbers")
+    }
+
+    fn secret(byte: u8) -> Secret {
+        Secret::new(None, vec![byte; 32].into()).expect("a secret")
+    }
+
+    fn closed() -> LinkError {
+        LinkError::Closed { during: "authentication" }
+    }
+
+    #[test]
+    fn a_close_in_place_of_the_verdict_is_told_as_such() {
+        let mut credentials = Credentials::new(secret(1), None);
+        credentials.groups = vec![Group::Null];
+        let mut queue = queue_of(&credentials);
+        let mut controller = ControllerAuthentication::new(ControllerSide {
+            names: Names {
+                host: HOST.parse().expect("a name"),
+                subsystem: SUBSYSTEM.parse().expect("a name"),
+            },
+            host: secret(2),
+            controller: None,
+            earlier: Vec::new(),
+            hashes: credentials.hashes.clone(),
+            groups: credentials.groups.clone(),
+            secure_channel: SecureChannel::None,
+        });
+        let fresh = || Fresh::new(&[1; RANDOM_BYTES], NonZeroU32::MIN);
+        let mut receives = 0;
+        while let Some((_, data)) = queue.next_command() {
+            match data {
+                RequestData::ToController(message) => {
+                    controller.on_send(&message, fresh());
+                    assert!(!queue.on_completion(Status::SUCCESS, &[]).expect("it goes on"));
+                }
+                _ if receives == 1 => break,
+                _ => {
+                    assert!(matches!(queue.cause_of_loss(closed()), LinkError::Closed { .. }));
+                    let Received::Message(message) = controller.on_receive(4096) else {
+                        panic!("the challenge")
+                    };
+                    assert!(!queue.on_completion(Status::SUCCESS, &message).expect("it goes on"));
+                    receives += 1;
+                }
+            }
+        }
+        // The controller has judged the reply, and the connection ends before its refusal is received.
+        assert!(controller.failure().is_some());
+        let reset = io::Error::from(io::ErrorKind::ConnectionReset);
+        for cause in [closed(), reset.into()] {
+            let told = queue.cause_of_loss(cause);
+            assert!(matches!(told, LinkError::ClosedOnReply) && !told.is_permanent(), "{told}");
+        }
+        let late = LinkError::TimedOut { to: "Authentication Receive", waited_ms: 1 };
+        assert!(matches!(queue.cause_of_loss(late), LinkError::TimedOut { .. }));
+    }
+
+    #[test]
+    fn the_reason_is_kept_whatever_the_controller_does_once_it_was_told() {
+        let mut queue = queue_of(&Credentials::new(secret(1), None));
         // The offer is sent, and answered with nonsense.
         assert!(queue.next_command().is_some());
         assert!(!queue.on_completion(Status::SUCCESS, &[]).expect("it goes on"));
-        assert!(queue.next_command().is_some() && queue.failure().is_none());
+        assert!(queue.next_command().is_some());
+        assert!(matches!(queue.cause_of_loss(closed()), LinkError::Closed { .. }));
         assert!(!queue.on_completion(Status::SUCCESS, &[7; 64]).expect("the controller is to be told"));
-        assert!(queue.failure().is_none());
+        assert!(matches!(queue.cause_of_loss(closed()), LinkError::Closed { .. }));
         let (_, message) = queue.next_command().expect("the refusal");
         assert!(matches!(message, RequestData::ToController(_)));
-        let told = queue.failure().expect("it has failed").to_string();
+        let told = queue.cause_of_loss(closed()).to_string();
         assert!(told.contains("the host refuses the controller"), "{told}");
         let refused = queue.on_completion(Status::INVALID_FIELD.with_dnr(), &[]).expect_err("it has failed");
         assert_eq!(refused.to_string(), told);

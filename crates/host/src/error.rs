@@ -192,6 +192,11 @@ pub enum LinkError {
     /// Authentication failed.
     #[error("authentication failed: {0}")]
     Authentication(HostFailure),
+    /// The target closed the connection when it had the host's proof of its secret, as one may that refuses it.
+    #[error(
+        "authentication failed: the target closed the connection instead of answering the host's DH-HMAC-CHAP reply"
+    )]
+    ClosedOnReply,
     /// The controller does not ask for authentication, so it does not show that it has the secret that was given for it.
     #[error("the controller does not authenticate itself, though a secret was given for it")]
     ControllerNotAuthenticated,
@@ -217,6 +222,17 @@ impl From<io::Error> for LinkError {
 }
 
 impl LinkError {
+    /// Whether the peer has closed the connection, in whatever way.
+    pub(crate) fn is_close_by_peer(&self) -> bool {
+        match self {
+            Self::Closed { .. } => true,
+            Self::Socket(error) => {
+                matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether another attempt would fail in the same way.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
@@ -290,7 +306,7 @@ impl fmt::Display for Advice<'_> {
                 f.write_str("; is this an NVMe/TCP port?")
             }
             LinkError::Controller(error) => advise(error, context, f),
-            LinkError::Authentication(HostFailure::Refused(Reason::Failed)) => {
+            LinkError::Authentication(HostFailure::Refused(Reason::Failed)) | LinkError::ClosedOnReply => {
                 write!(f, "; is it the secret of {}?", context.host)
             }
             LinkError::Authentication(HostFailure::Refuses(Reason::Failed)) => {

@@ -241,8 +241,10 @@ impl<B: DataBuffer> LaneCore<B> {
             return;
         }
         let generation = self.generation();
-        let failure = self.authentication.as_ref().and_then(|authentication| authentication.failure());
-        let cause = failure.unwrap_or(cause);
+        let cause = match &self.authentication {
+            Some(authentication) => authentication.cause_of_loss(cause),
+            None => cause,
+        };
         self.disconnect();
         self.actions.push_back(LaneAction::Report { generation, cause });
     }

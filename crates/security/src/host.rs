@@ -144,6 +144,12 @@ impl HostAuthentication {
         matches!(self.state, State::Challenge | State::Success1(_))
     }
 
+    /// Whether the controller has the host's reply, and is to say whether it accepts it.
+    #[must_use]
+    pub const fn awaits_verdict(&self) -> bool {
+        matches!(self.state, State::Success1(_))
+    }
+
     /// Takes the message of an Authentication Receive, or the whole of its buffer.
     pub fn on_receive(&mut self, message: &[u8]) {
         self.state = self.accept(message).unwrap_or_else(State::Failure2);
