@@ -41,7 +41,7 @@ use crate::logging::LogOptions;
 
 /// The control path allocates; the data path does not.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: reactor::ProgramAllocator = reactor::ProgramAllocator;
 
 /// Remote NVMe over plain TCP: a target, host tools and a laboratory.
 #[derive(Debug, Parser)]

@@ -218,6 +218,9 @@ pub trait Io<M> {
     /// This reactor's buffers.
     fn pool(&self) -> &Pool;
 
+    /// Gives freed memory back to the system, which the allocator of an idle reactor would keep.
+    fn give_back_memory(&mut self) {}
+
     /// What has become of busy polling.
     fn busy_polling(&self) -> BusyPolling;
 

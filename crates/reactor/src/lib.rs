@@ -5,7 +5,7 @@
 //!
 //! All unsafe code of the workspace is here: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory
 //! that the kernel reads and writes), `ring`, `workers`, `socket`, `socket_option`, `zero_copy`, `busy_poll`, `ethtool_ioctl`,
-//! `netlink_options` and `signals` (system calls), and `wide` and `byte_masks` (instructions that not every processor has).
+//! `netlink_options` and `signals` (system calls), `program_allocator`, and `wide` and `byte_masks` (instructions that not every processor has).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
@@ -35,6 +35,7 @@ mod payload;
 mod placement;
 mod poison;
 mod probe;
+mod program_allocator;
 pub mod random;
 pub mod randomness;
 mod reactor_io;
@@ -79,6 +80,7 @@ pub use payload::{Payload, Torn};
 pub use placement::{CoreList, CoreListError, lower_priority, pin, spread_over_node, step_back};
 pub use poison::{POISON, PoisoningAllocator};
 pub use probe::{Features, RingSetup};
+pub use program_allocator::{ProgramAllocator, give_back_freed_memory};
 pub use segment::Segment;
 pub use signals::{SignalMask, block_signals};
 pub use sock_ops::{SockOps, network_cookie};

@@ -30,6 +30,7 @@ use crate::event::Interest;
 use crate::io::{Application, Connection, ConnectionHandle, Io, ListenerTag, SocketId};
 use crate::mailbox::{Address, Mailbox};
 use crate::operation::{Operation, Token};
+use crate::program_allocator::give_back_freed_memory;
 use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent, Socket};
 use crate::timers::Timers;
@@ -611,6 +612,10 @@ impl<M: Send + 'static> Io<M> for ReactorIo<M> {
 
     fn busy_polling(&self) -> BusyPolling {
         self.busy_polling
+    }
+
+    fn give_back_memory(&mut self) {
+        give_back_freed_memory();
     }
 
     fn stop(&mut self) {

@@ -18,6 +18,16 @@ pub(crate) struct LaneTable {
     pub(crate) lists: LaneLists,
 }
 
+/// Outcome of a sweep.
+pub(crate) struct Swept {
+    /// Lanes that took in commands since the sweep before.
+    pub(crate) active_count: u32,
+    /// Whether any lane has freed memory.
+    pub(crate) has_freed: bool,
+    /// Whether any lane is left to be looked at.
+    pub(crate) is_any_left: bool,
+}
+
 /// A place for a lane.
 #[derive(Debug)]
 struct Place {
@@ -231,20 +241,21 @@ impl LaneTable {
         self.lists.awaiting = awaiting;
     }
 
-    /// Releases memory of lanes that took in no commands since the last sweep. Returns the number of lanes that did,
-    /// and whether any lane is left to be looked at.
-    pub(crate) fn sweep(&mut self) -> (u32, bool) {
+    /// Releases memory of lanes that took in no commands since the last sweep.
+    pub(crate) fn sweep(&mut self) -> Swept {
         let mut active = std::mem::take(&mut self.lists.active);
         let mut active_count = 0;
+        let mut has_freed = false;
         active.retain(|&id| {
             let Some(lane) = self.by_id(id) else { return false };
             let is_active = lane.marks.activity == Activity::Active;
             active_count += u32::from(is_active);
             let is_idle = !is_active && lane.shrink();
             lane.marks.activity = if is_idle { Activity::Idle } else { Activity::Resting };
+            has_freed |= is_idle;
             !is_idle
         });
         self.lists.active = active;
-        (active_count, !self.lists.active.is_empty())
+        Swept { active_count, has_freed, is_any_left: !self.lists.active.is_empty() }
     }
 }

@@ -27,7 +27,7 @@ use crate::io_command::Caller;
 use crate::key_value_io::ArrivingValues;
 use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Secure, Wait, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
-use crate::lane_table::LaneTable;
+use crate::lane_table::{LaneTable, Swept};
 use crate::listener_gate::{ListenerGate, Passage};
 use crate::message::{
     AdmissionMessage, Answer, ControlMessage, Failure, Message, PlacementMessage, Request, RequestKind,
@@ -62,6 +62,9 @@ pub(super) struct LaneServer {
     pressure: PressureWatch,
     /// Lanes with recent commands, as last reported to the placement.
     active_count_told: u32,
+    is_sweep_set: bool,
+    /// Lanes have freed memory in the last sweep.
+    has_freed: bool,
     /// I/O lanes that have connected here.
     io_lanes_ever: u64,
     /// Whether it was logged that a lane's device cannot be polled.
@@ -87,6 +90,8 @@ impl LaneServer {
             has_notice_timer: false,
             pressure: PressureWatch::default(),
             active_count_told: 0,
+            is_sweep_set: false,
+            has_freed: false,
             io_lanes_ever: 0,
             has_told_unpolled: false,
         }
@@ -433,7 +438,7 @@ impl LaneServer {
                 }
             }
             if lists.on_commands(lane) {
-                io.set_timer(now_ns + SWEEP_NS, SWEEP_TIMER);
+                set_sweep(&mut self.is_sweep_set, io);
             }
         }
         if !lane.queue.caravan().is_empty() {
@@ -682,7 +687,11 @@ impl LaneServer {
     /// Releases memory of lanes that have become idle. Idle lanes are not visited, and a reactor with idle lanes only
     /// is not woken for it.
     pub(super) fn sweep(&mut self, io: &mut impl Io<Message>) {
-        let (active_count, is_any_left) = self.lanes.sweep();
+        self.is_sweep_set = false;
+        let Swept { active_count, has_freed, is_any_left } = self.lanes.sweep();
+        if std::mem::replace(&mut self.has_freed, has_freed) {
+            io.give_back_memory();
+        }
         if std::mem::replace(&mut self.active_count_told, active_count) != active_count {
             io.post(
                 0,
@@ -692,8 +701,8 @@ impl LaneServer {
                 }),
             );
         }
-        if is_any_left {
-            io.set_timer(io.now_ns() + SWEEP_NS, SWEEP_TIMER);
+        if is_any_left || has_freed {
+            set_sweep(&mut self.is_sweep_set, io);
         }
     }
 
@@ -929,5 +938,12 @@ impl LaneServer {
             // Its turns are counted where it runs.
             ..ReactorState::default()
         }
+    }
+}
+
+/// Sets the timer of the next [`sweep`](LaneServer::sweep), unless it is set.
+fn set_sweep(is_set: &mut bool, io: &mut impl Io<Message>) {
+    if !std::mem::replace(is_set, true) {
+        io.set_timer(io.now_ns() + SWEEP_NS, SWEEP_TIMER);
     }
 }

@@ -133,6 +133,8 @@ pub(crate) struct MemcachedConnections {
     /// Begins and ends of connections, for those that watch.
     log: WatchLog,
     is_sweep_set: bool,
+    /// Connections have freed buffers of TLS in the last sweep.
+    has_freed: bool,
     /// A connection is closed if it is not established within this time, ns.
     establish_ns_max: u64,
 }
@@ -202,6 +204,7 @@ impl MemcachedConnections {
                 idle_ns_max: settings.memcached_idle_ns,
             },
             is_sweep_set: false,
+            has_freed: false,
             establish_ns_max: settings.timeouts.connect_ns,
         }
     }
@@ -628,6 +631,7 @@ impl MemcachedConnections {
             (io.now_ns(), self.routing.idle_ns_max, self.establish_ns_max);
         self.is_sweep_set = false;
         let mut has_waiting = false;
+        let mut has_freed = false;
         for index in 0..u32::try_from(self.connections.len()).expect("fewer than descriptors") {
             let Some(connection) = self.connection(index) else { continue };
             let idle_ns = now_ns - connection.moved_ns;
@@ -646,6 +650,7 @@ impl MemcachedConnections {
             let is_shrunk = !connection.channel.is_tls() || idle_ns >= SWEEP_NS;
             if is_shrunk {
                 connection.channel.shrink();
+                has_freed |= connection.channel.is_tls() && idle_ns < 2 * SWEEP_NS;
             }
             let is_late = !connection.is_established && now_ns - connection.accepted_ns > establish_ns_max;
             let is_awaited = !connection.is_established || !is_shrunk;
@@ -666,7 +671,10 @@ impl MemcachedConnections {
                 has_waiting |= is_in_use || is_awaited || idle_ns_max.is_some();
             }
         }
-        if has_waiting {
+        if std::mem::replace(&mut self.has_freed, has_freed) {
+            io.give_back_memory();
+        }
+        if has_waiting || has_freed {
             self.set_sweep(io);
         }
     }
