@@ -182,21 +182,46 @@ pub(crate) fn expand_label(
     label: &str,
     context: &[u8],
 ) -> SecretBytes {
-    let length = cipher.hash().digest_bytes();
+    let mut okm = vec![0; cipher.hash().digest_bytes()];
+    with_info(derivation, okm.len(), label, context, |info| match cipher {
+        Cipher::Aes128GcmSha256 => Hkdf::<Sha256>::new(None, key.expose()).expand_multi_info(info, &mut okm),
+        Cipher::Aes256GcmSha384 => Hkdf::<Sha384>::new(None, key.expose()).expand_multi_info(info, &mut okm),
+    })
+    .expect("one digest");
+    okm.into()
+}
+
+/// HKDF-Expand-Label of RFC 8446 from a traffic secret, without context, to a length of at most one digest.
+#[expect(clippy::expect_used, reason = "a secret has a digest's length, and so has at most the result")]
+pub(crate) fn expand_secret(cipher: Cipher, secret: &SecretBytes, label: &str, length: usize) -> SecretBytes {
+    let mut okm = vec![0; length];
+    with_info(Derivation::Standard, length, label, &[], |info| match cipher {
+        Cipher::Aes128GcmSha256 => {
+            Hkdf::<Sha256>::from_prk(secret.expose()).expect("a digest").expand_multi_info(info, &mut okm)
+        }
+        Cipher::Aes256GcmSha384 => {
+            Hkdf::<Sha384>::from_prk(secret.expose()).expect("a digest").expand_multi_info(info, &mut okm)
+        }
+    })
+    .expect("one digest");
+    okm.into()
+}
+
+/// Calls `expand` with the parts of HKDF's `info` for a label.
+fn with_info<R>(
+    derivation: Derivation,
+    length: usize,
+    label: &str,
+    context: &[u8],
+    expand: impl FnOnce(&[&[u8]]) -> R,
+) -> R {
     // One byte each: the labels are ours, and contexts are names or checked before.
     let byte = |length: usize| u8::try_from(length).unwrap_or(u8::MAX);
     let label = [b"tls13 ", label.as_bytes()].concat();
-    let info: &[&[u8]] = match derivation {
+    match derivation {
         Derivation::Standard => {
-            &[&[0, byte(length)], &[byte(label.len())], &label, &[byte(context.len())], context]
+            expand(&[&[0, byte(length)], &[byte(label.len())], &label, &[byte(context.len())], context])
         }
-        Derivation::Libnvme => &[&[byte(length), 0], &label, context],
-    };
-    let mut okm = vec![0; length];
-    match cipher {
-        Cipher::Aes128GcmSha256 => Hkdf::<Sha256>::new(None, key.expose()).expand_multi_info(info, &mut okm),
-        Cipher::Aes256GcmSha384 => Hkdf::<Sha384>::new(None, key.expose()).expand_multi_info(info, &mut okm),
+        Derivation::Libnvme => expand(&[&[byte(length), 0], &label, context]),
     }
-    .expect("one digest");
-    okm.into()
 }

@@ -6,7 +6,7 @@
 //!                         └─▶ identity, cipher suite, failure
 //! ```
 //!
-//! The handshake and the records are s2n-tls's (`tls/library.rs`); which keys there are, and which of them a ClientHello
+//! The handshake is s2n-tls's (`tls/library.rs`), and the records are ours (`tls/records.rs`); which keys there are, and which of them a ClientHello
 //! may use, is decided here. docs/design/tls.md
 
 mod alert;
@@ -16,6 +16,9 @@ mod generated;
 mod identity;
 mod keyring;
 mod library;
+mod post_handshake;
+mod record_key;
+mod records;
 mod server_certificate;
 mod session;
 mod stream;

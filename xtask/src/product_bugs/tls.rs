@@ -5,7 +5,7 @@ use super::bug::{Bug, Judge, Site, test, unit_test};
 const DISPATCH: &str = "crates/subsystem/src/serving/dispatch.rs";
 const GATE: &str = "crates/subsystem/src/listener_gate.rs";
 const KEYRING: &str = "crates/security/src/tls/keyring.rs";
-const LIBRARY: &str = "crates/security/src/tls/library.rs";
+const RECORDS: &str = "crates/security/src/tls/records.rs";
 const SECURE: &str = "crates/subsystem/src/lane/secure.rs";
 const SESSION: &str = "crates/security/src/tls/session.rs";
 
@@ -151,26 +151,61 @@ pub(super) const TLS: &[Bug] = &[
         name: "close-notify-ignored",
         judge: session("pair::close_notify_ends_one_direction_and_a_cut_connection_ends_too"),
         sites: &[Site(
-            SESSION,
-            "Ok(Outcome::Ready(0)) => Ok(Read::Ended),",
-            "Ok(Outcome::Ready(0)) => Ok(if BUG { Read::Dry } else { Read::Ended }),",
+            RECORDS,
+            "Alert::CLOSE_NOTIFY => self.is_peer_closed = true,",
+            "Alert::CLOSE_NOTIFY => self.is_peer_closed = !BUG,",
         )],
     },
     Bug {
         name: "bytes-behind-close-notify-delivered",
         judge: session("pair::nothing_behind_a_close_notify_is_delivered"),
         sites: &[Site(
-            LIBRARY,
-            "outcome(self.connection.poll_recv(into))",
-            "let read = outcome(self.connection.poll_recv(into));
-        let wires = self.wires_mut();
-        let count = into.len().min(wires.end - wires.start);
-        if BUG && count > 0 && matches!(read, Ok(Outcome::Ready(0))) {
-            into[..count].copy_from_slice(&wires.input[wires.start..wires.start + count]);
-            wires.start += count;
-            return Ok(Outcome::Ready(count));
-        }
-        read",
+            RECORDS,
+            "if self.is_peer_closed {",
+            "if self.is_peer_closed && !(BUG && self.start < self.end) {",
+        )],
+    },
+    // A record that is sent again is delivered again.
+    Bug {
+        name: "records-have-one-nonce",
+        judge: session("damage::records_that_are_moved_end_the_session"),
+        sites: &[Site(
+            "crates/security/src/tls/record_key.rs",
+            "low.iter_mut().zip(self.record_count.to_be_bytes())",
+            "low.iter_mut().zip(if BUG { [0; 8] } else { self.record_count.to_be_bytes() })",
+        )],
+    },
+    Bug {
+        name: "key-update-of-the-peer-ignored",
+        judge: session("pair::keys_are_updated_both_ways_and_data_goes_on"),
+        sites: &[Site(
+            RECORDS,
+            "self.opening.update();",
+            "if !BUG {
+                            self.opening.update();
+                        }",
+        )],
+    },
+    // Both ends would go on, but the peer with the wrong key.
+    Bug {
+        name: "key-update-not-answered",
+        judge: unit_test(
+            "nvlane-security",
+            "tls::records::tests::a_key_update_that_asks_for_one_is_answered_once_before_the_next_data",
+        ),
+        sites: &[Site(
+            RECORDS,
+            "self.updates_key |= wants_answer;",
+            "self.updates_key |= wants_answer && !BUG;",
+        )],
+    },
+    Bug {
+        name: "rest-of-a-record-dropped",
+        judge: session("damage::everything_arrives_however_it_is_cut"),
+        sites: &[Site(
+            RECORDS,
+            "self.plain_start = self.plain_start.saturating_add(count);",
+            "self.plain_start = if BUG { self.plain_end } else { self.plain_start.saturating_add(count) };",
         )],
     },
     Bug {

@@ -7,10 +7,18 @@ use core::fmt;
 pub struct Alert(pub u8);
 
 impl Alert {
+    /// The end of a session in good order.
+    pub const CLOSE_NOTIFY: Self = Self(0);
     /// A message that does not belong here.
     pub const UNEXPECTED_MESSAGE: Self = Self(10);
+    /// A record that is not what the peer sealed.
+    pub const BAD_RECORD_MAC: Self = Self(20);
+    /// A record with more than 16 KiB.
+    pub const RECORD_OVERFLOW: Self = Self(22);
     /// Nothing in common, or anything else that TLS does not allow.
     pub const HANDSHAKE_FAILURE: Self = Self(40);
+    /// A field with a value that the message does not have.
+    pub const ILLEGAL_PARAMETER: Self = Self(47);
     /// A certificate that is not valid now.
     pub const CERTIFICATE_EXPIRED: Self = Self(45);
     /// A certificate that leads to no trusted authority.

@@ -1,8 +1,10 @@
-//! The TLS library: one connection of s2n-tls that reads from and writes to memory.
+//! The TLS library: one connection of s2n-tls that reads from and writes to memory. With TLS 1.3 it makes the handshake, and
+//! hands its secrets over; it keeps the records of TLS 1.2.
 //!
 //! All unsafe code of this crate is here: s2n-tls calls back with a pointer to the buffers.
 #![allow(unsafe_code)]
 
+use core::cell::RefCell;
 use core::ffi::{c_int, c_void};
 use core::fmt;
 use core::ptr::NonNull;
@@ -17,16 +19,22 @@ use s2n_tls::enums::{Blinding, ClientAuthType, Mode, PeerKeyUpdate, PskHmac, Ver
 use s2n_tls::error::{Error, ErrorType};
 use s2n_tls::psk::Psk;
 use s2n_tls::security::Policy;
+use s2n_tls_sys::s2n_connection;
 
 use super::Alert;
 use super::certificate_texts::{CertificateText, CertificateTexts, ClientCertificates};
+use super::records::{Records, TrafficSecrets};
 use crate::psk::{Cipher, TlsPsk};
+use crate::secret_bytes::SecretBytes;
 
 /// Input that is taken in at once, bytes: four full records.
 const INPUT_BYTES: usize = 64 << 10;
 
 /// The same during the handshake, when anybody may be the peer.
 const HANDSHAKE_INPUT_BYTES: usize = 2 << 10;
+
+/// Plaintext of a full record, bytes.
+const RECORD_BYTES: usize = 16 << 10;
 
 /// The one policy of s2n-tls with TLS 1.3 only, exactly the two cipher suites of NVMe/TCP, and no certificates' worth
 /// of further groups: P-256, P-384, P-521. A peer that offers only X25519 at first is asked for P-256.
@@ -64,9 +72,23 @@ fn has_encrypted_record(mut records: &[u8]) -> bool {
     false
 }
 
+/// Traffic secrets of the connection that this thread negotiates.
+#[derive(Default)]
+struct Logged {
+    host: Option<SecretBytes>,
+    target: Option<SecretBytes>,
+}
+
+thread_local! {
+    static LOGGED: RefCell<Logged> = RefCell::default();
+}
+
 /// A connection of the library, with its buffers.
 pub(super) struct Library {
     connection: Connection,
+    secrets: Logged,
+    /// Plaintext of a record.
+    gathered: Vec<u8>,
     /// The target answers with a certificate, not with a pre-shared key.
     has_certificate: bool,
     /// From a box. Used by the library during calls of `connection`, and by us between them.
@@ -119,6 +141,38 @@ unsafe extern "C" fn send(context: *mut c_void, from: *const u8, length: u32) ->
     c_int::try_from(length).unwrap_or(c_int::MAX)
 }
 
+/// Takes a line of the library's key log, of which those with traffic secrets are kept. The library calls it within
+/// [`Library::negotiate`].
+///
+/// # Safety
+/// `line` has `length` bytes.
+unsafe extern "C" fn log_key(_: *mut c_void, _: *mut s2n_connection, line: *mut u8, length: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    let line = unsafe { core::slice::from_raw_parts(line, length) };
+    let mut words = line.split(|&byte| byte == b' ');
+    if let (Some(label), Some(_), Some(digits)) = (words.next(), words.next(), words.next()) {
+        LOGGED.with_borrow_mut(|logged| match label {
+            b"CLIENT_TRAFFIC_SECRET_0" => logged.host = secret_of(digits),
+            b"SERVER_TRAFFIC_SECRET_0" => logged.target = secret_of(digits),
+            _ => {}
+        });
+    }
+    0
+}
+
+/// A secret in hexadecimal.
+fn secret_of(digits: &[u8]) -> Option<SecretBytes> {
+    let value = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    let pairs = digits.trim_ascii().chunks(2);
+    let bytes: Option<Vec<u8>> = pairs
+        .map(|pair| match *pair {
+            [high, low] => Some(value(high)? << 4 | value(low)?),
+            _ => None,
+        })
+        .collect();
+    bytes.map(SecretBytes::from)
+}
+
 fn would_block() -> c_int {
     // SAFETY: the address of the thread's own errno.
     unsafe { *libc::__errno_location() = libc::EAGAIN };
@@ -148,6 +202,8 @@ fn builder(policy: &str) -> Result<Builder, Error> {
     builder.wipe_trust_store()?;
     // The delay before an alert hides the time of CBC's errors, and neither policy has suites with CBC.
     builder.set_max_blinding_delay(0)?;
+    // SAFETY: the function keeps nothing that it is given, and needs no context.
+    unsafe { builder.set_key_log_callback(Some(log_key), core::ptr::null_mut())? };
     Ok(builder)
 }
 
@@ -233,7 +289,13 @@ impl Library {
             output: Vec::new(),
             is_encrypted: false,
         });
-        let mut library = Self { connection, has_certificate, wires: NonNull::from(Box::leak(wires)) };
+        let mut library = Self {
+            connection,
+            secrets: Logged::default(),
+            gathered: Vec::new(),
+            has_certificate,
+            wires: NonNull::from(Box::leak(wires)),
+        };
         let context = library.wires.as_ptr().cast::<c_void>();
         library.connection.set_receive_callback(Some(receive))?;
         library.connection.set_send_callback(Some(send))?;
@@ -297,7 +359,20 @@ impl Library {
 
     /// Continues the handshake. Ready once it is complete.
     pub(super) fn negotiate(&mut self) -> Result<Outcome<()>, Error> {
-        outcome(self.connection.poll_negotiate().map_ok(|_| ()))
+        LOGGED.with_borrow_mut(|logged| core::mem::swap(logged, &mut self.secrets));
+        let negotiated = outcome(self.connection.poll_negotiate().map_ok(|_| ()));
+        LOGGED.with_borrow_mut(|logged| core::mem::swap(logged, &mut self.secrets));
+        negotiated
+    }
+
+    /// The records after the handshake; `None` with TLS 1.2, or with a cipher suite of certificates only.
+    pub(super) fn take_records(&mut self, is_host: bool) -> Option<Records> {
+        let cipher = self.cipher()?;
+        let (host, target) = (self.secrets.host.take()?, self.secrets.target.take()?);
+        let wires = self.wires_mut();
+        let output = core::mem::take(&mut wires.output);
+        let input = wires.input.get(wires.start..wires.end).unwrap_or_default();
+        Some(Records::new(is_host, cipher, TrafficSecrets { host, target }, input, output))
     }
 
     /// Decrypts into `into`. 0 bytes: the peer has closed in good order.
@@ -305,8 +380,29 @@ impl Library {
         outcome(self.connection.poll_recv(into))
     }
 
+    /// Encrypts what `append` puts into the vector, as [`Records::write`].
+    pub(super) fn write_gathered(
+        &mut self,
+        mut append: impl FnMut(&mut Vec<u8>, usize),
+    ) -> Result<usize, Error> {
+        let mut count = 0_usize;
+        loop {
+            let mut gathered = core::mem::take(&mut self.gathered);
+            gathered.clear();
+            append(&mut gathered, RECORD_BYTES);
+            let written = self.write(&gathered);
+            let taken = gathered.len();
+            self.gathered = gathered;
+            written?;
+            if taken == 0 {
+                return Ok(count);
+            }
+            count = count.saturating_add(taken);
+        }
+    }
+
     /// Encrypts all of it.
-    pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
             match self.connection.poll_send(bytes) {
                 Poll::Ready(count) => bytes = bytes.get(count?..).unwrap_or_default(),
@@ -388,6 +484,7 @@ impl Library {
     pub(super) fn shrink(&mut self) {
         // It refuses while a record is incomplete.
         let _ = self.connection.release_buffers();
+        self.gathered = Vec::new();
         let wires = self.wires_mut();
         if wires.start == wires.end {
             (wires.start, wires.end) = (0, 0);

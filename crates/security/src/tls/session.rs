@@ -7,6 +7,7 @@ use wire::text::quoted;
 
 use super::client_hello::{self, HELLO_BYTES_MAX, Hello};
 use super::library::{self, ErrorClass, Library, Outcome};
+use super::records::{Opened, RecordError, Records};
 use super::{Alert, CertificateFields, GeneratedKeys, KeyLease, Keyring, PskIdentity, ServerCertificate};
 use crate::psk::{Cipher, Derivation, TlsPsk};
 
@@ -47,8 +48,10 @@ enum State {
     Hello { keyring: Arc<Keyring>, generated: Arc<GeneratedKeys>, stream: Vec<u8>, output: Vec<u8> },
     /// The target, with a certificate, waits for the first bytes.
     First { certificate: Arc<ServerCertificate>, stream: Vec<u8> },
-    /// The library has the connection.
+    /// The library makes the handshake; with TLS 1.2 it keeps the connection.
     Library(Box<Library>),
+    /// The handshake is complete.
+    Open(Box<Records>),
 }
 
 /// What a handshake has agreed on.
@@ -237,6 +240,15 @@ impl Session {
                 library.on_input(count);
                 Some(result)
             }
+            State::Open(records) => {
+                let room = records.input_room();
+                let room_bytes = room.len();
+                let room = room.get_mut(..most.min(room_bytes)).filter(|room| !room.is_empty())?;
+                let (count, result) = receive(room);
+                self.quiet_bytes = self.quiet_bytes.saturating_add(count);
+                records.on_input(count);
+                Some(result)
+            }
         }
     }
 
@@ -247,6 +259,7 @@ impl Session {
                 self.failure.get_or_insert(Failure::Closed);
             }
             State::Library(library) => library.on_input_end(),
+            State::Open(records) => records.on_input_end(),
         }
     }
 
@@ -256,6 +269,7 @@ impl Session {
         match &self.state {
             State::Hello { .. } | State::First { .. } => false,
             State::Library(library) => self.failure.is_none() && library.has_input(),
+            State::Open(records) => self.failure.is_none() && records.has_input(),
         }
     }
 
@@ -274,10 +288,35 @@ impl Session {
             }
             self.quiet_bytes = 0;
         }
-        let State::Library(library) = &mut self.state else { return Ok(Read::Dry) };
         if into.is_empty() {
             return Ok(Read::Dry);
         }
+        let library = match &mut self.state {
+            State::Hello { .. } | State::First { .. } => return Ok(Read::Dry),
+            State::Library(library) => library,
+            State::Open(records) => {
+                return match records.read(into) {
+                    Ok(Opened::Bytes(count)) => {
+                        self.quiet_bytes = 0;
+                        Ok(Read::Bytes(count))
+                    }
+                    Ok(Opened::Dry) => self.dry(),
+                    // Without close_notify, too, as below.
+                    Ok(Opened::Ended) => Ok(Read::Ended),
+                    Err(error) => {
+                        let failure = match error {
+                            RecordError::Alert(alert) => Failure::Alert(alert),
+                            RecordError::Broken(message, alert) => {
+                                records.close(alert);
+                                Failure::Protocol(message)
+                            }
+                        };
+                        self.failure = Some(failure.clone());
+                        Err(failure)
+                    }
+                };
+            }
+        };
         match library.read(into) {
             Ok(Outcome::Ready(0)) => Ok(Read::Ended),
             Ok(Outcome::Ready(count)) => {
@@ -305,17 +344,42 @@ impl Session {
     /// Encrypts plaintext: all of it is in the output afterwards.
     ///
     /// # Errors
-    /// The session has failed.
+    /// The session has failed, or was closed.
     ///
     /// # Panics
     /// In debug builds, before the handshake is complete.
-    pub fn write(&mut self, plaintext: &[u8]) -> Result<(), Failure> {
+    pub fn write(&mut self, mut plaintext: &[u8]) -> Result<(), Failure> {
+        let written = self.write_gathered(|into, most| {
+            let (now, later) = plaintext.split_at(most.min(plaintext.len()));
+            into.extend_from_slice(now);
+            plaintext = later;
+        });
+        written.map(drop)
+    }
+
+    /// Encrypts plaintext, a record at a time: `append` puts at most the given number of bytes behind the others of the
+    /// vector, and nothing at the end. Returns their number; their records are in the output.
+    ///
+    /// # Errors
+    /// The session has failed, or was closed.
+    ///
+    /// # Panics
+    /// In debug builds, before the handshake is complete.
+    pub fn write_gathered(&mut self, append: impl FnMut(&mut Vec<u8>, usize)) -> Result<usize, Failure> {
         debug_assert!(self.agreed.is_some(), "nothing is sent before the handshake is complete");
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        let State::Library(library) = &mut self.state else { return Ok(()) };
-        library.write(plaintext).map_err(|error| self.fail(library::class(&error)))
+        match &mut self.state {
+            State::Hello { .. } | State::First { .. } => Ok(0),
+            State::Library(library) => {
+                library.write_gathered(append).map_err(|error| self.fail(library::class(&error)))
+            }
+            State::Open(records) => {
+                let count = records.write(append);
+                if records.is_closed() { Err(Failure::Protocol("the session is closed")) } else { Ok(count) }
+            }
+        }
     }
 
     /// Bytes to send.
@@ -325,6 +389,7 @@ impl Session {
             State::Hello { output, .. } => output,
             State::First { .. } => &[],
             State::Library(library) => library.output(),
+            State::Open(records) => records.output(),
         }
     }
 
@@ -334,14 +399,17 @@ impl Session {
             State::Hello { output, .. } => output,
             State::First { .. } => return,
             State::Library(library) => library.output_mut(),
+            State::Open(records) => return records.on_sent(count),
         };
         output.drain(..count.min(output.len()));
     }
 
     /// Ends the sending direction with close_notify.
     pub fn close(&mut self) {
-        if let State::Library(library) = &mut self.state {
-            library.close();
+        match &mut self.state {
+            State::Hello { .. } | State::First { .. } => {}
+            State::Library(library) => library.close(),
+            State::Open(records) => records.close(Alert::CLOSE_NOTIFY),
         }
     }
 
@@ -350,14 +418,24 @@ impl Session {
     /// # Errors
     /// The session has failed.
     pub fn update_key(&mut self) -> Result<(), Failure> {
-        let State::Library(library) = &mut self.state else { return Ok(()) };
-        library.update_key().map_err(|error| self.fail(library::class(&error)))
+        match &mut self.state {
+            State::Hello { .. } | State::First { .. } => Ok(()),
+            State::Library(library) => {
+                library.update_key().map_err(|error| self.fail(library::class(&error)))
+            }
+            State::Open(records) => {
+                records.update_key();
+                Ok(())
+            }
+        }
     }
 
     /// Frees the buffers of an idle session.
     pub fn shrink(&mut self) {
-        if let State::Library(library) = &mut self.state {
-            library.shrink();
+        match &mut self.state {
+            State::Hello { .. } | State::First { .. } => {}
+            State::Library(library) => library.shrink(),
+            State::Open(records) => records.shrink(),
         }
     }
 
@@ -435,17 +513,21 @@ impl Session {
                     CertificateFields::read(&der).map(|fields| fields.subject).unwrap_or_default()
                 });
                 self.agreed = Some(Agreed::Certificate(WithCertificate { version, cipher_suite, client }));
+                if let Some(records) = library.take_records(self.is_host) {
+                    self.state = State::Open(Box::new(records));
+                }
                 Ok(())
             }
             Ok(Outcome::Ready(())) => {
                 let identity = library.identity().ok().and_then(|text| String::from_utf8(text).ok());
                 let identity = identity.and_then(|text| Some((text.parse::<PskIdentity>().ok()?, text)));
-                match (identity, library.cipher()) {
-                    (Some((identity, text)), Some(cipher)) if identity.cipher == cipher => {
+                match (identity, library.cipher(), library.take_records(self.is_host)) {
+                    (Some((identity, text)), Some(cipher), Some(records)) if identity.cipher == cipher => {
                         self.claimed = None;
                         let derivation = self.derivation;
                         let established = Established { identity, text, cipher, derivation };
                         self.agreed = Some(Agreed::Psk(Box::new(established)));
+                        self.state = State::Open(Box::new(records));
                         Ok(())
                     }
                     _ => {
@@ -478,7 +560,7 @@ impl Session {
                     Failure::Protocol(message)
                 }
             },
-            State::Hello { .. } | State::First { .. } => Failure::MalformedHello,
+            State::Hello { .. } | State::First { .. } | State::Open(_) => Failure::MalformedHello,
         };
         self.failure = Some(failure.clone());
         failure

@@ -88,8 +88,6 @@ pub struct Stream {
     /// Bytes at the end of the plaintext taken last that are encrypted, and reported as sent once the socket has them:
     /// so a caller that sees the socket full knows it in the usual way.
     owed: usize,
-    /// Gathers plaintext for the records of one send.
-    gathered: Vec<u8>,
     /// The socket may have more than the last [`receive`](Self::receive) took.
     may_have_more: bool,
     /// The last [`receive`](Self::receive) returned data, and behind it an end or an error that the next one returns.
@@ -100,15 +98,7 @@ impl Stream {
     /// A stream around a session.
     #[must_use]
     pub const fn new(session: Session) -> Self {
-        Self {
-            session,
-            decides: false,
-            is_clear: false,
-            owed: 0,
-            gathered: Vec::new(),
-            may_have_more: false,
-            has_end: false,
-        }
+        Self { session, decides: false, is_clear: false, owed: 0, may_have_more: false, has_end: false }
     }
 
     /// As [`new`](Self::new), unless the first byte of the peer shows that it sends in clear:
@@ -262,8 +252,9 @@ impl Stream {
                         rest = std::mem::take(&mut rest).get_mut(taken..).unwrap_or_default();
                     }
                     Ok(Read::Dry) => {
-                        // No more than what is then returned: nothing waits here while the socket is silent.
-                        let most = if is_small { left } else { left.saturating_sub(RECORD_ROOM_BYTES) };
+                        // No more than what is then returned. Where less than a record may fit, as much as there is: the
+                        // rest, which is told by `has_input`, comes with the next calls, which receive nothing before.
+                        let most = if is_small { usize::MAX } else { left.saturating_sub(RECORD_ROOM_BYTES) };
                         if most == 0 || (count > 0 && is_small) {
                             return Received::Bytes(count);
                         }
@@ -312,31 +303,32 @@ impl Stream {
         let mut segments = segments.iter().copied();
         let mut current = Segment::EMPTY;
         loop {
-            self.gathered.clear();
-            while self.gathered.len() < CHUNK_BYTES {
-                if current.is_empty() {
-                    let Some(next) = segments.next() else { break };
-                    let skipped = skip.min(next.len());
-                    skip = skip.saturating_sub(skipped);
-                    current = next.after(skipped);
-                    continue;
+            let mut room = CHUNK_BYTES;
+            let encrypted = self.session.write_gathered(|into, most| {
+                let end = into.len().saturating_add(most.min(room));
+                while into.len() < end {
+                    if current.is_empty() {
+                        let Some(next) = segments.next() else { return };
+                        let skipped = skip.min(next.len());
+                        skip = skip.saturating_sub(skipped);
+                        current = next.after(skipped);
+                        continue;
+                    }
+                    let count = current.len().min(end.saturating_sub(into.len()));
+                    current.up_to(count).append_to(into);
+                    current = current.after(count);
+                    room = room.saturating_sub(count);
                 }
-                let count = current.len().min(CHUNK_BYTES.saturating_sub(self.gathered.len()));
-                current.up_to(count).append_to(&mut self.gathered);
-                current = current.after(count);
+            });
+            match encrypted {
+                Ok(0) => return Sent::Bytes(sent),
+                Ok(count) => sent = sent.saturating_add(count),
+                Err(failure) => {
+                    // The alert.
+                    let _ = self.flush(socket);
+                    return Sent::Failed(io::Error::other(failure));
+                }
             }
-            if self.gathered.is_empty() {
-                return Sent::Bytes(sent);
-            }
-            let gathered = std::mem::take(&mut self.gathered);
-            let written = self.session.write(&gathered);
-            self.gathered = gathered;
-            if let Err(failure) = written {
-                // The alert.
-                let _ = self.flush(socket);
-                return Sent::Failed(io::Error::other(failure));
-            }
-            sent = sent.saturating_add(self.gathered.len());
             match self.flush(socket) {
                 Sent::Bytes(_) => {}
                 Sent::Blocked => {
@@ -382,7 +374,6 @@ impl Stream {
 
     /// Frees the buffers of an idle stream.
     pub fn shrink(&mut self) {
-        self.gathered = Vec::new();
         self.session.shrink();
     }
 }
