@@ -238,7 +238,16 @@ impl Link {
     pub fn handshake(&mut self, request: &IcReq) -> Check<IcResp> {
         self.send(request.as_bytes())?;
         let got = self.receive().about("ICReq")?;
-        let Got::IcResp(response) = got else { return differs(format!("{got} in answer to an ICReq")) };
+        let response = match got {
+            Got::IcResp(response) => response,
+            Got::Closed => {
+                return differs(
+                    "a closed connection in answer to an ICReq (so does a listener that requires TLS: rows in clear need \
+                     one that allows it)",
+                );
+            }
+            got => return differs(format!("{got} in answer to an ICReq")),
+        };
         holds(response.pfv.get() == 0, format!("PFV is {}", response.pfv.get()))?;
         holds(response.dgst == request.dgst & Digests::all(), "other digests than asked for")?;
         let alignment = response.data_alignment();
