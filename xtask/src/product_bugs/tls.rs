@@ -149,7 +149,10 @@ pub(super) const TLS: &[Bug] = &[
     // What comes after it is taken for more of the session.
     Bug {
         name: "close-notify-ignored",
-        judge: session("pair::close_notify_ends_one_direction_and_a_cut_connection_ends_too"),
+        judge: unit_test(
+            "nvlane-security",
+            "tls::records::tests::alerts_of_the_peer_end_its_direction_or_the_session",
+        ),
         sites: &[Site(
             RECORDS,
             "Alert::CLOSE_NOTIFY => self.is_peer_closed = true,",

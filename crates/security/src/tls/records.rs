@@ -470,16 +470,20 @@ mod tests {
         }
         assert!(records.output().is_empty());
         let mut host = Records::new(true, Cipher::Aes128GcmSha256, secrets(), &[], Vec::new());
-        for text in [b"after an update", b"and without one"] {
+        let overhead = HEADER_BYTES + 1 + TAG_BYTES;
+        for (text, update_bytes) in
+            [(b"after an update", Message::KEY_UPDATE.len() + overhead), (b"and without one", 0)]
+        {
             let mut left = Some(text);
             let count = records.write(|into, _| into.extend_from_slice(left.take().map_or(&[], |text| text)));
             assert_eq!(count, text.len());
             let output = records.output().to_vec();
+            assert_eq!(output.len(), update_bytes + text.len() + overhead);
             records.on_sent(output.len());
             give(&mut host, &output);
             assert_eq!(read_all(&mut host, 100), (text.to_vec(), Ok(Opened::Dry)));
         }
-        assert!(!host.updates_key && host.opening.record_count() == 2, "one update, then two records");
+        assert!(!host.updates_key && host.opening.record_count() == 2, "two records of the new key");
     }
 
     #[test]
