@@ -86,7 +86,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> Ended {
     let server = StudyServer::bind(settings).map_err(|error| Failure::usage(format!("{listen}: {error}")))?;
     let stops = Arc::default();
     let _handlers = EndOnSignal::new(&stops)?;
-    say(&announcement(arguments, &server)?);
+    announcement(arguments, &server)?.lines().for_each(say);
     server.run(&stops, &|event| say(&told(&event)))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -119,8 +119,8 @@ fn told(event: &Event) -> String {
     }
 }
 
-/// Writes a line. A server whose output is closed still serves.
+/// Writes a line, which may have text of a peer. A server whose output is closed still serves.
 fn say(line: &str) {
     let mut output = std::io::stdout().lock();
-    let _ = writeln!(output, "{}", wire::text::without_hidden(line, true)).and_then(|()| output.flush());
+    let _ = writeln!(output, "{}", wire::text::without_hidden(line, false)).and_then(|()| output.flush());
 }

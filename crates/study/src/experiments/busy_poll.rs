@@ -78,10 +78,9 @@ impl Experiment for BusyPolling {
         let tuning = TargetTuning { busy_poll_us: Some(wait_us), ..TargetTuning::default() };
         let options = ServedOptions { tells: true, ..ServedOptions::of(["null:1T"]).tuned(tuning) };
         // Between two machines there is a network already.
-        let network = match bench.is_remote() {
-            true => None,
-            false => Some(Network::new(Link { mtu: 1500, offloads: Offloads::Receive })?),
-        };
+        let is_local = !bench.is_remote();
+        let network =
+            is_local.then(|| Network::new(Link { mtu: 1500, offloads: Offloads::Receive })).transpose()?;
         let served = match &network {
             Some(network) => network.serve_with(bench, options)?,
             None => bench.serve_with(options)?,

@@ -79,11 +79,9 @@ impl Experiment for Connections {
         let driven = drive(bench, &served, Spread::Round(lane_count), &[reads])?;
         served.stop()?;
         let depth = u32::try_from(DEPTH).expect("a small number");
-        let ceiling = match bench.is_remote() {
-            // Both ends of the ceiling are threads of this process.
-            true => None,
-            false => Some(bench.ceiling_of_many(lanes, depth, IO_BYTES)?),
-        };
+        // Both ends of the ceiling are threads of this process.
+        let is_local = !bench.is_remote();
+        let ceiling = is_local.then(|| bench.ceiling_of_many(lanes, depth, IO_BYTES)).transpose()?;
         let latency = &driven.classes[0].latency;
         let seconds = driven.elapsed.as_secs_f64();
         #[allow(clippy::cast_precision_loss)] // Time and memory of a process.

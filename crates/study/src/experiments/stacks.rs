@@ -212,9 +212,11 @@ impl Experiment for Stacks {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let file = match bench.is_remote() {
-            true => None,
-            false => Some(&*self.file.get((), || ScratchFile::new(&bench.scratch, FILE_BYTES))?),
+        // The server makes a file of its own.
+        let file = if bench.is_remote() {
+            None
+        } else {
+            Some(&*self.file.get((), || ScratchFile::new(&bench.scratch, FILE_BYTES))?)
         };
         let pattern = if cell.text("workload") == READ { "randread" } else { "randwrite" };
         let load = bench.load(pattern, None, IO_BYTES, cell.word("depth"));

@@ -13,6 +13,9 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Time for the peer to take a line.
 const SEND_TIME: Duration = Duration::from_secs(10);
 
+/// Longest description of a malformed line, characters.
+const FORM_CHARS_MAX: usize = 120;
+
 /// Why there is no message.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LineError {
@@ -23,11 +26,18 @@ pub(crate) enum LineError {
     #[error("a line has more than {0} bytes")]
     Long(usize),
     #[error("a line is no message of nvlane study: {0}")]
-    Form(serde_json::Error),
+    Form(String),
     #[error("{0}")]
     System(#[from] io::Error),
     #[error("stopped")]
     Stopped,
+}
+
+impl LineError {
+    /// Text of the peer may be part of what the parser says: a beginning of it is enough.
+    fn form(error: &serde_json::Error) -> Self {
+        Self::Form(error.to_string().chars().take(FORM_CHARS_MAX).collect())
+    }
 }
 
 /// A connection whose messages are lines.
@@ -49,7 +59,7 @@ impl Lines {
 
     /// Sends a message.
     pub(crate) fn send<Message: Serialize>(&mut self, message: &Message) -> Result<(), LineError> {
-        let mut line = serde_json::to_vec(message).map_err(LineError::Form)?;
+        let mut line = serde_json::to_vec(message).map_err(|error| LineError::form(&error))?;
         line.push(b'\n');
         Ok(self.stream.write_all(&line)?)
     }
@@ -70,7 +80,7 @@ impl Lines {
                 if line.len() > bytes_max {
                     return Err(LineError::Long(bytes_max));
                 }
-                return serde_json::from_slice(&line).map_err(LineError::Form);
+                return serde_json::from_slice(&line).map_err(|error| LineError::form(&error));
             }
             searched = self.received.len();
             if searched >= bytes_max {
