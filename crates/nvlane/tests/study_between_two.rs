@@ -69,7 +69,7 @@ impl Server {
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
         let mut stream = BufReader::new(stream);
         let challenge = read_line(&mut stream);
-        (stream, challenge["challenge"].clone())
+        (stream, challenge["challenge"]["challenge"].clone())
     }
 }
 
