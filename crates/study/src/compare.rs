@@ -293,7 +293,7 @@ mod tests {
         let one = results(|_| {});
         let between_two = |kernel: &str| {
             results(|json| {
-                json["target_machine"] = serde_json::json!({ "environment": { "kernel": kernel } })
+                json["target_machine"] = serde_json::json!({ "environment": { "kernel": kernel } });
             })
         };
         let notes = compare(&one, &between_two("6.1")).unwrap().notes;
