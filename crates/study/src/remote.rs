@@ -8,7 +8,7 @@
 //!            ───start, read, stop ...▶  ──▶ nvlane target (child processes)
 //! ```
 //!
-//! Messages are lines of JSON ([`protocol`]). The connection carries no data of a measurement.
+//! Messages are lines of JSON (`remote/protocol.rs`). The connection carries no data of a measurement.
 
 pub(crate) mod connection;
 mod lines;
