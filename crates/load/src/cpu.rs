@@ -6,8 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ops::{Add, Sub};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 /// Processor time and context switches so far. Differences of two readings are what counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuTime {
     /// In user mode, ns. The kernel counts in ticks, mostly of 10 ms.
     pub user_ns: u64,
@@ -22,7 +24,7 @@ pub struct CpuTime {
 impl CpuTime {
     /// User and system time, ns.
     pub const fn total_ns(&self) -> u64 {
-        self.user_ns + self.system_ns
+        self.user_ns.saturating_add(self.system_ns)
     }
 }
 
@@ -165,11 +167,15 @@ impl MachineTime {
         self.user + self.system + self.idle + self.interrupt + self.soft_interrupt + self.steal
     }
 
+    /// Time in which a core did anything, ns.
+    pub fn busy_ns(&self) -> u64 {
+        let ticks = self.total() - self.idle - self.steal;
+        ticks.saturating_mul(1_000_000_000 / ticks_per_second())
+    }
+
     /// Time since an `earlier` reading in which a core did anything, ns.
     pub fn busy_ns_since(&self, earlier: &Self) -> f64 {
-        let busy = |time: &Self| time.total() - time.idle - time.steal;
-        let ticks = busy(self).saturating_sub(busy(earlier));
-        ticks as f64 * 1e9 / ticks_per_second() as f64
+        self.busy_ns().saturating_sub(earlier.busy_ns()) as f64
     }
 
     /// Of the time since an `earlier` reading, the percentage in deferred interrupt work and the one stolen.

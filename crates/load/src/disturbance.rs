@@ -17,9 +17,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::cpu;
 
@@ -30,7 +31,7 @@ pub const LOST_PERCENT_MAX: f64 = 5.0;
 pub const SHARE_MAX: f64 = 1.1;
 
 /// Times of one thread so far, as the scheduler counts them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadTimes {
     /// On a core, ns.
     pub run_ns: u64,
@@ -46,13 +47,16 @@ pub struct ThreadTimes {
     pub nice: i32,
 }
 
-/// The threads of one side at one moment.
-#[derive(Clone, Debug)]
+/// The threads of one side at one moment. Both snapshots of a loss are taken by one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    taken: Instant,
+    /// Time since the process that takes snapshots took its first, ns.
+    taken_ns: u64,
     threads: BTreeMap<u32, ThreadTimes>,
     /// Ticks stolen from each core, by its number.
     stolen: BTreeMap<usize, u64>,
+    /// Duration of a tick, ns.
+    tick_ns: u64,
 }
 
 /// What one side of a measurement lost.
@@ -230,23 +234,36 @@ impl Snapshot {
         let stolen = fs::read_to_string("/proc/stat").map(|text| parse_stolen(&text)).unwrap_or_default();
         // Where the kernel keeps no account all three numbers are 0.
         let is_kept = threads.values().any(|times| times.slices > 0);
-        is_kept.then(|| Self { taken: Instant::now(), threads, stolen })
+        let tick_ns = 1_000_000_000 / cpu::ticks_per_second();
+        is_kept.then(|| Self { taken_ns: now_ns(), threads, stolen, tick_ns })
+    }
+
+    /// Time that all threads have had a core, ns.
+    #[must_use]
+    pub fn run_ns(&self) -> u64 {
+        self.threads.values().fold(0, |sum, times| sum.saturating_add(times.run_ns))
     }
 
     /// What these threads lost since this snapshot. Those that began or ended meanwhile are not counted.
     #[must_use]
     pub fn loss_until(&self, later: &Self) -> Loss {
-        let elapsed = later.taken.saturating_duration_since(self.taken);
+        let elapsed = Duration::from_nanos(later.taken_ns.saturating_sub(self.taken_ns));
         let mut loss = loss_of(&self.threads, &later.threads, elapsed);
-        // Ticks are counted in whole: the first may have been nearly over.
-        let tick_ns = 1_000_000_000 / cpu::ticks_per_second();
         let stolen = later.threads.values().flat_map(|times| parse_cores(&times.cores)).map(|core| {
             let (before, after) = (self.stolen.get(&core), later.stolen.get(&core));
             before.zip(after).map_or(0, |(before, after)| after.saturating_sub(*before))
         });
-        loss.stolen_ns = stolen.max().unwrap_or(0).saturating_sub(1) * tick_ns;
+        // Ticks are counted in whole: the first may have been nearly over.
+        let ticks = stolen.max().unwrap_or(0).saturating_sub(1);
+        loss.stolen_ns = ticks.saturating_mul(self.tick_ns).min(loss.elapsed_ns);
         loss
     }
+}
+
+/// Time since the first call, ns.
+fn now_ns() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What threads lost: the longest wait, as far as other threads of the same side that share its cores do not explain
@@ -267,7 +284,7 @@ pub fn loss_of(
         let Some((_, _, wait_ns)) = since(tid, times) else { continue };
         let preemptions =
             before.get(tid).map_or(0, |then| times.preemptions.saturating_sub(then.preemptions));
-        loss.preemptions += preemptions;
+        loss.preemptions = loss.preemptions.saturating_add(preemptions);
         // Threads that take turns on the same cores wait for each other by design.
         let sharing = after.iter().filter(|(other, theirs)| *other != tid && theirs.cores == times.cores);
         let (count, used_ns) = sharing
@@ -347,13 +364,17 @@ fn parse_stolen(text: &str) -> BTreeMap<usize, u64> {
     text.lines().filter_map(of_core).collect()
 }
 
+/// No machine has more cores: a list from another machine is not believed beyond it.
+const CORE_MAX: usize = 1 << 16;
+
 /// The cores of a list such as `0,2-3`.
 fn parse_cores(list: &str) -> Vec<usize> {
     let range = |part: &str| -> Option<std::ops::RangeInclusive<usize>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+        let last = last.trim().parse::<usize>().ok()?;
+        Some(first.trim().parse().ok()?..=last.min(CORE_MAX))
     };
-    list.split(',').filter_map(range).flatten().collect()
+    list.split(',').filter_map(range).flatten().take(CORE_MAX).collect()
 }
 
 #[cfg(test)]

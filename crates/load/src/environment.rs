@@ -5,12 +5,13 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cpu::is_local;
 
 /// The machine, its settings, and this program. What could not be found out is absent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Environment {
     /// Version of nvlane.
     pub nvlane_version: String,
@@ -59,7 +60,7 @@ pub struct Environment {
 }
 
 /// A network interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
     /// Its name.
     pub name: String,
@@ -68,7 +69,7 @@ pub struct Interface {
 }
 
 /// What happened to a loop that did nothing but look at the clock.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Jitter {
     /// How long it looked, ns.
     pub duration_ns: u64,
@@ -107,6 +108,13 @@ impl Environment {
 }
 
 impl Environment {
+    /// Version of this program, with the commit if the build knew it.
+    #[must_use]
+    pub fn version() -> String {
+        let commit = option_env!("NVLANE_COMMIT").map_or(String::new(), |commit| format!(" ({commit})"));
+        format!("{}{commit}", env!("CARGO_PKG_VERSION"))
+    }
+
     /// The kind of machine, in a word or two.
     pub fn machine(&self) -> &'static str {
         match (self.emulated, self.virtual_machine) {

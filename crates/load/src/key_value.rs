@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use host::{Association, KeyValueNamespace};
 use serde::Serialize;
 
+use crate::account::Account;
 use crate::cpu::{self, CpuTime};
+use crate::disturbance::Loss;
 use crate::histogram::Histogram;
 use crate::keys::Distribution;
 use crate::workload::{Invalid, Sizes};
@@ -252,8 +254,10 @@ pub struct KeyValueResult {
     pub elapsed: Duration,
     /// Processor time of this process meanwhile.
     pub generator: CpuTime,
-    /// Processor time of the target meanwhile, if it runs on this machine.
+    /// Processor time of the target meanwhile, if its account can be read.
     pub target: Option<CpuTime>,
+    /// What the target's threads lost to others meanwhile.
+    pub target_loss: Option<Loss>,
 }
 
 impl KeyValueResult {
@@ -354,7 +358,7 @@ pub fn run(
     namespace: &KeyValueNamespace,
     load: &KeyValueLoad,
     cores: &[usize],
-    target_pid: Option<u32>,
+    target: Option<&dyn Account>,
     stops: &mut dyn FnMut() -> bool,
 ) -> Result<KeyValueResult, KeyValueError> {
     load.check()?;
@@ -395,7 +399,7 @@ pub fn run(
             }
         };
         wait(load.warm_up);
-        let target = || target_pid.map(cpu::of_pid).transpose();
+        let target = || target.and_then(Account::read);
         let before = (Instant::now(), cpu::of_process(), target());
         phase.store(MEASURING, Ordering::Relaxed);
         wait(load.runtime);
@@ -409,7 +413,10 @@ pub fn run(
             std::thread::sleep(LOOK_FILLED);
         }
         phase.store(ABANDONED, Ordering::Relaxed);
-        result.target = after.2?.zip(before.2?).map(|(after, before)| after - before);
+        if let Some((after, before)) = after.2.zip(before.2) {
+            result.target = Some(after.time - before.time);
+            result.target_loss = after.loss_since(&before);
+        }
         for thread in threads {
             result.merge(thread.join().expect("the load does not panic")?);
         }

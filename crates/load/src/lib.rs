@@ -14,6 +14,7 @@
 //! operation, which costs 15 to 20 ns in all, or 120 ns with a stamped block of 4 KiB (`cargo bench -p nvlane-load`).
 #![forbid(unsafe_code)]
 
+pub mod account;
 pub mod arrival;
 pub mod cache_line;
 pub mod ceiling;

@@ -16,6 +16,7 @@ mod worker;
 pub use local::{LocalStorage, run_local};
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -23,8 +24,9 @@ use std::time::{Duration, Instant};
 use host::{Association, LaneClass, Namespace, Phases, QueueMap};
 use wire::identify::namespace::DeallocatedValue;
 
+use crate::account::{Account, Reading};
 use crate::cpu::{self, CpuTime, MachineTime};
-use crate::disturbance::{self, Disturbance, Loss, Side};
+use crate::disturbance::{Disturbance, Loss, Side};
 use crate::environment::Environment;
 use crate::generator::Counters;
 use crate::recorder::Tally;
@@ -68,8 +70,8 @@ pub struct RunSettings {
     pub hand_over: bool,
     /// Ends the load as soon as the IOPS are so steady.
     pub steady: Option<SlopeLimit>,
-    /// The target's process, if it runs on this machine: its processor time is reported.
-    pub target_pid: Option<u32>,
+    /// The account of the target's process, if it can be read: its processor time is reported.
+    pub target: Option<Arc<dyn Account>>,
     /// Operations in flight at the end have this long to finish; then the run ends without them. No more than two
     /// seconds if the run was told to stop.
     pub drain: Duration,
@@ -83,7 +85,7 @@ impl Default for RunSettings {
             polled_percent: 0,
             hand_over: false,
             steady: None,
-            target_pid: None,
+            target: None,
             drain: DRAIN,
         }
     }
@@ -323,6 +325,8 @@ struct Usage {
     machine: Option<(MachineTime, MachineTime)>,
     /// What the target's threads lost to others.
     target_loss: Option<Loss>,
+    /// Of the target's machine, if that is another one, ns.
+    target_machine_ns: Option<u64>,
 }
 
 /// The thread that started a run, waiting for those that carry it out.
@@ -435,11 +439,10 @@ impl<D: Destination> Watch<'_, D> {
         let measured_from_ns = start_ns.saturating_add(warm_up_ns);
         let mut intervals: BTreeMap<usize, (usize, Tally)> = BTreeMap::new();
         let mut results = Vec::new();
-        let (mut before, mut watch) = (None, None);
+        let mut before = None;
         while results.len() < self.thread_count {
             if before.is_none() && self.shared.now_ns() >= measured_from_ns {
-                before = Some((self.target_time(), self.own_time(), cpu::of_machine().ok()));
-                watch = self.settings.target_pid.map(disturbance::Watch::process);
+                before = Some((self.target_reading(), self.own_time(), cpu::of_machine().ok()));
             }
             match self.next() {
                 Some(Message::Interval(index, tally)) => {
@@ -463,9 +466,13 @@ impl<D: Destination> Watch<'_, D> {
         let mut usage = Usage::default();
         if let Some((target, own, machine)) = before {
             usage.own = own.zip(self.own_time()).map(|(before, after)| after - before);
-            usage.target = target.zip(self.target_time()).map(|(before, after)| after - before);
             usage.machine = machine.zip(cpu::of_machine().ok());
-            usage.target_loss = watch.and_then(|watch| watch.loss());
+            if let Some((before, after)) = target.zip(self.target_reading()) {
+                usage.target = Some(after.time - before.time);
+                usage.target_loss = after.loss_since(&before);
+                let busy_ns = after.machine_busy_ns.zip(before.machine_busy_ns);
+                usage.target_machine_ns = busy_ns.map(|(after, before)| after.saturating_sub(before));
+            }
         }
         Ok((results, usage))
     }
@@ -475,8 +482,8 @@ impl<D: Destination> Watch<'_, D> {
         is_wanted.then(|| cpu::of_pid(std::process::id()).ok()).flatten()
     }
 
-    fn target_time(&self) -> Option<CpuTime> {
-        self.settings.target_pid.and_then(|pid| cpu::of_pid(pid).ok())
+    fn target_reading(&self) -> Option<Reading> {
+        self.settings.target.as_ref()?.read()
     }
 
     fn on_interval(&mut self, index: usize, tally: &Tally) {
@@ -536,7 +543,8 @@ fn report(
     report.cpu.target = usage.target.map(|used| CpuShare::new(used, elapsed_ns, operations));
     if let Some((before, after)) = &usage.machine {
         let (soft_interrupt, steal) = after.percent_since(before);
-        report.cpu.machine_ns_per_operation = Some(after.busy_ns_since(before) / operations.max(1) as f64);
+        let busy_ns = after.busy_ns_since(before) + usage.target_machine_ns.unwrap_or(0) as f64;
+        report.cpu.machine_ns_per_operation = Some(busy_ns / operations.max(1) as f64);
         report.cpu.soft_interrupt_percent = Some(soft_interrupt);
         report.cpu.steal_percent = Some(steal);
     }

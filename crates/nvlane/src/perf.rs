@@ -7,12 +7,14 @@ mod place;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgAction, ArgMatches, Args, Subcommand, ValueEnum};
 use host::reconnect::ReconnectSettings;
 use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, Tuning, ZeroCopy};
+use load::account::ProcessAccount;
 use load::keys::Distribution;
 use load::report::{LaneResult, fio_json, fio_logs, text};
 use load::runner::{self, Finished, LocalStorage, RunError, RunSettings};
@@ -305,7 +307,11 @@ fn run_remote(arguments: &RunArguments, address: &Address) -> Ended {
         polled_percent: load.polled,
         hand_over: connection.submit == Submit::Mailbox,
         steady: load.steady,
-        target_pid: address.resolve().ok().and_then(|peers| local_pid(&peers)),
+        target: address
+            .resolve()
+            .ok()
+            .and_then(|peers| local_pid(&peers))
+            .map(|pid| Arc::new(ProcessAccount(pid)) as _),
         drain: connection.host.answer(HostOptions::ANSWER),
     };
     let mut live = live::Live::new(&workload)?;

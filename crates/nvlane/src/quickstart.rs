@@ -211,7 +211,7 @@ fn load(
     let namespace = association.addressed_namespace()?;
     let settings = RunSettings {
         cores: cores.map(|cores| cores.host).into_iter().collect(),
-        target_pid: Some(served.pid()),
+        target: Some(served.account()),
         ..RunSettings::default()
     };
     let mut live = perf::live::Live::ended_by(Arc::clone(stops), workload);

@@ -2,6 +2,8 @@
 
 mod all;
 mod compare;
+mod far_targets;
+mod serve;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -10,15 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
-use load::environment::Environment;
+use clap::{Args, Subcommand};
 use reactor::CoreList;
 use study::bench::{Bench, Cores, Devices, Times};
 use study::catalogue::Entry;
-use study::experiment::{Cell, Error, Experiment};
+use study::experiment::{Cell, Error, Experiment, Machines};
 use study::machine::{self, Rounds};
 use study::progress::{Progress, Terminal};
 use study::results::{Settings, Study};
+use study::two_machines::TargetMachine;
 use study::{catalogue, csv, page, summary, svg};
 
 use crate::exit::{Ended, Failure, Kind};
@@ -27,7 +29,9 @@ use crate::signals::EndOnSignal;
 use crate::{output, perf};
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Each experiment starts the targets it needs on free ports of 127.0.0.1, with one core for each side, measures all its variants in \
 alternation, round by round, until the medians are stable, and writes report.html (for people), results.json and results.csv (for programs) and \
 each figure as SVG.
@@ -41,14 +45,24 @@ each figure as SVG.
   nvlane study ceiling --storage ram,file         on 1 GiB of memory, and on a file of 1 GiB in the report's directory
   nvlane study adq --interface eth1 --peer eth2   on a card, two ports of which have a cable between them
 
+Between two machines, with the same nvlane on both: the first starts targets on its cores, the second runs the experiment.
+
+    nvlane study serve --listen 192.0.2.2:4421 --cores 2            on the targets' machine: prints the token
+    nvlane study core-latency --target 192.0.2.2 --token TOKEN      on the other one, which gets the report
+
+Experiments that need both sides on one machine say so; `study all --target ADDR` runs the others.
+
 A round in which other load took more than 5 % of a side's core is discarded. A cell without any round left is shown as n/a and gets no \
 verdict.
 
 layers samples threads with perf_event_open: without root it needs kernel.perf_event_paranoid of 1 or less, and tells what is missing \
 otherwise.
 
-kv-peers and kv-hit-ratio start memcached (1.6.40 or newer), kv-peers redis-server from the path; $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN name others.")]
+kv-peers and kv-hit-ratio start memcached (1.6.40 or newer), kv-peers redis-server from the path; $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN name others."
+)]
 pub(crate) struct StudyArguments {
+    #[command(subcommand)]
+    command: Option<StudyCommand>,
     /// Name of the experiment, or list, all or compare. [default: list, which lists them all]
     #[arg(value_name = "NAME")]
     name: Option<String>,
@@ -79,9 +93,12 @@ pub(crate) struct StudyArguments {
     /// Duration of each cell in each round. [default: 1, with --quick 0.35]
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time)]
     time: Option<Duration>,
-    /// Two cores: one for the host's side, one for the target's. [default: the first two available]
+    /// Two cores: one for the host's side, one for the target's. With --target: one or more, all for the host's side.
+    /// [default: the first two available; with --target the first]
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
+    #[command(flatten)]
+    far: far_targets::FarTargets,
     /// For adq, the network device to measure on: a port of this machine that nothing else uses. Needs root.
     #[arg(long, value_name = "IF", requires = "peer")]
     interface: Option<String>,
@@ -93,7 +110,16 @@ pub(crate) struct StudyArguments {
     hold: Vec<String>,
 }
 
+#[derive(Debug, Subcommand)]
+enum StudyCommand {
+    /// Start targets for a study that runs on another machine.
+    Serve(serve::ServeArguments),
+}
+
 pub(crate) fn study(arguments: &StudyArguments) -> Ended {
+    if let Some(StudyCommand::Serve(serving)) = &arguments.command {
+        return serve::serve(serving);
+    }
     if let [address, count, depth, tls_key @ ..] = arguments.hold.as_slice() {
         return hold(address, count, depth, tls_key.first().map(Path::new));
     }
@@ -105,6 +131,7 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
         return Err(Failure::usage("one name at a time; two results stand behind compare only"));
     }
     match name {
+        "serve" => Err(Failure::usage("serve has options of its own, behind it: nvlane study serve --help")),
         "list" => {
             output::write(summary::list())?;
             Ok(ExitCode::SUCCESS)
@@ -121,13 +148,21 @@ fn one(arguments: &StudyArguments, name: &str) -> Ended {
     if arguments.interface.is_some() && name != "adq" {
         return Err(Failure::usage("--interface: only adq measures on a device of the machine"));
     }
+    if let (Machines::One(reason), true) = (entry.about.machines, arguments.far.is_given()) {
+        let others: Vec<_> = catalogue::of_two_machines().collect();
+        return Err(Failure::usage(format!(
+            "{name} runs on one machine only: {reason}. With --target there are {}",
+            others.join(", ")
+        )));
+    }
     let out = arguments.out(name);
-    let bench = arguments.bench(&out)?;
+    let mut bench = arguments.bench(&out)?;
+    let _handlers = EndOnSignal::new(&bench.stops)?;
+    arguments.far.connect(&mut bench)?;
     let cells = arguments.cells(&*experiment, &bench)?;
     // Before the measurements, so that a wrong directory costs nothing.
     make(&out)?;
     output::check_file(Some(&out.join("results.json")))?;
-    let _handlers = EndOnSignal::new(&bench.stops)?;
     let study = measure(arguments, entry, &mut *experiment, cells, &bench)?;
     let report = write(&study, &out)?;
     output::write(format!("{}\nreport: {}\n", summary::of(&study), report.display()))?;
@@ -160,11 +195,12 @@ fn measure(
 ) -> Result<Study, Error> {
     let rounds = arguments.rounds();
     let settings = Settings::new(bench, rounds, arguments.quick);
-    let environment = Environment::collect(None, Duration::from_millis(20));
+    let environment = arguments.far.environment(bench);
     let mut progress: Box<dyn Progress> =
         if std::io::stderr().is_terminal() { Box::new(Terminal::new()) } else { Box::new(()) };
     let measured = machine::run(&entry.about, experiment, cells, bench, rounds, &mut *progress)?;
-    Ok(Study::new(&entry.about, experiment, measured, environment, settings))
+    let target_machine = TargetMachine::of(bench, &entry.about);
+    Ok(Study::new(&entry.about, experiment, measured, environment, target_machine, settings))
 }
 
 impl StudyArguments {
@@ -218,7 +254,10 @@ impl StudyArguments {
 
     fn bench(&self, out: &Path) -> Result<Bench, Failure> {
         let allowed = CoreList::allowed().context("cores")?;
-        let cores = match *self.cores.as_ref().map_or(allowed.cores(), CoreList::cores) {
+        let given = self.cores.as_ref().map_or(allowed.cores(), CoreList::cores);
+        let cores = match *given {
+            // The server's machine has the target's cores.
+            _ if self.far.is_given() => None,
             [host, target] => Some(Cores { host, target }),
             _ if self.cores.is_some() => {
                 return Err(Failure::usage("-c takes two cores here: one for each side"));
@@ -236,7 +275,22 @@ impl StudyArguments {
         let scratch = std::path::absolute(out).context("the directory of the report")?;
         let devices = self.interface.clone().zip(self.peer.clone());
         let devices = devices.map(|(interface, peer)| Devices { interface, peer });
-        Ok(Bench { program, scratch, cores, times, devices, stops: Arc::default(), lost: Arc::default() })
+        let host_cores = match (cores, &self.cores) {
+            (Some(cores), _) => vec![cores.host],
+            (None, Some(given)) => given.cores().to_vec(),
+            (None, None) => allowed.cores().iter().copied().take(1).collect(),
+        };
+        Ok(Bench {
+            program,
+            scratch,
+            cores,
+            host_cores: if cores.is_some() || self.far.is_given() { host_cores } else { Vec::new() },
+            server: None,
+            times,
+            devices,
+            stops: Arc::default(),
+            lost: Arc::default(),
+        })
     }
 }
 

@@ -22,6 +22,7 @@
 
 mod interchange;
 
+pub mod access_token;
 pub mod controller;
 pub mod exponentiation;
 pub mod fresh;

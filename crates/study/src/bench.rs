@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use host::{Address, Association, Options, Receive};
+use load::account::Account;
 use load::cache_line;
 use load::ceiling::{CeilingResult, CeilingSpec};
 use load::disturbance::Disturbance;
@@ -16,7 +17,10 @@ use serde::Serialize;
 
 use crate::cell::Values;
 use crate::error::Error;
-use crate::served::{Served, ServedOptions};
+use crate::remote::ServerConnection;
+use crate::remote::target::RemoteTarget;
+use crate::served::Served;
+use crate::served_options::ServedOptions;
 
 /// Core of each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -77,6 +81,10 @@ pub struct Bench {
     pub cores: Option<Cores>,
     /// Duration of each measurement.
     pub times: Times,
+    /// Cores of this machine for the load, the one of [`Cores`] first. Several only beside a study server.
+    pub host_cores: Vec<usize>,
+    /// The study server that starts the targets; `None`: they are processes of this machine.
+    pub server: Option<Arc<ServerConnection>>,
     /// Network devices, of experiments that can use them; virtual ones if there are none.
     pub devices: Option<Devices>,
     /// Directory for files to put load on.
@@ -109,13 +117,22 @@ impl Bench {
         self.serve_with(ServedOptions::of(["null:1T"]))
     }
 
-    /// Starts a target on the target's core.
+    /// Starts a target on the target's core, or on those of the study server.
     ///
     /// # Errors
     /// The target does not start.
     pub fn serve_with(&self, options: ServedOptions) -> Result<Served, Error> {
+        if let Some(server) = &self.server {
+            return RemoteTarget::start(server, &options).map(Served::remote);
+        }
         let core = options.core.or(self.cores.map(|cores| cores.target));
         Served::start(&self.program, &ServedOptions { core, ..options })
+    }
+
+    /// Whether the targets run on another machine.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.server.is_some()
     }
 
     /// A closed loop of random operations of `io_bytes` on one lane, from the host's core.
@@ -130,7 +147,7 @@ impl Bench {
             workload: Workload { pattern, sizes, depth, ..Workload::default() },
             options: Options::default(),
             hand_over: false,
-            cores: self.cores.map(|cores| cores.host).into_iter().collect(),
+            cores: self.host_cores.clone(),
         }
     }
 
@@ -160,12 +177,12 @@ impl Bench {
         load: Load,
         look: &mut dyn FnMut(),
     ) -> Result<Finished, Error> {
-        self.run_on((served.address(), Some(served.pid())), load, look)
+        self.run_on((served.address(), Some(served.account())), load, look)
     }
 
     fn run_on(
         &self,
-        (address, target_pid): (&Address, Option<u32>),
+        (address, target): (&Address, Option<Arc<dyn Account>>),
         load: Load,
         look: &mut dyn FnMut(),
     ) -> Result<Finished, Error> {
@@ -178,12 +195,8 @@ impl Bench {
         };
         let association = Association::connect(address, options)?;
         let namespace = association.addressed_namespace()?;
-        let settings = RunSettings {
-            cores: load.cores,
-            hand_over: load.hand_over,
-            target_pid,
-            ..RunSettings::default()
-        };
+        let settings =
+            RunSettings { cores: load.cores, hand_over: load.hand_over, target, ..RunSettings::default() };
         let mut observer = Stops { stops: &self.stops, look };
         let finished = runner::run(&association, &namespace, &workload, &settings, &mut observer);
         association.close();
@@ -216,6 +229,21 @@ impl Bench {
             0 => Ok(finished),
             count => Err(Error::Load(format!("{count} operations failed"))),
         }
+    }
+
+    /// Throughput of plain sockets with the bytes of a load; `None` beside a study server, because both ends are threads of
+    /// this process.
+    ///
+    /// # Errors
+    /// As [`ceiling`](Self::ceiling).
+    pub fn ceiling_if_local(
+        &self,
+        load: &Load,
+        read_percent: u8,
+        in_capsule_bytes: u32,
+    ) -> Result<Option<CeilingResult>, Error> {
+        let is_local = !self.is_remote();
+        is_local.then(|| self.ceiling(load, read_percent, in_capsule_bytes, 0)).transpose()
     }
 
     /// Throughput of plain sockets with the bytes of a load, on as many connections as the load has lanes, received as the
@@ -371,6 +399,8 @@ impl Bench {
     pub(crate) fn for_tests() -> Self {
         Self {
             program: "false".into(),
+            host_cores: Vec::new(),
+            server: None,
             devices: None,
             scratch: std::env::temp_dir(),
             cores: None,

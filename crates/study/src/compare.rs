@@ -18,6 +18,9 @@ pub struct Results {
     schema: u32,
     experiment: String,
     environment: Machine,
+    /// The targets' machine, if that was another one.
+    #[serde(default)]
+    target_machine: Option<TargetMachine>,
     settings: Settings,
     #[serde(default)]
     conditions: Option<String>,
@@ -39,6 +42,11 @@ struct Machine {
 }
 
 #[derive(Debug, Deserialize, PartialEq, Eq)]
+struct TargetMachine {
+    environment: Machine,
+}
+
+#[derive(Debug, Deserialize, PartialEq, Eq)]
 struct Settings {
     is_quick: bool,
 }
@@ -55,6 +63,13 @@ struct Quartiles {
     median: f64,
     quartile_1: f64,
     quartile_3: f64,
+}
+
+impl Results {
+    fn is_emulated(&self) -> bool {
+        let target = self.target_machine.as_ref();
+        self.environment.emulated || target.is_some_and(|target| target.environment.emulated)
+    }
 }
 
 /// Why two results cannot be compared.
@@ -135,7 +150,7 @@ pub fn compare(before: &Results, after: &Results) -> Result<Comparison, Incompar
     if before.experiment != after.experiment {
         return Err(Incomparable::Experiments(before.experiment.clone(), after.experiment.clone()));
     }
-    if before.environment.emulated != after.environment.emulated {
+    if before.is_emulated() != after.is_emulated() {
         return Err(Incomparable::Emulated);
     }
     let (mut rows, mut lacking) = (Vec::new(), Vec::new());
@@ -174,7 +189,12 @@ fn row(cell: &str, value: &str, before: &Quartiles, after: &Quartiles) -> Row {
 
 fn notes(before: &Results, after: &Results) -> Vec<String> {
     let mut notes = Vec::new();
-    if before.environment != after.environment {
+    if before.target_machine.is_some() != after.target_machine.is_some() {
+        notes.push(
+            "one was measured on one machine, the other between two: speeds and latencies compare the network, too"
+                .to_owned(),
+        );
+    } else if (&before.environment, &before.target_machine) != (&after.environment, &after.target_machine) {
         notes.push("measured on two machines or kernels: speeds compare these, too".to_owned());
     }
     if before.settings != after.settings {
@@ -266,6 +286,22 @@ mod tests {
         let text = compared.to_text();
         assert!(text.contains("150 k") && text.contains("quartiles apart"), "{text}");
         assert!(text.contains("not measured in both: many"), "{text}");
+    }
+
+    #[test]
+    fn one_machine_and_two_are_told_apart() {
+        let one = results(|_| {});
+        let between_two = |kernel: &str| {
+            results(|json| {
+                json["target_machine"] = serde_json::json!({ "environment": { "kernel": kernel } });
+            })
+        };
+        let notes = compare(&one, &between_two("6.1")).unwrap().notes;
+        assert!(notes[0].contains("on one machine, the other between two"), "{notes:?}");
+        let notes = compare(&between_two("6.1"), &between_two("6.12")).unwrap().notes;
+        assert!(notes[0].contains("two machines or kernels"), "{notes:?}");
+        let notes = compare(&between_two("6.1"), &between_two("6.1")).unwrap().notes;
+        assert_eq!(notes, ["both were measured with --quick"]);
     }
 
     #[test]

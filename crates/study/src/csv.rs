@@ -5,23 +5,31 @@ use std::fmt::Write;
 use crate::results::Study;
 
 /// The names of the columns.
-const HEAD: &str = "experiment,cell,round,value,number,discarded\n";
+const HEAD: &str = "experiment,cell,round,value,number,discarded";
 
-/// The rows of a study. A discarded round has a row with the reason and no number.
+/// The rows of a study. A discarded round has a row with the reason and no number. Between two machines each row ends with
+/// both.
 #[must_use]
 pub fn of(study: &Study) -> String {
-    let mut text = HEAD.to_owned();
+    let (more, machines) = match &study.target_machine {
+        None => ("", String::new()),
+        Some(machine) => {
+            let host = field(&machine.host_in_words(&study.environment));
+            (",host,target", format!(",{host},{}", field(&machine.target_in_words())))
+        }
+    };
+    let mut text = format!("{HEAD}{more}\n");
     let experiment = field(study.about.name);
     for cell in &study.measured.cells {
         let name = field(&cell.cell.name);
         for (round, values) in cell.rounds.iter().enumerate() {
             for (value, number) in values {
-                let _ = writeln!(text, "{experiment},{name},{round},{},{number},", field(value));
+                let _ = writeln!(text, "{experiment},{name},{round},{},{number},{machines}", field(value));
             }
         }
         for rejected in &cell.rejected {
             let reason = field(&rejected.reason.to_string());
-            let _ = writeln!(text, "{experiment},{name},{},,,{reason}", rejected.round);
+            let _ = writeln!(text, "{experiment},{name},{},,,{reason}{machines}", rejected.round);
         }
     }
     text
@@ -55,6 +63,11 @@ mod tests {
         assert_eq!(rows.next(), Some("example,\"one, \"\"alone\"\"\",0,iops,100000,"));
         assert_eq!(rows.next(), Some("example,\"one, \"\"alone\"\"\",0,p50_us,8.5,"));
         assert_eq!(text.lines().count(), 1 + 2 * 3 * 2 + 1);
+        study.target_machine = Some(crate::two_machines::example::machine());
+        let between_two = of(&study);
+        let fields: Vec<_> = between_two.lines().map(|row| row.ends_with("nvlane 0.1.0\"")).collect();
+        assert!(between_two.starts_with("experiment,cell,round,value,number,discarded,host,target\n"));
+        assert!(fields[1..].iter().all(|is_named| *is_named), "{between_two}");
         let discarded = text.lines().find(|row| row.starts_with("example,\"one, \"\"alone\"\"\",3,,,"));
         assert!(discarded.is_some_and(|row| !row.ends_with(",,,")), "{text}");
     }

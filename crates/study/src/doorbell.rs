@@ -5,7 +5,9 @@ use host::{DoorbellPolicy, Receive};
 use crate::bench::{Bench, Load};
 use crate::experiment::Error;
 use crate::kept::Kept;
-use crate::served::{Served, ServedOptions};
+use crate::served::Served;
+use crate::served_options::ServedOptions;
+use crate::target_options::{Doorbell, TargetTuning};
 
 /// All policies, from the simplest on.
 pub(crate) const POLICIES: [&str; 4] = [IMMEDIATE, TURN, FIXED, ADAPTIVE];
@@ -37,14 +39,13 @@ impl Load {
     }
 }
 
-/// Starts a target with this policy and these additional arguments.
+/// Starts a target with this policy and these other options.
 ///
 /// # Errors
 /// The target does not start.
-pub(crate) fn serve(bench: &Bench, policy: &str, arguments: &[&str]) -> Result<Served, Error> {
-    let words = ["--doorbell", policy];
-    let arguments = words.iter().chain(arguments).map(|word| (*word).into()).collect();
-    bench.serve_with(ServedOptions { arguments, ..ServedOptions::of(["null:1T"]) })
+pub(crate) fn serve(bench: &Bench, policy: &str, tuning: TargetTuning) -> Result<Served, Error> {
+    let tuning = TargetTuning { doorbell: Doorbell::named(policy), ..tuning };
+    bench.serve_with(ServedOptions::of(["null:1T"]).tuned(tuning))
 }
 
 /// One target for each policy and way to receive, started on first use.
@@ -70,7 +71,8 @@ impl PolicyTargets {
         policy: &str,
         receive: Receive,
     ) -> Result<&Served, Error> {
-        let make = || serve(bench, policy, &["--receive", &receive.to_string()]);
+        let tuning = TargetTuning { receive: Some(receive.into()), ..TargetTuning::default() };
+        let make = || serve(bench, policy, tuning);
         Ok(self.0.get((policy.to_owned(), receive), make)?)
     }
 }

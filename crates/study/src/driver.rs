@@ -11,7 +11,6 @@ use load::random::Prng;
 use crate::bench::Bench;
 use crate::experiment::Error;
 use crate::lanes::Lanes;
-use crate::process::run_ns;
 use crate::served::Served;
 
 /// The longest wait between two looks at the clock.
@@ -90,7 +89,7 @@ pub(crate) fn drive_with(
         if let Some(cores) = bench.cores {
             reactor::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
         }
-        Loop::connect(served.address(), spread, classes)?.run(bench, served.pid(), &mut on_edge)
+        Loop::connect(served.address(), spread, classes)?.run(bench, served, &mut on_edge)
     };
     // In a new thread: targets started later must not inherit its core.
     std::thread::scope(|scope| scope.spawn(run).join().expect("the load does not panic"))
@@ -155,20 +154,21 @@ impl<'a> Loop<'a> {
     fn run(
         mut self,
         bench: &Bench,
-        target_pid: u32,
+        served: &Served,
         on_edge: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<Driven, Error> {
         self.until(Instant::now() + bench.times.warm_up, bench)?;
         self.outcomes = outcomes(self.classes.len());
         on_edge()?;
-        let (host, target) = (Watch::thread(), Watch::process(target_pid));
-        let (start, used_ns) = (Instant::now(), run_ns(target_pid)?);
+        let (host, before) = (Watch::thread(), served.reading()?);
+        let start = Instant::now();
         self.until(start + bench.times.measure, bench)?;
-        let (elapsed, target_ns) = (start.elapsed(), run_ns(target_pid)? - used_ns);
+        let (elapsed, after) = (start.elapsed(), served.reading()?);
+        let target_ns = after.run_ns().saturating_sub(before.run_ns());
         on_edge()?;
         let mut disturbance = Disturbance::default();
         disturbance.add(Side::Host, host.loss());
-        disturbance.add(Side::Target, target.loss());
+        disturbance.add(Side::Target, after.loss_since(&before));
         bench.note(&disturbance);
         Ok(Driven { classes: self.outcomes, elapsed, target_ns })
     }

@@ -1,6 +1,7 @@
 //! Errors of an experiment.
 
 use std::io;
+use std::net::SocketAddr;
 
 /// Why there are no results.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,10 @@ pub enum Error {
     Run(#[from] load::runner::RunError),
     #[error("the load went wrong: {0}")]
     Load(String),
+    #[error("the study server at {address}: {reason}")]
+    Server { address: SocketAddr, reason: String },
+    #[error("it runs on one machine only: {0}")]
+    OneMachine(&'static str),
     #[error("stopped before the first round was over")]
     Stopped,
 }

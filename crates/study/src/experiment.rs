@@ -77,12 +77,26 @@ pub struct About {
     pub method: &'static str,
     /// Published results on the same question.
     pub claims: &'static [Claim],
+    /// Whether its targets may run on another machine.
+    #[serde(skip)]
+    pub machines: Machines,
     /// The value whose stability decides whether more rounds are needed.
     #[serde(skip)]
     pub judged_by: &'static str,
     /// Values shown in the table, in this order.
     #[serde(skip)]
     pub columns: &'static [&'static str],
+}
+
+/// Number of machines that an experiment can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machines {
+    /// One, for this reason.
+    One(&'static str),
+    /// One, or two: the targets run on the second.
+    OneOrTwo,
+    /// The same; between two, this is not measured.
+    TwoWithout(&'static str),
 }
 
 /// A published number to compare with.

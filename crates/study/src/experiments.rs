@@ -33,12 +33,14 @@ pub(crate) mod tls;
 mod prelude {
     pub(super) use super::{IN_CAPSULE_BYTES, IO_BYTES, bars, line};
     pub(super) use crate::bench::{Bench, us, values};
-    pub(super) use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
+    pub(super) use crate::experiment::{About, Cell, Claim, Error, Experiment, Machines, Values};
     pub(super) use crate::figure::{Axis, Figure, Plot, Point, Series, ticks};
     pub(super) use crate::headline::{Bar, Headlines};
     pub(super) use crate::kept::Kept;
     pub(super) use crate::measured::{CellRounds, Measured};
-    pub(super) use crate::served::{Served, ServedOptions};
+    pub(super) use crate::served::Served;
+    pub(super) use crate::served_options::ServedOptions;
+    pub(super) use crate::target_options::{Spin, TargetTuning};
 }
 
 use crate::figure::Series;

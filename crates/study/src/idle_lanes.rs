@@ -8,7 +8,6 @@ use crate::descriptors::target_lane_count_max;
 use crate::error::Error;
 use crate::held_lanes::HeldLanes;
 use crate::keys::Keys;
-use crate::process::{own_memory_bytes, run_ns};
 use crate::served::Served;
 
 /// Depth of each lane, as Linux hosts have it.
@@ -22,8 +21,12 @@ const SETTLING: Duration = Duration::from_secs(11);
 ///
 /// # Errors
 /// [`Error::Lacking`]: the limit on descriptors is too low.
-pub(crate) fn check(lanes: u64) -> Result<(), Error> {
-    if lanes <= target_lane_count_max(reactor::allow_descriptors()) {
+pub(crate) fn check(bench: &Bench, lanes: u64) -> Result<(), Error> {
+    let most = match &bench.server {
+        Some(server) => server.machine().lane_count_max,
+        None => target_lane_count_max(reactor::allow_descriptors()),
+    };
+    if lanes <= most {
         return Ok(());
     }
     Err(Error::Lacking(format!(
@@ -43,26 +46,26 @@ pub(crate) fn measure(
     lanes: u64,
     keys: Option<&Keys>,
 ) -> Result<Values, Error> {
-    let pid = served.pid();
     let tls_key = keys.map(Keys::tls_path);
     // The first lane makes the target allocate what all lanes share.
     let mut first = HeldLanes::connect(bench, &served, 1, DEPTH, tls_key)?;
     first.exercise()?;
-    let before_bytes = own_memory_bytes(pid)?;
+    let before_bytes = served.own_memory_bytes()?;
 
     let start = Instant::now();
     let mut held_lanes = HeldLanes::connect(bench, &served, lanes, DEPTH, tls_key)?;
     let connect_us = start.elapsed().as_secs_f64() * 1e6;
-    let fresh_bytes = own_memory_bytes(pid)?;
+    let fresh_bytes = served.own_memory_bytes()?;
     held_lanes.exercise()?;
     if lanes > 0 {
         bench.sleep(SETTLING);
     }
 
-    let (from, used_ns) = (Instant::now(), run_ns(pid)?);
+    let (from, before) = (Instant::now(), served.reading()?);
     bench.sleep(bench.times.idle);
-    let (used_ns, passed) = (run_ns(pid)? - used_ns, from.elapsed());
-    let used_bytes = own_memory_bytes(pid)?;
+    let (after, passed) = (served.reading()?, from.elapsed());
+    let used_ns = after.run_ns().saturating_sub(before.run_ns());
+    let used_bytes = served.own_memory_bytes()?;
 
     let percent = Duration::from_nanos(used_ns).as_secs_f64() * 100.0 / passed.as_secs_f64();
     let mut values = Values::from([("cpu_percent", percent), ("memory_mib", mib(used_bytes))]);
@@ -93,8 +96,9 @@ mod tests {
 
     #[test]
     fn more_lanes_than_descriptors_are_refused_with_the_remedy() {
-        assert!(check(1).is_ok());
-        let error = check(u64::MAX).unwrap_err().to_string();
+        let bench = Bench::for_tests();
+        assert!(check(&bench, 1).is_ok());
+        let error = check(&bench, u64::MAX).unwrap_err().to_string();
         assert!(error.contains("ulimit -Hn"), "{error}");
     }
 }

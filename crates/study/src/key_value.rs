@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use host::{Association, Options};
-use load::disturbance::{Disturbance, Side, Watch};
+use load::disturbance::{Disturbance, Side};
 use load::key_value::{KeyValueLoad, KeyValueResult, run};
 
 use crate::bench::{Bench, us};
 use crate::experiment::{Error, Values};
-use crate::served::{Served, ServedOptions};
+use crate::served::Served;
+use crate::served_options::ServedOptions;
 
 /// A target with a key-value namespace that is filled once.
 #[derive(Debug)]
@@ -32,9 +33,9 @@ impl Pairs {
         Ok(Self { served: Served::start(&bench.program, &options)?, is_filled: false })
     }
 
-    /// The target's process.
-    pub(crate) fn pid(&self) -> u32 {
-        self.served.pid()
+    /// The target.
+    pub(crate) fn served(&self) -> &Served {
+        &self.served
     }
 
     /// Runs a load on the target for the warm-up and measurement times of the bench.
@@ -60,18 +61,16 @@ impl Pairs {
         };
         let association = Association::connect(self.served.address(), options)?;
         let namespace = association.addressed_key_value()?;
-        let cores: Vec<usize> = bench.cores.map(|cores| cores.host).into_iter().collect();
-        let pid = Some(self.served.pid());
-        let target = Watch::process(self.served.pid());
-        let result = run(&association, &namespace, &load, &cores, pid, &mut || {
+        let account = self.served.account();
+        let result = run(&association, &namespace, &load, &bench.host_cores, Some(&*account), &mut || {
             look();
             bench.is_stopped()
         });
         association.close();
-        let mut disturbance = Disturbance::default();
-        disturbance.add(Side::Target, target.loss());
-        bench.note(&disturbance);
         let result = result.map_err(|error| Error::Load(error.to_string()))?;
+        let mut disturbance = Disturbance::default();
+        disturbance.add(Side::Target, result.target_loss);
+        bench.note(&disturbance);
         self.is_filled |= load.fill;
         match result.first_failure {
             Some(failure) => Err(Error::Load(failure)),

@@ -5,6 +5,8 @@
 //!                          │ bench: cores, times, targets in processes of their own (served)
 //! ```
 //!
+//! A target is a process of this machine, or of the machine of a study server ([`remote`]); experiments do not know which.
+//!
 //! An [`experiment`] defines the cells and the numbers computed from them; the [`machine`] decides when each cell is
 //! measured and how often; [`results`] and [`page`] write the results. A new experiment is one file in
 //! `experiments` and one line in the [`catalogue`].
@@ -34,6 +36,7 @@ mod kernel_nvme;
 mod key_value;
 mod keys;
 mod lanes;
+mod local_target;
 pub mod machine;
 pub mod measured;
 mod network;
@@ -42,14 +45,19 @@ mod peers;
 mod process;
 mod profile;
 pub mod progress;
+pub mod remote;
 pub mod results;
 mod rounds;
 mod scratch;
 mod served;
+mod served_options;
 mod side_load;
 pub mod summary;
 pub mod svg;
+pub mod target_options;
 pub mod terminal;
 mod text_load;
+pub mod two_machines;
 
-pub use served::{Served, ServedOptions};
+pub use served::Served;
+pub use served_options::ServedOptions;

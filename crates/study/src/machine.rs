@@ -14,7 +14,7 @@ use std::time::Instant;
 use load::steady::Spread;
 
 use crate::bench::Bench;
-use crate::experiment::{About, Cell, Error, Experiment};
+use crate::experiment::{About, Cell, Error, Experiment, Machines};
 use crate::measured::{CellRounds, Measured};
 use crate::progress::{Progress, Step};
 pub use crate::rounds::Rounds;
@@ -45,6 +45,9 @@ pub fn run(
     rounds: Rounds,
     progress: &mut dyn Progress,
 ) -> Result<Measured, Error> {
+    if let (Machines::One(reason), true) = (about.machines, bench.is_remote()) {
+        return Err(Error::OneMachine(reason));
+    }
     experiment.check(bench)?;
     let count = cells.len();
     let mut cells: Vec<_> = cells.into_iter().map(CellRounds::new).collect();
@@ -67,6 +70,11 @@ pub fn run(
             progress.on_step(&Step { experiment: about.name, cell: &cell.name, turn, count, round, rounds });
             drop(bench.take_noted());
             let measured = experiment.measure(cell, bench);
+            if let Some(server) = &bench.server {
+                // A measurement fails first if the server takes its targets with it.
+                let lost = if measured.is_err() { server.loss_now() } else { server.loss() };
+                lost.map_or(Ok(()), Err)?;
+            }
             if bench.is_stopped() {
                 break;
             }
@@ -98,8 +106,15 @@ mod tests {
     use crate::figure::Figure;
     use crate::headline::Headlines;
 
-    const ABOUT: About =
-        About { name: "known", title: "", method: "", claims: &[], judged_by: "iops", columns: &["iops"] };
+    const ABOUT: About = About {
+        name: "known",
+        title: "",
+        method: "",
+        claims: &[],
+        machines: Machines::One("a test"),
+        judged_by: "iops",
+        columns: &["iops"],
+    };
 
     /// Cells with given values, and the order in which they were measured.
     struct Known {

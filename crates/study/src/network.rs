@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, Devices};
 use crate::experiment::Error;
-use crate::served::{Served, ServedOptions};
+use crate::served::Served;
+use crate::served_options::ServedOptions;
 
 /// Options of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use crate::format::{bytes, escape, number, quantity, table_number, value_name, w
 use crate::measured::CellRounds;
 use crate::results::Study;
 use crate::svg::{self, COLOURS, PLOT};
+use crate::two_machines::TargetMachine;
 
 const STYLE: &str = include_str!("page.css");
 
@@ -68,7 +69,12 @@ fn header(page: &mut String, study: &Study) {
     if let Some(conditions) = &study.conditions {
         let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
     }
-    if study.environment.emulated {
+    if let Some(machine) = &study.target_machine {
+        for line in machine.lines(&study.environment) {
+            let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&line));
+        }
+    }
+    if study.is_emulated() {
         let _ = writeln!(page, "<p class=\"warning\">{EMULATED}</p>");
     }
     if let Some(disturbance) = study.disturbance() {
@@ -91,6 +97,9 @@ fn chips(page: &mut String, study: &Study) {
     facts.extend(environment.cpu_model.clone());
     facts.push(format!("{}, {} cores", environment.machine(), environment.core_count));
     facts.extend(environment.kernel.as_ref().map(|kernel| format!("Linux {kernel}")));
+    if study.target_machine.is_some() {
+        facts.push("between two machines".to_owned());
+    }
     facts.push((if study.settings.is_quick { "quick" } else { "full" }).to_owned());
     facts.push(rounds_in_words(study));
     page.push_str("<div class=\"facts\">");
@@ -138,10 +147,11 @@ fn claims(page: &mut String, study: &Study) {
         let _ = write!(
             page,
             "<div class=\"claim\"><div class=\"theirs\"><p class=\"who\">{}</p><div class=\"big\">{}</div>\
-             <p class=\"small\">{}</p></div><div><p class=\"who\">This machine</p>",
+             <p class=\"small\">{}</p></div><div><p class=\"who\">{}</p>",
             escape(source),
             escape(theirs),
-            escape(says)
+            escape(says),
+            if study.target_machine.is_some() { "These two machines" } else { "This machine" }
         );
         match study.headline.iter().find(|headline| headline.key == *ours) {
             Some(headline) => {
@@ -287,6 +297,7 @@ fn environment(study: &Study) -> Vec<(&'static str, String)> {
         ("processor", environment.cpu_model.clone()),
         ("machine", Some(format!("{}, {} cores for us", environment.machine(), environment.core_count))),
         ("memory", memory),
+        ("target's machine", study.target_machine.as_ref().map(TargetMachine::target_in_words)),
         ("governor", environment.governor.clone()),
         ("mitigations", environment.mitigations.clone()),
         ("congestion control", environment.congestion_control.clone()),
@@ -324,6 +335,18 @@ mod tests {
         for outside in ["http:", "https:", "<script", "<link", "url(", "@import", "src="] {
             assert!(!page.contains(outside), "{outside}");
         }
+    }
+
+    #[test]
+    fn both_machines_are_named() {
+        let machine = Some(crate::two_machines::example::machine());
+        let page = render(&Study { target_machine: machine, ..example::study() });
+        assert_eq!(unclosed(&page), [] as [&str; 0]);
+        assert!(
+            page.contains("Measured between two machines.")
+                && page.contains("<span>between two machines</span>")
+        );
+        assert!(page.contains("target: 192.0.2.2, Linux 6.1.9, A &lt;Processor&gt;, cores 2,3"), "{page}");
     }
 
     #[test]

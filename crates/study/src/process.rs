@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-use crate::experiment::Error;
+use crate::error::Error;
 
 /// Processor time of all live threads of a process, ns. `/proc/PID/stat` counts in hundredths of a second, but includes
 /// threads that have ended.

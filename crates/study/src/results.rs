@@ -11,6 +11,7 @@ use crate::figure::Figure;
 use crate::headline::{Bar, Headline};
 use crate::machine::Rounds;
 use crate::measured::{CellRounds, Measured, Rejected};
+use crate::two_machines::TargetMachine;
 
 /// Version of the form of `results.json`, described in docs/study.md. A field that goes, or changes its meaning, raises it.
 pub const SCHEMA: u32 = 1;
@@ -20,8 +21,10 @@ pub const SCHEMA: u32 = 1;
 pub struct Study {
     /// The experiment.
     pub about: About,
-    /// Machine.
+    /// This machine.
     pub environment: Environment,
+    /// The targets' machine, if that is another one.
+    pub target_machine: Option<TargetMachine>,
     /// Settings.
     pub settings: Settings,
     /// Other programs that were run, with their versions.
@@ -126,6 +129,7 @@ impl Study {
         experiment: &dyn Experiment,
         measured: Measured,
         environment: Environment,
+        target_machine: Option<TargetMachine>,
         settings: Settings,
     ) -> Self {
         let (headline, unmeasured) = headline(experiment, &measured);
@@ -138,6 +142,7 @@ impl Study {
             conditions: experiment.conditions(&measured),
             details: experiment.details(),
             environment,
+            target_machine,
             settings,
             measured,
         }
@@ -147,6 +152,13 @@ impl Study {
     #[must_use]
     pub fn value(&self, key: &str) -> Option<f64> {
         self.headline.iter().find(|headline| headline.key == key).map(|headline| headline.value)
+    }
+
+    /// Whether one of the machines is emulated.
+    #[must_use]
+    pub fn is_emulated(&self) -> bool {
+        let target = self.target_machine.as_ref().map(|target| &target.machine.environment);
+        self.environment.emulated || target.is_some_and(|environment| environment.emulated)
     }
 
     /// Number of disturbed cells and the cause, in a sentence; `None` if there are none.
@@ -206,6 +218,9 @@ impl Study {
             "bars": bars.collect::<Vec<_>>(),
             "cells": self.measured.cells.iter().map(cell).collect::<Vec<_>>(),
         });
+        if let Some(machine) = &self.target_machine {
+            results["target_machine"] = json!(machine);
+        }
         if let Some(disturbance) = self.disturbance() {
             results["disturbance"] = json!(disturbance);
         }
@@ -242,7 +257,7 @@ fn cell(cell: &CellRounds) -> Value {
 #[cfg(test)]
 pub(crate) mod example {
     use super::*;
-    use crate::experiment::{Cell, Claim};
+    use crate::experiment::{Cell, Claim, Machines};
     use crate::figure::{Axis, Plot, Series};
     use crate::measured::of_rounds;
 
@@ -265,6 +280,7 @@ pub(crate) mod example {
                     number: "1.62 times",
                     ours: "gain",
                 }],
+                machines: Machines::OneOrTwo,
                 judged_by: "iops",
                 columns: &["iops", "p50_us"],
             },
@@ -274,6 +290,7 @@ pub(crate) mod example {
                 core_count: 2,
                 ..Environment::default()
             },
+            target_machine: None,
             settings: Settings {
                 is_quick: true,
                 host_core: Some(0),
@@ -312,6 +329,16 @@ mod tests {
     fn every_round_is_written_down_with_its_spread() {
         let text = serde_json::to_string_pretty(&example::study().to_json()).unwrap();
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn a_second_machine_is_written_down_with_its_environment() {
+        let study =
+            Study { target_machine: Some(crate::two_machines::example::machine()), ..example::study() };
+        let machine = &study.to_json()["target_machine"];
+        assert_eq!((&machine["data_address"], &machine["cores"]), (&json!("192.0.2.2"), &json!([2, 3])));
+        assert_eq!(machine["environment"]["kernel"], "6.1.9");
+        assert_eq!(machine["host_cores"], json!([0]));
     }
 
     #[test]

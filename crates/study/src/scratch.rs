@@ -6,7 +6,6 @@ use load::runner::{LocalStorage, RunSettings, run_local};
 use load::workload::{Pattern, Sizes, Stop, Workload};
 use store::FileKind;
 
-use crate::bench::Bench;
 use crate::error::Error;
 
 /// A file whose every block has been written, removed with this value.
@@ -16,12 +15,12 @@ pub(crate) struct ScratchFile {
 }
 
 impl ScratchFile {
-    /// A file of this size in the bench's directory.
+    /// A file of this size in a directory.
     ///
     /// # Errors
     /// There is no room for it, or the file system has no such name.
-    pub(crate) fn new(bench: &Bench, bytes: u64) -> Result<Self, Error> {
-        let path = bench.scratch.join(format!("load-{}.img", std::process::id()));
+    pub(crate) fn new(directory: &Path, bytes: u64) -> Result<Self, Error> {
+        let path = directory.join(format!("load-{}.img", std::process::id()));
         let cannot = |error| Error::system("make a file to put load on", error);
         let file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path).map_err(cannot)?;
         let scratch = Self { path };
@@ -67,8 +66,7 @@ mod tests {
     #[test]
     fn a_file_is_written_whole_and_goes_with_its_value() {
         let directory = tempfile::tempdir().unwrap();
-        let bench = Bench { scratch: directory.path().into(), ..Bench::for_tests() };
-        let file = match ScratchFile::new(&bench, 4 << 20) {
+        let file = match ScratchFile::new(directory.path(), 4 << 20) {
             Err(Error::Run(error)) => return eprintln!("skipped: {error}"),
             file => file.unwrap(),
         };
@@ -76,7 +74,7 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len(), 4 << 20);
         assert!(bytes.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0)));
-        assert!(ScratchFile::new(&bench, 4 << 20).is_err(), "what is there is not overwritten");
+        assert!(ScratchFile::new(directory.path(), 4 << 20).is_err(), "what is there is not overwritten");
         assert!(path.exists());
         drop(file);
         assert!(!path.exists());

@@ -31,7 +31,12 @@ pub fn of(study: &Study) -> String {
     }
     text += &table(study);
     let _ = writeln!(text, "\n{}", rounds_in_words(study));
-    if study.environment.emulated {
+    if let Some(machine) = &study.target_machine {
+        for line in machine.lines(&study.environment) {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    if study.is_emulated() {
         let _ = writeln!(text, "{EMULATED}");
     }
     if let Some(conditions) = &study.conditions {
@@ -133,6 +138,18 @@ mod tests {
     #[test]
     fn a_study_is_told_in_a_table_and_its_bars() {
         insta::assert_snapshot!(of(&example::study()));
+    }
+
+    #[test]
+    fn both_machines_are_named() {
+        let machine = Some(crate::two_machines::example::machine());
+        let text = of(&crate::results::Study { target_machine: machine, ..example::study() });
+        assert!(text.contains("Measured between two machines."), "{text}");
+        assert!(text.contains("host: Linux 6.12.1, core 0, nvlane"), "{text}");
+        assert!(text.contains(
+            "target: 192.0.2.2, Linux 6.1.9, A <Processor>, cores 2,3, eth0 with an MTU of 9000 bytes"
+        ));
+        assert!(text.contains("n/a between two machines: the ceiling, because of the method."), "{text}");
     }
 
     #[test]

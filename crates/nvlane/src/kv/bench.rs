@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use host::{Address, Association, Options};
+use load::account::{Account, ProcessAccount};
 use load::environment::Environment;
 use load::key_value::{KeyValueError, KeyValueLoad, Mix, Report, run};
 use load::keys::Distribution;
@@ -113,12 +114,12 @@ pub(super) fn bench(arguments: &BenchArguments) -> Ended {
     let (address, options) = (&address, Options { lanes: load.lanes, depth: depth.max(2), ..options });
     let association = Association::connect(address, options)?;
     let namespace = association.addressed_key_value()?;
-    let target_pid = address.resolve().ok().and_then(|peers| local_pid(&peers));
+    let target = address.resolve().ok().and_then(|peers| local_pid(&peers)).map(ProcessAccount);
+    let target = target.as_ref().map(|target| target as &dyn Account);
     let stops = Arc::new(AtomicBool::new(false));
     let _handlers = EndOnSignal::new(&stops)?;
     let cores = arguments.cores.as_ref().map_or(&[][..], CoreList::cores);
-    let result =
-        run(&association, &namespace, &load, cores, target_pid, &mut || stops.load(Ordering::Relaxed));
+    let result = run(&association, &namespace, &load, cores, target, &mut || stops.load(Ordering::Relaxed));
     association.close();
     let result = result.map_err(failure)?;
     let report = Report::new(&load, &result);

@@ -3,13 +3,11 @@
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context;
-use load::environment::Environment;
 use study::bench::Bench;
 use study::catalogue::{self, Entry};
-use study::experiment::Error;
+use study::experiment::{Error, Machines};
 use study::page::{self, Absent, All};
 use study::results::Study;
 
@@ -31,13 +29,13 @@ pub(super) fn run(arguments: &StudyArguments) -> Ended {
         ));
     }
     let out = arguments.out("all");
+    let mut bench = arguments.bench(&out)?;
+    let _handlers = EndOnSignal::new(&bench.stops)?;
+    arguments.far.connect(&mut bench)?;
     make(&out)?;
     output::check_file(Some(&out.join("report.html")))?;
-    let bench = arguments.bench(&out)?;
-    let _handlers = EndOnSignal::new(&bench.stops)?;
-    let mut all =
-        All { environment: Environment::collect(None, Duration::from_millis(20)), ..All::default() };
-    let (is_seen, mut has_failed) = (std::io::stderr().is_terminal(), false);
+    let mut all = All { environment: arguments.far.environment(&bench), ..All::default() };
+    let (is_seen, mut has_failed, mut lost) = (std::io::stderr().is_terminal(), false, None);
     for (index, entry) in entries.iter().enumerate() {
         let name = entry.about.name;
         if is_seen {
@@ -50,11 +48,13 @@ pub(super) fn run(arguments: &StudyArguments) -> Ended {
             Ok(study) => all.studies.push(study),
             Err(Error::Stopped) => break,
             Err(error) => {
-                has_failed |= !matches!(error, Error::Lacking(_));
+                has_failed |= !matches!(error, Error::Lacking(_) | Error::OneMachine(_));
                 all.absent.push(Absent { name, title: entry.about.title, reason: error.to_string() });
+                lost = bench.server.as_ref().and_then(|server| server.loss());
             }
         }
-        if bench.is_stopped() {
+        // Without the server the others have no targets.
+        if bench.is_stopped() || lost.is_some() {
             break;
         }
     }
@@ -69,6 +69,9 @@ pub(super) fn run(arguments: &StudyArguments) -> Ended {
     std::fs::write(&report, page::render_all(&all))
         .with_context(|| format!("cannot write {}", report.display()))?;
     output::write(format!("{}report: {}\n", outcome(&all), report.display()))?;
+    if let Some(lost) = lost {
+        return Err(lost.into());
+    }
     let is_missed = arguments.check && !(all.absent.is_empty() && all.studies.iter().all(Study::is_reached));
     if has_failed || is_missed {
         return Err(Failure::new(Kind::Failed, "not every experiment was measured and reached its bars"));
@@ -91,6 +94,10 @@ fn run_one(
     bench: &Bench,
     out: &Path,
 ) -> Result<Result<Study, Error>, Failure> {
+    // Before the directory, which would stay empty.
+    if let (Machines::One(reason), true) = (entry.about.machines, bench.is_remote()) {
+        return Ok(Err(Error::OneMachine(reason)));
+    }
     make(out)?;
     let mut experiment = entry.make();
     let cells = arguments.usual_cells(&*experiment, bench)?;

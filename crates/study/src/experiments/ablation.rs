@@ -32,6 +32,7 @@ pub(crate) const ABOUT: About = About {
         number: "1.62 times",
         ours: "batching_gain",
     }],
+    machines: Machines::OneOrTwo,
     judged_by: "iops",
     columns: &[
         "iops",

@@ -103,6 +103,7 @@ pub(crate) const ABOUT: About = About {
             ours: "nvme_ops_gain_32",
         },
     ],
+    machines: Machines::One("it plans the device queues of an interface of this machine"),
     judged_by: "ops",
     columns: &[
         "connections",
@@ -181,7 +182,7 @@ impl Experiment for Adq {
         let neighbour =
             if cell.text("neighbour") == "none" { None } else { Some(Neighbour::start(&place, bench)?) };
         let served = place.serve(bench)?;
-        let counted = (served.pid(), place.device.as_deref());
+        let counted = (served.pid()?, place.device.as_deref());
         let memcached = SocketAddr::from((place.address, MEMCACHED_PORT));
         let run = |connections: u32| -> Result<Values, Error> {
             if cell.text("application") == NVME {

@@ -38,6 +38,7 @@ pub(crate) const ABOUT: About = About {
             ours: "rate_within_1ms_gain",
         },
     ],
+    machines: Machines::One("it plans the device queues of an interface of this machine"),
     judged_by: "ops",
     columns: &["ops", "mean_us", "p50_us", "p999_us", "server_ns", "polled_percent"],
 };
@@ -76,7 +77,7 @@ impl Experiment for AdqMemcached {
         let options = ServedOptions { arguments, ..ServedOptions::of(["kv:ram:64M"]) };
         let served = network.serve_with(bench, options)?;
         text_load::fill(address, Protocol::Memcached, KEY_COUNT)?;
-        let pid = served.pid();
+        let pid = served.pid()?;
         let run = |connections: usize, rate_per_s: Option<f64>| {
             gets(bench, address, (pid, None), connections, rate_per_s)
         };

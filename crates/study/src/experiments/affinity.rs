@@ -39,6 +39,7 @@ pub(crate) const ABOUT: About = About {
             ours: "gain_qd32",
         },
     ],
+    machines: Machines::One("it compares placements of both sides on the cores of one machine"),
     judged_by: "iops",
     columns: &["iops", "p50_us", "p99_us", "p999_us", "reactor", "host_us", "target_us"],
 };

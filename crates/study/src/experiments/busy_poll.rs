@@ -18,7 +18,7 @@ pub(crate) const ABOUT: About = About {
     name: "busy-poll",
     title: "What is it worth to poll the device instead of waiting for it?",
     method: "One lane, reads of 4 KiB, one and 32 in flight, over a pair of virtual Ethernet devices between two network \
-             namespaces, one core for each side, with GRO and without TSO, so that the devices can be polled. On: \
+             namespaces (or between two machines), one core for each side, with GRO and without TSO, so that the devices can be polled. On: \
              nvlane target --busy-poll 50 --placement napi, and the same of the host: receives and waits of both sides look \
              into the device's queue themselves. Proof beside the gain: the device queues that both sides name (NAPI ids, 0 for \
              none), what the kernel granted, and the share of packets that it says were taken in by polling. Where \
@@ -37,6 +37,9 @@ pub(crate) const ABOUT: About = About {
             ours: "p999_ratio_qd1",
         },
     ],
+    machines: Machines::TwoWithout(
+        "the packets taken in by polling, because the kernel of the target counts its part",
+    ),
     judged_by: "iops",
     columns: &[
         "iops",
@@ -65,19 +68,27 @@ impl Experiment for BusyPolling {
         DEPTHS.into_iter().flat_map(|depth| [OFF, ON].map(|switch| of(depth, switch))).collect()
     }
 
-    fn check(&self, _: &Bench) -> Result<(), Error> {
-        Network::check()
+    fn check(&self, bench: &Bench) -> Result<(), Error> {
+        if bench.is_remote() { Ok(()) } else { Network::check() }
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let is_on = cell.text("polling") == ON;
-        let network = Network::new(Link { mtu: 1500, offloads: Offloads::Receive })?;
         let wait_us = if is_on { POLL_US } else { 0 };
-        let arguments = ["--busy-poll", &wait_us.to_string(), "--placement", "napi"].map(str::to_owned);
-        let options =
-            ServedOptions { arguments: arguments.to_vec(), tells: true, ..ServedOptions::of(["null:1T"]) };
-        let served = network.serve_with(bench, options)?;
-        let polled = || Some(busy_polled_packets(served.pid())? + busy_polled_packets(std::process::id())?);
+        let tuning = TargetTuning { busy_poll_us: Some(wait_us), ..TargetTuning::default() };
+        let options = ServedOptions { tells: true, ..ServedOptions::of(["null:1T"]).tuned(tuning) };
+        // Between two machines there is a network already.
+        let is_local = !bench.is_remote();
+        let network =
+            is_local.then(|| Network::new(Link { mtu: 1500, offloads: Offloads::Receive })).transpose()?;
+        let served = match &network {
+            Some(network) => network.serve_with(bench, options)?,
+            None => bench.serve_with(options)?,
+        };
+        let polled = || {
+            let target = busy_polled_packets(served.pid().ok()?)?;
+            Some(target + busy_polled_packets(std::process::id())?)
+        };
         let before = polled();
         let mut load = bench.load("randread", None, IO_BYTES, cell.word("depth"));
         load.options.tuning.busy_poll = BusyPoll::us(wait_us);

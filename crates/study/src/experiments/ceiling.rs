@@ -93,6 +93,9 @@ pub(crate) const ABOUT: About = About {
         number: "≈ RDMA",
         ours: "share_min",
     }],
+    machines: Machines::One(
+        "the ceiling beside each measurement moves its bytes between two threads of one process",
+    ),
     judged_by: "share",
     columns: &[
         "share",
@@ -201,7 +204,7 @@ impl Ceiling {
 
     /// On a file: beside the file alone, which the target gives up for that time.
     fn measure_file(&mut self, bench: &Bench, load: Load) -> Result<Values, Error> {
-        let file = self.file.get((), || ScratchFile::new(bench, STORAGE_BYTES as u64))?;
+        let file = self.file.get((), || ScratchFile::new(&bench.scratch, STORAGE_BYTES as u64))?;
         let local = self::values(&bench.run_local(&file.storage(), load.clone())?.report);
         let served = bench.serve_with(ServedOptions::of([format!("file:{}", file.path().display())]))?;
         let mut values = self::values(&bench.run(&served, load)?.report);

@@ -4,7 +4,6 @@ use super::prelude::*;
 use crate::descriptors::host_lane_count_max;
 use crate::driver::{Class, Spread, drive};
 use crate::held_lanes::HeldLanes;
-use crate::process::own_memory_bytes;
 
 const LANE_COUNTS: [u32; 7] = [1, 4, 16, 64, 256, 1024, 4096];
 
@@ -30,6 +29,9 @@ pub(crate) const ABOUT: About = About {
         number: "holds",
         ours: "iops_per_cpu_1024_over_1",
     }],
+    machines: Machines::TwoWithout(
+        "the ceiling and the shares of it, because both of its ends are threads of one process",
+    ),
     judged_by: "iops_per_cpu",
     columns: &[
         "iops_per_cpu",
@@ -66,10 +68,10 @@ impl Experiment for Connections {
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let served = bench.serve()?;
         let lanes = cell.word("lanes");
-        let before_bytes = own_memory_bytes(served.pid())?;
+        let before_bytes = served.own_memory_bytes()?;
         let mut held_lanes = HeldLanes::connect(bench, &served, lanes.into(), IDLE_DEPTH, None)?;
         held_lanes.exercise()?;
-        let used_bytes = own_memory_bytes(served.pid())?.saturating_sub(before_bytes);
+        let used_bytes = served.own_memory_bytes()?.saturating_sub(before_bytes);
         drop(held_lanes);
 
         let lane_count = lanes as usize;
@@ -77,24 +79,29 @@ impl Experiment for Connections {
         let driven = drive(bench, &served, Spread::Round(lane_count), &[reads])?;
         served.stop()?;
         let depth = u32::try_from(DEPTH).expect("a small number");
-        let ceiling = bench.ceiling_of_many(lanes, depth, IO_BYTES)?;
+        // Both ends of the ceiling are threads of this process.
+        let is_local = !bench.is_remote();
+        let ceiling = is_local.then(|| bench.ceiling_of_many(lanes, depth, IO_BYTES)).transpose()?;
         let latency = &driven.classes[0].latency;
         let seconds = driven.elapsed.as_secs_f64();
         #[allow(clippy::cast_precision_loss)] // Time and memory of a process.
         let (target_s, used_bytes) = (driven.target_ns as f64 / 1e9, used_bytes as f64);
-        #[allow(clippy::cast_precision_loss)] // Time and operations of a run.
-        let ceiling_iops_per_cpu = ceiling.operations as f64 * 1e9 / ceiling.far.total_ns() as f64;
         let iops_per_cpu = driven.iops(0) * seconds / target_s;
-        Ok(Values::from([
+        let mut values = Values::from([
             ("iops", driven.iops(0)),
             ("iops_per_cpu", iops_per_cpu),
-            ("ceiling_iops_per_cpu", ceiling_iops_per_cpu),
-            ("share", iops_per_cpu / ceiling_iops_per_cpu),
             ("target_percent", target_s / seconds * 100.0),
             ("p50_us", us(latency.percentile(50.0))),
             ("p99_us", us(latency.percentile(99.0))),
             ("bytes_per_lane", used_bytes / f64::from(lanes)),
-        ]))
+        ]);
+        if let Some(ceiling) = ceiling {
+            #[allow(clippy::cast_precision_loss)] // Time and operations of a run.
+            let ceiling_iops_per_cpu = ceiling.operations as f64 * 1e9 / ceiling.far.total_ns() as f64;
+            values.insert("ceiling_iops_per_cpu", ceiling_iops_per_cpu);
+            values.insert("share", iops_per_cpu / ceiling_iops_per_cpu);
+        }
+        Ok(values)
     }
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {

@@ -4,6 +4,7 @@ use host::ZeroCopy;
 use load::workload::format_bytes;
 
 use super::prelude::*;
+use crate::target_options::SendCopies;
 
 const SIZES: [u32; 9] =
     [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
@@ -19,7 +20,7 @@ const ZERO_COPY: &str = "zero-copy";
 const WAYS: [&str; 3] = [COPIED, IN_PLACE, ZERO_COPY];
 
 /// A threshold above every transfer size.
-const NEVER: &str = "1G";
+const NEVER_BYTES: u64 = 1 << 30;
 
 pub(crate) const ABOUT: About = About {
     name: "copies",
@@ -33,6 +34,7 @@ pub(crate) const ABOUT: About = About {
         number: "10 KiB",
         ours: "zero_copy_from_write",
     }],
+    machines: Machines::OneOrTwo,
     judged_by: "iops",
     columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
 };
@@ -46,13 +48,17 @@ pub(crate) struct Copies {
 impl Copies {
     /// The target with these settings, started on first use.
     fn target(&mut self, bench: &Bench, way: &'static str) -> Result<&Served, Error> {
-        let arguments: &[&str] = match way {
-            IN_PLACE => &["--in-place", "1", "--zero-copy", "off"],
-            ZERO_COPY => &["--in-place", NEVER, "--zero-copy", "4K"],
-            _ => &["--in-place", NEVER, "--zero-copy", "off"],
+        let (in_place_bytes, zero_copy) = match way {
+            IN_PLACE => (1, SendCopies::Off),
+            ZERO_COPY => (NEVER_BYTES, SendCopies::From(4 << 10)),
+            _ => (NEVER_BYTES, SendCopies::Off),
         };
-        let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
-        let options = ServedOptions { arguments, ..ServedOptions::of(["null:1T"]) };
+        let tuning = TargetTuning {
+            in_place_bytes: Some(in_place_bytes),
+            zero_copy: Some(zero_copy),
+            ..TargetTuning::default()
+        };
+        let options = ServedOptions::of(["null:1T"]).tuned(tuning);
         Ok(self.targets.get(way, || bench.serve_with(options))?)
     }
 }

@@ -40,6 +40,7 @@ pub(crate) const ABOUT: About = About {
             ours: "knee_gain_adaptive_over_immediate",
         },
     ],
+    machines: Machines::OneOrTwo,
     judged_by: "iops",
     columns: &["offered_iops", "iops", "p50_us", "p99_us", "p999_us", "host_us", "target_us"],
 };

@@ -24,6 +24,7 @@ pub(crate) const ABOUT: About = About {
              of the data, and both, which host and target compute and check in software (CRC32C). Costs are taken within \
              each round.",
     claims: &[],
+    machines: Machines::OneOrTwo,
     judged_by: "iops",
     columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
 };

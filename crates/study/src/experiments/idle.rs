@@ -23,6 +23,7 @@ pub(crate) const ABOUT: About = About {
         number: "100 %",
         ours: "cpu_percent_1000",
     }],
+    machines: Machines::OneOrTwo,
     judged_by: "bytes_per_lane",
     columns: &["cpu_percent", "bytes_per_lane", "fresh_bytes_per_lane", "memory_mib", "connect_us"],
 };
@@ -36,8 +37,8 @@ impl Experiment for Idle {
         LANE_COUNTS.map(|lanes| Cell::new(format!("{lanes} lanes")).with("lanes", lanes)).to_vec()
     }
 
-    fn check(&self, _: &Bench) -> Result<(), Error> {
-        idle_lanes::check(LANE_COUNTS.into_iter().max().unwrap_or(0))
+    fn check(&self, bench: &Bench) -> Result<(), Error> {
+        idle_lanes::check(bench, LANE_COUNTS.into_iter().max().unwrap_or(0))
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {

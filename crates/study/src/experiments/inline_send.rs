@@ -30,6 +30,7 @@ pub(crate) const ABOUT: About = About {
             ours: "gain_qd32",
         },
     ],
+    machines: Machines::OneOrTwo,
     judged_by: "iops",
     columns: &["iops", "p50_us", "p99_us", "host_us", "target_us"],
 };

@@ -31,6 +31,7 @@ pub(crate) const ABOUT: About = About {
         number: "191 times",
         ours: "hot_over_million_one",
     }],
+    machines: Machines::TwoWithout("two reactors, because one of them is on the core of the load"),
     judged_by: "ops_per_cpu",
     columns: &["ops_per_cpu", "ops", "target_ns", "p50_us", "p99_us"],
 };
@@ -48,6 +49,10 @@ impl Experiment for KvAtomics {
             Cell::new(cell_name(where_, keys)).with("where", where_).with("keys", keys)
         };
         [ONE, TWO].into_iter().flat_map(|where_| KEY_COUNTS.map(|keys| of(where_, keys))).collect()
+    }
+
+    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
+        !bench.is_remote() || cell.text("where") == ONE
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {

@@ -29,6 +29,7 @@ pub(crate) const ABOUT: About = About {
         number: "4 times",
         ours: "get_256_over_single",
     }],
+    machines: Machines::OneOrTwo,
     judged_by: "ops_per_cpu",
     columns: &["ops_per_cpu", "ops", "target_ns", "host_ns", "p50_us", "p99_us"],
 };
@@ -55,8 +56,8 @@ impl Experiment for KvBatching {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let pairs = self.pairs.get((), || {
-            let arguments = ["--spin", "never"].map(str::to_owned).into();
-            Pairs::serve(bench, ServedOptions { arguments, ..ServedOptions::of(["kv:ram:256M"]) })
+            let tuning = TargetTuning { spin: Some(Spin::Never), ..TargetTuning::default() };
+            Pairs::serve(bench, ServedOptions::of(["kv:ram:256M"]).tuned(tuning))
         })?;
         let batch = u16::try_from(cell.number("batch")).expect("batches of ours");
         let mix: Mix = cell.text("kind").parse().expect("a mix of one kind");

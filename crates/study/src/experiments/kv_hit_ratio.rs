@@ -51,6 +51,7 @@ pub(crate) const ABOUT: About = About {
              any overhead in the same bytes; Belady knows the future, and is the bound for values of one length. Servers get 32 \
              requests at a time; memcached comes from the path or from NVLANE_MEMCACHED_BIN, and is left out if there is none.",
     claims: &[],
+    machines: Machines::One("its caches are simulated, or servers of this machine"),
     judged_by: "hit_ratio",
     columns: &["hit_ratio"],
 };

@@ -59,6 +59,9 @@ pub(crate) const ABOUT: About = About {
              as much memory as no cache holds and into as much: the share of their bandwidth, and the target's memory for each \
              connection beside the namespace's.",
     claims: &[],
+    machines: Machines::TwoWithout(
+        "16 clients at once, because their ceiling and the memory of connections are measured on one machine only",
+    ),
     judged_by: "mib_per_s",
     columns: &["mib_per_s", "ops", "target_ns", "p50_us", "p99_us", "share", "connection_kib"],
 };
@@ -89,6 +92,10 @@ impl Experiment for KvLarge {
             Cell::new(clients_name(kind)).with("kind", kind).with("clients", u32::from(CLIENT_COUNT))
         });
         VALUE_BYTES.into_iter().flat_map(|bytes| KINDS.map(|kind| of(kind, bytes))).chain(clients).collect()
+    }
+
+    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
+        !bench.is_remote() || cell.name != clients_name(cell.text("kind"))
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -182,12 +189,12 @@ impl KvLarge {
             none => {
                 let mut pairs = Pairs::serve(bench, ServedOptions::of([CLIENTS_NAMESPACE]))?;
                 // Before the first load, because the target does not return memory.
-                let idle_bytes = small_mappings_bytes(pairs.pid())?;
+                let idle_bytes = small_mappings_bytes(pairs.served().pid()?)?;
                 touch(&mut pairs, bench, &load, TARGET_WARM_UP)?;
                 none.insert(Clients { pairs, idle_bytes })
             }
         };
-        let pid = pairs.pid();
+        let pid = pairs.served().pid()?;
         let mut most = *idle_bytes;
         let mut values = values(&pairs.run_for(bench, load, (CLIENTS_WARM_UP, time), &mut || {
             most = most.max(small_mappings_bytes(pid).unwrap_or(0));

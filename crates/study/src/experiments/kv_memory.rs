@@ -24,6 +24,7 @@ pub(crate) const ABOUT: About = About {
              setting names their length. All memory, the index included, over the pairs that were stored. (The lines of memory \
              that an operation touches are counted in the tests of crates/kv, not here.)",
     claims: &[],
+    machines: Machines::OneOrTwo,
     judged_by: "bytes_per_pair",
     columns: &["bytes_per_pair", "overhead_bytes", "used_percent", "pairs"],
 };

@@ -49,6 +49,7 @@ pub(crate) const ABOUT: About = About {
         number: "—",
         ours: "get_256_over_memcached",
     }],
+    machines: Machines::One("it starts memcached and redis on this machine"),
     judged_by: "ops_per_cpu",
     columns: &["ops_per_cpu", "ops", "server_ns", "p50_us", "p99_us"],
 };
@@ -73,7 +74,7 @@ impl KvPeers {
                 self.ours = Some((address, served));
             }
             let (address, served) = self.ours.as_ref().expect("just made sure of");
-            return Ok((*address, served.pid(), Protocol::Memcached));
+            return Ok((*address, served.pid()?, Protocol::Memcached));
         };
         if !self.peers.iter().any(|(known, _)| *known == name) {
             let server = peer.start(bench, 1024)?;

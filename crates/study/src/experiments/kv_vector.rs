@@ -45,6 +45,7 @@ pub(crate) const ABOUT: About = About {
             ours: "4096_over_fetch",
         },
     ],
+    machines: Machines::OneOrTwo,
     judged_by: "vectors_per_cpu",
     columns: &["vectors_per_cpu", "vectors", "p50_us", "p99_us"],
 };
@@ -65,8 +66,8 @@ impl Experiment for KvVector {
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let bytes = cell.word("bytes");
         let pairs = self.pairs.get(bytes, || {
-            let arguments = ["--spin", "never"].map(str::to_owned).into();
-            Pairs::serve(bench, ServedOptions { arguments, ..ServedOptions::of(["kv:ram:256M"]) })
+            let tuning = TargetTuning { spin: Some(Spin::Never), ..TargetTuning::default() };
+            Pairs::serve(bench, ServedOptions::of(["kv:ram:256M"]).tuned(tuning))
         })?;
         let elements = u64::from(bytes / 8);
         let load = KeyValueLoad {

@@ -25,6 +25,7 @@ pub(crate) const ABOUT: About = About {
              one core for each side. D draws its gets as the others do, not the latest first. Speed is for each second of the \
              target's processor time.",
     claims: &[],
+    machines: Machines::OneOrTwo,
     judged_by: "ops_per_cpu",
     columns: &["ops_per_cpu", "ops", "mib_per_s", "p50_us", "p99_us"],
 };

@@ -122,6 +122,9 @@ pub(crate) const ABOUT: About = About {
             ours: "scheduling_us",
         },
     ],
+    machines: Machines::TwoWithout(
+        "the layers of the target, because its threads are sampled on their own machine only",
+    ),
     judged_by: "iops",
     columns: &COLUMNS,
 };
@@ -165,7 +168,10 @@ impl Experiment for Layers {
             "Samples of cpu-clock every {} µs: {} of the host, {} of the target",
             PERIOD.as_micros(),
             self.placed[0].total(),
-            self.placed[1].total()
+            match self.placed[1].total() {
+                0 => "n/a".to_owned(),
+                total => total.to_string(),
+            }
         );
         if self.lost > 0 {
             text += &format!(", {} lost", self.lost);
@@ -199,12 +205,14 @@ impl Experiment for Layers {
         let served = self.targets.get_with(bench, policy, receive)?;
         let load = bench.load(pattern, None, IO_BYTES, cell.word("depth"));
         let load = load.with_doorbell(policy).with_receive(receive);
-        let mut sampling = Sampling::new(bench, scope, [std::process::id(), served.pid()]);
+        // A target of another machine is not sampled.
+        let target_pid = if bench.is_remote() { None } else { Some(served.pid()?) };
+        let mut sampling = Sampling::new(bench, scope, [Some(std::process::id()), target_pid]);
         let report = bench.run_watched(served, load, &mut || sampling.look())?.report;
         let samples = sampling.finish()?;
         let mut values = values(&report);
-        let maps = [Maps::of(std::process::id())?, Maps::of(served.pid())?];
-        let times = [report.cpu.generator, report.cpu.target];
+        let maps = [Maps::of(std::process::id())?, Maps::of(target_pid.unwrap_or_else(std::process::id))?];
+        let times = [report.cpu.generator, report.cpu.target.filter(|_| target_pid.is_some())];
         for index in 0..SIDES.len() {
             let placed = self.resolver.place(&samples[index], &maps[index]);
             if let Some(time) = times[index] {
@@ -344,22 +352,23 @@ fn functions(placed: &Placed) -> Value {
 /// The samplers of a measurement: they start when the warm-up is over.
 struct Sampling {
     scope: Scope,
-    pids: [u32; 2],
+    /// Processes of the host and the target; `None` for one that is not sampled.
+    pids: [Option<u32>; 2],
     warm_up: std::time::Duration,
     /// When the threads of the load were first seen.
     seen: Option<Instant>,
-    samplers: Option<Result<[Sampler; 2], Error>>,
+    samplers: Option<Result<[Option<Sampler>; 2], Error>>,
 }
 
 impl Sampling {
-    fn new(bench: &Bench, scope: Scope, pids: [u32; 2]) -> Self {
+    fn new(bench: &Bench, scope: Scope, pids: [Option<u32>; 2]) -> Self {
         Self { scope, pids, warm_up: bench.times.warm_up, seen: None, samplers: None }
     }
 
     /// Starts the samplers when it is time, and takes in what they have.
     fn look(&mut self) {
         match &mut self.samplers {
-            Some(Ok(samplers)) => samplers.iter_mut().for_each(Sampler::collect),
+            Some(Ok(samplers)) => samplers.iter_mut().flatten().for_each(Sampler::collect),
             Some(Err(_)) => {}
             None => {
                 let since = self.seen.get_or_insert_with(Instant::now);
@@ -370,17 +379,16 @@ impl Sampling {
         }
     }
 
-    fn start(&self) -> Result<[Sampler; 2], Error> {
+    fn start(&self) -> Result<[Option<Sampler>; 2], Error> {
         let [host, target] = self.pids;
-        Ok([
-            Sampler::start(host, self.scope, |name| name == LOAD_THREAD)?,
-            Sampler::start(target, self.scope, |_| true)?,
-        ])
+        let host = host.map(|pid| Sampler::start(pid, self.scope, |name| name == LOAD_THREAD));
+        let target = target.map(|pid| Sampler::start(pid, self.scope, |_| true));
+        Ok([host.transpose()?, target.transpose()?])
     }
 
     fn finish(self) -> Result<[Samples; 2], Error> {
         match self.samplers {
-            Some(samplers) => Ok(samplers?.map(Sampler::finish)),
+            Some(samplers) => Ok(samplers?.map(|sampler| sampler.map(Sampler::finish).unwrap_or_default())),
             None => Ok(<[Samples; 2]>::default()),
         }
     }

@@ -37,6 +37,7 @@ pub(crate) const ABOUT: About = About {
         number: "+117 µs",
         ours: "adaptive_p99_added_us",
     }],
+    machines: Machines::OneOrTwo,
     judged_by: "p50_us",
     columns: &["p50_us", "p99_us", "mean_us", "iops"],
 };
@@ -55,7 +56,11 @@ impl Experiment for LowLoadLatency {
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let policy = cell.text("policy");
         // One target at a time: several that spin would share the core.
-        let served = doorbell::serve(bench, policy, &["--spin", "always"])?;
+        let served = doorbell::serve(
+            bench,
+            policy,
+            TargetTuning { spin: Some(Spin::Always), ..TargetTuning::default() },
+        )?;
         let rate = LOADS.into_iter().find(|(name, _)| *name == cell.text("load")).and_then(|(_, rate)| rate);
         let mut load = bench.load("randread", None, IO_BYTES, 1).with_doorbell(policy);
         load.options.tuning.spin = Duration::MAX;

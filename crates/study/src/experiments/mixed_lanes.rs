@@ -40,6 +40,7 @@ pub(crate) const ABOUT: About = About {
             ours: "read_p9999_ratio",
         },
     ],
+    machines: Machines::OneOrTwo,
     judged_by: "iops",
     columns: &["iops", "mean_us", "p50_us", "p99_us", "p9999_us", "write_mib_per_s"],
 };

@@ -30,6 +30,9 @@ pub(crate) const ABOUT: About = About {
             ours: "gain_4k",
         },
     ],
+    machines: Machines::One(
+        "it makes two virtual Ethernet devices, and changes their packet size and offloads",
+    ),
     judged_by: "iops",
     columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
 };

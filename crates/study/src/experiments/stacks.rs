@@ -95,6 +95,9 @@ pub(crate) const ABOUT: About = About {
             ours: "iops_over_kernel_read_qd128",
         },
     ],
+    machines: Machines::TwoWithout(
+        "the file itself and the kernel's targets, because a study server starts nvlane's targets only",
+    ),
     judged_by: "iops",
     columns: &[
         "iops",
@@ -130,13 +133,17 @@ impl Stack {
         Ok(())
     }
 
-    /// Runs a load on it.
-    fn run(self, bench: &Bench, file: &ScratchFile, load: Load) -> Result<Report, Error> {
+    /// Runs a load on it. `file`: on this machine; without one, the study server makes it.
+    fn run(self, bench: &Bench, file: Option<&ScratchFile>, load: Load) -> Result<Report, Error> {
         let finished = match self.target {
-            Software::None => bench.run_local(&file.storage(), load)?,
+            Software::None => bench.run_local(&of_here(file)?.storage(), load)?,
             Software::Nvlane => {
-                let served =
-                    bench.serve_with(ServedOptions::of([format!("file:{}", file.path().display())]))?;
+                let served = bench.serve_with(match file {
+                    Some(file) => ServedOptions::of([format!("file:{}", file.path().display())]),
+                    None => {
+                        ServedOptions { scratch_bytes: Some(FILE_BYTES), ..ServedOptions::of::<String>([]) }
+                    }
+                })?;
                 let finished = match self.host {
                     Software::Kernel => self.run_kernel(bench, served.address(), load)?,
                     _ => bench.run(&served, load)?,
@@ -149,7 +156,7 @@ impl Stack {
                     free_address().map_err(|error| Error::system("a port for the target", error))?.port();
                 let address = self.transport.address().map_err(Error::Lacking)?;
                 let address = SocketAddr::new(address, port);
-                let target = KernelTarget::serve(self.transport, address, &nqn(), file.path())?;
+                let target = KernelTarget::serve(self.transport, address, &nqn(), of_here(file)?.path())?;
                 let address = format!("{}/{}", target.address(), target.nqn());
                 let address: Address = address.parse().expect("an address of ours");
                 match self.host {
@@ -185,8 +192,10 @@ impl Experiment for Stacks {
         places.flat_map(|(workload, depth)| STACKS.map(|stack| of(stack, workload, depth))).collect()
     }
 
-    fn suits(&self, cell: &Cell, _: &Bench) -> bool {
-        stack_of(cell).check().is_ok()
+    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
+        let stack = stack_of(cell);
+        // The server of another machine starts nvlane's targets only.
+        stack.check().is_ok() && (!bench.is_remote() || stack.target == Software::Nvlane)
     }
 
     fn seen(&self) -> Vec<String> {
@@ -203,7 +212,12 @@ impl Experiment for Stacks {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let file = self.file.get((), || ScratchFile::new(bench, FILE_BYTES))?;
+        // The server makes a file of its own.
+        let file = if bench.is_remote() {
+            None
+        } else {
+            Some(&*self.file.get((), || ScratchFile::new(&bench.scratch, FILE_BYTES))?)
+        };
         let pattern = if cell.text("workload") == READ { "randread" } else { "randwrite" };
         let load = bench.load(pattern, None, IO_BYTES, cell.word("depth"));
         let report = stack_of(cell).run(bench, file, load)?;
@@ -295,6 +309,11 @@ impl Experiment for Stacks {
         ));
         figures
     }
+}
+
+/// The file of this machine, which these stacks need.
+fn of_here(file: Option<&ScratchFile>) -> Result<&ScratchFile, Error> {
+    file.ok_or_else(|| Error::Lacking("this stack is measured on one machine only".into()))
 }
 
 fn stack_of(cell: &Cell) -> Stack {

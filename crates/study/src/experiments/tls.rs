@@ -19,6 +19,9 @@ pub(crate) const ABOUT: About = About {
              exponentiations, to its own target or to a second one, which shows what the connecting hosts take from the \
              lane's host. Ratios are taken within each round.",
     claims: &[],
+    machines: Machines::One(
+        "host and target read the keys from files of this machine, and the ceiling is two threads of one process",
+    ),
     judged_by: "share",
     columns: &[
         "share",
@@ -115,8 +118,8 @@ impl Experiment for Tls {
         throughput::cells().chain(connects::cells()).chain(flood::cells()).chain(idle::cells()).collect()
     }
 
-    fn check(&self, _: &Bench) -> Result<(), Error> {
-        idle::check()
+    fn check(&self, bench: &Bench) -> Result<(), Error> {
+        idle::check(bench)
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {

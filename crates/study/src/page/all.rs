@@ -37,11 +37,16 @@ pub struct Absent {
 
 pub(super) fn render(all: &All) -> String {
     let mut page = begin("nvlane study all");
-    page.push_str(
-        "<header>\n<p class=\"eyebrow\">nvlane study all</p>\n<h1>NVMe over TCP on this machine</h1>\n",
-    );
+    page.push_str("<header>\n<p class=\"eyebrow\">nvlane study all</p>\n<h1>NVMe over TCP ");
+    let is_between_two = all.studies.iter().any(|study| study.target_machine.is_some());
+    page.push_str(if is_between_two { "between two machines</h1>\n" } else { "on this machine</h1>\n" });
     if let Some(study) = all.studies.first() {
         chips(&mut page, study);
+        if let Some(machine) = &study.target_machine {
+            for line in [machine.host_in_words(&study.environment), machine.target_in_words()] {
+                let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&line));
+            }
+        }
     }
     let disturbed = all.studies.iter().filter(|study| study.disturbance().is_some());
     let disturbed: Vec<&str> = disturbed.map(|study| study.about.name).collect();
@@ -210,6 +215,7 @@ mod tests {
                 &*experiment,
                 of_rounds(cells.collect()),
                 Environment::default(),
+                None,
                 settings,
             )
         };

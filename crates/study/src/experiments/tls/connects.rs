@@ -76,7 +76,7 @@ pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Resu
         Protection::Tls => targets.tls(bench)?,
         _ => targets.authenticating(bench)?.0,
     };
-    let watch = Watch::process(served.pid());
+    let watch = Watch::process(served.pid()?);
     let times = repeat(bench, served.address(), &options)?;
     let mut disturbance = Disturbance::default();
     disturbance.add(Side::Target, watch.loss());

@@ -19,8 +19,8 @@ pub(super) fn cells() -> impl Iterator<Item = Cell> {
     })
 }
 
-pub(super) fn check() -> Result<(), Error> {
-    idle_lanes::check(LANES)
+pub(super) fn check(bench: &Bench) -> Result<(), Error> {
+    idle_lanes::check(bench, LANES)
 }
 
 pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Result<Values, Error> {

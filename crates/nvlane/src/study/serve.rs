@@ -1,0 +1,126 @@
+//! `nvlane study serve`: starts targets for a study on another machine.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Args;
+use reactor::CoreList;
+use reactor::randomness::Randomness;
+use security::access_token::{AccessToken, RANDOM_BYTES};
+use study::remote::PORT;
+use study::remote::server::{Event, ServerSettings, StudyServer};
+
+use super::far_targets::token_of_file;
+use crate::exit::{Ended, Failure};
+use crate::perf::cores;
+use crate::signals::EndOnSignal;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+On the machine of the targets, and on the machine of the load:
+
+    nvlane study serve --listen 192.0.2.2 --cores 2,3               prints the second command, with a token
+    nvlane study iosize --target 192.0.2.2 --token TOKEN --cores 1  writes the report
+
+Both machines need the same version of nvlane. One study runs at a time. Its targets listen on free ports of the address by which it \
+reached this server, and end with its connection, also if the study is killed.
+
+A study chooses among a fixed set of namespaces and options of nvlane target, and never names a path or a command. It may have 32 \
+targets at a time, namespaces in memory of as much as is free, and one file of at most 1 GiB, in a directory of the server in $TMPDIR \
+(/tmp), which is removed after the study.
+
+The token is never sent: a study proves that it has it. The connection and the namespaces of the targets are not encrypted, and any \
+host that reaches a target uses its namespaces: use a network of your own.")]
+pub(crate) struct ServeArguments {
+    /// Address to listen on for studies. [default: 127.0.0.1:4421]
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = listen_address)]
+    listen: Option<SocketAddr>,
+    /// Address on which targets listen. [default: the address by which the study reached this server]
+    #[arg(long, value_name = "ADDR")]
+    data_address: Option<IpAddr>,
+    /// Cores of the targets. [default: the first one available]
+    #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
+    cores: Option<CoreList>,
+    /// File with the token that a study has to have, 16 characters at least. [default: a new one, which is printed]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    match bare.parse() {
+        Ok(ip) => Ok(SocketAddr::new(ip, PORT)),
+        Err(_) => text.parse().map_err(|_| "expected an IP address, with a port or without".to_owned()),
+    }
+}
+
+pub(super) fn serve(arguments: &ServeArguments) -> Ended {
+    let token = match &arguments.token_file {
+        Some(path) => token_of_file(path)?,
+        None => {
+            let mut random = [0; RANDOM_BYTES];
+            Randomness::System.fill(&mut random).context("random numbers for a token")?;
+            AccessToken::from_random(&random)
+        }
+    };
+    let cores = match &arguments.cores {
+        Some(cores) => cores.clone(),
+        None => {
+            let allowed = CoreList::allowed().context("cores")?;
+            let first = allowed.cores().first().context("no core")?;
+            first.to_string().parse().context("cores")?
+        }
+    };
+    let listen = arguments.listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], PORT)));
+    let settings = ServerSettings {
+        program: std::env::current_exe().context("which program this is")?,
+        listen,
+        data_address: arguments.data_address,
+        cores,
+        token,
+    };
+    let server = StudyServer::bind(settings).map_err(|error| Failure::usage(format!("{listen}: {error}")))?;
+    let stops = Arc::default();
+    let _handlers = EndOnSignal::new(&stops)?;
+    announcement(arguments, &server)?.lines().for_each(say);
+    server.run(&stops, &|event| say(&told(&event)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The address, and the command for the other machine.
+fn announcement(arguments: &ServeArguments, server: &StudyServer) -> Result<String, Failure> {
+    let address = server.address()?;
+    let target = match (address.ip().is_unspecified(), address.port()) {
+        (true, PORT) => "ADDRESS_OF_THIS_MACHINE".to_owned(),
+        (true, port) => format!("ADDRESS_OF_THIS_MACHINE:{port}"),
+        (false, PORT) => address.ip().to_string(),
+        (false, _) => address.to_string(),
+    };
+    let token = match &arguments.token_file {
+        Some(path) => format!("--token-file {}", path.display()),
+        None => format!("--token {}", server.settings().token),
+    };
+    Ok(format!(
+        "listening for studies on {address}, targets on cores {}\non the other machine: nvlane study NAME --target {target} {token}",
+        server.settings().cores
+    ))
+}
+
+fn told(event: &Event) -> String {
+    match event {
+        Event::Began(peer) => format!("study from {} began", peer.ip()),
+        Event::Ended(peer, None) => format!("study from {} ended", peer.ip()),
+        Event::Ended(peer, Some(reason)) => format!("study from {} ended: {reason}", peer.ip()),
+        Event::Refused(peer, reason) => format!("connection from {} refused: {reason}", peer.ip()),
+    }
+}
+
+/// Writes a line, which may have text of a peer. A server whose output is closed still serves.
+fn say(line: &str) {
+    let mut output = std::io::stdout().lock();
+    let _ = writeln!(output, "{}", wire::text::without_hidden(line, false)).and_then(|()| output.flush());
+}

@@ -1,0 +1,332 @@
+//! A study and a study server as users run them, over 127.0.0.1.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use security::access_token::AccessToken;
+use serde_json::{Value, json};
+
+use support::{Ended, nvlane, run};
+
+/// A running study server, ended by SIGTERM.
+struct Server {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    address: String,
+    token: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut command = nvlane();
+        command.args(["study", "serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("the server starts");
+        let mut output = BufReader::new(process.stdout.take().expect("piped"));
+        let mut line = || {
+            let mut line = String::new();
+            output.read_line(&mut line).expect("a line");
+            line.trim().to_owned()
+        };
+        let listening = line();
+        assert!(listening.starts_with("listening for studies on 127.0.0.1:"), "{listening}");
+        let words: Vec<String> = line().split(' ').map(str::to_owned).collect();
+        let behind = |option: &str| {
+            let at = words.iter().position(|word| word == option).expect("the command for the other machine");
+            words[at + 1].clone()
+        };
+        let (address, token) = (behind("--target"), behind("--token"));
+        Self { process, output, address, token }
+    }
+
+    /// The next line about a study.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        line.trim().to_owned()
+    }
+
+    /// A study with its targets on this server, with a report in a directory.
+    fn study(&self, name: &str, out: &Path) -> Command {
+        let mut command = nvlane();
+        command.args(["study", name, "--target", &self.address, "--token", &self.token, "--out"]).arg(out);
+        command
+    }
+
+    /// Its targets that run.
+    fn targets(&self) -> Vec<u32> {
+        children_of(self.process.id())
+    }
+
+    /// A connection that has read the challenge.
+    fn connect(&self) -> (BufReader<TcpStream>, Value) {
+        let stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+        let mut stream = BufReader::new(stream);
+        let challenge = read_line(&mut stream);
+        (stream, challenge["challenge"]["challenge"].clone())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(self.process.id().to_string()).status();
+        let _ = self.process.wait();
+    }
+}
+
+fn read_line(stream: &mut BufReader<TcpStream>) -> Value {
+    let mut line = String::new();
+    stream.read_line(&mut line).expect("a line");
+    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+}
+
+/// Processes whose parent is this one.
+fn children_of(parent: u32) -> Vec<u32> {
+    let pids = fs::read_dir("/proc").expect("proc").flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_child = |pid: &u32| {
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        rest.split_ascii_whitespace().nth(1) == Some(&parent.to_string())
+    };
+    pids.filter(is_child).collect()
+}
+
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Processes that still run.
+fn alive(pids: &[u32]) -> bool {
+    pids.iter().any(|pid| Path::new(&format!("/proc/{pid}/cmdline")).exists())
+}
+
+fn json_of(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("results")).expect("JSON")
+}
+
+#[test]
+fn a_study_between_two_machines_names_both_and_its_figures() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().join("kv-memory");
+    // The memory of a pair does not depend on what else the machine does.
+    let told =
+        Ended::of(server.study("kv-memory", &out).args(["--only", "16 + 500 B", "--rounds", "1"])).text();
+    assert!(told.contains("Measured between two machines."), "{told}");
+    assert!(told.contains("\nhost: Linux ") && told.contains("\ntarget: 127.0.0.1, Linux "), "{told}");
+    let results = json_of(&out.join("results.json"));
+    let machine = &results["target_machine"];
+    assert_eq!((&machine["server"], &machine["data_address"]), (&json!(server.address), &json!("127.0.0.1")));
+    let (host, target) = (&results["environment"], &machine["environment"]);
+    for name in ["kernel", "nvlane_version", "core_count", "memory_bytes"] {
+        assert!(!host[name].is_null() && host[name] == target[name], "{name}: one machine here");
+    }
+    assert_eq!(machine["cores"].as_array().expect("cores").len(), 1);
+    let pair_bytes = results["headline"]["bytes_per_pair_16_500"].as_f64().expect("a figure");
+    assert!((516.0..700.0).contains(&pair_bytes), "{pair_bytes}");
+    let page = fs::read_to_string(out.join("report.html")).expect("a page");
+    assert!(
+        page.contains("Measured between two machines.")
+            && page.contains("<p class=\"small\">target: 127.0.0.1")
+    );
+    let rows = fs::read_to_string(out.join("results.csv")).expect("rows");
+    assert!(rows.starts_with("experiment,cell,round,value,number,discarded,host,target\n"), "{rows}");
+    for file in ["results.json", "report.html", "results.csv"] {
+        let text = fs::read_to_string(out.join(file)).expect("a file");
+        assert!(!text.contains(&server.token), "{file} has the token");
+    }
+    wait_until("the target ends with its study", || server.targets().is_empty());
+}
+
+#[test]
+fn loads_are_measured_with_the_account_of_the_other_machine() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let token_file = directory.path().join("token");
+    fs::write(&token_file, format!("{}\n", server.token)).expect("a file");
+    let out = directory.path().join("all");
+    let mut command = nvlane();
+    command.args(["study", "all", "--only", "ceiling,iosize,stacks,mixed-lanes,busy-poll", "--rounds", "1"]);
+    command.args(["-t", "0.05", "--extra", "0", "--target", &server.address, "--token-file"]);
+    let told = Ended::of(command.arg(&token_file).arg("--out").arg(&out)).text();
+    assert!(told.contains("ceiling           not measured: it runs on one machine only: "), "{told}");
+    assert!(!out.join("ceiling").exists());
+    let page = fs::read_to_string(out.join("report.html")).expect("a page");
+    assert!(page.contains("NVMe over TCP between two machines"));
+    for (name, values) in [
+        ("iosize", ["iops", "target_us"]),
+        ("stacks", ["iops", "target_us"]),
+        ("mixed-lanes", ["iops", "p50_us"]),
+        ("busy-poll", ["iops", "target_napi_id"]),
+    ] {
+        let results = json_of(&out.join(name).join("results.json"));
+        let cells = results["cells"].as_array().expect("cells");
+        assert!(!cells.is_empty(), "{name}");
+        for cell in cells {
+            // On a busy machine a cell has a reason instead of values, and what each side lost.
+            match &cell["values"] {
+                Value::Null => {
+                    let losses = cell["rejected"][0]["disturbance"].as_array().expect("losses");
+                    assert!(losses.iter().any(|loss| loss["side"] == "target"), "{name}: {cell}");
+                }
+                told => {
+                    assert!(values.iter().all(|value| told[value]["median"].is_number()), "{name}: {cell}");
+                    assert!(told["share"].is_null(), "{name}: no ceiling between two machines");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_and_processor_time_of_the_other_machine_decide_verdicts() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path();
+    let ended =
+        Ended::of(server.study("idle", out).args(["--only", "1000 lanes", "--rounds", "1", "-t", "0.1"]));
+    if ended.code != 0 {
+        // A low limit on descriptors.
+        assert!(ended.complaint(1).contains("ulimit -Hn"));
+        return;
+    }
+    let results = json_of(&out.join("results.json"));
+    let bars = results["bars"].as_array().expect("bars");
+    for key in ["cpu_percent_1000", "bytes_per_idle_lane"] {
+        let bar = bars.iter().find(|bar| bar["key"] == key).unwrap_or_else(|| panic!("{key}: {bars:?}"));
+        assert!(bar["is_reached"].is_boolean() && bar["value"].as_f64().expect("a figure") > 0.0, "{bar}");
+    }
+}
+
+#[test]
+fn a_wrong_token_and_another_version_are_refused() {
+    let mut server = Server::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().to_str().expect("text").to_owned();
+    let study = |address: &str, token: &str| {
+        run(["study", "iosize", "--target", address, "--token", token, "--out", &out])
+    };
+    let complaint = study(&server.address, "0123456789abcdef").complaint(4);
+    assert_eq!(complaint, format!("the study server at {}: wrong token", server.address));
+    assert_eq!(server.line(), "connection from 127.0.0.1 refused: wrong token");
+    assert!(study(&server.address, "short").complaint(2).contains("--token: a token has 16"));
+
+    // Another study.
+    let token: AccessToken = server.token.parse().expect("a token");
+    let (mut stream, challenge) = server.connect();
+    let digits = challenge.as_str().expect("hexadecimal");
+    let byte = |at: usize| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).expect("hexadecimal");
+    let proof = token.prove("nvlane study serve", &std::array::from_fn(byte));
+    let proof: String = proof.expose().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hello = json!({ "hello": { "version": "0.0.9", "proof": proof } });
+    writeln!(stream.get_mut(), "{hello}").expect("sent");
+    let refused = read_line(&mut stream)["refused"].as_str().expect("a reason").to_owned();
+    let ours = env!("CARGO_PKG_VERSION");
+    assert!(refused.contains("nvlane 0.0.9") && refused.contains(&format!("nvlane {ours}")), "{refused}");
+
+    // Another server.
+    let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = other.local_addr().expect("an address").to_string();
+    let answer = std::thread::spawn(move || {
+        let (mut stream, _) = other.accept().expect("the study");
+        let challenge = json!({ "challenge": { "version": "0.0.9", "challenge": "00".repeat(32) } });
+        writeln!(stream, "{challenge}").expect("sent");
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert!(rest.is_empty(), "no proof for another version");
+    });
+    let complaint = study(&address, &server.token).complaint(4);
+    assert!(
+        complaint.contains("nvlane 0.0.9") && complaint.contains(&format!("nvlane {ours}")),
+        "{complaint}"
+    );
+    answer.join().expect("the server of another version");
+}
+
+#[test]
+fn malformed_long_and_silent_input_is_refused_and_the_server_stays() {
+    let server = Server::start();
+    for (input, reason) in [
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "no message"),
+        (b"\"ping\"\n".to_vec(), "prove the token"),
+        (b"{\"hello\":{\"version\":\"1\",\"proof\":\"zz\"}}\n".to_vec(), "wrong token"),
+        (b"\xff\xfe\n".to_vec(), "no message"),
+        (vec![b'['; 100_000], "more than 16384 bytes"),
+        (Vec::new(), "nothing came for 5 s"),
+    ] {
+        let (mut stream, _) = server.connect();
+        // The server may have closed the connection before it has taken all.
+        let _ = stream.get_mut().write_all(&input);
+        let mut line = String::new();
+        let read = stream.read_line(&mut line);
+        assert!(line.contains(reason) || input.len() > 50_000 && read.is_err(), "{line}: {reason}");
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    Ended::of(server.study("kv-memory", directory.path()).args(["--only", "16 + 500 B", "--rounds", "1"]))
+        .text();
+}
+
+/// A study that runs until it is killed, and has a target.
+fn endless(server: &Server, out: &Path) -> Child {
+    let mut command = server.study("iosize", out);
+    command.args(["--only", "read 4k", "--rounds", "1000", "-t", "0.1"]);
+    let study = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    wait_until("the study has a target", || !server.targets().is_empty());
+    study
+}
+
+#[test]
+fn targets_end_with_a_study_that_is_killed_and_one_study_runs_at_a_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = Server::start();
+    let mut study = endless(&server, directory.path());
+    let other = directory.path().join("other");
+    let second =
+        || Ended::of(server.study("kv-memory", &other).args(["--only", "16 + 500 B", "--rounds", "1"]));
+    let complaint = second().complaint(4);
+    assert!(complaint.contains("a study from 127.0.0.1 runs since"), "{complaint}");
+    let targets = server.targets();
+    study.kill().expect("SIGKILL");
+    study.wait().expect("it has ended");
+    wait_until("the target ends", || !alive(&targets) && server.targets().is_empty());
+    second().text();
+}
+
+#[test]
+fn a_study_whose_server_is_killed_says_so() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut server = Server::start();
+    let study = endless(&server, directory.path());
+    let targets = server.targets();
+    server.process.kill().expect("SIGKILL");
+    let ended = study.wait_with_output().expect("it ends");
+    let complaint = String::from_utf8(ended.stderr).expect("text");
+    assert_eq!(ended.status.code(), Some(1), "{complaint}");
+    let expected = format!("nvlane: the study server at {}: ", server.address);
+    assert!(complaint.lines().any(|line| line.starts_with(&expected)), "{complaint}");
+    wait_until("the target ends", || !alive(&targets));
+}
+
+#[test]
+fn what_cannot_be_measured_between_two_machines_says_why_and_what_can() {
+    let study = |words: &[&str]| run(["study"].iter().chain(words)).complaint(2);
+    let complaint = study(&["ceiling", "--target", "192.0.2.2", "--token", "0123456789abcdef"]);
+    assert!(complaint.contains("ceiling runs on one machine only: ") && complaint.contains("core-latency"));
+    assert!(study(&["iosize", "--target", "192.0.2.2"]).contains("--token-file"));
+    let complaint = study(&["iosize", "--target", "192.0.2.2", "--token-file", "/no/such"]);
+    assert!(complaint.contains("--token-file /no/such: No such file"), "{complaint}");
+    assert!(study(&["serve", "--token-file", "/no/such"]).contains("--token-file /no/such"));
+    assert!(study(&["serve", "--listen", "nowhere"]).contains("expected an IP address"));
+}

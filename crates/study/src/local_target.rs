@@ -1,0 +1,199 @@
+//! A target in a child process of this machine. It ends when this process ends, even if by SIGKILL.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use host::Address;
+use load::account::{Account, ProcessAccount};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::process::own_memory_bytes;
+use crate::served_options::ServedOptions;
+
+/// The command of `--run`: prints the target's address, then waits for the end of its input, which ends with this
+/// process.
+const RUN: &str = "echo \"$NVLANE_ADDR\"; exec cat >/dev/null";
+
+/// A running target.
+#[derive(Debug)]
+pub(crate) struct LocalTarget {
+    address: Address,
+    child: Child,
+    /// State file.
+    state: Option<PathBuf>,
+}
+
+/// The command line.
+fn command_line(options: &ServedOptions, program: &Path, state: Option<&Path>) -> Command {
+    let mut words = options.launcher.iter();
+    let mut command = match words.next() {
+        Some(launcher) => {
+            let mut command = Command::new(launcher);
+            command.args(words).arg(program);
+            command
+        }
+        None => Command::new(program),
+    };
+    command.args(["--log", "warn", "target", "--listen", &options.listen]);
+    for namespace in &options.namespaces {
+        command.args(["--namespace", namespace]);
+    }
+    if let Some(core) = options.core {
+        command.args(["--cores", &core.to_string()]);
+    }
+    if let Some(path) = state {
+        command.arg("--state").arg(path);
+    }
+    command.args(options.tuning.arguments()).args(&options.arguments).args(["--run", RUN]);
+    command
+}
+
+/// Time limit for writing the state file.
+const TELL_TIME: Duration = Duration::from_secs(10);
+
+/// Time limit for a target to end by itself; it is killed then.
+const END_TIME: Duration = Duration::from_secs(20);
+
+impl LocalTarget {
+    /// Starts a target and waits until it listens.
+    ///
+    /// # Errors
+    /// The target cannot be started; it has written the reason to the standard error of this process.
+    pub(crate) fn start(program: &Path, options: &ServedOptions) -> Result<Self, Error> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let state = options.tells.then(|| {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            std::env::temp_dir().join(format!("nvlane-study-{}-{count}.json", std::process::id()))
+        });
+        let mut command = command_line(options, program, state.as_deref());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| Error::system("cannot start the target", error))?;
+        let output = child.stdout.take().expect("piped");
+        let mut line = String::new();
+        let read = BufReader::new(output).read_line(&mut line);
+        read.map_err(|error| Error::system("the target's output", error))?;
+        let Ok(address) = line.trim().parse::<Address>() else {
+            let status = child.wait().map_err(|error| Error::system("the target", error))?;
+            return Err(Error::Target(format!("did not start ({status})")));
+        };
+        Ok(Self { address, child, state })
+    }
+
+    /// Address on which the target listens.
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The account of its process.
+    pub(crate) fn account(&self) -> Arc<dyn Account> {
+        Arc::new(ProcessAccount(self.pid()))
+    }
+
+    /// Private memory, bytes.
+    pub(crate) fn own_memory_bytes(&self) -> Result<u64, Error> {
+        own_memory_bytes(self.pid())
+    }
+
+    /// State of the target, as written by `nvlane target --state`.
+    ///
+    /// # Errors
+    /// The target does not write its state in time, or was started without a state file.
+    pub(crate) fn state(&self) -> Result<Value, Error> {
+        let silent = || Error::Target("does not tell how it is".into());
+        let path = self.state.as_ref().ok_or_else(silent)?;
+        let _ = std::fs::remove_file(path);
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).ok_or_else(silent)?;
+        kill_process(pid, Signal::USR1).map_err(|error| Error::system("ask the target", error.into()))?;
+        let until = Instant::now() + TELL_TIME;
+        while Instant::now() < until {
+            // The file is replaced by rename, so it is complete.
+            if let Ok(text) = std::fs::read_to_string(path) {
+                return serde_json::from_str(&text).map_err(|_| silent());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Err(silent())
+    }
+
+    /// Stops the target.
+    ///
+    /// # Errors
+    /// The target exited with an error.
+    pub(crate) fn stop(mut self) -> Result<(), Error> {
+        let status = self.end().map_err(|error| Error::system("the target", error))?;
+        if status.success() { Ok(()) } else { Err(Error::Target(format!("ended badly: {status}"))) }
+    }
+
+    fn end(&mut self) -> std::io::Result<ExitStatus> {
+        drop(self.child.stdin.take());
+        let until = Instant::now() + END_TIME;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.child.kill()?;
+        self.child.wait()
+    }
+}
+
+impl Drop for LocalTarget {
+    fn drop(&mut self) {
+        let _ = self.end();
+        if let Some(path) = &self.state {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(options: &ServedOptions) -> String {
+        let state = options.tells.then(|| Path::new("state.json"));
+        let command = command_line(options, Path::new("nvlane"), state);
+        let words = command.get_args().map(|word| word.to_str().unwrap());
+        let program = command.get_program().to_str().unwrap();
+        std::iter::once(program).chain(words).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_target_is_started_as_asked() {
+        let options = ServedOptions {
+            core: Some(3),
+            arguments: vec!["--engine".into(), "epoll".into()],
+            ..ServedOptions::of(["null:1T", "ram:1M"])
+        };
+        assert_eq!(
+            words(&options),
+            format!(
+                "nvlane --log warn target --listen 127.0.0.1:0 --namespace null:1T --namespace ram:1M \
+                 --cores 3 --engine epoll --run {RUN}"
+            )
+        );
+        let tells = ServedOptions { tells: true, ..ServedOptions::of(["null:1T"]) };
+        assert!(words(&tells).contains(" --state state.json "));
+        let launcher = ["ip", "netns", "exec", "there"].map(str::to_owned).to_vec();
+        let there = ServedOptions { launcher, ..ServedOptions::of(["null:1T"]) };
+        assert!(words(&there).starts_with("ip netns exec there nvlane --log warn target"));
+    }
+
+    #[test]
+    fn what_is_no_target_is_told_so() {
+        let error = LocalTarget::start(Path::new("false"), &ServedOptions::of(["null:1T"])).unwrap_err();
+        assert_eq!(error.to_string(), "the target did not start (exit status: 1)");
+    }
+}

@@ -1,0 +1,23 @@
+//! Studies between two machines: a server starts the targets on one, a study runs on the other.
+//!
+//! ```text
+//! nvlane study NAME --target           nvlane study serve
+//! connection ◀──challenge, version────  session          one study at a time
+//!            ───proof, version───────▶
+//!            ◀──machine, cores───────
+//!            ───start, read, stop ...▶  ──▶ nvlane target (child processes)
+//! ```
+//!
+//! Messages are lines of JSON (`remote/protocol.rs`). The connection carries no data of a measurement.
+
+pub(crate) mod connection;
+mod lines;
+mod occupancy;
+mod protocol;
+pub mod server;
+mod session;
+mod settings;
+pub(crate) mod target;
+
+pub use connection::ServerConnection;
+pub use protocol::{MachineDescription, PORT, own_version};

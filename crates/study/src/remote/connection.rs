@@ -1,0 +1,199 @@
+//! The study's end of its connection to a study server.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use host::Address;
+use security::access_token::AccessToken;
+
+use super::lines::{LineError, Lines};
+use super::protocol::{
+    MachineDescription, REPLY_BYTES_MAX, Reply, Request, StartTarget, TOKEN_PURPOSE, challenge_of,
+    data_address, own_version, to_hex,
+};
+use crate::error::Error;
+
+/// Time for a server to accept a connection, s.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+
+/// Time for a server to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(15);
+
+/// Time for a server to start or stop a target: it may have to write a file first.
+const START_TIME: Duration = Duration::from_secs(180);
+
+/// Time between two signs of life.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A server that has accepted this study.
+#[derive(Debug)]
+pub struct ServerConnection {
+    address: SocketAddr,
+    machine: MachineDescription,
+    /// `None` once the server is lost.
+    lines: Mutex<Option<Lines>>,
+    /// Why the server is lost.
+    lost: Mutex<Option<String>>,
+    /// Set when the server is lost: the study ends.
+    stops: Arc<AtomicBool>,
+    /// Wakes the thread of the signs of life at the end.
+    ended: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl ServerConnection {
+    /// Connects to a server, proves the token, and keeps the connection alive. The loss of the server sets `stops`.
+    ///
+    /// # Errors
+    /// The server cannot be reached, has another version, or refuses.
+    pub fn connect(
+        address: SocketAddr,
+        token: &AccessToken,
+        stops: &Arc<AtomicBool>,
+    ) -> Result<Arc<Self>, Error> {
+        let failed = |reason: String| Error::Server { address, reason };
+        let stream = TcpStream::connect_timeout(&address, CONNECT_TIME)
+            .map_err(|error| failed(format!("cannot connect: {error}")))?;
+        let mut lines = Lines::new(stream).map_err(|error| failed(error.to_string()))?;
+        let is_stopped = || stops.load(Ordering::Relaxed);
+        let next = |lines: &mut Lines| match lines.receive(REPLY_BYTES_MAX, ANSWER_TIME, &is_stopped) {
+            Ok(Reply::Refused(reason)) => Err(failed(reason)),
+            Ok(reply) => Ok(reply),
+            Err(LineError::Stopped) => Err(Error::Stopped),
+            Err(error) => Err(failed(error.to_string())),
+        };
+        let Reply::Challenge { version, challenge } = next(&mut lines)? else {
+            return Err(failed("it is no study server".to_owned()));
+        };
+        let ours = own_version();
+        if version != ours {
+            return Err(failed(format!(
+                "it is of nvlane {version}, this study of nvlane {ours}: use one version"
+            )));
+        }
+        let challenge = challenge_of(&challenge).ok_or_else(|| failed("it is no study server".to_owned()))?;
+        let proof = to_hex(token.prove(TOKEN_PURPOSE, &challenge).expose());
+        lines.send(&Request::Hello { version: ours, proof }).map_err(|error| failed(error.to_string()))?;
+        let Reply::Welcome(machine) = next(&mut lines)? else {
+            return Err(failed("it is no study server".to_owned()));
+        };
+        let connection = Arc::new(Self {
+            address,
+            machine: *machine,
+            lines: Mutex::new(Some(lines)),
+            lost: Mutex::new(None),
+            stops: Arc::clone(stops),
+            ended: Arc::default(),
+        });
+        connection.keep_alive()?;
+        Ok(connection)
+    }
+
+    /// The server's address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The server's machine.
+    #[must_use]
+    pub fn machine(&self) -> &MachineDescription {
+        &self.machine
+    }
+
+    /// Why the server is lost, if it is.
+    #[must_use]
+    pub fn loss(&self) -> Option<Error> {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        lost.map(|reason| Error::Server { address: self.address, reason })
+    }
+
+    /// Asks the server for a sign of life now; returns why it is lost, if it is.
+    pub(crate) fn loss_now(&self) -> Option<Error> {
+        let _ = self.request(&Request::Ping);
+        self.loss()
+    }
+
+    /// Starts a target on the server's machine; returns its number and its address.
+    ///
+    /// # Errors
+    /// The server refuses, or is lost.
+    pub(super) fn start(&self, start: StartTarget) -> Result<(u32, Address), Error> {
+        match self.ask(&Request::Start(start), START_TIME)? {
+            Reply::Started { target, address } => {
+                let address = data_address(&address, self.machine.data_address)
+                    .ok_or_else(|| self.failed("it started a target at another address than it announced"))?;
+                Ok((target, address))
+            }
+            _ => Err(self.failed("it gave an answer to another request")),
+        }
+    }
+
+    /// Sends a request and waits for its answer.
+    ///
+    /// # Errors
+    /// The server refuses, or is lost.
+    pub(crate) fn request(&self, request: &Request) -> Result<Reply, Error> {
+        let time = if matches!(request, Request::Stop { .. }) { START_TIME } else { ANSWER_TIME };
+        self.ask(request, time)
+    }
+
+    fn ask(&self, request: &Request, time: Duration) -> Result<Reply, Error> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = lines.as_mut() else {
+            return Err(self.loss().unwrap_or(Error::Stopped));
+        };
+        let answer = open.send(request).and_then(|()| open.receive(REPLY_BYTES_MAX, time, &|| false));
+        match answer {
+            // A server refuses a sign of life only as it ends.
+            Ok(Reply::Refused(reason)) if *request == Request::Ping => Err(self.lose(&mut lines, reason)),
+            Ok(Reply::Refused(reason)) => Err(self.failed(&reason)),
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(self.lose(&mut lines, error.to_string())),
+        }
+    }
+
+    /// Closes the connection and ends the study.
+    fn lose(&self, lines: &mut Option<Lines>, reason: String) -> Error {
+        *lines = None;
+        let error = self.failed(&reason);
+        *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+        self.stops.store(true, Ordering::Relaxed);
+        error
+    }
+
+    /// An error of this server.
+    pub(crate) fn failed(&self, reason: &str) -> Error {
+        Error::Server { address: self.address, reason: reason.to_owned() }
+    }
+
+    /// Sends a sign of life every second from a thread of its own, which ends with the connection.
+    fn keep_alive(self: &Arc<Self>) -> Result<(), Error> {
+        let (connection, ended) = (Arc::downgrade(self), Arc::clone(&self.ended));
+        let work = move || {
+            let mut is_over = ended.0.lock().unwrap_or_else(PoisonError::into_inner);
+            while !*is_over {
+                (is_over, _) =
+                    ended.1.wait_timeout(is_over, PING_INTERVAL).unwrap_or_else(PoisonError::into_inner);
+                if *is_over
+                    || Weak::upgrade(&connection).is_none_or(|open| open.request(&Request::Ping).is_err())
+                {
+                    return;
+                }
+            }
+        };
+        let builder = std::thread::Builder::new().name("nvlane-study".into());
+        builder.spawn(work).map(drop).map_err(|error| Error::system("start a thread", error))
+    }
+}
+
+impl Drop for ServerConnection {
+    fn drop(&mut self) {
+        // Without a wait for the thread, which may be the one that drops this.
+        if let Ok(mut is_over) = self.ended.0.try_lock() {
+            *is_over = true;
+        }
+        self.ended.1.notify_all();
+    }
+}

@@ -1,0 +1,192 @@
+//! Messages between a study and a study server: one line of JSON each. The study asks, the server answers.
+
+use std::net::IpAddr;
+
+use host::Address;
+use load::account::Reading;
+use load::environment::Environment;
+use security::access_token::CHALLENGE_BYTES;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::target_options::{NamespaceKind, TargetTuning};
+
+/// Port of a study server, unless its address names another.
+pub const PORT: u16 = 4421;
+
+/// Longest line of a study, bytes.
+pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 10;
+
+/// Longest line of a server, bytes: the state of a target with thousands of lanes.
+pub(crate) const REPLY_BYTES_MAX: usize = 64 << 20;
+
+/// Purpose of the proof of the token.
+pub(crate) const TOKEN_PURPOSE: &str = "nvlane study serve";
+
+/// Request of a study.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Request {
+    /// The first one, in answer to [`Reply::Challenge`].
+    Hello {
+        /// Version of nvlane.
+        version: String,
+        /// Proof of the token, hexadecimal.
+        proof: String,
+    },
+    /// Sent every second, so that both ends notice the loss of the other.
+    Ping,
+    /// Starts a target.
+    Start(StartTarget),
+    /// The kernel's account of a target's process.
+    Read {
+        /// Number of the target, from [`Reply::Started`].
+        target: u32,
+    },
+    /// Private memory of a target's process.
+    Memory {
+        /// Number of the target.
+        target: u32,
+    },
+    /// The content of a target's state file.
+    State {
+        /// Number of the target.
+        target: u32,
+    },
+    /// Ends a target.
+    Stop {
+        /// Number of the target.
+        target: u32,
+    },
+}
+
+/// A target to start: a closed set of options without paths.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StartTarget {
+    /// Namespaces; the first is NSID 1.
+    pub(crate) namespaces: Vec<NamespaceKind>,
+    /// Options of the data path.
+    pub(crate) tuning: TargetTuning,
+    /// Whether its state is going to be asked for.
+    pub(crate) tells: bool,
+}
+
+/// Reply of a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reply {
+    /// The first line of a connection.
+    Challenge {
+        /// Version of nvlane.
+        version: String,
+        /// Random bytes, hexadecimal.
+        challenge: String,
+    },
+    /// The token is proven and the study may begin.
+    Welcome(Box<MachineDescription>),
+    /// To [`Request::Ping`].
+    Pong,
+    /// The target listens.
+    Started {
+        /// Its number.
+        target: u32,
+        /// Its address.
+        address: String,
+    },
+    /// To [`Request::Read`]; `None` if the process has ended.
+    Account(Option<Reading>),
+    /// To [`Request::Memory`], bytes.
+    Memory(u64),
+    /// To [`Request::State`].
+    State(Value),
+    /// The target has ended.
+    Stopped,
+    /// The request cannot be fulfilled.
+    Refused(String),
+}
+
+/// The machine of a study server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineDescription {
+    /// Address on which its targets listen.
+    pub data_address: IpAddr,
+    /// Cores of the targets.
+    pub cores: Vec<usize>,
+    /// Lanes that a target may have, by the limit on descriptors.
+    pub lane_count_max: u64,
+    /// Processor, kernel, memory, nvlane's version.
+    pub environment: Environment,
+}
+
+/// Version of this program, with the commit if the build knew it.
+#[must_use]
+pub fn own_version() -> String {
+    Environment::version()
+}
+
+/// Hexadecimal digits of bytes.
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of hexadecimal digits.
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
+    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
+    digits.chunks(2).map(|pair| u8::try_from(pair.first()? * 16 + pair.last()?).ok()).collect()
+}
+
+/// The bytes of a challenge.
+pub(crate) fn challenge_of(text: &str) -> Option<[u8; CHALLENGE_BYTES]> {
+    from_hex(text)?.try_into().ok()
+}
+
+/// The address of a target that a server has started, which must be the one that it announced.
+pub(crate) fn data_address(text: &str, announced: IpAddr) -> Option<Address> {
+    let address: Address = text.parse().ok()?;
+    let is_announced = address.host.to_string().parse::<IpAddr>().is_ok_and(|ip| ip == announced);
+    is_announced.then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_a_form_of_their_own_and_no_room_for_more() {
+        let start = Request::Start(StartTarget {
+            namespaces: vec![NamespaceKind::of_argument("null:1T").unwrap()],
+            tuning: TargetTuning::default(),
+            tells: false,
+        });
+        let sent = serde_json::to_string(&start).unwrap();
+        assert!(sent.starts_with(r#"{"start":{"namespaces":[{"null":{"bytes":1099511627776,"#), "{sent}");
+        assert_eq!(serde_json::from_str::<Request>(&sent).unwrap(), start);
+        assert_eq!(serde_json::from_str::<Request>("\"ping\"").unwrap(), Request::Ping);
+        for wrong in [
+            r#"{"start":{"namespaces":[{"file":{"path":"/etc/passwd"}}],"tuning":{},"tells":false}}"#,
+            r#"{"start":{"namespaces":[],"tuning":{},"tells":false,"run":"id"}}"#,
+            r#"{"read":{"target":-1}}"#,
+            r#"{"exec":"id"}"#,
+            "GET / HTTP/1.1",
+        ] {
+            assert!(serde_json::from_str::<Request>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_sent_in_hexadecimal() {
+        assert_eq!(from_hex(&to_hex(&[0, 0xfe, 7])).unwrap(), [0, 0xfe, 7]);
+        assert_eq!((from_hex("abc"), from_hex("zz"), from_hex("é0")), (None, None, None));
+        assert!(challenge_of("00").is_none() && challenge_of(&"ab".repeat(32)).is_some());
+    }
+
+    #[test]
+    fn a_target_is_where_its_server_said() {
+        let announced = IpAddr::from([192, 0, 2, 7]);
+        assert!(data_address("192.0.2.7:4420/nqn.2024-01.example:x", announced).is_some());
+        assert!(data_address("192.0.2.8:4420/nqn.2024-01.example:x", announced).is_none());
+        assert!(data_address("", announced).is_none());
+    }
+}

@@ -1,0 +1,115 @@
+//! The study server: accepts studies from another machine, one at a time.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::occupancy::Occupancy;
+use super::session;
+pub use super::settings::{Event, ServerSettings};
+use crate::error::Error;
+
+/// Connections at a time, those included that have not proven the token.
+const CONNECTION_COUNT_MAX: usize = 16;
+
+/// How long the server waits for a connection until it looks whether it is to end.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct StudyServer {
+    listener: TcpListener,
+    settings: ServerSettings,
+    occupancy: Occupancy,
+}
+
+impl StudyServer {
+    /// Listens.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub fn bind(settings: ServerSettings) -> Result<Self, Error> {
+        let bind = || {
+            let listener = TcpListener::bind(settings.listen)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        let listener = bind().map_err(|error| Error::system("cannot listen for studies", error))?;
+        Ok(Self { listener, settings, occupancy: Occupancy::default() })
+    }
+
+    /// Its address.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn address(&self) -> Result<SocketAddr, Error> {
+        self.listener.local_addr().map_err(|error| Error::system("the address of the server", error))
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn settings(&self) -> &ServerSettings {
+        &self.settings
+    }
+
+    /// Serves studies until `stops` is set; their targets have ended then.
+    ///
+    /// # Errors
+    /// No connection can be accepted any more.
+    pub fn run(&self, stops: &AtomicBool, on_event: &(dyn Fn(Event) + Sync)) -> Result<(), Error> {
+        let count = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            while !stops.load(Ordering::Relaxed) {
+                let (stream, peer) = match self.accept() {
+                    Ok(Some(accepted)) => accepted,
+                    Ok(None) => continue,
+                    Err(error) => {
+                        stops.store(true, Ordering::Relaxed);
+                        return Err(Error::system("accept a study", error));
+                    }
+                };
+                if count.fetch_add(1, Ordering::Relaxed) >= CONNECTION_COUNT_MAX {
+                    count.fetch_sub(1, Ordering::Relaxed);
+                    on_event(Event::Refused(peer, "too many connections".to_owned()));
+                    continue;
+                }
+                let count = &count;
+                let work = move || {
+                    session::serve(&self.settings, &self.occupancy, stream, peer, stops, on_event);
+                    count.fetch_sub(1, Ordering::Relaxed);
+                };
+                let builder = std::thread::Builder::new().name("nvlane-study".into());
+                if let Err(error) = builder.spawn_scoped(scope, work) {
+                    count.fetch_sub(1, Ordering::Relaxed);
+                    on_event(Event::Refused(peer, format!("cannot start a thread: {error}")));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The next connection, if one comes within half a second.
+    fn accept(&self) -> std::io::Result<Option<(TcpStream, SocketAddr)>> {
+        let mut ready = [PollFd::new(&self.listener, PollFlags::IN)];
+        match poll(&mut ready, Some(&LOOK)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        match self.listener.accept() {
+            Ok((stream, peer)) => {
+                stream.set_nonblocking(false)?;
+                Ok(Some((stream, peer)))
+            }
+            // The peer has left already, or there is no descriptor for it now.
+            Err(error) => {
+                if !matches!(error.kind(), std::io::ErrorKind::WouldBlock) {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                Ok(None)
+            }
+        }
+    }
+}

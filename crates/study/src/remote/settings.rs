@@ -1,0 +1,33 @@
+//! Settings of a study server, and what it tells its operator.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use reactor::CoreList;
+use security::access_token::AccessToken;
+
+/// Settings of a server.
+#[derive(Debug)]
+pub struct ServerSettings {
+    /// The nvlane program.
+    pub program: PathBuf,
+    /// Where studies connect.
+    pub listen: SocketAddr,
+    /// Address of the targets; `None`: the one by which the study reached the server.
+    pub data_address: Option<IpAddr>,
+    /// Cores of the targets.
+    pub cores: CoreList,
+    /// Token that a study has to prove.
+    pub token: AccessToken,
+}
+
+/// What a server tells its operator.
+#[derive(Debug)]
+pub enum Event {
+    /// A study began.
+    Began(SocketAddr),
+    /// A study ended, by itself or because of this error.
+    Ended(SocketAddr, Option<String>),
+    /// A connection was refused.
+    Refused(SocketAddr, String),
+}

@@ -1,0 +1,114 @@
+//! A target that a study server has started.
+
+use std::sync::Arc;
+
+use host::Address;
+use load::account::{Account, Reading};
+use serde_json::Value;
+
+use super::connection::ServerConnection;
+use super::protocol::{Reply, Request, StartTarget};
+use crate::error::Error;
+use crate::served_options::ServedOptions;
+use crate::target_options::NamespaceKind;
+
+/// A running target of a study server.
+#[derive(Debug)]
+pub(crate) struct RemoteTarget {
+    server: Arc<ServerConnection>,
+    target: u32,
+    address: Address,
+    is_stopped: bool,
+}
+
+impl RemoteTarget {
+    /// Starts a target on the server's machine.
+    ///
+    /// # Errors
+    /// It has options that are of this machine only, or the server refuses or is lost.
+    pub(crate) fn start(server: &Arc<ServerConnection>, options: &ServedOptions) -> Result<Self, Error> {
+        let lacking = || Error::Lacking("this target can only be started on the machine of the study".into());
+        if !options.arguments.is_empty() || !options.launcher.is_empty() {
+            return Err(lacking());
+        }
+        let kinds = options.namespaces.iter().map(|argument| NamespaceKind::of_argument(argument));
+        let kinds = kinds.chain(options.scratch_bytes.map(|bytes| Some(NamespaceKind::Scratch { bytes })));
+        let namespaces = kinds.collect::<Option<Vec<_>>>().ok_or_else(lacking)?;
+        let start = StartTarget { namespaces, tuning: options.tuning, tells: options.tells };
+        let (target, address) = server.start(start)?;
+        Ok(Self { server: Arc::clone(server), target, address, is_stopped: false })
+    }
+
+    /// Address on which it listens.
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The account of its process.
+    pub(crate) fn account(&self) -> Arc<dyn Account> {
+        Arc::new(RemoteAccount { server: Arc::clone(&self.server), target: self.target })
+    }
+
+    /// Private memory, bytes.
+    ///
+    /// # Errors
+    /// The server cannot read it, or is lost.
+    pub(crate) fn own_memory_bytes(&self) -> Result<u64, Error> {
+        match self.server.request(&Request::Memory { target: self.target })? {
+            Reply::Memory(bytes) => Ok(bytes),
+            _ => Err(self.confused()),
+        }
+    }
+
+    /// State of the target.
+    ///
+    /// # Errors
+    /// The target does not write it, or the server is lost.
+    pub(crate) fn state(&self) -> Result<Value, Error> {
+        match self.server.request(&Request::State { target: self.target })? {
+            Reply::State(state) => Ok(state),
+            _ => Err(self.confused()),
+        }
+    }
+
+    /// Stops the target.
+    ///
+    /// # Errors
+    /// It exited with an error, or the server is lost.
+    pub(crate) fn stop(mut self) -> Result<(), Error> {
+        self.is_stopped = true;
+        match self.server.request(&Request::Stop { target: self.target })? {
+            Reply::Stopped => Ok(()),
+            _ => Err(self.confused()),
+        }
+    }
+
+    fn confused(&self) -> Error {
+        self.server.failed("it gave an answer to another request")
+    }
+}
+
+impl Drop for RemoteTarget {
+    fn drop(&mut self) {
+        if !self.is_stopped {
+            // Of a server that is lost the target has ended.
+            let _ = self.server.request(&Request::Stop { target: self.target });
+        }
+    }
+}
+
+/// The account of a target's process, which the server reads.
+#[derive(Debug)]
+struct RemoteAccount {
+    server: Arc<ServerConnection>,
+    target: u32,
+}
+
+impl Account for RemoteAccount {
+    fn read(&self) -> Option<Reading> {
+        match self.server.request(&Request::Read { target: self.target }) {
+            Ok(Reply::Account(reading)) => reading,
+            _ => None,
+        }
+    }
+}

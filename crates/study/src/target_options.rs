@@ -1,0 +1,235 @@
+//! Options of a target that experiments use: a closed set, which the study server takes from another machine.
+
+use host::Receive;
+use load::workload::{format_bytes, parse_bytes};
+use serde::{Deserialize, Serialize};
+
+/// A namespace without a path: what a study may ask of another machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum NamespaceKind {
+    /// Reads return zeroes, writes are discarded.
+    Null {
+        /// Size.
+        bytes: u64,
+        /// Size of a logical block; `None`: the default.
+        lba_bytes: Option<u32>,
+    },
+    /// In memory.
+    Ram {
+        /// Size.
+        bytes: u64,
+    },
+    /// Keys and values in memory.
+    KeyValue {
+        /// Memory.
+        bytes: u64,
+        /// Whether values are evicted when it is full.
+        evicts: bool,
+    },
+    /// A file of the server, every block of which has been written.
+    Scratch {
+        /// Size.
+        bytes: u64,
+    },
+}
+
+impl NamespaceKind {
+    /// The kind of an argument of `--namespace`; `None` if it is not of the closed set.
+    #[must_use]
+    pub fn of_argument(argument: &str) -> Option<Self> {
+        let (place, options) = argument.split_once('?').unwrap_or((argument, ""));
+        let (kind, size) = place.rsplit_once(':')?;
+        let bytes = parse_bytes(size).ok()?;
+        match (kind, options) {
+            ("null", "") => Some(Self::Null { bytes, lba_bytes: None }),
+            ("null", options) => {
+                let lba_bytes = options.strip_prefix("lba=")?.parse().ok()?;
+                Some(Self::Null { bytes, lba_bytes: Some(lba_bytes) })
+            }
+            ("ram", "") => Some(Self::Ram { bytes }),
+            ("kv:ram", "") => Some(Self::KeyValue { bytes, evicts: true }),
+            ("kv:ram", "evict=none") => Some(Self::KeyValue { bytes, evicts: false }),
+            _ => None,
+        }
+    }
+
+    /// The argument of `--namespace`; `None` for a file, whose path the server chooses.
+    #[must_use]
+    pub fn argument(self) -> Option<String> {
+        match self {
+            Self::Null { bytes, lba_bytes: None } => Some(format!("null:{bytes}")),
+            Self::Null { bytes, lba_bytes: Some(lba_bytes) } => Some(format!("null:{bytes}?lba={lba_bytes}")),
+            Self::Ram { bytes } => Some(format!("ram:{bytes}")),
+            Self::KeyValue { bytes, evicts: true } => Some(format!("kv:ram:{bytes}")),
+            Self::KeyValue { bytes, evicts: false } => Some(format!("kv:ram:{bytes}?evict=none")),
+            Self::Scratch { .. } => None,
+        }
+    }
+
+    /// Memory that it may take, bytes.
+    #[must_use]
+    pub const fn memory_bytes(self) -> u64 {
+        match self {
+            Self::Null { .. } | Self::Scratch { .. } => 0,
+            Self::Ram { bytes } | Self::KeyValue { bytes, .. } => bytes,
+        }
+    }
+}
+
+/// Doorbell policy of the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "named as `--doorbell` names them")]
+pub enum Doorbell {
+    Immediate,
+    Turn,
+    Fixed,
+    Adaptive,
+}
+
+impl Doorbell {
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Immediate, "immediate"),
+        (Self::Turn, "turn"),
+        (Self::Fixed, "fixed"),
+        (Self::Adaptive, "adaptive"),
+    ];
+
+    /// The policy with this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|(_, known)| *known == name).map(|(policy, _)| policy)
+    }
+
+    fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(policy, _)| *policy == self).map_or("adaptive", |(_, name)| name)
+    }
+}
+
+/// How the target receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "named as `--receive` names them")]
+pub enum Receiving {
+    Staging,
+    Pdu,
+}
+
+impl From<Receive> for Receiving {
+    fn from(receive: Receive) -> Self {
+        if receive == Receive::Pdu { Self::Pdu } else { Self::Staging }
+    }
+}
+
+/// Whether the target's reactor spins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "named as `--spin` names them")]
+pub enum Spin {
+    Always,
+    Never,
+}
+
+/// Zero-copy send of the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SendCopies {
+    /// Never without a copy.
+    Off,
+    /// From this size on, bytes.
+    From(u64),
+}
+
+/// Options of the target's data path; absent ones are the defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TargetTuning {
+    /// Doorbell policy.
+    pub doorbell: Option<Doorbell>,
+    /// How it receives.
+    pub receive: Option<Receiving>,
+    /// Whether its reactor spins.
+    pub spin: Option<Spin>,
+    /// Size from which write data is received in place, bytes.
+    pub in_place_bytes: Option<u64>,
+    /// Zero-copy send.
+    pub zero_copy: Option<SendCopies>,
+    /// How long a socket polls its device, µs; lanes are then placed by NAPI id.
+    pub busy_poll_us: Option<u32>,
+}
+
+impl TargetTuning {
+    /// The arguments of `nvlane target`.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
+        if let Some(doorbell) = self.doorbell {
+            add("--doorbell", doorbell.name().to_owned());
+        }
+        if let Some(receive) = self.receive {
+            add("--receive", if receive == Receiving::Pdu { "pdu" } else { "staging" }.to_owned());
+        }
+        if let Some(spin) = self.spin {
+            add("--spin", if spin == Spin::Always { "always" } else { "never" }.to_owned());
+        }
+        if let Some(bytes) = self.in_place_bytes {
+            add("--in-place", bytes.to_string());
+        }
+        match self.zero_copy {
+            Some(SendCopies::Off) => add("--zero-copy", "off".to_owned()),
+            Some(SendCopies::From(bytes)) => add("--zero-copy", format_bytes(bytes)),
+            None => {}
+        }
+        if let Some(us) = self.busy_poll_us {
+            add("--busy-poll", us.to_string());
+            add("--placement", "napi".to_owned());
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_of_the_closed_set_are_known_and_others_are_not() {
+        for (argument, expected) in [
+            ("null:1T", "null:1099511627776"),
+            ("null:1T?lba=512", "null:1099511627776?lba=512"),
+            ("ram:256M", "ram:268435456"),
+            ("kv:ram:512M", "kv:ram:536870912"),
+            ("kv:ram:64M?evict=none", "kv:ram:67108864?evict=none"),
+        ] {
+            let kind = NamespaceKind::of_argument(argument).unwrap();
+            assert_eq!(kind.argument().as_deref(), Some(expected));
+            let sent = serde_json::to_string(&kind).unwrap();
+            assert_eq!(serde_json::from_str::<NamespaceKind>(&sent).unwrap(), kind, "{sent}");
+        }
+        for argument in ["file:/etc/passwd", "device:/dev/sda", "ram:1G?small", "kv:file:/x?size=1G", "null"]
+        {
+            assert_eq!(NamespaceKind::of_argument(argument), None, "{argument}");
+        }
+    }
+
+    #[test]
+    fn tuning_is_a_closed_set_of_options() {
+        let tuning = TargetTuning {
+            doorbell: Doorbell::named("turn"),
+            receive: Some(Receive::Pdu.into()),
+            spin: Some(Spin::Never),
+            in_place_bytes: Some(1),
+            zero_copy: Some(SendCopies::From(4096)),
+            busy_poll_us: Some(50),
+        };
+        assert_eq!(
+            tuning.arguments().join(" "),
+            "--doorbell turn --receive pdu --spin never --in-place 1 --zero-copy 4k --busy-poll 50 --placement napi"
+        );
+        let sent = serde_json::to_string(&tuning).unwrap();
+        assert_eq!(serde_json::from_str::<TargetTuning>(&sent).unwrap(), tuning);
+        assert!(serde_json::from_str::<TargetTuning>(r#"{"run":"id"}"#).is_err());
+        assert!(TargetTuning::default().arguments().is_empty());
+    }
+}
