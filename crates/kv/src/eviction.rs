@@ -169,18 +169,10 @@ impl Evictor {
             return true;
         }
         if pairs.journal.is_some() {
-            return self.demote_region(pairs) || self.remove_expired(pairs, pairs.heap.regions.count()) > 0;
+            return self.demote_region(pairs) || self.remove_some_expired(pairs);
         }
         if !self.may_evict() {
-            // One scan over all regions, which stops after the first part that freed something.
-            let mut left = pairs.heap.regions.count();
-            while left > 0 {
-                if self.remove_expired(pairs, SCAN_COUNT.min(left)) > 0 {
-                    return true;
-                }
-                left = left.saturating_sub(SCAN_COUNT);
-            }
-            return false;
+            return self.remove_some_expired(pairs);
         }
         self.evict(pairs, demand)
     }
@@ -312,10 +304,32 @@ impl Evictor {
         0
     }
 
-    /// Removes expired items from the next `region_count` regions. Returns the number removed.
-    pub(crate) fn remove_expired(&mut self, pairs: &mut Pairs, region_count: usize) -> usize {
+    /// Removes expired items: of one part of the regions in which there are any. `false` if there are none, which costs
+    /// nothing until the first of the others expires: memory may be full for long, and each store asks.
+    fn remove_some_expired(&mut self, pairs: &mut Pairs) -> bool {
+        if pairs.unexpired_until_s >= pairs.clock.now_s() {
+            return false;
+        }
+        let mut left = pairs.heap.regions.count();
+        let mut unexpired_until_s = u32::MAX;
+        while left > 0 {
+            let (removed, until_s) = self.remove_expired(pairs, SCAN_COUNT.min(left));
+            if removed > 0 {
+                return true;
+            }
+            unexpired_until_s = unexpired_until_s.min(until_s);
+            left = left.saturating_sub(SCAN_COUNT);
+        }
+        pairs.unexpired_until_s = unexpired_until_s;
+        false
+    }
+
+    /// Removes expired items from the next `region_count` regions. Returns the number removed, and the second before the
+    /// first of the others expires.
+    pub(crate) fn remove_expired(&mut self, pairs: &mut Pairs, region_count: usize) -> (usize, u32) {
         let count = pairs.heap.regions.count() as u32;
         let mut removed = 0;
+        let mut unexpired_until_s = u32::MAX;
         for _ in 0..region_count {
             let region = self.expiry_hand % count;
             self.expiry_hand = (region + 1) % count;
@@ -324,11 +338,15 @@ impl Evictor {
                 let is_removed = header.bits & HELD == 0 && pairs.is_expired(&header);
                 if is_removed {
                     evict(pairs, item);
+                } else {
+                    // One that is held is looked at again in the next second.
+                    let last_s = header.expiry.wrapping_sub(1).max(pairs.clock.now_s());
+                    unexpired_until_s = unexpired_until_s.min(last_s);
                 }
                 is_removed
             });
         }
-        removed
+        (removed, unexpired_until_s)
     }
 
     /// Drops the values of the least used of a few regions from memory, as far as they are in the log. Returns whether

@@ -237,3 +237,37 @@ fn the_index_follows_from_large_pairs_to_small_ones_and_back() {
         "{held:?}"
     );
 }
+
+/// A full memory is not searched for expired pairs by each store that it refuses.
+#[test]
+fn a_refused_store_looks_for_expired_pairs_only_when_some_have() {
+    let mut processor = processor(16 << 20, Eviction::None);
+    let store = |processor: &mut Processor, number: u32, expiry_s| {
+        let before = processor.touches().read_count;
+        let key = format!("{number:016}");
+        let hash = processor.hash(key.as_bytes());
+        let attributes = Attributes { flags: 0, expiry_s };
+        let stored = processor.store(hash, key.as_bytes(), &[7; 32], attributes, Condition::Always);
+        (stored, processor.touches().read_count - before)
+    };
+    let mut count = 0;
+    while store(&mut processor, count, if count.is_multiple_of(3) { 100 } else { 0 }).0 == Stored::Done {
+        count += 1;
+    }
+    assert!(count > 100_000);
+    for now_s in [10, 50, 99] {
+        processor.set_now(now_s);
+        for _ in 0..100 {
+            let (stored, read_count) = store(&mut processor, count, 0);
+            assert!(stored != Stored::Done && read_count < 100, "{read_count} lines at second {now_s}");
+        }
+    }
+    processor.set_now(100);
+    let full_count = count;
+    while store(&mut processor, count, 0).0 == Stored::Done {
+        count += 1;
+    }
+    assert!(count - full_count > full_count / 4, "in the place of the expired ones: {}", count - full_count);
+    let read_counts = [(); 3].map(|()| store(&mut processor, count, 0).1);
+    assert!(read_counts[2] < 100, "{read_counts:?}");
+}

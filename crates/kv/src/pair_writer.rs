@@ -146,6 +146,7 @@ impl PairWriter {
         bits: u8,
     ) {
         self.next_cas += 1;
+        self.allocator.pairs.note_expiry(attributes.expiry_s);
         let Heap { memory, access, .. } = &mut self.allocator.pairs.heap;
         let header = Header {
             cas: self.next_cas,
@@ -440,6 +441,7 @@ impl PairWriter {
         uses: u8,
     ) -> bool {
         let pairs = &mut self.allocator.pairs;
+        pairs.note_expiry(pair.attributes.expiry_s);
         let mut header = pairs.heap.header(pending.item);
         (header.cas, header.expiry, header.stamp) = (pair.cas, pair.attributes.expiry_s, pair.stamp);
         header.bits = header.bits & !(MARKS | USES) | pair.marks | uses;
