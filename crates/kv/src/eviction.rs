@@ -350,8 +350,12 @@ impl Evictor {
     }
 
     /// Drops the values of the least used of a few regions from memory, as far as they are in the log. Returns whether
-    /// that freed anything.
+    /// that freed anything. A region without such values is not searched again before it gets one: memory may be full for
+    /// long, and each store asks.
     pub(crate) fn demote_region(&mut self, pairs: &mut Pairs) -> bool {
+        if pairs.heap.regions.may_drop_count() == 0 {
+            return false;
+        }
         let count = pairs.heap.regions.count() as u32;
         let mut looked_at = 0;
         while looked_at < count {
@@ -360,7 +364,7 @@ impl Evictor {
             while looked_at < count && seen < CANDIDATE_COUNT {
                 let region = (self.region_hand + looked_at) % count;
                 looked_at += 1;
-                if matches!(pairs.heap.regions.use_of(region), Use::Items(_)) {
+                if pairs.heap.regions.may_drop(region) {
                     candidates[seen] = (age(pairs, region), region);
                     seen += 1;
                 }
@@ -368,10 +372,18 @@ impl Evictor {
             let candidates = &mut candidates[..seen];
             candidates.sort_unstable();
             for &(_, region) in &*candidates {
-                if each_item(pairs, region, demote) > 0 {
+                // Held items, and those that are being read, are left.
+                let mut is_any_left = false;
+                let demoted_count = each_item(pairs, region, |pairs, item| {
+                    let is_demoted = demote(pairs, item);
+                    is_any_left |= !is_demoted && pairs.log_offset(item).is_some();
+                    is_demoted
+                });
+                if demoted_count > 0 {
                     self.region_hand = (region + 1) % count;
                     return true;
                 }
+                pairs.heap.regions.set_may_drop(region, is_any_left);
             }
         }
         false
@@ -489,6 +501,10 @@ fn move_item(pairs: &mut Pairs, item: u32, queue: Queue) -> Option<u32> {
     let header = pairs.heap.header(item);
     let units = pairs.heap.item_units(item, header);
     let to = pairs.heap.regions.take_for_move(queue, units)?;
+    let regions = &mut pairs.heap.regions;
+    if regions.may_drop(regions.region_of(item)) {
+        regions.set_may_drop(regions.region_of(to), true);
+    }
     let hash = pairs.table.hash_of_item(&pairs.heap, item);
     let entry = pairs.table.entry_of(&pairs.heap, hash, item);
     pairs.heap.memory.copy(item, to, units);

@@ -202,6 +202,10 @@ impl Pairs {
     pub(crate) fn set_log_offset(&mut self, item: u32, offset: u64) {
         if let Some(at) = self.log_offset_at(item) {
             self.heap.memory.bytes_mut(item, at, LOG_OFFSET_BYTES).copy_from_slice(&offset.to_le_bytes());
+            if offset != 0 {
+                let regions = &mut self.heap.regions;
+                regions.set_may_drop(regions.region_of(item), true);
+            }
         }
     }
 

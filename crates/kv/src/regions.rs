@@ -67,6 +67,8 @@ pub(crate) enum Use {
 
 struct Region {
     use_: Use,
+    /// Items in it may have values that are in the log.
+    may_drop: bool,
     /// Units of items up to which it is filled.
     filled: u16,
     /// Items that may be neither moved nor evicted.
@@ -117,6 +119,8 @@ pub(crate) struct Regions {
     hole_units: usize,
     /// Free regions reserved for moving items.
     reserved_count: usize,
+    /// Regions with items whose values may be in the log.
+    may_drop_count: usize,
     /// Regions whose memory is lent to chunks.
     lent: Vec<u32>,
     /// Bytes of keys and values of items that were stored so far.
@@ -175,6 +179,7 @@ impl Regions {
             part_units: [0; 2],
             hole_units: 0,
             reserved_count: 0,
+            may_drop_count: 0,
             lent: Vec::new(),
             stored_bytes: 0,
             inline_stored_count: 0,
@@ -326,6 +331,23 @@ impl Regions {
         if self.free_count() <= self.reserved_count { None } else { self.free.pop() }
     }
 
+    /// Notes whether a region may have items whose values are in the log.
+    pub(crate) fn set_may_drop(&mut self, region: u32, may_drop: bool) {
+        let before = std::mem::replace(&mut self.regions[region as usize].may_drop, may_drop);
+        self.may_drop_count += usize::from(may_drop);
+        self.may_drop_count -= usize::from(before);
+    }
+
+    /// Whether a region may have items whose values are in the log.
+    pub(crate) fn may_drop(&self, region: u32) -> bool {
+        self.regions[region as usize].may_drop
+    }
+
+    /// Number of regions with items whose values may be in the log.
+    pub(crate) fn may_drop_count(&self) -> usize {
+        self.may_drop_count
+    }
+
     /// The region that contains a unit of items.
     #[inline]
     pub(crate) fn region_of(&self, at: u32) -> u32 {
@@ -361,6 +383,7 @@ impl Regions {
 
     /// Makes a region free.
     fn release(&mut self, index: u32) {
+        self.set_may_drop(index, false);
         self.regions[index as usize].use_ = Use::Free;
         if index < self.limit {
             self.free.push(index);

@@ -8,6 +8,7 @@ impl Regions {
         let before = self.count();
         let record = || Region {
             use_: Use::Free,
+            may_drop: false,
             filled: 0,
             held_count: 0,
             previous: NONE,
