@@ -66,6 +66,12 @@ pub trait ByteSocket {
 
     /// Sends as much as fits.
     fn send(&mut self, bytes: &[u8]) -> Sent;
+
+    /// This plaintext was encrypted; its records are sent next. For sockets that look at what a connection carries.
+    fn note_encrypted(&mut self, _plaintext: &[u8]) {}
+
+    /// This plaintext was decrypted from what was received.
+    fn note_decrypted(&mut self, _plaintext: &[u8]) {}
 }
 
 impl ByteSocket for &Socket {
@@ -257,6 +263,7 @@ impl Stream {
             while !rest.is_empty() {
                 match self.session.read(rest) {
                     Ok(Read::Bytes(taken)) => {
+                        socket.note_decrypted(rest.get(..taken).unwrap_or_default());
                         count = count.saturating_add(taken);
                         left = left.saturating_sub(taken);
                         rest = std::mem::take(&mut rest).get_mut(taken..).unwrap_or_default();
@@ -336,6 +343,7 @@ impl Stream {
                 let _ = self.flush(socket);
                 return Sent::Failed(io::Error::other(failure));
             }
+            socket.note_encrypted(&self.gathered);
             sent = sent.saturating_add(self.gathered.len());
             match self.flush(socket) {
                 Sent::Bytes(_) => {}
