@@ -195,8 +195,9 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         ),
         sites: &[Site(
             "crates/host/src/association_machine.rs",
-            "and_then(QueueAuthentication::failure).unwrap_or(cause);",
-            "and_then(QueueAuthentication::failure).filter(|_| !BUG).unwrap_or(cause);",
+            "Some(authentication) => authentication.cause_of_loss(cause),",
+            "Some(authentication) if !BUG => authentication.cause_of_loss(cause),
+            Some(_) => cause,",
         )],
     },
     Bug {
@@ -208,8 +209,9 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         ),
         sites: &[Site(
             "crates/host/src/lane_core.rs",
-            "let cause = failure.unwrap_or(cause);",
-            "let cause = failure.filter(|_| !BUG).unwrap_or(cause);",
+            "Some(authentication) => authentication.cause_of_loss(cause),",
+            "Some(authentication) if !BUG => authentication.cause_of_loss(cause),
+            Some(_) => cause,",
         )],
     },
     Bug {
