@@ -16,6 +16,9 @@ const RECORD_BYTES_MAX: usize = (1 << 14) + 256;
 /// The types of records.
 const TYPES: std::ops::RangeInclusive<u8> = 20..=23;
 
+/// The type of encrypted ones.
+const ENCRYPTED: u8 = 23;
+
 /// Bytes of plaintext that must not go by in clear.
 const SAMPLE_BYTES: usize = 16;
 
@@ -43,6 +46,14 @@ pub(crate) enum Right {
     Refuse,
 }
 
+/// A record among what was sent.
+#[derive(Debug)]
+struct Record {
+    /// `u64::MAX` as its end until its header is complete.
+    bytes: Range<u64>,
+    is_encrypted: bool,
+}
+
 /// One direction of a connection.
 #[derive(Debug, Default)]
 struct Direction {
@@ -51,7 +62,7 @@ struct Direction {
     rest: usize,
     sent_bytes: u64,
     /// The records of the last send, and the one that it has begun.
-    records: Vec<Range<u64>>,
+    records: Vec<Record>,
     /// Where the first record ends that has a wrong bit behind its header.
     damaged_end: Option<u64>,
     /// What was encrypted and not decrypted yet.
@@ -66,8 +77,8 @@ struct Direction {
 pub(crate) struct TlsView {
     channel: Channel,
     right: Option<Right>,
-    /// A bit in the header of a record was wrong.
-    has_damaged_header: bool,
+    /// A bit was wrong that may belong to a length.
+    has_damaged_length: bool,
     /// By sending end.
     directions: [Direction; 2],
 }
@@ -90,9 +101,9 @@ impl TlsView {
         self.right.unwrap_or_default()
     }
 
-    /// Whether a bit in the header of a record was wrong: its receiver may wait for a record that is longer.
-    pub(crate) fn has_damaged_header(&self) -> bool {
-        self.has_damaged_header
+    /// Whether a bit was wrong that may belong to a length: its receiver may wait for a record that is longer.
+    pub(crate) fn has_damaged_length(&self) -> bool {
+        self.has_damaged_length
     }
 
     /// Whether its host speaks TLS.
@@ -122,15 +133,16 @@ impl TlsView {
     /// A byte of what an end has sent last is wrong: this one, of all that it has sent.
     pub(crate) fn on_damaged(&mut self, from: Side, at: u64) {
         let Direction { records, damaged_end, .. } = &mut self.directions[from as usize];
-        let Some(record) = records.iter().find(|record| record.contains(&at)) else { return };
-        // With another length in its header a record ends elsewhere, and so do those behind it.
-        if self.has_damaged_header {
+        let Some(record) = records.iter().find(|record| record.bytes.contains(&at)) else { return };
+        // With another length in its header a record ends elsewhere, and so do those behind it; and a message of a handshake
+        // in clear goes on with another length in its own.
+        if self.has_damaged_length {
             return;
         }
-        if at < record.start + HEADER_BYTES as u64 {
-            self.has_damaged_header = true;
+        if !record.is_encrypted || at < record.bytes.start + HEADER_BYTES as u64 {
+            self.has_damaged_length = true;
         } else {
-            damaged_end.get_or_insert(record.end);
+            damaged_end.get_or_insert(record.bytes.end);
         }
     }
 
@@ -143,7 +155,7 @@ impl TlsView {
     /// Whether an end that has received this number of bytes lacks the rest of a record.
     pub(crate) fn has_part(&self, by: Side, received_bytes: u64) -> bool {
         let records = &self.directions[by.other() as usize].records;
-        records.iter().any(|record| record.start < received_bytes && received_bytes < record.end)
+        records.iter().any(|Record { bytes, .. }| bytes.start < received_bytes && received_bytes < bytes.end)
     }
 
     /// An end has encrypted this.
@@ -174,11 +186,13 @@ impl TlsView {
 impl Direction {
     fn on_sent(&mut self, mut bytes: &[u8]) -> Result<(), String> {
         let (sent_bytes, rest) = (self.sent_bytes, self.rest as u64);
-        self.records.retain(|record| rest > 0 && record.end == sent_bytes + rest || record.end == u64::MAX);
+        let is_begun = |end: u64| rest > 0 && end == sent_bytes + rest || end == u64::MAX;
+        self.records.retain(|record| is_begun(record.bytes.end));
         while let [first, ..] = bytes {
             if self.rest == 0 {
                 if self.header.is_empty() {
-                    self.records.push(self.sent_bytes..u64::MAX);
+                    let bytes = self.sent_bytes..u64::MAX;
+                    self.records.push(Record { bytes, is_encrypted: *first == ENCRYPTED });
                 }
                 self.header.push(*first);
                 bytes = &bytes[1..];
@@ -196,7 +210,7 @@ impl Direction {
                     self.header.clear();
                     self.rest = length;
                     if let Some(record) = self.records.last_mut() {
-                        record.end = self.sent_bytes + length as u64;
+                        record.bytes.end = self.sent_bytes + length as u64;
                     }
                 }
                 continue;
@@ -252,7 +266,7 @@ mod tests {
         view.on_damaged(Side::Host, 47);
         view.on_damaged(Side::Host, 60);
         assert!(
-            view.has_damaged_header() && !view.takes_damaged(Side::Target, 90),
+            view.has_damaged_length() && !view.takes_damaged(Side::Target, 90),
             "it may have another length"
         );
     }

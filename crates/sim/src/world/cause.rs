@@ -188,7 +188,7 @@ impl World {
             // It ends with the command's timeout at the latest.
             let is_longer = |connection: &Connection| {
                 let until_ns = connection.damaged_ns.map_or(0, |at_ns| at_ns + 2 * timeout_ns);
-                connection.dialler == actor && connection.tls.has_damaged_header() && until_ns >= begin_ns
+                connection.dialler == actor && connection.tls.has_damaged_length() && until_ns >= begin_ns
             };
             if connections.iter().any(is_silent) {
                 Some("silent connection")
