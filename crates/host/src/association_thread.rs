@@ -17,11 +17,12 @@ use crate::association_machine::{AdminAnswer, AssociationAction, AssociationMach
 use crate::association_state::AssociationState;
 use crate::attachment::{Attachment, Inaccessible};
 use crate::connect::{Clock, Dialer, Dialled, send};
+use crate::connection_tls::TlsKeys;
 use crate::error::{Error, LinkContext, LinkError};
 use crate::event::Event;
 use crate::failure::Failure;
 use crate::messages::{AssociationMessage, LaneMessage};
-use crate::transport::{TLS_HANDSHAKE, TlsKeys, Transport};
+use crate::transport::{TLS_HANDSHAKE, Transport};
 use crate::waiting::{Interest, sleep};
 
 /// Maximum sleep, ns.

@@ -253,7 +253,8 @@ mod tests {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let Dialled::Connected(socket, _) = dial(vec![listener.address()]) else { panic!("connects") };
         let name = wire::nqn::Nqn::discovery();
-        let mut transport = Transport::new(socket, crate::transport::TlsKeys::None, &name, &name).unwrap();
+        let mut transport =
+            Transport::new(socket, crate::connection_tls::TlsKeys::None, &name, &name).unwrap();
         let (short, long) = (vec![1; 32 << 10], vec![2; 128 << 10]);
         let mut sent_bytes = |spent: usize| {
             let mut budget = SendBudget::TURN;

@@ -26,6 +26,7 @@ use self::link::{CloseReason, LingeringClose, Link, zero_copy_threshold};
 use self::tls_buffers::TlsBuffers;
 use crate::attachment::Attachment;
 use crate::connect::{Clock, Dialer, Dialled, Staging, send};
+use crate::connection_tls::TlsKeys;
 use crate::error::{Error, LinkError};
 use crate::flush_epoch::FlushEpoch;
 use crate::lane_core::{LaneAction, LaneCore, LaneSettings};
@@ -35,7 +36,7 @@ use crate::phases::{SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::queue_map::LaneClass;
 use crate::shared_association::QueueReservation;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
-use crate::transport::{TlsKeys, Transport};
+use crate::transport::Transport;
 use crate::waiting::{Interest, sleep};
 
 /// One I/O queue pair on one connection. `B` is the buffer type of its commands.

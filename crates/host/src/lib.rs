@@ -44,7 +44,8 @@
 //! connection. [`wire`] has the structures of every command, log page and status.
 //!
 //! [`association_machine`] and [`lane_core`] are state machines without sockets, clocks, threads or random numbers, so
-//! that a simulator runs the same code; [`attachment`] and [`flush_epoch`] are their inputs.
+//! that a simulator runs the same code; [`attachment`] and [`flush_epoch`] are their inputs, and [`connection_tls`] is TLS
+//! between them and any socket.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
@@ -59,6 +60,7 @@ mod authentication;
 mod blocking;
 mod buffer;
 mod connect;
+pub mod connection_tls;
 pub mod discovery;
 mod error;
 mod event;

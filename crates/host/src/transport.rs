@@ -4,46 +4,21 @@ use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 
 use reactor::{Received, Segment, Sent, Socket};
-use security::psk::TlsPsk;
-use security::tls::{HostKeys, Session, Stream};
 use wire::nqn::Nqn;
 
+use crate::connection_tls::{ConnectionTls, TlsKeys};
 use crate::error::LinkError;
 use crate::waiting::{Interest, reset};
 
 /// The phase of a connection before TLS is established, in words.
 pub(crate) const TLS_HANDSHAKE: &str = "the TLS handshake";
 
-/// The keys that a connection may use for TLS.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum TlsKeys<'a> {
-    /// None: in clear.
-    None,
-    /// A configured one.
-    Configured(&'a HostKeys),
-    /// One that an authentication has generated.
-    Generated(&'a TlsPsk),
-}
-
-impl<'a> TlsKeys<'a> {
-    /// The generated key if there is one, else the configured one.
-    pub(crate) fn of(configured: Option<&'a HostKeys>, generated: Option<&'a TlsPsk>) -> Self {
-        match (configured, generated) {
-            (_, Some(generated)) => Self::Generated(generated),
-            (Some(configured), None) => Self::Configured(configured),
-            (None, None) => Self::None,
-        }
-    }
-}
-
 /// A connected socket. With TLS it receives and sends nothing before [`secure`](Self::secure) has completed.
 #[derive(Debug)]
 pub(crate) struct Transport {
     /// Until it is reset.
     socket: Option<Socket>,
-    tls: Option<Box<Stream>>,
-    /// TLS uses a key that an authentication has generated.
-    is_generated: bool,
+    tls: ConnectionTls,
 }
 
 impl Transport {
@@ -57,17 +32,7 @@ impl Transport {
         host: &Nqn,
         subsystem: &Nqn,
     ) -> Result<Self, LinkError> {
-        let session = match keys {
-            TlsKeys::None => None,
-            TlsKeys::Configured(keys) => {
-                Some(Session::host(&keys.offer(&host.clone().into(), subsystem)).map_err(LinkError::Tls)?)
-            }
-            TlsKeys::Generated(key) => {
-                Some(Session::host(std::slice::from_ref(key)).map_err(LinkError::GeneratedKey)?)
-            }
-        };
-        let tls = session.map(|session| Box::new(Stream::new(session)));
-        Ok(Self { socket: Some(socket), tls, is_generated: matches!(keys, TlsKeys::Generated(_)) })
+        Ok(Self { socket: Some(socket), tls: ConnectionTls::new(keys, host, subsystem)? })
     }
 
     /// The socket itself.
@@ -86,26 +51,20 @@ impl Transport {
     /// # Errors
     /// Why it failed.
     pub(crate) fn secure(&mut self) -> Result<bool, LinkError> {
-        let Self { socket: Some(socket), tls: Some(tls), is_generated } = self else { return Ok(true) };
+        let Self { socket: Some(socket), tls } = self else { return Ok(true) };
         let outcome = tls.handshake(&mut &*socket);
         if outcome.is_err() {
             // The alert: a reset would discard it.
             socket.finish();
         }
-        if let Some(established) = tls.established() {
-            tracing::debug!(cipher = %established.cipher, identity = %established.identity, "TLS established");
-        }
-        outcome.map_err(|error| match LinkError::from(error) {
-            LinkError::Tls(failure) if *is_generated => LinkError::GeneratedKey(failure),
-            other => other,
-        })
+        outcome
     }
 
     /// Receives into several places, in order.
     #[inline]
     pub(crate) fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Received {
         let socket = self.socket.as_ref().expect("until it is reset");
-        match (&mut self.tls, into) {
+        match (self.tls.stream(), into) {
             (None, [one]) => socket.receive(one),
             (None, several) => socket.receive_vectored(several),
             (Some(tls), into) => tls.receive(into, &mut &*socket),
@@ -115,20 +74,20 @@ impl Transport {
     /// Whether input was received from the socket that [`receive`](Self::receive) has not returned yet.
     #[inline]
     pub(crate) fn has_input(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.has_input())
+        self.tls.has_input()
     }
 
     /// Whether the socket may have more than the last [`receive`](Self::receive) took, although that was not full.
     #[inline]
     pub(crate) fn may_have_more(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.may_have_more())
+        self.tls.may_have_more()
     }
 
     /// Sends as much of `segments` as fits.
     #[inline]
     pub(crate) fn send(&mut self, segments: &[Segment<'_>]) -> Sent {
         let socket = self.socket.as_ref().expect("until it is reset");
-        match &mut self.tls {
+        match self.tls.stream() {
             None => socket.send(segments, false),
             Some(tls) => tls.send(segments, &mut &*socket),
         }
@@ -136,23 +95,23 @@ impl Transport {
 
     /// As [`send`](Self::send) without a copy, which TLS never does. Returns whether a notice will come.
     pub(crate) fn send_zero_copy(&mut self, segments: &[Segment<'_>]) -> (Sent, bool) {
-        match self.tls {
-            None => self.socket().send_zero_copy(segments),
-            Some(_) => (self.send(segments), false),
+        if self.tls.is_some() {
+            return (self.send(segments), false);
         }
+        self.socket().send_zero_copy(segments)
     }
 
     /// Frees the buffers of TLS that are empty.
     #[cold]
     pub(crate) fn shrink(&mut self) {
-        if let Some(tls) = &mut self.tls {
+        if let Some(tls) = self.tls.stream() {
             tls.shrink();
         }
     }
 
     /// Readiness to wait for. `is_blocked`: the socket did not accept all bytes.
     pub(crate) fn interest(&self, is_blocked: bool) -> Interest<'_> {
-        let writable = is_blocked || self.tls.as_ref().is_some_and(|tls| tls.has_output());
+        let writable = is_blocked || self.tls.has_output();
         Interest { fd: self.socket().as_fd(), writable, readable: true }
     }
 
@@ -173,7 +132,7 @@ impl Transport {
     }
 
     fn close_notify(&mut self) {
-        if let Self { socket: Some(socket), tls: Some(tls), .. } = self {
+        if let Self { socket: Some(socket), tls } = self {
             tls.close(&mut &*socket);
         }
     }

@@ -157,6 +157,13 @@ pub trait Io<M> {
     /// Sends as much as fits.
     fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> Sent;
 
+    /// TLS has encrypted `plaintext` for this socket; its records go out by [`send`](Self::send). For engines that look at
+    /// the PDUs of their connections.
+    fn note_encrypted(&mut self, _socket: SocketId, _plaintext: &[u8]) {}
+
+    /// TLS has decrypted `plaintext` from what this socket has received.
+    fn note_decrypted(&mut self, _socket: SocketId, _plaintext: &[u8]) {}
+
     /// Enables zero-copy sends on this socket. Returns whether the kernel supports them.
     fn allow_zero_copy(&mut self, _socket: SocketId) -> bool {
         false

@@ -392,6 +392,11 @@ impl Watch {
         open
     }
 
+    /// Bytes of PDUs that the target has sent.
+    pub(crate) fn passed_from_target_bytes(&self) -> u64 {
+        self.from_target.passed_bytes
+    }
+
     /// Whether it is an admin queue, or is to be one.
     pub(crate) fn is_admin(&self) -> bool {
         self.has_sent_connect && !self.is_io

@@ -1,6 +1,7 @@
 //! A host: the real association and the real cores of its lanes, each driven as its thread drives it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,11 +22,12 @@ use proto::host_controller::{ControllerError, ControllerSettings, RequestData};
 use proto::host_limits::Limits;
 use proto::host_namespaces::NamespaceInfo;
 use proto::receive::{Receive, ReceiveTurn};
+use reactor::Received;
 use reactor::random::SplitMix64;
 use reactor::randomness::Randomness;
-use security::hash::HashFunction;
-use security::secret::Secret;
+use security::tls::Failure as TlsFailure;
 use subsystem::authentication::{Authentication, Secrets};
+use subsystem::config::{AuthenticationConfig, SecretSources, TlsPolicy};
 use wire::id::{Nsid, Qid};
 use wire::nqn::{HostId, Nqn};
 use wire::status::Status;
@@ -34,11 +36,13 @@ use wire::uuid::Uuid;
 use crate::admin::{self, Request};
 use crate::coverage::Stages;
 use crate::foreign::is_foreign;
+use crate::host_link::{Dialled, HostLink};
+use crate::keys::{OTHER_KEY, secret, secret_source};
 use crate::reactor_io::MESSAGE_NS_MAX;
 use crate::scenario::{MS, SECOND, Scenario};
 use crate::scout::Scout;
-use crate::shared::network::{Got, NVME, Phase, Took};
-use crate::shared::{Actor, Shared, Side};
+use crate::shared::tls_view::{Channel, Right};
+use crate::shared::{Actor, Shared};
 
 /// The subsystem's name.
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:simulated";
@@ -48,9 +52,6 @@ pub(crate) const BARRED: usize = 1;
 
 /// Names the command that resets a controller; those of the table have their place there.
 const RESET: u64 = 1 << 32;
-
-/// Pieces of one send, as the real drivers gather them.
-const PIECE_COUNT: usize = 256;
 
 /// Received in one call.
 const STAGING_BYTES: usize = 64 << 10;
@@ -74,20 +75,13 @@ enum ToAssociation {
     ReadAna { generation: u64 },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
-    None,
-    Dialling(usize),
-    Connected(usize),
-}
-
 /// One host.
 pub(crate) struct Host {
     index: usize,
     /// Its association's; the lanes' follow.
     actor: Actor,
     association: AssociationMachine,
-    link: Link,
+    link: HostLink,
     inbox: VecDeque<(u64, ToAssociation)>,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) namespace: Option<Namespace>,
@@ -118,6 +112,12 @@ pub(crate) struct Host {
     pub(crate) misled_until_ns: Option<u64>,
     /// It has reset a controller.
     is_reset: bool,
+    /// Its configured key of TLS, and the attempts that it makes before with another key, and before these in clear.
+    tls_key: u8,
+    other_key_count: u8,
+    clear_count: u8,
+    /// The target has refused its key of TLS, and was right to do so.
+    is_refused: bool,
     /// When its association connected last.
     dialled_ns: u64,
     staging: Vec<u8>,
@@ -130,7 +130,7 @@ pub(crate) struct Host {
 pub(crate) struct Lane {
     pub(crate) core: LaneCore<Vec<u8>>,
     pub(crate) actor: Actor,
-    link: Link,
+    link: HostLink,
     inbox: VecDeque<(u64, ToLane)>,
     receive: ReceivePlan,
     stages: Stages,
@@ -147,12 +147,24 @@ pub(crate) fn name(index: usize) -> Nqn {
     format!("nqn.2026-01.io.nvlane:host-{index}").parse().expect("a name")
 }
 
-/// The secrets that hosts must have, and what each sees of the target.
+/// The secrets that hosts must have, and what each sees of the target, where the configuration does not say it: in
+/// some of these runs there are hosts without a secret.
 pub(crate) fn authentication(scenario: &Scenario) -> Option<Authentication> {
-    scenario.authentication?;
+    scenario.authentication.filter(|_| scenario.tls != TlsPolicy::Concatenated)?;
     let secrets = |index| Secrets { host: secret(index), controller: Some(secret(TARGET)) };
     let hosts = (0..scenario.host_count).map(|index| (name(index).into(), secrets(index))).collect();
     Some(Authentication { hosts, ..Authentication::default() })
+}
+
+/// Where the configuration finds the secrets of hosts that generate keys of TLS.
+pub(crate) fn authentication_config(scenario: &Scenario) -> AuthenticationConfig {
+    if scenario.tls != TlsPolicy::Concatenated {
+        return AuthenticationConfig::default();
+    }
+    let sources =
+        |index| SecretSources { host: secret_source(index), controller: Some(secret_source(TARGET)) };
+    let hosts = (0..scenario.host_count).map(|index| (name(index).into(), sources(index))).collect();
+    AuthenticationConfig { hosts, others: Some(sources(STRANGER)), ..AuthenticationConfig::default() }
 }
 
 fn credentials(scenario: &Scenario, index: usize) -> Option<Credentials> {
@@ -168,9 +180,8 @@ fn credentials(scenario: &Scenario, index: usize) -> Option<Credentials> {
 /// The place of the target among those that have secrets.
 const TARGET: usize = 255;
 
-fn secret(owner: usize) -> Secret {
-    Secret::new(Some(HashFunction::Sha256), vec![owner as u8; 32].into()).expect("a length that exists")
-}
+/// The place of hosts that do not exist.
+const STRANGER: usize = 254;
 
 fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> AssociationSettings {
     let subsystem = if is_discovery { Nqn::discovery() } else { SUBSYSTEM.parse().expect("a name") };
@@ -185,7 +196,7 @@ fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> Associatio
             is_flow_control_disabled: !scenario.has_flow_control,
         },
         credentials: credentials(scenario, index).filter(|_| !is_discovery).map(Arc::new),
-        concat: false,
+        concat: scenario.tls == TlsPolicy::Concatenated && !is_discovery,
         offer: offer(scenario),
         connect_timeout_ns: 3 * SECOND,
         admin_timeout_ns: 10 * SECOND,
@@ -219,7 +230,7 @@ impl Host {
             Lane {
                 core,
                 actor: actor + usize::from(number),
-                link: Link::None,
+                link: HostLink::default(),
                 inbox: VecDeque::new(),
                 receive: ReceivePlan::for_host(Receive::Staging, IN_PLACE_BYTES),
                 stages: Stages::new("host's lane", "down"),
@@ -232,7 +243,7 @@ impl Host {
             index,
             actor,
             association: AssociationMachine::new(settings(scenario, index, false), 0),
-            link: Link::None,
+            link: HostLink::default(),
             inbox: VecDeque::new(),
             lanes: (1..=scenario.lanes_per_host).map(lane).collect(),
             namespace: None,
@@ -250,6 +261,10 @@ impl Host {
             second_uuid: None,
             misled_until_ns: None,
             is_reset: false,
+            tls_key: 0,
+            other_key_count: scenario.other_key_count,
+            clear_count: scenario.clear_count,
+            is_refused: false,
             dialled_ns: 0,
             staging: vec![0; STAGING_BYTES],
             stages: Stages::new("association", "TCP connect"),
@@ -289,7 +304,10 @@ impl Host {
 
     /// Another one in its place.
     pub(crate) fn renew(&mut self, shared: &mut Shared) {
-        *self = Self::new(&shared.scenario, self.index, self.actor);
+        *self = Self {
+            tls_key: shared.tls_keys.current(),
+            ..Self::new(&shared.scenario, self.index, self.actor)
+        };
         self.again_ns = Some(shared.now_ns);
         shared.wake(self.actor);
     }
@@ -349,9 +367,9 @@ impl Host {
 
     /// Counts what has become of the association.
     fn note_association(&mut self, shared: &mut Shared) {
-        let stage = match (self.association.doing(), self.link) {
+        let stage = match (self.association.doing(), self.link.is_none()) {
             _ if self.association.is_over() => "over",
-            ("operation", Link::None) => "waiting",
+            ("operation", true) => "waiting",
             ("operation", _) => "up",
             (connecting, _) => connecting,
         };
@@ -375,32 +393,57 @@ impl Host {
         stages.enter(stage, &mut shared.coverage);
     }
 
+    /// How the next connection is protected.
+    fn channel(&self, shared: &Shared, has_generated_key: bool) -> Channel {
+        match shared.scenario.tls {
+            _ if has_generated_key => Channel::Generated,
+            TlsPolicy::Off | TlsPolicy::Concatenated => Channel::Clear,
+            TlsPolicy::Allowed if !self.index.is_multiple_of(2) => Channel::Clear,
+            TlsPolicy::Allowed | TlsPolicy::Required if self.clear_count > 0 => Channel::Clear,
+            TlsPolicy::Allowed | TlsPolicy::Required if self.other_key_count > 0 => {
+                Channel::Configured(OTHER_KEY)
+            }
+            TlsPolicy::Allowed | TlsPolicy::Required => Channel::Configured(self.tls_key),
+        }
+    }
+
+    /// The key of TLS for the first attempt to connect after one that has failed.
+    fn next_tls_key(&mut self, shared: &Shared) {
+        match (self.clear_count, self.other_key_count) {
+            (0, 0) => self.tls_key = shared.tls_keys.current(),
+            (0, _) => self.other_key_count -= 1,
+            _ => self.clear_count -= 1,
+        }
+    }
+
+    /// The subsystem that it connects to.
+    fn subsystem(&self) -> Nqn {
+        if self.scout.is_some() { Nqn::discovery() } else { SUBSYSTEM.parse().expect("a name") }
+    }
+
     fn dial_association(&mut self, shared: &mut Shared) {
-        let Link::Dialling(id) = self.link else { return };
-        match shared.connection(id).phase {
-            Phase::Dialling => {}
-            Phase::Open => {
-                self.link = Link::Connected(id);
+        let (host, subsystem) = (name(self.index), self.subsystem());
+        let generated = self.association.generated_key();
+        match self.link.connect(shared, &host, &subsystem, generated) {
+            Dialled::Waiting => {}
+            Dialled::Connected => {
                 self.association.on_connected(([192, 0, 2, 1], 4420).into(), shared.now_ns);
             }
-            Phase::Refused => {
-                let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-                self.link = Link::None;
-                self.association.on_lost(refused.into(), shared.now_ns);
-            }
+            Dialled::Failed(cause) => self.lose_association(shared, cause),
         }
     }
 
     fn exchange_association(&mut self, shared: &mut Shared) -> Result<(), LinkError> {
         let now_ns = shared.now_ns;
         self.association.advance(now_ns)?;
-        let Link::Connected(id) = self.link else { return Ok(()) };
+        if self.link.connected().is_none() {
+            return Ok(());
+        }
         loop {
             while self.association.ring() {
-                let (bytes, total) = gather(shared, id, |each| self.association.for_each_piece(each))?;
-                let count = bytes.len();
+                let association = &self.association;
+                let (count, total) = self.link.transmit(shared, |each| association.for_each_piece(each))?;
                 if count > 0 {
-                    shared.send(id, Side::Host, &bytes, None);
                     self.association.on_sent(count);
                 }
                 if count < total {
@@ -410,22 +453,27 @@ impl Host {
             if self.association.has_finished() {
                 self.association.on_bytes(&mut &[][..], now_ns)?;
             }
-            match shared.receive(id, Side::Host, &mut [&mut self.staging[..32 << 10]]) {
-                Got::Bytes(count) => self.association.on_bytes(&mut &self.staging[..count], now_ns)?,
-                Got::Dry => return Ok(()),
-                Got::Ended => return Err(LinkError::Closed { during: self.association.doing() }),
-                Got::Reset => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()),
+            if self.association.opens_again() {
+                return Ok(());
+            }
+            match self.link.receive(shared, &mut [IoSliceMut::new(&mut self.staging[..32 << 10])]) {
+                Received::Bytes(count) => self.association.on_bytes(&mut &self.staging[..count], now_ns)?,
+                Received::Dry => return Ok(()),
+                Received::Ended => return Err(LinkError::Closed { during: self.association.doing() }),
+                Received::Failed(error) => return Err(error.into()),
             }
             self.association.advance(now_ns)?;
         }
     }
 
     fn lose_association(&mut self, shared: &mut Shared, cause: LinkError) {
-        check_violation(shared, &cause, self.link);
-        if let (LinkError::Violation(violation), Link::Connected(id)) = (&cause, self.link)
+        check_failure(shared, &cause, &self.link);
+        note_refusal(shared, &cause, &self.link);
+        self.is_refused = is_tls_refusal(&cause) && self.link.may_be_refused(shared);
+        if let LinkError::Violation(violation) = &cause
             && let Some(bytes) = self.association.term_req(*violation)
         {
-            send_once(shared, id, &bytes);
+            self.link.send_last(shared, &bytes);
         }
         let index = self.index;
         shared.say(|| format!("host {index}: connection lost: {cause}"));
@@ -439,9 +487,10 @@ impl Host {
             match action {
                 AssociationAction::Open => {
                     self.dialled_ns = shared.now_ns;
-                    self.link = Link::Dialling(shared.dial(self.actor, NVME));
+                    let channel = self.channel(shared, self.association.generated_key().is_some());
+                    self.link.dial(shared, self.actor, channel);
                 }
-                AssociationAction::Close { at_once } => hang_up(shared, &mut self.link, at_once),
+                AssociationAction::Close { at_once } => self.link.hang_up(shared, at_once),
                 AssociationAction::Answer { id, answer } => match &mut self.scout {
                     Some(scout) => scout.on_answer(shared, id, answer),
                     None => self.on_admin_answer(shared, id, &answer),
@@ -517,6 +566,7 @@ impl Host {
                     shared.find(format!("host {index} was let in, and is not allowed"));
                 }
                 self.up_count += 1;
+                self.is_refused = false;
                 if let Some(scout) = &mut self.scout {
                     scout.on_up(&controller);
                 }
@@ -554,16 +604,20 @@ impl Host {
                 if let Some(cause) = cause
                     && !self.is_closing
                 {
-                    if self.up_count > 0 && shared.scenario.bars() && is_refusal(&cause) {
+                    let has_other_key = std::mem::take(&mut self.is_refused);
+                    let is_refused = shared.scenario.bars() && is_refusal(&cause) || has_other_key;
+                    if self.up_count > 0 && is_refused && self.scout.is_none() {
                         self.is_shut_out = true;
                         for lane in &mut self.lanes {
                             tell_lane(shared, lane, ToLane::Over);
                         }
                         return;
                     }
-                    if self.up_count > 0 {
+                    if self.up_count > 0 && !has_other_key {
                         shared.find(format!("host {index} gives up for good: {cause}"));
                     }
+                    self.up_count = 0;
+                    self.next_tls_key(shared);
                     // The first attempt is made once; its caller makes another.
                     let at_ns = shared.now_ns + 100 * MS;
                     self.again_ns = Some(at_ns);
@@ -658,7 +712,7 @@ impl Host {
             }
             self.act_lane(shared, number);
         }
-        if let Link::Connected(_) = self.lanes[number].link
+        if self.lanes[number].link.connected().is_some()
             && let Err(cause) = self.exchange_lane(shared, number, done)
         {
             self.lose_lane(shared, number, cause);
@@ -684,7 +738,7 @@ impl Host {
     ) -> Result<(), LinkError> {
         self.flush_lane(shared, number)?;
         let mut turn = self.lanes[number].receive.turn();
-        while turn.goes_on() {
+        while turn.goes_on() || self.lanes[number].link.has_input() {
             self.receive_lane(shared, number, &mut turn, done)?;
         }
         self.flush_lane(shared, number)?;
@@ -692,9 +746,7 @@ impl Host {
         if lane.core.has_finished() {
             lane.core.on_bytes(&mut &[][..], shared.now_ns, &mut |completion| done.push(completion))?;
         }
-        if let Link::Connected(id) = lane.link
-            && shared.is_readable(id, Side::Host)
-        {
+        if lane.link.is_readable(shared) {
             let actor = lane.actor;
             shared.wake(actor);
         }
@@ -703,12 +755,13 @@ impl Host {
 
     pub(crate) fn flush_lane(&mut self, shared: &mut Shared, number: usize) -> Result<(), LinkError> {
         let lane = &mut self.lanes[number];
-        let Link::Connected(id) = lane.link else { return Ok(()) };
+        if lane.link.connected().is_none() {
+            return Ok(());
+        }
         while lane.core.ring() {
-            let (bytes, total) = gather(shared, id, |each| lane.core.for_each_piece(each))?;
-            let count = bytes.len();
+            let core = &lane.core;
+            let (count, total) = lane.link.transmit(shared, |each| core.for_each_piece(each))?;
             if count > 0 {
-                shared.send(id, Side::Host, &bytes, None);
                 lane.core.on_sent(count);
             }
             if count < total {
@@ -726,24 +779,23 @@ impl Host {
         done: &mut Vec<Completion<Vec<u8>>>,
     ) -> Result<(), LinkError> {
         let lane = &mut self.lanes[number];
-        let Link::Connected(id) = lane.link else {
+        if lane.link.connected().is_none() {
             turn.on_dry();
             return Ok(());
-        };
+        }
         let staging_bytes = lane.receive.staging_bytes(STAGING_BYTES, || lane.core.wanted_bytes());
         let staging = &mut self.staging[..staging_bytes];
-        let (got, extent) = lane.receive.receive(lane.core.place(), staging, |into| {
-            let mut parts: Vec<&mut [u8]> = into.iter_mut().map(|part| &mut part[..]).collect();
-            shared.receive(id, Side::Host, &mut parts)
-        });
-        let count = match got {
-            Got::Bytes(count) => count,
-            Got::Dry => {
+        let link = &mut lane.link;
+        let (received, extent) =
+            lane.receive.receive(lane.core.place(), staging, |into| link.receive(shared, into));
+        let count = match received {
+            Received::Bytes(count) => count,
+            Received::Dry => {
                 turn.on_dry();
                 return Ok(());
             }
-            Got::Ended => return Err(LinkError::Closed { during: lane.core.doing() }),
-            Got::Reset => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()),
+            Received::Ended => return Err(LinkError::Closed { during: lane.core.doing() }),
+            Received::Failed(error) => return Err(error.into()),
         };
         turn.on_received(extent, count);
         let placed = extent.in_place(count);
@@ -757,22 +809,18 @@ impl Host {
     }
 
     fn dial_lane(&mut self, shared: &mut Shared, number: usize) {
+        let (host, subsystem) = (name(self.index), self.subsystem());
         let lane = &mut self.lanes[number];
-        let Link::Dialling(id) = lane.link else { return };
-        match shared.connection(id).phase {
-            Phase::Dialling => {}
-            Phase::Open => {
-                lane.link = Link::Connected(id);
+        let generated = lane.core.attachment().and_then(|attachment| attachment.generated.clone());
+        match lane.link.connect(shared, &host, &subsystem, generated.as_deref()) {
+            Dialled::Waiting => {}
+            Dialled::Connected => {
                 lane.core.on_connected(shared.now_ns);
                 if let Err(cause) = self.flush_lane(shared, number) {
                     self.lose_lane(shared, number, cause);
                 }
             }
-            Phase::Refused => {
-                lane.link = Link::None;
-                let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-                self.lose_lane(shared, number, refused.into());
-            }
+            Dialled::Failed(cause) => self.lose_lane(shared, number, cause),
         }
     }
 
@@ -780,11 +828,13 @@ impl Host {
         let lane = &mut self.lanes[number];
         lane.loss_count += 1;
         self.loss_count += 1;
-        check_violation(shared, &cause, lane.link);
-        if let (LinkError::Violation(violation), Link::Connected(id)) = (&cause, lane.link)
+        check_failure(shared, &cause, &lane.link);
+        note_refusal(shared, &cause, &lane.link);
+        self.is_refused |= is_tls_refusal(&cause) && lane.link.may_be_refused(shared);
+        if let LinkError::Violation(violation) = &cause
             && let Some(bytes) = lane.core.term_req(*violation)
         {
-            send_once(shared, id, &bytes);
+            lane.link.send_last(shared, &bytes);
         }
         let index = self.index;
         shared.say(|| format!("host {index} lane {number}: connection lost: {cause}"));
@@ -799,8 +849,14 @@ impl Host {
             let generation = lane.core.attachment().map_or(0, |attachment| attachment.generation);
             let qid = lane.core.qid();
             match action {
-                LaneAction::Open(_) => lane.link = Link::Dialling(shared.dial(lane.actor, NVME)),
-                LaneAction::Close => hang_up(shared, &mut lane.link, true),
+                LaneAction::Open(_) => {
+                    let attachment = lane.core.attachment();
+                    let is_generated = attachment.is_some_and(|attachment| attachment.generated.is_some());
+                    let channel = self.channel(shared, is_generated);
+                    let lane = &mut self.lanes[number];
+                    lane.link.dial(shared, lane.actor, channel);
+                }
+                LaneAction::Close => lane.link.hang_up(shared, true),
                 LaneAction::Abort { cid } => {
                     self.tell_association(shared, ToAssociation::Abort { generation, qid, cid });
                 }
@@ -827,7 +883,7 @@ impl Host {
 
     /// Its admin queue's connection.
     pub(crate) fn admin_connection(&self) -> Option<usize> {
-        if let Link::Connected(id) | Link::Dialling(id) = self.link { Some(id) } else { None }
+        self.link.id()
     }
 
     /// Whether an actor is the thread of its association.
@@ -842,8 +898,7 @@ impl Host {
 
     /// Connections that stand.
     pub(crate) fn connections(&self) -> Vec<usize> {
-        let links = self.lanes.iter().map(|lane| lane.link).chain([self.link]);
-        links.filter_map(|link| if let Link::Connected(id) = link { Some(id) } else { None }).collect()
+        self.lanes.iter().map(|lane| &lane.link).chain([&self.link]).filter_map(HostLink::open).collect()
     }
 
     /// Every command that is out, by lane.
@@ -865,54 +920,46 @@ fn tell_lane(shared: &mut Shared, lane: &mut Lane, message: ToLane) {
     shared.wake_at(lane.actor, at_ns);
 }
 
-/// Gathers what is on its way, as far as the network has room; gives also how much there was.
-fn gather<'a>(
-    shared: &mut Shared,
-    id: usize,
-    for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
-) -> Result<(Vec<u8>, usize), LinkError> {
-    let mut pieces: Vec<&[u8]> = Vec::new();
-    for_each_piece(&mut |piece| {
-        if pieces.len() == PIECE_COUNT {
-            return false;
-        }
-        pieces.push(piece);
-        true
-    });
-    let total = pieces.iter().map(|piece| piece.len()).sum();
-    let count = match shared.begin_send(id, Side::Host, total) {
-        Took::Bytes(count) => count,
-        Took::Blocked => 0,
-        Took::Reset => return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()),
+/// A target breaks the protocol, or fails TLS, only where a bit on the way was wrong, or the host's key is not its own.
+fn check_failure(shared: &mut Shared, cause: &LinkError, link: &HostLink) {
+    let Some(id) = link.open() else { return };
+    let connection = shared.connection(id);
+    let is_excused = match cause {
+        LinkError::Tls(failure) | LinkError::GeneratedKey(failure) => match failure {
+            // It was judged when the target closed it.
+            TlsFailure::Closed => true,
+            TlsFailure::Alert(_) => connection.tls.right() != Right::Serve,
+            _ => false,
+        },
+        LinkError::Violation(_) => false,
+        _ => true,
     };
-    let mut bytes = Vec::with_capacity(count);
-    for piece in pieces {
-        bytes.extend_from_slice(&piece[..piece.len().min(count - bytes.len())]);
-    }
-    Ok((bytes, total))
-}
-
-/// A target breaks the protocol only where a bit on the way was wrong.
-fn check_violation(shared: &mut Shared, cause: &LinkError, link: Link) {
-    if let (LinkError::Violation(violation), Link::Connected(id)) = (cause, link)
-        && shared.connection(id).damaged_ns.is_none()
-    {
-        shared.find(format!("connection {id}: {violation}, and no bit on it was wrong"));
+    if !is_excused && connection.damaged_ns.is_none() {
+        shared.find(format!("connection {id}: {cause}, and no bit on it was wrong"));
     }
 }
 
-/// Sends a last word, if it fits.
-fn send_once(shared: &mut Shared, id: usize, bytes: &[u8]) {
-    if shared.begin_send(id, Side::Host, bytes.len()) == Took::Bytes(bytes.len()) {
-        shared.send(id, Side::Host, bytes, None);
-    }
-    shared.finish(id, Side::Host);
+/// Counts how a target refuses a host that has another key than its own, or none.
+fn note_refusal(shared: &mut Shared, cause: &LinkError, link: &HostLink) {
+    let Some(id) = link.open() else { return };
+    let connection = shared.connection(id);
+    let is_alert = matches!(cause, LinkError::Tls(TlsFailure::Alert(_)));
+    let event = match (connection.tls.channel(), connection.tls.right()) {
+        (_, Right::Serve | Right::Either) if is_alert && connection.damaged_ns.is_some() => {
+            "TLS: a handshake with a wrong bit is refused"
+        }
+        (_, Right::Serve | Right::Either) => return,
+        (Channel::Clear, Right::Refuse) => "TLS: a host in clear is refused",
+        (Channel::Configured(OTHER_KEY), Right::Refuse) if is_alert => {
+            "TLS: another key is refused by an alert"
+        }
+        (_, Right::Refuse) if is_alert => "TLS: a replaced key is refused by an alert",
+        (_, Right::Refuse) => return,
+    };
+    shared.reach_event(event);
 }
 
-fn hang_up(shared: &mut Shared, link: &mut Link, at_once: bool) {
-    match std::mem::replace(link, Link::None) {
-        Link::Connected(id) if !at_once => shared.close(id, Side::Host),
-        Link::Connected(id) | Link::Dialling(id) => shared.reset(id, Side::Host),
-        Link::None => {}
-    }
+/// Whether a target has refused TLS, in a way that ends an association for good.
+fn is_tls_refusal(cause: &LinkError) -> bool {
+    matches!(cause, LinkError::Tls(_))
 }

@@ -101,9 +101,9 @@ fn subsystem(number: u64) -> Nqn {
 
 impl Offer {
     /// One listener, and the subsystem that all runs have.
-    pub(crate) fn new(seed: u64, scout_count: usize, main: Nqn, access: Access) -> Self {
+    pub(crate) fn new(seed: u64, scout_count: usize, main: Nqn, access: Access, tls: TlsPolicy) -> Self {
         let version = Version {
-            listeners: BTreeMap::from([(FIRST_LISTENER, listener(FIRST_LISTENER))]),
+            listeners: BTreeMap::from([(FIRST_LISTENER, ListenerEntry { tls, ..listener(FIRST_LISTENER) })]),
             subsystems: BTreeMap::from([(main, access)]),
             referrals: Vec::new(),
         };
@@ -168,7 +168,8 @@ impl Offer {
                     ip: [203, 0, 113, tag as u8].into(),
                     port: self.random.one_in(2).then_some(14_420),
                 });
-                let mut entry = ListenerEntry { advertise, ..listener(tag) };
+                let tls = version.listeners.get(&tag).map_or(TlsPolicy::Off, |entry| entry.tls);
+                let mut entry = ListenerEntry { advertise, tls, ..listener(tag) };
                 if tag != FIRST_LISTENER {
                     (entry.serves_subsystems, entry.serves_discovery) =
                         self.random.pick(&[(true, true), (true, false), (false, true)]);

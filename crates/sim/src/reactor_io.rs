@@ -386,8 +386,7 @@ impl Io<Message> for SimIo<'_> {
         *slot = Slot { generation: slot.generation + 1, connection: Some(id), ..Slot::default() };
         let socket = SocketId::new(index, slot.generation);
         let actor = self.actor();
-        self.shared.connection(id).owners[1] = Some(actor);
-        self.shared.say(|| format!("connection {id}: served by reactor {actor}"));
+        self.shared.on_served(id, actor);
         Ok(socket)
     }
 
@@ -422,6 +421,18 @@ impl Io<Message> for SimIo<'_> {
 
     fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> Sent {
         self.transmit(socket, segments, false).0
+    }
+
+    fn note_encrypted(&mut self, socket: SocketId, plaintext: &[u8]) {
+        if let Some(id) = self.connection(socket) {
+            self.shared.on_encrypted(id, Side::Target, plaintext);
+        }
+    }
+
+    fn note_decrypted(&mut self, socket: SocketId, plaintext: &[u8]) {
+        if let Some(id) = self.connection(socket) {
+            self.shared.on_decrypted(id, Side::Target, plaintext);
+        }
     }
 
     fn allow_zero_copy(&mut self, _: SocketId) -> bool {

@@ -11,7 +11,7 @@ use proto::WINDOW_COUNT_MAX;
 use proto::host_namespaces::NamespaceInfo;
 use proto::zero_copy::Policy as ZeroCopy;
 use security::group::Group;
-use subsystem::config::TimeoutConfig;
+use subsystem::config::{TimeoutConfig, TlsPolicy};
 use subsystem::limits::Limits;
 use wire::id::Nsid;
 use wire::pdu::{DataAlignment, Digests};
@@ -41,6 +41,9 @@ const TRANSFER_BYTES_MAX: u64 = 256 << 10;
 
 /// The highest namespace id of a run.
 const NSID_MAX_MIN: u64 = 9;
+
+/// Commands of a run with TLS, at most.
+const TLS_COMMAND_COUNT_MAX: u64 = 2000;
 
 /// One run of this number is long.
 const LONG_ONE_IN: u64 = 200;
@@ -105,6 +108,8 @@ pub(crate) enum Fault {
     Unplug { waiting: Waiting },
     /// A peer opens as many connections, and sends nothing on them.
     Flood { count: u8, ns: u64 },
+    /// The configuration is loaded again, with another key of TLS.
+    TlsKey,
 }
 
 impl Fault {
@@ -118,6 +123,7 @@ impl Fault {
                 | Self::Bar { .. }
                 | Self::Offer { .. }
                 | Self::Reload { .. }
+                | Self::TlsKey
         )
     }
 
@@ -148,6 +154,7 @@ impl Fault {
             Self::Freeze { .. } => "host silent",
             Self::Unplug { .. } => "host about to be unplugged",
             Self::Flood { .. } => "flood of connections",
+            Self::TlsKey => "TLS: key changed by a reload",
         }
     }
 }
@@ -306,6 +313,14 @@ pub(crate) struct Scenario {
     pub(crate) has_leaver: bool,
     /// Hosts authenticate with this group, and see the target's secret.
     pub(crate) authentication: Option<Group>,
+    /// Whether hosts and target speak TLS: those with even numbers, where it is allowed.
+    pub(crate) tls: TlsPolicy,
+    /// Attempts of each host to connect with a key that the target does not have, before those with the right one, and
+    /// before these attempts in clear, where TLS is required.
+    pub(crate) other_key_count: u8,
+    pub(crate) clear_count: u8,
+    /// Sends before which a host changes its key of the connection, per million.
+    pub(crate) key_updates: u32,
     /// The key-value namespace.
     pub(crate) pairs: Option<PairSettings>,
 }
@@ -436,6 +451,10 @@ impl Scenario {
             scout_count: 0,
             has_leaver: false,
             authentication: None,
+            tls: TlsPolicy::Off,
+            other_key_count: 0,
+            clear_count: 0,
+            key_updates: 0,
             pairs: None,
         };
         scenario.draw_faults(r);
@@ -460,6 +479,7 @@ impl Scenario {
         scenario.draw_authentication();
         scenario.draw_controllers();
         scenario.draw_admission();
+        scenario.draw_tls();
         let lane_count = scenario.host_count as u64 * u64::from(scenario.lanes_per_host);
         scenario.lane_command_count = scenario.command_count.div_ceil(lane_count);
         scenario
@@ -632,6 +652,50 @@ impl Scenario {
             let group = if random.one_in(50) { Group::Ffdhe2048 } else { Group::Null };
             self.authentication = Some(group);
         }
+    }
+
+    /// Whether hosts and target speak TLS, and what happens to it. It takes much of the processor's time.
+    fn draw_tls(&mut self) {
+        let mut random = Random::new(self.seed, 70);
+        let r = &mut random;
+        if !r.one_in(6) || self.command_count > TLS_COMMAND_COUNT_MAX {
+            return;
+        }
+        self.tls = r.pick(&[
+            TlsPolicy::Allowed,
+            TlsPolicy::Required,
+            TlsPolicy::Required,
+            TlsPolicy::Required,
+            TlsPolicy::Concatenated,
+        ]);
+        self.has_leaver &= self.tls == TlsPolicy::Allowed;
+        if self.tls == TlsPolicy::Concatenated {
+            // An exponentiation takes milliseconds.
+            self.authentication = Some(Group::Ffdhe2048);
+            (self.host_count, self.scout_count) = (1, 0);
+            self.faults.retain(|(_, fault)| !matches!(fault, Fault::Bar { .. }));
+        } else {
+            self.other_key_count = if r.one_in(4) { r.between(1, 2) as u8 } else { 0 };
+            self.clear_count = if self.tls == TlsPolicy::Required && r.one_in(4) { 1 } else { 0 };
+            self.draw_key_changes(r);
+        }
+        self.key_updates = if r.one_in(2) { r.scaled(1000, 200_000) as u32 } else { 0 };
+        if self.network.corrupt == 0 && r.one_in(3) {
+            // A host that comes and goes has neither TLS nor digests.
+            self.has_leaver = false;
+            self.network.corrupt = (r.scaled(100, 5000) as u32).min(self.network.piece_max as u32 * 20);
+        }
+    }
+
+    /// Reloads that change the target's key. A host that is refused begins anew, and may find another machine then.
+    fn draw_key_changes(&mut self, r: &mut Random) {
+        if self.disk_count() > 1 || !r.one_in(2) {
+            return;
+        }
+        for _ in 0..r.between(1, 3) {
+            self.faults.push((r.below(self.command_count), Fault::TlsKey));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
     }
 
     /// Copies and a second namespace. They have draws of their own, so that the others stay what they were.

@@ -6,6 +6,7 @@
 #![allow(clippy::cast_lossless)]
 
 use proto::zero_copy::Policy as ZeroCopy;
+use subsystem::config::TlsPolicy;
 use wire::pdu::{DataAlignment, Digests};
 
 use crate::pair_settings::PairDurability;
@@ -108,15 +109,28 @@ pub(crate) const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "tls",
+        plain: 0,
+        get: |scenario| (scenario.tls != TlsPolicy::Off).into(),
+        set: |scenario, value| {
+            if value == 0 {
+                (scenario.tls, scenario.clear_count) = (TlsPolicy::Off, 0);
+            }
+        },
+    },
+    Setting {
         name: "authentication",
         plain: 0,
         get: |scenario| scenario.authentication.is_some().into(),
         set: |scenario, value| {
-            if value == 0 {
+            if value == 0 && scenario.tls != TlsPolicy::Concatenated {
                 scenario.authentication = None;
             }
         },
     },
+    number!("tls-attempts-with-another-key", other_key_count, 0),
+    number!("tls-attempts-in-clear", clear_count, 0),
+    number!("tls-key-updates", key_updates, 0),
     number!("hosts", host_count, 1),
     number!("lanes", lanes_per_host, 1),
     number!("reactors", reactor_count, 1),

@@ -2,6 +2,7 @@
 
 pub(crate) mod disk;
 pub(crate) mod network;
+pub(crate) mod tls_view;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -10,6 +11,7 @@ use crate::coverage::{Coverage, Point};
 use crate::random::Random;
 use crate::scenario::{SECOND, Scenario, US};
 use crate::timeline::About;
+use crate::tls_keys::TlsKeys;
 use crate::trace::Trace;
 use disk::{Disk, LOG_OPERATIONS};
 use network::Network;
@@ -90,6 +92,10 @@ pub(crate) enum Event {
     Restore,
     /// The first machine has its address again.
     FallBack,
+    /// An end has received all of a record in which a bit is wrong.
+    Damaged(usize, Side),
+    /// It must have closed the connection.
+    Overdue(usize, Side),
 }
 
 /// The common part of the world.
@@ -106,6 +112,7 @@ pub(crate) struct Shared {
     /// Draws how late each actor runs.
     delays: Vec<Random>,
     pub(crate) network: Network,
+    pub(crate) tls_keys: TlsKeys,
     /// Of the first namespace.
     pub(crate) disk: Disk,
     /// Of the key-value namespace.
@@ -143,6 +150,7 @@ impl Shared {
             stalled_until_ns: vec![0; actor_count],
             delays: (0..actor_count as u64).map(|actor| Random::of(scenario.chance, 20, &[actor])).collect(),
             network: Network::default(),
+            tls_keys: TlsKeys::default(),
             disk,
             log_disk,
             coverage: Coverage::default(),
@@ -243,6 +251,11 @@ impl Shared {
     /// Has an actor run at a time, if it does not before.
     pub(crate) fn wake_at(&mut self, actor: Actor, at_ns: u64) {
         self.wakes[actor] = self.wakes[actor].min(at_ns.max(self.now_ns).max(self.stalled_until_ns[actor]));
+    }
+
+    /// Whether an actor does not run for now.
+    pub(crate) fn is_stalled(&self, actor: Actor) -> bool {
+        self.stalled_until_ns[actor] > self.now_ns
     }
 
     /// An actor does not run before some time.

@@ -18,6 +18,7 @@ mod pair_command;
 mod pairs;
 mod submit;
 mod takeover;
+mod tls;
 mod user;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -232,7 +233,7 @@ impl World {
         let scout = |index| Host::scout(&scenario, index, first_scout + index);
         let scouts = (0..scenario.scout_count).map(scout).collect();
         let main = SUBSYSTEM.parse().expect("a name");
-        let offer = Offer::new(scenario.seed, scenario.scout_count, main, Access::Any);
+        let offer = Offer::new(scenario.seed, scenario.scout_count, main, Access::Any, scenario.tls);
         let mut world = Self {
             model: Model::new(scenario.all_block_count(), scenario.is_replayed),
             stage: Stage::Work,
@@ -428,6 +429,8 @@ impl World {
             Event::Return => self.return_second(),
             Event::Restore => self.restore_rights(),
             Event::FallBack => self.fall_back(),
+            Event::Damaged(id, side) => self.on_damaged(id, side),
+            Event::Overdue(id, side) => self.judge_damaged(id, side),
             Event::Admit => {
                 self.shared.barred_since_ns = None;
                 self.barred = None;
@@ -777,6 +780,7 @@ impl World {
             }
             Fault::Unplug { waiting } => self.unplugs.push(waiting),
             Fault::Flood { count, ns } => self.flood(count, ns),
+            Fault::TlsKey => self.change_tls_key(),
         }
     }
 
@@ -959,5 +963,7 @@ fn event_number(event: Event) -> u64 {
         Event::Oust => 17,
         Event::Restart => 18,
         Event::Restore => 19,
+        Event::Damaged(id, side) => (id as u64) << 8 | 20 | side as u64,
+        Event::Overdue(id, side) => (id as u64) << 8 | 22 | side as u64,
     }
 }

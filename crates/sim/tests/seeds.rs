@@ -1,6 +1,6 @@
 //! Some seeds. More of them: `cargo xtask sim`; planted bugs: `cargo xtask product-bugs`.
 
-use nvlane_sim::{Outcome, run_seed};
+use nvlane_sim::{Outcome, Point, run_seed};
 
 /// What is freed while the simulated kernel may still read it shows.
 #[global_allocator]
@@ -40,9 +40,14 @@ fn nothing_is_wrong_in_the_first_seeds() {
 
 #[test]
 fn a_seed_runs_the_same_each_time_and_with_its_trace() {
-    for seed in 0..20 {
+    let mut with_tls_count = 0;
+    for seed in 0..60 {
         let (once, again) = (run_seed(seed, false), run_seed(seed, true));
         assert_eq!((once.digest, once.command_count), (again.digest, again.command_count), "seed {seed}");
         assert!(once.timeline.is_empty() && again.timeline.lines(None).count() > 10);
+        let is_of_tls = |point| matches!(point, Point::Event(event) if event.starts_with("TLS: established"));
+        with_tls_count += usize::from(once.coverage.iter().any(|(point, _)| is_of_tls(point)));
     }
+    // The keys of its sessions are others each time.
+    assert!(with_tls_count > 3, "{with_tls_count} seeds with TLS are too few to mean anything");
 }

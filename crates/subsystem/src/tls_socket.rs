@@ -21,4 +21,12 @@ impl<I: Io<Message>> ByteSocket for TlsSocket<'_, I> {
     fn send(&mut self, bytes: &[u8]) -> Sent {
         self.io.send(self.socket, &[Segment::new(bytes)])
     }
+
+    fn note_encrypted(&mut self, plaintext: &[u8]) {
+        self.io.note_encrypted(self.socket, plaintext);
+    }
+
+    fn note_decrypted(&mut self, plaintext: &[u8]) {
+        self.io.note_decrypted(self.socket, plaintext);
+    }
 }

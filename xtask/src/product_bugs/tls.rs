@@ -8,6 +8,7 @@ const KEYRING: &str = "crates/security/src/tls/keyring.rs";
 const RECORDS: &str = "crates/security/src/tls/records.rs";
 const SECURE: &str = "crates/subsystem/src/lane/secure.rs";
 const SESSION: &str = "crates/security/src/tls/session.rs";
+const STREAM: &str = "crates/security/src/tls/stream.rs";
 
 /// A test of hosts and targets over sockets.
 const fn end_to_end(name: &'static str) -> Judge {
@@ -218,6 +219,73 @@ pub(super) const TLS: &[Bug] = &[
             SESSION,
             "if self.quiet_bytes <= QUIET_BYTES_MAX {",
             "if BUG || self.quiet_bytes <= QUIET_BYTES_MAX {",
+        )],
+    },
+    // A host that connects in clear is served.
+    Bug {
+        name: "clear-answered-where-tls-is-required",
+        judge: Judge::Simulation,
+        sites: &[
+            Site(
+                GATE,
+                "Policy::Required => Passage",
+                "Policy::Required if BUG => Passage::Tls(Box::new(Stream::allowing_clear(session()))),
+            Policy::Required => Passage",
+            ),
+            Site(GATE, PERMITS_CLEAR, ALWAYS_PERMITS_CLEAR),
+        ],
+    },
+    Bug {
+        name: "key-of-before-the-reload-taken",
+        judge: Judge::Simulation,
+        sites: &[Site(
+            "crates/subsystem/src/operator.rs",
+            "self.gate.set_keyring(keyring);",
+            "if !BUG || self.gate.keyring().is_empty() {
+            self.gate.set_keyring(keyring);
+        }",
+        )],
+    },
+    // The connection stays, and its host waits.
+    Bug {
+        name: "failed-session-taken-for-a-silent-one",
+        judge: Judge::Simulation,
+        sites: &[Site(
+            STREAM,
+            "Err(failure) if count == 0 => return Received::Failed(io::Error::other(failure)),",
+            "Err(_) if BUG && count == 0 => return Received::Dry,
+                    Err(failure) if count == 0 => return Received::Failed(io::Error::other(failure)),",
+        )],
+    },
+    Bug {
+        name: "unsent-part-of-a-record-dropped",
+        judge: Judge::Simulation,
+        sites: &[Site(
+            STREAM,
+            "self.session.on_sent(count);",
+            "self.session.on_sent(if BUG { usize::MAX } else { count });",
+        )],
+    },
+    Bug {
+        name: "byte-of-a-blocked-record-sent-again",
+        judge: Judge::Simulation,
+        sites: &[Site(
+            STREAM,
+            "let mut skip = std::mem::take(&mut self.owed);",
+            "let mut skip = std::mem::take(&mut self.owed) * usize::from(!BUG);",
+        )],
+    },
+    Bug {
+        name: "host-goes-on-in-clear-after-a-failed-handshake",
+        judge: Judge::Simulation,
+        sites: &[Site(
+            "crates/host/src/connection_tls.rs",
+            "let outcome = stream.handshake(socket);",
+            "let outcome = stream.handshake(socket);
+        if BUG && outcome.is_err() {
+            self.stream = None;
+            return Ok(true);
+        }",
         )],
     },
 ];

@@ -66,6 +66,12 @@ pub trait ByteSocket {
 
     /// Sends as much as fits.
     fn send(&mut self, bytes: &[u8]) -> Sent;
+
+    /// This plaintext was encrypted; its records are sent next. For sockets that look at what a connection carries.
+    fn note_encrypted(&mut self, _plaintext: &[u8]) {}
+
+    /// This plaintext was decrypted from what was received.
+    fn note_decrypted(&mut self, _plaintext: &[u8]) {}
 }
 
 impl ByteSocket for &Socket {
@@ -247,6 +253,7 @@ impl Stream {
             while !rest.is_empty() {
                 match self.session.read(rest) {
                     Ok(Read::Bytes(taken)) => {
+                        socket.note_decrypted(rest.get(..taken).unwrap_or_default());
                         count = count.saturating_add(taken);
                         left = left.saturating_sub(taken);
                         rest = std::mem::take(&mut rest).get_mut(taken..).unwrap_or_default();
@@ -305,10 +312,11 @@ impl Stream {
         loop {
             let mut room = CHUNK_BYTES;
             let encrypted = self.session.write_gathered(|into, most| {
-                let end = into.len().saturating_add(most.min(room));
+                let begin = into.len();
+                let end = begin.saturating_add(most.min(room));
                 while into.len() < end {
                     if current.is_empty() {
-                        let Some(next) = segments.next() else { return };
+                        let Some(next) = segments.next() else { break };
                         let skipped = skip.min(next.len());
                         skip = skip.saturating_sub(skipped);
                         current = next.after(skipped);
@@ -319,6 +327,7 @@ impl Stream {
                     current = current.after(count);
                     room = room.saturating_sub(count);
                 }
+                socket.note_encrypted(into.get(begin..).unwrap_or_default());
             });
             match encrypted {
                 Ok(0) => return Sent::Bytes(sent),

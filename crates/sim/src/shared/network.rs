@@ -6,7 +6,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use reactor::ListenerTag;
+use subsystem::config::TlsPolicy;
+use wire::pdu::Digests;
 
+use super::tls_view::{Channel, Right, TlsView};
 use super::{Actor, Event, Shared, Side};
 use crate::coverage::{Requests, Waiting, Watch};
 use crate::random::Random;
@@ -136,12 +139,15 @@ pub(crate) struct Connection {
     /// When a bit of it was last wrong, ns.
     pub(crate) damaged_ns: Option<u64>,
     watch: Watch,
+    pub(crate) tls: TlsView,
 }
 
 impl Connection {
     /// Whether the target has answered more than the handshake: the host's Connect.
     pub(crate) fn has_answered_connect(&self) -> bool {
-        self.streams[Side::Host as usize].sent_bytes > IC_BYTES
+        let is_secured = self.tls.is_secured();
+        let clear_bytes = self.streams[Side::Host as usize].sent_bytes;
+        (if is_secured { self.watch.passed_from_target_bytes() } else { clear_bytes }) > IC_BYTES
     }
 
     /// Whether the target serves it as a queue of an association.
@@ -197,9 +203,26 @@ impl Connection {
         self.watch.is_connected
     }
 
+    /// What is wrong with a queue in clear, if it is one.
+    fn clear_queue(&self, policy: TlsPolicy) -> Option<&'static str> {
+        if self.tls.is_secured() || !self.watch.is_connected {
+            return None;
+        }
+        match policy {
+            TlsPolicy::Off | TlsPolicy::Allowed => None,
+            TlsPolicy::Concatenated if self.watch.is_admin() => None,
+            TlsPolicy::Concatenated => {
+                Some("an I/O queue is connected in clear where a key must be generated")
+            }
+            TlsPolicy::Required => Some("a queue is connected in clear where TLS is required"),
+        }
+    }
+
     /// What each of its commands waits for that the target has and has not answered.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = Waiting> {
-        self.watch.waiting(self.streams[Side::Target as usize].received_bytes)
+        let clear_bytes = self.streams[Side::Target as usize].received_bytes;
+        let is_secured = self.tls.is_secured();
+        self.watch.waiting(if is_secured { self.tls.decrypted_bytes(Side::Target) } else { clear_bytes })
     }
 }
 
@@ -291,6 +314,7 @@ impl Shared {
             heard_ns: self.now_ns,
             silent_from_ns: u64::MAX,
             watch: Watch::new(self.scenario.wire_limits()),
+            tls: TlsView::default(),
             damaged_ns: None,
         });
         let at_ns = self.arrival_ns(id);
@@ -343,6 +367,15 @@ impl Shared {
             self.network.entered.push(id);
         }
         (listener, peer)
+    }
+
+    /// A reactor serves a connection: which keys it accepts there is settled when the first one does.
+    pub(crate) fn on_served(&mut self, id: usize, actor: Actor) {
+        let connection = &mut self.network.connections[id];
+        connection.owners[1] = Some(actor);
+        let right = self.tls_keys.right(self.scenario.tls, connection.tls.channel());
+        connection.tls.settle_right(right);
+        self.say(|| format!("connection {id}: served by reactor {actor}"));
     }
 
     /// The target does not let in a connection that it has accepted.
@@ -453,12 +486,86 @@ impl Shared {
     /// Bytes that the kernel takes of those that it could, and that are not all: now and then the last of them is
     /// within a header.
     pub(crate) fn stop_in_header(&mut self, id: usize, bytes: &[u8]) -> usize {
-        let Connection { watch, random, .. } = &mut self.network.connections[id];
-        if !self.is_hostile || !random.one_in(4) {
+        let Connection { watch, random, tls, .. } = &mut self.network.connections[id];
+        if !self.is_hostile || !random.one_in(4) || tls.is_secured() {
             return bytes.len();
         }
         let stop = watch.last_header(bytes).map(|start| start + random.below(DATA_HEADER_BYTES) as usize);
         stop.map_or(bytes.len(), |stop| stop.clamp(1, bytes.len()))
+    }
+
+    /// An end sends this, in clear or encrypted: PDUs.
+    fn watch_sent(&mut self, id: usize, side: Side, bytes: &[u8]) {
+        let connection = &mut self.network.connections[id];
+        let (trace, now_ns, dialler) = (&mut self.trace, self.now_ns, connection.dialler);
+        let was_connected = connection.watch.is_connected;
+        connection.watch.on_sent(side == Side::Target, bytes, &mut self.coverage, |header| {
+            if let Some((timeline, view)) = trace.kept() {
+                view.on_header(timeline, now_ns, (id, dialler), header);
+            }
+        });
+        if std::mem::take(&mut connection.watch.is_refused_as_busy) {
+            self.network.busy.push(id);
+        }
+        if connection.watch.is_connected && !was_connected {
+            self.network.entered.push(id);
+        }
+        let silent_from_ns = connection.silent_from_ns;
+        if connection.watch.has_term_req && connection.damaged_ns.is_none() {
+            self.find(format!("connection {id}: {side:?} ends it by a TermReq, and no bit on it was wrong"));
+        } else if connection.watch.has_exceeded {
+            self.find(format!("connection {id}: more commands or Aborts are out than a queue may have"));
+        } else if let Some(finding) = connection.clear_queue(self.scenario.tls) {
+            self.find(format!("connection {id}: {finding}"));
+        }
+        if side == Side::Target && now_ns > silent_from_ns {
+            self.find(format!(
+                "connection {id}: the target sends, though the association ended by {silent_from_ns} ns"
+            ));
+        }
+    }
+
+    /// An end encrypts this, and will send it.
+    pub(crate) fn on_encrypted(&mut self, id: usize, side: Side, plaintext: &[u8]) {
+        let connection = &mut self.network.connections[id];
+        let had_answered = connection.has_answered_connect();
+        connection.tls.on_encrypted(side, plaintext);
+        self.watch_sent(id, side, plaintext);
+        let connection = &mut self.network.connections[id];
+        if !had_answered && connection.has_answered_connect() {
+            connection.heard_ns = self.now_ns;
+        }
+    }
+
+    /// An end has decrypted this.
+    pub(crate) fn on_decrypted(&mut self, id: usize, side: Side, plaintext: &[u8]) {
+        if let Err(finding) = self.network.connections[id].tls.on_decrypted(side, plaintext) {
+            self.find(format!("connection {id}: {finding}"));
+        }
+    }
+
+    /// Whether a host changes its key of a connection before it sends.
+    pub(crate) fn updates_key(&mut self, id: usize) -> bool {
+        let is_it = self.network.connections[id].random.happens(self.scenario.key_updates);
+        if is_it {
+            self.reach_event("TLS: host changes its key");
+        }
+        is_it
+    }
+
+    /// A host is connected, in clear or with TLS.
+    pub(crate) fn on_secured(&mut self, id: usize) {
+        let tls = &self.network.connections[id].tls;
+        match tls.channel() {
+            Channel::Clear => return,
+            Channel::Configured(_) => self.reach_event("TLS: established with a configured key"),
+            Channel::Generated => self.reach_event("TLS: established with a generated key"),
+        }
+        if self.network.connections[id].tls.right() == Right::Refuse {
+            self.find(format!(
+                "connection {id}: TLS is established with a key that the target does not have"
+            ));
+        }
     }
 
     /// Sends bytes for which [`begin_send`](Self::begin_send) found room. With `source` they are read there when they
@@ -466,35 +573,22 @@ impl Shared {
     pub(crate) fn send(&mut self, id: usize, side: Side, bytes: &[u8], source: Option<&Rc<SentBytes>>) {
         let to = side.other();
         let connection = &mut self.network.connections[id];
+        let is_secured = connection.tls.is_secured();
         if connection.listener == NVME {
-            let (trace, now_ns, dialler) = (&mut self.trace, self.now_ns, connection.dialler);
-            let was_connected = connection.watch.is_connected;
-            connection.watch.on_sent(side == Side::Target, bytes, &mut self.coverage, |header| {
-                if let Some((timeline, view)) = trace.kept() {
-                    view.on_header(timeline, now_ns, (id, dialler), header);
-                }
-            });
-            if std::mem::take(&mut connection.watch.is_refused_as_busy) {
-                self.network.busy.push(id);
-            }
-            if connection.watch.is_connected && !was_connected {
-                self.network.entered.push(id);
-            }
-            if connection.watch.has_term_req && connection.damaged_ns.is_none() {
-                self.find(format!(
-                    "connection {id}: {side:?} ends it by a TermReq, and no bit on it was wrong"
-                ));
-            } else if connection.watch.has_exceeded {
-                self.find(format!("connection {id}: more commands or Aborts are out than a queue may have"));
+            let is_required = self.scenario.tls == TlsPolicy::Required;
+            let must_be_tls = match side {
+                Side::Host => is_secured,
+                // Where a connection may be in clear, a wrong bit in its first byte makes it one.
+                Side::Target => is_required || is_secured && connection.damaged_ns.is_none(),
+            };
+            let checked = if must_be_tls { connection.tls.on_sent(side, bytes) } else { Ok(()) };
+            if let Err(finding) = checked {
+                self.find(format!("connection {id}: {finding}"));
+            } else if !is_secured {
+                self.watch_sent(id, side, bytes);
             }
         }
         let (now_ns, count) = (self.now_ns, bytes.len());
-        let silent_from_ns = self.network.connections[id].silent_from_ns;
-        if side == Side::Target && now_ns > silent_from_ns {
-            self.find(format!(
-                "connection {id}: the target sends, though the association ended by {silent_from_ns} ns"
-            ));
-        }
         self.trace.note(now_ns, count as u64);
         self.tell(About::Detail, || format!("connection {id}: {side:?} sends {count} bytes"));
         let network = self.scenario.network;
@@ -513,6 +607,8 @@ impl Shared {
             return self.answer_with_reset(id, side);
         }
         let had_answered = self.network.connections[id].has_answered_connect();
+        let has_digests = self.scenario.digests == Digests::all();
+        let is_protected = is_secured || has_digests && self.network.connections[id].listener == NVME;
         let mut rest = bytes;
         let mut damaged = false;
         while !rest.is_empty() {
@@ -523,6 +619,7 @@ impl Shared {
             rest = after;
             let at_ns = self.arrival_ns(id);
             let is_corrupt = self.is_hostile && self.network.connections[id].random.happens(network.corrupt);
+            let is_corrupt = is_corrupt && is_protected;
             let bit = self.network.connections[id].random.below(piece.len() as u64 * 8) as usize;
             let stream = &mut self.network.connections[id].streams[index(to)];
             let start = stream.bytes.len();
@@ -530,11 +627,14 @@ impl Shared {
             // Damage on the way stays.
             let source = source.filter(|_| !is_corrupt);
             let source = source.map(|sent| (Rc::clone(sent), count - rest.len() - piece.len()));
-            if is_corrupt && stream.sent_bytes >= UNPROTECTED_BYTES {
+            if is_corrupt && (is_secured || stream.sent_bytes >= UNPROTECTED_BYTES) {
                 stream.bytes[start + bit / 8] ^= 1 << (bit % 8);
                 damaged = true;
+                let at = stream.sent_bytes + bit as u64 / 8;
+                self.network.connections[id].tls.on_damaged(side, at);
                 self.trace.tell(now_ns, About::World, || format!("connection {id}: a bit is wrong"));
             }
+            let stream = &mut self.network.connections[id].streams[index(to)];
             let at_ns = at_ns.max(stream.last_ns);
             stream.last_ns = at_ns;
             stream.sent_bytes += piece.len() as u64;
@@ -656,7 +756,11 @@ impl Shared {
         let (latency_ns, now_ns) = (self.network.connections[id].latency_ns, self.now_ns);
         let stream = &mut self.network.connections[id].streams[index(side)];
         if stream.arrived_bytes == 0 {
-            return match stream.ended {
+            let (received_bytes, ended) = (stream.received_bytes, stream.ended);
+            if ended.is_some() && self.network.connections[id].tls.has_part(side, received_bytes) {
+                self.reach_event("TLS: connection ends within a record");
+            }
+            return match ended {
                 Some(End::Finished) => Got::Ended,
                 Some(End::Reset) => Got::Reset,
                 None => Got::Dry,
@@ -670,8 +774,12 @@ impl Shared {
         }
         stream.arrived_bytes -= total;
         stream.received_bytes += total as u64;
+        let received_bytes = stream.received_bytes;
         if stream.is_awaited {
             self.at(now_ns + latency_ns, Event::Room(id, side.other()));
+        }
+        if self.network.connections[id].tls.takes_damaged(side, received_bytes) {
+            self.at(now_ns, Event::Damaged(id, side));
         }
         Got::Bytes(total)
     }

@@ -185,8 +185,15 @@ impl World {
             let is_damaged = |connection: &Connection| {
                 connection.dialler == actor && connection.damaged_ns.is_some_and(|at_ns| at_ns >= begin_ns)
             };
+            // It ends with the command's timeout at the latest.
+            let is_longer = |connection: &Connection| {
+                let until_ns = connection.damaged_ns.map_or(0, |at_ns| at_ns + 2 * timeout_ns);
+                connection.dialler == actor && connection.tls.has_damaged_length() && until_ns >= begin_ns
+            };
             if connections.iter().any(is_silent) {
                 Some("silent connection")
+            } else if connections.iter().any(is_longer) {
+                Some("record of TLS with another length")
             } else if waits_for_others && connections.iter().any(is_vain) {
                 Some("silent connection of another host")
             } else if self.shared.disk.is_stuck() {

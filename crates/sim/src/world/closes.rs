@@ -8,6 +8,7 @@ use crate::coverage::Point;
 use crate::host::BARRED;
 use crate::scenario::{MS, SECOND};
 use crate::shared::network::{Connection, NVME};
+use crate::shared::tls_view::Right;
 
 /// What the target rounds deadlines up to, ns.
 const TIMER_STEP_NS: u64 = SECOND / 4;
@@ -30,8 +31,9 @@ impl World {
             }
             let (is_queue, has_sent_connect) =
                 (connection.is_connected(), connection.watch().has_sent_connect);
-            let has_cause =
-                !is_queue && self.may_close_unconnected(id) || has_sent_connect && self.may_close_queue(id);
+            let may_be_refused = connection.tls.right() != Right::Serve;
+            let has_cause = !is_queue && (may_be_refused || self.may_close_unconnected(id))
+                || has_sent_connect && self.may_close_queue(id);
             if !has_cause {
                 let what = if is_queue { "a queue" } else { "no queue" };
                 self.shared

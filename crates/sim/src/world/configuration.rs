@@ -9,7 +9,7 @@ use std::sync::mpsc::{TryRecvError, channel};
 use reactor::Listener;
 use store::Spec;
 use subsystem::access::{Access, HostRights, Right};
-use subsystem::config::{NamespaceConfig, SubsystemConfig, TargetConfig};
+use subsystem::config::{NamespaceConfig, SubsystemConfig, TargetConfig, TlsKeySources, TlsPolicy};
 use subsystem::message::{ControlMessage, Message, Order, OrderAnswer, OrderKind, Step};
 use subsystem::operator::{Operator, Outcome, Report};
 use wire::id::Nsid;
@@ -18,6 +18,7 @@ use wire::uuid::Uuid;
 use super::machines::Machine;
 use super::{Stage, World};
 use crate::host::{self, SUBSYSTEM};
+use crate::keys;
 use crate::offer::SERVICE;
 use crate::scenario::MS;
 
@@ -77,6 +78,8 @@ impl World {
             serial: Some("SIMULATED".into()),
             namespaces: self.namespaces(),
             access: self.access(),
+            authentication: host::authentication_config(scenario),
+            tls_keys: self.tls_key_sources(),
             ..SubsystemConfig::new(SUBSYSTEM.parse().expect("a name"))
         };
         let offered = self.offer.subsystems().filter(|(nqn, _)| **nqn != main.nqn).map(|(nqn, access)| {
@@ -86,6 +89,13 @@ impl World {
         config.subsystems = offered.collect();
         config.subsystems.push(main);
         config
+    }
+
+    /// Where the key of TLS is, if there is one.
+    fn tls_key_sources(&self) -> TlsKeySources {
+        let has_key = matches!(self.shared.scenario.tls, TlsPolicy::Allowed | TlsPolicy::Required);
+        let others = has_key.then(|| keys::tls_key_source(self.shared.tls_keys.current()));
+        TlsKeySources { others, ..TlsKeySources::default() }
     }
 
     /// The namespaces in memory.
