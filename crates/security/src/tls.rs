@@ -17,6 +17,7 @@ mod identity;
 mod keyring;
 mod library;
 mod post_handshake;
+mod record_error;
 mod record_key;
 mod records;
 mod server_certificate;

@@ -41,8 +41,8 @@ use crate::keys::{OTHER_KEY, secret, secret_source};
 use crate::reactor_io::MESSAGE_NS_MAX;
 use crate::scenario::{MS, SECOND, Scenario};
 use crate::scout::Scout;
-use crate::shared::tls_view::{Channel, Right};
 use crate::shared::{Actor, Shared};
+use crate::tls_right::{Channel, Right};
 
 /// The subsystem's name.
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:simulated";

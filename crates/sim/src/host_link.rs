@@ -11,8 +11,8 @@ use wire::nqn::Nqn;
 
 use crate::keys;
 use crate::shared::network::{Got, NVME, Phase, Took};
-use crate::shared::tls_view::{Channel, Right};
 use crate::shared::{Actor, Shared, Side};
+use crate::tls_right::{Channel, Right};
 
 /// Pieces of one send, as the real drivers gather them.
 const PIECE_COUNT: usize = 256;

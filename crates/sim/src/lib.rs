@@ -44,6 +44,7 @@ mod shared;
 mod shrink;
 mod timeline;
 mod tls_keys;
+mod tls_right;
 mod trace;
 mod wire_view;
 mod world;

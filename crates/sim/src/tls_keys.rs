@@ -3,7 +3,7 @@
 use subsystem::config::TlsPolicy;
 
 use crate::keys::OTHER_KEY;
-use crate::shared::tls_view::{Channel, Right};
+use crate::tls_right::{Channel, Right};
 
 /// The number of the key.
 #[derive(Debug, Default)]

@@ -869,3 +869,26 @@ fn operations_on_a_hot_key_in_the_log_share_its_fetch_and_its_write() {
     println!("{together} accesses per operation with the station, {one_by_one} without");
     assert!(together <= 0.05 && one_by_one / together >= 200.0, "{together} and {one_by_one}");
 }
+
+/// A full memory is not searched for values to drop by each store that it refuses.
+#[test]
+fn a_refused_store_looks_for_values_to_drop_only_where_some_may_be() {
+    let settings = LogSettings { segment_bytes: 1 << 20, segment_count: 32, ..settings(Sync::None) };
+    let mut bench = Bench::open_with(settings, Disk::new(&settings), 2 << 20);
+    bench.recover();
+    // Too small to leave memory.
+    let key = |number: u32| format!("{number:016}").into_bytes();
+    let mut count = 0;
+    while bench.set(&key(count), &[7; 32]) == Stored::Done {
+        bench.settle();
+        count += 1;
+    }
+    assert!(count > 10_000);
+    let before = bench.processor.touches().read_count;
+    for _ in 0..100 {
+        assert_ne!(bench.set(&key(count), &[7; 32]), Stored::Done);
+        bench.settle();
+    }
+    let read_count = bench.processor.touches().read_count - before;
+    assert!(read_count < 10_000, "{read_count} lines for 100 stores");
+}

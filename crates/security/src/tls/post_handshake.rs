@@ -1,7 +1,7 @@
-//! Messages of the handshake protocol after the handshake: tickets, which are not used, and new keys. RFC 8446 §4.6
+//! Messages of the handshake protocol after the handshake: tickets, which are not used, and new keys. RFC 8446 section 4.6
 
 use super::Alert;
-use super::records::RecordError;
+use super::record_error::RecordError;
 
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;

@@ -1,4 +1,4 @@
-//! The key of one direction of a session: its nonces, and the next key. RFC 8446 §5.2, §5.3, §7.2, §7.3
+//! The key of one direction of a session: its nonces, and the next key. RFC 8446 sections 5.2, 5.3, 7.2 and 7.3
 
 use core::fmt;
 
@@ -95,7 +95,7 @@ mod tests {
         (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
     }
 
-    /// The application data of RFC 8448 §3 ("Simple 1-RTT Handshake").
+    /// The application data of RFC 8448 section 3 ("Simple 1-RTT Handshake").
     #[test]
     fn the_records_of_rfc_8448_are_opened_and_sealed() {
         let client =

@@ -1,4 +1,4 @@
-//! The records of an established session: encrypted, decrypted, and counted. RFC 8446 §5
+//! The records of an established session: encrypted, decrypted, and counted. RFC 8446 section 5
 //!
 //! The library makes the handshake and hands its secrets over. A record is decrypted from the bytes of the socket straight
 //! into the reader's memory, and encrypted where it is sent from: the library copies each byte twice more.
@@ -7,6 +7,7 @@ use zeroize::Zeroize;
 
 use super::Alert;
 use super::post_handshake::{Message, PostHandshake};
+use super::record_error::RecordError;
 use super::record_key::{RecordKey, TAG_BYTES};
 use crate::psk::Cipher;
 use crate::secret_bytes::SecretBytes;
@@ -23,7 +24,7 @@ const PLAIN_BYTES_MAX: usize = 16 << 10;
 const SEALED_BYTES_MAX: usize = PLAIN_BYTES_MAX + 256;
 
 /// Records that one key encrypts before the next one takes over: for more, the confidentiality of AES-GCM has no proof.
-/// RFC 8446 §5.5
+/// RFC 8446 section 5.5
 const KEY_RECORDS_MAX: u64 = 23_726_566;
 
 /// Content types of records.
@@ -38,15 +39,6 @@ const USER_CANCELED: Alert = Alert(90);
 pub(super) struct TrafficSecrets {
     pub(super) host: SecretBytes,
     pub(super) target: SecretBytes,
-}
-
-/// Why no more can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RecordError {
-    /// The peer has sent this alert.
-    Alert(Alert),
-    /// The peer has broken TLS: why, and what it is told.
-    Broken(&'static str, Alert),
 }
 
 /// What a read has brought.

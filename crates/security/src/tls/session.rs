@@ -7,7 +7,8 @@ use wire::text::quoted;
 
 use super::client_hello::{self, HELLO_BYTES_MAX, Hello};
 use super::library::{self, ErrorClass, Library, Outcome};
-use super::records::{Opened, RecordError, Records};
+use super::record_error::RecordError;
+use super::records::{Opened, Records};
 use super::{Alert, CertificateFields, GeneratedKeys, KeyLease, Keyring, PskIdentity, ServerCertificate};
 use crate::psk::{Cipher, Derivation, TlsPsk};
 

@@ -9,13 +9,14 @@ use reactor::ListenerTag;
 use subsystem::config::TlsPolicy;
 use wire::pdu::Digests;
 
-use super::tls_view::{Channel, Right, TlsView};
+use super::tls_view::TlsView;
 use super::{Actor, Event, Shared, Side};
 use crate::coverage::{Requests, Waiting, Watch};
 use crate::random::Random;
 use crate::scenario::US;
 use crate::sent_bytes::SentBytes;
 use crate::timeline::About;
+use crate::tls_right::{Channel, Right};
 
 /// Bytes of a stream that nothing protects: the handshake, before digests are agreed on.
 const UNPROTECTED_BYTES: u64 = 256;

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::Side;
 use crate::finding::Finding;
+use crate::tls_right::{Channel, Right};
 
 /// Bytes of a record before its content: type, version, length.
 const HEADER_BYTES: usize = 5;
@@ -21,30 +22,6 @@ const ENCRYPTED: u8 = 23;
 
 /// Bytes of plaintext that must not go by in clear.
 const SAMPLE_BYTES: usize = 16;
-
-/// How a connection is protected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Channel {
-    /// In clear.
-    #[default]
-    Clear,
-    /// By the configured key with this number.
-    Configured(u8),
-    /// By a key that an authentication has generated.
-    Generated,
-}
-
-/// Whether the target may serve a connection, by its key and that of the target when its first reactor took it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Right {
-    /// It must.
-    #[default]
-    Serve,
-    /// Its keys were being changed, or it may have forgotten this one.
-    Either,
-    /// It must not.
-    Refuse,
-}
 
 /// A record among what was sent.
 #[derive(Debug)]

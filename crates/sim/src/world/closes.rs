@@ -8,7 +8,7 @@ use crate::coverage::Point;
 use crate::host::BARRED;
 use crate::scenario::{MS, SECOND};
 use crate::shared::network::{Connection, NVME};
-use crate::shared::tls_view::Right;
+use crate::tls_right::Right;
 
 /// What the target rounds deadlines up to, ns.
 const TIMER_STEP_NS: u64 = SECOND / 4;

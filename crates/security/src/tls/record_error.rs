@@ -1,0 +1,12 @@
+//! Why the records of a peer cannot be read.
+
+use super::Alert;
+
+/// Why no more can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordError {
+    /// The peer has sent this alert.
+    Alert(Alert),
+    /// The peer has broken TLS: why, and what it is told.
+    Broken(&'static str, Alert),
+}
