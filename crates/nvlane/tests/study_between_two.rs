@@ -204,10 +204,14 @@ fn memory_and_processor_time_of_the_other_machine_decide_verdicts() {
     }
     let results = json_of(&out.join("results.json"));
     let bars = results["bars"].as_array().expect("bars");
-    for key in ["cpu_percent_1000", "bytes_per_idle_lane"] {
+    let value_of = |key: &str| {
         let bar = bars.iter().find(|bar| bar["key"] == key).unwrap_or_else(|| panic!("{key}: {bars:?}"));
-        assert!(bar["is_reached"].is_boolean() && bar["value"].as_f64().expect("a figure") > 0.0, "{bar}");
-    }
+        assert!(bar["is_reached"].is_boolean(), "{bar}");
+        bar["value"].as_f64().expect("a figure")
+    };
+    // An idle target may use no time that can be counted.
+    assert!(value_of("cpu_percent_1000") >= 0.0);
+    assert!(value_of("bytes_per_idle_lane") > 0.0);
 }
 
 #[test]
