@@ -71,7 +71,7 @@ impl Allocator {
         let first_line = heap.regions.take_index().expect("all regions are free");
         let table = Table::new(Index::new(first_line, plan.region_count), KeyHasher::new(settings.seed));
         let (counters, clock) = (Counters::default(), Clock::at(0));
-        let mut pairs = Pairs { heap, table, counters, clock, unexpired_until_s: u32::MAX, journal: None };
+        let mut pairs = Pairs { heap, table, counters, clock, journal: None };
         pairs.reserve_regions();
         let evictor = Evictor::new(settings.eviction, Ghosts::new(plan.ghost_bytes));
         Ok(Self { pairs, evictor, resizing: Resizing::No })

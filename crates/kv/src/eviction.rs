@@ -307,7 +307,7 @@ impl Evictor {
     /// Removes expired items: of one part of the regions in which there are any. `false` if there are none, which costs
     /// nothing until the first of the others expires: memory may be full for long, and each store asks.
     fn remove_some_expired(&mut self, pairs: &mut Pairs) -> bool {
-        if pairs.unexpired_until_s >= pairs.clock.now_s() {
+        if pairs.heap.unexpired_until_s >= pairs.clock.now_s() {
             return false;
         }
         let mut left = pairs.heap.regions.count();
@@ -320,7 +320,7 @@ impl Evictor {
             unexpired_until_s = unexpired_until_s.min(until_s);
             left = left.saturating_sub(SCAN_COUNT);
         }
-        pairs.unexpired_until_s = unexpired_until_s;
+        pairs.heap.unexpired_until_s = unexpired_until_s;
         false
     }
 

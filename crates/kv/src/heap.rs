@@ -39,6 +39,8 @@ pub(crate) struct Heap {
     pub(crate) evicted: Option<Box<EvictedPairs>>,
     /// Whether items hold their offset in a log.
     pub(crate) has_log: bool,
+    /// No item has expired up to this second of the partition's clock.
+    pub(crate) unexpired_until_s: u32,
     /// Number of values that are arriving.
     pub(crate) pending_count: usize,
     /// Kept values that were dropped, possibly on other threads.
@@ -59,6 +61,7 @@ impl Heap {
             access: AccessClock::new(),
             evicted: None,
             has_log: false,
+            unexpired_until_s: u32::MAX,
             pending_count: 0,
             returned: Arc::default(),
         })
@@ -69,7 +72,11 @@ impl Heap {
         Header::decode(self.memory.bytes(item, 0, HEADER_BYTES))
     }
 
+    /// Writes the header of an item.
+    #[inline]
     pub(crate) fn set_header(&mut self, item: u32, header: Header) {
+        // No expiry, 0, becomes the last second.
+        self.unexpired_until_s = self.unexpired_until_s.min(header.expiry.wrapping_sub(1));
         self.memory.bytes_mut(item, 0, HEADER_BYTES).copy_from_slice(&header.encode());
     }
 

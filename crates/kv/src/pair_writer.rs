@@ -6,7 +6,6 @@ use reactor::{CHUNK_BYTES, Chunk};
 
 use crate::allocator::Allocator;
 use crate::bucket::{Bucket, BucketMut, INLINE_VALUE_BYTES_MAX};
-use crate::heap::Heap;
 use crate::item::{
     HEADER_BYTES, HELD, Header, LARGE, LOG_OFFSET_BYTES, Layout, MARKS, USES, WIDE, chunk_count,
 };
@@ -146,19 +145,18 @@ impl PairWriter {
         bits: u8,
     ) {
         self.next_cas += 1;
-        self.allocator.pairs.note_expiry(attributes.expiry_s);
-        let Heap { memory, access, .. } = &mut self.allocator.pairs.heap;
+        let heap = &mut self.allocator.pairs.heap;
         let header = Header {
             cas: self.next_cas,
             key_bytes: key.len() as u8,
             bits: layout.bits | bits,
             value_bytes: if layout.bits & LARGE == 0 { value_bytes as u16 } else { 0 },
-            stamp: access.now(),
+            stamp: heap.access.now(),
             flags: attributes.flags as u16,
             expiry: attributes.expiry_s,
         };
-        let block = memory.bytes_mut(item, 0, layout.key_at + key.len());
-        block[..HEADER_BYTES].copy_from_slice(&header.encode());
+        heap.set_header(item, header);
+        let block = heap.memory.bytes_mut(item, 0, layout.key_at + key.len());
         if layout.bits & WIDE != 0 {
             block[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&attributes.flags.to_le_bytes());
         }
@@ -169,7 +167,7 @@ impl PairWriter {
         }
         block[layout.key_at..].copy_from_slice(key);
         if layout.log_offset_at != 0 {
-            memory.bytes_mut(item, layout.log_offset_at, LOG_OFFSET_BYTES).fill(0);
+            heap.memory.bytes_mut(item, layout.log_offset_at, LOG_OFFSET_BYTES).fill(0);
         }
     }
 
@@ -441,7 +439,6 @@ impl PairWriter {
         uses: u8,
     ) -> bool {
         let pairs = &mut self.allocator.pairs;
-        pairs.note_expiry(pair.attributes.expiry_s);
         let mut header = pairs.heap.header(pending.item);
         (header.cas, header.expiry, header.stamp) = (pair.cas, pair.attributes.expiry_s, pair.stamp);
         header.bits = header.bits & !(MARKS | USES) | pair.marks | uses;

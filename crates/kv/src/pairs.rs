@@ -27,8 +27,6 @@ pub(crate) struct Pairs {
     pub(crate) table: Table,
     pub(crate) counters: Counters,
     pub(crate) clock: Clock,
-    /// No item has expired up to this second of the clock.
-    pub(crate) unexpired_until_s: u32,
     /// Changes for the log, if there is one.
     pub(crate) journal: Option<Box<Journal>>,
 }
@@ -63,13 +61,6 @@ impl Pairs {
     /// The item of a key, expired or not; `None` if the pair is in the index.
     pub(crate) fn item(&self, hash: KeyHash, key: &[u8]) -> Option<u32> {
         self.locate(hash, key)?.item()
-    }
-
-    /// An item gets this expiry; 0 means none.
-    #[inline(always)]
-    pub(crate) fn note_expiry(&mut self, expiry_s: u32) {
-        // 0 becomes the last second.
-        self.unexpired_until_s = self.unexpired_until_s.min(expiry_s.wrapping_sub(1));
     }
 
     #[inline]

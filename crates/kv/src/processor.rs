@@ -313,7 +313,6 @@ impl Processor {
         }
         let Some(item) = self.writer.ensure_item(hash, key, place) else { return false };
         let pairs = self.pairs_mut();
-        pairs.note_expiry(expiry_s);
         pairs.heap.set_header(item, Header { expiry: expiry_s, ..pairs.heap.header(item) });
         pairs.note_item(hash, key, item);
         true

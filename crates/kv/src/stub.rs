@@ -55,8 +55,8 @@ impl Stub {
             flags: flags as u16,
             expiry: expiry_s,
         };
+        heap.set_header(item, header);
         let block = heap.memory.bytes_mut(item, 0, layout.total_bytes);
-        block[..HEADER_BYTES].copy_from_slice(&header.encode());
         if layout.bits & WIDE != 0 {
             block[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&flags.to_le_bytes());
         }

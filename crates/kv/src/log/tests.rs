@@ -892,3 +892,36 @@ fn a_refused_store_looks_for_values_to_drop_only_where_some_may_be() {
     let read_count = bench.processor.touches().read_count - before;
     assert!(read_count < 10_000, "{read_count} lines for 100 stores");
 }
+
+/// Values that a recovery left in the log expire like others, and make room.
+#[test]
+fn expired_pairs_make_room_after_a_recovery() {
+    let settings = LogSettings { segment_bytes: 1 << 20, segment_count: 32, ..settings(Sync::None) };
+    let mut bench = Bench::open_with(settings, Disk::new(&settings), 1 << 20);
+    bench.recover();
+    let expiry_s = bench.processor.now_s() + 1000;
+    // Recovery leaves those of the end in the log.
+    let attributes_of =
+        |number: u32| Attributes { flags: 0, expiry_s: if number >= 8_000 { expiry_s } else { 0 } };
+    let store = |bench: &mut Bench, number: u32, attributes| {
+        let key = format!("{number:016}").into_bytes();
+        let hash = bench.processor.hash(&key);
+        let stored = bench.processor.store(hash, &key, &[7; 300], attributes, Condition::Always);
+        bench.settle();
+        stored
+    };
+    let mut count = 0;
+    while store(&mut bench, count, attributes_of(count)) == Stored::Done {
+        count += 1;
+    }
+    let has_log_room = |bench: &Bench| bench.processor.pairs().has_log_room(316);
+    assert!(has_log_room(&bench), "memory is full, and the log is not");
+    let mut bench = Bench::open_with(settings, bench.disk, 1 << 20);
+    bench.recover();
+    while store(&mut bench, count, Attributes::default()) == Stored::Done {
+        count += 1;
+    }
+    let now_s = bench.processor.now_s();
+    bench.processor.set_now(now_s + 1000);
+    assert_eq!(store(&mut bench, count, Attributes::default()), Stored::Done);
+}
