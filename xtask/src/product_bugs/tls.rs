@@ -10,6 +10,17 @@ const SECURE: &str = "crates/subsystem/src/lane/secure.rs";
 const SESSION: &str = "crates/security/src/tls/session.rs";
 const STREAM: &str = "crates/security/src/tls/stream.rs";
 
+/// A listener that requires TLS takes connections in clear.
+const ALLOWS_CLEAR: &[Site] = &[
+    Site(
+        GATE,
+        "Policy::Required => Passage",
+        "Policy::Required if BUG => Passage::Tls(Box::new(Stream::allowing_clear(session()))),
+            Policy::Required => Passage",
+    ),
+    Site(GATE, PERMITS_CLEAR, ALWAYS_PERMITS_CLEAR),
+];
+
 /// A test of hosts and targets over sockets.
 const fn end_to_end(name: &'static str) -> Judge {
     test("nvlane", "end_to_end", name)
@@ -51,15 +62,7 @@ pub(super) const TLS: &[Bug] = &[
         judge: end_to_end(
             "tls::a_host_in_clear_is_refused_where_tls_is_required_and_served_where_it_is_allowed",
         ),
-        sites: &[
-            Site(
-                GATE,
-                "Policy::Required => Passage",
-                "Policy::Required if BUG => Passage::Tls(Box::new(Stream::allowing_clear(session()))),
-            Policy::Required => Passage",
-            ),
-            Site(GATE, PERMITS_CLEAR, ALWAYS_PERMITS_CLEAR),
-        ],
+        sites: ALLOWS_CLEAR,
     },
     // It was accepted before TLS was required.
     Bug {
@@ -222,19 +225,7 @@ pub(super) const TLS: &[Bug] = &[
         )],
     },
     // A host that connects in clear is served.
-    Bug {
-        name: "clear-answered-where-tls-is-required",
-        judge: Judge::Simulation,
-        sites: &[
-            Site(
-                GATE,
-                "Policy::Required => Passage",
-                "Policy::Required if BUG => Passage::Tls(Box::new(Stream::allowing_clear(session()))),
-            Policy::Required => Passage",
-            ),
-            Site(GATE, PERMITS_CLEAR, ALWAYS_PERMITS_CLEAR),
-        ],
-    },
+    Bug { name: "clear-answered-where-tls-is-required", judge: Judge::Simulation, sites: ALLOWS_CLEAR },
     Bug {
         name: "key-of-before-the-reload-taken",
         judge: Judge::Simulation,
