@@ -17,6 +17,7 @@ mod identity;
 mod keyring;
 mod library;
 mod post_handshake;
+mod read;
 mod record_error;
 mod record_key;
 mod records;
@@ -30,7 +31,8 @@ pub use certificate_texts::{CertificateText, CertificateTexts, ClientCertificate
 pub use generated::{GeneratedKeys, KeyLease, LIFETIME_NS as GENERATED_KEY_LIFETIME_NS};
 pub use identity::PskIdentity;
 pub use keyring::{Found, HostKeys, Keyring, KnownKey};
+pub use read::Read;
 pub use server_certificate::{CertificateError, CertificateProblem, ServerCertificate};
-pub use session::{Established, Failure, Read, Session, WithCertificate, prepare};
+pub use session::{Established, Failure, Session, WithCertificate, prepare};
 pub use stream::{ByteSocket, Policy, Stream, UnknownPolicy};
 pub use x509::{CertificateFields, UtcTime};

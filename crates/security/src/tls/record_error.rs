@@ -7,6 +7,6 @@ use super::Alert;
 pub(super) enum RecordError {
     /// The peer has sent this alert.
     Alert(Alert),
-    /// The peer has broken TLS: why, and what it is told.
+    /// The peer violated TLS: the reason, and the alert that it is sent.
     Broken(&'static str, Alert),
 }

@@ -5,10 +5,10 @@
 
 use zeroize::Zeroize;
 
-use super::Alert;
 use super::post_handshake::{Message, PostHandshake};
 use super::record_error::RecordError;
 use super::record_key::{RecordKey, TAG_BYTES};
+use super::{Alert, Read};
 use crate::psk::Cipher;
 use crate::secret_bytes::SecretBytes;
 
@@ -39,17 +39,6 @@ const USER_CANCELED: Alert = Alert(90);
 pub(super) struct TrafficSecrets {
     pub(super) host: SecretBytes,
     pub(super) target: SecretBytes,
-}
-
-/// What a read has brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opened {
-    /// This many bytes of plaintext, at least one.
-    Bytes(usize),
-    /// More bytes of the peer are needed.
-    Dry,
-    /// The peer has closed the connection.
-    Ended,
 }
 
 /// Both directions of an established session.
@@ -138,16 +127,16 @@ impl Records {
     }
 
     /// Decrypts into `into`, which has room for a byte or more.
-    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<Opened, RecordError> {
+    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<Read, RecordError> {
         loop {
             if self.plain_start < self.plain_end {
-                return Ok(Opened::Bytes(self.take_plain(into)));
+                return Ok(Read::Bytes(self.take_plain(into)));
             }
             if self.is_peer_closed {
-                return Ok(Opened::Ended);
+                return Ok(Read::Ended);
             }
             let Some((header, sealed)) = self.next_record()? else {
-                return Ok(if self.is_ended { Opened::Ended } else { Opened::Dry });
+                return Ok(if self.is_ended { Read::Ended } else { Read::Dry });
             };
             self.start = self.start.saturating_add(HEADER_BYTES).saturating_add(sealed);
             let record = self.start.saturating_sub(sealed)..self.start;
@@ -175,7 +164,7 @@ impl Records {
                     return Err(broken("data within a message of the handshake", Alert::UNEXPECTED_MESSAGE));
                 }
                 Some(APPLICATION_DATA) if content.is_empty() => {}
-                Some(APPLICATION_DATA) if fits => return Ok(Opened::Bytes(end)),
+                Some(APPLICATION_DATA) if fits => return Ok(Read::Bytes(end)),
                 Some(APPLICATION_DATA) => (self.plain_start, self.plain_end) = (0, end),
                 Some(HANDSHAKE) => match self.post_handshake.take(self.is_host, content)? {
                     Some(Message::KeyUpdate { wants_answer }) => {
@@ -365,11 +354,11 @@ mod tests {
     }
 
     /// Reads all there is into pieces of `room` bytes.
-    fn read_all(records: &mut Records, room: usize) -> (Vec<u8>, Result<Opened, RecordError>) {
+    fn read_all(records: &mut Records, room: usize) -> (Vec<u8>, Result<Read, RecordError>) {
         let (mut all, mut piece) = (Vec::new(), vec![0; room]);
         loop {
             match records.read(&mut piece) {
-                Ok(Opened::Bytes(count)) => all.extend_from_slice(&piece[..count]),
+                Ok(Read::Bytes(count)) => all.extend_from_slice(&piece[..count]),
                 end => return (all, end),
             }
         }
@@ -387,13 +376,13 @@ mod tests {
                 // The beginning of a record is no input.
                 give(&mut records, &record[..record.len() - 1]);
                 assert!(!records.has_input());
-                assert_eq!(records.read(&mut [0; 8]), Ok(Opened::Dry));
+                assert_eq!(records.read(&mut [0; 8]), Ok(Read::Dry));
                 give(&mut records, &record[record.len() - 1..]);
                 assert!(records.has_input());
-                assert_eq!(read_all(&mut records, room), (content.to_vec(), Ok(Opened::Dry)));
+                assert_eq!(read_all(&mut records, room), (content.to_vec(), Ok(Read::Dry)));
             }
             records.on_input_end();
-            assert_eq!(records.read(&mut [0; 8]), Ok(Opened::Ended));
+            assert_eq!(records.read(&mut [0; 8]), Ok(Read::Ended));
         }
     }
 
@@ -443,12 +432,12 @@ mod tests {
     fn alerts_of_the_peer_end_its_direction_or_the_session() {
         let (mut records, mut key) = target();
         give(&mut records, &record(&mut key, ALERT, &[1, USER_CANCELED.0], 0));
-        assert_eq!(records.read(&mut [0; 8]), Ok(Opened::Dry));
+        assert_eq!(records.read(&mut [0; 8]), Ok(Read::Dry));
         give(&mut records, &record(&mut key, ALERT, &[2, 20], 0));
         assert_eq!(records.read(&mut [0; 8]), Err(RecordError::Alert(Alert::BAD_RECORD_MAC)));
         let (mut records, mut key) = target();
         give(&mut records, &record(&mut key, ALERT, &[1, 0], 0));
-        assert_eq!(records.read(&mut [0; 8]), Ok(Opened::Ended));
+        assert_eq!(records.read(&mut [0; 8]), Ok(Read::Ended));
         assert!(!records.has_input());
     }
 
@@ -458,7 +447,7 @@ mod tests {
         for _ in 0..3 {
             give(&mut records, &record(&mut key, HANDSHAKE, &[24, 0, 0, 1, 1], 0));
             key.update();
-            assert_eq!(records.read(&mut [0; 8]), Ok(Opened::Dry));
+            assert_eq!(records.read(&mut [0; 8]), Ok(Read::Dry));
         }
         assert!(records.output().is_empty());
         let mut host = Records::new(true, Cipher::Aes128GcmSha256, secrets(), &[], Vec::new());
@@ -473,7 +462,7 @@ mod tests {
             assert_eq!(output.len(), update_bytes + text.len() + overhead);
             records.on_sent(output.len());
             give(&mut host, &output);
-            assert_eq!(read_all(&mut host, 100), (text.to_vec(), Ok(Opened::Dry)));
+            assert_eq!(read_all(&mut host, 100), (text.to_vec(), Ok(Read::Dry)));
         }
         assert!(!host.updates_key && host.opening.record_count() == 2, "two records of the new key");
     }

@@ -8,8 +8,10 @@ use wire::text::quoted;
 use super::client_hello::{self, HELLO_BYTES_MAX, Hello};
 use super::library::{self, ErrorClass, Library, Outcome};
 use super::record_error::RecordError;
-use super::records::{Opened, Records};
-use super::{Alert, CertificateFields, GeneratedKeys, KeyLease, Keyring, PskIdentity, ServerCertificate};
+use super::records::Records;
+use super::{
+    Alert, CertificateFields, GeneratedKeys, KeyLease, Keyring, PskIdentity, Read, ServerCertificate,
+};
 use crate::psk::{Cipher, Derivation, TlsPsk};
 
 /// Bytes that a peer may send in a row without any plaintext: KeyUpdates, empty records, changes of cipher suite. A record
@@ -83,17 +85,6 @@ pub struct WithCertificate {
 enum Agreed {
     Psk(Box<Established>),
     Certificate(WithCertificate),
-}
-
-/// What a read has brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Read {
-    /// This many bytes of plaintext, at least one.
-    Bytes(usize),
-    /// More bytes of the peer are needed.
-    Dry,
-    /// The peer has closed the connection.
-    Ended,
 }
 
 /// Why a session has failed.
@@ -297,13 +288,11 @@ impl Session {
             State::Library(library) => library,
             State::Open(records) => {
                 return match records.read(into) {
-                    Ok(Opened::Bytes(count)) => {
+                    Ok(Read::Dry) => self.dry(),
+                    Ok(read) => {
                         self.quiet_bytes = 0;
-                        Ok(Read::Bytes(count))
+                        Ok(read)
                     }
-                    Ok(Opened::Dry) => self.dry(),
-                    // Without close_notify, too, as below.
-                    Ok(Opened::Ended) => Ok(Read::Ended),
                     Err(error) => {
                         let failure = match error {
                             RecordError::Alert(alert) => Failure::Alert(alert),

@@ -259,8 +259,9 @@ impl Stream {
                         rest = std::mem::take(&mut rest).get_mut(taken..).unwrap_or_default();
                     }
                     Ok(Read::Dry) => {
-                        // No more than what is then returned. Where less than a record may fit, as much as there is: the
-                        // rest, which is told by `has_input`, comes with the next calls, which receive nothing before.
+                        // The socket is read for no more than this call returns. Where less than a record may fit, it is
+                        // read until the buffer is full: the next calls return the rest before they read the socket, and
+                        // `has_input` reports it.
                         let most = if is_small { usize::MAX } else { left.saturating_sub(RECORD_ROOM_BYTES) };
                         if most == 0 || (count > 0 && is_small) {
                             return Received::Bytes(count);

@@ -1,0 +1,12 @@
+//! The result of a read of plaintext.
+
+/// What a read has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// This many bytes of plaintext, at least one.
+    Bytes(usize),
+    /// More bytes of the peer are needed.
+    Dry,
+    /// The peer has closed the connection.
+    Ended,
+}
