@@ -4,6 +4,8 @@
 use core::fmt;
 use core::str::FromStr;
 
+use wire::text::to_hex;
+
 use crate::hash::HashFunction;
 use crate::secret_bytes::SecretBytes;
 
@@ -35,10 +37,7 @@ impl AccessToken {
     /// The token of these random bytes, which come from the system's generator: its text are their hexadecimal digits.
     #[must_use]
     pub fn from_random(random: &[u8; RANDOM_BYTES]) -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let digit = |value: u8| DIGITS.get(usize::from(value & 15)).copied().unwrap_or_default();
-        let text: Vec<u8> = random.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect();
-        Self(text.into())
+        Self(to_hex(random).into_bytes().into())
     }
 
     /// Its text.

@@ -236,6 +236,24 @@ const fn is_printable(byte: u8) -> bool {
     matches!(byte, b' '..=b'~')
 }
 
+/// The hexadecimal digits of bytes.
+#[must_use]
+pub fn to_hex(bytes: &[u8]) -> String {
+    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or_default();
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+/// The bytes of hexadecimal digits; `None` unless there is an even number of them, and nothing else.
+#[must_use]
+pub fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
+    }
+    pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

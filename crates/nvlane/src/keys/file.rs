@@ -27,19 +27,7 @@ pub(super) fn read_hex(path: &Path) -> Result<SecretBytes, Failure> {
 
 /// The bytes of hexadecimal digits.
 pub(super) fn from_hex(digits: &str) -> Option<SecretBytes> {
-    let pairs = digits.as_bytes().chunks(2);
-    let bytes: Option<Vec<u8>> = pairs
-        .map(|pair| match pair {
-            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-            _ => None,
-        })
-        .collect();
-    bytes.filter(|bytes| !bytes.is_empty()).map(SecretBytes::from)
-}
-
-fn digit(digit: u8) -> Option<u8> {
-    let value = char::from(digit).to_digit(16)?;
-    u8::try_from(value).ok()
+    wire::text::from_hex(digits.as_bytes()).filter(|bytes| !bytes.is_empty()).map(SecretBytes::from)
 }
 
 /// The hexadecimal digits of bytes.

@@ -9,8 +9,9 @@ use anyhow::Context;
 use clap::Args;
 use host::{Key, StoreOptions};
 use serde::Serialize;
+use wire::text::to_hex;
 
-use super::words::{self, absent, bytes, key, shown};
+use super::words::{absent, bytes, key, shown};
 use super::{Ended, OnlyPlace, Place};
 use crate::exit::{Failure, Kind};
 use crate::output::{self, Output};
@@ -99,7 +100,7 @@ pub(super) fn get(arguments: &GetArguments) -> Ended {
     let key = key(word, *hex)?;
     let mut keys = place.connect()?;
     let value = keys.retrieve(&key)?.ok_or_else(|| absent(&key, *hex))?;
-    let text = if *hex { (words::to_hex(&value) + "\n").into_bytes() } else { value };
+    let text = if *hex { (to_hex(&value) + "\n").into_bytes() } else { value };
     write(file, text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -17,8 +17,9 @@ use host::BlockingKeyValue;
 use host::{Address, Batch, Key, StoreOptions};
 use serde::{Deserialize, Serialize};
 use wire::status::Status;
+use wire::text::to_hex;
 
-use super::words::{from_hex, to_hex};
+use super::words::from_hex;
 use super::{Ended, OnlyPlace, Way};
 use crate::exit::{Failure, Kind};
 use crate::output;

@@ -2,23 +2,13 @@
 
 use host::{Error, Failure as CommandFailure, Key};
 use wire::status::Status;
+use wire::text::to_hex;
 
 use crate::exit::{Failure, Kind};
 
-/// Bytes as hexadecimal digits.
-pub(super) fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The bytes of hexadecimal digits, with or without `0x` before them.
 pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.strip_prefix("0x").unwrap_or(text).as_bytes();
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let (pairs, rest) = digits.as_chunks::<2>();
-    if !rest.is_empty() {
-        return None;
-    }
-    pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
+    wire::text::from_hex(text.strip_prefix("0x").unwrap_or(text).as_bytes())
 }
 
 /// The bytes that a word stands for.

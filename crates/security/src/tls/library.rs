@@ -20,6 +20,7 @@ use s2n_tls::error::{Error, ErrorType};
 use s2n_tls::psk::Psk;
 use s2n_tls::security::Policy;
 use s2n_tls_sys::s2n_connection;
+use wire::text::from_hex;
 
 use super::Alert;
 use super::certificate_texts::{CertificateText, CertificateTexts, ClientCertificates};
@@ -152,25 +153,14 @@ unsafe extern "C" fn log_key(_: *mut c_void, _: *mut s2n_connection, line: *mut 
     let mut words = line.split(|&byte| byte == b' ');
     if let (Some(label), Some(_), Some(digits)) = (words.next(), words.next(), words.next()) {
         LOGGED.with_borrow_mut(|logged| match label {
-            b"CLIENT_TRAFFIC_SECRET_0" => logged.host = secret_of(digits),
-            b"SERVER_TRAFFIC_SECRET_0" => logged.target = secret_of(digits),
+            b"CLIENT_TRAFFIC_SECRET_0" => logged.host = from_hex(digits.trim_ascii()).map(SecretBytes::from),
+            b"SERVER_TRAFFIC_SECRET_0" => {
+                logged.target = from_hex(digits.trim_ascii()).map(SecretBytes::from);
+            }
             _ => {}
         });
     }
     0
-}
-
-/// A secret in hexadecimal.
-fn secret_of(digits: &[u8]) -> Option<SecretBytes> {
-    let value = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
-    let pairs = digits.trim_ascii().chunks(2);
-    let bytes: Option<Vec<u8>> = pairs
-        .map(|pair| match *pair {
-            [high, low] => Some(value(high)? << 4 | value(low)?),
-            _ => None,
-        })
-        .collect();
-    bytes.map(SecretBytes::from)
 }
 
 fn would_block() -> c_int {

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use host::Address;
 use security::access_token::AccessToken;
+use wire::text::to_hex;
 
 use super::lines::{LineError, Lines};
 use super::protocol::{
     MachineDescription, REPLY_BYTES_MAX, Reply, Request, StartTarget, TOKEN_PURPOSE, challenge_of,
-    data_address, own_version, to_hex,
+    data_address, own_version,
 };
 use crate::error::Error;
 

@@ -8,6 +8,7 @@ use load::environment::Environment;
 use security::access_token::CHALLENGE_BYTES;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use wire::text::from_hex;
 
 use crate::target_options::{NamespaceKind, TargetTuning};
 
@@ -125,21 +126,9 @@ pub fn own_version() -> String {
     Environment::version()
 }
 
-/// Hexadecimal digits of bytes.
-pub(crate) fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The bytes of hexadecimal digits.
-pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
-    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
-    digits.chunks(2).map(|pair| u8::try_from(pair.first()? * 16 + pair.last()?).ok()).collect()
-}
-
 /// The bytes of a challenge.
 pub(crate) fn challenge_of(text: &str) -> Option<[u8; CHALLENGE_BYTES]> {
-    from_hex(text)?.try_into().ok()
+    from_hex(text.as_bytes())?.try_into().ok()
 }
 
 /// The address of a target that a server has started, which must be the one that it announced.
@@ -176,10 +165,9 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_sent_in_hexadecimal() {
-        assert_eq!(from_hex(&to_hex(&[0, 0xfe, 7])).unwrap(), [0, 0xfe, 7]);
-        assert_eq!((from_hex("abc"), from_hex("zz"), from_hex("é0")), (None, None, None));
-        assert!(challenge_of("00").is_none() && challenge_of(&"ab".repeat(32)).is_some());
+    fn a_challenge_has_its_length() {
+        assert!(challenge_of("00").is_none() && challenge_of("zz").is_none());
+        assert_eq!(challenge_of(&"ab".repeat(32)), Some([0xab; 32]));
     }
 
     #[test]

@@ -12,12 +12,12 @@ use load::environment::Environment;
 use load::workload::format_bytes;
 use reactor::randomness::Randomness;
 use security::access_token::CHALLENGE_BYTES;
+use wire::text::{from_hex, to_hex};
 
 use super::lines::{LineError, Lines};
 use super::occupancy::Occupancy;
 use super::protocol::{
-    MachineDescription, REQUEST_BYTES_MAX, Reply, Request, StartTarget, TOKEN_PURPOSE, from_hex, own_version,
-    to_hex,
+    MachineDescription, REQUEST_BYTES_MAX, Reply, Request, StartTarget, TOKEN_PURPOSE, own_version,
 };
 use super::settings::{Event, ServerSettings};
 use crate::descriptors::target_lane_count_max;
@@ -101,7 +101,7 @@ fn greet(settings: &ServerSettings, lines: &mut Lines, is_stopped: &dyn Fn() -> 
     else {
         return Err("the first request has to prove the token".to_owned());
     };
-    let proof = from_hex(&proof).unwrap_or_default();
+    let proof = from_hex(proof.as_bytes()).unwrap_or_default();
     if !settings.token.is_proven(TOKEN_PURPOSE, &challenge, &proof) {
         return Err("wrong token".to_owned());
     }
