@@ -159,12 +159,18 @@ impl Bench {
         self.run_watched(served, load, &mut || ())
     }
 
-    /// Runs a load on the namespace that an address names, of a target whose processor time is not measured.
+    /// Runs a load on the namespace that an address names, of a target that is none of nvlane's. `target`: the account of its
+    /// process, if it has one.
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub fn run_at(&self, address: &Address, load: Load) -> Result<Finished, Error> {
-        self.run_on((address, None), load, &mut || ())
+    pub fn run_at(
+        &self,
+        address: &Address,
+        target: Option<Arc<dyn Account>>,
+        load: Load,
+    ) -> Result<Finished, Error> {
+        self.run_on((address, target), load, &mut || ())
     }
 
     /// As [`run`](Self::run); calls `look` several times a second, from before the load begins until it has ended.

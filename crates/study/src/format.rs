@@ -100,6 +100,8 @@ pub(crate) fn words(key: &str) -> String {
             "nvme" => "NVMe",
             "pdu" => "PDU",
             "ram" => "RAM",
+            "rdma" => "RDMA",
+            "spdk" => "SPDK",
             other => other,
         };
         if let Some(depth) = part.strip_prefix("qd").filter(|depth| depth.bytes().all(|b| b.is_ascii_digit()))

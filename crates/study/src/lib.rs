@@ -52,6 +52,7 @@ mod scratch;
 mod served;
 mod served_options;
 mod side_load;
+mod spdk;
 pub mod summary;
 pub mod svg;
 pub mod target_options;

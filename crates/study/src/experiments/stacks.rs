@@ -1,9 +1,11 @@
-//! `stacks`: the same file through nvlane, through the kernel's host and target, over TCP and RDMA, and without a network.
+//! `stacks`: the same file through nvlane, through the kernel's and SPDK's hosts and targets, over TCP and RDMA, and without a
+//! network.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use host::Address;
-use load::report::Report;
+use load::account::Account;
 use load::runner::Finished;
 use peer::port::free_address;
 
@@ -13,6 +15,9 @@ use crate::kernel_nvme::host::KernelHost;
 use crate::kernel_nvme::target::KernelTarget;
 use crate::kernel_nvme::{Transport, nqn, rdma_device};
 use crate::scratch::ScratchFile;
+use crate::spdk;
+use crate::spdk::host::QueueLoad;
+use crate::spdk::target::SpdkTarget;
 
 const DEPTHS: [u32; 4] = [1, 4, 32, 128];
 pub(crate) const READ: &str = "read";
@@ -37,6 +42,7 @@ enum Software {
     None,
     Nvlane,
     Kernel,
+    Spdk,
 }
 
 /// A host and a target, and the transport between them.
@@ -52,8 +58,11 @@ const LOCAL: &str = "the file itself";
 pub(crate) const OURS: &str = "nvlane";
 const KERNEL: &str = "kernel";
 pub(crate) const KERNEL_RDMA: &str = "kernel, RDMA";
+const SPDK: &str = "SPDK";
+/// SPDK's host on nvlane's target.
+const SPDK_ON_OURS: &str = "SPDK host, nvlane target";
 
-const STACKS: [Stack; 6] = [
+const STACKS: [Stack; 9] = [
     Stack { name: LOCAL, host: Software::None, target: Software::None, transport: Transport::Tcp },
     Stack { name: OURS, host: Software::Nvlane, target: Software::Nvlane, transport: Transport::Tcp },
     Stack {
@@ -70,17 +79,26 @@ const STACKS: [Stack; 6] = [
     },
     Stack { name: KERNEL, host: Software::Kernel, target: Software::Kernel, transport: Transport::Tcp },
     Stack { name: KERNEL_RDMA, host: Software::Kernel, target: Software::Kernel, transport: Transport::Rdma },
+    Stack { name: SPDK_ON_OURS, host: Software::Spdk, target: Software::Nvlane, transport: Transport::Tcp },
+    Stack {
+        name: "nvlane host, SPDK target",
+        host: Software::Nvlane,
+        target: Software::Spdk,
+        transport: Transport::Tcp,
+    },
+    Stack { name: SPDK, host: Software::Spdk, target: Software::Spdk, transport: Transport::Tcp },
 ];
 
 pub(crate) const ABOUT: About = About {
     name: "stacks",
     title: "What does each stack make of the same file?",
     method: "Random reads and writes of 4 KiB with direct I/O on one queue, to a file of 256 MiB that was written once: the file itself \
-             through io_uring, nvlane's host on nvlane's target, and the kernel's host (nvme-tcp, nvme-rdma) and target (nvmet), each \
-             with the other's. One generator makes the load of all of them: on the kernel's hosts it drives their block device. \
-             nvlane's target and the load have a core each; the kernel's threads run where the kernel puts them. So processor time is \
-             that of the whole machine, per operation, other programs included. A stack whose modules are not loaded is left out, and \
-             named.",
+             through io_uring, nvlane's host on nvlane's target, and the host and target of the kernel (nvme-tcp, nvme-rdma; nvmet) and \
+             of SPDK, each with nvlane's and with each other. One generator makes the load of all but SPDK's host, which is its own \
+             (spdk_nvme_perf): on the kernel's hosts it drives their block device. Targets of nvlane and SPDK and the load have a core \
+             each; the kernel's threads run where the kernel puts them. So processor time is that of the whole machine, per operation, \
+             other programs included; SPDK's programs use all of their cores at any load. A stack whose modules or programs are missing \
+             is left out, and named.",
     claims: &[
         Claim {
             source: "NVMe TCP and NVMe RoCE, Netdev 0x13 (2019)",
@@ -130,13 +148,27 @@ impl Stack {
         if self.target == Software::Kernel {
             KernelTarget::check(self.transport)?;
         }
+        if self.host == Software::Spdk {
+            spdk::host::program()?;
+        }
+        if self.target == Software::Spdk {
+            spdk::target::program()?;
+        }
         Ok(())
     }
 
+    /// Whether both sides need a core of their own, because a program of SPDK never gives its core away.
+    fn needs_two_cores(self) -> bool {
+        [self.host, self.target].contains(&Software::Spdk)
+    }
+
     /// Runs a load on it. `file`: on this machine; without one, the study server makes it.
-    fn run(self, bench: &Bench, file: Option<&ScratchFile>, load: Load) -> Result<Report, Error> {
-        let finished = match self.target {
-            Software::None => bench.run_local(&of_here(file)?.storage(), load)?,
+    fn run(self, bench: &Bench, file: Option<&ScratchFile>, load: QueueLoad) -> Result<Values, Error> {
+        match self.target {
+            Software::None => {
+                let finished = bench.run_local(&of_here(file)?.storage(), of_bench(bench, load))?;
+                Ok(values_of(&finished))
+            }
             Software::Nvlane => {
                 let served = bench.serve_with(match file {
                     Some(file) => ServedOptions::of([format!("file:{}", file.path().display())]),
@@ -144,39 +176,52 @@ impl Stack {
                         ServedOptions { scratch_bytes: Some(FILE_BYTES), ..ServedOptions::of::<String>([]) }
                     }
                 })?;
-                let finished = match self.host {
-                    Software::Kernel => self.run_kernel(bench, served.address(), load)?,
-                    _ => bench.run(&served, load)?,
-                };
+                let values = self.run_on(bench, served.address(), Some(served.account()), load)?;
                 served.stop()?;
-                finished
+                Ok(values)
             }
             Software::Kernel => {
-                let port =
-                    free_address().map_err(|error| Error::system("a port for the target", error))?.port();
-                let address = self.transport.address().map_err(Error::Lacking)?;
-                let address = SocketAddr::new(address, port);
+                let address =
+                    SocketAddr::new(self.transport.address().map_err(Error::Lacking)?, free_port()?);
                 let target = KernelTarget::serve(self.transport, address, &nqn(), of_here(file)?.path())?;
-                let address = format!("{}/{}", target.address(), target.nqn());
-                let address: Address = address.parse().expect("an address of ours");
-                match self.host {
-                    Software::Kernel => self.run_kernel(bench, &address, load)?,
-                    _ => bench.run_at(&address, load)?,
-                }
+                self.run_on(bench, &address_of(target.address(), target.nqn()), None, load)
             }
-        };
-        Ok(finished.report)
+            Software::Spdk => {
+                let address =
+                    SocketAddr::new(self.transport.address().map_err(Error::Lacking)?, free_port()?);
+                let core = bench.cores.map_or(0, |cores| cores.target);
+                let target = SpdkTarget::serve(address, &nqn(), of_here(file)?.path(), core)?;
+                self.run_on(bench, &address_of(target.address(), target.nqn()), Some(target.account()), load)
+            }
+        }
+    }
+
+    /// Runs a load of its host on a target. `account`: of the target's process, if it has one.
+    fn run_on(
+        self,
+        bench: &Bench,
+        target: &Address,
+        account: Option<Arc<dyn Account>>,
+        load: QueueLoad,
+    ) -> Result<Values, Error> {
+        match self.host {
+            Software::Kernel => self.run_kernel(bench, target, load).map(|finished| values_of(&finished)),
+            Software::Spdk => spdk::host::run(bench, target, account.as_ref(), load),
+            Software::None | Software::Nvlane => {
+                bench.run_at(target, account, of_bench(bench, load)).map(|finished| values_of(&finished))
+            }
+        }
     }
 
     /// Runs a load on the block device that the kernel's host makes of a target.
-    fn run_kernel(self, bench: &Bench, target: &Address, load: Load) -> Result<Finished, Error> {
+    fn run_kernel(self, bench: &Bench, target: &Address, load: QueueLoad) -> Result<Finished, Error> {
         let (Ok(ip), Some(port), Some(nqn)) =
             (target.host.to_string().parse(), target.port, &target.subsystem)
         else {
             return Err(Error::Target(format!("has the address {target}")));
         };
         let host = KernelHost::connect(self.transport, SocketAddr::new(ip, port), nqn.as_str())?;
-        bench.run_local(&host.storage(), load)
+        bench.run_local(&host.storage(), of_bench(bench, load))
     }
 }
 
@@ -195,14 +240,20 @@ impl Experiment for Stacks {
     fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
         let stack = stack_of(cell);
         // The server of another machine starts nvlane's targets only.
-        stack.check().is_ok() && (!bench.is_remote() || stack.target == Software::Nvlane)
+        let is_reached = if bench.is_remote() {
+            stack.target == Software::Nvlane
+        } else {
+            bench.cores.is_some() || !stack.needs_two_cores()
+        };
+        is_reached && stack.check().is_ok()
     }
 
     fn seen(&self) -> Vec<String> {
         let is_rdma_there =
             STACKS.iter().any(|stack| stack.transport == Transport::Rdma && stack.check().is_ok());
         let device = rdma_device().filter(|_| is_rdma_there);
-        device.map(|device| format!("RDMA device {}", device.described())).into_iter().collect()
+        let device = device.map(|device| format!("RDMA device {}", device.described()));
+        device.into_iter().chain(spdk::described()).collect()
     }
 
     fn conditions(&self, _: &Measured) -> Option<String> {
@@ -219,11 +270,8 @@ impl Experiment for Stacks {
             Some(&*self.file.get((), || ScratchFile::new(&bench.scratch, FILE_BYTES))?)
         };
         let pattern = if cell.text("workload") == READ { "randread" } else { "randwrite" };
-        let load = bench.load(pattern, None, IO_BYTES, cell.word("depth"));
-        let report = stack_of(cell).run(bench, file, load)?;
-        let mut values = values(&report);
-        values.extend(report.total.latency().percentile_ns(90.0).map(|ns| ("p90_us", us(ns))));
-        Ok(values)
+        let load = QueueLoad { pattern, io_bytes: IO_BYTES, depth: cell.word("depth") };
+        stack_of(cell).run(bench, file, load)
     }
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
@@ -239,10 +287,17 @@ impl Experiment for Stacks {
                 headlines.push(format!("iops_over_local_{workload}_qd{depth}"), ratio(LOCAL), None);
                 headlines.push(format!("iops_over_kernel_{workload}_qd{depth}"), ratio(KERNEL), None);
                 headlines.push(format!("iops_over_rdma_{workload}_qd{depth}"), ratio(KERNEL_RDMA), None);
+                headlines.push(format!("iops_over_spdk_{workload}_qd{depth}"), ratio(SPDK), None);
+                let of_spdks_host = measured.ratio(
+                    &cell_name(SPDK_ON_OURS, workload, depth),
+                    &cell_name(SPDK, workload, depth),
+                    "iops",
+                );
+                headlines.push(format!("spdk_host_iops_over_spdk_{workload}_qd{depth}"), of_spdks_host, None);
             }
         }
         let single = |stack| measured.median(&cell_name(stack, READ, 1), "p50_us");
-        for (key, stack) in [("nvlane", OURS), ("kernel", KERNEL), ("rdma", KERNEL_RDMA)] {
+        for (key, stack) in [("nvlane", OURS), ("kernel", KERNEL), ("rdma", KERNEL_RDMA), ("spdk", SPDK)] {
             let added = single(stack).zip(single(LOCAL)).map(|(stack, local)| stack - local);
             headlines.push(format!("added_p50_us_{key}"), added, None);
         }
@@ -309,6 +364,28 @@ impl Experiment for Stacks {
         ));
         figures
     }
+}
+
+/// A load of nvlane's generator.
+fn of_bench(bench: &Bench, load: QueueLoad) -> Load {
+    bench.load(load.pattern, None, load.io_bytes, load.depth)
+}
+
+/// What nvlane's generator measured.
+fn values_of(finished: &Finished) -> Values {
+    let mut values = values(&finished.report);
+    let p90 = finished.report.total.latency().percentile_ns(90.0);
+    values.extend(p90.map(|ns| ("p90_us", us(ns))));
+    values
+}
+
+fn free_port() -> Result<u16, Error> {
+    let address = free_address().map_err(|error| Error::system("a port for the target", error))?;
+    Ok(address.port())
+}
+
+fn address_of(address: SocketAddr, nqn: &str) -> Address {
+    format!("{address}/{nqn}").parse().expect("an address of ours")
 }
 
 /// The file of this machine, which these stacks need.

@@ -1,0 +1,235 @@
+//! SPDK's host: `spdk_nvme_perf` makes the load, and prints what it measured.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use host::Address;
+use load::account::{Account, Reading};
+use load::cpu;
+use load::disturbance::{Disturbance, Side};
+
+use super::{command, core_mask, memory_options};
+use crate::bench::Bench;
+use crate::cell::Values;
+use crate::error::Error;
+
+const PROGRAM: &str = "spdk_nvme_perf";
+
+/// It prints this right before the load begins.
+const BEGINS: &str = "Initialization complete";
+
+/// Its warm-up: it counts in whole seconds.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// The percentiles that it prints, under the names of ours.
+const PERCENTILES: [(&str, f64); 5] =
+    [("p50_us", 50.0), ("p90_us", 90.0), ("p99_us", 99.0), ("p999_us", 99.9), ("p9999_us", 99.99)];
+
+/// A load of operations of one size on one queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueLoad {
+    /// The pattern under SPDK's name, which is ours too: `randread`, `randwrite`.
+    pub(crate) pattern: &'static str,
+    pub(crate) io_bytes: u32,
+    pub(crate) depth: u32,
+}
+
+/// Its program.
+///
+/// # Errors
+/// What there has to be.
+pub(crate) fn program() -> Result<PathBuf, String> {
+    super::program(PROGRAM)
+}
+
+/// Runs a load on a subsystem with one namespace, from the host's core, and measures processor time while it runs.
+///
+/// # Errors
+/// The program does not start, fails, or prints no result.
+pub(crate) fn run(
+    bench: &Bench,
+    target: &Address,
+    account: Option<&Arc<dyn Account>>,
+    load: QueueLoad,
+) -> Result<Values, Error> {
+    let failed = |error| Error::system("SPDK's host", error);
+    let seconds = bench.times.measure.as_secs_f64().ceil().max(1.0);
+    let core = *bench.host_cores.first().unwrap_or(&0);
+    let mut command = command(&program().map_err(Error::Lacking)?);
+    command
+        .args(["-c", &core_mask(core), "-w", load.pattern, "-q", &load.depth.to_string()])
+        .args([
+            "-o",
+            &load.io_bytes.to_string(),
+            "-a",
+            &WARM_UP.as_secs().to_string(),
+            "-t",
+            &seconds.to_string(),
+        ])
+        .args(["-L", "-r", &transport_id(target)?]);
+    memory_options(&mut command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running(command.spawn().map_err(failed)?);
+    let mut output = BufReader::new(running.0.stdout.take().expect("piped"));
+    let mut text = String::new();
+    while !text.contains(BEGINS) {
+        if output.read_line(&mut text).map_err(failed)? == 0 {
+            break;
+        }
+    }
+    sleep(WARM_UP);
+    let pid = running.0.id();
+    let before = Moment::now(pid, account);
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    // Ends a little before its measurement does, so that none of its end is counted.
+    while Instant::now() + Duration::from_millis(50) < end && !bench.is_stopped() {
+        sleep(Duration::from_millis(10));
+    }
+    let after = Moment::now(pid, account);
+    if bench.is_stopped() {
+        return Err(Error::Stopped);
+    }
+    output.read_to_string(&mut text).map_err(failed)?;
+    let mut complaints = String::new();
+    running.0.stderr.take().expect("piped").read_to_string(&mut complaints).map_err(failed)?;
+    let status = running.0.wait().map_err(failed)?;
+    let last = complaints.lines().last().unwrap_or_default();
+    if !status.success() {
+        return Err(Error::Load(format!("{PROGRAM} ended badly ({status}): {last}")));
+    }
+    let mut values =
+        parse(&text).ok_or_else(|| Error::Load(format!("{PROGRAM} prints no result: {last}")))?;
+    if let Some((before, after)) = before.zip(after) {
+        bench.note(&before.disturbance_until(&after));
+        values.extend(before.processor_times(&after, values["iops"]));
+    }
+    Ok(values)
+}
+
+/// A target in SPDK's words.
+fn transport_id(target: &Address) -> Result<String, Error> {
+    let ip = target.host.to_string().parse::<std::net::IpAddr>();
+    let (Ok(ip), Some(port), Some(nqn)) = (ip, target.port, &target.subsystem) else {
+        return Err(Error::Target(format!("has the address {target}")));
+    };
+    let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+    Ok(format!("trtype:TCP adrfam:{family} traddr:{ip} trsvcid:{port} subnqn:{nqn}"))
+}
+
+/// The accounts of both sides and of the machine at one moment.
+struct Moment {
+    at: Instant,
+    host: Reading,
+    target: Reading,
+    machine: cpu::MachineTime,
+}
+
+impl Moment {
+    fn now(host_pid: u32, target: Option<&Arc<dyn Account>>) -> Option<Self> {
+        Some(Self {
+            at: Instant::now(),
+            host: Reading::of_process(host_pid)?,
+            target: target?.read()?,
+            machine: cpu::of_machine().ok()?,
+        })
+    }
+
+    fn disturbance_until(&self, later: &Self) -> Disturbance {
+        let mut disturbance = Disturbance::default();
+        disturbance.add(Side::Host, later.host.loss_since(&self.host));
+        disturbance.add(Side::Target, later.target.loss_since(&self.target));
+        disturbance
+    }
+
+    /// Processor time per operation, µs, of host, target and machine.
+    #[allow(clippy::cast_precision_loss)] // Times.
+    fn processor_times(&self, later: &Self, iops: f64) -> Vec<(&'static str, f64)> {
+        let operations = iops * later.at.duration_since(self.at).as_secs_f64();
+        if operations <= 0.0 {
+            return Vec::new();
+        }
+        let ran = |before: &Reading, after: &Reading| after.run_ns().saturating_sub(before.run_ns()) as f64;
+        let there = later.target.machine_busy_ns.zip(self.target.machine_busy_ns);
+        let there_ns = there.map_or(0, |(after, before)| after.saturating_sub(before)) as f64;
+        [
+            ("host_us", ran(&self.host, &later.host)),
+            ("target_us", ran(&self.target, &later.target)),
+            ("machine_us", later.machine.busy_ns_since(&self.machine) + there_ns),
+        ]
+        .map(|(name, ns)| (name, ns / operations / 1e3))
+        .to_vec()
+    }
+}
+
+/// A process that ends with this value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The process may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Throughput and latency, from its two tables: a line `Total : IOPS MiB/s average min max`, and a line
+/// `50.00000% : 12.345us` for each percentile.
+fn parse(text: &str) -> Option<Values> {
+    let total = text.lines().find_map(|line| line.trim().strip_prefix("Total")?.trim().strip_prefix(':'))?;
+    let iops = total.split_ascii_whitespace().next()?.parse().ok().filter(|iops: &f64| *iops > 0.0)?;
+    let mut values = Values::from([("iops", iops)]);
+    let percentiles = text.lines().filter_map(|line| {
+        let (percent, us) = line.split_once("% :")?;
+        let us = us.trim().strip_suffix("us")?;
+        Some((percent.trim().parse::<f64>().ok()?, us.parse::<f64>().ok()?))
+    });
+    for (percent, us) in percentiles {
+        let ours = PERCENTILES.iter().find(|(_, ours)| (ours - percent).abs() < 1e-6);
+        values.extend(ours.map(|(name, _)| (*name, us)));
+    }
+    Some(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn throughput_and_percentiles_are_read_from_the_tables() {
+        let text = "Device Information         :       IOPS      MiB/s    Average        min        max\n\
+            TCP (addr:127.0.0.1) NSID 1 from core  0:    9000.50      35.16     111.00      34.00    4800.00\n\
+            Total                                   :    9000.50      35.16     111.00      34.00    4800.00\n\
+            Summary latency data for TCP from core 0:\n\
+            ==========\n  \
+            1.00000% :    48.176us\n \
+            50.00000% :   168.211us\n \
+            90.00000% :   284.349us\n \
+            99.00000% :   402.084us\n \
+            99.50000% :   440.986us\n \
+            99.90000% :   441.986us\n \
+            99.99000% :   448.898us\n";
+        let expected = [
+            ("iops", 9000.5),
+            ("p50_us", 168.211),
+            ("p90_us", 284.349),
+            ("p99_us", 402.084),
+            ("p999_us", 441.986),
+            ("p9999_us", 448.898),
+        ];
+        assert_eq!(parse(text), Some(Values::from(expected)));
+        assert_eq!(parse("Total : 0.00 0.00 0.00 0.00 0.00\n"), None);
+        assert_eq!(parse("Initializing NVMe Controllers\n"), None);
+    }
+
+    #[test]
+    fn a_target_is_named_in_spdks_words() {
+        let target: Address = "192.0.2.1:4420/nqn.2026-01.test:a".parse().unwrap();
+        let expected = "trtype:TCP adrfam:IPv4 traddr:192.0.2.1 trsvcid:4420 subnqn:nqn.2026-01.test:a";
+        assert_eq!(transport_id(&target).unwrap(), expected);
+        assert!(transport_id(&"192.0.2.1:4420".parse().unwrap()).is_err());
+    }
+}
