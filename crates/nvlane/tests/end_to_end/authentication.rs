@@ -163,8 +163,7 @@ fn lanes_authenticate_again_after_a_loss_with_the_secret_they_have() {
         let error = connect(&rig, with(credentials(1, None))).expect_err("the former secret");
         assert!(matches!(error, LinkError::Authentication(_)), "{error}");
         let until = Instant::now() + PATIENCE;
-        let event =
-            || events.recv_timeout(until.saturating_duration_since(Instant::now())).expect("events");
+        let event = || events.recv_timeout(until.saturating_duration_since(Instant::now())).expect("events");
         let refused = |event: Event| {
             matches!(event, Event::AttemptFailed { attempts: 2.., cause: LinkError::Authentication(_) })
         };
