@@ -6,6 +6,7 @@
 //! how a stream is cut.
 #![forbid(unsafe_code)]
 
+mod authentication;
 mod configuration;
 mod discovery_log;
 mod host_association;
@@ -22,7 +23,9 @@ mod scarce_buffers_tests;
 mod structures;
 mod target_commands;
 mod target_stream;
+mod tls_stream;
 
+pub use authentication::authentication;
 pub use configuration::configuration;
 pub use discovery_log::discovery_log;
 pub use host_association::host_association;
@@ -33,6 +36,7 @@ pub use names::names;
 pub use structures::structures;
 pub use target_commands::target_commands;
 pub use target_stream::target_stream;
+pub use tls_stream::tls_stream;
 
 /// A fuzzing entry point.
 #[derive(Clone, Copy)]
@@ -45,6 +49,7 @@ pub struct Target {
 
 /// All entry points.
 pub const TARGETS: &[Target] = &[
+    Target { name: "authentication", run: authentication },
     Target { name: "configuration", run: configuration },
     Target { name: "discovery_log", run: discovery_log },
     Target { name: "host_association", run: host_association },
@@ -55,4 +60,5 @@ pub const TARGETS: &[Target] = &[
     Target { name: "structures", run: structures },
     Target { name: "target_commands", run: target_commands },
     Target { name: "target_stream", run: target_stream },
+    Target { name: "tls_stream", run: tls_stream },
 ];

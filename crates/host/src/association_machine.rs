@@ -11,7 +11,9 @@
 //! With secure channel concatenation an attempt has two connections: BringUp authenticates in clear and goes back to
 //! Opening with the generated key, for a connection with TLS by that. wire §22.1
 //!
-//! The first attempt is made once: its failure is the caller's error. Inputs are `on_*`, wishes are `submit`, `abort`,
+//! The first attempt is made once: its failure is the caller's error. Once the association has been up, attempts go on
+//! until their time limit, also while the target refuses the host's key or secret; see
+//! [`reconnect`](crate::reconnect#when-attempts-end). Inputs are `on_*`, wishes are `submit`, `abort`,
 //! `rescan` and `close`. After each of them the driver calls [`advance`](AssociationMachine::advance), then drains
 //! [`next_action`](AssociationMachine::next_action), and returns at
 //! [`next_deadline`](AssociationMachine::next_deadline).
@@ -381,7 +383,7 @@ impl AssociationMachine {
             return;
         }
         self.attempts += 1;
-        let next = if cause.is_permanent() { None } else { self.backoff.on_failed(now_ns) };
+        let next = if cause.ends_attempts() { None } else { self.backoff.on_failed(now_ns) };
         match next {
             Some(due_ns) => {
                 let event = MachineEvent::Failed { attempts: self.attempts, cause };
@@ -397,7 +399,7 @@ impl AssociationMachine {
         if self.phase != Phase::Up || generation != self.generation {
             return;
         }
-        if cause.is_permanent() {
+        if cause.ends_attempts() {
             // The next controller would refuse the queue as well.
             self.actions.push_back(AssociationAction::Close { at_once: true });
             self.judge();

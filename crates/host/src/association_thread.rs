@@ -348,7 +348,12 @@ impl Driver<'_> {
                 self.state.tell(&told, &Event::Down { cause });
             }
             MachineEvent::Failed { attempts, cause } => {
-                tracing::info!(%subsystem, peer = %self.context.peer, attempts, %cause, "attempt to reconnect failed");
+                // The attempts may fail until an operator changes keys: shown at the level of commands.
+                if cause.is_refusal_of_trust() {
+                    tracing::warn!(%subsystem, peer = %self.context.peer, attempts, %cause, "attempt to reconnect failed");
+                } else {
+                    tracing::info!(%subsystem, peer = %self.context.peer, attempts, %cause, "attempt to reconnect failed");
+                }
                 self.state.publish(&Event::AttemptFailed { attempts, cause });
             }
             MachineEvent::Namespaces { changed, namespaces } => {

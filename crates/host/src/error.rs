@@ -233,7 +233,7 @@ impl LinkError {
         }
     }
 
-    /// Whether another attempt would fail in the same way.
+    /// Whether another attempt would fail in the same way, as long as host and target are configured as they are.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         match self {
@@ -247,10 +247,39 @@ impl LinkError {
             _ => false,
         }
     }
+
+    /// Whether the keys or secrets of host and target do not match, or one side demands what the other does not do.
+    pub(crate) fn is_refusal_of_trust(&self) -> bool {
+        match self {
+            Self::Authentication(_)
+            | Self::ClosedOnReply
+            | Self::ControllerNotAuthenticated
+            | Self::Tls(_)
+            | Self::GeneratedKey(_)
+            | Self::NoSecureChannel => true,
+            Self::Controller(error) => {
+                matches!(
+                    error,
+                    ControllerError::AuthenticationRequired | ControllerError::SecureChannelRequired
+                )
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether it ends an association that has been up at once, without further attempts to reconnect.
+    ///
+    /// A refusal of trust does not: a target that was restarted may not have its keys yet, an operator may be replacing
+    /// them, and a bit that is wrong on the way fails a TLS handshake as a wrong key does. Nothing is sent to a target
+    /// that is not trusted, so the attempts go on until their time limit. A status with Do Not Retry, on the other hand,
+    /// is the controller's own word that they are useless.
+    pub(crate) fn ends_attempts(&self) -> bool {
+        self.is_permanent() && !self.is_refusal_of_trust()
+    }
 }
 
 impl Error {
-    /// Whether another attempt would fail in the same way.
+    /// Whether another attempt would fail in the same way, as long as host and target are configured as they are.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         match self {

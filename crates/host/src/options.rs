@@ -75,7 +75,8 @@ pub struct Options {
     /// Maximum lifetime of the association, from the call that begins it; unlimited by default (`None`). When it has
     /// passed, the association ends for good, and each of its calls and commands ends with an error.
     pub deadline: Option<Duration>,
-    /// Delays between attempts to reconnect: by default 20 ms at first, growing to 10 s, for 600 s in total.
+    /// Delays between attempts to reconnect: by default 20 ms at first, growing to 10 s, for 600 s in total, also while
+    /// the target refuses the host's key or secret; see [`reconnect`](crate::reconnect#when-attempts-end).
     pub reconnect: ReconnectSettings,
     /// Which commands are submitted again after a reconnect.
     pub replay: ReplayPolicy,

@@ -33,6 +33,26 @@
 //! Connections are reset, not closed with FIN, when an association ends: unsent data of the host is dropped, and the
 //! target notices the end at once, which shortens the window without closing it.
 //!
+//! # When attempts end
+//!
+//! The first attempt of an association is made once, and its error is the caller's: a wrong key or secret is reported at
+//! once. Once the association has been up, each loss is followed by attempts to reconnect until
+//! [`give_up_ns`](ReconnectSettings::give_up_ns) has passed; [`Error::GaveUp`](crate::Error::GaveUp) then holds the error
+//! of the last one.
+//!
+//! | Attempt fails by | Then |
+//! |---|---|
+//! | anything on the way: no connection, no answer in time, a close | attempts go on |
+//! | TLS: an alert, a failed handshake, a target in clear | attempts go on |
+//! | authentication refused by either side; a target that demands it, or a secure channel, or does neither | attempts go on |
+//! | a status of Connect with Do Not Retry | the association ends at once |
+//! | a controller that cannot be used: its Identify data, or its answer to the ICReq | the association ends at once |
+//!
+//! A refused key or secret is no reason to end: the target may have been restarted before its keys are in place, an
+//! operator may be replacing them, and a bit that is wrong on the way fails a handshake as a wrong key does. An operator
+//! who removes the key of a host therefore ends its associations when their connections end, and the host reports the
+//! refusal with each attempt (in the log, and as [`Event::AttemptFailed`](crate::Event::AttemptFailed)) until it gives up.
+//!
 //! # Flush after a reconnect
 //!
 //! A completed write stays in the target's volatile cache, if there is one, until a Flush. A restart of the target

@@ -14,7 +14,8 @@ use nvlane_host::attachment::{Attachment, Inaccessible};
 use nvlane_host::flush_epoch::FlushEpoch;
 use nvlane_host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use nvlane_host::{
-    Command, Completion, Credentials, Failure, LinkError, Namespace, ReconnectSettings, ReplayPolicy,
+    Command, Completion, ControllerError, Credentials, Failure, LinkError, Namespace, ReconnectSettings,
+    ReplayPolicy,
 };
 use peer::controller::Controller;
 use peer::session::Event;
@@ -27,9 +28,13 @@ use proto::host_controller::ControllerSettings;
 use proto::host_namespaces::{Ids, NamespaceInfo};
 use reactor::{Received, Segment, Sent};
 use security::hash::HashFunction;
+use security::host::HostFailure;
+use security::message::Reason;
 use security::psk::Derivation;
 use security::secret::Secret;
-use security::tls::{ByteSocket, HostKeys, Keyring, KnownKey, Session as TlsSession, Stream};
+use security::tls::{
+    Alert, ByteSocket, Failure as TlsFailure, HostKeys, Keyring, KnownKey, Session as TlsSession, Stream,
+};
 use security::tls_key::TlsKey;
 use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Nsid, Qid};
@@ -166,6 +171,8 @@ struct Kept {
     new_peer: fn() -> Peer,
     peer: Option<Peer>,
     is_reachable: bool,
+    /// Each attempt to connect fails by this.
+    refusal: Option<LinkError>,
     answers: bool,
     now_ns: u64,
     events: Vec<(u64, MachineEvent)>,
@@ -194,6 +201,7 @@ impl Kept {
             new_peer: Peer::new,
             peer: None,
             is_reachable: true,
+            refusal: None,
             answers: true,
             now_ns: 0,
             events: Vec::new(),
@@ -227,6 +235,9 @@ impl Kept {
             while let Some(action) = self.machine.next_action() {
                 is_quiet = false;
                 match action {
+                    AssociationAction::Open if self.refusal.is_some() => {
+                        self.machine.on_lost(self.refusal.clone().expect("a refusal"), self.now_ns);
+                    }
                     AssociationAction::Open if self.is_reachable => {
                         self.peer = Some((self.new_peer)());
                         self.machine.on_connected(ADDRESS, self.now_ns);
@@ -323,6 +334,100 @@ fn the_same_seed_waits_the_same() {
         kept.events.iter().map(|(at_ns, _)| *at_ns).collect::<Vec<_>>()
     };
     assert_eq!(run(), run());
+}
+
+/// How a host or a target can refuse the other's key or secret.
+fn refusals_of_trust() -> Vec<LinkError> {
+    vec![
+        LinkError::Tls(TlsFailure::Alert(Alert::DECRYPT_ERROR)),
+        LinkError::Tls(TlsFailure::Alert(Alert::UNKNOWN_PSK_IDENTITY)),
+        LinkError::Tls(TlsFailure::NotTls),
+        LinkError::Tls(TlsFailure::NoProof),
+        LinkError::Tls(TlsFailure::Closed),
+        LinkError::GeneratedKey(TlsFailure::Alert(Alert::DECRYPT_ERROR)),
+        LinkError::Authentication(HostFailure::Refused(Reason::Failed)),
+        LinkError::Authentication(HostFailure::Refuses(Reason::Failed)),
+        LinkError::ClosedOnReply,
+        LinkError::ControllerNotAuthenticated,
+        LinkError::NoSecureChannel,
+        ControllerError::AuthenticationRequired.into(),
+        ControllerError::SecureChannelRequired.into(),
+    ]
+}
+
+#[test]
+fn a_refused_key_or_secret_ends_the_first_attempt_at_once() {
+    for refusal in refusals_of_trust() {
+        let mut kept = Kept::new(ReconnectSettings::default());
+        kept.refusal = Some(refusal.clone());
+        kept.step();
+        let [(0, MachineEvent::Over { attempts: 0, cause: Some(cause) })] = &kept.events[..] else {
+            panic!("{refusal}: {:?}", kept.events)
+        };
+        assert_eq!(cause.to_string(), refusal.to_string());
+    }
+}
+
+#[test]
+fn an_association_that_was_up_is_refused_until_the_key_is_back_or_its_time_is_over() {
+    for refusal in refusals_of_trust() {
+        for is_back in [true, false] {
+            let mut kept = Kept::new(ReconnectSettings::default());
+            kept.run_until(50 * SECOND);
+            kept.refusal = Some(refusal.clone());
+            kept.machine.on_lost(LinkError::Closed { during: "operation" }, kept.now_ns);
+            kept.run_until(600 * SECOND);
+            assert!(!kept.machine.is_over(), "{refusal}");
+            let reported = kept.events.iter().filter_map(|(_, event)| match event {
+                MachineEvent::Failed { cause, .. } => Some(cause.to_string()),
+                _ => None,
+            });
+            assert!(
+                reported.clone().count() > 50 && reported.clone().all(|text| text == refusal.to_string())
+            );
+            if is_back {
+                kept.refusal = None;
+            }
+            kept.run_until(700 * SECOND);
+            match (&kept.events.last().expect("events").1, is_back) {
+                (MachineEvent::Up { attachment, .. }, true) => assert_eq!(attachment.generation, 2),
+                (MachineEvent::Over { attempts: 60..160, cause: Some(cause) }, false) => {
+                    assert_eq!(cause.to_string(), refusal.to_string());
+                }
+                (event, _) => panic!("{refusal}: {event:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lane_whose_key_or_secret_is_refused_costs_the_association_and_not_its_future() {
+    for refusal in refusals_of_trust() {
+        let mut kept = Kept::new(ReconnectSettings::default());
+        kept.run_until(50 * SECOND);
+        kept.machine.on_lane_lost(1, refusal.clone(), kept.now_ns);
+        kept.run_until(51 * SECOND);
+        let [_, (_, MachineEvent::Down { cause, .. }), (_, MachineEvent::Up { .. })] = &kept.events[..]
+        else {
+            panic!("{refusal}: {:?}", kept.events)
+        };
+        assert_eq!(cause.to_string(), refusal.to_string());
+    }
+}
+
+/// The controller says itself that no attempt succeeds.
+#[test]
+fn a_connect_refused_with_do_not_retry_ends_an_association_that_was_up() {
+    let status = Status::CONNECT_INVALID_HOST;
+    for (status, is_over) in [(status.with_dnr(), true), (status, false)] {
+        let refusal = ControllerError::ConnectRefused { qid: Qid::ADMIN, status, parameter: None };
+        let mut kept = Kept::new(ReconnectSettings::default());
+        kept.run_until(50 * SECOND);
+        kept.refusal = Some(refusal.into());
+        kept.machine.on_lost(LinkError::Association, kept.now_ns);
+        kept.run_until(51 * SECOND);
+        assert_eq!(kept.machine.is_over(), is_over);
+    }
 }
 
 fn credentials() -> Credentials {

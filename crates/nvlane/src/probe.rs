@@ -34,7 +34,10 @@ need more than its address:
   nvlane probe ADDR --overwrite --memcached 127.0.0.1:11211 --target-log target.log \\
     --removable 2 --remove 'cp without.toml target.toml && kill -HUP 4711' \\
     --restore 'cp with.toml target.toml && kill -HUP 4711'
-  nvlane probe ADDR/NQN --tls --tls-key tls.key      # rows T10 to T20: sessions, where the listener allows TLS
+  nvlane probe ADDR/NQN --tls --tls-key tls.key      # rows T8 to T20: sessions, where the listener speaks TLS
+
+The probe does not authenticate: rows that need commands beyond that are skipped where the target wants authentication, and rows in \
+clear where it requires TLS.
 
 With --role host a fake target listens and injects faults, and a host connects to it: this program's own library, or any \
 command, which finds the address in $NVLANE_ADDR and should connect, write and read:

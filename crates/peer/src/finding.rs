@@ -23,7 +23,7 @@ pub enum Finding {
 pub type Check<T = ()> = Result<T, Finding>;
 
 impl Finding {
-    /// Prefixes the text with `what`.
+    /// Prefixes the text with `what`, unless the check does not apply: the reason is the same at every step.
     #[must_use]
     pub fn about(self, what: impl fmt::Display) -> Self {
         let before = |text: String| format!("{what}: {text}");
@@ -31,7 +31,7 @@ impl Finding {
             Self::Differs(text) => Self::Differs(before(text)),
             Self::Hangs(text) => Self::Hangs(before(text)),
             Self::Dies(text) => Self::Dies(before(text)),
-            Self::Skipped(text) => Self::Skipped(before(text)),
+            Self::Skipped(text) => Self::Skipped(text),
         }
     }
 }

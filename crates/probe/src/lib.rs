@@ -8,6 +8,7 @@
 //! Connections are those of `peer`: blocking sockets with time limits.
 #![forbid(unsafe_code)]
 
+mod client_hello;
 pub mod document;
 pub mod finding;
 pub mod host;
@@ -18,3 +19,4 @@ pub mod rows;
 mod stillness;
 pub mod target;
 pub mod target_run;
+mod tls_link;

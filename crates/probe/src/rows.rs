@@ -14,7 +14,6 @@ mod queue_setup;
 mod reservation;
 mod resource;
 mod tls;
-mod tls_link;
 mod tls_session;
 mod write_data;
 
@@ -46,16 +45,31 @@ const SECTIONS: [(u8, &[TargetRow]); 15] = [
     (15, memcached::ROWS),
 ];
 
+/// Sections whose rows need no NVMe/TCP connection in clear: those of TLS and of memcached clients.
+const SECTIONS_WITHOUT_CLEAR: [u8; 2] = [13, 15];
+
+/// A row as it stands in the document.
+pub(crate) struct Listed {
+    pub(crate) words: Words,
+    pub(crate) row: &'static TargetRow,
+    /// It connects to the target in clear.
+    pub(crate) is_in_clear: bool,
+}
+
 /// Each row with its words, in the order of the document.
-pub(crate) fn all() -> impl Iterator<Item = (Words, &'static TargetRow)> {
-    SECTIONS
-        .into_iter()
-        .flat_map(|(number, rows)| rows.iter().map(move |row| (Words::new(number, row.id), row)))
+pub(crate) fn all() -> impl Iterator<Item = Listed> {
+    SECTIONS.into_iter().flat_map(|(number, rows)| {
+        rows.iter().map(move |row| Listed {
+            words: Words::new(number, row.id),
+            row,
+            is_in_clear: !SECTIONS_WITHOUT_CLEAR.contains(&number),
+        })
+    })
 }
 
 /// The words of all rows for targets.
 pub fn words() -> impl Iterator<Item = Words> {
-    all().map(|(words, _)| words)
+    all().map(|listed| listed.words)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use peer::finding::{About, Check, differs, holds, skipped};
+use peer::finding::{About, Check, Finding, differs, holds, skipped};
 use peer::queue::{Answer, Move, Queue, expect_status};
 use peer::raw_host::{Association, ENTRIES, RawHost, enable, identify, property, set_queues};
 use security::tls::HostKeys;
@@ -21,6 +21,9 @@ use wire::property::{Cap, Property};
 use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::FromBytes;
+
+use crate::client_hello::is_refused_by_tls;
+use crate::tls_link::TlsLink;
 
 /// Settings of a probe.
 #[derive(Clone, Debug)]
@@ -65,7 +68,9 @@ pub struct Target {
     pub cap: Cap,
     /// Its Identify Controller data.
     pub identify: Box<IdentifyController>,
-    /// The CNTLID that Connect returned.
+    /// It takes no connection in clear.
+    pub is_tls_only: bool,
+    /// The CNTLID that Connect returned, and what the target demands before anything else.
     pub connected: ConnectResult,
     /// The block namespace under test.
     pub disk: Option<Disk>,
@@ -109,11 +114,18 @@ impl Target {
             settings,
             cap: Cap::default(),
             identify: Box::default(),
+            is_tls_only: false,
             connected: ConnectResult::default(),
             disk: None,
             store: None,
         };
-        let mut admin = peer.host().queue(Digests::empty())?;
+        let mut admin = match peer.host().queue(Digests::empty()) {
+            Err(Finding::Differs(_)) if peer.speaks_tls()? => {
+                peer.is_tls_only = true;
+                return Ok(peer);
+            }
+            admin => admin?,
+        };
         let result = peer.host().connect_admin(&mut admin)?;
         peer.connected = ConnectResult::from_bits(result.cqe.dw0());
         if peer.connected.authentication_required() {
@@ -174,14 +186,44 @@ impl Target {
         &self.settings.host
     }
 
+    /// Whether the port speaks TLS: it refuses a ClientHello without a key by an alert, or accepts the key.
+    fn speaks_tls(&self) -> Check<bool> {
+        if is_refused_by_tls(self.host())? {
+            return Ok(true);
+        }
+        // Linux targets close instead of sending an alert.
+        let keys = self.settings.tls.as_deref();
+        Ok(keys.is_some_and(|keys| TlsLink::initialised(self.host(), keys).is_ok()))
+    }
+
+    /// Checks that the target still accepts its key of TLS, or as a target without one still refuses a ClientHello.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(crate) fn check_tls(&self) -> Check {
+        match self.settings.tls.as_deref() {
+            Some(keys) => TlsLink::initialised(self.host(), keys).map(drop),
+            None => holds(is_refused_by_tls(self.host())?, "it refuses a ClientHello by an alert no longer"),
+        }
+    }
+
+    /// Checks that the target executes commands of a host that connects in clear and has no secret.
+    ///
+    /// # Errors
+    /// Skipped if it does not.
+    pub fn admitted(&self) -> Check {
+        if self.connected.authentication_required() {
+            return skipped("the target wants authentication");
+        }
+        Ok(())
+    }
+
     /// Opens an admin queue with an enabled controller.
     ///
     /// # Errors
     /// The target refuses.
     pub fn admin(&self, digests: Digests) -> Check<(Queue, Cntlid)> {
-        if self.connected.authentication_required() {
-            return skipped("the target wants authentication");
-        }
+        self.admitted()?;
         self.host().admin(digests)
     }
 
@@ -226,6 +268,7 @@ impl Target {
     /// # Errors
     /// Skipped without one.
     pub fn disk(&self) -> Check<Disk> {
+        self.admitted()?;
         match self.disk {
             Some(disk) if disk.size_bytes() >= 32 << 20 => Ok(disk),
             Some(_) => skipped("the namespace is smaller than 32 MiB"),
@@ -238,6 +281,7 @@ impl Target {
     /// # Errors
     /// Skipped otherwise.
     pub fn scratch(&self) -> Check<Disk> {
+        self.admitted()?;
         if !self.settings.may_overwrite {
             return skipped("it writes: allow that with --overwrite");
         }
@@ -249,6 +293,7 @@ impl Target {
     /// # Errors
     /// Skipped otherwise.
     pub fn scratch_store(&self) -> Check<Store> {
+        self.admitted()?;
         match self.store {
             Some(_) if !self.settings.may_overwrite => skipped("it writes: allow that with --overwrite"),
             Some(store) => Ok(store),
@@ -273,6 +318,9 @@ impl Target {
     /// # Errors
     /// One of them fails.
     pub fn check_healthy(&self) -> Check {
+        if self.is_tls_only {
+            return self.check_tls();
+        }
         if self.connected.authentication_required() {
             let mut queue = self.host().queue(Digests::empty())?;
             let answer = self.host().connect_admin(&mut queue)?;

@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use peer::finding::{About, Check, Finding};
+use peer::finding::{About, Check, Finding, skipped};
 use peer::trial;
 
-use crate::document::Words;
 use crate::finding::Outcome;
 use crate::neighbour::Neighbour;
 use crate::report::{Report, RowResult, ms};
-use crate::rows::{self, TargetRow};
+use crate::rows::{self, Listed};
 use crate::stillness::Stillness;
 use crate::target::{Settings, Target};
 
@@ -25,25 +24,25 @@ const RECOVERY_LIMIT: Duration = Duration::from_secs(35);
 /// The target is unusable before the first row.
 pub fn run(settings: Settings, ids: &[String], on_result: &mut dyn FnMut(&RowResult)) -> Check<Report> {
     let peer = Target::new(settings).about("before any row")?;
-    let chosen: Vec<_> = rows::all().filter(|(words, _)| words.is_among(ids)).collect();
+    let chosen: Vec<_> = rows::all().filter(|listed| listed.words.is_among(ids)).collect();
     let mut results: Vec<Option<RowResult>> = vec![None; chosen.len()];
     let stillness = Stillness::watch();
     std::thread::scope(|scope| {
         let slow: Vec<_> = chosen
             .iter()
             .enumerate()
-            .filter(|(_, (_, row))| row.is_slow)
-            .map(|(index, (words, row))| {
+            .filter(|(_, listed)| listed.row.is_slow)
+            .map(|(index, listed)| {
                 let (peer, stillness) = (&peer, &stillness);
-                (index, scope.spawn(move || try_row(peer, words, row, stillness)))
+                (index, scope.spawn(move || try_row(peer, listed, stillness)))
             })
             .collect();
         let mut neighbour = peer.disk().ok().map(|disk| Neighbour::start(&peer, disk));
-        for (index, (words, row)) in chosen.iter().enumerate() {
-            if row.is_slow {
+        for (index, listed) in chosen.iter().enumerate() {
+            if listed.row.is_slow {
                 continue;
             }
-            let result = watched_row(&peer, &mut neighbour, words, row, &stillness);
+            let result = watched_row(&peer, &mut neighbour, listed, &stillness);
             on_result(&result);
             results[index] = Some(result);
         }
@@ -59,19 +58,24 @@ pub fn run(settings: Settings, ids: &[String], on_result: &mut dyn FnMut(&RowRes
 }
 
 /// Runs a row, again if this machine stood still meanwhile, as its times are then meaningless.
-fn try_row(peer: &Target, words: &Words, row: &TargetRow, stillness: &Stillness) -> RowResult {
+fn try_row(peer: &Target, listed: &Listed, stillness: &Stillness) -> RowResult {
     let before = stillness.total();
-    let result = try_once(peer, words, row);
+    let result = try_once(peer, listed);
     let has_failed = !matches!(result.outcome, Outcome::Pass | Outcome::Skipped);
     if has_failed {
         Stillness::settle();
     }
-    if has_failed && stillness.total() > before { try_once(peer, words, row) } else { result }
+    if has_failed && stillness.total() > before { try_once(peer, listed) } else { result }
 }
 
 /// Runs a row and checks that the target is healthy afterwards.
-fn try_once(peer: &Target, words: &Words, row: &TargetRow) -> RowResult {
+fn try_once(peer: &Target, listed: &Listed) -> RowResult {
+    let Listed { words, row, is_in_clear } = listed;
     let start = Instant::now();
+    if *is_in_clear && peer.is_tls_only {
+        return RowResult::new(words, start.elapsed())
+            .decided(&skipped("the target takes no connection in clear"));
+    }
     trial::begin(peer.settings.row_limit * if row.is_slow { 4 } else { 1 });
     let check = (row.trial)(peer);
     let notes = trial::end();
@@ -89,14 +93,13 @@ fn try_once(peer: &Target, words: &Words, row: &TargetRow) -> RowResult {
 fn watched_row(
     peer: &Target,
     neighbour: &mut Option<Check<Neighbour>>,
-    words: &Words,
-    row: &TargetRow,
+    listed: &Listed,
     stillness: &Stillness,
 ) -> RowResult {
     // Discards earlier pauses, which this row did not cause.
     let _ = neighbour.as_ref().and_then(|neighbour| neighbour.as_ref().ok()).map(Neighbour::report);
     let before = stillness.total();
-    let result = try_row(peer, words, row, stillness);
+    let result = try_row(peer, listed, stillness);
     let Some(running) = neighbour else { return result };
     let pause = match running {
         Ok(running) => running.report(),

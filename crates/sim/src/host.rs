@@ -53,6 +53,9 @@ pub(crate) const BARRED: usize = 1;
 /// Names the command that resets a controller; those of the table have their place there.
 const RESET: u64 = 1 << 32;
 
+/// After this many attempts to reconnect with a key that the target does not have any more, a host is given the new one.
+const ATTEMPTS_WITH_OLD_KEY: u32 = 2;
+
 /// Received in one call.
 const STAGING_BYTES: usize = 64 << 10;
 
@@ -116,8 +119,10 @@ pub(crate) struct Host {
     tls_key: u8,
     other_key_count: u8,
     clear_count: u8,
-    /// The target has refused its key of TLS, and was right to do so.
-    is_refused: bool,
+    /// The target has refused its key of TLS in the last attempt, and was right to do so.
+    is_key_replaced: bool,
+    /// An attempt to reconnect has failed by a wrong bit in its TLS handshake.
+    has_failed_handshake: bool,
     /// When its association connected last.
     dialled_ns: u64,
     staging: Vec<u8>,
@@ -264,7 +269,8 @@ impl Host {
             tls_key: 0,
             other_key_count: scenario.other_key_count,
             clear_count: scenario.clear_count,
-            is_refused: false,
+            is_key_replaced: false,
+            has_failed_handshake: false,
             dialled_ns: 0,
             staging: vec![0; STAGING_BYTES],
             stages: Stages::new("association", "TCP connect"),
@@ -285,6 +291,27 @@ impl Host {
             |lane: &Lane| lane.inbox.is_empty() && lane.core.outstanding() == 0 && !lane.core.has_done();
         let is_to_return = self.is_shut_out && !self.is_closing;
         is_to_return && self.association.is_over() && self.lanes.iter().all(is_idle)
+    }
+
+    /// The operator gives it the target's new key of TLS: an association keeps the key that it began with.
+    fn take_new_key(&mut self, shared: &mut Shared) {
+        shared.reach_event("TLS: host begins anew with the target's key");
+        self.association.close();
+        if self.scout.is_some() {
+            self.begin_again(shared);
+        } else {
+            self.is_shut_out = true;
+            shared.wake(self.actor);
+        }
+    }
+
+    /// Another association is begun after a while.
+    fn begin_again(&mut self, shared: &mut Shared) {
+        self.up_count = 0;
+        self.next_tls_key(shared);
+        let at_ns = shared.now_ns + 100 * MS;
+        self.again_ns = Some(at_ns);
+        shared.wake_at(self.actor, at_ns);
     }
 
     /// Another one in its place once all of it has ended: an association takes no storage for other storage that had
@@ -469,7 +496,7 @@ impl Host {
     fn lose_association(&mut self, shared: &mut Shared, cause: LinkError) {
         check_failure(shared, &cause, &self.link);
         note_refusal(shared, &cause, &self.link);
-        self.is_refused = is_tls_refusal(&cause) && self.link.may_be_refused(shared);
+        self.note_tls_failure(shared, &cause);
         if let LinkError::Violation(violation) = &cause
             && let Some(bytes) = self.association.term_req(*violation)
         {
@@ -478,6 +505,19 @@ impl Host {
         let index = self.index;
         shared.say(|| format!("host {index}: connection lost: {cause}"));
         self.association.on_lost(cause, shared.now_ns);
+    }
+
+    /// Notes why the TLS handshake of an attempt failed, if it did.
+    fn note_tls_failure(&mut self, shared: &mut Shared, cause: &LinkError) {
+        let is_of_tls = matches!(cause, LinkError::Tls(_) | LinkError::GeneratedKey(_));
+        let Some(id) = self.link.open().filter(|_| is_of_tls) else {
+            self.is_key_replaced = false;
+            return;
+        };
+        let connection = shared.connection(id);
+        self.is_key_replaced = connection.tls.right() == Right::Refuse;
+        let is_attempt = self.up_count > 0 && self.link.connected().is_none();
+        self.has_failed_handshake |= is_attempt && connection.damaged_ns.is_some();
     }
 
     fn act_association(&mut self, shared: &mut Shared) -> bool {
@@ -566,7 +606,9 @@ impl Host {
                     shared.find(format!("host {index} was let in, and is not allowed"));
                 }
                 self.up_count += 1;
-                self.is_refused = false;
+                if std::mem::take(&mut self.has_failed_handshake) {
+                    shared.reach_event("TLS: association up again after a handshake with a wrong bit");
+                }
                 if let Some(scout) = &mut self.scout {
                     scout.on_up(&controller);
                 }
@@ -604,8 +646,7 @@ impl Host {
                 if let Some(cause) = cause
                     && !self.is_closing
                 {
-                    let has_other_key = std::mem::take(&mut self.is_refused);
-                    let is_refused = shared.scenario.bars() && is_refusal(&cause) || has_other_key;
+                    let is_refused = shared.scenario.bars() && is_refusal(&cause);
                     if self.up_count > 0 && is_refused && self.scout.is_none() {
                         self.is_shut_out = true;
                         for lane in &mut self.lanes {
@@ -613,15 +654,11 @@ impl Host {
                         }
                         return;
                     }
-                    if self.up_count > 0 && !has_other_key {
+                    if self.up_count > 0 {
                         shared.find(format!("host {index} gives up for good: {cause}"));
                     }
-                    self.up_count = 0;
-                    self.next_tls_key(shared);
                     // The first attempt is made once; its caller makes another.
-                    let at_ns = shared.now_ns + 100 * MS;
-                    self.again_ns = Some(at_ns);
-                    shared.wake_at(self.actor, at_ns);
+                    self.begin_again(shared);
                     return;
                 }
                 for lane in &mut self.lanes {
@@ -630,6 +667,9 @@ impl Host {
             }
             MachineEvent::Failed { attempts, cause } => {
                 shared.say(|| format!("host {index}: attempt {attempts} failed: {cause}"));
+                if self.is_key_replaced && attempts >= ATTEMPTS_WITH_OLD_KEY && !self.is_closing {
+                    self.take_new_key(shared);
+                }
                 let is_slow = shared.scenario.disk.slow > 0 && shared.scenario.disk.slow_ns > 300 * MS;
                 let had_power_cut = shared.scenario.ends_with_power_cut;
                 if matches!(cause, LinkError::TimedOut { .. })
@@ -830,7 +870,6 @@ impl Host {
         self.loss_count += 1;
         check_failure(shared, &cause, &lane.link);
         note_refusal(shared, &cause, &lane.link);
-        self.is_refused |= is_tls_refusal(&cause) && lane.link.may_be_refused(shared);
         if let LinkError::Violation(violation) = &cause
             && let Some(bytes) = lane.core.term_req(*violation)
         {
@@ -957,9 +996,4 @@ fn note_refusal(shared: &mut Shared, cause: &LinkError, link: &HostLink) {
         (_, Right::Refuse) => return,
     };
     shared.reach_event(event);
-}
-
-/// Whether a target has refused TLS, in a way that ends an association for good.
-fn is_tls_refusal(cause: &LinkError) -> bool {
-    matches!(cause, LinkError::Tls(_))
 }

@@ -12,7 +12,7 @@ use wire::nqn::Nqn;
 use crate::keys;
 use crate::shared::network::{Got, NVME, Phase, Took};
 use crate::shared::{Actor, Shared, Side};
-use crate::tls_right::{Channel, Right};
+use crate::tls_right::Channel;
 
 /// Pieces of one send, as the real drivers gather them.
 const PIECE_COUNT: usize = 256;
@@ -246,14 +246,5 @@ impl HostLink {
             Stage::Connected(id) | Stage::Securing(id) | Stage::Dialling(id) => shared.reset(id, Side::Host),
             Stage::None => {}
         }
-    }
-
-    /// Whether the target may refuse this connection since it is in clear, or its key is not the target's, or a bit of
-    /// its handshake was wrong.
-    pub(crate) fn may_be_refused(&self, shared: &mut Shared) -> bool {
-        self.id().is_some_and(|id| {
-            let connection = shared.connection(id);
-            connection.tls.right() != Right::Serve || connection.damaged_ns.is_some()
-        })
     }
 }

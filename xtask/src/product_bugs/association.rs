@@ -21,6 +21,16 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             "Class::Idempotent if policy == ReplayPolicy::Idempotent || BUG =>",
         )],
     },
+    // One wrong bit in the TLS handshake of an attempt to reconnect ends the association for good.
+    Bug {
+        name: "refused-reconnect-ends-the-association",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/host/src/error.rs",
+            "self.is_permanent() && !self.is_refusal_of_trust()",
+            "self.is_permanent() && (BUG || !self.is_refusal_of_trust())",
+        )],
+    },
     // After a lost connection the target may have lost its cache, but the flush reports success.
     Bug {
         name: "flush-covers-lost",

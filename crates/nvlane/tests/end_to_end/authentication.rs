@@ -4,17 +4,18 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use host::security::group::Group;
 use host::security::hash::HashFunction;
 use host::security::secret::Secret;
-use host::{Association, Credentials, Error, LinkError, Options, ReconnectSettings};
+use host::{Association, Credentials, Error, Event, LinkError, Options, ReconnectSettings};
 use reactor::EngineKind;
 use subsystem::config::{SecretSource, SecretSources, TargetConfig};
 use subsystem::state::QueueState;
 use tempfile::TempDir;
 
-use crate::setup::{Rig, address_of, engines, open, options};
+use crate::setup::{PATIENCE, Rig, address_of, engines, open, options};
 
 /// Files with the secrets of host and subsystem.
 struct Keys {
@@ -142,7 +143,8 @@ fn lanes_authenticate_again_after_a_loss_with_the_secret_they_have() {
     let keys = Keys::new();
     for engine in engines() {
         let mut rig = Rig::with(engine, &["file:4M"], |config| keys.require(config));
-        let mut namespace = rig.open(with(credentials(1, Some(2))));
+        let association = rig.connect(with(credentials(1, Some(2))));
+        let (mut namespace, events) = (open(&association, 1), association.events());
         namespace.write_at(&[1; 4096], 0).expect("a write");
         rig.stop();
         rig.start();
@@ -155,12 +157,20 @@ fn lanes_authenticate_again_after_a_loss_with_the_secret_they_have() {
         namespace.write_at(&[2; 4096], 0).expect("a write");
         connect(&rig, with(credentials(1, Some(2)))).expect("for a while");
         connect(&rig, with(credentials(5, Some(2)))).expect("the new one");
-        // A restart knows the new ones only.
+        // A restart knows the new ones only: the association is refused until its own is back.
         rig.stop();
         rig.start();
         let error = connect(&rig, with(credentials(1, None))).expect_err("the former secret");
         assert!(matches!(error, LinkError::Authentication(_)), "{error}");
-        namespace.read_at(&mut block, 0).expect_err("the association is given up");
+        let until = Instant::now() + PATIENCE;
+        let event = || events.recv_timeout(until.saturating_duration_since(Instant::now())).expect("events");
+        let refused = |event: Event| {
+            matches!(event, Event::AttemptFailed { attempts: 2.., cause: LinkError::Authentication(_) })
+        };
+        while !refused(event()) {}
         keys.write("host", 1);
+        rig.reload(|_| {});
+        namespace.read_at(&mut block, 0).expect("a read");
+        assert_eq!(block, [2; 4096]);
     }
 }

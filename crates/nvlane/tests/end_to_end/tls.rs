@@ -9,7 +9,9 @@ use host::security::hash::HashFunction;
 use host::security::psk::Derivation;
 use host::security::tls::{Alert, Failure, HostKeys, Session};
 use host::security::tls_key::TlsKey;
-use host::{Address, Association, Error, Lane, LaneSet, LinkError, Options, ReconnectSettings, discovery};
+use host::{
+    Address, Association, Error, Event, Lane, LaneSet, LinkError, Options, ReconnectSettings, discovery,
+};
 use reactor::EngineKind;
 use subsystem::config::{SecretSource, TargetConfig, TlsKeySources, TlsPolicy};
 use tempfile::TempDir;
@@ -20,7 +22,7 @@ use wire::pdu::Digests;
 use wire::status::Status;
 
 use crate::raw::RawHost;
-use crate::setup::{NQN, Rig, address_of, engines, open, options};
+use crate::setup::{NQN, PATIENCE, Rig, address_of, engines, open, options};
 use crate::tls_relay::TlsRelay;
 
 /// A refusal must not take longer than this; the timeouts of connections are 10 s.
@@ -269,6 +271,67 @@ fn a_changed_key_is_for_new_connections_and_a_connected_host_stays() {
         Association::connect(&address_of(rig.socket_address()), with(key(HashFunction::Sha256, 5)))
             .expect("connected"),
     );
+}
+
+/// A restarted target that does not have the key yet: the association comes back once it has, as after any lost connection.
+#[test]
+fn an_association_that_was_up_outlives_a_target_without_its_key() {
+    let keys = Keys::new();
+    for engine in engines() {
+        for policy in [TlsPolicy::Required, TlsPolicy::Off] {
+            keys.write(&key(HashFunction::Sha256, 1));
+            let mut rig = Rig::with(engine, &["file:4M"], |config| keys.require(config, TlsPolicy::Required));
+            let options =
+                Options { reconnect: ReconnectSettings::default(), ..with(key(HashFunction::Sha256, 1)) };
+            let association = rig.connect(options);
+            let (mut namespace, events) = (open(&association, 1), association.events());
+            namespace.write_at(&pattern(8192, 1), 0).expect("a write");
+            rig.stop();
+            keys.write(&key(HashFunction::Sha256, 5));
+            rig.config.listeners[0].tls = policy;
+            if policy == TlsPolicy::Off {
+                rig.config.subsystems[0].tls_keys = TlsKeySources::default();
+            }
+            rig.start();
+            let until = Instant::now() + PATIENCE;
+            let event =
+                || events.recv_timeout(until.saturating_duration_since(Instant::now())).expect("events");
+            let refused = |event: Event| {
+                let Event::AttemptFailed { attempts: 2.., cause } = event else { return false };
+                match policy {
+                    TlsPolicy::Off => matches!(cause, LinkError::Tls(Failure::NotTls)),
+                    _ => matches!(cause, LinkError::Tls(Failure::Alert(Alert::DECRYPT_ERROR))),
+                }
+            };
+            while !refused(event()) {}
+            assert!(association.over().is_none());
+            keys.write(&key(HashFunction::Sha256, 1));
+            rig.reload(|config| keys.require(config, TlsPolicy::Required));
+            let mut read = vec![0; 8192];
+            namespace.read_at(&mut read, 0).expect("a read");
+            assert!(read == pattern(8192, 1));
+        }
+    }
+}
+
+/// The operator has removed the key: the association ends by its time limit, and the error has the last refusal.
+#[test]
+fn an_association_whose_key_was_removed_ends_by_its_time_limit() {
+    let keys = Keys::new();
+    let mut rig = rig(EngineKind::Epoll, &keys, TlsPolicy::Required);
+    let give_up_ns = 300_000_000;
+    let reconnect = ReconnectSettings { give_up_ns: Some(give_up_ns), ..ReconnectSettings::default() };
+    let association = rig.connect(Options { reconnect, ..with(key(HashFunction::Sha256, 1)) });
+    let mut namespace = open(&association, 1);
+    keys.write(&key(HashFunction::Sha256, 5));
+    rig.stop();
+    rig.start();
+    let begun = Instant::now();
+    namespace.read_at(&mut [0; 4096], 0).expect_err("the association has ended");
+    assert!(begun.elapsed() < SOON, "after {:?}", begun.elapsed());
+    let over = association.over().expect("the association has ended");
+    assert!(matches!(&*over, Error::GaveUp { attempts: 2.., .. }), "{over}");
+    assert!(over.to_string().ends_with("TLS: the peer sent the TLS alert decrypt_error"), "{over}");
 }
 
 /// More lanes than are polled in turn: each is read when the kernel reports its socket, once for each change. What TLS left

@@ -253,6 +253,7 @@ fn aborts(peer: &Target) -> Check {
 fn keep_alive(peer: &Target) -> Check {
     const KATO_MS: u32 = 2000;
     const KATO: Duration = Duration::from_millis(KATO_MS as u64);
+    peer.admitted()?;
     let connect = || peer.host().admin_with(Digests::empty(), KATO_MS);
     // Without any command the association must end, neither before KATO nor much later.
     let (admin, _) = connect()?;

@@ -77,15 +77,18 @@ struct Talk {
 }
 
 impl Talk {
+    /// For messages of which a target may expect the whole transaction.
     fn new(peer: &Target) -> Check<Self> {
+        let (talk, is_channel_demanded) = Self::begin(peer)?;
+        if is_channel_demanded { skip_demand() } else { Ok(talk) }
+    }
+
+    /// Connects. Returns also whether the target demands a secure channel.
+    fn begin(peer: &Target) -> Check<(Self, bool)> {
         let mut queue = peer.host().queue(Digests::empty())?;
         let answer = peer.host().connect_admin(&mut queue)?;
         let result = ConnectResult::from_bits(answer.cqe.dw0());
-        if result.secure_channel_required() {
-            // Each Negotiate here has SC_C 0, which such a target refuses first.
-            return skipped("the target demands a secure channel (ASCR), and these messages ask for none");
-        }
-        Ok(Self { queue, is_asked: result.authentication_required() })
+        Ok((Self { queue, is_asked: result.authentication_required() }, result.secure_channel_required()))
     }
 
     /// Sends a message. The command itself must succeed even if the message is wrong, unless the target requires no
@@ -155,6 +158,11 @@ impl Talk {
     }
 }
 
+/// For a target that demands a secure channel: most Negotiates here have SC_C 0, which it refuses before anything else.
+fn skip_demand<T>() -> Check<T> {
+    skipped("the target demands a secure channel (ASCR), and these messages ask for none")
+}
+
 /// On a new connection, this Negotiate must fail.
 fn negotiate_fails(peer: &Target, what: &str, message: &[u8], reasons: &[u8]) -> Check {
     Talk::new(peer)?.fails(message, reasons).about(what)
@@ -174,7 +182,7 @@ fn reply_fails(
 }
 
 fn before(peer: &Target) -> Check {
-    let mut talk = Talk::new(peer)?;
+    let (mut talk, _) = Talk::begin(peer)?;
     talk.is_shut().about("Property Get")?;
     if talk.is_asked {
         let command = IdentifyCommand { cns: Cns::CONTROLLER, ..IdentifyCommand::default() };
@@ -274,13 +282,14 @@ fn nothing_in_common(peer: &Target) -> Check {
 fn secure_channels(peer: &Target) -> Check {
     for secure_channel in [1, 3, 4, 5, 0x80, 0xFF] {
         let negotiate = Negotiate { secure_channel, ..Negotiate::default() };
-        let what = format!("SC_C {secure_channel}");
-        negotiate_fails(peer, &what, &negotiate.bytes(), &[reason::SECURE_CHANNEL])?;
+        let (mut talk, _) = Talk::begin(peer)?;
+        let reasons = [reason::SECURE_CHANNEL];
+        talk.fails(&negotiate.bytes(), &reasons).about(format!("SC_C {secure_channel}"))?;
     }
     // A TLS key cannot be derived without a Diffie-Hellman exchange.
     let negotiate = Negotiate { secure_channel: 2, groups: vec![0], ..Negotiate::default() };
     let reasons = [reason::SECURE_CHANNEL, reason::GROUP];
-    negotiate_fails(peer, "SC_C 2 without a group", &negotiate.bytes(), &reasons)
+    Talk::begin(peer)?.0.fails(&negotiate.bytes(), &reasons).about("SC_C 2 without a group")
 }
 
 fn odd_replies(peer: &Target) -> Check {
@@ -511,9 +520,14 @@ fn similar_names(peer: &Target) -> Check {
             expect_status(&answer, &rights).about(what)?;
             continue;
         }
-        let is_asked = ConnectResult::from_bits(answer.cqe.dw0()).authentication_required();
-        let is_right = is_asked == peer.connected.authentication_required();
+        let result = ConnectResult::from_bits(answer.cqe.dw0());
+        let is_asked = result.authentication_required();
+        let is_right = is_asked == peer.connected.authentication_required()
+            && result.secure_channel_required() == peer.connected.secure_channel_required();
         holds(is_right, format!("{what}: another host is not asked as this one is"))?;
+        if result.secure_channel_required() {
+            return skip_demand();
+        }
         let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
         let mut talk = Talk { queue, is_asked };
         let challenge = talk.challenged(&negotiate).about(what)?;

@@ -404,6 +404,7 @@ fn before_connect(peer: &Target) -> Check {
 }
 
 fn before_enable(peer: &Target) -> Check {
+    peer.admitted()?;
     let refused = [Status::COMMAND_SEQUENCE_ERROR];
     let mut admin = peer.host().queue(Digests::empty())?;
     peer.host().connect_admin(&mut admin)?;

@@ -89,6 +89,7 @@ fn versions(peer: &Target) -> Check {
 }
 
 fn alignments(peer: &Target) -> Check {
+    peer.admitted()?;
     for hpda in [32, 33, 128, 255] {
         expect_term_req(peer.host().tcp()?, &request_with(10, &[hpda]), &[term_at(1, 10)])
             .about(format!("HPDA {hpda}"))?;

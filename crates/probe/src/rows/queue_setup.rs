@@ -7,7 +7,7 @@ use peer::link::Got;
 use peer::pdu::in_capsule;
 use peer::queue::{Answer, Move, Queue, Step, expect_status};
 use peer::raw_host::{ENTRIES, enable, enabled, identify, property, set_queues, wait_ready};
-use wire::discovery::DISCOVERY_RECORD_BYTES;
+use wire::discovery::{DISCOVERY_RECORD_BYTES, DiscoveryEntry, DiscoveryLog};
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, Disconnect, PropertyGet, PropertySet};
 use wire::feature::{Fid, NumberOfQueues};
 use wire::id::{Cntlid, Nsid, Qid};
@@ -238,6 +238,7 @@ fn no_hostid(peer: &Target) -> Check {
 }
 
 fn keep_alive_times(peer: &Target) -> Check {
+    peer.admitted()?;
     for kato_ms in [0, 1, 1000, 0x7FFF_FFFF, u32::MAX] {
         let command = ConnectCommand { kato_ms, ..peer.host().connect_command(0, ENTRIES) };
         let (mut admin, answer) =
@@ -437,28 +438,53 @@ pub(super) fn discovery(peer: &Target) -> Check<Queue> {
     let sqe = peer.host().connect_command(0, ENTRIES).to_sqe();
     let answer = queue.run(sqe, Move::InCapsule(data.as_bytes()))?;
     if !answer.status().is_success() {
-        return skipped("there is no discovery service at this address");
+        return skipped(format!(
+            "the discovery service at this address refuses the host: {}",
+            answer.status()
+        ));
     }
     enable(&mut queue)?;
     Ok(queue)
 }
 
+/// Reads a part of the discovery log.
+fn read_log(offset: u64, length_bytes: u64) -> Sqe {
+    GetLogPage { lid: Lid::DISCOVERY, length_bytes, offset, ..GetLogPage::default() }.to_sqe(Nsid::NONE)
+}
+
+/// The entries of the discovery log that lead to the probed subsystem at the probed port.
+pub(super) fn own_entries(peer: &Target) -> Check<Vec<DiscoveryEntry>> {
+    /// Read of the log at once, bytes.
+    const PART_BYTES: u32 = 16 << 10;
+    /// Read of it at most, bytes.
+    const LOG_BYTES_MAX: u64 = 1 << 20;
+    let mut queue = discovery(peer)?;
+    let mut log = Vec::new();
+    loop {
+        let part = queue.must(read_log(log.len() as u64, PART_BYTES.into()), Move::Back(PART_BYTES))?.data;
+        log.extend_from_slice(&part);
+        let Some(read) = DiscoveryLog::new(&log) else { return differs("a log without a header") };
+        if !read.is_complete() && !part.is_empty() && (log.len() as u64) < LOG_BYTES_MAX {
+            continue;
+        }
+        let (port, subsystem) = (peer.host().address.port(), &peer.host().subsystem);
+        let is_own = |entry: &&DiscoveryEntry| {
+            entry.port() == Some(port) && entry.subsystem().is_ok_and(|name| name == *subsystem)
+        };
+        return Ok(read.entries.iter().filter(is_own).copied().collect());
+    }
+}
+
 fn log_offsets(peer: &Target) -> Check {
     let mut queue = discovery(peer)?;
     let record = DISCOVERY_RECORD_BYTES as u64;
-    let page = |offset, length_bytes| GetLogPage {
-        lid: Lid::DISCOVERY,
-        length_bytes,
-        offset,
-        ..GetLogPage::default()
-    };
-    let whole = queue.must(page(0, 16 * record).to_sqe(Nsid::NONE), Move::Back(16 * 1024))?.data;
+    let whole = queue.must(read_log(0, 16 * record), Move::Back(16 * 1024))?.data;
     let count = u64::from_le_bytes(whole[8..16].try_into().expect("eight bytes"));
     let end = (count + 1) * record;
     let tail = whole.get(usize::try_from(end).unwrap_or(usize::MAX)..).unwrap_or_default();
     holds(tail.iter().all(|byte| *byte == 0), "bytes after the end of the log")?;
     for offset in [end, end + 4, 1 << 20, 1 << 32, 1 << 63, u64::MAX - 3, u64::MAX - 1023, 1, 2, 3, end - 1] {
-        let answer = queue.run(page(offset, 1024).to_sqe(Nsid::NONE), Move::Back(1024))?;
+        let answer = queue.run(read_log(offset, 1024), Move::Back(1024))?;
         let what = format!("offset {offset:#x}");
         if answer.status().is_success() {
             // A read at the very end may return nothing.
@@ -470,8 +496,7 @@ fn log_offsets(peer: &Target) -> Check {
     }
     // Up to the end and beyond.
     let offset = end - 512;
-    let answer =
-        queue.must(page(offset, 4096).to_sqe(Nsid::NONE), Move::Back(4096)).about("beyond the end")?;
+    let answer = queue.must(read_log(offset, 4096), Move::Back(4096)).about("beyond the end")?;
     let beyond = answer.data.get(512..).unwrap_or_default();
     holds(beyond.iter().all(|byte| *byte == 0), "bytes after the end of the log")
 }

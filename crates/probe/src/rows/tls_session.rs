@@ -3,6 +3,8 @@
 //!
 //! What the probe cannot do: encrypt messages that a host does not send, such as a ClientHello within the session.
 
+use std::time::Duration;
+
 use peer::finding::{About, Check, Finding, differs, holds, skipped};
 use peer::pdu::{Form, in_capsule};
 use security::tls::HostKeys;
@@ -13,13 +15,16 @@ use wire::pdu::{CapsuleResp, DataAlignment, Digests, IC_BYTES, IcReq, PduType};
 use wire::status::Status;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::tls::{HANDSHAKE, hello_is_refused_by_tls, others_get_in};
-use super::tls_link::{Next, TlsLink};
+use super::tls::others_get_in;
+use crate::client_hello::{ALERT, APPLICATION_DATA, HANDSHAKE, is_refused_by_tls};
 use crate::row::row;
 use crate::rows::TargetRow;
 use crate::target::Target;
+use crate::tls_link::{Next, TlsLink};
 
 pub(super) const ROWS: &[TargetRow] = &[
+    row("T8", many_records),
+    row("T9", unasked_messages),
     row("T10", changed_hello),
     row("T11", data_before_the_handshake),
     row("T12", replayed_record),
@@ -33,9 +38,10 @@ pub(super) const ROWS: &[TargetRow] = &[
     row("T20", one_identity_on_several_queues),
 ];
 
-const APPLICATION_DATA: u8 = 23;
+/// How long a target is listened to that owes nothing.
+const QUIET: Duration = Duration::from_millis(300);
 
-/// A record of these bytes, not encrypted.
+/// A record that announces this length, not encrypted.
 fn record(kind: u8, length: usize, body: &[u8]) -> Vec<u8> {
     let length = u16::try_from(length).expect("16 bits");
     [&[kind, 3, 3][..], &length.to_be_bytes(), body].concat()
@@ -44,26 +50,10 @@ fn record(kind: u8, length: usize, body: &[u8]) -> Vec<u8> {
 /// The key of the target. `None`: its port does not speak TLS, and there is nothing to try.
 fn keys(peer: &Target) -> Check<Option<&HostKeys>> {
     match &peer.settings.tls {
-        _ if !hello_is_refused_by_tls(peer)? => Ok(None),
+        _ if !is_refused_by_tls(peer.host())? => Ok(None),
         Some(keys) => Ok(Some(keys)),
         None => skipped("it takes a session: give --tls --tls-key FILE, the key of the target"),
     }
-}
-
-/// A session for the probed subsystem, before ICReq.
-fn session(peer: &Target, keys: &HostKeys) -> Check<TlsLink> {
-    let mut link = TlsLink::dial(peer, keys, &peer.host().subsystem)?;
-    link.handshake().about("TLS with the key")?;
-    Ok(link)
-}
-
-/// A session after ICReq and ICResp.
-fn initialised(peer: &Target, keys: &HostKeys) -> Check<TlsLink> {
-    let mut link = session(peer, keys)?;
-    link.send(IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes())?;
-    let response = link.receive(IC_BYTES).about("ICReq")?;
-    holds(response[0] == PduType::IcResp as u8, "no ICResp in answer to ICReq")?;
-    Ok(link)
 }
 
 /// A Connect of the admin queue under this name.
@@ -100,9 +90,28 @@ fn must_end(link: &mut TlsLink, bytes_max: usize) -> Check {
 
 /// Runs a trial in a session after ICReq, whose connection must end.
 fn ends(peer: &Target, what: &str, keys: &HostKeys, trial: impl FnOnce(&mut TlsLink) -> Check) -> Check {
-    let mut link = initialised(peer, keys).about(what)?;
+    let mut link = TlsLink::initialised(peer.host(), keys).about(what)?;
     trial(&mut link).about(what)?;
     must_end(&mut link, 0).about(what)
+}
+
+/// RFC 8446 section 5.5: a key protects 2^24.5 records at most.
+fn many_records(peer: &Target) -> Check {
+    let Some(_) = keys(peer)? else { return Ok(()) };
+    skipped("it takes 2^24.5 records, more than a row has time for")
+}
+
+/// RFC 8446 sections 4.6.1 and 4.6.3: Linux hosts know neither session tickets nor KeyUpdates, and end a connection that brings one.
+fn unasked_messages(peer: &Target) -> Check {
+    let Some(keys) = keys(peer)? else { return Ok(()) };
+    let mut link = TlsLink::secured(peer.host(), keys)?;
+    link.expect_silence(QUIET).about("after the handshake")?;
+    let mut link = TlsLink::initialised(peer.host(), keys)?;
+    link.expect_silence(QUIET).about("after ICResp")?;
+    link.send(&connect(peer, &peer.host().nqn))?;
+    let status = completion(&mut link)?.cqe.status();
+    holds(status.is_success(), format!("Connect: {status}"))?;
+    link.expect_silence(QUIET).about("after Connect")
 }
 
 /// RFC 8446 sections 4.1.3, 4.2.1, 4.2.9 and 4.2.11: the binder covers the ClientHello, so a changed one does not weaken the
@@ -115,7 +124,7 @@ fn changed_hello(peer: &Target) -> Check {
         ("another suite", &[0x13, 2], &[0x13, 4]),
         ("the other suite only", &[0x13, 1], &[0x13, 2]),
     ] {
-        let mut link = TlsLink::dial(peer, keys, &peer.host().subsystem)?;
+        let mut link = TlsLink::dial(peer.host(), keys, &peer.host().subsystem)?;
         let mut hello = link.take_output();
         let at = hello.windows(from.len()).position(|window| window == from);
         let Some(at) = at else { return differs(format!("{what}: the probe's ClientHello has other bytes")) };
@@ -133,7 +142,7 @@ fn changed_hello(peer: &Target) -> Check {
 /// RFC 8446 section 4.2.10: without an offer of early data, records of data before the handshake is complete end it.
 fn data_before_the_handshake(peer: &Target) -> Check {
     let Some(keys) = keys(peer)? else { return Ok(()) };
-    let mut link = TlsLink::dial(peer, keys, &peer.host().subsystem)?;
+    let mut link = TlsLink::dial(peer.host(), keys, &peer.host().subsystem)?;
     let hello = link.take_output();
     link.send_raw(&[hello, record(APPLICATION_DATA, 64, &[0x17; 64])].concat())?;
     match link.handshake().and_then(|()| must_end(&mut link, 0)) {
@@ -146,7 +155,7 @@ fn data_before_the_handshake(peer: &Target) -> Check {
 /// RFC 8446 sections 5.2 and 5.3: each record has a sequence number of its own, so a second copy does not decrypt.
 fn replayed_record(peer: &Target) -> Check {
     let Some(keys) = keys(peer)? else { return Ok(()) };
-    let mut link = initialised(peer, keys)?;
+    let mut link = TlsLink::initialised(peer.host(), keys)?;
     let command = link.seal(&connect(peer, &peer.host().nqn))?;
     link.send_raw(&command.repeat(2))?;
     // The first one may be answered.
@@ -160,7 +169,7 @@ fn replayed_record(peer: &Target) -> Check {
 fn clear_pdu(peer: &Target) -> Check {
     let Some(keys) = keys(peer)? else { return Ok(()) };
     let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
-    let mut link = session(peer, keys)?;
+    let mut link = TlsLink::secured(peer.host(), keys)?;
     link.send_raw(request.as_bytes())?;
     must_end(&mut link, 0).about("ICReq in clear")?;
     ends(peer, "a Connect in clear", keys, |link| link.send_raw(&connect(peer, &peer.host().nqn)))?;
@@ -220,12 +229,12 @@ fn empty_records(peer: &Target) -> Check {
 /// RFC 8446 sections 4.1.2 and 5: TLS 1.3 has no renegotiation, and after the handshake no message is in clear.
 fn clear_handshake_messages(peer: &Target) -> Check {
     let Some(keys) = keys(peer)? else { return Ok(()) };
-    let hello = TlsLink::dial(peer, keys, &peer.host().subsystem)?.take_output();
+    let hello = TlsLink::dial(peer.host(), keys, &peer.host().subsystem)?.take_output();
     for (what, bytes) in [
         ("a second ClientHello", hello),
         ("a HelloRequest", record(HANDSHAKE, 4, &[0, 0, 0, 0])),
         ("a KeyUpdate in clear", record(HANDSHAKE, 5, &[24, 0, 0, 1, 0])),
-        ("an alert in clear", record(21, 2, &[2, 40])),
+        ("an alert in clear", record(ALERT, 2, &[2, 40])),
         ("a heartbeat", record(24, 3, &[1, 64, 0])),
     ] {
         ends(peer, what, keys, |link| link.send_raw(&bytes))?;
@@ -236,7 +245,7 @@ fn clear_handshake_messages(peer: &Target) -> Check {
 /// RFC 8446 section 4.6.3: after a KeyUpdate the session goes on with the new key, and the old one is worth nothing.
 fn changed_keys(peer: &Target) -> Check {
     let Some(keys) = keys(peer)? else { return Ok(()) };
-    let mut link = session(peer, keys)?;
+    let mut link = TlsLink::secured(peer.host(), keys)?;
     link.update_key()?;
     link.send(IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes())?;
     let response = link.receive(IC_BYTES).about("ICReq after a KeyUpdate")?;
@@ -244,7 +253,7 @@ fn changed_keys(peer: &Target) -> Check {
     link.send(&connect(peer, &peer.host().nqn))?;
     let status = completion(&mut link).about("Connect after a KeyUpdate")?.cqe.status();
     holds(status.is_success(), format!("Connect after a KeyUpdate: {status}"))?;
-    let mut link = initialised(peer, keys)?;
+    let mut link = TlsLink::initialised(peer.host(), keys)?;
     let before = link.seal(&connect(peer, &peer.host().nqn))?;
     link.send_raw(&before)?;
     link.update_key()?;
@@ -260,13 +269,13 @@ fn other_names(peer: &Target) -> Check {
     let Some(keys) = keys(peer)? else { return Ok(()) };
     let other: Nqn =
         "nqn.2014-08.org.nvmexpress:uuid:e0000000-0000-4000-8000-00000000000e".parse().expect("a name");
-    let mut link = initialised(peer, keys)?;
+    let mut link = TlsLink::initialised(peer.host(), keys)?;
     link.send(&connect(peer, &other))?;
     let status = completion(&mut link).about("Connect under another name")?.cqe.status();
     holds(status.is(Status::CONNECT_INVALID_HOST), format!("Connect under another name: {status}"))?;
     must_end(&mut link, 0).about("Connect under another name")?;
     // An identity for another subsystem.
-    let mut link = TlsLink::dial(peer, keys, &other)?;
+    let mut link = TlsLink::dial(peer.host(), keys, &other)?;
     if link.handshake().is_ok() {
         link.send(IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes())?;
         link.receive(IC_BYTES)?;
@@ -281,7 +290,7 @@ fn other_names(peer: &Target) -> Check {
 /// controller of a queue with TLS.
 fn one_identity_on_several_queues(peer: &Target) -> Check {
     let Some(keys) = keys(peer)? else { return Ok(()) };
-    let mut first = initialised(peer, keys)?;
+    let mut first = TlsLink::initialised(peer.host(), keys)?;
     first.send(&connect(peer, &peer.host().nqn))?;
     let response = completion(&mut first)?;
     let status = response.cqe.status();
@@ -290,9 +299,12 @@ fn one_identity_on_several_queues(peer: &Target) -> Check {
     let host = peer.host();
     let data = ConnectData::new(host.hostid, cntlid, &host.subsystem, &host.nqn);
     // Before the controller is enabled no I/O queue connects, but each queue gets its own session and answer.
-    let mut second = initialised(peer, keys).about("a second session with the identity")?;
+    let mut second = TlsLink::initialised(peer.host(), keys).about("a second session with the identity")?;
     second.send(&connect_of(peer, 1, &data))?;
     completion(&mut second).about("a second session with the identity")?;
+    if peer.is_tls_only {
+        return holds(host.link(Digests::empty()).is_err(), "a connection in clear is initialised");
+    }
     let mut clear = host.link(Digests::empty()).about("a connection in clear")?;
     clear.send(&connect_of(peer, 1, &data))?;
     match clear.receive() {
