@@ -72,12 +72,11 @@ type Named<'a> = (&'a str, &'a Spread, fn(f64) -> String);
 /// The quartiles of some numbers, in words.
 fn certainty(of: &[Named<'_>]) -> String {
     let parts = of.iter().map(|(name, spread, write)| {
-        format!(
-            "{name} {} to {} in {} rounds",
-            write(spread.quartile_1),
-            write(spread.quartile_3),
-            spread.count
-        )
+        let (low, high) = (write(spread.quartile_1), write(spread.quartile_3));
+        match spread.count {
+            1 => format!("{name} {low} in one round"),
+            count => format!("{name} {low} to {high} in {count} rounds"),
+        }
     });
     format!("Quartiles: {}.", parts.collect::<Vec<_>>().join("; "))
 }
@@ -91,7 +90,9 @@ fn beside_rdma(study: &Study) -> Option<(String, String)> {
     let rates = [of(stacks::OURS, 32, "iops")?, of(stacks::KERNEL_RDMA, 32, "iops")?];
     let time = study.value("machine_time_over_rdma_read_qd32")?;
     let sentence = format!(
-        "A read of 4 KiB of the same file takes {} with nvlane over TCP and {} with the kernel over RDMA ({}) at depth 1. At depth 32 one          queue carries {} and {} reads per second, and nvlane takes {time:.1} times the processor time of the machine for each. Both          sides share this machine. Between two machines Linux took 60 µs over TCP and 21 µs over RoCE in 2019 (Netdev 0x13).",
+        "A read of 4 KiB of the same file takes {} with nvlane over TCP and {} with the kernel over RDMA ({}) at depth 1. At depth 32 one \
+         queue carries {} and {} reads per second, and nvlane takes {time:.1} times the processor time of the machine for each. Both \
+         sides share this machine. Between two machines Linux took 60 µs over TCP and 21 µs over RoCE in 2019 (Netdev 0x13).",
         micros(tcp.median),
         micros(rdma.median),
         study.seen.join(", "),
@@ -113,7 +114,7 @@ fn transport(study: &Study) -> Option<(String, String)> {
     let share = spread(study, "read qd128", "share")?;
     let sentence = format!(
         "A read of 4 KiB takes {} at depth 1, and one lane carries {} reads per second at depth 128: {:.0} % of what \
-         plain sockets reach here, so little is left for another transport but the sockets' own cost. Between two machines \
+         plain sockets reach here, so what another transport could save here is the sockets' own cost. Between two machines \
          Linux took 60 µs over TCP and 21 µs over RoCE in 2019 (Netdev 0x13). Here both sides share one machine, and no RDMA \
          device was measured.",
         micros(latency.median),
