@@ -16,7 +16,7 @@ pub(crate) fn number(value: f64) -> String {
 fn plain(value: f64) -> String {
     let size = value.abs();
     let decimals = match size {
-        _ if size < 0.000_05 || size >= 99.95 => 0,
+        _ if !(0.000_05..99.95).contains(&size) => 0,
         _ if size >= 9.995 => 1,
         _ if size >= 0.01 => 2,
         _ => 4,
@@ -52,7 +52,24 @@ pub(crate) fn micros(value: f64) -> String {
 
 /// A value of a table whose head names it with [`value_name`]: times from a millisecond on carry their own unit.
 pub(crate) fn table_number(name: &str, value: f64) -> String {
-    if name.ends_with("_us") && value.abs() >= 999.5 { micros(value) } else { number(value) }
+    match unit_of(name) {
+        Some(us) if value.abs() * us >= 999.5 => micros(value * us),
+        Some(us) if us < 1.0 && value.abs() >= 9_999.5 => micros(value * us),
+        _ => number(value),
+    }
+}
+
+/// The spread of a value of a table, in a unit of its own where the median has one.
+pub(crate) fn table_spread(name: &str, median: f64, spread: f64) -> String {
+    match unit_of(name) {
+        Some(us) if table_number(name, median) != number(median) => micros(spread * us),
+        _ => number(spread),
+    }
+}
+
+/// Microseconds of one of a value's unit, if it is a time in microseconds or nanoseconds.
+fn unit_of(name: &str) -> Option<f64> {
+    [("_us", 1.0), ("_ns", 1e-3)].into_iter().find_map(|(ending, us)| name.ends_with(ending).then_some(us))
 }
 
 /// A number of bytes.
@@ -101,7 +118,7 @@ pub(crate) fn value_name(name: &str) -> String {
     if !known.is_empty() {
         return known.to_owned();
     }
-    for (ending, unit) in [("_us", "µs"), ("_percent", "%"), ("_s", "s")] {
+    for (ending, unit) in [("_us", "µs"), ("_ns", "ns"), ("_percent", "%"), ("_s", "s")] {
         if let Some(what) = name.strip_suffix(ending) {
             return format!("{} {unit}", what.replace('_', " "));
         }
@@ -185,6 +202,10 @@ mod tests {
         assert_eq!(table_number("p99_us", 12_100.0), "12.1 ms");
         assert_eq!(table_number("p99_us", 121.0), "121");
         assert_eq!(table_number("iops", 12_100.0), "12.1 k");
+        assert_eq!([845.0, 8.93e6].map(|ns| table_number("target_ns", ns)), ["845", "8.93 ms"]);
+        assert_eq!(table_spread("p99_us", 12_100.0, 219.0), "219 µs");
+        assert_eq!(table_spread("p99_us", 121.0, 3.0), "3.00");
+        assert_eq!(table_spread("iops", 12_100.0, 219.0), "219");
     }
 
     #[test]

@@ -206,22 +206,24 @@ fn dashes(plot: &Plot, index: usize) -> &'static str {
 }
 
 /// The entries of the legend: class of the key, and name. A single series without a mark has none.
-fn legend_entries(plot: &Plot) -> Vec<(String, &str)> {
+fn legend_entries(plot: &Plot) -> Vec<(String, String)> {
     if plot.series.len() < 2 && plot.marks.is_empty() {
         return Vec::new();
     }
     let series = plot.series.iter().enumerate().filter(|(_, series)| plot.shows(series));
     let series = series.map(|(index, series)| {
-        (format!("key {}{}", colour(plot, index), dashes(plot, index)), series.name.as_str())
+        let name =
+            if series.points.is_empty() { format!("{}: no data", series.name) } else { series.name.clone() };
+        (format!("key {}{}", colour(plot, index), dashes(plot, index)), name)
     });
-    let marks = plot.marks.iter().map(|mark| ("key mark".to_owned(), mark.label.as_str()));
+    let marks = plot.marks.iter().map(|mark| ("key mark".to_owned(), mark.label.clone()));
     series.chain(marks).collect()
 }
 
 /// Place of each entry of the legend, and its number of lines.
-fn legend_places(entries: &[(String, &str)], right: f64) -> (Vec<(f64, f64)>, f64) {
+fn legend_places(entries: &[(String, String)], right: f64) -> (Vec<(f64, f64)>, f64) {
     let (mut x, mut line) = (LEFT, 0.0);
-    let place = |(_, name): &(String, &str)| {
+    let place = |(_, name): &(String, String)| {
         let width = 26.0 + names::width(name);
         if x > LEFT && x + width > right {
             (x, line) = (LEFT, line + 1.0);

@@ -127,7 +127,7 @@ fn talks(page: &mut String, studies: &[Study]) {
     }
     page.push_str("<section>\n<h2>What the talks report, and this machine</h2>\n");
     for source in sources {
-        let _ = write!(page, "<h3>{}</h3>\n", escape(source));
+        let _ = writeln!(page, "<h3>{}</h3>", escape(source));
         table::begin(page, source, "talk", ["claim", "there", "here", "goal", "experiment"]);
         for (study, Claim { says, number, ours, .. }) in claims().filter(|(_, claim)| claim.source == source)
         {
@@ -146,7 +146,7 @@ fn talks(page: &mut String, studies: &[Study]) {
             let name = study.about.name;
             let _ = writeln!(
                 page,
-                "<tr><th scope=\"row\">{}</th><td>{}</td><td>{here}<br><span class=\"small\">{}</span></td><td>{goal}</td><td><a href=\"{name}/report.html\">{name}</a></td></tr>",
+                "<tr><th scope=\"row\">{}</th><td data-label=\"there\">{}</td><td data-label=\"here\">{here}<br><span class=\"small\">{}</span></td><td data-label=\"goal\">{goal}</td><td data-label=\"experiment\"><a href=\"{name}/report.html\">{name}</a></td></tr>",
                 escape(says),
                 escape(number),
                 escape(&what)

@@ -132,14 +132,14 @@ fn transport(study: &Study) -> Option<(String, String)> {
 fn batching(ablation: &Study, low_load: &Study) -> Option<(String, String)> {
     let gain = ablation.value("batching_gain")?;
     let added = low_load.value("adaptive_p99_added_us")?;
+    let added = if added > 0.0 { micros(added) } else { "nothing".to_owned() };
     let fixed = low_load.value("fixed_p99_added_us");
     let fixed = fixed.map_or(String::new(), |fixed| format!(" (a fixed doorbell adds {})", micros(fixed)));
     let [first, last] = [ablation.measured.cells.first()?, ablation.measured.cells.last()?];
     let sentence = format!(
         "All kinds of batching together carry {gain:.1} times the reads of one send per PDU at depth 128, and the adaptive \
-         doorbell adds {} to p99 where there is nothing to batch{fixed}. The talk on i10 (Netdev 0x14) reported 1.62 times \
-         and 117 µs.",
-        micros(added)
+         doorbell adds {added} to p99 where there is nothing to batch{fixed}. The talk on i10 (Netdev 0x14) reported 1.62 times \
+         and 117 µs."
     );
     let certainty = certainty(&[
         ("reads per second without batching", &first.spread("iops")?, number),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::table;
-use crate::format::{escape, table_number, value_name};
+use crate::format::{escape, table_number, table_spread, value_name};
 use crate::measured::CellRounds;
 use crate::results::Study;
 
@@ -90,7 +90,7 @@ fn value(page: &mut String, cell: &CellRounds, name: &str, best: Option<f64>) {
         let _ = write!(
             page,
             " <span class=\"spread\">±{}</span>",
-            table_number(name, spread.interquartile() / 2.0)
+            table_spread(name, spread.median, spread.interquartile() / 2.0)
         );
     }
     page.push_str("</td>");

@@ -62,7 +62,7 @@ pub(super) fn write(page: &mut String, study: &Study, level: u8) {
     let _ = writeln!(page, "<section>\n<h{level}>In numbers</h{level}>");
     if entries.iter().any(|entry| entry.value.is_none()) {
         page.push_str(
-            "<p class=\"small\">n/a: needs a cell without a measurement, because the machine was disturbed.</p>\n",
+            "<p class=\"small\">n/a: needs measurements that were discarded, because the machine was disturbed.</p>\n",
         );
     }
     let others: Vec<_> =
