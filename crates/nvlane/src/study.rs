@@ -169,13 +169,13 @@ fn one(arguments: &StudyArguments, name: &str) -> Ended {
     if !arguments.check || study.is_reached() {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(match study.measured.unmeasured().count() {
-        0 => Failure::new(Kind::Failed, "a bar was missed"),
-        lacking => Failure::new(
-            Kind::Failed,
-            format!("{lacking} cells could not be measured: the machine was disturbed"),
-        ),
-    })
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let reason = match (study.measured.unmeasured().count(), study.unmeasured.len()) {
+        (0, 0) => "a bar was missed".to_owned(),
+        (0, numbers) => format!("no verdict on {}: the machine was disturbed", count(numbers, "number")),
+        (cells, _) => format!("{} could not be measured: the machine was disturbed", count(cells, "cell")),
+    };
+    Err(Failure::new(Kind::Failed, reason))
 }
 
 fn find(name: &str) -> Result<&'static Entry, Failure> {

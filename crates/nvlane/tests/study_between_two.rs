@@ -24,8 +24,13 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// A server with these options.
+    fn with(options: &[&str]) -> Self {
         let mut command = nvlane();
-        command.args(["study", "serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
+        command.args(["study", "serve", "--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped());
         let mut process = command.spawn().expect("the server starts");
         let mut output = BufReader::new(process.stdout.take().expect("piped"));
         let mut line = || {
@@ -70,6 +75,16 @@ impl Server {
         let mut stream = BufReader::new(stream);
         let challenge = read_line(&mut stream);
         (stream, challenge["challenge"]["challenge"].clone())
+    }
+
+    /// The first request of a study of this version of nvlane.
+    fn hello(&self, version: &str, challenge: &Value) -> Value {
+        let token: AccessToken = self.token.parse().expect("a token");
+        let digits = challenge.as_str().expect("hexadecimal");
+        let byte = |at: usize| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).expect("hexadecimal");
+        let proof = token.prove("nvlane study serve", &std::array::from_fn(byte));
+        let proof: String = proof.expose().iter().map(|byte| format!("{byte:02x}")).collect();
+        json!({ "hello": { "version": version, "proof": proof } })
     }
 }
 
@@ -228,14 +243,8 @@ fn a_wrong_token_and_another_version_are_refused() {
     assert!(study(&server.address, "short").complaint(2).contains("--token: a token has 16"));
 
     // Another study.
-    let token: AccessToken = server.token.parse().expect("a token");
     let (mut stream, challenge) = server.connect();
-    let digits = challenge.as_str().expect("hexadecimal");
-    let byte = |at: usize| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).expect("hexadecimal");
-    let proof = token.prove("nvlane study serve", &std::array::from_fn(byte));
-    let proof: String = proof.expose().iter().map(|byte| format!("{byte:02x}")).collect();
-    let hello = json!({ "hello": { "version": "0.0.9", "proof": proof } });
-    writeln!(stream.get_mut(), "{hello}").expect("sent");
+    writeln!(stream.get_mut(), "{}", server.hello("0.0.9", &challenge)).expect("sent");
     let refused = read_line(&mut stream)["refused"].as_str().expect("a reason").to_owned();
     let ours = env!("CARGO_PKG_VERSION");
     assert!(refused.contains("nvlane 0.0.9") && refused.contains(&format!("nvlane {ours}")), "{refused}");
@@ -280,6 +289,52 @@ fn malformed_long_and_silent_input_is_refused_and_the_server_stays() {
     let directory = tempfile::tempdir().expect("a directory");
     Ended::of(server.study("kv-memory", directory.path()).args(["--only", "16 + 500 B", "--rounds", "1"]))
         .text();
+}
+
+#[test]
+fn targets_take_the_ports_of_a_range_and_its_end_is_told() {
+    let used = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let first = used.local_addr().expect("an address").port();
+    let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let Some(last) = (first..=first.saturating_add(50)).filter(|port| free(*port)).nth(1) else {
+        panic!("no two free ports above {first}");
+    };
+    let range = format!("{first}-{last}");
+    let server = Server::with(&["--data-ports", &range]);
+    let (mut stream, challenge) = server.connect();
+    let version = study::remote::own_version();
+    writeln!(stream.get_mut(), "{}", server.hello(&version, &challenge)).expect("sent");
+    assert!(read_line(&mut stream)["welcome"]["data_address"].is_string());
+    let mut ask = |request: Value| {
+        writeln!(stream.get_mut(), "{request}").expect("sent");
+        read_line(&mut stream)
+    };
+    let start = json!({ "start": { "namespaces": [{ "null": { "bytes": 1 << 30, "lba_bytes": null } }], "tuning": {}, "tells": false } });
+    let port_of = |started: &Value| -> u16 {
+        let address = started["started"]["address"].as_str().unwrap_or_else(|| panic!("{started}"));
+        let address = address.split('/').next().expect("an address");
+        address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("a port")
+    };
+    // Others may take ports of the range meanwhile, so fewer targets than it has ports may fit.
+    let mut targets = Vec::new();
+    let refused = loop {
+        let answer = ask(start.clone());
+        if answer["refused"].is_string() {
+            break answer["refused"].as_str().map(str::to_owned).expect("a reason");
+        }
+        let port = port_of(&answer);
+        assert!(
+            (first + 1..=last).contains(&port) && !targets.contains(&port),
+            "{port} of {range}: {targets:?}"
+        );
+        targets.push(port);
+    };
+    assert!(!targets.is_empty());
+    let expected = format!("of --data-ports {range} are in use on 127.0.0.1");
+    assert!(refused.contains(&expected), "{refused}");
+    assert_eq!(ask(json!({ "stop": { "target": 1 } })), "stopped");
+    let again = port_of(&ask(start.clone()));
+    assert!((first + 1..=last).contains(&again) && !targets[1..].contains(&again), "{again} of {range}");
 }
 
 /// A study that runs until it is killed, and has a target.
@@ -333,4 +388,9 @@ fn what_cannot_be_measured_between_two_machines_says_why_and_what_can() {
     assert!(complaint.contains("--token-file /no/such: No such file"), "{complaint}");
     assert!(study(&["serve", "--token-file", "/no/such"]).contains("--token-file /no/such"));
     assert!(study(&["serve", "--listen", "nowhere"]).contains("expected an IP address"));
+    assert!(
+        study(&["serve", "--data-ports", "5000"]).contains("expected FIRST-LAST, two ports of 1 to 65535")
+    );
+    let complaint = study(&["serve", "--data-ports", "5031-5000"]);
+    assert!(complaint.contains("the last port, 5000, is below the first, 5031"), "{complaint}");
 }

@@ -2,6 +2,8 @@
 
 use load::steady::Spread;
 
+use crate::format::{number, table_number, tick};
+
 /// A figure with its title and caption.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
@@ -89,6 +91,25 @@ impl Axis {
     /// A logarithmic axis.
     pub fn log(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Log }
+    }
+
+    /// Whether the values are microseconds, which from a thousand on are written as milliseconds or seconds.
+    fn is_time(&self) -> bool {
+        self.label.split(' ').any(|word| word == "µs")
+    }
+
+    /// A value of this axis.
+    pub(crate) fn value(&self, value: f64) -> String {
+        if self.is_time() { table_number("_us", value) } else { number(value) }
+    }
+
+    /// A value of this axis without trailing zeroes, for a tick.
+    pub(crate) fn tick(&self, value: f64) -> String {
+        match value.abs() {
+            size if !self.is_time() || size < 999.5 => tick(value),
+            size if size < 999_950.0 => format!("{} ms", tick(value / 1e3)),
+            _ => format!("{} s", tick(value / 1e6)),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn number(value: f64) -> String {
 fn plain(value: f64) -> String {
     let size = value.abs();
     let decimals = match size {
-        _ if size == 0.0 || size >= 99.95 => 0,
+        _ if !(0.000_05..99.95).contains(&size) => 0,
         _ if size >= 9.995 => 1,
         _ if size >= 0.01 => 2,
         _ => 4,
@@ -31,8 +31,10 @@ pub(crate) fn quantity(name: &str, value: f64) -> String {
     let unit = match () {
         () if has("percent") => " %",
         () if has("us") => return micros(value),
+        () if has("ms") => return micros(value * 1e3),
         () if has("mib") => " MiB/s",
-        () if has("bytes") => return bytes(value),
+        () if has("kib") => return bytes(value * 1024.0),
+        () if has("bytes") || has("from") => return bytes(value),
         () if has("gain") || has("ratio") || has("over") => "×",
         () => "",
     };
@@ -50,72 +52,24 @@ pub(crate) fn micros(value: f64) -> String {
 
 /// A value of a table whose head names it with [`value_name`]: times from a millisecond on carry their own unit.
 pub(crate) fn table_number(name: &str, value: f64) -> String {
-    if name.ends_with("_us") && value.abs() >= 999.5 { micros(value) } else { number(value) }
+    match unit_of(name) {
+        Some(us) if value.abs() * us >= 999.5 => micros(value * us),
+        Some(us) if us < 1.0 && value.abs() >= 9_999.5 => micros(value * us),
+        _ => number(value),
+    }
 }
 
-/// Headline keys whose words do not say it.
-const KNOWN_KEYS: [(&str, &str); 25] = [
-    ("share_min", "least share of the ceiling"),
-    ("batching_gain", "all kinds of batching over none"),
-    ("adaptive_p99_added_us", "added p99, adaptive doorbell"),
-    ("fixed_p99_added_us", "added p99, fixed doorbell"),
-    ("turn_p99_added_us", "added p99, doorbell of each turn"),
-    ("bytes_per_idle_lane", "memory of an idle lane"),
-    ("cpu_percent_0", "processor time, no lanes"),
-    ("cpu_percent_1000", "processor time, 1,000 idle lanes"),
-    ("cpu_percent_10000", "processor time, 10,000 idle lanes"),
-    ("read_iops_gain", "reads, separate over shared lanes"),
-    ("read_p9999_ratio", "p99.99 of reads, separate over shared lanes"),
-    ("read_mean_ratio", "mean of reads, separate over shared lanes"),
-    ("write_gain", "writes, separate over shared lanes"),
-    ("perf_over_fio", "nvlane perf over fio"),
-    ("cost_percent_4k", "IOPS lost to both digests, 4 KiB"),
-    ("network_percent", "host's time in TCP, reads at depth 128, single"),
-    ("network_percent_caravans", "host's time in TCP, reads at depth 128, caravans"),
-    ("transmit_over_receive", "host's TCP, transmit over receive, single"),
-    ("transmit_over_receive_caravans", "host's TCP, transmit over receive, caravans"),
-    ("scheduling_us", "host's thread switches and wake-ups per read, single"),
-    ("scheduling_us_caravans", "host's thread switches and wake-ups per read, caravans"),
-    ("copies_percent", "host's time in copies, reads at depth 128, single"),
-    ("copies_percent_caravans", "host's time in copies, reads at depth 128, caravans"),
-    ("other_percent_max", "functions without a layer, most in a cell"),
-    ("rate_within_1ms_gain", "rate within 1 ms of p99.9, with over without"),
-];
+/// The spread of a value of a table, in a unit of its own where the median has one.
+pub(crate) fn table_spread(name: &str, median: f64, spread: f64) -> String {
+    match unit_of(name) {
+        Some(us) if table_number(name, median) != number(median) => micros(spread * us),
+        _ => number(spread),
+    }
+}
 
-/// A headline key in words: `knee_iops_turn` is "knee IOPS, turn". The unit stands with the number.
-pub(crate) fn words(key: &str) -> String {
-    if let Some((_, words)) = KNOWN_KEYS.iter().find(|(known, _)| *known == key) {
-        return (*words).to_owned();
-    }
-    let mut words = String::new();
-    for part in key.split('_') {
-        let word = match part {
-            "us" | "percent" | "mib" | "s" => continue,
-            "per" if key.contains("mib_per_s") => continue,
-            "iops" => "IOPS",
-            "cpu" => "core",
-            "p999" => "p99.9",
-            "p9999" => "p99.99",
-            "kv" => "key-value",
-            "nvme" => "NVMe",
-            "pdu" => "PDU",
-            "ram" => "RAM",
-            "rdma" => "RDMA",
-            "spdk" => "SPDK",
-            other => other,
-        };
-        if let Some(depth) = part.strip_prefix("qd").filter(|depth| depth.bytes().all(|b| b.is_ascii_digit()))
-        {
-            words.push_str(if words.is_empty() { "depth " } else { ", depth " });
-            words.push_str(depth);
-            continue;
-        }
-        if !words.is_empty() {
-            words.push(' ');
-        }
-        words.push_str(word);
-    }
-    words
+/// Microseconds of one of a value's unit, if it is a time in microseconds or nanoseconds.
+fn unit_of(name: &str) -> Option<f64> {
+    [("_us", 1.0), ("_ns", 1e-3)].into_iter().find_map(|(ending, us)| name.ends_with(ending).then_some(us))
 }
 
 /// A number of bytes.
@@ -144,6 +98,8 @@ pub(crate) fn value_name(name: &str) -> String {
     }
     let known = match name {
         "iops" => "IOPS",
+        "ops" => "operations per second",
+        "ops_per_cpu" => "operations per core",
         "iops_per_cpu" => "IOPS per core",
         "ceiling_iops" => "ceiling IOPS",
         "ceiling_iops_per_cpu" => "ceiling IOPS per core",
@@ -162,12 +118,12 @@ pub(crate) fn value_name(name: &str) -> String {
     if !known.is_empty() {
         return known.to_owned();
     }
-    for (ending, unit) in [("_us", "µs"), ("_percent", "%"), ("_s", "s")] {
+    for (ending, unit) in [("_us", "µs"), ("_ns", "ns"), ("_percent", "%"), ("_s", "s")] {
         if let Some(what) = name.strip_suffix(ending) {
             return format!("{} {unit}", what.replace('_', " "));
         }
     }
-    name.replace('_', " ")
+    name.split('_').map(|part| if part == "cpu" { "core" } else { part }).collect::<Vec<_>>().join(" ")
 }
 
 /// Side and layer of a key of the experiment `layers`, where its words do not say them.
@@ -205,6 +161,7 @@ mod tests {
     fn numbers_have_three_figures_or_so() {
         for (value, text) in [
             (0.0, "0"),
+            (0.000_018, "0"),
             (0.004, "0.0040"),
             (0.912_3, "0.91"),
             (8.76, "8.76"),
@@ -245,20 +202,10 @@ mod tests {
         assert_eq!(table_number("p99_us", 12_100.0), "12.1 ms");
         assert_eq!(table_number("p99_us", 121.0), "121");
         assert_eq!(table_number("iops", 12_100.0), "12.1 k");
-    }
-
-    #[test]
-    fn keys_are_told_in_words() {
-        for (key, told) in [
-            ("adaptive_p99_added_us", "added p99, adaptive doorbell"),
-            ("share_pdu_host_read_qd32", "share PDU host read, depth 32"),
-            ("gain_qd1", "gain, depth 1"),
-            ("mib_per_s_max_read", "max read"),
-            ("set_4k_mib_per_s", "set 4k"),
-            ("iops_per_cpu_1024_over_1", "IOPS per core 1024 over 1"),
-        ] {
-            assert_eq!(words(key), told);
-        }
+        assert_eq!([845.0, 8.93e6].map(|ns| table_number("target_ns", ns)), ["845", "8.93 ms"]);
+        assert_eq!(table_spread("p99_us", 12_100.0, 219.0), "219 µs");
+        assert_eq!(table_spread("p99_us", 121.0, 3.0), "3.00");
+        assert_eq!(table_spread("iops", 12_100.0, 219.0), "219");
     }
 
     #[test]

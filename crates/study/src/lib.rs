@@ -59,6 +59,7 @@ pub mod target_options;
 pub mod terminal;
 mod text_load;
 pub mod two_machines;
+mod words;
 
 pub use served::Served;
 pub use served_options::ServedOptions;

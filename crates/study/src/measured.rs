@@ -166,6 +166,13 @@ impl Measured {
         Self { cells: cells.collect(), is_stable: self.is_stable }
     }
 
+    /// A copy in which all discarded rounds count: the headline numbers that there would be without a disturbance.
+    #[must_use]
+    pub fn as_if_calm(&self) -> Self {
+        let cells = self.cells.iter().map(|cell| cell.with_rejected(1.0));
+        Self { cells: cells.collect(), is_stable: self.is_stable }
+    }
+
     /// Largest number of rounds of a cell.
     #[must_use]
     pub fn round_count(&self) -> usize {

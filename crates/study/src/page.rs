@@ -2,7 +2,9 @@
 
 mod all;
 mod answers;
+mod cells;
 mod numbers;
+mod table;
 
 use std::fmt::Write;
 
@@ -12,11 +14,11 @@ use load::environment::Environment;
 
 use crate::experiment::Claim;
 use crate::figure::Figure;
-use crate::format::{bytes, escape, number, quantity, table_number, value_name, words};
-use crate::measured::CellRounds;
+use crate::format::{bytes, escape, micros, quantity};
 use crate::results::Study;
 use crate::svg::{self, COLOURS, PLOT};
 use crate::two_machines::TargetMachine;
+use crate::words::words;
 
 const STYLE: &str = include_str!("page.css");
 
@@ -26,9 +28,9 @@ pub fn render(study: &Study) -> String {
     let mut page = begin(&format!("nvlane study {}", study.about.name));
     header(&mut page, study);
     claims(&mut page, study);
-    figures(&mut page, &study.figures);
-    numbers::write(&mut page, study);
-    cells(&mut page, study);
+    figures(&mut page, &study.figures, 2);
+    numbers::write(&mut page, study, 2);
+    cells::write(&mut page, study);
     repeat(&mut page, study);
     end(page)
 }
@@ -65,7 +67,11 @@ fn header(page: &mut String, study: &Study) {
         escape(about.title),
         escape(about.method)
     );
-    chips(page, study);
+    let mut facts = facts(study);
+    facts.extend(cores(study));
+    facts.push(rounds_in_words(study));
+    facts.push(discarded(study));
+    chips(page, &facts, &["results.json", "results.csv"]);
     if let Some(conditions) = &study.conditions {
         let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
     }
@@ -74,14 +80,14 @@ fn header(page: &mut String, study: &Study) {
             let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&line));
         }
     }
-    if study.is_emulated() {
-        let _ = writeln!(page, "<p class=\"warning\">{EMULATED}</p>");
-    }
     if let Some(disturbance) = study.disturbance() {
-        let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(&disturbance));
+        let _ = writeln!(page, "<p class=\"warning\">{} {CALM}</p>", escape(&disturbance));
     }
-    for warning in warnings(study) {
-        let _ = writeln!(page, "<p class=\"warning\">{warning}</p>");
+    warnings(page, study);
+    if !study.settings.is_quick && !study.measured.is_stable {
+        page.push_str(
+            "<p class=\"warning\">The medians were not stable at the end: something else was at work on this machine.</p>\n",
+        );
     }
     page.push_str("</header>\n");
 }
@@ -90,10 +96,13 @@ fn header(page: &mut String, study: &Study) {
 pub(crate) const EMULATED: &str =
     "This machine is emulated: its figures show that everything works, and compare with no other machine's.";
 
-/// What decides whether numbers can be compared, in a row.
-fn chips(page: &mut String, study: &Study) {
+/// What to do about disturbed measurements.
+pub(crate) const CALM: &str = "End other load, or allow more rounds with --extra SECONDS.";
+
+/// What decides whether numbers can be compared: when, on which machine and how it was measured.
+fn facts(study: &Study) -> Vec<String> {
     let environment = &study.environment;
-    let mut facts = vec![environment.date.clone()];
+    let mut facts = vec![minute(&environment.date)];
     facts.extend(environment.cpu_model.clone());
     facts.push(format!("{}, {} cores", environment.machine(), environment.core_count));
     facts.extend(environment.kernel.as_ref().map(|kernel| format!("Linux {kernel}")));
@@ -101,12 +110,44 @@ fn chips(page: &mut String, study: &Study) {
         facts.push("between two machines".to_owned());
     }
     facts.push((if study.settings.is_quick { "quick" } else { "full" }).to_owned());
-    facts.push(rounds_in_words(study));
-    page.push_str("<div class=\"facts\">");
-    for fact in facts.iter().filter(|fact| !fact.is_empty()) {
-        let _ = write!(page, "<span>{}</span>", escape(fact));
+    facts
+}
+
+/// A date without its seconds: `2026-05-17 09:41 UTC` of `2026-05-17T09:41:08Z`.
+fn minute(date: &str) -> String {
+    match date.strip_suffix('Z').and_then(|date| date.rsplit_once(':')) {
+        Some((minute, _)) => format!("{} UTC", minute.replace('T', " ")),
+        None => date.to_owned(),
     }
-    page.push_str("</div>\n");
+}
+
+/// The core of each side.
+fn cores(study: &Study) -> Option<String> {
+    let settings = &study.settings;
+    let (host, target) = settings.host_core.zip(settings.target_core)?;
+    study.target_machine.is_none().then(|| format!("host on core {host}, target on core {target}"))
+}
+
+/// How many measurements were discarded.
+fn discarded(study: &Study) -> String {
+    let cells = &study.measured.cells;
+    let all: usize = cells.iter().map(|cell| cell.rounds.len()).sum();
+    match cells.iter().map(|cell| cell.rejected.len()).sum::<usize>() {
+        0 => "no measurement discarded".to_owned(),
+        count => format!("{count} of {all} measurements discarded"),
+    }
+}
+
+/// Facts in a row, and links to the data.
+fn chips(page: &mut String, facts: &[String], links: &[&str]) {
+    page.push_str("<ul class=\"facts\">");
+    for fact in facts.iter().filter(|fact| !fact.is_empty()) {
+        let _ = write!(page, "<li>{}</li>", escape(fact));
+    }
+    for link in links {
+        let _ = write!(page, "<li><a href=\"{link}\">{link}</a></li>");
+    }
+    page.push_str("</ul>\n");
 }
 
 /// The number of rounds, and whether the medians are stable.
@@ -114,6 +155,7 @@ pub(crate) fn rounds_in_words(study: &Study) -> String {
     let count = study.measured.round_count();
     let rounds = if count == 1 { "round" } else { "rounds" };
     let stable = match (count, study.measured.is_stable) {
+        _ if study.measured.unmeasured().count() == study.measured.cells.len() => "no cell measured",
         _ if study.measured.unmeasured().next().is_some() => "not all cells measured",
         (..3, _) => "too few to judge stability",
         (_, true) => "medians stable",
@@ -122,9 +164,12 @@ pub(crate) fn rounds_in_words(study: &Study) -> String {
     format!("{count} {rounds}, {stable}")
 }
 
-/// Warnings at the top of the page.
-fn warnings(study: &Study) -> Vec<&'static str> {
+/// Warnings at the top of the page: what makes the numbers less than they look.
+fn warnings(page: &mut String, study: &Study) {
     let mut warnings = Vec::new();
+    if study.is_emulated() {
+        warnings.push(EMULATED);
+    }
     if study.settings.host_core.is_none() {
         warnings.push("Host and target shared one core: speeds mean little.");
     }
@@ -132,10 +177,10 @@ fn warnings(study: &Study) -> Vec<&'static str> {
         warnings.push(
             "A quick look: short measurements and few rounds. Run it without --quick for numbers to quote.",
         );
-    } else if !study.measured.is_stable {
-        warnings.push("The medians were not stable at the end: something else was at work on this machine.");
     }
-    warnings
+    for warning in warnings {
+        let _ = writeln!(page, "<p class=\"warning\">{warning}</p>");
+    }
 }
 
 fn claims(page: &mut String, study: &Study) {
@@ -164,7 +209,7 @@ fn claims(page: &mut String, study: &Study) {
                 );
             }
             None if study.unmeasured.iter().any(|none| none.key == *ours) => {
-                page.push_str("<div class=\"big\">n/a</div><p class=\"small\">the machine was disturbed</p>");
+                page.push_str("<div class=\"big\">n/a</div><p class=\"small\">not measured: the machine was disturbed</p>");
             }
             None => page.push_str("<div class=\"big\">–</div><p class=\"small\">not measured</p>"),
         }
@@ -173,81 +218,22 @@ fn claims(page: &mut String, study: &Study) {
     page.push_str("</section>\n");
 }
 
-fn figures(page: &mut String, figures: &[Figure]) {
+/// Figures whose titles are headings of this level.
+fn figures(page: &mut String, figures: &[Figure], level: u8) {
+    if figures.is_empty() {
+        return;
+    }
     page.push_str("<section class=\"figures\">\n");
     for Figure { title, note, plot } in figures {
         let _ = writeln!(
             page,
-            "<figure>\n<h2>{}</h2>\n{}\n<figcaption>{}</figcaption>\n</figure>",
+            "<figure>\n<h{level}>{}</h{level}>\n{}\n<figcaption>{}</figcaption>\n</figure>",
             escape(title),
             svg::draw(plot),
             escape(note)
         );
     }
     page.push_str("</section>\n");
-}
-
-fn cells(page: &mut String, study: &Study) {
-    let cells = &study.measured.cells;
-    let is_known = |name: &&&str| cells.iter().any(|cell| cell.spread(name).is_some());
-    let columns: Vec<&str> = study.about.columns.iter().filter(is_known).copied().collect();
-    let bests: Vec<Option<f64>> = columns.iter().map(|name| best(cells, name)).collect();
-    page.push_str("<section>\n<h2>Every cell</h2>\n<p class=\"small\">Median, and how far the quartiles lie apart. The best of each column is shaded.</p>\n");
-    page.push_str("<div class=\"scroll\"><table class=\"cells\">\n<thead><tr><th></th>");
-    for name in &columns {
-        let _ = write!(page, "<th>{}</th>", escape(&value_name(name)));
-    }
-    page.push_str("</tr></thead>\n<tbody>\n");
-    let mut group = None;
-    for cell in cells {
-        let name = &cell.cell.name;
-        let group_of_cell = name.rsplit_once(' ').map(|(group, _)| group);
-        let class = if group.is_some_and(|group| group != group_of_cell) { " class=\"group\"" } else { "" };
-        group = Some(group_of_cell);
-        let _ = write!(page, "<tr{class}><td>{}</td>", escape(name));
-        for (name, best) in columns.iter().zip(&bests) {
-            table_cell(page, cell, name, *best);
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody>\n</table></div>\n</section>\n");
-}
-
-/// The best median of a column, if it is known which direction is better.
-fn best(cells: &[CellRounds], name: &str) -> Option<f64> {
-    if name.starts_with("ceiling") || name.starts_with("offered") {
-        return None;
-    }
-    let has = |word: &str| name.split('_').any(|part| part == word);
-    let medians = cells.iter().filter_map(|cell| cell.median(name));
-    if has("iops") || has("ops") || has("mib") && has("per") || name == "share" {
-        medians.max_by(f64::total_cmp)
-    } else if name.ends_with("_us") {
-        medians.min_by(f64::total_cmp)
-    } else {
-        None
-    }
-}
-
-fn table_cell(page: &mut String, cell: &CellRounds, name: &str, best: Option<f64>) {
-    let Some(spread) = cell.spread(name) else {
-        if let Some(reason) = cell.unmeasured() {
-            let _ = write!(page, "<td title=\"{}\">n/a</td>", escape(&reason.to_string()));
-            return;
-        }
-        page.push_str("<td></td>");
-        return;
-    };
-    let rounds = cell.each(name).into_iter().map(|value| table_number(name, value));
-    let rounds: Vec<String> = rounds.collect();
-    let _ = write!(
-        page,
-        "<td title=\"{}\"{}>{} <span class=\"spread\">±{}</span></td>",
-        rounds.join(", "),
-        if best == Some(spread.median) { " class=\"best\"" } else { "" },
-        table_number(name, spread.median),
-        table_number(name, spread.interquartile() / 2.0)
-    );
 }
 
 fn repeat(page: &mut String, study: &Study) {
@@ -268,10 +254,7 @@ fn repeat(page: &mut String, study: &Study) {
 fn environment(study: &Study) -> Vec<(&'static str, String)> {
     let environment = &study.environment;
     let settings = &study.settings;
-    let cores = match (settings.host_core, settings.target_core) {
-        (Some(host), Some(target)) => format!("host on core {host}, target on core {target}"),
-        _ => "shared".to_owned(),
-    };
+    let cores = cores(study).or_else(|| study.target_machine.is_none().then(|| "shared".to_owned()));
     let method = format!(
         "{}; {} s of warm-up and {} s of load for each measurement, cells in turn, every second round backwards",
         rounds_in_words(study),
@@ -280,9 +263,9 @@ fn environment(study: &Study) -> Vec<(&'static str, String)> {
     );
     let jitter = environment.jitter.map(|jitter| {
         format!(
-            "an idle loop lost {:.2} % of its time, at most {} µs at once",
+            "an idle loop lost {:.2} % of its time, at most {} at once",
             jitter.lost_percent,
-            number(crate::bench::us(jitter.gap_ns_max))
+            micros(crate::bench::us(jitter.gap_ns_max))
         )
     });
     #[allow(clippy::cast_precision_loss)] // Memory of a machine.
@@ -290,7 +273,7 @@ fn environment(study: &Study) -> Vec<(&'static str, String)> {
     let commit = environment.commit.as_ref().map_or(String::new(), |commit| format!(" ({commit})"));
     let rows = [
         ("measured", Some(method)),
-        ("cores", Some(cores)),
+        ("cores", cores),
         ("nvlane", Some(format!("{}{commit}", environment.nvlane_version))),
         ("beside", Some(study.seen.join(", "))),
         ("kernel", environment.kernel.clone()),
@@ -310,8 +293,12 @@ fn environment(study: &Study) -> Vec<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
+    use load::disturbance::Disturbance;
+
     use super::*;
-    use crate::results::example;
+    use crate::headline::Bar;
+    use crate::measured::CellRounds;
+    use crate::results::{Unmeasurable, example};
 
     /// The tags of a page that are not closed, in the order in which they were opened.
     pub(super) fn unclosed(page: &str) -> Vec<&str> {
@@ -337,16 +324,74 @@ mod tests {
         }
     }
 
+    /// Checks what a screen reader and a keyboard need: headings without gaps in their levels, tables whose cells have
+    /// headers and that can be scrolled by keyboard, drawings with a text.
+    pub(super) fn assert_accessible(page: &str) {
+        assert!(page.contains("<html lang=\"en\">") && page.contains("<title>nvlane study "));
+        let levels =
+            page.split("<h").skip(1).filter_map(|rest| rest.get(..2)?.strip_suffix('>')?.parse().ok());
+        let levels: Vec<u8> = levels.collect();
+        assert_eq!(levels.iter().filter(|level| **level == 1).count(), 1);
+        assert!(levels.windows(2).all(|pair| pair[1] <= pair[0] + 1), "{levels:?}");
+        for table in page.split("<table").skip(1) {
+            let table = table.split("</table>").next().unwrap();
+            let (head, body) = table.split_once("</thead>").unwrap();
+            assert!(head.contains("<th scope=\"col\">"), "{head}");
+            assert_eq!(body.matches("<tr").count(), body.matches("<th scope=\"row\"").count());
+        }
+        assert_eq!(page.matches("<table").count(), page.matches("role=\"region\" aria-label=\"").count());
+        assert_eq!(page.matches("<table").count(), page.matches("tabindex=\"0\"").count());
+        assert_eq!(page.matches("<svg").count(), page.matches("role=\"img\" aria-label=\"").count());
+    }
+
+    #[test]
+    fn the_page_can_be_heard_and_used_by_keyboard() {
+        assert_accessible(&render(&example::study()));
+        assert_accessible(&render(&disturbed()));
+    }
+
+    /// The example on a machine that was disturbed while its first cell was measured.
+    fn disturbed() -> Study {
+        let mut study = example::study();
+        let cell = study.measured.cells[0].cell.clone();
+        let mut cell = CellRounds::new(cell);
+        cell.push([("iops", 0.0)].into(), Disturbance::default());
+        study.measured.cells[0] = cell;
+        study.figures[0].plot.series[0].points.clear();
+        study.unmeasured = vec![Unmeasurable { key: "gain".into(), bar: Some(Bar::AtLeast(4.0)) }];
+        study.headline.retain(|headline| headline.key != "gain");
+        study
+    }
+
+    #[test]
+    fn what_was_disturbed_has_a_reason_and_no_number() {
+        let page = render(&disturbed());
+        assert!(page.contains("<li>1 of 4 measurements discarded</li>"), "{page}");
+        assert!(page.contains("The machine was disturbed: 1 of 4 measurements were discarded, 1 of 2 cells"));
+        assert!(page.contains("<div class=\"big\">n/a</div>"));
+        assert!(
+            page.contains("<td>n/a</td><td>at least 4.00× <span class=\"verdict\">no verdict</span></td>")
+        );
+        let row = "<th scope=\"row\">one</th><td class=\"none\" colspan=\"2\"><span>n/a: no operation finished</span></td>";
+        assert!(page.contains(row), "{page}");
+        assert!(page.contains(">no data</text>"));
+    }
+
     #[test]
     fn both_machines_are_named() {
         let machine = Some(crate::two_machines::example::machine());
         let page = render(&Study { target_machine: machine, ..example::study() });
         assert_eq!(unclosed(&page), [] as [&str; 0]);
         assert!(
-            page.contains("Measured between two machines.")
-                && page.contains("<span>between two machines</span>")
+            page.contains("Measured between two machines.") && page.contains("<li>between two machines</li>")
         );
         assert!(page.contains("target: 192.0.2.2, Linux 6.1.9, A &lt;Processor&gt;, cores 2,3"), "{page}");
+    }
+
+    #[test]
+    fn a_date_is_for_people() {
+        assert_eq!(minute("2026-05-17T09:41:08Z"), "2026-05-17 09:41 UTC");
+        assert_eq!(minute("today"), "today");
     }
 
     #[test]

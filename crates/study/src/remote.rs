@@ -13,6 +13,7 @@
 pub(crate) mod connection;
 mod lines;
 mod occupancy;
+mod ports;
 mod protocol;
 pub mod server;
 mod session;
@@ -20,4 +21,5 @@ mod settings;
 pub(crate) mod target;
 
 pub use connection::ServerConnection;
+pub use ports::{PortRange, PortRangeError};
 pub use protocol::{MachineDescription, PORT, own_version};

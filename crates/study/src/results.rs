@@ -96,19 +96,23 @@ pub struct Unmeasurable {
     pub bar: Option<Bar>,
 }
 
-/// The headline numbers, and those without a value because they depend on cells without a measurement.
+/// The headline numbers, and those without a value because measurements were discarded: they depend on a cell without any, or
+/// on several cells that no round has all of.
 fn headline(experiment: &dyn Experiment, measured: &Measured) -> (Vec<Headline>, Vec<Unmeasurable>) {
-    let told = experiment.headline(measured);
-    if measured.unmeasured().next().is_none() {
+    let mut told = experiment.headline(measured);
+    if measured.cells.iter().all(|cell| cell.rejected.is_empty()) {
         return (told, Vec::new());
     }
     let [low, high] = [0.01, 100.0].map(|factor| experiment.headline(&measured.as_if_measured(factor)));
-    let is_known = |wanted: &Headline| {
-        let same = |others: &[Headline]| others.iter().any(|other| other == wanted);
-        same(&told) && same(&low) && same(&high)
-    };
-    let (known, unknown): (Vec<_>, Vec<_>) = low.iter().cloned().partition(is_known);
-    (known, unknown.into_iter().map(|Headline { key, bar, .. }| Unmeasurable { key, bar }).collect())
+    told.retain(|wanted| [&low, &high].iter().all(|others| others.contains(wanted)));
+    let mut unknown: Vec<Unmeasurable> = Vec::new();
+    for Headline { key, bar, .. } in experiment.headline(&measured.as_if_calm()).into_iter().chain(low) {
+        let is_told = told.iter().any(|known| known.key == key) || unknown.iter().any(|none| none.key == key);
+        if !is_told {
+            unknown.push(Unmeasurable { key, bar });
+        }
+    }
+    (told, unknown)
 }
 
 /// A bar and whether it was reached; `None` without a number.
@@ -323,7 +327,11 @@ pub(crate) mod example {
 
 #[cfg(test)]
 mod tests {
+    use load::disturbance::Disturbance;
+
     use super::*;
+    use crate::experiment::{Cell, Error, Values};
+    use crate::headline::Headlines;
 
     #[test]
     fn every_round_is_written_down_with_its_spread() {
@@ -339,6 +347,51 @@ mod tests {
         assert_eq!((&machine["data_address"], &machine["cores"]), (&json!("192.0.2.2"), &json!([2, 3])));
         assert_eq!(machine["environment"]["kernel"], "6.1.9");
         assert_eq!(machine["host_cores"], json!([0]));
+    }
+
+    /// The ratio of two cells, with a bar.
+    struct Gain;
+
+    impl Experiment for Gain {
+        fn cells(&self) -> Vec<Cell> {
+            ["one", "many"].map(Cell::new).to_vec()
+        }
+
+        fn measure(&mut self, _: &Cell, _: &Bench) -> Result<Values, Error> {
+            Err(Error::Stopped)
+        }
+
+        fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
+            headlines.push("gain", measured.ratio("many", "one", "iops"), Some(Bar::AtLeast(4.0)));
+        }
+
+        fn figures(&self, _: &Measured) -> Vec<Figure> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn a_ratio_of_cells_that_no_round_has_both_of_gets_no_verdict() {
+        // The values of both cells in each round; 0 is discarded, as no operation finished.
+        let study_of = |rounds: &[[f64; 2]]| {
+            let mut cells = Gain.cells().into_iter().map(CellRounds::new).collect::<Vec<_>>();
+            for values in rounds {
+                for (cell, iops) in cells.iter_mut().zip(values) {
+                    cell.push([("iops", *iops)].into(), Disturbance::default());
+                }
+            }
+            let measured = Measured { cells, is_stable: true };
+            let Study { about, environment, settings, .. } = example::study();
+            Study::new(&about, &Gain, measured, environment, None, settings)
+        };
+        let none = study_of(&[[100.0, 0.0], [0.0, 900.0]]);
+        assert_eq!((none.headline.len(), none.measured.unmeasured().count()), (0, 0));
+        assert_eq!(none.unmeasured, [Unmeasurable { key: "gain".into(), bar: Some(Bar::AtLeast(4.0)) }]);
+        assert!(!none.is_reached());
+        let some = study_of(&[[100.0, 0.0], [100.0, 900.0]]);
+        assert_eq!((some.value("gain"), some.unmeasured.len()), (Some(9.0), 0));
+        assert!(some.is_reached());
+        assert_eq!(study_of(&[[100.0, 0.0]]).unmeasured.len(), 1, "a cell without a measurement");
     }
 
     #[test]

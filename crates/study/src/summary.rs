@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use crate::catalogue::{self, Entry};
-use crate::format::{quantity, table_number, value_name, words};
+use crate::format::{quantity, table_number, value_name};
 use crate::measured::CellRounds;
-use crate::page::{EMULATED, rounds_in_words};
+use crate::page::{CALM, EMULATED, rounds_in_words};
 use crate::results::Study;
+use crate::words::words;
 
 /// Width of a table; columns beyond it follow below, with the names of the cells again.
 const WIDTH_MAX: usize = 160;
@@ -27,7 +28,7 @@ pub fn list() -> String {
 pub fn of(study: &Study) -> String {
     let mut text = String::new();
     if let Some(disturbance) = study.disturbance() {
-        let _ = writeln!(text, "{disturbance}\n");
+        let _ = writeln!(text, "{disturbance} {CALM}\n");
     }
     text += &table(study);
     let _ = writeln!(text, "\n{}", rounds_in_words(study));
@@ -81,12 +82,9 @@ fn table(study: &Study) -> String {
     rows[0].extend(columns.iter().map(|name| value_name(name)));
     for cell in cells {
         let mut row = vec![cell.cell.name.clone()];
-        let absent = || if cell.unmeasured().is_some() { "n/a".to_owned() } else { String::new() };
-        row.extend(
-            columns
-                .iter()
-                .map(|name| cell.median(name).map_or_else(absent, |value| table_number(name, value))),
-        );
+        let told =
+            |name: &&str| cell.median(name).map_or_else(String::new, |value| table_number(name, value));
+        row.extend(columns.iter().map(told));
         rows.push(row);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -99,13 +97,18 @@ fn table(study: &Study) -> String {
         }
         for (row, reason) in rows.iter().zip(&reasons) {
             let _ = write!(text, "{:<width$}", row[0], width = widths[0]);
-            for column in part.clone() {
-                let _ = write!(text, "  {:>width$}", row[column], width = widths[column]);
+            match reason {
+                Some(reason) if index == 0 => {
+                    let _ = write!(text, "  n/a: {reason}");
+                }
+                Some(_) => text.push_str("  n/a"),
+                None => {
+                    for column in part.clone() {
+                        let _ = write!(text, "  {:>width$}", row[column], width = widths[column]);
+                    }
+                }
             }
             text.push('\n');
-            if let Some(reason) = reason.filter(|_| index == 0) {
-                let _ = writeln!(text, "  n/a: {reason}");
-            }
         }
     }
     text

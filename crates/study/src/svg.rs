@@ -3,26 +3,27 @@
 //! ```text
 //! y label                  ── a  ── b
 //!  1 M ┤        ╭──●        lines have a band between the quartiles,
-//!      │   ●────╯           bars a whisker, stacked bars neither; a point
-//!  0   └───┬────┬──┬        under the mouse shows its numbers
+//!      │   ●────╯           bars and dots over names a whisker, stacked
+//!  0   └───┬────┬──┬        bars neither; a point under the mouse shows its numbers
 //!          1    4  32   x label
 //! ```
 
 mod axis;
+mod bars;
 mod names;
 mod stacks;
 
 use std::fmt::Write;
 
 use crate::figure::{Across, Axis, Figure, Mark, Plot, Point, Scale, Series};
-use crate::format::{escape, number, tick};
+use crate::format::escape;
 use axis::Ruler;
 use names::Names;
 
 /// Width of a drawing for screens of some size, which two columns of a page show at about its own scale.
 const WIDE: f64 = 540.0;
 /// Width of one for a narrow screen, whose text would become too small if the other were scaled down.
-const NARROW: f64 = 344.0;
+const NARROW: f64 = 332.0;
 const HEIGHT: f64 = 330.0;
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 16.0;
@@ -57,7 +58,8 @@ impl Sheet {
             Across::Numbers { .. } => Names::default(),
         };
         // The parts of a stack have a long legend, which takes none of the bars' height.
-        let lines = if plot.is_stacked { legend_places(plot, width - RIGHT).1 - 1.0 } else { 0.0 };
+        let lines =
+            if plot.is_stacked { legend_places(&legend_entries(plot), width - RIGHT).1 - 1.0 } else { 0.0 };
         Self { width, names, floor: HEIGHT - BOTTOM + LINE * lines.max(0.0) }
     }
 
@@ -102,11 +104,11 @@ pub(crate) fn draw(plot: &Plot) -> String {
     both
 }
 
-/// The plot for those who hear the page: its quantities, and the first and last value of each series.
+/// The plot as text, for screen readers: its quantities, and of each series the first and last value, or over names every value.
 fn in_words(plot: &Plot) -> String {
-    let (across, name) = match &plot.x {
-        Across::Numbers { axis, .. } => (&axis.label, None),
-        Across::Names { label, names } => (label, Some(names)),
+    let across = match &plot.x {
+        Across::Numbers { axis, .. } => &axis.label,
+        Across::Names { label, .. } => label,
     };
     let mut words = plot.y.label.clone();
     if !across.is_empty() {
@@ -118,14 +120,21 @@ fn in_words(plot: &Plot) -> String {
             continue;
         };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The index of a name.
-        let place = |x: f64| match name {
-            Some(names) => names.get(x as usize).cloned().unwrap_or_default(),
-            None => tick(x),
+        let place = |x: f64| match &plot.x {
+            Across::Names { names, .. } => names.get(x as usize).cloned().unwrap_or_default(),
+            Across::Numbers { ticks, axis } => {
+                let tick = ticks.iter().find(|(value, _)| *value == x);
+                tick.map_or_else(|| axis.value(x), |(_, text)| text.clone())
+            }
         };
-        let _ = write!(words, "; {}: {} at {}", series.name, number(first.y), place(first.x));
-        if first.x < last.x {
-            let _ = write!(words, ", {} at {}", number(last.y), place(last.x));
-        }
+        let said = |point: &Point| format!("{} at {}", plot.y.value(point.y), place(point.x));
+        let said: Vec<String> = match plot.x {
+            Across::Numbers { .. } if first.x < last.x => vec![said(first), said(last)],
+            Across::Numbers { .. } => vec![said(first)],
+            // Names have no order that their first and last would stand for.
+            Across::Names { .. } => series.points.iter().map(said).collect(),
+        };
+        let _ = write!(words, "; {}: {}", series.name, said.join(", "));
     }
     words
 }
@@ -150,8 +159,8 @@ fn body(plot: &Plot, sheet: &Sheet) -> String {
         );
         return body;
     }
-    for (value, text) in y.ticks() {
-        let at = y.place(value);
+    for value in y.ticks() {
+        let (at, text) = (y.place(value), plot.y.tick(value));
         let _ = write!(
             body,
             r#"<line class="grid" x1="{LEFT}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}"/><text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{text}</text>"#,
@@ -160,15 +169,15 @@ fn body(plot: &Plot, sheet: &Sheet) -> String {
             at + 4.0
         );
     }
+    for mark in &plot.marks {
+        draw_mark(&mut body, mark, &y, sheet);
+    }
     match &plot.x {
         Across::Numbers { axis, ticks } => lines(&mut body, plot, axis, ticks, &y, sheet),
         Across::Names { label, names } if plot.is_stacked => {
             stacks::draw(&mut body, plot, (label, names), &y, sheet);
         }
-        Across::Names { label, names } => bars(&mut body, plot, label, names, &y, sheet),
-    }
-    for mark in &plot.marks {
-        draw_mark(&mut body, mark, &y, sheet);
+        Across::Names { label, names } => bars::draw(&mut body, plot, (label, names), &y, sheet),
     }
     body
 }
@@ -196,17 +205,26 @@ fn dashes(plot: &Plot, index: usize) -> &'static str {
     }
 }
 
-/// Place of each series in the legend, and its number of lines. A single series has none.
-fn legend_places(plot: &Plot, right: f64) -> (Vec<(f64, f64)>, f64) {
-    if plot.series.len() < 2 {
-        return (Vec::new(), 0.0);
+/// The entries of the legend: class of the key, and name. A single series without a mark has none.
+fn legend_entries(plot: &Plot) -> Vec<(String, String)> {
+    if plot.series.len() < 2 && plot.marks.is_empty() {
+        return Vec::new();
     }
+    let series = plot.series.iter().enumerate().filter(|(_, series)| plot.shows(series));
+    let series = series.map(|(index, series)| {
+        let name =
+            if series.points.is_empty() { format!("{}: no data", series.name) } else { series.name.clone() };
+        (format!("key {}{}", colour(plot, index), dashes(plot, index)), name)
+    });
+    let marks = plot.marks.iter().map(|mark| ("key mark".to_owned(), mark.label.clone()));
+    series.chain(marks).collect()
+}
+
+/// Place of each entry of the legend, and its number of lines.
+fn legend_places(entries: &[(String, String)], right: f64) -> (Vec<(f64, f64)>, f64) {
     let (mut x, mut line) = (LEFT, 0.0);
-    let place = |series: &Series| {
-        if !plot.shows(series) {
-            return (x, 0.0);
-        }
-        let width = 26.0 + names::width(&series.name);
+    let place = |(_, name): &(String, String)| {
+        let width = 26.0 + names::width(name);
         if x > LEFT && x + width > right {
             (x, line) = (LEFT, line + 1.0);
         }
@@ -214,31 +232,25 @@ fn legend_places(plot: &Plot, right: f64) -> (Vec<(f64, f64)>, f64) {
         x += width + 10.0;
         place
     };
-    let places = plot.series.iter().map(place).collect();
-    (places, line + 1.0)
+    let places: Vec<_> = entries.iter().map(place).collect();
+    let lines = if places.is_empty() { 0.0 } else { line + 1.0 };
+    (places, lines)
 }
 
 /// The legend and its height.
 fn legend(plot: &Plot, sheet: &Sheet) -> (String, f64) {
-    let (places, lines) = legend_places(plot, sheet.right());
-    if places.is_empty() {
-        return (String::new(), 0.0);
-    }
+    let entries = legend_entries(plot);
+    let (places, lines) = legend_places(&entries, sheet.right());
     let mut text = String::new();
-    for (index, (series, (x, y))) in plot.series.iter().zip(places).enumerate() {
-        if !plot.shows(series) {
-            continue;
-        }
-        let dashed = dashes(plot, index);
+    for ((class, name), (x, y)) in entries.iter().zip(places) {
         let _ = write!(
             text,
-            r#"<line class="key {}{dashed}" x1="{x:.1}" x2="{:.1}" y1="{:.1}" y2="{:.1}"/><text class="name" x="{:.1}" y="{y:.1}">{}</text>"#,
-            colour(plot, index),
+            r#"<line class="{class}" x1="{x:.1}" x2="{:.1}" y1="{:.1}" y2="{:.1}"/><text class="name" x="{:.1}" y="{y:.1}">{}</text>"#,
             x + 16.0,
             y - 4.0,
             y - 4.0,
             x + 21.0,
-            escape(&series.name)
+            escape(name)
         );
     }
     (text, LINE * lines)
@@ -255,13 +267,14 @@ fn vertical(plot: &Plot, top: f64, sheet: &Sheet) -> Ruler {
 }
 
 /// The tooltip of a point.
-fn title(series: &Series, place: &str, point: &Point) -> String {
+fn title(plot: &Plot, series: &Series, place: &str, point: &Point) -> String {
+    let value = |value| plot.y.value(value);
     let spread = if point.low == point.high {
         String::new()
     } else {
-        format!(" (quartiles {} to {})", number(point.low), number(point.high))
+        format!(" (quartiles {} to {})", value(point.low), value(point.high))
     };
-    escape(&format!("{} · {place}: {}{spread}", series.name, number(point.y)))
+    escape(&format!("{} · {place}: {}{spread}", series.name, value(point.y)))
 }
 
 fn x_label(body: &mut String, label: &str, sheet: &Sheet) {
@@ -287,7 +300,8 @@ fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y
     let points = plot.series.iter().flat_map(|series| &series.points);
     let values = points.map(|point| point.x).chain(ticks.iter().map(|&(value, _)| value));
     let x = Ruler::over(axis.scale, values, (LEFT + 14.0, sheet.right() - 14.0));
-    let own_ticks = if ticks.is_empty() { x.ticks() } else { ticks.to_vec() };
+    let chosen = || x.ticks().into_iter().map(|value| (value, axis.tick(value))).collect();
+    let own_ticks = if ticks.is_empty() { chosen() } else { ticks.to_vec() };
     // A label that would touch the one before it is left out; its tick has its point.
     let mut free_from = f64::NEG_INFINITY;
     for (value, text) in &own_ticks {
@@ -322,62 +336,14 @@ fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y
         );
         for point in points {
             let at = own_ticks.iter().find(|&&(value, _)| value == point.x);
-            let at = at.map_or_else(|| number(point.x), |(_, text)| text.clone());
+            let at = at.map_or_else(|| axis.value(point.x), |(_, text)| text.clone());
             let _ = write!(
                 body,
                 r#"<g class="point"><title>{}</title><circle class="aim" cx="{x:.1}" cy="{y:.1}" r="11"/><circle class="dot" cx="{x:.1}" cy="{y:.1}" r="3.6"/></g>"#,
-                title(series, &at, point),
+                title(plot, series, &at, point),
                 x = x.place(point.x),
                 y = y.place(point.y)
             );
-        }
-        body.push_str("</g>");
-    }
-}
-
-#[allow(clippy::cast_precision_loss)] // A few bars.
-fn bars(body: &mut String, plot: &Plot, label: &str, names: &[String], y: &Ruler, sheet: &Sheet) {
-    let group = (sheet.right() - LEFT) / names.len().max(1) as f64;
-    let count = plot.series.len().max(1) as f64;
-    let width = (group * 0.74 / count).min(46.0);
-    let has_numbers = width >= 25.0;
-    for (index, name) in names.iter().enumerate() {
-        let middle = LEFT + (index as f64 + 0.5) * group;
-        sheet.names.write(body, name, (middle, sheet.floor + 18.0));
-    }
-    x_label(body, label, sheet);
-    for (index, series) in plot.series.iter().enumerate() {
-        let _ = write!(body, r#"<g class="{}">"#, colour(plot, index));
-        for point in &series.points {
-            let middle = LEFT + (point.x + 0.5) * group + (index as f64 - (count - 1.0) / 2.0) * width;
-            let (top, bottom) = (y.place(point.y).min(y.bottom()), y.bottom());
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The index of a name.
-            let name = names.get(point.x as usize).map_or("", String::as_str);
-            let _ = write!(
-                body,
-                r#"<g class="point"><title>{}</title><rect class="bar" x="{:.1}" y="{top:.1}" width="{:.1}" height="{:.1}" rx="2"/>"#,
-                title(series, name, point),
-                middle - width / 2.0 + 1.0,
-                width - 2.0,
-                bottom - top
-            );
-            if point.low < point.high {
-                let _ = write!(
-                    body,
-                    r#"<line class="whisker" x1="{middle:.1}" x2="{middle:.1}" y1="{:.1}" y2="{:.1}"/>"#,
-                    y.place(point.low),
-                    y.place(point.high)
-                );
-            }
-            if has_numbers {
-                let _ = write!(
-                    body,
-                    r#"<text class="number" x="{middle:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
-                    y.place(point.high.max(point.y)) - 5.0,
-                    number(point.y)
-                );
-            }
-            body.push_str("</g>");
         }
         body.push_str("</g>");
     }
@@ -387,11 +353,8 @@ fn draw_mark(body: &mut String, mark: &Mark, y: &Ruler, sheet: &Sheet) {
     let at = y.place(mark.y);
     let _ = write!(
         body,
-        r#"<line class="mark" x1="{LEFT}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}"/><text class="mark-name" x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
-        sheet.right(),
-        sheet.right() - 2.0,
-        at - 5.0,
-        escape(&mark.label)
+        r#"<line class="mark" x1="{LEFT}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}"/>"#,
+        sheet.right()
     );
 }
 
@@ -433,6 +396,22 @@ mod tests {
             vec![series("qd1", &[(0.0, 0.9), (1.0, 0.8)]), series("qd32", &[(0.0, 0.7), (1.0, 0.95)])],
         );
         insta::assert_snapshot!(draw(&plot).replace("><", ">\n<"));
+    }
+
+    #[test]
+    fn values_over_names_are_dots_where_no_bar_can_begin_at_zero() {
+        let names = ["read", "write"].map(str::to_owned).to_vec();
+        let of = |y| {
+            let values = vec![series("p50", &[(0.0, 12.0)]), series("p99", &[(0.0, 12_100.0)])];
+            draw(&Plot::bars("", names.clone(), y, values))
+        };
+        let dots = of(Axis::log("p99 µs"));
+        assert_eq!((dots.matches("class=\"dot\"").count(), dots.matches("<rect").count()), (4, 0), "{dots}");
+        assert_eq!(dots.matches("class=\"whisker\"").count(), 4);
+        assert!(dots.contains("p99 · read: 12.1 ms (quartiles 11.5 ms to 12.7 ms)"), "{dots}");
+        assert!(dots.contains(">10 ms</text>") && !dots.contains("10k"), "{dots}");
+        assert_eq!(dots.matches(">n/a</text>").count(), 2, "a name without a value, in both drawings");
+        assert_eq!(of(Axis::linear("p99 µs")).matches("<rect").count(), 4);
     }
 
     #[test]

@@ -114,9 +114,12 @@ fn outcome(all: &All) -> String {
     for study in &all.studies {
         let reached = study.headline.iter().filter(|headline| headline.is_reached() == Some(true)).count();
         let with_bar = study.headline.iter().filter(|headline| headline.bar.is_some()).count();
+        let unknown = study.unmeasured.iter().filter(|none| none.bar.is_some()).count();
+        let unknown = if unknown > 0 { format!(", {unknown} without a verdict") } else { String::new() };
         let lost = study.measured.unmeasured().count();
         let disturbed = if lost > 0 { format!(", {lost} cells disturbed") } else { String::new() };
-        text += &format!("{:<18}{reached} of {with_bar} bars reached{disturbed}\n", study.about.name);
+        text +=
+            &format!("{:<18}{reached} of {with_bar} bars reached{unknown}{disturbed}\n", study.about.name);
     }
     for absent in &all.absent {
         text += &format!("{:<18}not measured: {}\n", absent.name, absent.reason);

@@ -11,8 +11,8 @@ use clap::Args;
 use reactor::CoreList;
 use reactor::randomness::Randomness;
 use security::access_token::{AccessToken, RANDOM_BYTES};
-use study::remote::PORT;
 use study::remote::server::{Event, ServerSettings, StudyServer};
+use study::remote::{PORT, PortRange};
 
 use super::far_targets::token_of_file;
 use crate::exit::{Ended, Failure};
@@ -26,8 +26,11 @@ On the machine of the targets, and on the machine of the load:
     nvlane study serve --listen 192.0.2.2 --cores 2,3               prints the second command, with a token
     nvlane study iosize --target 192.0.2.2 --token TOKEN --cores 1  writes the report
 
-Both machines need the same version of nvlane. One study runs at a time. Its targets listen on free ports of the address by which it \
-reached this server, and end with its connection, also if the study is killed.
+Both machines need the same version of nvlane. One study runs at a time. Its targets listen on the address by which it reached this \
+server, and end with its connection, also if the study is killed.
+
+A firewall between the machines has to let the study's machine connect to the port of this server and to those of the targets: any \
+port, or with --data-ports those of a range. Each target has a port of its own: 32 are enough for every study.
 
 A study chooses among a fixed set of namespaces and options of nvlane target, and never names a path or a command. It may have 32 \
 targets at a time, namespaces in memory of as much as is free, and one file of at most 1 GiB, in a directory of the server in $TMPDIR \
@@ -42,6 +45,9 @@ pub(crate) struct ServeArguments {
     /// Address on which targets listen. [default: the address by which the study reached this server]
     #[arg(long, value_name = "ADDR")]
     data_address: Option<IpAddr>,
+    /// Ports on which targets listen, one for each target. [default: any free port]
+    #[arg(long, value_name = "FIRST-LAST")]
+    data_ports: Option<PortRange>,
     /// Cores of the targets. [default: the first one available]
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
@@ -80,6 +86,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> Ended {
         program: std::env::current_exe().context("which program this is")?,
         listen,
         data_address: arguments.data_address,
+        data_ports: arguments.data_ports,
         cores,
         token,
     };
@@ -104,9 +111,11 @@ fn announcement(arguments: &ServeArguments, server: &StudyServer) -> Result<Stri
         Some(path) => format!("--token-file {}", path.display()),
         None => format!("--token {}", server.settings().token),
     };
+    let cores = &server.settings().cores;
+    let cores = format!("core{} {cores}", if cores.cores().len() == 1 { "" } else { "s" });
+    let ports = arguments.data_ports.map_or(String::new(), |ports| format!(" and ports {ports}"));
     Ok(format!(
-        "listening for studies on {address}, targets on cores {}\non the other machine: nvlane study NAME --target {target} {token}",
-        server.settings().cores
+        "listening for studies on {address}, targets on {cores}{ports}\non the other machine: nvlane study NAME --target {target} {token}"
     ))
 }
 

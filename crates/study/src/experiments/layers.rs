@@ -95,7 +95,7 @@ const OTHER_PERCENT: Bar = Bar::AtMost(5.0);
 pub(crate) const ABOUT: About = About {
     name: "layers",
     title: "Which layer takes the processor time of an operation?",
-    method: "One lane, operations of 4 KiB on a null namespace, one core for each side, loopback. While the load runs, the \
+    method: "One lane, operations of 4 KiB on a null namespace, one core for each side. While the load runs, the \
              threads of both sides are sampled every 0.2 ms of their processor time (perf_event_open), and each sample belongs to \
              the layer of its function; the shares divide the side's processor time per operation. Single: every PDU has a send \
              and a receive of its own. Caravans: everything that is due leaves and arrives together. A side that spins while it \

@@ -293,7 +293,11 @@ impl Experiment for Stacks {
                     &cell_name(SPDK, workload, depth),
                     "iops",
                 );
-                headlines.push(format!("spdk_host_iops_over_spdk_{workload}_qd{depth}"), of_spdks_host, None);
+                headlines.push(
+                    format!("spdks_host_on_nvlane_over_spdk_{workload}_qd{depth}"),
+                    of_spdks_host,
+                    None,
+                );
             }
         }
         let single = |stack| measured.median(&cell_name(stack, READ, 1), "p50_us");

@@ -5,10 +5,12 @@ use std::fmt::Write;
 use load::environment::Environment;
 
 use super::answers::{Answer, answers};
-use super::{begin, chips, end, numbers, svg};
+use super::{begin, chips, end, numbers, svg, table};
 use crate::experiment::Claim;
-use crate::format::{escape, quantity, words};
+use crate::format::{escape, quantity};
+use crate::headline::Headline;
 use crate::results::Study;
+use crate::words::words;
 
 /// Figures of an experiment that its section shows; its own page has all.
 const FIGURES_MAX: usize = 2;
@@ -40,24 +42,7 @@ pub(super) fn render(all: &All) -> String {
     page.push_str("<header>\n<p class=\"eyebrow\">nvlane study all</p>\n<h1>NVMe over TCP ");
     let is_between_two = all.studies.iter().any(|study| study.target_machine.is_some());
     page.push_str(if is_between_two { "between two machines</h1>\n" } else { "on this machine</h1>\n" });
-    if let Some(study) = all.studies.first() {
-        chips(&mut page, study);
-        if let Some(machine) = &study.target_machine {
-            for line in [machine.host_in_words(&study.environment), machine.target_in_words()] {
-                let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&line));
-            }
-        }
-    }
-    let disturbed = all.studies.iter().filter(|study| study.disturbance().is_some());
-    let disturbed: Vec<&str> = disturbed.map(|study| study.about.name).collect();
-    if !disturbed.is_empty() {
-        let _ = writeln!(
-            page,
-            "<p class=\"warning\">The machine was disturbed during {}: measurements were discarded, and what depends on cells \
-             without any is n/a, without a verdict.</p>",
-            disturbed.join(", ")
-        );
-    }
+    header(&mut page, all);
     page.push_str("</header>\n<section class=\"answers\">\n");
     for answer in answers(&all.studies) {
         write_answer(&mut page, &answer);
@@ -73,6 +58,32 @@ pub(super) fn render(all: &All) -> String {
     let command = escape(&all.environment.command_line);
     let _ = writeln!(page, "<section>\n<h2>Measure it yourself</h2>\n<pre>{command}</pre>\n</section>");
     end(page)
+}
+
+/// The machine, and what limits the numbers of all experiments.
+fn header(page: &mut String, all: &All) {
+    let Some(study) = all.studies.first() else { return };
+    let mut facts = super::facts(study);
+    facts.extend(super::cores(study));
+    facts.push(format!("{} experiments, {} not measured", all.studies.len(), all.absent.len()));
+    chips(page, &facts, &[]);
+    if let Some(machine) = &study.target_machine {
+        for line in [machine.host_in_words(&study.environment), machine.target_in_words()] {
+            let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&line));
+        }
+    }
+    let disturbed = all.studies.iter().filter(|study| study.disturbance().is_some());
+    let disturbed: Vec<&str> = disturbed.map(|study| study.about.name).collect();
+    if !disturbed.is_empty() {
+        let _ = writeln!(
+            page,
+            "<p class=\"warning\">The machine was disturbed during {}: measurements were discarded, and what depends on cells \
+             without any is n/a, without a verdict. {}</p>",
+            disturbed.join(", "),
+            super::CALM
+        );
+    }
+    super::warnings(page, study);
 }
 
 fn write_answer(page: &mut String, answer: &Answer) {
@@ -116,37 +127,32 @@ fn talks(page: &mut String, studies: &[Study]) {
     }
     page.push_str("<section>\n<h2>What the talks report, and this machine</h2>\n");
     for source in sources {
-        let _ = write!(
-            page,
-            "<h3>{}</h3>\n<div class=\"scroll\"><table class=\"talk\">\n<thead><tr><th>Claim</th><th>there</th><th>here</th>\
-             <th>goal</th><th>experiment</th></tr></thead>\n<tbody>\n",
-            escape(source)
-        );
+        let _ = writeln!(page, "<h3>{}</h3>", escape(source));
+        table::begin(page, source, "talk", ["claim", "there", "here", "goal", "experiment"]);
         for (study, Claim { says, number, ours, .. }) in claims().filter(|(_, claim)| claim.source == source)
         {
             let headline = study.headline.iter().find(|headline| headline.key == *ours);
-            let here = headline.map_or("n/a".to_owned(), |headline| {
-                format!(
-                    "{}<br><span class=\"small\">{}</span>",
-                    quantity(ours, headline.value),
-                    escape(&words(ours))
-                )
-            });
-            let goal = headline.and_then(|headline| {
-                let bar = headline.bar?;
-                let verdict = numbers::verdict(Some(headline.value), bar);
-                Some(format!("{} {} {verdict}", bar.words(), quantity(ours, bar.limit())))
+            let unknown = study.unmeasured.iter().find(|none| none.key == *ours);
+            let value = headline.map(|headline| headline.value);
+            let (here, what) = match (value, unknown) {
+                (Some(value), _) => (quantity(ours, value), words(ours)),
+                (None, Some(_)) => ("n/a".to_owned(), "the machine was disturbed".to_owned()),
+                (None, None) => ("n/a".to_owned(), "not measured".to_owned()),
+            };
+            let bar = headline.and_then(|headline| headline.bar).or_else(|| unknown?.bar);
+            let goal = bar.map_or(String::new(), |bar| {
+                format!("{} {} {}", bar.words(), quantity(ours, bar.limit()), numbers::verdict(value, bar))
             });
             let name = study.about.name;
             let _ = writeln!(
                 page,
-                "<tr><td>{}</td><td>{}</td><td>{here}</td><td>{}</td><td><a href=\"{name}/report.html\">{name}</a></td></tr>",
+                "<tr><th scope=\"row\">{}</th><td data-label=\"there\">{}</td><td data-label=\"here\">{here}<br><span class=\"small\">{}</span></td><td data-label=\"goal\">{goal}</td><td data-label=\"experiment\"><a href=\"{name}/report.html\">{name}</a></td></tr>",
                 escape(says),
                 escape(number),
-                goal.unwrap_or_default()
+                escape(&what)
             );
         }
-        page.push_str("</tbody>\n</table></div>\n");
+        table::end(page);
     }
     page.push_str("</section>\n");
 }
@@ -155,8 +161,9 @@ fn experiment(page: &mut String, study: &Study) {
     let name = study.about.name;
     let _ = write!(
         page,
-        "<details id=\"{name}\">\n<summary><b>{}</b> <span class=\"small\">{name}</span></summary>\n",
-        escape(study.about.title)
+        "<details id=\"{name}\">\n<summary><h3>{}</h3> <span class=\"small\">{name}</span>{}</summary>\n",
+        escape(study.about.title),
+        goals(study)
     );
     let _ = writeln!(page, "<p class=\"method\">{}</p>", escape(study.about.method));
     if let Some(conditions) = &study.conditions {
@@ -165,13 +172,30 @@ fn experiment(page: &mut String, study: &Study) {
     if let Some(disturbance) = study.disturbance() {
         let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(&disturbance));
     }
-    super::figures(page, &study.figures[..study.figures.len().min(FIGURES_MAX)]);
-    numbers::write(page, study);
+    super::figures(page, &study.figures[..study.figures.len().min(FIGURES_MAX)], 4);
+    numbers::write(page, study, 4);
     let _ = writeln!(
         page,
         "<p class=\"small\"><a href=\"{name}/report.html\">All figures and cells</a>, <a href=\"{name}/results.json\">results.json</a>, \
          <a href=\"{name}/results.csv\">results.csv</a></p>\n</details>"
     );
+}
+
+/// How many of an experiment's goals were reached, missed and not judged.
+fn goals(study: &Study) -> String {
+    let reached = study.headline.iter().filter_map(Headline::is_reached);
+    let (reached, missed): (Vec<bool>, Vec<bool>) = reached.partition(|is_reached| *is_reached);
+    let unknown = study.unmeasured.iter().filter(|none| none.bar.is_some()).count();
+    let counts = [
+        ("reached", "reached", reached.len()),
+        ("missed", "not reached", missed.len()),
+        ("", "no verdict", unknown),
+    ];
+    let mut text = String::new();
+    for (class, words, count) in counts.into_iter().filter(|(.., count)| *count > 0) {
+        let _ = write!(text, " <span class=\"verdict {class}\">{count} {words}</span>");
+    }
+    text
 }
 
 fn absent(page: &mut String, absent: &[Absent]) {
@@ -243,6 +267,7 @@ mod tests {
             assert!(page.contains(&format!("<details id=\"{}\">", entry.about.name)));
         }
         assert!(page.contains("no memcached &lt;1.6.40&gt;"));
+        super::super::tests::assert_accessible(&page);
     }
 
     #[test]

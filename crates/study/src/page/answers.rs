@@ -72,12 +72,11 @@ type Named<'a> = (&'a str, &'a Spread, fn(f64) -> String);
 /// The quartiles of some numbers, in words.
 fn certainty(of: &[Named<'_>]) -> String {
     let parts = of.iter().map(|(name, spread, write)| {
-        format!(
-            "{name} {} to {} in {} rounds",
-            write(spread.quartile_1),
-            write(spread.quartile_3),
-            spread.count
-        )
+        let (low, high) = (write(spread.quartile_1), write(spread.quartile_3));
+        match spread.count {
+            1 => format!("{name} {low} in one round"),
+            count => format!("{name} {low} to {high} in {count} rounds"),
+        }
     });
     format!("Quartiles: {}.", parts.collect::<Vec<_>>().join("; "))
 }
@@ -91,7 +90,9 @@ fn beside_rdma(study: &Study) -> Option<(String, String)> {
     let rates = [of(stacks::OURS, 32, "iops")?, of(stacks::KERNEL_RDMA, 32, "iops")?];
     let time = study.value("machine_time_over_rdma_read_qd32")?;
     let sentence = format!(
-        "A read of 4 KiB of the same file takes {} with nvlane over TCP and {} with the kernel over RDMA ({}) at depth 1. At depth 32 one          queue carries {} and {} reads per second, and nvlane takes {time:.1} times the processor time of the machine for each. Both          sides share this machine. Between two machines Linux took 60 µs over TCP and 21 µs over RoCE in 2019 (Netdev 0x13).",
+        "A read of 4 KiB of the same file takes {} with nvlane over TCP and {} with the kernel over RDMA ({}) at depth 1. At depth 32 one \
+         queue carries {} and {} reads per second, and nvlane takes {time:.1} times the processor time of the machine for each. Both \
+         sides share this machine. Between two machines Linux took 60 µs over TCP and 21 µs over RoCE in 2019 (Netdev 0x13).",
         micros(tcp.median),
         micros(rdma.median),
         study.seen.join(", "),
@@ -113,7 +114,7 @@ fn transport(study: &Study) -> Option<(String, String)> {
     let share = spread(study, "read qd128", "share")?;
     let sentence = format!(
         "A read of 4 KiB takes {} at depth 1, and one lane carries {} reads per second at depth 128: {:.0} % of what \
-         plain sockets reach here, so little is left for another transport but the sockets' own cost. Between two machines \
+         plain sockets reach here, so what another transport could save here is the sockets' own cost. Between two machines \
          Linux took 60 µs over TCP and 21 µs over RoCE in 2019 (Netdev 0x13). Here both sides share one machine, and no RDMA \
          device was measured.",
         micros(latency.median),
@@ -131,14 +132,14 @@ fn transport(study: &Study) -> Option<(String, String)> {
 fn batching(ablation: &Study, low_load: &Study) -> Option<(String, String)> {
     let gain = ablation.value("batching_gain")?;
     let added = low_load.value("adaptive_p99_added_us")?;
+    let added = if added > 0.0 { micros(added) } else { "nothing".to_owned() };
     let fixed = low_load.value("fixed_p99_added_us");
     let fixed = fixed.map_or(String::new(), |fixed| format!(" (a fixed doorbell adds {})", micros(fixed)));
     let [first, last] = [ablation.measured.cells.first()?, ablation.measured.cells.last()?];
     let sentence = format!(
         "All kinds of batching together carry {gain:.1} times the reads of one send per PDU at depth 128, and the adaptive \
-         doorbell adds {} to p99 where there is nothing to batch{fixed}. The talk on i10 (Netdev 0x14) reported 1.62 times \
-         and 117 µs.",
-        micros(added)
+         doorbell adds {added} to p99 where there is nothing to batch{fixed}. The talk on i10 (Netdev 0x14) reported 1.62 times \
+         and 117 µs."
     );
     let certainty = certainty(&[
         ("reads per second without batching", &first.spread("iops")?, number),

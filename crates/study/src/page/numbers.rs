@@ -3,9 +3,11 @@
 
 use std::fmt::Write;
 
-use crate::format::{escape, number, quantity, words};
+use super::table;
+use crate::format::{escape, number, quantity};
 use crate::headline::{Bar, Headline};
 use crate::results::Study;
+use crate::words::{known_beginning, words};
 
 /// Entries from which on numbers of one kind are a matrix.
 const MATRIX_MIN: usize = 4;
@@ -23,10 +25,15 @@ impl Entry<'_> {
         Some(self.bar?.is_reached(self.value?))
     }
 
-    /// Kind, row and depth of a number over depths: `share_read_qd4` is ("share", "read", 4).
+    /// Kind, row and depth of a number over depths: `share_read_qd4` is (`share`, `read`, 4), and `read_4k_qd1_tls_over_clear`
+    /// is (`tls_over_clear`, `read_4k`, 1).
     fn place(&self) -> Option<(&str, &str, u32)> {
-        let (before, depth) = self.key.rsplit_once("_qd")?;
-        let (kind, row) = before.split_once('_').unwrap_or((before, ""));
+        let (before, rest) = self.key.rsplit_once("_qd")?;
+        let (depth, kind) = rest.split_once('_').unwrap_or((rest, ""));
+        let (kind, row) = match kind {
+            "" => known_beginning(before).unwrap_or_else(|| before.split_once('_').unwrap_or((before, ""))),
+            kind => (kind, before),
+        };
         Some((kind, row, depth.parse().ok()?))
     }
 }
@@ -39,8 +46,8 @@ fn entries(study: &Study) -> Vec<Entry<'_>> {
     known.chain(unknown).collect()
 }
 
-/// Writes the section.
-pub(super) fn write(page: &mut String, study: &Study) {
+/// Writes the section; its headings begin at this level.
+pub(super) fn write(page: &mut String, study: &Study, level: u8) {
     let entries = entries(study);
     if entries.is_empty() {
         return;
@@ -52,7 +59,12 @@ pub(super) fn write(page: &mut String, study: &Study) {
         }
     }
     kinds.retain(|kind| entries.iter().filter(|entry| is_of(entry, kind)).count() >= MATRIX_MIN);
-    page.push_str("<section>\n<h2>In numbers</h2>\n");
+    let _ = writeln!(page, "<section>\n<h{level}>In numbers</h{level}>");
+    if entries.iter().any(|entry| entry.value.is_none()) {
+        page.push_str(
+            "<p class=\"small\">n/a: needs measurements that were discarded, because the machine was disturbed.</p>\n",
+        );
+    }
     let others: Vec<_> =
         entries.iter().filter(|entry| !kinds.iter().any(|kind| is_of(entry, kind))).collect();
     if !others.is_empty() {
@@ -60,7 +72,7 @@ pub(super) fn write(page: &mut String, study: &Study) {
     }
     for kind in kinds {
         let of: Vec<_> = entries.iter().filter(|entry| is_of(entry, kind)).collect();
-        matrix(page, kind, &of);
+        matrix(page, kind, &of, level + 1);
     }
     page.push_str("</section>\n");
 }
@@ -70,21 +82,26 @@ fn is_of(entry: &Entry<'_>, kind: &str) -> bool {
 }
 
 fn list(page: &mut String, entries: &[&Entry<'_>]) {
-    page.push_str("<div class=\"scroll\"><table>\n<thead><tr><th></th><th>measured</th><th>goal</th></tr></thead>\n<tbody>\n");
+    let has_goals = entries.iter().any(|entry| entry.bar.is_some());
+    let columns = ["number", "measured", "goal"];
+    table::begin(page, "In numbers", "numbers", columns.into_iter().take(if has_goals { 3 } else { 2 }));
     for Entry { key, value, bar } in entries {
         let measured = value.map_or("n/a".to_owned(), |value| quantity(key, value));
         let _ = write!(
             page,
-            "<tr><td title=\"{}\">{}</td><td>{measured}</td><td>",
+            "<tr><th scope=\"row\" title=\"{}\">{}</th><td>{measured}</td>",
             escape(key),
             escape(&words(key))
         );
-        if let Some(bar) = bar {
-            let _ = write!(page, "{} {} {}", bar.words(), quantity(key, bar.limit()), verdict(*value, *bar));
+        if has_goals {
+            let goal = bar.map_or(String::new(), |bar| {
+                format!("{} {} {}", bar.words(), quantity(key, bar.limit()), verdict(*value, bar))
+            });
+            let _ = write!(page, "<td>{goal}</td>");
         }
-        page.push_str("</td></tr>\n");
+        page.push_str("</tr>\n");
     }
-    page.push_str("</tbody>\n</table></div>\n");
+    table::end(page);
 }
 
 /// Whether a number reaches its goal, as a word in its colour.
@@ -92,11 +109,11 @@ pub(super) fn verdict(value: Option<f64>, bar: Bar) -> &'static str {
     match value.map(|value| bar.is_reached(value)) {
         Some(true) => "<span class=\"verdict reached\">reached</span>",
         Some(false) => "<span class=\"verdict missed\">not reached</span>",
-        None => "no verdict: the machine was disturbed",
+        None => "<span class=\"verdict\">no verdict</span>",
     }
 }
 
-fn matrix(page: &mut String, kind: &str, entries: &[&Entry<'_>]) {
+fn matrix(page: &mut String, kind: &str, entries: &[&Entry<'_>], level: u8) {
     let places = || entries.iter().filter_map(|entry| entry.place());
     let mut depths: Vec<u32> = places().map(|(_, _, depth)| depth).collect();
     depths.sort_unstable();
@@ -110,39 +127,53 @@ fn matrix(page: &mut String, kind: &str, entries: &[&Entry<'_>]) {
     let bars: Vec<Bar> = entries.iter().filter_map(|entry| entry.bar).collect();
     let goal = bars.first().filter(|first| bars.iter().all(|bar| bar == *first));
     let goal = goal.map_or(String::new(), |bar| format!(", goal {} {}", bar.words(), number(bar.limit())));
-    let _ = write!(
+    let title = if kind == "share" { "share of the ceiling".to_owned() } else { words(kind) };
+    let _ = writeln!(
         page,
-        "<h3>{}<span class=\"goal\"> over operations in flight{goal}</span></h3>\n<div class=\"scroll\"><table class=\"matrix\">\n<thead><tr><th></th>",
-        escape(&words(kind))
+        "<h{level}>{}<span class=\"goal\"> over operations in flight{goal}</span></h{level}>",
+        escape(&title)
     );
-    for depth in &depths {
-        let _ = write!(page, "<th>{depth}</th>");
-    }
-    page.push_str("<th>least</th></tr></thead>\n<tbody>\n");
+    let heads: Vec<String> = depths.iter().map(u32::to_string).collect();
+    // Where small numbers are good, the largest one decides.
+    let is_most = bars.first().is_some_and(|bar| !matches!(bar, Bar::AtLeast(_)));
+    let extreme = if is_most { "most" } else { "least" };
+    let heads = std::iter::once("").chain(heads.iter().map(String::as_str)).chain([extreme]);
+    table::begin(page, &format!("{title} over operations in flight"), "matrix", heads);
     for row in rows {
         let of_row: Vec<_> =
             entries.iter().filter(|entry| entry.place().is_some_and(|(_, of, _)| of == row)).collect();
-        let _ = write!(page, "<tr><td>{}</td>", escape(&words(row)));
+        let name = if row.is_empty() { "measured".to_owned() } else { words(row) };
+        let _ = write!(page, "<tr><th scope=\"row\">{}</th>", escape(&name));
         for wanted in &depths {
             let entry = of_row.iter().find(|entry| entry.place().is_some_and(|(.., depth)| depth == *wanted));
             let Some(entry) = entry else {
                 page.push_str("<td></td>");
                 continue;
             };
-            let class = match entry.is_reached() {
-                Some(true) => " class=\"reached\"",
-                Some(false) => " class=\"missed\"",
-                None => "",
+            // A sign beside the colour, for those who do not see it.
+            let (class, sign) = match entry.is_reached() {
+                Some(true) => (" class=\"reached\"", " ✓"),
+                Some(false) => (" class=\"missed\"", " ✗"),
+                None => ("", ""),
             };
             let value = entry.value.map_or("n/a".to_owned(), |value| quantity(entry.key, value));
-            let _ = write!(page, "<td title=\"{}\"{class}>{value}</td>", escape(entry.key));
+            let _ = write!(page, "<td title=\"{}\"{class}>{value}{sign}</td>", escape(entry.key));
         }
-        // A row that was not measured as a whole has no least value.
-        let values: Option<Vec<f64>> = of_row.iter().map(|entry| entry.value).collect();
-        let least = values.and_then(|values| values.into_iter().min_by(f64::total_cmp));
-        let _ = writeln!(page, "<td>{}</td></tr>", least.map_or("n/a".to_owned(), number));
+        // A row that was not measured as a whole has no extreme.
+        let values: Option<Vec<(&str, f64)>> =
+            of_row.iter().map(|entry| entry.value.map(|value| (entry.key, value))).collect();
+        let extreme = values.and_then(|values| {
+            let values = values.into_iter();
+            if is_most { values.max_by(by_value) } else { values.min_by(by_value) }
+        });
+        let extreme = extreme.map_or("n/a".to_owned(), |(key, value)| quantity(key, value));
+        let _ = writeln!(page, "<td>{extreme}</td></tr>");
     }
-    page.push_str("</tbody>\n</table></div>\n");
+    table::end(page);
+}
+
+fn by_value((_, a): &(&str, f64), (_, b): &(&str, f64)) -> std::cmp::Ordering {
+    a.total_cmp(b)
 }
 
 #[cfg(test)]
@@ -162,16 +193,24 @@ mod tests {
         }
         study.unmeasured = vec![Unmeasurable { key: "share_mix_qd1".into(), bar: Some(goal) }];
         let mut page = String::new();
-        write(&mut page, &study);
+        write(&mut page, &study, 2);
         assert_eq!(page.matches("0.90").count(), 2, "one goal of the list, one of the matrix: {page}");
         assert!(
-            page.contains("<tr><td>read</td><td title=\"share_read_qd1\" class=\"reached\">0.95</td>"),
+            page.contains(
+                "<th scope=\"row\">read</th><td title=\"share_read_qd1\" class=\"reached\">0.95 ✓</td>"
+            ),
             "{page}"
         );
-        assert!(page.contains("<td title=\"share_read_qd128\" class=\"missed\">0.88</td><td>0.88</td></tr>"));
         assert!(
-            page.contains("<tr><td>mix</td><td title=\"share_mix_qd1\">n/a</td><td></td><td>n/a</td></tr>")
+            page.contains("<td title=\"share_read_qd128\" class=\"missed\">0.88 ✗</td><td>0.88</td></tr>")
         );
-        assert!(page.contains("<td title=\"share_min\">least share of the ceiling</td><td>0.88</td>"));
+        assert!(page.contains(
+            "<tr><th scope=\"row\">mix</th><td title=\"share_mix_qd1\">n/a</td><td></td><td>n/a</td></tr>"
+        ));
+        assert!(
+            page.contains(
+                "<th scope=\"row\" title=\"share_min\">least share of the ceiling</th><td>0.88</td>"
+            )
+        );
     }
 }

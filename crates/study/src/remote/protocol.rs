@@ -134,7 +134,10 @@ pub(crate) fn challenge_of(text: &str) -> Option<[u8; CHALLENGE_BYTES]> {
 /// The address of a target that a server has started, which must be the one that it announced.
 pub(crate) fn data_address(text: &str, announced: IpAddr) -> Option<Address> {
     let address: Address = text.parse().ok()?;
-    let is_announced = address.host.to_string().parse::<IpAddr>().is_ok_and(|ip| ip == announced);
+    let host = address.host.to_string();
+    // An IPv6 address stands in brackets.
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host);
+    let is_announced = bare.parse::<IpAddr>().is_ok_and(|ip| ip == announced);
     is_announced.then_some(address)
 }
 
@@ -176,5 +179,8 @@ mod tests {
         assert!(data_address("192.0.2.7:4420/nqn.2024-01.example:x", announced).is_some());
         assert!(data_address("192.0.2.8:4420/nqn.2024-01.example:x", announced).is_none());
         assert!(data_address("", announced).is_none());
+        let announced: IpAddr = "2001:db8::2".parse().unwrap();
+        assert!(data_address("[2001:db8::2]:4420/nqn.2024-01.example:x", announced).is_some());
+        assert!(data_address("[2001:db8::3]:4420/nqn.2024-01.example:x", announced).is_none());
     }
 }

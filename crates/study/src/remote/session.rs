@@ -74,7 +74,14 @@ pub(super) fn serve(
     };
     let data_address = settings.data_address.unwrap_or(own_address);
     on_event(Event::Began(peer));
-    let mut session = Session { settings, data_address, targets: BTreeMap::new(), count: 0, scratch: None };
+    let mut session = Session {
+        settings,
+        data_address,
+        targets: BTreeMap::new(),
+        count: 0,
+        last_port: None,
+        scratch: None,
+    };
     let ended = session.run(&mut lines, peer, &is_stopped);
     // The targets have ended before the next study begins.
     drop(session);
@@ -121,6 +128,8 @@ struct Session<'a> {
     targets: BTreeMap<u32, LocalTarget>,
     /// Number of targets that it has started.
     count: u32,
+    /// Port of the last one, if a range is set.
+    last_port: Option<u16>,
     // After the targets that have it open.
     scratch: Option<Scratch>,
 }
@@ -194,9 +203,14 @@ impl Session<'_> {
         let arguments: Result<Vec<String>, String> =
             start.namespaces.iter().map(|kind| self.argument(*kind)).collect();
         let settings = self.settings;
+        let port = match settings.data_ports {
+            Some(range) => range.free_port(self.data_address, self.last_port)?,
+            None => 0,
+        };
+        self.last_port = Some(port);
         let options = ServedOptions {
             tells: start.tells,
-            listen: SocketAddr::new(self.data_address, 0).to_string(),
+            listen: SocketAddr::new(self.data_address, port).to_string(),
             arguments: vec!["--cores".to_owned(), settings.cores.to_string()],
             ..ServedOptions::of(arguments?).tuned(start.tuning)
         };

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use reactor::CoreList;
 use security::access_token::AccessToken;
 
+use super::ports::PortRange;
+
 /// Settings of a server.
 #[derive(Debug)]
 pub struct ServerSettings {
@@ -15,6 +17,8 @@ pub struct ServerSettings {
     pub listen: SocketAddr,
     /// Address of the targets; `None`: the one by which the study reached the server.
     pub data_address: Option<IpAddr>,
+    /// Ports of the targets; `None`: any that is free.
+    pub data_ports: Option<PortRange>,
     /// Cores of the targets.
     pub cores: CoreList,
     /// Token that a study has to prove.

@@ -1,7 +1,6 @@
 //! An axis: the position of each value, and the ticks.
 
 use crate::figure::Scale;
-use crate::format::tick;
 
 /// An axis between two values.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,8 +52,18 @@ impl Ruler {
         self.places.0
     }
 
+    /// Position of the upper end.
+    pub(super) fn top(&self) -> f64 {
+        self.places.1
+    }
+
+    /// Position of zero on a linear axis.
+    pub(super) fn zero(&self) -> f64 {
+        self.place(0.0)
+    }
+
     /// Values of the ticks.
-    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
+    pub(super) fn ticks(&self) -> Vec<f64> {
         let values = match self.scale {
             Scale::Linear => {
                 let step = step(self.from, self.to);
@@ -66,7 +75,7 @@ impl Ruler {
         };
         // Rounding error around zero is zero.
         let tidy = |value: f64| if value.abs() < 1e-12 { 0.0 } else { value };
-        values.into_iter().map(tidy).map(|value| (value, tick(value))).collect()
+        values.into_iter().map(tidy).collect()
     }
 
     fn log_ticks(&self) -> Vec<f64> {
@@ -130,9 +139,10 @@ fn nearest(log: f64, round: fn(f64) -> f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::tick;
 
     fn written(ruler: &Ruler) -> Vec<String> {
-        ruler.ticks().into_iter().map(|(_, text)| text).collect()
+        ruler.ticks().into_iter().map(tick).collect()
     }
 
     #[test]

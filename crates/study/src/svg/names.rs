@@ -8,8 +8,8 @@ use crate::format::escape;
 /// Height of a line of text.
 const LINE: f64 = 15.0;
 
-/// Slope of slanted names, degrees.
-const SLANT: f64 = -45.0;
+/// Slopes of slanted names, degrees: the second, where names are longer than there is room for with the first.
+const SLANTS: [f64; 2] = [-45.0, -62.0];
 
 /// The longest slanted name; the rest of a longer one is left out.
 const LETTERS_MAX: usize = 22;
@@ -19,8 +19,8 @@ const LETTERS_MAX: usize = 22;
 pub(super) enum Names {
     /// Upright, in lines of at most so many letters; and the lines of the tallest.
     Upright { letters: usize, lines: usize },
-    /// Slanted, and the letters of the longest.
-    Slanted { letters: usize },
+    /// Slanted by so many degrees, and the letters of the longest.
+    Slanted { letters: usize, slant: f64 },
 }
 
 impl Default for Names {
@@ -44,9 +44,13 @@ impl Names {
         // The first name reaches to the edge of the sheet at most.
         #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         // A few names.
-        let room =
-            ((LEFT + width / names.len().max(1) as f64 / 2.0) / (LETTER * SLANT.to_radians().cos())) as usize;
-        Self::Slanted { letters: longest.min(LETTERS_MAX).min(room.saturating_sub(1)) }
+        let letters = |slant: f64| {
+            let room = (LEFT + width / names.len().max(1) as f64 / 2.0) / (LETTER * slant.to_radians().cos());
+            longest.min(LETTERS_MAX).min((room as usize).saturating_sub(1))
+        };
+        let [slant, steep] = SLANTS;
+        let slant = if letters(slant) < letters(steep) { steep } else { slant };
+        Self::Slanted { letters: letters(slant), slant }
     }
 
     /// Height beyond that of one line.
@@ -54,8 +58,8 @@ impl Names {
         #[allow(clippy::cast_precision_loss)] // A few lines and letters.
         match self {
             Self::Upright { lines, .. } => LINE * (lines - 1) as f64,
-            Self::Slanted { letters } => {
-                (LETTER * letters as f64 * SLANT.to_radians().sin().abs() - 4.0).max(0.0)
+            Self::Slanted { letters, slant } => {
+                (LETTER * letters as f64 * slant.to_radians().sin().abs() - 4.0).max(0.0)
             }
         }
     }
@@ -74,12 +78,12 @@ impl Names {
                     );
                 }
             }
-            Self::Slanted { letters } => {
+            Self::Slanted { letters, slant } => {
                 let cut = name.char_indices().nth(letters).map(|(at, _)| format!("{}…", &name[..at]));
                 let name = escape(cut.as_deref().unwrap_or(name));
                 let _ = write!(
                     body,
-                    r#"<text class="tick" transform="translate({:.1} {y:.1}) rotate({SLANT})" text-anchor="end">{name}</text>"#,
+                    r#"<text class="tick" transform="translate({:.1} {y:.1}) rotate({slant})" text-anchor="end">{name}</text>"#,
                     x + 6.0
                 );
             }
@@ -130,14 +134,16 @@ mod tests {
         );
         assert_eq!(wrapped("caravans of requests", 12), ["caravans of", "requests"]);
         let many = ["memcached", "redis-server", "nvlane", "something", "else", "again", "more", "eight"];
-        assert_eq!(fitted(&many, 270.0), Names::Slanted { letters: 12 });
+        assert_eq!(fitted(&many, 270.0), Names::Slanted { letters: 12, slant: -45.0 });
+        let long = ["one send per PDU", "caravans of requests", "and of responses", "and delayed doorbells"];
+        assert_eq!(fitted(&long, 200.0), Names::Slanted { letters: 21, slant: -62.0 });
         assert_eq!(Names::fitted(&[], 100.0), Names::Upright { letters: 12, lines: 1 });
     }
 
     #[test]
     fn a_long_name_is_cut_between_letters() {
         let mut body = String::new();
-        Names::Slanted { letters: 3 }.write(&mut body, "µµµµ<", (0.0, 0.0));
+        Names::Slanted { letters: 3, slant: -45.0 }.write(&mut body, "µµµµ<", (0.0, 0.0));
         assert!(body.contains(">µµµ…<"), "{body}");
     }
 }

@@ -5,7 +5,6 @@ use std::fmt::Write;
 use super::axis::Ruler;
 use super::{LEFT, Sheet, colour, title, x_label};
 use crate::figure::Plot;
-use crate::format::number;
 
 /// The widest bar.
 const WIDTH_MAX: f64 = 46.0;
@@ -38,7 +37,7 @@ pub(super) fn draw(
             let _ = write!(
                 body,
                 r#"<g class="point"><title>{}</title><rect class="part" x="{:.1}" y="{:.2}" width="{width:.1}" height="{:.2}"/></g>"#,
-                title(series, name, point),
+                title(plot, series, name, point),
                 LEFT + (point.x + 0.5) * group - width / 2.0,
                 y.place(*top),
                 bottom - y.place(*top)
@@ -52,7 +51,7 @@ pub(super) fn draw(
             r#"<text class="number" x="{:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
             LEFT + (index as f64 + 0.5) * group,
             y.place(top) - 5.0,
-            number(top)
+            plot.y.value(top)
         );
     }
 }

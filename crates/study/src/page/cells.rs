@@ -1,0 +1,97 @@
+//! The table of all cells: medians with their spread, the best of each column shaded.
+
+use std::fmt::Write;
+
+use super::table;
+use crate::format::{escape, table_number, table_spread, value_name};
+use crate::measured::CellRounds;
+use crate::results::Study;
+
+/// Writes the section.
+pub(super) fn write(page: &mut String, study: &Study) {
+    let cells = &study.measured.cells;
+    let is_known = |name: &&&str| cells.iter().any(|cell| cell.spread(name).is_some());
+    let columns: Vec<&str> = study.about.columns.iter().filter(is_known).copied().collect();
+    let bests: Vec<Option<f64>> = columns.iter().map(|name| best(cells, name)).collect();
+    page.push_str("<section>\n<h2>Every cell</h2>\n<p class=\"small\">Median of the rounds, ± half the distance of the quartiles");
+    page.push_str(if bests.iter().any(Option::is_some) {
+        "; the best of a column is shaded.</p>\n"
+    } else {
+        ".</p>\n"
+    });
+    let names: Vec<String> = columns.iter().map(|name| value_name(name)).collect();
+    table::begin(
+        page,
+        "Every cell",
+        "cells",
+        std::iter::once("cell").chain(names.iter().map(String::as_str)),
+    );
+    let groups: Vec<&str> = cells.iter().map(|cell| group(&cell.cell.name)).collect();
+    let has_groups = groups.windows(2).any(|pair| pair[0] == pair[1]);
+    for (index, cell) in cells.iter().enumerate() {
+        let name = &cell.cell.name;
+        let is_first = has_groups && index > 0 && groups[index] != groups[index - 1];
+        let class = if is_first { " class=\"group\"" } else { "" };
+        let _ = write!(page, "<tr{class}><th scope=\"row\">{}</th>", escape(name));
+        if let Some(reason) = cell.unmeasured() {
+            let _ = writeln!(
+                page,
+                "<td class=\"none\" colspan=\"{}\"><span>n/a: {}</span></td></tr>",
+                columns.len().max(1),
+                escape(&reason.to_string())
+            );
+            continue;
+        }
+        for (name, best) in columns.iter().zip(&bests) {
+            value(page, cell, name, *best);
+        }
+        page.push_str("</tr>\n");
+    }
+    table::end(page);
+    page.push_str("</section>\n");
+}
+
+/// The cells that stand together: the name but for its last word.
+fn group(name: &str) -> &str {
+    name.rsplit_once(' ').map_or(name, |(group, _)| group)
+}
+
+/// The best median of a column, if it is known which direction is better and there are several to choose from.
+fn best(cells: &[CellRounds], name: &str) -> Option<f64> {
+    if name.starts_with("ceiling") || name.starts_with("offered") {
+        return None;
+    }
+    let has = |word: &str| name.split('_').any(|part| part == word);
+    let medians: Vec<f64> = cells.iter().filter_map(|cell| cell.median(name)).collect();
+    let best = if has("iops") || has("ops") || has("mib") && has("per") || name == "share" {
+        medians.iter().copied().max_by(f64::total_cmp)?
+    } else if name.ends_with("_us") {
+        medians.iter().copied().min_by(f64::total_cmp)?
+    } else {
+        return None;
+    };
+    medians.iter().any(|median| *median != best).then_some(best)
+}
+
+fn value(page: &mut String, cell: &CellRounds, name: &str, best: Option<f64>) {
+    let Some(spread) = cell.spread(name) else {
+        page.push_str("<td></td>");
+        return;
+    };
+    let rounds: Vec<String> = cell.each(name).into_iter().map(|value| table_number(name, value)).collect();
+    let _ = write!(
+        page,
+        "<td title=\"{}\"{}>{}",
+        rounds.join(", "),
+        if best == Some(spread.median) { " class=\"best\"" } else { "" },
+        table_number(name, spread.median)
+    );
+    if spread.count > 1 {
+        let _ = write!(
+            page,
+            " <span class=\"spread\">±{}</span>",
+            table_spread(name, spread.median, spread.interquartile() / 2.0)
+        );
+    }
+    page.push_str("</td>");
+}
