@@ -115,8 +115,9 @@ fn keys() -> tempfile::TempDir {
 /// Probes a target with these options. Returns the outcome of each row, with its reason if it did not pass.
 fn outcomes(keys: &tempfile::TempDir, target: &str, probe: &str, rows: &[&str]) -> Vec<(String, String)> {
     let rows: String = rows.iter().map(|row| format!(" --row {row}")).collect();
-    let script =
-        format!(r#""$NVLANE" probe "$NVLANE_ADDR" --pause 2000 --json all.json {probe}{rows}; true"#);
+    let script = format!(
+        r#""$NVLANE" probe "$NVLANE_ADDR" --pause 2000 --row-timeout 300 --json all.json {probe}{rows}; true"#
+    );
     let mut command = nvlane();
     command.args(["target", "--listen", "127.0.0.1:0", "--namespace", "ram:64M"]);
     command.args(target.split_whitespace()).args(["--run", &script]).current_dir(keys);
