@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
 use crate::command::{cargo, root, run, run_tests};
 use crate::step::Step;
 use crate::{circles, trace};
+
+/// The package of the protocol, whose test programs need no sockets.
+const PROTOCOL: &str = "crates/proto";
 
 /// The steps of `cargo xtask check`.
 pub(crate) const STEPS: &[Step] = &[
@@ -31,33 +35,54 @@ fn lints() -> Result<()> {
 /// too. In one call for the whole workspace: dependencies with the features of one package would be compiled again.
 fn quick_tests() -> Result<()> {
     let mut command = cargo(&["test", "--workspace", "--locked", "--lib", "--bins", "--no-fail-fast"]);
-    for name in protocol_tests()? {
+    for name in test_programs(&root().join(PROTOCOL))? {
         command.arg("--test").arg(name);
     }
     run_tests(&mut command)
 }
 
-/// The names of the protocol's test programs.
-fn protocol_tests() -> Result<BTreeSet<String>> {
+/// Test programs over real sockets, storage and processes, corpora, and doc tests: the part of `make test` beyond
+/// [`quick_tests`]. By name and not by package: without one of the packages the dependencies would have other features,
+/// and all of them would be compiled once more.
+///
+/// # Errors
+/// A test fails.
+pub(crate) fn slow_tests() -> Result<()> {
+    let mut slow = BTreeSet::new();
+    for package in packages()? {
+        slow.append(&mut test_programs(&package)?);
+    }
+    let mut command = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
+    for name in slow.difference(&test_programs(&root().join(PROTOCOL))?) {
+        command.arg("--test").arg(name);
+    }
+    run_tests(&mut command)?;
+    run_tests(&mut cargo(&["test", "--workspace", "--locked", "--doc"]))
+}
+
+/// The directories of all packages.
+fn packages() -> Result<Vec<PathBuf>> {
+    let mut packages = vec![root().join("fuzz"), root().join("xtask")];
+    for entry in fs::read_dir(root().join("crates"))? {
+        packages.push(entry?.path());
+    }
+    Ok(packages)
+}
+
+/// The names of a package's test programs.
+fn test_programs(package: &Path) -> Result<BTreeSet<String>> {
+    let directory = package.join("tests");
     let mut names = BTreeSet::new();
-    for entry in fs::read_dir(root().join("crates/proto/tests"))? {
+    if !directory.is_dir() {
+        return Ok(names);
+    }
+    for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").is_file() {
             names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
         }
     }
     Ok(names)
-}
-
-/// Test programs over real sockets, storage and processes, corpora, and doc tests: the part of `make test` beyond
-/// [`quick_tests`].
-///
-/// # Errors
-/// A test fails.
-pub(crate) fn slow_tests() -> Result<()> {
-    let programs = ["--exclude", "nvlane-proto", "--test", "*", "--no-fail-fast"];
-    run_tests(cargo(&["test", "--workspace", "--locked"]).args(programs))?;
-    run_tests(&mut cargo(&["test", "--workspace", "--locked", "--doc"]))
 }
 
 fn documentation() -> Result<()> {
