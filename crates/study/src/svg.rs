@@ -25,6 +25,8 @@ const WIDE: f64 = 540.0;
 /// Width of one for a narrow screen, whose text would become too small if the other were scaled down.
 const NARROW: f64 = 332.0;
 const HEIGHT: f64 = 330.0;
+/// The widest bar.
+const BAR_WIDTH_MAX: f64 = 46.0;
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 16.0;
 /// Height below the axis with one line of tick labels.

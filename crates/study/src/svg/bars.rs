@@ -4,11 +4,8 @@
 use std::fmt::Write;
 
 use super::axis::Ruler;
-use super::{LEFT, LETTER, Sheet, colour, names, title, x_label};
+use super::{BAR_WIDTH_MAX, LEFT, LETTER, Sheet, colour, names, title, x_label};
 use crate::figure::{Plot, Scale, Series};
-
-/// The widest bar.
-const WIDTH_MAX: f64 = 46.0;
 
 /// Draws the series of a plot over the names of its horizontal axis.
 #[allow(clippy::cast_precision_loss)] // A few bars.
@@ -21,7 +18,7 @@ pub(super) fn draw(
 ) {
     let group = (sheet.right() - LEFT) / names.len().max(1) as f64;
     let count = plot.series.len().max(1) as f64;
-    let width = (group * 0.74 / count).min(WIDTH_MAX);
+    let width = (group * 0.74 / count).min(BAR_WIDTH_MAX);
     let is_log = plot.y.scale == Scale::Log;
     for (index, name) in names.iter().enumerate() {
         let middle = LEFT + (index as f64 + 0.5) * group;

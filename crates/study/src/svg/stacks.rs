@@ -3,11 +3,8 @@
 use std::fmt::Write;
 
 use super::axis::Ruler;
-use super::{LEFT, Sheet, colour, title, x_label};
+use super::{BAR_WIDTH_MAX, LEFT, Sheet, colour, title, x_label};
 use crate::figure::Plot;
-
-/// The widest bar.
-const WIDTH_MAX: f64 = 46.0;
 
 /// Draws the bars of a plot over the names of its horizontal axis, the first series at the bottom.
 #[allow(clippy::cast_precision_loss)] // A few bars.
@@ -19,7 +16,7 @@ pub(super) fn draw(
     sheet: &Sheet,
 ) {
     let group = (sheet.right() - LEFT) / names.len().max(1) as f64;
-    let width = (group * 0.74).min(WIDTH_MAX);
+    let width = (group * 0.74).min(BAR_WIDTH_MAX);
     for (index, name) in names.iter().enumerate() {
         let middle = LEFT + (index as f64 + 0.5) * group;
         sheet.names.write(body, name, (middle, sheet.floor + 18.0));
