@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -72,13 +72,18 @@ pub(crate) fn run(
         ])
         .args(["-L", "-r", &transport_id(target)?]);
     memory_options(&mut command);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // One pipe for output and errors: neither can fill up while the other is read.
+    let (output, input) = std::io::pipe().map_err(failed)?;
+    command.stdin(Stdio::null()).stdout(input.try_clone().map_err(failed)?).stderr(input);
     let mut running = Running(command.spawn().map_err(failed)?);
-    let mut output = BufReader::new(running.0.stdout.take().expect("piped"));
+    // Its copies of the writing end are closed, so the output ends with the program.
+    drop(command);
+    let mut output = BufReader::new(output);
     let mut text = String::new();
     while !text.contains(BEGINS) {
         if output.read_line(&mut text).map_err(failed)? == 0 {
-            break;
+            let status = running.0.wait().map_err(failed)?;
+            return Err(ended(status, &text));
         }
     }
     sleep(WARM_UP);
@@ -94,20 +99,19 @@ pub(crate) fn run(
         return Err(Error::Stopped);
     }
     output.read_to_string(&mut text).map_err(failed)?;
-    let mut complaints = String::new();
-    running.0.stderr.take().expect("piped").read_to_string(&mut complaints).map_err(failed)?;
     let status = running.0.wait().map_err(failed)?;
-    let last = complaints.lines().last().unwrap_or_default();
-    if !status.success() {
-        return Err(Error::Load(format!("{PROGRAM} ended badly ({status}): {last}")));
-    }
-    let mut values =
-        parse(&text).ok_or_else(|| Error::Load(format!("{PROGRAM} prints no result: {last}")))?;
+    let mut values = parse(&text).filter(|_| status.success()).ok_or_else(|| ended(status, &text))?;
     if let Some((before, after)) = before.zip(after) {
         bench.note(&before.disturbance_until(&after));
         values.extend(before.processor_times(&after, values["iops"]));
     }
     Ok(values)
+}
+
+/// The error of a program that ended without a result.
+fn ended(status: ExitStatus, text: &str) -> Error {
+    let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    Error::Load(format!("{PROGRAM} ended without a result ({status}): {last}"))
 }
 
 /// A target in SPDK's words.

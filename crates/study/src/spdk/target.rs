@@ -89,7 +89,7 @@ impl SpdkTarget {
         Arc::new(ProcessAccount(self.child.id()))
     }
 
-    /// The end of what it has printed.
+    /// The last lines of its output, for an error.
     fn last_lines(&self) -> String {
         let [_, output, _] = &self.files;
         let text = std::fs::read(output).unwrap_or_default();
