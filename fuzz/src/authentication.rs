@@ -19,7 +19,8 @@ use crate::input::Input;
 /// Messages of one run: more than a transaction has.
 const STEP_COUNT: u8 = 12;
 
-/// Nobody is authenticated without the secret, whatever happens on the way; with it both ends agree if nothing happens.
+/// An end without the secret is never authenticated, whatever happens to the messages. If no message is changed, both ends come
+/// to the same outcome.
 pub fn authentication(data: &[u8]) {
     let mut input = Input::new(data);
     let flags = input.byte();

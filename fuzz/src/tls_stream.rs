@@ -108,7 +108,7 @@ struct End {
     wire: VecDeque<u8>,
     written: Vec<u8>,
     received: Vec<u8>,
-    /// What it has sent was changed.
+    /// Bytes that it has sent were changed.
     is_damaged: bool,
     is_closed: bool,
 }

@@ -36,7 +36,7 @@ pub(super) fn others_get_in(peer: &Target) -> Check {
 }
 
 /// Whether the target may take connections in clear at a port with TLS: its discovery log says that TLS is not required, or
-/// it lets nobody in who does not generate a key of TLS.
+/// it refuses every host that does not generate a key of TLS.
 fn may_take_both(peer: &Target) -> Check<bool> {
     if peer.connected.secure_channel_required() {
         return Ok(true);

@@ -178,7 +178,8 @@ pub struct HostKeys {
 }
 
 impl HostKeys {
-    /// What the host offers to a subsystem: version 1, then version 0, which is all that SPDK knows.
+    /// What the host offers to a subsystem: version 1, then version 0, for targets that know only that one and pass
+    /// over an identity that they do not know.
     #[must_use]
     pub fn offer(&self, host: &HostName, subsystem: &Nqn) -> Vec<TlsPsk> {
         [IdentityVersion::One, IdentityVersion::Zero]
