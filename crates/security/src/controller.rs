@@ -48,6 +48,19 @@ pub struct ControllerSettings {
     pub secure_channel: SecureChannel,
 }
 
+impl ControllerSettings {
+    /// The keys of host and controller, the newest first.
+    fn keys(&self) -> Vec<(SecretBytes, Option<SecretBytes>)> {
+        let Self { names, host, controller, earlier, .. } = self;
+        let key_of = |host: &Secret, controller: Option<&Secret>| {
+            let controller = controller.map(|secret| secret.key_of(names.subsystem.as_str()));
+            (host.key_of(names.host.as_str()), controller)
+        };
+        let earlier = earlier.iter().map(|(host, controller)| key_of(host, controller.as_ref()));
+        core::iter::once(key_of(host, controller.as_ref())).chain(earlier).collect()
+    }
+}
+
 /// What an Authentication Receive gets.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
@@ -129,18 +142,12 @@ impl ControllerAuthentication {
     /// A queue that has not authenticated.
     #[must_use]
     pub fn new(settings: ControllerSettings) -> Self {
-        let ControllerSettings { names, host, controller, earlier, hashes, groups, secure_channel } =
-            settings;
-        let key_of = |(host, controller): (Secret, Option<Secret>)| {
-            let controller = controller.map(|secret| secret.key_of(names.subsystem.as_str()));
-            (host.key_of(names.host.as_str()), controller)
-        };
         Self {
-            keys: core::iter::once((host, controller)).chain(earlier).map(key_of).collect(),
-            names,
-            hashes,
-            groups,
-            permitted: secure_channel,
+            keys: settings.keys(),
+            names: settings.names,
+            hashes: settings.hashes,
+            groups: settings.groups,
+            permitted: settings.secure_channel,
             secure_channel: SecureChannel::None,
             state: State::Idle,
             transaction: 0,
@@ -165,6 +172,19 @@ impl ControllerAuthentication {
     #[must_use]
     pub fn with_secure_channel_required(self) -> Self {
         Self { must_generate_key: true, ..self }
+    }
+
+    /// Takes the secrets, hash functions and groups for the transactions to come, between two of them. Without settings
+    /// the host has no secret any more, and none of its transactions succeeds. The names stay, and what may be generated.
+    pub fn set_secrets(&mut self, settings: Option<&ControllerSettings>) {
+        debug_assert!(!self.is_running(), "a transaction ends with the secrets that it began with");
+        match settings {
+            Some(settings) => {
+                self.keys = settings.keys();
+                (self.hashes, self.groups) = (settings.hashes.clone(), settings.groups.clone());
+            }
+            None => self.keys.clear(),
+        }
     }
 
     /// How the queue was authenticated by the last transaction that succeeded.

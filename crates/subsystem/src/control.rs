@@ -36,6 +36,7 @@ use std::sync::mpsc::Sender;
 
 use reactor::randomness::Randomness;
 use security::exponentiation::{Exponentiated, Exponentiation};
+use security::secure_channel::SecureChannel;
 use security::tls::GeneratedKeys;
 use wire::nqn::{HostId, Nqn};
 use wire::opcode::{AdminOpcode, FabricsType};
@@ -45,6 +46,7 @@ use crate::admin::check_form;
 use crate::admission::{Admission, reason};
 use crate::audit::Recorder;
 use crate::catalog::Catalog;
+use crate::controller::ControllerKey;
 use crate::discovery::Discovery;
 use crate::lane_id::{CommandId, LaneId};
 use crate::limits::Limits;
@@ -178,6 +180,7 @@ impl Control {
         if sqe.opcode == AdminOpcode::FABRICS.raw() {
             let failed = match sqe.fctype() {
                 FabricsType::AUTHENTICATION_SEND => {
+                    self.renew_secrets(now_ns, controller, command.lane);
                     let (message, outputs) = (&request.data, &mut self.outputs);
                     Some(self.authentications.on_send(now_ns, command, &sqe, message, outputs))
                 }
@@ -255,6 +258,20 @@ impl Control {
     /// The flush of namespaces that `asked_by` requested is done, as far as it can be.
     pub fn on_flushed(&mut self, asked_by: CommandId) {
         self.associations.on_flushed(asked_by);
+    }
+
+    /// A queue that authenticates again needs the secrets of the present configuration, not those of its Connect.
+    fn renew_secrets(&mut self, now_ns: u64, controller: ControllerKey, lane: LaneId) {
+        if !self.authentications.is_between_transactions(lane) {
+            return;
+        }
+        let Some(record) = self.associations.get(controller) else { return };
+        let subsystem = self.catalog.subsystem_of(controller.kind);
+        // What the queue may generate stays as it is.
+        let present = subsystem
+            .and_then(|subsystem| subsystem.authentication_at(now_ns, record.names(), SecureChannel::None));
+        let (settings, former_end_ns) = present.unzip();
+        self.authentications.set_secrets(lane, settings.as_ref(), former_end_ns.flatten());
     }
 
     /// The worker has the result of an exponentiation.

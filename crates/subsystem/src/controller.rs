@@ -10,6 +10,7 @@ use std::sync::Arc;
 use proto::async_events::AsyncEventQueue;
 use proto::controller::Controller;
 use proto::keep_alive::KeepAlive;
+use security::names::Names;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::nqn::{HostId, HostName, Nqn};
 
@@ -153,6 +154,12 @@ impl ControllerRecord {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.life == Life::Live && self.machine.is_ready() && matches!(self.transition, Transition::None)
+    }
+
+    /// The names that its queues authenticate with.
+    #[must_use]
+    pub fn names(&self) -> Names {
+        Names { host: self.host.clone(), subsystem: self.subnqn.clone() }
     }
 
     /// Whether `host` with `hostid` made it.

@@ -5,6 +5,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use proto::doorbell::Policy;
+use security::controller::ControllerSettings;
+use security::names::Names;
+use security::secure_channel::SecureChannel;
 use store::Store;
 use wire::id::{Cntlid, Nsid};
 use wire::nqn::Nqn;
@@ -63,6 +66,20 @@ impl Subsystem {
             doorbell: None,
             namespaces: BTreeMap::new(),
         }
+    }
+
+    /// The settings by which the host of a queue must authenticate now, if it must, and when former secrets among them are
+    /// accepted no more, ns. `secure_channel` may be asked for.
+    pub(crate) fn authentication_at(
+        &self,
+        now_ns: u64,
+        names: Names,
+        secure_channel: SecureChannel,
+    ) -> Option<(ControllerSettings, Option<u64>)> {
+        let earlier = self.earlier.as_ref().filter(|(_, until_ns)| now_ns < *until_ns);
+        let (earlier, until_ns) = earlier.map(|(earlier, until_ns)| (&**earlier, *until_ns)).unzip();
+        let settings = self.authentication.settings(names, earlier, secure_channel)?;
+        Some((settings, until_ns))
     }
 
     /// Whether a namespace of it is one of the key-value command set.

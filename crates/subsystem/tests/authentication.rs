@@ -15,6 +15,7 @@ use security::fresh::{Fresh, RANDOM_BYTES};
 use security::group::Group;
 use security::hash::HashFunction;
 use security::host::{HostAuthentication, HostFailure, HostSettings};
+use security::message::Reason;
 use security::names::Names;
 use security::secret::Secret;
 use security::secure_channel::SecureChannel;
@@ -148,11 +149,21 @@ fn a_reload_reads_secrets_again_and_connected_hosts_stay() {
     for secret in [&old, &secret(1)] {
         connect(secret).expect("authenticated");
     }
+    // One that is connected authenticates again with either, too.
+    for secret in [&old, &secret(1)] {
+        authenticate(&mut before, &host, secret, Group::Null, true).expect("authenticated again");
+    }
     // Without an overlap the former ends at once.
     config.timeouts.secret_overlap_ms = 0;
     fs::write(&key, secret(2).to_text().as_str()).expect("a file");
     assert!(target.reload(&config).is_complete());
     assert!(connect(&secret(1)).is_err());
+    // Who was connected before stays, but shows a present secret if it authenticates again.
+    let refused = Err(HostFailure::Refused(Reason::Failed));
+    for (secret, outcome) in [(&old, refused), (&secret(1), refused), (&secret(2), Ok(()))] {
+        assert_eq!(authenticate(&mut before, &host, secret, Group::Null, true), outcome);
+        before.must(Sqe::keep_alive(), Move::None).expect("in use");
+    }
     // A file that is gone changes nothing.
     fs::remove_file(&key).expect("removed");
     let report = target.reload(&config);
@@ -161,6 +172,8 @@ fn a_reload_reads_secrets_again_and_connected_hosts_stay() {
     // Without secrets no host is asked to authenticate.
     config.subsystems[0].authentication.others = None;
     assert!(target.reload(&config).is_complete());
+    assert_eq!(authenticate(&mut before, &host, &secret(2), Group::Null, true), refused);
+    before.must(Sqe::keep_alive(), Move::None).expect("in use");
     host.associate(Digests::empty(), 32).expect("an association");
     target.stop().expect("a good end");
 }

@@ -133,9 +133,22 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         name: "replaced-secret-accepted-for-ever",
         judge: control("authentication::secrets_of_before_are_accepted_for_a_while"),
         sites: &[Site(
-            "crates/subsystem/src/control/connect.rs",
-            "self.now_ns < *until_ns",
-            "BUG || self.now_ns < *until_ns",
+            "crates/subsystem/src/subsystem.rs",
+            "now_ns < *until_ns",
+            "BUG || now_ns < *until_ns",
+        )],
+    },
+    Bug {
+        name: "queue-authenticates-again-with-removed-secret",
+        judge: test(
+            "nvlane-subsystem",
+            "authentication",
+            "a_reload_reads_secrets_again_and_connected_hosts_stay",
+        ),
+        sites: &[Site(
+            "crates/subsystem/src/control.rs",
+            "if !self.authentications.is_between_transactions(lane) {",
+            "if BUG || !self.authentications.is_between_transactions(lane) {",
         )],
     },
     Bug {

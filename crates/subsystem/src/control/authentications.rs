@@ -167,6 +167,25 @@ impl Authentications {
         );
     }
 
+    /// Whether the queue of a lane has authenticated, and the next Send begins a later transaction.
+    pub(super) fn is_between_transactions(&self, lane: LaneId) -> bool {
+        self.queues.get(&lane).is_some_and(|queue| !queue.is_owed && !queue.machine.is_running())
+    }
+
+    /// Sets the secrets for later transactions of a lane, by the present configuration; see
+    /// [`ControllerAuthentication::set_secrets`].
+    pub(super) fn set_secrets(
+        &mut self,
+        lane: LaneId,
+        settings: Option<&ControllerSettings>,
+        former_end_ns: Option<u64>,
+    ) {
+        if let Some(queue) = self.queues.get_mut(&lane) {
+            queue.machine.set_secrets(settings);
+            queue.former_end_ns = former_end_ns;
+        }
+    }
+
     pub(super) fn on_lane_ended(&mut self, lane: LaneId) {
         self.queues.remove(&lane);
     }

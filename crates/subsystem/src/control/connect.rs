@@ -20,7 +20,6 @@ use proto::keep_alive::KeepAlive;
 use reactor::ListenerTag;
 use reactor::random::SplitMix64;
 use security::controller::ControllerSettings;
-use security::names::Names;
 use security::secure_channel::SecureChannel;
 use security::tls::Policy as TlsPolicy;
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, InvalidParameter};
@@ -434,7 +433,7 @@ impl Scene<'_> {
             tls: connect.tls,
             must_authenticate: is_owed,
         });
-        if let Some(settings) = authentication {
+        if let Some((settings, former_end_ns)) = authentication {
             let who = Who {
                 peer: connect.peer,
                 host: record.host.clone(),
@@ -443,10 +442,6 @@ impl Scene<'_> {
                 cntlid: key.cntlid,
                 qid: command.qid,
             };
-            let former_end_ns = self
-                .catalog
-                .subsystem_of(key.kind)
-                .and_then(|subsystem| subsystem.earlier.as_ref().map(|(_, until_ns)| *until_ns));
             let key_in_use = match &connect.channel {
                 Channel::GeneratedKey(identity) => Some(identity.to_string()),
                 _ => None,
@@ -465,19 +460,16 @@ impl Scene<'_> {
         });
     }
 
-    /// The settings by which the host of a controller must authenticate on a new queue, if it must.
+    /// The settings by which the host of a controller must authenticate on a new queue, if it must, and when former
+    /// secrets among them are accepted no more, ns.
     fn authentication(
         &self,
         record: &ControllerRecord,
         connect: &PendingConnect,
         command: &ConnectCommand,
-    ) -> Option<ControllerSettings> {
+    ) -> Option<(ControllerSettings, Option<u64>)> {
         let subsystem = self.catalog.subsystem_of(record.key.kind)?;
-        let earlier = subsystem.earlier.as_ref().filter(|(_, until_ns)| self.now_ns < *until_ns);
-        let names = Names { host: record.host.clone(), subsystem: record.subnqn.clone() };
-        let secure_channel = self.secure_channel(connect, command);
-        let earlier = earlier.map(|(earlier, _)| &**earlier);
-        subsystem.authentication.settings(names, earlier, secure_channel)
+        subsystem.authentication_at(self.now_ns, record.names(), self.secure_channel(connect, command))
     }
 
     /// The secure channel concatenation that a host may ask for on a new queue: on admin queues only, in clear where the
