@@ -71,6 +71,7 @@ pub fn host_association(data: &[u8]) {
     let settings = AssociationSettings {
         credentials: None,
         concat: false,
+        reauthenticate: None,
         controller: controller_settings(),
         offer: HostOffer::default(),
         connect_timeout_ns: 10 * SECOND,

@@ -11,6 +11,7 @@ use host::{Command, Completion, LinkError, ReplayPolicy};
 use peer::session::Event;
 use proto::handshake::HostOffer;
 use proto::host_limits::Limits;
+use security::tls::IdentityOffer;
 use wire::digest::{data_digest, header_digest};
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::identify::controller::IdentifyController;
@@ -113,6 +114,7 @@ impl Caller {
         let attachment = Attachment {
             credentials: None,
             generated: None,
+            identities: IdentityOffer::Both,
             generation: 1,
             cntlid: Cntlid::new(1),
             peer: ([192, 0, 2, 1], 4420).into(),
@@ -132,6 +134,7 @@ impl Caller {
             path_timeout_ns: 3 * SECOND,
             fast_fail_ns: None,
             replay: ReplayPolicy::Idempotent,
+            reauthenticate: None,
         };
         let mut core = LaneCore::new(settings);
         core.attach(&Arc::new(attachment.clone()), 0);

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 
 use security::hash::HashFunction;
 use security::psk::Derivation;
-use security::tls::{HostKeys, Keyring, KnownKey, Read, Session};
+use security::tls::{HostKeys, IdentityOffer, Keyring, KnownKey, Read, Session};
 use security::tls_key::TlsKey;
 
 use crate::input::Input;
@@ -27,7 +27,7 @@ pub fn tls_stream(data: &[u8]) {
     let is_known = flags & 2 == 0;
     let (host, subsystem) = ("nqn.2026-01.io.nvlane:host", "nqn.2026-01.io.nvlane:disk");
     let offer = HostKeys { key: key(hash, if is_known { 1 } else { 2 }), derivation: Derivation::Standard }
-        .offer(&host.parse().expect("a name"), &subsystem.parse().expect("a name"));
+        .offer(IdentityOffer::Both, &host.parse().expect("a name"), &subsystem.parse().expect("a name"));
     let mut ends = [
         End::new(Session::host(&offer).expect("a key that the library takes")),
         End::new(Session::target(Arc::clone(&KEYRING))),

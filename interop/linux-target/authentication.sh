@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # nvlane authenticates itself to the kernel's target by DH-HMAC-CHAP on each of its queues, and the target to it: with
-# each hash function, with and without a Diffie-Hellman group. Wrong secrets end with an error that says so.
+# each hash function and each Diffie-Hellman group, and without a group. Wrong secrets end with an error that says so.
 # Outside: nvlane, which reaches nvmet at $OUTSIDE_ADDR.
 . /lab/lib.sh
 
@@ -23,23 +23,41 @@ key controller.key 0 "$TARGET_NQN"
 key wrong.key 1 $HOST
 echo -n "$(cat /share/files/host.key)" >"$ENTRY/dhchap_key"
 
-load=(nvlane perf "$OUTSIDE_ADDR/$TARGET_NQN?ns=1" --hostnqn $HOST -q 4 -o 4096 -w randrw -M 50 -P 2 -t 1 --verify --json perf.json)
+load=(nvlane perf "$OUTSIDE_ADDR/$TARGET_NQN?ns=1" --hostnqn $HOST -q 4 -o 4096 -w randrw -M 50 -P 2 --verify --json perf.json)
 for hash in sha256 sha384 sha512; do
     for group in null ffdhe2048; do
         echo "hmac($hash)" >"$ENTRY/dhchap_hash"
         echo $group >"$ENTRY/dhchap_dhgroup"
-        outside "${load[@]}" --dhchap-secret host.key >/tmp/perf || { cat /tmp/perf; fail "$hash, $group"; }
+        outside "${load[@]}" -t 1 --dhchap-secret host.key >/tmp/perf || { cat /tmp/perf; fail "$hash, $group"; }
     done
 done
 stand_in && exit
-for group in ffdhe4096 ffdhe8192; do
-    echo $group >"$ENTRY/dhchap_dhgroup"
-    outside nvlane identify "$OUTSIDE_ADDR/$TARGET_NQN" --hostnqn $HOST --dhchap-secret host.key >/tmp/said || { cat /tmp/said; fail $group; }
+for hash in sha256 sha384 sha512; do
+    for group in ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do
+        echo "hmac($hash)" >"$ENTRY/dhchap_hash"
+        echo $group >"$ENTRY/dhchap_dhgroup"
+        outside nvlane identify "$OUTSIDE_ADDR/$TARGET_NQN" --hostnqn $HOST --dhchap-secret host.key >/tmp/said ||
+            { cat /tmp/said; fail "$hash, $group"; }
+    done
 done
 echo ffdhe2048 >"$ENTRY/dhchap_dhgroup"
 echo -n "$(cat /share/files/controller.key)" >"$ENTRY/dhchap_ctrl_key"
-outside "${load[@]}" --dhchap-secret host.key --dhchap-ctrl-secret controller.key >/tmp/perf ||
+outside "${load[@]}" -t 1 --dhchap-secret host.key --dhchap-ctrl-secret controller.key >/tmp/perf ||
     { cat /tmp/perf; fail "both ways"; }
+
+# Each queue authenticates again while it is in use. nvmet ends the association of a host that it refuses then, and the
+# host comes back when the secret is right again.
+again=(nvlane perf "$OUTSIDE_ADDR/$TARGET_NQN?ns=1" --hostnqn $HOST --dhchap-secret host.key --dhchap-ctrl-secret controller.key
+    --reauthenticate 0.5 -q 4 -o 4096 -w randread -P 2 --ctrl-loss-timeout 60)
+outside "${again[@]}" -t 4 >/tmp/perf 2>&1 || { cat /tmp/perf; fail "authenticating again"; }
+! grep -q "refuses to authenticate" /tmp/perf || { cat /tmp/perf; fail "refused when authenticating again"; }
+outside "${again[@]}" -t 10 >/tmp/perf 2>&1 &
+sleep 3
+echo -n "$(cat /share/files/wrong.key)" >"$ENTRY/dhchap_key"
+sleep 3
+echo -n "$(cat /share/files/host.key)" >"$ENTRY/dhchap_key"
+wait $! || { cat /tmp/perf; fail "a host that was refused for a while"; }
+grep -q "refuses to authenticate the host again" /tmp/perf || { cat /tmp/perf; fail "no refusal"; }
 
 # refused TEXT OPTION...: nvlane identify with these options fails, and says this.
 refused() {

@@ -14,6 +14,7 @@ use nvlane_host::{Command, Completion, ReplayPolicy};
 use proto::handshake::{ControllerOffer, HostOffer};
 use proto::host_controller::ControllerSettings;
 use proto::host_limits::Limits;
+use security::tls::IdentityOffer;
 use wire::U16;
 use wire::cqe::Cqe;
 use wire::id::{Cntlid, Nsid, Qid};
@@ -53,6 +54,7 @@ fn live() -> LaneCore<Vec<u8>> {
         path_timeout_ns: 30_000_000_000,
         fast_fail_ns: None,
         replay: ReplayPolicy::default(),
+        reauthenticate: None,
     });
     let mut identify = IdentifyController::fabrics();
     identify.set_in_capsule_bytes(8192);
@@ -63,6 +65,7 @@ fn live() -> LaneCore<Vec<u8>> {
         peer: ([127, 0, 0, 1], 4420).into(),
         credentials: None,
         generated: None,
+        identities: IdentityOffer::Both,
         settings: ControllerSettings {
             host: nqn.clone(),
             hostid: "11111111-2222-3333-4444-555555555555".parse().expect("an id"),

@@ -98,6 +98,7 @@ impl Association {
                 is_flow_control_disabled: !tuning.flow_control,
             },
             credentials: options.credentials.clone(),
+            reauthenticate: options.reauthenticate,
             concat: options.concat,
             offer: options.offer(),
             connect_timeout_ns: ns(options.connect_timeout),

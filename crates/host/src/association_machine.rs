@@ -11,6 +11,9 @@
 //! With secure channel concatenation an attempt has two connections: BringUp authenticates in clear and goes back to
 //! Opening with the generated key, for a connection with TLS by that. wire §22.1
 //!
+//! With a configured key of TLS an attempt has two connections if the target refuses the first in the handshake: the
+//! second offers other identities of the key, and those that the target accepts are offered from then on.
+//!
 //! The first attempt is made once: its failure is the caller's error. Once the association has been up, attempts go on
 //! until their time limit, also while the target refuses the host's key or secret; see
 //! [`reconnect`](crate::reconnect#when-attempts-end). Inputs are `on_*`, wishes are `submit`, `abort`,
@@ -21,6 +24,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::handshake::{Agreement, HostOffer};
 use proto::host_controller::{
@@ -33,17 +37,21 @@ use proto::host_queue::{self, HostEvent, Transfer};
 use proto::{HostQueue, Violation};
 use security::psk::{IdentityVersion, Psk, TlsPsk};
 use security::secure_channel::SecureChannel;
+use security::tls::IdentityOffer;
 use wire::async_event::AsyncEvent;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::identify::controller::IdentifyController;
 use wire::property::{Cap, Vs};
 use wire::sqe::Sqe;
+use wire::status::Status;
 
 use crate::attachment::{Attachment, Inaccessible};
 use crate::authentication::{Credentials, QueueAuthentication};
+use crate::connection_tls::may_need_other_identities;
 use crate::error::LinkError;
 use crate::failure::Failure;
 use crate::known_namespaces::KnownNamespaces;
+use crate::reauthentication::{Reauthentication, ends_connection};
 use crate::reconnect::{Backoff, Class, Fate, ReconnectSettings, ReplayPolicy, fate};
 
 /// Maximum outstanding commands of callers.
@@ -52,8 +60,13 @@ const CALLER_REQUESTS_MAX: usize = 8;
 /// Maximum outstanding Aborts; the controller's limit applies as well.
 const ABORTS_MAX: usize = 4;
 
-const _: () =
-    assert!(OWN_COMMANDS_MAX as usize + CALLER_REQUESTS_MAX + ABORTS_MAX < ADMIN_QUEUE_ENTRIES as usize);
+/// Outstanding commands of an authentication.
+const AUTHENTICATION_COMMANDS_MAX: usize = 1;
+
+const _: () = assert!(
+    OWN_COMMANDS_MAX as usize + AUTHENTICATION_COMMANDS_MAX + CALLER_REQUESTS_MAX + ABORTS_MAX
+        < ADMIN_QUEUE_ENTRIES as usize
+);
 
 /// Maximum in-capsule data of every admin queue, bytes. wire §4.1
 const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
@@ -67,6 +80,8 @@ pub struct AssociationSettings {
     pub controller: ControllerSettings,
     /// Secrets for authentication.
     pub credentials: Option<Arc<Credentials>>,
+    /// Interval at which the admin queue authenticates again.
+    pub reauthenticate: Option<Duration>,
     /// Whether to generate a key of TLS by the authentication.
     pub concat: bool,
     /// Parameters of the ICReq.
@@ -159,6 +174,11 @@ pub enum MachineEvent {
         /// All namespaces.
         namespaces: Arc<[NamespaceInfo]>,
     },
+    /// The controller has refused to authenticate the host again.
+    AuthenticationFailed {
+        /// Why.
+        cause: LinkError,
+    },
     /// The ANA log was read, or other storage was found under the id of a namespace: all that are not accessible.
     Inaccessible(Inaccessible),
     /// The discovery log has changed.
@@ -233,8 +253,13 @@ pub struct AssociationMachine {
     controller: HostController,
     /// While the host authenticates on the admin queue.
     authentication: Option<QueueAuthentication>,
+    reauthentication: Reauthentication,
     /// The key that the authentication of this attempt has generated.
     generated: Option<Arc<TlsPsk>>,
+    /// The identities of a configured key of TLS that the next connection offers.
+    identities: IdentityOffer,
+    /// This attempt has offered others already.
+    has_offered_others: bool,
     /// The identities of its namespaces.
     known: KnownNamespaces,
     peer: Option<SocketAddr>,
@@ -263,7 +288,10 @@ impl AssociationMachine {
             queue: HostQueue::new(settings.offer, ADMIN_QUEUE_ENTRIES - 1),
             controller: HostController::new(settings.controller.clone()),
             authentication: None,
+            reauthentication: Reauthentication::new(settings.reauthenticate),
             generated: None,
+            identities: IdentityOffer::default(),
+            has_offered_others: false,
             known: KnownNamespaces::default(),
             peer: None,
             backoff: Backoff::new(settings.reconnect, settings.seed),
@@ -312,6 +340,12 @@ impl AssociationMachine {
         self.generated.as_deref()
     }
 
+    /// The identities of a configured key of TLS for the connection to open.
+    #[must_use]
+    pub fn identities(&self) -> IdentityOffer {
+        self.identities
+    }
+
     /// Whether the present connection is to be closed and another one opened: its bytes mean nothing any more.
     #[must_use]
     pub fn opens_again(&self) -> bool {
@@ -319,6 +353,7 @@ impl AssociationMachine {
     }
 
     fn open(&mut self, now_ns: u64) {
+        self.has_offered_others = false;
         // Each attempt generates its own: the target may have been restarted, and has no other then.
         self.open_with(None, now_ns);
     }
@@ -329,6 +364,7 @@ impl AssociationMachine {
         self.queue.set_in_capsule_bytes(ADMIN_IN_CAPSULE_BYTES);
         self.controller = HostController::new(self.settings.controller.clone());
         self.authentication = None;
+        self.reauthentication.stop();
         self.phase = Phase::Opening { until_ns: self.until(now_ns) };
         self.actions.push_back(AssociationAction::Open);
     }
@@ -363,6 +399,13 @@ impl AssociationMachine {
         }
         if self.deadline_ns <= now_ns {
             self.finish(Some(cause));
+            return;
+        }
+        if self.opens_again() && !self.has_offered_others && may_need_other_identities(&cause) {
+            self.identities = self.identities.other();
+            self.has_offered_others = true;
+            tracing::debug!(%cause, identities = ?self.identities, "TLS refused: offering other identities of the key");
+            self.open_with(None, now_ns);
             return;
         }
         if self.phase == Phase::Up {
@@ -529,18 +572,7 @@ impl AssociationMachine {
                     self.on_connect_accepted()?;
                 }
             }
-            Owner::Authentication => {
-                if let Some(authentication) = &mut self.authentication
-                    && authentication.on_completion(status, &data)?
-                {
-                    let generated = authentication.take_generated();
-                    self.authentication = None;
-                    match generated {
-                        None => self.controller.on_authenticated(),
-                        Some(psk) => self.secure(&psk, now_ns)?,
-                    }
-                }
-            }
+            Owner::Authentication => self.on_authentication_completion(status, &data, now_ns)?,
             Owner::Caller { id, .. } => {
                 self.requests_out -= 1;
                 let answer = match status.is_success() {
@@ -552,6 +584,45 @@ impl AssociationMachine {
             // The aborted command's own completion shows the outcome. wire §18
             Owner::Abort => self.aborts_out -= 1,
         }
+        Ok(())
+    }
+
+    /// A command of an authentication has ended.
+    fn on_authentication_completion(
+        &mut self,
+        status: Status,
+        data: &[u8],
+        now_ns: u64,
+    ) -> Result<(), LinkError> {
+        let Some(authentication) = &mut self.authentication else { return Ok(()) };
+        match authentication.on_completion(status, data) {
+            Ok(false) => return Ok(()),
+            Ok(true) => {}
+            Err(cause) if self.phase == Phase::Up && !ends_connection(&cause) => {
+                let event = MachineEvent::AuthenticationFailed { cause };
+                self.actions.push_back(AssociationAction::Publish(event));
+            }
+            Err(cause) => return Err(cause),
+        }
+        let generated = authentication.take_generated();
+        self.authentication = None;
+        if let Some(psk) = generated {
+            return self.secure(&psk, now_ns);
+        }
+        self.controller.on_authenticated();
+        self.reauthentication.on_ended(now_ns);
+        Ok(())
+    }
+
+    /// Begins to authenticate again, if that is due.
+    fn authenticate_again(&mut self, now_ns: u64) -> Result<(), LinkError> {
+        if self.phase != Phase::Up || now_ns < self.reauthentication.due_ns() {
+            return Ok(());
+        }
+        self.reauthentication.stop();
+        let credentials = self.settings.credentials.as_deref();
+        let again = QueueAuthentication::new(credentials, &self.settings.controller, SecureChannel::None)?;
+        self.authentication = Some(again);
         Ok(())
     }
 
@@ -612,6 +683,7 @@ impl AssociationMachine {
             }
             Phase::BringUp { .. } | Phase::Up => {
                 self.check_deadlines(now_ns)?;
+                self.authenticate_again(now_ns)?;
                 self.submit_own(now_ns)?;
                 self.submit_others(now_ns);
                 self.take_notices(now_ns);
@@ -779,6 +851,7 @@ impl AssociationMachine {
             settings: self.settings.controller.clone(),
             credentials: self.settings.credentials.clone(),
             generated: self.generated.clone(),
+            identities: self.identities,
             limits,
             queue_pairs,
             inaccessible: self.known.with_replaced(self.controller.inaccessible()),
@@ -801,7 +874,8 @@ impl AssociationMachine {
                 let late = self.queue.commands().map(|(_, tag)| tag.deadline_ns).min();
                 let bring_up_ns =
                     if let Phase::BringUp { until_ns } = self.phase { Some(until_ns) } else { None };
-                [late, bring_up_ns, self.controller.next_deadline()].into_iter().flatten().min()
+                let again_ns = Some(self.reauthentication.due_ns());
+                [late, bring_up_ns, again_ns, self.controller.next_deadline()].into_iter().flatten().min()
             }
             Phase::Over => return None,
         };

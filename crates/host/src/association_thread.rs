@@ -227,7 +227,8 @@ impl Driver<'_> {
                 Dialled::Waiting => {}
                 Dialled::Connected(socket, peer) => {
                     let LinkContext { host, subsystem, .. } = self.context;
-                    let keys = TlsKeys::of(self.tls_keys.as_deref(), self.machine.generated_key());
+                    let (identities, generated) = (self.machine.identities(), self.machine.generated_key());
+                    let keys = TlsKeys::of(self.tls_keys.as_deref(), identities, generated);
                     match Transport::new(socket, keys, host, subsystem) {
                         Ok(transport) => self.link = Link::Securing(transport, peer),
                         Err(cause) => self.lose(cause, now_ns),
@@ -359,6 +360,10 @@ impl Driver<'_> {
             MachineEvent::Namespaces { changed, namespaces } => {
                 let told = self.state.change(|state| state.namespaces = namespaces);
                 self.state.tell(&told, &Event::NamespacesChanged(changed));
+            }
+            MachineEvent::AuthenticationFailed { cause } => {
+                tracing::warn!(%subsystem, peer = %self.context.peer, %cause, "the controller refuses to authenticate the host again");
+                self.state.publish(&Event::AuthenticationFailed { cause });
             }
             MachineEvent::Inaccessible(inaccessible) => self.tell_inaccessible(&inaccessible),
             MachineEvent::Discovery => self.state.publish(&Event::DiscoveryChanged),

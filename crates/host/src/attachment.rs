@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proto::host_controller::ControllerSettings;
 use proto::host_limits::Limits;
 use security::psk::TlsPsk;
+use security::tls::IdentityOffer;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::log::ana::AnaState;
 
@@ -27,6 +28,8 @@ pub struct Attachment {
     pub credentials: Option<Arc<Credentials>>,
     /// The key of TLS that the authentication of the admin queue has generated: it is that of all connections.
     pub generated: Option<Arc<TlsPsk>>,
+    /// The identities of a configured key of TLS that the admin queue connected with.
+    pub identities: IdentityOffer,
     /// Limits of the controller.
     pub limits: Limits,
     /// I/O queues granted.

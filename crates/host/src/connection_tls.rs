@@ -1,7 +1,7 @@
 //! TLS of one connection of a host: its keys, its handshake, and what an error of it means, without the socket.
 
 use security::psk::TlsPsk;
-use security::tls::{ByteSocket, HostKeys, Session, Stream};
+use security::tls::{Alert, ByteSocket, Failure, HostKeys, IdentityOffer, Session, Stream};
 use wire::nqn::Nqn;
 
 use crate::error::LinkError;
@@ -11,22 +11,34 @@ use crate::error::LinkError;
 pub enum TlsKeys<'a> {
     /// None: in clear.
     None,
-    /// A configured one.
-    Configured(&'a HostKeys),
+    /// A configured one, under these identities.
+    Configured(&'a HostKeys, IdentityOffer),
     /// One that an authentication has generated.
     Generated(&'a TlsPsk),
 }
 
 impl<'a> TlsKeys<'a> {
-    /// The generated key if there is one, else the configured one.
+    /// The generated key if there is one, else the configured one under these identities.
     #[must_use]
-    pub fn of(configured: Option<&'a HostKeys>, generated: Option<&'a TlsPsk>) -> Self {
+    pub fn of(
+        configured: Option<&'a HostKeys>,
+        identities: IdentityOffer,
+        generated: Option<&'a TlsPsk>,
+    ) -> Self {
         match (configured, generated) {
             (_, Some(generated)) => Self::Generated(generated),
-            (Some(configured), None) => Self::Configured(configured),
+            (Some(configured), None) => Self::Configured(configured, identities),
             (None, None) => Self::None,
         }
     }
+}
+
+/// Whether a handshake with a configured key that failed so may succeed under other identities of the same key. A target
+/// that has no key for any of them answers unknown_psk_identity, and decrypt_error if the key is another: neither depends
+/// on the identities. A target that ends the handshake at the first identity that it does not know answers anything else.
+pub(crate) fn may_need_other_identities(cause: &LinkError) -> bool {
+    let LinkError::Tls(Failure::Alert(alert)) = cause else { return false };
+    !matches!(*alert, Alert::UNKNOWN_PSK_IDENTITY | Alert::DECRYPT_ERROR)
 }
 
 /// TLS between a host's connection and its socket, or none.
@@ -45,8 +57,9 @@ impl ConnectionTls {
     pub fn new(keys: TlsKeys<'_>, host: &Nqn, subsystem: &Nqn) -> Result<Self, LinkError> {
         let session = match keys {
             TlsKeys::None => return Ok(Self::default()),
-            TlsKeys::Configured(keys) => {
-                Session::host(&keys.offer(&host.clone().into(), subsystem)).map_err(LinkError::Tls)?
+            TlsKeys::Configured(keys, identities) => {
+                let offer = keys.offer(identities, &host.clone().into(), subsystem);
+                Session::host(&offer).map_err(LinkError::Tls)?
             }
             TlsKeys::Generated(key) => {
                 Session::host(std::slice::from_ref(key)).map_err(LinkError::GeneratedKey)?

@@ -325,9 +325,10 @@ impl fmt::Display for Advice<'_> {
             LinkError::TimedOut { to: "TCP connect", .. } => f.write_str(
                 "; is the address right, and does every firewall on the way let this port through?",
             ),
-            LinkError::Closed { during: "handshake" } | LinkError::TimedOut { to: "handshake", .. } => {
-                f.write_str("; is this an NVMe/TCP port?")
+            LinkError::Closed { during: "handshake" } => {
+                f.write_str("; is this an NVMe/TCP port? One that demands TLS needs --tls")
             }
+            LinkError::TimedOut { to: "handshake", .. } => f.write_str("; is this an NVMe/TCP port?"),
             LinkError::Violation(Violation::UnsupportedParameter { offset: 11 }) => {
                 f.write_str("; it does not agree to the digests asked for: connect with others, or with none")
             }
@@ -347,6 +348,13 @@ impl fmt::Display for Advice<'_> {
             ),
             LinkError::NoSecureChannel => {
                 write!(f, "; the target needs the secret of {}; else leave out --concat", context.host)
+            }
+            // Linux targets close the connection where others send an alert.
+            LinkError::Tls(TlsFailure::Alert(_) | TlsFailure::Closed) => {
+                write!(f, "; is it the TLS key that the target has for {} and {}?", context.host, context.subsystem)
+            }
+            LinkError::Tls(TlsFailure::NotTls) => {
+                f.write_str("; this port does not speak TLS: leave out --tls if that is meant")
             }
             LinkError::GeneratedKey(TlsFailure::Alert(TlsAlert::UNKNOWN_PSK_IDENTITY)) => {
                 f.write_str("; the target has forgotten the key: if it was restarted, connect again")
@@ -450,6 +458,8 @@ mod tests {
             ),
             (message(refused(Status::CONNECT_INVALID_HOST, None)), "allow our host name, nqn.2014-08"),
             (message(ControllerError::AuthenticationRequired), "--dhchap-secret names the file"),
+            (message(LinkError::Tls(TlsFailure::Alert(TlsAlert::DECRYPT_ERROR))), "is it the TLS key"),
+            (message(LinkError::Tls(TlsFailure::NotTls)), "leave out --tls"),
         ] {
             assert!(message.starts_with("192.0.2.1:4420 admin queue: "), "{message}");
             assert!(message.contains(hint), "{message}");

@@ -25,6 +25,12 @@ pub enum Event {
         /// Why the last one failed.
         cause: LinkError,
     },
+    /// The admin queue was to authenticate again ([`Options::reauthenticate`](crate::Options::reauthenticate)), and the
+    /// controller has refused. The association stays up, and the host tries again after the interval.
+    AuthenticationFailed {
+        /// Why.
+        cause: LinkError,
+    },
     /// These namespaces were added, removed or changed: get them again.
     NamespacesChanged(Vec<Nsid>),
     /// The discovery log changed: read it again.

@@ -148,6 +148,7 @@ impl<B: DataBuffer> Lane<B> {
             path_timeout_ns: ns(tuning.path_timeout),
             fast_fail_ns: tuning.fast_io_fail.map(ns),
             replay: options.replay,
+            reauthenticate: options.reauthenticate,
         };
         Self {
             core: LaneCore::new(settings),
@@ -275,6 +276,7 @@ impl<B: DataBuffer> Lane<B> {
         LaneCounters {
             caravans: self.core.caravan_count(),
             retries: self.core.retry_count(),
+            authentications: self.core.authentication_count(),
             doorbell: self.doorbell.counters(),
             phases: self.watch.phases(),
             zero_copy_awaited: self.core.awaited_count().into(),
@@ -793,7 +795,11 @@ impl<B: DataBuffer> Lane<B> {
                 self.poll_device_of(&socket);
                 let Some(attachment) = self.core.attachment() else { return };
                 let settings = &attachment.settings;
-                let keys = TlsKeys::of(self.tls_keys.as_deref(), attachment.generated.as_deref());
+                let keys = TlsKeys::of(
+                    self.tls_keys.as_deref(),
+                    attachment.identities,
+                    attachment.generated.as_deref(),
+                );
                 match Transport::new(socket, keys, &settings.host, &settings.subsystem) {
                     Ok(transport) => {
                         self.link = Link::Securing(transport);

@@ -20,21 +20,20 @@ mod ana_states;
 mod backlog;
 mod command;
 mod held;
+mod own_commands;
 mod phase;
 mod timeouts;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::handshake::{Agreement, HostOffer};
-use proto::host_controller::{ControllerError, Demand, QueueConnect, RequestData};
 use proto::host_queue::{self, DataBuffer, End, Refused as QueueRefused, Transfer, Unfinished};
 use proto::{HostQueue, Violation};
-use security::secure_channel::SecureChannel;
 use wire::id::Qid;
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
-use zerocopy::IntoBytes;
 
 use crate::attachment::{Attachment, Inaccessible};
 use crate::authentication::QueueAuthentication;
@@ -42,14 +41,13 @@ use crate::buffer::Data;
 use crate::error::LinkError;
 use crate::failure::Failure;
 use crate::flush_epoch::{FlushEpoch, FlushGate};
+use crate::reauthentication::Reauthentication;
 use crate::reconnect::{Class, Fate, ReplayPolicy, fate};
 use crate::submit::{Command, Completion, Moves, Payload, Refused, RefusedReason};
 
 pub use action::LaneAction;
 use backlog::{Backlog, FailedCommand, Retried, RetryLimits};
-use command::{
-    IS_CANCELLED, IS_CONNECT, IS_EXACT, IS_LATE, IS_TIMED, IS_UNCERTAIN, KeptCommand, Tag, misfit,
-};
+use command::{IS_CANCELLED, IS_EXACT, IS_LATE, IS_OWN, IS_TIMED, IS_UNCERTAIN, KeptCommand, Tag, misfit};
 use held::Release;
 use phase::Phase;
 use timeouts::{CommandTimeout, MS, abort};
@@ -80,6 +78,8 @@ pub struct LaneSettings {
     pub fast_fail_ns: Option<u64>,
     /// Which commands are submitted again after a loss.
     pub replay: ReplayPolicy,
+    /// Interval at which the queue authenticates again.
+    pub reauthenticate: Option<Duration>,
 }
 
 /// A lane without its socket.
@@ -91,6 +91,7 @@ pub struct LaneCore<B> {
     attachment: Option<Arc<Attachment>>,
     /// While the host authenticates on the queue.
     authentication: Option<Box<QueueAuthentication>>,
+    reauthentication: Reauthentication,
     flush: FlushGate,
     /// Commands accepted and not completed.
     outstanding: u16,
@@ -106,6 +107,8 @@ pub struct LaneCore<B> {
     caravan_count: u64,
     /// Commands submitted again, or to be, after a status.
     retry_count: u64,
+    /// Authentications that succeeded.
+    authentication_count: u64,
 }
 
 impl<B: DataBuffer> LaneCore<B> {
@@ -118,6 +121,7 @@ impl<B: DataBuffer> LaneCore<B> {
             queue: HostQueue::new(settings.offer, settings.depth),
             attachment: None,
             authentication: None,
+            reauthentication: Reauthentication::new(settings.reauthenticate),
             flush: FlushGate::default(),
             outstanding: 0,
             sequence: 0,
@@ -132,6 +136,7 @@ impl<B: DataBuffer> LaneCore<B> {
             is_timed_done: false,
             caravan_count: 0,
             retry_count: 0,
+            authentication_count: 0,
         }
     }
 
@@ -262,6 +267,7 @@ impl<B: DataBuffer> LaneCore<B> {
         }
         self.phase = Phase::Down;
         self.authentication = None;
+        self.reauthentication.stop();
         self.backlog.on_down();
         self.actions.push_back(LaneAction::Close);
         let mut unfinished: Vec<_> = std::iter::from_fn(|| self.queue.next_unfinished_command()).collect();
@@ -270,8 +276,7 @@ impl<B: DataBuffer> LaneCore<B> {
         unfinished
             .sort_unstable_by_key(|command| std::cmp::Reverse(newest.wrapping_sub(command.user.sequence)));
         let mut again = VecDeque::with_capacity(unfinished.len());
-        let mut unfinished =
-            unfinished.into_iter().filter(|command| !command.user.has(IS_CONNECT)).peekable();
+        let mut unfinished = unfinished.into_iter().filter(|command| !command.user.has(IS_OWN)).peekable();
         while let Some(mut first) = unfinished.next() {
             let failure = self.failure_of(&mut first);
             let Some(partner) = first.user.partner(&first.sqe) else {
@@ -502,7 +507,7 @@ impl<B: DataBuffer> LaneCore<B> {
 
     /// Submits a command to the queue, which is live.
     fn send(&mut self, command: KeptCommand<B>) {
-        let command = match self.backlog.is_selective() {
+        let command = match self.backlog.is_selective() && !command.tag.has(IS_OWN) {
             false => command,
             true => match self.backlog.admit(command) {
                 Ok(command) => command,
@@ -541,7 +546,7 @@ impl<B: DataBuffer> LaneCore<B> {
         self.done.extend(cancelled);
         let actions = &mut self.actions;
         self.queue.for_each_command(|sqe, tag| {
-            if tag.user == user && !tag.has(IS_CONNECT | IS_CANCELLED) {
+            if tag.user == user && !tag.has(IS_OWN | IS_CANCELLED) {
                 found = true;
                 tag.flags |= IS_CANCELLED;
                 if !tag.has(IS_LATE) {
@@ -572,7 +577,7 @@ impl<B: DataBuffer> LaneCore<B> {
                 }
             };
             let completion = self.queue.take(ended);
-            if completion.status.is_success() && !completion.user.has(IS_CONNECT | IS_TIMED) {
+            if completion.status.is_success() && !completion.user.has(IS_OWN | IS_TIMED) {
                 self.outstanding -= 1;
                 sink(Completion {
                     user: completion.user.user,
@@ -615,38 +620,7 @@ impl<B: DataBuffer> LaneCore<B> {
         !self.done.is_empty()
     }
 
-    fn queue_connect(&self, attachment: &Attachment) -> QueueConnect {
-        let entries = attachment.limits.queue_size(self.settings.depth).0;
-        QueueConnect { qid: self.settings.qid, cntlid: attachment.cntlid, entries }
-    }
-
-    fn connect(&mut self, now_ns: u64) {
-        let Some(attachment) = self.attachment.clone() else { return };
-        let (sqe, data) = self.queue_connect(&attachment).command(&attachment.settings);
-        let tag = Tag::new(0, self.sequence, Class::Other, IS_CONNECT);
-        let transfer = Transfer::ToController(Data::Own(data.as_bytes().into()));
-        self.queue.submit(sqe, transfer, tag).unwrap_or_else(|_| unreachable!("the queue is empty"));
-        self.phase = Phase::Connecting { until_ns: self.until(now_ns) };
-    }
-
-    /// Sends the next command of the authentication.
-    fn authenticate(&mut self, now_ns: u64) {
-        let next = self.authentication.as_mut().and_then(|authentication| authentication.next_command());
-        let Some((sqe, data)) = next else { return };
-        let tag = Tag::new(0, self.sequence, Class::Other, IS_CONNECT);
-        let transfer = match data {
-            RequestData::None => Transfer::None,
-            RequestData::ToController(message) => Transfer::ToController(Data::Own(message.into())),
-            RequestData::FromController(length) => Transfer::FromController {
-                buffer: Data::Own(vec![0; length as usize].into()),
-                is_exact: false,
-            },
-        };
-        self.queue.submit(sqe, transfer, tag).unwrap_or_else(|_| unreachable!("the queue is empty"));
-        self.phase = Phase::Authenticating { until_ns: self.until(now_ns) };
-    }
-
-    /// The completion of the Connect, of the authentication, of a failed command, or of the one whose phases are measured.
+    /// The completion of one of the queue's own commands, of a failed command, or of the one whose phases are measured.
     #[cold]
     fn on_other_end(
         &mut self,
@@ -654,40 +628,10 @@ impl<B: DataBuffer> LaneCore<B> {
         now_ns: u64,
     ) -> Result<(), LinkError> {
         let host_queue::Completion { user: tag, status, result, received, buffer } = completion;
-        if tag.has(IS_CONNECT) {
-            let Some(attachment) = self.attachment.clone() else { return Ok(()) };
-            if let Some(authentication) = &mut self.authentication {
-                let buffer = buffer.unwrap_or(Data::Own(Box::default()));
-                let bytes = if received > 0 { buffer.part(0) } else { &[] };
-                if !authentication.on_completion(status, &bytes[..bytes.len().min(received as usize)])? {
-                    self.authenticate(now_ns);
-                    return Ok(());
-                }
-                self.authentication = None;
-            } else {
-                let connect = self.queue_connect(&attachment);
-                let connected = connect.on_completion(status, result).map_err(LinkError::Controller)?;
-                let in_capsule = attachment.limits.in_capsule_bytes.min(self.settings.in_capsule_bytes_max);
-                self.queue.set_in_capsule_bytes(in_capsule);
-                let credentials = attachment.credentials.as_deref();
-                if connected.demand == Demand::SecureChannel {
-                    // Asked of admin queues: an I/O queue sets up none.
-                    return Err(ControllerError::SecureChannelRequired.into());
-                }
-                if connected.demand == Demand::Authentication {
-                    let authentication =
-                        QueueAuthentication::new(credentials, &attachment.settings, SecureChannel::None)?;
-                    self.authentication = Some(Box::new(authentication));
-                    self.authenticate(now_ns);
-                    return Ok(());
-                }
-                // A controller may ask on the admin queue only, on which it has shown its secret.
-            }
-            self.phase = Phase::Live;
-            self.command_timeout.start(now_ns);
-            let release = self.backlog.on_live();
-            self.release(release);
-            return Ok(());
+        if tag.has(IS_OWN) {
+            let bytes = buffer.as_ref().filter(|_| received > 0).map_or(&[][..], |buffer| buffer.part(0));
+            let bytes = &bytes[..bytes.len().min(received as usize)];
+            return self.on_own_end(status, result, bytes, now_ns);
         }
         if tag.has(IS_TIMED) {
             self.is_timed_done = true;
@@ -777,6 +721,7 @@ impl<B: DataBuffer> LaneCore<B> {
         }
         if self.phase == Phase::Live {
             self.command_timeout.look(&mut self.queue, &mut self.actions, now_ns)?;
+            self.authenticate_again(now_ns)?;
         }
         if self.backlog.held_until_ns() <= now_ns {
             self.done.extend(self.backlog.expire(now_ns));
@@ -792,8 +737,13 @@ impl<B: DataBuffer> LaneCore<B> {
     /// When to call [`on_time`](Self::on_time) at the latest, ns.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
+        let look_ns = self.command_timeout.look_ns();
         let phase_ns = match self.phase {
-            Phase::Live if self.queue.outstanding() > 0 => Some(self.command_timeout.look_ns()),
+            Phase::Live if self.queue.outstanding() > 0 => Some(look_ns),
+            // A live queue is looked at no earlier: see `on_time`.
+            Phase::Live => {
+                Some(self.reauthentication.due_ns().max(look_ns)).filter(|at_ns| *at_ns != u64::MAX)
+            }
             phase => phase.until_ns(),
         };
         let held_ns = Some(self.backlog.held_until_ns()).filter(|at_ns| *at_ns != u64::MAX);
@@ -867,6 +817,12 @@ impl<B: DataBuffer> LaneCore<B> {
     /// Retries after a status; see [`retry`](crate::retry).
     pub(crate) fn retry_count(&self) -> u64 {
         self.retry_count
+    }
+
+    /// Authentications of the queue that succeeded.
+    #[must_use]
+    pub fn authentication_count(&self) -> u64 {
+        self.authentication_count
     }
 
     /// Calls `each` with the pieces of the caravan being sent, in order, until it returns false.

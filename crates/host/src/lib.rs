@@ -80,6 +80,7 @@ mod namespace;
 mod options;
 mod phases;
 mod queue_map;
+mod reauthentication;
 pub mod reconnect;
 pub mod retry;
 mod shared_association;

@@ -54,6 +54,15 @@ pub struct Options {
     pub identity: Option<HostIdentity>,
     /// Secrets for targets that ask for authentication.
     pub credentials: Option<Arc<Credentials>>,
+    /// Interval at which each connected queue authenticates again, if the controller has asked for authentication; by
+    /// default (`None`) each does so once, when it connects. A lane begins in a poll or wait of its owner, and computes
+    /// for up to some ten milliseconds on that thread, according to the group that the controller chooses. The key of
+    /// [`concat`](Self::concat) is not generated again, and its connections do not authenticate again.
+    ///
+    /// If the controller refuses, the queue stays in use unless the controller closes it, and the refusal is reported
+    /// ([`Event::AuthenticationFailed`](crate::Event::AuthenticationFailed) for the admin queue, and a warning in the log).
+    /// A controller that fails to show its own secret loses the connection.
+    pub reauthenticate: Option<Duration>,
     /// The pre-shared key: every connection uses TLS 1.3 with it, and nothing is sent in clear. `None` for no TLS.
     pub tls: Option<Arc<HostKeys>>,
     /// Generate the key of TLS by the authentication of the admin queue (secure channel concatenation): the first
@@ -150,6 +159,7 @@ impl Default for Options {
             digests: Digests::empty(),
             identity: None,
             credentials: None,
+            reauthenticate: None,
             tls: None,
             concat: false,
             keep_alive: Duration::from_secs(10),

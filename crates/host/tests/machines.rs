@@ -33,7 +33,8 @@ use security::message::Reason;
 use security::psk::Derivation;
 use security::secret::Secret;
 use security::tls::{
-    Alert, ByteSocket, Failure as TlsFailure, HostKeys, Keyring, KnownKey, Session as TlsSession, Stream,
+    Alert, ByteSocket, Failure as TlsFailure, HostKeys, IdentityOffer, Keyring, KnownKey,
+    Session as TlsSession, Stream,
 };
 use security::tls_key::TlsKey;
 use wire::fabrics::ConnectResult;
@@ -188,6 +189,7 @@ impl Kept {
             controller: controller_settings(),
             credentials: credentials.map(Arc::new),
             concat: false,
+            reauthenticate: None,
             offer: HostOffer::default(),
             connect_timeout_ns: 10 * SECOND,
             admin_timeout_ns: 60 * SECOND,
@@ -415,6 +417,39 @@ fn a_lane_whose_key_or_secret_is_refused_costs_the_association_and_not_its_futur
     }
 }
 
+/// A target that may not look at the second identity gets that alone, once per attempt, and what it accepts first from
+/// then on. An alert about the key itself is final.
+#[test]
+fn other_identities_of_the_key_are_offered_once_per_attempt() {
+    let alert = |alert| LinkError::Tls(TlsFailure::Alert(alert));
+    let next = |kept: &mut Kept| {
+        let action = std::iter::from_fn(|| kept.machine.next_action());
+        action.filter(|action| matches!(action, AssociationAction::Open)).count()
+    };
+    for refusal in [Alert::UNKNOWN_PSK_IDENTITY, Alert::DECRYPT_ERROR] {
+        let mut kept = Kept::new(ReconnectSettings::default());
+        assert_eq!(next(&mut kept), 1);
+        kept.machine.on_lost(alert(refusal), 0);
+        assert!(kept.machine.is_over());
+    }
+    let mut kept = Kept::new(ReconnectSettings::default());
+    assert_eq!((next(&mut kept), kept.machine.identities()), (1, IdentityOffer::Both));
+    kept.machine.on_lost(alert(Alert::INTERNAL_ERROR), 0);
+    assert_eq!(kept.machine.identities(), IdentityOffer::VersionZero);
+    kept.run_until(SECOND);
+    let [(0, MachineEvent::Up { attachment, .. })] = &kept.events[..] else { panic!("{:?}", kept.events) };
+    assert_eq!(attachment.identities, IdentityOffer::VersionZero);
+    // Another target, which knows version 1 only.
+    kept.is_reachable = false;
+    kept.machine.on_lost(LinkError::Association, SECOND);
+    kept.run_until(2 * SECOND);
+    assert_eq!(kept.machine.identities(), IdentityOffer::VersionZero);
+    let mut first = Kept::new(ReconnectSettings::default());
+    first.machine.on_lost(alert(Alert::INTERNAL_ERROR), 0);
+    first.machine.on_lost(alert(Alert::INTERNAL_ERROR), 0);
+    assert!(first.machine.is_over(), "both were offered");
+}
+
 /// The controller says itself that no attempt succeeds.
 #[test]
 fn a_connect_refused_with_do_not_retry_ends_an_association_that_was_up() {
@@ -493,6 +528,7 @@ impl Laned {
             settings: controller_settings(),
             credentials: credentials.map(Arc::new),
             generated: None,
+            identities: IdentityOffer::Both,
             limits: proto::host_limits::Limits::new(cap, &identify).unwrap(),
             queue_pairs: 1,
             inaccessible: Arc::new([]),
@@ -508,6 +544,7 @@ impl Laned {
             path_timeout_ns: 30 * SECOND,
             fast_fail_ns: None,
             replay: ReplayPolicy::default(),
+            reauthenticate: None,
         };
         let mut core = LaneCore::new(settings);
         if let Some(flush_epoch) = flush_epoch {
@@ -665,7 +702,8 @@ fn tls_pair() -> [(Stream, Memory); 2] {
     let ControllerSettings { host, subsystem, .. } = controller_settings();
     let keys = HostKeys { key: key.clone(), derivation: Derivation::Standard };
     let ring = Keyring::new(vec![KnownKey { subsystem: None, host: None, key }]);
-    let host = Stream::new(TlsSession::host(&keys.offer(&host.into(), &subsystem)).unwrap());
+    let host =
+        Stream::new(TlsSession::host(&keys.offer(IdentityOffer::Both, &host.into(), &subsystem)).unwrap());
     let target = Stream::new(TlsSession::target(Arc::new(ring)));
     let (mut host, mut target) = ((host, Memory::new()), (target, Memory::new()));
     while target.0.established().is_none() {

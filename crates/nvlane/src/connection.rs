@@ -53,6 +53,11 @@ pub(crate) struct HostOptions {
     /// File with the target's secret, or keyring:NAME: the target must show that it has it.
     #[arg(long, value_name = "FILE", requires = "dhchap_secret", help_heading = "Connection")]
     dhchap_ctrl_secret: Option<PathBuf>,
+    /// Seconds after which each queue authenticates again, and so on. If the target refuses, a warning says so, and the
+    /// queue stays in use until the target closes it; a target without the secret of --dhchap-ctrl-secret loses its
+    /// connection.
+    #[arg(long, value_name = "SECONDS", value_parser = wait, conflicts_with = "concat", help_heading = "Connection")]
+    reauthenticate: Option<Duration>,
     /// Use TLS 1.3 with a key that authentication generates (secure channel concatenation, as `nvme connect --concat`): the
     /// first connection authenticates in clear, and all others use TLS. Without --dhchap-ctrl-secret the host does not
     /// verify the target, and any machine at the address can be the other end of TLS.
@@ -113,10 +118,21 @@ impl HostOptions {
                 "--concat: authentication generates the key of TLS: add --dhchap-secret FILE",
             ));
         }
+        if self.reauthenticate.is_some() && concat {
+            return Err(Failure::usage(format!(
+                "the configuration wants --concat for {address}, with which --reauthenticate does not go"
+            )));
+        }
+        if self.reauthenticate.is_some() && credentials.is_none() && !address.is_discovery() {
+            return Err(Failure::usage(
+                "--reauthenticate: there is no secret to do so with: add --dhchap-secret FILE",
+            ));
+        }
         let options = Options {
             digests,
             identity: Some(self.identity(wanted.identity.take())?),
             credentials,
+            reauthenticate: self.reauthenticate,
             tls: self.tls_keys(&mut wanted, address)?,
             concat,
             reconnect: ReconnectSettings::never(),

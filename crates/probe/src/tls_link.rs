@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use peer::finding::{About, Check, Finding, differs, holds};
 use peer::link::Link;
 use peer::raw_host::RawHost;
-use security::tls::{HostKeys, Read as Plain, Session};
+use security::tls::{HostKeys, IdentityOffer, Read as Plain, Session};
 use wire::nqn::Nqn;
 use wire::pdu::{DataAlignment, Digests, IC_BYTES, IcReq, PduType};
 use zerocopy::IntoBytes;
@@ -33,7 +33,7 @@ pub(crate) enum Next {
 impl TlsLink {
     /// Opens a connection, and makes a ClientHello for this subsystem.
     pub(crate) fn dial(host: &RawHost, keys: &HostKeys, subsystem: &Nqn) -> Check<Self> {
-        let offer = keys.offer(&host.nqn.clone().into(), subsystem);
+        let offer = keys.offer(IdentityOffer::Both, &host.nqn.clone().into(), subsystem);
         let session = Session::host(&offer).map_err(|failure| Finding::Differs(failure.to_string()))?;
         Ok(Self { link: host.tcp()?, session, patience: host.patience, plain: Vec::new() })
     }

@@ -30,7 +30,7 @@ pub use alert::Alert;
 pub use certificate_texts::{CertificateText, CertificateTexts, ClientCertificates, UnknownDemand};
 pub use generated::{GeneratedKeys, KeyLease, LIFETIME_NS as GENERATED_KEY_LIFETIME_NS};
 pub use identity::PskIdentity;
-pub use keyring::{Found, HostKeys, Keyring, KnownKey};
+pub use keyring::{Found, HostKeys, IdentityOffer, Keyring, KnownKey};
 pub use read::Read;
 pub use server_certificate::{CertificateError, CertificateProblem, ServerCertificate};
 pub use session::{Established, Failure, Session, WithCertificate, prepare};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvlane_security::hash::HashFunction;
 use nvlane_security::psk::Derivation;
-use nvlane_security::tls::{HostKeys, Keyring, KnownKey, Read, Session};
+use nvlane_security::tls::{HostKeys, IdentityOffer, Keyring, KnownKey, Read, Session};
 use nvlane_security::tls_key::TlsKey;
 use reactor::CountingAllocator;
 
@@ -47,7 +47,11 @@ fn sessions(is_host: bool, is_used: bool, is_idle: bool) -> (Vec<Session>, usize
     let host =
         "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".parse().expect("a name");
     let subsystem = "nqn.2016-06.io.nvlane:disk".parse().expect("a name");
-    let offer = HostKeys { key: key.clone(), derivation: Derivation::Standard }.offer(&host, &subsystem);
+    let offer = HostKeys { key: key.clone(), derivation: Derivation::Standard }.offer(
+        IdentityOffer::Both,
+        &host,
+        &subsystem,
+    );
     let ring = Arc::new(Keyring::new(vec![KnownKey { subsystem: None, host: None, key }]));
     let begin = || {
         let mut host = Session::host(&offer).expect("a session");

@@ -12,10 +12,7 @@ use host::attachment::{Attachment, Inaccessible};
 use host::flush_epoch::FlushEpoch;
 use host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use host::reconnect::Class;
-use host::{
-    Completion, Credentials, Failure, KeyValueNamespace, LinkError, Namespace, ReconnectSettings,
-    ReplayPolicy,
-};
+use host::{Completion, Failure, KeyValueNamespace, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
 use proto::ReceivePlan;
 use proto::handshake::HostOffer;
 use proto::host_controller::{ControllerError, ControllerSettings, RequestData};
@@ -23,21 +20,19 @@ use proto::host_limits::Limits;
 use proto::host_namespaces::NamespaceInfo;
 use proto::receive::{Receive, ReceiveTurn};
 use reactor::Received;
-use reactor::random::SplitMix64;
-use reactor::randomness::Randomness;
 use security::tls::Failure as TlsFailure;
-use subsystem::authentication::{Authentication, Secrets};
-use subsystem::config::{AuthenticationConfig, SecretSources, TlsPolicy};
+use subsystem::config::TlsPolicy;
 use wire::id::{Nsid, Qid};
 use wire::nqn::{HostId, Nqn};
 use wire::status::Status;
 use wire::uuid::Uuid;
 
 use crate::admin::{self, Request};
+use crate::authentication::credentials;
 use crate::coverage::Stages;
 use crate::foreign::is_foreign;
 use crate::host_link::{Dialled, HostLink};
-use crate::keys::{OTHER_KEY, secret, secret_source};
+use crate::keys::OTHER_KEY;
 use crate::reactor_io::MESSAGE_NS_MAX;
 use crate::scenario::{MS, SECOND, Scenario};
 use crate::scout::Scout;
@@ -152,42 +147,6 @@ pub(crate) fn name(index: usize) -> Nqn {
     format!("nqn.2026-01.io.nvlane:host-{index}").parse().expect("a name")
 }
 
-/// The secrets that hosts must have, and what each sees of the target, where the configuration does not say it: in
-/// some of these runs there are hosts without a secret.
-pub(crate) fn authentication(scenario: &Scenario) -> Option<Authentication> {
-    scenario.authentication.filter(|_| scenario.tls != TlsPolicy::Concatenated)?;
-    let secrets = |index| Secrets { host: secret(index), controller: Some(secret(TARGET)) };
-    let hosts = (0..scenario.host_count).map(|index| (name(index).into(), secrets(index))).collect();
-    Some(Authentication { hosts, ..Authentication::default() })
-}
-
-/// Where the configuration finds the secrets of hosts that generate keys of TLS.
-pub(crate) fn authentication_config(scenario: &Scenario) -> AuthenticationConfig {
-    if scenario.tls != TlsPolicy::Concatenated {
-        return AuthenticationConfig::default();
-    }
-    let sources =
-        |index| SecretSources { host: secret_source(index), controller: Some(secret_source(TARGET)) };
-    let hosts = (0..scenario.host_count).map(|index| (name(index).into(), sources(index))).collect();
-    AuthenticationConfig { hosts, others: Some(sources(STRANGER)), ..AuthenticationConfig::default() }
-}
-
-fn credentials(scenario: &Scenario, index: usize) -> Option<Credentials> {
-    let group = scenario.authentication?;
-    let random = SplitMix64::new(scenario.seed ^ (index as u64) << 32);
-    Some(Credentials {
-        groups: vec![group],
-        randomness: Randomness::Simulated(random),
-        ..Credentials::new(secret(index), Some(secret(TARGET)))
-    })
-}
-
-/// The place of the target among those that have secrets.
-const TARGET: usize = 255;
-
-/// The place of hosts that do not exist.
-const STRANGER: usize = 254;
-
 fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> AssociationSettings {
     let subsystem = if is_discovery { Nqn::discovery() } else { SUBSYSTEM.parse().expect("a name") };
     AssociationSettings {
@@ -201,6 +160,7 @@ fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> Associatio
             is_flow_control_disabled: !scenario.has_flow_control,
         },
         credentials: credentials(scenario, index).filter(|_| !is_discovery).map(Arc::new),
+        reauthenticate: scenario.reauthenticate(),
         concat: scenario.tls == TlsPolicy::Concatenated && !is_discovery,
         offer: offer(scenario),
         connect_timeout_ns: 3 * SECOND,
@@ -230,6 +190,7 @@ impl Host {
                 path_timeout_ns: scenario.path_timeout_ns,
                 fast_fail_ns: None,
                 replay: if scenario.is_replayed { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
+                reauthenticate: scenario.reauthenticate(),
             });
             core.share_flush_epoch(flush_epoch.clone());
             Lane {
@@ -451,7 +412,8 @@ impl Host {
     fn dial_association(&mut self, shared: &mut Shared) {
         let (host, subsystem) = (name(self.index), self.subsystem());
         let generated = self.association.generated_key();
-        match self.link.connect(shared, &host, &subsystem, generated) {
+        let identities = self.association.identities();
+        match self.link.connect(shared, &host, &subsystem, identities, generated) {
             Dialled::Waiting => {}
             Dialled::Connected => {
                 self.association.on_connected(([192, 0, 2, 1], 4420).into(), shared.now_ns);
@@ -680,6 +642,9 @@ impl Host {
                     shared.find(format!("host {index}: a connection took too long, though nothing was slow"));
                 }
             }
+            MachineEvent::AuthenticationFailed { cause } => {
+                shared.find(format!("host {index}: the target refuses to authenticate it again: {cause}"));
+            }
             MachineEvent::Discovery => {
                 shared.say(|| format!("host {index}: the discovery log has changed"));
                 if let Some(scout) = &mut self.scout {
@@ -851,8 +816,9 @@ impl Host {
     fn dial_lane(&mut self, shared: &mut Shared, number: usize) {
         let (host, subsystem) = (name(self.index), self.subsystem());
         let lane = &mut self.lanes[number];
-        let generated = lane.core.attachment().and_then(|attachment| attachment.generated.clone());
-        match lane.link.connect(shared, &host, &subsystem, generated.as_deref()) {
+        let Some(attachment) = lane.core.attachment().cloned() else { return };
+        let (identities, generated) = (attachment.identities, attachment.generated.as_deref());
+        match lane.link.connect(shared, &host, &subsystem, identities, generated) {
             Dialled::Waiting => {}
             Dialled::Connected => {
                 lane.core.on_connected(shared.now_ns);

@@ -6,7 +6,7 @@ use host::LinkError;
 use host::connection_tls::{ConnectionTls, TlsKeys};
 use reactor::{Received, Segment, Sent};
 use security::psk::TlsPsk;
-use security::tls::ByteSocket;
+use security::tls::{ByteSocket, IdentityOffer};
 use wire::nqn::Nqn;
 
 use crate::keys;
@@ -113,12 +113,14 @@ impl HostLink {
         if let Stage::Dialling(id) = self.stage { Some(id) } else { self.open() }
     }
 
-    /// Goes on to connect. `generated` is the key that an authentication has generated, if one has.
+    /// Goes on to connect, with these identities of a configured key of TLS. `generated` is the key that an authentication
+    /// has generated, if one has.
     pub(crate) fn connect(
         &mut self,
         shared: &mut Shared,
         host: &Nqn,
         subsystem: &Nqn,
+        identities: IdentityOffer,
         generated: Option<&TlsPsk>,
     ) -> Dialled {
         if let Stage::Dialling(id) = self.stage {
@@ -134,7 +136,8 @@ impl HostLink {
                 Channel::Configured(number) => Some(keys::host_keys(number)),
                 Channel::Clear | Channel::Generated => None,
             };
-            match ConnectionTls::new(TlsKeys::of(configured.as_ref(), generated), host, subsystem) {
+            let keys = TlsKeys::of(configured.as_ref(), identities, generated);
+            match ConnectionTls::new(keys, host, subsystem) {
                 Ok(tls) => self.tls = tls,
                 Err(cause) => return Dialled::Failed(cause),
             }

@@ -15,6 +15,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod admin;
+mod authentication;
 mod case;
 mod coverage;
 mod crash;

@@ -311,6 +311,8 @@ pub(crate) struct Scenario {
     pub(crate) has_leaver: bool,
     /// Hosts authenticate with this group, and see the target's secret.
     pub(crate) authentication: Option<Group>,
+    /// Interval at which they do so again, ms; 0 for once only.
+    pub(crate) reauthenticate_ms: u32,
     /// Whether hosts and target speak TLS: those with even numbers, where it is allowed.
     pub(crate) tls: TlsPolicy,
     /// Attempts of each host to connect with a key that the target does not have, before those with the right one, and
@@ -449,6 +451,7 @@ impl Scenario {
             scout_count: 0,
             has_leaver: false,
             authentication: None,
+            reauthenticate_ms: 0,
             tls: TlsPolicy::Off,
             other_key_count: 0,
             clear_count: 0,

@@ -128,6 +128,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
             }
         },
     },
+    number!("reauthentication-interval-ms", reauthenticate_ms, 0),
     number!("tls-attempts-with-another-key", other_key_count, 0),
     number!("tls-attempts-in-clear", clear_count, 0),
     number!("tls-key-updates", key_updates, 0),

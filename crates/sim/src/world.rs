@@ -41,8 +41,9 @@ use subsystem::subsystem::Access;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
+use crate::authentication::authentication;
 use crate::coverage::{Stages, Waiting};
-use crate::host::{Host, SUBSYSTEM, authentication};
+use crate::host::{Host, SUBSYSTEM};
 use crate::leaver::Leaver;
 use crate::model::Model;
 use crate::offer::{Offer, SERVICE};

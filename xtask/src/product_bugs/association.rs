@@ -21,6 +21,16 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
             "Class::Idempotent if policy == ReplayPolicy::Idempotent || BUG =>",
         )],
     },
+    // A command of an authentication that waits for room is sent to the next connection, too.
+    Bug {
+        name: "authentication-outlives-its-connection",
+        judge: Simulation,
+        sites: &[Site(
+            "crates/host/src/lane_core/backlog.rs",
+            "self.waiting.retain(|command| !command.tag.has(IS_OWN));",
+            "self.waiting.retain(|command| BUG || !command.tag.has(IS_OWN));",
+        )],
+    },
     // One wrong bit in the TLS handshake of an attempt to reconnect ends the association for good.
     Bug {
         name: "refused-reconnect-ends-the-association",

@@ -39,6 +39,16 @@ const ALWAYS_PERMITS_CLEAR: &str = "BUG || self.lock().policies.get(&listener).i
 /// Where TLS is required nothing is taken in clear, and a connection is one of the host and subsystem whose key it has
 /// shown.
 pub(super) const TLS: &[Bug] = &[
+    // A target that ends the handshake at the first identity it does not know is never offered another.
+    Bug {
+        name: "identities-refused-once-for-all",
+        judge: end_to_end("tls::a_target_that_ends_the_handshake_at_version_1_gets_version_0"),
+        sites: &[Site(
+            "crates/host/src/association_machine.rs",
+            "self.opens_again() && !self.has_offered_others",
+            "!BUG && self.opens_again() && !self.has_offered_others",
+        )],
+    },
     Bug {
         name: "tls-identity-not-checked",
         judge: NAMES,

@@ -15,6 +15,9 @@ pub struct LaneCounters {
     pub completions: u64,
     /// Retries of commands after a status; see [`retry`](crate::retry).
     pub retries: u64,
+    /// Authentications of the queue that succeeded: with each connection, and at the interval of
+    /// [`Options::reauthenticate`](crate::Options::reauthenticate).
+    pub authentications: u64,
     /// Caravans: doorbells rung.
     pub caravans: u64,
     /// Sends: of caravans or of parts of them.

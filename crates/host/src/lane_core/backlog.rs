@@ -10,7 +10,7 @@ use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 
 use super::ana_states::AnaStates;
-use super::command::{IS_EXACT, IS_UNCERTAIN, KeptCommand, Tag};
+use super::command::{IS_EXACT, IS_OWN, IS_UNCERTAIN, KeptCommand, Tag};
 use super::held::{HeldCommands, Release, Released, gave_up};
 use super::timeouts::{ConnectionWait, MS, clock_ms};
 use crate::attachment::Inaccessible;
@@ -143,7 +143,7 @@ impl<B> Backlog<B> {
 
     /// Removes the commands of `user`, with the other halves of their pairs: half a pair would wait at the controller.
     pub(super) fn cancel(&mut self, user: u64) -> Vec<Completion<B>> {
-        let is_meant = |command: &KeptCommand<B>| command.tag.user == user;
+        let is_meant = |command: &KeptCommand<B>| command.tag.user == user && !command.tag.has(IS_OWN);
         let mut cancelled = Vec::new();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter().peekable();
         while let Some(first) = waiting.next() {
@@ -233,8 +233,9 @@ impl<B> Backlog<B> {
         Release::Ana { has_changed: false }
     }
 
-    /// The connection is lost, and with it what its controller said about namespaces.
+    /// The connection is lost, and with it its own commands, and what its controller said about namespaces.
     pub(super) fn on_down(&mut self) {
+        self.waiting.retain(|command| !command.tag.has(IS_OWN));
         self.ana = AnaStates::default();
     }
 

@@ -23,8 +23,8 @@ pub(crate) struct Tag {
     pub(super) flags: u8,
 }
 
-/// The Connect of the queue itself.
-pub(super) const IS_CONNECT: u8 = 1 << 0;
+/// Of the queue itself: its Connect, and its authentication.
+pub(super) const IS_OWN: u8 = 1 << 0;
 /// A read that must fill its whole buffer.
 pub(super) const IS_EXACT: u8 = 1 << 1;
 /// Cancelled by the caller.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use reactor::{Received, Segment, Sent, Socket};
 use security::psk::{Cipher, Derivation};
-use security::tls::{HostKeys, Keyring, KnownKey, Session, Stream};
+use security::tls::{HostKeys, IdentityOffer, Keyring, KnownKey, Session, Stream};
 use security::tls_key::TlsKey;
 use wire::nqn::{HostName, Nqn};
 
@@ -82,6 +82,7 @@ fn sessions(cipher: Cipher) -> io::Result<(Stream, Stream)> {
     let subsystem: Nqn = SUBSYSTEM.parse().map_err(io::Error::other)?;
     let keyring = Keyring::new(vec![KnownKey { subsystem: None, host: None, key: key.clone() }]);
     let keys = HostKeys { key, derivation: Derivation::Standard };
-    let near = Session::host(&keys.offer(&host, &subsystem)).map_err(io::Error::other)?;
+    let near =
+        Session::host(&keys.offer(IdentityOffer::Both, &host, &subsystem)).map_err(io::Error::other)?;
     Ok((Stream::new(near), Stream::new(Session::target(Arc::new(keyring)))))
 }

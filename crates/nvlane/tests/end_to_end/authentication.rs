@@ -4,16 +4,19 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use host::security::group::Group;
 use host::security::hash::HashFunction;
+use host::security::host::HostFailure;
+use host::security::message::Reason;
 use host::security::secret::Secret;
-use host::{Association, Credentials, Error, Event, LinkError, Options, ReconnectSettings};
+use host::{Association, Credentials, Error, Event, Lane, LinkError, Namespace, Options, ReconnectSettings};
 use reactor::EngineKind;
 use subsystem::config::{SecretSource, SecretSources, TargetConfig};
 use subsystem::state::QueueState;
 use tempfile::TempDir;
+use wire::id::Nsid;
 
 use crate::setup::{PATIENCE, Rig, address_of, engines, open, options};
 
@@ -172,5 +175,77 @@ fn lanes_authenticate_again_after_a_loss_with_the_secret_they_have() {
         rig.reload(|_| {});
         namespace.read_at(&mut block, 0).expect("a read");
         assert_eq!(block, [2; 4096]);
+    }
+}
+
+/// Reads with one lane of depth 1 until it has authenticated `count` times.
+fn read_until_authenticated(lane: &mut Lane, namespace: &Namespace, count: u64) {
+    let until = Instant::now() + PATIENCE;
+    let (mut buffer, mut completions) = (vec![0; 4096], Vec::new());
+    while lane.counters().authentications < count {
+        assert!(Instant::now() < until, "{:?}", lane.counters());
+        lane.submit(namespace.read(0, 1).expect("a block"), Some(buffer), 1).expect("room for one");
+        while completions.is_empty() {
+            lane.wait(&mut completions, PATIENCE);
+        }
+        let completion = completions.pop().expect("the read");
+        assert!(completion.is_ok(), "{completion:?}");
+        buffer = completion.buffer.expect("the buffer");
+        assert_eq!(buffer[..8], [7; 8]);
+    }
+}
+
+/// At an interval, on the admin queue and on a lane that never has room: refusals leave the queues in use, and a
+/// controller that cannot show its secret loses the association.
+#[test]
+fn queues_in_use_authenticate_again() {
+    for engine in engines() {
+        let keys = Keys::new();
+        let mut rig = Rig::with(engine, &["ram:4M?lba=4096"], |config| {
+            keys.require(config);
+            config.timeouts.secret_overlap_ms = 0;
+        });
+        let options = Options {
+            depth: 1,
+            command_timeout: Duration::from_secs(4),
+            reauthenticate: Some(Duration::from_millis(50)),
+            ..with(credentials(1, Some(2)))
+        };
+        let association = connect(&rig, options).expect("both have shown their secrets");
+        let events = association.events();
+        open(&association, 1).write_at(&[7; 4096], 0).expect("a write");
+        let namespace = association.namespace(Nsid::new(1)).expect("a namespace");
+        let mut lane = association.lane().expect("a lane");
+        read_until_authenticated(&mut lane, &namespace, 3);
+        assert!(events.try_iter().all(|event| !matches!(event, Event::AuthenticationFailed { .. })));
+
+        keys.write("host", 5);
+        rig.reload(|_| {});
+        let until = Instant::now() + PATIENCE;
+        let event = || events.recv_timeout(until.saturating_duration_since(Instant::now())).expect("events");
+        let Event::AuthenticationFailed { cause } = event() else { panic!("the admin queue is refused") };
+        let refused = LinkError::Authentication(HostFailure::Refused(Reason::Failed));
+        assert_eq!(cause.to_string(), refused.to_string());
+        let before = lane.counters().authentications;
+        keys.write("host", 1);
+        rig.reload(|_| {});
+        read_until_authenticated(&mut lane, &namespace, before + 2);
+        assert_eq!(lane.counters().losses, 0);
+
+        keys.write("controller", 9);
+        rig.reload(|_| {});
+        let lost = |event: Event| {
+            let refuses = |cause: &LinkError| {
+                matches!(cause, LinkError::Authentication(HostFailure::Refuses(Reason::Failed)))
+            };
+            match event {
+                Event::Down { cause } => {
+                    assert!(refuses(&cause), "{cause}");
+                    true
+                }
+                _ => false,
+            }
+        };
+        while !lost(event()) {}
     }
 }

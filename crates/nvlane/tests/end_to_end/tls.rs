@@ -1,13 +1,16 @@
 //! Host and target over TLS: both cipher suites, all sizes, several reactors; what is refused, and how soon. wire §22.6
 
 use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use host::security::hash::HashFunction;
 use host::security::psk::Derivation;
-use host::security::tls::{Alert, Failure, HostKeys, Session};
+use host::security::tls::{Alert, Failure, HostKeys, IdentityOffer, Session};
 use host::security::tls_key::TlsKey;
 use host::{
     Address, Association, Error, Event, Lane, LaneSet, LinkError, Options, ReconnectSettings, discovery,
@@ -208,7 +211,7 @@ fn a_connect_under_other_names_than_those_of_the_key_ends_the_connection() {
         let others = [(other.clone(), own.subsystem.clone()), (own.nqn.clone(), other)];
         for (count, (nqn, subsystem)) in (1..).zip(others) {
             let keys = HostKeys { key: key(HashFunction::Sha256, 1), derivation: Derivation::Standard };
-            let offer = keys.offer(&own.nqn.clone().into(), &own.subsystem);
+            let offer = keys.offer(IdentityOffer::Both, &own.nqn.clone().into(), &own.subsystem);
             let relay = TlsRelay::to_target(rig.socket_address(), Session::host(&offer).expect("a session"));
             let host = peer::raw_host::RawHost { address: relay.address, nqn, subsystem, ..own.clone() };
             let mut queue = host.queue(Digests::empty()).expect("initialised");
@@ -331,7 +334,7 @@ fn an_association_whose_key_was_removed_ends_by_its_time_limit() {
     assert!(begun.elapsed() < SOON, "after {:?}", begun.elapsed());
     let over = association.over().expect("the association has ended");
     assert!(matches!(&*over, Error::GaveUp { attempts: 2.., .. }), "{over}");
-    assert!(over.to_string().ends_with("TLS: the peer sent the TLS alert decrypt_error"), "{over}");
+    assert!(over.to_string().contains("TLS: the peer sent the TLS alert decrypt_error"), "{over}");
 }
 
 /// More lanes than are polled in turn: each is read when the kernel reports its socket, once for each change. What TLS left
@@ -391,4 +394,85 @@ fn an_idle_lane_of_a_host_frees_the_buffers_of_tls_and_goes_on() {
         }
     }
     assert!(completions.iter().all(|completion| completion.result == Ok(0)));
+}
+
+/// A target that knows keys by identities of version 0 only, and ends the handshake with an alert at any other, as SPDK's
+/// does: a relay in front of a target. Counts the connections that it has ended so.
+struct VersionZeroTarget {
+    address: SocketAddr,
+    refused: Arc<AtomicU32>,
+}
+
+impl VersionZeroTarget {
+    fn before(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let refused = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&refused);
+        // Ends with the test's process.
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                let count = Arc::clone(&count);
+                std::thread::spawn(move || {
+                    let _ = relay(connection.expect("a connection"), target, &count);
+                });
+            }
+        });
+        Self { address, refused }
+    }
+
+    fn refused(&self) -> u32 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+fn relay(mut host: TcpStream, target: SocketAddr, refused: &AtomicU32) -> io::Result<()> {
+    let mut header = [0; 5];
+    host.read_exact(&mut header)?;
+    let mut hello = vec![0; usize::from(u16::from_be_bytes([header[3], header[4]]))];
+    host.read_exact(&mut hello)?;
+    if hello.windows(6).any(|bytes| bytes == b"NVMe1R") {
+        refused.fetch_add(1, Ordering::Relaxed);
+        // A fatal internal_error.
+        return host.write_all(&[21, 3, 3, 0, 2, 2, 80]);
+    }
+    let mut target = TcpStream::connect(target)?;
+    target.write_all(&header)?;
+    target.write_all(&hello)?;
+    let (mut from_host, mut to_target) = (host.try_clone()?, target.try_clone()?);
+    std::thread::spawn(move || {
+        let _ = io::copy(&mut from_host, &mut to_target);
+        let _ = to_target.shutdown(std::net::Shutdown::Both);
+    });
+    let _ = io::copy(&mut target, &mut host);
+    host.shutdown(std::net::Shutdown::Both)
+}
+
+#[test]
+fn a_target_that_ends_the_handshake_at_version_1_gets_version_0() {
+    let keys = Keys::new();
+    for engine in engines() {
+        let mut rig = rig(engine, &keys, TlsPolicy::Required);
+        let target = VersionZeroTarget::before(rig.socket_address());
+        let options = Options {
+            lanes: 3,
+            reconnect: ReconnectSettings::default(),
+            ..with(key(HashFunction::Sha256, 1))
+        };
+        let association = Association::connect(&address_of(target.address), options).expect("connected");
+        let mut namespace = open(&association, 1);
+        namespace.write_at(&pattern(8192, 1), 0).expect("a write");
+        assert_eq!(target.refused(), 1, "one attempt of the admin queue, and none of lanes");
+        // What was accepted is offered first when it reconnects.
+        rig.stop();
+        rig.start();
+        namespace.write_at(&pattern(8192, 2), 0).expect("a write after a restart");
+        assert_eq!(target.refused(), 1);
+        drop((namespace, association));
+        // A wrong key is refused under both.
+        let address = address_of(target.address);
+        let error = Association::connect(&address, with(key(HashFunction::Sha256, 2))).expect_err("refused");
+        assert!(error.to_string().contains("decrypt_error"), "{error}");
+        assert_eq!(target.refused(), 2);
+    }
 }

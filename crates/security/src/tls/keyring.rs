@@ -177,15 +177,39 @@ pub struct HostKeys {
     pub derivation: Derivation,
 }
 
-impl HostKeys {
-    /// What the host offers to a subsystem: version 1, then version 0, for targets that know only that one and pass
-    /// over an identity that they do not know.
+/// The versions of identities that a host offers in one handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdentityOffer {
+    /// Version 1, then version 0: for targets that know either, and pass over an identity that they do not know.
+    #[default]
+    Both,
+    /// Version 0 only: for targets that know only that one, and end the handshake at an identity that they do not know, as
+    /// SPDK's does with an alert.
+    VersionZero,
+}
+
+impl IdentityOffer {
+    /// The offer to make after this one was refused.
     #[must_use]
-    pub fn offer(&self, host: &HostName, subsystem: &Nqn) -> Vec<TlsPsk> {
-        [IdentityVersion::One, IdentityVersion::Zero]
-            .into_iter()
-            .filter_map(|version| derive(&self.key, self.derivation, version, host, subsystem))
-            .collect()
+    pub fn other(self) -> Self {
+        match self {
+            Self::Both => Self::VersionZero,
+            Self::VersionZero => Self::Both,
+        }
+    }
+}
+
+impl HostKeys {
+    /// What the host offers to a subsystem: the key under each identity of the offer, in order.
+    #[must_use]
+    pub fn offer(&self, identities: IdentityOffer, host: &HostName, subsystem: &Nqn) -> Vec<TlsPsk> {
+        let versions = match identities {
+            IdentityOffer::Both => &[IdentityVersion::One, IdentityVersion::Zero][..],
+            IdentityOffer::VersionZero => &[IdentityVersion::Zero],
+        };
+        let derived =
+            |version: &IdentityVersion| derive(&self.key, self.derivation, *version, host, subsystem);
+        versions.iter().filter_map(derived).collect()
     }
 }
 
@@ -221,7 +245,7 @@ mod tests {
 
     fn offer(byte: u8, subsystem: &str, derivation: Derivation) -> Vec<TlsPsk> {
         let keys = HostKeys { key: key(byte), derivation };
-        keys.offer(&HOST.parse().expect("a name"), &subsystem.parse().expect("a name"))
+        keys.offer(IdentityOffer::Both, &HOST.parse().expect("a name"), &subsystem.parse().expect("a name"))
     }
 
     #[test]

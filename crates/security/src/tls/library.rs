@@ -41,6 +41,10 @@ const RECORD_BYTES: usize = 16 << 10;
 /// of further groups: P-256, P-384, P-521. A peer that offers only X25519 at first is asked for P-256.
 const POLICY: &str = "ELBSecurityPolicy-TLS13-1-3-FIPS-2023-04";
 
+/// The same with TLS_AES_256_GCM_SHA384 alone, and P-384: what a host with a key for that one offers. A target that chooses
+/// the cipher suite before it looks at the keys could choose the other one, and then has no key (OpenSSL, so SPDK).
+const AES_256_POLICY: &str = "ELBSecurityPolicy-TLS13-1-3-RFC9151-FIPS-2023-07";
+
 /// The policy of sessions with a certificate: TLS 1.3, and TLS 1.2 with ephemeral keys and AES-GCM only.
 const CERTIFICATE_POLICY: &str = "20251014";
 
@@ -171,17 +175,24 @@ fn would_block() -> c_int {
 
 /// Has the library start, which takes some milliseconds the first time.
 pub(super) fn prepare() -> Result<(), Error> {
-    config().map(drop)
+    config(false).map(drop)
 }
 
-/// The configuration of all connections.
-fn config() -> Result<Config, Error> {
-    static CONFIG: OnceLock<Config> = OnceLock::new();
-    if let Some(config) = CONFIG.get() {
+/// The configuration of connections with pre-shared keys: of all, or of hosts with keys for TLS_AES_256_GCM_SHA384 only.
+fn config(is_aes_256_only: bool) -> Result<Config, Error> {
+    static BOTH: OnceLock<Config> = OnceLock::new();
+    static AES_256: OnceLock<Config> = OnceLock::new();
+    let (cell, policy) = if is_aes_256_only { (&AES_256, AES_256_POLICY) } else { (&BOTH, POLICY) };
+    if let Some(config) = cell.get() {
         return Ok(config.clone());
     }
-    let config = builder(POLICY)?.build()?;
-    Ok(CONFIG.get_or_init(|| config).clone())
+    let config = builder(policy)?.build()?;
+    Ok(cell.get_or_init(|| config).clone())
+}
+
+/// Whether a key is for TLS_AES_256_GCM_SHA384, and not for TLS_AES_128_GCM_SHA256.
+fn is_for_aes_256(key: &TlsPsk) -> bool {
+    key.key.expose().len() == Cipher::Aes256GcmSha384.hash().digest_bytes()
 }
 
 /// A configuration to complete: no certificate is trusted yet.
@@ -245,16 +256,13 @@ impl Library {
     /// A connection of the host (client) or the target (server) with these keys, which has received `input` already.
     pub(super) fn new(is_host: bool, keys: &[TlsPsk], input: &[u8]) -> Result<Self, Error> {
         let mut connection = Connection::new(if is_host { Mode::Client } else { Mode::Server });
-        connection.set_config(config()?)?;
-        for TlsPsk { identity, key } in keys {
+        let is_aes_256_only = is_host && !keys.is_empty() && keys.iter().all(is_for_aes_256);
+        connection.set_config(config(is_aes_256_only)?)?;
+        for psk in keys {
             let mut builder = Psk::builder()?;
-            builder.set_identity(identity.as_bytes())?;
-            builder.set_secret(key.expose())?;
-            builder.set_hmac(if key.expose().len() == Cipher::Aes256GcmSha384.hash().digest_bytes() {
-                PskHmac::SHA384
-            } else {
-                PskHmac::SHA256
-            })?;
+            builder.set_identity(psk.identity.as_bytes())?;
+            builder.set_secret(psk.key.expose())?;
+            builder.set_hmac(if is_for_aes_256(psk) { PskHmac::SHA384 } else { PskHmac::SHA256 })?;
             connection.append_psk(&builder.build()?)?;
         }
         Self::of(connection, false, input)

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::LazyLock;
 
 use nvlane_security::hash::HashFunction;
-use nvlane_security::tls::{ByteSocket, Session, Stream};
+use nvlane_security::tls::{ByteSocket, IdentityOffer, Session, Stream};
 use proptest::prelude::*;
 use reactor::{Received, Segment, Sent};
 
@@ -260,7 +260,8 @@ impl Pair {
             let [waiting, written, received] = [(); 3].map(|()| Vec::new());
             End { is_host, stream, socket, waiting, written, received, is_over: false }
         };
-        let offer = host_keys(key(HashFunction::Sha256, 1)).offer(&host_name(), &subsystem());
+        let offer =
+            host_keys(key(HashFunction::Sha256, 1)).offer(IdentityOffer::Both, &host_name(), &subsystem());
         let host = end(true, Stream::new(Session::host(&offer).expect("a session")));
         let target = end(false, Stream::new(Session::target(keyring([key(HashFunction::Sha256, 1)]))));
         Self { ways, host, target }

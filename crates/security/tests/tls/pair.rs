@@ -2,7 +2,7 @@
 
 use nvlane_security::hash::HashFunction;
 use nvlane_security::psk::{Cipher, IdentityVersion};
-use nvlane_security::tls::{Failure, Read, Session};
+use nvlane_security::tls::{Failure, IdentityOffer, Read, Session};
 use proptest::prelude::*;
 
 use crate::{HOST, SUBSYSTEM, host_keys, host_name, key, keyring, subsystem};
@@ -15,7 +15,7 @@ struct Pair {
 
 impl Pair {
     fn new(hash: HashFunction) -> Self {
-        let offer = host_keys(key(hash, 1)).offer(&host_name(), &subsystem());
+        let offer = host_keys(key(hash, 1)).offer(IdentityOffer::Both, &host_name(), &subsystem());
         let ring = keyring([key(HashFunction::Sha384, 9), key(hash, 1)]);
         Self { host: Session::host(&offer).expect("a session"), target: Session::target(ring) }
     }
@@ -231,5 +231,35 @@ proptest! {
             }
         }
         prop_assert!(session.established().is_none());
+    }
+}
+
+/// The cipher suites of a ClientHello.
+fn suites_of(hello: &[u8]) -> Vec<u16> {
+    // The record's header, the message's, its version and random bytes.
+    let session_at = 5 + 4 + 2 + 32;
+    let suites_at = session_at + 1 + usize::from(hello[session_at]);
+    let length = usize::from(u16::from_be_bytes([hello[suites_at], hello[suites_at + 1]]));
+    let suites = &hello[suites_at + 2..suites_at + 2 + length];
+    suites.chunks(2).map(|suite| u16::from_be_bytes([suite[0], suite[1]])).collect()
+}
+
+/// A target may choose the suite first, and look for a key of it then.
+#[test]
+fn a_host_prefers_the_suite_of_its_key() {
+    const TLS_AES_128_GCM_SHA256: u16 = 0x1301;
+    const TLS_AES_256_GCM_SHA384: u16 = 0x1302;
+    for (hash, suites) in [
+        (HashFunction::Sha256, &[TLS_AES_128_GCM_SHA256, TLS_AES_256_GCM_SHA384][..]),
+        (HashFunction::Sha384, &[TLS_AES_256_GCM_SHA384]),
+    ] {
+        for identities in [IdentityOffer::Both, IdentityOffer::VersionZero] {
+            let offer = host_keys(key(hash, 1)).offer(identities, &host_name(), &subsystem());
+            let session = Session::host(&offer).expect("a session");
+            let mut offered = suites_of(session.output());
+            // A value that says something about renegotiation is no suite.
+            offered.retain(|suite| suite >> 8 == 0x13);
+            assert_eq!(offered, suites);
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nvlane_security::hash::HashFunction;
-use nvlane_security::tls::{Failure, Read, Session};
+use nvlane_security::tls::{Failure, IdentityOffer, Read, Session};
 
 use crate::{host_keys, host_name, key, keyring, subsystem};
 
@@ -91,7 +91,8 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Identity and key in hex that both ends use: version 1, SHA-256.
 fn known() -> (String, String) {
-    let offer = host_keys(key(HashFunction::Sha256, 1)).offer(&host_name(), &subsystem());
+    let offer =
+        host_keys(key(HashFunction::Sha256, 1)).offer(IdentityOffer::Both, &host_name(), &subsystem());
     (offer[0].identity.clone(), hex(offer[0].key.expose()))
 }
 
@@ -151,7 +152,8 @@ fn ask(
     let mut peer = Peer::start(program, arguments);
     // gnutls-serv says when it is ready, s_server too; connecting is tried until then.
     let mut socket = connect(port);
-    let offer = host_keys(key(HashFunction::Sha256, byte)).offer(&host_name(), &subsystem());
+    let offer =
+        host_keys(key(HashFunction::Sha256, byte)).offer(IdentityOffer::Both, &host_name(), &subsystem());
     let mut session = Session::host(&offer[..1]).expect("a session");
     let mut received = Vec::new();
     let mut outcome =

@@ -1,7 +1,7 @@
 //! What is refused, how soon, and with which alert.
 
 use nvlane_security::hash::HashFunction;
-use nvlane_security::tls::{Alert, Failure, Read, Session};
+use nvlane_security::tls::{Alert, Failure, IdentityOffer, Read, Session};
 
 use crate::{host_keys, host_name, key, keyring, subsystem};
 
@@ -27,8 +27,12 @@ fn give(to: &mut Session, bytes: &[u8]) -> Result<Read, Failure> {
 }
 
 fn host(byte: u8) -> Session {
-    Session::host(&host_keys(key(HashFunction::Sha256, byte)).offer(&host_name(), &subsystem()))
-        .expect("a session")
+    Session::host(&host_keys(key(HashFunction::Sha256, byte)).offer(
+        IdentityOffer::Both,
+        &host_name(),
+        &subsystem(),
+    ))
+    .expect("a session")
 }
 
 #[test]

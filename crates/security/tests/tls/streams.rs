@@ -6,7 +6,7 @@ use std::io::IoSliceMut;
 use std::rc::Rc;
 
 use nvlane_security::hash::HashFunction;
-use nvlane_security::tls::{ByteSocket, Session, Stream};
+use nvlane_security::tls::{ByteSocket, IdentityOffer, Session, Stream};
 use proptest::prelude::*;
 use reactor::{Received, Segment, Sent};
 
@@ -62,7 +62,8 @@ fn connected(capacity: usize, piece: usize) -> [(Stream, End); 2] {
     let ways = [Rc::<RefCell<Way>>::default(), Rc::default()];
     let end =
         |from: usize| End { from: Rc::clone(&ways[from]), to: Rc::clone(&ways[1 - from]), capacity, piece };
-    let offer = host_keys(key(HashFunction::Sha256, 1)).offer(&host_name(), &subsystem());
+    let offer =
+        host_keys(key(HashFunction::Sha256, 1)).offer(IdentityOffer::Both, &host_name(), &subsystem());
     let host = Stream::new(Session::host(&offer).expect("a session"));
     let target = Stream::allowing_clear(Session::target(keyring([key(HashFunction::Sha256, 1)])));
     let [mut host, mut target] = [(host, end(0)), (target, end(1))];

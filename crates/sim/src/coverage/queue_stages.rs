@@ -11,7 +11,7 @@ use wire::fabrics::ConnectResult;
 use wire::opcode::FabricsType;
 use wire::property::{Cc, Csts, Property, ShutdownNotification, ShutdownStatus};
 
-use super::{Coverage, Stages};
+use super::{Coverage, Point, Stages};
 
 /// A command that changes what is known of a queue, once it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,10 @@ impl QueueStages {
             _ if self.is_silent => {}
             "initialized" if kind == Some(FabricsType::CONNECT) => self.queue.enter("connecting", coverage),
             "authenticating" if !is_of_authentication => self.queue.enter(self.serves, coverage),
+            "admin" if is_of_authentication => {
+                coverage.reach(Point::Event("admin queue authenticates again"))
+            }
+            "I/O" if is_of_authentication => coverage.reach(Point::Event("I/O queue authenticates again")),
             _ => {}
         }
     }

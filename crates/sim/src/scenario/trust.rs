@@ -1,5 +1,7 @@
 //! Authentication and TLS of a run.
 
+use std::time::Duration;
+
 use security::group::Group;
 use subsystem::config::TlsPolicy;
 
@@ -17,6 +19,16 @@ impl Scenario {
             let group = if random.one_in(50) { Group::Ffdhe2048 } else { Group::Null };
             self.authentication = Some(group);
         }
+        let mut random = Random::new(self.seed, 71);
+        if self.authentication == Some(Group::Null) && random.one_in(2) {
+            self.reauthenticate_ms = random.scaled(2, 2000) as u32;
+        }
+    }
+
+    /// Interval at which hosts authenticate again.
+    pub(crate) fn reauthenticate(&self) -> Option<Duration> {
+        let interval_ms = Some(self.reauthenticate_ms).filter(|ms| *ms > 0)?;
+        Some(Duration::from_millis(interval_ms.into()))
     }
 
     /// Whether hosts and target speak TLS, and what happens to it. It takes much of the processor's time.

@@ -17,6 +17,7 @@ use wire::uuid::Uuid;
 
 use super::machines::Machine;
 use super::{Stage, World};
+use crate::authentication::authentication_config;
 use crate::host::{self, SUBSYSTEM};
 use crate::keys;
 use crate::offer::SERVICE;
@@ -78,7 +79,7 @@ impl World {
             serial: Some("SIMULATED".into()),
             namespaces: self.namespaces(),
             access: self.access(),
-            authentication: host::authentication_config(scenario),
+            authentication: authentication_config(scenario),
             tls_keys: self.tls_key_sources(),
             ..SubsystemConfig::new(SUBSYSTEM.parse().expect("a name"))
         };

@@ -6,7 +6,7 @@ use std::path::Path;
 use reactor::Listener;
 use security::hash::HashFunction;
 use security::psk::Derivation;
-use security::tls::{HostKeys, Policy};
+use security::tls::{HostKeys, IdentityOffer, Policy};
 use security::tls_key::TlsKey;
 
 use super::*;
@@ -55,7 +55,11 @@ fn usable(gate: &ListenerGate, subsystem: &str, keys: &[u8]) -> Vec<u8> {
     let ring = gate.keyring();
     let is_usable = |byte: &&u8| {
         let keys = HostKeys { key: key(**byte), derivation: Derivation::Standard };
-        let offered = keys.offer(&HOST.parse().expect("a name"), &subsystem.parse().expect("a name"));
+        let offered = keys.offer(
+            IdentityOffer::Both,
+            &HOST.parse().expect("a name"),
+            &subsystem.parse().expect("a name"),
+        );
         let found = |offered: &security::psk::TlsPsk| {
             ring.find(&offered.identity).is_some_and(|found| found.1.key.expose() == offered.key.expose())
         };

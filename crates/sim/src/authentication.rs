@@ -1,0 +1,48 @@
+//! Who authenticates in a run: the secrets of its hosts, and those that the target asks for.
+
+use host::Credentials;
+use reactor::random::SplitMix64;
+use reactor::randomness::Randomness;
+use subsystem::authentication::{Authentication, Secrets};
+use subsystem::config::{AuthenticationConfig, SecretSources, TlsPolicy};
+
+use crate::host::name;
+use crate::keys::{secret, secret_source};
+use crate::scenario::Scenario;
+
+/// The place of the target among those that have secrets.
+const TARGET: usize = 255;
+
+/// The place of hosts that do not exist.
+const STRANGER: usize = 254;
+
+/// The secrets that hosts must have, and what each sees of the target, where the configuration does not say it: in
+/// some of these runs there are hosts without a secret.
+pub(crate) fn authentication(scenario: &Scenario) -> Option<Authentication> {
+    scenario.authentication.filter(|_| scenario.tls != TlsPolicy::Concatenated)?;
+    let secrets = |index| Secrets { host: secret(index), controller: Some(secret(TARGET)) };
+    let hosts = (0..scenario.host_count).map(|index| (name(index).into(), secrets(index))).collect();
+    Some(Authentication { hosts, ..Authentication::default() })
+}
+
+/// Where the configuration finds the secrets of hosts that generate keys of TLS.
+pub(crate) fn authentication_config(scenario: &Scenario) -> AuthenticationConfig {
+    if scenario.tls != TlsPolicy::Concatenated {
+        return AuthenticationConfig::default();
+    }
+    let sources =
+        |index| SecretSources { host: secret_source(index), controller: Some(secret_source(TARGET)) };
+    let hosts = (0..scenario.host_count).map(|index| (name(index).into(), sources(index))).collect();
+    AuthenticationConfig { hosts, others: Some(sources(STRANGER)), ..AuthenticationConfig::default() }
+}
+
+/// The secrets of a host.
+pub(crate) fn credentials(scenario: &Scenario, index: usize) -> Option<Credentials> {
+    let group = scenario.authentication?;
+    let random = SplitMix64::new(scenario.seed ^ (index as u64) << 32);
+    Some(Credentials {
+        groups: vec![group],
+        randomness: Randomness::Simulated(random),
+        ..Credentials::new(secret(index), Some(secret(TARGET)))
+    })
+}
