@@ -874,7 +874,8 @@ impl AssociationMachine {
                 let late = self.queue.commands().map(|(_, tag)| tag.deadline_ns).min();
                 let bring_up_ns =
                     if let Phase::BringUp { until_ns } = self.phase { Some(until_ns) } else { None };
-                let again_ns = Some(self.reauthentication.due_ns());
+                // It may be due while the controller is brought up, and waits for that.
+                let again_ns = Some(self.reauthentication.due_ns()).filter(|_| self.phase == Phase::Up);
                 [late, bring_up_ns, again_ns, self.controller.next_deadline()].into_iter().flatten().min()
             }
             Phase::Over => return None,
