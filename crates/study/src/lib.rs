@@ -16,6 +16,7 @@
 pub mod bench;
 pub mod catalogue;
 mod cell;
+mod churn;
 pub mod compare;
 mod counters;
 pub mod csv;
@@ -36,6 +37,7 @@ mod kernel_nvme;
 mod key_value;
 mod keys;
 mod lanes;
+mod line_counts;
 mod local_target;
 pub mod machine;
 pub mod measured;
