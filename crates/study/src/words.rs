@@ -76,6 +76,8 @@ const FORMS: &[(&str, &str)] = &[
     ("in_place_gain_{}", "gain of receiving in place, {}"),
     ("zero_copy_from_{}", "size from which zero copy pays, {}"),
     ("zero_copy_gain_{}", "gain of zero copy, {}"),
+    ("{}_batch_added_p50_us", "p50 that a batch adds to one operation, {}"),
+    ("{}_batch_added_p99_us", "p99 that a batch adds to one operation, {}"),
     ("{}_over_single", "operations per core, {} in a capsule over one"),
     ("{}_over_sparse", "operations per core, {} in a capsule over one with as few in flight"),
     ("{}_above_best", "hit ratio above the best simulated policy, {}"),
