@@ -3,9 +3,9 @@
 use crate::experiment::{About, Experiment, Machines};
 use crate::experiments::{
     ablation, adq, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency, digests,
-    generator, idle, inline_send, iosize, kv_accesses, kv_allocation, kv_atomics, kv_batching, kv_hit_ratio,
-    kv_large, kv_memory, kv_peers, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu, stacks,
-    tls,
+    generator, idle, inline_send, iosize, kv_accesses, kv_allocation, kv_atomics, kv_batching, kv_cache,
+    kv_hit_ratio, kv_large, kv_memory, kv_peers, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes,
+    mtu, stacks, tls,
 };
 
 /// An experiment of the catalogue.
@@ -54,6 +54,7 @@ pub const ALL: &[Entry] = &[
     Entry::of::<kv_memory::KvMemory>(kv_memory::ABOUT),
     Entry::of::<kv_accesses::KvAccesses>(kv_accesses::ABOUT),
     Entry::of::<kv_allocation::KvAllocation>(kv_allocation::ABOUT),
+    Entry::of::<kv_cache::KvCache>(kv_cache::ABOUT),
     Entry::of::<kv_hit_ratio::KvHitRatio>(kv_hit_ratio::ABOUT),
     Entry::of::<kv_ycsb::KvYcsb>(kv_ycsb::ABOUT),
     Entry::of::<kv_large::KvLarge>(kv_large::ABOUT),

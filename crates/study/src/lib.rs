@@ -39,6 +39,7 @@ mod keys;
 mod lanes;
 mod line_counts;
 mod local_target;
+mod lookups;
 pub mod machine;
 pub mod measured;
 mod network;
