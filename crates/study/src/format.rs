@@ -100,6 +100,8 @@ pub(crate) fn value_name(name: &str) -> String {
         "iops" => "IOPS",
         "ops" => "operations per second",
         "ops_per_cpu" => "operations per core",
+        "whole_cores_ops" => "operations of whole cores",
+        "is_shared" => "shared cores",
         "iops_per_cpu" => "IOPS per core",
         "ceiling_iops" => "ceiling IOPS",
         "ceiling_iops_per_cpu" => "ceiling IOPS per core",
