@@ -22,6 +22,7 @@ pub(crate) mod kv_cache;
 pub(crate) mod kv_hit_ratio;
 pub(crate) mod kv_large;
 pub(crate) mod kv_memory;
+pub(crate) mod kv_neighbour;
 pub(crate) mod kv_peers;
 pub(crate) mod kv_scaling;
 pub(crate) mod kv_vector;

@@ -101,6 +101,7 @@ pub(crate) fn value_name(name: &str) -> String {
         "ops" => "operations per second",
         "ops_per_cpu" => "operations per core",
         "whole_cores_ops" => "operations of whole cores",
+        "gb_per_s" => "GB/s",
         "is_shared" => "shared cores",
         "iops_per_cpu" => "IOPS per core",
         "ceiling_iops" => "ceiling IOPS",

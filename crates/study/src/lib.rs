@@ -42,6 +42,7 @@ mod local_target;
 mod lookups;
 pub mod machine;
 pub mod measured;
+mod memory_load;
 mod network;
 pub mod page;
 mod peers;
