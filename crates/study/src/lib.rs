@@ -23,6 +23,7 @@ pub mod csv;
 mod descriptors;
 mod doorbell;
 mod driver;
+mod energy;
 mod error;
 pub mod experiment;
 mod experiments;
