@@ -160,3 +160,18 @@ fn items_are_not_moved_for_units_that_are_skipped_again() {
     println!("{moved_count} items moved for {stored_count} in place of {}", count / 3);
     assert!(stored_count * 10 >= count / 3 * 9 && moved_count <= 2 * count as u64);
 }
+
+#[test]
+fn items_of_one_unit_and_of_two_in_turn_are_evicted_without_moving_all_others() {
+    let settings = Settings { memory_bytes: 2 << 20, inline_bytes_max: 0, ..Settings::default() };
+    let mut processor = Processor::new(settings).expect("memory");
+    let mut room = [0; 32];
+    // Every fourth unit is skipped, as much as a region that is emptied has free.
+    for number in 0..100_000 {
+        let value = &[7; 20][..if number % 2 == 0 { 1 } else { 20 }];
+        put(&mut processor, key(number, 8, &mut room), value);
+    }
+    let counters = processor.counters();
+    println!("{} items moved, {} evicted", counters.moved_count, counters.evicted_count);
+    assert!(counters.evicted_count > 50_000 && counters.moved_count < counters.stored_count);
+}
