@@ -93,17 +93,23 @@ impl Experiment for KvAllocation {
         // In a new thread, which alone is tied to the core.
         let churned = thread::scope(|scope| scope.spawn(run).join().expect("the partition does not panic"))?;
         let Churned { store_ns, delete_ns, moved_per_store, emptied_percent, shares } = churned;
-        Ok(Values::from([
+        let mut values = Values::from([
             ("store_ns", store_ns),
             ("delete_ns", delete_ns),
             ("moved_per_store", moved_per_store),
             ("emptied_percent", emptied_percent),
-            ("pairs_percent", shares.pairs),
-            ("headers_percent", shares.headers),
-            ("rounding_percent", shares.rounding),
-            ("index_percent", shares.index),
-            ("rest_percent", shares.rest),
-        ]))
+        ]);
+        // Where lengths change, the memory that was full had the old ones.
+        if work.old == work.new {
+            values.extend([
+                ("pairs_percent", shares.pairs),
+                ("headers_percent", shares.headers),
+                ("rounding_percent", shares.rounding),
+                ("index_percent", shares.index),
+                ("rest_percent", shares.rest),
+            ]);
+        }
+        Ok(values)
     }
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
