@@ -159,6 +159,7 @@ pub(crate) fn words(key: &str) -> String {
             "spdk" => "SPDK",
             "spdks" => "SPDK's",
             "tls" => "TLS",
+            "zipf" => "Zipf",
             other => other,
         };
         let is_depth = |depth: &&str| !depth.is_empty() && depth.bytes().all(|byte| byte.is_ascii_digit());

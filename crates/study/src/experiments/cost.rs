@@ -8,6 +8,7 @@ use load::key_value::{KeyValueLoad, Mix};
 use super::prelude::*;
 use crate::energy::{DIRECTORY, Energy, EnergyReading, NoEnergy};
 use crate::key_value::{self, Pairs};
+use crate::words::words;
 
 /// Reads or writes of blocks.
 struct Blocks {
@@ -66,15 +67,16 @@ pub(crate) const ABOUT: About = About {
 pub(crate) struct Cost {
     served: Kept<(), Served>,
     pairs: Kept<(), Pairs>,
-    /// The energy counters, or why there are none; `None` before the first measurement.
-    energy: Option<Result<Energy, String>>,
+    /// The energy counters, or why there are none, unless that is said of every study between two machines; `None` before
+    /// the first measurement.
+    energy: Option<Result<Energy, Option<String>>>,
 }
 
 impl Cost {
     fn energy(&mut self, bench: &Bench) -> Option<Energy> {
         let open = || match bench.is_remote() {
-            true => Err("watts are read on the load's machine only".to_owned()),
-            false => Energy::open(Path::new(DIRECTORY)).map_err(|reason| reason.to_string()),
+            true => Err(None),
+            false => Energy::open(Path::new(DIRECTORY)).map_err(|reason| Some(reason.to_string())),
         };
         self.energy.get_or_insert_with(open).as_ref().ok().cloned()
     }
@@ -123,10 +125,8 @@ impl Experiment for Cost {
     }
 
     fn conditions(&self, _: &Measured) -> Option<String> {
-        match self.energy.as_ref()? {
-            Ok(_) => None,
-            Err(reason) => Some(format!("Watts are n/a: {reason}.")),
-        }
+        let reason = self.energy.as_ref()?.as_ref().err()?.as_ref()?;
+        Some(format!("Watts are n/a: {reason}."))
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -148,7 +148,6 @@ impl Experiment for Cost {
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         let names = || BLOCKS.iter().map(|blocks| blocks.name).chain([GETS]);
-        let key = |name: &str| name.replace(' ', "_");
         for (begins, value) in [
             ("ops_per_cpu_of_target", "target_ops_per_cpu"),
             ("ops_per_cpu_of_both", "both_ops_per_cpu"),
@@ -168,16 +167,16 @@ impl Experiment for Cost {
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
-        let names = || BLOCKS.iter().map(|blocks| blocks.name).chain([GETS]).map(str::to_owned);
+        let cells = || BLOCKS.iter().map(|blocks| blocks.name).chain([GETS]).map(str::to_owned);
+        let names = || cells().map(|name| words(&key(&name)));
         let sides = [("target", "target"), ("host", "host"), ("both together", "both")];
         let of_sides = |ending: &str| {
             let of =
-                |(label, side): (&str, &str)| bars(label, measured, names(), &format!("{side}_{ending}"));
+                |(label, side): (&str, &str)| bars(label, measured, cells(), &format!("{side}_{ending}"));
             sides.map(of).to_vec()
         };
-        let with_idle = || names().chain([IDLE.to_owned()]);
-        let watts = bars("watts", measured, with_idle(), "watts");
-        let joules = bars("joules", measured, names(), "joules_per_million");
+        let watts = bars("watts", measured, cells().chain([IDLE.to_owned()]), "watts");
+        let joules = bars("joules", measured, cells(), "joules_per_million");
         let figure = |title: &str, note: &str, names: Vec<String>, y: Axis, series: Vec<Series>| {
             Figure::new(title, note, Plot::bars("", names, y, series))
         };
@@ -199,7 +198,7 @@ impl Experiment for Cost {
             figure(
                 "Power",
                 "Of the processor packages and their memory, everything on the machine included. No data: the reason stands above.",
-                with_idle().collect(),
+                names().chain([IDLE.to_owned()]).collect(),
                 Axis::linear("watts"),
                 vec![watts],
             ),
@@ -229,6 +228,11 @@ fn per_core(target_us: Option<f64>, host_us: Option<f64>, bytes: f64) -> Values 
         }
     }
     values
+}
+
+/// The name of a row as part of a key: `read 4k qd1` is `read_4k_qd1`.
+fn key(name: &str) -> String {
+    name.replace(' ', "_")
 }
 
 /// Mean power between two readings, W.
@@ -277,8 +281,10 @@ mod tests {
 
     #[test]
     fn energy_is_told_where_it_was_measured_and_the_reason_where_not() {
-        let cost = Cost { energy: Some(Err("no counters".into())), ..Cost::default() };
+        let cost = Cost { energy: Some(Err(Some("no counters".into()))), ..Cost::default() };
         assert_eq!(cost.conditions(&Measured::default()).unwrap(), "Watts are n/a: no counters.");
+        let between_two = Cost { energy: Some(Err(None)), ..Cost::default() };
+        assert_eq!(between_two.conditions(&Measured::default()), None);
         let headline = headline_of(&cost, |cell| {
             [("target_ops_per_cpu", 1e6), ("iops", f64::from(cell.name.len() == 10))]
         });

@@ -36,7 +36,7 @@ pub(crate) const ABOUT: About = About {
              own: alone, while the target has nothing to do, and beside a target with six million pairs of 16 and 32 bytes, in batches of 256 \
              GETs or SETs of random keys, four in flight. Target and load have a core each; with two cores in all they share one, so that the \
              program has the other for itself. What the program loses is what caches and memory that all cores share give to the target \
-             and its load. KV-Direct leaves the host's processor idle; here the target takes a core or more, which the table has as \
+             and its load. KV-Direct leaves the host's processor idle; here the target takes up to a core, which the table has as \
              target cores.",
     claims: &[
         Claim {

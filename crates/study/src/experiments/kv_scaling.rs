@@ -175,8 +175,8 @@ impl Experiment for KvScaling {
             let y = Axis::linear("operations per second");
             Figure::new(title, note, Plot::bars("cores of the targets", names, y, WAYS.map(of).into()))
         };
-        let whole = "Operations for each second of the targets' processor time, times their cores: a straight line is linear. Higher is \
-                     better. n/a: there are fewer cores.";
+        let whole = "Operations for each second of the targets' processor time, times their cores: twice as many with twice the cores is \
+                     linear. Higher is better. n/a: there are fewer cores, or other load disturbed all rounds.";
         let seen = "What went over the lanes, with the load on other cores or on the same ones (shared). Higher is better.";
         let of_kind = |kind: &str| {
             let titles = [format!("Whole cores: {kind}"), format!("Measured: {kind}")];
