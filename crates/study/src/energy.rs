@@ -59,24 +59,23 @@ impl Energy {
             .filter_map(|entry| Some((entry.path(), fs::read_to_string(entry.path().join("name")).ok()?)))
             .map(|(path, name)| (path, name.trim().to_owned()))
             .collect();
-        names.sort();
-        // intel-rapl and intel-rapl-mmio count the same packages.
+        // intel-rapl and intel-rapl-mmio count the same packages: of each, the first one is taken.
+        let is_mmio =
+            |path: &Path| path.file_name().is_some_and(|file| file.to_string_lossy().contains("mmio"));
+        names.sort_by_key(|(path, _)| (is_mmio(path), path.clone()));
         let mut known: Vec<&str> = Vec::new();
         let mut zones = Vec::new();
         for (path, name) in &names {
-            let is_package = name.starts_with("package");
-            if !(is_package || name == "dram") || is_package && known.contains(&name.as_str()) {
-                continue;
+            let counts = match name.as_str() {
+                // Each package has one.
+                "dram" => !is_mmio(path),
+                package => package.starts_with("package") && !known.contains(&package),
+            };
+            if counts {
+                known.push(name);
+                let range_uj = number(&path.join("max_energy_range_uj"))?;
+                zones.push(Zone { counter: path.join("energy_uj"), range_uj });
             }
-            let is_mmio = path.file_name().is_some_and(|file| file.to_string_lossy().contains("mmio"));
-            if !is_package && is_mmio {
-                continue;
-            }
-            known.push(name);
-            zones.push(Zone {
-                counter: path.join("energy_uj"),
-                range_uj: number(&path.join("max_energy_range_uj"))?,
-            });
         }
         if !known.iter().any(|name| name.starts_with("package")) {
             return Err(NoEnergy::NoPackage(directory.display().to_string()));
