@@ -118,3 +118,60 @@ fn a_pair_of_16_and_32_bytes_costs_at_most_72_bytes() {
     println!("{:.3} bytes per pair", memory_bytes as f64 / count as f64);
     assert!(count >= 1 << 20);
 }
+
+/// Stores keys of 8 bytes with values of 1 to 15, outside of the index, from `first` on until one is refused. Their blocks
+/// have one or two units, and those of two begin at a line. Returns the first number that was refused.
+fn store_short_items(processor: &mut Processor, first: usize) -> usize {
+    let mut room = [0; 32];
+    for number in first.. {
+        let key = key(number, 8, &mut room);
+        let hash = processor.hash(key);
+        let value = &[7; 15][..1 + number * 7 % 15];
+        let stored = processor.store(hash, key, value, Attributes::default(), Condition::Always);
+        if stored != Stored::Done {
+            return number;
+        }
+    }
+    unreachable!("memory ends")
+}
+
+#[test]
+fn items_are_not_moved_for_units_that_are_skipped_again() {
+    let settings = Settings {
+        memory_bytes: 2 << 20,
+        inline_bytes_max: 0,
+        eviction: Eviction::None,
+        ..Settings::default()
+    };
+    let mut processor = Processor::new(settings).expect("memory");
+    let count = store_short_items(&mut processor, 0);
+    let moved_count = processor.counters().moved_count;
+    println!("{moved_count} of {count} items moved");
+    assert_eq!(moved_count, 0, "nothing was freed");
+    // What is freed between others is used again, and each refused store ends.
+    let mut room = [0; 32];
+    for number in (0..count).step_by(3) {
+        let key = key(number, 8, &mut room);
+        let hash = processor.hash(key);
+        assert!(processor.delete(hash, key));
+    }
+    let stored_count = store_short_items(&mut processor, count) - count;
+    let moved_count = processor.counters().moved_count;
+    println!("{moved_count} items moved for {stored_count} in place of {}", count / 3);
+    assert!(stored_count * 10 >= count / 3 * 9 && moved_count <= 2 * count as u64);
+}
+
+#[test]
+fn items_of_one_unit_and_of_two_in_turn_are_evicted_without_moving_all_others() {
+    let settings = Settings { memory_bytes: 2 << 20, inline_bytes_max: 0, ..Settings::default() };
+    let mut processor = Processor::new(settings).expect("memory");
+    let mut room = [0; 32];
+    // Every fourth unit is skipped, as much as a region that is emptied has free.
+    for number in 0..100_000 {
+        let value = &[7; 20][..if number % 2 == 0 { 1 } else { 20 }];
+        put(&mut processor, key(number, 8, &mut room), value);
+    }
+    let counters = processor.counters();
+    println!("{} items moved, {} evicted", counters.moved_count, counters.evicted_count);
+    assert!(counters.evicted_count > 50_000 && counters.moved_count < counters.stored_count);
+}

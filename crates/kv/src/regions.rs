@@ -71,6 +71,8 @@ struct Region {
     may_drop: bool,
     /// Units of items up to which it is filled.
     filled: u16,
+    /// Units of those that were skipped so that a block of one line lies in one line.
+    skipped: u16,
     /// Items that may be neither moved nor evicted.
     held_count: u16,
     /// Neighbours in its list. `next` of a lent region is its place among those.
@@ -309,6 +311,7 @@ impl Regions {
         }
         region.map[first / 64] |= 1 << (first % 64);
         region.filled = (first + units) as u16;
+        region.skipped += (first - filled) as u16;
         self.hole_units += first - filled;
         self.taken[index as usize] += units as u16;
         self.item_units[queue as usize] += units;
@@ -319,7 +322,7 @@ impl Regions {
     fn take_in_next(&mut self, queue: Queue, units: usize) -> Option<u32> {
         let index = self.pop_free()?;
         let region = &mut self.regions[index as usize];
-        (region.use_, region.filled) = (Use::Items(queue), 0);
+        (region.use_, region.filled, region.skipped) = (Use::Items(queue), 0, 0);
         (region.stored_at, region.inline_stored_at) = (self.stored_bytes, self.inline_stored_count);
         region.map = [0; REGION_UNITS / 64];
         self.append(index, queue as usize);
@@ -586,7 +589,8 @@ impl Regions {
                 Use::Items(queue)
                     if self.filling[queue as usize] != index as u32 && region.held_count == 0 =>
                 {
-                    (taken, usize::from(region.filled) - taken)
+                    // Moving the items skips as many units again: without what was freed, it would never end.
+                    (taken, usize::from(region.filled - region.skipped) - taken)
                 }
                 Use::Slots(slots) => {
                     let per_region = slots.per_region();

@@ -2,9 +2,10 @@
 
 use crate::experiment::{About, Experiment, Machines};
 use crate::experiments::{
-    ablation, adq, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency, digests,
-    generator, idle, inline_send, iosize, kv_atomics, kv_batching, kv_hit_ratio, kv_large, kv_memory,
-    kv_peers, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu, stacks, tls,
+    ablation, adq, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency, cost,
+    digests, generator, idle, inline_send, iosize, kv_accesses, kv_allocation, kv_atomics, kv_batching,
+    kv_cache, kv_hit_ratio, kv_large, kv_memory, kv_neighbour, kv_peers, kv_scaling, kv_vector, kv_ycsb,
+    layers, low_load_latency, mixed_lanes, mtu, stacks, tls,
 };
 
 /// An experiment of the catalogue.
@@ -35,6 +36,7 @@ pub const ALL: &[Entry] = &[
     Entry::of::<stacks::Stacks>(stacks::ABOUT),
     Entry::of::<low_load_latency::LowLoadLatency>(low_load_latency::ABOUT),
     Entry::of::<core_latency::CoreLatency>(core_latency::ABOUT),
+    Entry::of::<cost::Cost>(cost::ABOUT),
     Entry::of::<mixed_lanes::MixedLanes>(mixed_lanes::ABOUT),
     Entry::of::<inline_send::InlineSend>(inline_send::ABOUT),
     Entry::of::<busy_poll::BusyPolling>(busy_poll::ABOUT),
@@ -50,7 +52,12 @@ pub const ALL: &[Entry] = &[
     Entry::of::<kv_batching::KvBatching>(kv_batching::ABOUT),
     Entry::of::<kv_vector::KvVector>(kv_vector::ABOUT),
     Entry::of::<kv_atomics::KvAtomics>(kv_atomics::ABOUT),
+    Entry::of::<kv_scaling::KvScaling>(kv_scaling::ABOUT),
+    Entry::of::<kv_neighbour::KvNeighbour>(kv_neighbour::ABOUT),
     Entry::of::<kv_memory::KvMemory>(kv_memory::ABOUT),
+    Entry::of::<kv_accesses::KvAccesses>(kv_accesses::ABOUT),
+    Entry::of::<kv_allocation::KvAllocation>(kv_allocation::ABOUT),
+    Entry::of::<kv_cache::KvCache>(kv_cache::ABOUT),
     Entry::of::<kv_hit_ratio::KvHitRatio>(kv_hit_ratio::ABOUT),
     Entry::of::<kv_ycsb::KvYcsb>(kv_ycsb::ABOUT),
     Entry::of::<kv_large::KvLarge>(kv_large::ABOUT),

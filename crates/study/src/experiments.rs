@@ -9,17 +9,23 @@ pub(crate) mod ceiling;
 pub(crate) mod connections;
 pub(crate) mod copies;
 pub(crate) mod core_latency;
+pub(crate) mod cost;
 pub(crate) mod digests;
 pub(crate) mod generator;
 pub(crate) mod idle;
 pub(crate) mod inline_send;
 pub(crate) mod iosize;
+pub(crate) mod kv_accesses;
+pub(crate) mod kv_allocation;
 pub(crate) mod kv_atomics;
 pub(crate) mod kv_batching;
+pub(crate) mod kv_cache;
 pub(crate) mod kv_hit_ratio;
 pub(crate) mod kv_large;
 pub(crate) mod kv_memory;
+pub(crate) mod kv_neighbour;
 pub(crate) mod kv_peers;
+pub(crate) mod kv_scaling;
 pub(crate) mod kv_vector;
 pub(crate) mod kv_ycsb;
 pub(crate) mod layers;
@@ -31,7 +37,7 @@ pub(crate) mod tls;
 
 /// Imports of every experiment.
 mod prelude {
-    pub(super) use super::{IN_CAPSULE_BYTES, IO_BYTES, bars, line};
+    pub(super) use super::{IN_CAPSULE_BYTES, IO_BYTES, against, bars, line};
     pub(super) use crate::bench::{Bench, us, values};
     pub(super) use crate::experiment::{About, Cell, Claim, Error, Experiment, Machines, Values};
     pub(super) use crate::figure::{Axis, Figure, Plot, Point, Series, ticks};
@@ -43,7 +49,7 @@ mod prelude {
     pub(super) use crate::target_options::{Spin, TargetTuning};
 }
 
-use crate::figure::Series;
+use crate::figure::{Point, Series};
 use crate::measured::{CellRounds, Measured};
 
 /// Default size of an operation, bytes.
@@ -56,6 +62,20 @@ pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
 #[allow(clippy::cast_precision_loss)] // Depths, counts and sizes.
 fn line<'a>(name: &str, cells: impl Iterator<Item = &'a CellRounds>, x: &str, value: &str) -> Series {
     Series::new(name, cells.map(|cell| (cell.cell.number(x) as f64, cell.spread(value))))
+}
+
+/// A series of a value over another value that was measured with it.
+fn against<'a>(
+    name: &str,
+    cells: impl IntoIterator<Item = &'a CellRounds>,
+    (x, value): (&str, &str),
+) -> Series {
+    let point = |cell: &CellRounds| {
+        let spread = cell.spread(value)?;
+        let x = cell.median(x)?;
+        Some(Point { x, y: spread.median, low: spread.quartile_1, high: spread.quartile_3 })
+    };
+    Series { name: name.into(), points: cells.into_iter().filter_map(point).collect(), is_reference: false }
 }
 
 /// A value of the cells with these names, one bar for each, without cells that have none.

@@ -30,7 +30,18 @@ impl Pairs {
         if let Some(cores) = bench.cores {
             options.arguments.extend(["--cores".into(), format!("{},{}", cores.target, cores.host)]);
         }
-        Ok(Self { served: Served::start(&bench.program, &options)?, is_filled: false })
+        Self::serve_anywhere(bench, &options)
+    }
+
+    /// Starts a target of this machine on the cores that the options name.
+    pub(crate) fn serve_anywhere(bench: &Bench, options: &ServedOptions) -> Result<Self, Error> {
+        Ok(Self { served: Served::start(&bench.program, options)?, is_filled: false })
+    }
+
+    /// Stores the keys of a load, unless that was done.
+    pub(crate) fn fill(&mut self, bench: &Bench, load: KeyValueLoad) -> Result<(), Error> {
+        let no_time = (Duration::ZERO, Duration::from_millis(1));
+        if self.is_filled { Ok(()) } else { self.run_for(bench, load, no_time, &mut || ()).map(drop) }
     }
 
     /// The target.

@@ -71,6 +71,16 @@ impl CellRounds {
         if self.calm_count() > 0 { None } else { self.rejected.last().map(|rejected| rejected.reason) }
     }
 
+    /// That there is no value, with the reason if rounds were discarded. A cell that this machine cannot measure has rounds
+    /// without values, and its experiment tells the reason among its conditions.
+    #[must_use]
+    pub fn not_available(&self) -> Option<String> {
+        match self.unmeasured() {
+            Some(reason) => Some(format!("n/a: {reason}")),
+            None => self.rounds.iter().all(Values::is_empty).then(|| "n/a".to_owned()),
+        }
+    }
+
     /// This cell with its discarded rounds taken as valid, all values times `factor`.
     fn with_rejected(&self, factor: f64) -> Self {
         let mut cell = Self { rejected: Vec::new(), ..self.clone() };
@@ -211,6 +221,18 @@ mod tests {
         assert_eq!(measured.difference("a", "b", "iops"), Some(100.0));
         assert_eq!(measured.ratio("a", "c", "iops"), None);
         assert_eq!(measured.ratio("a", "b", "p50_us"), None);
+    }
+
+    #[test]
+    fn a_cell_without_values_is_not_available() {
+        let mut cell = CellRounds::new(Cell::new("a"));
+        cell.push(Values::new(), Disturbance::default());
+        assert_eq!((cell.not_available().as_deref(), cell.unmeasured()), (Some("n/a"), None));
+        cell.push([("iops", 1.0)].into(), Disturbance::default());
+        assert_eq!(cell.not_available(), None);
+        let mut cell = CellRounds::new(Cell::new("b"));
+        cell.push([("iops", 0.0)].into(), Disturbance::default());
+        assert_eq!(cell.not_available().as_deref(), Some("n/a: no operation finished"));
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn table(study: &Study) -> String {
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..=columns.len()).map(width).collect();
-    let reasons: Vec<_> = std::iter::once(None).chain(cells.iter().map(CellRounds::unmeasured)).collect();
+    let reasons: Vec<_> = std::iter::once(None).chain(cells.iter().map(CellRounds::not_available)).collect();
     let mut text = String::new();
     for (index, part) in parts(&widths).into_iter().enumerate() {
         if index > 0 {
@@ -99,7 +99,7 @@ fn table(study: &Study) -> String {
             let _ = write!(text, "{:<width$}", row[0], width = widths[0]);
             match reason {
                 Some(reason) if index == 0 => {
-                    let _ = write!(text, "  n/a: {reason}");
+                    let _ = write!(text, "  {reason}");
                 }
                 Some(_) => text.push_str("  n/a"),
                 None => {

@@ -10,6 +10,7 @@ impl Regions {
             use_: Use::Free,
             may_drop: false,
             filled: 0,
+            skipped: 0,
             held_count: 0,
             previous: NONE,
             next: NONE,

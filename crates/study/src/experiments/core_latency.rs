@@ -97,7 +97,8 @@ impl Experiment for CoreLatency {
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
         let figure = |title: &str, value: &str| {
-            let series = POLICIES.map(|policy| against_iops(policy, measured.of("policy", policy), value));
+            let series =
+                POLICIES.map(|policy| against(policy, measured.of("policy", policy), ("iops", value)));
             let plot = Plot::lines(
                 Axis::linear("IOPS of one core each"),
                 Vec::new(),
@@ -125,16 +126,6 @@ fn knee(measured: &Measured, policy: &str) -> Option<f64> {
     };
     let carried = measured.of("policy", policy).filter(is_carried);
     carried.filter_map(|cell| cell.median("iops")).max_by(f64::total_cmp)
-}
-
-/// A latency over the throughput it was measured at.
-fn against_iops<'a>(name: &str, cells: impl Iterator<Item = &'a CellRounds>, value: &str) -> Series {
-    let point = |cell: &CellRounds| {
-        let spread = cell.spread(value)?;
-        let x = cell.median("iops")?;
-        Some(Point { x, y: spread.median, low: spread.quartile_1, high: spread.quartile_3 })
-    };
-    Series { name: name.into(), points: cells.filter_map(point).collect(), is_reference: false }
 }
 
 #[cfg(test)]

@@ -21,8 +21,7 @@ pub(crate) const ABOUT: About = About {
     name: "kv-memory",
     title: "How much memory does a pair take?",
     method: "Pairs with keys of 16 bytes and values of 4 to 4,000 are stored in a namespace of 64 MiB without eviction, until one is refused; no \
-             setting names their length. All memory, the index included, over the pairs that were stored. (The lines of memory \
-             that an operation touches are counted in the tests of crates/kv, not here.)",
+             setting names their length. All memory, the index included, over the pairs that were stored.",
     claims: &[],
     machines: Machines::OneOrTwo,
     judged_by: "bytes_per_pair",

@@ -33,12 +33,12 @@ pub(super) fn write(page: &mut String, study: &Study) {
         let is_first = has_groups && index > 0 && groups[index] != groups[index - 1];
         let class = if is_first { " class=\"group\"" } else { "" };
         let _ = write!(page, "<tr{class}><th scope=\"row\">{}</th>", escape(name));
-        if let Some(reason) = cell.unmeasured() {
+        if let Some(reason) = cell.not_available() {
             let _ = writeln!(
                 page,
-                "<td class=\"none\" colspan=\"{}\"><span>n/a: {}</span></td></tr>",
+                "<td class=\"none\" colspan=\"{}\"><span>{}</span></td></tr>",
                 columns.len().max(1),
-                escape(&reason.to_string())
+                escape(&reason)
             );
             continue;
         }
