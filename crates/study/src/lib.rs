@@ -45,6 +45,7 @@ mod peers;
 mod process;
 mod profile;
 pub mod progress;
+mod queue_load;
 pub mod remote;
 pub mod results;
 mod rounds;

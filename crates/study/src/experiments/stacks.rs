@@ -14,9 +14,9 @@ use crate::bench::Load;
 use crate::kernel_nvme::host::KernelHost;
 use crate::kernel_nvme::target::KernelTarget;
 use crate::kernel_nvme::{Transport, nqn, rdma_device};
+use crate::queue_load::QueueLoad;
 use crate::scratch::ScratchFile;
 use crate::spdk;
-use crate::spdk::host::QueueLoad;
 use crate::spdk::target::SpdkTarget;
 
 const DEPTHS: [u32; 4] = [1, 4, 32, 128];

@@ -16,6 +16,7 @@ use super::{command, core_mask, memory_options};
 use crate::bench::Bench;
 use crate::cell::Values;
 use crate::error::Error;
+use crate::queue_load::QueueLoad;
 
 const PROGRAM: &str = "spdk_nvme_perf";
 
@@ -28,15 +29,6 @@ const WARM_UP: Duration = Duration::from_secs(1);
 /// The percentiles that it prints, under the names of ours.
 const PERCENTILES: [(&str, f64); 5] =
     [("p50_us", 50.0), ("p90_us", 90.0), ("p99_us", 99.0), ("p999_us", 99.9), ("p9999_us", 99.99)];
-
-/// A load of operations of one size on one queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QueueLoad {
-    /// The pattern under SPDK's name, which is ours too: `randread`, `randwrite`.
-    pub(crate) pattern: &'static str,
-    pub(crate) io_bytes: u32,
-    pub(crate) depth: u32,
-}
 
 /// Its program.
 ///
