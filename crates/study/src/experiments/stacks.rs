@@ -1,23 +1,16 @@
 //! `stacks`: the same file through nvlane, through the kernel's and SPDK's hosts and targets, over TCP and RDMA, and without a
 //! network.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-
-use host::Address;
-use load::account::Account;
-use load::runner::Finished;
-use peer::port::free_address;
+mod figures;
+mod stack;
 
 use super::prelude::*;
-use crate::bench::Load;
-use crate::kernel_nvme::host::KernelHost;
-use crate::kernel_nvme::target::KernelTarget;
-use crate::kernel_nvme::{Transport, nqn, rdma_device};
+use crate::kernel_nvme::{Transport, rdma_device};
 use crate::queue_load::QueueLoad;
 use crate::scratch::ScratchFile;
 use crate::spdk;
-use crate::spdk::target::SpdkTarget;
+use stack::{KERNEL, LOCAL, SPDK, SPDK_ON_OURS, STACKS, Software, Stack};
+pub(crate) use stack::{KERNEL_RDMA, OURS};
 
 const DEPTHS: [u32; 4] = [1, 4, 32, 128];
 pub(crate) const READ: &str = "read";
@@ -25,69 +18,6 @@ const WRITE: &str = "write";
 
 /// Size of the file, bytes.
 const FILE_BYTES: u64 = 256 << 20;
-
-/// Percentiles of the distribution of latency: their value, label, and place on an axis of the number of nines.
-const PERCENTILES: [(&str, &str, f64); 5] = [
-    ("p50_us", "50 %", 0.301),
-    ("p90_us", "90 %", 1.0),
-    ("p99_us", "99 %", 2.0),
-    ("p999_us", "99.9 %", 3.0),
-    ("p9999_us", "99.99 %", 4.0),
-];
-
-/// The software of a host or a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Software {
-    /// None: the load reads and writes the file itself.
-    None,
-    Nvlane,
-    Kernel,
-    Spdk,
-}
-
-/// A host and a target, and the transport between them.
-#[derive(Clone, Copy, Debug)]
-struct Stack {
-    name: &'static str,
-    host: Software,
-    target: Software,
-    transport: Transport,
-}
-
-const LOCAL: &str = "the file itself";
-pub(crate) const OURS: &str = "nvlane";
-const KERNEL: &str = "kernel";
-pub(crate) const KERNEL_RDMA: &str = "kernel, RDMA";
-const SPDK: &str = "SPDK";
-/// SPDK's host on nvlane's target.
-const SPDK_ON_OURS: &str = "SPDK host, nvlane target";
-
-const STACKS: [Stack; 9] = [
-    Stack { name: LOCAL, host: Software::None, target: Software::None, transport: Transport::Tcp },
-    Stack { name: OURS, host: Software::Nvlane, target: Software::Nvlane, transport: Transport::Tcp },
-    Stack {
-        name: "kernel host, nvlane target",
-        host: Software::Kernel,
-        target: Software::Nvlane,
-        transport: Transport::Tcp,
-    },
-    Stack {
-        name: "nvlane host, kernel target",
-        host: Software::Nvlane,
-        target: Software::Kernel,
-        transport: Transport::Tcp,
-    },
-    Stack { name: KERNEL, host: Software::Kernel, target: Software::Kernel, transport: Transport::Tcp },
-    Stack { name: KERNEL_RDMA, host: Software::Kernel, target: Software::Kernel, transport: Transport::Rdma },
-    Stack { name: SPDK_ON_OURS, host: Software::Spdk, target: Software::Nvlane, transport: Transport::Tcp },
-    Stack {
-        name: "nvlane host, SPDK target",
-        host: Software::Nvlane,
-        target: Software::Spdk,
-        transport: Transport::Tcp,
-    },
-    Stack { name: SPDK, host: Software::Spdk, target: Software::Spdk, transport: Transport::Tcp },
-];
 
 pub(crate) const ABOUT: About = About {
     name: "stacks",
@@ -134,95 +64,6 @@ pub(crate) const ABOUT: About = About {
 #[derive(Debug, Default)]
 pub(crate) struct Stacks {
     file: Kept<(), ScratchFile>,
-}
-
-impl Stack {
-    /// Checks that it can be used here.
-    ///
-    /// # Errors
-    /// What there has to be.
-    fn check(self) -> Result<(), String> {
-        if self.host == Software::Kernel {
-            KernelHost::check(self.transport)?;
-        }
-        if self.target == Software::Kernel {
-            KernelTarget::check(self.transport)?;
-        }
-        if self.host == Software::Spdk {
-            spdk::host::program()?;
-        }
-        if self.target == Software::Spdk {
-            spdk::target::program()?;
-        }
-        Ok(())
-    }
-
-    /// Whether both sides need a core of their own, because a program of SPDK never gives its core away.
-    fn needs_two_cores(self) -> bool {
-        [self.host, self.target].contains(&Software::Spdk)
-    }
-
-    /// Runs a load on it. `file`: on this machine; without one, the study server makes it.
-    fn run(self, bench: &Bench, file: Option<&ScratchFile>, load: QueueLoad) -> Result<Values, Error> {
-        match self.target {
-            Software::None => {
-                let finished = bench.run_local(&of_here(file)?.storage(), of_bench(bench, load))?;
-                Ok(values_of(&finished))
-            }
-            Software::Nvlane => {
-                let served = bench.serve_with(match file {
-                    Some(file) => ServedOptions::of([format!("file:{}", file.path().display())]),
-                    None => {
-                        ServedOptions { scratch_bytes: Some(FILE_BYTES), ..ServedOptions::of::<String>([]) }
-                    }
-                })?;
-                let values = self.run_on(bench, served.address(), Some(served.account()), load)?;
-                served.stop()?;
-                Ok(values)
-            }
-            Software::Kernel => {
-                let address =
-                    SocketAddr::new(self.transport.address().map_err(Error::Lacking)?, free_port()?);
-                let target = KernelTarget::serve(self.transport, address, &nqn(), of_here(file)?.path())?;
-                self.run_on(bench, &address_of(target.address(), target.nqn()), None, load)
-            }
-            Software::Spdk => {
-                let address =
-                    SocketAddr::new(self.transport.address().map_err(Error::Lacking)?, free_port()?);
-                let core = bench.cores.map_or(0, |cores| cores.target);
-                let target = SpdkTarget::serve(address, &nqn(), of_here(file)?.path(), core)?;
-                self.run_on(bench, &address_of(target.address(), target.nqn()), Some(target.account()), load)
-            }
-        }
-    }
-
-    /// Runs a load of its host on a target. `account`: of the target's process, if it has one.
-    fn run_on(
-        self,
-        bench: &Bench,
-        target: &Address,
-        account: Option<Arc<dyn Account>>,
-        load: QueueLoad,
-    ) -> Result<Values, Error> {
-        match self.host {
-            Software::Kernel => self.run_kernel(bench, target, load).map(|finished| values_of(&finished)),
-            Software::Spdk => spdk::host::run(bench, target, account.as_ref(), load),
-            Software::None | Software::Nvlane => {
-                bench.run_at(target, account, of_bench(bench, load)).map(|finished| values_of(&finished))
-            }
-        }
-    }
-
-    /// Runs a load on the block device that the kernel's host makes of a target.
-    fn run_kernel(self, bench: &Bench, target: &Address, load: QueueLoad) -> Result<Finished, Error> {
-        let (Ok(ip), Some(port), Some(nqn)) =
-            (target.host.to_string().parse(), target.port, &target.subsystem)
-        else {
-            return Err(Error::Target(format!("has the address {target}")));
-        };
-        let host = KernelHost::connect(self.transport, SocketAddr::new(ip, port), nqn.as_str())?;
-        bench.run_local(&host.storage(), of_bench(bench, load))
-    }
 }
 
 impl Experiment for Stacks {
@@ -313,88 +154,8 @@ impl Experiment for Stacks {
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
-        let stacks = || {
-            STACKS.iter().filter(|stack| measured.of("stack", stack.name).any(|cell| cell.calm_count() > 0))
-        };
-        let shown =
-            |stack: &Stack, series: Series| if stack.name == LOCAL { series.as_reference() } else { series };
-        let mut figures = Vec::new();
-        for workload in [READ, WRITE] {
-            let of = |stack: &Stack| {
-                let cells =
-                    measured.of("stack", stack.name).filter(|cell| cell.cell.text("workload") == workload);
-                shown(stack, line(stack.name, cells, "depth", "iops"))
-            };
-            let depths = ticks(&DEPTHS.map(u64::from), |depth| depth.to_string());
-            let plot = Plot::lines(
-                Axis::log("operations in flight"),
-                depths,
-                Axis::log("IOPS"),
-                stacks().map(of).collect(),
-            );
-            figures.push(Figure::new(
-                format!("Speed: {workload}"),
-                "Operations of 4 KiB per second on one queue. Higher is better.",
-                plot,
-            ));
-        }
-        for depth in [1, 32] {
-            let of = |stack: &Stack| {
-                let cell = measured.cell(&cell_name(stack.name, READ, depth));
-                let point = |(value, _, x): (&str, &str, f64)| (x, cell.and_then(|cell| cell.spread(value)));
-                shown(stack, Series::new(stack.name, PERCENTILES.map(point)))
-            };
-            let labels = PERCENTILES.map(|(_, label, x)| (x, label.to_owned())).to_vec();
-            let plot = Plot::lines(
-                Axis::linear("part of the reads, whose latency is below the line"),
-                labels,
-                Axis::log("µs"),
-                stacks().map(of).collect(),
-            );
-            figures.push(Figure::new(
-                format!("Distribution of latency: read, depth {depth}"),
-                "Each percentile of the reads. Lower is better, and flat is steady.",
-                plot,
-            ));
-        }
-        let names = DEPTHS.map(|depth| format!("depth {depth}")).to_vec();
-        let of = |stack: &Stack| {
-            bars(stack.name, measured, DEPTHS.map(|depth| cell_name(stack.name, READ, depth)), "machine_us")
-        };
-        figures.push(Figure::new(
-            "Processor time: read",
-            "Of the whole machine, for each read: load, host, target, kernel and interrupts. Lower is better.",
-            Plot::bars("", names, Axis::linear("µs per operation"), stacks().map(of).collect()),
-        ));
-        figures
+        figures::figures(measured)
     }
-}
-
-/// A load of nvlane's generator.
-fn of_bench(bench: &Bench, load: QueueLoad) -> Load {
-    bench.load(load.pattern, None, load.io_bytes, load.depth)
-}
-
-/// What nvlane's generator measured.
-fn values_of(finished: &Finished) -> Values {
-    let mut values = values(&finished.report);
-    let p90 = finished.report.total.latency().percentile_ns(90.0);
-    values.extend(p90.map(|ns| ("p90_us", us(ns))));
-    values
-}
-
-fn free_port() -> Result<u16, Error> {
-    let address = free_address().map_err(|error| Error::system("a port for the target", error))?;
-    Ok(address.port())
-}
-
-fn address_of(address: SocketAddr, nqn: &str) -> Address {
-    format!("{address}/{nqn}").parse().expect("an address of ours")
-}
-
-/// The file of this machine, which these stacks need.
-fn of_here(file: Option<&ScratchFile>) -> Result<&ScratchFile, Error> {
-    file.ok_or_else(|| Error::Lacking("this stack is measured on one machine only".into()))
 }
 
 fn stack_of(cell: &Cell) -> Stack {
