@@ -443,12 +443,16 @@ pub fn values(report: &Report) -> Values {
     values.insert("mib_per_s", report.total.bytes_per_s / f64::from(1 << 20));
     if let Some(host) = report.cpu.generator {
         values.insert("host_us", host.ns_per_operation() / 1e3);
+        values.insert("host_user_us", host.user_ns_per_operation / 1e3);
+        values.insert("host_kernel_us", host.system_ns_per_operation / 1e3);
     }
     if let Some(machine_ns) = report.cpu.machine_ns_per_operation {
         values.insert("machine_us", machine_ns / 1e3);
     }
     if let Some(target) = report.cpu.target {
         values.insert("target_us", target.ns_per_operation() / 1e3);
+        values.insert("target_user_us", target.user_ns_per_operation / 1e3);
+        values.insert("target_kernel_us", target.system_ns_per_operation / 1e3);
         let cores = (target.user_percent + target.system_percent) / 100.0;
         if cores > 0.0 {
             values.insert("iops_per_cpu", report.total.iops / cores);

@@ -41,6 +41,8 @@ pub struct Plot {
     pub series: Vec<Series>,
     /// Whether the bars at a name are parts of one bar.
     pub is_stacked: bool,
+    /// Of a stacked plot: the measured wholes, whose quartiles are drawn at the bars' ends.
+    pub wholes: Vec<Point>,
     /// Horizontal lines, such as a bar to reach.
     pub marks: Vec<Mark>,
 }
@@ -170,7 +172,14 @@ impl Series {
 impl Plot {
     /// A line plot with these ticks on the horizontal axis.
     pub fn lines(x: Axis, ticks: Vec<(f64, String)>, y: Axis, series: Vec<Series>) -> Self {
-        Self { x: Across::Numbers { axis: x, ticks }, y, series, is_stacked: false, marks: Vec::new() }
+        Self {
+            x: Across::Numbers { axis: x, ticks },
+            y,
+            series,
+            is_stacked: false,
+            wholes: Vec::new(),
+            marks: Vec::new(),
+        }
     }
 
     /// A bar plot.
@@ -180,6 +189,7 @@ impl Plot {
             y,
             series,
             is_stacked: false,
+            wholes: Vec::new(),
             marks: Vec::new(),
         }
     }
@@ -188,6 +198,12 @@ impl Plot {
     /// in the legend.
     pub fn stacks(label: impl Into<String>, names: Vec<String>, y: Axis, series: Vec<Series>) -> Self {
         Self { is_stacked: true, ..Self::bars(label, names, y, series) }
+    }
+
+    /// The same stacked plot with the quartiles of the whole bars.
+    #[must_use]
+    pub fn with_wholes(self, wholes: Series) -> Self {
+        Self { wholes: wholes.points, ..self }
     }
 
     /// Whether a series is in the legend.

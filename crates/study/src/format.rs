@@ -113,6 +113,10 @@ pub(crate) fn value_name(name: &str) -> String {
         "host_us" => "host µs/op",
         "target_us" => "target µs/op",
         "machine_us" => "machine µs/op",
+        "host_user_us" => "host user µs/op",
+        "host_kernel_us" => "host kernel µs/op",
+        "target_user_us" => "target user µs/op",
+        "target_kernel_us" => "target kernel µs/op",
         _ => "",
     };
     if !known.is_empty() {

@@ -4,7 +4,7 @@
 //! y label                  ── a  ── b
 //!  1 M ┤        ╭──●        lines have a band between the quartiles,
 //!      │   ●────╯           bars and dots over names a whisker, stacked
-//!  0   └───┬────┬──┬        bars neither; a point under the mouse shows its numbers
+//!  0   └───┬────┬──┬        bars one for the whole; a point under the mouse shows its numbers
 //!          1    4  32   x label
 //! ```
 
@@ -265,6 +265,7 @@ fn vertical(plot: &Plot, top: f64, sheet: &Sheet) -> Ruler {
         if plot.is_stacked { [plot.stack_height(point.x); 3] } else { [point.y, point.low, point.high] }
     });
     let values = values.chain(plot.marks.iter().map(|mark| mark.y));
+    let values = values.chain(plot.wholes.iter().map(|whole| whole.high));
     Ruler::around(plot.y.scale, values, (sheet.floor, top))
 }
 
@@ -426,6 +427,10 @@ mod tests {
             series("other", &[(0.0, 0.5)]).as_reference(),
         ];
         let plot = Plot::stacks("depth", names, Axis::linear("µs"), parts);
+        assert!(!draw(&plot).contains("class=\"whisker\""));
+        let wholes = series("whole", &[(0.0, 5.4), (1.0, 0.5)]);
+        let drawn = draw(&plot.clone().with_wholes(wholes));
+        assert_eq!(drawn.matches("class=\"whisker\"").count(), 4, "{drawn}");
         insta::assert_snapshot!(draw(&plot).replace("><", ">\n<"));
     }
 

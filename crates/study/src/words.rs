@@ -89,6 +89,8 @@ const FORMS: &[(&str, &str)] = &[
     ("gain_without_offloads_{}", "gain without offloads, {}"),
     ("added_p50_us_{}", "p50 above the file itself, {}"),
     ("machine_time_over_{}_read_qd32", "machine's time for a read at depth 32, nvlane over {}"),
+    ("host_kernel_percent_{}", "host's time in the kernel, reads at depth 32, {}"),
+    ("target_kernel_percent_{}", "target's time in the kernel, reads at depth 32, {}"),
     ("{}_added_p50_us", "added p50, {}"),
     ("connect_{}_ms", "connect, {}"),
     ("memcached_{}", "memcached: {}"),

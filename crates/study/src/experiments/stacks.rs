@@ -4,6 +4,8 @@
 mod figures;
 mod stack;
 
+use load::steady::Spread;
+
 use super::prelude::*;
 use crate::kernel_nvme::{Transport, rdma_device};
 use crate::queue_load::QueueLoad;
@@ -16,6 +18,9 @@ const DEPTHS: [u32; 4] = [1, 4, 32, 128];
 pub(crate) const READ: &str = "read";
 const WRITE: &str = "write";
 
+/// Depth at which the processor time of an operation is divided.
+const PARTS_DEPTH: u32 = 32;
+
 /// Size of the file, bytes.
 const FILE_BYTES: u64 = 256 << 20;
 
@@ -27,7 +32,8 @@ pub(crate) const ABOUT: About = About {
              of SPDK, each with nvlane's and with each other. One generator makes the load of all but SPDK's host, which is its own \
              (spdk_nvme_perf): on the kernel's hosts it drives their block device. Targets of nvlane and SPDK and the load have a core \
              each; the kernel's threads run where the kernel puts them. So processor time is that of the whole machine, per operation, \
-             other programs included; SPDK's programs use all of their cores at any load. A stack whose modules or programs are missing \
+             other programs included, and that of the processes of both sides, in user space and in the kernel; SPDK's programs use all of \
+             their cores at any load. A stack whose modules or programs are missing \
              is left out, and named.",
     claims: &[
         Claim {
@@ -56,7 +62,11 @@ pub(crate) const ABOUT: About = About {
         "p9999_us",
         "machine_us",
         "host_us",
+        "host_user_us",
+        "host_kernel_us",
         "target_us",
+        "target_user_us",
+        "target_kernel_us",
     ],
 };
 
@@ -146,16 +156,32 @@ impl Experiment for Stacks {
             let added = single(stack).zip(single(LOCAL)).map(|(stack, local)| stack - local);
             headlines.push(format!("added_p50_us_{key}"), added, None);
         }
-        let time = |stack: &str| (cell_name(stack, READ, 32), "machine_us");
+        let at_depth = |stack: &str| cell_name(stack, READ, PARTS_DEPTH);
         for (key, other) in [("kernel", KERNEL), ("rdma", KERNEL_RDMA)] {
-            let ratio = measured.ratio(&time(OURS).0, &time(other).0, "machine_us");
+            let ratio = measured.ratio(&at_depth(OURS), &at_depth(other), "machine_us");
             headlines.push(format!("machine_time_over_{key}_read_qd32"), ratio, None);
+        }
+        for (key, stack) in [("nvlane", OURS), ("spdk", SPDK)] {
+            let cell = measured.cell(&at_depth(stack));
+            for (side, kernel, whole) in
+                [("host", "host_kernel_us", "host_us"), ("target", "target_kernel_us", "target_us")]
+            {
+                let percent = cell.and_then(|cell| median_percent(cell, kernel, whole));
+                headlines.push(format!("{side}_kernel_percent_{key}"), percent, None);
+            }
         }
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
         figures::figures(measured)
     }
+}
+
+/// A value in percent of another of the same cell: the median of rounds.
+fn median_percent(cell: &CellRounds, part: &str, whole: &str) -> Option<f64> {
+    let percents = cell.rounds.iter().filter_map(|round| Some(round.get(part)? / round.get(whole)? * 100.0));
+    let percents: Vec<f64> = percents.filter(|percent| percent.is_finite()).collect();
+    Some(Spread::of(&percents)?.median)
 }
 
 fn stack_of(cell: &Cell) -> Stack {
@@ -172,6 +198,7 @@ pub(crate) fn cell_name(stack: &str, workload: &str, depth: u32) -> String {
 mod tests {
     use super::*;
     use crate::experiments::testing::{headline_of, of_key};
+    use crate::figure::Across;
     use crate::measured::of_rounds;
 
     fn values_of(cell: &Cell) -> [(&'static str, f64); 3] {
@@ -207,11 +234,53 @@ mod tests {
             (cell, round)
         };
         let figures = stacks.figures(&of_rounds(stacks.cells().into_iter().map(rounds).collect()));
-        assert_eq!(figures.len(), 5);
+        assert_eq!(figures.len(), 7);
         for figure in figures {
-            let names: Vec<_> = figure.plot.series.iter().map(|series| series.name.as_str()).collect();
+            let names: Vec<_> = match figure.plot.x {
+                Across::Names { names, .. } if figure.plot.is_stacked => names,
+                _ => figure.plot.series.into_iter().map(|series| series.name).collect(),
+            };
             assert_eq!(names, [LOCAL, OURS], "{}", figure.title);
         }
+    }
+
+    #[test]
+    fn processor_time_is_divided_by_side_and_what_remains_is_of_neither() {
+        let stacks = Stacks::default();
+        let rounds = |cell: Cell| {
+            let time = [("host_us", 3.0), ("host_user_us", 1.0), ("host_kernel_us", 2.0)];
+            let target = [("target_us", 4.0), ("target_user_us", 1.0), ("target_kernel_us", 3.0)];
+            let round = |machine_us| match cell.text("stack") {
+                OURS => [&time[..], &target, &[("machine_us", machine_us)]].concat(),
+                // Neither the file nor the kernel's target has a process.
+                LOCAL | "nvlane host, kernel target" => [&time[..], &[("machine_us", machine_us)]].concat(),
+                _ => Vec::new(),
+            };
+            let mut rounds = [8.0, 8.5, 6.5].map(round).to_vec();
+            rounds.retain(|round| !round.is_empty());
+            (cell, rounds)
+        };
+        let measured = of_rounds(stacks.cells().into_iter().map(rounds).collect());
+        let figures = stacks.figures(&measured);
+        let of = |workload| {
+            let title = format!("Processor time by side: {workload}, depth 32");
+            &figures.iter().find(|figure| figure.title == title).unwrap().plot
+        };
+        for plot in [of(READ), of(WRITE)] {
+            let part = |name: &str, at: usize| {
+                let series = plot.series.iter().find(|series| series.name == name).unwrap();
+                series.points.iter().find(|point| point.x == at as f64).map(|point| point.y)
+            };
+            assert_eq!((part("host, kernel", 1), part("target, kernel", 1)), (Some(2.0), Some(3.0)));
+            // 6.5 of the machine are less than the 7 of the processes, because ticks are coarse.
+            assert_eq!((part("neither process", 0), part("neither process", 1)), (Some(5.0), Some(1.0)));
+            assert_eq!((part("target, user", 2), part("neither process", 2)), (None, Some(5.0)));
+            let wholes: Vec<_> = plot.wholes.iter().map(|whole| whole.y).collect();
+            assert_eq!(wholes, [8.0, 8.0, 8.0]);
+        }
+        let headline = stacks.headline(&measured);
+        assert_eq!(of_key(&headline, "target_kernel_percent_nvlane").value, 75.0);
+        assert!(headline.iter().all(|headline| headline.key != "host_kernel_percent_spdk"));
     }
 
     #[test]

@@ -3,15 +3,32 @@
 use std::fmt::Write;
 
 use super::table;
+use crate::experiment::About;
 use crate::format::{escape, table_number, table_spread, value_name};
 use crate::measured::CellRounds;
 use crate::results::Study;
 
+/// Processor times of a side, and their parts, which follow them.
+const PARTS: [(&str, [&str; 2]); 2] =
+    [("host_us", ["host_user_us", "host_kernel_us"]), ("target_us", ["target_user_us", "target_kernel_us"])];
+
+/// The columns of an experiment, processor times with their parts.
+fn columns(about: &About) -> Vec<&'static str> {
+    let mut columns = Vec::new();
+    for name in about.columns {
+        columns.push(*name);
+        if let Some((_, parts)) = PARTS.iter().find(|(whole, _)| whole == name) {
+            columns.extend(parts.iter().filter(|part| !about.columns.contains(part)));
+        }
+    }
+    columns
+}
+
 /// Writes the section.
 pub(super) fn write(page: &mut String, study: &Study) {
     let cells = &study.measured.cells;
-    let is_known = |name: &&&str| cells.iter().any(|cell| cell.spread(name).is_some());
-    let columns: Vec<&str> = study.about.columns.iter().filter(is_known).copied().collect();
+    let mut columns = columns(&study.about);
+    columns.retain(|name| cells.iter().any(|cell| cell.spread(name).is_some()));
     let bests: Vec<Option<f64>> = columns.iter().map(|name| best(cells, name)).collect();
     page.push_str("<section>\n<h2>Every cell</h2>\n<p class=\"small\">Median of the rounds, ± half the distance of the quartiles");
     page.push_str(if bests.iter().any(Option::is_some) {
@@ -94,4 +111,35 @@ fn value(page: &mut String, cell: &CellRounds, name: &str, best: Option<f64>) {
         );
     }
     page.push_str("</td>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::example;
+
+    #[test]
+    fn processor_time_is_followed_by_its_parts() {
+        let mut study = example::study();
+        study.about.columns = &["iops", "host_us", "target_user_us", "target_us"];
+        for round in &mut study.measured.cells[0].rounds {
+            round.extend([("host_us", 5.0), ("host_user_us", 1.0), ("host_kernel_us", 4.0)]);
+            round.extend([("target_us", 3.0), ("target_user_us", 1.0)]);
+        }
+        let mut page = String::new();
+        write(&mut page, &study);
+        let (head, _) = page.split_once("</thead>").unwrap();
+        let heads: Vec<&str> = head.split("<th scope=\"col\">").skip(1).collect();
+        let names: Vec<&str> = heads.iter().map(|head| head.split('<').next().unwrap()).collect();
+        let expected = [
+            "cell",
+            "IOPS",
+            "host µs/op",
+            "host user µs/op",
+            "host kernel µs/op",
+            "target user µs/op",
+            "target µs/op",
+        ];
+        assert_eq!(names, expected);
+    }
 }

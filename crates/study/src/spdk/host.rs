@@ -148,16 +148,46 @@ impl Moment {
         if operations <= 0.0 {
             return Vec::new();
         }
-        let ran = |before: &Reading, after: &Reading| after.run_ns().saturating_sub(before.run_ns()) as f64;
         let there = later.target.machine_busy_ns.zip(self.target.machine_busy_ns);
         let there_ns = there.map_or(0, |(after, before)| after.saturating_sub(before)) as f64;
+        let host = SideTime::between(&self.host, &later.host);
+        let target = SideTime::between(&self.target, &later.target);
         [
-            ("host_us", ran(&self.host, &later.host)),
-            ("target_us", ran(&self.target, &later.target)),
+            ("host_us", host.whole_ns()),
+            ("host_user_us", host.user_ns),
+            ("host_kernel_us", host.kernel_ns),
+            ("target_us", target.whole_ns()),
+            ("target_user_us", target.user_ns),
+            ("target_kernel_us", target.kernel_ns),
             ("machine_us", later.machine.busy_ns_since(&self.machine) + there_ns),
         ]
         .map(|(name, ns)| (name, ns / operations / 1e3))
         .to_vec()
+    }
+}
+
+/// Processor time of a side, ns.
+struct SideTime {
+    user_ns: f64,
+    kernel_ns: f64,
+}
+
+impl SideTime {
+    /// The time that passed between two readings: the sum is that of the threads, to the nanosecond, and the ticks in which the
+    /// kernel counts the process's time in user mode and in the kernel divide it.
+    #[allow(clippy::cast_precision_loss)] // Times.
+    fn between(before: &Reading, after: &Reading) -> Self {
+        let run_ns = after.run_ns().saturating_sub(before.run_ns()) as f64;
+        let counted = after.time - before.time;
+        let kernel_part = match counted.total_ns() {
+            0 => 0.0,
+            total_ns => counted.system_ns as f64 / total_ns as f64,
+        };
+        Self { user_ns: run_ns * (1.0 - kernel_part), kernel_ns: run_ns * kernel_part }
+    }
+
+    fn whole_ns(&self) -> f64 {
+        self.user_ns + self.kernel_ns
     }
 }
 
@@ -192,6 +222,8 @@ fn parse(text: &str) -> Option<Values> {
 
 #[cfg(test)]
 mod tests {
+    use load::cpu::CpuTime;
+
     use super::*;
 
     #[test]
@@ -219,6 +251,19 @@ mod tests {
         assert_eq!(parse(text), Some(Values::from(expected)));
         assert_eq!(parse("Total : 0.00 0.00 0.00 0.00 0.00\n"), None);
         assert_eq!(parse("Initializing NVMe Controllers\n"), None);
+    }
+
+    #[test]
+    fn the_time_of_a_side_is_divided_as_the_kernel_counts_it() {
+        let reading = |user_ns, system_ns| Reading {
+            time: CpuTime { user_ns, system_ns, ..CpuTime::default() },
+            threads: None,
+            machine_busy_ns: None,
+        };
+        let time = SideTime::between(&reading(100, 100), &reading(400, 1000));
+        assert_eq!((time.user_ns, time.kernel_ns, time.whole_ns()), (300.0, 900.0, 1200.0));
+        let none = SideTime::between(&reading(100, 100), &reading(100, 100));
+        assert_eq!((none.user_ns, none.kernel_ns), (0.0, 0.0));
     }
 
     #[test]

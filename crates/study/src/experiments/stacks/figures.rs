@@ -1,7 +1,9 @@
 //! Figures of the stacks that were measured.
 
+use load::steady::Spread;
+
 use super::stack::{LOCAL, STACKS, Stack};
-use super::{DEPTHS, READ, WRITE, cell_name};
+use super::{DEPTHS, PARTS_DEPTH, READ, WRITE, cell_name};
 use crate::experiments::prelude::*;
 
 /// Percentiles of the distribution of latency: their value, label, and place on an axis of the number of nines.
@@ -67,5 +69,55 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
         "Of the whole machine, for each read: load, host, target, kernel and interrupts. Lower is better.",
         Plot::bars("", names, Axis::linear("µs per operation"), stacks().map(of).collect()),
     ));
+    for workload in [READ, WRITE] {
+        figures.push(parts_of_time(measured, workload, &stacks().collect::<Vec<_>>()));
+    }
     figures
+}
+
+/// Parts of the processor time of an operation: name, and the value, or what the machine used beyond all of them.
+const PARTS: [(&str, Option<&str>); 5] = [
+    ("host, user", Some("host_user_us")),
+    ("host, kernel", Some("host_kernel_us")),
+    ("target, user", Some("target_user_us")),
+    ("target, kernel", Some("target_kernel_us")),
+    ("neither process", None),
+];
+
+/// Processor time at depth [`PARTS_DEPTH`], by side, and in user space or in the kernel.
+fn parts_of_time(measured: &Measured, workload: &str, stacks: &[&Stack]) -> Figure {
+    let cell = |stack: &Stack| measured.cell(&cell_name(stack.name, workload, PARTS_DEPTH));
+    #[allow(clippy::cast_precision_loss)] // The index of a name.
+    let over_stacks = |name: &str, of: &dyn Fn(&CellRounds) -> Option<Spread>| {
+        Series::new(name, stacks.iter().enumerate().map(|(at, stack)| (at as f64, cell(stack).and_then(of))))
+    };
+    let part = |(name, value): (&str, Option<&str>)| match value {
+        Some(value) => over_stacks(name, &|cell| cell.spread(value)),
+        None => over_stacks(name, &|cell| Spread::of(&each_rest(cell))).as_reference(),
+    };
+    let names = stacks.iter().map(|stack| stack.name.to_owned()).collect();
+    let plot =
+        Plot::stacks("", names, Axis::linear("µs per operation"), PARTS.into_iter().map(part).collect());
+    Figure::new(
+        format!("Processor time by side: {workload}, depth {PARTS_DEPTH}"),
+        "Of the processes of host and target, in user space and in the kernel. Neither process: the kernel's own threads, which are          its NVMe host and target, interrupts, and other programs. The line at the end of a bar is between the quartiles of the          whole. Lower is better.",
+        plot.with_wholes(over_stacks("", &|cell| Spread::of(&each_whole(cell)))),
+    )
+}
+
+/// Of each round: the machine's time per operation, and the part of it that is of the processes of host and target, µs.
+fn each_machine(cell: &CellRounds) -> impl Iterator<Item = (f64, f64)> {
+    cell.rounds.iter().filter_map(|round| {
+        let of = |value: &str| round.get(value).copied().unwrap_or(0.0);
+        Some((*round.get("machine_us")?, of("host_us") + of("target_us")))
+    })
+}
+
+/// What the machine used beside the two processes. Its time is counted in ticks and may come out a little below theirs.
+fn each_rest(cell: &CellRounds) -> Vec<f64> {
+    each_machine(cell).map(|(machine, processes)| (machine - processes).max(0.0)).collect()
+}
+
+fn each_whole(cell: &CellRounds) -> Vec<f64> {
+    each_machine(cell).map(|(machine, processes)| machine.max(processes)).collect()
 }
