@@ -290,6 +290,7 @@ impl StudyArguments {
             devices,
             stops: Arc::default(),
             lost: Arc::default(),
+            latency: Arc::default(),
         })
     }
 }

@@ -16,6 +16,7 @@ use load::workload::{Pattern, Stop, Workload};
 use serde::Serialize;
 
 use crate::cell::Values;
+use crate::distribution::Distribution;
 use crate::error::Error;
 use crate::remote::ServerConnection;
 use crate::remote::target::RemoteTarget;
@@ -93,6 +94,8 @@ pub struct Bench {
     pub stops: Arc<AtomicBool>,
     /// Processor time that the sides of the current cell lost to other load.
     pub lost: Arc<Mutex<Disturbance>>,
+    /// Distribution of latency of the current cell's measurement.
+    pub latency: Arc<Mutex<Option<Distribution>>>,
 }
 
 /// A load and its lanes.
@@ -378,6 +381,16 @@ impl Bench {
         std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Records the distribution of latency of the current cell's measurement.
+    pub fn note_latency(&self, distribution: Option<Distribution>) {
+        *self.latency.lock().unwrap_or_else(PoisonError::into_inner) = distribution;
+    }
+
+    /// Takes what was recorded since the last call.
+    pub fn take_latency(&self) -> Option<Distribution> {
+        self.latency.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Waits until the time has passed or the study ends.
     pub fn sleep(&self, time: Duration) {
         let end = std::time::Instant::now() + time;
@@ -413,6 +426,7 @@ impl Bench {
             times: Times::QUICK,
             stops: Arc::default(),
             lost: Arc::default(),
+            latency: Arc::default(),
         }
     }
 }
@@ -459,6 +473,12 @@ pub fn values(report: &Report) -> Values {
         }
     }
     values
+}
+
+/// The distribution of latency of a load.
+#[must_use]
+pub fn distribution(report: &Report) -> Option<Distribution> {
+    Distribution::of(report.total.latency().bins.iter().map(|bin| (us(bin.middle), bin.count)))
 }
 
 /// Nanoseconds in microseconds.

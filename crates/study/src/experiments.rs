@@ -40,6 +40,7 @@ mod prelude {
     pub(super) use crate::measured::{CellRounds, Measured};
     pub(super) use crate::served::Served;
     pub(super) use crate::served_options::ServedOptions;
+    pub(super) use crate::table::{Row, Table};
     pub(super) use crate::target_options::{Spin, TargetTuning};
 }
 

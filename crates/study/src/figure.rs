@@ -2,7 +2,7 @@
 
 use load::steady::Spread;
 
-use crate::format::{number, table_number, tick};
+use crate::format::{nearly_all, number, table_number, tick};
 
 /// A figure with its title and caption.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,6 +82,8 @@ pub enum Scale {
     Linear,
     /// Logarithmic. Values of zero and below are not shown.
     Log,
+    /// Percentages by their number of nines: 0, 90, 99, 99.9 are at equal distances. 100 is at the end.
+    Nines,
 }
 
 impl Axis {
@@ -95,6 +97,11 @@ impl Axis {
         Self { label: label.into(), scale: Scale::Log }
     }
 
+    /// An axis of percentages by their number of nines.
+    pub fn nines(label: impl Into<String>) -> Self {
+        Self { label: label.into(), scale: Scale::Nines }
+    }
+
     /// Whether the values are microseconds, which from a thousand on are written as milliseconds or seconds.
     fn is_time(&self) -> bool {
         self.label.split(' ').any(|word| word == "µs")
@@ -102,11 +109,17 @@ impl Axis {
 
     /// A value of this axis.
     pub(crate) fn value(&self, value: f64) -> String {
+        if self.scale == Scale::Nines {
+            return format!("{} %", nearly_all(value));
+        }
         if self.is_time() { table_number("_us", value) } else { number(value) }
     }
 
     /// A value of this axis without trailing zeroes, for a tick.
     pub(crate) fn tick(&self, value: f64) -> String {
+        if self.scale == Scale::Nines {
+            return nearly_all(value);
+        }
         match value.abs() {
             size if !self.is_time() || size < 999.5 => tick(value),
             size if size < 999_950.0 => format!("{} ms", tick(value / 1e3)),

@@ -175,6 +175,10 @@ impl Experiment for Stacks {
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
         figures::figures(measured)
     }
+
+    fn tables(&self, measured: &Measured) -> Vec<Table> {
+        figures::tables(measured)
+    }
 }
 
 /// A value in percent of another of the same cell: the median of rounds.
@@ -197,6 +201,7 @@ pub(crate) fn cell_name(stack: &str, workload: &str, depth: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::distribution::Distribution;
     use crate::experiments::testing::{headline_of, of_key};
     use crate::figure::Across;
     use crate::measured::of_rounds;
@@ -281,6 +286,43 @@ mod tests {
         let headline = stacks.headline(&measured);
         assert_eq!(of_key(&headline, "target_kernel_percent_nvlane").value, 75.0);
         assert!(headline.iter().all(|headline| headline.key != "host_kernel_percent_spdk"));
+    }
+
+    #[test]
+    fn the_distribution_of_latency_is_drawn_with_its_quartiles_up_to_four_nines() {
+        let stacks = Stacks::default();
+        let mut measured = of_rounds(
+            stacks.cells().into_iter().map(|cell| (cell.clone(), vec![values_of(&cell).to_vec()])).collect(),
+        );
+        let cell = measured.cells.iter_mut().find(|cell| cell.cell.name == "nvlane, read qd32").unwrap();
+        cell.distributions = [9_000, 8_000, 7_000]
+            .map(|fast| {
+                Distribution::of([(10.0, fast), (100.0, 9_990 - fast), (1000.0, 10), (9000.0, 2)]).unwrap()
+            })
+            .to_vec();
+        let figures = stacks.figures(&measured);
+        let title = "Distribution of latency: read, depth 32";
+        let plot = &figures.iter().find(|figure| figure.title == title).unwrap().plot;
+        let series = plot.series.iter().find(|series| series.name == OURS).unwrap();
+        let at = |us: f64| series.points.iter().find(|point| (point.x - us).abs() < 1e-6).unwrap();
+        assert_eq!([at(10.0).low, at(10.0).y, at(10.0).high].map(f64::round), [75.0, 80.0, 85.0]);
+        assert!((at(100.0).y - 99.88).abs() < 0.01 && (at(1000.0).y - 99.98).abs() < 0.001);
+        assert!(series.points.last().unwrap().x < 9000.0, "two of ten thousand are no part of the curve");
+        assert_eq!(series.points[0].y, 0.0);
+        assert!(plot.series.iter().all(|series| series.name == OURS || series.points.is_empty()));
+
+        let tables = stacks.tables(&measured);
+        let titles: Vec<_> = tables.iter().map(|table| table.title.as_str()).collect();
+        assert_eq!(titles, ["Latency: read", "Latency: write"]);
+        assert!(
+            tables
+                .iter()
+                .flat_map(|table| table.groups.iter().flatten())
+                .all(|row| measured.cell(&row.cell).is_some())
+        );
+        assert!(
+            stacks.tables(&Measured::default()).iter().flat_map(|table| &table.groups).all(Vec::is_empty)
+        );
     }
 
     #[test]

@@ -4,16 +4,53 @@ use load::steady::Spread;
 
 use super::stack::{LOCAL, STACKS, Stack};
 use super::{DEPTHS, PARTS_DEPTH, READ, WRITE, cell_name};
+use crate::distribution::{Share, over_rounds};
 use crate::experiments::prelude::*;
 
-/// Percentiles of the distribution of latency: their value, label, and place on an axis of the number of nines.
-const PERCENTILES: [(&str, &str, f64); 5] = [
-    ("p50_us", "50 %", 0.301),
-    ("p90_us", "90 %", 1.0),
-    ("p99_us", "99 %", 2.0),
-    ("p999_us", "99.9 %", 3.0),
-    ("p9999_us", "99.99 %", 4.0),
-];
+/// Cells whose distribution of latency is drawn: depths of reads.
+const DISTRIBUTIONS: [u32; 2] = [1, 32];
+
+/// The highest percentage that is drawn: beyond it are a few operations of a round.
+const PERCENT_MAX: f64 = 99.99;
+
+/// Percentiles of the table of latencies.
+const PERCENTILES: [&str; 5] = ["p50_us", "p90_us", "p99_us", "p999_us", "p9999_us"];
+
+/// The stacks that were measured.
+fn present(measured: &Measured) -> impl Iterator<Item = &'static Stack> {
+    STACKS.iter().filter(|stack| measured.of("stack", stack.name).any(|cell| cell.calm_count() > 0))
+}
+
+/// The cumulative distribution of latency of a cell.
+fn curve(name: &str, cell: Option<&CellRounds>) -> Series {
+    let shares = cell.map(|cell| over_rounds(&cell.distributions)).unwrap_or_default();
+    let shares = shares.into_iter().take_while(|share| share.percent.median <= PERCENT_MAX);
+    let point = |Share { us, percent }: Share| Point {
+        x: us,
+        y: percent.median,
+        low: percent.quartile_1,
+        high: percent.quartile_3.min(PERCENT_MAX),
+    };
+    Series { name: name.into(), points: shares.map(point).collect(), is_reference: false }
+}
+
+/// Percentiles of every stack, at each depth.
+pub(super) fn tables(measured: &Measured) -> Vec<Table> {
+    let table = |workload: &str| {
+        let row = |stack: &Stack, depth: u32| Row {
+            name: format!("depth {depth}, {}", stack.name),
+            cell: cell_name(stack.name, workload, depth),
+        };
+        let group = |depth| present(measured).map(|stack| row(stack, depth)).collect();
+        Table {
+            title: format!("Latency: {workload}"),
+            note: "Percentiles, of the rounds the median ± half the distance of the quartiles.".into(),
+            columns: PERCENTILES.to_vec(),
+            groups: DEPTHS.into_iter().map(group).collect(),
+        }
+    };
+    [READ, WRITE].map(table).to_vec()
+}
 
 /// All figures.
 pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
@@ -41,22 +78,19 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
             plot,
         ));
     }
-    for depth in [1, 32] {
+    for depth in DISTRIBUTIONS {
         let of = |stack: &Stack| {
-            let cell = measured.cell(&cell_name(stack.name, READ, depth));
-            let point = |(value, _, x): (&str, &str, f64)| (x, cell.and_then(|cell| cell.spread(value)));
-            shown(stack, Series::new(stack.name, PERCENTILES.map(point)))
+            shown(stack, curve(stack.name, measured.cell(&cell_name(stack.name, READ, depth))))
         };
-        let labels = PERCENTILES.map(|(_, label, x)| (x, label.to_owned())).to_vec();
         let plot = Plot::lines(
-            Axis::linear("part of the reads, whose latency is below the line"),
-            labels,
-            Axis::log("µs"),
+            Axis::log("µs from submission to completion"),
+            Vec::new(),
+            Axis::nines("% of the reads that took no longer"),
             stacks().map(of).collect(),
         );
         figures.push(Figure::new(
             format!("Distribution of latency: read, depth {depth}"),
-            "Each percentile of the reads. Lower is better, and flat is steady.",
+            "Cumulative: at a height of 99 %, the latency that one of a hundred reads exceeds. To the left is better, and steep is steady.",
             plot,
         ));
     }

@@ -9,7 +9,7 @@ use load::runner::Finished;
 use peer::port::free_address;
 
 use super::FILE_BYTES;
-use crate::bench::Load;
+use crate::bench::{Load, distribution};
 use crate::experiments::prelude::*;
 use crate::kernel_nvme::host::KernelHost;
 use crate::kernel_nvme::target::KernelTarget;
@@ -109,7 +109,7 @@ impl Stack {
         match self.target {
             Software::None => {
                 let finished = bench.run_local(&of_here(file)?.storage(), of_bench(bench, load))?;
-                Ok(values_of(&finished))
+                Ok(measured(bench, &finished))
             }
             Software::Nvlane => {
                 let served = bench.serve_with(match file {
@@ -147,11 +147,13 @@ impl Stack {
         load: QueueLoad,
     ) -> Result<Values, Error> {
         match self.host {
-            Software::Kernel => self.run_kernel(bench, target, load).map(|finished| values_of(&finished)),
-            Software::Spdk => spdk::host::run(bench, target, account.as_ref(), load),
-            Software::None | Software::Nvlane => {
-                bench.run_at(target, account, of_bench(bench, load)).map(|finished| values_of(&finished))
+            Software::Kernel => {
+                self.run_kernel(bench, target, load).map(|finished| measured(bench, &finished))
             }
+            Software::Spdk => spdk::host::run(bench, target, account.as_ref(), load),
+            Software::None | Software::Nvlane => bench
+                .run_at(target, account, of_bench(bench, load))
+                .map(|finished| measured(bench, &finished)),
         }
     }
 
@@ -172,8 +174,9 @@ fn of_bench(bench: &Bench, load: QueueLoad) -> Load {
     bench.load(load.pattern, None, load.io_bytes, load.depth)
 }
 
-/// What nvlane's generator measured.
-fn values_of(finished: &Finished) -> Values {
+/// What nvlane's generator measured. The distribution of latency is recorded with the bench.
+fn measured(bench: &Bench, finished: &Finished) -> Values {
+    bench.note_latency(distribution(&finished.report));
     let mut values = values(&finished.report);
     let p90 = finished.report.total.latency().percentile_ns(90.0);
     values.extend(p90.map(|ns| ("p90_us", us(ns))));
