@@ -93,8 +93,9 @@ pub(crate) struct StudyArguments {
     /// Duration of each cell in each round. [default: 1, with --quick 0.35]
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time)]
     time: Option<Duration>,
-    /// Two cores: one for the host's side, one for the target's. With --target: one or more, all for the host's side.
-    /// [default: the first two available; with --target the first]
+    /// Pairs of cores: the first of each for the host's side, the second for the target's. Most experiments use the first pair; stacks
+    /// and core-scaling use all. With --target: one or more, all for the host's side. [default: all available; with --target
+    /// the first]
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
     #[command(flatten)]
@@ -252,19 +253,23 @@ impl StudyArguments {
         Rounds { extra: self.extra, ..rounds }
     }
 
+    /// The cores of both sides: the first of each two for the host, the second for the target.
+    fn pairs(&self, allowed: &CoreList) -> Result<Vec<Cores>, Failure> {
+        let given = self.cores.as_ref().map_or(allowed.cores(), CoreList::cores);
+        let (pairs, rest) = given.as_chunks::<2>();
+        if self.cores.is_some() && (pairs.is_empty() || !rest.is_empty()) {
+            return Err(Failure::usage(
+                "-c takes an even number of cores here: of each two, the first is for the host's side, the second for the target's",
+            ));
+        }
+        Ok(pairs.iter().map(|&[host, target]| Cores { host, target }).collect())
+    }
+
     fn bench(&self, out: &Path) -> Result<Bench, Failure> {
         let allowed = CoreList::allowed().context("cores")?;
-        let given = self.cores.as_ref().map_or(allowed.cores(), CoreList::cores);
-        let cores = match *given {
-            // The server's machine has the target's cores.
-            _ if self.far.is_given() => None,
-            [host, target] => Some(Cores { host, target }),
-            _ if self.cores.is_some() => {
-                return Err(Failure::usage("-c takes two cores here: one for each side"));
-            }
-            [host, target, ..] => Some(Cores { host, target }),
-            _ => None,
-        };
+        // The server's machine has the target's cores.
+        let pairs = if self.far.is_given() { Vec::new() } else { self.pairs(&allowed)? };
+        let cores = pairs.first().copied();
         let times = match self.time {
             Some(time) => Times::of(time),
             None if self.quick => Times::QUICK,
@@ -281,6 +286,7 @@ impl StudyArguments {
             (None, None) => allowed.cores().iter().copied().take(1).collect(),
         };
         Ok(Bench {
+            pairs,
             program,
             scratch,
             cores,

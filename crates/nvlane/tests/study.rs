@@ -131,4 +131,6 @@ fn what_there_is_not_is_said_with_what_there_is() {
     assert!(complaint.contains("no-such") && complaint.contains("ceiling, "), "{complaint}");
     let complaint = run(["study", "ceiling", "--only", "nothing"]).complaint(2);
     assert!(complaint.contains("read qd1, "), "{complaint}");
+    let complaint = run(["study", "ceiling", "-c", "0"]).complaint(2);
+    assert!(complaint.contains("an even number of cores"), "{complaint}");
 }

@@ -84,6 +84,8 @@ pub struct Bench {
     pub times: Times,
     /// Cores of this machine for the load, the one of [`Cores`] first. Several only beside a study server.
     pub host_cores: Vec<usize>,
+    /// Pairs of cores, for experiments that use several on each side: [`cores`](Self::cores) first.
+    pub pairs: Vec<Cores>,
     /// The study server that starts the targets; `None`: they are processes of this machine.
     pub server: Option<Arc<ServerConnection>>,
     /// Network devices, of experiments that can use them; virtual ones if there are none.
@@ -128,8 +130,37 @@ impl Bench {
         if let Some(server) = &self.server {
             return RemoteTarget::start(server, &options).map(Served::remote);
         }
+        let mut options = options;
+        if let Some(count) = options.core_count {
+            let cores: Vec<String> = self.target_side(count).iter().map(usize::to_string).collect();
+            if !cores.is_empty() {
+                options.arguments.extend(["--cores".to_owned(), cores.join(",")]);
+                return Served::start(&self.program, &ServedOptions { core: None, ..options });
+            }
+        }
         let core = options.core.or(self.cores.map(|cores| cores.target));
         Served::start(&self.program, &ServedOptions { core, ..options })
+    }
+
+    /// Number of cores of each side for this number of lanes: one for each lane, as far as there are so many.
+    #[must_use]
+    pub fn core_count_for(&self, lanes: u32) -> u32 {
+        u32::try_from(self.pairs.len()).unwrap_or(u32::MAX).min(lanes).max(1)
+    }
+
+    /// That many cores of the host's side, or all that there are.
+    #[must_use]
+    pub fn host_side(&self, count: u32) -> Vec<usize> {
+        match self.pairs.as_slice() {
+            [] => self.host_cores.clone(),
+            pairs => pairs.iter().take(count as usize).map(|pair| pair.host).collect(),
+        }
+    }
+
+    /// That many cores of the target's side, or all that there are; of a study server, those of its machine.
+    #[must_use]
+    pub fn target_side(&self, count: u32) -> Vec<usize> {
+        self.pairs.iter().take(count as usize).map(|pair| pair.target).collect()
     }
 
     /// Whether the targets run on another machine.
@@ -419,6 +450,7 @@ impl Bench {
         Self {
             program: "false".into(),
             host_cores: Vec::new(),
+            pairs: Vec::new(),
             server: None,
             devices: None,
             scratch: std::env::temp_dir(),
@@ -484,4 +516,22 @@ pub fn distribution(report: &Report) -> Option<Distribution> {
 /// Nanoseconds in microseconds.
 pub(crate) fn us(ns: u64) -> f64 {
     Duration::from_nanos(ns).as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_have_a_core_each_as_far_as_there_are_pairs() {
+        let pairs = [(0, 1), (4, 5), (2, 3)].map(|(host, target)| Cores { host, target }).to_vec();
+        let bench = Bench { pairs, host_cores: vec![0], ..Bench::for_tests() };
+        assert_eq!([1, 2, 3, 32].map(|lanes| bench.core_count_for(lanes)), [1, 2, 3, 3]);
+        assert_eq!((bench.host_side(2), bench.target_side(2)), (vec![0, 4], vec![1, 5]));
+        let without = Bench::for_tests();
+        assert_eq!(
+            (without.core_count_for(32), without.host_side(1), without.target_side(1)),
+            (1, vec![], vec![])
+        );
+    }
 }

@@ -14,7 +14,16 @@ use crate::spdk;
 use stack::{KERNEL, LOCAL, SPDK, SPDK_ON_OURS, STACKS, Software, Stack};
 pub(crate) use stack::{KERNEL_RDMA, OURS};
 
+/// Depths of one job, and of many.
 const DEPTHS: [u32; 4] = [1, 4, 32, 128];
+const JOB_DEPTHS: [u32; 3] = [1, 8, 32];
+
+/// Queues of the rows with many jobs.
+const JOBS: u32 = 32;
+
+/// Depth of many jobs that is compared and whose distribution of latency is drawn.
+const JOB_DEPTH: u32 = 8;
+
 pub(crate) const READ: &str = "read";
 const WRITE: &str = "write";
 
@@ -27,11 +36,11 @@ const FILE_BYTES: u64 = 256 << 20;
 pub(crate) const ABOUT: About = About {
     name: "stacks",
     title: "What does each stack make of the same file?",
-    method: "Random reads and writes of 4 KiB with direct I/O on one queue, to a file of 256 MiB that was written once: the file itself \
+    method: "Random reads and writes of 4 KiB with direct I/O on one queue, and on 32 (jobs), to a file of 256 MiB that was written once: the file itself \
              through io_uring, nvlane's host on nvlane's target, and the host and target of the kernel (nvme-tcp, nvme-rdma; nvmet) and \
              of SPDK, each with nvlane's and with each other. One generator makes the load of all but SPDK's host, which is its own \
              (spdk_nvme_perf): on the kernel's hosts it drives their block device. Targets of nvlane and SPDK and the load have a core \
-             each; the kernel's threads run where the kernel puts them. So processor time is that of the whole machine, per operation, \
+             each, with 32 jobs up to 32 cores each, as far as there are so many; the kernel's threads run where the kernel puts them. So processor time is that of the whole machine, per operation, \
              other programs included, and that of the processes of both sides, in user space and in the kernel; SPDK's programs use all of \
              their cores at any load. A stack whose modules or programs are missing \
              is left out, and named.",
@@ -55,6 +64,7 @@ pub(crate) const ABOUT: About = About {
     judged_by: "iops",
     columns: &[
         "iops",
+        "cores_per_side",
         "p50_us",
         "p90_us",
         "p99_us",
@@ -78,14 +88,16 @@ pub(crate) struct Stacks {
 
 impl Experiment for Stacks {
     fn cells(&self) -> Vec<Cell> {
-        let of = |stack: Stack, workload, depth: u32| {
-            Cell::new(cell_name(stack.name, workload, depth))
+        let of = |stack: Stack, workload, (jobs, depth): (u32, u32)| {
+            Cell::new(cell_of_jobs(stack.name, workload, jobs, depth))
                 .with("stack", stack.name)
                 .with("workload", workload)
+                .with("jobs", jobs)
                 .with("depth", depth)
         };
-        let places = DEPTHS.into_iter().flat_map(|depth| [READ, WRITE].map(|workload| (workload, depth)));
-        places.flat_map(|(workload, depth)| STACKS.map(|stack| of(stack, workload, depth))).collect()
+        let loads = DEPTHS.map(|depth| (1, depth)).into_iter().chain(JOB_DEPTHS.map(|depth| (JOBS, depth)));
+        let places = loads.flat_map(|load| [READ, WRITE].map(|workload| (workload, load)));
+        places.flat_map(|(workload, load)| STACKS.map(|stack| of(stack, workload, load))).collect()
     }
 
     fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
@@ -107,10 +119,12 @@ impl Experiment for Stacks {
         device.into_iter().chain(spdk::described()).collect()
     }
 
-    fn conditions(&self, _: &Measured) -> Option<String> {
+    fn conditions(&self, measured: &Measured) -> Option<String> {
         let absent = STACKS.iter().filter_map(|stack| Some((stack.name, stack.check().err()?)));
         let absent: Vec<_> = absent.map(|(name, needs)| format!("{name} (needs {needs})")).collect();
-        (!absent.is_empty()).then(|| format!("Not there: {}.", absent.join("; ")))
+        let absent = (!absent.is_empty()).then(|| format!("Not there: {}.", absent.join("; ")));
+        let told: Vec<_> = absent.into_iter().chain(figures::shared_cores(measured)).collect();
+        (!told.is_empty()).then(|| told.join(" "))
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -121,29 +135,25 @@ impl Experiment for Stacks {
             Some(&*self.file.get((), || ScratchFile::new(&bench.scratch, FILE_BYTES))?)
         };
         let pattern = if cell.text("workload") == READ { "randread" } else { "randwrite" };
-        let load = QueueLoad { pattern, io_bytes: IO_BYTES, depth: cell.word("depth") };
-        stack_of(cell).run(bench, file, load)
+        let (jobs, depth) = (cell.word("jobs"), cell.word("depth"));
+        let load = QueueLoad { pattern, io_bytes: IO_BYTES, jobs, depth };
+        let mut values = stack_of(cell).run(bench, file, load)?;
+        values.insert("cores_per_side", bench.core_count_for(jobs).into());
+        Ok(values)
     }
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for workload in [READ, WRITE] {
-            for depth in [32, 128] {
-                let ratio = |other: &str| {
-                    measured.ratio(
-                        &cell_name(OURS, workload, depth),
-                        &cell_name(other, workload, depth),
-                        "iops",
-                    )
-                };
+            for (jobs, depth) in [(1, 32), (1, 128), (JOBS, JOB_DEPTH)] {
+                let cell = |stack: &str| cell_of_jobs(stack, workload, jobs, depth);
+                let ratio = |other: &str| measured.ratio(&cell(OURS), &cell(other), "iops");
+                let workload =
+                    if jobs == 1 { workload.to_owned() } else { format!("{workload}_{jobs}_jobs") };
                 headlines.push(format!("iops_over_local_{workload}_qd{depth}"), ratio(LOCAL), None);
                 headlines.push(format!("iops_over_kernel_{workload}_qd{depth}"), ratio(KERNEL), None);
                 headlines.push(format!("iops_over_rdma_{workload}_qd{depth}"), ratio(KERNEL_RDMA), None);
                 headlines.push(format!("iops_over_spdk_{workload}_qd{depth}"), ratio(SPDK), None);
-                let of_spdks_host = measured.ratio(
-                    &cell_name(SPDK_ON_OURS, workload, depth),
-                    &cell_name(SPDK, workload, depth),
-                    "iops",
-                );
+                let of_spdks_host = measured.ratio(&cell(SPDK_ON_OURS), &cell(SPDK), "iops");
                 headlines.push(
                     format!("spdks_host_on_nvlane_over_spdk_{workload}_qd{depth}"),
                     of_spdks_host,
@@ -155,6 +165,15 @@ impl Experiment for Stacks {
         for (key, stack) in [("nvlane", OURS), ("kernel", KERNEL), ("rdma", KERNEL_RDMA), ("spdk", SPDK)] {
             let added = single(stack).zip(single(LOCAL)).map(|(stack, local)| stack - local);
             headlines.push(format!("added_p50_us_{key}"), added, None);
+        }
+        for (key, stack) in [("local", LOCAL), ("nvlane", OURS), ("kernel", KERNEL), ("spdk", SPDK)] {
+            let [many, one] =
+                [(JOBS, 1), (1, JOBS)].map(|(jobs, depth)| cell_of_jobs(stack, READ, jobs, depth));
+            headlines.push(
+                format!("iops_of_{JOBS}_jobs_over_one_{key}"),
+                measured.ratio(&many, &one, "iops"),
+                None,
+            );
         }
         let at_depth = |stack: &str| cell_name(stack, READ, PARTS_DEPTH);
         for (key, other) in [("kernel", KERNEL), ("rdma", KERNEL_RDMA)] {
@@ -193,9 +212,17 @@ fn stack_of(cell: &Cell) -> Stack {
     STACKS.into_iter().find(|stack| stack.name == name).expect("a cell of ours")
 }
 
-/// The name of the cell of a stack.
+/// The name of the cell of a stack with one job.
 pub(crate) fn cell_name(stack: &str, workload: &str, depth: u32) -> String {
-    format!("{stack}, {workload} qd{depth}")
+    cell_of_jobs(stack, workload, 1, depth)
+}
+
+/// The name of the cell of a stack.
+fn cell_of_jobs(stack: &str, workload: &str, jobs: u32, depth: u32) -> String {
+    match jobs {
+        1 => format!("{stack}, {workload} qd{depth}"),
+        jobs => format!("{stack}, {workload} {jobs} jobs qd{depth}"),
+    }
 }
 
 #[cfg(test)]
@@ -239,7 +266,7 @@ mod tests {
             (cell, round)
         };
         let figures = stacks.figures(&of_rounds(stacks.cells().into_iter().map(rounds).collect()));
-        assert_eq!(figures.len(), 7);
+        assert_eq!(figures.len(), 10);
         for figure in figures {
             let names: Vec<_> = match figure.plot.x {
                 Across::Names { names, .. } if figure.plot.is_stacked => names,
@@ -323,6 +350,33 @@ mod tests {
         assert!(
             stacks.tables(&Measured::default()).iter().flat_map(|table| &table.groups).all(Vec::is_empty)
         );
+    }
+
+    #[test]
+    fn many_jobs_are_compared_and_say_that_they_share_cores() {
+        let stacks = Stacks::default();
+        let of = |cores: f64| {
+            let rounds = |cell: Cell| {
+                let iops = if cell.word("jobs") == 1 { 200e3 } else { 150e3 };
+                let iops = if cell.text("stack") == KERNEL { iops / 2.0 } else { iops };
+                (cell, vec![vec![("iops", iops), ("cores_per_side", cores)]])
+            };
+            of_rounds(stacks.cells().into_iter().map(rounds).collect())
+        };
+        let headline = stacks.headline(&of(1.0));
+        assert_eq!(of_key(&headline, "iops_of_32_jobs_over_one_nvlane").value, 0.75);
+        assert_eq!(of_key(&headline, "iops_over_kernel_read_32_jobs_qd8").value, 2.0);
+        let told = |cores| stacks.conditions(&of(cores)).unwrap_or_default();
+        assert!(told(1.0).ends_with("32 jobs share one core of each side."), "{}", told(1.0));
+        assert!(told(4.0).ends_with("32 jobs share 4 cores of each side."));
+        assert!(!told(32.0).contains("share"));
+        let figures = stacks.figures(&of(1.0));
+        let jobs = figures.iter().find(|figure| figure.title == "Speed: read, 32 jobs").unwrap();
+        assert!(jobs.note.contains("32 jobs share one core of each side."));
+        let depths: Vec<_> = jobs.plot.series[0].points.iter().map(|point| point.x).collect();
+        assert_eq!(depths, JOB_DEPTHS.map(f64::from));
+        let single = figures.iter().find(|figure| figure.title == "Speed: read").unwrap();
+        assert_eq!(single.plot.series[0].points.len(), DEPTHS.len(), "of one job only");
     }
 
     #[test]

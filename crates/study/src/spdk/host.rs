@@ -39,7 +39,7 @@ pub(crate) fn program() -> Result<PathBuf, String> {
     super::program(PROGRAM)
 }
 
-/// Runs a load on a subsystem with one namespace, from the host's core, and measures processor time while it runs.
+/// Runs a load on a subsystem with one namespace, from as many cores of the host's side as it has queues, and measures processor time while it runs.
 ///
 /// # Errors
 /// The program does not start, fails, or prints no result.
@@ -51,10 +51,17 @@ pub(crate) fn run(
 ) -> Result<Values, Error> {
     let failed = |error| Error::system("SPDK's host", error);
     let seconds = bench.times.measure.as_secs_f64().ceil().max(1.0);
-    let core = *bench.host_cores.first().unwrap_or(&0);
+    let mut cores = bench.host_side(bench.core_count_for(load.jobs));
+    if cores.is_empty() {
+        cores.push(0);
+    }
+    // Its depth is that of all queues of a core together.
+    let queues = load.jobs.div_ceil(u32::try_from(cores.len()).unwrap_or(u32::MAX));
+    let depth = load.depth * queues;
     let mut command = command(&program().map_err(Error::Lacking)?);
     command
-        .args(["-c", &core_mask(core), "-w", load.pattern, "-q", &load.depth.to_string()])
+        .args(["-c", &core_mask(&cores), "-w", load.pattern, "-q", &depth.to_string()])
+        .args(["-P", &queues.to_string()])
         .args([
             "-o",
             &load.io_bytes.to_string(),

@@ -3,12 +3,12 @@
 use load::steady::Spread;
 
 use super::stack::{LOCAL, STACKS, Stack};
-use super::{DEPTHS, PARTS_DEPTH, READ, WRITE, cell_name};
+use super::{DEPTHS, JOB_DEPTH, JOB_DEPTHS, JOBS, PARTS_DEPTH, READ, WRITE, cell_name, cell_of_jobs};
 use crate::distribution::{Share, over_rounds};
 use crate::experiments::prelude::*;
 
-/// Cells whose distribution of latency is drawn: depths of reads.
-const DISTRIBUTIONS: [u32; 2] = [1, 32];
+/// Reads whose distribution of latency is drawn: jobs and depth.
+const DISTRIBUTIONS: [(u32, u32); 3] = [(1, 1), (1, 32), (JOBS, JOB_DEPTH)];
 
 /// The highest percentage that is drawn: beyond it are a few operations of a round.
 const PERCENT_MAX: f64 = 99.99;
@@ -37,19 +37,35 @@ fn curve(name: &str, cell: Option<&CellRounds>) -> Series {
 /// Percentiles of every stack, at each depth.
 pub(super) fn tables(measured: &Measured) -> Vec<Table> {
     let table = |workload: &str| {
-        let row = |stack: &Stack, depth: u32| Row {
-            name: format!("depth {depth}, {}", stack.name),
-            cell: cell_name(stack.name, workload, depth),
+        let row = |stack: &Stack, (jobs, depth): (u32, u32)| Row {
+            name: format!("{}, {}", load_name(jobs, depth), stack.name),
+            cell: cell_of_jobs(stack.name, workload, jobs, depth),
         };
-        let group = |depth| present(measured).map(|stack| row(stack, depth)).collect();
+        let group = |load| present(measured).map(|stack| row(stack, load)).collect();
+        let loads = DEPTHS.map(|depth| (1, depth)).into_iter().chain(JOB_DEPTHS.map(|depth| (JOBS, depth)));
         Table {
             title: format!("Latency: {workload}"),
             note: "Percentiles, of the rounds the median ± half the distance of the quartiles.".into(),
             columns: PERCENTILES.to_vec(),
-            groups: DEPTHS.into_iter().map(group).collect(),
+            groups: loads.map(group).collect(),
         }
     };
     [READ, WRITE].map(table).to_vec()
+}
+
+/// Jobs and depth in words.
+fn load_name(jobs: u32, depth: u32) -> String {
+    if jobs == 1 { format!("depth {depth}") } else { format!("{jobs} jobs of depth {depth}") }
+}
+
+/// How many cores the jobs had, if they were fewer than jobs.
+pub(super) fn shared_cores(measured: &Measured) -> Option<String> {
+    let of_many = measured.cells.iter().filter(|cell| cell.cell.word("jobs") == JOBS);
+    let cores = of_many.filter_map(|cell| cell.median("cores_per_side")).reduce(f64::min)?;
+    (cores < f64::from(JOBS)).then(|| {
+        let cores = if cores < 1.5 { "one core".to_owned() } else { format!("{cores:.0} cores") };
+        format!("{JOBS} jobs share {cores} of each side.")
+    })
 }
 
 /// All figures.
@@ -59,28 +75,42 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
     let shown =
         |stack: &Stack, series: Series| if stack.name == LOCAL { series.as_reference() } else { series };
     let mut figures = Vec::new();
-    for workload in [READ, WRITE] {
-        let of = |stack: &Stack| {
-            let cells =
-                measured.of("stack", stack.name).filter(|cell| cell.cell.text("workload") == workload);
-            shown(stack, line(stack.name, cells, "depth", "iops"))
-        };
-        let depths = ticks(&DEPTHS.map(u64::from), |depth| depth.to_string());
-        let plot = Plot::lines(
-            Axis::log("operations in flight"),
-            depths,
-            Axis::log("IOPS"),
-            stacks().map(of).collect(),
-        );
-        figures.push(Figure::new(
-            format!("Speed: {workload}"),
-            "Operations of 4 KiB per second on one queue. Higher is better.",
-            plot,
-        ));
+    for (jobs, depths) in [(1, &DEPTHS[..]), (JOBS, &JOB_DEPTHS[..])] {
+        let depths: Vec<u64> = depths.iter().copied().map(u64::from).collect();
+        for workload in [READ, WRITE] {
+            let of = |stack: &Stack| {
+                let is_of = |cell: &Cell| cell.text("workload") == workload && cell.word("jobs") == jobs;
+                let cells = measured.of("stack", stack.name).filter(|cell| is_of(&cell.cell));
+                shown(stack, line(stack.name, cells, "depth", "iops"))
+            };
+            let (title, across, note) = match jobs {
+                1 => (
+                    format!("Speed: {workload}"),
+                    "operations in flight",
+                    "Operations of 4 KiB per second on one queue. Higher is better.".to_owned(),
+                ),
+                jobs => (
+                    format!("Speed: {workload}, {jobs} jobs"),
+                    "operations in flight on each of the queues",
+                    format!(
+                        "Operations of 4 KiB per second on {jobs} queues together. {} Higher is better.",
+                        shared_cores(measured).unwrap_or_default()
+                    ),
+                ),
+            };
+            let plot = Plot::lines(
+                Axis::log(across),
+                ticks(&depths, |depth| depth.to_string()),
+                Axis::log("IOPS"),
+                stacks().map(of).collect(),
+            );
+            figures.push(Figure::new(title, note, plot));
+        }
     }
-    for depth in DISTRIBUTIONS {
+    for (jobs, depth) in DISTRIBUTIONS {
         let of = |stack: &Stack| {
-            shown(stack, curve(stack.name, measured.cell(&cell_name(stack.name, READ, depth))))
+            let cell = measured.cell(&cell_of_jobs(stack.name, READ, jobs, depth));
+            shown(stack, curve(stack.name, cell))
         };
         let plot = Plot::lines(
             Axis::log("µs from submission to completion"),
@@ -89,7 +119,7 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
             stacks().map(of).collect(),
         );
         figures.push(Figure::new(
-            format!("Distribution of latency: read, depth {depth}"),
+            format!("Distribution of latency: read, {}", load_name(jobs, depth)),
             "Cumulative: at a height of 99 %, the latency that one of a hundred reads exceeds. To the left is better, and steep is steady.",
             plot,
         ));

@@ -106,18 +106,20 @@ impl Stack {
         file: Option<&ScratchFile>,
         load: QueueLoad,
     ) -> Result<Values, Error> {
+        let core_count = bench.core_count_for(load.jobs);
         match self.target {
             Software::None => {
                 let finished = bench.run_local(&of_here(file)?.storage(), of_bench(bench, load))?;
                 Ok(measured(bench, &finished))
             }
             Software::Nvlane => {
-                let served = bench.serve_with(match file {
+                let options = match file {
                     Some(file) => ServedOptions::of([format!("file:{}", file.path().display())]),
                     None => {
                         ServedOptions { scratch_bytes: Some(FILE_BYTES), ..ServedOptions::of::<String>([]) }
                     }
-                })?;
+                };
+                let served = bench.serve_with(options.on_cores(core_count))?;
                 let values = self.run_on(bench, served.address(), Some(served.account()), load)?;
                 served.stop()?;
                 Ok(values)
@@ -131,8 +133,11 @@ impl Stack {
             Software::Spdk => {
                 let address =
                     SocketAddr::new(self.transport.address().map_err(Error::Lacking)?, free_port()?);
-                let core = bench.cores.map_or(0, |cores| cores.target);
-                let target = SpdkTarget::serve(address, &nqn(), of_here(file)?.path(), core)?;
+                let mut cores = bench.target_side(core_count);
+                if cores.is_empty() {
+                    cores.push(0);
+                }
+                let target = SpdkTarget::serve(address, &nqn(), of_here(file)?.path(), &cores)?;
                 self.run_on(bench, &address_of(target.address(), target.nqn()), Some(target.account()), load)
             }
         }
@@ -164,14 +169,17 @@ impl Stack {
         else {
             return Err(Error::Target(format!("has the address {target}")));
         };
-        let host = KernelHost::connect(self.transport, SocketAddr::new(ip, port), nqn.as_str())?;
+        let host = KernelHost::connect(self.transport, SocketAddr::new(ip, port), nqn.as_str(), load.jobs)?;
         bench.run_local(&host.storage(), of_bench(bench, load))
     }
 }
 
 /// A load of nvlane's generator.
 fn of_bench(bench: &Bench, load: QueueLoad) -> Load {
-    bench.load(load.pattern, None, load.io_bytes, load.depth)
+    let mut of_bench = bench.load(load.pattern, None, load.io_bytes, load.depth);
+    of_bench.workload.lanes = load.jobs;
+    of_bench.cores = bench.host_side(bench.core_count_for(load.jobs));
+    of_bench
 }
 
 /// What nvlane's generator measured. The distribution of latency is recorded with the bench.
