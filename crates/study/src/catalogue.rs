@@ -2,9 +2,10 @@
 
 use crate::experiment::{About, Experiment, Machines};
 use crate::experiments::{
-    ablation, adq, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency, digests,
-    generator, idle, inline_send, iosize, kv_atomics, kv_batching, kv_hit_ratio, kv_large, kv_memory,
-    kv_peers, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu, stacks, tls,
+    ablation, adq, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency,
+    core_scaling, digests, generator, idle, inline_send, iosize, kv_atomics, kv_batching, kv_hit_ratio,
+    kv_large, kv_memory, kv_peers, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu, stacks,
+    tls,
 };
 
 /// An experiment of the catalogue.
@@ -35,6 +36,7 @@ pub const ALL: &[Entry] = &[
     Entry::of::<stacks::Stacks>(stacks::ABOUT),
     Entry::of::<low_load_latency::LowLoadLatency>(low_load_latency::ABOUT),
     Entry::of::<core_latency::CoreLatency>(core_latency::ABOUT),
+    Entry::of::<core_scaling::CoreScaling>(core_scaling::ABOUT),
     Entry::of::<mixed_lanes::MixedLanes>(mixed_lanes::ABOUT),
     Entry::of::<inline_send::InlineSend>(inline_send::ABOUT),
     Entry::of::<busy_poll::BusyPolling>(busy_poll::ABOUT),

@@ -9,6 +9,7 @@ pub(crate) mod ceiling;
 pub(crate) mod connections;
 pub(crate) mod copies;
 pub(crate) mod core_latency;
+pub(crate) mod core_scaling;
 pub(crate) mod digests;
 pub(crate) mod generator;
 pub(crate) mod idle;

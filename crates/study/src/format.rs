@@ -123,6 +123,7 @@ pub(crate) fn value_name(name: &str) -> String {
         "host_us" => "host µs/op",
         "target_us" => "target µs/op",
         "machine_us" => "machine µs/op",
+        "iops_per_side_core" => "IOPS per core of a side",
         "cores_per_side" => "cores per side",
         "host_user_us" => "host user µs/op",
         "host_kernel_us" => "host kernel µs/op",
