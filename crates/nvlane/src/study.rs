@@ -43,6 +43,7 @@ each figure as SVG.
   nvlane study idle --out /tmp/idle     write to another directory than ./study/idle
   nvlane study ceiling --only qd128     some of the cells
   nvlane study ceiling --storage ram,file         on 1 GiB of memory, and on a file of 1 GiB in the report's directory
+  nvlane study core-latency --storage null,delay  also on storage that takes 100 µs for each operation
   nvlane study adq --interface eth1 --peer eth2   on a card, two ports of which have a cable between them
 
 Between two machines, with the same nvlane on both: the first starts targets on its cores, the second runs the experiment.
@@ -81,8 +82,9 @@ pub(crate) struct StudyArguments {
     /// Measure only some cells: comma-separated names, or texts that their names contain. With all: some experiments.
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
-    /// For experiments that have it, the storage to measure on: null, ram or file, or several. [default: null]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["null", "ram", "file"])]
+    /// For experiments that have it, the storage to measure on, or several: null, ram or file of ceiling; null, delay (100 µs
+    /// for each operation) or file of core-latency. [default: null]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["null", "ram", "delay", "file"])]
     storage: Vec<String>,
     /// Number of rounds, whether or not the medians are stable. [default: 3 to 9, until the medians are stable]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -237,6 +239,14 @@ impl StudyArguments {
         if cells.iter().any(|cell| cell.parameters.contains_key("storage")) {
             let usual = ["null".to_owned()];
             let wanted = if self.storage.is_empty() { &usual[..] } else { &self.storage };
+            let mut known: Vec<&str> = cells.iter().map(|cell| cell.text("storage")).collect();
+            known.dedup();
+            if let Some(other) = wanted.iter().find(|storage| !known.contains(&storage.as_str())) {
+                return Err(Failure::usage(format!(
+                    "--storage {other}: this experiment has {}",
+                    known.join(", ")
+                )));
+            }
             cells.retain(|cell| wanted.iter().any(|storage| storage == cell.text("storage")));
         } else if !self.storage.is_empty() {
             return Err(Failure::usage("--storage: this experiment has no choice of storage"));

@@ -133,4 +133,6 @@ fn what_there_is_not_is_said_with_what_there_is() {
     assert!(complaint.contains("read qd1, "), "{complaint}");
     let complaint = run(["study", "ceiling", "-c", "0"]).complaint(2);
     assert!(complaint.contains("an even number of cores"), "{complaint}");
+    let complaint = run(["study", "core-latency", "--storage", "null,ram"]).complaint(2);
+    assert!(complaint.contains("--storage ram: this experiment has null, delay, file"), "{complaint}");
 }

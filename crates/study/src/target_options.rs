@@ -14,6 +14,9 @@ pub enum NamespaceKind {
         bytes: u64,
         /// Size of a logical block; `None`: the default.
         lba_bytes: Option<u32>,
+        /// Time of each operation, µs; `None`: none.
+        #[serde(default)]
+        delay_us: Option<u32>,
     },
     /// In memory.
     Ram {
@@ -42,10 +45,16 @@ impl NamespaceKind {
         let (kind, size) = place.rsplit_once(':')?;
         let bytes = parse_bytes(size).ok()?;
         match (kind, options) {
-            ("null", "") => Some(Self::Null { bytes, lba_bytes: None }),
             ("null", options) => {
-                let lba_bytes = options.strip_prefix("lba=")?.parse().ok()?;
-                Some(Self::Null { bytes, lba_bytes: Some(lba_bytes) })
+                let (mut lba_bytes, mut delay_us) = (None, None);
+                for option in options.split('&').filter(|option| !option.is_empty()) {
+                    match option.split_once('=')? {
+                        ("lba", bytes) => lba_bytes = Some(bytes.parse().ok()?),
+                        ("delay", time) => delay_us = Some(time.strip_suffix("us")?.parse().ok()?),
+                        _ => return None,
+                    }
+                }
+                Some(Self::Null { bytes, lba_bytes, delay_us })
             }
             ("ram", "") => Some(Self::Ram { bytes }),
             ("kv:ram", "") => Some(Self::KeyValue { bytes, evicts: true }),
@@ -58,8 +67,13 @@ impl NamespaceKind {
     #[must_use]
     pub fn argument(self) -> Option<String> {
         match self {
-            Self::Null { bytes, lba_bytes: None } => Some(format!("null:{bytes}")),
-            Self::Null { bytes, lba_bytes: Some(lba_bytes) } => Some(format!("null:{bytes}?lba={lba_bytes}")),
+            Self::Null { bytes, lba_bytes, delay_us } => {
+                let lba = lba_bytes.map(|bytes| format!("lba={bytes}"));
+                let delay = delay_us.map(|us| format!("delay={us}us"));
+                let options: Vec<String> = lba.into_iter().chain(delay).collect();
+                let mark = if options.is_empty() { "" } else { "?" };
+                Some(format!("null:{bytes}{mark}{}", options.join("&")))
+            }
             Self::Ram { bytes } => Some(format!("ram:{bytes}")),
             Self::KeyValue { bytes, evicts: true } => Some(format!("kv:ram:{bytes}")),
             Self::KeyValue { bytes, evicts: false } => Some(format!("kv:ram:{bytes}?evict=none")),
@@ -198,6 +212,8 @@ mod tests {
         for (argument, expected) in [
             ("null:1T", "null:1099511627776"),
             ("null:1T?lba=512", "null:1099511627776?lba=512"),
+            ("null:1T?delay=100us", "null:1099511627776?delay=100us"),
+            ("null:1M?lba=512&delay=5us", "null:1048576?lba=512&delay=5us"),
             ("ram:256M", "ram:268435456"),
             ("kv:ram:512M", "kv:ram:536870912"),
             ("kv:ram:64M?evict=none", "kv:ram:67108864?evict=none"),
@@ -207,8 +223,15 @@ mod tests {
             let sent = serde_json::to_string(&kind).unwrap();
             assert_eq!(serde_json::from_str::<NamespaceKind>(&sent).unwrap(), kind, "{sent}");
         }
-        for argument in ["file:/etc/passwd", "device:/dev/sda", "ram:1G?small", "kv:file:/x?size=1G", "null"]
-        {
+        for argument in [
+            "file:/etc/passwd",
+            "device:/dev/sda",
+            "ram:1G?small",
+            "kv:file:/x?size=1G",
+            "null",
+            "null:1T?error=1%",
+            "null:1T?delay=100",
+        ] {
             assert_eq!(NamespaceKind::of_argument(argument), None, "{argument}");
         }
     }

@@ -46,6 +46,9 @@ const NAMESPACE_COUNT_MAX: usize = 4;
 /// Size of the file that a study may have made, bytes.
 const SCRATCH_BYTES_MAX: u64 = 1 << 30;
 
+/// Time of an operation on a namespace, us: a target that ends waits for those in flight.
+const DELAY_US_MAX: u32 = 1_000_000;
+
 /// Serves one connection until it ends.
 pub(super) fn serve(
     settings: &ServerSettings,
@@ -225,6 +228,13 @@ impl Session<'_> {
 
     /// The argument of `--namespace`; makes the file that it needs, unless there is one of this size.
     fn argument(&mut self, kind: NamespaceKind) -> Result<String, String> {
+        if let NamespaceKind::Null { delay_us: Some(delay_us), .. } = kind
+            && delay_us > DELAY_US_MAX
+        {
+            return Err(format!(
+                "an operation takes at most {DELAY_US_MAX} us, and this asks for {delay_us}"
+            ));
+        }
         let NamespaceKind::Scratch { bytes } = kind else {
             return kind.argument().ok_or_else(|| "no namespace".to_owned());
         };
