@@ -507,6 +507,20 @@ pub fn values(report: &Report) -> Values {
     values
 }
 
+/// Commands of the host's sends and receives, and how long commands waited for their doorbell.
+#[must_use]
+pub fn batch_values(report: &Report) -> Values {
+    let sum = |counter: &str| -> f64 {
+        report.lanes.iter().filter_map(|lane| lane.counters.get(counter)?.as_f64()).sum()
+    };
+    let doorbell = report.phases.iter().find(|phase| phase.phase == "doorbell");
+    Values::from([
+        ("commands_per_send", sum("commands") / sum("sends").max(1.0)),
+        ("commands_per_receive", sum("commands") / sum("receives").max(1.0)),
+        ("doorbell_wait_us", doorbell.map_or(0.0, |phase| us(phase.mean_ns))),
+    ])
+}
+
 /// The distribution of latency of a load.
 #[must_use]
 pub fn distribution(report: &Report) -> Option<Distribution> {

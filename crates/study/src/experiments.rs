@@ -4,6 +4,7 @@ pub(crate) mod ablation;
 pub(crate) mod adq;
 pub(crate) mod adq_memcached;
 pub(crate) mod affinity;
+pub(crate) mod batch_sweep;
 pub(crate) mod busy_poll;
 pub(crate) mod ceiling;
 pub(crate) mod connections;
@@ -33,7 +34,7 @@ pub(crate) mod tls;
 /// Imports of every experiment.
 mod prelude {
     pub(super) use super::{IN_CAPSULE_BYTES, IO_BYTES, bars, line};
-    pub(super) use crate::bench::{Bench, us, values};
+    pub(super) use crate::bench::{Bench, batch_values, us, values};
     pub(super) use crate::experiment::{About, Cell, Claim, Error, Experiment, Machines, Values};
     pub(super) use crate::figure::{Axis, Figure, Plot, Point, Series, ticks};
     pub(super) use crate::headline::{Bar, Headlines};

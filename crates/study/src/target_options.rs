@@ -100,23 +100,36 @@ pub enum Doorbell {
     Turn,
     Fixed,
     Adaptive,
+    FixedAt { commands: u32, bytes: u32, wait_us: u32 },
 }
 
 impl Doorbell {
-    const ALL: [(Self, &'static str); 4] = [
+    const NAMED: [(Self, &'static str); 4] = [
         (Self::Immediate, "immediate"),
         (Self::Turn, "turn"),
         (Self::Fixed, "fixed"),
         (Self::Adaptive, "adaptive"),
     ];
 
-    /// The policy with this name.
+    /// The policy with this name, such as `turn` or `fixed:16,65536,50`.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(_, known)| *known == name).map(|(policy, _)| policy)
+        if let Some((policy, _)) = Self::NAMED.into_iter().find(|(_, known)| *known == name) {
+            return Some(policy);
+        }
+        let mut numbers = name.strip_prefix("fixed:")?.split(',').map(str::parse);
+        let mut next = || numbers.next()?.ok();
+        let policy = Self::FixedAt { commands: next()?, bytes: next()?, wait_us: next()? };
+        numbers.next().is_none().then_some(policy)
     }
 
-    fn name(self) -> &'static str {
-        Self::ALL.into_iter().find(|(policy, _)| *policy == self).map_or("adaptive", |(_, name)| name)
+    fn name(self) -> String {
+        match self {
+            Self::FixedAt { commands, bytes, wait_us } => format!("fixed:{commands},{bytes},{wait_us}"),
+            policy => {
+                let named = Self::NAMED.into_iter().find(|(known, _)| *known == policy);
+                named.map_or("adaptive", |(_, name)| name).to_owned()
+            }
+        }
     }
 }
 
@@ -179,7 +192,7 @@ impl TargetTuning {
         let mut words = Vec::new();
         let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
         if let Some(doorbell) = self.doorbell {
-            add("--doorbell", doorbell.name().to_owned());
+            add("--doorbell", doorbell.name());
         }
         if let Some(receive) = self.receive {
             add("--receive", if receive == Receiving::Pdu { "pdu" } else { "staging" }.to_owned());
@@ -254,5 +267,19 @@ mod tests {
         assert_eq!(serde_json::from_str::<TargetTuning>(&sent).unwrap(), tuning);
         assert!(serde_json::from_str::<TargetTuning>(r#"{"run":"id"}"#).is_err());
         assert!(TargetTuning::default().arguments().is_empty());
+    }
+
+    #[test]
+    fn a_doorbell_may_have_numbers_of_its_own() {
+        let tuning =
+            TargetTuning { doorbell: Doorbell::named("fixed:16,65536,50"), ..TargetTuning::default() };
+        assert_eq!(tuning.arguments(), ["--doorbell", "fixed:16,65536,50"]);
+        let sent = serde_json::to_string(&tuning).unwrap();
+        assert_eq!(serde_json::from_str::<TargetTuning>(&sent).unwrap(), tuning);
+        for wrong in
+            ["fixed:16", "fixed:16,1,2,3", "fixed:16,,50", "fixed:16,65536,-1", "adaptive:5", "sometimes"]
+        {
+            assert_eq!(Doorbell::named(wrong), None, "{wrong}");
+        }
     }
 }
