@@ -43,6 +43,7 @@ each figure as SVG.
   nvlane study idle --out /tmp/idle     write to another directory than ./study/idle
   nvlane study ceiling --only qd128     some of the cells
   nvlane study ceiling --storage ram,file         on 1 GiB of memory, and on a file of 1 GiB in the report's directory
+  nvlane study core-latency --storage null,delay  also on storage that takes 100 µs for each operation
   nvlane study adq --interface eth1 --peer eth2   on a card, two ports of which have a cable between them
 
 Between two machines, with the same nvlane on both: the first starts targets on its cores, the second runs the experiment.
@@ -81,8 +82,9 @@ pub(crate) struct StudyArguments {
     /// Measure only some cells: comma-separated names, or texts that their names contain. With all: some experiments.
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
-    /// For experiments that have it, the storage to measure on: null, ram or file, or several. [default: null]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["null", "ram", "file"])]
+    /// For experiments that have it, the storage to measure on, or several: null, ram or file of ceiling; null, delay (100 µs
+    /// for each operation) or file of core-latency. [default: null]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["null", "ram", "delay", "file"])]
     storage: Vec<String>,
     /// Number of rounds, whether or not the medians are stable. [default: 3 to 9, until the medians are stable]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -93,8 +95,9 @@ pub(crate) struct StudyArguments {
     /// Duration of each cell in each round. [default: 1, with --quick 0.35]
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time)]
     time: Option<Duration>,
-    /// Two cores: one for the host's side, one for the target's. With --target: one or more, all for the host's side.
-    /// [default: the first two available; with --target the first]
+    /// Pairs of cores: the first of each for the host's side, the second for the target's. Most experiments use the first pair; stacks
+    /// and core-scaling use all. With --target: one or more, all for the host's side. [default: all available; with --target
+    /// the first]
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
     #[command(flatten)]
@@ -236,6 +239,14 @@ impl StudyArguments {
         if cells.iter().any(|cell| cell.parameters.contains_key("storage")) {
             let usual = ["null".to_owned()];
             let wanted = if self.storage.is_empty() { &usual[..] } else { &self.storage };
+            let mut known: Vec<&str> = cells.iter().map(|cell| cell.text("storage")).collect();
+            known.dedup();
+            if let Some(other) = wanted.iter().find(|storage| !known.contains(&storage.as_str())) {
+                return Err(Failure::usage(format!(
+                    "--storage {other}: this experiment has {}",
+                    known.join(", ")
+                )));
+            }
             cells.retain(|cell| wanted.iter().any(|storage| storage == cell.text("storage")));
         } else if !self.storage.is_empty() {
             return Err(Failure::usage("--storage: this experiment has no choice of storage"));
@@ -252,19 +263,23 @@ impl StudyArguments {
         Rounds { extra: self.extra, ..rounds }
     }
 
+    /// The cores of both sides: the first of each two for the host, the second for the target.
+    fn pairs(&self, allowed: &CoreList) -> Result<Vec<Cores>, Failure> {
+        let given = self.cores.as_ref().map_or(allowed.cores(), CoreList::cores);
+        let (pairs, rest) = given.as_chunks::<2>();
+        if self.cores.is_some() && (pairs.is_empty() || !rest.is_empty()) {
+            return Err(Failure::usage(
+                "-c takes an even number of cores here: of each two, the first is for the host's side, the second for the target's",
+            ));
+        }
+        Ok(pairs.iter().map(|&[host, target]| Cores { host, target }).collect())
+    }
+
     fn bench(&self, out: &Path) -> Result<Bench, Failure> {
         let allowed = CoreList::allowed().context("cores")?;
-        let given = self.cores.as_ref().map_or(allowed.cores(), CoreList::cores);
-        let cores = match *given {
-            // The server's machine has the target's cores.
-            _ if self.far.is_given() => None,
-            [host, target] => Some(Cores { host, target }),
-            _ if self.cores.is_some() => {
-                return Err(Failure::usage("-c takes two cores here: one for each side"));
-            }
-            [host, target, ..] => Some(Cores { host, target }),
-            _ => None,
-        };
+        // The server's machine has the target's cores.
+        let pairs = if self.far.is_given() { Vec::new() } else { self.pairs(&allowed)? };
+        let cores = pairs.first().copied();
         let times = match self.time {
             Some(time) => Times::of(time),
             None if self.quick => Times::QUICK,
@@ -281,6 +296,7 @@ impl StudyArguments {
             (None, None) => allowed.cores().iter().copied().take(1).collect(),
         };
         Ok(Bench {
+            pairs,
             program,
             scratch,
             cores,
@@ -290,6 +306,7 @@ impl StudyArguments {
             devices,
             stops: Arc::default(),
             lost: Arc::default(),
+            latency: Arc::default(),
         })
     }
 }

@@ -66,7 +66,7 @@ fn all_experiments_leave_one_page_and_can_be_compared() {
         assert!(compared.starts_with("inline-send\n"), "{compared}");
         // On a busy machine no cell has numbers.
         let has_numbers = compared.contains("IOPS") && compared.contains("1.00");
-        assert!(has_numbers || compared.contains("not measured in both"), "{compared}");
+        assert!(has_numbers || compared.contains("measured in neither"), "{compared}");
     }
 }
 
@@ -131,4 +131,8 @@ fn what_there_is_not_is_said_with_what_there_is() {
     assert!(complaint.contains("no-such") && complaint.contains("ceiling, "), "{complaint}");
     let complaint = run(["study", "ceiling", "--only", "nothing"]).complaint(2);
     assert!(complaint.contains("read qd1, "), "{complaint}");
+    let complaint = run(["study", "ceiling", "-c", "0"]).complaint(2);
+    assert!(complaint.contains("an even number of cores"), "{complaint}");
+    let complaint = run(["study", "core-latency", "--storage", "null,ram"]).complaint(2);
+    assert!(complaint.contains("--storage ram: this experiment has null, delay, file"), "{complaint}");
 }

@@ -16,6 +16,7 @@ use load::workload::{Pattern, Stop, Workload};
 use serde::Serialize;
 
 use crate::cell::Values;
+use crate::distribution::Distribution;
 use crate::error::Error;
 use crate::remote::ServerConnection;
 use crate::remote::target::RemoteTarget;
@@ -83,6 +84,8 @@ pub struct Bench {
     pub times: Times,
     /// Cores of this machine for the load, the one of [`Cores`] first. Several only beside a study server.
     pub host_cores: Vec<usize>,
+    /// Pairs of cores, for experiments that use several on each side: [`cores`](Self::cores) first.
+    pub pairs: Vec<Cores>,
     /// The study server that starts the targets; `None`: they are processes of this machine.
     pub server: Option<Arc<ServerConnection>>,
     /// Network devices, of experiments that can use them; virtual ones if there are none.
@@ -93,6 +96,8 @@ pub struct Bench {
     pub stops: Arc<AtomicBool>,
     /// Processor time that the sides of the current cell lost to other load.
     pub lost: Arc<Mutex<Disturbance>>,
+    /// Distribution of latency of the current cell's measurement.
+    pub latency: Arc<Mutex<Option<Distribution>>>,
 }
 
 /// A load and its lanes.
@@ -125,8 +130,37 @@ impl Bench {
         if let Some(server) = &self.server {
             return RemoteTarget::start(server, &options).map(Served::remote);
         }
+        let mut options = options;
+        if let Some(count) = options.core_count {
+            let cores: Vec<String> = self.target_side(count).iter().map(usize::to_string).collect();
+            if !cores.is_empty() {
+                options.arguments.extend(["--cores".to_owned(), cores.join(",")]);
+                return Served::start(&self.program, &ServedOptions { core: None, ..options });
+            }
+        }
         let core = options.core.or(self.cores.map(|cores| cores.target));
         Served::start(&self.program, &ServedOptions { core, ..options })
+    }
+
+    /// Number of cores of each side for this number of lanes: one for each lane, as far as there are so many.
+    #[must_use]
+    pub fn core_count_for(&self, lanes: u32) -> u32 {
+        u32::try_from(self.pairs.len()).unwrap_or(u32::MAX).min(lanes).max(1)
+    }
+
+    /// That many cores of the host's side, or all that there are.
+    #[must_use]
+    pub fn host_side(&self, count: u32) -> Vec<usize> {
+        match self.pairs.as_slice() {
+            [] => self.host_cores.clone(),
+            pairs => pairs.iter().take(count as usize).map(|pair| pair.host).collect(),
+        }
+    }
+
+    /// That many cores of the target's side, or all that there are; of a study server, those of its machine.
+    #[must_use]
+    pub fn target_side(&self, count: u32) -> Vec<usize> {
+        self.pairs.iter().take(count as usize).map(|pair| pair.target).collect()
     }
 
     /// Whether the targets run on another machine.
@@ -378,6 +412,16 @@ impl Bench {
         std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Records the distribution of latency of the current cell's measurement.
+    pub fn note_latency(&self, distribution: Option<Distribution>) {
+        *self.latency.lock().unwrap_or_else(PoisonError::into_inner) = distribution;
+    }
+
+    /// Takes what was recorded since the last call.
+    pub fn take_latency(&self) -> Option<Distribution> {
+        self.latency.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Waits until the time has passed or the study ends.
     pub fn sleep(&self, time: Duration) {
         let end = std::time::Instant::now() + time;
@@ -406,6 +450,7 @@ impl Bench {
         Self {
             program: "false".into(),
             host_cores: Vec::new(),
+            pairs: Vec::new(),
             server: None,
             devices: None,
             scratch: std::env::temp_dir(),
@@ -413,6 +458,7 @@ impl Bench {
             times: Times::QUICK,
             stops: Arc::default(),
             lost: Arc::default(),
+            latency: Arc::default(),
         }
     }
 }
@@ -443,12 +489,16 @@ pub fn values(report: &Report) -> Values {
     values.insert("mib_per_s", report.total.bytes_per_s / f64::from(1 << 20));
     if let Some(host) = report.cpu.generator {
         values.insert("host_us", host.ns_per_operation() / 1e3);
+        values.insert("host_user_us", host.user_ns_per_operation / 1e3);
+        values.insert("host_kernel_us", host.system_ns_per_operation / 1e3);
     }
     if let Some(machine_ns) = report.cpu.machine_ns_per_operation {
         values.insert("machine_us", machine_ns / 1e3);
     }
     if let Some(target) = report.cpu.target {
         values.insert("target_us", target.ns_per_operation() / 1e3);
+        values.insert("target_user_us", target.user_ns_per_operation / 1e3);
+        values.insert("target_kernel_us", target.system_ns_per_operation / 1e3);
         let cores = (target.user_percent + target.system_percent) / 100.0;
         if cores > 0.0 {
             values.insert("iops_per_cpu", report.total.iops / cores);
@@ -457,7 +507,45 @@ pub fn values(report: &Report) -> Values {
     values
 }
 
+/// Commands of the host's sends and receives, and how long commands waited for their doorbell.
+#[must_use]
+pub fn batch_values(report: &Report) -> Values {
+    let sum = |counter: &str| -> f64 {
+        report.lanes.iter().filter_map(|lane| lane.counters.get(counter)?.as_f64()).sum()
+    };
+    let doorbell = report.phases.iter().find(|phase| phase.phase == "doorbell");
+    Values::from([
+        ("commands_per_send", sum("commands") / sum("sends").max(1.0)),
+        ("commands_per_receive", sum("commands") / sum("receives").max(1.0)),
+        ("doorbell_wait_us", doorbell.map_or(0.0, |phase| us(phase.mean_ns))),
+    ])
+}
+
+/// The distribution of latency of a load.
+#[must_use]
+pub fn distribution(report: &Report) -> Option<Distribution> {
+    Distribution::of(report.total.latency().bins.iter().map(|bin| (us(bin.middle), bin.count)))
+}
+
 /// Nanoseconds in microseconds.
 pub(crate) fn us(ns: u64) -> f64 {
     Duration::from_nanos(ns).as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_have_a_core_each_as_far_as_there_are_pairs() {
+        let pairs = [(0, 1), (4, 5), (2, 3)].map(|(host, target)| Cores { host, target }).to_vec();
+        let bench = Bench { pairs, host_cores: vec![0], ..Bench::for_tests() };
+        assert_eq!([1, 2, 3, 32].map(|lanes| bench.core_count_for(lanes)), [1, 2, 3, 3]);
+        assert_eq!((bench.host_side(2), bench.target_side(2)), (vec![0, 4], vec![1, 5]));
+        let without = Bench::for_tests();
+        assert_eq!(
+            (without.core_count_for(32), without.host_side(1), without.target_side(1)),
+            (1, vec![], vec![])
+        );
+    }
 }

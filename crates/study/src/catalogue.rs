@@ -2,10 +2,10 @@
 
 use crate::experiment::{About, Experiment, Machines};
 use crate::experiments::{
-    ablation, adq, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency, cost,
-    digests, generator, idle, inline_send, iosize, kv_accesses, kv_allocation, kv_atomics, kv_batching,
-    kv_cache, kv_hit_ratio, kv_large, kv_memory, kv_neighbour, kv_peers, kv_scaling, kv_vector, kv_ycsb,
-    layers, low_load_latency, mixed_lanes, mtu, stacks, tls,
+    ablation, adq, adq_memcached, affinity, batch_sweep, busy_poll, ceiling, connections, copies,
+    core_latency, core_scaling, cost, digests, generator, idle, inline_send, iosize, kv_accesses,
+    kv_allocation, kv_atomics, kv_batching, kv_cache, kv_hit_ratio, kv_large, kv_memory, kv_neighbour,
+    kv_peers, kv_scaling, kv_vector, kv_ycsb, layers, low_load_latency, mixed_lanes, mtu, stacks, tls,
 };
 
 /// An experiment of the catalogue.
@@ -32,10 +32,12 @@ impl Entry {
 pub const ALL: &[Entry] = &[
     Entry::of::<ceiling::Ceiling>(ceiling::ABOUT),
     Entry::of::<ablation::Ablation>(ablation::ABOUT),
+    Entry::of::<batch_sweep::BatchSweep>(batch_sweep::ABOUT),
     Entry::of::<layers::Layers>(layers::ABOUT),
     Entry::of::<stacks::Stacks>(stacks::ABOUT),
     Entry::of::<low_load_latency::LowLoadLatency>(low_load_latency::ABOUT),
     Entry::of::<core_latency::CoreLatency>(core_latency::ABOUT),
+    Entry::of::<core_scaling::CoreScaling>(core_scaling::ABOUT),
     Entry::of::<cost::Cost>(cost::ABOUT),
     Entry::of::<mixed_lanes::MixedLanes>(mixed_lanes::ABOUT),
     Entry::of::<inline_send::InlineSend>(inline_send::ABOUT),

@@ -2,6 +2,7 @@
 //!
 //! Reads `results.json` as [`results`](crate::results) writes it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::format::{quantity, table_number, value_name};
 use crate::results::SCHEMA;
+use crate::words::words;
 
 /// What a comparison reads of `results.json`.
 #[derive(Debug, Deserialize)]
@@ -55,7 +57,7 @@ struct Settings {
 struct CellResult {
     name: String,
     /// `null` for a cell without a measurement.
-    values: Option<std::collections::BTreeMap<String, Quartiles>>,
+    values: Option<BTreeMap<String, Quartiles>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
@@ -66,6 +68,11 @@ struct Quartiles {
 }
 
 impl Results {
+    /// The values of a cell, if it was measured.
+    fn values(&self, cell: &str) -> Option<&BTreeMap<String, Quartiles>> {
+        self.cells.iter().find(|other| other.name == cell)?.values.as_ref()
+    }
+
     fn is_emulated(&self) -> bool {
         let target = self.target_machine.as_ref();
         self.environment.emulated || target.is_some_and(|target| target.environment.emulated)
@@ -95,10 +102,21 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// Values of cells that both have, in the order of the second.
     pub rows: Vec<Row>,
-    /// Headline numbers that both have.
+    /// Headline numbers that at least one has.
     pub headline: Vec<Pair>,
-    /// Cells that only one has, or that were measured in one only.
-    pub lacking: Vec<String>,
+    /// Cells without a comparison.
+    pub lacking: Lacking,
+}
+
+/// Cells that were not measured in both results, or that only one of them has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Lacking {
+    /// Measured in the first only.
+    pub before_only: Vec<String>,
+    /// Measured in the second only.
+    pub after_only: Vec<String>,
+    /// Measured in neither.
+    pub neither: Vec<String>,
 }
 
 /// A value of a cell in both results.
@@ -118,15 +136,15 @@ pub struct Row {
     pub is_apart: bool,
 }
 
-/// A headline number of both results.
+/// A headline number; `None` in a result that has no value for it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pair {
     /// Key.
     pub key: String,
     /// Of the first.
-    pub before: f64,
+    pub before: Option<f64>,
     /// Of the second.
-    pub after: f64,
+    pub after: Option<f64>,
 }
 
 /// Reads a result.
@@ -153,27 +171,39 @@ pub fn compare(before: &Results, after: &Results) -> Result<Comparison, Incompar
     if before.is_emulated() != after.is_emulated() {
         return Err(Incomparable::Emulated);
     }
-    let (mut rows, mut lacking) = (Vec::new(), Vec::new());
-    for cell in &after.cells {
-        let same = before.cells.iter().find(|other| other.name == cell.name);
-        let (Some(old), Some(new)) = (same.and_then(|cell| cell.values.as_ref()), &cell.values) else {
-            lacking.push(cell.name.clone());
-            continue;
-        };
-        rows.extend(new.iter().filter_map(|(value, new)| Some(row(&cell.name, value, old.get(value)?, new))));
-    }
+    let (mut rows, mut lacking) = (Vec::new(), Lacking::default());
     let is_in_after = |cell: &&CellResult| after.cells.iter().any(|other| other.name == cell.name);
-    lacking.extend(before.cells.iter().filter(|cell| !is_in_after(cell)).map(|cell| cell.name.clone()));
-    let headline = after.headline.iter().filter_map(|(key, new)| {
-        Some(Pair { key: key.clone(), before: before.headline.get(key)?.as_f64()?, after: new.as_f64()? })
-    });
+    let only_in_before = before.cells.iter().filter(|cell| !is_in_after(cell));
+    for CellResult { name, .. } in after.cells.iter().chain(only_in_before) {
+        match (before.values(name), after.values(name)) {
+            (Some(old), Some(new)) => {
+                rows.extend(
+                    new.iter().filter_map(|(value, new)| Some(row(name, value, old.get(value)?, new))),
+                );
+            }
+            (Some(_), None) => lacking.before_only.push(name.clone()),
+            (None, Some(_)) => lacking.after_only.push(name.clone()),
+            (None, None) => lacking.neither.push(name.clone()),
+        }
+    }
     Ok(Comparison {
         experiment: after.experiment.clone(),
         notes: notes(before, after),
         rows,
-        headline: headline.collect(),
+        headline: pairs(before, after),
         lacking,
     })
+}
+
+/// The headline numbers of both, in the order of the second.
+fn pairs(before: &Results, after: &Results) -> Vec<Pair> {
+    let only_in_before = before.headline.keys().filter(|key| !after.headline.contains_key(*key));
+    let value = |results: &Results, key: &str| results.headline.get(key)?.as_f64();
+    let pair = |key: &String| {
+        let pair = Pair { key: key.clone(), before: value(before, key), after: value(after, key) };
+        (pair.before.is_some() || pair.after.is_some()).then_some(pair)
+    };
+    after.headline.keys().chain(only_in_before).filter_map(pair).collect()
 }
 
 fn row(cell: &str, value: &str, before: &Quartiles, after: &Quartiles) -> Row {
@@ -217,7 +247,35 @@ impl Comparison {
         for note in &self.notes {
             let _ = writeln!(text, "note: {note}");
         }
-        let mut rows = vec![["", "", "before", "after", "after/before", ""].map(str::to_owned)];
+        if !self.rows.is_empty() {
+            text += &self.table();
+        }
+        let names: Vec<String> = self.headline.iter().map(|pair| words(&pair.key)).collect();
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        if !names.is_empty() {
+            let _ = writeln!(text, "{:<width$}  {:>9}  {:>9}", "number", "before", "after");
+        }
+        for (name, Pair { key, before, after }) in names.iter().zip(&self.headline) {
+            let told =
+                |value: &Option<f64>| value.map_or_else(|| "n/a".to_owned(), |value| quantity(key, value));
+            let _ = writeln!(text, "{name:<width$}  {:>9}  {:>9}", told(before), told(after));
+        }
+        let Lacking { before_only, after_only, neither } = &self.lacking;
+        for (what, cells) in [
+            ("measured before only", before_only),
+            ("measured after only", after_only),
+            ("measured in neither", neither),
+        ] {
+            if !cells.is_empty() {
+                let _ = writeln!(text, "{what}: {}", cells.join(", "));
+            }
+        }
+        text
+    }
+
+    /// The values of the cells that both have.
+    fn table(&self) -> String {
+        let mut rows = vec![["cell", "value", "before", "after", "after/before", ""].map(str::to_owned)];
         rows.extend(self.rows.iter().map(|row| {
             [
                 row.cell.clone(),
@@ -229,25 +287,12 @@ impl Comparison {
             ]
         }));
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..5).map(width).collect();
+        let [w0, w1, w2, w3, w4] = [0, 1, 2, 3, 4].map(width);
+        let mut text = String::new();
         for [cell, value, before, after, ratio, apart] in &rows {
-            let line = format!(
-                "{cell:<w0$}  {value:<w1$}  {before:>w2$}  {after:>w3$}  {ratio:>w4$}  {apart}",
-                w0 = widths[0],
-                w1 = widths[1],
-                w2 = widths[2],
-                w3 = widths[3],
-                w4 = widths[4]
-            );
+            let line =
+                format!("{cell:<w0$}  {value:<w1$}  {before:>w2$}  {after:>w3$}  {ratio:>w4$}  {apart}");
             let _ = writeln!(text, "{}", line.trim_end());
-        }
-        let width = self.headline.iter().map(|pair| pair.key.len()).max().unwrap_or(0);
-        for Pair { key, before, after } in &self.headline {
-            let _ =
-                writeln!(text, "{key:<width$}  {:>9}  {:>9}", quantity(key, *before), quantity(key, *after));
-        }
-        if !self.lacking.is_empty() {
-            let _ = writeln!(text, "not measured in both: {}", self.lacking.join(", "));
         }
         text
     }
@@ -280,12 +325,52 @@ mod tests {
         assert_eq!((iops.cell.as_str(), iops.ratio, iops.is_apart), ("one", 1.5, true));
         let p50 = compared.rows.iter().find(|row| row.value == "p50_us").unwrap();
         assert_eq!((p50.ratio, p50.is_apart), (1.0, false));
-        assert_eq!(compared.lacking, ["many"]);
-        assert_eq!(compared.headline[0], Pair { key: "gain".into(), before: 12.0, after: 8.0 });
+        assert_eq!(compared.lacking.before_only, ["many"]);
+        assert_eq!(compared.headline[0], Pair { key: "gain".into(), before: Some(12.0), after: Some(8.0) });
         assert_eq!(compared.notes, ["one was measured with --quick, the other without"]);
         let text = compared.to_text();
         assert!(text.contains("150 k") && text.contains("quartiles apart"), "{text}");
-        assert!(text.contains("not measured in both: many"), "{text}");
+        assert!(text.lines().any(|line| line.starts_with("cell ")), "{text}");
+        assert!(text.ends_with("\nmeasured before only: many\n"), "{text}");
+    }
+
+    #[test]
+    fn what_one_of_the_two_lacks_is_said_of_that_one() {
+        let without = |cell: usize| {
+            results(|json| {
+                json["cells"][cell]["values"] = Value::Null;
+                json["headline"]["gain"] = Value::Null;
+            })
+        };
+        let all = results(|_| {});
+        let (one, many) = (without(0), without(1));
+        let compared = compare(&one, &all).unwrap();
+        assert_eq!(compared.lacking, Lacking { after_only: vec!["one".into()], ..Lacking::default() });
+        let gain = compared.headline.iter().find(|pair| pair.key == "gain").unwrap();
+        assert_eq!((gain.before, gain.after), (None, Some(12.0)));
+        let none = compare(&one, &many).unwrap();
+        let expected =
+            Lacking { before_only: vec!["many".into()], after_only: vec!["one".into()], neither: Vec::new() };
+        assert_eq!(none.lacking, expected);
+        assert!(none.headline.iter().all(|pair| pair.key != "gain"), "neither has it");
+        let text = none.to_text();
+        assert!(!text.contains("after/before"), "no head of a table without rows: {text}");
+        assert!(text.lines().any(|line| line.starts_with("number ") && line.ends_with("  after")), "{text}");
+        assert!(text.contains("measured before only: many\nmeasured after only: one\n"), "{text}");
+        let renamed = results(|json| {
+            json["cells"][0]["name"] = "first".into();
+            json["cells"][1]["values"] = Value::Null;
+            json["headline"] = serde_json::json!({ "gain": 3.0 });
+        });
+        let compared = compare(&many, &renamed).unwrap();
+        let expected = Lacking {
+            before_only: vec!["one".into()],
+            after_only: vec!["first".into()],
+            neither: vec!["many".into()],
+        };
+        assert_eq!(compared.lacking, expected);
+        assert_eq!(compared.headline[0].after, Some(3.0));
+        assert!(compared.headline.iter().any(|pair| pair.key == "p50_us" && pair.after.is_none()));
     }
 
     #[test]

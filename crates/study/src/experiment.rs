@@ -9,6 +9,7 @@ pub use crate::error::Error;
 use crate::figure::Figure;
 use crate::headline::{Headline, Headlines};
 use crate::measured::Measured;
+use crate::table::Table;
 
 /// An experiment.
 pub trait Experiment {
@@ -64,6 +65,12 @@ pub trait Experiment {
 
     /// Figures of the measurements.
     fn figures(&self, measured: &Measured) -> Vec<Figure>;
+
+    /// Tables of some of the cells, beside that of all of them.
+    fn tables(&self, measured: &Measured) -> Vec<Table> {
+        let _ = measured;
+        Vec::new()
+    }
 }
 
 /// Description of an experiment.

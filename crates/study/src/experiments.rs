@@ -4,11 +4,13 @@ pub(crate) mod ablation;
 pub(crate) mod adq;
 pub(crate) mod adq_memcached;
 pub(crate) mod affinity;
+pub(crate) mod batch_sweep;
 pub(crate) mod busy_poll;
 pub(crate) mod ceiling;
 pub(crate) mod connections;
 pub(crate) mod copies;
 pub(crate) mod core_latency;
+pub(crate) mod core_scaling;
 pub(crate) mod cost;
 pub(crate) mod digests;
 pub(crate) mod generator;
@@ -38,7 +40,7 @@ pub(crate) mod tls;
 /// Imports of every experiment.
 mod prelude {
     pub(super) use super::{IN_CAPSULE_BYTES, IO_BYTES, against, bars, line};
-    pub(super) use crate::bench::{Bench, us, values};
+    pub(super) use crate::bench::{Bench, batch_values, us, values};
     pub(super) use crate::experiment::{About, Cell, Claim, Error, Experiment, Machines, Values};
     pub(super) use crate::figure::{Axis, Figure, Plot, Point, Series, ticks};
     pub(super) use crate::headline::{Bar, Headlines};
@@ -46,6 +48,7 @@ mod prelude {
     pub(super) use crate::measured::{CellRounds, Measured};
     pub(super) use crate::served::Served;
     pub(super) use crate::served_options::ServedOptions;
+    pub(super) use crate::table::{Row, Table};
     pub(super) use crate::target_options::{Spin, TargetTuning};
 }
 

@@ -2,7 +2,7 @@
 
 use load::steady::Spread;
 
-use crate::format::{number, table_number, tick};
+use crate::format::{nearly_all, number, table_number, tick};
 
 /// A figure with its title and caption.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +41,8 @@ pub struct Plot {
     pub series: Vec<Series>,
     /// Whether the bars at a name are parts of one bar.
     pub is_stacked: bool,
+    /// Of a stacked plot: the measured wholes, whose quartiles are drawn at the bars' ends.
+    pub wholes: Vec<Point>,
     /// Horizontal lines, such as a bar to reach.
     pub marks: Vec<Mark>,
 }
@@ -80,6 +82,8 @@ pub enum Scale {
     Linear,
     /// Logarithmic. Values of zero and below are not shown.
     Log,
+    /// Percentages by their number of nines: 0, 90, 99, 99.9 are at equal distances. 100 is at the end.
+    Nines,
 }
 
 impl Axis {
@@ -93,6 +97,11 @@ impl Axis {
         Self { label: label.into(), scale: Scale::Log }
     }
 
+    /// An axis of percentages by their number of nines.
+    pub fn nines(label: impl Into<String>) -> Self {
+        Self { label: label.into(), scale: Scale::Nines }
+    }
+
     /// Whether the values are microseconds, which from a thousand on are written as milliseconds or seconds.
     fn is_time(&self) -> bool {
         self.label.split(' ').any(|word| word == "µs")
@@ -100,11 +109,17 @@ impl Axis {
 
     /// A value of this axis.
     pub(crate) fn value(&self, value: f64) -> String {
+        if self.scale == Scale::Nines {
+            return format!("{} %", nearly_all(value));
+        }
         if self.is_time() { table_number("_us", value) } else { number(value) }
     }
 
     /// A value of this axis without trailing zeroes, for a tick.
     pub(crate) fn tick(&self, value: f64) -> String {
+        if self.scale == Scale::Nines {
+            return nearly_all(value);
+        }
         match value.abs() {
             size if !self.is_time() || size < 999.5 => tick(value),
             size if size < 999_950.0 => format!("{} ms", tick(value / 1e3)),
@@ -170,7 +185,14 @@ impl Series {
 impl Plot {
     /// A line plot with these ticks on the horizontal axis.
     pub fn lines(x: Axis, ticks: Vec<(f64, String)>, y: Axis, series: Vec<Series>) -> Self {
-        Self { x: Across::Numbers { axis: x, ticks }, y, series, is_stacked: false, marks: Vec::new() }
+        Self {
+            x: Across::Numbers { axis: x, ticks },
+            y,
+            series,
+            is_stacked: false,
+            wholes: Vec::new(),
+            marks: Vec::new(),
+        }
     }
 
     /// A bar plot.
@@ -180,6 +202,7 @@ impl Plot {
             y,
             series,
             is_stacked: false,
+            wholes: Vec::new(),
             marks: Vec::new(),
         }
     }
@@ -188,6 +211,12 @@ impl Plot {
     /// in the legend.
     pub fn stacks(label: impl Into<String>, names: Vec<String>, y: Axis, series: Vec<Series>) -> Self {
         Self { is_stacked: true, ..Self::bars(label, names, y, series) }
+    }
+
+    /// The same stacked plot with the quartiles of the whole bars.
+    #[must_use]
+    pub fn with_wholes(self, wholes: Series) -> Self {
+        Self { wholes: wholes.points, ..self }
     }
 
     /// Whether a series is in the legend.

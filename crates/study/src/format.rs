@@ -72,6 +72,16 @@ fn unit_of(name: &str) -> Option<f64> {
     [("_us", 1.0), ("_ns", 1e-3)].into_iter().find_map(|(ending, us)| name.ends_with(ending).then_some(us))
 }
 
+/// A percentage with two significant digits of what it lacks to a hundred: 97, 99.87, 99.9951.
+pub(crate) fn nearly_all(percent: f64) -> String {
+    let lacking = 100.0 - percent;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // At most six decimals.
+    let decimals =
+        if lacking > 0.0 { (1.0 - (lacking + 1e-9).log10().floor()).clamp(0.0, 6.0) as usize } else { 0 };
+    let text = format!("{percent:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
 /// A number of bytes.
 pub(crate) fn bytes(value: f64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
@@ -122,6 +132,12 @@ pub(crate) fn value_name(name: &str) -> String {
         "host_us" => "host µs/op",
         "target_us" => "target µs/op",
         "machine_us" => "machine µs/op",
+        "iops_per_side_core" => "IOPS per core of a side",
+        "cores_per_side" => "cores per side",
+        "host_user_us" => "host user µs/op",
+        "host_kernel_us" => "host kernel µs/op",
+        "target_user_us" => "target user µs/op",
+        "target_kernel_us" => "target kernel µs/op",
         _ => "",
     };
     if !known.is_empty() {
@@ -202,6 +218,14 @@ mod tests {
             assert_eq!(quantity(name, value), text);
         }
         assert_eq!([100.0, 24_684_092.0 * 1024.0].map(bytes), ["100 bytes", "23.5 GiB"]);
+    }
+
+    #[test]
+    fn percentages_near_a_hundred_tell_how_near() {
+        let percents = [0.0, 50.0, 90.0, 97.04, 99.0, 99.9, 99.87, 99.99, 99.9951, 100.0, 12.34];
+        let told = ["0", "50", "90", "97", "99", "99.9", "99.87", "99.99", "99.9951", "100", "12"];
+        assert_eq!(percents.map(nearly_all), told);
+        assert_eq!(nearly_all(100.0 * (1.0 - 0.001)), "99.9");
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub fn run(
             let index = if round % 2 == 0 { turn } else { count - 1 - turn };
             let cell = &cells[index].cell;
             progress.on_step(&Step { experiment: about.name, cell: &cell.name, turn, count, round, rounds });
-            drop(bench.take_noted());
+            drop((bench.take_noted(), bench.take_latency()));
             let measured = experiment.measure(cell, bench);
             if let Some(server) = &bench.server {
                 // A measurement fails first if the server takes its targets with it.
@@ -78,12 +78,14 @@ pub fn run(
             if bench.is_stopped() {
                 break;
             }
-            values[index] = Some((measured?, bench.take_noted()));
+            values[index] = Some((measured?, bench.take_noted(), bench.take_latency()));
         }
         // An incomplete round allows no comparison.
         let Some(values) = values.into_iter().collect::<Option<Vec<_>>>() else { break };
-        for (cell, (values, disturbance)) in cells.iter_mut().zip(values) {
-            cell.push(values, disturbance);
+        for (cell, (values, disturbance, latency)) in cells.iter_mut().zip(values) {
+            if cell.push(values, disturbance) {
+                cell.distributions.extend(latency);
+            }
         }
         is_stable = self::is_stable(&cells, about.judged_by, rounds.tolerance)
             && cells.iter().all(|cell| cell.calm_count() > 0);
@@ -102,6 +104,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::distribution::Distribution;
     use crate::experiment::Values;
     use crate::figure::Figure;
     use crate::headline::Headlines;
@@ -127,9 +130,12 @@ mod tests {
             ["a", "b", "c"].map(Cell::new).to_vec()
         }
 
-        fn measure(&mut self, cell: &Cell, _: &Bench) -> Result<Values, Error> {
+        fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
             self.asked.push(cell.name.clone());
             let round = (self.asked.len() - 1) / 3;
+            if cell.name == "b" {
+                bench.note_latency(Distribution::of([(10.0, 1)]));
+            }
             Ok([("iops", self.values[round % self.values.len()])].into())
         }
 
@@ -179,6 +185,8 @@ mod tests {
         assert_eq!((measured.round_count(), measured.cells[0].calm_count()), (4, 3));
         assert_eq!(measured.unmeasured().count(), 0);
         assert_eq!(measured.cells[0].median("iops"), Some(100.0));
+        let counts: Vec<_> = measured.cells.iter().map(|cell| cell.distributions.len()).collect();
+        assert_eq!(counts, [0, 3, 0], "of the cell that has some, and of calm rounds only");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use load::steady::Spread;
 use serde::{Serialize, Serializer};
 
 use crate::cell::{Cell, Values};
+use crate::distribution::Distribution;
 
 /// A cell and its rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -18,6 +19,9 @@ pub struct CellRounds {
     /// Discarded rounds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
+    /// Distributions of latency of the valid rounds, if the experiment records them.
+    #[serde(skip)]
+    pub distributions: Vec<Distribution>,
 }
 
 /// A discarded round of a cell.
@@ -43,18 +47,22 @@ impl CellRounds {
     /// A cell before its first round.
     #[must_use]
     pub fn new(cell: Cell) -> Self {
-        Self { cell, rounds: Vec::new(), rejected: Vec::new() }
+        Self { cell, rounds: Vec::new(), rejected: Vec::new(), distributions: Vec::new() }
     }
 
-    /// Adds a round: its values, or the reason why it is discarded.
-    pub fn push(&mut self, values: Values, disturbance: Disturbance) {
+    /// Adds a round: its values, or the reason why it is discarded. Returns whether it is valid.
+    pub fn push(&mut self, values: Values, disturbance: Disturbance) -> bool {
         let operations = values.get("iops").or_else(|| values.get("ops")).copied();
         match disturbance.judge(operations, values.get("share").copied()) {
-            Ok(()) => self.rounds.push(values),
+            Ok(()) => {
+                self.rounds.push(values);
+                true
+            }
             Err(reason) => {
                 let round = self.rounds.len();
                 self.rejected.push(Rejected { round, reason, disturbance, values });
                 self.rounds.push(Values::new());
+                false
             }
         }
     }

@@ -29,6 +29,7 @@ pub fn render(study: &Study) -> String {
     header(&mut page, study);
     claims(&mut page, study);
     figures(&mut page, &study.figures, 2);
+    cells::write_chosen(&mut page, study);
     numbers::write(&mut page, study, 2);
     cells::write(&mut page, study);
     repeat(&mut page, study);

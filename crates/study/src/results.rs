@@ -6,11 +6,13 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::bench::{Bench, Times};
+use crate::distribution;
 use crate::experiment::{About, Experiment};
 use crate::figure::Figure;
 use crate::headline::{Bar, Headline};
 use crate::machine::Rounds;
 use crate::measured::{CellRounds, Measured, Rejected};
+use crate::table::Table;
 use crate::two_machines::TargetMachine;
 
 /// Version of the form of `results.json`, described in docs/study.md. A field that goes, or changes its meaning, raises it.
@@ -39,6 +41,8 @@ pub struct Study {
     pub unmeasured: Vec<Unmeasurable>,
     /// Figures.
     pub figures: Vec<Figure>,
+    /// Tables of some of the cells.
+    pub tables: Vec<Table>,
     /// More fields of `results.json`.
     pub details: Map<String, Value>,
 }
@@ -142,6 +146,7 @@ impl Study {
             headline,
             unmeasured,
             figures: experiment.figures(&measured),
+            tables: experiment.tables(&measured),
             seen: experiment.seen(),
             conditions: experiment.conditions(&measured),
             details: experiment.details(),
@@ -255,6 +260,9 @@ fn cell(cell: &CellRounds) -> Value {
             Value::Null
         }
     };
+    if !cell.distributions.is_empty() {
+        value["distribution"] = distribution::to_json(&distribution::over_rounds(&cell.distributions));
+    }
     value
 }
 
@@ -316,6 +324,7 @@ pub(crate) mod example {
                 Headline::new("share_min", 0.85).with_bar(Bar::AtLeast(0.9)),
                 Headline::new("p50_us", 8.5),
             ],
+            tables: Vec::new(),
             figures: vec![Figure {
                 title: "Speed".into(),
                 note: "Higher is better.".into(),
@@ -330,6 +339,7 @@ mod tests {
     use load::disturbance::Disturbance;
 
     use super::*;
+    use crate::distribution::Distribution;
     use crate::experiment::{Cell, Error, Values};
     use crate::headline::Headlines;
 
@@ -337,6 +347,17 @@ mod tests {
     fn every_round_is_written_down_with_its_spread() {
         let text = serde_json::to_string_pretty(&example::study().to_json()).unwrap();
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn a_distribution_is_written_down_with_its_cell() {
+        let mut study = example::study();
+        study.measured.cells[1].distributions = vec![Distribution::of([(10.0, 3), (100.0, 1)]).unwrap(); 3];
+        let json = study.to_json();
+        assert!(json["cells"][0]["distribution"].is_null());
+        let distribution = &json["cells"][1]["distribution"];
+        assert_eq!((&distribution["us"][1], &distribution["percent"][1]), (&json!(10.0), &json!(75.0)));
+        assert_eq!(distribution["quartile_3"].as_array().unwrap().last(), Some(&json!(100.0)));
     }
 
     #[test]

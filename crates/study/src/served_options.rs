@@ -13,6 +13,8 @@ pub struct ServedOptions {
     pub tuning: TargetTuning,
     /// Whether the target writes a state file.
     pub tells: bool,
+    /// Number of cores of its reactors, of those that the bench has for targets; `None`: one, or all of a study server.
+    pub core_count: Option<u32>,
     /// On this machine: listen address; port 0 takes a free one.
     pub listen: String,
     /// On this machine: the core of its reactor; `arguments` may name several.
@@ -31,11 +33,18 @@ impl ServedOptions {
             scratch_bytes: None,
             tuning: TargetTuning::default(),
             tells: false,
+            core_count: None,
             listen: "127.0.0.1:0".into(),
             core: None,
             arguments: Vec::new(),
             launcher: Vec::new(),
         }
+    }
+
+    /// The same with reactors on this number of cores.
+    #[must_use]
+    pub fn on_cores(self, count: u32) -> Self {
+        Self { core_count: Some(count), ..self }
     }
 
     /// The same with these options of the data path.

@@ -74,10 +74,15 @@ fn free_huge_mib(meminfo: &str) -> u64 {
     free.map_or(0, |(count, kib)| count.saturating_mul(kib) / 1024)
 }
 
-/// The mask of one core, as DPDK takes it.
-fn core_mask(core: usize) -> String {
+/// The mask of these cores, as DPDK takes it.
+fn core_mask(cores: &[usize]) -> String {
     // One hexadecimal digit has four cores.
-    format!("0x{:x}{}", 1 << (core % 4), "0".repeat(core / 4))
+    let digits = cores.iter().max().map_or(1, |last| last / 4 + 1);
+    let digit = |at: usize| {
+        let of_digit = cores.iter().filter(|core| **core / 4 == at);
+        of_digit.fold(0_u8, |mask, core| mask | 1 << (core % 4))
+    };
+    (0..digits).rev().fold("0x".to_owned(), |mask, at| format!("{mask}{:x}", digit(at)))
 }
 
 /// A command that starts a program of SPDK, which ends with this process, and prints each line at once.
@@ -99,7 +104,9 @@ mod tests {
 
     #[test]
     fn a_core_has_its_bit_in_the_mask() {
-        assert_eq!([0, 1, 5, 64].map(core_mask), ["0x1", "0x2", "0x20", "0x10000000000000000"]);
+        let masks = [0, 1, 5, 64].map(|core| core_mask(&[core]));
+        assert_eq!(masks, ["0x1", "0x2", "0x20", "0x10000000000000000"]);
+        assert_eq!([core_mask(&[4, 0, 5]), core_mask(&[0, 2, 3, 1, 8])], ["0x31", "0x10f"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! y label                  ── a  ── b
 //!  1 M ┤        ╭──●        lines have a band between the quartiles,
 //!      │   ●────╯           bars and dots over names a whisker, stacked
-//!  0   └───┬────┬──┬        bars neither; a point under the mouse shows its numbers
+//!  0   └───┬────┬──┬        bars one for the whole; a point under the mouse shows its numbers
 //!          1    4  32   x label
 //! ```
 
@@ -35,6 +35,8 @@ const BOTTOM: f64 = 52.0;
 const LINE: f64 = 22.0;
 /// Mean width of a letter.
 const LETTER: f64 = 7.2;
+/// Most dots of a line.
+const DOTS_MAX: usize = 24;
 /// Number of colours.
 const COLOUR_COUNT: usize = 10;
 
@@ -59,9 +61,9 @@ impl Sheet {
             Across::Names { names, .. } => Names::fitted(names, width - LEFT - RIGHT),
             Across::Numbers { .. } => Names::default(),
         };
-        // The parts of a stack have a long legend, which takes none of the bars' height.
-        let lines =
-            if plot.is_stacked { legend_places(&legend_entries(plot), width - RIGHT).1 - 1.0 } else { 0.0 };
+        // A long legend, such as that of a stack's parts, takes none of the plot's height.
+        let has_room_for = if plot.is_stacked { 1.0 } else { 2.0 };
+        let lines = legend_places(&legend_entries(plot), width - RIGHT).1 - has_room_for;
         Self { width, names, floor: HEIGHT - BOTTOM + LINE * lines.max(0.0) }
     }
 
@@ -265,6 +267,7 @@ fn vertical(plot: &Plot, top: f64, sheet: &Sheet) -> Ruler {
         if plot.is_stacked { [plot.stack_height(point.x); 3] } else { [point.y, point.low, point.high] }
     });
     let values = values.chain(plot.marks.iter().map(|mark| mark.y));
+    let values = values.chain(plot.wholes.iter().map(|whole| whole.high));
     Ruler::around(plot.y.scale, values, (sheet.floor, top))
 }
 
@@ -314,6 +317,7 @@ fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y
         }
     }
     x_label(body, &axis.label, sheet);
+    let has_curves = plot.series.iter().any(|series| series.points.len() > DOTS_MAX);
     // References are drawn first, below the others.
     let mut order: Vec<usize> = (0..plot.series.len()).collect();
     order.sort_by_key(|&index| !plot.series[index].is_reference);
@@ -321,7 +325,7 @@ fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y
         let series = &plot.series[index];
         let class = colour(plot, index);
         let shown = |point: &&Point| {
-            (plot.y.scale == Scale::Linear || point.y > 0.0) && (axis.scale == Scale::Linear || point.x > 0.0)
+            (plot.y.scale != Scale::Log || point.y > 0.0) && (axis.scale != Scale::Log || point.x > 0.0)
         };
         let points: Vec<&Point> = series.points.iter().filter(shown).collect();
         let place = |at: f64, value: f64| format!("{:.1},{:.1}", x.place(at), y.place(value));
@@ -330,13 +334,16 @@ fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y
         let band: Vec<String> = there.chain(back).collect();
         let line: Vec<String> = points.iter().map(|point| place(point.x, point.y)).collect();
         let dashed = dashes(plot, index);
+        // Of a curve of many points some show their numbers, and no dot until the mouse is there.
+        let distance = points.len().div_ceil(DOTS_MAX).max(1);
+        let dense = if has_curves { " dense" } else { "" };
         let _ = write!(
             body,
-            r#"<g class="{class}"><polygon class="band" points="{}"/><polyline class="line{dashed}" points="{}"/>"#,
+            r#"<g class="{class}{dense}"><polygon class="band" points="{}"/><polyline class="line{dashed}" points="{}"/>"#,
             band.join(" "),
             line.join(" ")
         );
-        for point in points {
+        for point in points.into_iter().step_by(distance) {
             let at = own_ticks.iter().find(|&&(value, _)| value == point.x);
             let at = at.map_or_else(|| axis.value(point.x), |(_, text)| text.clone());
             let _ = write!(
@@ -426,11 +433,15 @@ mod tests {
             series("other", &[(0.0, 0.5)]).as_reference(),
         ];
         let plot = Plot::stacks("depth", names, Axis::linear("µs"), parts);
+        assert!(!draw(&plot).contains("class=\"whisker\""));
+        let wholes = series("whole", &[(0.0, 5.4), (1.0, 0.5)]);
+        let drawn = draw(&plot.clone().with_wholes(wholes));
+        assert_eq!(drawn.matches("class=\"whisker\"").count(), 4, "{drawn}");
         insta::assert_snapshot!(draw(&plot).replace("><", ">\n<"));
     }
 
     #[test]
-    fn a_long_legend_takes_no_height_of_stacked_bars() {
+    fn a_long_legend_takes_no_height_of_the_plot() {
         let parts = |count| (0..count).map(|_| series("scheduling, wake-ups", &[(0.0, 1.0)])).collect();
         let floor = |count: u32| {
             let plot = Plot::stacks("", vec!["one".into()], Axis::linear("µs"), parts(count));
@@ -438,6 +449,12 @@ mod tests {
         };
         assert_eq!(floor(1), HEIGHT - BOTTOM);
         assert_eq!(floor(10) - floor(1), 9.0 * LINE);
+        let floor = |count: u32| {
+            let plot = Plot::lines(Axis::log("depth"), Vec::new(), Axis::linear("IOPS"), parts(count));
+            Sheet::of(&plot, NARROW).floor
+        };
+        assert_eq!([floor(1), floor(2)], [HEIGHT - BOTTOM; 2]);
+        assert_eq!(floor(10) - floor(1), 8.0 * LINE);
     }
 
     #[test]
@@ -449,6 +466,25 @@ mod tests {
             assert!(drawn.contains(part), "{part}");
         }
         assert!(drawn.contains(&body(&example(), &Sheet::of(&example(), WIDE))));
+    }
+
+    #[test]
+    fn a_curve_of_many_points_has_few_that_show_their_numbers() {
+        let points: Vec<_> = (1..=100).map(|index| (f64::from(index), f64::from(index) * 0.9)).collect();
+        let plot =
+            Plot::lines(Axis::log("µs"), Vec::new(), Axis::nines("% of reads"), vec![series("a", &points)]);
+        let drawn = draw(&plot);
+        assert_eq!(drawn.matches("class=\"dot\"").count(), 2 * 20);
+        assert_eq!(drawn.matches("<g class=\"c0 dense\">").count(), 2);
+        let mut both = plot.clone();
+        both.series.push(series("b", &[(1.0, 5.0)]));
+        assert!(draw(&both).contains("<g class=\"c1 dense\">"), "all of a plot's lines, or none");
+        assert!(drawn.contains("a · 96.0: 86 % (quartiles 82 % to 90.7 %)"));
+        assert!(drawn.contains("% of reads over µs; a: 1 % at 1.00, 90 % at 100"));
+        let few: Vec<_> = points.into_iter().take(DOTS_MAX).collect();
+        let plot = Plot::lines(Axis::log("µs"), Vec::new(), Axis::linear("IOPS"), vec![series("a", &few)]);
+        assert_eq!(draw(&plot).matches("class=\"dot\"").count(), 2 * DOTS_MAX);
+        assert!(!draw(&plot).contains("dense"));
     }
 
     #[test]

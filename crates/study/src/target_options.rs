@@ -14,6 +14,9 @@ pub enum NamespaceKind {
         bytes: u64,
         /// Size of a logical block; `None`: the default.
         lba_bytes: Option<u32>,
+        /// Time of each operation, µs; `None`: none.
+        #[serde(default)]
+        delay_us: Option<u32>,
     },
     /// In memory.
     Ram {
@@ -42,10 +45,16 @@ impl NamespaceKind {
         let (kind, size) = place.rsplit_once(':')?;
         let bytes = parse_bytes(size).ok()?;
         match (kind, options) {
-            ("null", "") => Some(Self::Null { bytes, lba_bytes: None }),
             ("null", options) => {
-                let lba_bytes = options.strip_prefix("lba=")?.parse().ok()?;
-                Some(Self::Null { bytes, lba_bytes: Some(lba_bytes) })
+                let (mut lba_bytes, mut delay_us) = (None, None);
+                for option in options.split('&').filter(|option| !option.is_empty()) {
+                    match option.split_once('=')? {
+                        ("lba", bytes) => lba_bytes = Some(bytes.parse().ok()?),
+                        ("delay", time) => delay_us = Some(time.strip_suffix("us")?.parse().ok()?),
+                        _ => return None,
+                    }
+                }
+                Some(Self::Null { bytes, lba_bytes, delay_us })
             }
             ("ram", "") => Some(Self::Ram { bytes }),
             ("kv:ram", "") => Some(Self::KeyValue { bytes, evicts: true }),
@@ -58,8 +67,13 @@ impl NamespaceKind {
     #[must_use]
     pub fn argument(self) -> Option<String> {
         match self {
-            Self::Null { bytes, lba_bytes: None } => Some(format!("null:{bytes}")),
-            Self::Null { bytes, lba_bytes: Some(lba_bytes) } => Some(format!("null:{bytes}?lba={lba_bytes}")),
+            Self::Null { bytes, lba_bytes, delay_us } => {
+                let lba = lba_bytes.map(|bytes| format!("lba={bytes}"));
+                let delay = delay_us.map(|us| format!("delay={us}us"));
+                let options: Vec<String> = lba.into_iter().chain(delay).collect();
+                let mark = if options.is_empty() { "" } else { "?" };
+                Some(format!("null:{bytes}{mark}{}", options.join("&")))
+            }
             Self::Ram { bytes } => Some(format!("ram:{bytes}")),
             Self::KeyValue { bytes, evicts: true } => Some(format!("kv:ram:{bytes}")),
             Self::KeyValue { bytes, evicts: false } => Some(format!("kv:ram:{bytes}?evict=none")),
@@ -86,23 +100,36 @@ pub enum Doorbell {
     Turn,
     Fixed,
     Adaptive,
+    FixedAt { commands: u32, bytes: u32, wait_us: u32 },
 }
 
 impl Doorbell {
-    const ALL: [(Self, &'static str); 4] = [
+    const NAMED: [(Self, &'static str); 4] = [
         (Self::Immediate, "immediate"),
         (Self::Turn, "turn"),
         (Self::Fixed, "fixed"),
         (Self::Adaptive, "adaptive"),
     ];
 
-    /// The policy with this name.
+    /// The policy with this name, such as `turn` or `fixed:16,65536,50`.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(_, known)| *known == name).map(|(policy, _)| policy)
+        if let Some((policy, _)) = Self::NAMED.into_iter().find(|(_, known)| *known == name) {
+            return Some(policy);
+        }
+        let mut numbers = name.strip_prefix("fixed:")?.split(',').map(str::parse);
+        let mut next = || numbers.next()?.ok();
+        let policy = Self::FixedAt { commands: next()?, bytes: next()?, wait_us: next()? };
+        numbers.next().is_none().then_some(policy)
     }
 
-    fn name(self) -> &'static str {
-        Self::ALL.into_iter().find(|(policy, _)| *policy == self).map_or("adaptive", |(_, name)| name)
+    fn name(self) -> String {
+        match self {
+            Self::FixedAt { commands, bytes, wait_us } => format!("fixed:{commands},{bytes},{wait_us}"),
+            policy => {
+                let named = Self::NAMED.into_iter().find(|(known, _)| *known == policy);
+                named.map_or("adaptive", |(_, name)| name).to_owned()
+            }
+        }
     }
 }
 
@@ -165,7 +192,7 @@ impl TargetTuning {
         let mut words = Vec::new();
         let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
         if let Some(doorbell) = self.doorbell {
-            add("--doorbell", doorbell.name().to_owned());
+            add("--doorbell", doorbell.name());
         }
         if let Some(receive) = self.receive {
             add("--receive", if receive == Receiving::Pdu { "pdu" } else { "staging" }.to_owned());
@@ -198,6 +225,8 @@ mod tests {
         for (argument, expected) in [
             ("null:1T", "null:1099511627776"),
             ("null:1T?lba=512", "null:1099511627776?lba=512"),
+            ("null:1T?delay=100us", "null:1099511627776?delay=100us"),
+            ("null:1M?lba=512&delay=5us", "null:1048576?lba=512&delay=5us"),
             ("ram:256M", "ram:268435456"),
             ("kv:ram:512M", "kv:ram:536870912"),
             ("kv:ram:64M?evict=none", "kv:ram:67108864?evict=none"),
@@ -207,8 +236,15 @@ mod tests {
             let sent = serde_json::to_string(&kind).unwrap();
             assert_eq!(serde_json::from_str::<NamespaceKind>(&sent).unwrap(), kind, "{sent}");
         }
-        for argument in ["file:/etc/passwd", "device:/dev/sda", "ram:1G?small", "kv:file:/x?size=1G", "null"]
-        {
+        for argument in [
+            "file:/etc/passwd",
+            "device:/dev/sda",
+            "ram:1G?small",
+            "kv:file:/x?size=1G",
+            "null",
+            "null:1T?error=1%",
+            "null:1T?delay=100",
+        ] {
             assert_eq!(NamespaceKind::of_argument(argument), None, "{argument}");
         }
     }
@@ -231,5 +267,19 @@ mod tests {
         assert_eq!(serde_json::from_str::<TargetTuning>(&sent).unwrap(), tuning);
         assert!(serde_json::from_str::<TargetTuning>(r#"{"run":"id"}"#).is_err());
         assert!(TargetTuning::default().arguments().is_empty());
+    }
+
+    #[test]
+    fn a_doorbell_may_have_numbers_of_its_own() {
+        let tuning =
+            TargetTuning { doorbell: Doorbell::named("fixed:16,65536,50"), ..TargetTuning::default() };
+        assert_eq!(tuning.arguments(), ["--doorbell", "fixed:16,65536,50"]);
+        let sent = serde_json::to_string(&tuning).unwrap();
+        assert_eq!(serde_json::from_str::<TargetTuning>(&sent).unwrap(), tuning);
+        for wrong in
+            ["fixed:16", "fixed:16,1,2,3", "fixed:16,,50", "fixed:16,65536,-1", "adaptive:5", "sometimes"]
+        {
+            assert_eq!(Doorbell::named(wrong), None, "{wrong}");
+        }
     }
 }

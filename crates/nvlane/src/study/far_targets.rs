@@ -52,6 +52,8 @@ impl FarTargets {
         let host = bench.host_cores.first().copied();
         let target = server.machine().cores.first().copied();
         bench.cores = host.zip(target).map(|(host, target)| Cores { host, target });
+        let both = bench.host_cores.iter().zip(&server.machine().cores);
+        bench.pairs = both.map(|(&host, &target)| Cores { host, target }).collect();
         bench.server = Some(server);
         Ok(())
     }

@@ -70,13 +70,7 @@ impl Experiment for Ablation {
         let load = load.with_doorbell(cell.text("host")).with_receive(receive);
         let report = bench.run(served, load)?.report;
         let mut values = values(&report);
-        let sum = |counter: &str| -> f64 {
-            report.lanes.iter().filter_map(|lane| lane.counters.get(counter)?.as_f64()).sum()
-        };
-        values.insert("commands_per_send", sum("commands") / sum("sends").max(1.0));
-        values.insert("commands_per_receive", sum("commands") / sum("receives").max(1.0));
-        let doorbell = report.phases.iter().find(|phase| phase.phase == "doorbell");
-        values.insert("doorbell_wait_us", doorbell.map_or(0.0, |phase| phase.mean_ns as f64 / 1e3));
+        values.extend(batch_values(&report));
         Ok(values)
     }
 

@@ -1,9 +1,16 @@
-//! `core-latency`: the load that one core carries before latency rises steeply.
+//! `core-latency`: the load that one core carries before latency rises steeply, on storage without a time of its own, with a
+//! fixed one, and on a file.
 
+use std::collections::BTreeMap;
+
+use load::runner::Finished;
 use load::workload::{Arrival, Pace};
 
 use super::prelude::*;
+use crate::bench::Load;
 use crate::doorbell::{ADAPTIVE, FIXED, IMMEDIATE, POLICIES, PolicyTargets, TURN};
+use crate::scratch::ScratchFile;
+use crate::target_options::Doorbell;
 
 /// Offered load, percent of the throughput of a closed loop of depth [`DEPTH`] on this machine.
 const PERCENTAGES: [u64; 8] = [5, 15, 30, 45, 60, 75, 90, 105];
@@ -20,12 +27,30 @@ const CARRIED_SHARE: f64 = 0.97;
 
 const GAIN: Bar = Bar::AtLeast(1.5);
 
+/// Storage without a time of its own, as `--storage` names it: the usual one.
+const NULL: &str = "null";
+/// Storage that takes a fixed time for each operation.
+const DELAY: &str = "delay";
+/// A file that was written once.
+const FILE: &str = "file";
+
+/// Storage, and what stands for it in titles.
+const STORAGES: [(&str, &str); 3] = [(NULL, ""), (DELAY, ", storage of 100 µs"), (FILE, ", file")];
+
+/// Namespace of [`DELAY`]: about the time of a read from an SSD.
+const DELAYED: &str = "null:1T?delay=100us";
+
+/// Size of the file, bytes.
+const FILE_BYTES: u64 = 256 << 20;
+
 pub(crate) const ABOUT: About = About {
     name: "core-latency",
     title: "How much does a core carry before latency runs away?",
     method: "One lane, reads of 4 KiB with Poisson arrivals at rising rates, one core for each side; latency from the moment each \
              was due, so that falling behind cannot hide. The rates are shares of what a closed loop carries, the same for \
-             all policies. The knee is the most that is carried whole with p50 below one millisecond.",
+             all policies. The knee is the most that is carried whole with p50 below one millisecond. On storage that takes 100 µs \
+             for each operation (--storage delay), and on a file of 256 MiB with direct I/O (--storage file), the rates are shares of \
+             what that storage carries in a closed loop.",
     claims: &[
         Claim {
             source: "i10, Netdev 0x14 (2020)",
@@ -49,56 +74,94 @@ pub(crate) const ABOUT: About = About {
 #[derive(Debug, Default)]
 pub(crate) struct CoreLatency {
     targets: PolicyTargets,
-    /// Throughput of the closed loop: 100 %.
-    full_iops: Option<f64>,
+    file: Kept<(), ScratchFile>,
+    /// Throughput of the closed loop on each storage: 100 %.
+    full_iops: BTreeMap<&'static str, f64>,
 }
 
 impl CoreLatency {
     /// The closed loop from which the offered load of all policies follows.
-    fn full_iops(&mut self, bench: &Bench) -> Result<f64, Error> {
-        if let Some(iops) = self.full_iops {
-            return Ok(iops);
+    fn full_iops(&mut self, storage: &'static str, bench: &Bench) -> Result<f64, Error> {
+        if let Some(iops) = self.full_iops.get(storage) {
+            return Ok(*iops);
         }
-        let served = self.targets.get(bench, TURN)?;
         let load = bench.load("randread", None, IO_BYTES, DEPTH).with_doorbell(TURN);
-        let iops = bench.run(served, load)?.report.total.iops;
-        Ok(*self.full_iops.insert(iops))
+        let iops = self.run(storage, TURN, bench, load)?.report.total.iops;
+        self.full_iops.insert(storage, iops);
+        Ok(iops)
+    }
+
+    /// Runs a load on a target with this storage and policy.
+    fn run(&mut self, storage: &str, policy: &str, bench: &Bench, load: Load) -> Result<Finished, Error> {
+        let namespace = match storage {
+            NULL => return bench.run(self.targets.get(bench, policy)?, load),
+            DELAY => ServedOptions::of([DELAYED]),
+            _ if bench.is_remote() => {
+                ServedOptions { scratch_bytes: Some(FILE_BYTES), ..ServedOptions::of::<String>([]) }
+            }
+            _ => {
+                let file = self.file.get((), || ScratchFile::new(&bench.scratch, FILE_BYTES))?;
+                ServedOptions::of([format!("file:{}", file.path().display())])
+            }
+        };
+        // A file is locked by the target that has it: one at a time.
+        let tuning = TargetTuning { doorbell: Doorbell::named(policy), ..TargetTuning::default() };
+        let served = bench.serve_with(namespace.tuned(tuning))?;
+        let finished = bench.run(&served, load)?;
+        served.stop()?;
+        Ok(finished)
     }
 }
 
 impl Experiment for CoreLatency {
     fn cells(&self) -> Vec<Cell> {
-        let of = |policy: &str, percent: u64| {
-            Cell::new(format!("{policy} {percent} %")).with("policy", policy).with("percent", percent)
+        let of = |storage: &str, policy: &str, percent: u64| {
+            let storage_name = if storage == NULL { String::new() } else { format!("{storage} ") };
+            Cell::new(format!("{storage_name}{policy} {percent} %"))
+                .with("storage", storage)
+                .with("policy", policy)
+                .with("percent", percent)
         };
-        PERCENTAGES.into_iter().flat_map(|percent| POLICIES.map(|policy| of(policy, percent))).collect()
+        let mut cells = Vec::new();
+        for (storage, _) in STORAGES {
+            for percent in PERCENTAGES {
+                cells.extend(POLICIES.map(|policy| of(storage, policy, percent)));
+            }
+        }
+        cells
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let offered = self.full_iops(bench)? * f64::from(cell.word("percent")) / 100.0;
+        let (storage, _) =
+            STORAGES.into_iter().find(|(name, _)| *name == cell.text("storage")).expect("a cell of ours");
+        let offered = self.full_iops(storage, bench)? * f64::from(cell.word("percent")) / 100.0;
         let policy = cell.text("policy");
-        let served = self.targets.get(bench, policy)?;
         let mut load = bench.load("randread", None, IO_BYTES, DEPTH).with_doorbell(policy);
         load.workload.pace = Pace::Open { rate_per_s: offered, arrival: Arrival::Poisson };
-        let mut values = values(&bench.run(served, load)?.report);
+        let mut values = values(&self.run(storage, policy, bench, load)?.report);
         values.insert("offered_iops", offered);
         Ok(values)
     }
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
-        let over_immediate = |policy| Some(knee(measured, policy)? / knee(measured, IMMEDIATE)?);
-        headlines.push("knee_gain_adaptive_over_immediate", over_immediate(ADAPTIVE), Some(GAIN));
-        headlines.push("knee_gain_fixed_over_immediate", over_immediate(FIXED), None);
-        headlines.push("knee_gain_turn_over_immediate", over_immediate(TURN), None);
-        for policy in POLICIES {
-            headlines.push(format!("knee_iops_{policy}"), knee(measured, policy), None);
+        for (storage, _) in STORAGES {
+            let knee = |policy| knee(measured, storage, policy);
+            let over_immediate = |policy| Some(knee(policy)? / knee(IMMEDIATE)?);
+            let (of, bar) =
+                if storage == NULL { (String::new(), Some(GAIN)) } else { (format!("{storage}_"), None) };
+            for (policy, bar) in [(ADAPTIVE, bar), (FIXED, None), (TURN, None)] {
+                headlines.push(format!("knee_gain_{of}{policy}_over_immediate"), over_immediate(policy), bar);
+            }
+            for policy in POLICIES {
+                headlines.push(format!("knee_iops_{of}{policy}"), knee(policy), None);
+            }
         }
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
-        let figure = |title: &str, value: &str| {
+        let figure = |(storage, of): (&str, &str), percentile: &str, value: &str| {
             let series =
-                POLICIES.map(|policy| against(policy, measured.of("policy", policy), ("iops", value)));
+                POLICIES.map(|policy| against(policy, cells_of(measured, storage, policy), ("iops", value)));
             let plot = Plot::lines(
                 Axis::linear("IOPS of one core each"),
                 Vec::new(),
@@ -106,25 +169,37 @@ impl Experiment for CoreLatency {
                 series.into(),
             );
             let plot = plot.with_mark("1 ms", P50_US);
+            let title = format!("{percentile} against throughput{of}");
             Figure::new(title, "To the right is more throughput, down is less latency.", plot)
         };
-        vec![
-            figure("p50 against throughput", "p50_us"),
-            figure("p99 against throughput", "p99_us"),
-            figure("p99.9 against throughput", "p999_us"),
-        ]
+        let is_measured =
+            |(storage, _): &(&str, &str)| measured.of("storage", storage).any(|cell| cell.calm_count() > 0);
+        let of = |storage| {
+            [("p50", "p50_us"), ("p99", "p99_us"), ("p99.9", "p999_us")]
+                .map(|(percentile, value)| figure(storage, percentile, value))
+        };
+        STORAGES.into_iter().filter(is_measured).flat_map(of).collect()
     }
 }
 
+/// The cells of a policy on a storage.
+fn cells_of<'a>(
+    measured: &'a Measured,
+    storage: &'a str,
+    policy: &'a str,
+) -> impl Iterator<Item = &'a CellRounds> {
+    measured.of("policy", policy).filter(move |cell| cell.cell.text("storage") == storage)
+}
+
 /// Highest throughput of a policy at which p50 is within [`P50_US`], IOPS.
-fn knee(measured: &Measured, policy: &str) -> Option<f64> {
+fn knee(measured: &Measured, storage: &str, policy: &str) -> Option<f64> {
     let is_carried = |cell: &&CellRounds| {
         let median = |value| cell.median(value);
         let is_whole =
             median("iops").zip(median("offered_iops")).map(|(iops, offered)| iops >= offered * CARRIED_SHARE);
         is_whole == Some(true) && median("p50_us").is_some_and(|us| us <= P50_US)
     };
-    let carried = measured.of("policy", policy).filter(is_carried);
+    let carried = cells_of(measured, storage, policy).filter(is_carried);
     carried.filter_map(|cell| cell.median("iops")).max_by(f64::total_cmp)
 }
 
@@ -132,6 +207,7 @@ fn knee(measured: &Measured, policy: &str) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::experiments::testing::{headline_of, of_key};
+    use crate::measured::of_rounds;
 
     #[test]
     fn what_is_not_carried_whole_is_past_the_knee() {
@@ -153,5 +229,33 @@ mod tests {
         });
         assert_eq!(of_key(&headline, "knee_gain_turn_over_immediate").value, 2.5);
         assert_eq!(of_key(&headline, "knee_iops_immediate").value, 300_000.0);
+    }
+
+    #[test]
+    fn each_storage_has_its_knee_and_its_figures() {
+        let values = |cell: &Cell| {
+            let percent = f64::from(cell.word("percent"));
+            let knee = if cell.text("storage") == DELAY { 60.0 } else { 90.0 };
+            let p50_us = if percent <= knee { 200.0 } else { 9_000.0 };
+            [("iops", percent * 1e3), ("offered_iops", percent * 1e3), ("p50_us", p50_us)]
+        };
+        let headline = headline_of(&CoreLatency::default(), values);
+        assert_eq!(of_key(&headline, "knee_iops_delay_adaptive").value, 60e3);
+        assert_eq!(of_key(&headline, "knee_iops_file_turn").value, 90e3);
+        assert_eq!(of_key(&headline, "knee_gain_delay_adaptive_over_immediate").is_reached(), None);
+        assert!(of_key(&headline, "knee_gain_adaptive_over_immediate").is_reached().is_some());
+        let experiment = CoreLatency::default();
+        let on = |wanted: &[&str]| {
+            let cells = experiment.cells().into_iter().filter(|cell| wanted.contains(&cell.text("storage")));
+            let measured =
+                of_rounds(cells.map(|cell| (cell.clone(), vec![values(&cell).to_vec()])).collect());
+            experiment.figures(&measured)
+        };
+        let titles: Vec<String> = on(&[NULL]).into_iter().map(|figure| figure.title).collect();
+        assert_eq!(titles, ["p50 against throughput", "p99 against throughput", "p99.9 against throughput"]);
+        let of_two = on(&[DELAY, FILE]);
+        assert_eq!(of_two.len(), 6);
+        assert_eq!(of_two[0].title, "p50 against throughput, storage of 100 µs");
+        assert!(of_two[0].plot.series.iter().all(|series| series.points.len() == PERCENTAGES.len()));
     }
 }

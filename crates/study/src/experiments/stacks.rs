@@ -1,103 +1,48 @@
 //! `stacks`: the same file through nvlane, through the kernel's and SPDK's hosts and targets, over TCP and RDMA, and without a
 //! network.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
+mod figures;
+mod stack;
 
-use host::Address;
-use load::account::Account;
-use load::runner::Finished;
-use peer::port::free_address;
+use load::steady::Spread;
 
 use super::prelude::*;
-use crate::bench::Load;
-use crate::kernel_nvme::host::KernelHost;
-use crate::kernel_nvme::target::KernelTarget;
-use crate::kernel_nvme::{Transport, nqn, rdma_device};
+use crate::kernel_nvme::{Transport, rdma_device};
+use crate::queue_load::QueueLoad;
 use crate::scratch::ScratchFile;
 use crate::spdk;
-use crate::spdk::host::QueueLoad;
-use crate::spdk::target::SpdkTarget;
+use stack::{KERNEL, LOCAL, SPDK, SPDK_ON_OURS, STACKS, Software, Stack};
+pub(crate) use stack::{KERNEL_RDMA, OURS};
 
+/// Depths of one job, and of many.
 const DEPTHS: [u32; 4] = [1, 4, 32, 128];
+const JOB_DEPTHS: [u32; 3] = [1, 8, 32];
+
+/// Queues of the rows with many jobs.
+const JOBS: u32 = 32;
+
+/// Depth of many jobs that is compared and whose distribution of latency is drawn.
+const JOB_DEPTH: u32 = 8;
+
 pub(crate) const READ: &str = "read";
 const WRITE: &str = "write";
+
+/// Depth at which the processor time of an operation is divided.
+const PARTS_DEPTH: u32 = 32;
 
 /// Size of the file, bytes.
 const FILE_BYTES: u64 = 256 << 20;
 
-/// Percentiles of the distribution of latency: their value, label, and place on an axis of the number of nines.
-const PERCENTILES: [(&str, &str, f64); 5] = [
-    ("p50_us", "50 %", 0.301),
-    ("p90_us", "90 %", 1.0),
-    ("p99_us", "99 %", 2.0),
-    ("p999_us", "99.9 %", 3.0),
-    ("p9999_us", "99.99 %", 4.0),
-];
-
-/// The software of a host or a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Software {
-    /// None: the load reads and writes the file itself.
-    None,
-    Nvlane,
-    Kernel,
-    Spdk,
-}
-
-/// A host and a target, and the transport between them.
-#[derive(Clone, Copy, Debug)]
-struct Stack {
-    name: &'static str,
-    host: Software,
-    target: Software,
-    transport: Transport,
-}
-
-const LOCAL: &str = "the file itself";
-pub(crate) const OURS: &str = "nvlane";
-const KERNEL: &str = "kernel";
-pub(crate) const KERNEL_RDMA: &str = "kernel, RDMA";
-const SPDK: &str = "SPDK";
-/// SPDK's host on nvlane's target.
-const SPDK_ON_OURS: &str = "SPDK host, nvlane target";
-
-const STACKS: [Stack; 9] = [
-    Stack { name: LOCAL, host: Software::None, target: Software::None, transport: Transport::Tcp },
-    Stack { name: OURS, host: Software::Nvlane, target: Software::Nvlane, transport: Transport::Tcp },
-    Stack {
-        name: "kernel host, nvlane target",
-        host: Software::Kernel,
-        target: Software::Nvlane,
-        transport: Transport::Tcp,
-    },
-    Stack {
-        name: "nvlane host, kernel target",
-        host: Software::Nvlane,
-        target: Software::Kernel,
-        transport: Transport::Tcp,
-    },
-    Stack { name: KERNEL, host: Software::Kernel, target: Software::Kernel, transport: Transport::Tcp },
-    Stack { name: KERNEL_RDMA, host: Software::Kernel, target: Software::Kernel, transport: Transport::Rdma },
-    Stack { name: SPDK_ON_OURS, host: Software::Spdk, target: Software::Nvlane, transport: Transport::Tcp },
-    Stack {
-        name: "nvlane host, SPDK target",
-        host: Software::Nvlane,
-        target: Software::Spdk,
-        transport: Transport::Tcp,
-    },
-    Stack { name: SPDK, host: Software::Spdk, target: Software::Spdk, transport: Transport::Tcp },
-];
-
 pub(crate) const ABOUT: About = About {
     name: "stacks",
     title: "What does each stack make of the same file?",
-    method: "Random reads and writes of 4 KiB with direct I/O on one queue, to a file of 256 MiB that was written once: the file itself \
+    method: "Random reads and writes of 4 KiB with direct I/O on one queue, and on 32 (jobs), to a file of 256 MiB that was written once: the file itself \
              through io_uring, nvlane's host on nvlane's target, and the host and target of the kernel (nvme-tcp, nvme-rdma; nvmet) and \
              of SPDK, each with nvlane's and with each other. One generator makes the load of all but SPDK's host, which is its own \
              (spdk_nvme_perf): on the kernel's hosts it drives their block device. Targets of nvlane and SPDK and the load have a core \
-             each; the kernel's threads run where the kernel puts them. So processor time is that of the whole machine, per operation, \
-             other programs included; SPDK's programs use all of their cores at any load. A stack whose modules or programs are missing \
+             each, with 32 jobs up to 32 cores each, as far as there are so many; the kernel's threads run where the kernel puts them. So processor time is that of the whole machine, per operation, \
+             other programs included, and that of the processes of both sides, in user space and in the kernel; SPDK's programs use all of \
+             their cores at any load. A stack whose modules or programs are missing \
              is left out, and named.",
     claims: &[
         Claim {
@@ -119,6 +64,7 @@ pub(crate) const ABOUT: About = About {
     judged_by: "iops",
     columns: &[
         "iops",
+        "cores_per_side",
         "p50_us",
         "p90_us",
         "p99_us",
@@ -126,7 +72,11 @@ pub(crate) const ABOUT: About = About {
         "p9999_us",
         "machine_us",
         "host_us",
+        "host_user_us",
+        "host_kernel_us",
         "target_us",
+        "target_user_us",
+        "target_kernel_us",
     ],
 };
 
@@ -136,105 +86,18 @@ pub(crate) struct Stacks {
     file: Kept<(), ScratchFile>,
 }
 
-impl Stack {
-    /// Checks that it can be used here.
-    ///
-    /// # Errors
-    /// What there has to be.
-    fn check(self) -> Result<(), String> {
-        if self.host == Software::Kernel {
-            KernelHost::check(self.transport)?;
-        }
-        if self.target == Software::Kernel {
-            KernelTarget::check(self.transport)?;
-        }
-        if self.host == Software::Spdk {
-            spdk::host::program()?;
-        }
-        if self.target == Software::Spdk {
-            spdk::target::program()?;
-        }
-        Ok(())
-    }
-
-    /// Whether both sides need a core of their own, because a program of SPDK never gives its core away.
-    fn needs_two_cores(self) -> bool {
-        [self.host, self.target].contains(&Software::Spdk)
-    }
-
-    /// Runs a load on it. `file`: on this machine; without one, the study server makes it.
-    fn run(self, bench: &Bench, file: Option<&ScratchFile>, load: QueueLoad) -> Result<Values, Error> {
-        match self.target {
-            Software::None => {
-                let finished = bench.run_local(&of_here(file)?.storage(), of_bench(bench, load))?;
-                Ok(values_of(&finished))
-            }
-            Software::Nvlane => {
-                let served = bench.serve_with(match file {
-                    Some(file) => ServedOptions::of([format!("file:{}", file.path().display())]),
-                    None => {
-                        ServedOptions { scratch_bytes: Some(FILE_BYTES), ..ServedOptions::of::<String>([]) }
-                    }
-                })?;
-                let values = self.run_on(bench, served.address(), Some(served.account()), load)?;
-                served.stop()?;
-                Ok(values)
-            }
-            Software::Kernel => {
-                let address =
-                    SocketAddr::new(self.transport.address().map_err(Error::Lacking)?, free_port()?);
-                let target = KernelTarget::serve(self.transport, address, &nqn(), of_here(file)?.path())?;
-                self.run_on(bench, &address_of(target.address(), target.nqn()), None, load)
-            }
-            Software::Spdk => {
-                let address =
-                    SocketAddr::new(self.transport.address().map_err(Error::Lacking)?, free_port()?);
-                let core = bench.cores.map_or(0, |cores| cores.target);
-                let target = SpdkTarget::serve(address, &nqn(), of_here(file)?.path(), core)?;
-                self.run_on(bench, &address_of(target.address(), target.nqn()), Some(target.account()), load)
-            }
-        }
-    }
-
-    /// Runs a load of its host on a target. `account`: of the target's process, if it has one.
-    fn run_on(
-        self,
-        bench: &Bench,
-        target: &Address,
-        account: Option<Arc<dyn Account>>,
-        load: QueueLoad,
-    ) -> Result<Values, Error> {
-        match self.host {
-            Software::Kernel => self.run_kernel(bench, target, load).map(|finished| values_of(&finished)),
-            Software::Spdk => spdk::host::run(bench, target, account.as_ref(), load),
-            Software::None | Software::Nvlane => {
-                bench.run_at(target, account, of_bench(bench, load)).map(|finished| values_of(&finished))
-            }
-        }
-    }
-
-    /// Runs a load on the block device that the kernel's host makes of a target.
-    fn run_kernel(self, bench: &Bench, target: &Address, load: QueueLoad) -> Result<Finished, Error> {
-        let (Ok(ip), Some(port), Some(nqn)) =
-            (target.host.to_string().parse(), target.port, &target.subsystem)
-        else {
-            return Err(Error::Target(format!("has the address {target}")));
-        };
-        let host = KernelHost::connect(self.transport, SocketAddr::new(ip, port), nqn.as_str())?;
-        bench.run_local(&host.storage(), of_bench(bench, load))
-    }
-}
-
 impl Experiment for Stacks {
     fn cells(&self) -> Vec<Cell> {
-        let of = |stack: Stack, workload, depth: u32| {
-            Cell::new(cell_name(stack.name, workload, depth))
+        let of = |stack: Stack, workload, (jobs, depth): (u32, u32)| {
+            Cell::new(cell_of_jobs(stack.name, workload, jobs, depth))
                 .with("stack", stack.name)
                 .with("workload", workload)
+                .with("jobs", jobs)
                 .with("depth", depth)
         };
-        let places = DEPTHS.into_iter().flat_map(|depth| [READ, WRITE].map(|workload| (workload, depth)));
-        places.flat_map(|(workload, depth)| STACKS.map(|stack| of(stack, workload, depth))).collect()
+        let loads = DEPTHS.map(|depth| (1, depth)).into_iter().chain(JOB_DEPTHS.map(|depth| (JOBS, depth)));
+        let places = loads.flat_map(|load| [READ, WRITE].map(|workload| (workload, load)));
+        places.flat_map(|(workload, load)| STACKS.map(|stack| of(stack, workload, load))).collect()
     }
 
     fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
@@ -256,10 +119,12 @@ impl Experiment for Stacks {
         device.into_iter().chain(spdk::described()).collect()
     }
 
-    fn conditions(&self, _: &Measured) -> Option<String> {
+    fn conditions(&self, measured: &Measured) -> Option<String> {
         let absent = STACKS.iter().filter_map(|stack| Some((stack.name, stack.check().err()?)));
         let absent: Vec<_> = absent.map(|(name, needs)| format!("{name} (needs {needs})")).collect();
-        (!absent.is_empty()).then(|| format!("Not there: {}.", absent.join("; ")))
+        let absent = (!absent.is_empty()).then(|| format!("Not there: {}.", absent.join("; ")));
+        let told: Vec<_> = absent.into_iter().chain(figures::shared_cores(measured)).collect();
+        (!told.is_empty()).then(|| told.join(" "))
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -270,29 +135,25 @@ impl Experiment for Stacks {
             Some(&*self.file.get((), || ScratchFile::new(&bench.scratch, FILE_BYTES))?)
         };
         let pattern = if cell.text("workload") == READ { "randread" } else { "randwrite" };
-        let load = QueueLoad { pattern, io_bytes: IO_BYTES, depth: cell.word("depth") };
-        stack_of(cell).run(bench, file, load)
+        let (jobs, depth) = (cell.word("jobs"), cell.word("depth"));
+        let load = QueueLoad { pattern, io_bytes: IO_BYTES, jobs, depth };
+        let mut values = stack_of(cell).run(bench, file, load)?;
+        values.insert("cores_per_side", bench.core_count_for(jobs).into());
+        Ok(values)
     }
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for workload in [READ, WRITE] {
-            for depth in [32, 128] {
-                let ratio = |other: &str| {
-                    measured.ratio(
-                        &cell_name(OURS, workload, depth),
-                        &cell_name(other, workload, depth),
-                        "iops",
-                    )
-                };
+            for (jobs, depth) in [(1, 32), (1, 128), (JOBS, JOB_DEPTH)] {
+                let cell = |stack: &str| cell_of_jobs(stack, workload, jobs, depth);
+                let ratio = |other: &str| measured.ratio(&cell(OURS), &cell(other), "iops");
+                let workload =
+                    if jobs == 1 { workload.to_owned() } else { format!("{workload}_{jobs}_jobs") };
                 headlines.push(format!("iops_over_local_{workload}_qd{depth}"), ratio(LOCAL), None);
                 headlines.push(format!("iops_over_kernel_{workload}_qd{depth}"), ratio(KERNEL), None);
                 headlines.push(format!("iops_over_rdma_{workload}_qd{depth}"), ratio(KERNEL_RDMA), None);
                 headlines.push(format!("iops_over_spdk_{workload}_qd{depth}"), ratio(SPDK), None);
-                let of_spdks_host = measured.ratio(
-                    &cell_name(SPDK_ON_OURS, workload, depth),
-                    &cell_name(SPDK, workload, depth),
-                    "iops",
-                );
+                let of_spdks_host = measured.ratio(&cell(SPDK_ON_OURS), &cell(SPDK), "iops");
                 headlines.push(
                     format!("spdks_host_on_nvlane_over_spdk_{workload}_qd{depth}"),
                     of_spdks_host,
@@ -305,96 +166,45 @@ impl Experiment for Stacks {
             let added = single(stack).zip(single(LOCAL)).map(|(stack, local)| stack - local);
             headlines.push(format!("added_p50_us_{key}"), added, None);
         }
-        let time = |stack: &str| (cell_name(stack, READ, 32), "machine_us");
+        for (key, stack) in [("local", LOCAL), ("nvlane", OURS), ("kernel", KERNEL), ("spdk", SPDK)] {
+            let [many, one] =
+                [(JOBS, 1), (1, JOBS)].map(|(jobs, depth)| cell_of_jobs(stack, READ, jobs, depth));
+            headlines.push(
+                format!("iops_of_{JOBS}_jobs_over_one_{key}"),
+                measured.ratio(&many, &one, "iops"),
+                None,
+            );
+        }
+        let at_depth = |stack: &str| cell_name(stack, READ, PARTS_DEPTH);
         for (key, other) in [("kernel", KERNEL), ("rdma", KERNEL_RDMA)] {
-            let ratio = measured.ratio(&time(OURS).0, &time(other).0, "machine_us");
+            let ratio = measured.ratio(&at_depth(OURS), &at_depth(other), "machine_us");
             headlines.push(format!("machine_time_over_{key}_read_qd32"), ratio, None);
+        }
+        for (key, stack) in [("nvlane", OURS), ("spdk", SPDK)] {
+            let cell = measured.cell(&at_depth(stack));
+            for (side, kernel, whole) in
+                [("host", "host_kernel_us", "host_us"), ("target", "target_kernel_us", "target_us")]
+            {
+                let percent = cell.and_then(|cell| median_percent(cell, kernel, whole));
+                headlines.push(format!("{side}_kernel_percent_{key}"), percent, None);
+            }
         }
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
-        let stacks = || {
-            STACKS.iter().filter(|stack| measured.of("stack", stack.name).any(|cell| cell.calm_count() > 0))
-        };
-        let shown =
-            |stack: &Stack, series: Series| if stack.name == LOCAL { series.as_reference() } else { series };
-        let mut figures = Vec::new();
-        for workload in [READ, WRITE] {
-            let of = |stack: &Stack| {
-                let cells =
-                    measured.of("stack", stack.name).filter(|cell| cell.cell.text("workload") == workload);
-                shown(stack, line(stack.name, cells, "depth", "iops"))
-            };
-            let depths = ticks(&DEPTHS.map(u64::from), |depth| depth.to_string());
-            let plot = Plot::lines(
-                Axis::log("operations in flight"),
-                depths,
-                Axis::log("IOPS"),
-                stacks().map(of).collect(),
-            );
-            figures.push(Figure::new(
-                format!("Speed: {workload}"),
-                "Operations of 4 KiB per second on one queue. Higher is better.",
-                plot,
-            ));
-        }
-        for depth in [1, 32] {
-            let of = |stack: &Stack| {
-                let cell = measured.cell(&cell_name(stack.name, READ, depth));
-                let point = |(value, _, x): (&str, &str, f64)| (x, cell.and_then(|cell| cell.spread(value)));
-                shown(stack, Series::new(stack.name, PERCENTILES.map(point)))
-            };
-            let labels = PERCENTILES.map(|(_, label, x)| (x, label.to_owned())).to_vec();
-            let plot = Plot::lines(
-                Axis::linear("part of the reads, whose latency is below the line"),
-                labels,
-                Axis::log("µs"),
-                stacks().map(of).collect(),
-            );
-            figures.push(Figure::new(
-                format!("Distribution of latency: read, depth {depth}"),
-                "Each percentile of the reads. Lower is better, and flat is steady.",
-                plot,
-            ));
-        }
-        let names = DEPTHS.map(|depth| format!("depth {depth}")).to_vec();
-        let of = |stack: &Stack| {
-            bars(stack.name, measured, DEPTHS.map(|depth| cell_name(stack.name, READ, depth)), "machine_us")
-        };
-        figures.push(Figure::new(
-            "Processor time: read",
-            "Of the whole machine, for each read: load, host, target, kernel and interrupts. Lower is better.",
-            Plot::bars("", names, Axis::linear("µs per operation"), stacks().map(of).collect()),
-        ));
-        figures
+        figures::figures(measured)
+    }
+
+    fn tables(&self, measured: &Measured) -> Vec<Table> {
+        figures::tables(measured)
     }
 }
 
-/// A load of nvlane's generator.
-fn of_bench(bench: &Bench, load: QueueLoad) -> Load {
-    bench.load(load.pattern, None, load.io_bytes, load.depth)
-}
-
-/// What nvlane's generator measured.
-fn values_of(finished: &Finished) -> Values {
-    let mut values = values(&finished.report);
-    let p90 = finished.report.total.latency().percentile_ns(90.0);
-    values.extend(p90.map(|ns| ("p90_us", us(ns))));
-    values
-}
-
-fn free_port() -> Result<u16, Error> {
-    let address = free_address().map_err(|error| Error::system("a port for the target", error))?;
-    Ok(address.port())
-}
-
-fn address_of(address: SocketAddr, nqn: &str) -> Address {
-    format!("{address}/{nqn}").parse().expect("an address of ours")
-}
-
-/// The file of this machine, which these stacks need.
-fn of_here(file: Option<&ScratchFile>) -> Result<&ScratchFile, Error> {
-    file.ok_or_else(|| Error::Lacking("this stack is measured on one machine only".into()))
+/// A value in percent of another of the same cell: the median of rounds.
+fn median_percent(cell: &CellRounds, part: &str, whole: &str) -> Option<f64> {
+    let percents = cell.rounds.iter().filter_map(|round| Some(round.get(part)? / round.get(whole)? * 100.0));
+    let percents: Vec<f64> = percents.filter(|percent| percent.is_finite()).collect();
+    Some(Spread::of(&percents)?.median)
 }
 
 fn stack_of(cell: &Cell) -> Stack {
@@ -402,15 +212,25 @@ fn stack_of(cell: &Cell) -> Stack {
     STACKS.into_iter().find(|stack| stack.name == name).expect("a cell of ours")
 }
 
-/// The name of the cell of a stack.
+/// The name of the cell of a stack with one job.
 pub(crate) fn cell_name(stack: &str, workload: &str, depth: u32) -> String {
-    format!("{stack}, {workload} qd{depth}")
+    cell_of_jobs(stack, workload, 1, depth)
+}
+
+/// The name of the cell of a stack.
+fn cell_of_jobs(stack: &str, workload: &str, jobs: u32, depth: u32) -> String {
+    match jobs {
+        1 => format!("{stack}, {workload} qd{depth}"),
+        jobs => format!("{stack}, {workload} {jobs} jobs qd{depth}"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::distribution::Distribution;
     use crate::experiments::testing::{headline_of, of_key};
+    use crate::figure::Across;
     use crate::measured::of_rounds;
 
     fn values_of(cell: &Cell) -> [(&'static str, f64); 3] {
@@ -446,11 +266,117 @@ mod tests {
             (cell, round)
         };
         let figures = stacks.figures(&of_rounds(stacks.cells().into_iter().map(rounds).collect()));
-        assert_eq!(figures.len(), 5);
+        assert_eq!(figures.len(), 10);
         for figure in figures {
-            let names: Vec<_> = figure.plot.series.iter().map(|series| series.name.as_str()).collect();
+            let names: Vec<_> = match figure.plot.x {
+                Across::Names { names, .. } if figure.plot.is_stacked => names,
+                _ => figure.plot.series.into_iter().map(|series| series.name).collect(),
+            };
             assert_eq!(names, [LOCAL, OURS], "{}", figure.title);
         }
+    }
+
+    #[test]
+    fn processor_time_is_divided_by_side_and_what_remains_is_of_neither() {
+        let stacks = Stacks::default();
+        let rounds = |cell: Cell| {
+            let time = [("host_us", 3.0), ("host_user_us", 1.0), ("host_kernel_us", 2.0)];
+            let target = [("target_us", 4.0), ("target_user_us", 1.0), ("target_kernel_us", 3.0)];
+            let round = |machine_us| match cell.text("stack") {
+                OURS => [&time[..], &target, &[("machine_us", machine_us)]].concat(),
+                // Neither the file nor the kernel's target has a process.
+                LOCAL | "nvlane host, kernel target" => [&time[..], &[("machine_us", machine_us)]].concat(),
+                _ => Vec::new(),
+            };
+            let mut rounds = [8.0, 8.5, 6.5].map(round).to_vec();
+            rounds.retain(|round| !round.is_empty());
+            (cell, rounds)
+        };
+        let measured = of_rounds(stacks.cells().into_iter().map(rounds).collect());
+        let figures = stacks.figures(&measured);
+        let of = |workload| {
+            let title = format!("Processor time by side: {workload}, depth 32");
+            &figures.iter().find(|figure| figure.title == title).unwrap().plot
+        };
+        for plot in [of(READ), of(WRITE)] {
+            let part = |name: &str, at: usize| {
+                let series = plot.series.iter().find(|series| series.name == name).unwrap();
+                series.points.iter().find(|point| point.x == at as f64).map(|point| point.y)
+            };
+            assert_eq!((part("host, kernel", 1), part("target, kernel", 1)), (Some(2.0), Some(3.0)));
+            // 6.5 of the machine are less than the 7 of the processes, because ticks are coarse.
+            assert_eq!((part("neither process", 0), part("neither process", 1)), (Some(5.0), Some(1.0)));
+            assert_eq!((part("target, user", 2), part("neither process", 2)), (None, Some(5.0)));
+            let wholes: Vec<_> = plot.wholes.iter().map(|whole| whole.y).collect();
+            assert_eq!(wholes, [8.0, 8.0, 8.0]);
+        }
+        let headline = stacks.headline(&measured);
+        assert_eq!(of_key(&headline, "target_kernel_percent_nvlane").value, 75.0);
+        assert!(headline.iter().all(|headline| headline.key != "host_kernel_percent_spdk"));
+    }
+
+    #[test]
+    fn the_distribution_of_latency_is_drawn_with_its_quartiles_up_to_four_nines() {
+        let stacks = Stacks::default();
+        let mut measured = of_rounds(
+            stacks.cells().into_iter().map(|cell| (cell.clone(), vec![values_of(&cell).to_vec()])).collect(),
+        );
+        let cell = measured.cells.iter_mut().find(|cell| cell.cell.name == "nvlane, read qd32").unwrap();
+        cell.distributions = [9_000, 8_000, 7_000]
+            .map(|fast| {
+                Distribution::of([(10.0, fast), (100.0, 9_990 - fast), (1000.0, 10), (9000.0, 2)]).unwrap()
+            })
+            .to_vec();
+        let figures = stacks.figures(&measured);
+        let title = "Distribution of latency: read, depth 32";
+        let plot = &figures.iter().find(|figure| figure.title == title).unwrap().plot;
+        let series = plot.series.iter().find(|series| series.name == OURS).unwrap();
+        let at = |us: f64| series.points.iter().find(|point| (point.x - us).abs() < 1e-6).unwrap();
+        assert_eq!([at(10.0).low, at(10.0).y, at(10.0).high].map(f64::round), [75.0, 80.0, 85.0]);
+        assert!((at(100.0).y - 99.88).abs() < 0.01 && (at(1000.0).y - 99.98).abs() < 0.001);
+        assert!(series.points.last().unwrap().x < 9000.0, "two of ten thousand are no part of the curve");
+        assert_eq!(series.points[0].y, 0.0);
+        assert!(plot.series.iter().all(|series| series.name == OURS || series.points.is_empty()));
+
+        let tables = stacks.tables(&measured);
+        let titles: Vec<_> = tables.iter().map(|table| table.title.as_str()).collect();
+        assert_eq!(titles, ["Latency: read", "Latency: write"]);
+        assert!(
+            tables
+                .iter()
+                .flat_map(|table| table.groups.iter().flatten())
+                .all(|row| measured.cell(&row.cell).is_some())
+        );
+        assert!(
+            stacks.tables(&Measured::default()).iter().flat_map(|table| &table.groups).all(Vec::is_empty)
+        );
+    }
+
+    #[test]
+    fn many_jobs_are_compared_and_say_that_they_share_cores() {
+        let stacks = Stacks::default();
+        let of = |cores: f64| {
+            let rounds = |cell: Cell| {
+                let iops = if cell.word("jobs") == 1 { 200e3 } else { 150e3 };
+                let iops = if cell.text("stack") == KERNEL { iops / 2.0 } else { iops };
+                (cell, vec![vec![("iops", iops), ("cores_per_side", cores)]])
+            };
+            of_rounds(stacks.cells().into_iter().map(rounds).collect())
+        };
+        let headline = stacks.headline(&of(1.0));
+        assert_eq!(of_key(&headline, "iops_of_32_jobs_over_one_nvlane").value, 0.75);
+        assert_eq!(of_key(&headline, "iops_over_kernel_read_32_jobs_qd8").value, 2.0);
+        let told = |cores| stacks.conditions(&of(cores)).unwrap_or_default();
+        assert!(told(1.0).ends_with("32 jobs share one core of each side."), "{}", told(1.0));
+        assert!(told(4.0).ends_with("32 jobs share 4 cores of each side."));
+        assert!(!told(32.0).contains("share"));
+        let figures = stacks.figures(&of(1.0));
+        let jobs = figures.iter().find(|figure| figure.title == "Speed: read, 32 jobs").unwrap();
+        assert!(jobs.note.contains("32 jobs share one core of each side."));
+        let depths: Vec<_> = jobs.plot.series[0].points.iter().map(|point| point.x).collect();
+        assert_eq!(depths, JOB_DEPTHS.map(f64::from));
+        let single = figures.iter().find(|figure| figure.title == "Speed: read").unwrap();
+        assert_eq!(single.plot.series[0].points.len(), DEPTHS.len(), "of one job only");
     }
 
     #[test]

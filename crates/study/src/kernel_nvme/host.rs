@@ -37,13 +37,18 @@ impl KernelHost {
         may_set_up()
     }
 
-    /// Connects to a subsystem with one namespace, with one I/O queue.
+    /// Connects to a subsystem with one namespace, with this number of I/O queues, or one for each core if there are fewer.
     ///
     /// # Errors
     /// The kernel refuses, or the namespace does not become a block device in time.
-    pub(crate) fn connect(transport: Transport, address: SocketAddr, nqn: &str) -> Result<Self, Error> {
+    pub(crate) fn connect(
+        transport: Transport,
+        address: SocketAddr,
+        nqn: &str,
+        queue_count: u32,
+    ) -> Result<Self, Error> {
         let options = format!(
-            "transport={},traddr={},trsvcid={},nqn={nqn},nr_io_queues=1",
+            "transport={},traddr={},trsvcid={},nqn={nqn},nr_io_queues={queue_count}",
             transport.name(),
             address.ip(),
             address.port()

@@ -213,6 +213,7 @@ fn absent(page: &mut String, absent: &[Absent]) {
 mod tests {
     use super::*;
     use crate::catalogue;
+    use crate::distribution::Distribution;
     use crate::measured::of_rounds;
     use crate::results::{Settings, example};
 
@@ -234,14 +235,13 @@ mod tests {
                 };
                 (cell, vec![round(0.0), round(0.3), round(0.6)])
             });
-            Study::new(
-                &entry.about,
-                &*experiment,
-                of_rounds(cells.collect()),
-                Environment::default(),
-                None,
-                settings,
-            )
+            let mut measured = of_rounds(cells.collect());
+            for cell in &mut measured.cells {
+                // As wide as a distribution can be.
+                let bins = (0..1000).map(|index| (10_f64.powf(f64::from(index) / 140.0), 10));
+                cell.distributions = vec![Distribution::of(bins).unwrap(); 3];
+            }
+            Study::new(&entry.about, &*experiment, measured, Environment::default(), None, settings)
         };
         let absent =
             Absent { name: "kv-peers", title: "Faster than whom?", reason: "no memcached <1.6.40>".into() };
@@ -268,6 +268,18 @@ mod tests {
         }
         assert!(page.contains("no memcached &lt;1.6.40&gt;"));
         super::super::tests::assert_accessible(&page);
+    }
+
+    #[test]
+    fn the_page_of_each_experiment_has_a_bounded_size() {
+        for study in simulated().studies {
+            let page = super::super::render(&study);
+            assert!(page.len() < 2 << 20, "{}: {} bytes", study.about.name, page.len());
+            assert_eq!(super::super::tests::unclosed(&page), [] as [&str; 0], "{}", study.about.name);
+            super::super::tests::assert_accessible(&page);
+            let json = serde_json::to_string_pretty(&study.to_json()).unwrap();
+            assert!(json.len() < 8 << 20, "{}: {} bytes", study.about.name, json.len());
+        }
     }
 
     #[test]

@@ -71,6 +71,9 @@ pub(crate) struct StartTarget {
     pub(crate) tuning: TargetTuning,
     /// Whether its state is going to be asked for.
     pub(crate) tells: bool,
+    /// Number of the server's cores that it may use; absent: all.
+    #[serde(default)]
+    pub(crate) core_count: Option<u32>,
 }
 
 /// Reply of a server.
@@ -151,6 +154,7 @@ mod tests {
             namespaces: vec![NamespaceKind::of_argument("null:1T").unwrap()],
             tuning: TargetTuning::default(),
             tells: false,
+            core_count: Some(2),
         });
         let sent = serde_json::to_string(&start).unwrap();
         assert!(sent.starts_with(r#"{"start":{"namespaces":[{"null":{"bytes":1099511627776,"#), "{sent}");

@@ -10,6 +10,7 @@ use load::account::Reading;
 use load::cpu;
 use load::environment::Environment;
 use load::workload::format_bytes;
+use reactor::CoreList;
 use reactor::randomness::Randomness;
 use security::access_token::CHALLENGE_BYTES;
 use wire::text::{from_hex, to_hex};
@@ -44,6 +45,9 @@ const NAMESPACE_COUNT_MAX: usize = 4;
 
 /// Size of the file that a study may have made, bytes.
 const SCRATCH_BYTES_MAX: u64 = 1 << 30;
+
+/// Time of an operation on a namespace, us: a target that ends waits for those in flight.
+const DELAY_US_MAX: u32 = 1_000_000;
 
 /// Serves one connection until it ends.
 pub(super) fn serve(
@@ -203,6 +207,7 @@ impl Session<'_> {
         let arguments: Result<Vec<String>, String> =
             start.namespaces.iter().map(|kind| self.argument(*kind)).collect();
         let settings = self.settings;
+        let cores = first_cores(&settings.cores, start.core_count)?;
         let port = match settings.data_ports {
             Some(range) => range.free_port(self.data_address, self.last_port)?,
             None => 0,
@@ -211,7 +216,7 @@ impl Session<'_> {
         let options = ServedOptions {
             tells: start.tells,
             listen: SocketAddr::new(self.data_address, port).to_string(),
-            arguments: vec!["--cores".to_owned(), settings.cores.to_string()],
+            arguments: vec!["--cores".to_owned(), cores],
             ..ServedOptions::of(arguments?).tuned(start.tuning)
         };
         let target = LocalTarget::start(&settings.program, &options).map_err(|error| error.to_string())?;
@@ -223,6 +228,13 @@ impl Session<'_> {
 
     /// The argument of `--namespace`; makes the file that it needs, unless there is one of this size.
     fn argument(&mut self, kind: NamespaceKind) -> Result<String, String> {
+        if let NamespaceKind::Null { delay_us: Some(delay_us), .. } = kind
+            && delay_us > DELAY_US_MAX
+        {
+            return Err(format!(
+                "an operation takes at most {DELAY_US_MAX} us, and this asks for {delay_us}"
+            ));
+        }
         let NamespaceKind::Scratch { bytes } = kind else {
             return kind.argument().ok_or_else(|| "no namespace".to_owned());
         };
@@ -239,6 +251,18 @@ impl Session<'_> {
         }
         let path = self.scratch.as_ref().map(|scratch| scratch.file.path().to_owned()).unwrap_or_default();
         Ok(format!("file:{}", path.display()))
+    }
+}
+
+/// The first cores of a list, as an argument; all of them without a number.
+fn first_cores(cores: &CoreList, count: Option<u32>) -> Result<String, String> {
+    let Some(count) = count else { return Ok(cores.to_string()) };
+    let all = cores.cores();
+    match all.get(..count as usize) {
+        None | Some([]) => {
+            Err(format!("a target on {count} cores: this server has {} for targets", all.len()))
+        }
+        Some(first) => Ok(first.iter().map(usize::to_string).collect::<Vec<_>>().join(",")),
     }
 }
 
@@ -282,6 +306,22 @@ impl Drop for ScratchDirectory {
         let path: &Path = &self.0;
         if let Err(error) = std::fs::remove_dir_all(path) {
             eprintln!("cannot remove {}: {error}", path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_gets_the_first_cores_and_no_more_than_there_are() {
+        let cores: CoreList = "5,2,7".parse().unwrap();
+        assert_eq!(first_cores(&cores, None).unwrap(), "5,2,7");
+        assert_eq!(first_cores(&cores, Some(2)).unwrap(), "5,2");
+        for count in [0, 4, u32::MAX] {
+            let refused = first_cores(&cores, Some(count)).unwrap_err();
+            assert_eq!(refused, format!("a target on {count} cores: this server has 3 for targets"));
         }
     }
 }

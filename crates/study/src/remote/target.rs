@@ -34,7 +34,8 @@ impl RemoteTarget {
         let kinds = options.namespaces.iter().map(|argument| NamespaceKind::of_argument(argument));
         let kinds = kinds.chain(options.scratch_bytes.map(|bytes| Some(NamespaceKind::Scratch { bytes })));
         let namespaces = kinds.collect::<Option<Vec<_>>>().ok_or_else(lacking)?;
-        let start = StartTarget { namespaces, tuning: options.tuning, tells: options.tells };
+        let ServedOptions { tuning, tells, core_count, .. } = *options;
+        let start = StartTarget { namespaces, tuning, tells, core_count };
         let (target, address) = server.start(start)?;
         Ok(Self { server: Arc::clone(server), target, address, is_stopped: false })
     }

@@ -44,11 +44,11 @@ pub(crate) fn program() -> Result<PathBuf, String> {
 }
 
 impl SpdkTarget {
-    /// Serves a file with direct I/O, in blocks of 4 KiB, with one thread on a core.
+    /// Serves a file with direct I/O, in blocks of 4 KiB, with one thread on each of these cores.
     ///
     /// # Errors
     /// The program does not start, or does not listen in time.
-    pub(crate) fn serve(address: SocketAddr, nqn: &str, file: &Path, core: usize) -> Result<Self, Error> {
+    pub(crate) fn serve(address: SocketAddr, nqn: &str, file: &Path, cores: &[usize]) -> Result<Self, Error> {
         let failed = |error| Error::system("SPDK's target", error);
         let place =
             |suffix: &str| std::env::temp_dir().join(format!("nvlane-spdk-{}.{suffix}", address.port()));
@@ -58,7 +58,13 @@ impl SpdkTarget {
         let log = std::fs::File::create(output).map_err(failed)?;
         let mut command = command(&program().map_err(Error::Lacking)?);
         // Without PCI: no device of this machine is to be taken over.
-        command.arg("-u").arg("-c").arg(configuration).arg("-r").arg(requests).args(["-m", &core_mask(core)]);
+        command
+            .arg("-u")
+            .arg("-c")
+            .arg(configuration)
+            .arg("-r")
+            .arg(requests)
+            .args(["-m", &core_mask(cores)]);
         memory_options(&mut command);
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
         let child = command.spawn().map_err(failed)?;

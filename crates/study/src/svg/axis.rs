@@ -6,7 +6,7 @@ use crate::figure::Scale;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ruler {
     scale: Scale,
-    /// Values at the ends; their logarithms on a logarithmic axis.
+    /// Values at the ends; their logarithms on a logarithmic axis, their numbers of nines on one of those.
     from: f64,
     to: f64,
     /// Positions of the ends.
@@ -24,6 +24,8 @@ impl Ruler {
                 ((low / step).floor() * step, (high / step).ceil() * step)
             }
             Scale::Log => (below(from), above(to)),
+            // From 0 to at least 90 %.
+            Scale::Nines => (0.0, (to - 1e-9).ceil().max(1.0)),
         };
         Self { scale, from, to, places }
     }
@@ -42,6 +44,7 @@ impl Ruler {
             Scale::Linear => value,
             Scale::Log if value > 0.0 => value.log10(),
             Scale::Log => self.from,
+            Scale::Nines => nines(value),
         };
         let part = ((value - self.from) / (self.to - self.from)).clamp(0.0, 1.0);
         self.places.0 + part * (self.places.1 - self.places.0)
@@ -72,10 +75,18 @@ impl Ruler {
                 values.take_while(|value| *value <= self.to + step * 1e-6).collect()
             }
             Scale::Log => self.log_ticks(),
+            Scale::Nines => self.nines_ticks(),
         };
         // Rounding error around zero is zero.
         let tidy = |value: f64| if value.abs() < 1e-12 { 0.0 } else { value };
         values.into_iter().map(tidy).collect()
+    }
+
+    /// 0, 50, 90, 99, 99.9 and so on.
+    fn nines_ticks(&self) -> Vec<f64> {
+        let decades = (1..20).map(|count| 100.0 - 10_f64.powi(2 - count));
+        let values = [0.0, 50.0].into_iter().chain(decades);
+        values.filter(|value| (self.from - 1e-9..=self.to + 1e-9).contains(&nines(*value))).collect()
     }
 
     fn log_ticks(&self) -> Vec<f64> {
@@ -93,11 +104,17 @@ impl Ruler {
     }
 }
 
-/// The smallest and the largest of the values that can be shown (their logarithms, on a logarithmic axis).
+/// The number of nines of a percentage: 1 of 90, 2 of 99; infinite of 100.
+fn nines(percent: f64) -> f64 {
+    -(1.0 - percent.clamp(0.0, 100.0) / 100.0).log10()
+}
+
+/// The smallest and the largest of the values that can be shown, as the ends of an axis have them.
 fn range(scale: Scale, values: impl Iterator<Item = f64>) -> (f64, f64) {
     let values: Vec<f64> = match scale {
         Scale::Linear => values.filter(|value| value.is_finite()).collect(),
         Scale::Log => values.filter(|value| *value > 0.0 && value.is_finite()).map(f64::log10).collect(),
+        Scale::Nines => values.map(nines).filter(|nines| nines.is_finite()).collect(),
     };
     let from = values.iter().copied().fold(f64::INFINITY, f64::min);
     let to = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -162,6 +179,18 @@ mod tests {
         assert_eq!(written([9.0, 33.0]), ["5", "7", "10", "20", "30", "50"]);
         assert_eq!(written([9.0, 900.0]), ["10", "30", "100", "300", "1000"]);
         assert_eq!(written([1.0, 1e6]), ["1", "10", "100", "1000", "10k", "100k", "1M"]);
+    }
+
+    #[test]
+    fn each_nine_has_the_same_room() {
+        let ruler = Ruler::around(Scale::Nines, [12.0, 99.95, 100.0].into_iter(), (400.0, 0.0));
+        let ticks: Vec<_> = ruler.ticks().into_iter().map(crate::format::nearly_all).collect();
+        assert_eq!(ticks, ["0", "50", "90", "99", "99.9", "99.99"]);
+        let places = [0.0, 90.0, 99.0, 99.9, 100.0].map(|percent| ruler.place(percent).round());
+        assert_eq!(places, [400.0, 300.0, 200.0, 100.0, 0.0]);
+        let few = Ruler::around(Scale::Nines, [30.0].into_iter(), (400.0, 0.0));
+        assert_eq!(few.place(90.0), 0.0);
+        assert!(Ruler::over(Scale::Nines, [].into_iter(), (0.0, 1.0)).place(50.0).is_finite());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Bars whose parts are stacked: one bar at each name, and its sum above it.
+//! Bars whose parts are stacked: one bar at each name, with the quartiles of the whole where they are known, and its sum above it.
 
 use std::fmt::Write;
 
@@ -43,11 +43,21 @@ pub(super) fn draw(
         body.push_str("</g>");
     }
     for (index, top) in tops.into_iter().enumerate().filter(|(_, top)| *top > 0.0) {
+        let middle = LEFT + (index as f64 + 0.5) * group;
+        let mut highest = top;
+        for whole in plot.wholes.iter().filter(|whole| whole.x == index as f64 && whole.low < whole.high) {
+            let _ = write!(
+                body,
+                r#"<line class="whisker" x1="{middle:.1}" x2="{middle:.1}" y1="{:.1}" y2="{:.1}"/>"#,
+                y.place(whole.low),
+                y.place(whole.high)
+            );
+            highest = highest.max(whole.high);
+        }
         let _ = write!(
             body,
-            r#"<text class="number" x="{:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
-            LEFT + (index as f64 + 0.5) * group,
-            y.place(top) - 5.0,
+            r#"<text class="number" x="{middle:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
+            y.place(highest) - 5.0,
             plot.y.value(top)
         );
     }
