@@ -6,8 +6,8 @@ use reactor::randomness::Randomness;
 use subsystem::authentication::{Authentication, Secrets};
 use subsystem::config::{AuthenticationConfig, SecretSources, TlsPolicy};
 
-use crate::host::name;
 use crate::keys::{secret, secret_source};
+use crate::names::name;
 use crate::scenario::Scenario;
 
 /// The place of the target among those that have secrets.

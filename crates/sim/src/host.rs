@@ -33,6 +33,7 @@ use crate::coverage::Stages;
 use crate::foreign::is_foreign;
 use crate::host_link::{Dialled, HostLink};
 use crate::keys::OTHER_KEY;
+use crate::names::name;
 use crate::reactor_io::MESSAGE_NS_MAX;
 use crate::scenario::{MS, SECOND, Scenario};
 use crate::scout::Scout;
@@ -142,11 +143,6 @@ pub(crate) struct Lane {
     down_since_ns: Option<u64>,
     /// When it had none before.
     downs: Vec<Range<u64>>,
-}
-
-/// A host's name.
-pub(crate) fn name(index: usize) -> Nqn {
-    format!("nqn.2026-01.io.nvlane:host-{index}").parse().expect("a name")
 }
 
 fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> AssociationSettings {

@@ -29,6 +29,7 @@ mod keys;
 mod leaver;
 mod memcached_client;
 mod model;
+mod names;
 mod offer;
 mod pair_model;
 mod pair_settings;

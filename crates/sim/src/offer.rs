@@ -16,7 +16,7 @@ use wire::discovery::{DiscoveryEntry, SubsystemType};
 use wire::nqn::{HostName, Nqn};
 
 use crate::finding::Finding;
-use crate::host;
+use crate::names;
 use crate::random::Random;
 use crate::scout::Reading;
 
@@ -107,7 +107,7 @@ impl Offer {
             subsystems: BTreeMap::from([(main, access)]),
             referrals: Vec::new(),
         };
-        let shown = |index| vec![(version.lines(&host::name(index).into()), u64::MAX)];
+        let shown = |index| vec![(version.lines(&names::name(index).into()), u64::MAX)];
         Self {
             shown: (0..scout_count).map(shown).collect(),
             read: BTreeMap::new(),
@@ -187,7 +187,7 @@ impl Offer {
             4 if version.subsystems.contains_key(&nqn) => {
                 let access = self.random.pick(&[None, Some(0), Some(1)]);
                 let access =
-                    access.map_or(Access::Any, |only| Access::Only([host::name(only).into()].into()));
+                    access.map_or(Access::Any, |only| Access::Only([names::name(only).into()].into()));
                 version.subsystems.insert(nqn, access);
             }
             _ => {
@@ -201,7 +201,7 @@ impl Offer {
     /// All of a change is drawn, and on its way to the target. Gives the number of the version that it makes.
     pub(crate) fn on_ordered(&mut self) -> usize {
         for (index, versions) in self.shown.iter_mut().enumerate() {
-            versions.push((self.version.lines(&host::name(index).into()), u64::MAX));
+            versions.push((self.version.lines(&names::name(index).into()), u64::MAX));
         }
         self.version_count += 1;
         self.version_count

@@ -13,6 +13,10 @@ use wire::property::{Cc, Csts, Property, ShutdownNotification, ShutdownStatus};
 
 use super::{Coverage, Point, Stages};
 
+/// Commands of an authentication on a queue that has authenticated.
+const ADMIN_AGAIN: Point = Point::Event("admin queue authenticates again");
+const IO_AGAIN: Point = Point::Event("I/O queue authenticates again");
+
 /// A command that changes what is known of a queue, once it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
@@ -93,10 +97,8 @@ impl QueueStages {
             _ if self.is_silent => {}
             "initialized" if kind == Some(FabricsType::CONNECT) => self.queue.enter("connecting", coverage),
             "authenticating" if !is_of_authentication => self.queue.enter(self.serves, coverage),
-            "admin" if is_of_authentication => {
-                coverage.reach(Point::Event("admin queue authenticates again"))
-            }
-            "I/O" if is_of_authentication => coverage.reach(Point::Event("I/O queue authenticates again")),
+            "admin" if is_of_authentication => coverage.reach(ADMIN_AGAIN),
+            "I/O" if is_of_authentication => coverage.reach(IO_AGAIN),
             _ => {}
         }
     }

@@ -18,8 +18,9 @@ use wire::uuid::Uuid;
 use super::machines::Machine;
 use super::{Stage, World};
 use crate::authentication::authentication_config;
-use crate::host::{self, SUBSYSTEM};
+use crate::host::SUBSYSTEM;
 use crate::keys;
+use crate::names;
 use crate::offer::SERVICE;
 use crate::scenario::MS;
 
@@ -128,7 +129,7 @@ impl World {
                 return Access::Any;
             }
             let listed = (0..rights.len()).filter(|host| rights[*host] >= least);
-            let names = listed.map(|index| host::name(index).into());
+            let names = listed.map(|index| names::name(index).into());
             Access::Only(names.filter(|name| access.allows(name)).collect())
         };
         HostRights { visible_to: hosts(Right::Read), writable_by: hosts(Right::Write), ..HostRights::ALL }

@@ -9,7 +9,8 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 
 use super::{Stage, World};
-use crate::host::{self, BARRED, SUBSYSTEM};
+use crate::host::{BARRED, SUBSYSTEM};
+use crate::names;
 use crate::scenario::{MS, SECOND, US};
 use crate::shared::Event;
 
@@ -198,7 +199,7 @@ impl World {
             None => Access::Any,
             Some(_) => {
                 let others = (0..self.hosts.len()).filter(|index| *index != BARRED);
-                Access::Only(others.map(|index| host::name(index).into()).collect())
+                Access::Only(others.map(|index| names::name(index).into()).collect())
             }
         }
     }
