@@ -40,15 +40,16 @@ refused --dhchap-secret="$HOST_KEY" --dhchap-ctrl-secret="$HOST_KEY"
 
 # The kernel authenticates again on each queue when its secret is written, while it reads.
 connect --dhchap-secret="$HOST_KEY"
+failures() { dmesg | grep -cE "authentication failed" || true; }
+before=$(failures)
 dd if="$DISK" of=/dev/null bs=4k iflag=direct status=none &
 for _ in 1 2 3; do
     echo "$HOST_KEY" >"$SYSFS/dhchap_secret"
-    wait_for 20 eval '[ "$(dmesg | grep -c "qid [0-9]*: authenticated")" -ge 1 ]'
     sleep 1
 done
 wait $! || fail "a read while the host authenticates again"
 dmesg | grep -q "re-authenticating controller" || fail "the kernel has not authenticated again"
-! dmesg | grep -E "authentication failed|re-authentication failed" || fail "a refusal"
+[ "$(failures)" = "$before" ] || fail "a refusal"
 is_live || fail "the controller is $(cat "$SYSFS/state")"
 same_data "$DISK" 1
 disconnect
