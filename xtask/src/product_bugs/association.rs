@@ -63,10 +63,10 @@ pub(super) const LOST_CONNECTIONS: &[Bug] = &[
         name: "waiting-commands-kept-after-reconnect",
         judge: Simulation,
         sites: &[Site(
-            LANE_CORE,
-            "            let release = self.backlog.on_live();\n            self.release(release);",
-            "            let release = self.backlog.on_live();
-            if !BUG { self.release(release); }",
+            "crates/host/src/lane_core/own_commands.rs",
+            "        let release = self.backlog.on_live();\n        self.release(release);",
+            "        let release = self.backlog.on_live();
+        if !BUG { self.release(release); }",
         )],
     },
     // A host that has given up a connection accuses the target of what still arrives on it.
