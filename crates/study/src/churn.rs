@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use kv::{Attributes, Condition, Counters, Eviction, ITEM_HEADER_BYTES, Processor, Settings, Stored};
+use load::key_value::key;
 use load::random::Prng;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::Error;
 
+/// Length of [`key`].
 const KEY_BYTES: usize = 16;
 
 /// Pairs deleted before the others are replaced, percent: deletes and stores then find a partition that is nearly full.
@@ -48,8 +50,8 @@ pub(crate) struct Churned {
     pub(crate) shares: Shares,
 }
 
-/// Fills a partition of `memory_bytes` with values of the `old` lengths until it refuses one, and then replaces random pairs by pairs with values of
-/// the `new` lengths, as many bytes as the memory has. If both are the same, everything was replaced once before that.
+/// Fills a partition of `memory_bytes` with values of the `old` lengths until it refuses one, and then replaces random
+/// pairs by pairs with values of the `new` lengths, as many bytes as the memory has. If both are the same, everything was replaced once before that.
 ///
 /// # Errors
 /// The system refuses the memory, or the study was stopped.
@@ -115,13 +117,6 @@ struct Churn {
     value: Vec<u8>,
 }
 
-/// The key with this number.
-fn key(number: u64) -> [u8; KEY_BYTES] {
-    let mut key = [0; KEY_BYTES];
-    key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-    key
-}
-
 impl Churn {
     fn new(memory_bytes: usize, value_bytes_max: usize, seed: u64) -> Result<Self, Error> {
         let settings = Settings { memory_bytes, eviction: Eviction::None, seed, ..Settings::default() };
@@ -144,9 +139,10 @@ impl Churn {
 
     fn store_one(&mut self, length: usize) -> bool {
         let key = key(self.next);
-        let hash = self.processor.hash(&key);
+        let hash = self.processor.hash(key.as_bytes());
         let value = &self.value[..length];
-        let stored = self.processor.store(hash, &key, value, Attributes::default(), Condition::Always);
+        let stored =
+            self.processor.store(hash, key.as_bytes(), value, Attributes::default(), Condition::Always);
         if stored == Stored::Done {
             self.live.push((self.next, length));
             self.next += 1;
@@ -162,8 +158,8 @@ impl Churn {
         }
         let (number, length) = self.live.swap_remove(at);
         let key = key(number);
-        let hash = self.processor.hash(&key);
-        self.processor.delete(hash, &key).then_some(length)
+        let hash = self.processor.hash(key.as_bytes());
+        self.processor.delete(hash, key.as_bytes()).then_some(length)
     }
 
     /// Replaces random pairs by others of these lengths, as many bytes as the memory has.

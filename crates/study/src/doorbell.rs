@@ -21,6 +21,15 @@ pub(crate) const FIXED: &str = "fixed";
 /// Sends when waiting cannot make the batch larger (the default).
 pub(crate) const ADAPTIVE: &str = "adaptive";
 
+/// Every PDU in a send and a receive of its own.
+pub(crate) const SINGLE: &str = "single";
+/// Everything that is due leaves in one send, and receives take in all there is.
+pub(crate) const CARAVANS: &str = "caravans";
+
+/// The first and the last step of `ablation`: name, doorbell policy of both sides, and how both receive.
+pub(crate) const WAYS: [(&str, &str, Receive); 2] =
+    [(SINGLE, IMMEDIATE, Receive::Pdu), (CARAVANS, ADAPTIVE, Receive::Staging)];
+
 impl Load {
     /// Options with this doorbell policy for commands.
     ///

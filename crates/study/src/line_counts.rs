@@ -53,8 +53,8 @@ pub(crate) struct Level {
     pub(crate) inline_percent: f64,
 }
 
-/// Fills a partition of `memory_bytes` until it refuses a pair, and counts at each of these percentages of the pairs that fit. `seed` decides
-/// in which buckets the keys are, and which of them are sampled.
+/// Fills a partition of `memory_bytes` until it refuses a pair, and counts at each of these percentages of the pairs that
+/// fit. `seed` decides in which buckets the keys are, and which of them are sampled.
 ///
 /// # Errors
 /// The system refuses the memory, or the study was stopped.

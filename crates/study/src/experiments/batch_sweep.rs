@@ -4,17 +4,10 @@ use host::Receive;
 use load::workload::format_bytes;
 
 use super::prelude::*;
-use crate::doorbell::{self, ADAPTIVE, IMMEDIATE, TURN};
+use crate::doorbell::{self, CARAVANS, SINGLE, TURN, WAYS};
 
 /// Percentages of reads.
 const READ_PERCENTS: [u32; 5] = [0, 25, 50, 75, 100];
-
-/// Every PDU in a send and a receive of its own, and everything that is due in one.
-const SINGLE: &str = "single";
-const CARAVANS: &str = "caravans";
-/// Name, doorbell policy of both sides, and how both receive.
-const WAYS: [(&str, &str, Receive); 2] =
-    [(SINGLE, IMMEDIATE, Receive::Pdu), (CARAVANS, ADAPTIVE, Receive::Staging)];
 
 /// How long PDUs wait for others, µs. With 0 they leave at the end of the turn.
 const TIMERS_US: [u32; 6] = [0, 10, 25, 50, 100, 200];

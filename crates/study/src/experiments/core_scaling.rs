@@ -3,7 +3,7 @@
 use host::Receive;
 
 use super::prelude::*;
-use crate::doorbell::{ADAPTIVE, IMMEDIATE};
+use crate::doorbell::{CARAVANS, SINGLE, WAYS};
 use crate::target_options::Doorbell;
 
 /// Cores of each side.
@@ -11,13 +11,6 @@ const COUNTS: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24];
 
 /// Operations in flight on each lane.
 const DEPTH: u32 = 128;
-
-/// Every PDU in a send and a receive of its own, and everything that is due in one.
-const SINGLE: &str = "single";
-const CARAVANS: &str = "caravans";
-/// Name, doorbell policy of both sides, and how both receive.
-const WAYS: [(&str, &str, Receive); 2] =
-    [(SINGLE, IMMEDIATE, Receive::Pdu), (CARAVANS, ADAPTIVE, Receive::Staging)];
 
 pub(crate) const ABOUT: About = About {
     name: "core-scaling",

@@ -2,25 +2,17 @@
 
 use std::time::Instant;
 
-use host::Receive;
 use load::report::CpuShare;
 use load::steady::Spread;
 use serde_json::{Map, Value, json};
 
 use super::prelude::*;
-use crate::doorbell::{ADAPTIVE, IMMEDIATE, PolicyTargets};
+use crate::doorbell::{CARAVANS, PolicyTargets, SINGLE, WAYS};
 use crate::profile::{Layer, Maps, PERIOD, Placed, Resolver, Sampler, Samples, Scope};
 
 const DEPTHS: [u32; 3] = [1, 32, 128];
 
 const WORKLOADS: [(&str, &str); 2] = [("read", "randread"), ("write", "randwrite")];
-
-/// Every PDU in a send and a receive of its own, and everything that is due in one.
-const SINGLE: &str = "single";
-const CARAVANS: &str = "caravans";
-/// Name, doorbell policy of both sides, and how both receive.
-const WAYS: [(&str, &str, Receive); 2] =
-    [(SINGLE, IMMEDIATE, Receive::Pdu), (CARAVANS, ADAPTIVE, Receive::Staging)];
 
 /// A side: its name, and the keys of its values.
 struct SideKeys {

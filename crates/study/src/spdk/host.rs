@@ -39,7 +39,8 @@ pub(crate) fn program() -> Result<PathBuf, String> {
     super::program(PROGRAM)
 }
 
-/// Runs a load on a subsystem with one namespace, from as many cores of the host's side as it has queues, and measures processor time while it runs.
+/// Runs a load on a subsystem with one namespace, from as many cores of the host's side as it has queues, and measures
+/// processor time while it runs.
 ///
 /// # Errors
 /// The program does not start, fails, or prints no result.
