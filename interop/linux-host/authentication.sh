@@ -22,7 +22,7 @@ refused() {
 expect_disruption
 for hash in sha256 sha384 sha512; do
     for group in null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do
-        # The larger ones take the guest a second per queue.
+        # One I/O queue for the larger ones: the guest is emulated, and computes slowly.
         case $group in null | ffdhe2048) queues=$(nproc) ;; *) queues=1 ;; esac
         outside secrets host.key controller.key "$hash" "$group"
         connect --nr-io-queues="$queues" --dhchap-secret="$HOST_KEY" --dhchap-ctrl-secret="$CONTROLLER_KEY"

@@ -26,7 +26,7 @@ pub enum Event {
         cause: LinkError,
     },
     /// The admin queue was to authenticate again ([`Options::reauthenticate`](crate::Options::reauthenticate)), and the
-    /// controller has refused. The association stays up, and the host tries again after the interval.
+    /// controller has refused. The host tries again after the interval, unless the controller ends the association.
     AuthenticationFailed {
         /// Why.
         cause: LinkError,

@@ -56,7 +56,7 @@ pub struct Options {
     pub credentials: Option<Arc<Credentials>>,
     /// Interval at which each connected queue authenticates again, if the controller has asked for authentication; by
     /// default (`None`) each does so once, when it connects. A lane begins in a poll or wait of its owner, and computes
-    /// for up to some ten milliseconds on that thread, according to the group that the controller chooses. The key of
+    /// on that thread, as when it connects: longer the larger the group that the controller chooses. The key of
     /// [`concat`](Self::concat) is not generated again, and its connections do not authenticate again.
     ///
     /// If the controller refuses, the queue stays in use unless the controller closes it, and the refusal is reported

@@ -40,7 +40,7 @@ impl<B: DataBuffer> LaneCore<B> {
         self.queue.submit(sqe, transfer, tag).unwrap_or_else(|_| unreachable!("the queue is empty"));
     }
 
-    /// One of the queue's own commands has ended; `bytes` are what it has received.
+    /// Handles the completion of one of the queue's own commands; `bytes` is the data that it received.
     ///
     /// # Errors
     /// Why the connection must be closed.
@@ -104,10 +104,10 @@ impl<B: DataBuffer> LaneCore<B> {
     /// # Errors
     /// There are no random numbers.
     pub(super) fn authenticate_again(&mut self, now_ns: u64) -> Result<(), LinkError> {
-        let Some(attachment) = self.attachment.clone() else { return Ok(()) };
         if now_ns < self.reauthentication.due_ns() {
             return Ok(());
         }
+        let Some(attachment) = self.attachment.clone() else { return Ok(()) };
         self.reauthentication.stop();
         self.begin_authentication(&attachment, now_ns)
     }
