@@ -4,7 +4,7 @@ use super::bug::Judge::KeySimulation;
 use super::bug::{Bug, Judge, Site, unit_test};
 
 const WRONG_BITS: Judge =
-    unit_test("nvlane-kv", "log::tests::damage::every_wrong_bit_is_refused_harmless_or_told");
+    unit_test("nvlane-kv", "log::tests::damage::every_wrong_bit_of_a_log_in_use_is_refused_harmless_or_told");
 const MISSING_ENDS: Judge =
     unit_test("nvlane-kv", "log::tests::damage::every_missing_end_is_repaired_without_older_versions");
 const DAMAGED_SECTORS: Judge = unit_test(
