@@ -114,6 +114,7 @@ impl fmt::Display for Side {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Disturbance {
     losses: Vec<(Side, Loss)>,
+    has_mixed_regimes: bool,
 }
 
 /// Why numbers are no measurement.
@@ -130,6 +131,8 @@ pub enum Unmeasured {
     Share(f64),
     /// Not one operation finished.
     Nothing,
+    /// The time of a cache line between both cores changed by a multiple, and with it what the numbers mean.
+    Regime,
 }
 
 impl fmt::Display for Unmeasured {
@@ -146,6 +149,7 @@ impl fmt::Display for Unmeasured {
                 write!(f, "{share:.2} of the ceiling: other load slowed the ceiling down")
             }
             Self::Nothing => f.write_str("no operation finished"),
+            Self::Regime => f.write_str("the cores shared a cache in one part of it, and none in another"),
         }
     }
 }
@@ -176,9 +180,16 @@ impl Disturbance {
         self.losses.extend(loss.map(|loss| (side, loss)));
     }
 
+    /// That the cores of both sides shared a cache in one part of the measurement, and none in another.
+    #[must_use]
+    pub fn of_mixed_regimes() -> Self {
+        Self { losses: Vec::new(), has_mixed_regimes: true }
+    }
+
     /// Adds all of another one.
     pub fn merge(&mut self, other: &Self) {
         self.losses.extend_from_slice(&other.losses);
+        self.has_mixed_regimes |= other.has_mixed_regimes;
     }
 
     /// What each side lost.
@@ -203,6 +214,9 @@ impl Disturbance {
         }
         if let Some((side, loss)) = self.worst().filter(|(_, loss)| loss.percent() > LOST_PERCENT_MAX) {
             return Err(Unmeasured::LostTime { side, loss });
+        }
+        if self.has_mixed_regimes {
+            return Err(Unmeasured::Regime);
         }
         match share {
             Some(share) if share > SHARE_MAX => Err(Unmeasured::Share(share)),
@@ -466,6 +480,14 @@ mod tests {
         assert_eq!(calm.judge(Some(1.0), Some(2.25)), Err(Unmeasured::Share(2.25)));
         assert_eq!(calm.judge(Some(0.0), None), Err(Unmeasured::Nothing));
         assert_eq!(calm.judge(None, None), Ok(()));
+    }
+
+    #[test]
+    fn numbers_of_two_regimes_are_no_measurement() {
+        let mut disturbance = Disturbance::default();
+        disturbance.merge(&Disturbance::of_mixed_regimes());
+        disturbance.merge(&Disturbance::default());
+        assert_eq!(disturbance.judge(Some(1.0), Some(0.9)), Err(Unmeasured::Regime));
     }
 
     #[test]

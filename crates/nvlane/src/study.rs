@@ -307,6 +307,7 @@ impl StudyArguments {
             stops: Arc::default(),
             lost: Arc::default(),
             latency: Arc::default(),
+            line_times: Arc::default(),
         })
     }
 }

@@ -98,6 +98,8 @@ pub struct Bench {
     pub lost: Arc<Mutex<Disturbance>>,
     /// Distribution of latency of the current cell's measurement.
     pub latency: Arc<Mutex<Option<Distribution>>>,
+    /// Times of a cache line between both cores in the current cell's measurement, ns.
+    pub line_times: Arc<Mutex<Vec<f64>>>,
 }
 
 /// A load and its lanes.
@@ -386,17 +388,27 @@ impl Bench {
         });
         let measured = measured.map_err(|error| Error::system("the ceiling", error))?;
         self.note(&measured.disturbance);
+        self.note_line_time()?;
         Ok(measured)
     }
 
-    /// The time of a cache line from the host's core to the target's, ns; `None` if both sides share a core, or never ran
+    /// Records the time of a cache line from the host's core to the target's, unless both sides share a core or never ran
     /// at the same time.
     ///
     /// # Errors
     /// A system call fails.
-    pub fn line_ns(&self) -> Result<Option<f64>, Error> {
-        let Some(Cores { host, target }) = self.cores else { return Ok(None) };
-        cache_line::transfer_ns((host, target)).map_err(|error| Error::system("two threads", error))
+    pub fn note_line_time(&self) -> Result<(), Error> {
+        let Some(Cores { host, target }) = self.cores else { return Ok(()) };
+        let line_ns = cache_line::transfer_ns((host, target));
+        let line_ns = line_ns.map_err(|error| Error::system("two threads", error))?;
+        self.line_times.lock().unwrap_or_else(PoisonError::into_inner).extend(line_ns);
+        Ok(())
+    }
+
+    /// Takes what was recorded since the last call, ns.
+    #[must_use]
+    pub fn take_line_times(&self) -> Vec<f64> {
+        std::mem::take(&mut *self.line_times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Records the processor time that a part of the current cell's measurement lost to other load. If both sides
@@ -459,6 +471,7 @@ impl Bench {
             stops: Arc::default(),
             lost: Arc::default(),
             latency: Arc::default(),
+            line_times: Arc::default(),
         }
     }
 }

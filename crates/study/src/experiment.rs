@@ -47,6 +47,13 @@ pub trait Experiment {
         Map::new()
     }
 
+    /// Whether both sides of a cell spin while they wait. Such a cell is measured on cores that do not halt, and while the time
+    /// of a cache line between them stays about the same.
+    fn spins(&self, cell: &Cell) -> bool {
+        let _ = cell;
+        false
+    }
+
     /// Measures a cell once. Targets that it needs are started on first use, and kept.
     ///
     /// # Errors

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
+mod awake;
 pub mod bench;
 pub mod catalogue;
 mod cell;
@@ -46,6 +47,7 @@ pub mod machine;
 pub mod measured;
 mod memory_load;
 mod network;
+mod one_regime;
 pub mod page;
 mod peers;
 mod process;

@@ -16,6 +16,7 @@ use load::steady::Spread;
 use crate::bench::Bench;
 use crate::experiment::{About, Cell, Error, Experiment, Machines};
 use crate::measured::{CellRounds, Measured};
+use crate::one_regime;
 use crate::progress::{Progress, Step};
 pub use crate::rounds::Rounds;
 
@@ -69,7 +70,11 @@ pub fn run(
             let cell = &cells[index].cell;
             progress.on_step(&Step { experiment: about.name, cell: &cell.name, turn, count, round, rounds });
             drop((bench.take_noted(), bench.take_latency()));
-            let measured = experiment.measure(cell, bench);
+            let measured = if experiment.spins(cell) {
+                one_regime::measure(bench, || experiment.measure(cell, bench))
+            } else {
+                experiment.measure(cell, bench)
+            };
             if let Some(server) = &bench.server {
                 // A measurement fails first if the server takes its targets with it.
                 let lost = if measured.is_err() { server.loss_now() } else { server.loss() };

@@ -1,5 +1,6 @@
 //! The measurements of all rounds, and comparisons between cells.
 
+use load::cache_line::Regime;
 use load::disturbance::{Disturbance, Unmeasured};
 use load::steady::Spread;
 use serde::{Serialize, Serializer};
@@ -149,7 +150,7 @@ impl Measured {
     }
 
     /// Ratio of the values of two cells: the median of the ratios within each round, which cancels disturbances of
-    /// both.
+    /// both. A round in which the cores shared a cache for one cell and not for the other tells nothing.
     #[must_use]
     pub fn ratio(&self, above: &str, below: &str, value: &str) -> Option<f64> {
         self.compare(above, below, value, |above, below| above / below)
@@ -163,7 +164,7 @@ impl Measured {
 
     fn compare(&self, a: &str, b: &str, value: &str, how: fn(f64, f64) -> f64) -> Option<f64> {
         let (a, b) = (self.cell(a)?, self.cell(b)?);
-        let rounds = a.rounds.iter().zip(&b.rounds);
+        let rounds = a.rounds.iter().zip(&b.rounds).filter(|(a, b)| regime_of(a) == regime_of(b));
         let both = rounds.filter_map(|(a, b)| Some(how(*a.get(value)?, *b.get(value)?)));
         Spread::of(&both.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>()).map(|spread| spread.median)
     }
@@ -198,6 +199,11 @@ impl Measured {
     }
 }
 
+/// The regime of a round, of cells whose sides spin on this machine.
+fn regime_of(round: &Values) -> Option<Regime> {
+    round.get("line_ns").map(|line_ns| Regime::of(*line_ns))
+}
+
 /// A round of a cell, for tests.
 #[cfg(test)]
 pub(crate) type Round = Vec<(&'static str, f64)>;
@@ -229,6 +235,17 @@ mod tests {
         assert_eq!(measured.difference("a", "b", "iops"), Some(100.0));
         assert_eq!(measured.ratio("a", "c", "iops"), None);
         assert_eq!(measured.ratio("a", "b", "p50_us"), None);
+    }
+
+    #[test]
+    fn rounds_of_two_regimes_are_not_compared() {
+        let rounds = |of: [(f64, f64); 3]| {
+            of.map(|(iops, line_ns)| vec![("iops", iops), ("line_ns", line_ns)]).to_vec()
+        };
+        let a = rounds([(300.0, 40.0), (100.0, 200.0), (300.0, 40.0)]);
+        let b = rounds([(100.0, 200.0), (50.0, 210.0), (100.0, 42.0)]);
+        let measured = of_rounds(vec![(Cell::new("a"), a), (Cell::new("b"), b)]);
+        assert_eq!(measured.ratio("a", "b", "iops"), Some(2.5), "of 2 and 3, without the first round");
     }
 
     #[test]

@@ -78,6 +78,7 @@ const FORMS: &[(&str, &str)] = &[
     ("knee_gain_{}_over_immediate", "rate at the knee, {} over immediate"),
     ("knee_iops_{}", "rate at the knee, {}"),
     ("share_{}", "share of the ceiling, {}"),
+    ("over_sockets_{}", "IOPS over plain sockets, {}"),
     ("mib_per_s_max_{}", "largest throughput, {}"),
     ("cost_{}_percent", "IOPS lost to both digests, {}"),
     ("bytes_per_pair_16_#", "memory of a pair, key of 16 bytes and value of {} bytes"),

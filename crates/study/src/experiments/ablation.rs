@@ -63,6 +63,10 @@ impl Experiment for Ablation {
         STEPS.map(of).to_vec()
     }
 
+    fn spins(&self, _: &Cell) -> bool {
+        true
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let receive: Receive = cell.text("receive").parse().expect("a known way");
         let served = self.targets.get_with(bench, cell.text("target"), receive)?;

@@ -109,6 +109,10 @@ impl Experiment for BatchSweep {
         cells
     }
 
+    fn spins(&self, _: &Cell) -> bool {
+        true
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let receive: Receive = cell.text("receive").parse().expect("a known way");
         // A target for each measurement: there are more policies than should wait beside the one that is measured.

@@ -65,6 +65,10 @@ impl Experiment for Connections {
         }
     }
 
+    fn spins(&self, _: &Cell) -> bool {
+        true
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let served = bench.serve()?;
         let lanes = cell.word("lanes");

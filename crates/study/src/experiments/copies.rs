@@ -80,6 +80,10 @@ impl Experiment for Copies {
         cells
     }
 
+    fn spins(&self, _: &Cell) -> bool {
+        true
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let way = WAYS.into_iter().find(|way| *way == cell.text("way")).expect("a cell of ours");
         let (_, pattern) =

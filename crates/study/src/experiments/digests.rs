@@ -44,6 +44,10 @@ impl Experiment for Digests {
         LOADS.into_iter().flat_map(|load| VARIANTS.map(|(variant, _)| of(load, variant))).collect()
     }
 
+    fn spins(&self, _: &Cell) -> bool {
+        true
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let served = self.served.get((), || bench.serve())?;
         let variant = VARIANTS.into_iter().find(|(name, _)| *name == cell.text("digests"));

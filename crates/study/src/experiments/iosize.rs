@@ -56,6 +56,10 @@ impl Experiment for IoSize {
         DIRECTIONS.into_iter().flat_map(|(name, ..)| SIZES.map(|size| of(name, size))).collect()
     }
 
+    fn spins(&self, _: &Cell) -> bool {
+        true
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let served = self.served.get((), || bench.serve_with(ServedOptions::of(["null:1T?lba=512"])))?;
         let direction = DIRECTIONS.into_iter().find(|direction| direction.0 == cell.text("direction"));

@@ -185,6 +185,10 @@ impl Experiment for Layers {
         Map::from_iter([("functions".to_owned(), Value::Object(functions))])
     }
 
+    fn spins(&self, _: &Cell) -> bool {
+        true
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let scope = match self.scope {
             Some(scope) => scope,
