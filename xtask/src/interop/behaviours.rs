@@ -24,7 +24,7 @@ pub(crate) struct Behaviour {
     pub(crate) namespaces: &'static [&'static str],
     /// After this many seconds the behaviour has failed. Several times what an idle machine takes.
     pub(crate) limit_s: u64,
-    /// Whether the older kernels are left out unless they are named: they differ in nothing that it tries.
+    /// Whether the older kernels are left out unless they are named: they differ in little that it tries.
     pub(crate) newest_only: bool,
 }
 
@@ -62,7 +62,7 @@ const fn disk(name: &'static str, limit_s: u64) -> Behaviour {
 
 /// In execution order: long ones first, so that no guest is left with one at the end.
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    target("brd", 400),
+    target("brd", 400).on_newest(),
     target("file", 300).on_newest(),
     target("target-returns", 120),
     target("ana", 120),
@@ -99,16 +99,16 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     host("discover", &["1=ram:16M"], 30),
     host("refused", &["1=ram:16M"], 30),
     host("host-name", &["1=ram:16M"], 120),
-    host("id-ctrl", &["1=ram:16M"], 30),
-    host("id-ns", &["1=ram:64M", "2=ram:32M@4096"], 30),
+    host("id-ctrl", &["1=ram:16M"], 30).on_newest(),
+    host("id-ns", &["1=ram:64M", "2=ram:32M@4096"], 30).on_newest(),
     host("ns-descs", &["1=ram:16M", "2=ram:16M"], 30),
-    host("list-ns", &["1=ram:16M", "2=ram:16M", "7=ram:16M"], 30),
-    host("smart-log", &["1=ram:64M"], 30),
-    host("error-log", &["1=ram:64M"], 30),
-    host("fw-log", &["1=ram:16M"], 30),
-    host("effects-log", &["1=ram:16M"], 30),
-    host("get-feature", &["1=ram:16M"], 60),
-    host("show-regs", &["1=ram:16M"], 30),
+    host("list-ns", &["1=ram:16M", "2=ram:16M", "7=ram:16M"], 30).on_newest(),
+    host("smart-log", &["1=ram:64M"], 30).on_newest(),
+    host("error-log", &["1=ram:64M"], 30).on_newest(),
+    host("fw-log", &["1=ram:16M"], 30).on_newest(),
+    host("effects-log", &["1=ram:16M"], 30).on_newest(),
+    host("get-feature", &["1=ram:16M"], 60).on_newest(),
+    host("show-regs", &["1=ram:16M"], 30).on_newest(),
 ];
 
 #[cfg(test)]
