@@ -44,8 +44,9 @@ pub(super) fn draw(
     x_label(body, label, sheet);
     let points = plot.series.iter().flat_map(|series| &series.points);
     let widest = points.map(|point| names::width(&plot.y.value(point.y))).fold(0.0, f64::max);
-    // A number may reach over its bar, but not to the number of the next one.
-    let has_numbers = widest - LETTER <= if count > 1.0 { width } else { group };
+    // A number may reach over its bar, but not to the number of the next one. Over a dot it stands as high as the next dot's.
+    let between = if is_log { LETTER } else { -LETTER };
+    let has_numbers = widest + between <= if count > 1.0 { width } else { group };
     for (index, series) in plot.series.iter().enumerate() {
         let _ = write!(body, r#"<g class="{}">"#, colour(plot, index));
         for point in series.points.iter().filter(|point| !is_log || point.y > 0.0) {
