@@ -49,7 +49,7 @@ impl Pending {
         while !bytes.is_empty() {
             let room = self.room(heap, offset);
             let count = room.len().min(bytes.len());
-            room[..count].copy_from_slice(&bytes[..count]);
+            copy::bytes(&mut room[..count], &bytes[..count]);
             offset += count;
             bytes = &bytes[count..];
         }

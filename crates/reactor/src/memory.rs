@@ -356,7 +356,7 @@ impl MemoryAccess {
             // SAFETY: in the memory (checked); no writer (the guard, or this thread alone has access).
             unsafe {
                 let from = self.memory().mapping.at(at).as_ptr();
-                std::ptr::copy_nonoverlapping(from, into[piece.clone()].as_mut_ptr(), piece.len());
+                copy::bytes(&mut into[piece.clone()], std::slice::from_raw_parts(from, piece.len()));
             }
         }
         Ok(())
@@ -375,7 +375,7 @@ impl MemoryAccess {
             // access), and segments referring to it are read by the kernel only while this thread sends.
             unsafe {
                 let to = self.memory().mapping.at(at).as_ptr();
-                std::ptr::copy_nonoverlapping(from[piece.clone()].as_ptr(), to, piece.len());
+                copy::bytes(std::slice::from_raw_parts_mut(to, piece.len()), &from[piece.clone()]);
             }
         }
         Ok(())

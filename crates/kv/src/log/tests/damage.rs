@@ -178,7 +178,7 @@ fn judge_wrong_bits(is_stopped: bool, bits_of: impl Fn(usize) -> Range<usize>) -
 
 /// One bit of each byte, and all bits of some.
 fn some_bits(at: usize) -> Range<usize> {
-    if at % 32 == 0 { 0..8 } else { at / 8 % 8..at / 8 % 8 + 1 }
+    if at.is_multiple_of(32) { 0..8 } else { at / 8 % 8..at / 8 % 8 + 1 }
 }
 
 #[test]
