@@ -16,6 +16,7 @@
 mod blocks;
 mod channel;
 mod connection;
+pub mod far_end;
 mod watch;
 
 use std::collections::VecDeque;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use blocks::Blocks;
 use channel::Channel;
-use connection::{Incoming, Material, Message, Outgoing, Took};
+use connection::{Incoming, Material, Message, Outgoing, Sender, Took, wrong};
 use host::Receive;
 use reactor::{Listener, Socket};
 use security::psk::Cipher;
@@ -39,6 +40,9 @@ use crate::random::Prng;
 
 /// One receive takes in at most this much. Larger is no faster, and falls out of the nearer caches.
 const STAGING_BYTES: usize = 256 * 1024;
+
+/// Pieces of the far side's answer to one operation: header, data and response of a read.
+const PIECE_COUNT_MAX: usize = 3;
 
 /// The load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +76,23 @@ pub struct CeilingSpec {
     pub far_sleeps: bool,
     /// Decides the order of reads and writes.
     pub seed: u64,
+}
+
+impl CeilingSpec {
+    /// Memory that the far side takes for data, bytes.
+    #[must_use]
+    pub const fn far_bytes(&self) -> u64 {
+        let connections = if self.connections == 0 { 1 } else { self.connections as u64 };
+        let each = self.memory_bytes as u64;
+        // One place for all to send from, or one each to send from and one to receive into.
+        let payloads = if each == 0 {
+            self.io_bytes as u64
+        } else {
+            let sent = if each > self.io_bytes as u64 { each } else { self.io_bytes as u64 };
+            connections.saturating_mul(sent.saturating_add(each))
+        };
+        payloads.saturating_add(self.far_memory_bytes as u64)
+    }
 }
 
 /// What was moved.
@@ -131,7 +152,8 @@ pub fn measure(spec: &CeilingSpec) -> io::Result<CeilingResult> {
         let answers = move || answer(&mut far, &spec, &tells_ready, &ends);
         std::thread::Builder::new().name("ceiling-far".into()).spawn(answers)?
     };
-    let result = ask(&mut near, spec, &is_ready);
+    let mut await_far = || is_ready.recv().map_err(|_| io::ErrorKind::UnexpectedEof.into());
+    let result = ask(&mut near, spec, &mut await_far);
     ends.store(true, Ordering::Relaxed);
     drop(near);
     let far = thread.join().expect("the far side does not panic")?;
@@ -156,11 +178,13 @@ impl<'a> End<'a> {
         blocks: Option<&'a Blocks>,
         receives: Receive,
         spec: &CeilingSpec,
+        sender: Sender,
     ) -> Vec<Self> {
         let io_bytes = spec.io_bytes as usize;
         let of = |((number, channel), material): ((u64, _), _)| End {
             channel,
             incoming: Incoming::new(
+                sender,
                 spec.memory_bytes,
                 receives,
                 blocks.map(|blocks| blocks.walk(2 * number)),
@@ -186,8 +210,11 @@ fn answer(
     let blocks = Blocks::new(spec)?;
     let mut staging = vec![0; STAGING_BYTES];
     let mut watch = Watch::new(channels.iter().map(Channel::socket))?;
-    let mut connections = End::all(channels, &materials, blocks.as_ref(), Receive::Staging, spec);
+    let mut connections =
+        End::all(channels, &materials, blocks.as_ref(), Receive::Staging, spec, Sender::Near);
     let mut ready = Vec::new();
+    // Pieces that wait to be sent on all connections: the near side bounds them by its depth.
+    let (mut piece_count, piece_count_max) = (0, spec.depth as usize * PIECE_COUNT_MAX);
     let (mut measured_from, mut account) = (None, None);
     let _ = tells_ready.send(());
     let start = Instant::now();
@@ -197,6 +224,7 @@ fn answer(
         let mut worked = false;
         for &index in &ready {
             let End { channel, incoming, outgoing } = &mut connections[index];
+            piece_count -= outgoing.piece_count();
             let took = incoming.receive(channel, &mut staging, io_bytes, |message| {
                 outgoing.push(match message {
                     Message::Read => Message::ReadResponse,
@@ -223,6 +251,10 @@ fn answer(
                     _ => {}
                 }
             }
+            piece_count += outgoing.piece_count();
+            if piece_count > piece_count_max {
+                return Err(wrong("more operations are in flight than were announced"));
+            }
         }
         if !worked {
             if ends.load(Ordering::Relaxed) {
@@ -248,13 +280,15 @@ fn answer(
 struct Begun {
     reads: VecDeque<u64>,
     writes: VecDeque<u64>,
+    /// Writes whose data the far side has requested.
+    asked: usize,
 }
 
-/// The near side: keeps `depth` operations in flight and times them.
+/// The near side: keeps `depth` operations in flight and times them. `await_far` returns once the far side's memory is allocated.
 fn ask(
     channels: &mut [Channel],
     spec: &CeilingSpec,
-    is_far_ready: &mpsc::Receiver<()>,
+    await_far: &mut dyn FnMut() -> io::Result<()>,
 ) -> io::Result<CeilingResult> {
     if let Some((core, _)) = spec.cores {
         reactor::pin(core)?;
@@ -263,7 +297,7 @@ fn ask(
     let materials = Material::of(spec);
     let mut staging = vec![0; STAGING_BYTES];
     let mut watch = Watch::new(channels.iter().map(Channel::socket))?;
-    let mut connections = End::all(channels, &materials, None, spec.near_receives, spec);
+    let mut connections = End::all(channels, &materials, None, spec.near_receives, spec, Sender::Far);
     let mut begun: Vec<Begun> = connections.iter().map(|_| Begun::default()).collect();
     // Connections with something to send, and those that are looked at in this turn.
     let (mut dirty, mut ready): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
@@ -284,7 +318,7 @@ fn ask(
     };
     let mut latency = Histogram::new();
     let (mut operations, mut sends, mut free) = (0, 0, spec.depth);
-    is_far_ready.recv().map_err(|_| io::ErrorKind::UnexpectedEof)?;
+    await_far()?;
     let start = Instant::now();
     let now_ns = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let end_of = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -338,6 +372,7 @@ fn ask(
         ready.extend_from_slice(watch.next()?);
         let mut received_ns = 0;
         let mut worked = false;
+        let mut is_answered = true;
         for &index in &ready {
             let End { channel, incoming, outgoing } = &mut connections[index];
             let begun = &mut begun[index];
@@ -348,14 +383,23 @@ fn ask(
                     received_ns = now_ns();
                 }
                 let begun = match message {
-                    Message::R2t => {
+                    Message::R2t if begun.asked < begun.writes.len() => {
+                        begun.asked += 1;
                         is_dirty = true;
                         return outgoing.push(Message::H2cData);
                     }
+                    Message::R2t => None,
                     Message::ReadResponse => begun.reads.pop_front(),
-                    _ => begun.writes.pop_front(),
+                    _ => {
+                        begun.asked = begun.asked.saturating_sub(1);
+                        begun.writes.pop_front()
+                    }
                 };
-                latency.record(received_ns - begun.unwrap_or(received_ns));
+                let Some(begun) = begun else {
+                    is_answered = false;
+                    return;
+                };
+                latency.record(received_ns - begun);
                 operations += 1;
                 free += 1;
             })?;
@@ -368,6 +412,9 @@ fn ask(
             if is_dirty {
                 dirty.push(index);
             }
+        }
+        if !is_answered {
+            return Err(wrong("the far side answers what was not asked"));
         }
         if !worked {
             std::hint::spin_loop();

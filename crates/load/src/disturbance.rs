@@ -60,7 +60,7 @@ pub struct Snapshot {
 }
 
 /// What one side of a measurement lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Loss {
     /// Time between both snapshots, ns.
     pub elapsed_ns: u64,

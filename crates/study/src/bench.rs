@@ -18,8 +18,8 @@ use serde::Serialize;
 use crate::cell::Values;
 use crate::distribution::Distribution;
 use crate::error::Error;
-use crate::remote::ServerConnection;
 use crate::remote::target::RemoteTarget;
+use crate::remote::{self, ServerConnection};
 use crate::served::Served;
 use crate::served_options::ServedOptions;
 
@@ -273,23 +273,9 @@ impl Bench {
         }
     }
 
-    /// Throughput of plain sockets with the bytes of a load; `None` beside a study server, because both ends are threads of
-    /// this process.
-    ///
-    /// # Errors
-    /// As [`ceiling`](Self::ceiling).
-    pub fn ceiling_if_local(
-        &self,
-        load: &Load,
-        read_percent: u8,
-        in_capsule_bytes: u32,
-    ) -> Result<Option<CeilingResult>, Error> {
-        let is_local = !self.is_remote();
-        is_local.then(|| self.ceiling(load, read_percent, in_capsule_bytes, 0)).transpose()
-    }
-
     /// Throughput of plain sockets with the bytes of a load, on as many connections as the load has lanes, received as the
-    /// load's host receives, and with the same TLS. `far_memory_bytes`: memory on the target's side that data comes from and goes to.
+    /// load's host receives, and with the same TLS. Both ends are threads of this process, or the far one is a thread of the
+    /// study server. `far_memory_bytes`: memory on the target's side that data comes from and goes to.
     ///
     /// # Errors
     /// A system call fails.
@@ -382,11 +368,13 @@ impl Bench {
     }
 
     fn measure_ceiling(&self, spec: &CeilingSpec) -> Result<CeilingResult, Error> {
+        let measure = || match &self.server {
+            Some(server) => remote::ceiling::measure(server, spec),
+            None => load::ceiling::measure(spec).map_err(|error| Error::system("the ceiling", error)),
+        };
         // In a new thread, pinned to the host's core: targets started later must not inherit the pinning.
-        let measured = std::thread::scope(|scope| {
-            scope.spawn(|| load::ceiling::measure(spec)).join().expect("the ceiling does not panic")
-        });
-        let measured = measured.map_err(|error| Error::system("the ceiling", error))?;
+        let measured =
+            std::thread::scope(|scope| scope.spawn(measure).join().expect("the ceiling does not panic"))?;
         self.note(&measured.disturbance);
         self.note_line_time()?;
         Ok(measured)

@@ -6,11 +6,14 @@
 //!            ───proof, version───────▶
 //!            ◀──machine, cores───────
 //!            ───start, read, stop ...▶  ──▶ nvlane target (child processes)
+//!            ───start a ceiling ...───▶  ──▶ the far end of plain sockets (a thread)
 //! ```
 //!
 //! Messages are lines of JSON (`remote/protocol.rs`). The connection carries no data of a measurement.
 
+pub(crate) mod ceiling;
 pub(crate) mod connection;
+mod far_ceiling;
 mod lines;
 mod occupancy;
 mod ports;

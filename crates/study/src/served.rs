@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::error::Error;
 use crate::local_target::LocalTarget;
+use crate::process::small_mappings_bytes;
 use crate::remote::target::RemoteTarget;
 use crate::served_options::ServedOptions;
 
@@ -83,6 +84,18 @@ impl Served {
         match &self.0 {
             Place::Local(target) => target.own_memory_bytes(),
             Place::Remote(target) => target.own_memory_bytes(),
+        }
+    }
+
+    /// Reads the memory of its process in mappings of less than 1 GiB, bytes: everything but a large namespace.
+    #[must_use]
+    pub fn small_mappings(&self) -> Box<dyn Fn() -> Result<u64, Error>> {
+        match &self.0 {
+            Place::Local(target) => {
+                let pid = target.pid();
+                Box::new(move || small_mappings_bytes(pid))
+            }
+            Place::Remote(target) => Box::new(target.small_mappings()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use reactor::{Received, Segment, Sent, Socket};
 use security::psk::{Cipher, Derivation};
@@ -31,15 +32,37 @@ impl Channel {
         };
         let (mut host, mut target) = sessions(cipher)?;
         while !(host.handshake(&mut &near)? && target.established().is_some()) {
-            let mut room = [0];
-            match target.receive(&mut [IoSliceMut::new(&mut room)], &mut &far) {
-                Received::Dry => {}
-                Received::Failed(error) => return Err(error),
-                Received::Bytes(_) | Received::Ended => return Err(io::ErrorKind::InvalidData.into()),
-            }
+            step(&mut target, &far)?;
         }
         let with = |socket, stream| Self { socket, tls: Some(Box::new(stream)) };
         Ok((with(near, host), with(far, target)))
+    }
+
+    /// The near end of a connection whose far end is elsewhere.
+    ///
+    /// # Errors
+    /// The handshake fails, or is not over in time.
+    pub(super) fn near(socket: Socket, cipher: Option<Cipher>, until: Instant) -> io::Result<Self> {
+        let Some(cipher) = cipher else { return Ok(Self { socket, tls: None }) };
+        let (mut stream, _) = sessions(cipher)?;
+        while !stream.handshake(&mut &socket)? {
+            wait(until)?;
+        }
+        Ok(Self { socket, tls: Some(Box::new(stream)) })
+    }
+
+    /// The far end of a connection whose near end is elsewhere.
+    ///
+    /// # Errors
+    /// As [`near`](Self::near).
+    pub(super) fn far(socket: Socket, cipher: Option<Cipher>, until: Instant) -> io::Result<Self> {
+        let Some(cipher) = cipher else { return Ok(Self { socket, tls: None }) };
+        let (_, mut stream) = sessions(cipher)?;
+        while stream.established().is_none() {
+            step(&mut stream, &socket)?;
+            wait(until)?;
+        }
+        Ok(Self { socket, tls: Some(Box::new(stream)) })
     }
 
     /// The socket, to wait for.
@@ -72,6 +95,25 @@ impl Channel {
             Some(tls) => tls.send(segments, &mut &self.socket),
         }
     }
+}
+
+/// Continues the far end's handshake, in which the near end sends no data.
+fn step(target: &mut Stream, socket: &Socket) -> io::Result<()> {
+    let mut room = [0];
+    match target.receive(&mut [IoSliceMut::new(&mut room)], &mut &*socket) {
+        Received::Dry => Ok(()),
+        Received::Failed(error) => Err(error),
+        Received::Bytes(_) | Received::Ended => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Lets the other side work.
+fn wait(until: Instant) -> io::Result<()> {
+    if Instant::now() >= until {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    std::thread::sleep(Duration::from_micros(50));
+    Ok(())
 }
 
 /// Sessions of host and target with a key of their own.

@@ -24,6 +24,18 @@ const PART_COUNT_MAX: usize = 1024;
 /// Pieces of one send.
 const SEGMENT_COUNT: usize = 256;
 
+/// The side that sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    Near,
+    Far,
+}
+
+/// The other side broke the form of the exchange.
+pub(super) fn wrong(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
 /// First byte of every message: its kind, which determines its length.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -48,10 +60,17 @@ impl Message {
         Self::R2t,
     ];
 
-    /// # Panics
-    /// On a byte that neither side sends.
-    fn from_byte(byte: u8) -> Self {
-        Self::ALL[usize::from(byte) - 1]
+    /// The message that begins with this byte, if `sender` sends it.
+    fn from_byte(byte: u8, sender: Sender) -> Option<Self> {
+        let message = *Self::ALL.get(usize::from(byte).checked_sub(1)?)?;
+        (message.sender() == sender).then_some(message)
+    }
+
+    fn sender(self) -> Sender {
+        match self {
+            Self::Read | Self::WriteInCapsule | Self::WriteByR2t | Self::H2cData => Sender::Near,
+            Self::ReadResponse | Self::WriteResponse | Self::R2t => Sender::Far,
+        }
     }
 
     /// Bytes before the data, if it has any.
@@ -140,6 +159,11 @@ impl<'a> Outgoing<'a> {
         self.segments.is_empty()
     }
 
+    /// Pieces that wait.
+    pub(super) fn piece_count(&self) -> usize {
+        self.segments.len()
+    }
+
     pub(super) fn push(&mut self, message: Message) {
         let header = &self.material.headers[message as usize - 1];
         match message {
@@ -197,6 +221,8 @@ impl<'a> Outgoing<'a> {
 
 /// Cuts received bytes into messages, whose content means nothing.
 pub(super) struct Incoming<'a> {
+    /// Who sends them.
+    sender: Sender,
     /// Bytes of a message that has begun and not ended.
     left: usize,
     /// What that is.
@@ -224,9 +250,15 @@ pub(super) enum Took {
 }
 
 impl<'a> Incoming<'a> {
-    pub(super) fn new(memory_bytes: usize, receives: Receive, blocks: Option<Walk<'a>>) -> Self {
+    /// Of messages that `sender` sends.
+    pub(super) fn new(
+        sender: Sender,
+        memory_bytes: usize,
+        receives: Receive,
+        blocks: Option<Walk<'a>>,
+    ) -> Self {
         let memory = vec![1; memory_bytes];
-        Self { left: 0, message: Message::Read, memory, at: 0, receives, blocks }
+        Self { sender, left: 0, message: Message::Read, memory, at: 0, receives, blocks }
     }
 
     /// Receives once, or PDU by PDU as long as there is something, and calls `each` for each message that is complete.
@@ -289,7 +321,8 @@ impl<'a> Incoming<'a> {
         let mut at = 0;
         while at < count {
             if self.left == 0 {
-                self.message = Message::from_byte(staging[at]);
+                self.message = Message::from_byte(staging[at], self.sender)
+                    .ok_or_else(|| wrong("the other side sends no message of a ceiling"))?;
                 self.left = self.message.length(io_bytes);
             }
             let taken = self.left.min(count - at);

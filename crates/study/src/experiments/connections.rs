@@ -29,9 +29,7 @@ pub(crate) const ABOUT: About = About {
         number: "holds",
         ours: "iops_per_cpu_1024_over_1",
     }],
-    machines: Machines::TwoWithout(
-        "the ceiling and the shares of it, because both of its ends are threads of one process",
-    ),
+    machines: Machines::OneOrTwo,
     judged_by: "iops_per_cpu",
     columns: &[
         "iops_per_cpu",
@@ -83,29 +81,24 @@ impl Experiment for Connections {
         let driven = drive(bench, &served, Spread::Round(lane_count), &[reads])?;
         served.stop()?;
         let depth = u32::try_from(DEPTH).expect("a small number");
-        // Both ends of the ceiling are threads of this process.
-        let is_local = !bench.is_remote();
-        let ceiling = is_local.then(|| bench.ceiling_of_many(lanes, depth, IO_BYTES)).transpose()?;
+        let ceiling = bench.ceiling_of_many(lanes, depth, IO_BYTES)?;
         let latency = &driven.classes[0].latency;
         let seconds = driven.elapsed.as_secs_f64();
         #[allow(clippy::cast_precision_loss)] // Time and memory of a process.
         let (target_s, used_bytes) = (driven.target_ns as f64 / 1e9, used_bytes as f64);
         let iops_per_cpu = driven.iops(0) * seconds / target_s;
-        let mut values = Values::from([
+        #[allow(clippy::cast_precision_loss)] // Time and operations of a run.
+        let ceiling_iops_per_cpu = ceiling.operations as f64 * 1e9 / ceiling.far.total_ns() as f64;
+        Ok(Values::from([
             ("iops", driven.iops(0)),
             ("iops_per_cpu", iops_per_cpu),
             ("target_percent", target_s / seconds * 100.0),
             ("p50_us", us(latency.percentile(50.0))),
             ("p99_us", us(latency.percentile(99.0))),
             ("bytes_per_lane", used_bytes / f64::from(lanes)),
-        ]);
-        if let Some(ceiling) = ceiling {
-            #[allow(clippy::cast_precision_loss)] // Time and operations of a run.
-            let ceiling_iops_per_cpu = ceiling.operations as f64 * 1e9 / ceiling.far.total_ns() as f64;
-            values.insert("ceiling_iops_per_cpu", ceiling_iops_per_cpu);
-            values.insert("share", iops_per_cpu / ceiling_iops_per_cpu);
-        }
-        Ok(values)
+            ("ceiling_iops_per_cpu", ceiling_iops_per_cpu),
+            ("share", iops_per_cpu / ceiling_iops_per_cpu),
+        ]))
     }
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {

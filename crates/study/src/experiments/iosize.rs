@@ -35,9 +35,7 @@ pub(crate) const ABOUT: About = About {
         number: "28 % – 3 times less",
         ours: "share_read_4k",
     }],
-    machines: Machines::TwoWithout(
-        "the ceiling and the shares of it, because both of its ends are threads of one process",
-    ),
+    machines: Machines::OneOrTwo,
     judged_by: "iops",
     columns: &["share", "iops", "mib_per_s", "ceiling_iops", "p50_us", "p99_us", "host_us", "target_us"],
 };
@@ -65,14 +63,12 @@ impl Experiment for IoSize {
         let direction = DIRECTIONS.into_iter().find(|direction| direction.0 == cell.text("direction"));
         let (_, pattern, read_percent) = direction.expect("a cell of ours");
         let load = bench.load(pattern, None, cell.word("bytes"), DEPTH);
-        let ceiling = bench.ceiling_if_local(&load, read_percent, IN_CAPSULE_BYTES)?;
+        let ceiling = bench.ceiling(&load, read_percent, IN_CAPSULE_BYTES, 0)?;
         let mut values = values(&bench.run(served, load)?.report);
-        if let Some(ceiling) = ceiling {
-            let mib = f64::from(cell.word("bytes")) / f64::from(1 << 20);
-            values.insert("ceiling_iops", ceiling.iops());
-            values.insert("ceiling_mib_per_s", ceiling.iops() * mib);
-            values.insert("share", values["iops"] / ceiling.iops());
-        }
+        let mib = f64::from(cell.word("bytes")) / f64::from(1 << 20);
+        values.insert("ceiling_iops", ceiling.iops());
+        values.insert("ceiling_mib_per_s", ceiling.iops() * mib);
+        values.insert("share", values["iops"] / ceiling.iops());
         Ok(values)
     }
 

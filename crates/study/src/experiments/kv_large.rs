@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::prelude::*;
 use crate::key_value::{Pairs, values};
-use crate::process::{available_bytes, small_mappings_bytes};
+use crate::process::available_bytes;
 
 const VALUE_BYTES: [u64; 9] =
     [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20];
@@ -59,9 +59,7 @@ pub(crate) const ABOUT: About = About {
              as much memory as no cache holds and into as much: the share of their bandwidth, and the target's memory for each \
              connection beside the namespace's.",
     claims: &[],
-    machines: Machines::TwoWithout(
-        "16 clients at once, because their ceiling and the memory of connections are measured on one machine only",
-    ),
+    machines: Machines::OneOrTwo,
     judged_by: "mib_per_s",
     columns: &["mib_per_s", "ops", "target_ns", "p50_us", "p99_us", "share", "connection_kib"],
 };
@@ -95,7 +93,10 @@ impl Experiment for KvLarge {
     }
 
     fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
-        !bench.is_remote() || cell.name != clients_name(cell.text("kind"))
+        let Some(server) = &bench.server else { return true };
+        // The targets' machine tells how much it has; the study would end where it has too little.
+        let is_of_clients = cell.name == clients_name(cell.text("kind"));
+        !is_of_clients || server.machine().environment.memory_bytes.is_none_or(|bytes| bytes >= CLIENTS_BYTES)
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -170,7 +171,7 @@ impl Experiment for KvLarge {
 impl KvLarge {
     /// Measures many clients with one value of the longest length each.
     fn measure_clients(&mut self, mix: Mix, bench: &Bench) -> Result<Values, Error> {
-        if self.clients.is_none() && available_bytes()? < CLIENTS_BYTES {
+        if self.clients.is_none() && !bench.is_remote() && available_bytes()? < CLIENTS_BYTES {
             return Err(Error::Lacking("this needs 14 GiB of free memory".into()));
         }
         let time = bench.times.measure.max(CLIENTS_TIME);
@@ -189,15 +190,15 @@ impl KvLarge {
             none => {
                 let mut pairs = Pairs::serve(bench, ServedOptions::of([CLIENTS_NAMESPACE]))?;
                 // Before the first load, because the target does not return memory.
-                let idle_bytes = small_mappings_bytes(pairs.served().pid()?)?;
+                let idle_bytes = pairs.served().small_mappings()()?;
                 touch(&mut pairs, bench, &load, TARGET_WARM_UP)?;
                 none.insert(Clients { pairs, idle_bytes })
             }
         };
-        let pid = pairs.served().pid()?;
+        let memory = pairs.served().small_mappings();
         let mut most = *idle_bytes;
         let mut values = values(&pairs.run_for(bench, load, (CLIENTS_WARM_UP, time), &mut || {
-            most = most.max(small_mappings_bytes(pid).unwrap_or(0));
+            most = most.max(memory().unwrap_or(0));
         })?);
         #[allow(clippy::cast_precision_loss)] // Memory of connections.
         values.insert("connection_kib", (most - *idle_bytes) as f64 / 1024.0 / f64::from(CLIENT_COUNT));

@@ -127,7 +127,7 @@ impl ServerConnection {
                     .ok_or_else(|| self.failed("it started a target at another address than it announced"))?;
                 Ok((target, address))
             }
-            _ => Err(self.failed("it gave an answer to another request")),
+            _ => Err(self.confused()),
         }
     }
 
@@ -136,8 +136,24 @@ impl ServerConnection {
     /// # Errors
     /// The server refuses, or is lost.
     pub(crate) fn request(&self, request: &Request) -> Result<Reply, Error> {
-        let time = if matches!(request, Request::Stop { .. }) { START_TIME } else { ANSWER_TIME };
+        let is_slow = matches!(request, Request::Stop { .. } | Request::AwaitCeiling);
+        let time = if is_slow { START_TIME } else { ANSWER_TIME };
         self.ask(request, time)
+    }
+
+    /// The address of something that the server has started, which must be the one that it announced.
+    ///
+    /// # Errors
+    /// It is another one.
+    pub(super) fn socket_address(&self, text: &str) -> Result<SocketAddr, Error> {
+        let address =
+            text.parse().ok().filter(|address: &SocketAddr| address.ip() == self.machine.data_address);
+        address.ok_or_else(|| self.failed("it listens at another address than it announced"))
+    }
+
+    /// It gave an answer to another request.
+    pub(crate) fn confused(&self) -> Error {
+        self.failed("it gave an answer to another request")
     }
 
     fn ask(&self, request: &Request, time: Duration) -> Result<Reply, Error> {

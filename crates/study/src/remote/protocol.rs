@@ -4,8 +4,12 @@ use std::net::IpAddr;
 
 use host::Address;
 use load::account::Reading;
+use load::ceiling::far_end;
+use load::cpu::CpuTime;
+use load::disturbance::Loss;
 use load::environment::Environment;
 use security::access_token::CHALLENGE_BYTES;
+use security::psk::Cipher;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wire::text::from_hex;
@@ -54,11 +58,22 @@ pub(crate) enum Request {
         /// Number of the target.
         target: u32,
     },
+    /// Memory of a target's process in mappings of less than 1 GiB.
+    SmallMappings {
+        /// Number of the target.
+        target: u32,
+    },
     /// Ends a target.
     Stop {
         /// Number of the target.
         target: u32,
     },
+    /// Starts the far end of a ceiling; ends the one before.
+    StartCeiling(StartCeiling),
+    /// Waits until the far end of the ceiling is ready.
+    AwaitCeiling,
+    /// Ends the far end of the ceiling.
+    EndCeiling,
 }
 
 /// A target to start: a closed set of options without paths.
@@ -74,6 +89,54 @@ pub(crate) struct StartTarget {
     /// Number of the server's cores that it may use; absent: all.
     #[serde(default)]
     pub(crate) core_count: Option<u32>,
+}
+
+/// The far end of a ceiling to start, on the first of the server's cores.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StartCeiling {
+    /// Operations in flight on all connections together.
+    pub(crate) depth: u32,
+    /// Connections.
+    pub(crate) connections: u32,
+    /// Data of an operation, bytes.
+    pub(crate) io_bytes: u32,
+    /// Memory of each connection's payloads, bytes; 0: one warm place for all.
+    pub(crate) memory_bytes: u64,
+    /// Memory that reads come from and writes go to, bytes; 0: none.
+    pub(crate) far_memory_bytes: u64,
+    /// Cipher suite of TLS.
+    pub(crate) tls: Option<CipherSuite>,
+    /// Time before the measurement, us.
+    pub(crate) warm_up_us: u64,
+    /// Whether it sleeps when there is nothing to do.
+    pub(crate) sleeps: bool,
+}
+
+/// A cipher suite of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CipherSuite {
+    Aes128GcmSha256,
+    Aes256GcmSha384,
+}
+
+impl From<Cipher> for CipherSuite {
+    fn from(cipher: Cipher) -> Self {
+        match cipher {
+            Cipher::Aes128GcmSha256 => Self::Aes128GcmSha256,
+            Cipher::Aes256GcmSha384 => Self::Aes256GcmSha384,
+        }
+    }
+}
+
+impl From<CipherSuite> for Cipher {
+    fn from(suite: CipherSuite) -> Self {
+        match suite {
+            CipherSuite::Aes128GcmSha256 => Self::Aes128GcmSha256,
+            CipherSuite::Aes256GcmSha384 => Self::Aes256GcmSha384,
+        }
+    }
 }
 
 /// Reply of a server.
@@ -100,12 +163,28 @@ pub(crate) enum Reply {
     },
     /// To [`Request::Read`]; `None` if the process has ended.
     Account(Option<Reading>),
-    /// To [`Request::Memory`], bytes.
+    /// To [`Request::Memory`] and [`Request::SmallMappings`], bytes.
     Memory(u64),
     /// To [`Request::State`].
     State(Value),
     /// The target has ended.
     Stopped,
+    /// The far end of a ceiling listens.
+    CeilingStarted {
+        /// Its address.
+        address: String,
+        /// The first bytes of each connection, hexadecimal.
+        key: String,
+    },
+    /// All its connections have come, and its memory is allocated.
+    CeilingReady,
+    /// The far end of a ceiling has ended.
+    CeilingEnded {
+        /// Its processor time.
+        time: CpuTime,
+        /// What it lost to other load.
+        loss: Option<Loss>,
+    },
     /// The request cannot be fulfilled.
     Refused(String),
 }
@@ -131,6 +210,11 @@ pub fn own_version() -> String {
 
 /// The bytes of a challenge.
 pub(crate) fn challenge_of(text: &str) -> Option<[u8; CHALLENGE_BYTES]> {
+    from_hex(text.as_bytes())?.try_into().ok()
+}
+
+/// The key of a ceiling's connections.
+pub(crate) fn ceiling_key_of(text: &str) -> Option<far_end::Key> {
     from_hex(text.as_bytes())?.try_into().ok()
 }
 
@@ -165,6 +249,7 @@ mod tests {
             r#"{"start":{"namespaces":[],"tuning":{},"tells":false,"run":"id"}}"#,
             r#"{"read":{"target":-1}}"#,
             r#"{"exec":"id"}"#,
+            r#"{"start_ceiling":{"depth":1,"connections":1,"io_bytes":1}}"#,
             "GET / HTTP/1.1",
         ] {
             assert!(serde_json::from_str::<Request>(wrong).is_err(), "{wrong}");

@@ -15,15 +15,17 @@ use reactor::randomness::Randomness;
 use security::access_token::CHALLENGE_BYTES;
 use wire::text::{from_hex, to_hex};
 
+use super::far_ceiling::FarCeiling;
 use super::lines::{LineError, Lines};
 use super::occupancy::Occupancy;
 use super::protocol::{
-    MachineDescription, REQUEST_BYTES_MAX, Reply, Request, StartTarget, TOKEN_PURPOSE, own_version,
+    MachineDescription, REQUEST_BYTES_MAX, Reply, Request, StartCeiling, StartTarget, TOKEN_PURPOSE,
+    own_version,
 };
 use super::settings::{Event, ServerSettings};
 use crate::descriptors::target_lane_count_max;
 use crate::local_target::LocalTarget;
-use crate::process::available_bytes;
+use crate::process::{available_bytes, small_mappings_bytes};
 use crate::scratch::ScratchFile;
 use crate::served_options::ServedOptions;
 use crate::target_options::NamespaceKind;
@@ -85,6 +87,8 @@ pub(super) fn serve(
         count: 0,
         last_port: None,
         scratch: None,
+        ceiling: None,
+        lane_count_max: target_lane_count_max(reactor::allow_descriptors()),
     };
     let ended = session.run(&mut lines, peer, &is_stopped);
     // The targets have ended before the next study begins.
@@ -136,6 +140,9 @@ struct Session<'a> {
     last_port: Option<u16>,
     // After the targets that have it open.
     scratch: Option<Scratch>,
+    ceiling: Option<FarCeiling>,
+    /// Lanes of a target and connections of a ceiling, by the limit on descriptors.
+    lane_count_max: u64,
 }
 
 impl Session<'_> {
@@ -145,7 +152,7 @@ impl Session<'_> {
         let mut reply = Reply::Welcome(Box::new(MachineDescription {
             data_address: self.data_address,
             cores: self.settings.cores.cores().to_vec(),
-            lane_count_max: target_lane_count_max(reactor::allow_descriptors()),
+            lane_count_max: self.lane_count_max,
             environment,
         }));
         loop {
@@ -176,6 +183,13 @@ impl Session<'_> {
             Request::State { target } => {
                 self.target(target)?.state().map(Reply::State).map_err(|error| error.to_string())
             }
+            Request::SmallMappings { target } => {
+                let bytes = small_mappings_bytes(self.target(target)?.pid());
+                bytes.map(Reply::Memory).map_err(|error| error.to_string())
+            }
+            Request::StartCeiling(start) => self.start_ceiling(&start),
+            Request::AwaitCeiling => self.ceiling.as_mut().ok_or_else(no_ceiling)?.await_ready(),
+            Request::EndCeiling => self.ceiling.take().ok_or_else(no_ceiling)?.end(),
             Request::Stop { target } => {
                 let stopped = self.targets.remove(&target).ok_or_else(|| no_target(target))?.stop();
                 stopped.map(|()| Reply::Stopped).map_err(|error| error.to_string())
@@ -208,11 +222,7 @@ impl Session<'_> {
             start.namespaces.iter().map(|kind| self.argument(*kind)).collect();
         let settings = self.settings;
         let cores = first_cores(&settings.cores, start.core_count)?;
-        let port = match settings.data_ports {
-            Some(range) => range.free_port(self.data_address, self.last_port)?,
-            None => 0,
-        };
-        self.last_port = Some(port);
+        let port = self.free_port()?;
         let options = ServedOptions {
             tells: start.tells,
             listen: SocketAddr::new(self.data_address, port).to_string(),
@@ -224,6 +234,26 @@ impl Session<'_> {
         self.count = self.count.wrapping_add(1);
         self.targets.insert(self.count, target);
         Ok(Reply::Started { target: self.count, address })
+    }
+
+    /// A port of the range for what listens next; 0 without a range.
+    fn free_port(&mut self) -> Result<u16, String> {
+        let port = match self.settings.data_ports {
+            Some(range) => range.free_port(self.data_address, self.last_port)?,
+            None => 0,
+        };
+        self.last_port = Some(port);
+        Ok(port)
+    }
+
+    fn start_ceiling(&mut self, start: &StartCeiling) -> Result<Reply, String> {
+        // The one before has its port, core and memory.
+        self.ceiling = None;
+        let listen = SocketAddr::new(self.data_address, self.free_port()?);
+        let core = self.settings.cores.cores().first().copied();
+        let (ceiling, reply) = FarCeiling::start(start, listen, core, self.lane_count_max)?;
+        self.ceiling = Some(ceiling);
+        Ok(reply)
     }
 
     /// The argument of `--namespace`; makes the file that it needs, unless there is one of this size.
@@ -264,6 +294,10 @@ fn first_cores(cores: &CoreList, count: Option<u32>) -> Result<String, String> {
         }
         Some(first) => Ok(first.iter().map(usize::to_string).collect::<Vec<_>>().join(",")),
     }
+}
+
+fn no_ceiling() -> String {
+    "there is no far end of a ceiling".to_owned()
 }
 
 fn no_target(target: u32) -> String {

@@ -55,10 +55,13 @@ impl RemoteTarget {
     /// # Errors
     /// The server cannot read it, or is lost.
     pub(crate) fn own_memory_bytes(&self) -> Result<u64, Error> {
-        match self.server.request(&Request::Memory { target: self.target })? {
-            Reply::Memory(bytes) => Ok(bytes),
-            _ => Err(self.confused()),
-        }
+        memory(&self.server, &Request::Memory { target: self.target })
+    }
+
+    /// Reads its memory in mappings of less than 1 GiB, bytes.
+    pub(crate) fn small_mappings(&self) -> impl Fn() -> Result<u64, Error> + use<> {
+        let (server, target) = (Arc::clone(&self.server), self.target);
+        move || memory(&server, &Request::SmallMappings { target })
     }
 
     /// State of the target.
@@ -68,7 +71,7 @@ impl RemoteTarget {
     pub(crate) fn state(&self) -> Result<Value, Error> {
         match self.server.request(&Request::State { target: self.target })? {
             Reply::State(state) => Ok(state),
-            _ => Err(self.confused()),
+            _ => Err(self.server.confused()),
         }
     }
 
@@ -80,12 +83,8 @@ impl RemoteTarget {
         self.is_stopped = true;
         match self.server.request(&Request::Stop { target: self.target })? {
             Reply::Stopped => Ok(()),
-            _ => Err(self.confused()),
+            _ => Err(self.server.confused()),
         }
-    }
-
-    fn confused(&self) -> Error {
-        self.server.failed("it gave an answer to another request")
     }
 }
 
@@ -95,6 +94,13 @@ impl Drop for RemoteTarget {
             // Of a server that is lost the target has ended.
             let _ = self.server.request(&Request::Stop { target: self.target });
         }
+    }
+}
+
+fn memory(server: &ServerConnection, request: &Request) -> Result<u64, Error> {
+    match server.request(request)? {
+        Reply::Memory(bytes) => Ok(bytes),
+        _ => Err(server.confused()),
     }
 }
 

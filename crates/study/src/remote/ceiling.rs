@@ -1,0 +1,86 @@
+//! The plain-socket ceiling between two machines: the study has the near end, its server the far one.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use load::ceiling::far_end::{FarAccount, Key, RemoteFarEnd, measure_at};
+use load::ceiling::{CeilingResult, CeilingSpec};
+
+use super::connection::ServerConnection;
+use super::protocol::{Reply, Request, StartCeiling, ceiling_key_of};
+use crate::error::Error;
+
+/// Measures with the far end on the server's machine. The calling thread is the near end.
+///
+/// # Errors
+/// The server refuses or is lost, or a system call fails.
+pub(crate) fn measure(server: &Arc<ServerConnection>, spec: &CeilingSpec) -> Result<CeilingResult, Error> {
+    let place = start(server, spec)?;
+    let mut far = ServerFarEnd { server, failure: None, is_ended: false };
+    let measured = measure_at(place, spec, &mut far);
+    let failure = far.failure.take();
+    measured.map_err(|error| failure.unwrap_or_else(|| Error::system("the ceiling", error)))
+}
+
+/// Starts the far end. Returns where it listens, and the key of its connections.
+fn start(server: &Arc<ServerConnection>, spec: &CeilingSpec) -> Result<(SocketAddr, Key), Error> {
+    let request = Request::StartCeiling(StartCeiling {
+        depth: spec.depth,
+        connections: spec.connections.max(1),
+        io_bytes: spec.io_bytes,
+        memory_bytes: spec.memory_bytes as u64,
+        far_memory_bytes: spec.far_memory_bytes as u64,
+        tls: spec.tls.map(Into::into),
+        warm_up_us: u64::try_from(spec.warm_up.as_micros()).unwrap_or(u64::MAX),
+        sleeps: spec.far_sleeps,
+    });
+    let Reply::CeilingStarted { address, key } = server.request(&request)? else {
+        return Err(server.confused());
+    };
+    Ok((server.socket_address(&address)?, ceiling_key_of(&key).ok_or_else(|| server.confused())?))
+}
+
+/// The far end on the server's machine. It ends with this value.
+struct ServerFarEnd<'a> {
+    server: &'a ServerConnection,
+    /// What the server said.
+    failure: Option<Error>,
+    is_ended: bool,
+}
+
+impl ServerFarEnd<'_> {
+    fn ask(&mut self, request: &Request) -> io::Result<Reply> {
+        self.server.request(request).map_err(|error| {
+            let told = io::Error::other(error.to_string());
+            self.failure.get_or_insert(error);
+            told
+        })
+    }
+}
+
+impl RemoteFarEnd for ServerFarEnd<'_> {
+    fn await_ready(&mut self) -> io::Result<()> {
+        match self.ask(&Request::AwaitCeiling)? {
+            Reply::CeilingReady => Ok(()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn end(&mut self) -> io::Result<FarAccount> {
+        self.is_ended = true;
+        match self.ask(&Request::EndCeiling)? {
+            Reply::CeilingEnded { time, loss } => Ok((time, loss)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+impl Drop for ServerFarEnd<'_> {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            // Of a server that is lost the far end has ended.
+            let _ = self.server.request(&Request::EndCeiling);
+        }
+    }
+}
