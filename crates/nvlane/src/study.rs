@@ -20,7 +20,7 @@ use study::experiment::{Cell, Error, Experiment, Machines};
 use study::machine::{self, Rounds};
 use study::progress::{Progress, Terminal};
 use study::results::{Settings, Study};
-use study::two_machines::TargetMachine;
+use study::two_machines::{self, TargetMachine};
 use study::{catalogue, csv, page, summary, svg};
 
 use crate::exit::{Ended, Failure, Kind};
@@ -203,7 +203,8 @@ fn measure(
         if std::io::stderr().is_terminal() { Box::new(Terminal::new()) } else { Box::new(()) };
     let measured = machine::run(&entry.about, experiment, cells, bench, rounds, &mut *progress)?;
     let target_machine = TargetMachine::of(bench, &entry.about);
-    Ok(Study::new(&entry.about, experiment, measured, environment, target_machine, settings))
+    let study = Study::new(&entry.about, experiment, measured, environment, target_machine, settings);
+    Ok(Study { only_here: two_machines::only_here(bench, &entry.about), ..study })
 }
 
 impl StudyArguments {

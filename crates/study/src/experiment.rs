@@ -107,6 +107,8 @@ pub struct About {
 pub enum Machines {
     /// One, for this reason.
     One(&'static str),
+    /// The load's machine, also beside a study server, for this reason.
+    Here(&'static str),
     /// One, or two: the targets run on the second.
     OneOrTwo,
     /// The same; between two, this is not measured.

@@ -73,7 +73,7 @@ fn header(page: &mut String, study: &Study) {
     facts.push(rounds_in_words(study));
     facts.push(discarded(study));
     chips(page, &facts, &["results.json", "results.csv"]);
-    if let Some(conditions) = &study.conditions {
+    for conditions in study.only_here.iter().chain(&study.conditions) {
         let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
     }
     if let Some(machine) = &study.target_machine {

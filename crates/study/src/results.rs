@@ -27,6 +27,8 @@ pub struct Study {
     pub environment: Environment,
     /// The targets' machine, if that is another one.
     pub target_machine: Option<TargetMachine>,
+    /// That it ran on this machine alone although a study server was named.
+    pub only_here: Option<String>,
     /// Settings.
     pub settings: Settings,
     /// Other programs that were run, with their versions.
@@ -152,6 +154,7 @@ impl Study {
             details: experiment.details(),
             environment,
             target_machine,
+            only_here: None,
             settings,
             measured,
         }
@@ -230,6 +233,9 @@ impl Study {
         if let Some(machine) = &self.target_machine {
             results["target_machine"] = json!(machine);
         }
+        if let Some(only_here) = &self.only_here {
+            results["only_here"] = json!(only_here);
+        }
         if let Some(disturbance) = self.disturbance() {
             results["disturbance"] = json!(disturbance);
         }
@@ -303,6 +309,7 @@ pub(crate) mod example {
                 ..Environment::default()
             },
             target_machine: None,
+            only_here: None,
             settings: Settings {
                 is_quick: true,
                 host_core: Some(0),

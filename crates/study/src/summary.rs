@@ -40,7 +40,7 @@ pub fn of(study: &Study) -> String {
     if study.is_emulated() {
         let _ = writeln!(text, "{EMULATED}");
     }
-    if let Some(conditions) = &study.conditions {
+    for conditions in study.only_here.iter().chain(&study.conditions) {
         let _ = writeln!(text, "{conditions}");
     }
     if !study.seen.is_empty() {

@@ -26,11 +26,12 @@ pub struct TargetMachine {
 }
 
 impl TargetMachine {
-    /// The machine of a bench's study server, if it has one.
+    /// The machine of a bench's study server, if it has one and the experiment uses it.
     #[must_use]
     pub fn of(bench: &Bench, about: &About) -> Option<Self> {
         let server = bench.server.as_ref()?;
         let without = match about.machines {
+            Machines::Here(_) => return None,
             Machines::TwoWithout(what) => Some(what),
             Machines::One(_) | Machines::OneOrTwo => None,
         };
@@ -65,6 +66,17 @@ impl TargetMachine {
         ];
         lines.extend(self.without.map(|without| format!("n/a between two machines: {without}.")));
         lines
+    }
+}
+
+/// That an experiment ran on this machine alone although a study server was named, in a sentence.
+#[must_use]
+pub fn only_here(bench: &Bench, about: &About) -> Option<String> {
+    match about.machines {
+        Machines::Here(reason) if bench.is_remote() => {
+            Some(format!("Measured on this machine alone: {reason}."))
+        }
+        _ => None,
     }
 }
 

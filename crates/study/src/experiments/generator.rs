@@ -26,7 +26,7 @@ pub(crate) const ABOUT: About = About {
         number: "15 – 34 %",
         ours: "perf_over_fio",
     }],
-    machines: Machines::One("it has no target"),
+    machines: Machines::Here("it has no target"),
     judged_by: "iops",
     columns: &["iops", "host_us"],
 };

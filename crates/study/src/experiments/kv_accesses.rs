@@ -51,7 +51,7 @@ pub(crate) const ABOUT: About = About {
             ours: "put_lines_4_and_4",
         },
     ],
-    machines: Machines::One("it counts in a partition of its own process, and needs no target"),
+    machines: Machines::Here("it counts in a partition of its own process, and has no target"),
     judged_by: "get_lines",
     columns: &["get_lines", "put_lines", "insert_lines", "utilisation_percent", "inline_percent"],
 };

@@ -52,7 +52,7 @@ pub(crate) const ABOUT: About = About {
              corresponds to splitting is a region that is begun, to merging a region that is emptied by moving the pairs that are left in \
              it. Times are of the processor, and include the hash and the index.",
     claims: &[],
-    machines: Machines::One("it measures a partition of its own process, and needs no target"),
+    machines: Machines::Here("it measures a partition of its own process, and has no target"),
     judged_by: "store_ns",
     columns: &[
         "store_ns",

@@ -166,7 +166,7 @@ fn experiment(page: &mut String, study: &Study) {
         goals(study)
     );
     let _ = writeln!(page, "<p class=\"method\">{}</p>", escape(study.about.method));
-    if let Some(conditions) = &study.conditions {
+    for conditions in study.only_here.iter().chain(&study.conditions) {
         let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
     }
     if let Some(disturbance) = study.disturbance() {
