@@ -29,7 +29,11 @@ impl Server {
 
     /// A server with these options.
     fn with(options: &[&str]) -> Self {
-        let mut command = nvlane();
+        Self::of(nvlane(), options)
+    }
+
+    /// A server with these options and the environment of a command.
+    fn of(mut command: Command, options: &[&str]) -> Self {
         command.args(["study", "serve", "--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped());
         let mut process = command.spawn().expect("the server starts");
         let mut output = BufReader::new(process.stdout.take().expect("piped"));
@@ -173,11 +177,11 @@ fn loads_are_measured_with_the_account_of_the_other_machine() {
     fs::write(&token_file, format!("{}\n", server.token)).expect("a file");
     let out = directory.path().join("all");
     let mut command = nvlane();
-    command.args(["study", "all", "--only", "ceiling,iosize,stacks,mixed-lanes,busy-poll", "--rounds", "1"]);
+    command.args(["study", "all", "--only", "mtu,iosize,stacks,mixed-lanes,busy-poll", "--rounds", "1"]);
     command.args(["-t", "0.05", "--extra", "0", "--target", &server.address, "--token-file"]);
     let told = Ended::of(command.arg(&token_file).arg("--out").arg(&out)).text();
-    assert!(told.contains("ceiling           not measured: it runs on one machine only: "), "{told}");
-    assert!(!out.join("ceiling").exists());
+    assert!(told.contains("mtu               not measured: it runs on one machine only: "), "{told}");
+    assert!(!out.join("mtu").exists());
     let page = fs::read_to_string(out.join("report.html")).expect("a page");
     assert!(page.contains("NVMe over TCP between two machines"));
     for (name, values) in [
@@ -337,6 +341,101 @@ fn targets_take_the_ports_of_a_range_and_its_end_is_told() {
     assert!((first + 1..=last).contains(&again) && !targets[1..].contains(&again), "{again} of {range}");
 }
 
+#[test]
+fn keys_placements_and_cores_of_the_other_machine_are_used() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, only, value) in [
+        ("tls", "connect ffdhe2048 tls", "connect_ms"),
+        ("tls", "write 4k qd1 tls", "share"),
+        ("affinity", "qd1", "iops"),
+        ("kv-scaling", "get, 1 target", "whole_cores_ops"),
+    ] {
+        let out = directory.path().join(format!("{name} {only}"));
+        let mut command = server.study(name, &out);
+        Ended::of(command.args(["--only", only, "--rounds", "1", "-t", "0.05", "--extra", "0"])).text();
+        let results = json_of(&out.join("results.json"));
+        assert!(results["target_machine"].is_object(), "{name}: {results}");
+        let cells = results["cells"].as_array().expect("cells");
+        // One core of the server: of affinity those without a placement among reactors.
+        assert_eq!(cells.len(), if name == "affinity" { 2 } else { 1 }, "{name}");
+        for cell in cells {
+            let is_measured = cell["values"][value]["median"].is_number();
+            assert!(is_measured || !cell["rejected"][0]["disturbance"].is_null(), "{name}: {cell}");
+        }
+    }
+    wait_until("the targets end with their study", || server.targets().is_empty());
+}
+
+#[test]
+fn experiments_without_a_target_run_on_the_machine_of_the_load() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut command = server.study("kv-accesses", directory.path());
+    let told = Ended::of(command.args(["--only", "4 + 4 B, 10 %", "--rounds", "1"])).text();
+    assert!(told.contains("Measured on this machine alone: "), "{told}");
+    let results = json_of(&directory.path().join("results.json"));
+    assert!(results["target_machine"].is_null() && results["only_here"].is_string());
+    let page = fs::read_to_string(directory.path().join("report.html")).expect("a page");
+    assert!(page.contains("Measured on this machine alone: ") && !page.contains("between two machines</li>"));
+}
+
+#[test]
+fn what_the_other_machine_lacks_is_told_with_its_name() {
+    let mut command = nvlane();
+    command.env("NVLANE_MEMCACHED_BIN", "/no/such/memcached");
+    let server = Server::of(command, &[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let complaint = Ended::of(&mut server.study("kv-peers", directory.path())).complaint(1);
+    let expected = "on the targets' machine, 127.0.0.1: /no/such/memcached cannot be run: ";
+    assert!(complaint.contains(expected) && complaint.contains("NVLANE_MEMCACHED_BIN"), "{complaint}");
+    let complaint = Ended::of(&mut server.study("kv-neighbour", directory.path())).complaint(1);
+    assert!(complaint.contains("a second core of the study server"), "{complaint}");
+}
+
+#[test]
+fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
+    let server = Server::start();
+    let (mut stream, challenge) = server.connect();
+    let version = study::remote::own_version();
+    writeln!(stream.get_mut(), "{}", server.hello(&version, &challenge)).expect("sent");
+    assert!(read_line(&mut stream)["welcome"]["data_address"].is_string());
+    let mut ask = |request: Value| {
+        writeln!(stream.get_mut(), "{request}").expect("sent");
+        read_line(&mut stream)
+    };
+    let ceiling = |name: &str, value: u64| {
+        let mut start = json!({
+            "depth": 1, "connections": 1, "io_bytes": 4096, "memory_bytes": 0, "far_memory_bytes": 0, "tls": null,
+            "warm_up_us": 1, "sleeps": true,
+        });
+        start[name] = json!(value);
+        json!({ "start_ceiling": start })
+    };
+    let reader = json!({ "start_memory_reader": { "access": "random", "warm_up_us": 0, "measure_us": 1 } });
+    for (request, reason) in [
+        (ceiling("connections", 4_000_000_000), "connections of a ceiling: 1 to "),
+        (ceiling("depth", 0), "operations in flight of a ceiling: 1 to "),
+        (ceiling("far_memory_bytes", 1 << 60), "MiB are free"),
+        (json!("await_ceiling"), "there is no far end of a ceiling"),
+        (json!({ "start_peer": { "kind": "redis", "memory_mib": 4_000_000_000_u32 } }), "MiB are free"),
+        (json!({ "start_peer": { "kind": "redis", "memory_mib": 0 } }), "at least 1 MiB"),
+        (reader, "a second core of this server"),
+        (json!("end_memory_reader"), "no program reads memory"),
+    ] {
+        let refused = ask(request.clone());
+        let told = refused["refused"].as_str().unwrap_or_else(|| panic!("{request}: {refused}"));
+        assert!(told.contains(reason), "{request}: {told}");
+    }
+    assert_eq!(ask(json!("ping")), "pong");
+    // One at a time: the second takes the place of the first.
+    for _ in 0..2 {
+        assert!(ask(ceiling("depth", 4))["ceiling_started"]["key"].is_string());
+    }
+    let refused = ask(json!({ "start_peer": { "kind": "/bin/sh", "memory_mib": 1 } }));
+    assert!(refused["refused"].as_str().is_some_and(|told| told.contains("no message")), "{refused}");
+}
+
 /// A study that runs until it is killed, and has a target.
 fn endless(server: &Server, out: &Path) -> Child {
     let mut command = server.study("iosize", out);
@@ -381,8 +480,8 @@ fn a_study_whose_server_is_killed_says_so() {
 #[test]
 fn what_cannot_be_measured_between_two_machines_says_why_and_what_can() {
     let study = |words: &[&str]| run(["study"].iter().chain(words)).complaint(2);
-    let complaint = study(&["ceiling", "--target", "192.0.2.2", "--token", "0123456789abcdef"]);
-    assert!(complaint.contains("ceiling runs on one machine only: ") && complaint.contains("core-latency"));
+    let complaint = study(&["mtu", "--target", "192.0.2.2", "--token", "0123456789abcdef"]);
+    assert!(complaint.contains("mtu runs on one machine only: ") && complaint.contains("core-latency"));
     assert!(study(&["iosize", "--target", "192.0.2.2"]).contains("--token-file"));
     let complaint = study(&["iosize", "--target", "192.0.2.2", "--token-file", "/no/such"]);
     assert!(complaint.contains("--token-file /no/such: No such file"), "{complaint}");

@@ -18,6 +18,8 @@ use security::tls::HostKeys;
 use security::tls_key::TlsKey;
 
 use crate::error::Error;
+use crate::served_options::KeyFiles;
+use crate::target_options::KeyAccess;
 
 /// Bytes of the secret and of the key, which is one of SHA-256: `TLS_AES_128_GCM_SHA256`.
 const KEY_BYTES: usize = 32;
@@ -38,7 +40,6 @@ impl Keys {
     /// # Errors
     /// There are no random numbers, or no place for the files.
     pub(crate) fn generate() -> Result<Self, Error> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
         let make = || -> io::Result<Self> {
             let random = || -> io::Result<Vec<u8>> {
                 let mut bytes = vec![0; KEY_BYTES];
@@ -47,27 +48,36 @@ impl Keys {
             };
             let tls = TlsKey::new(Some(HashFunction::Sha256), random()?.into()).map_err(io::Error::other)?;
             let secret = Secret::new(None, random()?.into()).map_err(io::Error::other)?;
-            let count = COUNT.fetch_add(1, Ordering::Relaxed);
-            let name = format!("nvlane-study-keys-{}-{count}", std::process::id());
-            let directory = std::env::temp_dir().join(name);
-            std::fs::create_dir(&directory)?;
-            let (tls_path, secret_path) = (directory.join("tls.key"), directory.join("host.key"));
-            let keys = Self { tls, secret, directory, tls_path, secret_path };
-            write(&keys.tls_path, &keys.tls.to_text())?;
-            write(&keys.secret_path, &keys.secret.to_text())?;
-            Ok(keys)
+            Self::keep(tls, secret)
         };
         make().map_err(|error| Error::system("make files with keys", error))
+    }
+
+    /// These keys, in files that only this user can read.
+    ///
+    /// # Errors
+    /// There is no place for the files.
+    pub(crate) fn keep(tls: TlsKey, secret: Secret) -> io::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("nvlane-study-keys-{}-{count}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory)?;
+        let (tls_path, secret_path) = (directory.join("tls.key"), directory.join("host.key"));
+        let keys = Self { tls, secret, directory, tls_path, secret_path };
+        write(&keys.tls_path, &keys.tls.to_text())?;
+        write(&keys.secret_path, &keys.secret.to_text())?;
+        Ok(keys)
+    }
+
+    /// The files, for a target that asks this of its hosts.
+    pub(crate) fn files(&self, access: KeyAccess) -> KeyFiles {
+        KeyFiles { tls_key: self.tls_path.clone(), secret: self.secret_path.clone(), access }
     }
 
     /// The file with the key of TLS.
     pub(crate) fn tls_path(&self) -> &Path {
         &self.tls_path
-    }
-
-    /// The file with the host's secret.
-    pub(crate) fn secret_path(&self) -> &Path {
-        &self.secret_path
     }
 
     /// The key of TLS, for options of a host.
@@ -124,9 +134,9 @@ mod tests {
         let (keys, other) = (Keys::generate().unwrap(), Keys::generate().unwrap());
         assert_eq!(tls_of_file(keys.tls_path()).unwrap().key.checksum(), keys.tls.checksum());
         assert_ne!(keys.tls.checksum(), other.tls.checksum());
-        let text = std::fs::read_to_string(keys.secret_path()).unwrap();
+        let text = std::fs::read_to_string(&keys.secret_path).unwrap();
         assert!(text.trim().parse::<Secret>().unwrap().is_same(keys.secret()));
-        let mode = std::fs::metadata(keys.secret_path()).unwrap().permissions().mode();
+        let mode = std::fs::metadata(&keys.secret_path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let path = keys.tls_path().to_owned();
         drop(keys);

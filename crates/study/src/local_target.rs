@@ -1,6 +1,7 @@
 //! A target in a child process of this machine. It ends when this process ends, even if by SIGKILL.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub(crate) struct LocalTarget {
     child: Child,
     /// State file.
     state: Option<PathBuf>,
+    memcached: Option<SocketAddr>,
 }
 
 /// The command line.
@@ -49,6 +51,12 @@ fn command_line(options: &ServedOptions, program: &Path, state: Option<&Path>) -
     }
     if let Some(path) = state {
         command.arg("--state").arg(path);
+    }
+    if let Some(place) = options.memcached {
+        command.args(["--memcached", &place.to_string()]);
+    }
+    if let Some(keys) = &options.keys {
+        command.args(keys.arguments());
     }
     command.args(options.tuning.arguments()).args(&options.arguments).args(["--run", RUN]);
     command
@@ -82,12 +90,17 @@ impl LocalTarget {
             let status = child.wait().map_err(|error| Error::system("the target", error))?;
             return Err(Error::Target(format!("did not start ({status})")));
         };
-        Ok(Self { address, child, state })
+        Ok(Self { address, child, state, memcached: options.memcached })
     }
 
     /// Address on which the target listens.
     pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Address of its memcached listener.
+    pub(crate) fn memcached(&self) -> Option<SocketAddr> {
+        self.memcached
     }
 
     /// Process id.

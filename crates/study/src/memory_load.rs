@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use load::random::mix;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
@@ -18,7 +19,8 @@ const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
 const STEP_LINES: usize = 1 << 14;
 
 /// How memory is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Access {
     /// A line here, a line there, without waiting for one before the next.
     Random,

@@ -2,21 +2,44 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use load::account::{Account, ProcessAccount};
 use peer::port::free_address;
+use serde::{Deserialize, Serialize};
 
 use crate::bench::Bench;
 use crate::experiment::Error;
+use crate::remote::program::{RemotePeer, peer_version};
 use crate::text_load::Protocol;
 
 /// Time limit until a peer listens.
 const START_TIME: Duration = Duration::from_secs(10);
 
+/// Another server, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PeerKind {
+    Memcached,
+    Redis,
+}
+
+impl PeerKind {
+    /// Its description.
+    pub(crate) const fn peer(self) -> Peer {
+        match self {
+            Self::Memcached => MEMCACHED,
+            Self::Redis => REDIS,
+        }
+    }
+}
+
 /// Another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
+    kind: PeerKind,
     pub(crate) name: &'static str,
     pub(crate) protocol: Protocol,
     /// Environment variable with the path of its program; without it, the program is searched in `PATH`.
@@ -28,6 +51,7 @@ pub(crate) struct Peer {
 }
 
 pub(crate) const MEMCACHED: Peer = Peer {
+    kind: PeerKind::Memcached,
     name: "memcached",
     protocol: Protocol::Memcached,
     variable: "NVLANE_MEMCACHED_BIN",
@@ -37,6 +61,7 @@ pub(crate) const MEMCACHED: Peer = Peer {
 };
 
 pub(crate) const REDIS: Peer = Peer {
+    kind: PeerKind::Redis,
     name: "redis",
     protocol: Protocol::Redis,
     variable: "NVLANE_REDIS_BIN",
@@ -45,12 +70,40 @@ pub(crate) const REDIS: Peer = Peer {
     hint: "apt install redis-server",
 };
 
+/// Arguments of a redis that other machines reach: it takes commands without a password, and only those of the load, since
+/// others write files and load programs.
+const REDIS_FOR_OTHERS: [&str; 12] = [
+    "--protected-mode",
+    "no",
+    "--user",
+    "default",
+    "on",
+    "nopass",
+    "~*",
+    "-@all",
+    "+get",
+    "+set",
+    "+mget",
+    "+incr",
+];
+
 impl Peer {
     fn program(&self) -> String {
         std::env::var(self.variable).unwrap_or_else(|_| self.program.to_owned())
     }
 
-    /// Version of the program.
+    /// Version of the program on the targets' machine.
+    ///
+    /// # Errors
+    /// [`Error::Lacking`]: the program is missing or too old.
+    pub(crate) fn version_on(&self, bench: &Bench) -> Result<String, Error> {
+        match &bench.server {
+            Some(server) => peer_version(server, self.kind),
+            None => self.version(),
+        }
+    }
+
+    /// Version of the program on this machine.
     ///
     /// # Errors
     /// [`Error::Lacking`]: the program is missing or too old.
@@ -79,37 +132,45 @@ impl Peer {
     ///
     /// # Errors
     /// The server does not listen in time.
-    pub(crate) fn start(&self, bench: &Bench, memory_mib: u32) -> Result<PeerServer, Error> {
-        let place = free_place()?;
-        let (port, memory) = (place.port().to_string(), memory_mib.to_string());
+    pub(crate) fn start(&self, bench: &Bench, memory_mib: u32) -> Result<RunningPeer, Error> {
+        if let Some(server) = &bench.server {
+            return RemotePeer::start(server, self.kind, memory_mib).map(RunningPeer::Remote);
+        }
+        let core = bench.cores.map(|cores| cores.target);
+        self.start_here(free_place()?, core, memory_mib).map(RunningPeer::Local)
+    }
+
+    /// Starts the server at this address of this machine.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) fn start_here(
+        &self,
+        place: SocketAddr,
+        core: Option<usize>,
+        memory_mib: u32,
+    ) -> Result<PeerServer, Error> {
+        let (host, port) = (place.ip().to_string(), place.port().to_string());
+        let memory = memory_mib.to_string();
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]);
-        if let Some(cores) = bench.cores {
-            command.args(["taskset", "--cpu-list", &cores.target.to_string()]);
+        if let Some(core) = core {
+            command.args(["taskset", "--cpu-list", &core.to_string()]);
         }
         command.arg(self.program());
         match self.protocol {
             Protocol::Memcached => {
-                command.args([
-                    "-l",
-                    "127.0.0.1",
-                    "-p",
-                    &port,
-                    "-U",
-                    "0",
-                    "-t",
-                    "1",
-                    "-m",
-                    &memory,
-                    "-c",
-                    "2048",
-                ]);
+                command.args(["-l", &host, "-p", &port, "-U", "0", "-t", "1", "-m", &memory, "-c", "2048"]);
                 if rustix::process::geteuid().is_root() {
                     command.args(["-u", "root"]);
                 }
             }
             Protocol::Redis => {
-                command.args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"]);
+                command.args(["--bind", &host, "--port", &port, "--save", "", "--appendonly", "no"]);
+                if !place.ip().is_loopback() {
+                    command.args(REDIS_FOR_OTHERS);
+                    command.args(["--maxmemory", &format!("{memory}mb")]);
+                }
             }
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(std::env::temp_dir());
@@ -128,7 +189,32 @@ impl Peer {
     }
 }
 
-/// A running peer. It ends when this process ends.
+/// A running peer, on this machine or on a study server's. It ends with this value.
+#[derive(Debug)]
+pub(crate) enum RunningPeer {
+    Local(PeerServer),
+    Remote(RemotePeer),
+}
+
+impl RunningPeer {
+    /// Where it listens.
+    pub(crate) fn place(&self) -> SocketAddr {
+        match self {
+            Self::Local(server) => server.place,
+            Self::Remote(server) => server.place(),
+        }
+    }
+
+    /// The account of its process.
+    pub(crate) fn account(&self) -> Arc<dyn Account> {
+        match self {
+            Self::Local(server) => server.account(),
+            Self::Remote(server) => server.account(),
+        }
+    }
+}
+
+/// A running peer of this machine. It ends when this process ends.
 #[derive(Debug)]
 pub(crate) struct PeerServer {
     pub(crate) place: SocketAddr,
@@ -136,8 +222,9 @@ pub(crate) struct PeerServer {
 }
 
 impl PeerServer {
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+    /// The account of its process.
+    pub(crate) fn account(&self) -> Arc<dyn Account> {
+        Arc::new(ProcessAccount(self.child.id()))
     }
 }
 

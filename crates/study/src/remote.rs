@@ -6,7 +6,8 @@
 //!            ───proof, version───────▶
 //!            ◀──machine, cores───────
 //!            ───start, read, stop ...▶  ──▶ nvlane target (child processes)
-//!            ───start a ceiling ...───▶  ──▶ the far end of plain sockets (a thread)
+//!                                        memcached, redis (child processes)
+//!                                        the far end of plain sockets, a program beside the target (threads)
 //! ```
 //!
 //! Messages are lines of JSON (`remote/protocol.rs`). The connection carries no data of a measurement.
@@ -15,8 +16,10 @@ pub(crate) mod ceiling;
 pub(crate) mod connection;
 mod far_ceiling;
 mod lines;
+mod memory_reader;
 mod occupancy;
 mod ports;
+pub(crate) mod program;
 mod protocol;
 pub mod server;
 mod session;

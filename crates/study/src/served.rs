@@ -1,5 +1,6 @@
 //! A running target: a process of this machine, or of the machine of a study server.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -46,6 +47,18 @@ impl Served {
             Place::Local(target) => target.address(),
             Place::Remote(target) => target.address(),
         }
+    }
+
+    /// Address of its memcached listener.
+    ///
+    /// # Errors
+    /// It was started without one.
+    pub fn memcached(&self) -> Result<SocketAddr, Error> {
+        let place = match &self.0 {
+            Place::Local(target) => target.memcached(),
+            Place::Remote(target) => target.memcached(),
+        };
+        place.ok_or_else(|| Error::Target("does not serve memcached".into()))
     }
 
     /// Process id on this machine.

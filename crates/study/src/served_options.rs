@@ -1,6 +1,9 @@
 //! Options of a target, on this machine or on another.
 
-use crate::target_options::TargetTuning;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::target_options::{KeyAccess, TargetTuning};
 
 /// Options of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +18,12 @@ pub struct ServedOptions {
     pub tells: bool,
     /// Number of cores of its reactors, of those that the bench has for targets; `None`: one, or all of a study server.
     pub core_count: Option<u32>,
+    /// Number of the study server's cores before the first of them.
+    pub first_core: u32,
+    /// Address of its memcached listener, if it has one; a study server chooses another.
+    pub memcached: Option<SocketAddr>,
+    /// Files with its keys, and what it asks of its hosts.
+    pub keys: Option<KeyFiles>,
     /// On this machine: listen address; port 0 takes a free one.
     pub listen: String,
     /// On this machine: the core of its reactor; `arguments` may name several.
@@ -23,6 +32,32 @@ pub struct ServedOptions {
     pub arguments: Vec<String>,
     /// On this machine: command prefix, such as `ip netns exec NAME`.
     pub launcher: Vec<String>,
+}
+
+/// Files with the keys of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyFiles {
+    /// The key of TLS.
+    pub tls_key: PathBuf,
+    /// The host's secret.
+    pub secret: PathBuf,
+    /// What the target asks of its hosts.
+    pub access: KeyAccess,
+}
+
+impl KeyFiles {
+    /// The arguments of `nvlane target`.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let (tls_key, secret) = (self.tls_key.display().to_string(), self.secret.display().to_string());
+        let words: &[&str] = match self.access {
+            KeyAccess::Tls => &["--tls", "required", "--tls-key", &tls_key],
+            KeyAccess::Authentication => {
+                &["--tls", "allowed", "--tls-key", &tls_key, "--dhchap-secret", &secret]
+            }
+        };
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
 }
 
 impl ServedOptions {
@@ -34,6 +69,9 @@ impl ServedOptions {
             tuning: TargetTuning::default(),
             tells: false,
             core_count: None,
+            first_core: 0,
+            memcached: None,
+            keys: None,
             listen: "127.0.0.1:0".into(),
             core: None,
             arguments: Vec::new(),
@@ -45,6 +83,12 @@ impl ServedOptions {
     #[must_use]
     pub fn on_cores(self, count: u32) -> Self {
         Self { core_count: Some(count), ..self }
+    }
+
+    /// The same on a study server without the first of its cores.
+    #[must_use]
+    pub fn behind_cores(self, count: u32) -> Self {
+        Self { first_core: count, ..self }
     }
 
     /// The same with these options of the data path.

@@ -30,11 +30,15 @@ impl Place {
     /// The system does not tell the cores.
     pub(crate) fn of(bench: &Bench) -> Result<Self, Error> {
         let allowed = CoreList::allowed().map_err(|error| Error::system("the cores", error))?;
-        Ok(Self::among(allowed.cores(), bench.cores))
+        // A study server has the target's core on its own machine.
+        let cores =
+            bench.cores.map(|Cores { host, target }| (host, if bench.is_remote() { host } else { target }));
+        Ok(Self::among(allowed.cores(), cores))
     }
 
-    fn among(allowed: &[usize], cores: Option<Cores>) -> Self {
-        let Some(Cores { host, target }) = cores else { return Self::Anywhere };
+    /// Beside the cores of host and target.
+    fn among(allowed: &[usize], cores: Option<(usize, usize)>) -> Self {
+        let Some((host, target)) = cores else { return Self::Anywhere };
         let rest: Vec<_> = allowed.iter().copied().filter(|core| ![host, target].contains(core)).collect();
         if rest.is_empty() { Self::Shared(host) } else { Self::Apart(rest) }
     }
@@ -140,7 +144,7 @@ mod tests {
 
     #[test]
     fn threads_have_cores_of_their_own_where_there_are_any() {
-        let cores = Some(Cores { host: 0, target: 1 });
+        let cores = Some((0, 1));
         assert_eq!(Place::among(&[0, 1, 2, 3], cores), Place::Apart(vec![2, 3]));
         assert_eq!(Place::among(&[0, 1], cores), Place::Shared(0));
         assert_eq!(Place::among(&[0], None), Place::Anywhere);

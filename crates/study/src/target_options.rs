@@ -167,6 +167,26 @@ pub enum SendCopies {
     From(u64),
 }
 
+/// How lanes are given to reactors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "named as `--placement` names them")]
+pub enum Placement {
+    Queue,
+    Load,
+    Cpu,
+}
+
+/// What a target with keys asks of its hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyAccess {
+    /// TLS.
+    Tls,
+    /// Authentication, with TLS or without.
+    Authentication,
+}
+
 /// Options of the target's data path; absent ones are the defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -183,6 +203,8 @@ pub struct TargetTuning {
     pub zero_copy: Option<SendCopies>,
     /// How long a socket polls its device, µs; lanes are then placed by NAPI id.
     pub busy_poll_us: Option<u32>,
+    /// How lanes are given to reactors, unless `busy_poll_us` decides it.
+    pub placement: Option<Placement>,
 }
 
 impl TargetTuning {
@@ -211,6 +233,13 @@ impl TargetTuning {
         if let Some(us) = self.busy_poll_us {
             add("--busy-poll", us.to_string());
             add("--placement", "napi".to_owned());
+        } else if let Some(placement) = self.placement {
+            let name = match placement {
+                Placement::Queue => "queue",
+                Placement::Load => "load",
+                Placement::Cpu => "cpu",
+            };
+            add("--placement", name.to_owned());
         }
         words
     }
@@ -258,6 +287,7 @@ mod tests {
             in_place_bytes: Some(1),
             zero_copy: Some(SendCopies::From(4096)),
             busy_poll_us: Some(50),
+            placement: Some(Placement::Load),
         };
         assert_eq!(
             tuning.arguments().join(" "),
@@ -267,6 +297,8 @@ mod tests {
         assert_eq!(serde_json::from_str::<TargetTuning>(&sent).unwrap(), tuning);
         assert!(serde_json::from_str::<TargetTuning>(r#"{"run":"id"}"#).is_err());
         assert!(TargetTuning::default().arguments().is_empty());
+        let placed = TargetTuning { placement: Some(Placement::Cpu), ..TargetTuning::default() };
+        assert_eq!(placed.arguments(), ["--placement", "cpu"]);
     }
 
     #[test]

@@ -32,8 +32,9 @@ server, and end with its connection, also if the study is killed.
 A firewall between the machines has to let the study's machine connect to the port of this server and to those of the targets: any \
 port, or with --data-ports those of a range. Each target has a port of its own: 32 are enough for every study.
 
-A study chooses among a fixed set of namespaces and options of nvlane target, and never names a path or a command. It may have 32 \
-targets at a time, namespaces in memory of as much as is free, and one file of at most 1 GiB, in a directory of the server in $TMPDIR \
+A study chooses among a fixed set of namespaces and options of nvlane target, and never names a path or a command. kv-peers and \
+kv-hit-ratio have this server start memcached and redis, from the path or from $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN. Experiments \
+that place two things on this machine need a second core. A study may have 32 targets at a time, namespaces in memory of as much as is free, and one file of at most 1 GiB, in a directory of the server in $TMPDIR \
 (/tmp), which is removed after the study.
 
 The token is never sent: a study proves that it has it. The connection and the namespaces of the targets are not encrypted, and any \

@@ -1,6 +1,7 @@
 //! `affinity`: the effect of the cores that threads run on, and of the reactor that serves a lane.
 
 use super::prelude::*;
+use crate::target_options::Placement;
 
 const DEPTHS: [u32; 2] = [1, 32];
 
@@ -24,7 +25,8 @@ pub(crate) const ABOUT: About = About {
              one, or left to the scheduler. Then the target has a reactor on each of the two cores, the host's thread is \
              on the second, and the lane is placed by policy: by its queue's number (a core of its own), by load (the \
              target cannot know that the host's thread is there), or by the core that takes its packets in, which over loopback is \
-             the host's own: there each must wait for the other to sleep. The column reactor shows where the lane was.",
+             the host's own: there each must wait for the other to sleep. The column reactor shows where the lane was. Between two machines the reactors have the first two \
+             cores of the study server, and no core is shared; with one core there the placements are left out.",
     claims: &[
         Claim {
             source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
@@ -39,7 +41,7 @@ pub(crate) const ABOUT: About = About {
             ours: "gain_qd32",
         },
     ],
-    machines: Machines::One("it compares placements of both sides on the cores of one machine"),
+    machines: Machines::OneOrTwo,
     judged_by: "iops",
     columns: &["iops", "p50_us", "p99_us", "p999_us", "reactor", "host_us", "target_us"],
 };
@@ -49,29 +51,32 @@ pub(crate) const ABOUT: About = About {
 pub(crate) struct Affinity {
     served: Kept<(), Served>,
     /// Targets with a reactor on each core, by placement policy.
-    placing: Kept<&'static str, Served>,
+    placing: Kept<Placement, Served>,
 }
 
 /// The placement policy of a variant, if it has one.
-fn policy(variant: &str) -> Option<&'static str> {
+fn policy(variant: &str) -> Option<Placement> {
     match variant {
-        QUEUE => Some("queue"),
-        LOAD => Some("load"),
-        CPU => Some("cpu"),
+        QUEUE => Some(Placement::Queue),
+        LOAD => Some(Placement::Load),
+        CPU => Some(Placement::Cpu),
         _ => None,
     }
 }
 
 impl Affinity {
-    /// Starts a target with a reactor on the target's core, and another on the host's.
-    fn placing(&mut self, bench: &Bench, policy: &'static str) -> Result<&Served, Error> {
+    /// Starts a target with a reactor on the target's core, and another on the host's; on a study server with one on each of
+    /// its first two cores.
+    fn placing(&mut self, bench: &Bench, policy: Placement) -> Result<&Served, Error> {
         let make = || {
-            let mut arguments = vec!["--placement".to_owned(), policy.to_owned()];
-            if let Some(cores) = bench.cores {
-                arguments.extend(["--cores".to_owned(), format!("{},{}", cores.target, cores.host)]);
+            let tuning = TargetTuning { placement: Some(policy), ..TargetTuning::default() };
+            let options = ServedOptions { tells: true, ..ServedOptions::of(["null:1T"]) }.tuned(tuning);
+            if bench.is_remote() {
+                return bench.serve_with(options.on_cores(2));
             }
-            let options = ServedOptions { arguments, tells: true, ..ServedOptions::of(["null:1T"]) };
-            Served::start(&bench.program, &options)
+            let cores = bench.cores.map(|cores| format!("{},{}", cores.target, cores.host));
+            let arguments = cores.map(|cores| vec!["--cores".to_owned(), cores]).unwrap_or_default();
+            Served::start(&bench.program, &ServedOptions { arguments, ..options })
         };
         Ok(self.placing.get(policy, make)?)
     }
@@ -83,6 +88,11 @@ impl Experiment for Affinity {
             Cell::new(cell_name(depth, variant)).with("depth", depth).with("place", variant)
         };
         DEPTHS.into_iter().flat_map(|depth| VARIANTS.map(|variant| of(depth, variant))).collect()
+    }
+
+    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
+        let has_two = bench.server.as_ref().is_none_or(|server| server.machine().cores.len() > 1);
+        has_two || policy(cell.text("place")).is_none()
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
@@ -104,7 +114,8 @@ impl Experiment for Affinity {
             values.extend(reactor.map(|(reactor, _)| ("reactor", f64::from(reactor))));
             return Ok(values);
         }
-        let served = self.served.get((), || bench.serve())?;
+        let one = || bench.serve_with(ServedOptions::of(["null:1T"]).on_cores(1));
+        let served = self.served.get((), one)?;
         if place == FREE {
             load.cores.clear();
         }

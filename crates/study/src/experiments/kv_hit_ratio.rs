@@ -49,9 +49,10 @@ pub(crate) const ABOUT: About = About {
              other keys in order (loop). NVLANE_CACHE_TRACE names a recorded trace in libCacheSim's oracleGeneral format, which is \
              tried with memories of 2 to 50 % of its bytes. Hits of the second half. Simulated policies hold keys and values without \
              any overhead in the same bytes; Belady knows the future, and is the bound for values of one length. Servers get 32 \
-             requests at a time; memcached comes from the path or from NVLANE_MEMCACHED_BIN, and is left out if there is none.",
+             requests at a time; memcached comes from the path or from NVLANE_MEMCACHED_BIN, and is left out if there is none. Between two \
+             machines the servers run on the study server's; the other caches are in this process.",
     claims: &[],
-    machines: Machines::One("its caches are simulated, or servers of this machine"),
+    machines: Machines::OneOrTwo,
     judged_by: "hit_ratio",
     columns: &["hit_ratio"],
 };
@@ -62,6 +63,8 @@ pub(crate) struct KvHitRatio {
     requests: Kept<Workload, Requests>,
     /// By cell: requests and policies are the same in each round.
     ratios: Kept<String, f64>,
+    /// Version of memcached, if it was measured.
+    memcached: Option<String>,
 }
 
 impl KvHitRatio {
@@ -73,16 +76,15 @@ impl KvHitRatio {
         match cell.text("cache") {
             OURS => in_process(requests, usize::try_from(memory_bytes).expect("it can be addressed")),
             OURS_SERVED => {
-                let address = free_place()?;
-                let arguments = vec!["--memcached".into(), address.to_string()];
+                let memcached = Some(free_place()?);
                 let namespace = format!("kv:ram:{memory_bytes}");
                 let target =
-                    bench.serve_with(ServedOptions { arguments, ..ServedOptions::of([namespace]) })?;
-                let ratio = served(requests, address)?;
+                    bench.serve_with(ServedOptions { memcached, ..ServedOptions::of([namespace]) })?;
+                let ratio = served(requests, target.memcached()?)?;
                 target.stop()?;
                 Ok(ratio)
             }
-            MEMCACHED_SERVED => served(requests, MEMCACHED.start(bench, cell.word("memory_mib"))?.place),
+            MEMCACHED_SERVED => served(requests, MEMCACHED.start(bench, cell.word("memory_mib"))?.place()),
             policy => {
                 let (_, make) = POLICIES.iter().find(|(name, _)| *name == policy).expect("a cell of ours");
                 simulated(requests, &mut *make(memory_bytes, requests.key_count))
@@ -106,21 +108,26 @@ impl Experiment for KvHitRatio {
             }
             if workload != Workload::Recorded {
                 add(OURS_SERVED, MEMORY_MIB);
-                if MEMCACHED.version().is_ok() {
-                    add(MEMCACHED_SERVED, MEMORY_MIB);
-                }
+                add(MEMCACHED_SERVED, MEMORY_MIB);
             }
         }
         cells
     }
 
+    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
+        cell.text("cache") != MEMCACHED_SERVED || MEMCACHED.version_on(bench).is_ok()
+    }
+
     fn seen(&self) -> Vec<String> {
-        MEMCACHED.version().map(|version| format!("memcached {version}")).into_iter().collect()
+        self.memcached.iter().map(|version| format!("memcached {version}")).collect()
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let workload = Workload::all().find(|workload| workload.name() == cell.text("workload"));
         let workload = workload.expect("a cell of ours");
+        if cell.text("cache") == MEMCACHED_SERVED && self.memcached.is_none() {
+            self.memcached = Some(MEMCACHED.version_on(bench)?);
+        }
         let requests = self.requests.get(workload, || workload.requests())?;
         let ratio = self.ratios.get(cell.name.clone(), || Self::hit_ratio(requests, cell, bench))?;
         Ok(Values::from([("hit_ratio", *ratio)]))

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
-use load::disturbance::{Disturbance, Side, Watch};
+use load::disturbance::{Disturbance, Loss, Side, Watch};
 use load::key_value::{KeyValueLoad, KeyValueResult, Mix};
 
 use super::prelude::*;
 use crate::key_value::Pairs;
 use crate::memory_load::{Access, MEMORY_BYTES, MemoryLoad};
 use crate::process::available_bytes;
+use crate::remote::program::RemoteReader;
 use crate::side_load::Place;
 
 const ALONE: &str = "alone";
@@ -37,7 +39,7 @@ pub(crate) const ABOUT: About = About {
              GETs or SETs of random keys, four in flight. Target and load have a core each; with two cores in all they share one, so that the \
              program has the other for itself. What the program loses is what caches and memory that all cores share give to the target \
              and its load. KV-Direct leaves the host's processor idle; here the target takes up to a core, which the table has as \
-             target cores.",
+             target cores. Between two machines the program runs beside the target, on the second core of the study server.",
     claims: &[
         Claim {
             source: "KV-Direct (SOSP 2017)",
@@ -52,7 +54,7 @@ pub(crate) const ABOUT: About = About {
             ours: "sequential_beside_get_over_alone",
         },
     ],
-    machines: Machines::One("the program has to run beside the target, on its machine"),
+    machines: Machines::OneOrTwo,
     judged_by: "gb_per_s",
     columns: &["gb_per_s", "ops", "target_cores"],
 };
@@ -63,12 +65,18 @@ struct Division {
     program: usize,
     target: usize,
     load: usize,
+    /// Whether target and load share a core.
+    is_shared: bool,
 }
 
 impl Division {
     /// The program has a core of its own. `None` if there is one core only.
     fn of(bench: &Bench) -> Result<Option<Self>, Error> {
         let Some(cores) = bench.cores else { return Ok(None) };
+        if let Some(server) = &bench.server {
+            let &[target, program, ..] = server.machine().cores.as_slice() else { return Ok(None) };
+            return Ok(Some(Self { program, target, load: cores.host, is_shared: false }));
+        }
         let place = Place::of(bench)?;
         let third = if place.is_shared() { None } else { place.first_core() };
         Ok(Some(Self::among((cores.host, cores.target), third)))
@@ -76,13 +84,9 @@ impl Division {
 
     fn among((host, target): (usize, usize), third: Option<usize>) -> Self {
         match third {
-            Some(third) => Self { program: third, target, load: host },
-            None => Self { program: target, target: host, load: host },
+            Some(third) => Self { program: third, target, load: host, is_shared: false },
+            None => Self { program: target, target: host, load: host, is_shared: true },
         }
-    }
-
-    fn is_shared(self) -> bool {
-        self.target == self.load
     }
 }
 
@@ -92,6 +96,7 @@ pub(crate) struct KvNeighbour {
     pairs: Kept<(), Pairs>,
     memory: Option<MemoryLoad>,
     division: Option<Division>,
+    is_remote: bool,
 }
 
 /// The load of a row.
@@ -112,6 +117,14 @@ impl Experiment for KvNeighbour {
         if bench.cores.is_none() {
             return Err(Error::Lacking("this needs two cores, and there is one for us".into()));
         }
+        if let Some(server) = &bench.server {
+            // The server checks the memory of its own machine.
+            return if server.machine().cores.len() > 1 {
+                Ok(())
+            } else {
+                Err(Error::Lacking("this needs a second core of the study server, for the program".into()))
+            };
+        }
         let wanted = 2 * (TARGET_BYTES + MEMORY_BYTES as u64);
         if available_bytes()? < wanted {
             return Err(Error::Lacking(format!("this needs {} MiB of free memory", wanted >> 20)));
@@ -120,9 +133,13 @@ impl Experiment for KvNeighbour {
     }
 
     fn conditions(&self, _: &Measured) -> Option<String> {
-        let Division { program, target, load } = self.division?;
+        let Division { program, target, load, is_shared } = self.division?;
         let program = format!("The program on core {program}");
-        Some(if target == load {
+        Some(if self.is_remote {
+            format!(
+                "{program} and the target on core {target} of their machine, the load on core {load} of this one."
+            )
+        } else if is_shared {
             format!("{program}; target and load share core {target}, as there are two cores.")
         } else {
             format!("{program}, the target on core {target}, the load on core {load}.")
@@ -132,47 +149,59 @@ impl Experiment for KvNeighbour {
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let division = Division::of(bench)?.expect("checked");
         self.division = Some(division);
-        let memory = self.memory.get_or_insert_with(|| MemoryLoad::new(MEMORY_BYTES));
+        self.is_remote = bench.is_remote();
         let load_bench = Bench { host_cores: vec![division.load], ..bench.clone() };
         // On one core load and target take time from each other, and that is no disturbance.
         let load_bench =
-            if division.is_shared() { Bench { lost: Arc::default(), ..load_bench } } else { load_bench };
+            if division.is_shared { Bench { lost: Arc::default(), ..load_bench } } else { load_bench };
         let pairs = self.pairs.get((), || {
             let options = ServedOptions {
                 core: Some(division.target),
                 ..ServedOptions::of([format!("kv:ram:{TARGET_BYTES}")])
             };
             let tuning = TargetTuning { spin: Some(Spin::Never), ..TargetTuning::default() };
-            let mut pairs = Pairs::serve(&load_bench, options.tuned(tuning))?;
+            let options = options.tuned(tuning);
+            let options = if bench.is_remote() { options.on_cores(1) } else { options };
+            let mut pairs = Pairs::serve(&load_bench, options)?;
             pairs.fill(&load_bench, load(SET))?;
             Ok::<_, Error>(pairs)
         })?;
         let named = |(name, _): &(&str, Access)| *name == cell.text("access");
         let (_, access) = ACCESSES.into_iter().find(named).expect("a cell of ours");
         let (warm_up, measure) = (bench.times.warm_up, bench.times.measure);
-        let program = || -> Result<(f64, Disturbance), Error> {
-            reactor::pin(division.program)
-                .map_err(|error| Error::system("tie a thread to its core", error))?;
-            let watch = Watch::thread();
-            let bytes_per_s = memory.run(access, (warm_up, measure), &|| bench.is_stopped())?;
-            let mut disturbance = Disturbance::default();
-            disturbance.add(Side::Host, watch.loss());
-            Ok((bytes_per_s, disturbance))
-        };
         // The load begins before the program's measurement, and ends behind it.
         let times = (warm_up / 2, warm_up + measure);
         let target = || match cell.text("load") {
             ALONE => Ok(None),
             kind => pairs.run_for(&load_bench, load(kind), times, &mut || ()).map(Some),
         };
-        let (read, loaded) = thread::scope(|scope| {
-            let (program, target) = (scope.spawn(program), scope.spawn(target));
-            let read = program.join().expect("the program does not panic");
-            (read, target.join().expect("the load does not panic"))
-        });
-        let (bytes_per_s, disturbance) = read?;
-        bench.note(&disturbance);
-        Ok(values(bytes_per_s, loaded?.as_ref()))
+        let (bytes_per_s, loaded) = if let Some(server) = &bench.server {
+            let reader = RemoteReader::start(server, access, (warm_up, measure))?;
+            let end = Instant::now() + warm_up + measure;
+            let loaded = thread::scope(|scope| scope.spawn(target).join().expect("the load does not panic"))?;
+            bench.sleep(end.saturating_duration_since(Instant::now()));
+            let (bytes_per_s, loss) = reader.end()?;
+            note(bench, Side::Target, loss);
+            (bytes_per_s, loaded)
+        } else {
+            let memory = self.memory.get_or_insert_with(|| MemoryLoad::new(MEMORY_BYTES));
+            let program = || -> Result<(f64, Option<Loss>), Error> {
+                reactor::pin(division.program)
+                    .map_err(|error| Error::system("tie a thread to its core", error))?;
+                let watch = Watch::thread();
+                let bytes_per_s = memory.run(access, (warm_up, measure), &|| bench.is_stopped())?;
+                Ok((bytes_per_s, watch.loss()))
+            };
+            let (read, loaded) = thread::scope(|scope| {
+                let (program, target) = (scope.spawn(program), scope.spawn(target));
+                let read = program.join().expect("the program does not panic");
+                (read, target.join().expect("the load does not panic"))
+            });
+            let (bytes_per_s, loss) = read?;
+            note(bench, Side::Host, loss);
+            (bytes_per_s, loaded?)
+        };
+        Ok(values(bytes_per_s, loaded.as_ref()))
     }
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
@@ -203,6 +232,13 @@ impl Experiment for KvNeighbour {
     }
 }
 
+/// Records what the program lost.
+fn note(bench: &Bench, side: Side, loss: Option<Loss>) {
+    let mut disturbance = Disturbance::default();
+    disturbance.add(side, loss);
+    bench.note(&disturbance);
+}
+
 /// The values of a row: reads of the program, and the load beside it.
 #[allow(clippy::cast_precision_loss)] // Processor time.
 fn values(bytes_per_s: f64, loaded: Option<&KeyValueResult>) -> Values {
@@ -231,9 +267,9 @@ mod tests {
     #[test]
     fn the_program_has_a_core_of_its_own() {
         let two = Division::among((0, 1), None);
-        assert_eq!((two, two.is_shared()), (Division { program: 1, target: 0, load: 0 }, true));
+        assert_eq!(two, Division { program: 1, target: 0, load: 0, is_shared: true });
         let three = Division::among((0, 1), Some(2));
-        assert_eq!((three, three.is_shared()), (Division { program: 2, target: 1, load: 0 }, false));
+        assert_eq!(three, Division { program: 2, target: 1, load: 0, is_shared: false });
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! `kv-peers`: the memcached protocol on nvlane, memcached and redis.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+
+use load::account::Account;
 
 use super::prelude::*;
-use crate::peers::{MEMCACHED, Peer, PeerServer, REDIS, free_place};
-use crate::process::run_ns;
+use crate::peers::{MEMCACHED, Peer, REDIS, RunningPeer, free_place};
 use crate::text_load::{self, Kind, Protocol, TextLoad};
 
 const OURS: &str = "nvlane";
@@ -41,7 +43,7 @@ pub(crate) const ABOUT: About = About {
     method: "A million keys of 16 bytes with values of 32, each server with one thread on the same core, one generator on another. \
              Pipelines of 256 and 64 commands and multigets of as many keys on four connections, and one command at a time on 64. \
              Speed is for each second of the server's own processor time. memcached and redis-server come from the path, or \
-             from NVLANE_MEMCACHED_BIN and NVLANE_REDIS_BIN.",
+             from NVLANE_MEMCACHED_BIN and NVLANE_REDIS_BIN, between two machines those of the study server.",
     claims: &[Claim {
         source: "KV-Direct (SOSP 2017)",
         says: "One network card with the processor does what 20 to 30 cores of the best software then did; memcached: 1.5 \
@@ -49,7 +51,7 @@ pub(crate) const ABOUT: About = About {
         number: "—",
         ours: "get_256_over_memcached",
     }],
-    machines: Machines::One("it starts memcached and redis on this machine"),
+    machines: Machines::OneOrTwo,
     judged_by: "ops_per_cpu",
     columns: &["ops_per_cpu", "ops", "server_ns", "p50_us", "p99_us"],
 };
@@ -57,32 +59,41 @@ pub(crate) const ABOUT: About = About {
 /// The same requests to three servers.
 #[derive(Debug, Default)]
 pub(crate) struct KvPeers {
-    ours: Option<(SocketAddr, Served)>,
-    peers: Vec<(&'static str, PeerServer)>,
+    ours: Option<Served>,
+    peers: Vec<(&'static str, RunningPeer)>,
+    /// Names and versions of the peers.
+    seen: Vec<String>,
 }
 
 impl KvPeers {
     /// The server with this name, filled with all keys.
-    fn server(&mut self, name: &str, bench: &Bench) -> Result<(SocketAddr, u32, Protocol), Error> {
+    fn server(
+        &mut self,
+        name: &str,
+        bench: &Bench,
+    ) -> Result<(SocketAddr, Arc<dyn Account>, Protocol), Error> {
         let Some(peer) = PEERS.iter().find(|peer| peer.name == name) else {
             if self.ours.is_none() {
-                let address = free_place()?;
-                let arguments = vec!["--memcached".into(), address.to_string()];
-                let served =
-                    bench.serve_with(ServedOptions { arguments, ..ServedOptions::of(["kv:ram:512M"]) })?;
-                text_load::fill(address, Protocol::Memcached, KEY_COUNT)?;
-                self.ours = Some((address, served));
+                let memcached = Some(free_place()?);
+                let served = bench.serve_with(ServedOptions {
+                    memcached,
+                    ..ServedOptions::of(["kv:ram:512M"]).on_cores(1)
+                })?;
+                text_load::fill(served.memcached()?, Protocol::Memcached, KEY_COUNT)?;
+                self.ours = Some(served);
             }
-            let (address, served) = self.ours.as_ref().expect("just made sure of");
-            return Ok((*address, served.pid()?, Protocol::Memcached));
+            let served = self.ours.as_ref().expect("just made sure of");
+            return Ok((served.memcached()?, served.account(), Protocol::Memcached));
         };
         if !self.peers.iter().any(|(known, _)| *known == name) {
+            let version = peer.version_on(bench)?;
             let server = peer.start(bench, 1024)?;
-            text_load::fill(server.place, peer.protocol, KEY_COUNT)?;
+            text_load::fill(server.place(), peer.protocol, KEY_COUNT)?;
+            self.seen.push(format!("{} {version}", peer.name));
             self.peers.push((peer.name, server));
         }
         let (_, server) = self.peers.iter().find(|(known, _)| *known == name).expect("just made sure of");
-        Ok((server.place, server.pid(), peer.protocol))
+        Ok((server.place(), server.account(), peer.protocol))
     }
 }
 
@@ -99,15 +110,15 @@ impl Experiment for KvPeers {
         if bench.cores.is_none() {
             return Err(Error::Lacking("this needs two cores, and there is one for us".into()));
         }
-        PEERS.iter().try_for_each(|peer| peer.version().map(drop))
+        PEERS.iter().try_for_each(|peer| peer.version_on(bench).map(drop))
     }
 
     fn seen(&self) -> Vec<String> {
-        PEERS.iter().filter_map(|peer| Some(format!("{} {}", peer.name, peer.version().ok()?))).collect()
+        self.seen.clone()
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let (place, pid, protocol) = self.server(cell.text("server"), bench)?;
+        let (place, account, protocol) = self.server(cell.text("server"), bench)?;
         let name = cell.text("work");
         let work = WORKS.iter().find(|work| work.name == name).expect("a cell of ours");
         let load = TextLoad {
@@ -120,7 +131,13 @@ impl Experiment for KvPeers {
             measure: bench.times.measure,
         };
         let mut edges = Vec::new();
-        let on_edge = || run_ns(pid).map(|ns| edges.push(ns));
+        let on_edge = || {
+            let reading = account.read();
+            let reading =
+                reading.ok_or_else(|| Error::Target("has no account of its processor time".into()))?;
+            edges.push(reading.run_ns());
+            Ok(())
+        };
         let core = bench.cores.map(|cores| cores.host);
         let result = text_load::run(place, protocol, &load, core, on_edge, &|| bench.is_stopped())?;
         let [before, after] = edges[..] else { return Err(Error::Stopped) };

@@ -28,14 +28,15 @@ pub(crate) const ABOUT: About = About {
              are in one server. Each reactor has a core, the load has as many others where there are enough; otherwise all share all cores, and \
              the row says so. Speed is for each second of the targets' processor time, so it does not matter how long they wait for a shared \
              core; times the number of cores it is what they would carry if they had them whole, with a load that keeps them busy. \
-             Counts for which there are too few cores are n/a.",
+             Counts for which there are too few cores are n/a. Between two machines the targets have the cores of the server, the load those \
+             of this machine.",
     claims: &[Claim {
         source: "KV-Direct (SOSP 2017)",
         says: "Ten cards in one server: 1.22 billion operations per second, 180 million with one; almost linear.",
         number: "6.8 times with ten",
         ours: "get_2_targets_over_1",
     }],
-    machines: Machines::One("it gives each reactor a core of this machine"),
+    machines: Machines::OneOrTwo,
     judged_by: "ops_per_cpu",
     columns: &["whole_cores_ops", "ops_per_cpu", "ops", "target_ns", "cores_used", "is_shared"],
 };
@@ -46,6 +47,8 @@ struct Division {
     /// One for each reactor.
     targets: Vec<usize>,
     load: Vec<usize>,
+    /// Whether load and targets have cores in common.
+    is_shared: bool,
 }
 
 impl Division {
@@ -54,12 +57,13 @@ impl Division {
         let targets = allowed.get(allowed.len().checked_sub(count)?..)?.to_vec();
         let rest = &allowed[..allowed.len() - count];
         let load = if rest.len() >= count { rest } else { allowed };
-        Some(Self { targets, load: load.to_vec() })
+        let is_shared = load.iter().any(|core| targets.contains(core));
+        Some(Self { targets, load: load.to_vec(), is_shared })
     }
 
-    /// Whether load and targets have cores in common.
-    fn is_shared(&self) -> bool {
-        self.load.iter().any(|core| self.targets.contains(core))
+    /// The first cores of the targets' machine for the targets, those of this machine for the load.
+    fn apart(far: &[usize], near: &[usize], count: usize) -> Option<Self> {
+        Some(Self { targets: far.get(..count)?.to_vec(), load: near.to_vec(), is_shared: false })
     }
 }
 
@@ -67,7 +71,9 @@ impl Division {
 #[derive(Debug, Default)]
 pub(crate) struct KvScaling {
     pairs: Kept<(String, u32), Vec<Pairs>>,
+    /// Cores of this machine, or of the study server for targets.
     core_count: usize,
+    is_remote: bool,
 }
 
 impl KvScaling {
@@ -75,19 +81,24 @@ impl KvScaling {
     fn targets(&mut self, cell: &Cell, cores: &[usize], bench: &Bench) -> Result<&mut Vec<Pairs>, Error> {
         let way = cell.text("way");
         let fill = || {
-            let serve = |cores: &[usize]| {
-                let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+            let serve = |(first, cores): (u32, &[usize])| {
                 let mut options = ServedOptions::of(["kv:ram:64M"])
                     .tuned(TargetTuning { spin: Some(Spin::Never), ..TargetTuning::default() });
-                options.arguments = vec!["--cores".into(), list];
-                let mut pairs = Pairs::serve_anywhere(bench, &options)?;
+                let mut pairs = if bench.is_remote() {
+                    let count = u32::try_from(cores.len()).expect("a few cores");
+                    Pairs::serve(bench, options.behind_cores(first).on_cores(count))?
+                } else {
+                    let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+                    options.arguments = vec!["--cores".into(), list];
+                    Pairs::serve_anywhere(bench, &options)?
+                };
                 pairs.fill(bench, load("set", 1))?;
                 Ok(pairs)
             };
             if way == REACTORS {
-                serve(cores).map(|pairs| vec![pairs])
+                serve((0, cores)).map(|pairs| vec![pairs])
             } else {
-                cores.chunks(1).map(serve).collect()
+                (0..).zip(cores.chunks(1)).map(serve).collect()
             }
         };
         self.pairs.get((way.to_owned(), cell.word("count")), fill)
@@ -126,7 +137,8 @@ impl Experiment for KvScaling {
         let shared: Vec<String> = COUNTS.iter().filter(is_shared).map(u32::to_string).collect();
         let missing: Vec<String> =
             COUNTS.iter().filter(|count| **count as usize > cores).map(u32::to_string).collect();
-        let mut told = format!("There are {cores} cores.");
+        let place = if self.is_remote { " for targets on their machine" } else { "" };
+        let mut told = format!("There are {cores} cores{place}.");
         if !shared.is_empty() {
             told += &format!(" With {} the load shares the cores of the targets.", shared.join(", "));
         }
@@ -137,11 +149,21 @@ impl Experiment for KvScaling {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let allowed = CoreList::allowed().map_err(|error| Error::system("the cores", error))?;
-        self.core_count = allowed.cores().len();
         let count = cell.word("count");
-        let Some(division) = Division::of(allowed.cores(), count as usize) else { return Ok(Values::new()) };
-        let is_shared = division.is_shared();
+        let division = match &bench.server {
+            Some(server) => {
+                let cores = &server.machine().cores;
+                (self.core_count, self.is_remote) = (cores.len(), true);
+                Division::apart(cores, &bench.host_cores, count as usize)
+            }
+            None => {
+                let allowed = CoreList::allowed().map_err(|error| Error::system("the cores", error))?;
+                self.core_count = allowed.cores().len();
+                Division::of(allowed.cores(), count as usize)
+            }
+        };
+        let Some(division) = division else { return Ok(Values::new()) };
+        let is_shared = division.is_shared;
         let (kind, is_one) = (cell.text("kind"), cell.text("way") == REACTORS);
         let targets = self.targets(cell, &division.targets, bench)?;
         let lanes = if is_one { u16::try_from(count).expect("a few reactors") } else { 1 };
@@ -200,7 +222,7 @@ fn run_together(
         host_cores.rotate_left(at % division.load.len());
         let bench = Bench { host_cores, ..bench.clone() };
         // On shared cores each side takes time from the other, and that is no disturbance.
-        if division.is_shared() { Bench { lost: std::sync::Arc::default(), ..bench } } else { bench }
+        if division.is_shared { Bench { lost: std::sync::Arc::default(), ..bench } } else { bench }
     });
     let benches: Vec<Bench> = benches.collect();
     std::thread::scope(|scope| {
@@ -249,14 +271,18 @@ mod tests {
     fn the_load_has_cores_of_its_own_where_there_are_enough() {
         let division = |allowed: &[usize], count| Division::of(allowed, count);
         let of = |targets: &[usize], load: &[usize]| {
-            Some(Division { targets: targets.to_vec(), load: load.to_vec() })
+            let is_shared = load.iter().any(|core| targets.contains(core));
+            Some(Division { targets: targets.to_vec(), load: load.to_vec(), is_shared })
         };
         assert_eq!(division(&[0, 1], 1), of(&[1], &[0]));
         assert_eq!(division(&[0, 1], 2), of(&[0, 1], &[0, 1]));
         assert_eq!(division(&[0, 1], 4), None);
         assert_eq!(division(&[2, 3, 4, 5], 2), of(&[4, 5], &[2, 3]));
         assert_eq!(division(&[2, 3, 4, 5, 6, 7], 4), of(&[4, 5, 6, 7], &[2, 3, 4, 5, 6, 7]));
-        assert!(division(&[0, 1], 2).unwrap().is_shared() && !division(&[0, 1], 1).unwrap().is_shared());
+        assert!(division(&[0, 1], 2).unwrap().is_shared && !division(&[0, 1], 1).unwrap().is_shared);
+        let apart = |count| Division::apart(&[0, 1], &[0, 1, 2], count);
+        let expected = Division { targets: vec![0, 1], load: vec![0, 1, 2], is_shared: false };
+        assert_eq!((apart(2), apart(4)), (Some(expected), None));
     }
 
     /// The result of a target that did a million operations in two seconds, with this processor time.

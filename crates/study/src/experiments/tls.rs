@@ -8,6 +8,7 @@ mod throughput;
 use super::prelude::*;
 use crate::keys::Keys;
 use crate::side_load::Place;
+use crate::target_options::KeyAccess;
 
 pub(crate) const ABOUT: About = About {
     name: "tls",
@@ -17,11 +18,10 @@ pub(crate) const ABOUT: About = About {
              same TLS streams, without NVMe. A thousand idle lanes in clear and with TLS. Associations that connect one after the \
              other, each with two queues. A lane beside 100 connects a second, and beside a flood of ffdhe8192 \
              exponentiations, to its own target or to a second one, which shows what the connecting hosts take from the \
-             lane's host. Ratios are taken within each round.",
+             lane's host. Ratios are taken within each round. Between two machines the second target has the second core of the study \
+             server; without one it is left out. The keys go to the server in clear.",
     claims: &[],
-    machines: Machines::One(
-        "host and target read the keys from files of this machine, and the ceiling is two threads of one process",
-    ),
+    machines: Machines::OneOrTwo,
     judged_by: "share",
     columns: &[
         "share",
@@ -72,21 +72,30 @@ impl Targets {
     fn tls(&mut self, bench: &Bench) -> Result<&Served, Error> {
         let Self { tls, keys, .. } = self;
         let keys = keys.get((), Keys::generate)?;
-        Ok(&*tls.get((), || bench.serve_with(tls_options(keys)))?)
+        Ok(&*tls.get((), || bench.serve_with(options(keys, KeyAccess::Tls).on_cores(1)))?)
     }
 
     /// Has each host authenticate, and allows TLS with the configured key and by concatenation.
     fn authenticating(&mut self, bench: &Bench) -> Result<(&Served, &Keys), Error> {
         let Self { authenticating, keys, .. } = self;
         let keys = &*keys.get((), Keys::generate)?;
-        Ok((&*authenticating.get((), || bench.serve_with(authenticating_options(keys)))?, keys))
+        Ok((
+            &*authenticating
+                .get((), || bench.serve_with(options(keys, KeyAccess::Authentication).on_cores(1)))?,
+            keys,
+        ))
     }
 
-    /// As [`authenticating`](Self::authenticating), at the place of threads beside a measured lane.
+    /// As [`authenticating`](Self::authenticating), at the place of threads beside a measured lane, or on the second core of a
+    /// study server.
     fn decoy(&mut self, bench: &Bench, place: &Place) -> Result<&Served, Error> {
         let Self { decoy, keys, .. } = self;
         let keys = keys.get((), Keys::generate)?;
-        let options = ServedOptions { core: place.first_core(), ..authenticating_options(keys) };
+        let options = options(keys, KeyAccess::Authentication);
+        if bench.is_remote() {
+            return Ok(&*decoy.get((), || bench.serve_with(options.behind_cores(1).on_cores(1)))?);
+        }
+        let options = ServedOptions { core: place.first_core(), ..options };
         let start = || {
             let start = || {
                 place.enter(0)?;
@@ -98,24 +107,18 @@ impl Targets {
     }
 }
 
-/// A target that requires TLS.
-fn tls_options(keys: &Keys) -> ServedOptions {
-    let tls_key = keys.tls_path().display().to_string();
-    let arguments = ["--tls", "required", "--tls-key", &tls_key].map(str::to_owned);
-    ServedOptions { arguments: arguments.to_vec(), ..ServedOptions::of(["null:1T"]) }
-}
-
-/// A target whose hosts authenticate, with TLS or without.
-fn authenticating_options(keys: &Keys) -> ServedOptions {
-    let (tls_key, secret) = (keys.tls_path().display().to_string(), keys.secret_path().display().to_string());
-    let arguments =
-        ["--tls", "allowed", "--tls-key", &tls_key, "--dhchap-secret", &secret].map(str::to_owned);
-    ServedOptions { arguments: arguments.to_vec(), ..ServedOptions::of(["null:1T"]) }
+/// A target with keys.
+fn options(keys: &Keys, access: KeyAccess) -> ServedOptions {
+    ServedOptions { keys: Some(keys.files(access)), ..ServedOptions::of(["null:1T"]) }
 }
 
 impl Experiment for Tls {
     fn cells(&self) -> Vec<Cell> {
         throughput::cells().chain(connects::cells()).chain(flood::cells()).chain(idle::cells()).collect()
+    }
+
+    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
+        flood::suits(cell, bench)
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
@@ -199,7 +202,7 @@ mod tests {
     #[test]
     fn a_target_is_told_its_keys_by_file() {
         let keys = Keys::generate().unwrap();
-        let words = authenticating_options(&keys).arguments.join(" ");
+        let words = keys.files(KeyAccess::Authentication).arguments().join(" ");
         assert!(
             words.starts_with("--tls allowed --tls-key /") && words.contains(" --dhchap-secret /"),
             "{words}"

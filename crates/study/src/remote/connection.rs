@@ -116,16 +116,17 @@ impl ServerConnection {
         self.loss()
     }
 
-    /// Starts a target on the server's machine; returns its number and its address.
+    /// Starts a target on the server's machine; returns its number, its address, and that of its memcached listener.
     ///
     /// # Errors
     /// The server refuses, or is lost.
-    pub(super) fn start(&self, start: StartTarget) -> Result<(u32, Address), Error> {
+    pub(super) fn start(&self, start: StartTarget) -> Result<(u32, Address, Option<SocketAddr>), Error> {
         match self.ask(&Request::Start(start), START_TIME)? {
-            Reply::Started { target, address } => {
+            Reply::Started { target, address, memcached } => {
                 let address = data_address(&address, self.machine.data_address)
                     .ok_or_else(|| self.failed("it started a target at another address than it announced"))?;
-                Ok((target, address))
+                let memcached = memcached.map(|text| self.socket_address(&text)).transpose()?;
+                Ok((target, address, memcached))
             }
             _ => Err(self.confused()),
         }
@@ -136,7 +137,14 @@ impl ServerConnection {
     /// # Errors
     /// The server refuses, or is lost.
     pub(crate) fn request(&self, request: &Request) -> Result<Reply, Error> {
-        let is_slow = matches!(request, Request::Stop { .. } | Request::AwaitCeiling);
+        let is_slow = matches!(
+            request,
+            Request::Stop { .. }
+                | Request::AwaitCeiling
+                | Request::StartPeer { .. }
+                | Request::StartMemoryReader(_)
+                | Request::EndMemoryReader
+        );
         let time = if is_slow { START_TIME } else { ANSWER_TIME };
         self.ask(request, time)
     }

@@ -1,5 +1,6 @@
 //! Messages between a study and a study server: one line of JSON each. The study asks, the server answers.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use host::Address;
@@ -14,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wire::text::from_hex;
 
-use crate::target_options::{NamespaceKind, TargetTuning};
+use crate::memory_load::Access;
+use crate::peers::PeerKind;
+use crate::target_options::{KeyAccess, NamespaceKind, TargetTuning};
 
 /// Port of a study server, unless its address names another.
 pub const PORT: u16 = 4421;
@@ -68,6 +71,23 @@ pub(crate) enum Request {
         /// Number of the target.
         target: u32,
     },
+    /// Version of a server to compare with.
+    PeerVersion {
+        /// Which.
+        kind: PeerKind,
+    },
+    /// Starts a server to compare with, on the first of the server's cores. It counts as a target, and is read and stopped
+    /// like one.
+    StartPeer {
+        /// Which.
+        kind: PeerKind,
+        /// Memory for values, MiB.
+        memory_mib: u32,
+    },
+    /// Starts a program that reads memory, on the second of the server's cores; ends the one before.
+    StartMemoryReader(StartMemoryReader),
+    /// The outcome of that program, whose time is over.
+    EndMemoryReader,
     /// Starts the far end of a ceiling; ends the one before.
     StartCeiling(StartCeiling),
     /// Waits until the far end of the ceiling is ready.
@@ -89,6 +109,45 @@ pub(crate) struct StartTarget {
     /// Number of the server's cores that it may use; absent: all.
     #[serde(default)]
     pub(crate) core_count: Option<u32>,
+    /// Number of the server's cores before the first one that it may use.
+    #[serde(default)]
+    pub(crate) first_core: u32,
+    /// Whether it serves memcached, too.
+    #[serde(default)]
+    pub(crate) memcached: bool,
+    /// Keys, and what it asks of its hosts.
+    #[serde(default)]
+    pub(crate) keys: Option<SentKeys>,
+}
+
+/// Keys of a target, which the server writes into files of its own.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SentKeys {
+    /// The key of TLS, in its text form.
+    pub(crate) tls_key: String,
+    /// The host's secret, in its text form.
+    pub(crate) secret: String,
+    /// What the target asks of its hosts.
+    pub(crate) access: KeyAccess,
+}
+
+impl fmt::Debug for SentKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SentKeys").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+/// A program that reads memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StartMemoryReader {
+    /// In which order.
+    pub(crate) access: Access,
+    /// Warm-up, us.
+    pub(crate) warm_up_us: u64,
+    /// Measurement, us.
+    pub(crate) measure_us: u64,
 }
 
 /// The far end of a ceiling to start, on the first of the server's cores.
@@ -160,6 +219,27 @@ pub(crate) enum Reply {
         target: u32,
         /// Its address.
         address: String,
+        /// Address of its memcached listener, if it has one.
+        #[serde(default)]
+        memcached: Option<String>,
+    },
+    /// A server to compare with listens.
+    PeerStarted {
+        /// Its number, among those of targets.
+        target: u32,
+        /// Its address.
+        address: String,
+    },
+    /// To [`Request::PeerVersion`].
+    PeerVersion(String),
+    /// A program reads memory.
+    MemoryReaderStarted,
+    /// To [`Request::EndMemoryReader`].
+    MemoryRead {
+        /// Bytes per second.
+        bytes_per_s: f64,
+        /// What it lost to other load.
+        loss: Option<Loss>,
     },
     /// To [`Request::Read`]; `None` if the process has ended.
     Account(Option<Reading>),
@@ -239,7 +319,15 @@ mod tests {
             tuning: TargetTuning::default(),
             tells: false,
             core_count: Some(2),
+            first_core: 1,
+            memcached: true,
+            keys: Some(SentKeys {
+                tls_key: "a key".to_owned(),
+                secret: "a secret".to_owned(),
+                access: KeyAccess::Tls,
+            }),
         });
+        assert!(!format!("{start:?}").contains("a key") && !format!("{start:?}").contains("a secret"));
         let sent = serde_json::to_string(&start).unwrap();
         assert!(sent.starts_with(r#"{"start":{"namespaces":[{"null":{"bytes":1099511627776,"#), "{sent}");
         assert_eq!(serde_json::from_str::<Request>(&sent).unwrap(), start);
@@ -249,6 +337,8 @@ mod tests {
             r#"{"start":{"namespaces":[],"tuning":{},"tells":false,"run":"id"}}"#,
             r#"{"read":{"target":-1}}"#,
             r#"{"exec":"id"}"#,
+            r#"{"start_peer":{"kind":"sh","memory_mib":1}}"#,
+            r#"{"start_peer":{"kind":"redis","memory_mib":1,"arguments":["--dir","/etc"]}}"#,
             r#"{"start_ceiling":{"depth":1,"connections":1,"io_bytes":1}}"#,
             "GET / HTTP/1.1",
         ] {

@@ -1,8 +1,9 @@
 //! One connection of a study server: a study, and its targets.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,22 +14,28 @@ use load::workload::format_bytes;
 use reactor::CoreList;
 use reactor::randomness::Randomness;
 use security::access_token::CHALLENGE_BYTES;
+use security::secret::Secret;
+use security::tls_key::TlsKey;
 use wire::text::{from_hex, to_hex};
 
 use super::far_ceiling::FarCeiling;
 use super::lines::{LineError, Lines};
+use super::memory_reader::{MemoryReader, memory};
 use super::occupancy::Occupancy;
 use super::protocol::{
-    MachineDescription, REQUEST_BYTES_MAX, Reply, Request, StartCeiling, StartTarget, TOKEN_PURPOSE,
-    own_version,
+    MachineDescription, REQUEST_BYTES_MAX, Reply, Request, SentKeys, StartCeiling, StartMemoryReader,
+    StartTarget, TOKEN_PURPOSE, own_version,
 };
 use super::settings::{Event, ServerSettings};
 use crate::descriptors::target_lane_count_max;
+use crate::keys::Keys;
 use crate::local_target::LocalTarget;
+use crate::memory_load::MemoryLoad;
+use crate::peers::{PeerKind, PeerServer};
 use crate::process::{available_bytes, small_mappings_bytes};
 use crate::scratch::ScratchFile;
 use crate::served_options::ServedOptions;
-use crate::target_options::NamespaceKind;
+use crate::target_options::{KeyAccess, NamespaceKind};
 
 /// Time for a connection to prove the token.
 const HELLO_TIME: Duration = Duration::from_secs(5);
@@ -84,10 +91,13 @@ pub(super) fn serve(
         settings,
         data_address,
         targets: BTreeMap::new(),
+        peers: BTreeMap::new(),
         count: 0,
         last_port: None,
         scratch: None,
         ceiling: None,
+        reader: None,
+        memory: None,
         lane_count_max: target_lane_count_max(reactor::allow_descriptors()),
     };
     let ended = session.run(&mut lines, peer, &is_stopped);
@@ -133,14 +143,19 @@ struct Session<'a> {
     settings: &'a ServerSettings,
     /// Address of its targets.
     data_address: IpAddr,
-    targets: BTreeMap<u32, LocalTarget>,
-    /// Number of targets that it has started.
+    targets: BTreeMap<u32, StartedTarget>,
+    /// Other servers, with numbers among those of the targets.
+    peers: BTreeMap<u32, PeerServer>,
+    /// Number of targets and other servers that it has started.
     count: u32,
     /// Port of the last one, if a range is set.
     last_port: Option<u16>,
     // After the targets that have it open.
     scratch: Option<Scratch>,
     ceiling: Option<FarCeiling>,
+    reader: Option<MemoryReader>,
+    /// What the reader reads.
+    memory: Option<Arc<MemoryLoad>>,
     /// Lanes of a target and connections of a ceiling, by the limit on descriptors.
     lane_count_max: u64,
 }
@@ -172,7 +187,11 @@ impl Session<'_> {
             Request::Ping => Ok(Reply::Pong),
             Request::Start(start) => self.start(&start),
             Request::Read { target } => {
-                let reading = self.target(target)?.account().read();
+                let account = match self.peers.get(&target) {
+                    Some(peer) => peer.account(),
+                    None => self.target(target)?.account(),
+                };
+                let reading = account.read();
                 let machine_busy_ns = cpu::of_machine().ok().map(|time| time.busy_ns());
                 Ok(Reply::Account(reading.map(|reading| Reading { machine_busy_ns, ..reading })))
             }
@@ -190,50 +209,95 @@ impl Session<'_> {
             Request::StartCeiling(start) => self.start_ceiling(&start),
             Request::AwaitCeiling => self.ceiling.as_mut().ok_or_else(no_ceiling)?.await_ready(),
             Request::EndCeiling => self.ceiling.take().ok_or_else(no_ceiling)?.end(),
+            Request::PeerVersion { kind } => {
+                kind.peer().version().map(Reply::PeerVersion).map_err(|error| error.to_string())
+            }
+            Request::StartPeer { kind, memory_mib } => self.start_peer(kind, memory_mib),
+            Request::StartMemoryReader(start) => self.start_reader(&start),
+            Request::EndMemoryReader => self.reader.take().ok_or("no program reads memory")?.end(),
+            Request::Stop { target } if self.peers.remove(&target).is_some() => Ok(Reply::Stopped),
             Request::Stop { target } => {
-                let stopped = self.targets.remove(&target).ok_or_else(|| no_target(target))?.stop();
-                stopped.map(|()| Reply::Stopped).map_err(|error| error.to_string())
+                let StartedTarget { target, _keys } =
+                    self.targets.remove(&target).ok_or_else(|| no_target(target))?;
+                target.stop().map(|()| Reply::Stopped).map_err(|error| error.to_string())
             }
         }
     }
 
     fn target(&self, target: u32) -> Result<&LocalTarget, String> {
-        self.targets.get(&target).ok_or_else(|| no_target(target))
+        self.targets.get(&target).map(|started| &started.target).ok_or_else(|| no_target(target))
     }
 
     fn start(&mut self, start: &StartTarget) -> Result<Reply, String> {
-        if self.targets.len() >= TARGET_COUNT_MAX {
-            return Err(format!("a study has at most {TARGET_COUNT_MAX} targets at a time"));
-        }
+        self.check_count()?;
         if start.namespaces.is_empty() || start.namespaces.len() > NAMESPACE_COUNT_MAX {
             return Err(format!("a target has 1 to {NAMESPACE_COUNT_MAX} namespaces"));
         }
         let wanted_bytes =
             start.namespaces.iter().fold(0, |sum: u64, kind| sum.saturating_add(kind.memory_bytes()));
-        let free_bytes = available_bytes().map_err(|error| error.to_string())?;
-        if wanted_bytes > free_bytes {
-            return Err(format!(
-                "namespaces in memory ask for {}, and {} MiB are free",
-                format_bytes(wanted_bytes),
-                free_bytes >> 20
-            ));
-        }
+        check_memory("namespaces in memory ask", wanted_bytes)?;
         let arguments: Result<Vec<String>, String> =
             start.namespaces.iter().map(|kind| self.argument(*kind)).collect();
         let settings = self.settings;
-        let cores = first_cores(&settings.cores, start.core_count)?;
+        let cores = some_cores(&settings.cores, start.first_core, start.core_count)?;
         let port = self.free_port()?;
+        let keys = start.keys.as_ref().map(kept_keys).transpose()?;
         let options = ServedOptions {
             tells: start.tells,
+            memcached: if start.memcached { Some(self.free_place()?) } else { None },
+            keys: keys.as_ref().map(|(keys, access)| keys.files(*access)),
             listen: SocketAddr::new(self.data_address, port).to_string(),
             arguments: vec!["--cores".to_owned(), cores],
             ..ServedOptions::of(arguments?).tuned(start.tuning)
         };
         let target = LocalTarget::start(&settings.program, &options).map_err(|error| error.to_string())?;
         let address = target.address().to_string();
+        let memcached = target.memcached().map(|place| place.to_string());
         self.count = self.count.wrapping_add(1);
-        self.targets.insert(self.count, target);
-        Ok(Reply::Started { target: self.count, address })
+        self.targets.insert(self.count, StartedTarget { target, _keys: keys.map(|(keys, _)| keys) });
+        Ok(Reply::Started { target: self.count, address, memcached })
+    }
+
+    fn start_peer(&mut self, kind: PeerKind, memory_mib: u32) -> Result<Reply, String> {
+        self.check_count()?;
+        if memory_mib == 0 {
+            return Err("another server gets at least 1 MiB of memory".to_owned());
+        }
+        check_memory("another server asks", u64::from(memory_mib) << 20)?;
+        let place = self.free_place()?;
+        let core = self.settings.cores.cores().first().copied();
+        let peer = kind.peer().start_here(place, core, memory_mib).map_err(|error| error.to_string())?;
+        self.count = self.count.wrapping_add(1);
+        self.peers.insert(self.count, peer);
+        Ok(Reply::PeerStarted { target: self.count, address: place.to_string() })
+    }
+
+    fn start_reader(&mut self, start: &StartMemoryReader) -> Result<Reply, String> {
+        // The one before has the core.
+        self.reader = None;
+        let cores = self.settings.cores.cores();
+        let core = *cores.get(1).ok_or("a program beside the target needs a second core of this server")?;
+        let memory = memory(&mut self.memory)?;
+        self.reader = Some(MemoryReader::start(start, memory, core)?);
+        Ok(Reply::MemoryReaderStarted)
+    }
+
+    fn check_count(&self) -> Result<(), String> {
+        if self.targets.len() + self.peers.len() >= TARGET_COUNT_MAX {
+            return Err(format!("a study has at most {TARGET_COUNT_MAX} targets at a time"));
+        }
+        Ok(())
+    }
+
+    /// An address for a program that does not choose a port itself.
+    fn free_place(&mut self) -> Result<SocketAddr, String> {
+        match self.free_port()? {
+            0 => {
+                let place = TcpListener::bind((self.data_address, 0)).and_then(|free| free.local_addr());
+                place.map_err(|error| format!("no free port of {}: {error}", self.data_address))
+            }
+            port => Ok(SocketAddr::new(self.data_address, port)),
+        }
     }
 
     /// A port of the range for what listens next; 0 without a range.
@@ -284,16 +348,50 @@ impl Session<'_> {
     }
 }
 
-/// The first cores of a list, as an argument; all of them without a number.
-fn first_cores(cores: &CoreList, count: Option<u32>) -> Result<String, String> {
-    let Some(count) = count else { return Ok(cores.to_string()) };
-    let all = cores.cores();
-    match all.get(..count as usize) {
-        None | Some([]) => {
-            Err(format!("a target on {count} cores: this server has {} for targets", all.len()))
-        }
-        Some(first) => Ok(first.iter().map(usize::to_string).collect::<Vec<_>>().join(",")),
+/// A target and the files of its keys, which go after it.
+struct StartedTarget {
+    target: LocalTarget,
+    _keys: Option<Keys>,
+}
+
+/// The keys that a study has sent, in files.
+fn kept_keys(sent: &SentKeys) -> Result<(Keys, KeyAccess), String> {
+    let wrong = |what: &str, error: &dyn std::error::Error| format!("{what} of a target: {error}");
+    let tls = sent.tls_key.parse::<TlsKey>().map_err(|error| wrong("the key of TLS", &error))?;
+    let secret = sent.secret.parse::<Secret>().map_err(|error| wrong("the secret", &error))?;
+    let keys = Keys::keep(tls, secret).map_err(|error| format!("no files for keys: {error}"))?;
+    Ok((keys, sent.access))
+}
+
+fn check_memory(who: &str, wanted_bytes: u64) -> Result<(), String> {
+    let free_bytes = available_bytes().map_err(|error| error.to_string())?;
+    if wanted_bytes > free_bytes {
+        return Err(format!(
+            "{who} for {}, and {} MiB are free",
+            format_bytes(wanted_bytes),
+            free_bytes >> 20
+        ));
     }
+    Ok(())
+}
+
+/// A number of cores of a list from one of them on, as an argument; all that follow without a number.
+fn some_cores(cores: &CoreList, first: u32, count: Option<u32>) -> Result<String, String> {
+    let all = cores.cores();
+    let rest = all.get(first as usize..).unwrap_or_default();
+    let some = match count {
+        Some(count) => rest.get(..count as usize).unwrap_or_default(),
+        None => rest,
+    };
+    if some.is_empty() {
+        let wanted = match (first, count) {
+            (0, Some(count)) => format!("{count} cores"),
+            (_, Some(count)) => format!("{count} cores behind the first {first}"),
+            (_, None) => format!("cores behind the first {first}"),
+        };
+        return Err(format!("a target on {wanted}: this server has {} for targets", all.len()));
+    }
+    Ok(some.iter().map(usize::to_string).collect::<Vec<_>>().join(","))
 }
 
 fn no_ceiling() -> String {
@@ -349,13 +447,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_gets_the_first_cores_and_no_more_than_there_are() {
+    fn a_target_gets_cores_of_the_list_and_no_more_than_there_are() {
         let cores: CoreList = "5,2,7".parse().unwrap();
-        assert_eq!(first_cores(&cores, None).unwrap(), "5,2,7");
-        assert_eq!(first_cores(&cores, Some(2)).unwrap(), "5,2");
+        let of = |first, count| some_cores(&cores, first, count);
+        assert_eq!(of(0, None).unwrap(), "5,2,7");
+        assert_eq!(of(0, Some(2)).unwrap(), "5,2");
+        assert_eq!(of(1, Some(1)).unwrap(), "2");
+        assert_eq!(of(2, None).unwrap(), "7");
         for count in [0, 4, u32::MAX] {
-            let refused = first_cores(&cores, Some(count)).unwrap_err();
+            let refused = of(0, Some(count)).unwrap_err();
             assert_eq!(refused, format!("a target on {count} cores: this server has 3 for targets"));
         }
+        let refused = "a target on 1 cores behind the first 3: this server has 3 for targets";
+        assert_eq!(of(3, Some(1)).unwrap_err(), refused);
+        assert!(of(u32::MAX, None).is_err() && of(2, Some(2)).is_err());
+    }
+
+    #[test]
+    fn keys_that_are_none_are_refused() {
+        let sent = |tls_key: &str, secret: &str| {
+            let (tls_key, secret) = (tls_key.to_owned(), secret.to_owned());
+            kept_keys(&SentKeys { tls_key, secret, access: KeyAccess::Tls }).map(drop)
+        };
+        let own = Keys::generate().unwrap();
+        let files = own.files(KeyAccess::Tls);
+        let own = [files.tls_key, files.secret].map(|path| std::fs::read_to_string(path).unwrap());
+        let own = (own[0].trim(), own[1].trim());
+        assert!(sent(own.0, own.1).is_ok());
+        assert!(sent("--run id", own.1).unwrap_err().starts_with("the key of TLS of a target: "));
+        assert!(sent(own.0, "../../etc/passwd").unwrap_err().starts_with("the secret of a target: "));
     }
 }

@@ -1,5 +1,6 @@
 //! A target that a study server has started.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use host::Address;
@@ -7,9 +8,9 @@ use load::account::{Account, Reading};
 use serde_json::Value;
 
 use super::connection::ServerConnection;
-use super::protocol::{Reply, Request, StartTarget};
+use super::protocol::{Reply, Request, SentKeys, StartTarget};
 use crate::error::Error;
-use crate::served_options::ServedOptions;
+use crate::served_options::{KeyFiles, ServedOptions};
 use crate::target_options::NamespaceKind;
 
 /// A running target of a study server.
@@ -18,6 +19,7 @@ pub(crate) struct RemoteTarget {
     server: Arc<ServerConnection>,
     target: u32,
     address: Address,
+    memcached: Option<SocketAddr>,
     is_stopped: bool,
 }
 
@@ -34,10 +36,12 @@ impl RemoteTarget {
         let kinds = options.namespaces.iter().map(|argument| NamespaceKind::of_argument(argument));
         let kinds = kinds.chain(options.scratch_bytes.map(|bytes| Some(NamespaceKind::Scratch { bytes })));
         let namespaces = kinds.collect::<Option<Vec<_>>>().ok_or_else(lacking)?;
-        let ServedOptions { tuning, tells, core_count, .. } = *options;
-        let start = StartTarget { namespaces, tuning, tells, core_count };
-        let (target, address) = server.start(start)?;
-        Ok(Self { server: Arc::clone(server), target, address, is_stopped: false })
+        let ServedOptions { tuning, tells, core_count, first_core, .. } = *options;
+        let keys = options.keys.as_ref().map(sent_keys).transpose()?;
+        let memcached = options.memcached.is_some();
+        let start = StartTarget { namespaces, tuning, tells, core_count, first_core, memcached, keys };
+        let (target, address, memcached) = server.start(start)?;
+        Ok(Self { server: Arc::clone(server), target, address, memcached, is_stopped: false })
     }
 
     /// Address on which it listens.
@@ -45,9 +49,14 @@ impl RemoteTarget {
         &self.address
     }
 
+    /// Address of its memcached listener.
+    pub(crate) fn memcached(&self) -> Option<SocketAddr> {
+        self.memcached
+    }
+
     /// The account of its process.
     pub(crate) fn account(&self) -> Arc<dyn Account> {
-        Arc::new(RemoteAccount { server: Arc::clone(&self.server), target: self.target })
+        Arc::new(RemoteAccount::new(&self.server, self.target))
     }
 
     /// Private memory, bytes.
@@ -97,6 +106,15 @@ impl Drop for RemoteTarget {
     }
 }
 
+/// The keys in files of this machine.
+fn sent_keys(files: &KeyFiles) -> Result<SentKeys, Error> {
+    let read = |path| {
+        let text = std::fs::read_to_string(path);
+        text.map(|text| text.trim().to_owned()).map_err(|error| Error::system("a file with a key", error))
+    };
+    Ok(SentKeys { tls_key: read(&files.tls_key)?, secret: read(&files.secret)?, access: files.access })
+}
+
 fn memory(server: &ServerConnection, request: &Request) -> Result<u64, Error> {
     match server.request(request)? {
         Reply::Memory(bytes) => Ok(bytes),
@@ -106,9 +124,15 @@ fn memory(server: &ServerConnection, request: &Request) -> Result<u64, Error> {
 
 /// The account of a target's process, which the server reads.
 #[derive(Debug)]
-struct RemoteAccount {
+pub(super) struct RemoteAccount {
     server: Arc<ServerConnection>,
     target: u32,
+}
+
+impl RemoteAccount {
+    pub(super) fn new(server: &Arc<ServerConnection>, target: u32) -> Self {
+        Self { server: Arc::clone(server), target }
+    }
 }
 
 impl Account for RemoteAccount {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use host::{Address, Association, Completion, Options, ReconnectSettings};
-use load::disturbance::{Disturbance, Side, Watch};
+use load::disturbance::{Disturbance, Side};
 use load::histogram::Histogram;
 use security::group::Group;
 
@@ -76,10 +76,10 @@ pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Resu
         Protection::Tls => targets.tls(bench)?,
         _ => targets.authenticating(bench)?.0,
     };
-    let watch = Watch::process(served.pid()?);
+    let before = served.reading()?;
     let times = repeat(bench, served.address(), &options)?;
     let mut disturbance = Disturbance::default();
-    disturbance.add(Side::Target, watch.loss());
+    disturbance.add(Side::Target, served.reading()?.loss_since(&before));
     bench.note(&disturbance);
     let ms = |percent| us(times.percentile(percent)) / 1e3;
     #[allow(clippy::cast_precision_loss)] // A number of connects.

@@ -86,6 +86,13 @@ pub(super) fn cells() -> impl Iterator<Item = Cell> {
     })
 }
 
+/// Whether there is a core for the second target.
+pub(super) fn suits(cell: &Cell, bench: &Bench) -> bool {
+    let Some(server) = &bench.server else { return true };
+    let has_decoy = cell.text("kind") == KIND && cell.text("beside") == Beside::Decoy.name();
+    !has_decoy || server.machine().cores.len() > 1
+}
+
 pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
     let place = Place::of(bench)?;
     let side = Beside::ALL.into_iter().find(|side| side.name() == cell.text("beside"));

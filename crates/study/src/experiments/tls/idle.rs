@@ -3,6 +3,7 @@
 use super::Targets;
 use crate::experiments::prelude::*;
 use crate::idle_lanes;
+use crate::target_options::KeyAccess;
 
 pub(super) const LANES: u64 = 1000;
 
@@ -28,7 +29,7 @@ pub(super) fn measure(targets: &mut Targets, cell: &Cell, bench: &Bench) -> Resu
         return idle_lanes::measure(bench, bench.serve()?, cell.number("lanes"), None);
     }
     let keys = targets.keys()?;
-    let served = bench.serve_with(super::tls_options(keys))?;
+    let served = bench.serve_with(super::options(keys, KeyAccess::Tls).on_cores(1))?;
     idle_lanes::measure(bench, served, cell.number("lanes"), Some(keys))
 }
 
