@@ -222,6 +222,10 @@ impl StudyArguments {
 
     fn cells(&self, experiment: &dyn Experiment, bench: &Bench) -> Result<Vec<Cell>, Failure> {
         let cells = self.usual_cells(experiment, bench)?;
+        if cells.is_empty() {
+            let place = if bench.is_remote() { "between two machines" } else { "on this machine" };
+            return Err(Failure::usage(format!("what was chosen cannot be measured {place}")));
+        }
         let names: Vec<String> = cells.iter().map(|cell| cell.name.clone()).collect();
         let asks_for = |text: &String, name: &String| {
             if names.contains(text) { name == text } else { name.contains(text) }

@@ -177,7 +177,14 @@ fn loads_are_measured_with_the_account_of_the_other_machine() {
     fs::write(&token_file, format!("{}\n", server.token)).expect("a file");
     let out = directory.path().join("all");
     let mut command = nvlane();
-    command.args(["study", "all", "--only", "mtu,iosize,stacks,mixed-lanes,busy-poll", "--rounds", "1"]);
+    command.args([
+        "study",
+        "all",
+        "--only",
+        "mtu,ceiling,iosize,stacks,mixed-lanes,busy-poll",
+        "--rounds",
+        "1",
+    ]);
     command.args(["-t", "0.05", "--extra", "0", "--target", &server.address, "--token-file"]);
     let told = Ended::of(command.arg(&token_file).arg("--out").arg(&out)).text();
     assert!(told.contains("mtu               not measured: it runs on one machine only: "), "{told}");
@@ -185,6 +192,7 @@ fn loads_are_measured_with_the_account_of_the_other_machine() {
     let page = fs::read_to_string(out.join("report.html")).expect("a page");
     assert!(page.contains("NVMe over TCP between two machines"));
     for (name, values) in [
+        ("ceiling", ["share", "ceiling_p50_us"]),
         ("iosize", ["iops", "target_us"]),
         ("stacks", ["iops", "target_us"]),
         ("mixed-lanes", ["iops", "p50_us"]),
@@ -202,7 +210,9 @@ fn loads_are_measured_with_the_account_of_the_other_machine() {
                 }
                 told => {
                     assert!(values.iter().all(|value| told[value]["median"].is_number()), "{name}: {cell}");
-                    assert_eq!(told["share"]["median"].is_number(), name == "iosize", "{name}: {cell}");
+                    let has_ceiling = ["ceiling", "iosize"].contains(&name);
+                    assert_eq!(told["share"]["median"].is_number(), has_ceiling, "{name}: {cell}");
+                    assert!(told["line_ns"].is_null(), "{name}: no cache line between two machines");
                 }
             }
         }
@@ -345,6 +355,9 @@ fn targets_take_the_ports_of_a_range_and_its_end_is_told() {
 fn keys_placements_and_cores_of_the_other_machine_are_used() {
     let server = Server::start();
     let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().join("file");
+    let complaint = Ended::of(server.study("ceiling", &out).args(["--storage", "file"])).complaint(2);
+    assert!(complaint.contains("cannot be measured between two machines"), "{complaint}");
     for (name, only, value) in [
         ("tls", "connect ffdhe2048 tls", "connect_ms"),
         ("tls", "write 4k qd1 tls", "share"),

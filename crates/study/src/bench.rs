@@ -386,7 +386,8 @@ impl Bench {
     /// # Errors
     /// A system call fails.
     pub fn note_line_time(&self) -> Result<(), Error> {
-        let Some(Cores { host, target }) = self.cores else { return Ok(()) };
+        // Cores of two machines have no cache line in common.
+        let Some(Cores { host, target }) = self.cores.filter(|_| !self.is_remote()) else { return Ok(()) };
         let line_ns = cache_line::transfer_ns((host, target));
         let line_ns = line_ns.map_err(|error| Error::system("two threads", error))?;
         self.line_times.lock().unwrap_or_else(PoisonError::into_inner).extend(line_ns);

@@ -99,7 +99,8 @@ pub(crate) const ABOUT: About = About {
              NVMe at all. On a namespace in RAM (--storage ram) their far end has the same memory. On a file (--storage \
              file) each measurement follows one of the same file driven locally through io_uring. The share is taken \
              within each round. Where the cores of a virtual machine share a cache in one round and none in another, \
-             each case has medians of its own, and the smaller decides.",
+             each case has medians of its own, and the smaller decides. Between two machines the plain sockets are \
+             between them, too.",
     claims: &[Claim {
         source: "i10, Netdev 0x14 (2020)",
         says: "With lanes, caravans and delayed doorbells NVMe over TCP needs about the processor time of RDMA. The \
@@ -107,8 +108,8 @@ pub(crate) const ABOUT: About = About {
         number: "≈ RDMA",
         ours: "share_min",
     }],
-    machines: Machines::One(
-        "the ceiling beside each measurement moves its bytes between two threads of one process",
+    machines: Machines::TwoWithout(
+        "a file (--storage file), because the file alone is driven on the load's machine only",
     ),
     judged_by: "share",
     columns: &[
@@ -141,6 +142,10 @@ impl Experiment for Ceiling {
             row.workloads.iter().flat_map(depths)
         });
         cells.collect()
+    }
+
+    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
+        !bench.is_remote() || row_of(cell).storage != "file"
     }
 
     fn conditions(&self, measured: &Measured) -> Option<String> {
