@@ -358,11 +358,12 @@ fn keys_placements_and_cores_of_the_other_machine_are_used() {
     let out = directory.path().join("file");
     let complaint = Ended::of(server.study("ceiling", &out).args(["--storage", "file"])).complaint(2);
     assert!(complaint.contains("cannot be measured between two machines"), "{complaint}");
-    for (name, only, value) in [
-        ("tls", "connect ffdhe2048 tls", "connect_ms"),
-        ("tls", "write 4k qd1 tls", "share"),
-        ("affinity", "qd1", "iops"),
-        ("kv-scaling", "get, 1 target", "whole_cores_ops"),
+    // One core of the server: of affinity those without a placement among reactors.
+    for (name, only, value, count) in [
+        ("tls", "connect ffdhe2048 tls", "connect_ms", 1),
+        ("tls", "write 4k qd1 tls", "share", 1),
+        ("affinity", "qd1", "iops", 2),
+        ("kv-scaling", "1 reactor", "whole_cores_ops", 2),
     ] {
         let out = directory.path().join(format!("{name} {only}"));
         let mut command = server.study(name, &out);
@@ -370,8 +371,7 @@ fn keys_placements_and_cores_of_the_other_machine_are_used() {
         let results = json_of(&out.join("results.json"));
         assert!(results["target_machine"].is_object(), "{name}: {results}");
         let cells = results["cells"].as_array().expect("cells");
-        // One core of the server: of affinity those without a placement among reactors.
-        assert_eq!(cells.len(), if name == "affinity" { 2 } else { 1 }, "{name}");
+        assert_eq!(cells.len(), count, "{name}");
         for cell in cells {
             let is_measured = cell["values"][value]["median"].is_number();
             assert!(is_measured || !cell["rejected"][0]["disturbance"].is_null(), "{name}: {cell}");

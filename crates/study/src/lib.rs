@@ -57,6 +57,7 @@ mod queue_load;
 pub mod remote;
 pub mod results;
 mod rounds;
+mod running_peer;
 mod scratch;
 mod served;
 mod served_options;

@@ -10,9 +10,7 @@ use load::account::{Account, ProcessAccount};
 use peer::port::free_address;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::Bench;
 use crate::experiment::Error;
-use crate::remote::program::{RemotePeer, peer_version};
 use crate::text_load::Protocol;
 
 /// Time limit until a peer listens.
@@ -39,7 +37,7 @@ impl PeerKind {
 /// Another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
-    kind: PeerKind,
+    pub(crate) kind: PeerKind,
     pub(crate) name: &'static str,
     pub(crate) protocol: Protocol,
     /// Environment variable with the path of its program; without it, the program is searched in `PATH`.
@@ -92,17 +90,6 @@ impl Peer {
         std::env::var(self.variable).unwrap_or_else(|_| self.program.to_owned())
     }
 
-    /// Version of the program on the targets' machine.
-    ///
-    /// # Errors
-    /// [`Error::Lacking`]: the program is missing or too old.
-    pub(crate) fn version_on(&self, bench: &Bench) -> Result<String, Error> {
-        match &bench.server {
-            Some(server) => peer_version(server, self.kind),
-            None => self.version(),
-        }
-    }
-
     /// Version of the program on this machine.
     ///
     /// # Errors
@@ -128,23 +115,11 @@ impl Peer {
         Ok(version.to_owned())
     }
 
-    /// Starts the server on the target's core, with one thread; a memcached holds values in `memory_mib`.
+    /// Starts the server at this address, with one thread on this core; values are held in `memory_mib`.
     ///
     /// # Errors
     /// The server does not listen in time.
-    pub(crate) fn start(&self, bench: &Bench, memory_mib: u32) -> Result<RunningPeer, Error> {
-        if let Some(server) = &bench.server {
-            return RemotePeer::start(server, self.kind, memory_mib).map(RunningPeer::Remote);
-        }
-        let core = bench.cores.map(|cores| cores.target);
-        self.start_here(free_place()?, core, memory_mib).map(RunningPeer::Local)
-    }
-
-    /// Starts the server at this address of this machine.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub(crate) fn start_here(
+    pub(crate) fn start(
         &self,
         place: SocketAddr,
         core: Option<usize>,
@@ -189,32 +164,7 @@ impl Peer {
     }
 }
 
-/// A running peer, on this machine or on a study server's. It ends with this value.
-#[derive(Debug)]
-pub(crate) enum RunningPeer {
-    Local(PeerServer),
-    Remote(RemotePeer),
-}
-
-impl RunningPeer {
-    /// Where it listens.
-    pub(crate) fn place(&self) -> SocketAddr {
-        match self {
-            Self::Local(server) => server.place,
-            Self::Remote(server) => server.place(),
-        }
-    }
-
-    /// The account of its process.
-    pub(crate) fn account(&self) -> Arc<dyn Account> {
-        match self {
-            Self::Local(server) => server.account(),
-            Self::Remote(server) => server.account(),
-        }
-    }
-}
-
-/// A running peer of this machine. It ends when this process ends.
+/// A running peer. It ends with this value, and with this process.
 #[derive(Debug)]
 pub(crate) struct PeerServer {
     pub(crate) place: SocketAddr,

@@ -5,6 +5,7 @@ use crate::hit_ratio::policies::{BELADY, POLICIES};
 use crate::hit_ratio::requests::{RECORDED, Requests, Workload};
 use crate::hit_ratio::{in_process, served, simulated};
 use crate::peers::{MEMCACHED, free_place};
+use crate::running_peer::{RunningPeer, version};
 
 /// A partition of ours without sockets.
 const OURS: &str = "nvlane";
@@ -84,7 +85,9 @@ impl KvHitRatio {
                 target.stop()?;
                 Ok(ratio)
             }
-            MEMCACHED_SERVED => served(requests, MEMCACHED.start(bench, cell.word("memory_mib"))?.place()),
+            MEMCACHED_SERVED => {
+                served(requests, RunningPeer::start(&MEMCACHED, bench, cell.word("memory_mib"))?.place())
+            }
             policy => {
                 let (_, make) = POLICIES.iter().find(|(name, _)| *name == policy).expect("a cell of ours");
                 simulated(requests, &mut *make(memory_bytes, requests.key_count))
@@ -115,7 +118,7 @@ impl Experiment for KvHitRatio {
     }
 
     fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
-        cell.text("cache") != MEMCACHED_SERVED || MEMCACHED.version_on(bench).is_ok()
+        cell.text("cache") != MEMCACHED_SERVED || version(&MEMCACHED, bench).is_ok()
     }
 
     fn seen(&self) -> Vec<String> {
@@ -126,7 +129,7 @@ impl Experiment for KvHitRatio {
         let workload = Workload::all().find(|workload| workload.name() == cell.text("workload"));
         let workload = workload.expect("a cell of ours");
         if cell.text("cache") == MEMCACHED_SERVED && self.memcached.is_none() {
-            self.memcached = Some(MEMCACHED.version_on(bench)?);
+            self.memcached = Some(version(&MEMCACHED, bench)?);
         }
         let requests = self.requests.get(workload, || workload.requests())?;
         let ratio = self.ratios.get(cell.name.clone(), || Self::hit_ratio(requests, cell, bench))?;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use load::account::Account;
 
 use super::prelude::*;
-use crate::peers::{MEMCACHED, Peer, REDIS, RunningPeer, free_place};
+use crate::peers::{MEMCACHED, Peer, REDIS, free_place};
+use crate::running_peer::{RunningPeer, version};
 use crate::text_load::{self, Kind, Protocol, TextLoad};
 
 const OURS: &str = "nvlane";
@@ -86,10 +87,10 @@ impl KvPeers {
             return Ok((served.memcached()?, served.account(), Protocol::Memcached));
         };
         if !self.peers.iter().any(|(known, _)| *known == name) {
-            let version = peer.version_on(bench)?;
-            let server = peer.start(bench, 1024)?;
+            let told = version(peer, bench)?;
+            let server = RunningPeer::start(peer, bench, 1024)?;
             text_load::fill(server.place(), peer.protocol, KEY_COUNT)?;
-            self.seen.push(format!("{} {version}", peer.name));
+            self.seen.push(format!("{} {told}", peer.name));
             self.peers.push((peer.name, server));
         }
         let (_, server) = self.peers.iter().find(|(known, _)| *known == name).expect("just made sure of");
@@ -110,7 +111,7 @@ impl Experiment for KvPeers {
         if bench.cores.is_none() {
             return Err(Error::Lacking("this needs two cores, and there is one for us".into()));
         }
-        PEERS.iter().try_for_each(|peer| peer.version_on(bench).map(drop))
+        PEERS.iter().try_for_each(|peer| version(peer, bench).map(drop))
     }
 
     fn seen(&self) -> Vec<String> {

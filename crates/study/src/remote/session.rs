@@ -266,7 +266,7 @@ impl Session<'_> {
         check_memory("another server asks", u64::from(memory_mib) << 20)?;
         let place = self.free_place()?;
         let core = self.settings.cores.cores().first().copied();
-        let peer = kind.peer().start_here(place, core, memory_mib).map_err(|error| error.to_string())?;
+        let peer = kind.peer().start(place, core, memory_mib).map_err(|error| error.to_string())?;
         self.count = self.count.wrapping_add(1);
         self.peers.insert(self.count, peer);
         Ok(Reply::PeerStarted { target: self.count, address: place.to_string() })
