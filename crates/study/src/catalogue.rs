@@ -68,7 +68,7 @@ pub const ALL: &[Entry] = &[
     Entry::of::<adq_memcached::AdqMemcached>(adq_memcached::ABOUT),
 ];
 
-/// Names of the experiments whose targets may run on another machine.
+/// Names of the experiments that run beside a study server.
 pub fn of_two_machines() -> impl Iterator<Item = &'static str> {
     let is_of_two = |entry: &&Entry| !matches!(entry.about.machines, Machines::One(_));
     ALL.iter().filter(is_of_two).map(|entry| entry.about.name)
