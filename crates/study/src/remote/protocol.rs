@@ -22,6 +22,9 @@ use crate::target_options::{KeyAccess, NamespaceKind, TargetTuning};
 /// Port of a study server, unless its address names another.
 pub const PORT: u16 = 4421;
 
+/// Version of these messages. Builds without a commit have one version of nvlane, so each change of a message raises this.
+const REVISION: u32 = 2;
+
 /// Longest line of a study, bytes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 10;
 
@@ -282,10 +285,10 @@ pub struct MachineDescription {
     pub environment: Environment,
 }
 
-/// Version of this program, with the commit if the build knew it.
+/// Version of this program, with the commit if the build knew it, and of these messages.
 #[must_use]
 pub fn own_version() -> String {
-    Environment::version()
+    format!("{} with study protocol {REVISION}", Environment::version())
 }
 
 /// The bytes of a challenge.
