@@ -125,6 +125,10 @@ impl Experiment for Tls {
         idle::check(bench)
     }
 
+    fn spins(&self, cell: &Cell) -> bool {
+        cell.text("kind") == throughput::KIND
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let targets = &mut self.targets;
         match cell.text("kind") {
