@@ -41,9 +41,8 @@ use crate::random::Prng;
 /// One receive takes in at most this much. Larger is no faster, and falls out of the nearer caches.
 const STAGING_BYTES: usize = 256 * 1024;
 
-/// Pieces that may wait for each operation in flight. An answer has up to three: header, data and response of a read. The rest
-/// is room: the bound is there for a near end that does not keep to its depth, and whose answers would fill the memory.
-const PIECE_COUNT_MAX: usize = 16;
+/// Pieces of the far side's answer to one operation: header, data and response of a read.
+const PIECE_COUNT_MAX: usize = 3;
 
 /// The load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -214,7 +213,7 @@ fn answer(
     let mut connections =
         End::all(channels, &materials, blocks.as_ref(), Receive::Staging, spec, Sender::Near);
     let mut ready = Vec::new();
-    // Pieces that wait to be sent on all connections.
+    // Pieces that wait to be sent on all connections: the near side bounds them by its depth.
     let (mut piece_count, piece_count_max) = (0, spec.depth as usize * PIECE_COUNT_MAX);
     let (mut measured_from, mut account) = (None, None);
     let _ = tells_ready.send(());
@@ -234,10 +233,10 @@ fn answer(
                 });
             });
             // The near side closes as soon as it is done.
-            let is_over = ends.load(Ordering::Relaxed);
+            let is_over = || ends.load(Ordering::Relaxed);
             match took {
                 Ok(Took::Ended) => break 'turns,
-                Err(_) if is_over => break 'turns,
+                Err(_) if is_over() => break 'turns,
                 Err(error) => return Err(error),
                 Ok(took) => {
                     worked |= took != Took::Nothing;
@@ -246,11 +245,10 @@ fn answer(
                     }
                 }
             }
-            if !outgoing.is_empty() {
-                match outgoing.flush(channel) {
-                    Err(error) if !ends.load(Ordering::Relaxed) => return Err(error),
-                    _ => {}
-                }
+            match outgoing.flush(channel) {
+                Ok(()) => {}
+                Err(_) if is_over() => break 'turns,
+                Err(error) => return Err(error),
             }
             piece_count += outgoing.piece_count();
             if piece_count > piece_count_max {
@@ -429,9 +427,9 @@ mod tests {
 
     #[test]
     fn many_operations_on_a_few_connections_are_within_the_far_sides_bound() {
-        for _ in 0..5 {
-            let spec = CeilingSpec { duration: Duration::from_millis(100), ..spec(1024, 4, 4096, 100) };
-            assert!(measure(&spec).unwrap().operations > 0);
+        // The near side may close at any point of the far side's turn.
+        for _ in 0..20 {
+            assert!(measure(&spec(1024, 4, 4096, 100)).unwrap().operations > 0);
         }
     }
 
