@@ -10,7 +10,7 @@ use load::account::{Account, ProcessAccount};
 use peer::port::free_address;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Error;
+use crate::error::Error;
 use crate::text_load::Protocol;
 
 /// Time limit until a peer listens.

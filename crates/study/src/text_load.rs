@@ -15,7 +15,7 @@ use peer::memcached::{Client, Command};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use crate::experiment::Error;
+use crate::error::Error;
 
 /// Bytes of a value.
 const VALUE: &str = "0123456789abcdef0123456789abcdef";
