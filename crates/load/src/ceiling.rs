@@ -433,7 +433,7 @@ mod tests {
         }
     }
 
-    fn spec(depth: u32, connections: u32, io_bytes: u32, read_percent: u8) -> CeilingSpec {
+    pub(super) fn spec(depth: u32, connections: u32, io_bytes: u32, read_percent: u8) -> CeilingSpec {
         CeilingSpec {
             depth,
             connections,

@@ -81,6 +81,18 @@ impl Server {
         (stream, challenge["challenge"]["challenge"].clone())
     }
 
+    /// Begins a session; returns what sends a request and reads the reply.
+    fn session(&self) -> impl FnMut(Value) -> Value + use<> {
+        let (mut stream, challenge) = self.connect();
+        let hello = self.hello(&study::remote::own_version(), &challenge);
+        writeln!(stream.get_mut(), "{hello}").expect("sent");
+        assert!(read_line(&mut stream)["welcome"]["data_address"].is_string());
+        move |request| {
+            writeln!(stream.get_mut(), "{request}").expect("sent");
+            read_line(&mut stream)
+        }
+    }
+
     /// The first request of a study of this version of nvlane.
     fn hello(&self, version: &str, challenge: &Value) -> Value {
         let token: AccessToken = self.token.parse().expect("a token");
@@ -315,14 +327,7 @@ fn targets_take_the_ports_of_a_range_and_its_end_is_told() {
     };
     let range = format!("{first}-{last}");
     let server = Server::with(&["--data-ports", &range]);
-    let (mut stream, challenge) = server.connect();
-    let version = study::remote::own_version();
-    writeln!(stream.get_mut(), "{}", server.hello(&version, &challenge)).expect("sent");
-    assert!(read_line(&mut stream)["welcome"]["data_address"].is_string());
-    let mut ask = |request: Value| {
-        writeln!(stream.get_mut(), "{request}").expect("sent");
-        read_line(&mut stream)
-    };
+    let mut ask = server.session();
     let start = json!({ "start": { "namespaces": [{ "null": { "bytes": 1 << 30, "lba_bytes": null } }], "tuning": {}, "tells": false } });
     let port_of = |started: &Value| -> u16 {
         let address = started["started"]["address"].as_str().unwrap_or_else(|| panic!("{started}"));
@@ -409,14 +414,7 @@ fn what_the_other_machine_lacks_is_told_with_its_name() {
 #[test]
 fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
     let server = Server::start();
-    let (mut stream, challenge) = server.connect();
-    let version = study::remote::own_version();
-    writeln!(stream.get_mut(), "{}", server.hello(&version, &challenge)).expect("sent");
-    assert!(read_line(&mut stream)["welcome"]["data_address"].is_string());
-    let mut ask = |request: Value| {
-        writeln!(stream.get_mut(), "{request}").expect("sent");
-        read_line(&mut stream)
-    };
+    let mut ask = server.session();
     let ceiling = |name: &str, value: u64| {
         let mut start = json!({
             "depth": 1, "connections": 1, "io_bytes": 4096, "memory_bytes": 0, "far_memory_bytes": 0, "tls": null,

@@ -244,30 +244,16 @@ fn accept(listener: &Listener, spec: &CeilingSpec, key: &Key, ends: &AtomicBool)
 mod tests {
     use std::net::Ipv4Addr;
 
-    use host::Receive;
     use security::psk::Cipher;
 
+    use super::super::tests;
     use super::*;
 
     const KEY: Key = [7; KEY_BYTES];
 
     fn spec(depth: u32, connections: u32, io_bytes: u32, read_percent: u8) -> CeilingSpec {
-        CeilingSpec {
-            depth,
-            connections,
-            io_bytes,
-            read_percent,
-            in_capsule_bytes: 8192,
-            memory_bytes: 0,
-            far_memory_bytes: 0,
-            near_receives: Receive::Staging,
-            tls: None,
-            duration: Duration::from_millis(100),
-            warm_up: Duration::from_millis(5),
-            cores: None,
-            far_sleeps: false,
-            seed: 1,
-        }
+        let spec = tests::spec(depth, connections, io_bytes, read_percent);
+        CeilingSpec { duration: Duration::from_millis(100), ..spec }
     }
 
     fn start(spec: &CeilingSpec) -> FarEnd {
@@ -332,7 +318,7 @@ mod tests {
             let error = said_to(&memory, &[byte; 4096]);
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{byte}: {error}");
         }
-        // Reads without an end, whose data nobody receives.
+        // More reads than the announced depth; this end receives none of the data.
         let mut reads = [0; 72 * 2000];
         reads.iter_mut().step_by(72).for_each(|byte| *byte = 1);
         let error = said_to(&spec(4, 1, 65_536, 100), &reads);
@@ -349,8 +335,8 @@ mod tests {
 
     #[test]
     fn answers_to_nothing_end_the_near_end_with_an_error() {
-        struct Nobody;
-        impl RemoteFarEnd for Nobody {
+        struct AlwaysReady;
+        impl RemoteFarEnd for AlwaysReady {
             fn await_ready(&mut self) -> io::Result<()> {
                 Ok(())
             }
@@ -370,7 +356,7 @@ mod tests {
                 stream
             });
             let spec = CeilingSpec { duration: Duration::from_secs(20), ..spec(1, 1, 4096, 100) };
-            let error = measure_at((address, KEY), &spec, &mut Nobody).unwrap_err();
+            let error = measure_at((address, KEY), &spec, &mut AlwaysReady).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{byte}: {error}");
             drop(far.join().unwrap());
         }

@@ -176,7 +176,7 @@ fn judge_wrong_bits(is_stopped: bool, bits_of: impl Fn(usize) -> Range<usize>) -
     refused + harmless + told
 }
 
-/// One bit of each byte, and all bits of some.
+/// One bit of each byte, and all bits of each 32nd byte.
 fn some_bits(at: usize) -> Range<usize> {
     if at.is_multiple_of(32) { 0..8 } else { at / 8 % 8..at / 8 % 8 + 1 }
 }
