@@ -25,7 +25,7 @@ const PIECE_BYTES: usize = 2048;
 #[inline]
 pub fn bytes(into: &mut [u8], from: &[u8]) {
     let distance = into.as_ptr().addr().wrapping_sub(from.as_ptr().addr()) % PAGE_BYTES;
-    if from.len() > PIECE_BYTES && SLOW_DISTANCES.contains(&distance) {
+    if SLOW_DISTANCES.contains(&distance) && from.len() > PIECE_BYTES {
         in_pieces(into, from);
     } else {
         into.copy_from_slice(from);
