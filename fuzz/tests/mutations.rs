@@ -9,7 +9,7 @@ use nvlane_fuzz::TARGETS;
 use reactor::random::SplitMix64;
 
 /// Default number of inputs for each function.
-const ROUNDS: u64 = 3000;
+const ROUNDS: u64 = 1000;
 
 /// Longer inputs are truncated.
 const INPUT_BYTES_MAX: usize = 20_000;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::command::{cargo, release_binary, run as run_command};
+use crate::command::{build_release, release_binary, run as run_command};
 use crate::step::{Step, run_one, run_steps};
 use crate::{check, clients, deny, deps, instructions, interop, sim, syscalls, torture};
 
@@ -43,8 +43,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
+/// The programs that later steps run, in one call: their dependencies are compiled side by side.
 fn build() -> Result<()> {
-    run_command(&mut cargo(&["build", "--release", "--workspace", "--locked"]))
+    build_release(&["nvlane", "nvlane-sim", "nvlane-torture"])
 }
 
 /// `make run`: verified load, which checks every block.

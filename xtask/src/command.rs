@@ -26,11 +26,19 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Builds a program in release, and returns its path. With the features of dependencies that the whole workspace asks for,
-/// as in the release build of `make test`: a package on its own may ask for fewer, and nearly everything would be compiled
-/// again.
+/// Builds programs in release. With the features of dependencies that the whole workspace asks for: a package on its own
+/// may ask for fewer, and nearly everything would be compiled again.
+pub(crate) fn build_release(names: &[&str]) -> Result<()> {
+    let mut command = cargo(&["build", "--release", "--locked", "--workspace"]);
+    for name in names {
+        command.args(["--bin", name]);
+    }
+    run(&mut command)
+}
+
+/// Builds a program as [`build_release`], and returns its path.
 pub(crate) fn release_binary(name: &str) -> Result<PathBuf> {
-    run(&mut cargo(&["build", "--release", "--locked", "--workspace", "--bin", name]))?;
+    build_release(&[name])?;
     Ok(target_dir().join("release").join(name))
 }
 

@@ -19,7 +19,7 @@ fn nothing_is_wrong_in_the_first_seeds() {
         let halves = [0, 1].map(|half| {
             scope.spawn(move || {
                 let (mut command_count, mut departure_count) = (0, 0);
-                for seed in (half..600).step_by(2) {
+                for seed in (half..200).step_by(2) {
                     let outcome = run_seed(seed, false);
                     must_pass(seed, &outcome);
                     command_count += outcome.command_count;
@@ -34,14 +34,14 @@ fn nothing_is_wrong_in_the_first_seeds() {
             departure_count += counts.1;
         }
     });
-    assert!(command_count > 50_000, "{command_count} commands are too few to mean anything");
-    assert!(departure_count > 100, "{departure_count} departures are too few to mean anything");
+    assert!(command_count > 15_000, "{command_count} commands are too few to mean anything");
+    assert!(departure_count > 30, "{departure_count} departures are too few to mean anything");
 }
 
 #[test]
 fn a_seed_runs_the_same_each_time_and_with_its_trace() {
     let mut with_tls_count = 0;
-    for seed in 0..60 {
+    for seed in 0..30 {
         let (once, again) = (run_seed(seed, false), run_seed(seed, true));
         assert_eq!((once.digest, once.command_count), (again.digest, again.command_count), "seed {seed}");
         assert!(once.timeline.is_empty() && again.timeline.lines(None).count() > 10);
@@ -49,5 +49,5 @@ fn a_seed_runs_the_same_each_time_and_with_its_trace() {
         with_tls_count += usize::from(once.coverage.iter().any(|(point, _)| is_of_tls(point)));
     }
     // The keys of its sessions are others each time.
-    assert!(with_tls_count > 3, "{with_tls_count} seeds with TLS are too few to mean anything");
+    assert!(with_tls_count > 1, "{with_tls_count} seeds with TLS are too few to mean anything");
 }
