@@ -3,6 +3,7 @@
 mod all;
 mod compare;
 mod far_targets;
+mod only;
 mod serve;
 
 use std::io::IsTerminal;
@@ -227,12 +228,7 @@ impl StudyArguments {
             return Err(Failure::usage(format!("what was chosen cannot be measured {place}")));
         }
         let names: Vec<String> = cells.iter().map(|cell| cell.name.clone()).collect();
-        let asks_for = |text: &String, name: &String| {
-            if names.contains(text) { name == text } else { name.contains(text) }
-        };
-        let is_wanted =
-            |cell: &Cell| self.only.is_empty() || self.only.iter().any(|text| asks_for(text, &cell.name));
-        let cells: Vec<_> = cells.into_iter().filter(is_wanted).collect();
+        let cells = only::of(cells, &self.only);
         if cells.is_empty() {
             return Err(Failure::usage(format!("--only leaves no cell: there are {}", names.join(", "))));
         }

@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -409,6 +410,67 @@ fn what_the_other_machine_lacks_is_told_with_its_name() {
     assert!(complaint.contains(expected) && complaint.contains("NVLANE_MEMCACHED_BIN"), "{complaint}");
     let complaint = Ended::of(&mut server.study("kv-neighbour", directory.path())).complaint(1);
     assert!(complaint.contains("a second core of the study server"), "{complaint}");
+}
+
+/// A program that takes memcached's options, and serves its protocol.
+const MEMCACHED: &str = r#"#!/bin/sh
+set -eu
+case "$*" in
+    --version) echo "memcached 1.6.40"; exit ;;
+    *"-U 0 -t 1 -m 1024"*) ;;
+    *) exit 2 ;;
+esac
+while getopts l:p:U:t:m:c:u: option; do
+    case $option in
+        l) host=$OPTARG ;;
+        p) port=$OPTARG ;;
+        *) ;;
+    esac
+done
+exec "$NVLANE" target --listen 127.0.0.1:0 --memcached "$host:$port" --namespace kv:ram:512M
+"#;
+
+#[test]
+fn another_server_runs_on_the_machine_of_the_targets() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, text).expect("a program");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("that can run");
+        path
+    };
+    let mut command = nvlane();
+    let nvlane = command.get_program().to_owned();
+    command.env("NVLANE", nvlane).env("NVLANE_MEMCACHED_BIN", program("memcached", MEMCACHED));
+    command.env("NVLANE_REDIS_BIN", program("redis", "#!/bin/sh\necho Redis server v=7.0.15\n"));
+    let server = Server::of(command, &[]);
+    let out = directory.path().join("kv-peers");
+    let mut study = server.study("kv-peers", &out);
+    study.args(["--only", "get in 64, memcached", "--rounds", "1", "-t", "0.05", "--extra", "0"]);
+    Ended::of(&mut study).text();
+    let results = json_of(&out.join("results.json"));
+    let cells = results["cells"].as_array().expect("cells");
+    assert_eq!(cells.len(), 1, "{cells:?}");
+    for value in ["ops", "ops_per_cpu", "server_ns"] {
+        let median = cells[0]["values"][value]["median"].as_f64();
+        assert!(median.is_some_and(|median| median > 0.0), "{value}: {cells:?}");
+    }
+    assert!(results["seen"].to_string().contains("memcached 1.6.40"), "{results}");
+    wait_until("the other server ends with its study", || server.targets().is_empty());
+}
+
+#[test]
+fn a_program_that_reads_memory_runs_on_the_second_core_of_the_server() {
+    let server = Server::with(&["--cores", "0,1"]);
+    let mut ask = server.session();
+    let start =
+        json!({ "start_memory_reader": { "access": "sequential", "warm_up_us": 1000, "measure_us": 20000 } });
+    for _ in 0..2 {
+        assert_eq!(ask(start.clone()), "memory_reader_started");
+        let read = ask(json!("end_memory_reader"));
+        assert!(read["memory_read"]["bytes_per_s"].as_f64().is_some_and(|rate| rate > 1e6), "{read}");
+    }
+    assert!(ask(json!("end_memory_reader"))["refused"].is_string());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! its digest and reports its type. Data is never copied: the framer hands it out as slices of the input and computes
 //! its digest on the way.
 
-use wire::digest::{DIGEST_BYTES, DataDigest, data_digest, header_digest};
+use wire::digest::{DIGEST_BYTES, header_digest};
 use wire::pdu::{
     CAPSULE_CMD_BYTES, COMMON_HEADER_BYTES, CommonHeader, DATA_BYTES, DataAlignment, DataPdu, Digests,
     FatalErrorStatus, HEADER_BYTES_MAX, PduFlags, PduLayout, PduType, TERM_REQ_BYTES,
@@ -12,6 +12,7 @@ use wire::pdu::{
 };
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+use crate::data_digest::{DataDigest, data_digest};
 use crate::violation::Violation;
 
 /// The end of the connection whose PDUs a framer accepts.

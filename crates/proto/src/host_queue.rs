@@ -17,7 +17,7 @@ mod slot;
 use std::ops::Range;
 
 use wire::cqe::Cqe;
-use wire::digest::{DIGEST_BYTES, DataDigest};
+use wire::digest::DIGEST_BYTES;
 use wire::opcode::AdminOpcode;
 use wire::pdu::{
     CAPSULE_CMD_BYTES, CapsuleCmd, CapsuleResp, DataPdu, Digests, IcResp, PduFlags, PduLayout, PduType, R2t,
@@ -35,6 +35,7 @@ use slot::{Command, INDEX_BITS, Slot, State, find, range_gone};
 
 use crate::caravan::{Caravan, Piece};
 use crate::controller_queue::CAPSULE_BYTES_MIN;
+use crate::data_digest::DataDigest;
 use crate::framer::{DataLimits, Frame, Framer, Sender, term_req};
 use crate::handshake::{Agreement, HostOffer};
 use crate::violation::Violation;

@@ -217,6 +217,14 @@ fn row(cell: &str, value: &str, before: &Quartiles, after: &Quartiles) -> Row {
     }
 }
 
+impl Results {
+    /// The conditions without their numbers: of those of `ceiling` the regimes are compared, and not how many rounds each had.
+    fn conditions_without_numbers(&self) -> Option<String> {
+        let of = |text: &String| text.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        self.conditions.as_ref().map(of)
+    }
+}
+
 fn notes(before: &Results, after: &Results) -> Vec<String> {
     let mut notes = Vec::new();
     if before.target_machine.is_some() != after.target_machine.is_some() {
@@ -232,7 +240,7 @@ fn notes(before: &Results, after: &Results) -> Vec<String> {
     } else if after.settings.is_quick {
         notes.push("both were measured with --quick".to_owned());
     }
-    if before.conditions != after.conditions {
+    if before.conditions_without_numbers() != after.conditions_without_numbers() {
         let of = |results: &Results| results.conditions.clone().unwrap_or_else(|| "none".to_owned());
         notes.push(format!("conditions differ: {} Then: {}", of(before), of(after)));
     }
@@ -371,6 +379,17 @@ mod tests {
         assert_eq!(compared.lacking, expected);
         assert_eq!(compared.headline[0].after, Some(3.0));
         assert!(compared.headline.iter().any(|pair| pair.key == "p50_us" && pair.after.is_none()));
+    }
+
+    #[test]
+    fn other_conditions_are_noted_and_other_counts_are_not() {
+        let with = |conditions: &str| results(|json| json["conditions"] = conditions.into());
+        let (some, more) = (with("Rounds: 3 with a shared cache."), with("Rounds: 14 with a shared cache."));
+        assert_eq!(compare(&some, &more).unwrap().notes, ["both were measured with --quick"]);
+        let other = with("Rounds: 3 with own caches.");
+        let notes = compare(&some, &other).unwrap().notes;
+        let expected = "conditions differ: Rounds: 3 with a shared cache. Then: Rounds: 3 with own caches.";
+        assert_eq!(notes[1], expected);
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //! round 3   A B C D        ends when every median is stable, or at the maximum of rounds
 //! ```
 //!
-//! A round of a cell during which other load took processor time from either side is discarded. Cells with fewer
-//! measurements than the minimum get more rounds, within a time limit.
+//! A round of a cell during which other load took processor time from either side is discarded, and all rounds of a cell
+//! whose median share of the ceiling is impossible. Cells with fewer measurements than the minimum get more rounds, within
+//! a time limit.
 
 use std::time::Instant;
 
@@ -99,6 +100,7 @@ pub fn run(
             break;
         }
     }
+    cells.iter_mut().for_each(CellRounds::settle);
     progress.on_end();
     let measured = Measured { cells, is_stable };
     if measured.round_count() == 0 { Err(Error::Stopped) } else { Ok(measured) }

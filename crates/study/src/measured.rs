@@ -1,7 +1,7 @@
 //! The measurements of all rounds, and comparisons between cells.
 
 use load::cache_line::Regime;
-use load::disturbance::{Disturbance, Unmeasured};
+use load::disturbance::{Disturbance, SHARE_MAX, Unmeasured};
 use load::steady::Spread;
 use serde::{Serialize, Serializer};
 
@@ -52,9 +52,12 @@ impl CellRounds {
     }
 
     /// Adds a round: its values, or the reason why it is discarded. Returns whether it is valid.
+    ///
+    /// A round is not judged by its share of the ceiling: without the rounds whose share came out large, the median of the
+    /// others would be too small. [`settle`](Self::settle) judges the median.
     pub fn push(&mut self, values: Values, disturbance: Disturbance) -> bool {
         let operations = values.get("iops").or_else(|| values.get("ops")).copied();
-        match disturbance.judge(operations, values.get("share").copied()) {
+        match disturbance.judge(operations, None) {
             Ok(()) => {
                 self.rounds.push(values);
                 true
@@ -68,10 +71,26 @@ impl CellRounds {
         }
     }
 
-    /// Number of valid rounds.
+    /// Number of valid rounds: none while their median share of the ceiling is above [`SHARE_MAX`].
     #[must_use]
     pub fn calm_count(&self) -> usize {
-        self.rounds.len() - self.rejected.len()
+        if self.impossible_share().is_some() { 0 } else { self.rounds.len() - self.rejected.len() }
+    }
+
+    /// Discards all rounds if their median share of the ceiling is above [`SHARE_MAX`]. After the last round.
+    pub fn settle(&mut self) {
+        let Some(share) = self.impossible_share() else { return };
+        for (round, values) in self.rounds.iter_mut().enumerate().filter(|(_, values)| !values.is_empty()) {
+            let (reason, disturbance) = (Unmeasured::Share(share), Disturbance::default());
+            self.rejected.push(Rejected { round, reason, disturbance, values: std::mem::take(values) });
+        }
+        self.rejected.sort_by_key(|rejected| rejected.round);
+        self.distributions.clear();
+    }
+
+    /// The median share of the ceiling if it is above [`SHARE_MAX`].
+    fn impossible_share(&self) -> Option<f64> {
+        self.median("share").filter(|share| *share > SHARE_MAX)
     }
 
     /// Reason why all rounds were discarded; `None` if one is valid.
@@ -258,6 +277,26 @@ mod tests {
         let mut cell = CellRounds::new(Cell::new("b"));
         cell.push([("iops", 0.0)].into(), Disturbance::default());
         assert_eq!(cell.not_available().as_deref(), Some("n/a: no operation finished"));
+    }
+
+    #[test]
+    fn the_median_share_decides_and_not_that_of_a_round() {
+        let shares = |shares: &[f64]| {
+            let mut cell = CellRounds::new(Cell::new("a"));
+            for share in shares {
+                assert!(cell.push([("iops", 1.0), ("share", *share)].into(), Disturbance::default()));
+            }
+            cell
+        };
+        let mut high = shares(&[0.8, 1.0, 1.3]);
+        high.settle();
+        assert_eq!((high.median("share"), high.calm_count()), (Some(1.0), 3), "of all rounds");
+        let mut impossible = shares(&[0.8, 1.2, 2.25]);
+        assert_eq!(impossible.calm_count(), 0, "which asks for more rounds");
+        impossible.settle();
+        assert_eq!((impossible.median("share"), impossible.calm_count()), (None, 0));
+        assert_eq!(impossible.unmeasured(), Some(Unmeasured::Share(1.2)));
+        assert_eq!(impossible.rejected.iter().map(|rejected| rejected.round).collect::<Vec<_>>(), [0, 1, 2]);
     }
 
     #[test]

@@ -11,12 +11,11 @@ use std::sync::Arc;
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::{Doorbell, Policy};
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
-use proto::{ControllerQueue, Piece, SendBudget};
+use proto::{ControllerQueue, DataDigest, Piece, SendBudget};
 use reactor::{
     Held, Io, ListenerTag, Payload, Pool, STRIPE_BYTES, Segment, Sent, SocketId, stays_on_this_machine,
 };
 use store::Ticket;
-use wire::digest::DataDigest;
 use wire::pdu::Digests;
 
 use crate::attached::{Attachments, ViewIndex};

@@ -1,11 +1,7 @@
 //! CRC32C over headers and data. wire §3
 
-use crc_fast::{CrcAlgorithm, Digest};
-
 /// Bytes of a digest on the wire, little-endian.
 pub const DIGEST_BYTES: usize = 4;
-
-const COMPLEMENT: u32 = 0xFFFF_FFFF;
 
 /// Digest of a PDU header: over its first `hlen` bytes, which already hold their final flags, pdo and plen.
 #[inline]
@@ -25,45 +21,6 @@ pub fn data_digest(data: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(data)
 }
 
-/// Digest of data in several pieces; equal to [`data_digest`] of the whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataDigest {
-    /// The CRC register before the final complement.
-    register: u32,
-}
-
-impl DataDigest {
-    /// Of no bytes yet.
-    #[inline]
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { register: COMPLEMENT }
-    }
-
-    /// Appends one piece, of any length.
-    #[inline]
-    pub fn update(&mut self, piece: &[u8]) {
-        // The crate's own digest holds its tables, 300 bytes per command; only the register is worth keeping,
-        // and going in and out of it costs no more (measured from 8 bytes to 64 KiB).
-        let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(self.register));
-        digest.update(piece);
-        self.register = crate::bits::low32(digest.get_state());
-    }
-
-    /// The digest of all pieces.
-    #[inline]
-    #[must_use]
-    pub const fn finish(self) -> u32 {
-        self.register ^ COMPLEMENT
-    }
-}
-
-impl Default for DataDigest {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -81,7 +38,6 @@ mod tests {
     #[test]
     fn no_bytes_digest_to_zero() {
         assert_eq!(data_digest(&[]), 0);
-        assert_eq!(DataDigest::default().finish(), 0);
     }
 
     /// One bit at a time, from the definition in wire §3.
@@ -100,17 +56,6 @@ mod tests {
         #[test]
         fn any_length_digests_as_the_definition_says(data in prop::collection::vec(any::<u8>(), 0..1200)) {
             prop_assert_eq!(data_digest(&data), by_definition(&data));
-        }
-
-        #[test]
-        fn any_split_gives_the_digest_of_the_whole(
-            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..8),
-        ) {
-            let mut digest = DataDigest::new();
-            for piece in &pieces {
-                digest.update(piece);
-            }
-            prop_assert_eq!(digest.finish(), data_digest(&pieces.concat()));
         }
     }
 }

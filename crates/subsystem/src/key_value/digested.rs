@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use proto::DataDigest;
 use reactor::Payload;
-use wire::digest::DataDigest;
 
 /// Bytes digested per turn. Shorter values are digested when they are sent.
 pub(crate) const TURN_BYTES: u32 = 1 << 20;
