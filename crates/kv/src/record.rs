@@ -16,7 +16,7 @@
 //! Records form groups, in one write or several, each with a record of its own at its end: a group without it does not
 //! count.
 
-use crc_fast::{CrcAlgorithm, Digest};
+use reactor::crc32c;
 
 use crate::key::KEY_BYTES_MAX;
 
@@ -154,9 +154,7 @@ impl Checksum {
     }
 
     pub(crate) fn update(&mut self, piece: &[u8]) {
-        let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, self.0.into());
-        digest.update(piece);
-        self.0 = digest.get_state() as u32;
+        self.0 = crc32c::append(self.0, piece);
     }
 
     pub(crate) fn finish(self) -> u32 {

@@ -22,41 +22,42 @@ pub const START: u32 = 0xFFFF_FFFF;
 #[inline]
 #[must_use]
 pub fn append(register: u32, bytes: &[u8]) -> u32 {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if bytes.len() >= x86_64::BLOCK_BYTES && x86_64::is_supported() {
-        return by_blocks(register, bytes);
-    }
-    by_crate(register, bytes)
+    by_blocks(register, bytes).unwrap_or_else(|| by_crate(register, bytes))
 }
 
 /// The checksum of these bytes.
 #[inline]
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u32 {
-    // The crate is faster with a register of its own.
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if bytes.len() >= x86_64::BLOCK_BYTES && x86_64::is_supported() {
-        return !by_blocks(START, bytes);
-    }
-    crc_fast::crc32_iscsi(bytes)
+    // The crate is faster where it need not take a register over.
+    by_blocks(START, bytes).map_or_else(|| crc_fast::crc32_iscsi(bytes), |register| !register)
 }
 
 fn by_crate(register: u32, bytes: &[u8]) -> u32 {
-    // The crate's own digest holds its tables, 300 bytes; only the register is worth keeping, and going in and out of it costs
-    // no more (measured from 8 bytes to 64 KiB).
+    // The crate's own digest holds its tables, 300 bytes; only the register is worth keeping.
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(register));
     digest.update(bytes);
     low32(digest.get_state())
 }
 
+/// The register after these bytes; `None` if there is no block, or the crate is faster.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-fn by_blocks(register: u32, bytes: &[u8]) -> u32 {
+#[inline]
+fn by_blocks(register: u32, bytes: &[u8]) -> Option<u32> {
+    if bytes.len() < x86_64::BLOCK_BYTES || !x86_64::is_supported() {
+        return None;
+    }
     let (blocks, rest) = bytes.as_chunks();
     let register = blocks.iter().fold(register, |register, block| {
-        // SAFETY: the caller asked `is_supported`.
+        // SAFETY: the processor has the instructions, as just asked.
         unsafe { x86_64::block(register, block) }
     });
-    if rest.is_empty() { register } else { by_crate(register, rest) }
+    Some(if rest.is_empty() { register } else { by_crate(register, rest) })
+}
+
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+fn by_blocks(_: u32, _: &[u8]) -> Option<u32> {
+    None
 }
 
 /// The low half, which holds a register of 32 bits.
@@ -149,7 +150,8 @@ mod x86_64 {
     /// The register after one block.
     #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]
     pub(super) fn block(register: u32, block: &[u8; BLOCK_BYTES]) -> u32 {
-        const LANES: [[i64; 2]; 5] = [forward(1024), forward(768), forward(512), forward(256), forward(128)];
+        const FORWARD: [[i64; 2]; 5] =
+            [forward(1024), forward(768), forward(512), forward(256), forward(128)];
         const PARTS: [i64; 3] =
             [power(3 * 8 * PART_BYTES - 33), power(2 * 8 * PART_BYTES - 33), power(8 * PART_BYTES - 33)];
         let mut wide = [0, 32, 64, 96].map(|offset| wide_at(block, offset));
@@ -157,7 +159,7 @@ mod x86_64 {
         let mut parts = [0; 3];
         for step in 0..FOLDED_BYTES / STEP_BYTES - 1 {
             for (index, wide) in wide.iter_mut().enumerate() {
-                *wide = fold(*wide, LANES[0], wide_at(block, (step + 1) * STEP_BYTES + 32 * index));
+                *wide = fold(*wide, FORWARD[0], wide_at(block, (step + 1) * STEP_BYTES + 32 * index));
             }
             for word in 0..STEP_WORDS {
                 for (index, part) in parts.iter_mut().enumerate() {
@@ -167,10 +169,10 @@ mod x86_64 {
             }
         }
         let [first, second, third, fourth] = wide;
-        let halves = fold(first, LANES[1], fold(second, LANES[2], _mm256_setzero_si256()));
-        let halves = _mm256_xor_si256(halves, fold(third, LANES[3], fourth));
+        let halves = fold(first, FORWARD[1], fold(second, FORWARD[2], _mm256_setzero_si256()));
+        let halves = _mm256_xor_si256(halves, fold(third, FORWARD[3], fourth));
         let (first, last) = (_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
-        let factors = _mm_set_epi64x(LANES[4][1], LANES[4][0]);
+        let factors = _mm_set_epi64x(FORWARD[4][1], FORWARD[4][0]);
         let low = _mm_clmulepi64_si128::<0x00>(first, factors);
         let high = _mm_clmulepi64_si128::<0x11>(first, factors);
         let folded = _mm_xor_si128(_mm_xor_si128(low, high), last);

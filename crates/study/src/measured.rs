@@ -20,6 +20,9 @@ pub struct CellRounds {
     /// Discarded rounds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
+    /// Processor time that each side lost to other load, by round.
+    #[serde(skip)]
+    disturbances: Vec<Disturbance>,
     /// Distributions of latency of the valid rounds, if the experiment records them.
     #[serde(skip)]
     pub distributions: Vec<Distribution>,
@@ -48,7 +51,13 @@ impl CellRounds {
     /// A cell before its first round.
     #[must_use]
     pub fn new(cell: Cell) -> Self {
-        Self { cell, rounds: Vec::new(), rejected: Vec::new(), distributions: Vec::new() }
+        Self {
+            cell,
+            rounds: Vec::new(),
+            rejected: Vec::new(),
+            disturbances: Vec::new(),
+            distributions: Vec::new(),
+        }
     }
 
     /// Adds a round: its values, or the reason why it is discarded. Returns whether it is valid.
@@ -57,7 +66,9 @@ impl CellRounds {
     /// others would be too small. [`settle`](Self::settle) judges the median.
     pub fn push(&mut self, values: Values, disturbance: Disturbance) -> bool {
         let operations = values.get("iops").or_else(|| values.get("ops")).copied();
-        match disturbance.judge(operations, None) {
+        let judged = disturbance.judge(operations, None);
+        self.disturbances.push(disturbance.clone());
+        match judged {
             Ok(()) => {
                 self.rounds.push(values);
                 true
@@ -81,7 +92,8 @@ impl CellRounds {
     pub fn settle(&mut self) {
         let Some(share) = self.impossible_share() else { return };
         for (round, values) in self.rounds.iter_mut().enumerate().filter(|(_, values)| !values.is_empty()) {
-            let (reason, disturbance) = (Unmeasured::Share(share), Disturbance::default());
+            let (reason, disturbance) =
+                (Unmeasured::Share(share), self.disturbances.get(round).cloned().unwrap_or_default());
             self.rejected.push(Rejected { round, reason, disturbance, values: std::mem::take(values) });
         }
         self.rejected.sort_by_key(|rejected| rejected.round);
@@ -239,6 +251,8 @@ pub(crate) fn of_rounds(cells: Vec<(Cell, Vec<Round>)>) -> Measured {
 
 #[cfg(test)]
 mod tests {
+    use load::disturbance::{Loss, Side};
+
     use super::*;
 
     fn two(a: [f64; 3], b: [f64; 3]) -> Measured {
@@ -281,10 +295,12 @@ mod tests {
 
     #[test]
     fn the_median_share_decides_and_not_that_of_a_round() {
+        let mut disturbance = Disturbance::default();
+        disturbance.add(Side::Target, Some(Loss { elapsed_ns: 100, wait_ns: 2, ..Loss::default() }));
         let shares = |shares: &[f64]| {
             let mut cell = CellRounds::new(Cell::new("a"));
             for share in shares {
-                assert!(cell.push([("iops", 1.0), ("share", *share)].into(), Disturbance::default()));
+                assert!(cell.push([("iops", 1.0), ("share", *share)].into(), disturbance.clone()));
             }
             cell
         };
@@ -297,6 +313,10 @@ mod tests {
         assert_eq!((impossible.median("share"), impossible.calm_count()), (None, 0));
         assert_eq!(impossible.unmeasured(), Some(Unmeasured::Share(1.2)));
         assert_eq!(impossible.rejected.iter().map(|rejected| rejected.round).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(
+            impossible.rejected.iter().all(|rejected| rejected.disturbance == disturbance),
+            "with their losses"
+        );
     }
 
     #[test]
