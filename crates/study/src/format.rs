@@ -128,6 +128,8 @@ pub(crate) fn value_name(name: &str) -> String {
         "mib_per_s" => "MiB/s",
         "share" => "share of ceiling",
         "over_sockets" => "over plain sockets",
+        "iops_over_sockets" => "IOPS over plain sockets",
+        "p99_over_sockets" => "p99 over plain sockets",
         "share_shared_cache" => "share, cores share a cache",
         "share_own_caches" => "share, each core has its own caches",
         "p999_us" => "p99.9 µs",

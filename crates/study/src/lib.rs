@@ -69,6 +69,7 @@ pub mod table;
 pub mod target_options;
 pub mod terminal;
 mod text_load;
+mod text_sockets;
 pub mod two_machines;
 mod words;
 

@@ -14,6 +14,9 @@ const DEPTH: usize = 1023;
 const IDLE_DEPTH: u16 = 128;
 
 const EFFICIENCY: Bar = Bar::AtLeast(0.85);
+/// IOPS over those of as many plain sockets, and p99 over theirs: the worst of all numbers of lanes.
+const SHARE: Bar = Bar::AtLeast(0.9);
+const TAIL: Bar = Bar::AtMost(1.3);
 const MEMORY: Bar = Bar::AtMost(16_384.0);
 
 pub(crate) const ABOUT: About = About {
@@ -36,8 +39,10 @@ pub(crate) const ABOUT: About = About {
         "ceiling_iops_per_cpu",
         "share",
         "iops",
+        "iops_over_sockets",
         "p50_us",
         "p99_us",
+        "p99_over_sockets",
         "target_percent",
         "bytes_per_lane",
     ],
@@ -98,6 +103,8 @@ impl Experiment for Connections {
             ("bytes_per_lane", used_bytes / f64::from(lanes)),
             ("ceiling_iops_per_cpu", ceiling_iops_per_cpu),
             ("share", iops_per_cpu / ceiling_iops_per_cpu),
+            ("iops_over_sockets", driven.iops(0) / ceiling.iops()),
+            ("p99_over_sockets", us(latency.percentile(99.0)) / us(ceiling.latency.percentile(99.0))),
         ]))
     }
 
@@ -109,6 +116,13 @@ impl Experiment for Connections {
         let share = |lanes| measured.median(&cell_name(lanes), "share");
         headlines.push("share_of_ceiling_1", share(1), None);
         headlines.push("share_of_ceiling_1024", share(1024), None);
+        // One lane is the subject of `ceiling`.
+        let worst = |value, of: fn(f64, f64) -> f64| {
+            let medians = LANE_COUNTS[1..].iter().map(|&lanes| measured.median(&cell_name(lanes), value));
+            medians.collect::<Option<Vec<_>>>()?.into_iter().reduce(of)
+        };
+        headlines.push("iops_over_sockets_min", worst("iops_over_sockets", f64::min), Some(SHARE));
+        headlines.push("p99_over_sockets_max", worst("p99_over_sockets", f64::max), Some(TAIL));
         let bytes = |lanes| measured.median(&cell_name(lanes), "bytes_per_lane");
         headlines.push("bytes_per_idle_lane", bytes(4096).or(bytes(1024)), Some(MEMORY));
     }
@@ -146,7 +160,7 @@ fn cell_name(lanes: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::testing::headline_of;
+    use crate::experiments::testing::{headline_of, of_key};
 
     #[test]
     fn efficiency_is_compared_with_one_lane() {
@@ -156,5 +170,20 @@ mod tests {
         assert_eq!((headline[0].key.as_str(), headline[0].value), ("iops_per_cpu_1024_over_1", 0.9));
         let memory = headline.last().expect("several");
         assert_eq!((memory.key.as_str(), memory.is_reached()), ("bytes_per_idle_lane", Some(true)));
+    }
+
+    #[test]
+    fn the_worst_number_of_lanes_is_held_against_the_bars_and_one_lane_is_not() {
+        let ratio = |cell: &Cell| match cell.word("lanes") {
+            1 => 0.1,
+            lanes => f64::from(lanes) / 4096.0,
+        };
+        let headline = headline_of(&Connections, |cell| {
+            [("iops_over_sockets", ratio(cell)), ("p99_over_sockets", 1.0 + ratio(cell))]
+        });
+        let of = |key| of_key(&headline, key);
+        let (least, most) = (of("iops_over_sockets_min"), of("p99_over_sockets_max"));
+        assert_eq!((least.value, least.is_reached()), (4.0 / 4096.0, Some(false)));
+        assert_eq!((most.value, most.is_reached()), (2.0, Some(false)));
     }
 }

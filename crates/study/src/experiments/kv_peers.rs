@@ -9,9 +9,18 @@ use super::prelude::*;
 use crate::peers::{MEMCACHED, Peer, REDIS, free_place};
 use crate::running_peer::{RunningPeer, version};
 use crate::text_load::{self, Kind, Protocol, TextLoad};
+use crate::text_sockets::TextSockets;
 
 const OURS: &str = "nvlane";
 const PEERS: [Peer; 2] = [MEMCACHED, REDIS];
+
+/// The server that only receives and sends, and the work that it is there for.
+const SOCKETS: &str = "sockets";
+const SOCKETS_WORK: &str = "get, 64 connections";
+
+/// Bars: operations per second over those of the sockets, and p99 over theirs.
+const OVER_SOCKETS: Bar = Bar::AtLeast(0.97);
+const P99_OVER_SOCKETS: Bar = Bar::AtMost(1.0);
 
 const KEY_COUNT: u64 = 1_000_000;
 
@@ -35,14 +44,15 @@ const WORKS: [Work; 7] = [
     work("multiget of 64", Kind::MultiGet, 64, 4, 4.0),
     work("set in 256", Kind::Set, 256, 4, 5.0),
     work("incr of one key in 256", Kind::Increment, 256, 4, 4.0),
-    work("get, 64 connections", Kind::Get, 1, 64, 1.5),
+    work(SOCKETS_WORK, Kind::Get, 1, 64, 1.5),
 ];
 
 pub(crate) const ABOUT: About = About {
     name: "kv-peers",
     title: "What does a core of a key-value server do here, in memcached and in redis?",
     method: "A million keys of 16 bytes with values of 32, each server with one thread on the same core, one generator on another. \
-             Pipelines of 256 and 64 commands and multigets of as many keys on four connections, and one command at a time on 64. \
+             Pipelines of 256 and 64 commands and multigets of as many keys on four connections, and one command at a time on 64, there also to a thread that \
+             receives, and sends the same value to everybody: what sockets alone cost. \
              Speed is for each second of the server's own processor time. memcached and redis-server come from the path, or \
              from NVLANE_MEMCACHED_BIN and NVLANE_REDIS_BIN, between two machines those of the study server.",
     claims: &[Claim {
@@ -52,7 +62,7 @@ pub(crate) const ABOUT: About = About {
         number: "—",
         ours: "get_256_over_memcached",
     }],
-    machines: Machines::OneOrTwo,
+    machines: Machines::TwoWithout("plain sockets, whose server is a thread of the load's machine"),
     judged_by: "ops_per_cpu",
     columns: &["ops_per_cpu", "ops", "server_ns", "p50_us", "p99_us"],
 };
@@ -62,6 +72,7 @@ pub(crate) const ABOUT: About = About {
 pub(crate) struct KvPeers {
     ours: Option<Served>,
     peers: Vec<(&'static str, RunningPeer)>,
+    sockets: Option<TextSockets>,
     /// Names and versions of the peers.
     seen: Vec<String>,
 }
@@ -73,6 +84,13 @@ impl KvPeers {
         name: &str,
         bench: &Bench,
     ) -> Result<(SocketAddr, Arc<dyn Account>, Protocol), Error> {
+        if name == SOCKETS {
+            if self.sockets.is_none() {
+                self.sockets = Some(TextSockets::start(bench.cores.map(|cores| cores.target))?);
+            }
+            let sockets = self.sockets.as_ref().expect("just made sure of");
+            return Ok((sockets.place(), sockets.account(), Protocol::Memcached));
+        }
         let Some(peer) = PEERS.iter().find(|peer| peer.name == name) else {
             if self.ours.is_none() {
                 let memcached = Some(free_place()?);
@@ -103,8 +121,15 @@ impl Experiment for KvPeers {
         let of = |work: &Work, server: &'static str| {
             Cell::new(cell_name(work.name, server)).with("work", work.name).with("server", server)
         };
-        let servers = || [OURS, MEMCACHED.name, REDIS.name];
-        WORKS.iter().flat_map(|work| servers().map(|server| of(work, server))).collect()
+        let servers = |work: &Work| {
+            let sockets = (work.name == SOCKETS_WORK).then_some(SOCKETS);
+            [OURS, MEMCACHED.name, REDIS.name].into_iter().chain(sockets)
+        };
+        WORKS.iter().flat_map(|work| servers(work).map(|server| of(work, server))).collect()
+    }
+
+    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
+        !bench.is_remote() || cell.text("server") != SOCKETS
     }
 
     fn check(&self, bench: &Bench) -> Result<(), Error> {
@@ -169,6 +194,10 @@ impl Experiment for KvPeers {
             let is_whole = ratios.iter().all(Option::is_some);
             headlines.push(format!("{key}_over_better"), over_better.filter(|_| is_whole), Some(work.bar));
         }
+        let over_sockets =
+            |value| measured.ratio(&cell_name(SOCKETS_WORK, OURS), &cell_name(SOCKETS_WORK, SOCKETS), value);
+        headlines.push("get_64_connections_over_sockets", over_sockets("ops"), Some(OVER_SOCKETS));
+        headlines.push("get_64_connections_p99_over_sockets", over_sockets("p99_us"), Some(P99_OVER_SOCKETS));
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
@@ -220,5 +249,22 @@ mod tests {
         );
         assert_eq!(of("incr_256_over_better").is_reached(), Some(true));
         assert_eq!(of("get_64_connections_over_better").is_reached(), Some(true));
+        assert_eq!(headline.iter().find(|number| number.key.contains("over_sockets")), None);
+    }
+
+    #[test]
+    fn sockets_have_one_row_and_stand_for_what_is_possible() {
+        let rows = KvPeers::default().cells();
+        assert_eq!(rows.iter().filter(|cell| cell.text("server") == SOCKETS).count(), 1);
+        let is_ours = |cell: &Cell| cell.text("server") == OURS;
+        let headline = headline_of(&KvPeers::default(), |cell| {
+            [
+                ("ops", if is_ours(cell) { 0.98 } else { 1.0 }),
+                ("p99_us", if is_ours(cell) { 3.0 } else { 2.0 }),
+            ]
+        });
+        let of = |key| of_key(&headline, key);
+        assert_eq!(of("get_64_connections_over_sockets").is_reached(), Some(true));
+        assert_eq!(of("get_64_connections_p99_over_sockets").is_reached(), Some(false));
     }
 }
