@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::command::{build_release, release_binary, run as run_command};
+use crate::command::{build_tested, run as run_command, tested_binary};
 use crate::step::{Step, run_one, run_steps};
 use crate::{check, clients, deny, deps, instructions, interop, sim, syscalls, torture};
 
@@ -18,7 +18,7 @@ pub(crate) struct Options {
 
 /// What follows `make check`. What computes runs beside what mostly waits.
 const STEPS: &[Step] = &[
-    Step::new("release build", 600, build).beside_next(),
+    Step::new("programs", 400, build).beside_next(),
     Step::new("dependencies", 400, deny::run).beside_next(),
     Step::new("slow tests", 600, check::slow_tests),
     Step::new("quickstart", 60, quickstart),
@@ -45,10 +45,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// The programs that later steps run, in one call: their dependencies are compiled side by side.
 fn build() -> Result<()> {
-    build_release(&["nvlane", "nvlane-sim", "nvlane-torture"])
+    build_tested(&["nvlane", "nvlane-sim", "nvlane-torture"])
 }
 
 /// `make run`: verified load, which checks every block.
 fn quickstart() -> Result<()> {
-    run_command(Command::new(release_binary("nvlane")?).arg("quickstart"))
+    run_command(Command::new(tested_binary("nvlane")?).arg("quickstart"))
 }

@@ -26,20 +26,23 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Builds programs in release. With the features of dependencies that the whole workspace asks for: a package on its own
+/// The profile of programs that tests run. Cargo.toml says why it is not `release`.
+pub(crate) const TESTED: &str = "tested";
+
+/// Builds programs that tests run. With the features of dependencies that the whole workspace asks for: a package on its own
 /// may ask for fewer, and nearly everything would be compiled again.
-pub(crate) fn build_release(names: &[&str]) -> Result<()> {
-    let mut command = cargo(&["build", "--release", "--locked", "--workspace"]);
+pub(crate) fn build_tested(names: &[&str]) -> Result<()> {
+    let mut command = cargo(&["build", "--profile", TESTED, "--locked", "--workspace"]);
     for name in names {
         command.args(["--bin", name]);
     }
     run(&mut command)
 }
 
-/// Builds a program as [`build_release`], and returns its path.
-pub(crate) fn release_binary(name: &str) -> Result<PathBuf> {
-    build_release(&[name])?;
-    Ok(target_dir().join("release").join(name))
+/// Builds a program as [`build_tested`], and returns its path.
+pub(crate) fn tested_binary(name: &str) -> Result<PathBuf> {
+    build_tested(&[name])?;
+    Ok(target_dir().join(TESTED).join(name))
 }
 
 /// Shows the command, runs it, and fails unless it succeeds.

@@ -143,8 +143,9 @@ fn count(runner: &Path) -> Result<BTreeMap<String, f64>> {
     if results.exists() {
         std::fs::remove_dir_all(&results).with_context(|| results.display().to_string())?;
     }
-    // With the features of the release build, whose dependencies it shares.
-    let mut bench = cargo(&["bench", "--locked", "--workspace", "--bench", "instructions", "--"]);
+    // As released, with optimization at link time. The package alone: its dependencies are few.
+    let mut bench =
+        cargo(&["bench", "--locked", "--package", "nvlane-proto", "--bench", "instructions", "--"]);
     // The bench's own output is long and about caches.
     bench.arg("--save-summary=json").env("GUNGRAUN_RUNNER", runner).stdout(Stdio::null());
     run_command(&mut bench)?;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::command::{release_binary, run as run_command, target_dir};
+use crate::command::{TESTED, run as run_command, target_dir, tested_binary};
 
 /// Options of `cargo xtask crash-loop` and `cargo xtask flood`.
 #[derive(clap::Args)]
@@ -46,12 +46,12 @@ pub(crate) fn run_some() -> Result<()> {
 
 fn build() -> Result<()> {
     for name in ["nvlane", "nvlane-torture"] {
-        release_binary(name)?;
+        tested_binary(name)?;
     }
     Ok(())
 }
 
 fn run(task: &str, arguments: &[String]) -> Result<()> {
-    let mut command = std::process::Command::new(target_dir().join("release/nvlane-torture"));
+    let mut command = std::process::Command::new(target_dir().join(TESTED).join("nvlane-torture"));
     run_command(command.arg(task).args(arguments))
 }
