@@ -1,5 +1,5 @@
-//! A server that only receives and sends: what sockets alone cost for `get` in the memcached protocol. Each line is a request for one
-//! key, and is answered with the same value.
+//! A server that only receives and sends: what sockets alone cost for `get` in the memcached protocol. Each line is a request for
+//! one key; the server answers all of them with one value.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,6 +11,7 @@ use std::{fs, thread};
 
 use load::account::{Account, Reading};
 use load::cpu::CpuTime;
+use load::disturbance::parse_schedstat;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
@@ -94,7 +95,7 @@ struct ThreadAccount(u32);
 impl Account for ThreadAccount {
     fn read(&self) -> Option<Reading> {
         let text = fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.0)).ok()?;
-        let user_ns = text.split_ascii_whitespace().next()?.parse().ok()?;
+        let (user_ns, ..) = parse_schedstat(&text)?;
         let time = CpuTime { user_ns, ..CpuTime::default() };
         Some(Reading { time, threads: None, machine_busy_ns: None })
     }

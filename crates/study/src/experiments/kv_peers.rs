@@ -51,8 +51,8 @@ pub(crate) const ABOUT: About = About {
     name: "kv-peers",
     title: "What does a core of a key-value server do here, in memcached and in redis?",
     method: "A million keys of 16 bytes with values of 32, each server with one thread on the same core, one generator on another. \
-             Pipelines of 256 and 64 commands and multigets of as many keys on four connections, and one command at a time on 64, there also to a thread that \
-             receives, and sends the same value to everybody: what sockets alone cost. \
+             Pipelines of 256 and 64 commands and multigets of as many keys on four connections, and one command at a time on 64. \
+             Plain sockets: a thread that receives one command at a time on 64 connections, and sends the same value to each. \
              Speed is for each second of the server's own processor time. memcached and redis-server come from the path, or \
              from NVLANE_MEMCACHED_BIN and NVLANE_REDIS_BIN, between two machines those of the study server.",
     claims: &[Claim {
@@ -72,7 +72,7 @@ pub(crate) const ABOUT: About = About {
 pub(crate) struct KvPeers {
     ours: Option<Served>,
     peers: Vec<(&'static str, RunningPeer)>,
-    sockets: Option<TextSockets>,
+    sockets: Kept<(), TextSockets>,
     /// Names and versions of the peers.
     seen: Vec<String>,
 }
@@ -85,10 +85,8 @@ impl KvPeers {
         bench: &Bench,
     ) -> Result<(SocketAddr, Arc<dyn Account>, Protocol), Error> {
         if name == SOCKETS {
-            if self.sockets.is_none() {
-                self.sockets = Some(TextSockets::start(bench.cores.map(|cores| cores.target))?);
-            }
-            let sockets = self.sockets.as_ref().expect("just made sure of");
+            let core = bench.cores.map(|cores| cores.target);
+            let sockets = self.sockets.get((), || TextSockets::start(core))?;
             return Ok((sockets.place(), sockets.account(), Protocol::Memcached));
         }
         let Some(peer) = PEERS.iter().find(|peer| peer.name == name) else {
