@@ -17,8 +17,8 @@ pub trait Account: fmt::Debug + Send + Sync {
 /// An account at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Processor time of the process.
-    pub time: CpuTime,
+    /// Processor time of the process; `None` of a target that is a part of the kernel.
+    pub time: Option<CpuTime>,
     /// Its threads; `None` where the kernel keeps no such account.
     pub threads: Option<Snapshot>,
     /// Time in which any core of the target's machine did anything, ns, if that is another machine.
@@ -30,13 +30,20 @@ impl Reading {
     #[must_use]
     pub fn of_process(pid: u32) -> Option<Self> {
         let time = cpu::of_pid(pid).ok()?;
-        Some(Self { time, threads: Snapshot::of_process(pid), machine_busy_ns: None })
+        Some(Self { time: Some(time), threads: Snapshot::of_process(pid), machine_busy_ns: None })
+    }
+
+    /// The account of a target that is no process.
+    #[must_use]
+    pub fn of_kernel() -> Self {
+        Self { time: None, threads: None, machine_busy_ns: None }
     }
 
     /// Processor time of all live threads, ns; in ticks where the kernel keeps no account of threads.
     #[must_use]
     pub fn run_ns(&self) -> u64 {
-        self.threads.as_ref().map_or_else(|| self.time.total_ns(), Snapshot::run_ns)
+        let counted = || self.time.as_ref().map_or(0, CpuTime::total_ns);
+        self.threads.as_ref().map_or_else(counted, Snapshot::run_ns)
     }
 
     /// What the threads lost to others since an `earlier` reading.

@@ -13,7 +13,7 @@
 //! Snapshot (end)   ──┘
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -79,6 +79,12 @@ impl Loss {
     pub fn percent(&self) -> f64 {
         let lost_ns = self.wait_ns.saturating_add(self.stolen_ns);
         if self.elapsed_ns == 0 { 0.0 } else { lost_ns as f64 * 100.0 / self.elapsed_ns as f64 }
+    }
+
+    /// The same without this much of its wait, ns: its thread waited for others that do a part of the work.
+    #[must_use]
+    pub fn explained(self, ns: u64) -> Self {
+        Self { wait_ns: self.wait_ns.saturating_sub(ns), ..self }
     }
 
     /// The larger of two.
@@ -258,6 +264,12 @@ impl Snapshot {
         self.threads.values().fold(0, |sum, times| sum.saturating_add(times.run_ns))
     }
 
+    /// Cores that some of the threads may run on.
+    #[must_use]
+    pub fn cores(&self) -> BTreeSet<usize> {
+        self.threads.values().flat_map(|times| parse_cores(&times.cores)).collect()
+    }
+
     /// What these threads lost since this snapshot. Those that began or ended meanwhile are not counted.
     #[must_use]
     pub fn loss_until(&self, later: &Self) -> Loss {
@@ -382,7 +394,7 @@ fn parse_stolen(text: &str) -> BTreeMap<usize, u64> {
 const CORE_MAX: usize = 1 << 16;
 
 /// The cores of a list such as `0,2-3`.
-fn parse_cores(list: &str) -> Vec<usize> {
+pub(crate) fn parse_cores(list: &str) -> Vec<usize> {
     let range = |part: &str| -> Option<std::ops::RangeInclusive<usize>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let last = last.trim().parse::<usize>().ok()?;

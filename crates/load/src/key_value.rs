@@ -414,7 +414,7 @@ pub fn run(
         }
         phase.store(ABANDONED, Ordering::Relaxed);
         if let Some((after, before)) = after.2.zip(before.2) {
-            result.target = Some(after.time - before.time);
+            result.target = after.time.zip(before.time).map(|(after, before)| after - before);
             result.target_loss = after.loss_since(&before);
         }
         for thread in threads {

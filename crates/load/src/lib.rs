@@ -24,6 +24,7 @@ pub mod environment;
 pub mod generator;
 pub mod histogram;
 mod invalid;
+pub mod kernel_threads;
 pub mod key_value;
 pub mod keys;
 pub mod ledger;

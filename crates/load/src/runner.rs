@@ -29,6 +29,7 @@ use crate::cpu::{self, CpuTime, MachineTime};
 use crate::disturbance::{Disturbance, Loss, Side};
 use crate::environment::Environment;
 use crate::generator::Counters;
+use crate::kernel_threads::KernelThreads;
 use crate::recorder::Tally;
 use crate::report::{CounterResult, CpuShare, PhaseResult, Report, Sample, SteadyResult};
 use crate::steady::{SlopeLimit, Steady};
@@ -72,6 +73,9 @@ pub struct RunSettings {
     pub steady: Option<SlopeLimit>,
     /// The account of the target's process, if it can be read: its processor time is reported.
     pub target: Option<Arc<dyn Account>>,
+    /// Whether the kernel's threads do a part of the work of either side, as they do for its NVMe host and target: what a thread
+    /// waits for them is not lost then.
+    pub beside_kernel_threads: bool,
     /// Operations in flight at the end have this long to finish; then the run ends without them. No more than two
     /// seconds if the run was told to stop.
     pub drain: Duration,
@@ -86,6 +90,7 @@ impl Default for RunSettings {
             hand_over: false,
             steady: None,
             target: None,
+            beside_kernel_threads: false,
             drain: DRAIN,
         }
     }
@@ -161,6 +166,8 @@ struct Results {
     unanswered: u64,
     /// What the thread lost to others while it was measured.
     loss: Option<Loss>,
+    /// Its core.
+    core: Option<usize>,
     tally: Tally,
     measured_from_ns: u64,
     last_done_ns: u64,
@@ -257,6 +264,7 @@ fn drive<D: Destination>(
             settings,
             observer,
             abandon_ns: None,
+            kernel_before: None,
             inbox: &inbox,
             thread_count,
             series: Vec::new(),
@@ -327,6 +335,27 @@ struct Usage {
     target_loss: Option<Loss>,
     /// Of the target's machine, if that is another one, ns.
     target_machine_ns: Option<u64>,
+    /// The kernel's threads before and after, where they do a part of the work.
+    kernel: Option<(KernelThreads, KernelThreads)>,
+}
+
+impl Usage {
+    /// What a thread of a core lost, without its wait for the kernel's threads where they do a part of the work.
+    fn without_kernel(&self, loss: Loss, core: Option<usize>) -> Loss {
+        let Some((before, after)) = &self.kernel else { return loss };
+        loss.explained(after.ran_since(before, core, loss.elapsed_ns))
+    }
+
+    /// What the target's threads lost between two readings, of a target on this machine without their wait for the kernel's.
+    fn target_loss(&self, before: &Reading, after: &Reading) -> Option<Loss> {
+        let loss = after.loss_since(before)?;
+        if self.target_machine_ns.is_some() {
+            return Some(loss);
+        }
+        let cores = after.threads.as_ref()?.cores();
+        let each = cores.into_iter().map(|core| self.without_kernel(loss, Some(core)));
+        Some(each.min_by_key(|loss| loss.wait_ns).unwrap_or(loss))
+    }
 }
 
 /// The thread that started a run, waiting for those that carry it out.
@@ -342,6 +371,8 @@ struct Watch<'a, D> {
     steady: Option<(SlopeLimit, Steady, bool)>,
     /// When threads that have not ended are given up, once that is known.
     abandon_ns: Option<u64>,
+    /// The kernel's threads before the load began, where they do a part of the work.
+    kernel_before: Option<KernelThreads>,
 }
 
 impl<D: Destination> Watch<'_, D> {
@@ -428,6 +459,7 @@ impl<D: Destination> Watch<'_, D> {
                 Some(Message::Interval(..) | Message::Ended(_)) | None => {}
             }
         }
+        self.kernel_before = self.kernel_threads();
         self.shared.start_ns.store(self.shared.now_ns() + START_DELAY_NS, Ordering::Release);
         Ok(())
     }
@@ -464,15 +496,16 @@ impl<D: Destination> Watch<'_, D> {
             }
         }
         let mut usage = Usage::default();
-        if let Some((target, own, machine)) = before {
-            usage.own = own.zip(self.own_time()).map(|(before, after)| after - before);
-            usage.machine = machine.zip(cpu::of_machine().ok());
-            if let Some((before, after)) = target.zip(self.target_reading()) {
-                usage.target = Some(after.time - before.time);
-                usage.target_loss = after.loss_since(&before);
-                let busy_ns = after.machine_busy_ns.zip(before.machine_busy_ns);
-                usage.target_machine_ns = busy_ns.map(|(after, before)| after.saturating_sub(before));
-            }
+        let Some((target, own, machine)) = before else { return Ok((results, usage)) };
+        usage.own = own.zip(self.own_time()).map(|(before, after)| after - before);
+        usage.machine = machine.zip(cpu::of_machine().ok());
+        let target = target.zip(self.target_reading());
+        usage.kernel = self.kernel_before.take().zip(self.kernel_threads());
+        if let Some((before, after)) = target {
+            usage.target = after.time.zip(before.time).map(|(after, before)| after - before);
+            let busy_ns = after.machine_busy_ns.zip(before.machine_busy_ns);
+            usage.target_machine_ns = busy_ns.map(|(after, before)| after.saturating_sub(before));
+            usage.target_loss = usage.target_loss(&before, &after);
         }
         Ok((results, usage))
     }
@@ -480,6 +513,10 @@ impl<D: Destination> Watch<'_, D> {
     fn own_time(&self) -> Option<CpuTime> {
         let is_wanted = self.settings.hand_over;
         is_wanted.then(|| cpu::of_pid(std::process::id()).ok()).flatten()
+    }
+
+    fn kernel_threads(&self) -> Option<KernelThreads> {
+        self.settings.beside_kernel_threads.then(KernelThreads::now)
     }
 
     fn target_reading(&self) -> Option<Reading> {
@@ -522,7 +559,8 @@ fn report(
         counters.merge(&result.generator);
         overdue += result.overdue;
         unanswered += result.unanswered;
-        loss = match (loss, result.loss) {
+        let lost = result.loss.map(|loss| usage.without_kernel(loss, result.core));
+        loss = match (loss, lost) {
             (Some(loss), Some(other)) => Some(loss.worse(other)),
             (loss, other) => loss.or(other),
         };

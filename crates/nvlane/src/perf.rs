@@ -301,17 +301,17 @@ fn run_remote(arguments: &RunArguments, address: &Address) -> Ended {
     let tls = ceiling::cipher_of(&options);
     let association = Association::connect(address, options)?;
     let namespace = association.addressed_namespace()?;
+    let peers = address.resolve().unwrap_or_default();
+    let target = local_pid(&peers);
     let settings = RunSettings {
         cores: cores.to_vec(),
         queues: load.queues,
         polled_percent: load.polled,
         hand_over: connection.submit == Submit::Mailbox,
         steady: load.steady,
-        target: address
-            .resolve()
-            .ok()
-            .and_then(|peers| local_pid(&peers))
-            .map(|pid| Arc::new(ProcessAccount(pid)) as _),
+        target: target.map(|pid| Arc::new(ProcessAccount(pid)) as _),
+        // On this machine, and no process: the kernel's target.
+        beside_kernel_threads: target.is_none() && peers.iter().any(|peer| load::cpu::is_local(peer.ip())),
         drain: connection.host.answer(HostOptions::ANSWER),
     };
     let mut live = live::Live::new(&workload)?;

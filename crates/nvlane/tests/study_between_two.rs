@@ -190,14 +190,7 @@ fn loads_are_measured_with_the_account_of_the_other_machine() {
     fs::write(&token_file, format!("{}\n", server.token)).expect("a file");
     let out = directory.path().join("all");
     let mut command = nvlane();
-    command.args([
-        "study",
-        "all",
-        "--only",
-        "mtu,ceiling,iosize,stacks,mixed-lanes,busy-poll",
-        "--rounds",
-        "1",
-    ]);
+    command.args(["study", "all", "--only", "mtu,ceiling,iosize,mixed-lanes,busy-poll", "--rounds", "1"]);
     command.args(["-t", "0.05", "--extra", "0", "--target", &server.address, "--token-file"]);
     let told = Ended::of(command.arg(&token_file).arg("--out").arg(&out)).text();
     assert!(told.contains("mtu               not measured: it runs on one machine only: "), "{told}");
@@ -207,7 +200,6 @@ fn loads_are_measured_with_the_account_of_the_other_machine() {
     for (name, values) in [
         ("ceiling", ["share", "ceiling_p50_us"]),
         ("iosize", ["iops", "target_us"]),
-        ("stacks", ["iops", "target_us"]),
         ("mixed-lanes", ["iops", "p50_us"]),
         ("busy-poll", ["iops", "target_napi_id"]),
     ] {
@@ -361,9 +353,6 @@ fn targets_take_the_ports_of_a_range_and_its_end_is_told() {
 fn keys_placements_and_cores_of_the_other_machine_are_used() {
     let server = Server::start();
     let directory = tempfile::tempdir().expect("a directory");
-    let out = directory.path().join("file");
-    let complaint = Ended::of(server.study("ceiling", &out).args(["--storage", "file"])).complaint(2);
-    assert!(complaint.contains("cannot be measured between two machines"), "{complaint}");
     // One core of the server: of affinity those without a placement among reactors.
     for (name, only, value, count) in [
         ("tls", "connect ffdhe2048 tls", "connect_ms", 1),
@@ -473,6 +462,80 @@ fn a_program_that_reads_memory_runs_on_the_second_core_of_the_server() {
     assert!(ask(json!("end_memory_reader"))["refused"].is_string());
 }
 
+/// SPDK's target, as far as a study needs it: it prints its version, and serves the file of its configuration.
+const SPDKS_TARGET: &str = r#"#!/usr/bin/python3
+import json, os, sys
+if "--version" in sys.argv:
+    print("SPDK v26.05 git sha1 0")
+    sys.exit()
+calls = {}
+for subsystem in json.load(open(sys.argv[sys.argv.index("-c") + 1]))["subsystems"]:
+    calls.update({call["method"]: call["params"] for call in subsystem["config"]})
+at = calls["nvmf_subsystem_add_listener"]["listen_address"]
+os.execv(os.environ["NVLANE"], [
+    "nvlane", "target", "--listen", at["traddr"] + ":" + at["trsvcid"],
+    "--nqn", calls["nvmf_create_subsystem"]["nqn"], "--namespace", "file:" + calls["bdev_aio_create"]["filename"],
+])
+"#;
+
+/// That each cell with this parameter has this value, or on a busy machine what each of these sides lost.
+fn measured_or_disturbed(results: &Value, parameter: &str, of: &str, value: &str, sides: &[&str]) {
+    let cells = results["cells"].as_array().expect("cells");
+    let cells = cells.iter().filter(|cell| cell["parameters"][parameter] == of);
+    let cells: Vec<_> = cells.collect();
+    assert!(!cells.is_empty(), "{of}: {results}");
+    for cell in cells {
+        if cell["values"].is_null() {
+            let losses = cell["rejected"][0]["disturbance"].as_array().expect("losses");
+            let lost = |side: &&str| losses.iter().any(|loss| loss["side"] == **side);
+            assert!(sides.iter().all(lost), "{of}: {cell}");
+            continue;
+        }
+        assert!(cell["values"][value]["median"].as_f64().is_some_and(|median| median > 0.0), "{of}: {cell}");
+    }
+}
+
+#[test]
+fn targets_of_others_and_the_file_itself_are_measured_on_the_other_machine() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("nvmf_tgt");
+    fs::write(&path, SPDKS_TARGET).expect("a program");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("that can run");
+    let mut command = nvlane();
+    let nvlane = command.get_program().to_owned();
+    command.env("NVLANE", nvlane).env("NVLANE_SPDK_BIN", directory.path());
+    let server = Server::of(command, &[]);
+    let out = directory.path().join("stacks");
+    let mut study = server.study("stacks", &out);
+    // The programs of the load's machine are others.
+    study.env("NVLANE_SPDK_BIN", "/no/such/directory");
+    study.args(["--only", "read qd32", "--rounds", "1", "-t", "0.05", "--extra", "0"]);
+    let told = Ended::of(&mut study).text();
+    let results = json_of(&out.join("results.json"));
+    for (stack, sides) in [
+        ("the file itself", &["host"][..]),
+        ("nvlane", &["host", "target"]),
+        ("nvlane host, SPDK target", &["host", "target"]),
+    ] {
+        measured_or_disturbed(&results, "stack", stack, "iops", sides);
+    }
+    assert!(results["seen"].to_string().contains("SPDK v26.05"), "{results}");
+    assert!(told.contains("Measured between two machines."), "{told}");
+    let lacking = results["conditions"].as_str().unwrap_or_default();
+    assert!(lacking.contains("SPDK (needs spdk_nvme_perf of SPDK"), "of the load's machine: {lacking}");
+    assert!(lacking.contains("on the targets' machine, 127.0.0.1"), "{lacking}");
+
+    let out = directory.path().join("ceiling");
+    let mut study = server.study("ceiling", &out);
+    study.args(["--storage", "file", "--only", "file read qd8"]);
+    study.args(["--rounds", "1", "-t", "0.05", "--extra", "0"]);
+    Ended::of(&mut study).text();
+    let results = json_of(&out.join("results.json"));
+    measured_or_disturbed(&results, "storage", "file", "ceiling_iops", &["host", "target"]);
+    wait_until("all targets end with their study", || server.targets().is_empty());
+}
+
 #[test]
 fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
     let server = Server::start();
@@ -486,6 +549,15 @@ fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
         json!({ "start_ceiling": start })
     };
     let reader = json!({ "start_memory_reader": { "access": "random", "warm_up_us": 0, "measure_us": 1 } });
+    let file_target = |kind: &str, bytes: u64, core_count: u32| json!({ "start_file_target": { "kind": kind, "bytes": bytes, "core_count": core_count } });
+    let file_load = |name: &str, value: u64| {
+        let mut start = json!({
+            "bytes": 1 << 20, "pattern": "randread", "read_percent": 100, "io_bytes": 4096, "jobs": 1, "depth": 1,
+            "warm_up_us": 1, "measure_us": 1, "core_count": 1,
+        });
+        start[name] = json!(value);
+        json!({ "start_file_load": start })
+    };
     for (request, reason) in [
         (ceiling("connections", 4_000_000_000), "connections of a ceiling: 1 to "),
         (ceiling("depth", 0), "operations in flight of a ceiling: 1 to "),
@@ -494,6 +566,11 @@ fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
         (json!({ "start_peer": { "kind": "redis", "memory_mib": 4_000_000_000_u32 } }), "MiB are free"),
         (json!({ "start_peer": { "kind": "redis", "memory_mib": 0 } }), "at least 1 MiB"),
         (reader, "a second core of this server"),
+        (json!("end_file_load"), "no load runs on the file"),
+        (file_target("spdk", 1 << 31, 1), "the file of a study has at most 1g bytes"),
+        (file_target("spdk", 4096, 0), "a core of the server"),
+        (file_load("jobs", 4_000_000_000), "queues of a load on the file: 1 to 1024"),
+        (file_load("bytes", 0), "the file of a study has at most 1g bytes"),
         (json!("end_memory_reader"), "no program reads memory"),
     ] {
         let refused = ask(request.clone());
@@ -504,6 +581,9 @@ fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
     // One at a time: the second takes the place of the first.
     for _ in 0..2 {
         assert!(ask(ceiling("depth", 4))["ceiling_started"]["key"].is_string());
+    }
+    for _ in 0..2 {
+        assert_eq!(ask(file_load("measure_us", 500_000_000)), "file_load_started");
     }
     let refused = ask(json!({ "start_peer": { "kind": "/bin/sh", "memory_mib": 1 } }));
     assert!(refused["refused"].as_str().is_some_and(|told| told.contains("no message")), "{refused}");

@@ -102,6 +102,25 @@ pub struct Bench {
     pub line_times: Arc<Mutex<Vec<f64>>>,
 }
 
+/// The far side of a load: a target, as the load reaches it.
+#[derive(Clone, Debug)]
+pub struct FarSide<'a> {
+    /// Its address, with its subsystem.
+    pub address: &'a Address,
+    /// The account of its process, or of its machine, if there is one.
+    pub account: Option<Arc<dyn Account>>,
+    /// Whether it is a part of this machine's kernel.
+    pub is_of_this_kernel: bool,
+}
+
+impl<'a> FarSide<'a> {
+    /// A target that is a process.
+    #[must_use]
+    pub fn process(address: &'a Address, account: Arc<dyn Account>) -> Self {
+        Self { address, account: Some(account), is_of_this_kernel: false }
+    }
+}
+
 /// A load and its lanes.
 #[derive(Clone, Debug)]
 pub struct Load {
@@ -195,18 +214,12 @@ impl Bench {
         self.run_watched(served, load, &mut || ())
     }
 
-    /// Runs a load on the namespace that an address names, of a target that is none of nvlane's. `target`: the account of its
-    /// process, if it has one.
+    /// Runs a load on the namespace that the address of a target names.
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub fn run_at(
-        &self,
-        address: &Address,
-        target: Option<Arc<dyn Account>>,
-        load: Load,
-    ) -> Result<Finished, Error> {
-        self.run_on((address, target), load, &mut || ())
+    pub fn run_at(&self, far: FarSide<'_>, load: Load) -> Result<Finished, Error> {
+        self.run_on(far, load, &mut || ())
     }
 
     /// As [`run`](Self::run); calls `look` several times a second, from before the load begins until it has ended.
@@ -219,12 +232,12 @@ impl Bench {
         load: Load,
         look: &mut dyn FnMut(),
     ) -> Result<Finished, Error> {
-        self.run_on((served.address(), Some(served.account())), load, look)
+        self.run_on(FarSide::process(served.address(), served.account()), load, look)
     }
 
     fn run_on(
         &self,
-        (address, target): (&Address, Option<Arc<dyn Account>>),
+        FarSide { address, account, is_of_this_kernel }: FarSide<'_>,
         load: Load,
         look: &mut dyn FnMut(),
     ) -> Result<Finished, Error> {
@@ -237,8 +250,13 @@ impl Bench {
         };
         let association = Association::connect(address, options)?;
         let namespace = association.addressed_namespace()?;
-        let settings =
-            RunSettings { cores: load.cores, hand_over: load.hand_over, target, ..RunSettings::default() };
+        let settings = RunSettings {
+            cores: load.cores,
+            hand_over: load.hand_over,
+            target: account,
+            beside_kernel_threads: is_of_this_kernel,
+            ..RunSettings::default()
+        };
         let mut observer = Stops { stops: &self.stops, look };
         let finished = runner::run(&association, &namespace, &workload, &settings, &mut observer);
         association.close();
@@ -250,10 +268,30 @@ impl Bench {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn run_local(&self, storage: &LocalStorage, load: Load) -> Result<Finished, Error> {
+        self.run_device(storage, None, load)
+    }
+
+    /// The same on the block device that the kernel's host made of a target. `target`: the account of the target.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_device(
+        &self,
+        storage: &LocalStorage,
+        target: Option<Arc<dyn Account>>,
+        load: Load,
+    ) -> Result<Finished, Error> {
         let workload = self.timed(load.workload);
-        let settings = RunSettings { cores: load.cores, ..RunSettings::default() };
+        let settings = RunSettings { cores: load.cores, target, ..RunSettings::default() };
         let mut observer = Stops { stops: &self.stops, look: &mut || () };
         self.finish(runner::run_local(storage, &workload, &settings, &mut observer)?)
+    }
+
+    /// What nvlane's generator measured. The distribution of latency is recorded.
+    #[must_use]
+    pub fn values_of(&self, finished: &Finished) -> Values {
+        self.note_latency(Distribution::of(bins(&finished.report)));
+        values(&finished.report)
     }
 
     /// A load with the times of the bench.
@@ -478,12 +516,36 @@ impl Observer for Stops<'_> {
     }
 }
 
+/// Percentiles of latency, by the names of their values.
+const PERCENTILES: [(&str, f64); 5] =
+    [("p50_us", 50.0), ("p90_us", 90.0), ("p99_us", 99.0), ("p999_us", 99.9), ("p9999_us", 99.99)];
+
+/// The name of a value of [`values`] that another program gives.
+#[must_use]
+pub fn value_named(name: &str) -> Option<&'static str> {
+    const OTHERS: [&str; 11] = [
+        "iops",
+        "mean_us",
+        "mib_per_s",
+        "host_us",
+        "host_user_us",
+        "host_kernel_us",
+        "machine_us",
+        "target_us",
+        "target_user_us",
+        "target_kernel_us",
+        "iops_per_cpu",
+    ];
+    let names = OTHERS.into_iter().chain(PERCENTILES.map(|(percentile, _)| percentile));
+    names.into_iter().find(|known| *known == name)
+}
+
 /// Throughput, latency and processor time of a load.
 #[must_use]
 pub fn values(report: &Report) -> Values {
     let latency = report.total.latency();
     let mut values = Values::from([("iops", report.total.iops), ("mean_us", latency.mean_ns / 1e3)]);
-    for (name, percent) in [("p50_us", 50.0), ("p99_us", 99.0), ("p999_us", 99.9), ("p9999_us", 99.99)] {
+    for (name, percent) in PERCENTILES {
         if let Some(ns) = latency.percentile_ns(percent) {
             values.insert(name, us(ns));
         }
@@ -523,10 +585,10 @@ pub fn batch_values(report: &Report) -> Values {
     ])
 }
 
-/// The distribution of latency of a load.
+/// Latencies of a load, us, and their numbers of operations.
 #[must_use]
-pub fn distribution(report: &Report) -> Option<Distribution> {
-    Distribution::of(report.total.latency().bins.iter().map(|bin| (us(bin.middle), bin.count)))
+pub fn bins(report: &Report) -> Vec<(f64, u64)> {
+    report.total.latency().bins.iter().map(|bin| (us(bin.middle), bin.count)).collect()
 }
 
 /// Nanoseconds in microseconds.

@@ -31,16 +31,17 @@ impl Transport {
         }
     }
 
-    /// An address of this machine at which it is reached.
+    /// An address of this machine at which it is reached: the one that is wanted, or any.
     ///
     /// # Errors
     /// What there has to be.
-    pub(crate) fn address(self) -> Result<IpAddr, String> {
+    pub(crate) fn address(self, wanted: Option<IpAddr>) -> Result<IpAddr, String> {
         match self {
-            Self::Tcp => Ok(Ipv4Addr::LOCALHOST.into()),
-            Self::Rdma => rdma_device()
-                .map(|device| device.address)
-                .ok_or_else(|| "an RDMA device with an IPv4 address".into()),
+            Self::Tcp => Ok(wanted.unwrap_or(Ipv4Addr::LOCALHOST.into())),
+            Self::Rdma => rdma_device(wanted).map(|device| device.address).ok_or_else(|| match wanted {
+                Some(wanted) => format!("an RDMA device with the address {wanted}"),
+                None => "an RDMA device with an IPv4 address".into(),
+            }),
         }
     }
 }
@@ -62,29 +63,32 @@ impl RdmaDevice {
     }
 }
 
-/// The first RDMA device whose network device has an IPv4 address.
-pub(crate) fn rdma_device() -> Option<RdmaDevice> {
+/// The first RDMA device whose network device has this address, or any IPv4 address.
+pub(crate) fn rdma_device(wanted: Option<IpAddr>) -> Option<RdmaDevice> {
     let mut names: Vec<_> = std::fs::read_dir("/sys/class/infiniband").ok()?.flatten().collect();
     names.sort_by_key(std::fs::DirEntry::file_name);
     names.into_iter().find_map(|entry| {
         let path = entry.path();
         let interface = std::fs::read_to_string(path.join("ports/1/gid_attrs/ndevs/0")).ok()?;
-        let address = ipv4_address(interface.trim())?;
+        let mut addresses = addresses(interface.trim()).into_iter();
+        let address =
+            addresses.find(|address| wanted.map_or(address.is_ipv4(), |wanted| *address == wanted))?;
         // Devices of cards are below their bus.
         let is_software = !path.join("device").exists();
         Some(RdmaDevice { name: entry.file_name().to_string_lossy().into_owned(), address, is_software })
     })
 }
 
-fn ipv4_address(interface: &str) -> Option<IpAddr> {
-    let shown = Command::new("ip").args(["-o", "-4", "address", "show", "dev", interface]).output().ok()?;
-    parse_address(&String::from_utf8_lossy(&shown.stdout))
+fn addresses(interface: &str) -> Vec<IpAddr> {
+    let shown = Command::new("ip").args(["-o", "address", "show", "dev", interface]).output();
+    let text = shown.map(|shown| String::from_utf8_lossy(&shown.stdout).into_owned()).unwrap_or_default();
+    text.lines().filter_map(parse_address).collect()
 }
 
-/// The address in a line of `ip -o -4 address`.
+/// The address in a line of `ip -o address`.
 fn parse_address(line: &str) -> Option<IpAddr> {
     let words: Vec<_> = line.split_ascii_whitespace().collect();
-    let at = words.iter().position(|word| *word == "inet")?;
+    let at = words.iter().position(|word| ["inet", "inet6"].contains(word))?;
     words.get(at + 1)?.split('/').next()?.parse().ok()
 }
 
@@ -110,6 +114,9 @@ mod tests {
     fn the_address_of_an_interface_is_read() {
         let line = "2: eth0    inet 192.0.2.10/24 brd 192.0.2.255 scope global eth0\\       valid_lft forever preferred_lft forever\n";
         assert_eq!(parse_address(line), Some(Ipv4Addr::new(192, 0, 2, 10).into()));
+        let line =
+            "3: eth1    inet6 2001:db8::7/64 scope global \\       valid_lft forever preferred_lft forever\n";
+        assert_eq!(parse_address(line), Some("2001:db8::7".parse().unwrap()));
         assert_eq!(parse_address(""), None);
         assert_eq!(parse_address("2: eth0    inet"), None);
     }

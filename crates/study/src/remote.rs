@@ -6,8 +6,8 @@
 //!            ───proof, version───────▶
 //!            ◀──machine, cores───────
 //!            ───start, read, stop ...▶  ──▶ nvlane target (child processes)
-//!                                        memcached, redis (child processes)
-//!                                        the far end of plain sockets, a program beside the target (threads)
+//!                                        memcached, redis, SPDK's target (child processes), the kernel's target
+//!                                        the far end of plain sockets, a load on a file, a program beside the target (threads)
 //! ```
 //!
 //! Messages are lines of JSON (`remote/protocol.rs`). The connection carries no data of a measurement.
@@ -15,6 +15,9 @@
 pub(crate) mod ceiling;
 pub(crate) mod connection;
 mod far_ceiling;
+mod far_file_load;
+pub(crate) mod file_load;
+pub(crate) mod file_target;
 mod lines;
 mod memory_reader;
 mod occupancy;

@@ -97,7 +97,7 @@ impl Account for ThreadAccount {
         let text = fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.0)).ok()?;
         let (user_ns, ..) = parse_schedstat(&text)?;
         let time = CpuTime { user_ns, ..CpuTime::default() };
-        Some(Reading { time, threads: None, machine_busy_ns: None })
+        Some(Reading { time: Some(time), threads: None, machine_busy_ns: None })
     }
 }
 

@@ -65,7 +65,8 @@ fn only_reads(workload: &Workload) -> bool {
     workload.pattern.shares().read == 100 && workload.pattern.mix != Mix::WriteThenRead && !workload.fill
 }
 
-/// Puts `workload` on local storage, and reports. Settings about lanes and targets mean nothing here.
+/// Puts `workload` on local storage, and reports. Settings about lanes and targets mean nothing here. The kernel's threads do a
+/// part of the work.
 ///
 /// The storage is opened as a target would open it: locked for the time of the run, and a device that is mounted is
 /// not written.
@@ -99,7 +100,8 @@ pub fn run_local(
     }
     let environment = Environment::collect(None, JITTER);
     let local = Local { file: &file, spin_ns_max: storage.spin.limit_ns() };
-    let (mut finished, rings) = drive(&local, &plan, environment, settings, observer)?;
+    let settings = RunSettings { beside_kernel_threads: true, ..settings.clone() };
+    let (mut finished, rings) = drive(&local, &plan, environment, &settings, observer)?;
     let kind = match storage.kind {
         FileKind::Regular => "file",
         FileKind::Device => "device",

@@ -341,6 +341,7 @@ impl<D: Destination> Running<'_, D> {
             overdue,
             unanswered,
             loss,
+            core: self.worker.thread.core,
             tally: std::mem::replace(&mut self.recorder, Recorder::new(false)).into_total(),
             measured_from_ns,
             // A target that fell silent was under load until the load ended.

@@ -33,7 +33,8 @@ A firewall between the machines has to let the study's machine connect to the po
 port, or with --data-ports those of a range. Each target has a port of its own: 32 are enough for every study.
 
 A study chooses among a fixed set of namespaces and options of nvlane target, and never names a path or a command. kv-peers and \
-kv-hit-ratio have this server start memcached and redis, from the path or from $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN. Experiments \
+kv-hit-ratio have this server start memcached and redis, from the path or from $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN. stacks has it start SPDK's target (nvmf_tgt, from the path or from $NVLANE_SPDK_BIN) and, \
+as root and with the modules nvmet, nvmet-tcp and nvmet-rdma loaded, the kernel's; for RDMA the data address has to be that of an RDMA device. Experiments \
 that place two things on this machine need a second core. A study may have 32 targets at a time, namespaces in memory of as much as is free, and one file of at most 1 GiB, in a directory of the server in $TMPDIR \
 (/tmp), which is removed after the study.
 

@@ -8,7 +8,7 @@ use load::steady::Spread;
 use super::prelude::*;
 use crate::bench::Load;
 use crate::one_regime::share_in;
-use crate::scratch::ScratchFile;
+use crate::study_file::StudyFile;
 use crate::table;
 
 /// Name, pattern and percentage of reads.
@@ -108,9 +108,7 @@ pub(crate) const ABOUT: About = About {
         number: "≈ RDMA",
         ours: "share_min",
     }],
-    machines: Machines::TwoWithout(
-        "a file (--storage file), because the file alone is driven on the load's machine only",
-    ),
+    machines: Machines::OneOrTwo,
     judged_by: "share",
     columns: &[
         "share",
@@ -132,7 +130,7 @@ pub(crate) const ABOUT: About = About {
 #[derive(Debug, Default)]
 pub(crate) struct Ceiling {
     served: Kept<&'static str, Served>,
-    file: Kept<(), ScratchFile>,
+    file: Kept<(), StudyFile>,
 }
 
 impl Experiment for Ceiling {
@@ -142,10 +140,6 @@ impl Experiment for Ceiling {
             row.workloads.iter().flat_map(depths)
         });
         cells.collect()
-    }
-
-    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
-        !bench.is_remote() || row_of(cell).storage != "file"
     }
 
     fn conditions(&self, measured: &Measured) -> Option<String> {
@@ -252,9 +246,9 @@ impl Ceiling {
 
     /// On a file: beside the file alone, which the target gives up for that time.
     fn measure_file(&mut self, bench: &Bench, load: Load) -> Result<Values, Error> {
-        let file = self.file.get((), || ScratchFile::new(&bench.scratch, STORAGE_BYTES as u64))?;
-        let local = self::values(&bench.run_local(&file.storage(), load.clone())?.report);
-        let served = bench.serve_with(ServedOptions::of([format!("file:{}", file.path().display())]))?;
+        let file = self.file.get((), || StudyFile::new(bench, STORAGE_BYTES as u64))?;
+        let local = file.run(bench, load.clone())?;
+        let served = bench.serve_with(file.served())?;
         let mut values = self::values(&bench.run(&served, load)?.report);
         served.stop()?;
         for (ceiling, name) in [

@@ -9,7 +9,7 @@ use load::workload::{Arrival, Pace};
 use super::prelude::*;
 use crate::bench::Load;
 use crate::doorbell::{ADAPTIVE, FIXED, IMMEDIATE, POLICIES, PolicyTargets, TURN};
-use crate::scratch::ScratchFile;
+use crate::study_file::StudyFile;
 use crate::target_options::Doorbell;
 
 /// Offered load, percent of the throughput of a closed loop of depth [`DEPTH`] on this machine.
@@ -74,7 +74,7 @@ pub(crate) const ABOUT: About = About {
 #[derive(Debug, Default)]
 pub(crate) struct CoreLatency {
     targets: PolicyTargets,
-    file: Kept<(), ScratchFile>,
+    file: Kept<(), StudyFile>,
     /// Throughput of the closed loop on each storage: 100 %.
     full_iops: BTreeMap<&'static str, f64>,
 }
@@ -96,13 +96,7 @@ impl CoreLatency {
         let namespace = match storage {
             NULL => return bench.run(self.targets.get(bench, policy)?, load),
             DELAY => ServedOptions::of([DELAYED]),
-            _ if bench.is_remote() => {
-                ServedOptions { scratch_bytes: Some(FILE_BYTES), ..ServedOptions::of::<String>([]) }
-            }
-            _ => {
-                let file = self.file.get((), || ScratchFile::new(&bench.scratch, FILE_BYTES))?;
-                ServedOptions::of([format!("file:{}", file.path().display())])
-            }
+            _ => self.file.get((), || StudyFile::new(bench, FILE_BYTES))?.served(),
         };
         // A file is locked by the target that has it: one at a time.
         let tuning = TargetTuning { doorbell: Doorbell::named(policy), ..TargetTuning::default() };

@@ -4,14 +4,14 @@
 mod figures;
 mod stack;
 
+use std::cell::OnceCell;
+
 use load::steady::Spread;
 
 use super::prelude::*;
-use crate::kernel_nvme::{Transport, rdma_device};
 use crate::queue_load::QueueLoad;
-use crate::scratch::ScratchFile;
-use crate::spdk;
-use stack::{KERNEL, LOCAL, SPDK, SPDK_ON_OURS, STACKS, Software, Stack};
+use crate::study_file::StudyFile;
+use stack::{KERNEL, LOCAL, SPDK, SPDK_ON_OURS, STACKS, Stack};
 pub(crate) use stack::{KERNEL_RDMA, OURS};
 
 /// Depths of one job, and of many.
@@ -58,9 +58,7 @@ pub(crate) const ABOUT: About = About {
             ours: "iops_over_kernel_read_qd128",
         },
     ],
-    machines: Machines::TwoWithout(
-        "the file itself and the kernel's targets, because a study server starts nvlane's targets only",
-    ),
+    machines: Machines::OneOrTwo,
     judged_by: "iops",
     columns: &[
         "iops",
@@ -83,7 +81,36 @@ pub(crate) const ABOUT: About = About {
 /// Every stack that is there.
 #[derive(Debug, Default)]
 pub(crate) struct Stacks {
-    file: Kept<(), ScratchFile>,
+    file: Kept<(), StudyFile>,
+    /// Which stacks there are, once that is known.
+    there: OnceCell<There>,
+}
+
+/// What the machines of a study have.
+#[derive(Debug)]
+struct There {
+    /// Stacks that they have not, and what they need.
+    absent: Vec<(&'static str, String)>,
+    /// What a reader has to know of those that they have.
+    seen: Vec<String>,
+}
+
+impl There {
+    fn on(bench: &Bench) -> Self {
+        let absent = STACKS.iter().filter_map(|stack| Some((stack.name, stack.check(bench).err()?)));
+        let absent: Vec<_> = absent.collect();
+        let is_there = |stack: &&Stack| absent.iter().all(|(name, _)| *name != stack.name);
+        let mut seen = Vec::new();
+        for stack in STACKS.iter().filter(is_there) {
+            let described = stack.target_described(bench).or_else(|| stack.host_described());
+            seen.extend(described.filter(|described| !seen.contains(described)));
+        }
+        Self { absent, seen }
+    }
+
+    fn has(&self, stack: &Stack) -> bool {
+        self.absent.iter().all(|(name, _)| *name != stack.name)
+    }
 }
 
 impl Experiment for Stacks {
@@ -101,39 +128,23 @@ impl Experiment for Stacks {
     }
 
     fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
-        let stack = stack_of(cell);
-        // The server of another machine starts nvlane's targets only.
-        let is_reached = if bench.is_remote() {
-            stack.target == Software::Nvlane
-        } else {
-            bench.cores.is_some() || !stack.needs_two_cores()
-        };
-        is_reached && stack.check().is_ok()
+        self.there.get_or_init(|| There::on(bench)).has(&stack_of(cell))
     }
 
     fn seen(&self) -> Vec<String> {
-        let is_rdma_there =
-            STACKS.iter().any(|stack| stack.transport == Transport::Rdma && stack.check().is_ok());
-        let device = rdma_device().filter(|_| is_rdma_there);
-        let device = device.map(|device| format!("RDMA device {}", device.described()));
-        device.into_iter().chain(spdk::described()).collect()
+        self.there.get().map(|there| there.seen.clone()).unwrap_or_default()
     }
 
     fn conditions(&self, measured: &Measured) -> Option<String> {
-        let absent = STACKS.iter().filter_map(|stack| Some((stack.name, stack.check().err()?)));
-        let absent: Vec<_> = absent.map(|(name, needs)| format!("{name} (needs {needs})")).collect();
+        let absent = self.there.get().map(|there| there.absent.as_slice()).unwrap_or_default();
+        let absent: Vec<_> = absent.iter().map(|(name, needs)| format!("{name} (needs {needs})")).collect();
         let absent = (!absent.is_empty()).then(|| format!("Not there: {}.", absent.join("; ")));
         let told: Vec<_> = absent.into_iter().chain(figures::shared_cores(measured)).collect();
         (!told.is_empty()).then(|| told.join(" "))
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        // The server makes a file of its own.
-        let file = if bench.is_remote() {
-            None
-        } else {
-            Some(&*self.file.get((), || ScratchFile::new(&bench.scratch, FILE_BYTES))?)
-        };
+        let file = self.file.get((), || StudyFile::new(bench, FILE_BYTES))?;
         let pattern = if cell.text("workload") == READ { "randread" } else { "randwrite" };
         let (jobs, depth) = (cell.word("jobs"), cell.word("depth"));
         let load = QueueLoad { pattern, io_bytes: IO_BYTES, jobs, depth };
@@ -381,10 +392,14 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_named_with_what_it_needs() {
-        let told = Stacks::default().conditions(&Measured::default());
+        let (stacks, bench) = (Stacks::default(), Bench::for_tests());
+        let suited = stacks.cells().into_iter().filter(|cell| stacks.suits(cell, &bench));
+        let suited: Vec<_> = suited.map(|cell| cell.text("stack").to_owned()).collect();
+        let told = stacks.conditions(&Measured::default());
         for stack in STACKS {
             let is_told = told.as_ref().is_some_and(|told| told.contains(&format!("{} (needs ", stack.name)));
-            assert_eq!(is_told, stack.check().is_err(), "{told:?}");
+            assert_eq!(is_told, stack.check(&bench).is_err(), "{told:?}");
+            assert_eq!(is_told, !suited.contains(&stack.name.to_owned()), "{told:?}");
         }
     }
 }

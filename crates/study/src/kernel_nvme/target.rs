@@ -29,16 +29,16 @@ enum Created {
 }
 
 impl KernelTarget {
-    /// Checks that the kernel's target can be used.
+    /// Checks that the kernel's target can be used, at the address that is wanted or at any.
     ///
     /// # Errors
     /// What there has to be.
-    pub(crate) fn check(transport: Transport) -> Result<(), String> {
+    pub(crate) fn check(transport: Transport, wanted: Option<IpAddr>) -> Result<(), String> {
         module::need(&["nvmet", &format!("nvmet_{}", transport.name())])?;
         if !Path::new(NVMET).exists() {
             return Err("mount -t configfs none /sys/kernel/config".into());
         }
-        transport.address()?;
+        transport.address(wanted)?;
         may_set_up()
     }
 

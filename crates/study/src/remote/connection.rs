@@ -142,6 +142,9 @@ impl ServerConnection {
             Request::Stop { .. }
                 | Request::AwaitCeiling
                 | Request::StartPeer { .. }
+                | Request::StartFileTarget { .. }
+                | Request::StartFileLoad(_)
+                | Request::EndFileLoad
                 | Request::StartMemoryReader(_)
                 | Request::EndMemoryReader
         );

@@ -1,5 +1,6 @@
 //! Messages between a study and a study server: one line of JSON each. The study asks, the server answers.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wire::text::from_hex;
 
+use crate::file_target::FileTargetKind;
 use crate::memory_load::Access;
 use crate::peers::PeerKind;
 use crate::target_options::{KeyAccess, NamespaceKind, TargetTuning};
@@ -23,7 +25,7 @@ use crate::target_options::{KeyAccess, NamespaceKind, TargetTuning};
 pub const PORT: u16 = 4421;
 
 /// Version of these messages. Builds without a commit have one version of nvlane, so each change of a message raises this.
-const REVISION: u32 = 2;
+const REVISION: u32 = 3;
 
 /// Longest line of a study, bytes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 10;
@@ -87,6 +89,24 @@ pub(crate) enum Request {
         /// Memory for values, MiB.
         memory_mib: u32,
     },
+    /// What the server lacks to serve a file by a target of the kernel or of SPDK.
+    FileTarget {
+        /// Which.
+        kind: FileTargetKind,
+    },
+    /// Serves the server's file so. It counts as a target, and is read and stopped like one.
+    StartFileTarget {
+        /// Which.
+        kind: FileTargetKind,
+        /// Size of the file, bytes.
+        bytes: u64,
+        /// Number of the server's cores that it may use.
+        core_count: u32,
+    },
+    /// Starts a load on the server's file itself; ends the one before.
+    StartFileLoad(StartFileLoad),
+    /// The outcome of that load, whose time is over.
+    EndFileLoad,
     /// Starts a program that reads memory, on the second of the server's cores; ends the one before.
     StartMemoryReader(StartMemoryReader),
     /// The outcome of that program, whose time is over.
@@ -151,6 +171,30 @@ pub(crate) struct StartMemoryReader {
     pub(crate) warm_up_us: u64,
     /// Measurement, us.
     pub(crate) measure_us: u64,
+}
+
+/// A load on the server's file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StartFileLoad {
+    /// Size of the file, bytes.
+    pub(crate) bytes: u64,
+    /// Name of its pattern.
+    pub(crate) pattern: String,
+    /// Percent of reads, if the pattern mixes them with writes.
+    pub(crate) read_percent: u8,
+    /// Bytes of an operation.
+    pub(crate) io_bytes: u32,
+    /// Queues.
+    pub(crate) jobs: u32,
+    /// Operations in flight on each.
+    pub(crate) depth: u32,
+    /// Warm-up, us.
+    pub(crate) warm_up_us: u64,
+    /// Measurement, us.
+    pub(crate) measure_us: u64,
+    /// Number of the server's cores that it may use.
+    pub(crate) core_count: u32,
 }
 
 /// The far end of a ceiling to start, on the first of the server's cores.
@@ -235,6 +279,33 @@ pub(crate) enum Reply {
     },
     /// To [`Request::PeerVersion`].
     PeerVersion(String),
+    /// To [`Request::FileTarget`].
+    FileTarget {
+        /// What there has to be; absent: nothing is missing.
+        #[serde(default)]
+        needs: Option<String>,
+        /// What a reader has to know of it.
+        #[serde(default)]
+        described: Option<String>,
+    },
+    /// A target of the kernel or of SPDK listens.
+    FileTargetStarted {
+        /// Its number, among those of targets.
+        target: u32,
+        /// Its address, with its subsystem.
+        address: String,
+    },
+    /// A load on the file runs.
+    FileLoadStarted,
+    /// To [`Request::EndFileLoad`].
+    FileLoad {
+        /// Throughput, latency and processor time, by name.
+        values: BTreeMap<String, f64>,
+        /// Latencies, us, and their numbers of operations.
+        bins: Vec<(f64, u64)>,
+        /// What it lost to other load.
+        loss: Option<Loss>,
+    },
     /// A program reads memory.
     MemoryReaderStarted,
     /// To [`Request::EndMemoryReader`].
@@ -342,6 +413,9 @@ mod tests {
             r#"{"exec":"id"}"#,
             r#"{"start_peer":{"kind":"sh","memory_mib":1}}"#,
             r#"{"start_peer":{"kind":"redis","memory_mib":1,"arguments":["--dir","/etc"]}}"#,
+            r#"{"start_file_target":{"kind":"sh","bytes":1,"core_count":1}}"#,
+            r#"{"start_file_target":{"kind":"kernel_tcp","bytes":1,"core_count":1,"path":"/dev/vda"}}"#,
+            r#"{"start_file_load":{"path":"/dev/vda"}}"#,
             r#"{"start_ceiling":{"depth":1,"connections":1,"io_bytes":1}}"#,
             "GET / HTTP/1.1",
         ] {

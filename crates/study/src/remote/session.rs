@@ -19,15 +19,17 @@ use security::tls_key::TlsKey;
 use wire::text::{from_hex, to_hex};
 
 use super::far_ceiling::FarCeiling;
+use super::far_file_load::FarFileLoad;
 use super::lines::{LineError, Lines};
 use super::memory_reader::{MemoryReader, memory};
 use super::occupancy::Occupancy;
 use super::protocol::{
-    MachineDescription, REQUEST_BYTES_MAX, Reply, Request, SentKeys, StartCeiling, StartMemoryReader,
-    StartTarget, TOKEN_PURPOSE, own_version,
+    MachineDescription, REQUEST_BYTES_MAX, Reply, Request, SentKeys, StartCeiling, StartFileLoad,
+    StartMemoryReader, StartTarget, TOKEN_PURPOSE, own_version,
 };
 use super::settings::{Event, ServerSettings};
 use crate::descriptors::target_lane_count_max;
+use crate::file_target::{FileTarget, FileTargetKind};
 use crate::keys::Keys;
 use crate::local_target::LocalTarget;
 use crate::memory_load::MemoryLoad;
@@ -92,8 +94,10 @@ pub(super) fn serve(
         data_address,
         targets: BTreeMap::new(),
         peers: BTreeMap::new(),
+        file_targets: BTreeMap::new(),
         count: 0,
         last_port: None,
+        file_load: None,
         scratch: None,
         ceiling: None,
         reader: None,
@@ -146,11 +150,14 @@ struct Session<'a> {
     targets: BTreeMap<u32, StartedTarget>,
     /// Other servers, with numbers among those of the targets.
     peers: BTreeMap<u32, PeerServer>,
+    /// Targets of the kernel and of SPDK, likewise.
+    file_targets: BTreeMap<u32, FileTarget>,
     /// Number of targets and other servers that it has started.
     count: u32,
     /// Port of the last one, if a range is set.
     last_port: Option<u16>,
-    // After the targets that have it open.
+    file_load: Option<FarFileLoad>,
+    // After the targets and the load that have it open.
     scratch: Option<Scratch>,
     ceiling: Option<FarCeiling>,
     reader: Option<MemoryReader>,
@@ -187,11 +194,14 @@ impl Session<'_> {
             Request::Ping => Ok(Reply::Pong),
             Request::Start(start) => self.start(&start),
             Request::Read { target } => {
-                let account = match self.peers.get(&target) {
-                    Some(peer) => peer.account(),
-                    None => self.target(target)?.account(),
+                let reading = match (self.peers.get(&target), self.file_targets.get(&target)) {
+                    (Some(peer), _) => peer.account().read(),
+                    (None, Some(other)) => match other.account() {
+                        Some(account) => account.read(),
+                        None => Some(Reading::of_kernel()),
+                    },
+                    (None, None) => self.target(target)?.account().read(),
                 };
-                let reading = account.read();
                 let machine_busy_ns = cpu::of_machine().ok().map(|time| time.busy_ns());
                 Ok(Reply::Account(reading.map(|reading| Reading { machine_busy_ns, ..reading })))
             }
@@ -213,9 +223,23 @@ impl Session<'_> {
                 kind.peer().version().map(Reply::PeerVersion).map_err(|error| error.to_string())
             }
             Request::StartPeer { kind, memory_mib } => self.start_peer(kind, memory_mib),
+            Request::FileTarget { kind } => {
+                let at = Some(self.data_address);
+                let needs = kind.check(at).err();
+                Ok(Reply::FileTarget { described: kind.described(at).filter(|_| needs.is_none()), needs })
+            }
+            Request::StartFileTarget { kind, bytes, core_count } => {
+                self.start_file_target(kind, bytes, core_count)
+            }
+            Request::StartFileLoad(start) => self.start_file_load(&start),
+            Request::EndFileLoad => self.file_load.take().ok_or("no load runs on the file")?.end(),
             Request::StartMemoryReader(start) => self.start_reader(&start),
             Request::EndMemoryReader => self.reader.take().ok_or("no program reads memory")?.end(),
-            Request::Stop { target } if self.peers.remove(&target).is_some() => Ok(Reply::Stopped),
+            Request::Stop { target }
+                if self.peers.remove(&target).is_some() || self.file_targets.remove(&target).is_some() =>
+            {
+                Ok(Reply::Stopped)
+            }
             Request::Stop { target } => {
                 let StartedTarget { target, _keys } =
                     self.targets.remove(&target).ok_or_else(|| no_target(target))?;
@@ -272,6 +296,32 @@ impl Session<'_> {
         Ok(Reply::PeerStarted { target: self.count, address: place.to_string() })
     }
 
+    fn start_file_target(
+        &mut self,
+        kind: FileTargetKind,
+        bytes: u64,
+        core_count: u32,
+    ) -> Result<Reply, String> {
+        self.check_count()?;
+        let cores = first_cores(&self.settings.cores, core_count)?;
+        let place = self.free_place()?;
+        let file = self.scratch_file(bytes)?.path().to_owned();
+        let target = FileTarget::serve(kind, (Some(place.ip()), place.port()), &file, &cores);
+        let target = target.map_err(|error| error.to_string())?;
+        let address = target.address();
+        self.count = self.count.wrapping_add(1);
+        self.file_targets.insert(self.count, target);
+        Ok(Reply::FileTargetStarted { target: self.count, address })
+    }
+
+    fn start_file_load(&mut self, start: &StartFileLoad) -> Result<Reply, String> {
+        self.file_load = None;
+        let cores = first_cores(&self.settings.cores, start.core_count)?;
+        let storage = self.scratch_file(start.bytes)?.storage();
+        self.file_load = Some(FarFileLoad::start(start, storage, cores)?);
+        Ok(Reply::FileLoadStarted)
+    }
+
     fn start_reader(&mut self, start: &StartMemoryReader) -> Result<Reply, String> {
         // The one before has the core.
         self.reader = None;
@@ -283,7 +333,7 @@ impl Session<'_> {
     }
 
     fn check_count(&self) -> Result<(), String> {
-        if self.targets.len() + self.peers.len() >= TARGET_COUNT_MAX {
+        if self.targets.len() + self.peers.len() + self.file_targets.len() >= TARGET_COUNT_MAX {
             return Err(format!("a study has at most {TARGET_COUNT_MAX} targets at a time"));
         }
         Ok(())
@@ -332,6 +382,11 @@ impl Session<'_> {
         let NamespaceKind::Scratch { bytes } = kind else {
             return kind.argument().ok_or_else(|| "no namespace".to_owned());
         };
+        Ok(format!("file:{}", self.scratch_file(bytes)?.path().display()))
+    }
+
+    /// The file of the study with this size; makes it, unless it is there.
+    fn scratch_file(&mut self, bytes: u64) -> Result<&ScratchFile, String> {
         if !(1..=SCRATCH_BYTES_MAX).contains(&bytes) {
             return Err(format!(
                 "the file of a study has at most {} bytes, and this asks for {bytes}",
@@ -343,8 +398,7 @@ impl Session<'_> {
             self.scratch = None;
             self.scratch = Some(Scratch::new(bytes)?);
         }
-        let path = self.scratch.as_ref().map(|scratch| scratch.file.path().to_owned()).unwrap_or_default();
-        Ok(format!("file:{}", path.display()))
+        self.scratch.as_ref().map(|scratch| &scratch.file).ok_or_else(|| "no file".to_owned())
     }
 }
 
@@ -392,6 +446,14 @@ fn some_cores(cores: &CoreList, first: u32, count: Option<u32>) -> Result<String
         return Err(format!("a target on {wanted}: this server has {} for targets", all.len()));
     }
     Ok(some.iter().map(usize::to_string).collect::<Vec<_>>().join(","))
+}
+
+/// The first cores of a list, this number of them or all that there are.
+fn first_cores(cores: &CoreList, count: u32) -> Result<Vec<usize>, String> {
+    if count == 0 {
+        return Err("this needs a core of the server".to_owned());
+    }
+    Ok(cores.cores().iter().copied().take(count as usize).collect())
 }
 
 fn no_ceiling() -> String {

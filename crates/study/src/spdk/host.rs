@@ -189,7 +189,7 @@ impl SideTime {
     #[allow(clippy::cast_precision_loss)] // Times.
     fn between(before: &Reading, after: &Reading) -> Self {
         let run_ns = after.run_ns().saturating_sub(before.run_ns()) as f64;
-        let counted = after.time - before.time;
+        let counted = after.time.unwrap_or_default() - before.time.unwrap_or_default();
         let kernel_part = match counted.total_ns() {
             0 => 0.0,
             total_ns => counted.system_ns as f64 / total_ns as f64,
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn the_time_of_a_side_is_divided_as_the_kernel_counts_it() {
         let reading = |user_ns, system_ns| Reading {
-            time: CpuTime { user_ns, system_ns, ..CpuTime::default() },
+            time: Some(CpuTime { user_ns, system_ns, ..CpuTime::default() }),
             threads: None,
             machine_busy_ns: None,
         };

@@ -1,23 +1,17 @@
 //! A host and a target, and how a load runs on them.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-use host::Address;
-use load::account::Account;
 use load::runner::Finished;
-use peer::port::free_address;
 
-use super::FILE_BYTES;
-use crate::bench::{Load, distribution};
+use crate::bench::{FarSide, Load};
 use crate::experiments::prelude::*;
+use crate::file_target::FileTargetKind;
+use crate::kernel_nvme::Transport;
 use crate::kernel_nvme::host::KernelHost;
-use crate::kernel_nvme::target::KernelTarget;
-use crate::kernel_nvme::{Transport, nqn};
 use crate::queue_load::QueueLoad;
-use crate::scratch::ScratchFile;
-use crate::spdk;
-use crate::spdk::target::SpdkTarget;
+use crate::study_file::StudyFile;
+use crate::{remote, spdk};
 
 /// The software of a host or a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,103 +68,96 @@ pub(super) const STACKS: [Stack; 9] = [
 ];
 
 impl Stack {
-    /// Checks that it can be used here.
+    /// Checks that it can be used on the machines of a bench.
     ///
     /// # Errors
     /// What there has to be.
-    pub(super) fn check(self) -> Result<(), String> {
-        if self.host == Software::Kernel {
-            KernelHost::check(self.transport)?;
+    pub(super) fn check(self, bench: &Bench) -> Result<(), String> {
+        match self.host {
+            Software::Kernel => KernelHost::check(self.transport)?,
+            Software::Spdk => drop(spdk::host::program()?),
+            Software::None | Software::Nvlane => {}
         }
-        if self.target == Software::Kernel {
-            KernelTarget::check(self.transport)?;
+        if !bench.is_remote() && bench.cores.is_none() && self.needs_two_cores() {
+            return Err("a core for each side".into());
         }
-        if self.host == Software::Spdk {
-            spdk::host::program()?;
+        self.target_kind().map_or(Ok(()), |kind| check_target(kind, bench).map(drop))
+    }
+
+    /// What a reader has to know of its target.
+    pub(super) fn target_described(self, bench: &Bench) -> Option<String> {
+        check_target(self.target_kind()?, bench).ok().flatten()
+    }
+
+    /// What a reader has to know of its host.
+    pub(super) fn host_described(self) -> Option<String> {
+        (self.host == Software::Spdk).then(spdk::described).flatten()
+    }
+
+    /// Its target, if that is none of nvlane's.
+    fn target_kind(self) -> Option<FileTargetKind> {
+        match self.target {
+            Software::Kernel => Some(FileTargetKind::of_kernel(self.transport)),
+            Software::Spdk => Some(FileTargetKind::Spdk),
+            Software::None | Software::Nvlane => None,
         }
-        if self.target == Software::Spdk {
-            spdk::target::program()?;
-        }
-        Ok(())
     }
 
     /// Whether both sides need a core of their own, because a program of SPDK never gives its core away.
-    pub(super) fn needs_two_cores(self) -> bool {
+    fn needs_two_cores(self) -> bool {
         [self.host, self.target].contains(&Software::Spdk)
     }
 
-    /// Runs a load on it. `file`: on this machine; without one, the study server makes it.
-    pub(super) fn run(
-        self,
-        bench: &Bench,
-        file: Option<&ScratchFile>,
-        load: QueueLoad,
-    ) -> Result<Values, Error> {
+    /// Runs a load on it.
+    pub(super) fn run(self, bench: &Bench, file: &StudyFile, load: QueueLoad) -> Result<Values, Error> {
         let core_count = bench.core_count_for(load.jobs);
-        match self.target {
-            Software::None => {
-                let finished = bench.run_local(&of_here(file)?.storage(), of_bench(bench, load))?;
-                Ok(measured(bench, &finished))
-            }
-            Software::Nvlane => {
-                let options = match file {
-                    Some(file) => ServedOptions::of([format!("file:{}", file.path().display())]),
-                    None => {
-                        ServedOptions { scratch_bytes: Some(FILE_BYTES), ..ServedOptions::of::<String>([]) }
-                    }
-                };
-                let served = bench.serve_with(options.on_cores(core_count))?;
-                let values = self.run_on(bench, served.address(), Some(served.account()), load)?;
-                served.stop()?;
-                Ok(values)
-            }
-            Software::Kernel => {
-                let address =
-                    SocketAddr::new(self.transport.address().map_err(Error::Lacking)?, free_port()?);
-                let target = KernelTarget::serve(self.transport, address, &nqn(), of_here(file)?.path())?;
-                self.run_on(bench, &address_of(target.address(), target.nqn()), None, load)
-            }
-            Software::Spdk => {
-                let address =
-                    SocketAddr::new(self.transport.address().map_err(Error::Lacking)?, free_port()?);
-                let mut cores = bench.target_side(core_count);
-                if cores.is_empty() {
-                    cores.push(0);
-                }
-                let target = SpdkTarget::serve(address, &nqn(), of_here(file)?.path(), &cores)?;
-                self.run_on(bench, &address_of(target.address(), target.nqn()), Some(target.account()), load)
-            }
+        if let Some(kind) = self.target_kind() {
+            let target = file.serve_by(kind, bench, core_count)?;
+            let far = FarSide {
+                address: target.address(),
+                account: target.account(),
+                is_of_this_kernel: target.is_of_this_kernel(),
+            };
+            return self.run_on(bench, far, load);
         }
+        if self.target == Software::None {
+            return file.run(bench, of_bench(bench, load));
+        }
+        let served = bench.serve_with(file.served().on_cores(core_count))?;
+        let values = self.run_on(bench, FarSide::process(served.address(), served.account()), load)?;
+        served.stop()?;
+        Ok(values)
     }
 
-    /// Runs a load of its host on a target. `account`: of the target's process, if it has one.
-    fn run_on(
-        self,
-        bench: &Bench,
-        target: &Address,
-        account: Option<Arc<dyn Account>>,
-        load: QueueLoad,
-    ) -> Result<Values, Error> {
+    /// Runs a load of its host on a target.
+    fn run_on(self, bench: &Bench, far: FarSide<'_>, load: QueueLoad) -> Result<Values, Error> {
         match self.host {
-            Software::Kernel => {
-                self.run_kernel(bench, target, load).map(|finished| measured(bench, &finished))
+            Software::Kernel => self.run_kernel(bench, far, load).map(|finished| bench.values_of(&finished)),
+            Software::Spdk => spdk::host::run(bench, far.address, far.account.as_ref(), load),
+            Software::None | Software::Nvlane => {
+                bench.run_at(far, of_bench(bench, load)).map(|finished| bench.values_of(&finished))
             }
-            Software::Spdk => spdk::host::run(bench, target, account.as_ref(), load),
-            Software::None | Software::Nvlane => bench
-                .run_at(target, account, of_bench(bench, load))
-                .map(|finished| measured(bench, &finished)),
         }
     }
 
     /// Runs a load on the block device that the kernel's host makes of a target.
-    fn run_kernel(self, bench: &Bench, target: &Address, load: QueueLoad) -> Result<Finished, Error> {
+    fn run_kernel(self, bench: &Bench, far: FarSide<'_>, load: QueueLoad) -> Result<Finished, Error> {
+        let FarSide { address, account, .. } = far;
         let (Ok(ip), Some(port), Some(nqn)) =
-            (target.host.to_string().parse(), target.port, &target.subsystem)
+            (address.host.to_string().parse(), address.port, &address.subsystem)
         else {
-            return Err(Error::Target(format!("has the address {target}")));
+            return Err(Error::Target(format!("has the address {address}")));
         };
         let host = KernelHost::connect(self.transport, SocketAddr::new(ip, port), nqn.as_str(), load.jobs)?;
-        bench.run_local(&host.storage(), of_bench(bench, load))
+        bench.run_device(&host.storage(), account, of_bench(bench, load))
+    }
+}
+
+/// Checks that the machine of the targets has one of this kind. Returns what a reader has to know of it.
+fn check_target(kind: FileTargetKind, bench: &Bench) -> Result<Option<String>, String> {
+    match &bench.server {
+        Some(server) => remote::file_target::check(server, kind),
+        None => kind.check(None).map(|()| kind.described(None)),
     }
 }
 
@@ -180,27 +167,4 @@ fn of_bench(bench: &Bench, load: QueueLoad) -> Load {
     of_bench.workload.lanes = load.jobs;
     of_bench.cores = bench.host_side(bench.core_count_for(load.jobs));
     of_bench
-}
-
-/// What nvlane's generator measured. The distribution of latency is recorded with the bench.
-fn measured(bench: &Bench, finished: &Finished) -> Values {
-    bench.note_latency(distribution(&finished.report));
-    let mut values = values(&finished.report);
-    let p90 = finished.report.total.latency().percentile_ns(90.0);
-    values.extend(p90.map(|ns| ("p90_us", us(ns))));
-    values
-}
-
-fn free_port() -> Result<u16, Error> {
-    let address = free_address().map_err(|error| Error::system("a port for the target", error))?;
-    Ok(address.port())
-}
-
-fn address_of(address: SocketAddr, nqn: &str) -> Address {
-    format!("{address}/{nqn}").parse().expect("an address of ours")
-}
-
-/// The file of this machine, which these stacks need.
-fn of_here(file: Option<&ScratchFile>) -> Result<&ScratchFile, Error> {
-    file.ok_or_else(|| Error::Lacking("this stack is measured on one machine only".into()))
 }

@@ -1,0 +1,187 @@
+//! A load on the server's file, as the study server runs it: with limits on what a study may ask for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use load::disturbance::Loss;
+use load::runner::{self, Finished, LocalStorage, Observer, RunSettings};
+use load::workload::{Pattern, Sizes, Stop, Workload, format_bytes};
+
+use super::protocol::{Reply, StartFileLoad};
+use crate::bench::{bins, values};
+use crate::process::available_bytes;
+
+/// Warm-up and measurement together.
+const TIME_MAX: Duration = Duration::from_secs(600);
+
+/// Time for a load whose measurement is over to end.
+const END_TIME: Duration = Duration::from_secs(10);
+
+/// Queues, and operations in flight on all of them together.
+const JOBS_MAX: u32 = 1024;
+const IN_FLIGHT_MAX: u32 = 1 << 16;
+
+/// A load that runs. It ends with this value.
+#[derive(Debug)]
+pub(super) struct FarFileLoad {
+    stops: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Reply, String>>>,
+}
+
+impl FarFileLoad {
+    /// Starts a load on a file, from these cores.
+    ///
+    /// # Errors
+    /// It asks for more than a study may have: the reason, for the study.
+    pub(super) fn start(
+        start: &StartFileLoad,
+        storage: LocalStorage,
+        cores: Vec<usize>,
+    ) -> Result<Self, String> {
+        let workload = workload(start)?;
+        let stops = Arc::new(AtomicBool::new(false));
+        let mut observer = Ends(Arc::clone(&stops));
+        let work = move || {
+            let settings = RunSettings { cores, ..RunSettings::default() };
+            let finished = runner::run_local(&storage, &workload, &settings, &mut observer);
+            outcome(finished.map_err(|error| error.to_string())?)
+        };
+        let thread = std::thread::Builder::new().name("nvlane-study".into()).spawn(work);
+        let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(Self { stops, thread: Some(thread) })
+    }
+
+    /// The outcome of a load whose time is over.
+    ///
+    /// # Errors
+    /// It is not over, or failed.
+    pub(super) fn end(mut self) -> Result<Reply, String> {
+        let thread = self.thread.take().ok_or("it has ended")?;
+        let until = Instant::now() + END_TIME;
+        while !thread.is_finished() {
+            if Instant::now() >= until {
+                self.thread = Some(thread);
+                return Err("the load on the file still runs".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        thread.join().map_err(|_| "the load on the file panicked".to_owned())?
+    }
+}
+
+impl Drop for FarFileLoad {
+    fn drop(&mut self) {
+        self.stops.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Ends a load when its study has ended.
+struct Ends(Arc<AtomicBool>);
+
+impl Observer for Ends {
+    fn stops(&mut self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The reply for a load that has ended.
+fn outcome(finished: Finished) -> Result<Reply, String> {
+    if let Some(error) = finished.error {
+        return Err(format!("the load on the file: {error}"));
+    }
+    let report = finished.report;
+    if report.total.error_count > 0 {
+        return Err(format!("{} operations on the file failed", report.total.error_count));
+    }
+    let loss: Option<Loss> = report.disturbance.worst().map(|(_, loss)| loss);
+    let values = values(&report).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Ok(Reply::FileLoad { values, bins: bins(&report), loss })
+}
+
+/// What a study asks for, if it may.
+fn workload(start: &StartFileLoad) -> Result<Workload, String> {
+    let StartFileLoad { read_percent, io_bytes, jobs, depth, .. } = *start;
+    let within = |what: &str, number: u32, max: u32| {
+        let is_within = (1..=max).contains(&number);
+        is_within
+            .then_some(())
+            .ok_or_else(|| format!("{what} of a load on the file: 1 to {max}, and this asks for {number}"))
+    };
+    within("queues", jobs, JOBS_MAX)?;
+    within("operations in flight", depth.saturating_mul(jobs), IN_FLIGHT_MAX)?;
+    let io_bytes_max = u32::try_from(reactor::BLOCK_BYTES_MAX).unwrap_or(u32::MAX);
+    within("bytes of an operation", io_bytes, io_bytes_max)?;
+    let [warm_up, measure] = [start.warm_up_us, start.measure_us].map(Duration::from_micros);
+    if warm_up.saturating_add(measure) > TIME_MAX {
+        return Err(format!("a load on the file lasts {} s at most", TIME_MAX.as_secs()));
+    }
+    let wanted_bytes = u64::from(io_bytes) * u64::from(depth) * u64::from(jobs);
+    let free_bytes = available_bytes().map_err(|error| error.to_string())?;
+    if wanted_bytes > free_bytes {
+        return Err(format!(
+            "a load on the file asks for {} of memory, and {} MiB are free",
+            format_bytes(wanted_bytes),
+            free_bytes >> 20
+        ));
+    }
+    let pattern = Pattern::named(&start.pattern, Some(read_percent));
+    let pattern = pattern.map_err(|error| format!("the load on the file: {error}"))?;
+    Ok(Workload {
+        pattern,
+        sizes: Sizes::one(io_bytes),
+        lanes: jobs,
+        depth,
+        warm_up,
+        stop: Stop { runtime: Some(measure), ..Stop::default() },
+        ..Workload::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usual() -> StartFileLoad {
+        StartFileLoad {
+            bytes: 1 << 20,
+            pattern: "randread".to_owned(),
+            read_percent: 100,
+            io_bytes: 4096,
+            jobs: 2,
+            depth: 8,
+            warm_up_us: 0,
+            measure_us: 1000,
+            core_count: 1,
+        }
+    }
+
+    #[test]
+    fn what_a_study_may_not_have_is_refused() {
+        for (start, why) in [
+            (StartFileLoad { jobs: 0, ..usual() }, "queues"),
+            (StartFileLoad { jobs: 1025, ..usual() }, "queues"),
+            (StartFileLoad { depth: u32::MAX, ..usual() }, "operations in flight"),
+            (StartFileLoad { io_bytes: 0, ..usual() }, "bytes of an operation"),
+            (StartFileLoad { io_bytes: u32::MAX, ..usual() }, "bytes of an operation"),
+            (StartFileLoad { measure_us: u64::MAX, ..usual() }, "lasts 600 s at most"),
+            (StartFileLoad { pattern: "../../etc/passwd".to_owned(), ..usual() }, "the load on the file: "),
+        ] {
+            let refused = workload(&start).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+        }
+        let workload = workload(&usual()).unwrap();
+        assert_eq!((workload.lanes, workload.depth, workload.pattern.shares().read), (2, 8, 100));
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_told() {
+        let storage = LocalStorage::new("/nonexistent/file".as_ref(), store::FileKind::Regular);
+        let told = FarFileLoad::start(&usual(), storage, Vec::new()).unwrap().end().unwrap_err();
+        assert!(told.contains("/nonexistent/file"), "{told}");
+    }
+}

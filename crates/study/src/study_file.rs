@@ -1,0 +1,139 @@
+//! The file that an experiment puts load on: of this machine, or of that of the study server, which makes it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use host::Address;
+use load::account::Account;
+use peer::port::free_address;
+
+use crate::bench::{Bench, Load};
+use crate::cell::Values;
+use crate::error::Error;
+use crate::file_target::{FileTarget, FileTargetKind};
+use crate::remote::file_load;
+use crate::remote::file_target::RemoteFileTarget;
+use crate::scratch::ScratchFile;
+use crate::served_options::ServedOptions;
+
+/// A file whose every block has been written.
+#[derive(Debug)]
+pub(crate) enum StudyFile {
+    Here(ScratchFile),
+    /// Of this size, bytes: the server makes it before it is first used.
+    There(u64),
+}
+
+impl StudyFile {
+    /// A file of this size, on the machine of the targets.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub(crate) fn new(bench: &Bench, bytes: u64) -> Result<Self, Error> {
+        if bench.is_remote() {
+            return Ok(Self::There(bytes));
+        }
+        ScratchFile::new(&bench.scratch, bytes).map(Self::Here)
+    }
+
+    /// Options of a target of nvlane that serves it.
+    pub(crate) fn served(&self) -> ServedOptions {
+        match self {
+            Self::Here(file) => ServedOptions::of([format!("file:{}", file.path().display())]),
+            Self::There(bytes) => {
+                ServedOptions { scratch_bytes: Some(*bytes), ..ServedOptions::of::<String>([]) }
+            }
+        }
+    }
+
+    /// Runs a load on the file itself, on its machine and from as many cores as the load has. The distribution of latency is
+    /// recorded with the bench.
+    ///
+    /// # Errors
+    /// The load does not start, or an operation fails.
+    pub(crate) fn run(&self, bench: &Bench, load: Load) -> Result<Values, Error> {
+        match self {
+            Self::Here(file) => {
+                bench.run_local(&file.storage(), load).map(|finished| bench.values_of(&finished))
+            }
+            Self::There(bytes) => file_load::run(bench, *bytes, &load),
+        }
+    }
+
+    /// Has another target serve it, SPDK's with threads on this number of cores.
+    ///
+    /// # Errors
+    /// The target does not start.
+    pub(crate) fn serve_by(
+        &self,
+        kind: FileTargetKind,
+        bench: &Bench,
+        core_count: u32,
+    ) -> Result<OtherTarget, Error> {
+        let target = match (self, &bench.server) {
+            (Self::There(bytes), Some(server)) => {
+                Target::There(RemoteFileTarget::start(server, kind, *bytes, core_count)?)
+            }
+            (Self::Here(file), _) => {
+                Target::Here(serve_here(kind, file.path().to_owned(), bench, core_count)?)
+            }
+            (Self::There(_), None) => return Err(Error::Stopped),
+        };
+        let address = match &target {
+            Target::Here(target) => {
+                let text = target.address();
+                text.parse().map_err(|_| Error::Target(format!("has the address {text}")))?
+            }
+            Target::There(target) => target.address().clone(),
+        };
+        Ok(OtherTarget { kind, address, target })
+    }
+}
+
+fn serve_here(
+    kind: FileTargetKind,
+    file: PathBuf,
+    bench: &Bench,
+    core_count: u32,
+) -> Result<FileTarget, Error> {
+    let free = free_address().map_err(|error| Error::system("a port for the target", error))?;
+    let mut cores = bench.target_side(core_count);
+    if cores.is_empty() {
+        cores.push(0);
+    }
+    FileTarget::serve(kind, (None, free.port()), &file, &cores)
+}
+
+/// A target of the kernel or of SPDK, on this machine or on that of the study server.
+#[derive(Debug)]
+pub(crate) struct OtherTarget {
+    kind: FileTargetKind,
+    address: Address,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    Here(FileTarget),
+    There(RemoteFileTarget),
+}
+
+impl OtherTarget {
+    /// Its address, with its subsystem.
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Whether it is a part of this machine's kernel.
+    pub(crate) fn is_of_this_kernel(&self) -> bool {
+        matches!(self.target, Target::Here(_)) && self.kind != FileTargetKind::Spdk
+    }
+
+    /// The account of its process, or of its machine.
+    pub(crate) fn account(&self) -> Option<Arc<dyn Account>> {
+        match &self.target {
+            Target::Here(target) => target.account(),
+            Target::There(target) => Some(target.account()),
+        }
+    }
+}
