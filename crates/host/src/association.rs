@@ -124,6 +124,7 @@ impl Association {
             let thread_settings = ThreadSettings {
                 resolve,
                 tls_keys: options.tls.clone(),
+                max_segment: tuning.max_segment,
                 close_limit_ns: ns(tuning.close_timeout),
             };
             std::thread::Builder::new()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use proto::SendBudget;
-use reactor::{Address as Post, Mailbox, Received};
+use reactor::{Address as Post, Mailbox, MaxSegment, Received};
 use security::tls::HostKeys;
 use wire::log::ana::AnaState;
 
@@ -16,7 +16,7 @@ use crate::address::Address;
 use crate::association_machine::{AdminAnswer, AssociationAction, AssociationMachine, MachineEvent};
 use crate::association_state::AssociationState;
 use crate::attachment::{Attachment, Inaccessible};
-use crate::connect::{Clock, Dialer, Dialled, send};
+use crate::connect::{Clock, DialSettings, Dialer, Dialled, send};
 use crate::connection_tls::TlsKeys;
 use crate::error::{Error, LinkContext, LinkError};
 use crate::event::Event;
@@ -48,6 +48,7 @@ struct Driver<'a> {
     resolver: Resolver,
     /// For TLS.
     tls_keys: Option<Arc<HostKeys>>,
+    max_segment: Option<MaxSegment>,
     /// Maximum time of an orderly shutdown, ns.
     close_limit_ns: u64,
     /// When an orderly shutdown is given up, ns.
@@ -81,6 +82,8 @@ pub(crate) struct ThreadSettings {
     pub(crate) resolve: Resolve,
     /// For TLS.
     pub(crate) tls_keys: Option<Arc<HostKeys>>,
+    /// Maximum segment size of TCP, if it is not the route's.
+    pub(crate) max_segment: Option<MaxSegment>,
     /// Maximum time of an orderly shutdown, ns.
     pub(crate) close_limit_ns: u64,
 }
@@ -110,6 +113,7 @@ pub(crate) fn run(
         inaccessible: Arc::new([]),
         resolver: Resolver { resolve: settings.resolve, answers: mailbox.address(), is_out: false },
         tls_keys: settings.tls_keys,
+        max_segment: settings.max_segment,
         close_limit_ns: settings.close_limit_ns,
         close_ns: None,
     };
@@ -316,7 +320,8 @@ impl Driver<'_> {
         match found {
             Ok(addresses) => {
                 let timeout_ns = self.machine.connect_timeout_ns();
-                self.link = Link::Dialling(Dialer::new(addresses, timeout_ns));
+                let settings = DialSettings { timeout_ns, max_segment: self.max_segment };
+                self.link = Link::Dialling(Dialer::new(addresses, settings));
             }
             Err(error) => {
                 self.link = Link::None;

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use proto::SendBudget;
-use reactor::{SEGMENT_COUNT_MAX, Segment, Sent, Socket};
+use reactor::{MaxSegment, SEGMENT_COUNT_MAX, Segment, Sent, Socket};
 
 use crate::error::LinkError;
 use crate::transport::Transport;
@@ -124,11 +124,21 @@ fn send_up_to<'a, const COUNT: usize>(
     }
 }
 
+/// How connections are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DialSettings {
+    /// Maximum time for all addresses together, ns.
+    pub(crate) timeout_ns: u64,
+    /// Maximum segment size of TCP, if it is not the route's.
+    pub(crate) max_segment: Option<MaxSegment>,
+}
+
 /// Connects to the first of several addresses that answers, without blocking.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     waiting: VecDeque<SocketAddr>,
     each_ns: u64,
+    max_segment: Option<MaxSegment>,
     current: Option<Dial>,
 }
 
@@ -148,11 +158,12 @@ pub(crate) enum Dialled {
 }
 
 impl Dialer {
-    pub(crate) fn new(addresses: impl IntoIterator<Item = SocketAddr>, timeout_ns: u64) -> Self {
+    pub(crate) fn new(addresses: impl IntoIterator<Item = SocketAddr>, settings: DialSettings) -> Self {
         let waiting: VecDeque<_> = addresses.into_iter().collect();
-        let each_ns = timeout_ns / u64::try_from(waiting.len().max(1)).expect("few");
+        let each_ns = settings.timeout_ns / u64::try_from(waiting.len().max(1)).expect("few");
         // The last one gets the rest of the time, up to the caller's deadline.
-        Self { waiting, each_ns: each_ns.max(DIAL_NS_MIN), current: None }
+        let each_ns = each_ns.max(DIAL_NS_MIN);
+        Self { waiting, each_ns, max_segment: settings.max_segment, current: None }
     }
 
     /// Checks the connection, and continues with the next address if it failed.
@@ -173,7 +184,7 @@ impl Dialer {
                 let none = || io::Error::new(io::ErrorKind::NotFound, "no address to connect to");
                 return Dialled::Failed(last_error.unwrap_or_else(none).into());
             };
-            match Socket::connect(peer) {
+            match Socket::connect_with(peer, self.max_segment) {
                 Ok(socket) => {
                     let until_ns = now_ns.saturating_add(self.each_ns);
                     self.current = Some(Dial { socket, peer, until_ns });
@@ -226,7 +237,8 @@ mod tests {
 
     fn dial(addresses: Vec<SocketAddr>) -> Dialled {
         let clock = Clock::new();
-        let mut dialer = Dialer::new(addresses, 1_000_000_000);
+        let settings = DialSettings { timeout_ns: 1_000_000_000, max_segment: None };
+        let mut dialer = Dialer::new(addresses, settings);
         loop {
             match dialer.poll(clock.now_ns()) {
                 Dialled::Waiting => {

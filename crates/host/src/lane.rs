@@ -25,7 +25,7 @@ pub use self::counters::LaneCounters;
 use self::link::{CloseReason, LingeringClose, Link, zero_copy_threshold};
 use self::tls_buffers::TlsBuffers;
 use crate::attachment::Attachment;
-use crate::connect::{Clock, Dialer, Dialled, Staging, send};
+use crate::connect::{Clock, DialSettings, Dialer, Dialled, Staging, send};
 use crate::connection_tls::TlsKeys;
 use crate::error::{Error, LinkError};
 use crate::flush_epoch::FlushEpoch;
@@ -105,7 +105,7 @@ pub struct Lane<B = Vec<u8>> {
     zero_copy_policy: ZeroCopy,
     /// Size from which on this connection sends without a copy.
     zero_copy: Threshold,
-    connect_timeout_ns: u64,
+    dial_settings: DialSettings,
     /// For TLS.
     tls_keys: Option<Arc<HostKeys>>,
     doorbell: Doorbell,
@@ -160,7 +160,10 @@ impl<B: DataBuffer> Lane<B> {
             receive: ReceivePlan::for_host(tuning.receive, tuning.in_place_bytes as usize),
             zero_copy_policy: tuning.zero_copy,
             zero_copy: Threshold::NEVER,
-            connect_timeout_ns: settings.connect_timeout_ns,
+            dial_settings: DialSettings {
+                timeout_ns: settings.connect_timeout_ns,
+                max_segment: tuning.max_segment,
+            },
             tls_keys: options.tls.clone(),
             doorbell: Doorbell::new(tuning.doorbell_of(claim.class())),
             busy_poll: tuning.busy_poll,
@@ -200,7 +203,7 @@ impl<B: DataBuffer> Lane<B> {
                 let context = attachment.link_context(self.qid());
                 return Err(Error::Link { context: Box::new(context), cause });
             }
-            self.sleep(self.connect_timeout_ns, None);
+            self.sleep(self.dial_settings.timeout_ns, None);
         }
     }
 
@@ -848,6 +851,7 @@ impl<B: DataBuffer> Lane<B> {
             Asked::Refused(_) => self.counters.busy_poll_refusals += 1,
         }
         self.counters.napi_id = socket.arrival().napi_id.map_or(0, Into::into);
+        self.counters.segment_bytes = socket.sent_segment_bytes();
     }
 
     /// The connection failed, or must be closed.
@@ -955,7 +959,7 @@ impl<B: DataBuffer> Lane<B> {
         let generation = self.core.generation();
         match action {
             LaneAction::Open(peer) => {
-                self.link = Link::Dialling(Dialer::new([peer], self.connect_timeout_ns));
+                self.link = Link::Dialling(Dialer::new([peer], self.dial_settings));
                 self.dial();
             }
             LaneAction::Close => {

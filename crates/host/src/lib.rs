@@ -121,7 +121,7 @@ pub use proto::host_namespaces::{Geometry, KeySpace, KeySpaceVendor, NamespaceIn
 pub use proto::host_queue::DataBuffer;
 pub use proto::receive::Receive;
 pub use proto::zero_copy::Policy as ZeroCopy;
-pub use reactor::{Arrival, BusyPoll, Durations};
+pub use reactor::{Arrival, BusyPoll, Durations, MaxSegment};
 pub use security;
 pub use wire;
 pub use wire::async_event::AsyncEvent;

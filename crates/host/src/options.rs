@@ -8,7 +8,7 @@ use proto::handshake::HostOffer;
 use proto::host_queue::HOST_SLOT_COUNT_MAX;
 use proto::receive::Receive;
 use proto::zero_copy::Policy as ZeroCopy;
-use reactor::BusyPoll;
+use reactor::{BusyPoll, MaxSegment};
 use security::tls::HostKeys;
 use wire::pdu::{DataAlignment, Digests};
 
@@ -138,6 +138,9 @@ pub struct Tuning {
     /// Busy polling of the network device that a lane's packets arrive on, and the time that a wait does so before it
     /// sleeps. Off by default; without such a device (loopback) the wait only spins.
     pub busy_poll: BusyPoll,
+    /// Maximum segment size of TCP on the admin queue and the lanes, in both directions; by default (`None`) that of the route's
+    /// MTU. RFC 9293 section 3.7.1.
+    pub max_segment: Option<MaxSegment>,
     /// Read data in PDUs of at least this size is received into the command's buffer, without a copy.
     pub in_place_bytes: u32,
     /// Which write data is sent without a copy. Such a write completes when the kernel has released its buffer, which
@@ -191,6 +194,7 @@ impl Default for Tuning {
             inline_send: false,
             spin: Duration::from_nanos(reactor::spin_ns_max()),
             busy_poll: BusyPoll::OFF,
+            max_segment: None,
             in_place_bytes: IN_PLACE_BYTES,
             zero_copy: ZeroCopy::default(),
             receive: Receive::default(),

@@ -20,7 +20,7 @@ use load::report::{LaneResult, fio_json, fio_logs, text};
 use load::runner::{self, Finished, LocalStorage, RunError, RunSettings};
 use load::steady::SlopeLimit;
 use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
-use reactor::{CoreList, SpinPolicy};
+use reactor::{CoreList, MaxSegment, SpinPolicy};
 
 use crate::connection::{HostOptions, with_subsystem};
 use crate::exit::Ended;
@@ -194,6 +194,10 @@ struct ConnectionArguments {
     #[arg(long, value_name = "USEC", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(0..=i64::from(reactor::BUSY_POLL_US_MAX)))]
     busy_poll: u32,
+    /// Maximum segment size of TCP in both directions, 88 to 32767: 1460 for packets of 1500 bytes over IPv4, 1440 over IPv6. The
+    /// lanes' counters in the JSON show the data of a full segment (segment_bytes). [default: that of the route's MTU]
+    #[arg(long, value_name = "BYTES", value_parser = mss)]
+    mss: Option<MaxSegment>,
     /// Which commands are resubmitted after a reconnect: all, as kernels do, or only reads; an interrupted write then
     /// fails.
     #[arg(long, default_value = "all")]
@@ -463,6 +467,7 @@ impl ConnectionArguments {
                 limited => Duration::from_nanos(limited.limit_ns()),
             },
             busy_poll: BusyPoll::us(self.busy_poll),
+            max_segment: self.mss,
             ..defaults
         };
         let options = Options {
@@ -541,6 +546,12 @@ pub(crate) fn cores(text: &str) -> anyhow::Result<CoreList> {
 /// A length in bytes, limited to 32 bits: no transfer is longer.
 fn clamped(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+fn mss(text: &str) -> Result<MaxSegment, String> {
+    text.parse().ok().and_then(MaxSegment::new).ok_or_else(|| {
+        format!("expected a number of bytes, {} to {}", MaxSegment::BYTES_MIN, MaxSegment::BYTES_MAX)
+    })
 }
 
 fn bytes(text: &str) -> Result<u64, load::workload::Invalid> {

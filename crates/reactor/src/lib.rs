@@ -29,6 +29,7 @@ mod mailbox;
 #[cfg(test)]
 mod mailbox_tests;
 mod mapping;
+mod max_segment;
 mod memory;
 mod netlink_options;
 mod operation;
@@ -74,6 +75,7 @@ pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use lines::{LINE_BYTES, Line, Lines, Untouched, prefetch};
 pub use mailbox::{Address, Mailbox};
 pub use mapping::page_bytes;
+pub use max_segment::MaxSegment;
 pub use memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
 pub use netlink_options::explain_netlink_errors;
 pub use operation::{Allocation, Completion, File, Operation, Token};

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::busy_poll::{Arrival, BusyPoll, SocketPolling, poll_socket};
+use crate::max_segment::{MaxSegment, sent_segment_bytes};
 use crate::segment::Segment;
 use crate::socket_option::ms_since_arrival;
 
@@ -126,8 +127,19 @@ impl Socket {
     /// # Errors
     /// An error that the kernel reports at once: no route, no memory.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        Self::connect_with(address, None)
+    }
+
+    /// As [`connect`](Self::connect), with a limit to the segments of both directions.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_with(address: SocketAddr, limit: Option<MaxSegment>) -> io::Result<Self> {
         let fd = stream_socket(&address)?;
         sockopt::set_tcp_nodelay(&fd, true)?;
+        if let Some(limit) = limit {
+            limit.set(fd.as_fd())?;
+        }
         suit_loopback(&fd, Some(address));
         match rustix::net::connect(&fd, &address) {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self { fd }),
@@ -171,6 +183,12 @@ impl Socket {
     #[must_use]
     pub fn arrival(&self) -> Arrival {
         Arrival::of(self.as_fd())
+    }
+
+    /// Data of a full segment that this end sends, bytes; 0 if the kernel does not report it, as for a Unix socket.
+    #[must_use]
+    pub fn sent_segment_bytes(&self) -> u32 {
+        sent_segment_bytes(self.as_fd()).unwrap_or(0)
     }
 
     /// Time since the last bytes of the peer arrived; 0 if the kernel does not report it, as for a Unix socket.
@@ -434,8 +452,12 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn pair() -> (Socket, Socket) {
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let near = Socket::connect(listener.address()).unwrap();
+        pair_with("127.0.0.1:0", None)
+    }
+
+    fn pair_with(address: &str, limit: Option<MaxSegment>) -> (Socket, Socket) {
+        let listener = Listener::bind(address.parse().unwrap()).unwrap();
+        let near = Socket::connect_with(listener.address(), limit).unwrap();
         let far = loop {
             if let Some(fd) = listener.accept().unwrap() {
                 break Socket::new(fd).unwrap();
@@ -455,6 +477,23 @@ pub(crate) mod tests {
     }
 
     /// A receive is no arrival.
+    #[test]
+    fn a_maximum_segment_limits_both_directions() {
+        let limit = MaxSegment::new(1000);
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            if Listener::bind(address.parse().unwrap()).is_err() {
+                eprintln!("skipped: no {address}");
+                continue;
+            }
+            let (near, far) = pair_with(address, limit);
+            let both = [near.sent_segment_bytes(), far.sent_segment_bytes()];
+            // Options, timestamps above all, take up to 40 bytes of it.
+            assert!(both.iter().all(|bytes| (960..=1000).contains(bytes)), "{address}: {both:?}");
+            let (near, far) = pair_with(address, None);
+            assert!(near.sent_segment_bytes() > 1000 && far.sent_segment_bytes() > 1000, "{address}");
+        }
+    }
+
     #[test]
     fn the_kernel_knows_when_bytes_have_arrived() {
         let (near, far) = pair();

@@ -6,22 +6,38 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Sets an option of the socket level.
 pub(crate) fn set(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
-    let length = libc::socklen_t::try_from(size_of::<i32>()).expect("four");
-    // SAFETY: the kernel reads `length` bytes at the value, which lives through the call.
-    let result = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), length)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set_of(fd, (libc::SOL_SOCKET, option), value)
 }
 
 /// Reads an option of the socket level.
 pub(crate) fn get(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
+    get_of(fd, (libc::SOL_SOCKET, option))
+}
+
+/// Sets an option of TCP.
+pub(crate) fn set_tcp(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
+    set_of(fd, (libc::IPPROTO_TCP, option), value)
+}
+
+/// Reads an option of TCP.
+pub(crate) fn tcp(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
+    get_of(fd, (libc::IPPROTO_TCP, option))
+}
+
+fn set_of(fd: BorrowedFd<'_>, (level, option): (i32, i32), value: i32) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<i32>()).expect("four");
+    // SAFETY: the kernel reads `length` bytes at the value, which lives through the call.
+    let result =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn get_of(fd: BorrowedFd<'_>, (level, option): (i32, i32)) -> io::Result<i32> {
     let mut value = 0i32;
     let mut length = libc::socklen_t::try_from(size_of::<i32>()).expect("four");
     // SAFETY: the kernel writes at most `length` bytes at the value, and the length; both live through the call.
-    let result = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut length)
-    };
+    let result =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut length) };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -53,6 +53,8 @@ pub struct LaneCounters {
     pub tls_releases: u64,
     /// Device queue (NAPI id) that the connection's packets arrived on when it was made; 0 for none.
     pub napi_id: u32,
+    /// Data of a full TCP segment that the connection sends, when it was made, bytes.
+    pub segment_bytes: u32,
     /// Connections with busy polling of their device.
     pub busy_polled_links: u64,
     /// Connections whose socket refused busy polling.

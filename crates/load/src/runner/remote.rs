@@ -209,6 +209,7 @@ fn lane_counters(counters: &LaneCounters) -> BTreeMap<String, serde_json::Value>
         ("sleeps", counters.sleeps),
         ("losses", counters.losses),
         ("napi_id", counters.napi_id.into()),
+        ("segment_bytes", counters.segment_bytes.into()),
         ("busy_polled_links", counters.busy_polled_links),
         ("busy_poll_refusals", counters.busy_poll_refusals),
     ];
