@@ -17,7 +17,7 @@ use clap::{Args, Subcommand};
 use reactor::CoreList;
 use study::bench::{Bench, Cores, Devices, Times};
 use study::catalogue::Entry;
-use study::experiment::{Cell, Error, Experiment, Machines};
+use study::experiment::{Cell, Error, Experiment};
 use study::machine::{self, Rounds};
 use study::progress::{Progress, Terminal};
 use study::results::{Settings, Study};
@@ -51,8 +51,7 @@ Between two machines, with the same nvlane on both: the first starts targets on 
 
     nvlane study serve --listen 192.0.2.2:4421 --cores 2            on the targets' machine: prints the token
     nvlane study core-latency --target 192.0.2.2 --token TOKEN      on the other one, which gets the report
-
-Experiments that need both sides on one machine say so; `study all --target ADDR` runs the others.
+    nvlane study all --target 192.0.2.2 --token TOKEN               all experiments
 
 A round in which other load took more than 5 % of a side's core is discarded. A cell without any round left is shown as n/a and gets no \
 verdict.
@@ -152,12 +151,10 @@ fn one(arguments: &StudyArguments, name: &str) -> Ended {
     if arguments.interface.is_some() && name != "adq" {
         return Err(Failure::usage("--interface: only adq measures on a device of the machine"));
     }
-    if let (Machines::One(reason), true) = (entry.about.machines, arguments.far.is_given()) {
-        let others: Vec<_> = catalogue::of_two_machines().collect();
-        return Err(Failure::usage(format!(
-            "{name} runs on one machine only: {reason}. With --target there are {}",
-            others.join(", ")
-        )));
+    if arguments.interface.is_some() && arguments.far.is_given() {
+        return Err(Failure::usage(
+            "--interface and --peer are for one machine; between two, `nvlane study serve --interface IF` names that of the targets",
+        ));
     }
     let out = arguments.out(name);
     let mut bench = arguments.bench(&out)?;

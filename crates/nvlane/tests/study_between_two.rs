@@ -1,6 +1,11 @@
 //! A study and a study server as users run them, over 127.0.0.1.
 
+#[allow(dead_code)] // Each test program uses a part of it.
+#[path = "end_to_end/setup.rs"]
+mod setup;
 mod support;
+#[allow(dead_code)]
+mod veth;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -34,8 +39,13 @@ impl Server {
     }
 
     /// A server with these options and the environment of a command.
-    fn of(mut command: Command, options: &[&str]) -> Self {
-        command.args(["study", "serve", "--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped());
+    fn of(command: Command, options: &[&str]) -> Self {
+        Self::at("127.0.0.1", command, options)
+    }
+
+    /// The same at this address.
+    fn at(ip: &str, mut command: Command, options: &[&str]) -> Self {
+        command.args(["study", "serve", "--listen", &format!("{ip}:0")]).args(options).stdout(Stdio::piped());
         let mut process = command.spawn().expect("the server starts");
         let mut output = BufReader::new(process.stdout.take().expect("piped"));
         let mut line = || {
@@ -44,7 +54,7 @@ impl Server {
             line.trim().to_owned()
         };
         let listening = line();
-        assert!(listening.starts_with("listening for studies on 127.0.0.1:"), "{listening}");
+        assert!(listening.starts_with(&format!("listening for studies on {ip}:")), "{listening}");
         let words: Vec<String> = line().split(' ').map(str::to_owned).collect();
         let behind = |option: &str| {
             let at = words.iter().position(|word| word == option).expect("the command for the other machine");
@@ -193,8 +203,7 @@ fn loads_are_measured_with_the_account_of_the_other_machine() {
     command.args(["study", "all", "--only", "mtu,ceiling,iosize,mixed-lanes,busy-poll", "--rounds", "1"]);
     command.args(["-t", "0.05", "--extra", "0", "--target", &server.address, "--token-file"]);
     let told = Ended::of(command.arg(&token_file).arg("--out").arg(&out)).text();
-    assert!(told.contains("mtu               not measured: it runs on one machine only: "), "{told}");
-    assert!(!out.join("mtu").exists());
+    assert!(!told.contains("not measured"), "{told}");
     let page = fs::read_to_string(out.join("report.html")).expect("a page");
     assert!(page.contains("NVMe over TCP between two machines"));
     for (name, values) in [
@@ -202,6 +211,7 @@ fn loads_are_measured_with_the_account_of_the_other_machine() {
         ("iosize", ["iops", "target_us"]),
         ("mixed-lanes", ["iops", "p50_us"]),
         ("busy-poll", ["iops", "target_napi_id"]),
+        ("mtu", ["iops", "segment_bytes"]),
     ] {
         let results = json_of(&out.join(name).join("results.json"));
         let cells = results["cells"].as_array().expect("cells");
@@ -572,6 +582,8 @@ fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
         (file_load("jobs", 4_000_000_000), "queues of a load on the file: 1 to 1024"),
         (file_load("bytes", 0), "the file of a study has at most 1g bytes"),
         (json!("end_memory_reader"), "no program reads memory"),
+        (json!({ "counters": { "target": 1 } }), "there is no target 1"),
+        (json!({ "steer": { "target": 1, "by": "own_queues" } }), "there is no target 1"),
     ] {
         let refused = ask(request.clone());
         let told = refused["refused"].as_str().unwrap_or_else(|| panic!("{request}: {refused}"));
@@ -587,6 +599,128 @@ fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
     }
     let refused = ask(json!({ "start_peer": { "kind": "/bin/sh", "memory_mib": 1 } }));
     assert!(refused["refused"].as_str().is_some_and(|told| told.contains("no message")), "{refused}");
+}
+
+fn null_target() -> Value {
+    json!({ "start": { "namespaces": [{ "null": { "bytes": 1 << 30, "lba_bytes": null } }], "tuning": {}, "tells": true } })
+}
+
+#[test]
+fn device_queues_and_packet_sizes_are_measured_between_two_machines() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, only, values) in [
+        ("adq-memcached", "1 connections", &["ops", "server_ns", "switches", "softirqs"][..]),
+        ("adq", "memcached, 32 connections, on", &["ops", "server_ns", "switches"]),
+        ("adq", "nvme, neighbour, off", &["ops", "server_ns", "switches"]),
+        ("mtu", "4k mtu 1500", &["iops", "segment_bytes"]),
+    ] {
+        let out = directory.path().join(format!("{name} {only}"));
+        let mut command = server.study(name, &out);
+        command.args(["--only", only, "--rounds", "1", "-t", "0.05", "--extra", "0"]);
+        let ended = Ended::of(&mut command);
+        if name == "adq" && ended.code != 0 {
+            // A low limit on descriptors.
+            assert!(ended.complaint(1).contains("ulimit -Hn"));
+            continue;
+        }
+        let told = ended.text();
+        let results = json_of(&out.join("results.json"));
+        assert!(results["target_machine"].is_object(), "{name}: {results}");
+        let cells = results["cells"].as_array().expect("cells");
+        assert!(!cells.is_empty(), "{name}");
+        for cell in cells {
+            let median = |value: &&str| cell["values"][*value]["median"].as_f64();
+            let is_measured = values.iter().all(|value| median(value).is_some());
+            assert!(is_measured || !cell["rejected"][0]["disturbance"].is_null(), "{name}: {cell}");
+            if let Some(bytes) = median(&"segment_bytes") {
+                assert!((1420.0..=1460.0).contains(&bytes), "packets of 1500 bytes: {cell}");
+            }
+        }
+        let condition = match name {
+            "adq" => "On is polling alone: ",
+            "mtu" => "TCP's maximum segment size limits packets",
+            _ => "",
+        };
+        assert!(told.contains(condition), "{name}: {told}");
+    }
+    wait_until("the targets end with their study", || server.targets().is_empty());
+}
+
+#[test]
+fn a_server_without_an_interface_sets_none() {
+    let server = Server::start();
+    let mut ask = server.session();
+    let started = ask(null_target());
+    let number = &started["started"]["target"];
+    let counters = ask(json!({ "counters": { "target": number } }));
+    assert!(counters["counters"]["run_ns"].as_u64().is_some_and(|ns| ns > 0), "{counters}");
+    assert!(counters["counters"]["interrupts"].is_null(), "loopback has no interrupts: {counters}");
+    for by in ["own_queues", "arfs"] {
+        let refused = ask(json!({ "steer": { "target": number, "by": by } }));
+        let told = refused["refused"].as_str().unwrap_or_else(|| panic!("{refused}"));
+        assert!(told.contains("the operator of this server allows no change of an interface"), "{told}");
+    }
+    let named = json!({ "steer": { "target": number, "by": "own_queues", "interface": "eth0" } });
+    assert!(ask(named)["refused"].as_str().is_some_and(|told| told.contains("no message")));
+}
+
+/// A server in a network namespace, which may set the queues of its virtual device. Needs root, `ip` and `ethtool`.
+#[test]
+fn an_interface_of_the_server_is_set_for_a_target_and_is_then_as_before() {
+    let Some(network) = veth::Network::new(0) else { return };
+    let records = tempfile::tempdir().expect("a directory");
+    let within = || {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &network.namespace]).arg(nvlane().get_program());
+        command.env("NVLANE_ADQ_RECORD", records.path());
+        command
+    };
+    let refused = |options: &[&str]| {
+        let mut command = within();
+        command.args(["study", "serve", "--listen", &network.address]).args(options);
+        Ended::of(&mut command).complaint(2)
+    };
+    let complaint = refused(&["--interface", "lo"]);
+    let expected = format!("{}, and that is of {}", network.address, network.far);
+    assert!(complaint.contains(&expected), "{complaint}");
+
+    let server = Server::at(&network.address, within(), &["--interface", &network.far]);
+    let disciplines = || {
+        let shown = Command::new("ip")
+            .args(["netns", "exec", &network.namespace, "tc", "qdisc", "show", "dev", &network.far])
+            .output();
+        String::from_utf8(shown.expect("tc").stdout).expect("text")
+    };
+    let before = disciplines();
+    let has_record = || fs::read_dir(records.path()).expect("a directory").next().is_some();
+    let steer = |number: &Value, by: &str| json!({ "steer": { "target": number, "by": by } });
+    let mut ask = server.session();
+    let first = ask(null_target())["started"]["target"].clone();
+    let second = ask(null_target())["started"]["target"].clone();
+    let arfs = ask(steer(&first, "arfs"));
+    assert!(
+        arfs["refused"].as_str().is_some_and(|told| told.contains("failed: ") || told.contains("aRFS")),
+        "{arfs}"
+    );
+    let steered = ask(steer(&first, "own_queues"));
+    if let Some(told) = steered["refused"].as_str() {
+        assert!(told.contains("this kernel has no mqprio"), "{told}");
+        assert!(!has_record() && disciplines() == before);
+        assert_eq!(ask(json!("ping")), "pong");
+        eprintln!("skipped: {told}");
+        return;
+    }
+    assert_eq!(steered["steered"]["means"], "software", "{steered}");
+    assert!(has_record() && disciplines().contains("mqprio"));
+    let taken = ask(steer(&second, "own_queues"));
+    let told = taken["refused"].as_str().unwrap_or_else(|| panic!("{taken}"));
+    assert!(told.contains("are set for target 1 already"), "{told}");
+    assert_eq!(ask(json!({ "stop": { "target": first } })), "stopped");
+    assert!(!has_record() && disciplines() == before, "it ends with its target");
+    assert!(ask(steer(&second, "own_queues"))["steered"].is_object());
+    drop(ask);
+    wait_until("it ends with its study", || !has_record() && disciplines() == before);
 }
 
 /// A study that runs until it is killed, and has a target.
@@ -633,8 +767,16 @@ fn a_study_whose_server_is_killed_says_so() {
 #[test]
 fn what_cannot_be_measured_between_two_machines_says_why_and_what_can() {
     let study = |words: &[&str]| run(["study"].iter().chain(words)).complaint(2);
-    let complaint = study(&["mtu", "--target", "192.0.2.2", "--token", "0123456789abcdef"]);
-    assert!(complaint.contains("mtu runs on one machine only: ") && complaint.contains("core-latency"));
+    let far = ["--target", "192.0.2.2", "--token", "0123456789abcdef"];
+    let complaint = study(&[&["adq", "--interface", "eth1", "--peer", "eth2"][..], &far].concat());
+    assert!(
+        complaint.contains("`nvlane study serve --interface IF` names that of the targets"),
+        "{complaint}"
+    );
+    let complaint = study(&["serve", "--listen", "127.0.0.1:0", "--interface", "eth1"]);
+    assert!(complaint.contains("--interface eth1: targets have the address 127.0.0.1"), "{complaint}");
+    let complaint = study(&["serve", "--listen", "0.0.0.0:0", "--interface", "eth1"]);
+    assert!(complaint.contains("--listen or --data-address has to name it"), "{complaint}");
     assert!(study(&["iosize", "--target", "192.0.2.2"]).contains("--token-file"));
     let complaint = study(&["iosize", "--target", "192.0.2.2", "--token-file", "/no/such"]);
     assert!(complaint.contains("--token-file /no/such: No such file"), "{complaint}");

@@ -1,6 +1,6 @@
 //! All experiments, by name.
 
-use crate::experiment::{About, Experiment, Machines};
+use crate::experiment::{About, Experiment};
 use crate::experiments::{
     ablation, adq, adq_memcached, affinity, batch_sweep, busy_poll, ceiling, connections, copies,
     core_latency, core_scaling, cost, digests, generator, idle, inline_send, iosize, kv_accesses,
@@ -67,12 +67,6 @@ pub const ALL: &[Entry] = &[
     Entry::of::<adq::Adq>(adq::ABOUT),
     Entry::of::<adq_memcached::AdqMemcached>(adq_memcached::ABOUT),
 ];
-
-/// Names of the experiments that run beside a study server.
-pub fn of_two_machines() -> impl Iterator<Item = &'static str> {
-    let is_of_two = |entry: &&Entry| !matches!(entry.about.machines, Machines::One(_));
-    ALL.iter().filter(is_of_two).map(|entry| entry.about.name)
-}
 
 /// The experiment with this name.
 #[must_use]

@@ -3,24 +3,26 @@
 use std::fs;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use crate::cell::Values;
 use crate::error::Error;
-use crate::network::busy_polled_packets;
-use crate::process::{context_switches, run_ns};
+use crate::process::{busy_polled_packets, context_switches, run_ns};
 
 /// The counters at one time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Counters {
     /// Processor time of the target, ns.
     run_ns: u64,
     /// Context switches of its threads.
     switches: u64,
-    /// Soft interrupts for received packets, on all processors: also those of the load's side.
+    /// Soft interrupts for received packets, on all processors of the target's machine: on one machine also those of the
+    /// load's side.
     softirqs: u64,
     /// Interrupts of the device, if it has some.
     interrupts: Option<u64>,
     /// Packets that a polling thread of the target took in by itself.
-    polled: Option<u64>,
+    pub(crate) polled: Option<u64>,
 }
 
 impl Counters {

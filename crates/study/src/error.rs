@@ -22,8 +22,6 @@ pub enum Error {
     Load(String),
     #[error("the study server at {address}: {reason}")]
     Server { address: SocketAddr, reason: String },
-    #[error("it runs on one machine only: {0}")]
-    OneMachine(&'static str),
     #[error("stopped before the first round was over")]
     Stopped,
 }

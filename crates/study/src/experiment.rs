@@ -105,8 +105,6 @@ pub struct About {
 /// Number of machines that an experiment can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machines {
-    /// One, for this reason.
-    One(&'static str),
     /// The load's machine, also beside a study server, for this reason.
     Here(&'static str),
     /// One, or two: the targets run on the second.

@@ -64,6 +64,7 @@ mod served;
 mod served_options;
 mod side_load;
 mod spdk;
+mod steering;
 mod study_file;
 pub mod summary;
 pub mod svg;

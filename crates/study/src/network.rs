@@ -171,14 +171,6 @@ impl Network {
         self.target
     }
 
-    /// Runs a program at the other end, and returns what it prints.
-    ///
-    /// # Errors
-    /// It cannot be run, or fails.
-    pub(crate) fn run_there(&self, words: &[&str]) -> Result<String, Error> {
-        run("ip", &[&["netns", "exec", self.namespace.as_str()], words].concat())
-    }
-
     /// What a command begins with to run at the other end.
     pub(crate) fn enter(&self) -> Vec<String> {
         ["ip", "netns", "exec", &self.namespace].map(str::to_owned).to_vec()
@@ -248,31 +240,4 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, Error> {
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.lines().next_back().unwrap_or_default();
     Err(Error::Lacking(format!("`{program} {}` failed: {said}", arguments.join(" "))))
-}
-
-/// Packets received by busy polling so far, in the network namespace of a process.
-pub(crate) fn busy_polled_packets(pid: u32) -> Option<u64> {
-    parse_counter(&fs::read_to_string(format!("/proc/{pid}/net/netstat")).ok()?, "BusyPollRxPackets")
-}
-
-/// One counter of `/proc/net/netstat`: a line of names, then a line of numbers.
-fn parse_counter(text: &str, name: &str) -> Option<u64> {
-    let lines: Vec<&str> = text.lines().collect();
-    lines.chunks_exact(2).find_map(|pair| {
-        let index = pair[0].split_ascii_whitespace().position(|word| word == name)?;
-        pair[1].split_ascii_whitespace().nth(index)?.parse().ok()
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_counter_is_found_below_its_name() {
-        let text = "TcpExt: SyncookiesSent BusyPollRxPackets\nTcpExt: 3 71\nIpExt: InNoRoutes\nIpExt: 9\n";
-        assert_eq!(parse_counter(text, "BusyPollRxPackets"), Some(71));
-        assert_eq!(parse_counter(text, "InNoRoutes"), Some(9));
-        assert_eq!(parse_counter(text, "None"), None);
-    }
 }

@@ -100,6 +100,20 @@ pub(crate) fn available_bytes() -> Result<u64, Error> {
     kib.map(|kib| kib * 1024).ok_or_else(|| Error::system("free memory", io::ErrorKind::InvalidData.into()))
 }
 
+/// Packets received by busy polling so far, in the network namespace of a process.
+pub(crate) fn busy_polled_packets(pid: u32) -> Option<u64> {
+    parse_counter(&fs::read_to_string(format!("/proc/{pid}/net/netstat")).ok()?, "BusyPollRxPackets")
+}
+
+/// One counter of `/proc/net/netstat`: a line of names, then a line of numbers.
+fn parse_counter(text: &str, name: &str) -> Option<u64> {
+    let lines: Vec<&str> = text.lines().collect();
+    lines.chunks_exact(2).find_map(|pair| {
+        let index = pair[0].split_ascii_whitespace().position(|word| word == name)?;
+        pair[1].split_ascii_whitespace().nth(index)?.parse().ok()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,5 +142,13 @@ mod tests {
         assert!(small_mappings_bytes(pid).unwrap() > 4096 && available_bytes().unwrap() > 4096);
         assert!(run_ns(pid).unwrap() > 0);
         assert!(own_memory_bytes(pid).unwrap() > 4096);
+    }
+
+    #[test]
+    fn a_counter_is_found_below_its_name() {
+        let text = "TcpExt: SyncookiesSent BusyPollRxPackets\nTcpExt: 3 71\nIpExt: InNoRoutes\nIpExt: 9\n";
+        assert_eq!(parse_counter(text, "BusyPollRxPackets"), Some(71));
+        assert_eq!(parse_counter(text, "InNoRoutes"), Some(9));
+        assert_eq!(parse_counter(text, "None"), None);
     }
 }

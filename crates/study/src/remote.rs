@@ -14,6 +14,7 @@
 
 pub(crate) mod ceiling;
 pub(crate) mod connection;
+mod device;
 mod far_ceiling;
 mod far_file_load;
 pub(crate) mod file_load;
@@ -31,4 +32,4 @@ pub(crate) mod target;
 
 pub use connection::ServerConnection;
 pub use ports::{PortRange, PortRangeError};
-pub use protocol::{MachineDescription, PORT, own_version};
+pub use protocol::{MachineDescription, PORT, SteeringInterface, own_version};

@@ -8,11 +8,13 @@ use host::Address;
 use load::account::{Account, Reading};
 use serde_json::Value;
 
+use crate::counters::Counters;
 use crate::error::Error;
 use crate::local_target::LocalTarget;
 use crate::process::small_mappings_bytes;
 use crate::remote::target::RemoteTarget;
 use crate::served_options::ServedOptions;
+use crate::steering::Steering;
 
 /// A running target. It ends with this value, and with this process, even if that is killed.
 #[derive(Debug)]
@@ -69,6 +71,29 @@ impl Served {
         match &self.0 {
             Place::Local(target) => Ok(target.pid()),
             Place::Remote(_) => Err(Error::Lacking("the target's process is on another machine".into())),
+        }
+    }
+
+    /// Counters of its process, and of a device: on this machine the one at this place in sysfs, on another that of the
+    /// interface with the target's address.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) fn counters(&self, device: Option<&Path>) -> Result<Counters, Error> {
+        match &self.0 {
+            Place::Local(target) => Counters::read(target.pid(), device),
+            Place::Remote(target) => target.counters(),
+        }
+    }
+
+    /// On another machine: steers its traffic until it ends. Returns the means by which queues are separated.
+    ///
+    /// # Errors
+    /// The study server does not allow it, or the interface cannot do it.
+    pub(crate) fn steer(&self, by: Steering) -> Result<String, Error> {
+        match &self.0 {
+            Place::Local(_) => Err(Error::Target("of this machine has its network from its study".into())),
+            Place::Remote(target) => target.steer(by),
         }
     }
 

@@ -33,7 +33,7 @@ impl TargetMachine {
         let without = match about.machines {
             Machines::Here(_) => return None,
             Machines::TwoWithout(what) => Some(what),
-            Machines::One(_) | Machines::OneOrTwo => None,
+            Machines::OneOrTwo => None,
         };
         Some(Self {
             server: server.address(),
@@ -116,6 +116,7 @@ pub(crate) mod example {
                 data_address: [192, 0, 2, 2].into(),
                 cores: vec![2, 3],
                 lane_count_max: 1000,
+                steering: None,
                 environment: Environment {
                     kernel: Some("6.1.9".into()),
                     cpu_model: Some("A <Processor>".into()),

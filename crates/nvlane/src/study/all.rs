@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use study::bench::Bench;
 use study::catalogue::{self, Entry};
-use study::experiment::{Error, Machines};
+use study::experiment::Error;
 use study::page::{self, Absent, All};
 use study::results::Study;
 
@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &StudyArguments) -> Ended {
             Ok(study) => all.studies.push(study),
             Err(Error::Stopped) => break,
             Err(error) => {
-                has_failed |= !matches!(error, Error::Lacking(_) | Error::OneMachine(_));
+                has_failed |= !matches!(error, Error::Lacking(_));
                 all.absent.push(Absent { name, title: entry.about.title, reason: error.to_string() });
                 lost = bench.server.as_ref().and_then(|server| server.loss());
             }
@@ -94,10 +94,6 @@ fn run_one(
     bench: &Bench,
     out: &Path,
 ) -> Result<Result<Study, Error>, Failure> {
-    // Before the directory, which would stay empty.
-    if let (Machines::One(reason), true) = (entry.about.machines, bench.is_remote()) {
-        return Ok(Err(Error::OneMachine(reason)));
-    }
     make(out)?;
     let mut experiment = entry.make();
     let cells = arguments.usual_cells(&*experiment, bench)?;

@@ -11,6 +11,7 @@ use clap::Args;
 use reactor::CoreList;
 use reactor::randomness::Randomness;
 use security::access_token::{AccessToken, RANDOM_BYTES};
+use study::experiment::Error;
 use study::remote::server::{Event, ServerSettings, StudyServer};
 use study::remote::{PORT, PortRange};
 
@@ -38,6 +39,9 @@ as root and with the modules nvmet, nvmet-tcp and nvmet-rdma loaded, the kernel'
 that place two things on this machine need a second core. A study may have 32 targets at a time, namespaces in memory of as much as is free, and one file of at most 1 GiB, in a directory of the server in $TMPDIR \
 (/tmp), which is removed after the study.
 
+With --interface a study may also set the queues of that interface, and of no other. A layout is recorded in /var/lib/nvlane-adq, or \
+where $NVLANE_ADQ_RECORD says: if this server is killed, nvlane adq remove --interface IF takes the layout back.
+
 The token is never sent: a study proves that it has it. The connection and the namespaces of the targets are not encrypted, and any \
 host that reaches a target uses its namespaces: use a network of your own.")]
 pub(crate) struct ServeArguments {
@@ -53,6 +57,11 @@ pub(crate) struct ServeArguments {
     /// Cores of the targets. [default: the first one available]
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
+    /// Let studies set the queues of this network interface, which has the targets' address: adq then applies a layout of nvlane
+    /// adq with a queue pair for one target, or turns on aRFS, and this server takes it back when that target ends, the study
+    /// ends, or its connection is lost. Needs root.
+    #[arg(long, value_name = "IF")]
+    interface: Option<String>,
     /// File with the token that a study has to have, 16 characters at least. [default: a new one, which is printed]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -90,9 +99,13 @@ pub(super) fn serve(arguments: &ServeArguments) -> Ended {
         data_address: arguments.data_address,
         data_ports: arguments.data_ports,
         cores,
+        interface: arguments.interface.clone(),
         token,
     };
-    let server = StudyServer::bind(settings).map_err(|error| Failure::usage(format!("{listen}: {error}")))?;
+    let server = StudyServer::bind(settings).map_err(|error| match error {
+        Error::Lacking(reason) => Failure::usage(reason),
+        error => Failure::usage(format!("{listen}: {error}")),
+    })?;
     let stops = Arc::default();
     let _handlers = EndOnSignal::new(&stops)?;
     announcement(arguments, &server)?.lines().for_each(say);
@@ -116,8 +129,10 @@ fn announcement(arguments: &ServeArguments, server: &StudyServer) -> Result<Stri
     let cores = &server.settings().cores;
     let cores = format!("core{} {cores}", if cores.cores().len() == 1 { "" } else { "s" });
     let ports = arguments.data_ports.map_or(String::new(), |ports| format!(" and ports {ports}"));
+    let interface = arguments.interface.as_ref();
+    let interface = interface.map_or(String::new(), |name| format!(", studies set the queues of {name}"));
     Ok(format!(
-        "listening for studies on {address}, targets on {cores}{ports}\non the other machine: nvlane study NAME --target {target} {token}"
+        "listening for studies on {address}, targets on {cores}{ports}{interface}\non the other machine: nvlane study NAME --target {target} {token}"
     ))
 }
 

@@ -19,9 +19,12 @@ pub(crate) fn run(program: &str, arguments: &str) -> Result<(), String> {
 
 /// A network namespace whose device has its peer here; removed on drop.
 pub(crate) struct Network {
-    namespace: String,
+    pub(crate) namespace: String,
     near: String,
-    address: String,
+    /// The device in the namespace.
+    #[allow(dead_code)] // Each test program uses a part of it.
+    pub(crate) far: String,
+    pub(crate) address: String,
 }
 
 impl Network {
@@ -33,14 +36,14 @@ impl Network {
         let network = Self {
             namespace: format!("nvlane-test-{id}-{number}"),
             near: format!("nvt{id}n{number}"),
+            far: format!("nvt{id}f{number}"),
             address: format!("198.19.{high}.{}", low | 2),
         };
-        let (namespace, near) = (&network.namespace, &network.near);
+        let Self { namespace, near, far, .. } = &network;
         if let Err(error) = run("ip", &format!("netns add {namespace}")) {
             eprintln!("skipped: {error}");
             return None;
         }
-        let far = format!("nvt{id}f{number}");
         let offloads = "gro on tso off";
         let steps = [
             (

@@ -1,18 +1,20 @@
 //! `adq`: the comparisons of the talk on application device queues, for memcached's protocol and for NVMe/TCP: a
 //! reactor that polls a queue which only its application has, and one that waits for interrupts of a shared queue.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+mod place;
+
+use std::net::SocketAddr;
 
 use super::prelude::*;
-use crate::bench::Devices;
 use crate::counters::Counters;
 use crate::descriptors::host_lane_count_max;
 use crate::driver::{Class, Spread, drive_with};
 use crate::figure::Mark;
-use crate::network::{Link, Network, Offloads};
+use crate::network::Network;
+use crate::steering::has_arfs;
 use crate::text_load::{self, Kind, Protocol, TextLoad};
+
+use place::{Neighbour, Place};
 
 /// Numbers of connections; the talk's graphs have 300 to 4,400.
 const CONNECTIONS: [u32; 5] = [1, 32, 300, 1000, MOST];
@@ -36,10 +38,8 @@ pub(super) const KEY_COUNT: u64 = 100_000;
 /// How long the reactor polls its device before it sleeps, µs.
 pub(super) const POLL_US: u32 = 50;
 
-/// Ports: every port is free in a new network namespace.
+/// Port of memcached on this machine: every port is free in a new network namespace.
 pub(super) const MEMCACHED_PORT: u16 = 11211;
-const NVME_PORT: u16 = 4420;
-const NEIGHBOUR_PORT: u16 = 4421;
 
 /// Limit of p99.9, µs.
 pub(super) const LIMIT_US: f64 = 1000.0;
@@ -49,9 +49,6 @@ const STEPS: u32 = 8;
 
 /// Measurements of a rate or number, one of which must be within the limit.
 pub(super) const TRIES: u32 = 2;
-
-/// The neighbour's load: writes per second, bytes, and most of them in flight.
-const NEIGHBOUR: [(&str, &str); 4] = [("-w", "randwrite"), ("-o", "65536"), ("-q", "16"), ("--rate", "1000")];
 
 pub(crate) const ABOUT: About = About {
     name: "adq",
@@ -64,7 +61,9 @@ pub(crate) const ABOUT: About = About {
              Without a card, links are pairs of virtual Ethernet devices with GRO and without TSO, and a queue of its own is a pair \
              of its own: isolation in software, which shows the method and the cost of sharing, and nothing of a card. With `--interface CARD --peer \
              PORT`, two ports of this machine with a cable between them, on is a layout of `nvlane adq`, off is none, interrupts \
-             are those of the card, and there is a third variant, aRFS, where the card has it.",
+             are those of the card, and there is a third variant, aRFS, where the card has it. Between two machines the targets \
+             and the layout are on the one, which `nvlane study serve --interface CARD` allows, and all load comes from the other; \
+             without it on is polling alone.",
     claims: &[
         Claim {
             source: "ADQ, Netdev 0x14 (2020)",
@@ -103,7 +102,7 @@ pub(crate) const ABOUT: About = About {
             ours: "nvme_ops_gain_32",
         },
     ],
-    machines: Machines::One("it plans the device queues of an interface of this machine"),
+    machines: Machines::OneOrTwo,
     judged_by: "ops",
     columns: &[
         "connections",
@@ -122,7 +121,7 @@ pub(crate) const ABOUT: About = About {
 /// Loads on a reactor with a device queue of its own, and on one that shares it.
 #[derive(Debug, Default)]
 pub(crate) struct Adq {
-    /// How the last cell separated queues.
+    /// How queues are separated, in a sentence.
     separation: Option<String>,
 }
 
@@ -157,19 +156,29 @@ impl Experiment for Adq {
 
     fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
         cell.text("queues") != ARFS
-            || bench.devices.as_ref().is_some_and(|devices| has_rules(&devices.interface))
+            || match &bench.server {
+                Some(server) => {
+                    server.machine().steering.as_ref().is_some_and(|interface| interface.has_arfs)
+                }
+                None => bench.devices.as_ref().is_some_and(|devices| has_arfs(&devices.interface)),
+            }
     }
 
-    fn check(&self, _: &Bench) -> Result<(), Error> {
-        Network::check()?;
-        let most = host_lane_count_max(reactor::allow_descriptors());
-        if u64::from(MOST) > most {
-            return Err(Error::Lacking(format!(
-                "{MOST} lanes need {} descriptors, more than this user may have: raise the limit (`ulimit -Hn 65536` as root)",
-                MOST * 2
-            )));
+    fn check(&self, bench: &Bench) -> Result<(), Error> {
+        let lacking = |what: &str, count: u32| {
+            Error::Lacking(format!(
+                "{MOST} {what} need {count} descriptors, more than this user may have: raise the limit (`ulimit -Hn 65536` as root)"
+            ))
+        };
+        match &bench.server {
+            None => Network::check()?,
+            Some(server) if server.machine().lane_count_max < u64::from(MOST) => {
+                return Err(lacking("lanes of a target on the other machine", MOST));
+            }
+            Some(_) => {}
         }
-        Ok(())
+        let most = host_lane_count_max(reactor::allow_descriptors());
+        if u64::from(MOST) > most { Err(lacking("lanes", MOST * 2)) } else { Ok(()) }
     }
 
     fn conditions(&self, _: &Measured) -> Option<String> {
@@ -177,21 +186,24 @@ impl Experiment for Adq {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let place = Place::new(bench, cell.text("queues"), cell.text("application"))?;
-        self.separation = Some(place.separation.clone());
+        let (queues, application) = (cell.text("queues"), cell.text("application"));
+        let place = Place::new(bench, queues, application)?;
+        let running = place.serve(bench)?;
+        // The sentence of the cells with queues of their own says most.
+        if queues == ON || self.separation.is_none() {
+            self.separation = Some(running.separation.clone());
+        }
         let neighbour =
             if cell.text("neighbour") == "none" { None } else { Some(Neighbour::start(&place, bench)?) };
-        let served = place.serve(bench)?;
-        let counted = (served.pid()?, place.device.as_deref());
-        let memcached = SocketAddr::from((place.address, MEMCACHED_PORT));
+        let counted = || running.counters();
         let run = |connections: u32| -> Result<Values, Error> {
-            if cell.text("application") == NVME {
-                return reads(bench, &served, counted, connections);
+            if application == NVME {
+                return reads(bench, &running.served, &counted, connections);
             }
-            gets(bench, memcached, counted, connections as usize, None)
+            gets(bench, running.served.memcached()?, &counted, connections as usize, None)
         };
-        if cell.text("application") == MEMCACHED {
-            text_load::fill(memcached, Protocol::Memcached, KEY_COUNT)?;
+        if application == MEMCACHED {
+            text_load::fill(running.served.memcached()?, Protocol::Memcached, KEY_COUNT)?;
         }
         let connections = cell.word("connections");
         let values = if cell.text("load") == "closed" { run(connections)? } else { most(connections, run)? };
@@ -302,7 +314,7 @@ fn figures(application: &str, measured: &Measured) -> Vec<Figure> {
         ),
         Figure::new(
             title("Interrupts and context switches"),
-            "For each operation, with 32 connections; soft interrupts are those of both sides. Lower is better.",
+            "For each operation, with 32 connections; soft interrupts are those of the target's machine, on one machine of both sides. Lower is better.",
             Plot::bars("", names(["own queues", "own queues"]), Axis::log("per operation"), costs),
         ),
         Figure::new(
@@ -311,208 +323,6 @@ fn figures(application: &str, measured: &Measured) -> Vec<Figure> {
             Plot::bars("", names(["own queues", "own queues"]), Axis::log("p99.9 µs"), beside.into()),
         ),
     ]
-}
-
-/// Where a target runs: a network, and on it a layout of queues.
-struct Place {
-    /// Dropped before the network.
-    _layout: Option<Setting>,
-    network: Network,
-    application: String,
-    is_on: bool,
-    /// Address of the application.
-    address: Ipv4Addr,
-    /// The device in sysfs, if it has interrupts.
-    device: Option<PathBuf>,
-    /// Directory of the record of the layout.
-    record: PathBuf,
-    /// How queues are separated, in a sentence.
-    separation: String,
-}
-
-/// What is set on the target's device, and the command that takes it back.
-struct Setting {
-    undo: Vec<String>,
-}
-
-impl Drop for Setting {
-    fn drop(&mut self) {
-        let mut words = self.undo.iter();
-        if let Some(program) = words.next() {
-            let done = Command::new(program).args(words).stdout(Stdio::null()).status();
-            if !done.is_ok_and(|status| status.success()) {
-                eprintln!("`{}` failed: the device is not as before", self.undo.join(" "));
-            }
-        }
-    }
-}
-
-impl Place {
-    fn new(bench: &Bench, switch: &str, application: &str) -> Result<Self, Error> {
-        let record = bench.scratch.join("layout");
-        let application = application.to_owned();
-        let is_on = switch == ON;
-        let Some(devices) = &bench.devices else {
-            let link = Link { mtu: 1500, offloads: Offloads::Receive };
-            let mut network = Network::new(link)?;
-            // On, the neighbour keeps the first pair for itself.
-            let address = if is_on { network.add(link)? } else { network.target() };
-            let separation = "Pairs of virtual Ethernet devices: queues are separated in software, one pair each, and nothing here is a figure of a card."
-                .into();
-            return Ok(Self {
-                _layout: None,
-                network,
-                application,
-                is_on,
-                address,
-                device: None,
-                record,
-                separation,
-            });
-        };
-        let device = std::fs::canonicalize(format!("/sys/class/net/{}/device", devices.interface)).ok();
-        let network = Network::of(devices)?;
-        let address = network.target();
-        let Devices { interface, peer } = devices;
-        let mut separation = format!("{interface}, loaded through {peer}.");
-        let layout = match switch {
-            ON => {
-                let port = if application == NVME { NVME_PORT } else { MEMCACHED_PORT };
-                let core = bench.cores.map(|cores| cores.target);
-                let (setting, means) =
-                    apply_layout(bench, &network, interface, (address, port), core, &record)?;
-                separation = match means.as_str() {
-                    "software" => format!(
-                        "{separation} Its driver has no offload: queues are separated in software, for what leaves only, and nothing here is a figure of a card with it."
-                    ),
-                    means => format!("{separation} On is a layout of nvlane adq (means: {means})."),
-                };
-                Some(setting)
-            }
-            ARFS => Some(turn_on_arfs(&network, interface)?),
-            _ => None,
-        };
-        Ok(Self { _layout: layout, network, application, is_on, address, device, record, separation })
-    }
-
-    fn serve(&self, bench: &Bench) -> Result<Served, Error> {
-        let wait_us = if self.is_on { POLL_US } else { 0 };
-        let mut arguments = vec!["--busy-poll".to_owned(), wait_us.to_string()];
-        if self.is_on {
-            arguments.extend(["--placement", "napi"].map(str::to_owned));
-        }
-        arguments.extend(["--adq-record".to_owned(), self.record.display().to_string()]);
-        let namespace = if self.application == MEMCACHED {
-            arguments.extend(["--memcached".to_owned(), format!("{}:{MEMCACHED_PORT}", self.address)]);
-            "kv:ram:64M"
-        } else {
-            "null:1T"
-        };
-        let options = ServedOptions { arguments, ..ServedOptions::of([namespace]) };
-        self.network.serve_at(bench, SocketAddr::from((self.address, NVME_PORT)), options)
-    }
-}
-
-/// Applies a layout with one class, the application's. Returns what takes it back, and how the queues are separated.
-fn apply_layout(
-    bench: &Bench,
-    network: &Network,
-    interface: &str,
-    (address, port): (Ipv4Addr, u16),
-    core: Option<usize>,
-    record: &Path,
-) -> Result<(Setting, String), Error> {
-    let cores = core.map(|core| format!("cores = [{core}]\n")).unwrap_or_default();
-    let text = format!(
-        "interface = \"{interface}\"\n[[class]]\nname = \"application\"\nqueues = 1\n{cores}traffic = [\"{address}:{port}\"]\npriority = \"program\"\n"
-    );
-    let config = bench.scratch.join("layout.toml");
-    std::fs::write(&config, text).map_err(|error| Error::system("the layout's file", error))?;
-    let program = bench.program.display().to_string();
-    let (config, record) = (config.display().to_string(), record.display().to_string());
-    let command = |verb: [&str; 4]| {
-        let mut words = vec![program.clone(), "adq".to_owned()];
-        words.extend(verb.map(str::to_owned));
-        words.push(record.clone());
-        words
-    };
-    let mut apply = command(["apply", "--config", &config, "--record"]);
-    apply.extend(["-o", "json"].map(str::to_owned));
-    let words: Vec<&str> = apply.iter().map(String::as_str).collect();
-    let applied = network.run_there(&words)?;
-    let undo = [network.enter(), command(["remove", "--interface", interface, "--record"])].concat();
-    let setting = Setting { undo };
-    let applied: serde_json::Value =
-        serde_json::from_str(&applied).map_err(|error| Error::system("nvlane adq", error.into()))?;
-    let means = applied["plan"]["layout"]["means"].as_str().unwrap_or("unknown").to_owned();
-    Ok((setting, means))
-}
-
-/// Turns on accelerated receive flow steering: the device follows the core on which a connection is read.
-fn turn_on_arfs(network: &Network, interface: &str) -> Result<Setting, Error> {
-    let set = |table: u32, flows: u32, switch: &str| {
-        let script = format!(
-            "ethtool -K {interface} ntuple {switch} && echo {table} >/proc/sys/net/core/rps_sock_flow_entries && \
-             for queue in /sys/class/net/{interface}/queues/rx-*; do echo {flows} >$queue/rps_flow_cnt; done"
-        );
-        ["sh".to_owned(), "-ec".to_owned(), script]
-    };
-    let on = set(32_768, 4096, "on");
-    let setting = Setting { undo: [network.enter(), set(0, 0, "off").to_vec()].concat() };
-    network.run_there(&on.each_ref().map(String::as_str))?;
-    Ok(setting)
-}
-
-/// Whether a device can steer flows by rules, which aRFS needs: `ntuple-filters`, and not fixed.
-fn has_rules(interface: &str) -> bool {
-    let features = Command::new("ethtool").args(["-k", interface]).output();
-    features.is_ok_and(|features| {
-        let text = String::from_utf8_lossy(&features.stdout).into_owned();
-        text.lines().any(|line| line.trim().starts_with("ntuple-filters:") && !line.contains("[fixed]"))
-    })
-}
-
-/// Another target beside the application, and its load.
-struct Neighbour {
-    load: Child,
-    _served: Served,
-}
-
-impl Neighbour {
-    fn start(place: &Place, bench: &Bench) -> Result<Self, Error> {
-        let address = SocketAddr::from((place.network.target(), NEIGHBOUR_PORT));
-        let served = place.network.serve_at(bench, address, ServedOptions::of(["null:1T"]))?;
-        let mut command = Command::new(&bench.program);
-        command.arg("perf").arg(served.address().to_string()).args(["-t", "86400", "-a", "0"]);
-        for (option, value) in NEIGHBOUR {
-            command.args([option, value]);
-        }
-        if let Some(cores) = bench.cores {
-            command.args(["-c", &cores.host.to_string()]);
-        }
-        let load = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let load = load.map_err(|error| Error::system("cannot start the neighbour's load", error))?;
-        Ok(Self { load, _served: served })
-    }
-
-    /// Ends it.
-    ///
-    /// # Errors
-    /// Its load was not there until now.
-    fn end(mut self) -> Result<(), Error> {
-        match self.load.try_wait() {
-            Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(Error::Load(format!("the neighbour's ended before its time ({status})"))),
-            Err(error) => Err(Error::system("the neighbour's load", error)),
-        }
-    }
-}
-
-impl Drop for Neighbour {
-    fn drop(&mut self) {
-        let _ = self.load.kill();
-        let _ = self.load.wait();
-    }
 }
 
 /// The most connections, up to a number, whose operations stay within the limit, and the values with them.
@@ -553,12 +363,15 @@ fn between(low: u32, high: u32) -> u32 {
     middle.clamp((low + 1).min(high - 1), high - 1)
 }
 
-/// Gets of one key each on these connections. `counted` are the server's process, and its device in sysfs.
+/// Reads counters, as a measurement begins and as it ends.
+type Counted<'a> = &'a (dyn Fn() -> Result<Counters, Error> + Sync);
+
+/// Gets of one key each on these connections. `counted` reads the counters of the server.
 #[allow(clippy::cast_precision_loss)] // A number of connections.
 pub(super) fn gets(
     bench: &Bench,
     address: SocketAddr,
-    counted: (u32, Option<&Path>),
+    counted: Counted<'_>,
     connections: usize,
     rate_per_s: Option<f64>,
 ) -> Result<Values, Error> {
@@ -572,7 +385,7 @@ pub(super) fn gets(
         measure: bench.times.measure,
     };
     let mut edges = Vec::new();
-    let on_edge = || Counters::read(counted.0, counted.1).map(|counters| edges.push(counters));
+    let on_edge = || counted().map(|counters| edges.push(counters));
     let core = bench.cores.map(|cores| cores.host);
     let result = text_load::run(address, Protocol::Memcached, &load, core, on_edge, &|| bench.is_stopped())?;
     let mut values = cost(&edges, result.operations)?;
@@ -587,16 +400,11 @@ pub(super) fn gets(
 }
 
 /// Reads of 4 KiB on these lanes.
-fn reads(
-    bench: &Bench,
-    served: &Served,
-    counted: (u32, Option<&Path>),
-    connections: u32,
-) -> Result<Values, Error> {
+fn reads(bench: &Bench, served: &Served, counted: Counted<'_>, connections: u32) -> Result<Values, Error> {
     let depth = connections.min(DEPTH_MAX) as usize;
     let class = Class { is_write: false, io_bytes: IO_BYTES, depth, is_burst: false };
     let mut edges = Vec::new();
-    let on_edge = || Counters::read(counted.0, counted.1).map(|counters| edges.push(counters));
+    let on_edge = || counted().map(|counters| edges.push(counters));
     let driven = drive_with(bench, served, Spread::Round(connections as usize), &[class], on_edge)?;
     let outcome = &driven.classes[0];
     let mut values = cost(&edges, outcome.operations)?;

@@ -1,6 +1,6 @@
 //! `adq-memcached`: memcached clients of a reactor that polls its device queue, and of one that waits for interrupts.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use super::adq::{KEY_COUNT, LIMIT_US, MEMCACHED_PORT, POLL_US, TRIES, gets};
 use super::prelude::*;
@@ -23,7 +23,8 @@ pub(crate) const ABOUT: About = About {
              each side, with GRO and without TSO, so that the devices can be polled. On: `nvlane target --busy-poll 50 --placement \
              napi`: the thread that serves a connection takes its packets out of the queue itself. First one to 128 connections, \
              each with its next get when the last was answered. Then 32 connections with gets at random times: the highest rate at which \
-             99.9 % are answered within a millisecond of when they were due, found by halving.",
+             99.9 % are answered within a millisecond of when they were due, found by halving. Between two machines the network \
+             between them takes the place of the virtual devices.",
     claims: &[
         Claim {
             source: "ADQ, Netdev 0x14 (2020)",
@@ -38,7 +39,7 @@ pub(crate) const ABOUT: About = About {
             ours: "rate_within_1ms_gain",
         },
     ],
-    machines: Machines::One("it plans the device queues of an interface of this machine"),
+    machines: Machines::OneOrTwo,
     judged_by: "ops",
     columns: &["ops", "mean_us", "p50_us", "p999_us", "server_ns", "polled_percent"],
 };
@@ -63,23 +64,30 @@ impl Experiment for AdqMemcached {
         closed.chain(open).collect()
     }
 
-    fn check(&self, _: &Bench) -> Result<(), Error> {
-        Network::check()
+    fn check(&self, bench: &Bench) -> Result<(), Error> {
+        if bench.is_remote() { Ok(()) } else { Network::check() }
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let wait_us = if cell.text("alignment") == ON { POLL_US } else { 0 };
-        let network = Network::new(Link { mtu: 1500, offloads: Offloads::Receive })?;
-        let address = SocketAddr::from((network.target(), MEMCACHED_PORT));
-        let words =
-            ["--busy-poll", &wait_us.to_string(), "--placement", "napi", "--memcached", &address.to_string()];
-        let arguments = words.map(str::to_owned).to_vec();
-        let options = ServedOptions { arguments, ..ServedOptions::of(["kv:ram:64M"]) };
-        let served = network.serve_with(bench, options)?;
+        let tuning = TargetTuning { busy_poll_us: Some(wait_us), ..TargetTuning::default() };
+        // Between two machines there is a network already.
+        let is_local = !bench.is_remote();
+        let network =
+            is_local.then(|| Network::new(Link { mtu: 1500, offloads: Offloads::Receive })).transpose()?;
+        // A study server chooses another address.
+        let ip = network.as_ref().map_or(Ipv4Addr::LOCALHOST, Network::target);
+        let memcached = Some(SocketAddr::from((ip, MEMCACHED_PORT)));
+        let options =
+            ServedOptions { memcached, ..ServedOptions::of(["kv:ram:64M"]).on_cores(1).tuned(tuning) };
+        let served = match &network {
+            Some(network) => network.serve_with(bench, options)?,
+            None => bench.serve_with(options)?,
+        };
+        let address = served.memcached()?;
         text_load::fill(address, Protocol::Memcached, KEY_COUNT)?;
-        let pid = served.pid()?;
         let run = |connections: usize, rate_per_s: Option<f64>| {
-            gets(bench, address, (pid, None), connections, rate_per_s)
+            gets(bench, address, &|| served.counters(None), connections, rate_per_s)
         };
         if cell.text("load") == "closed" {
             return run(usize::try_from(cell.number("connections")).expect("a few"), None);

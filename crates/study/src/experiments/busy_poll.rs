@@ -5,7 +5,8 @@ use load::report::Report;
 use serde_json::Value;
 
 use super::prelude::*;
-use crate::network::{Link, Network, Offloads, busy_polled_packets};
+use crate::network::{Link, Network, Offloads};
+use crate::process::busy_polled_packets;
 
 const DEPTHS: [u32; 2] = [1, 32];
 const OFF: &str = "off";
@@ -37,9 +38,7 @@ pub(crate) const ABOUT: About = About {
             ours: "p999_ratio_qd1",
         },
     ],
-    machines: Machines::TwoWithout(
-        "the packets taken in by polling, because the kernel of the target counts its part",
-    ),
+    machines: Machines::OneOrTwo,
     judged_by: "iops",
     columns: &[
         "iops",
@@ -86,7 +85,7 @@ impl Experiment for BusyPolling {
             None => bench.serve_with(options)?,
         };
         let polled = || {
-            let target = busy_polled_packets(served.pid().ok()?)?;
+            let target = served.counters(None).ok()?.polled?;
             Some(target + busy_polled_packets(std::process::id())?)
         };
         let before = polled();

@@ -1,5 +1,11 @@
-//! `mtu`: the effect of packet size, with and without offloads.
+//! `mtu`: the effect of packet size, with and without offloads. On one machine the devices are virtual, and have the MTU of a
+//! cell. Between two the devices are the machines', and TCP's maximum segment size makes packets as small.
 
+use std::net::IpAddr;
+
+use host::MaxSegment;
+use load::environment::interface_towards;
+use load::report::Report;
 use load::workload::format_bytes;
 
 use super::prelude::*;
@@ -15,7 +21,8 @@ pub(crate) const ABOUT: About = About {
     title: "What are jumbo frames worth?",
     method: "One lane, random reads, 32 in flight, over a pair of virtual Ethernet devices between two network namespaces, one \
              core for each side. With segmentation offloads the stack hands over up to 64 KiB at once, as to a network card; \
-             without them it cuts every packet itself.",
+             without them it cuts every packet itself. Between two machines the packets of the network between them are as large as \
+             with that MTU, by TCP's maximum segment size in both directions; offloads are as the machines have them.",
     claims: &[
         Claim {
             source: "NVMe/TCP versus RoCE, Netdev 0x13 (2019)",
@@ -30,16 +37,17 @@ pub(crate) const ABOUT: About = About {
             ours: "gain_4k",
         },
     ],
-    machines: Machines::One(
-        "it makes two virtual Ethernet devices, and changes their packet size and offloads",
-    ),
+    machines: Machines::TwoWithout("the rows without offloads, which the machines keep as they are"),
     judged_by: "iops",
-    columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
+    columns: &["iops", "mib_per_s", "segment_bytes", "p50_us", "p99_us", "host_us", "target_us"],
 };
 
 /// Packets of both sizes, with and without offloads.
 #[derive(Debug, Default)]
-pub(crate) struct Mtu;
+pub(crate) struct Mtu {
+    /// MTU between two machines: the smaller of both interfaces'.
+    between: Option<u32>,
+}
 
 impl Experiment for Mtu {
     fn cells(&self) -> Vec<Cell> {
@@ -55,17 +63,32 @@ impl Experiment for Mtu {
         cells
     }
 
-    fn check(&self, _: &Bench) -> Result<(), Error> {
-        Network::check()
+    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
+        !bench.is_remote()
+            || cell.text("offloads") == OFFLOADS[0].0
+                && mtu_between(bench).is_some_and(|mtu| cell.word("mtu") <= mtu)
+    }
+
+    fn check(&self, bench: &Bench) -> Result<(), Error> {
+        if bench.is_remote() { Ok(()) } else { Network::check() }
+    }
+
+    fn conditions(&self, _: &Measured) -> Option<String> {
+        self.between.map(in_words)
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let mut load = bench.load("randread", None, cell.word("bytes"), DEPTH);
+        let mtu = cell.word("mtu");
+        if let Some(server) = &bench.server {
+            self.between = mtu_between(bench);
+            load.options.tuning.max_segment = MaxSegment::of_mtu(mtu, server.machine().data_address);
+            return Ok(with_segments(&bench.run(&bench.serve()?, load)?.report));
+        }
         let offloads = OFFLOADS.into_iter().find(|(name, _)| *name == cell.text("offloads"));
         let (_, offloads) = offloads.expect("a cell of ours");
-        let network = Network::new(Link { mtu: cell.word("mtu"), offloads })?;
-        let served = network.serve(bench)?;
-        let load = bench.load("randread", None, cell.word("bytes"), DEPTH);
-        Ok(values(&bench.run(&served, load)?.report))
+        let network = Network::new(Link { mtu, offloads })?;
+        Ok(with_segments(&bench.run(&network.serve(bench)?, load)?.report))
     }
 
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
@@ -96,7 +119,60 @@ impl Experiment for Mtu {
     }
 }
 
+/// The values of a cell, with the data of a full segment as proof of the packets' size.
+fn with_segments(report: &Report) -> Values {
+    let mut values = values(report);
+    let segment_bytes = report.lanes.first().and_then(|lane| lane.counters.get("segment_bytes")?.as_f64());
+    values.extend(segment_bytes.map(|bytes| ("segment_bytes", bytes)));
+    values
+}
+
+/// The smaller MTU of the interfaces of both machines, of which the study's leads to the targets' and theirs to the study's.
+fn mtu_between(bench: &Bench) -> Option<u32> {
+    let machine = bench.server.as_ref()?.machine();
+    let theirs = machine.environment.interface.as_ref()?.mtu;
+    Some(theirs.min(mtu_towards(machine.data_address)?))
+}
+
+fn mtu_towards(address: IpAddr) -> Option<u32> {
+    interface_towards(address).map(|interface| interface.mtu)
+}
+
+/// How packets got their size between two machines, in a sentence.
+fn in_words(mtu: u32) -> String {
+    let by = "Between two machines TCP's maximum segment size limits packets in both directions";
+    let jumbo = MTUS[1];
+    if mtu < jumbo {
+        return format!("{by}; jumbo frames need an MTU of {jumbo} on both machines, here it is {mtu}.");
+    }
+    format!("{by}; the interfaces have an MTU of {mtu}.")
+}
+
 fn cell_name(size: u32, offloads: &str, mtu: u32) -> String {
     let without = if offloads == "none" { " without offloads" } else { "" };
     format!("{} mtu {mtu}{without}", format_bytes(size.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_says_what_jumbo_frames_lack() {
+        let told = in_words(1500);
+        assert!(
+            told.ends_with("jumbo frames need an MTU of 9000 on both machines, here it is 1500."),
+            "{told}"
+        );
+        assert!(in_words(9000).ends_with("the interfaces have an MTU of 9000."));
+    }
+
+    #[test]
+    fn every_packet_size_has_a_segment_size() {
+        for (address, expected) in [("192.0.2.1", [1460, 8960]), ("2001:db8::1", [1440, 8940])] {
+            let address: IpAddr = address.parse().unwrap();
+            let segments = MTUS.map(|mtu| MaxSegment::of_mtu(mtu, address).unwrap().bytes());
+            assert_eq!(segments, expected);
+        }
+    }
 }

@@ -140,6 +140,7 @@ impl ServerConnection {
         let is_slow = matches!(
             request,
             Request::Stop { .. }
+                | Request::Steer { .. }
                 | Request::AwaitCeiling
                 | Request::StartPeer { .. }
                 | Request::StartFileTarget { .. }

@@ -16,9 +16,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wire::text::from_hex;
 
+use crate::counters::Counters;
 use crate::file_target::FileTargetKind;
 use crate::memory_load::Access;
 use crate::peers::PeerKind;
+use crate::steering::Steering;
 use crate::target_options::{KeyAccess, NamespaceKind, TargetTuning};
 
 /// Port of a study server, unless its address names another.
@@ -70,6 +72,19 @@ pub(crate) enum Request {
     SmallMappings {
         /// Number of the target.
         target: u32,
+    },
+    /// Counters of a target's process, and of the device on which its packets arrive.
+    Counters {
+        /// Number of the target.
+        target: u32,
+    },
+    /// Steers the traffic of a target's memcached listener, or of its only other one, to its core until the target ends: if the
+    /// operator of the server has named an interface for that.
+    Steer {
+        /// Number of the target.
+        target: u32,
+        /// How.
+        by: Steering,
     },
     /// Ends a target.
     Stop {
@@ -321,6 +336,13 @@ pub(crate) enum Reply {
     Memory(u64),
     /// To [`Request::State`].
     State(Value),
+    /// To [`Request::Counters`].
+    Counters(Counters),
+    /// To [`Request::Steer`].
+    Steered {
+        /// The means by which queues are separated: `software` if the device has no offload.
+        means: String,
+    },
     /// The target has ended.
     Stopped,
     /// The far end of a ceiling listens.
@@ -354,6 +376,18 @@ pub struct MachineDescription {
     pub lane_count_max: u64,
     /// Processor, kernel, memory, nvlane's version.
     pub environment: Environment,
+    /// The interface whose queues a study may give to a target, if the server's operator allows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steering: Option<SteeringInterface>,
+}
+
+/// An interface of a study server's machine that can steer the traffic of its targets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SteeringInterface {
+    /// Its name.
+    pub interface: String,
+    /// Whether it can do aRFS.
+    pub has_arfs: bool,
 }
 
 /// Version of this program, with the commit if the build knew it, and of these messages.
@@ -417,6 +451,9 @@ mod tests {
             r#"{"start_file_target":{"kind":"kernel_tcp","bytes":1,"core_count":1,"path":"/dev/vda"}}"#,
             r#"{"start_file_load":{"path":"/dev/vda"}}"#,
             r#"{"start_ceiling":{"depth":1,"connections":1,"io_bytes":1}}"#,
+            r#"{"steer":{"target":1,"by":"mqprio"}}"#,
+            r#"{"steer":{"target":1,"by":"own_queues","interface":"eth0"}}"#,
+            r#"{"counters":{"pid":1}}"#,
             "GET / HTTP/1.1",
         ] {
             assert!(serde_json::from_str::<Request>(wrong).is_err(), "{wrong}");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::occupancy::Occupancy;
-use super::session;
 pub use super::settings::{Event, ServerSettings};
+use super::{device, session};
 use crate::error::Error;
 
 /// Connections at a time, those included that have not proven the token.
@@ -29,8 +29,9 @@ impl StudyServer {
     /// Listens.
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    /// The address cannot be listened on; [`Error::Lacking`]: studies cannot have the interface that the settings name.
     pub fn bind(settings: ServerSettings) -> Result<Self, Error> {
+        device::check(&settings)?;
         let bind = || {
             let listener = TcpListener::bind(settings.listen)?;
             listener.set_nonblocking(true)?;

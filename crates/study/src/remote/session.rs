@@ -18,6 +18,7 @@ use security::secret::Secret;
 use security::tls_key::TlsKey;
 use wire::text::{from_hex, to_hex};
 
+use super::device::Device;
 use super::far_ceiling::FarCeiling;
 use super::far_file_load::FarFileLoad;
 use super::lines::{LineError, Lines};
@@ -93,6 +94,7 @@ pub(super) fn serve(
         settings,
         data_address,
         targets: BTreeMap::new(),
+        device: Device::new(settings, data_address),
         peers: BTreeMap::new(),
         file_targets: BTreeMap::new(),
         count: 0,
@@ -148,6 +150,8 @@ struct Session<'a> {
     /// Address of its targets.
     data_address: IpAddr,
     targets: BTreeMap<u32, StartedTarget>,
+    // What is set on it goes after the targets.
+    device: Device<'a>,
     /// Other servers, with numbers among those of the targets.
     peers: BTreeMap<u32, PeerServer>,
     /// Targets of the kernel and of SPDK, likewise.
@@ -176,6 +180,7 @@ impl Session<'_> {
             cores: self.settings.cores.cores().to_vec(),
             lane_count_max: self.lane_count_max,
             environment,
+            steering: self.device.steering(),
         }));
         loop {
             if let Err(error) = lines.send(&reply) {
@@ -216,6 +221,11 @@ impl Session<'_> {
                 let bytes = small_mappings_bytes(self.target(target)?.pid());
                 bytes.map(Reply::Memory).map_err(|error| error.to_string())
             }
+            Request::Counters { target } => self.device.counters(self.target(target)?),
+            Request::Steer { target: number, by } => {
+                let started = self.targets.get(&number).ok_or_else(|| no_target(number))?;
+                self.device.steer(number, &started.target, by)
+            }
             Request::StartCeiling(start) => self.start_ceiling(&start),
             Request::AwaitCeiling => self.ceiling.as_mut().ok_or_else(no_ceiling)?.await_ready(),
             Request::EndCeiling => self.ceiling.take().ok_or_else(no_ceiling)?.end(),
@@ -240,10 +250,12 @@ impl Session<'_> {
             {
                 Ok(Reply::Stopped)
             }
-            Request::Stop { target } => {
+            Request::Stop { target: number } => {
                 let StartedTarget { target, _keys } =
-                    self.targets.remove(&target).ok_or_else(|| no_target(target))?;
-                target.stop().map(|()| Reply::Stopped).map_err(|error| error.to_string())
+                    self.targets.remove(&number).ok_or_else(|| no_target(number))?;
+                let stopped = target.stop();
+                self.device.release(number);
+                stopped.map(|()| Reply::Stopped).map_err(|error| error.to_string())
             }
         }
     }

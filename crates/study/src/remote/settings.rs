@@ -21,6 +21,8 @@ pub struct ServerSettings {
     pub data_ports: Option<PortRange>,
     /// Cores of the targets.
     pub cores: CoreList,
+    /// Interface with the address of the targets whose queues a study may give to a target; `None`: it may not.
+    pub interface: Option<String>,
     /// Token that a study has to prove.
     pub token: AccessToken,
 }

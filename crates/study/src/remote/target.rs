@@ -9,8 +9,10 @@ use serde_json::Value;
 
 use super::connection::ServerConnection;
 use super::protocol::{Reply, Request, SentKeys, StartTarget};
+use crate::counters::Counters;
 use crate::error::Error;
 use crate::served_options::{KeyFiles, ServedOptions};
+use crate::steering::Steering;
 use crate::target_options::NamespaceKind;
 
 /// A running target of a study server.
@@ -80,6 +82,28 @@ impl RemoteTarget {
     pub(crate) fn state(&self) -> Result<Value, Error> {
         match self.server.request(&Request::State { target: self.target })? {
             Reply::State(state) => Ok(state),
+            _ => Err(self.server.confused()),
+        }
+    }
+
+    /// Counters of its process and of its device.
+    ///
+    /// # Errors
+    /// The server cannot read them, or is lost.
+    pub(crate) fn counters(&self) -> Result<Counters, Error> {
+        match self.server.request(&Request::Counters { target: self.target })? {
+            Reply::Counters(counters) => Ok(counters),
+            _ => Err(self.server.confused()),
+        }
+    }
+
+    /// Steers its traffic until it ends. Returns the means by which queues are separated.
+    ///
+    /// # Errors
+    /// The server's operator does not allow it, the interface cannot do it, or the server is lost.
+    pub(crate) fn steer(&self, by: Steering) -> Result<String, Error> {
+        match self.server.request(&Request::Steer { target: self.target, by })? {
+            Reply::Steered { means } => Ok(means),
             _ => Err(self.server.confused()),
         }
     }
