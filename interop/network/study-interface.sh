@@ -39,6 +39,8 @@ near "$NVLANE" adq status --interface near0 -o json >/tmp/status || true
 wait $pid || { cat /tmp/said /tmp/served; fail 'the study'; }
 cat /tmp/said
 is_as_before || fail 'the layout outlives its target'
+has_line '^near0: a layout of nvlane adq for a target of the study$' </tmp/served
+has_line '^near0: as before$' </tmp/served
 has_line 'near0 of the targets. machine. Its driver has no offload' </tmp/said
 ./holds <$REPORT/results.json \
     'target_machine["steering"] == {"interface": "near0", "has_arfs": False}' \

@@ -669,7 +669,8 @@ fn a_server_without_an_interface_sets_none() {
 #[test]
 fn an_interface_of_the_server_is_set_for_a_target_and_is_then_as_before() {
     let Some(network) = veth::Network::new(0) else { return };
-    let records = tempfile::tempdir().expect("a directory");
+    let (records, reports) =
+        (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     let within = || {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &network.namespace]).arg(nvlane().get_program());
@@ -686,6 +687,15 @@ fn an_interface_of_the_server_is_set_for_a_target_and_is_then_as_before() {
     assert!(complaint.contains(&expected), "{complaint}");
 
     let server = Server::at(&network.address, within(), &["--interface", &network.far]);
+    let mut study = server.study("mtu", reports.path());
+    let told = Ended::of(study.args(["--only", "4k", "--rounds", "1", "-t", "0.05", "--extra", "0"])).text();
+    let expected = "jumbo frames need an MTU of 9000 on both machines, here it is 1500.";
+    assert!(told.contains(expected), "{told}");
+    let results = json_of(&reports.path().join("results.json"));
+    assert_eq!(results["cells"].as_array().map(Vec::len), Some(1), "{results}");
+    let steering = &results["target_machine"]["steering"];
+    assert_eq!(steering, &json!({ "interface": network.far, "has_arfs": false }));
+
     let disciplines = || {
         let shown = Command::new("ip")
             .args(["netns", "exec", &network.namespace, "tc", "qdisc", "show", "dev", &network.far])

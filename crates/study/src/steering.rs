@@ -47,13 +47,27 @@ pub(crate) struct Setting {
 
 type Words = Vec<String>;
 
-impl Drop for Setting {
-    fn drop(&mut self) {
-        for words in &self.undo {
-            if let Err(error) = run(words, None) {
+impl Setting {
+    /// Takes it back; returns whether the device is as before, and writes why not to the standard error.
+    pub(crate) fn take_back(mut self) -> bool {
+        self.undo()
+    }
+
+    fn undo(&mut self) -> bool {
+        let mut is_done = true;
+        for words in self.undo.drain(..) {
+            if let Err(error) = run(&words, None) {
                 eprintln!("{error}: the device is not as before");
+                is_done = false;
             }
         }
+        is_done
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        self.undo();
     }
 }
 

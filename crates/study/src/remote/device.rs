@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::protocol::{Reply, SteeringInterface};
-use super::settings::ServerSettings;
+use super::settings::{Event, ServerSettings};
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::local_target::LocalTarget;
@@ -28,6 +28,7 @@ pub(super) struct Device<'a> {
     place: Option<PathBuf>,
     /// What is set on it, and the target that it is for.
     steered: Option<(u32, Setting)>,
+    on_event: &'a (dyn Fn(Event) + Sync),
 }
 
 /// Checks that studies can have queues of the interface that the settings name, if they name one.
@@ -68,9 +69,13 @@ fn first_core(settings: &ServerSettings) -> Option<usize> {
 
 impl<'a> Device<'a> {
     /// The device for targets with this address.
-    pub(super) fn new(settings: &'a ServerSettings, data_address: IpAddr) -> Self {
+    pub(super) fn new(
+        settings: &'a ServerSettings,
+        data_address: IpAddr,
+        on_event: &'a (dyn Fn(Event) + Sync),
+    ) -> Self {
         let place = interface_with(data_address).and_then(|interface| device_of(&interface));
-        Self { settings, data_address, place, steered: None }
+        Self { settings, data_address, place, steered: None, on_event }
     }
 
     /// What a study may do with it.
@@ -115,6 +120,8 @@ impl<'a> Device<'a> {
             }
         };
         self.steered = Some((number, setting));
+        let how = if by == Steering::Arfs { "aRFS" } else { "a layout of nvlane adq" };
+        (self.on_event)(Event::Set(interface.to_owned(), how));
         Ok(Reply::Steered { means })
     }
 
@@ -125,7 +132,22 @@ impl<'a> Device<'a> {
 
     /// Takes back what is set for a target that has ended.
     pub(super) fn release(&mut self, number: u32) {
-        self.steered.take_if(|(of, _)| *of == number);
+        if self.steered.as_ref().is_some_and(|(of, _)| *of == number) {
+            self.take_back();
+        }
+    }
+
+    fn take_back(&mut self) {
+        if let (Some((_, setting)), Ok(interface)) = (self.steered.take(), self.interface()) {
+            let is_as_before = setting.take_back();
+            (self.on_event)(Event::TakenBack(interface.to_owned(), is_as_before));
+        }
+    }
+}
+
+impl Drop for Device<'_> {
+    fn drop(&mut self) {
+        self.take_back();
     }
 }
 
@@ -202,7 +224,7 @@ mod tests {
     #[test]
     fn without_an_interface_nothing_is_set() {
         let settings = ServerSettings { interface: None, ..settings("", "127.0.0.1:4421") };
-        let mut device = Device::new(&settings, [127, 0, 0, 1].into());
+        let mut device = Device::new(&settings, [127, 0, 0, 1].into(), &|_| panic!("nothing is set"));
         assert_eq!(device.steering(), None);
         assert_eq!(device.interface().unwrap_err(), NOT_ALLOWED);
         device.release(1);

@@ -94,7 +94,7 @@ pub(super) fn serve(
         settings,
         data_address,
         targets: BTreeMap::new(),
-        device: Device::new(settings, data_address),
+        device: Device::new(settings, data_address, on_event),
         peers: BTreeMap::new(),
         file_targets: BTreeMap::new(),
         count: 0,

@@ -36,4 +36,8 @@ pub enum Event {
     Ended(SocketAddr, Option<String>),
     /// A connection was refused.
     Refused(SocketAddr, String),
+    /// The interface was set for a target of the study: how.
+    Set(String, &'static str),
+    /// What was set was taken back, or not, which the standard error explains.
+    TakenBack(String, bool),
 }
