@@ -164,7 +164,7 @@ for n in $(seq 7 "$2"); do
 done
 FILES
     chmod +x /tmp/judge-files
-    cuts 40 "$1: a cut loses a file that was fsynced"
+    cuts 80 "$1: a cut loses a file that was fsynced"
     say "$1: above"
 }
 

@@ -143,8 +143,8 @@ verified_perf() {
     local bytes row digests length
     while read -r bytes row; do
         # Of large blocks an emulated guest may move only a few in a second: too few for both kinds of I/O.
-        length="-t 1"
-        ((bytes < 131072)) || length="-d 24"
+        length="-t 0.5"
+        ((bytes < 131072)) || length="-d 16"
         for digests in "" "-H" "-I" "-H -I"; do
             # shellcheck disable=SC2086
             set -- $row

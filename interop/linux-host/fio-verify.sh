@@ -9,9 +9,9 @@ for digests in "" "--hdr-digest --data-digest"; do
     connect --nr-io-queues 2 --nr-write-queues 1 $digests
     verified_fio --filename="$DISK" --rw=randrw --numjobs=2 --offset_increment=32M --stonewall \
         --name=4k --bs=4k --size=4M --iodepth=32 \
-        --name=16k --bs=16k --size=8M --iodepth=16 \
-        --name=64k --bs=64k --size=16M --iodepth=8 \
-        --name=256k --bs=256k --size=32M --iodepth=4 \
-        --name=1m --bs=1m --size=32M --iodepth=4
+        --name=16k --bs=16k --size=4M --iodepth=16 \
+        --name=64k --bs=64k --size=8M --iodepth=8 \
+        --name=256k --bs=256k --size=16M --iodepth=4 \
+        --name=1m --bs=1m --size=16M --iodepth=4
     disconnect
 done

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::command::{build_tested, run as run_command, tested_binary};
+use crate::command::{build_programs, program, run as run_command};
 use crate::step::{Step, run_one, run_steps};
 use crate::{check, clients, deny, deps, instructions, interop, sim, syscalls, torture};
 
@@ -16,16 +16,16 @@ pub(crate) struct Options {
     only: Option<String>,
 }
 
-/// What follows `make check`. What computes runs beside what mostly waits.
+/// What follows `make check`. What computes on its own runs beside what waits, so that no core is idle.
 const STEPS: &[Step] = &[
-    Step::new("programs", 400, build).beside_next(),
-    Step::new("dependencies", 400, deny::run).beside_next(),
-    Step::new("slow tests", 600, check::slow_tests),
+    Step::new("dependencies", 400, deny::run).beside(),
+    Step::new("instructions", 400, || instructions::run(&instructions::Options::default())).beside(),
+    Step::new("simulation", 1000, sim::run_many).beside(),
+    Step::new("slow tests", 900, check::slow_tests),
+    Step::new("programs", 60, || build_programs(&["nvlane", "nvlane-torture"])),
     Step::new("quickstart", 60, quickstart),
     Step::new("system calls", 60, syscalls::run),
-    Step::new("instructions", 240, || instructions::run(&instructions::Options::default())).beside_next(),
     Step::new("torture", 200, torture::run_some),
-    Step::new("simulation", 240, sim::run_many).beside_next(),
     Step::new("clients", 180, || clients::run(&clients::Options::default())),
     Step::new("interop", 750, || interop::run(&interop::Options::default())),
 ];
@@ -43,12 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// The programs that later steps run, in one call: their dependencies are compiled side by side.
-fn build() -> Result<()> {
-    build_tested(&["nvlane", "nvlane-sim", "nvlane-torture"])
-}
-
 /// `make run`: verified load, which checks every block.
 fn quickstart() -> Result<()> {
-    run_command(Command::new(tested_binary("nvlane")?).arg("quickstart"))
+    run_command(Command::new(program("nvlane")?).arg("quickstart"))
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::command::{root, target_dir, tested_binary};
+use crate::command::{program, root, target_dir};
 use crate::deps::{self, Clients};
 
 /// The scripts, without `.sh`.
@@ -105,7 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let clients = deps::install_clients()?;
     let nvlane = match &options.target_bin {
         Some(path) => path.canonicalize().with_context(|| format!("no binary {}", path.display()))?,
-        None => tested_binary("nvlane")?,
+        None => program("nvlane")?,
     };
     let mut failed = Vec::new();
     // The tests of the protocol do not depend on the engine: one is enough.

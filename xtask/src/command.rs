@@ -26,23 +26,38 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// The profile of programs that tests run. Cargo.toml says why it is not `release`.
-pub(crate) const TESTED: &str = "tested";
+/// The profile of programs that compute for minutes.
+const OPTIMIZED: &str = "tested";
 
-/// Builds programs that tests run. With the features of dependencies that the whole workspace asks for: a package on its own
-/// may ask for fewer, and nearly everything would be compiled again.
-pub(crate) fn build_tested(names: &[&str]) -> Result<()> {
-    let mut command = cargo(&["build", "--profile", TESTED, "--locked", "--workspace"]);
+/// Builds programs that tests run as processes, as their tests build them. With the features of dependencies that the whole
+/// workspace asks for: a package on its own may ask for fewer, and nearly everything would be compiled again.
+pub(crate) fn build_programs(names: &[&str]) -> Result<()> {
+    build(names, "dev")
+}
+
+/// Where such a program is.
+pub(crate) fn program_path(name: &str) -> PathBuf {
+    target_dir().join("debug").join(name)
+}
+
+/// Builds a program as [`build_programs`], and returns its path.
+pub(crate) fn program(name: &str) -> Result<PathBuf> {
+    build_programs(&[name])?;
+    Ok(program_path(name))
+}
+
+/// Builds a program that computes for minutes, and returns its path.
+pub(crate) fn optimized_program(name: &str) -> Result<PathBuf> {
+    build(&[name], OPTIMIZED)?;
+    Ok(target_dir().join(OPTIMIZED).join(name))
+}
+
+fn build(names: &[&str], profile: &str) -> Result<()> {
+    let mut command = cargo(&["build", "--profile", profile, "--locked", "--workspace"]);
     for name in names {
         command.args(["--bin", name]);
     }
     run(&mut command)
-}
-
-/// Builds a program as [`build_tested`], and returns its path.
-pub(crate) fn tested_binary(name: &str) -> Result<PathBuf> {
-    build_tested(&[name])?;
-    Ok(target_dir().join(TESTED).join(name))
 }
 
 /// Shows the command, runs it, and fails unless it succeeds.

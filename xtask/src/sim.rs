@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::command::{run as run_command, tested_binary};
+use crate::command::{optimized_program, run as run_command};
 
 /// Options of `cargo xtask sim`.
 #[derive(clap::Args)]
@@ -20,7 +20,7 @@ pub(crate) struct Options {
 /// # Errors
 /// It finds a violation.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let mut command = Command::new(tested_binary("nvlane-sim")?);
+    let mut command = Command::new(optimized_program("nvlane-sim")?);
     // Each seed allocates and frees the same amounts: glibc keeps the pages instead of asking for them again.
     for name in ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"] {
         command.env(name, KEPT_BYTES);

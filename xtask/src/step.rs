@@ -4,7 +4,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,18 +21,19 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     budget_s: u64,
     run: fn() -> Result<()>,
-    is_beside_next: bool,
+    is_beside: bool,
 }
 
 impl Step {
     /// A step on its own.
     pub(crate) const fn new(name: &'static str, budget_s: u64, run: fn() -> Result<()>) -> Self {
-        Self { name, budget_s, run, is_beside_next: false }
+        Self { name, budget_s, run, is_beside: false }
     }
 
-    /// A step at a lower priority beside the next one, which mostly waits. Its output is printed when both have ended.
-    pub(crate) const fn beside_next(self) -> Self {
-        Self { is_beside_next: true, ..self }
+    /// A step beside the steps that follow, at a lower priority, one after the other. Its output is printed when a step beside it
+    /// has ended.
+    pub(crate) const fn beside(self) -> Self {
+        Self { is_beside: true, ..self }
     }
 }
 
@@ -46,27 +50,27 @@ struct Ended {
 /// The error of the first failing step.
 pub(crate) fn run_steps(steps: &[Step]) -> Result<()> {
     let start = Instant::now();
-    let (mut ended, mut beside) = (Vec::new(), Vec::new());
+    let (mut ended, mut beside) = (Vec::new(), Beside::new());
     for step in steps {
-        if step.is_beside_next {
-            beside.push(Beside::start(*step)?);
+        if step.is_beside {
+            beside.add(*step);
             continue;
         }
         println!("== {}", step.name);
         let start = Instant::now();
         let result = (step.run)();
         ended.push(Ended { step: *step, took: start.elapsed(), result });
-        for running in beside.drain(..) {
-            ended.push(running.wait());
-        }
+        ended.extend(beside.ended());
         if ended.iter().any(|step| step.result.is_err()) {
             break;
         }
     }
+    let has_failed = ended.iter().any(|step| step.result.is_err());
+    ended.extend(beside.finish(has_failed));
     println!("\n{:<16} {:>7} {:>8}", "step", "took", "budget");
     for Ended { step, took, .. } in &ended {
         let over = if took.as_secs() > step.budget_s { "  over" } else { "" };
-        let note = if step.is_beside_next { "  beside the step above" } else { "" };
+        let note = if step.is_beside { "  beside others" } else { "" };
         println!("{:<16} {:>5} s {:>6} s{over}{note}", step.name, took.as_secs(), step.budget_s);
     }
     println!("{:<16} {:>5} s", "total", start.elapsed().as_secs());
@@ -87,48 +91,76 @@ pub(crate) fn run_one(steps: &[Step], name: &str) -> Result<()> {
     }
 }
 
-/// A step in a process of its own.
+/// Steps in processes of their own, one at a time and in order.
 struct Beside {
-    step: Step,
-    process: JoinHandle<(io::Result<ExitStatus>, Duration)>,
+    /// `None` once no more are added.
+    queue: Option<Sender<Step>>,
+    ended: Receiver<(Step, Duration, io::Result<ExitStatus>)>,
+    /// Set when those that have not begun are left out.
+    stops: Arc<AtomicBool>,
 }
 
 impl Beside {
-    fn start(step: Step) -> Result<Self> {
-        let log = log_of(step)?;
-        let mut command = Command::new("nice");
-        // Little lower: on a busy machine a step of the lowest priority would hardly run.
-        command.args(["-n", "3"]).arg(std::env::current_exe()?).args(["ci", "--only", step.name]);
-        command.stdout(log.try_clone()?).stderr(log);
-        let process = thread::spawn(move || {
-            let start = Instant::now();
-            let status = command.status();
-            (status, start.elapsed())
+    fn new() -> Self {
+        let ((queue, steps), (tell, ended)) = (channel::<Step>(), channel());
+        let stops = Arc::new(AtomicBool::new(false));
+        let is_stopped = Arc::clone(&stops);
+        thread::spawn(move || {
+            for step in steps {
+                if is_stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                let start = Instant::now();
+                let status = run_beside(step);
+                // Without a receiver nobody waits for it.
+                let _ = tell.send((step, start.elapsed(), status));
+            }
         });
-        Ok(Self { step, process })
+        Self { queue: Some(queue), ended, stops }
     }
 
-    /// Waits until the process has ended, and prints its output.
-    fn wait(self) -> Ended {
-        let (status, took) = self.process.join().expect("waiting does not panic");
-        println!("== {}", self.step.name);
-        let printed =
-            File::open(log_path(self.step)).and_then(|mut log| io::copy(&mut log, &mut io::stdout()));
-        let result = status.context("cannot run nice").and_then(|status| {
-            printed.context("its output")?;
-            ensure!(status.success(), "{status}");
-            Ok(())
-        });
-        Ended { step: self.step, took, result }
+    /// Adds a step, which runs when those before it have ended.
+    fn add(&self, step: Step) {
+        if let Some(queue) = &self.queue {
+            // The thread takes steps until there is no queue.
+            let _ = queue.send(step);
+        }
     }
+
+    /// The steps that have ended by now, whose output is printed.
+    fn ended(&self) -> Vec<Ended> {
+        self.ended.try_iter().map(printed).collect()
+    }
+
+    /// Waits for all steps, or for the one that runs if the others are left out.
+    fn finish(&mut self, leaves_out: bool) -> Vec<Ended> {
+        self.stops.store(leaves_out, Ordering::Relaxed);
+        self.queue = None;
+        self.ended.iter().map(printed).collect()
+    }
+}
+
+fn run_beside(step: Step) -> io::Result<ExitStatus> {
+    fs::create_dir_all(target_dir().join("steps"))?;
+    let log = File::create(log_path(step))?;
+    let mut command = Command::new("nice");
+    // Little lower: on a busy machine a step of the lowest priority would hardly run.
+    command.args(["-n", "3"]).arg(std::env::current_exe()?).args(["ci", "--only", step.name]);
+    command.stdout(log.try_clone()?).stderr(log).status()
+}
+
+/// Prints the output of a step that has ended.
+fn printed((step, took, status): (Step, Duration, io::Result<ExitStatus>)) -> Ended {
+    println!("== {}", step.name);
+    let printed = File::open(log_path(step)).and_then(|mut log| io::copy(&mut log, &mut io::stdout()));
+    let result = status.context("cannot run nice").and_then(|status| {
+        printed.context("its output")?;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    });
+    Ended { step, took, result }
 }
 
 fn log_path(step: Step) -> PathBuf {
     target_dir().join("steps").join(step.name.replace(' ', "-"))
-}
-
-fn log_of(step: Step) -> Result<File> {
-    let path = log_path(step);
-    fs::create_dir_all(target_dir().join("steps"))?;
-    File::create(&path).with_context(|| path.display().to_string())
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use peer::port::free_address;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::command::{TESTED, root, run as run_command, target_dir};
+use crate::command::{program_path, root, run as run_command, target_dir};
 use crate::deps;
 
 /// Time limit for the start of a traced target, which is slow.
@@ -102,7 +102,7 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
     std::fs::write(dir.join(ADQ_RECORDS).join("lo.json"), ADQ_RECORD.replace("PORT", &port.to_string()))?;
     let config = write_config(&dir, engine, port, memcached)?;
     let log = dir.join(LOG);
-    let program = target_dir().join(TESTED).join("nvlane");
+    let program = program_path("nvlane");
     let child = Command::new("strace")
         .args(["-f", "-qq", "-o"])
         .arg(&log)

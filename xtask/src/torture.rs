@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::command::{TESTED, run as run_command, target_dir, tested_binary};
+use crate::command::{build_programs, program_path, run as run_command};
 
 /// Options of `cargo xtask crash-loop` and `cargo xtask flood`.
 #[derive(clap::Args)]
@@ -45,13 +45,10 @@ pub(crate) fn run_some() -> Result<()> {
 }
 
 fn build() -> Result<()> {
-    for name in ["nvlane", "nvlane-torture"] {
-        tested_binary(name)?;
-    }
-    Ok(())
+    build_programs(&["nvlane", "nvlane-torture"])
 }
 
 fn run(task: &str, arguments: &[String]) -> Result<()> {
-    let mut command = std::process::Command::new(target_dir().join(TESTED).join("nvlane-torture"));
+    let mut command = std::process::Command::new(program_path("nvlane-torture"));
     run_command(command.arg(task).args(arguments))
 }

@@ -33,7 +33,7 @@ use wire::sqe::{Fuse, Sqe};
 use zerocopy::IntoBytes;
 
 use super::{CONFIG, LOG, NQN, START_TIMEOUT, Traced, await_listener, target_of};
-use crate::command::{TESTED, run as run_command, target_dir};
+use crate::command::{program_path, run as run_command, target_dir};
 
 const BLOCK: [u8; 4096] = [0; 4096];
 
@@ -270,7 +270,7 @@ fn key() -> Key {
 /// A command makes other calls than it should, or is answered before they end.
 pub(super) fn check(engine: &str) -> Result<()> {
     let directory = target_dir().join("syscalls").join(engine).join("durable");
-    let program = target_dir().join(TESTED).join("nvlane");
+    let program = program_path("nvlane");
     let subject = Subject { engine, program: &program, directory: &directory, variable: None };
     let mut left = if subject.has_ring() { ATTEMPT_COUNT } else { 1 };
     loop {
