@@ -120,13 +120,16 @@ impl Client {
         value.expect("a number")
     }
 
-    /// Stores values of `length` bytes; each key is repeated in its value.
+    /// Stores values of `length` bytes; each key is repeated in front of its value.
     fn fill(&mut self, keys: std::ops::Range<usize>, length: usize) {
         for first in keys.clone().step_by(100) {
             let some = first..(first + 100).min(keys.end);
             let mut commands = String::new();
             for key in some.clone() {
-                write!(commands, "set key{key} 0 0 {length}\r\n{key:<length$}\r\n").expect("text");
+                let name = format!("key{key} ");
+                write!(commands, "set {name}0 0 {length}\r\n{name}").expect("text");
+                commands.push_str(&"x".repeat(length - name.len()));
+                commands.push_str("\r\n");
             }
             self.stream.get_mut().write_all(commands.as_bytes()).expect("sent");
             some.for_each(|key| assert_eq!(self.line(), "STORED", "key {key}"));
@@ -144,7 +147,7 @@ impl Client {
             let mut line = self.ask(&command);
             while line != "END" {
                 let key = line.split(' ').nth(1).expect("a key").to_owned();
-                assert_eq!(format!("key{}", self.line().trim_end()), key);
+                assert_eq!(self.line().split(' ').next(), Some(key.as_str()));
                 count += 1;
                 line = self.line();
             }
