@@ -1,6 +1,6 @@
 //! The file that an experiment puts load on: of this machine, or of that of the study server, which makes it.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use host::Address;
@@ -74,9 +74,7 @@ impl StudyFile {
             (Self::There(bytes), Some(server)) => {
                 Target::There(RemoteFileTarget::start(server, kind, *bytes, core_count)?)
             }
-            (Self::Here(file), _) => {
-                Target::Here(serve_here(kind, file.path().to_owned(), bench, core_count)?)
-            }
+            (Self::Here(file), _) => Target::Here(serve_here(kind, file.path(), bench, core_count)?),
             (Self::There(_), None) => return Err(Error::Stopped),
         };
         let address = match &target {
@@ -92,7 +90,7 @@ impl StudyFile {
 
 fn serve_here(
     kind: FileTargetKind,
-    file: PathBuf,
+    file: &Path,
     bench: &Bench,
     core_count: u32,
 ) -> Result<FileTarget, Error> {
@@ -101,7 +99,7 @@ fn serve_here(
     if cores.is_empty() {
         cores.push(0);
     }
-    FileTarget::serve(kind, (None, free.port()), &file, &cores)
+    FileTarget::serve(kind, (None, free.port()), file, &cores)
 }
 
 /// A target of the kernel or of SPDK, on this machine or on that of the study server.
