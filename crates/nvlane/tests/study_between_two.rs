@@ -584,6 +584,8 @@ fn a_study_gets_no_more_than_its_bounds_and_names_no_program() {
         (json!("end_memory_reader"), "no program reads memory"),
         (json!({ "counters": { "target": 1 } }), "there is no target 1"),
         (json!({ "steer": { "target": 1, "by": "own_queues" } }), "there is no target 1"),
+        (json!({ "start_sampling": { "target": 7, "measure_us": 1 } }), "there is no target 7"),
+        (json!("end_sampling"), "no target is sampled"),
     ] {
         let refused = ask(request.clone());
         let told = refused["refused"].as_str().unwrap_or_else(|| panic!("{request}: {refused}"));
@@ -731,6 +733,134 @@ fn an_interface_of_the_server_is_set_for_a_target_and_is_then_as_before() {
     assert!(ask(steer(&second, "own_queues"))["steered"].is_object());
     drop(ask);
     wait_until("it ends with its study", || !has_record() && disciplines() == before);
+}
+
+/// Runs a command that the kernel refuses perf_event_open, as one with a paranoid level of 3 does.
+const UNSAMPLED: &str = r#"
+import ctypes, os, platform, struct, sys
+number = {"x86_64": 298, "aarch64": 241}[platform.machine()]
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50000 | 13), (0x06, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+class Filter(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+libc = ctypes.CDLL(None, use_errno=True)
+asked = Filter(len(steps), ctypes.addressof(code))
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(asked), 0, 0):
+    sys.exit(os.strerror(ctypes.get_errno()))
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+/// Runs a cell of `layers`; its results, unless this machine does not permit samples.
+fn layers(server: &Server, out: &Path) -> Option<Value> {
+    let mut study = server.study("layers", out);
+    study.args(["--only", "read qd32 single", "--rounds", "1", "-t", "0.2", "--extra", "0"]);
+    let ended = Ended::of(&mut study);
+    if ended.code != 0 {
+        let complaint = ended.complaint(1);
+        assert!(
+            complaint.contains("on the host's machine: samples of threads are not permitted"),
+            "{complaint}"
+        );
+        return None;
+    }
+    Some(json_of(&out.join("results.json")))
+}
+
+#[test]
+fn each_side_is_sampled_on_its_machine() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(results) = layers(&server, directory.path()) else { return };
+    assert!(results["target_machine"]["without"].is_null(), "{results}");
+    measured_or_disturbed(&results, "workload", "read", "target_samples", &["host", "target"]);
+    let conditions = results["conditions"].as_str().expect("the numbers of samples");
+    assert!(!conditions.contains("n/a"), "{conditions}");
+    // Where something has no name, the machine is named.
+    assert!(!conditions.contains("Not complete:"), "{conditions}");
+    let functions = &results["functions"]["target"];
+    let percents = functions.as_object().expect("layers").values().map(|layer| layer["percent"].as_f64());
+    let sum: f64 = percents.map(Option::unwrap_or_default).sum();
+    assert!((sum - 100.0).abs() < 0.1, "{functions}");
+    wait_until("the target ends with its study", || server.targets().is_empty());
+}
+
+#[test]
+fn a_server_that_may_not_sample_leaves_the_layers_of_the_host() {
+    let mut command = Command::new("python3");
+    command.args(["-c", UNSAMPLED]).arg(nvlane().get_program());
+    let server = Server::of(command, &[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(results) = layers(&server, directory.path()) else { return };
+    let conditions = results["conditions"].as_str().expect("the reason");
+    let expected = "The layers of the target are n/a: on the targets' machine, 127.0.0.1: samples of threads are not permitted";
+    assert!(conditions.contains(expected) && conditions.contains("n/a of the target"), "{conditions}");
+    measured_or_disturbed(&results, "workload", "read", "host_samples", &["host", "target"]);
+    assert!(results["cells"][0]["values"]["target_samples"].is_null(), "{results}");
+}
+
+#[test]
+fn a_sampling_ends_with_its_target_and_with_its_study() {
+    let server = Server::start();
+    let server_id = server.process.id();
+    let samplers = || {
+        let tasks = fs::read_dir(format!("/proc/{server_id}/task")).expect("its threads").flatten();
+        let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim_end() == "nvlane-sampler").count()
+    };
+    // A thread has its name a moment after its start, and is listed a moment after its end.
+    let wait_for = |count: usize| wait_until("threads that sample", || samplers() == count);
+    let mut ask = server.session();
+    let start = json!({ "start": { "namespaces": [{ "null": { "bytes": 1 << 30, "lba_bytes": null } }], "tuning": {}, "tells": false } });
+    let mut target = || ask(start.clone())["started"]["target"].as_u64().expect("a target");
+    let (first, second) = (target(), target());
+    let sample = |target: u64, measure_us: u64| json!({ "start_sampling": { "target": target, "measure_us": measure_us } });
+    let refused = ask(sample(first, 601_000_000));
+    assert_eq!(refused["refused"], "threads are sampled for 600 s at most");
+    let started = ask(sample(first, 1_000_000));
+    if let Some(refused) = started["refused"].as_str() {
+        assert!(refused.contains("not permitted"), "{refused}");
+        return;
+    }
+    assert_eq!(started, "sampling_started");
+    wait_for(1);
+    // One at a time: the second takes the place of the first.
+    assert_eq!(ask(sample(second, 1_000_000)), "sampling_started");
+    wait_for(1);
+    let sampled = ask(json!("end_sampling"));
+    assert!(sampled["sampled"]["functions"].is_array(), "{sampled}");
+    wait_for(0);
+    assert_eq!(ask(sample(first, 1_000_000)), "sampling_started");
+    assert_eq!(ask(json!({ "stop": { "target": second } })), "stopped");
+    wait_for(1);
+    assert_eq!(ask(json!({ "stop": { "target": first } })), "stopped");
+    wait_for(0);
+    assert_eq!(ask(json!("end_sampling"))["refused"], "no target is sampled");
+    let third = ask(start.clone())["started"]["target"].as_u64().expect("a target");
+    assert_eq!(ask(sample(third, 600_000_000)), "sampling_started");
+    drop(ask);
+    wait_until("the sampling ends with its connection", || samplers() == 0 && server.targets().is_empty());
+}
+
+#[test]
+fn power_is_that_of_both_machines_or_the_one_without_counters_is_named() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut study = server.study("cost", directory.path());
+    study.args(["--only", "write 4k qd128", "--rounds", "1", "-t", "0.05", "--extra", "0"]);
+    Ended::of(&mut study).text();
+    let results = json_of(&directory.path().join("results.json"));
+    assert!(results["target_machine"]["without"].is_null(), "{results}");
+    measured_or_disturbed(&results, "load", "write 4k qd128", "both_ops_per_cpu", &["host", "target"]);
+    let conditions = results["conditions"].as_str().expect("a sentence");
+    if conditions.contains("n/a") {
+        for machine in ["on the host's machine: ", "on the targets' machine, 127.0.0.1: "] {
+            assert!(conditions.contains(machine), "{conditions}");
+        }
+    } else {
+        // Both are this machine, which counts once.
+        assert!(conditions.contains("those of one machine"), "{conditions}");
+        measured_or_disturbed(&results, "load", "write 4k qd128", "watts", &["host", "target"]);
+    }
 }
 
 /// A study that runs until it is killed, and has a target.

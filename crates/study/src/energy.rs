@@ -104,6 +104,12 @@ impl Energy {
     }
 }
 
+/// Identifier of this machine since its boot: two processes with the same one read the same counters.
+pub(crate) fn boot_id() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
 fn number(path: &Path) -> Result<u64, NoEnergy> {
     let text = fs::read_to_string(path).map_err(|error: io::Error| NoEnergy::Unreadable {
         path: path.display().to_string(),
@@ -113,11 +119,11 @@ fn number(path: &Path) -> Result<u64, NoEnergy> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod example {
     use super::*;
 
     /// Writes a zone into a directory like the kernel's.
-    fn zone(directory: &Path, file: &str, name: &str, energy_uj: u64) -> PathBuf {
+    pub(crate) fn zone(directory: &Path, file: &str, name: &str, energy_uj: u64) -> PathBuf {
         let zone = directory.join(file);
         fs::create_dir_all(&zone).unwrap();
         fs::write(zone.join("name"), format!("{name}\n")).unwrap();
@@ -125,6 +131,12 @@ mod tests {
         fs::write(zone.join("energy_uj"), format!("{energy_uj}\n")).unwrap();
         zone.join("energy_uj")
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::example::zone;
+    use super::*;
 
     #[test]
     fn packages_and_memory_count_once_and_their_parts_not() {

@@ -13,12 +13,13 @@
 mod kernel;
 mod layer;
 mod maps;
+mod process_sampling;
 mod program;
 mod resolver;
 mod sampler;
 mod table;
 
 pub(crate) use layer::Layer;
-pub(crate) use maps::Maps;
+pub(crate) use process_sampling::{ProcessSampling, Sampled, Unplaced};
 pub(crate) use resolver::{Placed, Resolver};
-pub(crate) use sampler::{PERIOD, Sampler, Samples, Scope};
+pub(crate) use sampler::{PERIOD, Scope};

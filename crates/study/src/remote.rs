@@ -7,7 +7,8 @@
 //!            ◀──machine, cores───────
 //!            ───start, read, stop ...▶  ──▶ nvlane target (child processes)
 //!                                        memcached, redis, SPDK's target (child processes), the kernel's target
-//!                                        the far end of plain sockets, a load on a file, a program beside the target (threads)
+//!                                        the far end of plain sockets, a load on a file, a program beside the target,
+//!                                        samples of a target (threads)
 //! ```
 //!
 //! Messages are lines of JSON (`remote/protocol.rs`). The connection carries no data of a measurement.
@@ -15,8 +16,11 @@
 pub(crate) mod ceiling;
 pub(crate) mod connection;
 mod device;
+pub(crate) mod energy;
 mod far_ceiling;
+mod far_energy;
 mod far_file_load;
+mod far_sampling;
 pub(crate) mod file_load;
 pub(crate) mod file_target;
 mod lines;
@@ -25,6 +29,8 @@ mod occupancy;
 mod ports;
 pub(crate) mod program;
 mod protocol;
+mod sampled;
+pub(crate) mod sampling;
 pub mod server;
 mod session;
 mod settings;

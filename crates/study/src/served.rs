@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use host::Address;
 use load::account::{Account, Reading};
@@ -12,9 +13,11 @@ use crate::counters::Counters;
 use crate::error::Error;
 use crate::local_target::LocalTarget;
 use crate::process::small_mappings_bytes;
+use crate::profile::{ProcessSampling, Scope};
 use crate::remote::target::RemoteTarget;
 use crate::served_options::ServedOptions;
 use crate::steering::Steering;
+use crate::target_sampling::TargetSampling;
 
 /// A running target. It ends with this value, and with this process, even if that is killed.
 #[derive(Debug)]
@@ -134,6 +137,19 @@ impl Served {
                 Box::new(move || small_mappings_bytes(pid))
             }
             Place::Remote(target) => Box::new(target.small_mappings()),
+        }
+    }
+
+    /// Starts to sample its threads on its machine, for a measurement of this length. `scope`: what this machine permits.
+    ///
+    /// # Errors
+    /// [`Error::Lacking`]: its machine does not permit it.
+    pub(crate) fn sample(&self, scope: Scope, measure: Duration) -> Result<TargetSampling, Error> {
+        match &self.0 {
+            Place::Local(target) => {
+                ProcessSampling::start(target.pid(), scope, |_| true).map(TargetSampling::Here)
+            }
+            Place::Remote(target) => target.sample(measure).map(TargetSampling::There),
         }
     }
 

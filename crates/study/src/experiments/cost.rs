@@ -1,13 +1,10 @@
 //! `cost`: what an operation costs in processor time, and in energy where the processor counts it.
 
-use std::path::Path;
-use std::time::Instant;
-
 use load::key_value::{KeyValueLoad, Mix};
 
 use super::prelude::*;
-use crate::energy::{DIRECTORY, Energy, EnergyReading, NoEnergy};
 use crate::key_value::{self, Pairs};
+use crate::power::Power;
 use crate::words::words;
 
 /// Reads or writes of blocks.
@@ -40,15 +37,15 @@ pub(crate) const ABOUT: About = About {
     method: "One lane, a core for each side: random reads and writes of blocks that have no time of their own (null:1T), and GETs of pairs of 16 \
              and 32 bytes in batches of 256, four in flight. Operations and bytes are for each second of processor time of the target, of the \
              host, and of both together; a side that spins at depth 1 spends its core on waiting. Watts are those of the processor packages of this \
-             machine and its memory (RAPL), the mean of warm-up and measurement, everything else on the machine included: the row idle is what \
-             they take while the targets wait. Power supplies, fans and cards are not counted.",
+             machine and its memory (RAPL), between two machines of both, the mean of warm-up and measurement, everything else on the machine \
+             included: the row idle is what they take while the targets wait. Power supplies, fans and cards are not counted.",
     claims: &[Claim {
         source: "KV-Direct (SOSP 2017)",
         says: "A server with ten cards does 3,417 thousand GETs per second for each watt that it takes; memcached did 5 thousand.",
         number: "3417 per W",
         ours: "kops_per_watt_get_in_256",
     }],
-    machines: Machines::TwoWithout("watts, which are read on the load's machine only"),
+    machines: Machines::OneOrTwo,
     judged_by: "both_ops_per_cpu",
     columns: &[
         "target_ops_per_cpu",
@@ -67,18 +64,23 @@ pub(crate) const ABOUT: About = About {
 pub(crate) struct Cost {
     served: Kept<(), Served>,
     pairs: Kept<(), Pairs>,
-    /// The energy counters, or why there are none, unless that is said of every study between two machines; `None` before
-    /// the first measurement.
-    energy: Option<Result<Energy, Option<String>>>,
+    /// The energy counters, or why there are none; `None` before the first measurement.
+    power: Option<Result<Power, String>>,
+    /// Whether the targets have a study server.
+    is_remote: bool,
 }
 
 impl Cost {
-    fn energy(&mut self, bench: &Bench) -> Option<Energy> {
-        let open = || match bench.is_remote() {
-            true => Err(None),
-            false => Energy::open(Path::new(DIRECTORY)).map_err(|reason| Some(reason.to_string())),
-        };
-        self.energy.get_or_insert_with(open).as_ref().ok().cloned()
+    fn power(&mut self, bench: &Bench) -> Result<Option<Power>, Error> {
+        if self.power.is_none() {
+            self.is_remote = bench.is_remote();
+            self.power = Some(match Power::open(bench.server.as_ref()) {
+                Ok(power) => Ok(power),
+                Err(Error::Lacking(reason)) => Err(reason),
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(self.power.as_ref().and_then(|power| power.as_ref().ok()).cloned())
     }
 
     /// Rates and processor time of a row's load; none of an idle row.
@@ -120,25 +122,24 @@ impl Experiment for Cost {
         names.map(|name| Cell::new(name).with("load", name)).collect()
     }
 
-    fn suits(&self, cell: &Cell, bench: &Bench) -> bool {
-        !bench.is_remote() || cell.text("load") != IDLE
-    }
-
     fn conditions(&self, _: &Measured) -> Option<String> {
-        let reason = self.energy.as_ref()?.as_ref().err()?.as_ref()?;
-        Some(format!("Watts are n/a: {reason}."))
+        match self.power.as_ref()? {
+            Err(reason) => Some(format!("Watts are n/a: {reason}.")),
+            Ok(power) if self.is_remote && power.is_of_one() => Some(
+                "Watts are those of one machine: the study server runs on the machine of the load."
+                    .to_owned(),
+            ),
+            Ok(_) => None,
+        }
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let energy = self.energy(bench);
-        let read = |energy: &Energy| {
-            energy.read().map(|reading| (Instant::now(), reading)).map_err(|reason| lost(&reason))
-        };
-        let before = energy.as_ref().map(read).transpose()?;
+        let power = self.power(bench)?;
+        let before = power.as_ref().map(Power::read).transpose()?;
         let mut values = self.load(cell, bench)?;
-        let after = energy.as_ref().map(read).transpose()?;
-        if let (Some(energy), Some(before), Some(after)) = (&energy, &before, &after) {
-            let watts = watts(energy, before, after);
+        let after = power.as_ref().map(Power::read).transpose()?;
+        if let (Some(power), Some(before), Some(after)) = (&power, &before, &after) {
+            let watts = power.watts(before, after);
             values.insert("watts", watts);
             let rate = values.get("iops").copied().filter(|rate| *rate > 0.0);
             values.extend(rate.map(|rate| ("joules_per_million", watts / rate * 1e6)));
@@ -235,22 +236,12 @@ fn key(name: &str) -> String {
     name.replace(' ', "_")
 }
 
-/// Mean power between two readings, W.
-fn watts(energy: &Energy, before: &(Instant, EnergyReading), after: &(Instant, EnergyReading)) -> f64 {
-    energy.joules(&before.1, &after.1) / after.0.duration_since(before.0).as_secs_f64().max(1e-9)
-}
-
-/// A counter that could be read before.
-fn lost(reason: &NoEnergy) -> Error {
-    Error::Lacking(reason.to_string())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use crate::energy::example::zone;
     use crate::experiments::testing::{headline_of, of_key};
+    use crate::power::example;
 
     #[test]
     fn a_side_does_as_many_operations_as_its_time_has_room_for() {
@@ -262,29 +253,18 @@ mod tests {
     }
 
     #[test]
-    fn power_is_the_energy_of_the_time_between() {
-        let directory = tempfile::tempdir().unwrap();
-        let zone = directory.path().join("intel-rapl:0");
-        std::fs::create_dir(&zone).unwrap();
-        for (name, text) in
-            [("name", "package-0"), ("max_energy_range_uj", "1000000000"), ("energy_uj", "999000000")]
-        {
-            std::fs::write(zone.join(name), text).unwrap();
-        }
-        let energy = Energy::open(directory.path()).unwrap();
-        let start = Instant::now();
-        let before = (start, energy.read().unwrap());
-        std::fs::write(zone.join("energy_uj"), "29000000").unwrap();
-        let after = (start + Duration::from_millis(1500), energy.read().unwrap());
-        assert_eq!(watts(&energy, &before, &after), 20.0);
-    }
-
-    #[test]
     fn energy_is_told_where_it_was_measured_and_the_reason_where_not() {
-        let cost = Cost { energy: Some(Err(Some("no counters".into()))), ..Cost::default() };
+        let cost = Cost { power: Some(Err("no counters".into())), ..Cost::default() };
         assert_eq!(cost.conditions(&Measured::default()).unwrap(), "Watts are n/a: no counters.");
-        let between_two = Cost { energy: Some(Err(None)), ..Cost::default() };
-        assert_eq!(between_two.conditions(&Measured::default()), None);
+        let directory = tempfile::tempdir().unwrap();
+        zone(directory.path(), "intel-rapl:0", "package-0", 1);
+        let of = |is_remote| Cost {
+            power: Some(Ok(example::here(directory.path()))),
+            is_remote,
+            ..Cost::default()
+        };
+        assert_eq!(of(false).conditions(&Measured::default()), None);
+        assert!(of(true).conditions(&Measured::default()).unwrap().contains("those of one machine"));
         let headline = headline_of(&cost, |cell| {
             [("target_ops_per_cpu", 1e6), ("iops", f64::from(cell.name.len() == 10))]
         });

@@ -7,8 +7,10 @@ use load::steady::Spread;
 use serde_json::{Map, Value, json};
 
 use super::prelude::*;
+use crate::bench::Times;
 use crate::doorbell::{CARAVANS, PolicyTargets, SINGLE, WAYS};
-use crate::profile::{Layer, Maps, PERIOD, Placed, Resolver, Sampler, Samples, Scope};
+use crate::profile::{Layer, PERIOD, Placed, ProcessSampling, Resolver, Sampled, Scope};
+use crate::target_sampling::TargetSampling;
 
 const DEPTHS: [u32; 3] = [1, 32, 128];
 
@@ -88,8 +90,8 @@ pub(crate) const ABOUT: About = About {
     name: "layers",
     title: "Which layer takes the processor time of an operation?",
     method: "One lane, operations of 4 KiB on a null namespace, one core for each side. While the load runs, the \
-             threads of both sides are sampled every 0.2 ms of their processor time (perf_event_open), and each sample belongs to \
-             the layer of its function; the shares divide the side's processor time per operation. Single: every PDU has a send \
+             threads of both sides are sampled every 0.2 ms of their processor time (perf_event_open), each on its machine, and each sample \
+             belongs to the layer of its function; the shares divide the side's processor time per operation. Single: every PDU has a send \
              and a receive of its own. Caravans: everything that is due leaves and arrives together. A side that spins while it \
              waits spends that time in these layers, too. Over loopback the sender's thread carries a packet up to the receiver's \
              socket, so a part of TCP receive is the other side's.",
@@ -114,9 +116,7 @@ pub(crate) const ABOUT: About = About {
             ours: "scheduling_us",
         },
     ],
-    machines: Machines::TwoWithout(
-        "the layers of the target, because its threads are sampled on their own machine only",
-    ),
+    machines: Machines::OneOrTwo,
     judged_by: "iops",
     columns: &COLUMNS,
 };
@@ -129,7 +129,28 @@ pub(crate) struct Layers {
     scope: Option<Scope>,
     /// Samples of all cells: of the host, and of the target.
     placed: [Placed; 2],
-    lost: u64,
+    /// Samples of each for which there was no room.
+    lost: [u64; 2],
+    /// What the samples lack, in sentences.
+    limits: Vec<String>,
+}
+
+impl Layers {
+    /// Adds the samples of a side in a measurement. `whose`: its machine, if there are two.
+    fn add(&mut self, side: usize, sampled: &Sampled, whose: &str) {
+        self.placed[side].merge(&sampled.placed);
+        self.lost[side] += sampled.lost;
+        for limit in &sampled.limits {
+            self.tell(format!("Not complete{whose}: {limit}."));
+        }
+    }
+
+    /// Adds a sentence, unless it is known.
+    fn tell(&mut self, limit: String) {
+        if !self.limits.contains(&limit) {
+            self.limits.push(limit);
+        }
+    }
 }
 
 impl Experiment for Layers {
@@ -150,27 +171,32 @@ impl Experiment for Layers {
         cells
     }
 
-    fn check(&self, _: &Bench) -> Result<(), Error> {
-        Scope::permitted().map(|_| ())
+    fn check(&self, bench: &Bench) -> Result<(), Error> {
+        Scope::permitted().map(|_| ()).map_err(|error| match error {
+            Error::Lacking(reason) if bench.is_remote() => {
+                Error::Lacking(format!("on the host's machine: {reason}"))
+            }
+            error => error,
+        })
     }
 
     fn conditions(&self, _: &Measured) -> Option<String> {
-        let scope = self.scope?;
-        let mut text = format!(
-            "Samples of cpu-clock every {} µs: {} of the host, {} of the target",
-            PERIOD.as_micros(),
-            self.placed[0].total(),
-            match self.placed[1].total() {
-                0 => "n/a".to_owned(),
-                total => total.to_string(),
+        self.scope?;
+        let of_side = |side: usize| {
+            let lost = match self.lost[side] {
+                0 => String::new(),
+                lost => format!(" ({lost} lost)"),
+            };
+            match self.placed[side].total() {
+                0 => format!("n/a of the {}{lost}", SIDES[side].name),
+                total => format!("{total} of the {}{lost}", SIDES[side].name),
             }
-        );
-        if self.lost > 0 {
-            text += &format!(", {} lost", self.lost);
-        }
-        text += ".";
-        for limit in scope.limit().into_iter().chain(self.resolver.limits()) {
-            text += &format!(" Not complete: {limit}.");
+        };
+        let period_us = PERIOD.as_micros();
+        let mut text = format!("Samples of cpu-clock every {period_us} µs: {}, {}.", of_side(0), of_side(1));
+        for limit in &self.limits {
+            text += " ";
+            text += limit;
         }
         Some(text)
     }
@@ -201,21 +227,31 @@ impl Experiment for Layers {
         let served = self.targets.get_with(bench, policy, receive)?;
         let load = bench.load(pattern, None, IO_BYTES, cell.word("depth"));
         let load = load.with_doorbell(policy).with_receive(receive);
-        // A target of another machine is not sampled.
-        let target_pid = if bench.is_remote() { None } else { Some(served.pid()?) };
-        let mut sampling = Sampling::new(bench, scope, [Some(std::process::id()), target_pid]);
+        let whose = match &bench.server {
+            Some(server) => [
+                " on the host's machine".to_owned(),
+                format!(" on the targets' machine, {}", server.address().ip()),
+            ],
+            None => [String::new(), String::new()],
+        };
+        let mut sampling = Sampling::new(bench, scope, served);
         let report = bench.run_watched(served, load, &mut || sampling.look())?.report;
-        let samples = sampling.finish()?;
+        let samples = sampling.finish(&mut self.resolver);
         let mut values = values(&report);
-        let maps = [Maps::of(std::process::id())?, Maps::of(target_pid.unwrap_or_else(std::process::id))?];
-        let times = [report.cpu.generator, report.cpu.target.filter(|_| target_pid.is_some())];
-        for index in 0..SIDES.len() {
-            let placed = self.resolver.place(&samples[index], &maps[index]);
-            if let Some(time) = times[index] {
-                values.extend(by_layer(SIDES[index], &placed, time, scope));
+        let times = [report.cpu.generator, report.cpu.target];
+        for (side, sampled) in samples.into_iter().flatten().enumerate() {
+            let sampled = match sampled {
+                Ok(sampled) => sampled,
+                Err(Error::Lacking(reason)) if side == 1 && bench.is_remote() => {
+                    self.tell(format!("The layers of the target are n/a: {reason}."));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if let Some(time) = times[side] {
+                values.extend(by_layer(SIDES[side], &sampled.placed, time, sampled.scope));
             }
-            self.lost += samples[index].lost;
-            self.placed[index].merge(&placed);
+            self.add(side, &sampled, &whose[side]);
         }
         Ok(values)
     }
@@ -345,48 +381,47 @@ fn functions(placed: &Placed) -> Value {
     Value::Object(layers.collect())
 }
 
-/// The samplers of a measurement: they start when the warm-up is over.
-struct Sampling {
+/// The samplings of a measurement: they start when the warm-up is over.
+struct Sampling<'a> {
     scope: Scope,
-    /// Processes of the host and the target; `None` for one that is not sampled.
-    pids: [Option<u32>; 2],
-    warm_up: std::time::Duration,
+    served: &'a Served,
+    times: Times,
     /// When the threads of the load were first seen.
     seen: Option<Instant>,
-    samplers: Option<Result<[Option<Sampler>; 2], Error>>,
+    sides: Option<(Result<ProcessSampling, Error>, Result<TargetSampling, Error>)>,
 }
 
-impl Sampling {
-    fn new(bench: &Bench, scope: Scope, pids: [Option<u32>; 2]) -> Self {
-        Self { scope, pids, warm_up: bench.times.warm_up, seen: None, samplers: None }
+impl<'a> Sampling<'a> {
+    fn new(bench: &Bench, scope: Scope, served: &'a Served) -> Self {
+        Self { scope, served, times: bench.times, seen: None, sides: None }
     }
 
-    /// Starts the samplers when it is time, and takes in what they have.
+    /// Starts the samplings when it is time, and takes in what they have.
     fn look(&mut self) {
-        match &mut self.samplers {
-            Some(Ok(samplers)) => samplers.iter_mut().flatten().for_each(Sampler::collect),
-            Some(Err(_)) => {}
-            None => {
-                let since = self.seen.get_or_insert_with(Instant::now);
-                if since.elapsed() >= self.warm_up {
-                    self.samplers = Some(self.start());
-                }
+        if let Some((host, target)) = &mut self.sides {
+            if let Ok(host) = host {
+                host.collect();
             }
+            if let Ok(target) = target {
+                target.collect();
+            }
+            return;
+        }
+        let since = self.seen.get_or_insert_with(Instant::now);
+        if since.elapsed() >= self.times.warm_up {
+            let is_wanted = |name: &str| name == LOAD_THREAD;
+            let host = ProcessSampling::start(std::process::id(), self.scope, is_wanted);
+            self.sides = Some((host, self.served.sample(self.scope, self.times.measure)));
         }
     }
 
-    fn start(&self) -> Result<[Option<Sampler>; 2], Error> {
-        let [host, target] = self.pids;
-        let host = host.map(|pid| Sampler::start(pid, self.scope, |name| name == LOAD_THREAD));
-        let target = target.map(|pid| Sampler::start(pid, self.scope, |_| true));
-        Ok([host.transpose()?, target.transpose()?])
-    }
-
-    fn finish(self) -> Result<[Samples; 2], Error> {
-        match self.samplers {
-            Some(samplers) => Ok(samplers?.map(|sampler| sampler.map(Sampler::finish).unwrap_or_default())),
-            None => Ok(<[Samples; 2]>::default()),
-        }
+    /// Ends both: the samples of the host, then of the target. `None` if the measurement was over before they started.
+    fn finish(self, resolver: &mut Resolver) -> Option<[Result<Sampled, Error>; 2]> {
+        let (host, target) = self.sides?;
+        // Functions get their names once both have ended.
+        let (host, target) = (host.map(ProcessSampling::finish), target.and_then(TargetSampling::finish));
+        let host = host.and_then(|samples| samples.place(resolver));
+        Some([host, target.and_then(|samples| samples.place(resolver))])
     }
 }
 
@@ -406,7 +441,7 @@ mod tests {
     fn placed() -> Placed {
         let mut placed = Placed::default();
         for (index, layer) in Layer::ALL.into_iter().enumerate() {
-            placed.add(layer, layer.name(), index as u64, matches!(layer, Layer::Application | Layer::Nvme));
+            placed.add(layer, layer.name(), index as u64);
         }
         placed
     }
@@ -427,8 +462,8 @@ mod tests {
     #[test]
     fn where_the_kernel_is_not_sampled_its_time_is_not_named() {
         let mut placed = Placed::default();
-        placed.add(Layer::Application, "give_out", 1, true);
-        placed.add(Layer::Nvme, "poll", 3, true);
+        placed.add(Layer::Application, "give_out", 1);
+        placed.add(Layer::Nvme, "poll", 3);
         let values = by_layer(&TARGET, &placed, time(40_000, 500_000), Scope::User);
         assert_eq!((values["target_application_us"], values["target_nvme_us"]), (1.0, 3.0));
         assert_eq!(values["target_not_named_us"], 50.0);
@@ -492,6 +527,28 @@ mod tests {
         assert_eq!(shown(&figures[1]), [] as [&str; 0]);
         assert_eq!(figures[0].plot.stack_height(5.0), 3.0);
         assert!((figures[4].plot.stack_height(5.0) - 100.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_the_samples_lack_is_told_once_with_the_machine() {
+        let mut layers = Layers { scope: Some(Scope::All), ..Layers::default() };
+        let sampled = |lost, limits: &[&str]| Sampled {
+            placed: placed(),
+            scope: Scope::All,
+            lost,
+            limits: limits.iter().map(ToString::to_string).collect(),
+        };
+        let told = |layers: &Layers| layers.conditions(&Measured::default()).unwrap();
+        assert_eq!(told(&layers), "Samples of cpu-clock every 199 µs: n/a of the host, n/a of the target.");
+        for _ in 0..2 {
+            layers.add(0, &sampled(0, &[]), " on the host's machine");
+            layers.add(1, &sampled(3, &["no names"]), " on the targets' machine, 192.0.2.2");
+        }
+        assert_eq!(
+            told(&layers),
+            "Samples of cpu-clock every 199 µs: 110 of the host, 110 of the target (6 lost). \
+             Not complete on the targets' machine, 192.0.2.2: no names."
+        );
     }
 
     #[test]

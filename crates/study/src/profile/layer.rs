@@ -1,7 +1,10 @@
 //! The layers of an operation, to which samples of processor time are assigned.
 
+use serde::{Deserialize, Serialize};
+
 /// A layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Layer {
     /// The generator of the load.
     Application,

@@ -23,15 +23,13 @@ pub(crate) struct Resolver {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Placed {
     counts: BTreeMap<(Layer, String), u64>,
-    user: u64,
     total: u64,
 }
 
 impl Placed {
-    pub(crate) fn add(&mut self, layer: Layer, name: &str, count: u64, is_user: bool) {
+    pub(crate) fn add(&mut self, layer: Layer, name: &str, count: u64) {
         *self.counts.entry((layer, name.to_owned())).or_default() += count;
         self.total += count;
-        self.user += if is_user { count } else { 0 };
     }
 
     /// Adds other samples.
@@ -40,7 +38,6 @@ impl Placed {
             *self.counts.entry(key.clone()).or_default() += count;
         }
         self.total += other.total;
-        self.user += other.user;
     }
 
     /// Number of samples.
@@ -64,21 +61,21 @@ impl Placed {
 
 impl Resolver {
     /// Places the samples of a process with these mappings.
-    pub(crate) fn place(&mut self, samples: &Samples, maps: &Maps) -> Placed {
+    pub(super) fn place(&mut self, samples: &Samples, maps: &Maps) -> Placed {
         let mut placed = Placed::default();
         for (frames, count) in &samples.kernel {
             let (layer, name) = self.of_kernel(frames);
-            placed.add(layer, name, *count, false);
+            placed.add(layer, name, *count);
         }
         for (address, count) in &samples.user {
             let (layer, name) = self.of_program(*address, maps);
-            placed.add(layer, &name, *count, true);
+            placed.add(layer, &name, *count);
         }
         placed
     }
 
     /// Why some samples have no name.
-    pub(crate) fn limits(&self) -> Vec<String> {
+    pub(super) fn limits(&self) -> Vec<String> {
         let mut limits = Vec::new();
         if self.kernel.as_ref().is_some_and(KernelSymbols::is_hidden) {
             limits.push(
@@ -187,11 +184,11 @@ mod tests {
     #[test]
     fn functions_are_in_the_order_of_their_time() {
         let mut placed = Placed::default();
-        placed.add(Layer::Receive, "tcp_ack", 3, false);
-        placed.add(Layer::Receive, "tcp_v4_rcv", 5, false);
+        placed.add(Layer::Receive, "tcp_ack", 3);
+        placed.add(Layer::Receive, "tcp_v4_rcv", 5);
         let mut more = Placed::default();
-        more.add(Layer::Receive, "tcp_ack", 4, false);
-        more.add(Layer::Nvme, "poll", 1, true);
+        more.add(Layer::Receive, "tcp_ack", 4);
+        more.add(Layer::Nvme, "poll", 1);
         placed.merge(&more);
         assert_eq!(placed.functions(Layer::Receive), [("tcp_ack", 7), ("tcp_v4_rcv", 5)]);
         assert_eq!((placed.total(), placed.count(Layer::Receive), placed.count(Layer::Copies)), (13, 12, 0));

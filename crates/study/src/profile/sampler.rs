@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use perf_event::events::Software;
 use perf_event::{Builder, SampleFlag};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
@@ -26,7 +27,8 @@ const FRAMES_MAX: u16 = 16;
 const FIRST_MARK: u64 = -4095_i64 as u64;
 
 /// What the kernel lets us sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Scope {
     /// Programs and the kernel.
     All,

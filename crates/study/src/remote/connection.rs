@@ -148,6 +148,7 @@ impl ServerConnection {
                 | Request::EndFileLoad
                 | Request::StartMemoryReader(_)
                 | Request::EndMemoryReader
+                | Request::EndSampling
         );
         let time = if is_slow { START_TIME } else { ANSWER_TIME };
         self.ask(request, time)
@@ -190,6 +191,16 @@ impl ServerConnection {
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
         self.stops.store(true, Ordering::Relaxed);
         error
+    }
+
+    /// A refusal of a request as what the server's machine lacks; another error as it is.
+    pub(super) fn as_lacking(&self, error: Error) -> Error {
+        match error {
+            Error::Server { reason, .. } if self.loss().is_none() => {
+                Error::Lacking(format!("on the targets' machine, {}: {reason}", self.address.ip()))
+            }
+            error => error,
+        }
     }
 
     /// An error of this server.

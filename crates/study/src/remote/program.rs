@@ -62,14 +62,9 @@ impl Drop for RemotePeer {
 /// # Errors
 /// [`Error::Lacking`]: it is missing there, or too old.
 pub(crate) fn peer_version(server: &ServerConnection, kind: PeerKind) -> Result<String, Error> {
-    match server.request(&Request::PeerVersion { kind }) {
-        Ok(Reply::PeerVersion(version)) => Ok(version),
-        Ok(_) => Err(server.confused()),
-        Err(error) if server.loss().is_some() => Err(error),
-        Err(Error::Server { reason, .. }) => {
-            Err(Error::Lacking(format!("on the targets' machine, {}: {reason}", server.address().ip())))
-        }
-        Err(error) => Err(error),
+    match server.request(&Request::PeerVersion { kind }).map_err(|error| server.as_lacking(error))? {
+        Reply::PeerVersion(version) => Ok(version),
+        _ => Err(server.confused()),
     }
 }
 

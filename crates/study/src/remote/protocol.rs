@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wire::text::from_hex;
 
+use super::sampled::SentSamples;
 use crate::counters::Counters;
 use crate::file_target::FileTargetKind;
 use crate::memory_load::Access;
@@ -126,6 +127,17 @@ pub(crate) enum Request {
     StartMemoryReader(StartMemoryReader),
     /// The outcome of that program, whose time is over.
     EndMemoryReader,
+    /// Starts to sample the threads of a target, for a measurement of this length; ends the sampling before.
+    StartSampling {
+        /// Number of the target, of nvlane's own.
+        target: u32,
+        /// Measurement, us.
+        measure_us: u64,
+    },
+    /// The samples.
+    EndSampling,
+    /// Energy of the server's machine so far.
+    Energy,
     /// Starts the far end of a ceiling; ends the one before.
     StartCeiling(StartCeiling),
     /// Waits until the far end of the ceiling is ready.
@@ -330,6 +342,19 @@ pub(crate) enum Reply {
         /// What it lost to other load.
         loss: Option<Loss>,
     },
+    /// A target is sampled.
+    SamplingStarted,
+    /// To [`Request::EndSampling`].
+    Sampled(SentSamples),
+    /// To [`Request::Energy`]. Differences of two readings are what counts.
+    Energy {
+        /// Of the processor packages and their memory, J.
+        joules: f64,
+        /// Time of the server's clock, s.
+        seconds: f64,
+        /// Identifier of the machine since its boot: a study on the same machine counts its energy once.
+        boot: Option<String>,
+    },
     /// To [`Request::Read`]; `None` if the process has ended.
     Account(Option<Reading>),
     /// To [`Request::Memory`] and [`Request::SmallMappings`], bytes.
@@ -450,6 +475,8 @@ mod tests {
             r#"{"start_file_target":{"kind":"sh","bytes":1,"core_count":1}}"#,
             r#"{"start_file_target":{"kind":"kernel_tcp","bytes":1,"core_count":1,"path":"/dev/vda"}}"#,
             r#"{"start_file_load":{"path":"/dev/vda"}}"#,
+            r#"{"start_sampling":{"pid":1,"measure_us":1}}"#,
+            r#"{"energy":{"directory":"/etc"}}"#,
             r#"{"start_ceiling":{"depth":1,"connections":1,"io_bytes":1}}"#,
             r#"{"steer":{"target":1,"by":"mqprio"}}"#,
             r#"{"steer":{"target":1,"by":"own_queues","interface":"eth0"}}"#,

@@ -20,7 +20,9 @@ use wire::text::{from_hex, to_hex};
 
 use super::device::Device;
 use super::far_ceiling::FarCeiling;
+use super::far_energy::FarEnergy;
 use super::far_file_load::FarFileLoad;
+use super::far_sampling::FarSampling;
 use super::lines::{LineError, Lines};
 use super::memory_reader::{MemoryReader, memory};
 use super::occupancy::Occupancy;
@@ -95,6 +97,8 @@ pub(super) fn serve(
         data_address,
         targets: BTreeMap::new(),
         device: Device::new(settings, data_address, on_event),
+        sampling: FarSampling::default(),
+        energy: FarEnergy::default(),
         peers: BTreeMap::new(),
         file_targets: BTreeMap::new(),
         count: 0,
@@ -149,6 +153,9 @@ struct Session<'a> {
     settings: &'a ServerSettings,
     /// Address of its targets.
     data_address: IpAddr,
+    /// Before the targets that it samples.
+    sampling: FarSampling,
+    energy: FarEnergy,
     targets: BTreeMap<u32, StartedTarget>,
     // What is set on it goes after the targets.
     device: Device<'a>,
@@ -245,12 +252,19 @@ impl Session<'_> {
             Request::EndFileLoad => self.file_load.take().ok_or("no load runs on the file")?.end(),
             Request::StartMemoryReader(start) => self.start_reader(&start),
             Request::EndMemoryReader => self.reader.take().ok_or("no program reads memory")?.end(),
+            Request::StartSampling { target, measure_us } => {
+                let pid = self.target(target)?.pid();
+                self.sampling.start(target, pid, measure_us)
+            }
+            Request::EndSampling => self.sampling.end(),
+            Request::Energy => self.energy.read(),
             Request::Stop { target }
                 if self.peers.remove(&target).is_some() || self.file_targets.remove(&target).is_some() =>
             {
                 Ok(Reply::Stopped)
             }
             Request::Stop { target: number } => {
+                self.sampling.end_of(number);
                 let StartedTarget { target, _keys } =
                     self.targets.remove(&number).ok_or_else(|| no_target(number))?;
                 let stopped = target.stop();

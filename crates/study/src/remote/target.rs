@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use host::Address;
 use load::account::{Account, Reading};
@@ -9,6 +10,7 @@ use serde_json::Value;
 
 use super::connection::ServerConnection;
 use super::protocol::{Reply, Request, SentKeys, StartTarget};
+use super::sampling::RemoteSampling;
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::served_options::{KeyFiles, ServedOptions};
@@ -73,6 +75,14 @@ impl RemoteTarget {
     pub(crate) fn small_mappings(&self) -> impl Fn() -> Result<u64, Error> + use<> {
         let (server, target) = (Arc::clone(&self.server), self.target);
         move || memory(&server, &Request::SmallMappings { target })
+    }
+
+    /// Starts to sample its threads, for a measurement of this length.
+    ///
+    /// # Errors
+    /// [`Error::Lacking`]: the server's machine does not permit it. Another: the server is lost.
+    pub(crate) fn sample(&self, measure: Duration) -> Result<RemoteSampling, Error> {
+        RemoteSampling::start(&self.server, self.target, measure)
     }
 
     /// State of the target.

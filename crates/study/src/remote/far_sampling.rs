@@ -1,0 +1,153 @@
+//! Samples of a target's threads, as the study server takes them: one target at a time, for a bounded time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::protocol::Reply;
+use super::sampled::SentSamples;
+use crate::profile::{ProcessSampling, Resolver, Scope, Unplaced};
+
+/// Longest measurement.
+const TIME_MAX: Duration = Duration::from_secs(600);
+
+/// Time from the end of a measurement to the request that ends its sampling.
+const END_TIME: Duration = Duration::from_secs(60);
+
+/// Time between two looks at the buffers, which have room for a tenth of a second and more.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The sampling of a study's targets, and the names of what was sampled.
+#[derive(Default)]
+pub(super) struct FarSampling {
+    running: Option<Running>,
+    resolver: Resolver,
+}
+
+/// A thread that takes samples. It ends with this value.
+struct Running {
+    /// Number of the target.
+    target: u32,
+    stops: Arc<AtomicBool>,
+    /// `None` if nobody has asked for the samples in time.
+    thread: Option<JoinHandle<Option<Unplaced>>>,
+}
+
+impl FarSampling {
+    /// Starts to sample the threads of a target's process, for the rest of a measurement of this length; ends the sampling
+    /// before.
+    ///
+    /// # Errors
+    /// The measurement is too long, or this machine does not permit it.
+    pub(super) fn start(&mut self, target: u32, pid: u32, measure_us: u64) -> Result<Reply, String> {
+        self.running = None;
+        let measure = Duration::from_micros(measure_us);
+        if measure > TIME_MAX {
+            return Err(format!("threads are sampled for {} s at most", TIME_MAX.as_secs()));
+        }
+        let start = || ProcessSampling::start(pid, Scope::permitted()?, |_| true);
+        let sampling = start().map_err(|error| error.to_string())?;
+        self.running = Some(Running::start(target, sampling, measure + END_TIME)?);
+        Ok(Reply::SamplingStarted)
+    }
+
+    /// Ends the sampling.
+    ///
+    /// # Errors
+    /// There is none, or its time was over long ago.
+    pub(super) fn end(&mut self) -> Result<Reply, String> {
+        let samples = self.running.take().ok_or("no target is sampled")?.end()?;
+        let sampled = samples.place(&mut self.resolver).map_err(|error| error.to_string())?;
+        Ok(Reply::Sampled(SentSamples::of(&sampled)))
+    }
+
+    /// Ends the sampling of a target that is about to end.
+    pub(super) fn end_of(&mut self, target: u32) {
+        self.running.take_if(|running| running.target == target);
+    }
+}
+
+impl Running {
+    fn start(target: u32, mut sampling: ProcessSampling, time: Duration) -> Result<Self, String> {
+        let stops = Arc::new(AtomicBool::new(false));
+        let is_stopped = Arc::clone(&stops);
+        let work = move || {
+            let end = Instant::now() + time;
+            while !is_stopped.load(Ordering::Acquire) {
+                if Instant::now() >= end {
+                    return None;
+                }
+                sampling.collect();
+                std::thread::park_timeout(LOOK);
+            }
+            Some(sampling.finish())
+        };
+        let thread = std::thread::Builder::new().name("nvlane-sampler".into()).spawn(work);
+        let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(Self { target, stops, thread: Some(thread) })
+    }
+
+    fn end(mut self) -> Result<Unplaced, String> {
+        let ended = self.join().ok_or("it has ended")?;
+        let samples = ended.map_err(|_| "the sampling panicked")?;
+        samples.ok_or_else(|| "the sampling has ended: nobody asked for it in time".to_owned())
+    }
+
+    fn join(&mut self) -> Option<std::thread::Result<Option<Unplaced>>> {
+        self.stops.store(true, Ordering::Release);
+        let thread = self.thread.take()?;
+        thread.thread().unpark();
+        Some(thread.join())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(sampling: &mut FarSampling, target: u32, measure: Duration) -> Result<Reply, String> {
+        sampling.start(target, std::process::id(), u64::try_from(measure.as_micros()).unwrap())
+    }
+
+    #[test]
+    fn a_sampling_ends_with_its_target_and_gives_what_it_has() {
+        if Scope::permitted().is_err() {
+            return;
+        }
+        let mut sampling = FarSampling::default();
+        let measure = Duration::from_secs(1);
+        assert_eq!(start(&mut sampling, 1, measure), Ok(Reply::SamplingStarted));
+        sampling.end_of(2);
+        assert!(sampling.running.is_some());
+        sampling.end_of(1);
+        assert_eq!(sampling.end().unwrap_err(), "no target is sampled");
+        assert_eq!(start(&mut sampling, 2, measure), Ok(Reply::SamplingStarted));
+        let until = Instant::now() + Duration::from_millis(50);
+        while Instant::now() < until {}
+        let Reply::Sampled(sent) = sampling.end().unwrap() else { panic!("another reply") };
+        assert!(sent.into_sampled().unwrap().placed.total() > 0);
+        assert!(sampling.end().is_err());
+    }
+
+    #[test]
+    fn a_sampling_that_nobody_ends_is_bounded() {
+        let mut sampling = FarSampling::default();
+        let refused = start(&mut sampling, 1, Duration::from_secs(601)).unwrap_err();
+        assert_eq!(refused, "threads are sampled for 600 s at most");
+        let Ok(scope) = Scope::permitted() else { return };
+        let of_process = ProcessSampling::start(std::process::id(), scope, |_| true).unwrap();
+        let running = Running::start(1, of_process, Duration::ZERO).unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while !running.thread.as_ref().unwrap().is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(running.end().err().is_some_and(|told| told.contains("in time")));
+    }
+}

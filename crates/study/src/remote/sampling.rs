@@ -1,0 +1,45 @@
+//! Samples of the threads of a target that a study server has started.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::ServerConnection;
+use super::protocol::{Reply, Request};
+use crate::error::Error;
+use crate::profile::Sampled;
+
+/// A sampling on the server's machine, which ends with its target or with the next one at the latest.
+#[derive(Debug)]
+pub(crate) struct RemoteSampling(Arc<ServerConnection>);
+
+impl RemoteSampling {
+    /// Starts to sample all threads of a target, for a measurement of this length.
+    ///
+    /// # Errors
+    /// [`Error::Lacking`]: the server's machine does not permit it. Another: the server is lost.
+    pub(super) fn start(
+        server: &Arc<ServerConnection>,
+        target: u32,
+        measure: Duration,
+    ) -> Result<Self, Error> {
+        let measure_us = u64::try_from(measure.as_micros()).unwrap_or(u64::MAX);
+        let started = server.request(&Request::StartSampling { target, measure_us });
+        match started.map_err(|error| server.as_lacking(error))? {
+            Reply::SamplingStarted => Ok(Self(Arc::clone(server))),
+            _ => Err(server.confused()),
+        }
+    }
+
+    /// Ends it; returns the samples, by layer and function.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) fn end(self) -> Result<Sampled, Error> {
+        match self.0.request(&Request::EndSampling).map_err(|error| self.0.as_lacking(error))? {
+            Reply::Sampled(sent) => {
+                sent.into_sampled().ok_or_else(|| self.0.failed("it has more samples than there can be"))
+            }
+            _ => Err(self.0.confused()),
+        }
+    }
+}
