@@ -40,11 +40,12 @@ pub(crate) mod tls;
 /// Imports of every experiment.
 mod prelude {
     pub(super) use super::{IN_CAPSULE_BYTES, IO_BYTES, against, bars, line};
-    pub(super) use crate::bench::{Bench, batch_values, us, values};
+    pub(super) use crate::bench::Bench;
     pub(super) use crate::experiment::{About, Cell, Claim, Error, Experiment, Machines, Values};
     pub(super) use crate::figure::{Axis, Figure, Plot, Point, Series, ticks};
     pub(super) use crate::headline::{Bar, Headlines};
     pub(super) use crate::kept::Kept;
+    pub(super) use crate::load_values::{batch_values, us, values};
     pub(super) use crate::measured::{CellRounds, Measured};
     pub(super) use crate::served::Served;
     pub(super) use crate::served_options::ServedOptions;

@@ -5,32 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use load::account::Account;
-use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::file_target_kind::FileTargetKind;
 use crate::kernel_nvme::target::KernelTarget;
 use crate::kernel_nvme::{Transport, nqn, rdma_device};
 use crate::spdk;
 use crate::spdk::target::SpdkTarget;
 
-/// Whose target, and its transport.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum FileTargetKind {
-    KernelTcp,
-    KernelRdma,
-    Spdk,
-}
-
 impl FileTargetKind {
-    /// The kernel's target with this transport.
-    pub(crate) const fn of_kernel(transport: Transport) -> Self {
-        match transport {
-            Transport::Tcp => Self::KernelTcp,
-            Transport::Rdma => Self::KernelRdma,
-        }
-    }
-
     const fn transport(self) -> Transport {
         match self {
             Self::KernelTcp | Self::Spdk => Transport::Tcp,

@@ -6,8 +6,9 @@ use host::{Association, Options};
 use load::disturbance::{Disturbance, Side};
 use load::key_value::{KeyValueLoad, KeyValueResult, run};
 
-use crate::bench::{Bench, us};
+use crate::bench::Bench;
 use crate::experiment::{Error, Values};
+use crate::load_values::us;
 use crate::served::Served;
 use crate::served_options::ServedOptions;
 

@@ -266,7 +266,7 @@ fn environment(study: &Study) -> Vec<(&'static str, String)> {
         format!(
             "an idle loop lost {:.2} % of its time, at most {} at once",
             jitter.lost_percent,
-            micros(crate::bench::us(jitter.gap_ns_max))
+            micros(crate::load_values::us(jitter.gap_ns_max))
         )
     });
     #[allow(clippy::cast_precision_loss)] // Memory of a machine.

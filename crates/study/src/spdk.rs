@@ -1,9 +1,8 @@
-//! SPDK's programs, to compare with: its host (`spdk_nvme_perf`) and its target (`nvmf_tgt`).
+//! SPDK's programs, to compare with: its host (`spdk_nvme_perf`, `spdk_host.rs`) and its target (`nvmf_tgt`).
 //!
 //! They come from `PATH`, or from the directory that `NVLANE_SPDK_BIN` names. Where the machine has no huge pages set aside for them,
 //! they run without.
 
-pub(crate) mod host;
 pub(crate) mod target;
 
 use std::path::{Path, PathBuf};
@@ -14,6 +13,17 @@ const VARIABLE: &str = "NVLANE_SPDK_BIN";
 
 /// Memory of each program, MiB.
 const MEMORY_MIB: u64 = 1024;
+
+/// Name of the host's program.
+pub(crate) const HOST_PROGRAM: &str = "spdk_nvme_perf";
+
+/// The program of the host.
+///
+/// # Errors
+/// What there has to be.
+pub(crate) fn host_program() -> Result<PathBuf, String> {
+    program(HOST_PROGRAM)
+}
 
 /// The program with this name.
 ///
@@ -37,7 +47,7 @@ fn find(name: &str, directories: &[PathBuf]) -> Option<PathBuf> {
 
 /// SPDK's version, as its target prints it, and whether it has huge pages; `None` if it is not there.
 pub(crate) fn described() -> Option<String> {
-    let program = target::program().or_else(|_| host::program()).ok()?;
+    let program = target::program().or_else(|_| host_program()).ok()?;
     let said = Command::new(program).arg("--version").output().ok();
     let said = said.map(|said| [said.stdout, said.stderr].concat()).unwrap_or_default();
     let said = String::from_utf8_lossy(&said).into_owned();
@@ -53,7 +63,7 @@ fn version(said: &str) -> Option<&str> {
 }
 
 /// The options for its memory.
-fn memory_options(command: &mut Command) {
+pub(crate) fn memory_options(command: &mut Command) {
     command.args(["-s", &MEMORY_MIB.to_string()]);
     if !has_huge_pages() {
         command.arg("--no-huge");
@@ -75,7 +85,7 @@ fn free_huge_mib(meminfo: &str) -> u64 {
 }
 
 /// The mask of these cores, as DPDK takes it.
-fn core_mask(cores: &[usize]) -> String {
+pub(crate) fn core_mask(cores: &[usize]) -> String {
     // One hexadecimal digit has four cores.
     let digits = cores.iter().max().map_or(1, |last| last / 4 + 1);
     let digit = |at: usize| {
@@ -86,7 +96,7 @@ fn core_mask(cores: &[usize]) -> String {
 }
 
 /// A command that starts a program of SPDK, which ends with this process, and prints each line at once.
-fn command(program: &Path) -> Command {
+pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "stdbuf", "-oL"]).arg(program);
     command

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use host::Address;
 use load::account::Account;
+use load::disturbance::{Disturbance, Side};
 use peer::port::free_address;
 
 use crate::bench::{Bench, Load};
 use crate::cell::Values;
+use crate::distribution::Distribution;
 use crate::error::Error;
-use crate::file_target::{FileTarget, FileTargetKind};
-use crate::remote::file_load;
+use crate::file_target::FileTarget;
+use crate::file_target_kind::FileTargetKind;
+use crate::remote::file_load::RemoteFileLoad;
 use crate::remote::file_target::RemoteFileTarget;
 use crate::scratch::ScratchFile;
 use crate::served_options::ServedOptions;
@@ -56,7 +59,7 @@ impl StudyFile {
             Self::Here(file) => {
                 bench.run_local(&file.storage(), load).map(|finished| bench.values_of(&finished))
             }
-            Self::There(bytes) => file_load::run(bench, *bytes, &load),
+            Self::There(bytes) => run_there(bench, *bytes, &load),
         }
     }
 
@@ -86,6 +89,24 @@ impl StudyFile {
         };
         Ok(OtherTarget { kind, address, target })
     }
+}
+
+/// Runs a load on the study server's file, from as many of the server's cores as the load has of this machine.
+fn run_there(bench: &Bench, bytes: u64, load: &Load) -> Result<Values, Error> {
+    let server = bench.server.as_ref().ok_or(Error::Stopped)?;
+    let core_count = u32::try_from(load.cores.len()).unwrap_or(u32::MAX).max(1);
+    let times = (bench.times.warm_up, bench.times.measure);
+    let running = RemoteFileLoad::start(server, (bytes, core_count), &load.workload, times)?;
+    bench.sleep(times.0 + times.1);
+    if bench.is_stopped() {
+        return Err(server.loss().unwrap_or(Error::Stopped));
+    }
+    let outcome = running.end()?;
+    let mut disturbance = Disturbance::default();
+    disturbance.add(Side::Host, outcome.loss);
+    bench.note(&disturbance);
+    bench.note_latency(Distribution::of(outcome.bins));
+    Ok(outcome.values)
 }
 
 fn serve_here(

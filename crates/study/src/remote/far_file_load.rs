@@ -10,7 +10,7 @@ use load::runner::{self, Finished, LocalStorage, Observer, RunSettings};
 use load::workload::{Pattern, Sizes, Stop, Workload, format_bytes};
 
 use super::protocol::{Reply, StartFileLoad};
-use crate::bench::{bins, values};
+use crate::load_values::{bins, values};
 use crate::process::available_bytes;
 
 /// Warm-up and measurement together.

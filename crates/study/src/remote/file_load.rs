@@ -1,52 +1,74 @@
 //! A load on the server's file itself, without a network: what the file carries, for the comparison with its targets.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use load::disturbance::{Disturbance, Side};
+use load::disturbance::Loss;
+use load::workload::Workload;
 
+use super::connection::ServerConnection;
 use super::protocol::{Reply, Request, StartFileLoad};
-use crate::bench::{Bench, Load, value_named};
 use crate::cell::Values;
-use crate::distribution::Distribution;
 use crate::error::Error;
+use crate::load_values::value_named;
 
-/// Runs a load on the server's file of this size, from as many of the server's cores as the load has of this machine. The
-/// distribution of latency is recorded with the bench.
-///
-/// # Errors
-/// The server refuses or is lost, or an operation fails.
-pub(crate) fn run(bench: &Bench, bytes: u64, load: &Load) -> Result<Values, Error> {
-    let server = bench.server.as_ref().ok_or(Error::Stopped)?;
-    let us = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let workload = &load.workload;
-    let shares = workload.pattern.shares();
-    let start = StartFileLoad {
-        bytes,
-        pattern: workload.pattern.name().to_owned(),
-        read_percent: shares.read,
-        io_bytes: workload.sizes.largest_bytes(),
-        jobs: workload.lanes,
-        depth: workload.depth,
-        warm_up_us: us(bench.times.warm_up),
-        measure_us: us(bench.times.measure),
-        core_count: u32::try_from(load.cores.len()).unwrap_or(u32::MAX).max(1),
-    };
-    match server.request(&Request::StartFileLoad(start))? {
-        Reply::FileLoadStarted => {}
-        _ => return Err(server.confused()),
+/// A load that a study server runs.
+#[derive(Debug)]
+pub(crate) struct RemoteFileLoad<'a>(&'a ServerConnection);
+
+/// What a load on the file came to.
+#[derive(Debug)]
+pub(crate) struct FileLoadOutcome {
+    /// Throughput, latency and processor time.
+    pub(crate) values: Values,
+    /// Latencies, us, and their numbers of operations.
+    pub(crate) bins: Vec<(f64, u64)>,
+    /// What it lost to other load.
+    pub(crate) loss: Option<Loss>,
+}
+
+impl<'a> RemoteFileLoad<'a> {
+    /// Starts a load on the server's file of this size, from this number of the server's cores.
+    ///
+    /// # Errors
+    /// The server refuses or is lost.
+    pub(crate) fn start(
+        server: &'a ServerConnection,
+        (bytes, core_count): (u64, u32),
+        workload: &Workload,
+        (warm_up, measure): (Duration, Duration),
+    ) -> Result<Self, Error> {
+        let [warm_up_us, measure_us] =
+            [warm_up, measure].map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        let start = StartFileLoad {
+            bytes,
+            pattern: workload.pattern.name().to_owned(),
+            read_percent: workload.pattern.shares().read,
+            io_bytes: workload.sizes.largest_bytes(),
+            jobs: workload.lanes,
+            depth: workload.depth,
+            warm_up_us,
+            measure_us,
+            core_count,
+        };
+        match server.request(&Request::StartFileLoad(start))? {
+            Reply::FileLoadStarted => Ok(Self(server)),
+            _ => Err(server.confused()),
+        }
     }
-    bench.sleep(bench.times.warm_up + bench.times.measure);
-    if bench.is_stopped() {
-        return Err(server.loss().unwrap_or(Error::Stopped));
+
+    /// Its outcome, once its time is over.
+    ///
+    /// # Errors
+    /// The server is lost, or an operation failed.
+    pub(crate) fn end(self) -> Result<FileLoadOutcome, Error> {
+        match self.0.request(&Request::EndFileLoad)? {
+            Reply::FileLoad { values, bins, loss } => {
+                Ok(FileLoadOutcome { values: known(values), bins, loss })
+            }
+            _ => Err(self.0.confused()),
+        }
     }
-    let Reply::FileLoad { values, bins, loss } = server.request(&Request::EndFileLoad)? else {
-        return Err(server.confused());
-    };
-    let mut disturbance = Disturbance::default();
-    disturbance.add(Side::Host, loss);
-    bench.note(&disturbance);
-    bench.note_latency(Distribution::of(bins));
-    Ok(known(values))
 }
 
 /// The values with names that this program knows: it has the server's version.

@@ -10,7 +10,7 @@ use super::connection::ServerConnection;
 use super::protocol::{Reply, Request, data_address};
 use super::target::RemoteAccount;
 use crate::error::Error;
-use crate::file_target::FileTargetKind;
+use crate::file_target_kind::FileTargetKind;
 
 /// A running target. It ends with this value.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use wire::text::from_hex;
 
 use super::sampled::SentSamples;
 use crate::counters::Counters;
-use crate::file_target::FileTargetKind;
+use crate::file_target_kind::FileTargetKind;
 use crate::memory_load::Access;
 use crate::peers::PeerKind;
 use crate::steering::Steering;

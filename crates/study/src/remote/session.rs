@@ -32,7 +32,8 @@ use super::protocol::{
 };
 use super::settings::{Event, ServerSettings};
 use crate::descriptors::target_lane_count_max;
-use crate::file_target::{FileTarget, FileTargetKind};
+use crate::file_target::FileTarget;
+use crate::file_target_kind::FileTargetKind;
 use crate::keys::Keys;
 use crate::local_target::LocalTarget;
 use crate::memory_load::MemoryLoad;

@@ -6,12 +6,12 @@ use load::runner::Finished;
 
 use crate::bench::{FarSide, Load};
 use crate::experiments::prelude::*;
-use crate::file_target::FileTargetKind;
+use crate::file_target_kind::FileTargetKind;
 use crate::kernel_nvme::Transport;
 use crate::kernel_nvme::host::KernelHost;
 use crate::queue_load::QueueLoad;
 use crate::study_file::StudyFile;
-use crate::{remote, spdk};
+use crate::{remote, spdk, spdk_host};
 
 /// The software of a host or a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Stack {
     pub(super) fn check(self, bench: &Bench) -> Result<(), String> {
         match self.host {
             Software::Kernel => KernelHost::check(self.transport)?,
-            Software::Spdk => drop(spdk::host::program()?),
+            Software::Spdk => drop(spdk::host_program()?),
             Software::None | Software::Nvlane => {}
         }
         if !bench.is_remote() && bench.cores.is_none() && self.needs_two_cores() {
@@ -97,7 +97,10 @@ impl Stack {
     /// Its target, if that is none of nvlane's.
     fn target_kind(self) -> Option<FileTargetKind> {
         match self.target {
-            Software::Kernel => Some(FileTargetKind::of_kernel(self.transport)),
+            Software::Kernel => Some(match self.transport {
+                Transport::Tcp => FileTargetKind::KernelTcp,
+                Transport::Rdma => FileTargetKind::KernelRdma,
+            }),
             Software::Spdk => Some(FileTargetKind::Spdk),
             Software::None | Software::Nvlane => None,
         }
@@ -133,7 +136,7 @@ impl Stack {
     fn run_on(self, bench: &Bench, far: FarSide<'_>, load: QueueLoad) -> Result<Values, Error> {
         match self.host {
             Software::Kernel => self.run_kernel(bench, far, load).map(|finished| bench.values_of(&finished)),
-            Software::Spdk => spdk::host::run(bench, far.address, far.account.as_ref(), load),
+            Software::Spdk => spdk_host::run(bench, far.address, far.account.as_ref(), load),
             Software::None | Software::Nvlane => {
                 bench.run_at(far, of_bench(bench, load)).map(|finished| bench.values_of(&finished))
             }

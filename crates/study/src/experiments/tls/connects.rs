@@ -8,9 +8,9 @@ use load::histogram::Histogram;
 use security::group::Group;
 
 use super::Targets;
-use crate::bench::us;
 use crate::experiments::prelude::*;
 use crate::keys::Keys;
+use crate::load_values::us;
 
 /// Time of a connect with authentication (ffdhe2048) and TLS, ms.
 pub(super) const TIME: Bar = Bar::Below(20.0);

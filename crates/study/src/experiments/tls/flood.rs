@@ -26,9 +26,10 @@ use wire::pdu::Digests;
 
 use super::Targets;
 use super::connects::{Protection, healthy_options, once};
-use crate::bench::{Load, values};
+use crate::bench::Load;
 use crate::experiments::prelude::*;
 use crate::keys::Keys;
+use crate::load_values::values;
 use crate::side_load::{Place, beside};
 
 /// IOPS of a lane beside 100 connects a second, over those alone.

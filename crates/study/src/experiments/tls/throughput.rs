@@ -3,8 +3,9 @@
 use load::workload::format_bytes;
 
 use super::Targets;
-use crate::bench::{Load, us, values};
+use crate::bench::Load;
 use crate::experiments::prelude::*;
+use crate::load_values::{us, values};
 
 /// Share of the ceiling.
 pub(super) const SHARE: Bar = Bar::AtLeast(0.9);

@@ -1,7 +1,6 @@
 //! SPDK's host: `spdk_nvme_perf` makes the load, and prints what it measured.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::sleep;
@@ -12,14 +11,12 @@ use load::account::{Account, Reading};
 use load::cpu;
 use load::disturbance::{Disturbance, Side};
 
-use super::{command, core_mask, memory_options};
 use crate::bench::Bench;
 use crate::cell::Values;
 use crate::distribution::Distribution;
 use crate::error::Error;
 use crate::queue_load::QueueLoad;
-
-const PROGRAM: &str = "spdk_nvme_perf";
+use crate::spdk::{HOST_PROGRAM, command, core_mask, host_program, memory_options};
 
 /// It prints this right before the load begins.
 const BEGINS: &str = "Initialization complete";
@@ -30,14 +27,6 @@ const WARM_UP: Duration = Duration::from_secs(1);
 /// The percentiles that are taken from its histogram, under the names of ours.
 const PERCENTILES: [(&str, f64); 5] =
     [("p50_us", 50.0), ("p90_us", 90.0), ("p99_us", 99.0), ("p999_us", 99.9), ("p9999_us", 99.99)];
-
-/// Its program.
-///
-/// # Errors
-/// What there has to be.
-pub(crate) fn program() -> Result<PathBuf, String> {
-    super::program(PROGRAM)
-}
 
 /// Runs a load on a subsystem with one namespace, from as many cores of the host's side as it has queues, and measures
 /// processor time while it runs.
@@ -59,7 +48,7 @@ pub(crate) fn run(
     // Its depth is that of all queues of a core together.
     let queues = load.jobs.div_ceil(u32::try_from(cores.len()).unwrap_or(u32::MAX));
     let depth = load.depth * queues;
-    let mut command = command(&program().map_err(Error::Lacking)?);
+    let mut command = command(&host_program().map_err(Error::Lacking)?);
     command
         .args(["-c", &core_mask(&cores), "-w", load.pattern, "-q", &depth.to_string()])
         .args(["-P", &queues.to_string()])
@@ -114,7 +103,7 @@ pub(crate) fn run(
 /// The error of a program that ended without a result.
 fn ended(status: ExitStatus, text: &str) -> Error {
     let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-    Error::Load(format!("{PROGRAM} ended without a result ({status}): {last}"))
+    Error::Load(format!("{HOST_PROGRAM} ended without a result ({status}): {last}"))
 }
 
 /// A target in SPDK's words.
