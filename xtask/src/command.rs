@@ -29,10 +29,12 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
 /// The profile of programs that compute for minutes.
 const OPTIMIZED: &str = "tested";
 
-/// Builds programs that tests run as processes, as their tests build them. With the features of dependencies that the whole
-/// workspace asks for: a package on its own may ask for fewer, and nearly everything would be compiled again.
+/// Builds programs that tests run as processes, as their tests build them.
 pub(crate) fn build_programs(names: &[&str]) -> Result<()> {
-    build(names, "dev")
+    let mut command = build_of(names, "dev");
+    // With a test among what is built, dependencies have the features that tests ask for: without, most of them would be
+    // compiled once more after the tests.
+    run(command.args(["--test", "probe_host"]))
 }
 
 /// Where such a program is.
@@ -48,16 +50,18 @@ pub(crate) fn program(name: &str) -> Result<PathBuf> {
 
 /// Builds a program that computes for minutes, and returns its path.
 pub(crate) fn optimized_program(name: &str) -> Result<PathBuf> {
-    build(&[name], OPTIMIZED)?;
+    run(&mut build_of(&[name], OPTIMIZED))?;
     Ok(target_dir().join(OPTIMIZED).join(name))
 }
 
-fn build(names: &[&str], profile: &str) -> Result<()> {
+/// With the features of dependencies that the whole workspace asks for: a package on its own may ask for fewer, and nearly
+/// everything would be compiled again.
+fn build_of(names: &[&str], profile: &str) -> Command {
     let mut command = cargo(&["build", "--profile", profile, "--locked", "--workspace"]);
     for name in names {
         command.args(["--bin", name]);
     }
-    run(&mut command)
+    command
 }
 
 /// Shows the command, runs it, and fails unless it succeeds.
