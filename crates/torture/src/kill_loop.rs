@@ -103,17 +103,20 @@ fn run_host(
         let load_for = Duration::from_micros(2000 + random.below(150_000));
         let dead_for = Duration::from_micros(random.below(30_000));
         let is_last = kill == kills;
-        let is_over = AtomicBool::new(false);
+        let (is_over, is_lost) = (AtomicBool::new(false), AtomicBool::new(false));
         let killed = std::thread::scope(|scope| {
             let killer = scope.spawn(|| -> Result<()> {
                 std::thread::sleep(load_for);
                 let killed = target.kill();
-                if is_last {
+                is_lost.store(killed.is_err(), Ordering::Release);
+                if is_last || killed.is_err() {
                     is_over.store(true, Ordering::Release);
                 }
                 killed?;
                 std::thread::sleep(dead_for);
                 let restarted = target.restart();
+                // Without a target no further command is acknowledged.
+                is_lost.store(restarted.is_err(), Ordering::Release);
                 is_over.store(true, Ordering::Release);
                 restarted
             });
@@ -123,7 +126,7 @@ fn run_host(
                     return is_over.load(Ordering::Acquire);
                 }
                 enough = enough.min(counts.acknowledged + COMMANDS_AFTER);
-                counts.acknowledged >= enough
+                counts.acknowledged >= enough || is_lost.load(Ordering::Acquire)
             });
             let killed = killer.join().map_err(|_| anyhow!("the killer panicked"))?;
             killed.and(loaded)

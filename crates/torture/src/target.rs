@@ -1,7 +1,8 @@
 //! A `nvlane target` process that can be killed at any moment and restarted at the same address.
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -70,6 +71,7 @@ impl Target {
 
     /// Restarts the target at the same address, on the same storage.
     pub(crate) fn restart(&mut self) -> Result<()> {
+        await_free(self.place)?;
         let said = length(&self.options.log);
         self.child = spawn(&self.options, self.place)?;
         self.await_ready(said)
@@ -128,6 +130,21 @@ impl Target {
     /// Address of the subsystem.
     pub(crate) fn address(&self) -> Address {
         format!("{}/{NQN}", self.place).parse().expect("an address")
+    }
+}
+
+/// Waits until the kernel has taken down the listener of a killed process, which it does in a thread of its own if a ring has
+/// the socket: on a busy machine after the process has ended.
+fn await_free(place: SocketAddr) -> Result<()> {
+    let until = Instant::now() + START_LIMIT;
+    loop {
+        match TcpListener::bind(place) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => return Err(error).with_context(|| format!("{place} is not free for the target")),
+        }
     }
 }
 
