@@ -24,6 +24,7 @@ mod far_sampling;
 pub(crate) mod file_load;
 pub(crate) mod file_target;
 mod lines;
+mod measuring;
 mod memory_reader;
 mod occupancy;
 mod ports;

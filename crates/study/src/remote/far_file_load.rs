@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use load::disturbance::Loss;
 use load::runner::{self, Finished, LocalStorage, Observer, RunSettings};
 use load::workload::{Pattern, Sizes, Stop, Workload, format_bytes};
 
+use super::measuring::Measuring;
 use super::protocol::{Reply, StartFileLoad};
 use crate::load_values::{bins, values};
 use crate::process::available_bytes;
@@ -16,68 +16,25 @@ use crate::process::available_bytes;
 /// Warm-up and measurement together.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
-/// Time for a load whose measurement is over to end.
-const END_TIME: Duration = Duration::from_secs(10);
-
 /// Queues, and operations in flight on all of them together.
 const JOBS_MAX: u32 = 1024;
 const IN_FLIGHT_MAX: u32 = 1 << 16;
 
-/// A load that runs. It ends with this value.
-#[derive(Debug)]
-pub(super) struct FarFileLoad {
-    stops: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Reply, String>>>,
-}
-
-impl FarFileLoad {
-    /// Starts a load on a file, from these cores.
-    ///
-    /// # Errors
-    /// It asks for more than a study may have: the reason, for the study.
-    pub(super) fn start(
-        start: &StartFileLoad,
-        storage: LocalStorage,
-        cores: Vec<usize>,
-    ) -> Result<Self, String> {
-        let workload = workload(start)?;
-        let stops = Arc::new(AtomicBool::new(false));
-        let mut observer = Ends(Arc::clone(&stops));
-        let work = move || {
-            let settings = RunSettings { cores, ..RunSettings::default() };
-            let finished = runner::run_local(&storage, &workload, &settings, &mut observer);
-            outcome(finished.map_err(|error| error.to_string())?)
-        };
-        let thread = std::thread::Builder::new().name("nvlane-study".into()).spawn(work);
-        let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
-        Ok(Self { stops, thread: Some(thread) })
-    }
-
-    /// The outcome of a load whose time is over.
-    ///
-    /// # Errors
-    /// It is not over, or failed.
-    pub(super) fn end(mut self) -> Result<Reply, String> {
-        let thread = self.thread.take().ok_or("it has ended")?;
-        let until = Instant::now() + END_TIME;
-        while !thread.is_finished() {
-            if Instant::now() >= until {
-                self.thread = Some(thread);
-                return Err("the load on the file still runs".to_owned());
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        thread.join().map_err(|_| "the load on the file panicked".to_owned())?
-    }
-}
-
-impl Drop for FarFileLoad {
-    fn drop(&mut self) {
-        self.stops.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
+/// Starts a load on a file, from these cores.
+///
+/// # Errors
+/// It asks for more than a study may have: the reason, for the study.
+pub(super) fn start(
+    start: &StartFileLoad,
+    storage: LocalStorage,
+    cores: Vec<usize>,
+) -> Result<Measuring, String> {
+    let workload = workload(start)?;
+    Measuring::start("the load on the file", move |stops| {
+        let settings = RunSettings { cores, ..RunSettings::default() };
+        let finished = runner::run_local(&storage, &workload, &settings, &mut Ends(stops));
+        outcome(finished.map_err(|error| error.to_string())?)
+    })
 }
 
 /// Ends a load when its study has ended.
@@ -181,7 +138,7 @@ mod tests {
     #[test]
     fn a_file_that_is_gone_is_told() {
         let storage = LocalStorage::new("/nonexistent/file".as_ref(), store::FileKind::Regular);
-        let told = FarFileLoad::start(&usual(), storage, Vec::new()).unwrap().end().unwrap_err();
+        let told = start(&usual(), storage, Vec::new()).unwrap().end().unwrap_err();
         assert!(told.contains("/nonexistent/file"), "{told}");
     }
 }

@@ -21,16 +21,17 @@ use wire::text::{from_hex, to_hex};
 use super::device::Device;
 use super::far_ceiling::FarCeiling;
 use super::far_energy::FarEnergy;
-use super::far_file_load::FarFileLoad;
 use super::far_sampling::FarSampling;
 use super::lines::{LineError, Lines};
-use super::memory_reader::{MemoryReader, memory};
+use super::measuring::Measuring;
+use super::memory_reader::memory;
 use super::occupancy::Occupancy;
 use super::protocol::{
     MachineDescription, REQUEST_BYTES_MAX, Reply, Request, SentKeys, StartCeiling, StartFileLoad,
     StartMemoryReader, StartTarget, TOKEN_PURPOSE, own_version,
 };
 use super::settings::{Event, ServerSettings};
+use super::{far_file_load, memory_reader};
 use crate::descriptors::target_lane_count_max;
 use crate::file_target::FileTarget;
 use crate::file_target_kind::FileTargetKind;
@@ -168,11 +169,11 @@ struct Session<'a> {
     count: u32,
     /// Port of the last one, if a range is set.
     last_port: Option<u16>,
-    file_load: Option<FarFileLoad>,
+    file_load: Option<Measuring>,
     // After the targets and the load that have it open.
     scratch: Option<Scratch>,
     ceiling: Option<FarCeiling>,
-    reader: Option<MemoryReader>,
+    reader: Option<Measuring>,
     /// What the reader reads.
     memory: Option<Arc<MemoryLoad>>,
     /// Lanes of a target and connections of a ceiling, by the limit on descriptors.
@@ -345,7 +346,7 @@ impl Session<'_> {
         self.file_load = None;
         let cores = first_cores(&self.settings.cores, start.core_count)?;
         let storage = self.scratch_file(start.bytes)?.storage();
-        self.file_load = Some(FarFileLoad::start(start, storage, cores)?);
+        self.file_load = Some(far_file_load::start(start, storage, cores)?);
         Ok(Reply::FileLoadStarted)
     }
 
@@ -355,7 +356,7 @@ impl Session<'_> {
         let cores = self.settings.cores.cores();
         let core = *cores.get(1).ok_or("a program beside the target needs a second core of this server")?;
         let memory = memory(&mut self.memory)?;
-        self.reader = Some(MemoryReader::start(start, memory, core)?);
+        self.reader = Some(memory_reader::start(start, memory, core)?);
         Ok(Reply::MemoryReaderStarted)
     }
 
