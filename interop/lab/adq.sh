@@ -7,6 +7,9 @@ near() { ip netns exec near "$@"; }
 adq() { near "$NVLANE" adq "$@" --record /tmp/adq; }
 
 pair() {
+    # Of a behaviour that failed in this guest.
+    ip netns del far 2>/dev/null || true
+    ip netns del near 2>/dev/null || true
     ip netns add far
     ip netns add near
     ip link add far0 netns far numtxqueues 4 numrxqueues 4 type veth peer name near0 netns near numtxqueues 4 numrxqueues 4

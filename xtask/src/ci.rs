@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::command::{build_programs, program, run as run_command};
+use crate::command::{build_optimized, build_programs, program, run as run_command};
 use crate::step::{Step, run_one, run_steps};
 use crate::{check, clients, deny, deps, instructions, interop, sim, syscalls, torture};
 
@@ -18,6 +18,7 @@ pub(crate) struct Options {
 
 /// What follows `make check`. What computes on its own runs beside what waits, so that no core is idle.
 const STEPS: &[Step] = &[
+    Step::new("optimized programs", 600, || build_optimized(&["nvlane", "nvlane-sim"])).beside(),
     Step::new("dependencies", 400, deny::run).beside(),
     Step::new("instructions", 400, || instructions::run(&instructions::Options::default())).beside(),
     Step::new("simulation", 1000, sim::run_many).beside(),

@@ -26,7 +26,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// The profile of programs that compute for minutes.
+/// The profile of programs that compute for minutes, or that an emulated machine runs.
 const OPTIMIZED: &str = "tested";
 
 /// Builds programs that tests run as processes, as their tests build them.
@@ -48,9 +48,14 @@ pub(crate) fn program(name: &str) -> Result<PathBuf> {
     Ok(program_path(name))
 }
 
-/// Builds a program that computes for minutes, and returns its path.
+/// Builds programs that compute for minutes, or that an emulated machine runs.
+pub(crate) fn build_optimized(names: &[&str]) -> Result<()> {
+    run(&mut build_of(names, OPTIMIZED))
+}
+
+/// Builds a program as [`build_optimized`], and returns its path.
 pub(crate) fn optimized_program(name: &str) -> Result<PathBuf> {
-    run(&mut build_of(&[name], OPTIMIZED))?;
+    build_optimized(&[name])?;
     Ok(target_dir().join(OPTIMIZED).join(name))
 }
 
