@@ -112,7 +112,7 @@ impl Beside {
                 }
                 let start = Instant::now();
                 let status = run_beside(step);
-                // Without a receiver nobody waits for it.
+                // The receiver is gone once the run has ended.
                 let _ = tell.send((step, start.elapsed(), status));
             }
         });

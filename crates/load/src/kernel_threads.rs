@@ -3,8 +3,8 @@
 //! Where the kernel is a part of what is measured (its NVMe host or target, a file system), its threads do a part of the work, on a
 //! core that a thread of the load may have to itself otherwise. What that thread waits for them is no disturbance.
 //!
-//! A reading opens some files for each thread of the kernel, which takes 10 ms and more: both are taken outside of the time measured, and the
-//! part of that time is computed.
+//! A reading opens three files for each thread of the kernel, which takes milliseconds: both readings are taken outside of the measured
+//! time. How long threads ran within it follows from its share of the time between the readings.
 
 use std::collections::BTreeMap;
 use std::fs;

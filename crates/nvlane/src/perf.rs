@@ -314,7 +314,7 @@ fn run_remote(arguments: &RunArguments, address: &Address) -> Ended {
         hand_over: connection.submit == Submit::Mailbox,
         steady: load.steady,
         target: target.map(|pid| Arc::new(ProcessAccount(pid)) as _),
-        // On this machine, and no process: the kernel's target.
+        // A target of this machine that is no process is the kernel's.
         beside_kernel_threads: target.is_none() && peers.iter().any(|peer| load::cpu::is_local(peer.ip())),
         drain: connection.host.answer(HostOptions::ANSWER),
     };

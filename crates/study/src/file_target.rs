@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+use host::Address;
 use load::account::Account;
 
 use crate::error::Error;
@@ -46,8 +47,14 @@ impl FileTargetKind {
 
 /// A target that serves a file as the only namespace of a subsystem. It ends with this value.
 #[derive(Debug)]
-pub(crate) enum FileTarget {
-    Kernel(KernelTarget),
+pub(crate) struct FileTarget {
+    address: Address,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    Kernel { _target: KernelTarget },
     Spdk(SpdkTarget),
 }
 
@@ -64,29 +71,26 @@ impl FileTarget {
         cores: &[usize],
     ) -> Result<Self, Error> {
         let transport = kind.transport();
-        let address = SocketAddr::new(transport.address(wanted).map_err(Error::Lacking)?, port);
-        match kind {
+        let (place, nqn) = (SocketAddr::new(transport.address(wanted).map_err(Error::Lacking)?, port), nqn());
+        let target = match kind {
             FileTargetKind::KernelTcp | FileTargetKind::KernelRdma => {
-                KernelTarget::serve(transport, address, &nqn(), file).map(Self::Kernel)
+                Target::Kernel { _target: KernelTarget::serve(transport, place, &nqn, file)? }
             }
-            FileTargetKind::Spdk => SpdkTarget::serve(address, &nqn(), file, cores).map(Self::Spdk),
-        }
+            FileTargetKind::Spdk => Target::Spdk(SpdkTarget::serve(place, &nqn, file, cores)?),
+        };
+        Ok(Self { address: format!("{place}/{nqn}").parse().expect("an address of ours"), target })
     }
 
-    /// Where it listens, and its subsystem, as an address.
-    pub(crate) fn address(&self) -> String {
-        let (place, nqn) = match self {
-            Self::Kernel(target) => (target.address(), target.nqn()),
-            Self::Spdk(target) => (target.address(), target.nqn()),
-        };
-        format!("{place}/{nqn}")
+    /// Where it listens, with its subsystem.
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
     }
 
     /// The account of its process; `None` of the kernel's.
     pub(crate) fn account(&self) -> Option<Arc<dyn Account>> {
-        match self {
-            Self::Kernel(_) => None,
-            Self::Spdk(target) => Some(target.account()),
+        match &self.target {
+            Target::Kernel { .. } => None,
+            Target::Spdk(target) => Some(target.account()),
         }
     }
 }

@@ -7,7 +7,7 @@ use load::report::Report;
 use crate::cell::Values;
 
 /// Percentiles of latency, by the names of their values.
-const PERCENTILES: [(&str, f64); 5] =
+pub(crate) const PERCENTILES: [(&str, f64); 5] =
     [("p50_us", 50.0), ("p90_us", 90.0), ("p99_us", 99.0), ("p999_us", 99.9), ("p9999_us", 99.99)];
 
 /// The name of a value of [`values`] that another program gives.

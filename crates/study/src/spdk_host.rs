@@ -15,6 +15,7 @@ use crate::bench::Bench;
 use crate::cell::Values;
 use crate::distribution::Distribution;
 use crate::error::Error;
+use crate::load_values::PERCENTILES;
 use crate::queue_load::QueueLoad;
 use crate::spdk::{HOST_PROGRAM, command, core_mask, host_program, memory_options};
 
@@ -23,10 +24,6 @@ const BEGINS: &str = "Initialization complete";
 
 /// Its warm-up: it counts in whole seconds.
 const WARM_UP: Duration = Duration::from_secs(1);
-
-/// The percentiles that are taken from its histogram, under the names of ours.
-const PERCENTILES: [(&str, f64); 5] =
-    [("p50_us", 50.0), ("p90_us", 90.0), ("p99_us", 99.0), ("p999_us", 99.9), ("p9999_us", 99.99)];
 
 /// Runs a load on a subsystem with one namespace, from as many cores of the host's side as it has queues, and measures
 /// processor time while it runs.

@@ -14,6 +14,7 @@ use crate::distribution::Distribution;
 use crate::error::Error;
 use crate::file_target::FileTarget;
 use crate::file_target_kind::FileTargetKind;
+use crate::remote::ServerConnection;
 use crate::remote::file_load::RemoteFileLoad;
 use crate::remote::file_target::RemoteFileTarget;
 use crate::scratch::ScratchFile;
@@ -24,7 +25,7 @@ use crate::served_options::ServedOptions;
 pub(crate) enum StudyFile {
     Here(ScratchFile),
     /// Of this size, bytes: the server makes it before it is first used.
-    There(u64),
+    There(Arc<ServerConnection>, u64),
 }
 
 impl StudyFile {
@@ -33,17 +34,17 @@ impl StudyFile {
     /// # Errors
     /// There is no room for it.
     pub(crate) fn new(bench: &Bench, bytes: u64) -> Result<Self, Error> {
-        if bench.is_remote() {
-            return Ok(Self::There(bytes));
+        match &bench.server {
+            Some(server) => Ok(Self::There(Arc::clone(server), bytes)),
+            None => ScratchFile::new(&bench.scratch, bytes).map(Self::Here),
         }
-        ScratchFile::new(&bench.scratch, bytes).map(Self::Here)
     }
 
     /// Options of a target of nvlane that serves it.
     pub(crate) fn served(&self) -> ServedOptions {
         match self {
             Self::Here(file) => ServedOptions::of([format!("file:{}", file.path().display())]),
-            Self::There(bytes) => {
+            Self::There(_, bytes) => {
                 ServedOptions { scratch_bytes: Some(*bytes), ..ServedOptions::of::<String>([]) }
             }
         }
@@ -59,7 +60,7 @@ impl StudyFile {
             Self::Here(file) => {
                 bench.run_local(&file.storage(), load).map(|finished| bench.values_of(&finished))
             }
-            Self::There(bytes) => run_there(bench, *bytes, &load),
+            Self::There(server, bytes) => run_there(bench, server, *bytes, &load),
         }
     }
 
@@ -73,27 +74,18 @@ impl StudyFile {
         bench: &Bench,
         core_count: u32,
     ) -> Result<OtherTarget, Error> {
-        let target = match (self, &bench.server) {
-            (Self::There(bytes), Some(server)) => {
+        let target = match self {
+            Self::Here(file) => Target::Here(serve_here(kind, file.path(), bench, core_count)?),
+            Self::There(server, bytes) => {
                 Target::There(RemoteFileTarget::start(server, kind, *bytes, core_count)?)
             }
-            (Self::Here(file), _) => Target::Here(serve_here(kind, file.path(), bench, core_count)?),
-            (Self::There(_), None) => return Err(Error::Stopped),
         };
-        let address = match &target {
-            Target::Here(target) => {
-                let text = target.address();
-                text.parse().map_err(|_| Error::Target(format!("has the address {text}")))?
-            }
-            Target::There(target) => target.address().clone(),
-        };
-        Ok(OtherTarget { kind, address, target })
+        Ok(OtherTarget { kind, target })
     }
 }
 
 /// Runs a load on the study server's file, from as many of the server's cores as the load has of this machine.
-fn run_there(bench: &Bench, bytes: u64, load: &Load) -> Result<Values, Error> {
-    let server = bench.server.as_ref().ok_or(Error::Stopped)?;
+fn run_there(bench: &Bench, server: &ServerConnection, bytes: u64, load: &Load) -> Result<Values, Error> {
     let core_count = u32::try_from(load.cores.len()).unwrap_or(u32::MAX).max(1);
     let times = (bench.times.warm_up, bench.times.measure);
     let running = RemoteFileLoad::start(server, (bytes, core_count), &load.workload, times)?;
@@ -127,7 +119,6 @@ fn serve_here(
 #[derive(Debug)]
 pub(crate) struct OtherTarget {
     kind: FileTargetKind,
-    address: Address,
     target: Target,
 }
 
@@ -140,7 +131,10 @@ enum Target {
 impl OtherTarget {
     /// Its address, with its subsystem.
     pub(crate) fn address(&self) -> &Address {
-        &self.address
+        match &self.target {
+            Target::Here(target) => target.address(),
+            Target::There(target) => target.address(),
+        }
     }
 
     /// Whether it is a part of this machine's kernel.

@@ -98,14 +98,16 @@ struct There {
 impl There {
     fn on(bench: &Bench) -> Self {
         let absent = STACKS.iter().filter_map(|stack| Some((stack.name, stack.check(bench).err()?)));
-        let absent: Vec<_> = absent.collect();
-        let is_there = |stack: &&Stack| absent.iter().all(|(name, _)| *name != stack.name);
-        let mut seen = Vec::new();
-        for stack in STACKS.iter().filter(is_there) {
-            let described = stack.target_described(bench).or_else(|| stack.host_described());
-            seen.extend(described.filter(|described| !seen.contains(described)));
+        let mut there = Self { absent: absent.collect(), seen: Vec::new() };
+        for stack in STACKS {
+            if there.has(&stack) {
+                let described = stack.target_described(bench).or_else(|| stack.host_described());
+                let is_new = |described: &String| !there.seen.contains(described);
+                let new = described.filter(is_new);
+                there.seen.extend(new);
+            }
         }
-        Self { absent, seen }
+        there
     }
 
     fn has(&self, stack: &Stack) -> bool {

@@ -15,8 +15,6 @@ const PORTS: std::ops::Range<u32> = 40_000..40_100;
 /// A subsystem of the kernel's target. Dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct KernelTarget {
-    address: SocketAddr,
-    nqn: String,
     /// What was created, in order: directories, and the link that opens the subsystem at the port.
     created: Vec<Created>,
 }
@@ -52,7 +50,7 @@ impl KernelTarget {
         nqn: &str,
         file: &Path,
     ) -> Result<Self, Error> {
-        let mut target = Self { address, nqn: nqn.to_owned(), created: Vec::new() };
+        let mut target = Self { created: Vec::new() };
         let subsystem = Path::new(NVMET).join("subsystems").join(nqn);
         target.make(&subsystem)?;
         write(&subsystem.join("attr_allow_any_host"), "1")?;
@@ -74,16 +72,6 @@ impl KernelTarget {
         symlink(&subsystem, &link).map_err(|error| refused(&link, &error))?;
         target.created.push(Created::Link(link));
         Ok(target)
-    }
-
-    /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The name of its subsystem.
-    pub(crate) fn nqn(&self) -> &str {
-        &self.nqn
     }
 
     fn make(&mut self, path: &Path) -> Result<(), Error> {

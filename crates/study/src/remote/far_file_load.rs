@@ -141,4 +141,21 @@ mod tests {
         let told = start(&usual(), storage, Vec::new()).unwrap().end().unwrap_err();
         assert!(told.contains("/nonexistent/file"), "{told}");
     }
+
+    #[test]
+    fn every_value_that_is_sent_has_a_name_that_the_study_knows() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = match crate::scratch::ScratchFile::new(directory.path(), 1 << 20) {
+            Err(crate::error::Error::Run(error)) => return eprintln!("skipped: {error}"),
+            file => file.unwrap(),
+        };
+        let asked = StartFileLoad { measure_us: 50_000, ..usual() };
+        let ended = start(&asked, file.storage(), Vec::new()).unwrap().end();
+        let Reply::FileLoad { values, bins, .. } = ended.unwrap() else { panic!("another reply") };
+        for name in values.keys() {
+            assert!(crate::load_values::value_named(name).is_some(), "{name}");
+        }
+        assert!(values["iops"] > 0.0 && values.contains_key("p90_us") && values.contains_key("host_us"));
+        assert!(bins.iter().any(|(us, count)| *us > 0.0 && *count > 0));
+    }
 }

@@ -30,7 +30,7 @@ struct Running {
     /// Number of the target.
     target: u32,
     stops: Arc<AtomicBool>,
-    /// `None` if nobody has asked for the samples in time.
+    /// It returns `None` if no request ended the sampling within its time.
     thread: Option<JoinHandle<Option<Unplaced>>>,
 }
 
@@ -91,7 +91,7 @@ impl Running {
     fn end(mut self) -> Result<Unplaced, String> {
         let ended = self.join().ok_or("it has ended")?;
         let samples = ended.map_err(|_| "the sampling panicked")?;
-        samples.ok_or_else(|| "the sampling has ended: nobody asked for it in time".to_owned())
+        samples.ok_or_else(|| "the sampling has ended: no request asked for its samples in time".to_owned())
     }
 
     fn join(&mut self) -> Option<std::thread::Result<Option<Unplaced>>> {

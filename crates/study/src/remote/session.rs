@@ -336,7 +336,7 @@ impl Session<'_> {
         let file = self.scratch_file(bytes)?.path().to_owned();
         let target = FileTarget::serve(kind, (Some(place.ip()), place.port()), &file, &cores);
         let target = target.map_err(|error| error.to_string())?;
-        let address = target.address();
+        let address = target.address().to_string();
         self.count = self.count.wrapping_add(1);
         self.file_targets.insert(self.count, target);
         Ok(Reply::FileTargetStarted { target: self.count, address })

@@ -28,8 +28,6 @@ const TOLD_LINES: usize = 5;
 /// A running target of SPDK. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct SpdkTarget {
-    address: SocketAddr,
-    nqn: String,
     child: Child,
     /// Configuration, output and socket for requests: removed with the target.
     files: [PathBuf; 3],
@@ -68,7 +66,7 @@ impl SpdkTarget {
         memory_options(&mut command);
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
         let child = command.spawn().map_err(failed)?;
-        let mut target = Self { address, nqn: nqn.to_owned(), child, files };
+        let mut target = Self { child, files };
         let until = Instant::now() + START_TIME;
         while TcpStream::connect(address).is_err() {
             let status = target.child.try_wait().map_err(failed)?;
@@ -78,16 +76,6 @@ impl SpdkTarget {
             sleep(Duration::from_millis(10));
         }
         Ok(target)
-    }
-
-    /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The name of its subsystem.
-    pub(crate) fn nqn(&self) -> &str {
-        &self.nqn
     }
 
     /// The account of its process.
