@@ -13,6 +13,7 @@ mod alert;
 mod certificate_texts;
 mod client_hello;
 mod generated;
+mod handed_over;
 mod identity;
 mod keyring;
 mod library;

@@ -4,7 +4,6 @@
 //! All unsafe code of this crate is here: s2n-tls calls back with a pointer to the buffers.
 #![allow(unsafe_code)]
 
-use core::cell::RefCell;
 use core::ffi::{c_int, c_void};
 use core::fmt;
 use core::ptr::NonNull;
@@ -15,18 +14,17 @@ use s2n_tls::callbacks::VerifyHostNameCallback;
 use s2n_tls::cert_chain;
 use s2n_tls::config::{Builder, Config};
 use s2n_tls::connection::Connection;
-use s2n_tls::enums::{Blinding, ClientAuthType, Mode, PeerKeyUpdate, PskHmac, Version};
+use s2n_tls::enums::{Blinding, ClientAuthType, Mode, PeerKeyUpdate, PskHmac, SerializationVersion, Version};
 use s2n_tls::error::{Error, ErrorType};
 use s2n_tls::psk::Psk;
 use s2n_tls::security::Policy;
-use s2n_tls_sys::s2n_connection;
-use wire::text::from_hex;
+use zeroize::Zeroizing;
 
 use super::Alert;
 use super::certificate_texts::{CertificateText, CertificateTexts, ClientCertificates};
-use super::records::{Records, TrafficSecrets};
+use super::handed_over;
+use super::records::Records;
 use crate::psk::{Cipher, TlsPsk};
-use crate::secret_bytes::SecretBytes;
 
 /// Input that is taken in at once, bytes: four full records.
 const INPUT_BYTES: usize = 64 << 10;
@@ -77,21 +75,9 @@ fn has_encrypted_record(mut records: &[u8]) -> bool {
     false
 }
 
-/// Traffic secrets of the connection that this thread negotiates.
-#[derive(Default)]
-struct Logged {
-    host: Option<SecretBytes>,
-    target: Option<SecretBytes>,
-}
-
-thread_local! {
-    static LOGGED: RefCell<Logged> = RefCell::default();
-}
-
 /// A connection of the library, with its buffers.
 pub(super) struct Library {
     connection: Connection,
-    secrets: Logged,
     /// Plaintext of a record.
     gathered: Vec<u8>,
     /// The target answers with a certificate, not with a pre-shared key.
@@ -146,27 +132,6 @@ unsafe extern "C" fn send(context: *mut c_void, from: *const u8, length: u32) ->
     c_int::try_from(length).unwrap_or(c_int::MAX)
 }
 
-/// Takes a line of the library's key log, of which those with traffic secrets are kept. The library calls it within
-/// [`Library::negotiate`].
-///
-/// # Safety
-/// `line` has `length` bytes.
-unsafe extern "C" fn log_key(_: *mut c_void, _: *mut s2n_connection, line: *mut u8, length: usize) -> c_int {
-    // SAFETY: the caller's promise.
-    let line = unsafe { core::slice::from_raw_parts(line, length) };
-    let mut words = line.split(|&byte| byte == b' ');
-    if let (Some(label), Some(_), Some(digits)) = (words.next(), words.next(), words.next()) {
-        LOGGED.with_borrow_mut(|logged| match label {
-            b"CLIENT_TRAFFIC_SECRET_0" => logged.host = from_hex(digits.trim_ascii()).map(SecretBytes::from),
-            b"SERVER_TRAFFIC_SECRET_0" => {
-                logged.target = from_hex(digits.trim_ascii()).map(SecretBytes::from);
-            }
-            _ => {}
-        });
-    }
-    0
-}
-
 fn would_block() -> c_int {
     // SAFETY: the address of the thread's own errno.
     unsafe { *libc::__errno_location() = libc::EAGAIN };
@@ -203,8 +168,7 @@ fn builder(policy: &str) -> Result<Builder, Error> {
     builder.wipe_trust_store()?;
     // The delay before an alert hides the time of CBC's errors, and neither policy has suites with CBC.
     builder.set_max_blinding_delay(0)?;
-    // SAFETY: the function keeps nothing that it is given, and needs no context.
-    unsafe { builder.set_key_log_callback(Some(log_key), core::ptr::null_mut())? };
+    builder.set_serialization_version(SerializationVersion::V1)?;
     Ok(builder)
 }
 
@@ -289,7 +253,6 @@ impl Library {
         });
         let mut library = Self {
             connection,
-            secrets: Logged::default(),
             gathered: Vec::new(),
             has_certificate,
             wires: NonNull::from(Box::leak(wires)),
@@ -357,20 +320,32 @@ impl Library {
 
     /// Continues the handshake. Ready once it is complete.
     pub(super) fn negotiate(&mut self) -> Result<Outcome<()>, Error> {
-        LOGGED.with_borrow_mut(|logged| core::mem::swap(logged, &mut self.secrets));
-        let negotiated = outcome(self.connection.poll_negotiate().map_ok(|_| ()));
-        LOGGED.with_borrow_mut(|logged| core::mem::swap(logged, &mut self.secrets));
-        negotiated
+        outcome(self.connection.poll_negotiate().map_ok(|_| ()))
     }
 
-    /// The records after the handshake; `None` with TLS 1.2, or with a cipher suite of certificates only.
-    pub(super) fn take_records(&mut self, is_host: bool) -> Option<Records> {
-        let cipher = self.cipher()?;
-        let (host, target) = (self.secrets.host.take()?, self.secrets.target.take()?);
+    /// The records after the handshake; `None` with TLS 1.2, or with a cipher suite of certificates only, which the library
+    /// keeps. Otherwise it seals and opens nothing any more: it closes the connection and wipes its keys.
+    ///
+    /// # Errors
+    /// The library has bytes of a record, or hands over what is not the layout that is known here.
+    pub(super) fn take_records(&mut self, is_host: bool) -> Result<Option<Records>, ErrorClass> {
+        let Some(cipher) = self.cipher() else { return Ok(None) };
+        let serialized = self.serialize().map_err(|error| class(&error))?;
+        let traffic = handed_over::read(cipher, &serialized).ok_or(ErrorClass::Failed(
+            "the TLS library hands its keys over in an unknown layout",
+            Alert::INTERNAL_ERROR,
+        ))?;
         let wires = self.wires_mut();
         let output = core::mem::take(&mut wires.output);
         let input = wires.input.get(wires.start..wires.end).unwrap_or_default();
-        Some(Records::new(is_host, cipher, TrafficSecrets { host, target }, input, output))
+        Ok(Some(Records::new(is_host, cipher, traffic, input, output)))
+    }
+
+    /// The state of the records, once the handshake is complete. The library wipes its keys.
+    fn serialize(&mut self) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let mut serialized = Zeroizing::new(vec![0; self.connection.serialization_length()?]);
+        self.connection.serialize(&mut serialized)?;
+        Ok(serialized)
     }
 
     /// Decrypts into `into`. 0 bytes: the peer has closed in good order.
@@ -545,5 +520,143 @@ pub(super) fn class(error: &Error) -> ErrorClass {
         ErrorType::Alert => ErrorClass::Alert,
         ErrorType::ConnectionClosed => ErrorClass::Closed,
         _ => ErrorClass::Failed(error.message(), alert_for(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::HashFunction;
+    use crate::secret_bytes::SecretBytes;
+    use crate::tls::Read;
+
+    /// Moves what one end has for the other.
+    fn carry(from: &mut Library, to: &mut Library) -> usize {
+        let bytes = core::mem::take(from.output_mut());
+        let count = bytes.len();
+        give(to, &bytes);
+        count
+    }
+
+    /// What was received before must have been taken.
+    fn give(to: &mut Library, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            to.input_room()[..bytes.len()].copy_from_slice(bytes);
+            to.on_input(bytes.len());
+        }
+    }
+
+    /// A host and a target whose handshake is complete.
+    fn pair(hash: HashFunction) -> [Library; 2] {
+        let key = SecretBytes::from(vec![7; hash.digest_bytes()]);
+        let keys = [TlsPsk { identity: "name".to_owned(), key }];
+        let [mut host, mut target] = [true, false].map(|is_host| Library::new(is_host, &keys, &[]).unwrap());
+        loop {
+            let is_ready = |library: &mut Library| matches!(library.negotiate(), Ok(Outcome::Ready(())));
+            let ready = [is_ready(&mut host), is_ready(&mut target)];
+            if carry(&mut host, &mut target) + carry(&mut target, &mut host) == 0 {
+                assert_eq!(ready, [true, true]);
+                return [host, target];
+            }
+        }
+    }
+
+    fn write(library: &mut Library, text: &[u8]) {
+        let mut left = Some(text);
+        let count = library.write_gathered(|into, _| into.extend_from_slice(left.take().unwrap_or_default()));
+        assert_eq!(count.unwrap(), text.len());
+    }
+
+    fn read(library: &mut Library) -> Option<Vec<u8>> {
+        let mut into = [0; 100];
+        match library.read(&mut into) {
+            Ok(Outcome::Ready(count)) => Some(into[..count].to_vec()),
+            Ok(Outcome::Waits) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn exchange(from: &mut Library, to: &mut Library) {
+        write(from, b"data");
+        carry(from, to);
+        assert_eq!(read(to).as_deref(), Some(&b"data"[..]));
+    }
+
+    /// An update of the library that changes the layout, or seals records under the keys that it hands over, shows here.
+    #[test]
+    fn a_connection_is_serialized_in_the_known_layout() {
+        for (hash, suite) in [(HashFunction::Sha256, 1), (HashFunction::Sha384, 2)] {
+            let [mut host, mut target] = pair(hash);
+            // Two records of the host, one of the target.
+            exchange(&mut host, &mut target);
+            exchange(&mut target, &mut host);
+            exchange(&mut host, &mut target);
+            let secret_bytes = hash.digest_bytes();
+            let [of_host, of_target] = [&mut host, &mut target].map(|end| end.serialize().unwrap());
+            assert_eq!(of_host.len(), 30 + 3 * secret_bytes);
+            for serialized in [&of_host, &of_target] {
+                let counts = [0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1];
+                assert_eq!(
+                    serialized[..28],
+                    [&[0, 0, 0, 0, 0, 0, 0, 1, 3, 4, 0x13, suite][..], &counts].concat()
+                );
+            }
+            let secrets = 30..30 + 2 * secret_bytes;
+            assert_eq!(of_host[secrets.clone()], of_target[secrets.clone()]);
+            let (host_secret, target_secret) = of_host[secrets].split_at(secret_bytes);
+            assert_ne!(host_secret, target_secret);
+            // It seals nothing any more.
+            let mut left = Some(1);
+            assert!(host.write_gathered(|into, _| into.extend(left.take())).is_err());
+            assert!(host.serialize().is_err());
+        }
+    }
+
+    #[test]
+    fn nothing_is_handed_over_while_a_part_of_a_record_is_buffered() {
+        let [mut host, mut target] = pair(HashFunction::Sha256);
+        write(&mut host, b"data");
+        let record = core::mem::take(host.output_mut());
+        for part in 1..record.len() {
+            give(&mut target, &record[part - 1..part]);
+            assert_eq!(read(&mut target), None);
+            assert!(target.take_records(false).is_err(), "{part} of {} bytes", record.len());
+        }
+        give(&mut target, &record[record.len() - 1..]);
+        assert_eq!(read(&mut target).as_deref(), Some(&b"data"[..]));
+        assert!(matches!(target.take_records(false), Ok(Some(_))));
+    }
+
+    /// The library is the judge of nonces and keys: it opens what our records seal, whatever it has sealed before, and
+    /// across the limit of a key; and ours open what it seals.
+    #[test]
+    fn records_go_on_where_the_library_ends_and_cross_the_limit_of_a_key() {
+        for hash in [HashFunction::Sha256, HashFunction::Sha384] {
+            let [mut host, mut target] = pair(hash);
+            write(&mut target, b"of the library");
+            carry(&mut target, &mut host);
+            assert_eq!(read(&mut host).as_deref(), Some(&b"of the library"[..]));
+            let mut records = target.take_records(false).ok().flatten().expect("records");
+            records.key_records_max = 4;
+            for number in 0..20_u8 {
+                let mut left = Some(number);
+                assert_eq!(records.write(|into, _| into.extend(left.take())), 1);
+                give(&mut host, records.output());
+                records.on_sent(records.output().len());
+                assert_eq!(read(&mut host), Some(vec![number]));
+                // A KeyUpdate behind it.
+                assert_eq!(read(&mut host), None);
+                if number % 6 == 5 {
+                    host.update_key().unwrap();
+                }
+                write(&mut host, &[number]);
+                let bytes = core::mem::take(host.output_mut());
+                records.input_room()[..bytes.len()].copy_from_slice(&bytes);
+                records.on_input(bytes.len());
+                let mut into = [0; 100];
+                assert_eq!(records.read(&mut into), Ok(Read::Bytes(1)));
+                assert_eq!(into[0], number);
+            }
+        }
     }
 }

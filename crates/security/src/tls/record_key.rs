@@ -22,8 +22,8 @@ pub(super) struct RecordKey {
 }
 
 impl RecordKey {
-    /// The key of a traffic secret.
-    pub(super) fn new(cipher: Cipher, secret: SecretBytes) -> Self {
+    /// The key of a traffic secret that has had this number of records.
+    pub(super) fn new(cipher: Cipher, secret: SecretBytes, record_count: u64) -> Self {
         let algorithm = match cipher {
             Cipher::Aes128GcmSha256 => &AES_128_GCM,
             Cipher::Aes256GcmSha384 => &AES_256_GCM,
@@ -34,13 +34,13 @@ impl RecordKey {
         own_iv.copy_from_slice(iv.expose());
         #[expect(clippy::expect_used, reason = "the key has the length that the algorithm asks for")]
         let key = UnboundKey::new(algorithm, key.expose()).expect("of the right length");
-        Self { cipher, secret, key: LessSafeKey::new(key), iv: own_iv, record_count: 0 }
+        Self { cipher, secret, key: LessSafeKey::new(key), iv: own_iv, record_count }
     }
 
     /// Goes on to the next key.
     pub(super) fn update(&mut self) {
         let length = self.cipher.hash().digest_bytes();
-        *self = Self::new(self.cipher, expand_secret(self.cipher, &self.secret, "traffic upd", length));
+        *self = Self::new(self.cipher, expand_secret(self.cipher, &self.secret, "traffic upd", length), 0);
     }
 
     /// Records of this key.
@@ -100,7 +100,7 @@ mod tests {
     fn the_records_of_rfc_8448_are_opened_and_sealed() {
         let client =
             "9e 40 64 6c e7 9a 7f 9d c0 5a f8 88 9b ce 65 52 87 5a fa 0b 06 df 00 87 f7 92 eb b7 c1 75 04 a5";
-        let key = RecordKey::new(Cipher::Aes128GcmSha256, SecretBytes::from(bytes(client)));
+        let key = RecordKey::new(Cipher::Aes128GcmSha256, SecretBytes::from(bytes(client)), 0);
         assert_eq!(key.iv.to_vec(), bytes("5b 78 92 3d ee 08 57 90 33 e5 23 d9"));
         let sealed = bytes(
             "17 03 03 00 43 a2 3f 70 54 b6 2c 94 d0 af fa fe 82 28 ba 55 cb ef ac ea 42 f9 14 aa 66 bc ab 3f 2b 98 19 \
@@ -109,7 +109,7 @@ mod tests {
         );
         let plain: Vec<u8> = (0..50).collect();
         let (header, record) = sealed.split_at(5);
-        let mut opening = RecordKey::new(Cipher::Aes128GcmSha256, SecretBytes::from(bytes(client)));
+        let mut opening = RecordKey::new(Cipher::Aes128GcmSha256, SecretBytes::from(bytes(client)), 0);
         let mut opened = vec![0; record.len() - TAG_BYTES];
         assert!(opening.open(header, record, &mut opened));
         assert_eq!((&opened[..50], opened[50]), (&plain[..], 23));

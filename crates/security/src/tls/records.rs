@@ -35,10 +35,17 @@ const APPLICATION_DATA: u8 = 23;
 /// An alert that announces close_notify.
 const USER_CANCELED: Alert = Alert(90);
 
-/// The secrets of an established session, by role.
-pub(super) struct TrafficSecrets {
-    pub(super) host: SecretBytes,
-    pub(super) target: SecretBytes,
+/// Where one direction of a session goes on after the handshake.
+pub(super) struct Traffic {
+    pub(super) secret: SecretBytes,
+    /// Records with the key of this secret so far: their nonces are used.
+    pub(super) record_count: u64,
+}
+
+/// Both directions, by the role that sends.
+pub(super) struct TrafficOfBoth {
+    pub(super) host: Traffic,
+    pub(super) target: Traffic,
 }
 
 /// Both directions of an established session.
@@ -61,6 +68,8 @@ pub(super) struct Records {
     post_handshake: PostHandshake,
     /// The next record takes another key.
     updates_key: bool,
+    /// Records of a key; tests have fewer.
+    pub(super) key_records_max: u64,
     /// Bytes for the peer; those before `sent` have left.
     output: Vec<u8>,
     sent: usize,
@@ -73,16 +82,16 @@ impl Records {
     pub(super) fn new(
         is_host: bool,
         cipher: Cipher,
-        secrets: TrafficSecrets,
+        traffic: TrafficOfBoth,
         input: &[u8],
         output: Vec<u8>,
     ) -> Self {
-        let TrafficSecrets { host, target } = secrets;
+        let TrafficOfBoth { host, target } = traffic;
         let (own, peer) = if is_host { (host, target) } else { (target, host) };
         Self {
             is_host,
-            sealing: RecordKey::new(cipher, own),
-            opening: RecordKey::new(cipher, peer),
+            sealing: RecordKey::new(cipher, own.secret, own.record_count),
+            opening: RecordKey::new(cipher, peer.secret, peer.record_count),
             input: input.to_vec(),
             start: 0,
             end: input.len(),
@@ -93,6 +102,7 @@ impl Records {
             plain_end: 0,
             post_handshake: PostHandshake::default(),
             updates_key: false,
+            key_records_max: KEY_RECORDS_MAX,
             output,
             sent: 0,
             is_closed: false,
@@ -221,7 +231,7 @@ impl Records {
     pub(super) fn write(&mut self, mut append: impl FnMut(&mut Vec<u8>, usize)) -> usize {
         let mut count = 0_usize;
         while !self.is_closed {
-            if self.updates_key || self.sealing.record_count() >= KEY_RECORDS_MAX {
+            if self.updates_key || self.sealing.record_count() >= self.key_records_max {
                 self.seal(HANDSHAKE, |output| output.extend_from_slice(&Message::KEY_UPDATE));
                 self.sealing.update();
                 self.updates_key = false;
@@ -325,15 +335,16 @@ const fn broken(message: &'static str, alert: Alert) -> RecordError {
 mod tests {
     use super::*;
 
-    fn secrets() -> TrafficSecrets {
-        TrafficSecrets { host: vec![1; 32].into(), target: vec![2; 32].into() }
+    fn secrets() -> TrafficOfBoth {
+        let traffic = |byte| Traffic { secret: vec![byte; 32].into(), record_count: 0 };
+        TrafficOfBoth { host: traffic(1), target: traffic(2) }
     }
 
     /// A target's records, and the key of its host.
     fn target() -> (Records, RecordKey) {
         let cipher = Cipher::Aes128GcmSha256;
         let records = Records::new(false, cipher, secrets(), &[], Vec::new());
-        (records, RecordKey::new(cipher, secrets().host))
+        (records, RecordKey::new(cipher, secrets().host.secret, 0))
     }
 
     /// A record of a host with `padding` bytes of zero.
@@ -418,7 +429,7 @@ mod tests {
             // A host takes tickets.
             let cipher = Cipher::Aes128GcmSha256;
             let mut records = Records::new(true, cipher, secrets(), &[], Vec::new());
-            give(&mut records, &make(&mut RecordKey::new(cipher, secrets().target)));
+            give(&mut records, &make(&mut RecordKey::new(cipher, secrets().target.secret, 0)));
             let (data, end) = read_all(&mut records, 100);
             assert!(data.is_empty(), "{number}");
             match end {
@@ -465,6 +476,43 @@ mod tests {
             assert_eq!(read_all(&mut host, 100), (text.to_vec(), Ok(Read::Dry)));
         }
         assert!(!host.updates_key && host.opening.record_count() == 2, "two records of the new key");
+    }
+
+    /// The nonces of a key go on where the handshake ends, and a key that has had its records is replaced before the next
+    /// one: no nonce is ever used twice with a key.
+    #[test]
+    fn a_key_goes_on_from_its_records_and_ends_at_the_limit() {
+        const LIMIT: u64 = 5;
+        let traffic = || {
+            let mut traffic = secrets();
+            traffic.target.record_count = 3;
+            traffic
+        };
+        let cipher = Cipher::Aes128GcmSha256;
+        let mut target = Records::new(false, cipher, traffic(), &[], Vec::new());
+        target.key_records_max = LIMIT;
+        let mut host = Records::new(true, cipher, traffic(), &[], Vec::new());
+        let mut counts = Vec::new();
+        for number in 0..12_u8 {
+            let mut left = Some([number]);
+            assert_eq!(target.write(|into, _| into.extend(left.take().into_iter().flatten())), 1);
+            counts.push(target.sealing.record_count());
+            let output = target.output().to_vec();
+            target.on_sent(output.len());
+            give(&mut host, &output);
+            assert_eq!(read_all(&mut host, 100), (vec![number], Ok(Read::Dry)));
+            assert_eq!(host.opening.record_count(), target.sealing.record_count());
+        }
+        // The KeyUpdate follows the last record at once.
+        assert_eq!(counts, [4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0]);
+        // Records with used nonces are not what the peer sealed.
+        let mut again = Records::new(true, cipher, secrets(), &[], Vec::new());
+        let mut target = Records::new(false, cipher, traffic(), &[], Vec::new());
+        let mut left = Some([9]);
+        target.write(|into, _| into.extend(left.take().into_iter().flatten()));
+        give(&mut again, target.output());
+        let end = read_all(&mut again, 100).1;
+        assert!(matches!(end, Err(RecordError::Broken(_, Alert::BAD_RECORD_MAC))), "{end:?}");
     }
 
     #[test]

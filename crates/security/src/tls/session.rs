@@ -503,29 +503,31 @@ impl Session {
                     CertificateFields::read(&der).map(|fields| fields.subject).unwrap_or_default()
                 });
                 self.agreed = Some(Agreed::Certificate(WithCertificate { version, cipher_suite, client }));
-                if let Some(records) = library.take_records(self.is_host) {
-                    self.state = State::Open(Box::new(records));
+                match library.take_records(self.is_host) {
+                    Ok(Some(records)) => self.state = State::Open(Box::new(records)),
+                    Ok(None) => {}
+                    Err(class) => return Err(self.fail(class)),
                 }
                 Ok(())
             }
             Ok(Outcome::Ready(())) => {
                 let identity = library.identity().ok().and_then(|text| String::from_utf8(text).ok());
                 let identity = identity.and_then(|text| Some((text.parse::<PskIdentity>().ok()?, text)));
-                match (identity, library.cipher(), library.take_records(self.is_host)) {
-                    (Some((identity, text)), Some(cipher), Some(records)) if identity.cipher == cipher => {
-                        self.claimed = None;
-                        let derivation = self.derivation;
-                        let established = Established { identity, text, cipher, derivation };
-                        self.agreed = Some(Agreed::Psk(Box::new(established)));
-                        self.state = State::Open(Box::new(records));
-                        Ok(())
-                    }
-                    _ => {
-                        library.close();
-                        self.failure = Some(Failure::NoProof);
-                        Err(Failure::NoProof)
-                    }
+                let (Some((identity, text)), Some(cipher)) = (identity, library.cipher()) else {
+                    return Err(self.fail_without_proof());
+                };
+                if identity.cipher != cipher {
+                    return Err(self.fail_without_proof());
                 }
+                match library.take_records(self.is_host) {
+                    Ok(Some(records)) => self.state = State::Open(Box::new(records)),
+                    Ok(None) => return Err(self.fail_without_proof()),
+                    Err(class) => return Err(self.fail(class)),
+                }
+                self.claimed = None;
+                let derivation = self.derivation;
+                self.agreed = Some(Agreed::Psk(Box::new(Established { identity, text, cipher, derivation })));
+                Ok(())
             }
             Err(error) => Err(self.fail(library::class(&error))),
         }
@@ -538,6 +540,12 @@ impl Session {
         }
         self.failure = Some(failure.clone());
         failure
+    }
+
+    fn fail_without_proof(&mut self) -> Failure {
+        self.close();
+        self.failure = Some(Failure::NoProof);
+        Failure::NoProof
     }
 
     fn fail(&mut self, class: ErrorClass) -> Failure {
