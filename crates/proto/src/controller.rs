@@ -11,7 +11,8 @@
 
 use wire::fabrics::{PropertyGet, PropertySet};
 use wire::property::{
-    Cap, Cc, CommandSetSelection, Csts, Property, PropertySize, ShutdownNotification, ShutdownStatus, Vs,
+    Cap, Cc, CommandSetSelection, Crto, Csts, Property, PropertySize, ShutdownNotification, ShutdownStatus,
+    Vs,
 };
 use wire::status::Status;
 
@@ -48,6 +49,7 @@ pub struct Controller {
     vs: Vs,
     cc: Cc,
     state: ControllerState,
+    has_io_queues: bool,
 }
 
 /// log2 of the entry sizes over fabrics. wire §7
@@ -58,7 +60,13 @@ impl Controller {
     /// A controller that is not enabled yet.
     #[must_use]
     pub fn new(cap: Cap, vs: Vs) -> Self {
-        Self { cap, vs, cc: Cc::from_bits(0), state: ControllerState::Disabled }
+        Self { cap, vs, cc: Cc::from_bits(0), state: ControllerState::Disabled, has_io_queues: true }
+    }
+
+    /// The same without I/O queues: a discovery controller, to which the sizes of their entries mean nothing.
+    #[must_use]
+    pub fn without_io_queues(cap: Cap, vs: Vs) -> Self {
+        Self { has_io_queues: false, ..Self::new(cap, vs) }
     }
 
     /// Its state.
@@ -108,7 +116,10 @@ impl Controller {
             Property::VS => self.vs.bits().into(),
             Property::CC => self.cc.bits().into(),
             Property::CSTS => self.csts().bits().into(),
-            // Neither resets of the subsystem nor CRTO are announced in CAP.
+            Property::CRTO if self.cap.crwms() => {
+                Crto::default().with_crwmt(self.cap.to().into()).bits().into()
+            }
+            // Resets of the subsystem are not announced in CAP.
             _ => return Err(Status::INVALID_FIELD),
         })
     }
@@ -122,8 +133,8 @@ impl Controller {
         if set.property != Property::CC {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
-        let bits = u32::try_from(set.value).map_err(|_| Status::INVALID_FIELD.with_dnr())?;
-        self.configure(Cc::from_bits(bits))
+        // CRIME is read-only without CAP.CRIMS.
+        self.configure(Cc::from_bits(set.value_of_four()).with_crime(false))
     }
 
     fn configure(&mut self, cc: Cc) -> Result<PropertyEffect, Status> {
@@ -162,8 +173,8 @@ impl Controller {
             _ => false,
         };
         let is_same = !self.cc.en() || self.cc.css() == cc.css();
-        let sizes = cc.iosqes() == IOSQES && cc.iocqes() == IOCQES;
-        css && is_same && sizes && cc.mps() == 0 && cc.ams() == 0 && !cc.crime()
+        let sizes = !self.has_io_queues || cc.iosqes() == IOSQES && cc.iocqes() == IOCQES;
+        css && is_same && sizes && cc.mps() == 0 && cc.ams() == 0
     }
 
     /// Everything is on stable media: the shutdown can be reported.

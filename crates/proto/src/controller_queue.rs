@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use wire::U16;
 use wire::cqe::Cqe;
+use wire::opcode::DataDirection;
 use wire::pdu::{CapsuleCmd, CapsuleResp, DataPdu, Digests, IcReq, PduFlags, PduLayout, PduType, R2t};
 use wire::sgl::DataPointer;
 use wire::sqe::Sqe;
@@ -63,7 +64,8 @@ pub enum Event<'a> {
     /// The handshake is done; its answer is in the caravan.
     Initialised(Agreement),
     /// A command to execute, with the data of its capsule (empty if it has none there). Its data pointer fits that
-    /// data; whether it fits the command, and is of a kind that TCP supports, is for the driver to check.
+    /// data, unless the command moves none; whether it fits the command, and is of a kind that TCP supports, is for the
+    /// driver to check.
     Command {
         /// Where it is, for all further calls.
         slot: Slot,
@@ -303,6 +305,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
         match sqe.dptr.classify() {
             DataPointer::Transport { .. } if data_length == 0 => {}
             DataPointer::InCapsule { offset: 0, length } if length == data_length => {}
+            // A command that moves no data has no use for its pointer. wire §5.3
+            _ if data_length == 0 && sqe.data_direction() == DataDirection::None => {}
             DataPointer::InCapsule { length, .. } if length == data_length => {
                 refusal = Some(Status::SGL_OFFSET_INVALID.with_dnr());
             }

@@ -105,7 +105,7 @@ struct Rule {
     is_data_pdu: bool,
     /// Digest flags of a PDU with data.
     digests: PduFlags,
-    /// Further flags that may be set.
+    /// Flags that are not judged: those of the type itself, and the reserved ones. wire §2.1
     more: PduFlags,
     /// Longest PDU, bytes, and the violation of a longer one.
     plen_max: u32,
@@ -157,10 +157,10 @@ impl Rule {
             overhead: u32::from(pdo).saturating_add(trailer.into()),
             is_data_pdu,
             digests: full.flags() | if trailer > 0 { PduFlags::DDGST } else { PduFlags::empty() },
-            more: match kind {
-                PduType::H2cData => PduFlags::LAST,
-                PduType::C2hData => PduFlags::LAST | PduFlags::SUCCESS,
-                _ => PduFlags::empty(),
+            more: if kind.may_carry_header_digest() {
+                PduFlags::from_bits_retain(!(PduFlags::HDGST | PduFlags::DDGST).bits())
+            } else {
+                PduFlags::from_bits_retain(u8::MAX)
             },
             plen_max: u32::from(pdo).saturating_add(limit).saturating_add(trailer.into()),
             too_long,
@@ -209,19 +209,20 @@ impl Rule {
         if plen < prefix {
             return Err(PLEN);
         }
-        if plen == prefix && pdo == 0 {
+        // Without data PDO has no meaning, whatever it is. A data PDU without data is refused later, once its whole
+        // header is here.
+        if plen == prefix {
             return Ok(0);
         }
         if self.pdo == 0 {
-            return Err(if plen > prefix { PLEN } else { PDO });
+            return Err(PLEN);
         }
         if plen > self.plen_max {
             return Err(self.too_long);
         }
-        if pdo != self.pdo || plen == prefix && !self.is_data_pdu {
+        if pdo != self.pdo {
             return Err(PDO);
         }
-        // A data PDU without data is refused later, once its whole header is here.
         if self.is_data_pdu && plen == pdo.into() {
             return Ok(0);
         }

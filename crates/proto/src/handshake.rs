@@ -109,7 +109,8 @@ impl HostOffer {
             return Err(Violation::UnsupportedParameter { offset: 8 });
         }
         let to_controller = response.data_alignment().ok_or(Violation::HeaderField { offset: 10 })?;
-        if response.dgst != self.digests {
+        // Reserved bits are not judged, as in ICReq.
+        if response.dgst & Digests::all() != self.digests {
             return Err(Violation::UnsupportedParameter { offset: 11 });
         }
         let h2c_data_bytes_max = response.maxh2cdata.get();
@@ -177,9 +178,10 @@ mod tests {
         let refused = |at, byte| host.on_ic_resp(&with_byte(&response, at, byte)).unwrap_err();
         assert_eq!(refused(8, 1), Violation::UnsupportedParameter { offset: 8 });
         assert_eq!(refused(10, 32), Violation::HeaderField { offset: 10 });
-        for digests in [0, 2, 3, 5] {
+        for digests in [0, 2, 3, 0xFE] {
             assert_eq!(refused(11, digests), Violation::UnsupportedParameter { offset: 11 });
         }
+        assert!(host.on_ic_resp(&with_byte(&response, 11, 0xFD)).is_ok(), "reserved bits are not judged");
         // 1 MiB becomes 1 MiB + 2, or 0.
         assert_eq!(refused(12, 2), Violation::HeaderField { offset: 12 });
         assert_eq!(refused(14, 0), Violation::HeaderField { offset: 12 });

@@ -120,8 +120,9 @@ impl QueueConnect {
         }
         let result = ConnectResult::from_bits(dw0);
         let cntlid = Cntlid::new(result.cntlid());
-        // Queues of one association have one controller. hostile H20
-        if self.cntlid != Cntlid::DYNAMIC && cntlid != self.cntlid {
+        // Queues of one association have one controller; some say 0 where the Connect has named it. hostile H20
+        let is_named = self.cntlid != Cntlid::DYNAMIC;
+        if is_named && cntlid != self.cntlid && cntlid.get() != 0 {
             return Err(ControllerError::OtherController { expected: self.cntlid, got: cntlid });
         }
         if cntlid > Cntlid::MAX {

@@ -353,6 +353,9 @@ fn another_controller_than_ours_is_refused() {
     }
     let other = ControllerError::OtherController { expected: Cntlid::new(7), got: Cntlid::new(8) };
     assert_eq!(connect.on_completion(Status::SUCCESS, 8), Err(other));
+    // Some controllers repeat it on the admin queue only.
+    let silent = Connected { cntlid: Cntlid::new(0), demand: Demand::None };
+    assert_eq!(connect.on_completion(Status::SUCCESS, 0), Ok(silent));
     let admin = QueueConnect { cntlid: Cntlid::DYNAMIC, ..connect };
     assert!(admin.on_completion(Status::SUCCESS, 0xffff).is_err());
     let mut peer = Peer::new(settings());

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ends::{ControllerEnd, HostEnd, Seen};
 use nvlane_proto::async_events::AsyncEventQueue;
-use nvlane_proto::controller::{Controller, ControllerState};
+use nvlane_proto::controller::{Controller, ControllerState, PropertyEffect};
 use nvlane_proto::controller_queue::QueueSettings;
 use nvlane_proto::host_queue::{Completion, HostEvent, Transfer};
 use nvlane_proto::keep_alive::KeepAlive;
@@ -23,7 +23,7 @@ use wire::async_event::{AsyncEvent, AsyncEvents};
 use wire::fabrics::{PropertyGet, PropertySet};
 use wire::id::Nsid;
 use wire::log::Lid;
-use wire::property::{Cap, Cc, Property, PropertySize, ShutdownNotification, Vs};
+use wire::property::{Cap, Cc, CommandSetSelection, Property, PropertySize, ShutdownNotification, Vs};
 use wire::sqe::Sqe;
 use wire::status::Status;
 
@@ -513,6 +513,33 @@ fn life_of_a_controller() {
     insta::assert_snapshot!("controller_life", table);
 }
 
+/// nvmet takes any there, since older hosts leave them zero, and newer ones do not. wire §7
+#[test]
+fn sizes_of_entries_mean_nothing_without_io_queues() {
+    for css in [CommandSetSelection::NVM, CommandSetSelection::ALL] {
+        let bare = Cc::default().with_css(css).with_en(true);
+        for cc in [bare, bare.with_iosqes(6).with_iocqes(4), bare.with_iosqes(1)] {
+            let mut discovery = Controller::without_io_queues(cap(), Vs::V2_0);
+            assert_eq!(
+                discovery.on_property_set(set(cc.bits().into())),
+                Ok(PropertyEffect::Enabled),
+                "{cc:?}"
+            );
+        }
+        let mut controller = Controller::new(cap(), Vs::V2_0);
+        assert!(controller.on_property_set(set(bare.bits().into())).is_err(), "an I/O controller has some");
+    }
+}
+
+/// wire §7
+#[test]
+fn ready_timeouts_are_there_if_cap_says_so() {
+    let crto = get(Property::CRTO, PropertySize::FOUR);
+    assert_eq!(Controller::new(cap(), Vs::V2_0).on_property_get(crto), Err(Status::INVALID_FIELD));
+    let cap = cap().with_ready_timeout_ms(15_000).with_crwms(true);
+    assert_eq!(Controller::new(cap, Vs::V2_0).on_property_get(crto), Ok(30));
+}
+
 fn get(property: Property, size: PropertySize) -> PropertyGet {
     PropertyGet { property, size }
 }
@@ -545,7 +572,8 @@ fn properties_are_read_and_written_as_the_table_says() {
     }
     let mut controller = Controller::new(cap(), Vs::V2_0);
     assert_eq!(controller.cap(), cap());
-    assert_eq!(controller.on_property_set(set(1 << 32)), Err(Status::INVALID_FIELD.with_dnr()));
+    let upper_half = controller.on_property_set(set(0xFFFF_FFFF_0046_0001));
+    assert_eq!(upper_half, Ok(PropertyEffect::Enabled), "reserved with a property of 4 bytes");
     insta::assert_snapshot!("properties", table);
 }
 

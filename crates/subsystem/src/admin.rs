@@ -19,9 +19,8 @@ pub(crate) mod set_features;
 use wire::async_event::AsyncEvents;
 use wire::id::{Cntlid, Nsid};
 use wire::nqn::HostName;
-use wire::opcode::{AdminOpcode, DataDirection};
 use wire::sgl::DataPointer;
-use wire::sqe::{Fuse, Psdt, Sqe};
+use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::access::Right;
@@ -108,18 +107,6 @@ pub(crate) fn possible_events(kind: ControllerKind) -> AsyncEvents {
     }
 }
 
-/// Checks the form that all commands over TCP share. wire §5
-pub(crate) fn check_form(sqe: &Sqe) -> Result<(), Status> {
-    let is_fabrics = sqe.opcode == AdminOpcode::FABRICS.raw();
-    let direction = DataDirection::of(if is_fabrics { sqe.fctype().raw() } else { sqe.opcode });
-    // A Fabrics command without data may omit its SGL. wire §6
-    let needs_sgl = !is_fabrics || direction != DataDirection::None;
-    if sqe.flags.fuse() != Fuse::NONE || needs_sgl && sqe.flags.psdt() != Psdt::SGL {
-        return Err(Status::INVALID_FIELD.with_dnr());
-    }
-    Ok(())
-}
-
 /// Size of the host's buffer, bytes.
 pub(crate) fn room(sqe: &Sqe) -> Result<usize, Status> {
     match sqe.dptr.classify() {
@@ -146,9 +133,8 @@ pub(crate) fn reply_dw0(dw0: u32) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use wire::property::Property;
+    use wire::opcode::AdminOpcode;
     use wire::sgl::Sgl;
-    use wire::sqe::SqeFlags;
 
     use super::*;
 
@@ -161,16 +147,5 @@ mod tests {
         let mut keyed = Sgl::transport(100);
         keyed.identifier = 0x40;
         assert_eq!(room(&sqe(keyed)), Err(Status::SGL_TYPE_INVALID.with_dnr()));
-    }
-
-    #[test]
-    fn commands_are_neither_fused_nor_by_prp() {
-        let with_flags = |bits| Sqe { flags: SqeFlags::from_bits(bits), ..Sqe::keep_alive() };
-        assert_eq!(check_form(&with_flags(0x40)), Ok(()));
-        for bits in [0x00, 0x80, 0xC0, 0x41, 0x42, 0x43] {
-            assert!(check_form(&with_flags(bits)).is_err(), "{bits:#x}");
-        }
-        let property_get = Sqe { flags: SqeFlags::from_bits(0), ..Sqe::property_get(Property::VS) };
-        assert_eq!(check_form(&property_get), Ok(()), "Fabrics commands without data may say PRP");
     }
 }

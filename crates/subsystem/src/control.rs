@@ -42,10 +42,10 @@ use wire::nqn::{HostId, Nqn};
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::status::Status;
 
-use crate::admin::check_form;
 use crate::admission::{Admission, reason};
 use crate::audit::Recorder;
 use crate::catalog::Catalog;
+use crate::command_form::check_form;
 use crate::controller::ControllerKey;
 use crate::discovery::Discovery;
 use crate::lane_id::{CommandId, LaneId};

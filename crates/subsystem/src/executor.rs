@@ -18,12 +18,13 @@ use reactor::{Buffer, Io, Payload};
 use store::{Reply, Request, StoreError, Ticket};
 use wire::id::Nsid;
 use wire::opcode::{KvOpcode, NvmOpcode};
-use wire::sqe::{Fuse, Sqe, SqeFlags};
+use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 
 use crate::attached::{AttachedIndex, Found};
 use crate::buffer_quota::UNSENT_BYTES_MAX;
 use crate::command_effects::is_key_value;
+use crate::command_form::check_form;
 use crate::commands::Commands;
 use crate::fused::FusedExecutor;
 use crate::io_command::{Begun, Caller, Ended, Hold};
@@ -90,9 +91,7 @@ impl<I: Io<Message>> Executor<'_, I> {
     ) -> Checked<Begun> {
         match NvmOpcode::from_raw(sqe.opcode) {
             NvmOpcode::FLUSH => {
-                if sqe.flags != SqeFlags::SGL {
-                    return Err(Status::INVALID_FIELD.with_dnr());
-                }
+                check_form(sqe)?;
                 if sqe.nsid() == Nsid::ALL { self.flush_subsystem(caller, sqe, ticket) } else { Err(status) }
             }
             NvmOpcode::READ

@@ -45,8 +45,7 @@ impl<I: Io<Message>> FusedExecutor<'_, I> {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         let command = BlockCommand::from_sqe(sqe);
-        let has_directive = sqe.flags.fuse() == Fuse::SECOND && command.control.directive_type() != 0;
-        if has_directive || command.blocks > self.commands.limits.compare_and_write_blocks_max {
+        if command.blocks > self.commands.limits.compare_and_write_blocks_max {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         let extent = Extent::of_fused(&mut self.commands.namespaces, caller.view, sqe.nsid(), &command)?;

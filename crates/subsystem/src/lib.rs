@@ -26,6 +26,7 @@ pub mod socket_priority;
 mod attached;
 mod buffer_quota;
 mod command_effects;
+mod command_form;
 mod commands;
 mod digest_queue;
 mod exclusion;

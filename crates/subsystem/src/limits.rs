@@ -145,6 +145,9 @@ impl Limits {
             .with_cqr(true)
             .with_ready_timeout_ms(READY_TIMEOUT_MS)
             .with_css_nvm(true)
+            // Hosts select all command sets wherever they are offered, as nvmet offers them everywhere.
+            .with_css_csi(true)
+            .with_crwms(true)
     }
 }
 
@@ -154,9 +157,9 @@ mod tests {
 
     /// wire §7
     #[test]
-    fn capabilities_are_those_of_a_controller_with_the_nvm_command_set() {
+    fn capabilities_are_those_of_a_controller_with_command_sets() {
         let cap = Limits::default().cap();
-        assert_eq!(cap.bits(), 0x0000_0020_1E01_03FF);
+        assert_eq!(cap.bits(), 0x0800_0820_1E01_03FF);
         assert_eq!(cap.page_bytes_min(), 4096, "the unit of MDTS");
     }
 }

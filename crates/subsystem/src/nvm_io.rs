@@ -17,6 +17,7 @@ use wire::status::Status;
 
 use crate::attached::{AttachedIndex, Attachments, Found, ViewIndex};
 use crate::command_effects::WRITING;
+use crate::command_form::check_form;
 use crate::commands::Commands;
 use crate::io_command::{Begun, Caller, Hold};
 use crate::key_rights::KeyScope;
@@ -181,10 +182,6 @@ impl<I: Io<Message>> Start<'_, I> {
         let extent = Extent::of(&mut self.commands.namespaces, at, &command)?;
         let length = self.transfer(extent.bytes)?;
         self.check_plain()?;
-        // Directives are not announced. wire §14
-        if command.control.directive_type() != 0 {
-            return Err(Status::INVALID_FIELD.with_dnr());
-        }
         self.check_writable(&extent)?;
         match self.host_data(length)? {
             Some(request) => Ok(request),
@@ -339,7 +336,7 @@ impl<I: Io<Message>> Start<'_, I> {
     fn copy(&mut self, at: AttachedIndex) -> Checked<Begun> {
         let command = CopyCommand::from_sqe(self.sqe);
         self.check_plain()?;
-        if command.control.format() != CopyFormat::FORMAT_0 || command.control.directive_type() != 0 {
+        if command.control.format() != CopyFormat::FORMAT_0 {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         let range_count = command.range_count();
@@ -399,10 +396,7 @@ impl<I: Io<Message>> Start<'_, I> {
     /// Flags of a command that is not fused.
     #[inline]
     pub(crate) fn check_plain(&self) -> Checked<()> {
-        if self.sqe.flags != SqeFlags::SGL {
-            return Err(Status::INVALID_FIELD.with_dnr());
-        }
-        Ok(())
+        if self.sqe.flags == SqeFlags::SGL { Ok(()) } else { check_form(self.sqe) }
     }
 
     #[inline]
@@ -464,6 +458,7 @@ impl<I: Io<Message>> Start<'_, I> {
                 Ok(Some(Begun::RequestData(needed)))
             }
             DataPointer::Transport { .. } => Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr()),
+            DataPointer::Other { .. } if needed == 0 => Ok(None),
             DataPointer::Other { .. } => Err(Status::SGL_TYPE_INVALID.with_dnr()),
         }
     }

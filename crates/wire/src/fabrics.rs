@@ -4,7 +4,7 @@
 use zerocopy::FromZeros;
 
 use crate::U16;
-use crate::bits::{byte, dword, high16, low16, zero_based16};
+use crate::bits::{byte, dword, high16, low16, low32, zero_based16};
 use crate::id::{Cntlid, Nsid, Qid};
 use crate::nqn::{HostId, HostName, NQN_FIELD_BYTES, Nqn, NqnError};
 use crate::opcode::{AdminOpcode, FabricsType};
@@ -185,6 +185,14 @@ tables! {
         cdw10 [23:16] spsp1: u8, "Protocol specific, 1.";
         cdw10 [31:24] secp: u8, "Security protocol, 0xE9.";
         cdw11 [31:0] length: u32, "Bytes sent, or bytes the host has room for.";
+    }
+}
+
+impl PropertySet {
+    /// The value of a property of 4 bytes: the upper half of the field is reserved then.
+    #[must_use]
+    pub const fn value_of_four(&self) -> u32 {
+        low32(self.value)
     }
 }
 

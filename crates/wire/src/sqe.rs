@@ -5,7 +5,7 @@
 
 use crate::bits::{high32, low32, quadword};
 use crate::id::Nsid;
-use crate::opcode::FabricsType;
+use crate::opcode::{AdminOpcode, DataDirection, FabricsType};
 use crate::sgl::Sgl;
 use crate::{U16, U32, U64};
 
@@ -117,6 +117,17 @@ impl Sqe {
     #[must_use]
     pub const fn fctype(&self) -> FabricsType {
         FabricsType::from_raw(self.nsid.to_bytes()[0])
+    }
+
+    /// Which way the data of the command goes, if it has any, by its opcode or by the type of a Fabrics command.
+    #[inline]
+    #[must_use]
+    pub const fn data_direction(&self) -> DataDirection {
+        if self.opcode == AdminOpcode::FABRICS.raw() {
+            self.fctype().data_direction()
+        } else {
+            DataDirection::of(self.opcode)
+        }
     }
 
     /// The 8 bytes at offset 40.

@@ -76,6 +76,10 @@ impl<B: DataBuffer> LaneCore<B> {
         let Some(attachment) = self.attachment.clone() else { return Ok(false) };
         let connect = self.queue_connect(&attachment);
         let connected = connect.on_completion(status, result).map_err(LinkError::Controller)?;
+        if connected.cntlid != attachment.cntlid {
+            let (qid, cntlid) = (self.settings.qid.get(), attachment.cntlid.get());
+            tracing::warn!(qid, cntlid, "the answer to the connect of an I/O queue has CNTLID 0: ignored");
+        }
         let in_capsule = attachment.limits.in_capsule_bytes.min(self.settings.in_capsule_bytes_max);
         self.queue.set_in_capsule_bytes(in_capsule);
         match connected.demand {

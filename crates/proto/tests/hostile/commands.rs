@@ -134,6 +134,20 @@ fn c8_other_pointers_are_handed_on_without_data_and_unsupported_with_it() {
     refused_by_driver(sqe(WRITE, 9, 0x40, 512), &[], Status::SGL_TYPE_INVALID.with_dnr(), 0x8022);
 }
 
+/// SPDK's hosts leave it zero, others leave what the last command had there.
+#[test]
+fn c8_the_pointer_of_a_command_without_data_is_not_judged() {
+    for dialect in Dialect::all() {
+        for pointer in 0..=0xFF {
+            for length in [0, 512, u32::MAX] {
+                let mut entry = sqe(FLUSH, 9, pointer, length);
+                entry[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
+                ControllerEnd::plain(dialect).deliver(&dialect.command(entry, &[]));
+            }
+        }
+    }
+}
+
 #[test]
 fn c9_pointer_kinds_fused_pairs_and_reserved_flags_are_handed_on() {
     for flags in [0x00, 0x80, 0xC0, 0x41, 0x42, 0x43, 0x44, 0x7C] {

@@ -45,7 +45,8 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
         return Err(Status::INVALID_OPCODE.with_dnr());
     }
     let data = match command.cns {
-        Cns::CONTROLLER => no_namespace(sqe).map(|()| controller::identify(record, around))?,
+        // What is about the controller or the subsystem takes any NSID, as nvmet and SPDK do. wire §10
+        Cns::CONTROLLER => controller::identify(record, around),
         Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => of_namespace(around, sqe, |space| {
             let blocks = space.store.blocks().ok_or(Status::INVALID_COMMAND_SET.with_dnr())?;
             let is_read_only = around.is_read_only(space);
@@ -71,7 +72,6 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
         }
         Cns::COMMAND_SET_CONTROLLER => {
             known(around, command.csi)?;
-            no_namespace(sqe)?;
             match command.csi {
                 Csi::KV => KvController::new(KV_VERSION).as_bytes().to_vec(),
                 _ => nvm_controller(around),
@@ -89,13 +89,12 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
             around.namespace(sqe.nsid()).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
             controller_list(around, command.cntid)
         }
-        Cns::SUBSYSTEM_CONTROLLERS => no_namespace(sqe).map(|()| controller_list(around, command.cntid))?,
+        Cns::SUBSYSTEM_CONTROLLERS => controller_list(around, command.cntid),
         Cns::COMMAND_SETS => {
             let is_this_one = [Cntlid::DYNAMIC, record.key.cntlid].contains(&command.cntid);
             if !is_this_one {
                 return Err(Status::INVALID_FIELD.with_dnr());
             }
-            no_namespace(sqe)?;
             let sets =
                 if around.has_key_value() { CommandSets::NVM | CommandSets::KV } else { CommandSets::NVM };
             CommandSetVectors::new(&[sets]).as_bytes().to_vec()
@@ -122,11 +121,6 @@ fn known(around: &Surroundings<'_>, csi: Csi) -> Result<(), Status> {
 fn csi_of(around: &Surroundings<'_>, nsid: Nsid) -> Csi {
     let is_kv = around.namespace(nsid).is_some_and(|namespace| namespace.store.is_key_value());
     if is_kv { Csi::KV } else { Csi::NVM }
-}
-
-/// Checks that the command names no namespace.
-fn no_namespace(sqe: &Sqe) -> Result<(), Status> {
-    if sqe.nsid() == Nsid::NONE { Ok(()) } else { Err(Status::INVALID_FIELD.with_dnr()) }
 }
 
 /// A structure of one namespace: all zero for an inactive one, as hosts expect. wire §10

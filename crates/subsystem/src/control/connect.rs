@@ -44,7 +44,6 @@ use crate::lane_counters::{LaneCounters, LaneTotals};
 use crate::lane_id::{CommandId, LaneId};
 use crate::limits::{Limits, VERSION};
 use crate::message::{Answer, Channel, Established};
-use crate::subsystem::Subsystem;
 
 /// The Connects that wait, and the ids of new controllers.
 pub(super) struct Connects {
@@ -135,6 +134,10 @@ fn invalid(parameter: InvalidParameter) -> Refusal {
 
 /// Why an I/O queue is refused whose admin queue uses TLS, or is to.
 const IN_CLEAR: &str = "connect refused: the queue is in clear, and the admin queue of its controller is not";
+
+/// Why an I/O queue is refused whose host was another one when it connected its admin queue.
+const OTHER_HOSTID: &str =
+    "connect refused: the host identifier differs from that of the controller's admin queue";
 
 /// Why a queue is refused where a connection in clear is for generating a key of TLS.
 const WITHOUT_KEY: &str = "connect refused: the listener has tls = \"concatenated\", and the queue is in clear: only the admin \
@@ -240,8 +243,6 @@ impl Connects {
         for namespace in subsystem.into_iter().flat_map(|subsystem| subsystem.namespaces.values()) {
             association.flush_epochs.begin(namespace.id, namespace.store.generation());
         }
-        // Hosts then select all command sets, and list the namespaces of each.
-        let has_key_value = subsystem.is_some_and(Subsystem::has_key_value);
         let record = ControllerRecord {
             key,
             subnqn: wish.subnqn,
@@ -251,7 +252,10 @@ impl Connects {
             uses_tls: !connect.channel.is_clear(),
             route: Route { listener: connect.listener, local: connect.local },
             life: Life::Live,
-            machine: Controller::new(self.limits.cap().with_css_csi(has_key_value), VERSION),
+            machine: match key.kind {
+                ControllerKind::Io(_) => Controller::new(self.limits.cap(), VERSION),
+                ControllerKind::Discovery => Controller::without_io_queues(self.limits.cap(), VERSION),
+            },
             transition: Transition::None,
             keep_alive: KeepAlive::new(wish.command.kato_ms, now_ns),
             events: AsyncEventQueue::default(),
@@ -385,8 +389,11 @@ impl Scene<'_> {
             let status = Status::CONNECT_INVALID_PARAMETERS;
             return Err(Refusal { status, parameter: InvalidParameter::CNTLID, why: None });
         };
-        if !record.belongs_to(&wish.host, wish.hostid) {
+        if record.host != wish.host {
             return Err(invalid(InvalidParameter::CNTLID));
+        }
+        if record.hostid != wish.hostid {
+            return Err(Refusal { why: Some(OTHER_HOSTID), ..invalid(InvalidParameter::HOSTID) });
         }
         // The admin queue of a secure channel that is yet to be set up is in clear itself.
         let is_secured =

@@ -9,11 +9,12 @@ use wire::fabrics::ConnectCommand;
 use wire::nvm::BlockCommand;
 use wire::opcode::{AdminOpcode, DataDirection, FabricsType, KvOpcode, NvmOpcode};
 use wire::sgl::DataPointer;
-use wire::sqe::{Fuse, Psdt, Sqe};
+use wire::sqe::{Fuse, Sqe};
 use wire::status::{Status, StatusKind};
 
 use crate::admission::reason;
 use crate::attached::ViewIndex;
+use crate::command_form::check_form;
 use crate::commands::Commands;
 use crate::executor::Executor;
 use crate::fused::FusedExecutor;
@@ -259,13 +260,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             LaneState::Admin { .. } | LaneState::Io(_) if is_connect => {
                 Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr())
             }
-            _ if sqe.flags.psdt() != Psdt::SGL
-                || sqe.flags.reserved() != 0
-                || sqe.flags.fuse() != Fuse::NONE =>
-            {
-                Some(Status::INVALID_FIELD.with_dnr())
-            }
-            _ => None,
+            _ => check_form(sqe).err(),
         };
         if let Some(status) = refusal {
             count(lane, lists, slot, sqe, status);
@@ -638,13 +633,11 @@ fn is_authentication(sqe: &Sqe) -> bool {
 
 /// Length of the data to request for a command of the control plane; `None` if there is none to request.
 fn control_data(sqe: &Sqe, data: &[u8]) -> Result<Option<u32>, Status> {
-    let direction = if sqe.opcode == AdminOpcode::FABRICS.raw() {
-        DataDirection::of(sqe.fctype().raw())
-    } else {
-        DataDirection::of(sqe.opcode)
-    };
+    let direction = sqe.data_direction();
     let brings_data = matches!(direction, DataDirection::HostToController | DataDirection::Both);
     match sqe.dptr.classify() {
+        // The descriptor of a command that moves no data is not judged. wire §5.3
+        _ if direction == DataDirection::None && data.is_empty() => Ok(None),
         DataPointer::InCapsule { length, .. } if brings_data || length == 0 => {
             debug_assert_eq!(data.len(), length as usize);
             Ok(None)
@@ -656,10 +649,8 @@ fn control_data(sqe: &Sqe, data: &[u8]) -> Result<Option<u32>, Status> {
             }
             Ok(Some(length))
         }
-        // The descriptor of a command that moves no data is ignored.
-        DataPointer::Other { .. } if direction != DataDirection::None => {
-            Err(Status::SGL_TYPE_INVALID.with_dnr())
-        }
+        // Of no bytes it may be of any kind: some commands of an opcode with data have none.
+        DataPointer::Other { .. } if sqe.dptr.length.get() > 0 => Err(Status::SGL_TYPE_INVALID.with_dnr()),
         DataPointer::Transport { .. } | DataPointer::Other { .. } => Ok(None),
     }
 }

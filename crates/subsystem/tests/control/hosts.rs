@@ -50,7 +50,7 @@ fn a_linux_host_finds_all_it_checks() {
     let admin = association.admin;
     // 3 to 6: properties, enabling.
     let cap = Cap::from_bits(target.property(admin, Property::CAP));
-    assert_eq!((cap.queue_entries_max(), cap.css_csi(), cap.crims()), (1024, false, false));
+    assert_eq!((cap.queue_entries_max(), cap.css_csi(), cap.crims()), (1024, true, false));
     assert!(cap.ready_timeout_ms() >= 500 && cap.css_nvm());
     let cc = Cc::new(CommandSetSelection::NVM);
     target.demand(admin, Sqe::property_set(Property::CC, cc.bits().into()));

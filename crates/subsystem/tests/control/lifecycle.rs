@@ -74,7 +74,7 @@ fn a_controller_can_be_enabled_and_reset_many_times() {
     }
     assert_eq!(target.property(admin, Property::CSTS), 0);
     // What no controller can be.
-    let impossible = Cc::new(CommandSetSelection::ALL).with_en(true);
+    let impossible = Cc::new(CommandSetSelection::ADMIN_ONLY).with_en(true);
     for cc in [impossible, impossible.with_css(CommandSetSelection::NVM).with_mps(1), Cc::from_bits(1)] {
         assert_eq!(target.ask(admin, set(cc.bits().into())).status, Status::INVALID_FIELD.with_dnr());
     }
