@@ -28,4 +28,5 @@ pub mod rate;
 pub mod scaling;
 pub mod sock_ops;
 pub mod state;
+pub mod sysfs;
 pub mod verify;

@@ -15,7 +15,7 @@ use crate::ioctl::Ioctl;
 use crate::kernel::{Failure, Kernel};
 use crate::netlink::ethtool::Ethtool;
 use crate::netlink::filter;
-use crate::netlink::link;
+use crate::netlink::link::{self, Link};
 use crate::netlink::qdisc;
 use crate::netlink::socket::{NetlinkError, NetlinkSocket};
 use crate::netlink::{dcb, netdev};
@@ -24,6 +24,7 @@ use crate::rate::Rate;
 use crate::scaling::{Rule, Scaling, Table};
 use crate::sock_ops::SocketProgram;
 use crate::state::{Device, Identity, Interrupt, State, TransmitQueue, normal_mask};
+use crate::sysfs::{self, Sysfs};
 
 /// Features that a layout may change.
 const FEATURES: [&str; 2] = ["hw-tc-offload", "rx-ntuple-filter"];
@@ -31,8 +32,6 @@ const FEATURES: [&str; 2] = ["hw-tc-offload", "rx-ntuple-filter"];
 const READY_TIME_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for a device to take a filter: ice refuses filters for seconds after its classes have changed.
 const FILTER_TIME_MAX: Duration = Duration::from_secs(15);
-/// Flag of an interface: it is up (`IFF_UP`).
-const IS_UP: u32 = 1;
 /// Time between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -41,7 +40,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 pub struct LinuxDevice {
     interface: String,
     ifindex: u32,
+    /// Its directory in `sysfs`.
     directory: PathBuf,
+    _sysfs: Sysfs,
     route: NetlinkSocket,
     ethtool: Ethtool,
     ioctl: Ioctl,
@@ -55,22 +56,16 @@ impl LinuxDevice {
     /// # Errors
     /// [`Failure`] if there is no such interface; names those that are there.
     pub fn open(interface: &str) -> Result<Self, Failure> {
-        let all = Path::new("/sys/class/net");
-        let directory = all.join(interface);
-        let Some(ifindex) = read(&directory.join("ifindex")).and_then(|text| text.parse().ok()) else {
-            let mut names: Vec<_> = fs::read_dir(all)
-                .map(|entries| {
-                    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-                })
-                .unwrap_or_default();
-            names.sort();
-            return Err(Failure(format!("no interface {interface}; there are {}", names.join(", "))));
-        };
-        let route = NetlinkSocket::route().map_err(|error| failure(&error))?;
+        let mut route = NetlinkSocket::route().map_err(|error| failure(&error))?;
+        let links = link::list(&mut route).map_err(|error| failure(&error))?;
+        let ifindex = find(&links, interface)?.ifindex;
+        let sysfs = Sysfs::of(&links)?;
+        let directory = sysfs.directory(interface);
         let ethtool = Ethtool::open().map_err(|error| failure(&error))?;
         let ioctl = Ioctl::open(interface).map_err(of_driver)?;
         let groups = BTreeSet::new();
-        Ok(Self { interface: interface.into(), ifindex, directory, route, ethtool, ioctl, groups })
+        let interface = interface.into();
+        Ok(Self { interface, ifindex, directory, _sysfs: sysfs, route, ethtool, ioctl, groups })
     }
 
     /// Reads the programs of these control groups with the settings of the device. It takes bpf(2), which filters of
@@ -174,14 +169,6 @@ impl LinuxDevice {
         Ok(opponents)
     }
 
-    /// Receive queues by their NAPI ids; empty if the kernel (before 6.8) or the driver does not tell.
-    ///
-    /// # Errors
-    /// [`Failure`] if the kernel does not answer.
-    pub fn receive_queues_of_napi(&self) -> Result<BTreeMap<u32, u16>, Failure> {
-        netdev::receive_queues(self.ifindex).map_err(|error| failure(&error))
-    }
-
     /// How arriving packets are spread and steered.
     fn scaling(&self) -> Result<Scaling, Errno> {
         let table = self.ioctl.default_table()?;
@@ -208,7 +195,8 @@ impl LinuxDevice {
     }
 
     fn write(path: &Path, value: &str) -> Result<(), Failure> {
-        fs::write(path, value).map_err(|error| Failure(format!("{}: {error}", path.display())))
+        fs::write(path, value)
+            .map_err(|error| Failure(format!("{}: {error}", sysfs::known_path(path).display())))
     }
 
     fn set_transmit_queue(&self, queue: u16, users: &TransmitQueue) -> Result<(), Failure> {
@@ -223,6 +211,28 @@ impl LinuxDevice {
     }
 }
 
+/// Receive queues of an interface by their NAPI ids; empty if the kernel (before 6.8) or the driver does not tell.
+///
+/// # Errors
+/// [`Failure`] if there is no such interface, or the kernel does not answer.
+pub fn receive_queues_of_napi(interface: &str) -> Result<BTreeMap<u32, u16>, Failure> {
+    let mut route = NetlinkSocket::route().map_err(|error| failure(&error))?;
+    let links = link::list(&mut route).map_err(|error| failure(&error))?;
+    netdev::receive_queues(find(&links, interface)?.ifindex).map_err(|error| failure(&error))
+}
+
+/// The interface of this name.
+///
+/// # Errors
+/// [`Failure`] with the names of those that are there.
+fn find<'a>(links: &'a [Link], interface: &str) -> Result<&'a Link, Failure> {
+    links.iter().find(|link| link.name == interface).ok_or_else(|| {
+        let mut names: Vec<_> = links.iter().map(|link| link.name.as_str()).collect();
+        names.sort_unstable();
+        Failure(format!("no interface {interface}; there are {}", names.join(", ")))
+    })
+}
+
 impl Kernel for LinuxDevice {
     fn device(&mut self) -> Result<Device, Failure> {
         let name_of_link = |name: &str| {
@@ -234,11 +244,12 @@ impl Kernel for LinuxDevice {
             .flatten()
             .flatten()
             .find_map(|entry| entry.file_name().to_str()?.strip_prefix("lower_").map(str::to_owned));
+        let links = link::list(&mut self.route).map_err(|error| failure(&error))?;
+        // By its number: a name may be given to another interface.
+        let link = links.into_iter().find(|link| link.ifindex == self.ifindex && link.name == self.interface);
+        let link = link.ok_or_else(|| Failure(format!("interface {} is gone", self.interface)))?;
         // A virtual device has no driver; its kind says as much.
-        let driver = match name_of_link("device/driver") {
-            Some(driver) => Some(driver),
-            None => link::kind(&mut self.route, self.ifindex).map_err(|error| failure(&error))?,
-        };
+        let driver = name_of_link("device/driver").or(link.kind);
         let speed = read(&self.directory.join("speed"))
             .and_then(|text| text.parse::<u64>().ok()) // -1 stands for no link.
             .filter(|mbit| *mbit > 0)
@@ -247,8 +258,7 @@ impl Kernel for LinuxDevice {
             identity: Identity {
                 interface: self.interface.clone(),
                 ifindex: self.ifindex,
-                address: read(&self.directory.join("address"))
-                    .ok_or_else(|| Failure(format!("interface {} is gone", self.interface)))?,
+                address: link.address,
                 boot: read(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default(),
             },
             driver: driver.unwrap_or_else(|| "a device without a driver".into()),
@@ -258,9 +268,7 @@ impl Kernel for LinuxDevice {
             online_cpus: read(Path::new("/sys/devices/system/cpu/online"))
                 .map(|list| numbers(&list))
                 .unwrap_or_default(),
-            is_up: read(&self.directory.join("flags"))
-                .and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok())
-                .is_some_and(|flags| flags & IS_UP != 0),
+            is_up: link.is_up,
             cpu_count: std::thread::available_parallelism()
                 .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
             opponents: self.opponents().map_err(|error| failure(&error))?,

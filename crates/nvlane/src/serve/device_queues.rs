@@ -11,7 +11,7 @@ use adq::driver::Means;
 use adq::journal::{Journal, files};
 use adq::kernel::Kernel as _;
 use adq::layout::PlacedClass;
-use adq::linux::LinuxDevice;
+use adq::linux::{LinuxDevice, receive_queues_of_napi};
 use adq::verify::verify;
 use reactor::CoreList;
 use serde::{Deserialize, Serialize};
@@ -119,8 +119,7 @@ impl DeviceQueues {
             let mut of_device = deviations(&interface, &journal);
             if journal.plan.layout.means != Means::Software && serves_classes_only(&served, serving) {
                 let queues = served.iter().flat_map(|class| class.queue_numbers()).collect();
-                let of_napi =
-                    LinuxDevice::open(&interface).and_then(|device| device.receive_queues_of_napi());
+                let of_napi = receive_queues_of_napi(&interface);
                 of_device.extend(lane_deviations(&lanes, &of_napi.unwrap_or_default(), &queues));
             }
             let queues = served.iter().map(|class| class.queues.count).sum();
