@@ -2,7 +2,7 @@
 
 use std::io;
 
-use io_uring::IoUring;
+use io_uring::{IoUring, opcode};
 
 use crate::event::EngineKind;
 
@@ -40,11 +40,11 @@ impl Features {
 }
 
 impl RingSetup {
-    /// Makes the best ring that the kernel accepts.
+    /// Makes the best ring that the kernel accepts, and that completes an operation.
     ///
     /// # Errors
     /// The error for the plainest ring: forbidden by a container's profile or by `kernel.io_uring_disabled`,
-    /// or no memory.
+    /// or no memory. A system call filter may allow `io_uring_setup` and forbid `io_uring_enter`.
     pub(crate) fn best(entries: u32, completion_entries: u32) -> io::Result<(IoUring, Self)> {
         let builder = || {
             let mut builder = IoUring::builder();
@@ -53,7 +53,7 @@ impl RingSetup {
         };
         let deferred =
             builder().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().build(entries);
-        match deferred {
+        match deferred.and_then(proven) {
             Ok(ring) => {
                 let setup = Self { deferred_task_work: true, cooperative_task_work: false };
                 return Ok((ring, setup));
@@ -62,12 +62,32 @@ impl RingSetup {
             Err(error) if is_out_of_memory(&error) => return Err(error),
             Err(_) => {}
         }
-        if let Ok(ring) = builder().setup_coop_taskrun().setup_taskrun_flag().build(entries) {
+        let cooperative = builder().setup_coop_taskrun().setup_taskrun_flag().build(entries);
+        if let Ok(ring) = cooperative.and_then(proven) {
             let setup = Self { deferred_task_work: false, cooperative_task_work: true };
             return Ok((ring, setup));
         }
-        let ring = builder().build(entries)?;
+        let ring = builder().build(entries).and_then(proven)?;
         Ok((ring, Self { deferred_task_work: false, cooperative_task_work: false }))
+    }
+}
+
+/// The ring, if it completes a NOP.
+fn proven(mut ring: IoUring) -> io::Result<IoUring> {
+    // SAFETY: a NOP touches no memory of ours. A new queue has room.
+    unsafe { ring.submission().push(&opcode::Nop::new().build()) }.map_err(io::Error::other)?;
+    loop {
+        match ring.submit_and_wait(1) {
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let result = ring.completion().next().map(|completion| completion.result());
+    match result {
+        Some(0) => Ok(ring),
+        Some(result) => Err(io::Error::from_raw_os_error(-result)),
+        None => Err(io::Error::other("a ring completes no operation")),
     }
 }
 
