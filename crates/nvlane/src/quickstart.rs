@@ -91,8 +91,10 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
     let directory = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
     let stops = Arc::new(AtomicBool::new(false));
     let _handlers = EndOnSignal::new(&stops)?;
-    let file = NamespaceFile::within(&directory);
-    let served = serve(&file, cores)?;
+    // Removed with its file after the target has ended: a namespace whose file is deleted accepts no writes.
+    let directory = tempfile::Builder::new().prefix("nvlane-quickstart-").tempdir_in(&directory);
+    let directory = directory.context("a directory for the file of a namespace")?;
+    let served = serve(directory.path(), cores)?;
     let environment = Environment::collect(None, Duration::from_millis(20));
     print_heading(served.address(), cores, &environment)?;
 
@@ -127,26 +129,11 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The file of the second namespace; removed on drop, since a namespace whose file is deleted accepts no writes.
-struct NamespaceFile(PathBuf);
-
-impl NamespaceFile {
-    fn within(directory: &Path) -> Self {
-        Self(directory.join(format!("nvlane-quickstart-{}.img", std::process::id())))
-    }
-}
-
-impl Drop for NamespaceFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// A target with a namespace in memory (1), one in a file (2), and one that discards all data (3).
-fn serve(file: &NamespaceFile, cores: Option<Cores>) -> Result<Served, Failure> {
+fn serve(directory: &Path, cores: Option<Cores>) -> Result<Served, Failure> {
     let namespaces = [
         format!("ram:{NAMESPACE}"),
-        format!("file:{}?size={NAMESPACE}", file.0.display()),
+        format!("file:{}?size={NAMESPACE}", directory.join("namespace.img").display()),
         format!("null:{NAMESPACE}"),
     ];
     let options = ServedOptions { core: cores.map(|cores| cores.target), ..ServedOptions::of(namespaces) };

@@ -4,12 +4,14 @@
 //! content. Not for reactors: these calls block.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use crate::randomness::Randomness;
 
 /// The calls that put a file in its place. Tests implement them too, and cut the power between any two.
 pub trait FileCalls {
-    /// Writes a file, replacing an existing one. Nothing of it is durable.
+    /// Writes a new file. Nothing of it is durable.
     ///
     /// # Errors
     /// The system's error; a part may have been written.
@@ -46,7 +48,8 @@ pub struct SystemFiles;
 
 impl FileCalls for SystemFiles {
     fn write(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        std::fs::write(path, bytes)
+        // Never through a link that another user has put there.
+        std::fs::File::create_new(path)?.write_all(bytes)
     }
 
     fn sync(&mut self, path: &Path) -> io::Result<()> {
@@ -72,7 +75,7 @@ impl FileCalls for SystemFiles {
 /// # Errors
 /// The system's error; the file then exists completely or not at all.
 pub fn place_new(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<bool> {
-    let beside = beside(path);
+    let beside = beside(path)?;
     let placed = match written(calls, &beside, bytes).and_then(|()| calls.link(&beside, path)) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
@@ -91,7 +94,7 @@ pub fn place_new(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::R
 /// # Errors
 /// The system's error; the file then has its old or new content.
 pub fn replace(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let beside = beside(path);
+    let beside = beside(path)?;
     if let Err(error) = written(calls, &beside, bytes).and_then(|()| calls.rename(&beside, path)) {
         let _ = calls.remove(&beside);
         return Err(error);
@@ -107,8 +110,8 @@ pub fn check_place(path: &Path) -> io::Result<()> {
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
     }
-    let beside = beside(path);
-    std::fs::write(&beside, b"")?;
+    let beside = beside(path)?;
+    SystemFiles.write(&beside, b"")?;
     std::fs::remove_file(&beside)
 }
 
@@ -117,11 +120,13 @@ fn written(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<
     calls.sync(path)
 }
 
-/// The temporary name of a file, different for each process.
-fn beside(path: &Path) -> PathBuf {
+/// A temporary name of a file, which nobody can foresee.
+fn beside(path: &Path) -> io::Result<PathBuf> {
+    let mut random = [0; 8];
+    Randomness::System.fill(&mut random)?;
     let mut name = OsString::from(path);
-    name.push(format!(".{}.new", std::process::id()));
-    name.into()
+    name.push(format!(".{:016x}.new", u64::from_ne_bytes(random)));
+    Ok(name.into())
 }
 
 fn directory(path: &Path) -> &Path {
@@ -158,6 +163,16 @@ mod tests {
             assert!(check_place(bad).is_err(), "{}", bad.display());
         }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside them");
+    }
+
+    #[test]
+    fn temporary_names_are_unforeseeable_and_never_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        assert_ne!(beside(&path).unwrap(), beside(&path).unwrap());
+        let (link, other) = (directory.path().join("link"), directory.path().join("other"));
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        assert!(SystemFiles.write(&link, b"x").is_err() && !other.exists());
     }
 
     #[test]

@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use host::Credentials;
 use reactor::randomness::Randomness;
@@ -16,6 +15,7 @@ use security::psk::Derivation;
 use security::secret::Secret;
 use security::tls::HostKeys;
 use security::tls_key::TlsKey;
+use tempfile::TempDir;
 
 use crate::error::Error;
 use crate::served_options::KeyFiles;
@@ -29,7 +29,8 @@ const KEY_BYTES: usize = 32;
 pub(crate) struct Keys {
     tls: TlsKey,
     secret: Secret,
-    directory: PathBuf,
+    /// Removed with the keys.
+    _directory: TempDir,
     tls_path: PathBuf,
     secret_path: PathBuf,
 }
@@ -58,13 +59,9 @@ impl Keys {
     /// # Errors
     /// There is no place for the files.
     pub(crate) fn keep(tls: TlsKey, secret: Secret) -> io::Result<Self> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("nvlane-study-keys-{}-{count}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir(&directory)?;
-        let (tls_path, secret_path) = (directory.join("tls.key"), directory.join("host.key"));
-        let keys = Self { tls, secret, directory, tls_path, secret_path };
+        let directory = tempfile::Builder::new().prefix("nvlane-study-keys-").tempdir()?;
+        let (tls_path, secret_path) = (directory.path().join("tls.key"), directory.path().join("host.key"));
+        let keys = Self { tls, secret, _directory: directory, tls_path, secret_path };
         write(&keys.tls_path, &keys.tls.to_text())?;
         write(&keys.secret_path, &keys.secret.to_text())?;
         Ok(keys)
@@ -93,14 +90,6 @@ impl Keys {
     /// The secret.
     pub(crate) fn secret(&self) -> &Secret {
         &self.secret
-    }
-}
-
-impl Drop for Keys {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.directory) {
-            eprintln!("cannot remove {}: {error}", self.directory.display());
-        }
     }
 }
 

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use host::Address;
 use load::account::{Account, ProcessAccount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::error::Error;
 use crate::process::own_memory_bytes;
@@ -28,6 +28,8 @@ pub(crate) struct LocalTarget {
     child: Child,
     /// State file.
     state: Option<PathBuf>,
+    /// That of the state file, removed with the target.
+    _directory: Option<TempDir>,
     memcached: Option<SocketAddr>,
 }
 
@@ -74,11 +76,11 @@ impl LocalTarget {
     /// # Errors
     /// The target cannot be started; it has written the reason to the standard error of this process.
     pub(crate) fn start(program: &Path, options: &ServedOptions) -> Result<Self, Error> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let state = options.tells.then(|| {
-            let count = COUNT.fetch_add(1, Ordering::Relaxed);
-            std::env::temp_dir().join(format!("nvlane-study-{}-{count}.json", std::process::id()))
-        });
+        let directory = options.tells.then(|| tempfile::Builder::new().prefix("nvlane-study-").tempdir());
+        let directory = directory
+            .transpose()
+            .map_err(|error| Error::system("a directory for the target's state", error))?;
+        let state = directory.as_ref().map(|directory| directory.path().join("state.json"));
         let mut command = command_line(options, program, state.as_deref());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| Error::system("cannot start the target", error))?;
@@ -90,7 +92,7 @@ impl LocalTarget {
             let status = child.wait().map_err(|error| Error::system("the target", error))?;
             return Err(Error::Target(format!("did not start ({status})")));
         };
-        Ok(Self { address, child, state, memcached: options.memcached })
+        Ok(Self { address, child, state, _directory: directory, memcached: options.memcached })
     }
 
     /// Address on which the target listens.
@@ -165,9 +167,6 @@ impl LocalTarget {
 impl Drop for LocalTarget {
     fn drop(&mut self) {
         let _ = self.end();
-        if let Some(path) = &self.state {
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 

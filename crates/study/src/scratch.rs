@@ -1,17 +1,18 @@
 //! A file to put load on, which exists for as long as a study needs it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use load::runner::{LocalStorage, RunSettings, run_local};
 use load::workload::{Pattern, Sizes, Stop, Workload};
 use store::FileKind;
+use tempfile::TempPath;
 
 use crate::error::Error;
 
 /// A file whose every block has been written, removed with this value.
 #[derive(Debug)]
 pub(crate) struct ScratchFile {
-    path: PathBuf,
+    path: TempPath,
 }
 
 impl ScratchFile {
@@ -20,12 +21,11 @@ impl ScratchFile {
     /// # Errors
     /// There is no room for it, or the file system has no such name.
     pub(crate) fn new(directory: &Path, bytes: u64) -> Result<Self, Error> {
-        let path = directory.join(format!("load-{}.img", std::process::id()));
         let cannot = |error| Error::system("make a file to put load on", error);
-        let file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path).map_err(cannot)?;
-        let scratch = Self { path };
-        file.set_len(bytes).map_err(cannot)?;
-        drop(file);
+        let file =
+            tempfile::Builder::new().prefix("load-").suffix(".img").tempfile_in(directory).map_err(cannot)?;
+        file.as_file().set_len(bytes).map_err(cannot)?;
+        let scratch = Self { path: file.into_temp_path() };
         // Blocks that were never written would not be read from the disk.
         let fill = Workload {
             pattern: Pattern::named("read", None).expect("a known pattern"),
@@ -51,14 +51,6 @@ impl ScratchFile {
     }
 }
 
-impl Drop for ScratchFile {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.path) {
-            eprintln!("cannot remove {}: {error}", self.path.display());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,8 +66,8 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len(), 4 << 20);
         assert!(bytes.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0)));
-        assert!(ScratchFile::new(directory.path(), 4 << 20).is_err(), "what is there is not overwritten");
-        assert!(path.exists());
+        let other = ScratchFile::new(directory.path(), 4 << 20).unwrap();
+        assert_ne!(other.path(), path, "what is there is not overwritten");
         drop(file);
         assert!(!path.exists());
     }

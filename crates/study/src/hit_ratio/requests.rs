@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn a_trace_of_libcachesim_is_read() {
-        let path = std::env::temp_dir().join(format!("nvlane-trace-{}", std::process::id()));
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("trace");
         let record = |id: u64, bytes: u32| {
             let mut record = [0; 24];
             record[4..12].copy_from_slice(&id.to_le_bytes());
@@ -216,7 +217,6 @@ mod tests {
         std::fs::write(&path, [record(77, 512), record(1 << 40, 4096), record(77, 100)].concat())
             .expect("written");
         let requests = Requests::read(&path).expect("a trace");
-        std::fs::remove_file(&path).expect("removed");
         let pairs: Vec<_> = requests.all.iter().map(|request| (request.key, request.bytes)).collect();
         assert_eq!(pairs, [(0, 512), (1, 4096), (0, 512)]);
     }

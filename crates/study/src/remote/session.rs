@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use load::account::Reading;
@@ -16,6 +15,7 @@ use reactor::randomness::Randomness;
 use security::access_token::CHALLENGE_BYTES;
 use security::secret::Secret;
 use security::tls_key::TlsKey;
+use tempfile::TempDir;
 use wire::text::{from_hex, to_hex};
 
 use super::device::Device;
@@ -496,39 +496,16 @@ fn no_target(target: u32) -> String {
 struct Scratch {
     // Before its directory.
     file: ScratchFile,
-    _directory: ScratchDirectory,
+    _directory: TempDir,
     bytes: u64,
 }
 
 impl Scratch {
     fn new(bytes: u64) -> Result<Self, String> {
-        let directory =
-            ScratchDirectory::new().map_err(|error| format!("no directory for a file: {error}"))?;
-        let file = ScratchFile::new(&directory.0, bytes).map_err(|error| error.to_string())?;
+        let directory = tempfile::Builder::new().prefix("nvlane-study-serve-").tempdir();
+        let directory = directory.map_err(|error| format!("no directory for a file: {error}"))?;
+        let file = ScratchFile::new(directory.path(), bytes).map_err(|error| error.to_string())?;
         Ok(Self { file, _directory: directory, bytes })
-    }
-}
-
-/// A directory of the server, removed with this value.
-struct ScratchDirectory(PathBuf);
-
-impl ScratchDirectory {
-    fn new() -> std::io::Result<Self> {
-        use std::os::unix::fs::DirBuilderExt;
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("nvlane-study-serve-{}-{count}", std::process::id()));
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for ScratchDirectory {
-    fn drop(&mut self) {
-        let path: &Path = &self.0;
-        if let Err(error) = std::fs::remove_dir_all(path) {
-            eprintln!("cannot remove {}: {error}", path.display());
-        }
     }
 }
 

@@ -10,11 +10,15 @@ use std::time::{Duration, Instant};
 
 use load::account::{Account, ProcessAccount};
 use serde_json::json;
+use tempfile::TempDir;
 
 use super::{command, core_mask, memory_options};
 use crate::error::Error;
 
 const PROGRAM: &str = "nvmf_tgt";
+
+/// The file with its output.
+const OUTPUT: &str = "log";
 
 /// Time limit until it listens: DPDK takes a second or more to start.
 const START_TIME: Duration = Duration::from_secs(30);
@@ -29,8 +33,8 @@ const TOLD_LINES: usize = 5;
 #[derive(Debug)]
 pub(crate) struct SpdkTarget {
     child: Child,
-    /// Configuration, output and socket for requests: removed with the target.
-    files: [PathBuf; 3],
+    /// With its configuration, its output and its socket for requests: removed with the target.
+    directory: TempDir,
 }
 
 /// Its program.
@@ -48,25 +52,24 @@ impl SpdkTarget {
     /// The program does not start, or does not listen in time.
     pub(crate) fn serve(address: SocketAddr, nqn: &str, file: &Path, cores: &[usize]) -> Result<Self, Error> {
         let failed = |error| Error::system("SPDK's target", error);
-        let place =
-            |suffix: &str| std::env::temp_dir().join(format!("nvlane-spdk-{}.{suffix}", address.port()));
-        let files = ["json", "log", "sock"].map(place);
-        let [configuration, output, requests] = &files;
-        std::fs::write(configuration, configuration_of(address, nqn, file)).map_err(failed)?;
-        let log = std::fs::File::create(output).map_err(failed)?;
+        let directory = tempfile::Builder::new().prefix("nvlane-spdk-").tempdir().map_err(failed)?;
+        let place = |name| directory.path().join(name);
+        let configuration = place("configuration.json");
+        std::fs::write(&configuration, configuration_of(address, nqn, file)).map_err(failed)?;
+        let log = std::fs::File::create(place(OUTPUT)).map_err(failed)?;
         let mut command = command(&program().map_err(Error::Lacking)?);
         // Without PCI: no device of this machine is to be taken over.
         command
             .arg("-u")
             .arg("-c")
-            .arg(configuration)
+            .arg(&configuration)
             .arg("-r")
-            .arg(requests)
+            .arg(place("requests.sock"))
             .args(["-m", &core_mask(cores)]);
         memory_options(&mut command);
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
         let child = command.spawn().map_err(failed)?;
-        let mut target = Self { child, files };
+        let mut target = Self { child, directory };
         let until = Instant::now() + START_TIME;
         while TcpStream::connect(address).is_err() {
             let status = target.child.try_wait().map_err(failed)?;
@@ -85,8 +88,7 @@ impl SpdkTarget {
 
     /// The last lines of its output, for an error.
     fn last_lines(&self) -> String {
-        let [_, output, _] = &self.files;
-        let text = std::fs::read(output).unwrap_or_default();
+        let text = std::fs::read(self.directory.path().join(OUTPUT)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         lines[lines.len().saturating_sub(TOLD_LINES)..].iter().fold(String::new(), |mut told, line| {
@@ -128,9 +130,6 @@ impl Drop for SpdkTarget {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
-        for file in &self.files {
-            let _ = std::fs::remove_file(file);
-        }
     }
 }
 
