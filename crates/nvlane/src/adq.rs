@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::exit::{Ended, Failure, Kind};
 use crate::output::{self, Output};
-use crate::serve::state_file::{Served, start_ticks};
+use crate::serve::state_file::{self, Served, start_ticks};
 use crate::signals::EndOnSignal;
 
 /// Exit code of `verify`: the device is out of line.
@@ -351,7 +351,8 @@ fn compared(journal: &Journal, facts: &Device, state: &State) -> Vec<Deviation> 
 
 /// What the target of a state file finds out of line, beside what `verify` has found by itself.
 fn of_target(path: &Path, interface: &str, found: &[Deviation]) -> Result<Vec<Deviation>, Failure> {
-    let state = Served::read(path)?;
+    let (state, _) = state_file::read::<Served>(path)
+        .map_err(|error| Failure::new(Kind::Failed, format_args!("{}: {error}", path.display())))?;
     if start_ticks(state.process.pid) != Some(state.process.start_ticks) {
         let what = format!("the target of {} has ended", path.display());
         return Ok(vec![Deviation { what, remedy: "start it, or leave --state out".into() }]);

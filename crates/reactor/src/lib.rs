@@ -45,6 +45,7 @@ mod registered;
 mod ring;
 mod segment;
 mod signals;
+pub mod small_file;
 mod sock_ops;
 mod socket;
 mod socket_option;

@@ -1,16 +1,20 @@
 //! The file of `--state`: the target's state, the process that wrote it, and the outcome of its last reload.
 
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use reactor::small_file::SmallFile;
 use reactor::whole_file::{SystemFiles, check_place, replace};
 use rustix::time::{ClockId, clock_gettime};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use subsystem::operator::{Outcome, Report};
 use subsystem::server::Target;
 use subsystem::state::TargetState;
 
 use super::device_queues::{DeviceQueues, ServedClass};
-use crate::exit::{Failure, Kind};
+use crate::exit::Failure;
 use crate::output::is_standard;
 
 /// The part that `nvlane reload` reads to find the target and to wait for it.
@@ -65,14 +69,32 @@ pub(crate) struct Served {
     pub(crate) adq: Vec<ServedClass>,
 }
 
-impl Served {
-    /// Reads the part of a state file.
-    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
-        let failed =
-            |reason: String| Failure::new(Kind::Failed, format_args!("{}: {reason}", path.display()));
-        let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-        serde_json::from_slice(&text).map_err(|error| failed(format!("no state file of a target: {error}")))
+/// Limit of a state file that is read, bytes: that of some ten thousand connections.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// Reads a part of a state file, and the user that owns the file. Other users may have put it there: nothing but a regular
+/// file is read, and no more of it is kept than the part.
+pub(crate) fn read<Part: DeserializeOwned>(path: &Path) -> io::Result<(Part, u32)> {
+    let file = SmallFile::open_regular(path)?;
+    let metadata = file.metadata();
+    if metadata.len() > BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {BYTES_MAX} bytes")));
     }
+    let owner = metadata.uid();
+    let part = serde_json::from_reader(BufReader::new(file.take(BYTES_MAX)));
+    let part = part.map_err(|error| match error.is_io() {
+        true => error.into(),
+        // The text of an error may have words of a file that is none of ours.
+        false => io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "it is not what a target of this version writes with --state (line {}, column {})",
+                error.line(),
+                error.column()
+            ),
+        ),
+    })?;
+    Ok((part, owner))
 }
 
 /// Writer of the state file; holds what goes into it beside the target's state.

@@ -177,6 +177,62 @@ fn reload_says_why_it_reaches_no_target() {
     assert!(ended.contains("has ended"), "{ended}");
 }
 
+/// The state file may be in the hands of a user that is trusted less than the one that reloads.
+#[test]
+fn reload_signals_nothing_but_a_target_of_the_file_s_owner() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("state.json");
+    let complain = |code| {
+        let began = Instant::now();
+        let line = run([Path::new("reload"), "--timeout".as_ref(), "2".as_ref(), "--state".as_ref(), &path])
+            .complaint(code);
+        assert!(began.elapsed() < PATIENCE / 2, "{line}");
+        fs::remove_file(&path).expect("there");
+        line
+    };
+    let mut victim = Command::new("sleep").arg("600").spawn().expect("a process");
+    let stat = fs::read_to_string(format!("/proc/{}/stat", victim.id())).expect("it runs");
+    let start_ticks: u64 = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().nth(19))
+        .expect("a start")
+        .parse()
+        .expect("ticks");
+    let process = serde_json::json!({ "process": { "pid": victim.id(), "start_ticks": start_ticks } });
+    fs::write(&path, process.to_string()).expect("written");
+    let line = complain(4);
+    assert!(line.contains("which is no nvlane target: nothing was asked"), "{line}");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(victim.try_wait().expect("a child"), None, "it runs on");
+    victim.kill().and_then(|()| victim.wait()).expect("it ends");
+
+    assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+    assert!(complain(2).contains("a pipe"));
+    for place in ["/dev/zero", "/etc/passwd"] {
+        std::os::unix::fs::symlink(place, &path).expect("a link");
+        assert!(complain(2).contains("a symbolic link"));
+    }
+    fs::write(&path, "\"words of another file\"").expect("written");
+    assert!(!complain(2).contains("words"), "a file of root's");
+
+    let target = Target::start("epoll", &["ram:1M"]);
+    let state = target.path("state.json");
+    let ask = |pid: u32| {
+        let pid = pid.to_string();
+        run([Path::new("reload"), "--pid".as_ref(), pid.as_ref(), "--state".as_ref(), &state])
+    };
+    let line = ask(std::process::id()).complaint(4);
+    assert!(line.contains("was written by process"), "{line}");
+    assert_eq!(ask(target.process.id()).text(), "nothing to change\n");
+    // Others may have written it, unless it belongs to the target's user.
+    fs::copy(&state, &path).expect("copied");
+    if std::os::unix::fs::chown(&path, Some(12345), None).is_ok() {
+        let line = complain(4);
+        assert!(line.contains("but the file belongs to user 12345: nothing was asked"), "{line}");
+    }
+    target.end();
+}
+
 #[test]
 fn a_closed_namespace_is_reopened_by_a_reload() {
     for engine in ENGINES {
