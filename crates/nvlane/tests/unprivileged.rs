@@ -141,13 +141,13 @@ fn user_nobody_serves_ram_and_files_with_little_locked_memory() {
     }
 }
 
-/// Forbids `io_uring` as container profiles do: its system calls fail with EPERM.
-const WITHOUT_URING: &str = r#"
+/// Forbids system calls as container profiles do: those of a list of numbers fail with this error.
+const WITHOUT_CALLS: &str = r#"
 import ctypes, os, platform, struct, sys
-numbers = (425, 426, 427)
+numbers, errno = map(int, sys.argv[1].split(",")), int(sys.argv[2])
 code = [(0x20, 0, 0, 0)]
 for n in numbers:
-    code += [(0x15, 0, 1, n), (0x06, 0, 0, 0x00050000 | 1)]
+    code += [(0x15, 0, 1, n), (0x06, 0, 0, 0x00050000 | errno)]
 code.append((0x06, 0, 0, 0x7fff0000))
 text = b"".join(struct.pack("HBBI", *line) for line in code)
 class Program(ctypes.Structure):
@@ -156,7 +156,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 program = Program(len(code), text)
 if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(program), 0, 0):
     sys.exit("cannot forbid system calls")
-os.execvp(sys.argv[1], sys.argv[1:])
+os.execvp(sys.argv[3], sys.argv[3:])
 "#;
 
 #[test]
@@ -167,22 +167,62 @@ fn without_io_uring_epoll_serves_and_the_log_says_so() {
         "python3 forbids io_uring here: `cargo xtask deps` installs it"
     );
     let (directory, program) = public_copy();
-    let namespace = format!("file:{}?size=4M", directory.path().join("file").display());
-    let arguments = ["--cores", "0", "--namespace", "ram:4M", "--namespace", &namespace];
-    let wrapper = ["python3", "-c", WITHOUT_URING];
-    let process = Process::start(&wrapper, &program, &arguments);
-    process.exercise();
-    let ended = process.end();
-    assert!(ended.is_success, "{}", ended.log);
-    assert!(ended.log.contains("io_uring is unavailable here"), "{}", ended.log);
-    // If io_uring is requested explicitly, the error is reported and nothing starts.
-    let output = Command::new(wrapper[0])
-        .args(&wrapper[1..])
-        .args([&program, "target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M", "--engine", "uring"])
-        .output()
-        .expect("a program that starts");
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("choose the epoll engine"), "{output:?}");
+    // All three calls; io_uring_enter alone, as with a filter that lists calls: EPERM, ENOSYS, ENOMEM.
+    for (numbers, errno) in [("425,426,427", "1"), ("426", "1"), ("426", "38"), ("426", "12")] {
+        let wrapper = ["python3", "-c", WITHOUT_CALLS, numbers, errno];
+        let file = directory.path().join(format!("{numbers}-{errno}"));
+        let namespace = format!("file:{}?size=4M", file.display());
+        let arguments = ["--cores", "0", "--namespace", "ram:4M", "--namespace", &namespace];
+        let process = Process::start(&wrapper, &program, &arguments);
+        process.exercise();
+        let ended = process.end();
+        assert!(ended.is_success, "{wrapper:?}: {}", ended.log);
+        assert!(ended.log.contains("io_uring is unavailable here"), "{wrapper:?}: {}", ended.log);
+        // If io_uring is requested explicitly, the error is reported and nothing starts.
+        let output = Command::new(wrapper[0])
+            .args(&wrapper[1..])
+            .args([
+                &program,
+                "target",
+                "--listen",
+                "127.0.0.1:0",
+                "--namespace",
+                "ram:1M",
+                "--engine",
+                "uring",
+            ])
+            .output()
+            .expect("a program that starts");
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("choose the epoll engine"), "{output:?}");
+    }
+}
+
+/// As with `DynamicUser=` and a new file under `umask 077`.
+#[test]
+fn a_reload_says_which_user_may_not_read_a_secret() {
+    let (directory, program) = public_copy();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (key, state) = (path("key"), path("state"));
+    let mode = |mode| std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).expect("our own");
+    let nvlane = |arguments: &[&str]| Command::new(&program).args(arguments).output().expect("it runs");
+    assert!(nvlane(&["keys", "generate", "--out", &key]).status.success());
+    mode(0o644);
+    let arguments =
+        ["--engine", "epoll", "--namespace", "ram:1M", "--dhchap-secret", &key, "--state", &state];
+    let process = Process::start(&as_nobody(), &program, &arguments);
+    mode(0o600);
+    if std::fs::metadata(&state).is_ok_and(|state| std::os::unix::fs::MetadataExt::uid(&state) != 65534) {
+        mode(0);
+    }
+    let output = nvlane(&["reload", "--state", &state]);
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(
+        told.contains(&key) && told.contains("may not read it") && told.contains("setfacl -m u:"),
+        "{told}"
+    );
+    assert!(process.end().is_success);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod inspect;
 mod kernel_keyring;
 mod memcached_address;
 mod memcached_listener;
+mod passed_sources;
 mod resolve;
 mod secrets;
 mod warnings;
@@ -39,6 +40,7 @@ pub use check::{Place, Problem};
 pub use file::{ConfigError, ConfigErrors, ConfigFile};
 pub use memcached_address::MemcachedAddress;
 pub use memcached_listener::{MemcachedListenerConfig, MemcachedTlsConfig};
+pub(crate) use passed_sources::PassedSources;
 pub use resolve::{ResolvedNamespace, ResolvedSubsystem};
 pub use secrets::{
     AuthenticationConfig, SecretSource, SecretSources, TlsKeySources, read_secret, read_secret_file,

@@ -25,7 +25,8 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 
 use crate::config::{
-    ListenerConfig, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig, TlsPolicy,
+    ListenerConfig, PassedSources, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig,
+    TlsPolicy,
 };
 use crate::discovery::ListenerEntry;
 use crate::identity;
@@ -111,6 +112,8 @@ pub struct Operator {
     memcached: Vec<MemcachedListener>,
     discovery_nqn: Nqn,
     identities: Identities,
+    /// As they were when the secrets were last read.
+    passed: PassedSources,
     next_tag: ListenerTag,
     /// What new connections go through.
     gate: Arc<ListenerGate>,
@@ -129,6 +132,14 @@ pub struct RunningListener {
     /// The address it is bound to: port 0 replaced by the port that the system chose.
     pub address: SocketAddr,
     tag: ListenerTag,
+}
+
+/// A checked configuration, with its secrets.
+struct Read {
+    outline: Outline,
+    keyring: Arc<Keyring>,
+    trust: Vec<NewTrust>,
+    passed: PassedSources,
 }
 
 /// A prepared change, and the resources that run once it is applied.
@@ -201,6 +212,7 @@ impl Operator {
             memcached: Vec::new(),
             discovery_nqn,
             identities,
+            passed: PassedSources::of(config),
             next_tag: 1,
             reactor_count: reactor_count.into(),
             bind,
@@ -279,46 +291,43 @@ impl Operator {
         &self.running
     }
 
-    /// Applies the differences between the running and the wanted configuration. A change that fails leaves the old
-    /// state; the others are applied. May block.
+    /// Reads all secrets again, applies the differences between the running and the wanted configuration, and reopens closed
+    /// namespaces. A change that fails leaves the old state; the others are applied. May block.
     pub fn reload(&mut self, wanted: &TargetConfig, post: Post<'_>) -> Report {
-        let mut report = Report::default();
+        let mut report = match self.read(wanted) {
+            Ok(read) => self.apply(read, post),
+            Err(problems) => {
+                let failed = |problem| format!("nothing changed: {problem}");
+                let mut report = Report::default();
+                problems.into_iter().for_each(|problem| report.add(Outcome::Failed, failed(problem)));
+                report
+            }
+        };
+        report.lines.append(&mut self.reopen_closed(post).lines);
+        report
+    }
+
+    /// Checks a configuration and reads its secrets.
+    fn read(&self, wanted: &TargetConfig) -> Result<Read, Vec<Problem>> {
         let problems = wanted.check();
-        for problem in &problems {
-            report.add(Outcome::Failed, format!("nothing changed: {problem}"));
-        }
         if !problems.is_empty() {
-            return report;
+            return Err(problems);
         }
+        let passed = PassedSources::of(wanted);
+        let keyring = read_keyring(wanted, &self.discovery_nqn)?;
+        let trust = wanted.memcached.iter().cloned().zip(wanted.read_memcached_trust()?).collect();
+        let outline = Outline::with_secrets(wanted, self.identities.target())?;
+        Ok(Read { outline, keyring, trust, passed })
+    }
+
+    fn apply(&mut self, read: Read, post: Post<'_>) -> Report {
+        let Read { outline: mut wanted, keyring, trust, passed } = read;
+        let (mut report, mut later) = (Report::default(), Report::default());
         let mut prepared = Vec::new();
-        let mut later = Report::default();
-        let keyring = match read_keyring(wanted, &self.discovery_nqn) {
-            Ok(keyring) => keyring,
-            Err(problems) => {
-                for problem in problems {
-                    report.add(Outcome::Failed, format!("nothing changed: {problem}"));
-                }
-                return report;
-            }
-        };
-        let trust = match wanted.read_memcached_trust() {
-            Ok(trust) => wanted.memcached.iter().cloned().zip(trust).collect::<Vec<_>>(),
-            Err(problems) => {
-                for problem in problems {
-                    report.add(Outcome::Failed, format!("nothing changed: {problem}"));
-                }
-                return report;
-            }
-        };
-        let mut wanted = match Outline::with_secrets(wanted, self.identities.target()) {
-            Ok(wanted) => wanted,
-            Err(problems) => {
-                for problem in problems {
-                    report.add(Outcome::Failed, format!("nothing changed: {problem}"));
-                }
-                return report;
-            }
-        };
+        for line in passed.stale_since(&self.passed) {
+            later.add(Outcome::NeedsRestart, line);
+        }
+        self.passed = passed;
         let mut steps = Vec::new();
         for (line, step) in self.identities.follow_renamed(&mut self.running, &wanted) {
             report.add(Outcome::Done, line);
@@ -348,7 +357,6 @@ impl Operator {
         }
         self.carry_out(prepared, keyring, &trust, post, &mut report);
         report.lines.append(&mut later.lines);
-        report.lines.append(&mut self.reopen_closed(post).lines);
         report
     }
 

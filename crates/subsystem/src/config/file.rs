@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use reactor::small_file::SmallFile;
 use reactor::{BusyPoll, CoreList, EngineKind};
 use serde::Deserialize;
 use store::{Size, Spec};
@@ -33,6 +34,9 @@ use crate::discovery::{Advertised, Referral};
 use crate::key_rights::{KeyRights, KeyScope};
 use crate::limits::Limits;
 use crate::subsystem::Access;
+
+/// Limit of a configuration file, bytes: some hundred thousand hosts.
+const FILE_BYTES_MAX: usize = 64 << 20;
 
 /// An error in a configuration file, and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +113,7 @@ impl ConfigFile {
     /// Everything that is wrong, or why it cannot be read.
     pub fn read(path: &Path) -> Result<Self, ConfigErrors> {
         let name = path.display().to_string();
-        match std::fs::read_to_string(path) {
+        match SmallFile::open(path).and_then(|file| file.read_text(FILE_BYTES_MAX)) {
             Ok(text) => Self::parse(&name, &text),
             Err(error) => {
                 let message = format!("cannot be read: {error}");

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use reactor::small_file::SmallFile;
 use security::secret::Secret;
 use security::tls::{Keyring, KnownKey};
 use security::tls_key::TlsKey;
@@ -23,7 +23,7 @@ const FILE_BYTES_MAX: usize = 4096;
 
 /// Where a secret is: `file:PATH`, `env:NAME`, `credential:NAME` for a systemd credential, or `keyring:NAME` for a key in
 /// the kernel's keyrings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SecretSource {
     /// A file.
     File(PathBuf),
@@ -158,8 +158,8 @@ impl SecretSource {
                 Ok(text) => Ok(Zeroizing::new(text)),
                 Err(_) => Err("there is no such variable, or it is not text".into()),
             },
-            Self::Credential(name) => match std::env::var_os("CREDENTIALS_DIRECTORY") {
-                Some(directory) => file(&Path::new(&directory).join(name)),
+            Self::Credential(name) => match credential_path(name) {
+                Some(path) => file(&path),
                 None => {
                     Err("systemd has passed no credentials: see LoadCredential= in systemd.exec(5)".into())
                 }
@@ -170,7 +170,12 @@ impl SecretSource {
     }
 }
 
-/// Reads a file with a secret, or another key as text. Warns if other users can read it.
+/// The file of a systemd credential.
+pub(super) fn credential_path(name: &str) -> Option<PathBuf> {
+    Some(Path::new(&std::env::var_os("CREDENTIALS_DIRECTORY")?).join(name))
+}
+
+/// Reads a file with a secret, or another key as text. Warns if every user can read it.
 ///
 /// # Errors
 /// It cannot be read, is too long, or is not text.
@@ -188,11 +193,24 @@ pub(super) enum Kind {
 }
 
 fn read_file(path: &Path, bytes_max: usize, kind: Kind) -> io::Result<Zeroizing<String>> {
-    let file = File::open(path)?;
-    if kind == Kind::Secret && file.metadata()?.permissions().mode() & 0o044 != 0 {
-        tracing::warn!("other users can read the key in {}; run chmod 600 on it", path.display());
+    let file = SmallFile::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => io::Error::new(error.kind(), remedy(path, &error)),
+        _ => error,
+    })?;
+    // A group may be the one by which the target's user reads it.
+    if kind == Kind::Secret && file.metadata().permissions().mode() & 0o004 != 0 {
+        tracing::warn!("other users can read the key in {}; run chmod o-r on it", path.display());
     }
     read_all(file, bytes_max)
+}
+
+/// What lets this process read a file that it may not read.
+fn remedy(path: &Path, error: &io::Error) -> String {
+    let (user, path) = (rustix::process::geteuid().as_raw(), path.display());
+    format!(
+        "{error}: user {user} may not read it, with which this process runs. Give the file to a group of that user \
+         (chgrp GROUP {path}; chmod 640 {path}; SupplementaryGroups=GROUP in a systemd unit), or run setfacl -m u:{user}:r {path}"
+    )
 }
 
 /// As [`read_secret_file`], of what is open already.
@@ -274,7 +292,8 @@ mod tests {
         for (text, part) in [
             (damaged.as_str(), "file:"),
             ("file:/nowhere/key", "No such file"),
-            ("file:/dev/zero", "more than 4096 bytes"),
+            ("file:/dev/zero", "it is a device"),
+            ("file:/", "it is a directory"),
             ("env:NVLANE_NOT_SET", "no such variable"),
             ("credential:key", "credentials"),
             ("keyring:nvlane-not-added", "key"),
