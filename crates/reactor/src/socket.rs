@@ -252,8 +252,25 @@ impl Listener {
     /// # Errors
     /// Address in use, not ours, or not allowed.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(address, false)
+    }
+
+    /// As [`bind`](Self::bind), also on an address that no interface has yet: connections come in once one has it.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_ahead(address: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(address, true)
+    }
+
+    fn bind_with(address: SocketAddr, is_ahead: bool) -> io::Result<Self> {
         let fd = stream_socket(&address)?;
         sockopt::set_socket_reuseaddr(&fd, true)?;
+        match address {
+            SocketAddr::V4(_) if is_ahead => sockopt::set_ip_freebind(&fd, true)?,
+            SocketAddr::V6(_) if is_ahead => sockopt::set_ipv6_freebind(&fd, true)?,
+            _ => {}
+        }
         if address.is_ipv6() {
             // One listener, one family: "[::]" and "0.0.0.0" may both be asked for.
             sockopt::set_ipv6_v6only(&fd, true)?;

@@ -769,11 +769,20 @@ const BIND_WAIT: Duration = Duration::from_secs(2);
 /// How long storage may stay in use by I/O that a killed target began.
 const STORAGE_WAIT: Duration = Duration::from_secs(5);
 
+/// An address may come after the target: by DHCP, with a container's network, or once IPv6 has found that no other machine
+/// has it.
 fn bind(address: SocketAddr) -> Result<Listener, String> {
-    Listener::bind_in_time(address, BIND_WAIT).map_err(|error| {
+    let bound = Listener::bind_in_time(address, BIND_WAIT).or_else(|error| {
+        if error.kind() != std::io::ErrorKind::AddrNotAvailable {
+            return Err(error);
+        }
+        let listener = Listener::bind_ahead(address)?;
+        tracing::warn!(%address, "no interface of this machine has this address: nobody reaches the listener until one has");
+        Ok(listener)
+    });
+    bound.map_err(|error| {
         let remedy = match error.kind() {
             std::io::ErrorKind::AddrInUse => ": end what listens there, or take another port",
-            std::io::ErrorKind::AddrNotAvailable => ": this machine has no such address",
             std::io::ErrorKind::PermissionDenied => ": take a port from 1024 up",
             _ => "",
         };
