@@ -28,6 +28,7 @@ mod reload;
 mod run;
 mod secret_argument;
 mod serve;
+mod service_manager;
 mod signals;
 mod smart_log;
 mod study;
@@ -91,6 +92,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // First of all: a signal that arrives before a target handles it must wait, and not end the process.
+    let mask = reactor::block_signals();
     let words = std::env::args_os().collect();
     let words = match kv::address::complete(words, &Cli::command(), std::env::var_os("NVLANE_ADDR")) {
         Ok(words) => words,
@@ -105,11 +108,14 @@ fn main() -> ExitCode {
     let given = given.subcommand().map_or_else(Default::default, |(_, given)| given.clone());
     // A target reports through its log; tools report on standard output.
     let is_service = matches!(cli.command, Command::Target(_));
+    if !is_service {
+        mask.restore();
+    }
     logging::start(&cli.log, if is_service { "info" } else { "warn" });
     signals::outlive_file_size_limit();
     let result = match cli.command {
         Command::Quickstart(arguments) => quickstart::quickstart(&arguments),
-        Command::Target(arguments) => serve::target(&arguments),
+        Command::Target(arguments) => serve::target(&arguments, mask),
         Command::Reload(arguments) => reload::reload(&arguments),
         Command::Check(arguments) => check::check(&arguments),
         Command::Discover(arguments) => discover::discover(&arguments),

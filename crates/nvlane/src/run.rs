@@ -5,6 +5,8 @@ use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, Result, bail};
 
+use crate::service_manager;
+
 /// Starts `command` with `variables` set; a single word is a line for the shell, so that one-line tests need no script.
 pub(crate) fn start(command: &[String], variables: &[(&str, String)]) -> Result<Child> {
     let mut process = match command {
@@ -21,6 +23,8 @@ pub(crate) fn start(command: &[String], variables: &[(&str, String)]) -> Result<
         }
     };
     process.envs(variables.iter().map(|(name, value)| (*name, value)));
+    // The service manager waits for the target.
+    process.env_remove(service_manager::SOCKET);
     process.spawn().with_context(|| format!("cannot run {}", command[0]))
 }
 

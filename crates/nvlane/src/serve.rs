@@ -9,15 +9,17 @@ pub(crate) mod state_file;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use host::{DoorbellPolicy, Receive, ZeroCopy};
-use reactor::{CoreList, EngineKind, SpinPolicy};
+use reactor::{CoreList, EngineKind, SignalMask, SpinPolicy};
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use store::Spec;
 use subsystem::config::{
@@ -33,12 +35,13 @@ use wire::discovery::IO_PORT;
 use wire::nqn::Nqn;
 
 use self::device_queues::DeviceQueues;
-use self::state_file::StateFile;
+use self::state_file::{StateFile, monotonic_ns};
 use crate::disk_path::disk_path;
 use crate::exit::{Ended, Failure};
 use crate::local_address::{from_elsewhere, from_here};
 use crate::perf::cores;
 use crate::secret_argument::source_of;
+use crate::service_manager::ServiceManager;
 use crate::{memory_limit, run};
 
 #[derive(Debug, Args)]
@@ -74,8 +77,9 @@ placement falls back to load. --state FILE shows the placements, and which busy-
 no secrets, its text is printable ASCII, and each kind of line is limited to 500 at once and 10 per second: lines_omitted counts the \
 others. A file that cannot be written loses lines, not service.
 
-SIGHUP rereads the configuration, applies the differences, reopens closed namespaces and the audit log, and follows files and devices \
-that have grown; `nvlane reload` sends it and prints the outcome. SIGUSR1 writes the counters and the phases of command latency of each lane \
+SIGHUP rereads the configuration and all secrets, also those of options, applies the differences, reopens closed namespaces and the audit \
+log, and follows files and devices that have grown; `nvlane reload` sends it and prints the outcome. SIGUSR2 only opens the audit log \
+again, for logrotate. SIGUSR1 writes the counters and the phases of command latency of each lane \
 to the log, and the state to --state FILE. SIGTERM and SIGINT end the target once commands in flight have ended; with --run, \
 SIGTERM is passed on to the command, and the target ends with it.")]
 pub(crate) struct TargetArguments {
@@ -153,7 +157,7 @@ pub(crate) struct TargetArguments {
     /// storage has changed, and at exit. `nvlane reload` finds the target by it.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Append a JSON line to this file for each host that connects, authenticates, is refused (and why) or leaves. SIGHUP
+    /// Append a JSON line to this file for each host that connects, authenticates, is refused (and why) or leaves. SIGUSR2
     /// opens the file again, for logrotate.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
@@ -191,40 +195,46 @@ enum Wake {
     CommandEnded(std::io::Result<std::process::ExitStatus>),
 }
 
-pub(crate) fn target(arguments: &TargetArguments) -> Ended {
+/// Runs a target in a process whose main thread blocks all signals. `mask` is the one that the process was started with.
+pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
+    let (wakes, wake) = channel();
+    let is_started = handle_signals(mask, wakes.clone())?;
+    let manager = ServiceManager::of_environment();
     let config_path = arguments.config.clone();
     let file = config_path.as_deref().map(ConfigFile::read).transpose().map_err(Failure::usage)?;
     let config = configure(arguments, file.as_ref())?;
     StateFile::check(arguments.state.as_deref())?;
     reactor::allow_descriptors();
-    // Fast while the process has only one thread.
+    // Fast while the process has few threads.
     reactor::reserve_descriptors(descriptor_count(&config));
     end_with_any_reactor();
-    // Before any thread starts, because threads inherit the signal mask.
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]).context("signal handlers")?;
-    let mask = reactor::block_signals();
     warn_about_memory(&config);
     let target = Target::start(&config).map_err(|error| failure(&error, file.as_ref()))?;
+    is_started.store(true, Ordering::Relaxed);
     announce(&target, &config);
 
-    let (wakes, wake) = channel();
-    let from_signals = wakes.clone();
+    Serving { arguments, config, mask, manager }.run(target, wakes, &wake)
+}
+
+/// Starts the thread that takes the signals of this process: the others, which inherit the mask of the main thread, have
+/// none. Until the returned flag is set, SIGTERM and SIGINT end the process at once, whatever its start waits for; the other
+/// signals wait for the end of the start.
+fn handle_signals(mask: SignalMask, wakes: Sender<Wake>) -> anyhow::Result<Arc<AtomicBool>> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2]).context("signal handlers")?;
+    let is_started = Arc::new(AtomicBool::new(false));
+    let has_started = Arc::clone(&is_started);
     start_thread(move || {
         mask.restore();
-        signals.forever().for_each(|signal| drop(from_signals.send(Wake::Signal(signal))));
+        for signal in signals.forever() {
+            if matches!(signal, SIGINT | SIGTERM) && !has_started.load(Ordering::Relaxed) {
+                tracing::info!("ending: the target had not started");
+                // Returns only if it fails.
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+            let _ = wakes.send(Wake::Signal(signal));
+        }
     })?;
-    let mut command = None;
-    if !arguments.run.is_empty() {
-        let memcached = target.memcached().first().map_or_else(String::new, |address| match address {
-            MemcachedAddress::Ip(address) => from_here(*address).to_string(),
-            unix @ MemcachedAddress::Unix { .. } => unix.to_string(),
-        });
-        let variables = [("NVLANE_ADDR", address(&target, &config)), ("NVLANE_MEMCACHED", memcached)];
-        let mut child = mask.with(|| run::start(&arguments.run, &variables))?;
-        command = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
-        start_thread(move || drop(wakes.send(Wake::CommandEnded(child.wait()))))?;
-    }
-    serve(target, arguments, command, &wake)
+    Ok(is_started)
 }
 
 fn warn_about_memory(config: &TargetConfig) {
@@ -258,74 +268,153 @@ fn end_with_any_reactor() {
     }));
 }
 
-/// Waits for signals and the end of `--run`'s command, if there is one.
-fn serve(
-    mut target: Target,
-    arguments: &TargetArguments,
-    command: Option<Pid>,
-    wake: &Receiver<Wake>,
-) -> Ended {
-    let mut code = ExitCode::SUCCESS;
-    let mut file = StateFile::new(arguments.state.as_deref());
-    let mut device_queues = DeviceQueues::new(&arguments.adq_record);
-    device_queues.look(&target);
-    file.write(&target, &device_queues);
-    let mut next_look = Instant::now() + LOOK_INTERVAL;
-    let mut next_device_look = Instant::now() + DEVICE_QUEUES_INTERVAL;
-    loop {
-        if target.has_storage_to_watch() && Instant::now() >= next_look {
-            if log_report("storage", &target.look_after_storage()) {
-                file.write(&target, &device_queues);
+/// A started target in its process.
+struct Serving<'a> {
+    arguments: &'a TargetArguments,
+    /// As it was started.
+    config: TargetConfig,
+    /// The signal mask that the process was started with.
+    mask: SignalMask,
+    manager: ServiceManager,
+}
+
+impl Serving<'_> {
+    /// Waits for signals and the end of `--run`'s command, if there is one.
+    fn run(&self, mut target: Target, wakes: Sender<Wake>, wake: &Receiver<Wake>) -> Ended {
+        let mut code = ExitCode::SUCCESS;
+        let mut file = StateFile::new(self.arguments.state.as_deref());
+        let mut device_queues = DeviceQueues::new(&self.arguments.adq_record);
+        device_queues.look(&target);
+        file.write(&target, &device_queues);
+        self.tell_ready(&target, "");
+        // It may read the state.
+        let command = self.start_command(&target, wakes)?;
+        let mut next_look = Instant::now() + LOOK_INTERVAL;
+        let mut next_device_look = Instant::now() + DEVICE_QUEUES_INTERVAL;
+        loop {
+            if target.has_storage_to_watch() && Instant::now() >= next_look {
+                if log_report("storage", &target.look_after_storage()) {
+                    file.write(&target, &device_queues);
+                }
+                next_look = Instant::now() + LOOK_INTERVAL;
             }
-            next_look = Instant::now() + LOOK_INTERVAL;
+            if device_queues.has_any() && Instant::now() >= next_device_look {
+                if device_queues.look(&target) {
+                    file.write(&target, &device_queues);
+                }
+                next_device_look = Instant::now() + DEVICE_QUEUES_INTERVAL;
+            }
+            let looks = [
+                target.has_storage_to_watch().then_some(next_look),
+                device_queues.has_any().then_some(next_device_look),
+            ];
+            match next_wake(wake, looks.into_iter().flatten().min())? {
+                None => {}
+                Some(Wake::Signal(SIGHUP)) => {
+                    self.manager.tell(format_args!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_ns() / 1000));
+                    file.begin_reload();
+                    let report = self.reload(&mut target);
+                    file.end_reload(&report);
+                    device_queues.look(&target);
+                    // Before the outcome is there: `nvlane reload`, the reload of a systemd unit, ends with that.
+                    let told =
+                        if report.is_complete() { "" } else { "; the last reload left changes undone" };
+                    self.tell_ready(&target, told);
+                    file.write(&target, &device_queues);
+                }
+                Some(Wake::Signal(SIGUSR1)) => {
+                    counters::log(&target);
+                    file.write(&target, &device_queues);
+                }
+                Some(Wake::Signal(SIGUSR2)) => {
+                    if !log_report("SIGUSR2", &target.reopen_audit()) {
+                        tracing::info!("SIGUSR2: the audit log, if there is one, was opened again");
+                    }
+                    file.write(&target, &device_queues);
+                }
+                Some(Wake::Signal(signal)) => match command {
+                    None => break,
+                    // The target ends with the command. The terminal sends SIGINT to both, but SIGTERM only reaches the
+                    // target.
+                    Some(command) if signal == SIGTERM => drop(kill_process(command, Signal::TERM)),
+                    Some(_) => {}
+                },
+                Some(Wake::CommandEnded(status)) => {
+                    code = ExitCode::from(run::code(status.context("the command")?));
+                    break;
+                }
+            }
         }
-        if device_queues.has_any() && Instant::now() >= next_device_look {
-            if device_queues.look(&target) {
-                file.write(&target, &device_queues);
-            }
-            next_device_look = Instant::now() + DEVICE_QUEUES_INTERVAL;
+        self.manager.tell(format_args!("STOPPING=1\nSTATUS=waiting for commands in flight"));
+        file.write(&target, &device_queues);
+        // Refused and closed connections are reported even if no state was requested.
+        if let Some(state) = target.state().filter(|state| !state.connections.complaints.is_empty()) {
+            counters::tell_connections(&state);
         }
-        let looks = [
-            target.has_storage_to_watch().then_some(next_look),
-            device_queues.has_any().then_some(next_device_look),
-        ];
-        match next_wake(wake, looks.into_iter().flatten().min())? {
-            None => {}
-            Some(Wake::Signal(SIGHUP)) => {
-                file.begin_reload();
-                let report = reload(&mut target, arguments);
-                file.end_reload(&report);
-                device_queues.look(&target);
-                file.write(&target, &device_queues);
-            }
-            Some(Wake::Signal(SIGUSR1)) => {
-                counters::log(&target);
-                file.write(&target, &device_queues);
-            }
-            Some(Wake::Signal(signal)) => match command {
-                None => break,
-                // The target ends with the command. The terminal sends SIGINT to both, but SIGTERM only reaches the
-                // target.
-                Some(command) if signal == SIGTERM => drop(kill_process(command, Signal::TERM)),
-                Some(_) => {}
-            },
-            Some(Wake::CommandEnded(status)) => {
-                code = ExitCode::from(run::code(status.context("the command")?));
-                break;
-            }
+        tracing::info!("ending: waiting for commands in flight");
+        let lanes_left = target.stop().context("the target ended badly")?;
+        if lanes_left > 0 {
+            tracing::warn!(lanes_left, "some lanes did not end in time and were closed");
         }
+        Ok(code)
     }
-    file.write(&target, &device_queues);
-    // Refused and closed connections are reported even if no state was requested.
-    if let Some(state) = target.state().filter(|state| !state.connections.complaints.is_empty()) {
-        counters::tell_connections(&state);
+
+    /// Starts the command of `--run`, if there is one, and a thread that waits for its end.
+    fn start_command(&self, target: &Target, wakes: Sender<Wake>) -> anyhow::Result<Option<Pid>> {
+        if self.arguments.run.is_empty() {
+            return Ok(None);
+        }
+        let memcached = target.memcached().first().map_or_else(String::new, |address| match address {
+            MemcachedAddress::Ip(address) => from_here(*address).to_string(),
+            unix @ MemcachedAddress::Unix { .. } => unix.to_string(),
+        });
+        let variables = [("NVLANE_ADDR", address(target, &self.config)), ("NVLANE_MEMCACHED", memcached)];
+        let mut child = self.mask.with(|| run::start(&self.arguments.run, &variables))?;
+        let command = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+        start_thread(move || drop(wakes.send(Wake::CommandEnded(child.wait()))))?;
+        Ok(command)
     }
-    tracing::info!("ending: waiting for commands in flight");
-    let lanes_left = target.stop().context("the target ended badly")?;
-    if lanes_left > 0 {
-        tracing::warn!(lanes_left, "some lanes did not end in time and were closed");
+
+    /// Tells the service manager that the target serves, and what.
+    fn tell_ready(&self, target: &Target, more: &str) {
+        let subsystems = target.running().subsystems.values();
+        let namespace_count: usize = subsystems.map(|subsystem| subsystem.namespaces.len()).sum();
+        let addresses: Vec<String> =
+            target.listeners().iter().map(|listener| listener.address.to_string()).collect();
+        let addresses = addresses.join(", ");
+        self.manager.tell(format_args!("READY=1\nSTATUS={namespace_count} namespaces at {addresses}{more}"));
     }
-    Ok(code)
+
+    fn reload(&self, target: &mut Target) -> Report {
+        let wanted = match &self.arguments.config {
+            Some(path) => ConfigFile::read(path).map_err(|errors| errors.to_string()).and_then(|file| {
+                configure(self.arguments, Some(&file)).map_err(|failure| failure.to_string())
+            }),
+            // The options stay as they are, but not the files with secrets that they name.
+            None => Ok(self.config.clone()),
+        };
+        let report = match wanted {
+            Ok(wanted) => {
+                warn_about_memory(&wanted);
+                target.reload(&wanted)
+            }
+            Err(errors) => {
+                let failed = |text: &str| ReportLine { outcome: Outcome::Failed, text: text.to_owned() };
+                let mut lines: Vec<ReportLine> = errors.lines().map(failed).collect();
+                lines.push(failed("the configuration was not changed"));
+                // Closed namespaces are reopened whether or not the file can be read.
+                lines.append(&mut target.reopen_closed().lines);
+                Report { lines }
+            }
+        };
+        if !log_report("reload", &report) {
+            tracing::info!("reload: the configuration is unchanged");
+        }
+        if !report.is_complete() {
+            tracing::warn!("reload: not every change is in place");
+        }
+        report
+    }
 }
 
 /// Waits for the next event, or until `until`, when something is to be checked.
@@ -348,42 +437,6 @@ fn log_report(what: &str, report: &Report) -> bool {
         }
     }
     !report.lines.is_empty()
-}
-
-fn reload(target: &mut Target, arguments: &TargetArguments) -> Report {
-    let Some(path) = &arguments.config else {
-        tracing::info!(
-            "SIGHUP: there is no configuration file (--config) to reread; only storage, and the certificates and users of memcached \
-             listeners, are looked at again"
-        );
-        let report = target.reopen_closed();
-        log_report("reload", &report);
-        return report;
-    };
-    let wanted = ConfigFile::read(path)
-        .map_err(|errors| errors.to_string())
-        .and_then(|file| configure(arguments, Some(&file)).map_err(|failure| failure.to_string()));
-    let report = match wanted {
-        Ok(wanted) => {
-            warn_about_memory(&wanted);
-            target.reload(&wanted)
-        }
-        Err(errors) => {
-            let failed = |text: &str| ReportLine { outcome: Outcome::Failed, text: text.to_owned() };
-            let mut lines: Vec<ReportLine> = errors.lines().map(failed).collect();
-            lines.push(failed("the configuration was not changed"));
-            // Closed namespaces are reopened whether or not the file can be read.
-            lines.append(&mut target.reopen_closed().lines);
-            Report { lines }
-        }
-    };
-    if !log_report("reload", &report) {
-        tracing::info!("reload: the configuration is unchanged");
-    }
-    if !report.is_complete() {
-        tracing::warn!("reload: not every change is in place");
-    }
-    report
 }
 
 /// Merges the options into the file's configuration; options take precedence.

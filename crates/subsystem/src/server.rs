@@ -212,6 +212,11 @@ impl Target {
         with_audit(self.operator.reload(wanted, &orders(&self.addresses)), audit)
     }
 
+    /// Opens the file of the audit log again, after it was renamed. May block.
+    pub fn reopen_audit(&mut self) -> Report {
+        with_audit(Report::default(), self.audit.reopen())
+    }
+
     /// Gives the packets of connections accepted from now on these priorities; all others have 0.
     pub fn set_socket_priorities(&self, priorities: Vec<SocketPriority>) {
         self.addresses[0].post(Message::Placement(PlacementMessage::SetPriorities(priorities)));

@@ -18,8 +18,10 @@ mod mistakes;
 mod only_subsystem;
 mod operating;
 mod perf_local;
+mod replaced_secrets;
 mod rights;
 mod smart_log;
+mod starting;
 #[path = "../support/mod.rs"]
 mod support;
 mod survives;
