@@ -2,7 +2,7 @@
 
 use core::mem;
 
-use crate::exponentiation::{Exponentiated, Exponentiation};
+use crate::exponentiation::{Exponentiated, Exponentiation, KeyPair};
 use crate::fresh::Fresh;
 use crate::group::Group;
 use crate::hash::HashFunction;
@@ -106,6 +106,8 @@ pub struct ControllerAuthentication {
     must_generate_key: bool,
     generated: Option<Psk>,
     failure: Option<Reason>,
+    /// Of the host's last Negotiate.
+    offered: Vec<Group>,
     exponentiation: Option<Exponentiation>,
     exponentiation_count: u64,
 }
@@ -156,6 +158,7 @@ impl ControllerAuthentication {
             must_generate_key: false,
             generated: None,
             failure: None,
+            offered: Vec::new(),
             exponentiation: None,
             exponentiation_count: 0,
         }
@@ -251,10 +254,25 @@ impl ControllerAuthentication {
         Received::Message(message)
     }
 
-    /// Whether there is an exponentiation to run.
+    /// The exponentiation to run.
     #[must_use]
-    pub const fn has_exponentiation(&self) -> bool {
-        self.exponentiation.is_some()
+    pub const fn exponentiation(&self) -> Option<&Exponentiation> {
+        self.exponentiation.as_ref()
+    }
+
+    /// Takes a key pair in place of the exponentiation that would make one in its group; does nothing without such a one.
+    pub fn use_key_pair(&mut self, pair: KeyPair) {
+        let is_for = |to_run: &Exponentiation| to_run.is_key_pair() && to_run.group() == pair.group();
+        if self.exponentiation.as_ref().is_some_and(is_for) {
+            self.exponentiation = None;
+            self.on_exponentiated(pair.into_result(self.exponentiation_count));
+        }
+    }
+
+    /// The groups that the host has offered last, if none of them is usable.
+    #[must_use]
+    pub fn unusable_groups(&self) -> Option<&[Group]> {
+        (self.failure == Some(Reason::Group)).then_some(&self.offered)
     }
 
     /// The exponentiation to run, once. Its group says how long it takes.
@@ -343,6 +361,7 @@ impl ControllerAuthentication {
     /// Chooses hash function and group, and makes the challenge.
     fn challenge(&mut self, offer: &Negotiate, fresh: &Fresh) -> Result<State, Reason> {
         self.secure_channel = offer.secure_channel;
+        self.offered = offer.groups.clone();
         let (hash, group) = self.choose(offer)?;
         let challenge = Challenge {
             transaction: offer.transaction,

@@ -6,6 +6,7 @@ use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
 use crypto_bigint::{BoxedUint, Odd};
 use zeroize::Zeroize;
 
+use crate::fresh::Fresh;
 use crate::group::Group;
 use crate::secret_bytes::SecretBytes;
 
@@ -28,13 +29,64 @@ pub struct Exponentiation {
 pub struct Exponentiated {
     /// The number of its exponentiation: the result of an abandoned one is ignored.
     pub(crate) number: u64,
+    group: Group,
     pub(crate) exponent: SecretBytes,
     /// Our public value, or empty.
     pub(crate) public: Vec<u8>,
     pub(crate) shared: Option<SecretBytes>,
 }
 
+/// A secret exponent and its public value, made in advance. One transaction has it, and no other.
+pub struct KeyPair {
+    group: Group,
+    exponent: SecretBytes,
+    public: Vec<u8>,
+}
+
+impl KeyPair {
+    /// The group.
+    #[must_use]
+    pub const fn group(&self) -> Group {
+        self.group
+    }
+
+    /// As the result of the exponentiation with this number.
+    pub(crate) fn into_result(self, number: u64) -> Exponentiated {
+        let Self { group, exponent, public } = self;
+        Exponentiated { number, group, exponent, public, shared: None }
+    }
+}
+
+impl fmt::Debug for KeyPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { group, public, .. } = self;
+        f.debug_struct("KeyPair").field("group", group).field("public", public).finish_non_exhaustive()
+    }
+}
+
+impl Exponentiated {
+    /// The key pair, of an exponentiation [for one](Exponentiation::of_key_pair).
+    #[must_use]
+    pub fn into_key_pair(self) -> KeyPair {
+        let Self { group, exponent, public, .. } = self;
+        KeyPair { group, exponent, public }
+    }
+}
+
 impl Exponentiation {
+    /// Makes a key pair in advance.
+    #[must_use]
+    pub fn of_key_pair(group: Group, fresh: &Fresh) -> Self {
+        let exponent = SecretBytes::from(fresh.exponent(group));
+        Self { number: 0, group, exponent, wants_public: true, peer: None }
+    }
+
+    /// Whether it makes a key pair, and needs nothing of the peer.
+    #[must_use]
+    pub const fn is_key_pair(&self) -> bool {
+        self.wants_public && self.peer.is_none()
+    }
+
     /// The group. Time grows with about the cube of its bytes.
     #[must_use]
     pub const fn group(&self) -> Group {
@@ -61,7 +113,7 @@ impl Exponentiation {
         };
         let public = if self.wants_public { power(&[2]).expose().to_vec() } else { Vec::new() };
         let shared = self.peer.as_deref().map(power);
-        Exponentiated { number: self.number, exponent: self.exponent, public, shared }
+        Exponentiated { number: self.number, group: self.group, exponent: self.exponent, public, shared }
     }
 }
 

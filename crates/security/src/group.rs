@@ -88,6 +88,17 @@ impl Group {
         }
     }
 
+    /// Time of an exponentiation, in the unit of one with ffdhe2048: about 1, 3, 6, 16 and 32.
+    #[must_use]
+    pub fn time(self) -> u64 {
+        let of = |group: Self| {
+            let [public, exponent] = [group.public_bytes(), group.exponent_bytes()]
+                .map(|bytes| u64::try_from(bytes).unwrap_or(u64::MAX));
+            public.saturating_mul(public).saturating_mul(exponent)
+        };
+        of(self).div_ceil(of(Self::Ffdhe2048))
+    }
+
     /// Whether a peer's public value has the group's length and is between 2 and p - 2. All other values have a
     /// shared secret that anybody can guess.
     #[must_use]

@@ -35,10 +35,10 @@ pub struct Secrets {
 /// The hash functions, the strongest first.
 pub const HASHES: [HashFunction; 3] = [HashFunction::Sha512, HashFunction::Sha384, HashFunction::Sha256];
 
-/// The groups, in the order of preference: larger ones take many milliseconds of a core and prove the same secret. Hosts
-/// that know none of them get none.
-pub const GROUPS: [Group; 6] =
-    [Group::Ffdhe2048, Group::Ffdhe3072, Group::Ffdhe4096, Group::Ffdhe6144, Group::Ffdhe8192, Group::Null];
+/// The groups unless others are configured, in the order of preference: larger ones take more of a core and prove the same
+/// secret. Hosts that know none of them get none. With 6144 and 8192 bits anybody who connects has many milliseconds of a
+/// core for nothing, so that they are used only where they are asked for.
+pub const GROUPS: [Group; 4] = [Group::Ffdhe2048, Group::Ffdhe3072, Group::Ffdhe4096, Group::Null];
 
 impl<S> Default for Authentication<S> {
     fn default() -> Self {

@@ -25,6 +25,8 @@ mod associations;
 mod authentications;
 mod commands;
 mod connect;
+mod exponentiations;
+mod key_pairs;
 mod listings;
 mod outputs;
 mod rollout;
@@ -284,6 +286,17 @@ impl Control {
     /// [`on_exponentiated`](Self::on_exponentiated).
     pub fn next_exponentiation(&mut self) -> Option<(LaneId, Exponentiation)> {
         self.authentications.next_exponentiation()
+    }
+
+    /// A key pair to make on another thread while nothing else is to be computed: its result comes to
+    /// [`on_key_pair`](Self::on_key_pair).
+    pub fn next_key_pair(&mut self) -> Option<Exponentiation> {
+        self.authentications.next_key_pair()
+    }
+
+    /// The worker has made a key pair.
+    pub fn on_key_pair(&mut self, result: Exponentiated) {
+        self.authentications.on_key_pair(result);
     }
 
     /// A host has failed to authenticate.

@@ -35,6 +35,7 @@ use crate::state::ReactorReport;
 use crate::store_access::TICKET_TIMER;
 
 pub(crate) use exponentiator::Exponentiator;
+use exponentiator::Job;
 use lanes::LaneServer;
 pub use memcached_connections::MEMCACHED;
 use memcached_connections::MemcachedConnections;
@@ -206,7 +207,12 @@ impl Serving {
             io.post(reactor, message);
         }
         while let Some((lane, exponentiation)) = home.control.next_exponentiation() {
-            home.exponentiator.run(io, lane, exponentiation);
+            home.exponentiator.run(io, Job::OfLane(lane, exponentiation));
+        }
+        if home.exponentiator.works_ahead()
+            && let Some(exponentiation) = home.control.next_key_pair()
+        {
+            home.exponentiator.run(io, Job::KeyPair(exponentiation));
         }
         if let Some(deadline_ns) = home.control.next_deadline_ns()
             && deadline_ns < home.timer_ns
@@ -332,6 +338,7 @@ impl Serving {
             ControlMessage::Aborted { asked_by, is_aborted } => control.on_aborted(asked_by, is_aborted),
             ControlMessage::Flushed { asked_by } => control.on_flushed(asked_by),
             ControlMessage::Exponentiated { lane, result } => control.on_exponentiated(now_ns, lane, *result),
+            ControlMessage::KeyPair(result) => control.on_key_pair(*result),
             ControlMessage::Order(order) => control.on_order(now_ns, order),
         }
         self.drain_control(io);

@@ -6,7 +6,9 @@ mod support;
 use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use nvlane_subsystem::authentication::GROUPS;
 use nvlane_subsystem::config::{SecretSource, SecretSources, TimeoutConfig};
 use nvlane_subsystem::server::Target;
 use peer::queue::{Move, Queue};
@@ -36,9 +38,15 @@ fn secret(byte: u8) -> Secret {
 
 /// A target with two reactors whose hosts must have the secret in a file.
 fn start(key: &Path) -> (Target, RawHost, nvlane_subsystem::config::TargetConfig) {
+    start_with(key, &GROUPS)
+}
+
+/// The same with these groups.
+fn start_with(key: &Path, groups: &[Group]) -> (Target, RawHost, nvlane_subsystem::config::TargetConfig) {
     let mut config = support::block_config(2, TimeoutConfig::default());
     let sources = SecretSources { host: SecretSource::File(key.into()), controller: None };
     config.subsystems[0].authentication.others = Some(sources);
+    config.subsystems[0].authentication.groups = groups.to_vec();
     let target = Target::start(&config).expect("a target");
     let host = support::host(&target);
     (target, host, config)
@@ -123,6 +131,74 @@ fn queues_do_nothing_before_their_host_has_authenticated() {
     authenticate(&mut refused, &host, &secret(1), Group::Null, true).expect_err("another secret");
     refused.link.expect_closed().expect("the end");
     target.stop().expect("a good end");
+}
+
+/// The offer of a host with this group only.
+fn offer(host: &RawHost, group: Group) -> Vec<u8> {
+    let settings = HostSettings {
+        names: Names { host: host.nqn.as_str().parse().expect("a name"), subsystem: host.subsystem.clone() },
+        host: secret(1),
+        controller: None,
+        hashes: vec![HashFunction::Sha384],
+        groups: vec![group],
+        secure_channel: SecureChannel::None,
+    };
+    let fresh = Fresh::new(&[0x5A; RANDOM_BYTES], NonZeroU32::MIN);
+    HostAuthentication::new(settings, 9, fresh).next_send().expect("an offer")
+}
+
+/// More hosts than may wait for one address have values computed that take 15 ms each. hostile A18
+#[test]
+fn a_crowd_with_the_largest_group_delays_no_host_with_the_smallest() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let key = directory.path().join("key");
+    fs::write(&key, OLD).expect("a file");
+    let old: Secret = OLD.parse().expect("a secret");
+    let (target, host, _) = start_with(&key, &Group::ALL);
+    let message = offer(&host, Group::Ffdhe8192);
+    let mut crowd: Vec<Queue> = (0..300)
+        .map(|_| {
+            let mut queue = host.queue(Digests::empty()).expect("a connection");
+            host.connect_admin(&mut queue).expect("accepted");
+            let length = u32::try_from(message.len()).expect("short");
+            let sqe = AuthenticationCommand::new(length).to_send_sqe();
+            queue.must(sqe, Move::InCapsule(&message)).expect("a Send succeeds");
+            queue
+        })
+        .collect();
+    // The last ones are too many.
+    let last = crowd.last_mut().expect("300");
+    last.link.expect_closed().expect("the end of one that is too much");
+    for _ in 0..3 {
+        let begin = Instant::now();
+        let mut admin = host.queue(Digests::empty()).expect("a connection");
+        host.connect_admin(&mut admin).expect("accepted");
+        authenticate(&mut admin, &host, &old, Group::Ffdhe2048, true).expect("authenticated");
+        // The crowd takes a multiple of that: 256 exponentiations, and builds for tests are slow.
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    }
+    drop(crowd);
+    target.stop().expect("a good end");
+}
+
+#[test]
+fn the_largest_groups_are_used_only_if_they_are_configured() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let key = directory.path().join("key");
+    fs::write(&key, OLD).expect("a file");
+    let old: Secret = OLD.parse().expect("a secret");
+    for (groups, group, expected) in [
+        (&GROUPS[..], Group::Ffdhe4096, Ok(())),
+        (&GROUPS, Group::Ffdhe6144, Err(HostFailure::Refused(Reason::Group))),
+        (&GROUPS, Group::Ffdhe8192, Err(HostFailure::Refused(Reason::Group))),
+        (&[Group::Ffdhe8192], Group::Ffdhe8192, Ok(())),
+    ] {
+        let (target, host, _) = start_with(&key, groups);
+        let mut admin = host.queue(Digests::empty()).expect("a connection");
+        host.connect_admin(&mut admin).expect("accepted");
+        assert_eq!(authenticate(&mut admin, &host, &old, group, true), expected, "{group}");
+        target.stop().expect("a good end");
+    }
 }
 
 #[test]

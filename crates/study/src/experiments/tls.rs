@@ -16,7 +16,7 @@ pub(crate) const ABOUT: About = About {
     method: "One lane on a namespace that discards all data, one core for each side, TLS_AES_128_GCM_SHA256. Each load in clear, \
              then with TLS; each measurement with TLS follows one of its ceiling: sockets that move the same bytes through the \
              same TLS streams, without NVMe. A thousand idle lanes in clear and with TLS. Associations that connect one after the \
-             other, each with two queues. A lane beside 100 connects a second, and beside a flood of ffdhe8192 \
+             other, each with two queues. A lane beside 100 connects a second, and beside a flood of ffdhe4096 \
              exponentiations, to its own target or to a second one, which shows what the connecting hosts take from the \
              lane's host. Ratios are taken within each round. Between two machines the second target has the second core of the study \
              server; without one it is left out. The keys go to the server in clear.",
@@ -193,14 +193,14 @@ mod tests {
         assert_eq!(of("connect_ffdhe2048_tls_ms"), (12.0, Some(true)));
         assert_eq!(of("connect_ffdhe2048_ms").1, None);
         assert_eq!(of("iops_beside_100_connects_over_alone"), (0.85, Some(true)));
-        assert_eq!(of("p99_beside_ffdhe8192_flood_over_other_target"), (1.5, None));
+        assert_eq!(of("p99_beside_ffdhe4096_flood_over_other_target"), (1.5, None));
     }
 
     #[test]
     fn fewer_connects_than_scheduled_say_nothing_about_the_lane() {
         let headline = headline_of(&Tls::default(), |_| [("iops_per_host_s", 100.0), ("beside_per_s", 60.0)]);
         assert!(headline.iter().all(|headline| !headline.key.contains("100_connects")));
-        assert!(headline.iter().any(|headline| headline.key == "ffdhe8192_exponentiations_per_s"));
+        assert!(headline.iter().any(|headline| headline.key == "ffdhe4096_exponentiations_per_s"));
     }
 
     #[test]

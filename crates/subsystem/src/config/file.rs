@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use reactor::small_file::SmallFile;
 use reactor::{BusyPoll, CoreList, EngineKind};
+use security::group::Group;
 use serde::Deserialize;
 use store::{Size, Spec};
 use toml::Spanned;
@@ -29,7 +30,7 @@ use super::{
 };
 use crate::access::HostRights;
 use crate::allow_list::AllowList;
-use crate::authentication::{GROUPS, HASHES};
+use crate::authentication::HASHES;
 use crate::discovery::{Advertised, Referral};
 use crate::key_rights::{KeyRights, KeyScope};
 use crate::limits::Limits;
@@ -730,7 +731,7 @@ impl Reader<'_> {
         }
         if let Some(names) = raw.dhchap_dhgroup {
             self.spans.insert(Place::Subsystem(at, "dhchap_dhgroup"), names.span());
-            authentication.groups = self.choices(&names, "group", &GROUPS);
+            authentication.groups = self.choices(&names, "group", &Group::ALL);
         }
         if let Some(span) = raw.tls_key.as_ref().map(Spanned::span) {
             self.spans.insert(Place::Subsystem(at, "tls_key"), span);

@@ -9,7 +9,7 @@
 //!
 //! A host with TLS by a generated key has authenticated before: it owes nothing, and may authenticate again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use reactor::randomness::Randomness;
 use security::controller::{ControllerAuthentication, ControllerSettings, Received};
 use security::exponentiation::{Exponentiated, Exponentiation};
 use security::fresh::{Fresh, RANDOM_BYTES, SequenceNumbers};
+use security::group::Group;
 use security::names::Names;
 use security::tls::GeneratedKeys;
 use wire::fabrics::AuthenticationCommand;
@@ -25,7 +26,10 @@ use wire::nqn::{HostId, HostName, Nqn};
 use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::text::quoted;
+use zeroize::Zeroizing;
 
+use super::exponentiations::{Exponentiations, Rank, Source, Ticket, WAITING_PER_ADDRESS_MAX};
+use super::key_pairs::KeyPairs;
 use super::outputs::{MILLISECOND_NS, Outputs};
 use crate::admin::{Outcome, Reply, room};
 use crate::audit::{Event, OfQueue};
@@ -41,18 +45,15 @@ const LATER_NS: u64 = 120_000 * MILLISECOND_NS;
 /// The largest buffer of an Authentication Receive, bytes: hosts have 4096.
 const ROOM_BYTES_MAX: usize = 8192;
 
-/// Exponentiations handed out at a time.
-const RUNNING_COUNT_MAX: usize = 4;
-
 /// The queues whose hosts must authenticate.
 pub(super) struct Authentications {
     queues: BTreeMap<LaneId, Queue>,
     random: Randomness,
     sequence: SequenceNumbers,
     generated: Arc<GeneratedKeys>,
-    /// Queues with an exponentiation to run, in order; some may have ended.
-    waiting: VecDeque<LaneId>,
-    running_count: usize,
+    /// Queues with an exponentiation to run.
+    exponentiations: Exponentiations,
+    key_pairs: KeyPairs,
 }
 
 /// The host of a queue, for the log.
@@ -101,8 +102,8 @@ struct Queue {
     deadline_ns: Option<u64>,
     /// An Authentication Receive that waits for an exponentiation, and the bytes of its buffer.
     receive: Option<(CommandId, usize)>,
-    /// It is in the list of those that wait.
-    is_waiting: bool,
+    /// Its exponentiation waits.
+    waits: Option<Ticket>,
 }
 
 /// The host of a queue failed to authenticate.
@@ -121,8 +122,8 @@ impl Authentications {
             sequence: SequenceNumbers::new(u32::from_le_bytes(first)),
             random,
             generated: Arc::default(),
-            waiting: VecDeque::new(),
-            running_count: 0,
+            exponentiations: Exponentiations::default(),
+            key_pairs: KeyPairs::default(),
         }
     }
 
@@ -162,7 +163,7 @@ impl Authentications {
                 is_owed,
                 deadline_ns,
                 receive: None,
-                is_waiting: false,
+                waits: None,
             },
         );
     }
@@ -187,7 +188,9 @@ impl Authentications {
     }
 
     pub(super) fn on_lane_ended(&mut self, lane: LaneId) {
-        self.queues.remove(&lane);
+        if let Some(ticket) = self.queues.remove(&lane).and_then(|queue| queue.waits) {
+            self.exponentiations.remove(&ticket);
+        }
     }
 
     /// Whether the host of a lane must authenticate before anything else.
@@ -224,8 +227,8 @@ impl Authentications {
             outputs.answer(command, Err(Status::INVALID_FIELD.with_dnr()));
             return None;
         }
-        let mut random = [0; RANDOM_BYTES];
-        if let Err(error) = self.random.fill(&mut random) {
+        let mut random = Zeroizing::new([0; RANDOM_BYTES]);
+        if let Err(error) = self.random.fill(&mut *random) {
             tracing::error!(%error, "the system has no random numbers");
             outputs.answer(command, Err(Status::INTERNAL_ERROR));
             return None;
@@ -279,16 +282,37 @@ impl Authentications {
     /// The next exponentiation to run on another thread, and its lane; each result comes to
     /// [`on_exponentiated`](Self::on_exponentiated).
     pub(super) fn next_exponentiation(&mut self) -> Option<(LaneId, Exponentiation)> {
-        while self.running_count < RUNNING_COUNT_MAX {
-            let lane = self.waiting.pop_front()?;
-            let Some(queue) = self.queues.get_mut(&lane) else { continue };
-            queue.is_waiting = false;
-            if let Some(exponentiation) = queue.machine.next_exponentiation() {
-                self.running_count = self.running_count.saturating_add(1);
-                return Some((lane, exponentiation));
+        while let Some(lane) = self.exponentiations.next() {
+            let queue = self.queues.get_mut(&lane);
+            let exponentiation = queue.and_then(|queue| {
+                queue.waits = None;
+                queue.machine.next_exponentiation()
+            });
+            match exponentiation {
+                Some(exponentiation) => return Some((lane, exponentiation)),
+                // Its transaction was abandoned.
+                None => self.exponentiations.on_done(),
             }
         }
         None
+    }
+
+    /// A key pair to make on another thread while nothing else is to be computed.
+    pub(super) fn next_key_pair(&mut self) -> Option<Exponentiation> {
+        if !self.exponentiations.is_idle() {
+            return None;
+        }
+        let group = self.key_pairs.next()?;
+        let mut random = Zeroizing::new([0; RANDOM_BYTES]);
+        if self.random.fill(&mut *random).is_err() {
+            self.key_pairs.on_failed();
+            return None;
+        }
+        Some(Exponentiation::of_key_pair(group, &Fresh::new(&random, self.sequence.take())))
+    }
+
+    pub(super) fn on_key_pair(&mut self, result: Exponentiated) {
+        self.key_pairs.on_made(result.into_key_pair());
     }
 
     pub(super) fn on_exponentiated(
@@ -298,7 +322,7 @@ impl Authentications {
         result: Exponentiated,
         outputs: &mut Outputs,
     ) -> Option<Failed> {
-        self.running_count = self.running_count.saturating_sub(1);
+        self.exponentiations.on_done();
         self.queues.get_mut(&lane)?.machine.on_exponentiated(result);
         self.go_on(now_ns, lane, outputs, None)
     }
@@ -345,6 +369,7 @@ impl Authentications {
         outputs: &mut Outputs,
         answer: Option<(CommandId, Outcome)>,
     ) -> Option<Failed> {
+        let refused = self.ask_for_exponentiation(lane);
         let queue = self.queues.get_mut(&lane)?;
         let mut answers: Vec<_> = answer.into_iter().collect();
         if let Some((command, room)) = queue.receive.take() {
@@ -360,10 +385,6 @@ impl Authentications {
         }
         // Before the answer: the host's next connection may use the key at once.
         queue.keep_generated(now_ns, &self.generated);
-        if !queue.is_waiting && queue.machine.has_exponentiation() {
-            queue.is_waiting = true;
-            self.waiting.push_back(lane);
-        }
         if !queue.machine.is_running() && !queue.is_owed {
             queue.deadline_ns = None;
         }
@@ -392,19 +413,76 @@ impl Authentications {
             outputs.answer(command, outcome);
         }
         if !queue.machine.is_over() {
-            return None;
+            return refused.and_then(|refused| self.refuse(refused, outputs));
         }
         let Who { peer, host, qid, .. } = &queue.who;
+        let offered = queue.machine.unusable_groups().map(|groups| {
+            let names: Vec<String> = groups.iter().map(Group::to_string).collect();
+            format!("only {}, which dhchap_dhgroup of the subsystem does not list", names.join(", "))
+        });
         tracing::info!(
             peer = peer.map(tracing::field::display),
             host = %quoted(host),
             qid = qid.get(),
             reason = queue.machine.failure().map(tracing::field::display),
+            offered,
             "host is not authenticated: closing its connection"
         );
         outputs.audit.record(|| Event::AuthenticationFailed {
             queue: queue.who.of_queue(),
             reason: queue.machine.failure().map_or_else(|| "ended".to_owned(), |failure| failure.to_string()),
+        });
+        outputs.end_lane(lane);
+        Some(Failed { peer: *peer })
+    }
+}
+
+impl Authentications {
+    /// Has the exponentiation of a lane's queue wait for its turn, or takes a key pair that is ready. Returns the lane
+    /// whose one is to wait no longer because there are too many of its address.
+    fn ask_for_exponentiation(&mut self, lane: LaneId) -> Option<LaneId> {
+        let queue = self.queues.get_mut(&lane)?;
+        let source = Source::of(queue.who.peer);
+        let rank = queue.machine.exponentiation().map(|exponentiation| Rank {
+            is_stranger: queue.is_owed,
+            time: exponentiation.group().time(),
+            is_key_pair: exponentiation.is_key_pair(),
+        });
+        if queue.waits.map(|ticket| ticket.rank) == rank {
+            return None;
+        }
+        if let Some(before) = queue.waits.take() {
+            self.exponentiations.remove(&before);
+        }
+        let exponentiation = queue.machine.exponentiation()?;
+        if exponentiation.is_key_pair()
+            && !self.exponentiations.has_waiting(source)
+            && let Some(pair) = self.key_pairs.take(exponentiation.group())
+        {
+            queue.machine.use_key_pair(pair);
+            return None;
+        }
+        let (ticket, refused) = self.exponentiations.add(lane, source, rank?);
+        queue.waits = Some(ticket);
+        refused
+    }
+
+    /// Ends a queue because too many of its address wait to authenticate.
+    fn refuse(&mut self, lane: LaneId, outputs: &mut Outputs) -> Option<Failed> {
+        let queue = self.queues.get_mut(&lane)?;
+        queue.waits = None;
+        queue.machine.on_timeout();
+        let Who { peer, host, qid, .. } = &queue.who;
+        tracing::info!(
+            peer = peer.map(tracing::field::display),
+            host = %quoted(host),
+            qid = qid.get(),
+            most = WAITING_PER_ADDRESS_MAX,
+            "too many hosts of this address authenticate at once: closing its connection"
+        );
+        outputs.audit.record(|| Event::AuthenticationFailed {
+            queue: queue.who.of_queue(),
+            reason: "too many of its address authenticate at once".to_owned(),
         });
         outputs.end_lane(lane);
         Some(Failed { peer: *peer })

@@ -39,6 +39,8 @@ pub enum ControlMessage {
         /// The command that requested it.
         asked_by: CommandId,
     },
+    /// From the worker: a key pair that was made in advance.
+    KeyPair(Box<Exponentiated>),
     /// From the worker: the result of an exponentiation for the authentication of a lane.
     Exponentiated {
         /// The lane.

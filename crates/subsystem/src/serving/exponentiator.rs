@@ -8,12 +8,20 @@ use security::exponentiation::Exponentiation;
 use crate::lane_id::LaneId;
 use crate::message::{ControlMessage, Message};
 
+/// What to compute.
+pub(crate) enum Job {
+    /// For the authentication of a lane.
+    OfLane(LaneId, Exponentiation),
+    /// A key pair in advance.
+    KeyPair(Exponentiation),
+}
+
 /// Runs exponentiations, and posts their results to the control plane.
 pub(crate) enum Exponentiator {
     /// At once, as a simulation has it.
     Inline,
     /// On a thread that starts with the first, which posts to this address.
-    Worker(Address<Message>, Option<Sender<(LaneId, Exponentiation)>>),
+    Worker(Address<Message>, Option<Sender<Job>>),
 }
 
 impl Exponentiator {
@@ -22,9 +30,14 @@ impl Exponentiator {
         Self::Worker(home, None)
     }
 
-    pub(crate) fn run(&mut self, io: &mut impl Io<Message>, lane: LaneId, exponentiation: Exponentiation) {
+    /// Whether it computes in advance: else that would take as long as what is needed.
+    pub(crate) const fn works_ahead(&self) -> bool {
+        matches!(self, Self::Worker(_, Some(_)))
+    }
+
+    pub(crate) fn run(&mut self, io: &mut impl Io<Message>, job: Job) {
         match self {
-            Self::Inline => io.post(0, done(lane, exponentiation)),
+            Self::Inline => io.post(0, done(job)),
             Self::Worker(home, jobs) => {
                 let jobs = match jobs {
                     Some(jobs) => jobs,
@@ -32,27 +45,27 @@ impl Exponentiator {
                         Ok(started) => jobs.insert(started),
                         Err(error) => {
                             tracing::warn!(%error, "no thread for authentication: a reactor computes");
-                            return io.post(0, done(lane, exponentiation));
+                            return io.post(0, done(job));
                         }
                     },
                 };
                 // The worker ends with this.
-                let _ = jobs.send((lane, exponentiation));
+                let _ = jobs.send(job);
             }
         }
     }
 }
 
 /// Starts the worker. The control plane bounds the number of exponentiations that it has.
-fn start(home: Address<Message>) -> std::io::Result<Sender<(LaneId, Exponentiation)>> {
+fn start(home: Address<Message>) -> std::io::Result<Sender<Job>> {
     let (jobs, received) = channel();
     std::thread::Builder::new().name("authentication".into()).spawn(move || {
         reactor::block_signals();
         // Reactors come first, on each core. A thread that could not be moved or lowered still computes.
         let _ = reactor::spread_over_node();
         let _ = reactor::lower_priority();
-        for (lane, exponentiation) in received {
-            if !home.post(done(lane, exponentiation)) {
+        for job in received {
+            if !home.post(done(job)) {
                 return;
             }
         }
@@ -60,6 +73,11 @@ fn start(home: Address<Message>) -> std::io::Result<Sender<(LaneId, Exponentiati
     Ok(jobs)
 }
 
-fn done(lane: LaneId, exponentiation: Exponentiation) -> Message {
-    Message::Control(ControlMessage::Exponentiated { lane, result: Box::new(exponentiation.run()) })
+fn done(job: Job) -> Message {
+    Message::Control(match job {
+        Job::OfLane(lane, exponentiation) => {
+            ControlMessage::Exponentiated { lane, result: Box::new(exponentiation.run()) }
+        }
+        Job::KeyPair(exponentiation) => ControlMessage::KeyPair(Box::new(exponentiation.run())),
+    })
 }

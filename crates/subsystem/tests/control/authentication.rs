@@ -265,26 +265,91 @@ fn a_receive_waits_for_its_exponentiation_and_only_one_does() {
 
 /// hostile A18
 #[test]
-fn few_exponentiations_are_given_out_at_a_time_and_none_for_lanes_that_are_gone() {
+fn one_exponentiation_is_given_out_at_a_time_and_none_for_lanes_that_are_gone() {
     let mut target = Target::new();
     require(&mut target, one_for_all(7, 9));
     let fresh = Fresh::new(&[1; RANDOM_BYTES], NonZeroU32::MIN);
     let mut of_host = HostAuthentication::new(settings(HOST, 7, None, Group::Ffdhe2048), 1, fresh);
     let offer = of_host.next_send().expect("an offer");
-    let lanes: Vec<_> = (0..8).map(|_| connect(&mut target, HOST)).collect();
+    let lanes: Vec<_> = (0..5).map(|_| connect(&mut target, HOST)).collect();
     for lane in &lanes {
         target.ask_with(*lane, send(&offer), &offer);
     }
-    let given: Vec<_> = std::iter::from_fn(|| target.control.next_exponentiation()).collect();
-    assert_eq!(given.iter().map(|(lane, _)| *lane).collect::<Vec<_>>(), lanes[..4]);
-    for lane in &lanes[4..7] {
+    assert!(target.control.next_key_pair().is_none(), "hosts wait");
+    let (lane, first) = target.control.next_exponentiation().expect("the first");
+    assert_eq!(lane, lanes[0]);
+    assert!(target.control.next_exponentiation().is_none());
+    for lane in &lanes[1..4] {
         target.end(*lane);
     }
-    for (lane, exponentiation) in given {
-        target.control.on_exponentiated(target.now_ns, lane, exponentiation.run());
+    target.control.on_exponentiated(target.now_ns, lane, first.run());
+    let (lane, last) = target.control.next_exponentiation().expect("the last");
+    assert_eq!(lane, lanes[4]);
+    assert!(target.control.next_key_pair().is_none(), "one is computed");
+    target.control.on_exponentiated(target.now_ns, lane, last.run());
+    assert!(target.control.next_exponentiation().is_none());
+}
+
+#[test]
+fn key_pairs_are_made_in_idle_time_and_each_is_of_one_transaction() {
+    let mut target = Target::new();
+    require(&mut target, one_for_all(7, 9));
+    assert!(target.control.next_key_pair().is_none(), "nobody has asked for a group");
+    let admin = connect(&mut target, HOST);
+    assert_eq!(authenticate(&mut target, admin, settings(HOST, 7, None, Group::Ffdhe2048)), Ok(()));
+    for _ in 0..2 {
+        let pair = target.control.next_key_pair().expect("one to make");
+        assert!(target.control.next_key_pair().is_none(), "one at a time");
+        target.control.on_key_pair(pair.run());
     }
-    let given: Vec<_> = std::iter::from_fn(|| target.control.next_exponentiation()).collect();
-    assert_eq!(given.iter().map(|(lane, _)| *lane).collect::<Vec<_>>(), lanes[7..]);
+    let fresh = Fresh::new(&[1; RANDOM_BYTES], NonZeroU32::MIN);
+    let mut of_host = HostAuthentication::new(settings(HOST, 7, None, Group::Ffdhe2048), 1, fresh);
+    let offer = of_host.next_send().expect("an offer");
+    let mut challenges = Vec::new();
+    for _ in 0..2 {
+        let lane = connect(&mut target, HOST);
+        target.ask_with(lane, send(&offer), &offer);
+        // Nothing is to be computed for the challenge.
+        let challenge = target.ask(lane, receive());
+        let data = challenge.data.expect("a challenge").to_vec();
+        // The public value is behind the challenge.
+        challenges.push(data[16 + 32..16 + 32 + 256].to_vec());
+    }
+    assert_ne!(challenges[0], challenges[1]);
+    assert!(target.control.next_exponentiation().is_none());
+    let lane = connect(&mut target, HOST);
+    target.ask_with(lane, send(&offer), &offer);
+    let (lane, exponentiation) = target.control.next_exponentiation().expect("no pair is left");
+    target.control.on_exponentiated(target.now_ns, lane, exponentiation.run());
+    // And they serve: both ends agree on a key.
+    let pair = target.control.next_key_pair().expect("one to make");
+    target.control.on_key_pair(pair.run());
+    let admin = connect(&mut target, HOST);
+    assert_eq!(authenticate(&mut target, admin, settings(HOST, 7, Some(9), Group::Ffdhe2048)), Ok(()));
+}
+
+/// hostile A18
+#[test]
+fn an_address_has_a_bounded_number_of_hosts_that_wait() {
+    let mut target = Target::new();
+    require(&mut target, Authentication { groups: Group::ALL.to_vec(), ..one_for_all(7, 9) });
+    let offer_of = |group| {
+        let fresh = Fresh::new(&[1; RANDOM_BYTES], NonZeroU32::MIN);
+        HostAuthentication::new(settings(HOST, 7, None, group), 1, fresh).next_send().expect("an offer")
+    };
+    let large = offer_of(Group::Ffdhe8192);
+    let lanes: Vec<_> = (0..257).map(|_| connect(&mut target, HOST)).collect();
+    for lane in &lanes {
+        target.ask_with(*lane, send(&large), &large);
+    }
+    assert_eq!(target.ended.iter().collect::<Vec<_>>(), [&lanes[256]]);
+    assert_eq!(target.state().connections.complaints.get("host not authenticated"), Some(&1));
+    // One with a cheap group is let in, in place of one with an expensive one, and is the first.
+    let small = offer_of(Group::Ffdhe2048);
+    let lane = connect(&mut target, HOST);
+    target.ask_with(lane, send(&small), &small);
+    assert!(target.ended.contains(&lanes[255]) && !target.ended.contains(&lane));
+    assert_eq!(target.control.next_exponentiation().map(|(lane, _)| lane), Some(lane));
 }
 
 /// hostile A2

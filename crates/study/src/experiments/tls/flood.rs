@@ -1,4 +1,4 @@
-//! A lane beside hosts that connect and authenticate: 100 connects a second, and a flood of ffdhe8192 exponentiations that
+//! A lane beside hosts that connect and authenticate: 100 connects a second, and a flood of ffdhe4096 exponentiations that
 //! cost the attackers nothing.
 //!
 //! The same connects to a second target, beside the attackers, show what they cost the lane's host on a machine with two
@@ -77,7 +77,7 @@ impl Beside {
 
 /// The two disturbances.
 const CONNECTS: &str = "100 connects/s";
-const FLOOD: &str = "ffdhe8192 flood";
+const FLOOD: &str = "ffdhe4096 flood";
 
 pub(super) fn cells() -> impl Iterator<Item = Cell> {
     [CONNECTS, FLOOD].into_iter().flat_map(|what| {
@@ -186,9 +186,9 @@ pub(super) fn answer(measured: &Measured, headlines: &mut Headlines) {
         attacks.filter(|rate| *rate > 0.0)?;
         measured.ratio(&flood(Beside::Target), &flood(below), "p99_us")
     };
-    headlines.push("p99_beside_ffdhe8192_flood_over_alone", slower(Beside::Nothing), None);
-    headlines.push("p99_beside_ffdhe8192_flood_over_other_target", slower(Beside::Decoy), None);
-    headlines.push("ffdhe8192_exponentiations_per_s", attacks, None);
+    headlines.push("p99_beside_ffdhe4096_flood_over_alone", slower(Beside::Nothing), None);
+    headlines.push("p99_beside_ffdhe4096_flood_over_other_target", slower(Beside::Decoy), None);
+    headlines.push("ffdhe4096_exponentiations_per_s", attacks, None);
 }
 
 pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
@@ -206,7 +206,7 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
         Figure::new(
             "A lane beside a flood of authentications",
             "Scheduled reads of 4 KiB: alone, and beside a flood that has a second target or its own compute with \
-             ffdhe8192. Lower is better.",
+             ffdhe4096. Lower is better.",
             Plot::bars("flood", names(), Axis::log("µs"), late),
         ),
     ]
@@ -216,7 +216,7 @@ fn name(what: &str, beside: Beside) -> String {
     format!("{what} {}", beside.name())
 }
 
-/// A host that offers ffdhe8192 alone, and leaves once the target has computed its public value.
+/// A host that offers ffdhe4096 alone, and leaves once the target has computed its public value.
 struct Attack {
     host: RawHost,
     settings: HostSettings,
@@ -237,7 +237,7 @@ impl Attack {
             host: keys.secret().clone(),
             controller: None,
             hashes: HashFunction::ALL.to_vec(),
-            groups: vec![Group::Ffdhe8192],
+            groups: vec![Group::Ffdhe4096],
             secure_channel: SecureChannel::None,
         };
         let host = RawHost { address: place, subsystem, nqn, hostid: id, patience: PATIENCE };
