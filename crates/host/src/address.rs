@@ -186,12 +186,24 @@ fn interface_index(zone: &str) -> std::io::Result<u32> {
     if let Ok(index) = zone.parse() {
         return Ok(index);
     }
-    // Any other name could lead elsewhere.
-    let text = match is_zone(zone) && !zone.starts_with('.') {
-        true => std::fs::read_to_string(format!("/sys/class/net/{zone}/ifindex"))?,
-        false => String::new(),
-    };
-    text.trim().parse().map_err(|_| std::io::Error::new(std::io::ErrorKind::NotFound, "no such interface"))
+    reactor::interface_index(zone)
+        .map_err(|error| std::io::Error::new(error.kind(), format!("interface {zone}: {error}")))
+}
+
+impl HostName {
+    /// This machine as a discovery service at `service` names it: a link-local address is one of the link that the
+    /// service was reached by, whatever zone the service gives it.
+    #[must_use]
+    pub(crate) fn beside(self, service: &Self) -> Self {
+        let ip = match &self {
+            Self::Ip(IpAddr::V6(ip)) | Self::Zoned(ip, _) if ip.is_unicast_link_local() => *ip,
+            _ => return self,
+        };
+        match service {
+            Self::Zoned(_, zone) => Self::Zoned(ip, zone.clone()),
+            _ => self,
+        }
+    }
 }
 
 impl FromStr for Address {
@@ -205,7 +217,11 @@ impl FromStr for Address {
 
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Self {
-        Self::new(HostName::Ip(address.ip())).with_port(address.port())
+        let host = match address {
+            SocketAddr::V6(v6) if v6.scope_id() > 0 => HostName::Zoned(*v6.ip(), v6.scope_id().to_string()),
+            _ => HostName::Ip(address.ip()),
+        };
+        Self::new(host).with_port(address.port())
     }
 }
 

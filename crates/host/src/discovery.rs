@@ -339,7 +339,7 @@ pub fn survey(address: &Address, options: &Options) -> Result<Survey, Error> {
         match discover(&address, Options { deadline, ..options.clone() }) {
             Ok(found) => {
                 let referrals = found.entries.iter().filter(|entry| entry.subtype == SubsystemType::REFERRAL);
-                for referral in referrals.filter_map(|entry| address_of(entry).ok()) {
+                for referral in referrals.filter_map(|entry| address_of(entry, &address).ok()) {
                     if depth >= REFERRAL_DEPTH_MAX || seen.len() >= SERVICE_COUNT_MAX {
                         survey.is_cut = true;
                     } else if seen.insert(key(&referral)) {
@@ -360,11 +360,11 @@ fn key(address: &Address) -> (String, u16) {
     (address.host.to_string(), address.port())
 }
 
-/// The address in an entry.
+/// The address in an entry of the log of `service`, whose zone link-local addresses get.
 ///
 /// # Errors
 /// Why the entry has no usable address.
-pub fn address_of(entry: &DiscoveryEntry) -> Result<Address, AddressError> {
+pub fn address_of(entry: &DiscoveryEntry, service: &Address) -> Result<Address, AddressError> {
     if entry.trtype != TransportType::TCP {
         return Err(AddressError::Transport(entry.trtype.to_string()));
     }
@@ -373,7 +373,8 @@ pub fn address_of(entry: &DiscoveryEntry) -> Result<Address, AddressError> {
     let address: Address = format!("traddr={host};trsvcid={port}").parse()?;
     let subsystem =
         entry.subsystem().map_err(|source| AddressError::Nqn { nqn: "the entry's".into(), source })?;
-    Ok(address.with_subsystem(subsystem))
+    let host = address.host.beside(&service.host);
+    Ok(Address { host, subsystem: Some(subsystem), ..address })
 }
 
 #[cfg(test)]
@@ -481,7 +482,16 @@ mod tests {
     fn entries_become_addresses_or_say_why_not() {
         let nqn: Nqn = "nqn.2016-06.io.nvlane:disk".parse().unwrap();
         let entry = DiscoveryEntry::tcp("fe80::1".parse().unwrap(), 4420, &nqn);
-        assert_eq!(address_of(&entry).unwrap().to_string(), format!("[fe80::1]:4420/{nqn}"));
+        for (service, host) in
+            [("192.0.2.1", "[fe80::1]"), ("[fe80::9%eth0]", "[fe80::1%eth0]"), ("[fe80::9%3]", "[fe80::1%3]")]
+        {
+            let service = service.parse().unwrap();
+            assert_eq!(address_of(&entry, &service).unwrap().to_string(), format!("{host}:4420/{nqn}"));
+        }
+        let service: Address = "[fe80::9%eth0]".parse().unwrap();
+        let routed = DiscoveryEntry::tcp("2001:db8::1".parse().unwrap(), 4420, &nqn);
+        assert_eq!(address_of(&routed, &service).unwrap().to_string(), format!("[2001:db8::1]:4420/{nqn}"));
+        let address_of = |entry| address_of(entry, &service);
         let mut rdma = entry;
         rdma.trtype = TransportType::RDMA;
         assert!(address_of(&rdma).is_err());

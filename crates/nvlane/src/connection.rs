@@ -9,20 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use host::discovery::address_of;
 use host::reconnect::ReconnectSettings;
 use host::security::psk::Derivation;
 use host::security::tls::HostKeys;
 use host::{Address, Association, Credentials, HostIdentity, Options};
 use subsystem::config::{SecretSource, read_secret_file};
-use wire::discovery::SubsystemType;
 use wire::nqn::{HostId, Nqn};
 use wire::pdu::Digests;
 
 use crate::exit::Failure;
 use crate::host_config::{HostConfig, Wanted};
 use crate::secret_argument::source_of;
-use crate::survey::{service_address, survey_service};
+use crate::survey::{listed, reachable, service_address, survey_service};
 
 /// Longest timeout that can be set: a day.
 const TIMEOUT_S_MAX: f64 = 86_400.0;
@@ -274,34 +272,26 @@ pub(crate) fn with_subsystem(
     let service = service_address(address.clone());
     let options = Options { reconnect: ReconnectSettings::never(), ..options_for(&service)? }.without_lanes();
     let survey = survey_service(&service, &options)?;
-    let entries = survey.services.first().map(|(_, found)| found.entries.as_slice()).unwrap_or_default();
-    let subsystems = entries.iter().filter(|entry| entry.subtype == SubsystemType::NVM);
-    let found: Vec<Address> = subsystems.filter_map(|entry| address_of(entry).ok()).collect();
-    let names: BTreeSet<String> =
-        found.iter().filter_map(|found| Some(found.subsystem.as_ref()?.to_string())).collect();
+    let found = survey.services.first();
+    let found = found.map_or_else(Vec::new, |(service, found)| listed(service, found, &address));
     let place = format!("{}:{}", service.host, service.port());
-    let named = match names.len() {
-        0 => {
-            return Err(Failure::usage(format!(
-                "the discovery service at {place} names no subsystem for this host"
-            )));
+    match &found[..] {
+        [] => {
+            Err(Failure::usage(format!("the discovery service at {place} names no subsystem for this host")))
         }
-        1 => {
-            let is_given =
-                |found: &&Address| found.host == address.host && Some(found.port()) == address.port;
-            found.iter().find(is_given).or(found.first())
+        [(_, addresses)] => {
+            let (found, options) = reachable(addresses, options_for)?;
+            Ok((Address { nsid: address.nsid, ..found }, options))
         }
-        _ => None,
-    };
-    let Some(named) = named else {
-        let names: Vec<String> = names.iter().map(|name| format!("{}/{name}", address.host)).collect();
-        return Err(Failure::usage(format!(
-            "there are {} subsystems at {place}: name one, as in {}",
-            names.len(),
-            names.join(" or ")
-        )));
-    };
-    let named = Address { nsid: address.nsid, ..named.clone() };
-    let options = options_for(&named)?;
-    Ok((named, options))
+        _ => {
+            let names: BTreeSet<String> =
+                found.iter().map(|(name, _)| format!("{}/{name}", address.host)).collect();
+            let names: Vec<String> = names.into_iter().collect();
+            Err(Failure::usage(format!(
+                "there are {} subsystems at {place}: name one, as in {}",
+                names.len(),
+                names.join(" or ")
+            )))
+        }
+    }
 }

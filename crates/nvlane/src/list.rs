@@ -5,11 +5,9 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::Args;
-use host::discovery::address_of;
 use host::{Address, Association, Options};
 use proto::host_namespaces::{Geometry, NamespaceInfo};
 use serde::Serialize;
-use wire::discovery::SubsystemType;
 use wire::id::Csi;
 
 use crate::columns::Columns;
@@ -18,7 +16,7 @@ use crate::disk_path::disk_path;
 use crate::exit::{self, Ended, Failure};
 use crate::human_size::HumanSize;
 use crate::output::Output;
-use crate::survey::{service_address, survey_service};
+use crate::survey::{listed, reachable, service_address, survey_service};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -39,10 +37,10 @@ pub(crate) fn list(arguments: &ListArguments) -> Ended {
         listing.add(&address, arguments.connection.options(&address)?)?;
     } else {
         let service = service_address(address);
-        for address in subsystems(&service, &arguments.connection.options(&service)?)? {
+        for addresses in subsystems(&service, &arguments.connection.options(&service)?)? {
             // An unreachable subsystem does not hide the others.
-            let options = arguments.connection.options(&address)?;
-            if let Err(failure) = listing.add(&address, options) {
+            let chosen = reachable(&addresses, |address| arguments.connection.options(address));
+            if let Err(failure) = chosen.and_then(|(address, options)| listing.add(&address, options)) {
                 code = exit::report(&failure);
             }
         }
@@ -51,14 +49,18 @@ pub(crate) fn list(arguments: &ListArguments) -> Ended {
     Ok(code)
 }
 
-/// Each subsystem that the discovery log lists over TCP, at its first address.
-fn subsystems(service: &Address, options: &Options) -> Result<Vec<Address>, Failure> {
+/// The addresses of each subsystem that the discovery logs list over TCP.
+fn subsystems(service: &Address, options: &Options) -> Result<Vec<Vec<Address>>, Failure> {
     let survey = survey_service(service, options)?;
     let mut seen = BTreeSet::new();
-    let entries = survey.services.iter().flat_map(|(_, found)| &found.entries);
-    let subsystems = entries.filter(|entry| entry.subtype == SubsystemType::NVM);
-    let addresses = subsystems.filter_map(|entry| address_of(entry).ok());
-    Ok(addresses.filter(|address| seen.insert(address.subsystem.as_ref().map(ToString::to_string))).collect())
+    let found = survey.services.iter().flat_map(|(of, found)| listed(of, found, service));
+    let mut unseen = Vec::new();
+    for (nqn, addresses) in found {
+        if seen.insert(nqn.to_string()) {
+            unseen.push(addresses);
+        }
+    }
+    Ok(unseen)
 }
 
 /// The namespaces found so far.

@@ -4,23 +4,26 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// An address at which other machines reach a listener: for a wildcard that of an interface, if there is one beside
 /// loopback.
-pub(crate) fn from_elsewhere(address: SocketAddr) -> SocketAddr {
+pub(crate) fn from_elsewhere(mut address: SocketAddr) -> SocketAddr {
+    // A link-local address keeps its zone.
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => outward_v4().map_or(Ipv4Addr::LOCALHOST.into(), IpAddr::V4),
         IpAddr::V6(ip) if ip.is_unspecified() => outward_v6().map_or(Ipv6Addr::LOCALHOST.into(), IpAddr::V6),
         ip => ip,
     };
-    SocketAddr::new(ip, address.port())
+    address.set_ip(ip);
+    address
 }
 
 /// An address at which this machine reaches a listener.
-pub(crate) fn from_here(address: SocketAddr) -> SocketAddr {
+pub(crate) fn from_here(mut address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    SocketAddr::new(ip, address.port())
+    address.set_ip(ip);
+    address
 }
 
 /// The source address of packets to other networks, else the first address of an interface.
@@ -108,7 +111,7 @@ fe800000000000000000000000000017 02 40 20 80     eth0
 
     #[test]
     fn only_wildcards_are_replaced() {
-        for text in ["192.0.2.1:4420", "[2001:db8::1]:4420", "127.0.0.1:4420"] {
+        for text in ["192.0.2.1:4420", "[2001:db8::1]:4420", "[fe80::1%2]:4420", "127.0.0.1:4420"] {
             let address = text.parse().expect("well formed");
             assert_eq!((from_elsewhere(address), from_here(address)), (address, address));
         }

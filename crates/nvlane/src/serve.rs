@@ -24,7 +24,7 @@ use signal_hook::iterator::Signals;
 use store::Spec;
 use subsystem::config::{
     ConfigFile, ListenerConfig, MemcachedAddress, MemcachedListenerConfig, NamespaceConfig, SecretSources,
-    SubsystemConfig, TargetConfig, Threads, TlsPolicy,
+    SubsystemConfig, TargetConfig, Threads, TlsPolicy, listen_address,
 };
 use subsystem::identity::default_nqn;
 use subsystem::machine::Machine;
@@ -86,8 +86,9 @@ pub(crate) struct TargetArguments {
     /// Configuration file (TOML); `nvlane check` finds mistakes in it.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["nqn", "namespace"])]
     config: Option<PathBuf>,
-    /// Address that hosts connect to; port 0 takes a free one. May be given several times. [default: 127.0.0.1:4420,
-    /// and 127.0.0.1:8009 for discovery] Port 8009 is for discovery only, unless ?subsystems follows it.
+    /// Address that hosts connect to; port 0 takes a free one, and a link-local address has its interface, as in
+    /// [fe80::1%eth0]:4420. May be given several times. [default: 127.0.0.1:4420, and 127.0.0.1:8009 for discovery] Port
+    /// 8009 is for discovery only, unless ?subsystems follows it.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<String>,
     /// NQN of the subsystem. [default: generated from this machine and the first --listen]
@@ -594,13 +595,8 @@ fn parse_listener(text: &str) -> Result<ListenerConfig, Failure> {
             )));
         }
     };
-    let with_port = || place.parse::<SocketAddr>().ok();
-    let without = || place.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, IO_PORT));
-    let address = with_port().or_else(without).ok_or_else(|| {
-        Failure::usage(format!(
-            "--listen {text}: not an address: write IP:PORT, such as 0.0.0.0:4420 or [::]:4420"
-        ))
-    })?;
+    let address =
+        listen_address(place, IO_PORT).map_err(|message| Failure::usage(format!("--listen: {message}")))?;
     let mut listener = ListenerConfig::new(address);
     listener.subsystems |= is_for_subsystems;
     Ok(listener)

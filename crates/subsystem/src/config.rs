@@ -8,6 +8,7 @@ mod check;
 mod file;
 mod inspect;
 mod kernel_keyring;
+mod listen_address;
 mod memcached_address;
 mod memcached_listener;
 mod passed_sources;
@@ -38,6 +39,7 @@ use crate::subsystem::Access;
 
 pub use check::{Place, Problem};
 pub use file::{ConfigError, ConfigErrors, ConfigFile};
+pub use listen_address::listen_address;
 pub use memcached_address::MemcachedAddress;
 pub use memcached_listener::{MemcachedListenerConfig, MemcachedTlsConfig};
 pub(crate) use passed_sources::PassedSources;

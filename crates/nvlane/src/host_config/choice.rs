@@ -7,7 +7,7 @@
 //! | a discovery service | a port of this address for discovery | everything |
 //! | | a port of this address | everything |
 //! | | a port of this machine | what belongs to the host |
-//! | any | the host by its name | what belongs to the host |
+//! | any | the host by its name, else the first | what belongs to the host |
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,8 @@ enum Fit {
     DiscoveryPort,
 }
 
-/// The best entry, of the host of this name if there is one, else of `own()` or the only host.
+/// The best entry: of the host of this name if there is one, else of `own()` or the only host, and where only hosts fit
+/// the first.
 ///
 /// # Errors
 /// The best entries are those of several hosts.
@@ -64,7 +65,8 @@ pub(super) fn choose<'a>(
     let first_of = |name: &str| best.iter().find(|choice| choice.host.hostnqn == name).copied();
     match hostnqn {
         Some(_) => Ok(best.first().copied()),
-        None if fit == Fit::Host => Ok(first_of(own().as_str())),
+        // As libnvme does: the first host of the file is the default.
+        None if fit == Fit::Host => Ok(best.first().copied()),
         None if names.len() == 1 => Ok(best.first().copied()),
         None => match first_of(own().as_str()) {
             Some(choice) => Ok(Some(choice)),
@@ -170,7 +172,7 @@ mod tests {
         ] {
             assert_eq!(chosen(&format!("{place}/{nqn}"), None, "x"), some("b", true, traddr), "{place}");
         }
-        assert_eq!(chosen("192.0.2.1/nqn.2026-01.io.nvlane:other", None, "x"), Ok(None));
+        assert_eq!(chosen("192.0.2.1/nqn.2026-01.io.nvlane:other", None, "x"), some("a", false, None));
     }
 
     #[test]
@@ -182,7 +184,10 @@ mod tests {
         assert!(chosen(shared, None, "x").expect_err("which?").contains("--hostnqn"));
         assert_eq!(chosen(shared, Some("nqn.2026-01.io.nvlane:c"), "a"), Ok(None));
         let elsewhere = "192.0.2.9/nqn.2026-01.io.nvlane:other";
-        assert_eq!(chosen(elsewhere, None, "a"), some("a", false, None));
+        for own in ["a", "b", "x"] {
+            assert_eq!(chosen(elsewhere, None, own), some("a", false, None), "the first, as libnvme does");
+        }
+        assert_eq!(chosen(elsewhere, Some("nqn.2026-01.io.nvlane:b"), "a"), some("b", false, None));
     }
 
     #[test]
@@ -190,6 +195,6 @@ mod tests {
         assert_eq!(chosen("192.0.2.3", None, "x"), some("b", true, Some("192.0.2.3")));
         assert_eq!(chosen("192.0.2.3:8010", None, "x"), some("b", false, None));
         assert_eq!(chosen("storage.example", None, "x"), some("b", true, Some("Storage.example")));
-        assert_eq!(chosen("192.0.2.9", None, "x"), Ok(None));
+        assert_eq!(chosen("192.0.2.9", None, "x"), some("a", false, None));
     }
 }

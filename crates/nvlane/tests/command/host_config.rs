@@ -93,3 +93,18 @@ fn a_file_that_is_named_must_be_right() {
     write(&file, "[]");
     assert_eq!(identify(&target, &file, &[]).code, 0);
 }
+
+/// As libnvme has it.
+#[test]
+fn the_first_host_of_a_file_is_the_one_to_connect_as() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [config, toml] = ["config.json", "nvlane.toml"].map(|name| directory.path().join(name));
+    let id = "99999999-2222-3333-4444-555555555555";
+    write(&config, &format!(r#"[{{"hostnqn": "{HOST}", "hostid": "{id}"}}, {{"hostnqn": "{HOST}-2"}}]"#));
+    let subsystem = format!("[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:s\"\nhosts = [\"{HOST}\"]\n");
+    fs::write(&toml, subsystem).expect("written");
+    let target = Target::configured(&toml);
+    let text = identify(&target, &config, &[]).text();
+    assert!(text.contains("nqn.2026-01.io.nvlane:s"), "{text}");
+    identify(&target, Path::new("none"), &[]).complaint(4);
+}

@@ -152,3 +152,23 @@ fn a_reload_that_changes_nothing_says_so_and_a_wildcard_is_told_as_an_address() 
     for _ in lines {}
     target.wait().unwrap();
 }
+
+#[test]
+fn an_address_that_nothing_answers_at_does_not_hide_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("nvlane.toml");
+    let text = "[[listener]]\naddress = \"127.0.0.1:0\"\nadvertise = \"127.0.0.1:1\"\n\
+                [[listener]]\naddress = \"127.0.0.1:0\"\n\
+                [[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:two-ways\"\nhosts = \"any\"\n\
+                [[subsystem.namespace]]\nnsid = 1\nstorage = \"ram:4M\"\n";
+    std::fs::write(&config, text).unwrap();
+    let target = Target::start(nvlane().args(["target", "--config"]).arg(&config));
+    let log = run(["discover", "-o", "json", target.place()]).json();
+    let records = log["records"].as_array().unwrap();
+    assert!(records.iter().any(|record| record["trsvcid"] == "1"), "{log}");
+    for verb in ["identify", "list", "smart-log"] {
+        let said = run([verb, "-o", "json", target.place()]).text();
+        assert!(!said.is_empty(), "{verb}");
+    }
+    assert_eq!(run(["perf", "-q", "1", "-t", "0.2", "-a", "0", target.place()]).code, 0);
+}

@@ -27,6 +27,7 @@ use self::memcached::RawMemcached;
 use super::{
     AuditConfig, AuthenticationConfig, DiscoveryConfig, ListenerConfig, NamespaceConfig, Place, Problem,
     ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources,
+    listen_address,
 };
 use crate::access::HostRights;
 use crate::allow_list::AllowList;
@@ -449,8 +450,13 @@ impl Reader<'_> {
 
     /// An address with a port, or alone.
     fn address(&mut self, text: &Spanned<String>, port: u16) -> Option<SocketAddr> {
-        let (address, given) = self.address_and_port(text)?;
-        Some(SocketAddr::new(address, given.unwrap_or(port)))
+        match listen_address(text.get_ref(), port) {
+            Ok(address) => Some(address),
+            Err(message) => {
+                self.wrong(text.span(), message);
+                None
+            }
+        }
     }
 
     fn address_and_port(&mut self, text: &Spanned<String>) -> Option<(IpAddr, Option<u16>)> {
@@ -688,7 +694,9 @@ impl Reader<'_> {
                 None => Some(Nqn::discovery()),
                 Some(nqn) => self.nqn(nqn),
             };
-            let (Some(address), Some(nqn)) = (self.address(&referral.address, DISCOVERY_PORT), nqn) else {
+            let address = self.address_and_port(&referral.address);
+            let address = address.map(|(ip, port)| SocketAddr::new(ip, port.unwrap_or(DISCOVERY_PORT)));
+            let (Some(address), Some(nqn)) = (address, nqn) else {
                 continue;
             };
             self.spans.insert(Place::Referral(discovery.referrals.len()), span);

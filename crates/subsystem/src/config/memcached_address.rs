@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use reactor::Listener;
+use reactor::{Listener, with_numbered_zone};
 
 /// Where memcached clients connect: `ADDR:PORT`, or `unix:PATH` with `?mode=0666` for the permissions of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,8 +69,8 @@ impl FromStr for MemcachedAddress {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(rest) = text.strip_prefix(Self::PREFIX) else {
-            let address = text.parse().map(Self::Ip);
-            return address.map_err(|_| format!("expected ADDR:PORT or unix:PATH, not '{text}'"));
+            let address = with_numbered_zone(text).ok().and_then(|text| text.parse().ok()).map(Self::Ip);
+            return address.ok_or_else(|| format!("expected ADDR:PORT or unix:PATH, not '{text}'"));
         };
         let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
         if !path.starts_with('/') {
