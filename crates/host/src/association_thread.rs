@@ -15,7 +15,7 @@ use wire::log::ana::AnaState;
 use crate::address::Address;
 use crate::association_machine::{AdminAnswer, AssociationAction, AssociationMachine, MachineEvent};
 use crate::association_state::AssociationState;
-use crate::attachment::{Attachment, Inaccessible};
+use crate::attachment::{Attachment, Barrier, Inaccessible};
 use crate::connect::{Clock, DialSettings, Dialer, Dialled, send};
 use crate::connection_tls::TlsKeys;
 use crate::error::{Error, LinkContext, LinkError};
@@ -386,14 +386,16 @@ impl Driver<'_> {
     /// Sets which namespaces are inaccessible, and logs what has changed.
     fn set_inaccessible(&mut self, inaccessible: &Inaccessible) {
         let subsystem = &self.context.subsystem;
-        for (nsid, state) in inaccessible.iter().filter(|entry| !self.inaccessible.contains(entry)) {
-            if *state == AnaState::PERSISTENT_LOSS {
-                tracing::error!(
-                    %subsystem, %nsid,
-                    "namespace is lost (ANA), or other storage answers under its id: its commands fail"
-                );
-            } else {
-                tracing::warn!(%subsystem, %nsid, %state, "namespace is not accessible (ANA): its commands wait");
+        for (nsid, barrier) in inaccessible.iter().filter(|entry| !self.inaccessible.contains(entry)) {
+            match barrier {
+                Barrier::Ana(AnaState::PERSISTENT_LOSS) => {
+                    tracing::error!(%subsystem, %nsid, "namespace is lost (ANA): its commands fail");
+                }
+                Barrier::Ana(state) => {
+                    tracing::warn!(%subsystem, %nsid, %state, "namespace is not accessible (ANA): its commands wait");
+                }
+                // Logged with both identifiers when it was found.
+                Barrier::Replaced => {}
             }
         }
         let is_in = |nsid| inaccessible.iter().any(|(other, _)| *other == nsid);

@@ -9,9 +9,11 @@ use security::psk::TlsPsk;
 use security::tls::IdentityOffer;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::log::ana::AnaState;
+use wire::status::Status;
 
 use crate::authentication::Credentials;
 use crate::error::LinkContext;
+use crate::failure::Failure;
 
 /// An association that is up, as its lanes need to know it.
 #[derive(Clone, Debug)]
@@ -46,6 +48,25 @@ impl Attachment {
     }
 }
 
-/// Namespaces that the ANA log reports as inaccessible, in persistent loss or in transition, and those that other
-/// storage has replaced (as in persistent loss), ordered by id.
-pub type Inaccessible = Arc<[(Nsid, AnaState)]>;
+/// Why commands of a namespace are not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barrier {
+    /// The ANA log reports this state: inaccessible, persistent loss or change.
+    Ana(AnaState),
+    /// Other storage than the known answers under the namespace's id.
+    Replaced,
+}
+
+impl Barrier {
+    /// The failure that commands end with, unless they wait.
+    pub(crate) fn failure(self) -> Option<Failure> {
+        match self {
+            Self::Ana(AnaState::PERSISTENT_LOSS) => Some(Failure::Status(Status::ANA_PERSISTENT_LOSS)),
+            Self::Ana(_) => None,
+            Self::Replaced => Some(Failure::Replaced),
+        }
+    }
+}
+
+/// Namespaces whose commands are not sent, ordered by id.
+pub type Inaccessible = Arc<[(Nsid, Barrier)]>;

@@ -42,6 +42,10 @@ pub enum Failure {
     /// Cancelled by the caller before it was executed.
     #[error("cancelled")]
     Cancelled,
+    /// Other storage than before answers under the namespace's id, as after a reconnect to another machine. The command
+    /// was not sent to it. The log has both identifiers.
+    #[error("other storage answers under this namespace id: the command has not happened")]
+    Replaced,
     /// The association ended for good, and the command was not executed.
     #[error("the target is gone: the command has not happened")]
     Unreachable,

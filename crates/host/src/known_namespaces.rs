@@ -1,18 +1,19 @@
 //! The identities under which an association knows its namespaces: other storage is never taken for one of them.
 //!
 //! An address may be answered by another machine after a reconnect, and a namespace id may have been given to other
-//! storage. Lanes send a command by namespace id alone, so a namespace that reports another identity than before is
-//! lost for as long as it does. That holds for the life of the association: callers may still have commands and handles
+//! storage. Lanes send a command by namespace id alone, so the commands of a namespace that reports another identity than
+//! before fail for as long as it does. That holds for the life of the association: callers may still have commands and handles
 //! of a namespace that was removed, so storage that got its id meanwhile is used by a new association only.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use proto::host_namespaces::{NAMESPACE_COUNT_MAX, NamespaceInfo};
 use wire::id::Nsid;
 use wire::log::ana::AnaState;
 use wire::uuid::Uuid;
 
-use crate::attachment::Inaccessible;
+use crate::attachment::{Barrier, Inaccessible};
 
 /// Identities beyond this number are forgotten once their namespaces are gone: a controller may make up many.
 const KNOWN_COUNT_MAX: usize = 4 * NAMESPACE_COUNT_MAX;
@@ -50,6 +51,21 @@ impl Identity {
     }
 }
 
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex = |f: &mut fmt::Formatter<'_>, kind: &str, bytes: &[u8]| {
+            f.write_str(kind)?;
+            bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        };
+        match self {
+            Self { uuid: Some(uuid), .. } => write!(f, "UUID {uuid}"),
+            Self { nguid: Some(nguid), .. } => hex(f, "NGUID ", nguid),
+            Self { eui64: Some(eui64), .. } => hex(f, "EUI64 ", eui64),
+            _ => f.write_str("none"),
+        }
+    }
+}
+
 /// The identities of the namespaces of an association, through all its reconnects.
 #[derive(Debug, Default)]
 pub(crate) struct KnownNamespaces {
@@ -67,7 +83,18 @@ impl KnownNamespaces {
         let is_replaced = |info: &&NamespaceInfo| {
             let now = Identity::of(info);
             // A controller need not give a namespace an identity.
-            now != Identity::default() && !self.known.entry(info.nsid).or_insert(now).unites_with(now)
+            if now == Identity::default() {
+                return false;
+            }
+            let known = self.known.entry(info.nsid).or_insert(now);
+            let is_other = !known.unites_with(now);
+            if is_other && !self.replaced.contains(&info.nsid) {
+                tracing::error!(
+                    nsid = %info.nsid, %known, found = %now,
+                    "other storage answers under a known namespace id: its commands fail until the known one answers"
+                );
+            }
+            is_other
         };
         let replaced: Vec<Nsid> = namespaces.iter().filter(is_replaced).map(|info| info.nsid).collect();
         let has_changed = replaced != self.replaced;
@@ -75,10 +102,11 @@ impl KnownNamespaces {
         has_changed
     }
 
-    /// Adds the replaced namespaces to those that the ANA log reports, as lost.
+    /// Adds the replaced namespaces to those that the ANA log reports.
     pub(crate) fn with_replaced(&self, reported: Vec<(Nsid, AnaState)>) -> Inaccessible {
-        let mut all: BTreeMap<Nsid, AnaState> = reported.into_iter().collect();
-        all.extend(self.replaced.iter().map(|nsid| (*nsid, AnaState::PERSISTENT_LOSS)));
+        let reported = reported.into_iter().map(|(nsid, state)| (nsid, Barrier::Ana(state)));
+        let mut all: BTreeMap<Nsid, Barrier> = reported.collect();
+        all.extend(self.replaced.iter().map(|nsid| (*nsid, Barrier::Replaced)));
         all.into_iter().collect()
     }
 }
@@ -106,8 +134,8 @@ mod tests {
         assert!(known.on_scan(&[info(1, 9), info(2, 2), info(3, 3)]), "the second machine answers");
         assert_eq!(known.replaced, [Nsid::new(1)]);
         let changing = (Nsid::new(2), AnaState::CHANGE);
-        let lost = (Nsid::new(1), AnaState::PERSISTENT_LOSS);
-        assert_eq!(*known.with_replaced(vec![changing]), [lost, changing]);
+        let barriers = [(Nsid::new(1), Barrier::Replaced), (Nsid::new(2), Barrier::Ana(AnaState::CHANGE))];
+        assert_eq!(*known.with_replaced(vec![changing]), barriers);
         assert!(!known.on_scan(&[info(1, 9), info(2, 2), info(3, 3)]));
         assert!(known.on_scan(&[info(1, 1), info(2, 2), info(3, 0)]), "the first one again");
         assert_eq!(known.replaced, []);

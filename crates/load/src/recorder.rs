@@ -22,6 +22,8 @@ pub enum Failure {
     TimedOut,
     /// The connection went away with the operation in flight.
     Disconnected,
+    /// Other storage answers under the namespace's id.
+    Replaced,
     /// The system refused an operation on local storage with this error number.
     System(i32),
     /// Local storage moved only a part of the data: the file ends there.
@@ -34,6 +36,7 @@ impl fmt::Display for Failure {
             Self::Status { sct, sc } => Status::from_code(u16::from_be_bytes([*sct, *sc])).fmt(f),
             Self::TimedOut => f.write_str("timed out"),
             Self::Disconnected => f.write_str("disconnected"),
+            Self::Replaced => f.write_str("other storage answers under the namespace's id"),
             Self::System(errno) => std::io::Error::from_raw_os_error(*errno).fmt(f),
             Self::Short => f.write_str("the file ends within it"),
         }

@@ -75,6 +75,7 @@ impl From<Result<u64, Failure>> for Ending {
             Err(Failure::TimedOut) => Self::Host("TimedOut"),
             Err(Failure::Unflushed) => Self::Host("Unflushed"),
             Err(Failure::Cancelled) => Self::Host("Cancelled"),
+            Err(Failure::Replaced) => Self::Host("Replaced"),
             Err(Failure::Unreachable) => Self::Host("Unreachable"),
             Err(_) => Self::Host("other"),
         }

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use wire::id::Nsid;
-use wire::log::ana::AnaState;
 
-use crate::attachment::Inaccessible;
+use crate::attachment::{Barrier, Inaccessible};
 
 /// The namespaces that are not accessible on the current connection.
 #[derive(Debug)]
@@ -30,14 +29,14 @@ impl AnaStates {
         self.has_any
     }
 
-    /// The state of a namespace that is not accessible. What is for all namespaces is lost with any one of them.
-    pub(super) fn of(&self, nsid: Nsid) -> Option<AnaState> {
+    /// Why commands of a namespace are not sent. What is for all namespaces fails with any one of them.
+    pub(super) fn of(&self, nsid: Nsid) -> Option<Barrier> {
         if nsid == Nsid::ALL {
-            let mut states = self.inaccessible.iter().map(|(_, state)| *state);
-            return states.find(|state| *state == AnaState::PERSISTENT_LOSS);
+            let mut barriers = self.inaccessible.iter().map(|(_, barrier)| *barrier);
+            return barriers.find(|barrier| barrier.failure().is_some());
         }
         let at = self.inaccessible.binary_search_by_key(&nsid, |(nsid, _)| *nsid).ok()?;
-        self.inaccessible.get(at).map(|(_, state)| *state)
+        self.inaccessible.get(at).map(|(_, barrier)| *barrier)
     }
 
     /// Takes the content of the log. Returns whether it differs from the last.
@@ -57,6 +56,8 @@ impl AnaStates {
 
 #[cfg(test)]
 mod tests {
+    use wire::log::ana::AnaState;
+
     use super::*;
 
     #[test]
@@ -65,16 +66,23 @@ mod tests {
         let mut states = AnaStates::default();
         for (reported, of_all) in [
             (vec![], None),
-            (vec![(one, AnaState::CHANGE), (two, AnaState::INACCESSIBLE)], None),
+            (vec![(one, Barrier::Ana(AnaState::CHANGE)), (two, Barrier::Ana(AnaState::INACCESSIBLE))], None),
             (
-                vec![(one, AnaState::INACCESSIBLE), (two, AnaState::PERSISTENT_LOSS)],
-                Some(AnaState::PERSISTENT_LOSS),
+                vec![
+                    (one, Barrier::Ana(AnaState::INACCESSIBLE)),
+                    (two, Barrier::Ana(AnaState::PERSISTENT_LOSS)),
+                ],
+                Some(Barrier::Ana(AnaState::PERSISTENT_LOSS)),
+            ),
+            (
+                vec![(one, Barrier::Ana(AnaState::INACCESSIBLE)), (two, Barrier::Replaced)],
+                Some(Barrier::Replaced),
             ),
         ] {
             let reported: Inaccessible = reported.into();
             states.update(&reported);
             assert_eq!(states.of(Nsid::ALL), of_all, "{reported:?}");
-            assert_eq!(states.of(one), reported.first().map(|(_, state)| *state));
+            assert_eq!(states.of(one), reported.first().map(|(_, barrier)| *barrier));
         }
     }
 }

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 
 use proto::host_queue::Transfer;
-use wire::log::ana::AnaState;
 use wire::opcode::{DataDirection, NvmOpcode};
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
@@ -13,7 +12,7 @@ use super::ana_states::AnaStates;
 use super::command::{IS_EXACT, IS_OWN, IS_UNCERTAIN, KeptCommand, Tag};
 use super::held::{HeldCommands, Release, Released, gave_up};
 use super::timeouts::{ConnectionWait, MS, clock_ms};
-use crate::attachment::Inaccessible;
+use crate::attachment::{Barrier, Inaccessible};
 use crate::buffer::Data;
 use crate::failure::Failure;
 use crate::retry::{self, Verdict};
@@ -131,13 +130,13 @@ impl<B> Backlog<B> {
     pub(super) fn admit(&mut self, command: KeptCommand<B>) -> Result<KeptCommand<B>, Option<Completion<B>>> {
         match self.ana.of(command.sqe.nsid()) {
             None => Ok(command),
-            Some(AnaState::PERSISTENT_LOSS) => {
-                Err(Some(command.stop(Failure::Status(Status::ANA_PERSISTENT_LOSS))))
-            }
-            Some(state) => {
-                self.held.hold_for_state(command, state);
-                Err(None)
-            }
+            Some(barrier) => match (barrier, barrier.failure()) {
+                (Barrier::Ana(state), None) => {
+                    self.held.hold_for_state(command, state);
+                    Err(None)
+                }
+                (_, failure) => Err(Some(command.stop(failure.unwrap_or(Failure::Replaced)))),
+            },
         }
     }
 

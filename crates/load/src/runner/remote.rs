@@ -8,6 +8,8 @@ use host::{
     LaneCounters, LaneSet, Namespace, Phases, Refused, RefusedReason,
 };
 
+use wire::status::Status;
+
 use super::buffer::IoBuffer;
 use super::queues::{Closed, Destination, Done, Queues, Refusal};
 use super::{RunError, RunSettings, Thread};
@@ -183,7 +185,21 @@ fn failure_of(failure: host::Failure) -> Failure {
             Failure::Status { sct, sc }
         }
         host::Failure::TimedOut => Failure::TimedOut,
+        host::Failure::Replaced => Failure::Replaced,
         _ => Failure::Disconnected,
+    }
+}
+
+/// The failure, if every further operation would end with it, at once and without being sent.
+#[cold]
+pub(super) fn lasting(failure: Failure) -> Option<host::Failure> {
+    match failure {
+        Failure::Replaced => Some(host::Failure::Replaced),
+        Failure::Status { sct, sc } => {
+            let status = Status::from_code(u16::from_be_bytes([sct, sc]));
+            status.is(Status::ANA_PERSISTENT_LOSS).then_some(host::Failure::Status(status))
+        }
+        _ => None,
     }
 }
 

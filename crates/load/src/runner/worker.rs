@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use host::Error;
+
 use super::queues::{DataRoom, Destination, Done, Queues};
+use super::remote::lasting;
 use super::{INTERVAL_NS, Results, Thread};
 use crate::cpu::{self, CpuTime};
 use crate::disturbance::{self, Loss};
@@ -148,7 +151,7 @@ struct Running<'a, D: Destination> {
     mismatches: Vec<String>,
     last_done_ns: u64,
     /// What ended the run early.
-    error: Option<host::Error>,
+    error: Option<Error>,
 }
 
 impl<D: Destination> Running<'_, D> {
@@ -285,7 +288,7 @@ impl<D: Destination> Running<'_, D> {
     /// Waits for completions up to the timeout, and processes them.
     #[inline]
     fn take_back(&mut self, wait_ns: u64) {
-        let Self { worker, queues, loads, recorder, mismatches, last_done_ns, .. } = self;
+        let Self { worker, queues, loads, recorder, mismatches, last_done_ns, error, .. } = self;
         // All completions of a batch have come by when the first is seen.
         let mut now_ns = 0;
         let mut each = |done: Done<<D::Queues as Queues>::Buffer>| {
@@ -306,7 +309,14 @@ impl<D: Destination> Running<'_, D> {
                     }
                     load.generator.on_done(&operation, now_ns, recorder);
                 }
-                Err(failure) => load.generator.on_failure(&operation, failure, recorder),
+                Err(failure) => {
+                    load.generator.on_failure(&operation, failure, recorder);
+                    if let Some(failure) = lasting(failure) {
+                        error.get_or_insert(Error::Failed { command: operation.step.kind.name(), failure });
+                        load.generator.stop();
+                        worker.shared.stops.store(true, Ordering::Relaxed);
+                    }
+                }
             }
             load.free.push(slot);
             if let Some(buffer) = done.buffer {

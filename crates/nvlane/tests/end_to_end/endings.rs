@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{Failure, Options, ReconnectSettings, ReplayPolicy};
+use load::runner::{self, RunSettings};
+use load::workload::{Stop, Workload};
 use peer::link::Got;
 use subsystem::config::Threads;
 use wire::id::Nsid;
@@ -230,5 +232,38 @@ fn a_host_never_meets_its_own_late_writes() {
         // A late write would take as long as this one.
         assert_eq!(after.io.run_in_capsule(Sqe::write(ONE, 10, 1), &[2; 4096]), Status::SUCCESS);
         assert!(after.io.read(Sqe::read(ONE, 8, 2), 8192).iter().all(|&byte| byte == 2));
+    }
+}
+
+/// After a reconnect to a machine with other storage under the same namespace id.
+#[test]
+fn a_load_that_meets_other_storage_ends_and_says_so() {
+    for engine in engines() {
+        let mut rig = Rig::new(engine, &["ram:16M?uuid=00000000-0000-4000-8000-000000000001"]);
+        let reconnect = ReconnectSettings { delay_ns_first: 1_000_000, ..ReconnectSettings::default() };
+        let association = rig.connect(Options { reconnect, ..options() });
+        let namespace = association.addressed_namespace().expect("a namespace of blocks");
+        let workload = Workload {
+            stop: Stop { runtime: Some(Duration::from_secs(600)), ..Stop::default() },
+            warm_up: Duration::ZERO,
+            ..Workload::default()
+        };
+        let finished = std::thread::scope(|scope| {
+            let run = scope
+                .spawn(|| runner::run(&association, &namespace, &workload, &RunSettings::default(), &mut ()));
+            while rig.controllers().first().is_none_or(|controller| controller.read_count == 0) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            rig.stop();
+            rig.config.subsystems[0].namespaces =
+                vec![rig.namespace_config(0, "ram:16M?uuid=00000000-0000-4000-8000-000000000002")];
+            rig.start();
+            run.join().expect("no panic").expect("a load that began")
+        });
+        let error = finished.error.expect("what ended it");
+        assert!(matches!(error, host::Error::Failed { failure: Failure::Replaced, .. }), "{error}");
+        let errors = finished.tally.all().error_count();
+        assert!(errors < 10_000, "{errors} operations failed");
+        association.close();
     }
 }

@@ -63,14 +63,13 @@ impl World {
             }
             Failure::Unflushed if self.hosts[host].is_shut_out => Some("host is not allowed"),
             Failure::Cancelled if self.cancelled.contains(&number) => Some("cancelled"),
+            Failure::Replaced if self.met_second_machine(host, begin_ns) => Some("other storage answers"),
             Failure::Unreachable if self.hosts[host].is_shut_out => Some("host is not allowed"),
             Failure::Status(status) | Failure::GaveUp { status, .. } => {
                 let was_stopped = self.cancelled.contains(&number) || has_waited;
                 let is_half = status.is(Status::ABORTED_MISSING_FUSED);
                 if (status.is(Status::ABORT_REQUESTED) || is_half) && was_stopped {
                     Some("aborted")
-                } else if status.is(Status::ANA_PERSISTENT_LOSS) && self.met_second_machine(host, begin_ns) {
-                    Some("other storage answers")
                 } else {
                     let is_all = matches!(command.kind, Kind::FlushAll);
                     let has_first = is_all || command.lba < self.shared.scenario.block_count;
@@ -130,13 +129,11 @@ impl World {
                 Some("the first after a reconnect")
             }
             Failure::Cancelled => is_cancelled.then_some("cancelled"),
+            Failure::Replaced => self.met_second_machine(host, begin_ns).then_some("other storage answers"),
             Failure::Unflushed | Failure::Unreachable => host_of.is_shut_out.then_some("host is not allowed"),
             Failure::Status(status) | Failure::GaveUp { status, .. } => {
                 if status.is(Status::ABORT_REQUESTED) && (has_waited || is_cancelled) {
                     return Some("aborted");
-                }
-                if status.is(Status::ANA_PERSISTENT_LOSS) && self.met_second_machine(host, begin_ns) {
-                    return Some("other storage answers");
                 }
                 let durability = scenario.pairs.as_ref().map(|pairs| pairs.durability);
                 if durability.is_none_or(|durability| durability == PairDurability::Memory) {

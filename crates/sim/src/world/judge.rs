@@ -112,7 +112,6 @@ impl World {
         completion: Completion<Vec<u8>>,
     ) -> Result<(), Finding> {
         let now_ns = self.shared.now_ns;
-        let is_replaced = self.met_second_machine(command.host, command.begin_ns);
         let is_to_be_refused = matches!(command.kind, Kind::Refused { .. });
         let was_damaged = is_to_be_refused && self.was_damaged(&command);
         let has_status = matches!(completion.result, Err(Failure::Status(_)));
@@ -231,8 +230,7 @@ impl World {
                     // The namespace that it names may be closed, or gone.
                     let is_gone = (given.is(Status::NAMESPACE_NOT_READY) && was_away)
                         || (given.is(Status::INVALID_NAMESPACE) && (was_missing || may_be_hidden))
-                        || (given.is(Status::NAMESPACE_WRITE_PROTECTED) && may_be_read_only)
-                        || (given.is(Status::ANA_PERSISTENT_LOSS) && is_replaced);
+                        || (given.is(Status::NAMESPACE_WRITE_PROTECTED) && may_be_read_only);
                     // The data in its capsule is checked first.
                     let is_damaged = given.is(Status::TRANSIENT_TRANSPORT_ERROR) && was_damaged;
                     if given == status.with_dnr() && status.is(Status::COMMAND_SIZE_LIMIT_EXCEEDED) {
