@@ -19,6 +19,21 @@ use crate::trial;
 /// Longest PDU that is accepted, bytes.
 const PLEN_MAX: u32 = 16 << 20;
 
+/// The note of a target that leaves it to the host to close the connection after a TermReq, as it may for 30 s.
+const LEFT_OPEN: &str = "the target leaves the connection open after its TermReq";
+
+/// How long a target has to close the connection after its TermReq. The rest of a trial that has met one that does not
+/// close waits for no other.
+#[must_use]
+pub fn time_to_close() -> Duration {
+    if trial::has_note(LEFT_OPEN) { Duration::from_millis(10) } else { Duration::from_secs(2) }
+}
+
+/// Notes that the connection stays open after a TermReq.
+pub fn note_left_open() {
+    trial::note(LEFT_OPEN.into());
+}
+
 /// A TCP connection to a target.
 #[derive(Debug)]
 pub struct Link {
@@ -261,7 +276,8 @@ impl Link {
         Ok(*response)
     }
 
-    /// Expects one of these TermReqs, with a copy of the `offending` PDU, and then the end of the connection.
+    /// Expects one of these TermReqs, with a copy of the `offending` PDU, and nothing after it but the end of the
+    /// connection, which the target may leave to the host.
     ///
     /// # Errors
     /// Something else arrives, or nothing.
@@ -287,8 +303,19 @@ impl Link {
         holds(copy.len() <= offending.len(), "its TermReq has more than was sent")?;
         holds(offending.starts_with(copy), "its TermReq has other bytes than were sent")?;
         self.finish();
-        let after = self.receive().about("after its TermReq")?;
-        holds(after == Got::Closed, format!("{after} after its TermReq"))
+        let patience = std::mem::replace(&mut self.patience, time_to_close());
+        let after = self.receive();
+        self.patience = patience;
+        match after {
+            Err(Finding::Hangs(_)) if !trial::is_over() => {
+                note_left_open();
+                Ok(())
+            }
+            after => {
+                let after = after.about("after its TermReq")?;
+                holds(after == Got::Closed, format!("{after} after its TermReq"))
+            }
+        }
     }
 
     /// Expects the target to close without a TermReq.
@@ -454,4 +481,39 @@ fn read_term_req(bytes: &[u8]) -> Check<Got> {
     holds(bytes.len() <= 152, format!("{} bytes", bytes.len()))?;
     note_reserved(PduType::C2hTermReq, &bytes[14..TERM_REQ_BYTES]);
     Ok(Got::TermReq { fes: header.status(), fei: header.fei.get(), copy: copy.to_vec() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// SPDK's target stays for 30 s.
+    #[test]
+    fn a_target_may_leave_it_to_the_host_to_close_after_its_term_req() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let sent = [0x04, 0, 0xFF, 0, 72, 0, 0, 0];
+        let target = std::thread::spawn(move || {
+            let mut streams = Vec::new();
+            for _ in 0..20 {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                let mut header = [0; 8];
+                stream.read_exact(&mut header).expect("a header");
+                let answer = TermReq::from_controller(FatalErrorStatus::INVALID_HEADER_FIELD, 2, 8);
+                stream.write_all(&[answer.as_bytes(), &header].concat()).expect("room");
+                streams.push(stream);
+            }
+            streams
+        });
+        trial::begin(Duration::from_secs(30));
+        for _ in 0..20 {
+            let mut link = Link::connect(address, Duration::from_secs(10)).expect("it listens");
+            link.send(&sent).expect("it receives");
+            assert_eq!(link.expect_term_req(&[term_at(1, 2)], &sent), Ok(()));
+        }
+        assert_eq!(trial::end(), [LEFT_OPEN]);
+        drop(target.join());
+    }
 }

@@ -45,6 +45,12 @@ pub fn is_over() -> bool {
     RUNNING.with_borrow(|running| running.until.is_some_and(|end| end <= Instant::now()))
 }
 
+/// Whether the trial has this note.
+#[must_use]
+pub fn has_note(text: &str) -> bool {
+    RUNNING.with_borrow(|running| running.notes.iter().any(|note| note == text))
+}
+
 /// Notes an oddity that does not fail the trial.
 pub fn note(text: String) {
     RUNNING.with_borrow_mut(|running| {
@@ -67,6 +73,7 @@ mod tests {
         note("a".into());
         note("b".into());
         note("a".into());
+        assert!(has_note("b") && !has_note("c"));
         assert_eq!(end(), ["a", "b"]);
         assert!(end().is_empty() && !is_over());
     }

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read};
 use std::time::{Duration, Instant};
 
 use peer::finding::{About, Check, Finding, differs, holds};
-use peer::link::Link;
+use peer::link::{Link, note_left_open, time_to_close};
 use peer::raw_host::RawHost;
 use wire::pdu::{PduType, TERM_REQ_BYTES};
 
@@ -122,10 +122,12 @@ impl Hello {
     }
 }
 
-/// Everything received until the end of the connection. Closes our side once bytes have come.
+/// Everything received until the end of the connection, which a target may leave to us after a TermReq. Closes our side
+/// once bytes have come.
 pub(crate) fn answer(link: &mut Link, patience: Duration) -> Check<Vec<u8>> {
     let start = Instant::now();
     let mut bytes = Vec::new();
+    let mut answered = None;
     loop {
         let mut part = [0; 4096];
         let _ = link.stream().set_read_timeout(Some(Duration::from_millis(100)));
@@ -135,10 +137,15 @@ pub(crate) fn answer(link: &mut Link, patience: Duration) -> Check<Vec<u8>> {
                 bytes.extend_from_slice(&part[..count]);
                 holds(bytes.len() < 64 << 10, "an answer of 64 KiB to a hello")?;
                 link.finish();
+                answered = Some(Instant::now());
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             // A reset counts as an end.
             Err(_) => return Ok(bytes),
+        }
+        if is_term_req(&bytes) && answered.is_some_and(|at| at.elapsed() > time_to_close()) {
+            note_left_open();
+            return Ok(bytes);
         }
         if start.elapsed() > patience {
             return Err(Finding::Hangs("the connection stays open".into()));
@@ -146,12 +153,17 @@ pub(crate) fn answer(link: &mut Link, patience: Duration) -> Check<Vec<u8>> {
     }
 }
 
+/// Whether these bytes are a TermReq, and nothing more.
+fn is_term_req(bytes: &[u8]) -> bool {
+    let length = bytes.get(4..8).map(|plen| u32::from_le_bytes(plen.try_into().expect("four bytes")));
+    bytes.first() == Some(&(PduType::C2hTermReq as u8)) && length == u32::try_from(bytes.len()).ok()
+}
+
 /// Checks that the answer is a complete refusal that contains no other data.
 pub(crate) fn refusal(bytes: &[u8], sent: &[u8]) -> Check<Refusal> {
     let Some(first) = bytes.first() else { return Ok(Refusal::Closed) };
     if *first == (PduType::C2hTermReq as u8) {
-        let length = bytes.get(4..8).map(|plen| u32::from_le_bytes(plen.try_into().expect("four bytes")));
-        holds(length == u32::try_from(bytes.len()).ok(), "a TermReq of another length than is sent")?;
+        holds(is_term_req(bytes), "a TermReq of another length than is sent")?;
         holds(bytes.len() >= TERM_REQ_BYTES, "a short TermReq")?;
         let fes = u16::from_le_bytes([bytes[8], bytes[9]]);
         holds([1, 2].contains(&fes), format!("a TermReq {fes:#04x}"))?;
@@ -188,4 +200,45 @@ pub(crate) fn refused_at_end(host: &RawHost, what: &str, bytes: &[u8]) -> Check<
 /// Whether the port speaks TLS: it refuses a ClientHello without a key with an alert.
 pub(crate) fn is_refused_by_tls(host: &RawHost) -> Check<bool> {
     Ok(refused(host, "a hello", &Hello::default().bytes())? == Refusal::Alert)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    use peer::trial;
+    use wire::pdu::{FatalErrorStatus, TermReq};
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    /// As a port of SPDK without TLS does.
+    #[test]
+    fn a_port_in_cleartext_may_refuse_a_hello_and_leave_it_to_us_to_close() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let target = std::thread::spawn(move || {
+            let mut streams = Vec::new();
+            for _ in 0..3 {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                let mut header = [0; 8];
+                stream.read_exact(&mut header).expect("a header");
+                let answer = TermReq::from_controller(FatalErrorStatus::INVALID_HEADER_FIELD, 0, 8);
+                stream.write_all(&[answer.as_bytes(), &header].concat()).expect("room");
+                streams.push(stream);
+            }
+            streams
+        });
+        trial::begin(Duration::from_secs(30));
+        for _ in 0..3 {
+            let hello = Hello::default().bytes();
+            let mut link = Link::connect(address, Duration::from_secs(10)).expect("it listens");
+            link.send(&hello).expect("it receives");
+            let said = answer(&mut link, Duration::from_secs(10)).expect("an answer, if no end");
+            assert_eq!(refusal(&said, &hello), Ok(Refusal::TermReq));
+        }
+        assert_eq!(trial::end().len(), 1, "it is noted");
+        drop(target.join());
+    }
 }
