@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::is_local;
@@ -209,8 +211,22 @@ pub fn interface_towards(target: IpAddr) -> Option<Interface> {
             IpAddr::V6(target) => parse_route_v6(&read("/proc/net/ipv6_route")?, target.into())?,
         }
     };
-    let mtu = read(&format!("/sys/class/net/{name}/mtu"))?.parse().ok()?;
+    let mtu = mtu_towards(target).ok()?;
     Some(Interface { name, mtu })
+}
+
+/// The largest packet to `target`, bytes. Asked of a socket: the interfaces at `/sys` may be those of another network
+/// namespace.
+fn mtu_towards(target: IpAddr) -> io::Result<u32> {
+    // No packet is sent.
+    const ANY_PORT: u16 = 9;
+    let (any, mtu_of): (IpAddr, fn(&UdpSocket) -> _) = match target.to_canonical() {
+        IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), |socket| sockopt::ip_mtu(socket)),
+        IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED.into(), |socket| sockopt::ipv6_mtu(socket)),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect((target.to_canonical(), ANY_PORT))?;
+    Ok(mtu_of(&socket)?)
 }
 
 /// The interface of the narrowest route to `target` in `/proc/net/route`.

@@ -2,7 +2,6 @@
 //! cable between them: that of this process, and that of a network namespace in which a target runs. Unlike loopback it
 //! has an MTU, and a NAPI context that can be polled.
 
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -114,9 +113,8 @@ impl Network {
         run("ip", &["-n", &namespace, "address", "add", &format!("{target}/30"), "dev", interface])?;
         run("ip", &["link", "set", peer, "up"])?;
         run("ip", &["-n", &namespace, "link", "set", interface, "up"])?;
-        let carrier = format!("/sys/class/net/{peer}/carrier");
         let until = Instant::now() + CARRIER_TIME_MAX;
-        while fs::read_to_string(&carrier).unwrap_or_default().trim() != "1" {
+        while !run("ip", &["-o", "link", "show", "dev", peer])?.contains("LOWER_UP") {
             if Instant::now() >= until {
                 return Err(Error::Lacking(format!("there is no link between {interface} and {peer}")));
             }
