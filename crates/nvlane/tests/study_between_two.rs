@@ -321,6 +321,17 @@ fn malformed_long_and_silent_input_is_refused_and_the_server_stays() {
 }
 
 #[test]
+fn silent_connections_keep_no_study_out() {
+    let server = Server::start();
+    // Held open; the server closes the oldest ones for newer ones, and all of them when they have proven nothing.
+    let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(&server.address).expect("accepted")).collect();
+    let directory = tempfile::tempdir().expect("a directory");
+    Ended::of(server.study("kv-memory", directory.path()).args(["--only", "16 + 500 B", "--rounds", "1"]))
+        .text();
+    drop(silent);
+}
+
+#[test]
 fn targets_take_the_ports_of_a_range_and_its_end_is_told() {
     let used = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let first = used.local_addr().expect("an address").port();

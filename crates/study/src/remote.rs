@@ -36,6 +36,7 @@ pub mod server;
 mod session;
 mod settings;
 pub(crate) mod target;
+mod unproven;
 
 pub use connection::ServerConnection;
 pub use ports::{PortRange, PortRangeError};

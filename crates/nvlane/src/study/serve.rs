@@ -142,6 +142,10 @@ fn told(event: &Event) -> String {
         Event::Ended(peer, None) => format!("study from {} ended", peer.ip()),
         Event::Ended(peer, Some(reason)) => format!("study from {} ended: {reason}", peer.ip()),
         Event::Refused(peer, reason) => format!("connection from {} refused: {reason}", peer.ip()),
+        Event::Crowded(1) => "a connection without a proof of the token was closed for a newer one".into(),
+        Event::Crowded(count) => {
+            format!("{count} connections without a proof of the token were closed for newer ones")
+        }
         Event::Set(interface, how) => format!("{interface}: {how} for a target of the study"),
         Event::TakenBack(interface, true) => format!("{interface}: as before"),
         Event::TakenBack(interface, false) => format!("{interface}: not as before"),

@@ -2,17 +2,21 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::occupancy::Occupancy;
 pub use super::settings::{Event, ServerSettings};
+use super::unproven::Unproven;
 use super::{device, session};
 use crate::error::Error;
 
-/// Connections at a time, those included that have not proven the token.
-const CONNECTION_COUNT_MAX: usize = 16;
+/// Threads of connections at a time. More connections wait to be accepted: threads that end make room.
+const THREAD_COUNT_MAX: usize = 256;
+
+/// Time between two reports of connections that were closed for newer ones.
+const REPORT_TIME: Duration = Duration::from_secs(10);
 
 /// How long the server waits for a connection until it looks whether it is to end.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
@@ -23,6 +27,7 @@ pub struct StudyServer {
     listener: TcpListener,
     settings: ServerSettings,
     occupancy: Occupancy,
+    unproven: Unproven,
 }
 
 impl StudyServer {
@@ -38,7 +43,7 @@ impl StudyServer {
             Ok(listener)
         };
         let listener = bind().map_err(|error| Error::system("cannot listen for studies", error))?;
-        Ok(Self { listener, settings, occupancy: Occupancy::default() })
+        Ok(Self { listener, settings, occupancy: Occupancy::default(), unproven: Unproven::default() })
     }
 
     /// Its address.
@@ -61,8 +66,20 @@ impl StudyServer {
     /// No connection can be accepted any more.
     pub fn run(&self, stops: &AtomicBool, on_event: &(dyn Fn(Event) + Sync)) -> Result<(), Error> {
         let count = AtomicUsize::new(0);
+        let mut next_report = Instant::now();
         std::thread::scope(|scope| {
             while !stops.load(Ordering::Relaxed) {
+                if Instant::now() >= next_report {
+                    next_report = Instant::now() + REPORT_TIME;
+                    let closed_count = self.unproven.take_closed_count();
+                    if closed_count > 0 {
+                        on_event(Event::Crowded(closed_count));
+                    }
+                }
+                if count.load(Ordering::Relaxed) >= THREAD_COUNT_MAX {
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
                 let (stream, peer) = match self.accept() {
                     Ok(Some(accepted)) => accepted,
                     Ok(None) => continue,
@@ -71,14 +88,11 @@ impl StudyServer {
                         return Err(Error::system("accept a study", error));
                     }
                 };
-                if count.fetch_add(1, Ordering::Relaxed) >= CONNECTION_COUNT_MAX {
-                    count.fetch_sub(1, Ordering::Relaxed);
-                    on_event(Event::Refused(peer, "too many connections".to_owned()));
-                    continue;
-                }
+                count.fetch_add(1, Ordering::Relaxed);
                 let count = &count;
                 let work = move || {
-                    session::serve(&self.settings, &self.occupancy, stream, peer, stops, on_event);
+                    let Self { settings, occupancy, unproven, .. } = self;
+                    session::serve(settings, occupancy, unproven, stream, peer, stops, on_event);
                     count.fetch_sub(1, Ordering::Relaxed);
                 };
                 let builder = std::thread::Builder::new().name("nvlane-study".into());

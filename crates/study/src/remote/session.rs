@@ -31,6 +31,7 @@ use super::protocol::{
     StartMemoryReader, StartTarget, TOKEN_PURPOSE, own_version,
 };
 use super::settings::{Event, ServerSettings};
+use super::unproven::Unproven;
 use super::{far_file_load, memory_reader};
 use crate::descriptors::target_lane_count_max;
 use crate::file_target::FileTarget;
@@ -69,6 +70,7 @@ const DELAY_US_MAX: u32 = 1_000_000;
 pub(super) fn serve(
     settings: &ServerSettings,
     occupancy: &Occupancy,
+    unproven: &Unproven,
     stream: TcpStream,
     peer: SocketAddr,
     stops: &AtomicBool,
@@ -76,8 +78,8 @@ pub(super) fn serve(
 ) {
     let is_stopped = || stops.load(Ordering::Relaxed);
     let own_address = stream.local_addr().map(|address| address.ip().to_canonical());
-    let lines = own_address.and_then(|own| Ok((own, Lines::new(stream)?)));
-    let (own_address, mut lines) = match lines {
+    let lines = own_address.and_then(|own| Ok((own, unproven.admit(&stream, peer)?, Lines::new(stream)?)));
+    let (own_address, place, mut lines) = match lines {
         Ok(lines) => lines,
         Err(error) => return on_event(Event::Refused(peer, error.to_string())),
     };
@@ -85,8 +87,11 @@ pub(super) fn serve(
         let _ = lines.send(&Reply::Refused(reason.clone()));
         on_event(Event::Refused(peer, reason));
     };
-    if let Err(reason) = greet(settings, &mut lines, &is_stopped) {
-        return refused(&mut lines, reason);
+    match greet(settings, &mut lines, &is_stopped) {
+        Ok(()) => drop(place),
+        // The server reports how many gave way.
+        Err(_) if place.is_lost() => return,
+        Err(reason) => return refused(&mut lines, reason),
     }
     let occupied = match occupancy.occupy(peer) {
         Ok(occupied) => occupied,

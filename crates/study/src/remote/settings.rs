@@ -36,6 +36,8 @@ pub enum Event {
     Ended(SocketAddr, Option<String>),
     /// A connection was refused.
     Refused(SocketAddr, String),
+    /// So many connections that had not proven the token were closed for newer ones.
+    Crowded(u64),
     /// The interface was set for a target of the study: how.
     Set(String, &'static str),
     /// What was set was taken back, or not, which the standard error explains.
