@@ -3,7 +3,11 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use rustix::io::Errno;
+use tracing::Level;
 use wire::text::without_hidden;
+
+use crate::journal;
 
 /// For `--help`.
 pub(crate) const HELP: &str = "\
@@ -83,11 +87,20 @@ impl From<anyhow::Error> for Failure {
 
 /// Prints the message and returns the exit code.
 pub(crate) fn report(failure: &Failure) -> ExitCode {
+    let priority = journal::prefix(Level::ERROR);
     for line in failure.message.lines() {
         // The message may contain text from a peer.
-        eprintln!("nvlane: {}", without_hidden(line, false));
+        eprintln!("{priority}nvlane: {}{}", without_hidden(line, false), remedy(line));
     }
     ExitCode::from(failure.kind as u8)
+}
+
+/// What helps against an error whose message has only the system's words.
+fn remedy(message: &str) -> String {
+    let error = Errno::MFILE.into();
+    // As the standard library writes it.
+    let is_meant = message.contains(&format!("{error}")) && !message.contains("ulimit");
+    if is_meant { reactor::descriptor_remedy(&error).unwrap_or_default() } else { String::new() }
 }
 
 /// Handles clap's errors and `--help`. An invalid value gets one line with the valid ones; for

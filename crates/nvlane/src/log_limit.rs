@@ -12,6 +12,8 @@ use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::journal;
+
 /// Burst of lines of one kind.
 const BURST: f64 = 50.0;
 
@@ -75,21 +77,26 @@ impl LimitedStderr {
 
 /// Destination of one line.
 pub(crate) enum Line {
-    Written(Stderr),
+    /// With the priority of its level, where the journal reads it.
+    Written(Stderr, &'static str),
     LeftOut,
 }
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
-            Self::Written(stderr) => stderr.write(bytes),
+            Self::Written(stderr, "") => stderr.write(bytes),
+            // Whole lines come here. One write, so that no other thread's line gets between.
+            Self::Written(stderr, priority) => {
+                stderr.write_all(&[priority.as_bytes(), bytes].concat()).map(|()| bytes.len())
+            }
             Self::LeftOut => Ok(bytes.len()),
         }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
         match self {
-            Self::Written(stderr) => stderr.flush(),
+            Self::Written(stderr, _) => stderr.flush(),
             Self::LeftOut => Ok(()),
         }
     }
@@ -99,18 +106,19 @@ impl<'a> MakeWriter<'a> for LimitedStderr {
     type Writer = Line;
 
     fn make_writer(&'a self) -> Line {
-        Line::Written(stderr())
+        Line::Written(stderr(), "")
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Line {
         match self.admit(metadata) {
             None => Line::LeftOut,
             Some(left_out) => {
+                let priority = journal::prefix(*metadata.level());
                 if left_out > 0 {
                     // The reader of the log may have closed it.
-                    let _ = stderr().write_all(self.note(left_out).as_bytes());
+                    let _ = Line::Written(stderr(), priority).write_all(self.note(left_out).as_bytes());
                 }
-                Line::Written(stderr())
+                Line::Written(stderr(), priority)
             }
         }
     }

@@ -11,6 +11,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use wire::text::without_hidden;
 
+use crate::journal;
 use crate::log_limit::LimitedStderr;
 
 /// Log level and format.
@@ -89,7 +90,9 @@ pub(crate) fn start(options: &LogOptions, usual: &str) {
     let _ = match options.log_format {
         LogFormat::Text => {
             let fields = debug_fn(write_field).delimited(" ");
-            builder.with_target(false).fmt_fields(fields).try_init()
+            let builder = builder.with_target(false).fmt_fields(fields);
+            // The journal has the time of each line.
+            if journal::is_stderr() { builder.without_time().try_init() } else { builder.try_init() }
         }
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };

@@ -12,6 +12,7 @@ mod host_config;
 mod host_failure;
 mod human_size;
 mod identify;
+mod journal;
 mod keys;
 mod kv;
 mod list;
@@ -113,6 +114,7 @@ fn main() -> ExitCode {
     }
     logging::start(&cli.log, if is_service { "info" } else { "warn" });
     signals::outlive_file_size_limit();
+    reactor::allow_descriptors();
     let result = match cli.command {
         Command::Quickstart(arguments) => quickstart::quickstart(&arguments),
         Command::Target(arguments) => serve::target(&arguments, mask),

@@ -205,7 +205,6 @@ pub(crate) fn target(arguments: &TargetArguments, mask: SignalMask) -> Ended {
     let file = config_path.as_deref().map(ConfigFile::read).transpose().map_err(Failure::usage)?;
     let config = configure(arguments, file.as_ref())?;
     StateFile::check(arguments.state.as_deref())?;
-    reactor::allow_descriptors();
     // Fast while the process has few threads.
     reactor::reserve_descriptors(descriptor_count(&config));
     end_with_any_reactor();

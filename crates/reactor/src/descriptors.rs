@@ -1,8 +1,10 @@
 //! The descriptor limit and table of this process: each connection takes one descriptor.
 
+use std::io;
 use std::os::fd::RawFd;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the descriptor limit of this process, and of processes it starts, to the user's maximum, and returns it. The
@@ -12,6 +14,25 @@ pub fn allow_descriptors() -> u64 {
     let all = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let allowed = if setrlimit(Resource::Nofile, all).is_ok() { limit.maximum } else { limit.current };
     allowed.unwrap_or(u64::MAX)
+}
+
+/// What helps if `error` says that there are too many descriptors: to stand behind the error.
+pub fn remedy(error: &io::Error) -> Option<String> {
+    match Errno::from_io_error(error)? {
+        Errno::MFILE => {
+            let limit = getrlimit(Resource::Nofile)
+                .current
+                .map_or_else(|| "any".to_owned(), |limit| limit.to_string());
+            Some(format!(
+                "; this process may have {limit} files and connections open: raise that (ulimit -n, LimitNOFILE= of a \
+                 systemd unit)"
+            ))
+        }
+        Errno::NFILE => {
+            Some("; the machine may have no more files open: raise fs.file-max (sysctl)".to_owned())
+        }
+        _ => None,
+    }
 }
 
 /// Sizes the kernel's descriptor table for `count` descriptors, as far as they are allowed. Otherwise the table is
@@ -29,6 +50,15 @@ pub fn reserve_descriptors(count: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn too_many_descriptors_come_with_the_limit_and_how_to_raise_it() {
+        let limit = getrlimit(Resource::Nofile).current.map_or("any".to_owned(), |limit| limit.to_string());
+        let hint = remedy(&Errno::MFILE.into()).expect("a remedy");
+        assert!(hint.contains(&format!("may have {limit} files")) && hint.contains("LimitNOFILE="), "{hint}");
+        assert!(remedy(&Errno::NFILE.into()).expect("a remedy").contains("fs.file-max"));
+        assert_eq!(remedy(&Errno::PIPE.into()), None);
+    }
 
     #[test]
     fn what_is_allowed_stays_allowed() {

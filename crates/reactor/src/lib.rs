@@ -70,7 +70,7 @@ pub use byte_masks::{controls, equal_bytes};
 pub use chunks::{CHUNK_BYTES, Chunk, Chunks};
 pub use counter::{Counter, Durations, SharedDurations};
 pub use counting::{Allocations, CountingAllocator};
-pub use descriptors::{allow_descriptors, reserve_descriptors};
+pub use descriptors::{allow_descriptors, remedy as descriptor_remedy, reserve_descriptors};
 pub use ethtool_ioctl::ethtool_ioctl;
 pub use event::EngineKind;
 pub use interface::{interface_index, with_numbered_zone};

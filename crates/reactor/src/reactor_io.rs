@@ -25,6 +25,7 @@ use std::time::Instant;
 use crate::accept_pace::AcceptPace;
 use crate::buffers::Pool;
 use crate::busy_poll::{Arrival, BusyPolling};
+use crate::descriptors;
 use crate::engine::Engine;
 use crate::event::Interest;
 use crate::io::{Application, Connection, ConnectionHandle, Io, ListenerTag, SocketId};
@@ -398,7 +399,8 @@ impl<M: Send + 'static> ReactorIo<M> {
                 Ok(None) => break,
                 Err(error) => {
                     if self.now_ns >= self.accept_warning_ns {
-                        tracing::warn!(%error, "cannot accept connections; the listener pauses between attempts");
+                        let remedy = descriptors::remedy(&error).unwrap_or_default();
+                        tracing::warn!(%error, "cannot accept connections; the listener pauses between attempts{remedy}");
                         self.accept_warning_ns = self.now_ns + ACCEPT_WARNING_NS;
                     }
                     self.paused_listeners.push((self.now_ns + ACCEPT_PAUSE_NS, id));

@@ -102,7 +102,6 @@ pub(crate) fn ceiling(arguments: &CeilingArguments) -> Ended {
     if arguments.lanes.iter().any(|lanes| !(1..=65_535).contains(lanes)) {
         return Err(Failure::usage("-P takes 1 to 65535 connections"));
     }
-    reactor::allow_descriptors();
     let mut rows = Vec::new();
     output::check_file(arguments.json.as_deref())?;
     let is_table = !arguments.json.as_deref().is_some_and(output::is_standard);
