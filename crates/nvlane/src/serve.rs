@@ -1,5 +1,6 @@
 //! `nvlane target`: runs a target until a signal ends it.
 
+mod connect_command;
 mod counters;
 mod device_lanes;
 mod device_queues;
@@ -667,7 +668,11 @@ fn announce(target: &Target, config: &TargetConfig) {
         if !namespaces.is_empty() && namespaces.iter().all(|namespace| namespace.storage.is_key_value()) {
             tracing::info!("use it with: nvlane kv list {address}/{nqn}");
         } else {
-            tracing::info!("connect with: nvme connect -t tcp -a {ip} -s {port} -n {nqn}");
+            let options = connect_command::options(listener.config.tls, subsystem);
+            if let Some(command) = connect_command::insert_key(listener.config.tls, subsystem) {
+                tracing::info!("give the host's kernel the TLS key with: {command}");
+            }
+            tracing::info!("connect with: nvme connect -t tcp -a {ip} -s {port} -n {nqn}{options}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -116,4 +117,62 @@ fn a_host_without_a_name_connects_where_any_may_and_is_named_as_such_where_not()
     assert!(line.contains("host NQN is empty") && line.contains(&format!("peer={peer}")), "{line}");
     assert!(line.contains("hostid=07070707-0707-0707-0707-070707070707"), "{line}");
     assert_eq!(connect(closed.target.place(), b"blktests-host", &closed.subsystem).0, Status::SUCCESS);
+}
+
+/// What a command writes to a standard error that is the journal: a file that the variable names.
+fn in_the_journal(arguments: &[&str]) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let metadata = file.as_file().metadata().unwrap();
+    let mut command = nvlane();
+    command.env("JOURNAL_STREAM", format!("{}:{}", metadata.dev(), metadata.ino())).args(arguments);
+    command.stderr(file.reopen().unwrap()).status().unwrap();
+    std::fs::read_to_string(file.path()).unwrap()
+}
+
+#[test]
+fn lines_for_the_journal_have_priorities_and_no_time() {
+    let target = ["target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M", "--log", "info"];
+    let said = in_the_journal(&[&target[..], &["--run", "true"]].concat());
+    assert!(said.contains("<6> INFO ready "), "{said}");
+    assert!(said.lines().all(|line| line.starts_with("<6>") || line.starts_with("<4>")), "{said}");
+    let json = in_the_journal(&[&target[..], &["--log-format", "json", "--run", "true"]].concat());
+    assert!(json.lines().all(|line| line.starts_with("<6>{") || line.starts_with("<4>{")), "{json}");
+    let failure = in_the_journal(&["target", "--config", "/nowhere"]);
+    assert!(failure.starts_with("<3>nvlane: /nowhere: "), "{failure}");
+    // Another file has whole lines, whatever the variable says.
+    let mut command = nvlane();
+    command.env("JOURNAL_STREAM", "1:1").args(target).args(["--run", "true"]).stderr(Stdio::piped());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.lines().all(|line| line.starts_with("20")), "{said}");
+}
+
+#[test]
+fn the_logged_command_for_hosts_has_what_they_are_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (secret, key) = (at("host.key"), at("tls.key"));
+    for arguments in
+        [&["keys", "generate", "--out", &secret][..], &["keys", "generate", "--tls", "--out", &key]]
+    {
+        assert!(nvlane().args(arguments).status().unwrap().success());
+    }
+    let mut command = nvlane();
+    command.args(["target", "--listen", "127.0.0.1:0", "--nqn", "nqn.2026-01.io.nvlane:x", "--log", "info"]);
+    command.args([
+        "--namespace",
+        "ram:1M",
+        "--tls",
+        "required",
+        "--tls-key",
+        &key,
+        "--dhchap-secret",
+        &secret,
+    ]);
+    let output = command.args(["--run", "true"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let options = format!(" -n nqn.2026-01.io.nvlane:x --tls --dhchap-secret \"$(cat {secret})\"\n");
+    assert!(said.contains(&options), "{said}");
+    let insert = format!("--subsysnqn=nqn.2026-01.io.nvlane:x --keydata=\"$(cat {key})\"\n");
+    assert!(said.contains(&insert), "{said}");
 }
