@@ -182,7 +182,13 @@ fn one(arguments: &StudyArguments, name: &str) -> Ended {
 fn find(name: &str) -> Result<&'static Entry, Failure> {
     catalogue::find(name).ok_or_else(|| {
         let names: Vec<_> = catalogue::ALL.iter().map(|entry| entry.about.name).collect();
-        Failure::usage(format!("no experiment {name:?}: there are {}", names.join(", ")))
+        let known = ["list", "all", "compare", "serve"].into_iter().chain(names.iter().copied());
+        Failure::usage(match store::nearest(name, known) {
+            Some(meant) => {
+                format!("no experiment {name:?}: did you mean {meant}? `nvlane study list` lists all of them")
+            }
+            None => format!("no experiment {name:?}: there are {}", names.join(", ")),
+        })
     })
 }
 

@@ -7,6 +7,7 @@ mod filter;
 pub mod identity;
 mod key_value;
 mod namespace;
+mod near;
 mod open_error;
 mod size;
 mod space;
@@ -29,6 +30,7 @@ pub use kv::log::{Damage, DamageKind, Sync};
 pub use namespace::{
     Backend, BlockStore, Generation, Geometry, Grown, OWN_TICKET, Reply, Request, StoreError, StoreIo, Ticket,
 };
+pub use near::nearest;
 pub use open_error::OpenError;
 pub use size::Size;
 pub use spec::{Source, Spec, SpecError};

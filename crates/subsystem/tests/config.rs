@@ -240,6 +240,31 @@ fn subsystem(lines: &str) -> String {
 }
 
 #[test]
+fn mistyped_words_come_with_what_was_probably_meant() {
+    for (text, meant) in [
+        ("[[listener]]\naddress = 0.0.0.0:4420\n".to_owned(), "write \"0.0.0.0:4420\""),
+        ("[[listener]]\naddress = \"::\"\nallow = [10.0.0.0/8]\n".to_owned(), "write \"10.0.0.0/8\""),
+        ("[[listeners]]\naddress = \"::\"\n".to_owned(), "did you mean `listener`?"),
+        ("[[listener]]\nadress = \"::\"\n".to_owned(), "did you mean `address`?"),
+        ("[reactors]\ncore = \"0-3\"\n".to_owned(), "did you mean `cores`?"),
+        ("[reactors]\ncores = 4\n".to_owned(), "invalid type: integer `4`, expected text in quotes"),
+        ("[[namespace]]\nstorage = \"ram:1G\"\n".to_owned(), "part of a subsystem: [[subsystem.namespace]]"),
+        (subsystem("[[subsystem.namespaces]]\nstorage = \"ram:1G\""), "did you mean `namespace`?"),
+        (subsystem("namespace = \"ram:1G\""), "write [[subsystem.namespace]]"),
+        (subsystem("namespace = [\"ram:1G\"]"), "expected a table; write [[subsystem.namespace]]"),
+        (subsystem("[[subsystem.namespace]]\nstorage = ram:1G"), "text must be in quotes; write \"ram:1G\""),
+        (subsystem("host = [\"nqn.2026-01.io.nvlane:h\"]"), "did you mean `hosts`"),
+        (subsystem("host = \"any\""), "did you mean `hosts`"),
+        (subsystem("").replace("\"any\"", "any"), "text must be in quotes; write \"any\""),
+        (subsystem("").replace("any", "all"), "write \"any\" for all hosts, or a list of host NQNs"),
+        (subsystem("").replace("any", "nqn.2026-01.io.nvlane:h"), "write [\"nqn.2026-01.io.nvlane:h\"]"),
+    ] {
+        let said = errors(&text);
+        assert!(said.contains(meant), "{text}{said}");
+    }
+}
+
+#[test]
 fn mistakes_are_said_with_line_and_column() {
     let mistakes = [
         // No TOML, unknown keys, wrong types.
@@ -305,9 +330,9 @@ fn mistakes_are_said_with_line_and_column() {
     let shown: Vec<String> = mistakes.iter().map(|text| errors(text)).collect();
     insta::assert_snapshot!(shown.join("\n"), @r#"
     nvlane.toml:1:10: unclosed table, expected `]`
-    nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`, `tls`, `allow`
+    nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`, `tls`, `allow`; did you mean `address`?
     nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
-    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`, `audit`
+    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`, `audit`; did you mean `subsystem`?
     nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
     nvlane.toml:2:13: invalid value: integer `-1`, expected a number from 0 to 65535
     nvlane.toml:2:8: expected a size: a number of bytes, or text such as "64M"
@@ -670,7 +695,7 @@ fn rights_of_hosts_that_other_lists_keep_out_are_mistakes() {
     nvlane.toml:9:15: b is in write_hosts of namespace 2, but not in hosts of the namespace: add it there, or remove it here
     nvlane.toml:8:9: c is in hosts of namespace 2, but not in hosts of nqn.2026-01.io.nvlane:x: add it there, or remove it here
     nvlane.toml:9:15: e is in write_hosts of namespace 2, but not in hosts of the namespace: add it there, or remove it here
-    nvlane.toml:8:9: "a" is neither "any" nor a list: write ["a"]
+    nvlane.toml:8:9: "a" is neither "any" nor a list: write "any" for all hosts, or a list of host NQNs
     nvlane.toml:8:15: host "": name is empty
     nvlane.toml:8:1: unknown key `readers`, expected one of `nsid`, `storage`, `uuid`, `nguid`, `hosts`, `write_hosts`, `key_prefixes`
     nvlane.toml:9:15: a namespace of nqn.2026-01.io.nvlane:x is for certain hosts only, but the memcached listener on 127.0.0.1:11211 opens keys to anyone who reaches it: write memcached = "any" in the subsystem if that is meant, or serve one of them from a target of its own

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Target, nvlane, run};
+use crate::support::{Ended, Target, nvlane, run};
 
 const USAGE: i32 = 2;
 
@@ -58,6 +58,46 @@ fn numbers_and_times_say_what_they_should_be() {
         let line = run(command).complaint(USAGE);
         assert!(line.contains(hint), "{command:?}: {line}");
     }
+}
+
+#[test]
+fn mistyped_names_come_with_what_was_probably_meant() {
+    let spec = |text| ["target", "--listen", "127.0.0.1:0", "--namespace", text];
+    for (command, meant) in [
+        (&["study", "cieling"][..], "did you mean ceiling?"),
+        (&["study", "lst"], "did you mean list?"),
+        (&["study", "kv-hitratio", "--quick"], "did you mean kv-hit-ratio?"),
+        (&spec("rma:1G"), "did you mean ram?"),
+        (&spec("1G"), "did you mean ram:1G?"),
+        (&spec("/dev/nvme9n9"), "did you mean device:/dev/nvme9n9?"),
+        (&spec("/srv/disk.img"), "did you mean file:/srv/disk.img?"),
+        (&spec("ram:1G?ro"), "did you mean readonly?"),
+        (&spec("file:/srv/disk.img&size=1G"), "write ?size=1G"),
+        (&spec("kv:ram:1G?evicts=none"), "did you mean evict?"),
+    ] {
+        let line = run(command).complaint(USAGE);
+        assert!(line.contains(meant), "{command:?}: {line}");
+    }
+    let line = run(["study", "nothing-like-it"]).complaint(USAGE);
+    assert!(line.contains("there are ceiling, "), "{line}");
+}
+
+#[test]
+fn too_many_open_files_come_with_the_limit_and_how_to_raise_it() {
+    let target = Target::serving(&["ram:1M"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 20; exec \"$0\" perf \"$1\" -t 1 -P 64", env!("CARGO_BIN_EXE_nvlane")]);
+    let line = Ended::of(command.arg(&target.address)).complaint(1);
+    assert!(line.contains("this process may have 20 files and connections open"), "{line}");
+    assert!(line.contains("ulimit -n, LimitNOFILE="), "{line}");
+    // A limit that the user may raise is raised.
+    let mut command = Command::new("sh");
+    command.args([
+        "-c",
+        "ulimit -S -n 20; exec \"$0\" perf \"$1\" -t 0.1 -P 16",
+        env!("CARGO_BIN_EXE_nvlane"),
+    ]);
+    Ended::of(command.arg(&target.address)).text();
 }
 
 #[test]

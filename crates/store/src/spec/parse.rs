@@ -14,6 +14,7 @@ use super::{SYNCS, Source, Spec, SpecError, TIME_UNITS};
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 use crate::key_value::{MEMORY_BYTES_MIN, MEMORY_BYTES_MIN_WITH_LOG, superblock};
 use crate::namespace::BLOCK_BYTES;
+use crate::near::nearest;
 use crate::size::Size;
 
 /// A part of the text, and its offset, bytes.
@@ -108,6 +109,17 @@ const KEY_VALUE_OPTIONS: &str = "only evict, item, flush, prefault and uuid go w
 const KEY_VALUE_FILE_OPTIONS: &str =
     "only size, sparse, memory, sync, item, flush, prefault, uuid and filters go with kv:file:";
 
+/// All options.
+const OPTIONS: [&str; 16] = [
+    "lba", "size", "uuid", "readonly", "small", "huge", "delay", "error", "limit", "trace", "evict",
+    "memory", "sync", "item", "flush", "prefault",
+];
+
+/// The option that was probably meant.
+fn suggestion<const N: usize>(word: &str, names: [&str; N]) -> String {
+    nearest(word, names).map_or_else(String::new, |name| format!(" (did you mean {name}?)"))
+}
+
 fn list<const N: usize>(names: [&str; N]) -> String {
     let (last, others) = names.split_last().expect("lists are not empty");
     format!("{} or {last}", others.join(", "))
@@ -143,7 +155,13 @@ fn parse(text: Piece<'_>) -> Parsed<Spec> {
 
 fn parse_source(text: Piece<'_>) -> Parsed<Source> {
     let (scheme, Some(place)) = text.split(':') else {
-        return text.wrong(format!("expected {SOURCES}"));
+        let meant = match text.text {
+            path if path.starts_with("/dev/") => format!(", did you mean device:{path}?"),
+            path if path.starts_with('/') => format!(", did you mean file:{path}?"),
+            size if Size::parse(size).is_ok() => format!(", did you mean ram:{size}?"),
+            _ => String::new(),
+        };
+        return text.wrong(format!("expected {SOURCES}{meant}"));
     };
     match scheme.text {
         "ram" => Ok(Source::Memory { bytes: parse_bytes(place)?, huge_pages: true }),
@@ -173,7 +191,10 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
             _ => place.wrong("expected ram:SIZE or file:PATH, as in kv:ram:4G"),
         },
         "device" => Ok(Source::Device { path: parse_path(place)? }),
-        unknown => scheme.wrong(format!("there is no '{unknown}': expected {SOURCES}")),
+        unknown => scheme.wrong(format!(
+            "there is no '{unknown}'{}: expected {SOURCES}",
+            suggestion(unknown, ["ram", "null", "file", "device", "kv"])
+        )),
     }
 }
 
@@ -212,6 +233,16 @@ fn parse_log_bytes(text: Piece<'_>) -> Parsed<u64> {
 fn parse_path(text: Piece<'_>) -> Parsed<PathBuf> {
     if text.text.is_empty() {
         return text.wrong("expected a path");
+    }
+    // An option behind the wrong sign would become part of a file's name.
+    for (at, _) in text.text.match_indices('&') {
+        let option = text.skip(at + 1);
+        if OPTIONS.contains(&option.split('=').0.text) {
+            return text.skip(at).wrong(format!(
+                "the first option follows a question mark: write ?{} (or %26 for the sign & in a path)",
+                option.text
+            ));
+        }
     }
     let mut bytes = Vec::with_capacity(text.text.len());
     let mut rest = text;
@@ -346,7 +377,8 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
                 Source::KeyValueFile { .. } => KEY_VALUE_FILE_OPTIONS,
                 _ => "expected lba, size, uuid, readonly, small, delay, error, limit or trace",
             };
-            return name.wrong(format!("there is no option '{unknown}': {options}"));
+            let meant = suggestion(unknown, OPTIONS);
+            return name.wrong(format!("there is no option '{unknown}'{meant}: {options}"));
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! The configuration file: TOML, documented by `examples/nvlane.toml`. Errors have line and column.
 
 mod memcached;
+mod mistakes;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +25,7 @@ use wire::text::quoted;
 use wire::uuid::Uuid;
 
 use self::memcached::RawMemcached;
+use self::mistakes::explained;
 use super::{
     AuditConfig, AuthenticationConfig, DiscoveryConfig, ListenerConfig, NamespaceConfig, Place, Problem,
     ReactorConfig, SecretSources, SubsystemConfig, TargetConfig, Threads, TimeoutConfig, TlsKeySources,
@@ -131,7 +133,7 @@ impl ConfigFile {
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigErrors> {
         let source = Source { name: name.into(), text: text.into() };
         let raw: RawFile = toml::from_str(text)
-            .map_err(|error| ConfigErrors(vec![source.error(error.span(), plain(error.message()))]))?;
+            .map_err(|error| ConfigErrors(vec![source.error(error.span(), explained(&error, text))]))?;
         let mut reader = Reader { source: &source, spans: Spans::new(), errors: Vec::new() };
         let config = reader.file(raw);
         let Reader { spans, errors, .. } = reader;
@@ -166,27 +168,6 @@ impl ConfigFile {
         };
         ConfigErrors(problems.iter().map(error).collect())
     }
-}
-
-/// Says in the words of TOML what its reader says in those of Rust. Some messages have several lines; the
-/// first says it.
-fn plain(message: &str) -> String {
-    const WORDS: [(&str, &str); 9] = [
-        (
-            "invalid type: map, expected a sequence",
-            "a table where a list of tables is expected: write [[name]]",
-        ),
-        ("unknown field", "unknown key"),
-        ("missing field", "missing key"),
-        ("expected u8", "expected a number from 0 to 255"),
-        ("expected u16", "expected a number from 0 to 65535"),
-        ("expected u32", "expected a number from 0 to 4294967295"),
-        ("expected a tuple of size 2", "expected two numbers, as in [1, 65519]"),
-        ("expected path string", "expected a path in quotes"),
-        ("sequence", "list"),
-    ];
-    let message = message.lines().next().unwrap_or("this is no TOML").to_owned();
-    WORDS.iter().fold(message, |message, (rust, toml)| message.replace(rust, toml))
 }
 
 /// The table that a place is a key of.
@@ -847,10 +828,11 @@ impl Reader<'_> {
         match hosts.get_ref() {
             RawHosts::Word(word) if word == "any" => Some(Access::Any),
             RawHosts::Word(word) => {
-                self.wrong(
-                    hosts.span(),
-                    format!("\"{word}\" is neither \"any\" nor a list: write [\"{word}\"]"),
-                );
+                let remedy = match word.starts_with("nqn.") {
+                    true => format!("write [\"{word}\"]"),
+                    false => "write \"any\" for all hosts, or a list of host NQNs".to_owned(),
+                };
+                self.wrong(hosts.span(), format!("\"{word}\" is neither \"any\" nor a list: {remedy}"));
                 None
             }
             RawHosts::List(names) => {
