@@ -66,6 +66,12 @@ pub enum AddressError {
     /// Colons without brackets.
     #[error("\"{0}\" looks like an IPv6 address: write it in brackets, [{0}]")]
     NoBrackets(String),
+    /// Several colons that are no IPv6 address.
+    #[error("\"{0}\" has too many colons: write HOST:PORT/NQN, and brackets around an IPv6 address")]
+    Colons(String),
+    /// A subsystem without its target.
+    #[error("\"{0}\" is the name of a subsystem: write the address of its target before it, HOST[:PORT]/{0}")]
+    OnlyNqn(String),
     /// An opening bracket without a closing one.
     #[error("the bracket in \"{0}\" is not closed: write [ADDRESS] or [ADDRESS]:PORT")]
     OpenBracket(String),
@@ -342,8 +348,15 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), AddressError> {
             None => Err(AddressError::Port(rest.into())),
         };
     }
+    if authority.starts_with("nqn.") && authority.contains(':') {
+        return Err(AddressError::OnlyNqn(authority.into()));
+    }
     if authority.matches(':').count() > 1 {
-        return Err(AddressError::NoBrackets(authority.into()));
+        let ip = authority.split('%').next().unwrap_or_default();
+        return Err(match ip.parse::<Ipv6Addr>() {
+            Ok(_) => AddressError::NoBrackets(authority.into()),
+            Err(_) => AddressError::Colons(authority.into()),
+        });
     }
     Ok(authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))))
 }

@@ -45,6 +45,8 @@ struct Driver<'a> {
     attachment: Option<Arc<Attachment>>,
     /// Content of the ANA log, of the association that is up.
     inaccessible: Inaccessible,
+    /// Cause of the last attempt to reconnect that failed, as it was logged.
+    failure: Option<String>,
     resolver: Resolver,
     /// For TLS.
     tls_keys: Option<Arc<HostKeys>>,
@@ -111,6 +113,7 @@ pub(crate) fn run(
         lanes: Vec::new(),
         attachment: None,
         inaccessible: Arc::new([]),
+        failure: None,
         resolver: Resolver { resolve: settings.resolve, answers: mailbox.address(), is_out: false },
         tls_keys: settings.tls_keys,
         max_segment: settings.max_segment,
@@ -336,6 +339,7 @@ impl Driver<'_> {
             MachineEvent::Up { attachment, controller, namespaces } => {
                 tracing::info!(%subsystem, peer = %attachment.peer, cntlid = %attachment.cntlid, "association up");
                 self.set_inaccessible(&attachment.inaccessible);
+                self.failure = None;
                 self.attachment = Some(Arc::clone(&attachment));
                 let told = self.state.change(|state| {
                     state.attachment = Some(Arc::clone(&attachment));
@@ -354,8 +358,12 @@ impl Driver<'_> {
                 self.state.tell(&told, &Event::Down { cause });
             }
             MachineEvent::Failed { attempts, cause } => {
-                // The attempts may fail until an operator changes keys: shown at the level of commands.
-                if cause.is_refusal_of_trust() {
+                // The attempts may fail until an operator changes keys: shown at the level of commands, once for each
+                // cause.
+                let told = cause.to_string();
+                let is_new = self.failure.as_ref() != Some(&told);
+                self.failure = Some(told);
+                if cause.is_refusal_of_trust() && is_new {
                     tracing::warn!(%subsystem, peer = %self.context.peer, attempts, %cause, "attempt to reconnect failed");
                 } else {
                     tracing::info!(%subsystem, peer = %self.context.peer, attempts, %cause, "attempt to reconnect failed");

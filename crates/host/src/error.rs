@@ -12,7 +12,7 @@ use security::message::Reason;
 use security::tls::{Alert as TlsAlert, Failure as TlsFailure};
 use wire::fabrics::InvalidParameter;
 use wire::id::{Nsid, Qid};
-use wire::nqn::Nqn;
+use wire::nqn::{DISCOVERY_NQN, Nqn};
 use wire::status::Status;
 
 use crate::address::AddressError;
@@ -51,7 +51,7 @@ pub enum Error {
         last: Arc<Error>,
     },
     /// No such namespace.
-    #[error("{subsystem} has no namespace {nsid}; {}", List(available))]
+    #[error("{subsystem} has no namespace {nsid}; {}", WhatIsThere(subsystem, available))]
     NoNamespace {
         /// The subsystem.
         subsystem: String,
@@ -354,7 +354,7 @@ impl fmt::Display for Advice<'_> {
                 write!(f, "; is it the TLS key that the target has for {} and {}?", context.host, context.subsystem)
             }
             LinkError::Tls(TlsFailure::NotTls) => {
-                f.write_str("; this port does not speak TLS: leave out --tls if that is meant")
+                f.write_str("; leave out --tls to connect unencrypted")
             }
             LinkError::GeneratedKey(TlsFailure::Alert(TlsAlert::UNKNOWN_PSK_IDENTITY)) => {
                 f.write_str("; the target has forgotten the key: if it was restarted, connect again")
@@ -402,6 +402,20 @@ fn advise(error: &ControllerError, context: &LinkContext, f: &mut fmt::Formatter
             _ => Ok(()),
         },
         _ => Ok(()),
+    }
+}
+
+/// The namespaces of a subsystem, or that it is a discovery service, which has none.
+struct WhatIsThere<'a>(&'a str, &'a [Nsid]);
+
+impl fmt::Display for WhatIsThere<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            DISCOVERY_NQN => f.write_str(
+                "it is a discovery service: `nvlane discover` lists the subsystems, whose names go in its place",
+            ),
+            _ => List(self.1).fmt(f),
+        }
     }
 }
 

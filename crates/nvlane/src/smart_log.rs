@@ -46,6 +46,10 @@ pub(crate) fn smart_log(arguments: &SmartLogArguments) -> Ended {
 
 /// Explains a refused log page: the status does not say whether the namespace exists.
 fn about(error: Error, named: Option<Nsid>, association: &Association) -> Failure {
+    if matches!(error, Error::Failed { .. }) && association.address().is_discovery() {
+        return Failure::from(error)
+            .later("; it is a discovery service: `nvlane discover` lists the subsystems");
+    }
     let (Some(nsid), Error::Failed { .. }) = (named, &error) else { return error.into() };
     match association.namespace(nsid) {
         Err(missing @ Error::NoNamespace { .. }) => missing.into(),

@@ -11,6 +11,8 @@ fn an_address_that_is_none_says_how_to_write_one() {
         ("1.2.3/nqn.2026-01.io.nvlane:x", "nor an IP address"),
         ("::1", "[::1]"),
         ("host:port/nqn.2026-01.io.nvlane:x", "1 to 65535"),
+        ("192.0.2.1:4420:nqn.2026-01.io.nvlane:x", "write HOST:PORT/NQN"),
+        ("nqn.2026-01.io.nvlane:x", "HOST[:PORT]/nqn.2026-01.io.nvlane:x"),
         ("http://host/nqn.2026-01.io.nvlane:x", "nvme+tcp://"),
         ("host?disk=1", "ns=NUMBER"),
         ("trtype:rdma traddr:192.0.2.1", "only TCP"),
@@ -89,6 +91,34 @@ fn a_host_that_is_not_let_in_learns_its_name() {
     let line = target.ask(&["identify", "--hostnqn", stranger]).complaint(4);
     assert!(line.contains(&format!("the target must allow our host name, {stranger}")), "{line}");
     target.ask(&["identify", "--hostnqn", friend]).text();
+}
+
+#[test]
+fn a_discovery_service_where_a_subsystem_is_meant_says_so() {
+    let target = Target::serving(&["ram:1M"]);
+    let address = format!("{}/nqn.2014-08.org.nvmexpress.discovery", target.place());
+    for (command, code) in [
+        (&["perf", &address, "-t", "1"][..], 4),
+        (&["kv", "list", &address], 4),
+        (&["smart-log", &address], 1),
+    ] {
+        let line = run(command).complaint(code);
+        assert!(line.contains("it is a discovery service: `nvlane discover` lists the subsystems"), "{line}");
+    }
+}
+
+#[test]
+fn a_port_without_tls_is_told_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("tls.key");
+    let key = key.to_str().unwrap();
+    assert_eq!(run(["keys", "generate", "--tls", "--out", key]).code, 0);
+    let target = Target::serving(&["ram:1M"]);
+    let line = target.ask(&["identify", "--tls", "--tls-key", key]).complaint(4);
+    assert!(
+        line.ends_with("TLS: the peer does not speak TLS; leave out --tls to connect unencrypted"),
+        "{line}"
+    );
 }
 
 #[test]
