@@ -20,24 +20,23 @@ pub struct Sysfs {
 }
 
 impl Sysfs {
-    /// The sysfs of the network namespace with these interfaces. With the privilege it is a mount of its own, which
-    /// shows this namespace for certain; otherwise the one at `/sys`, if it shows the same interfaces.
+    /// The sysfs of the network namespace with these interfaces: that at `/sys`, if it shows the same names, numbers and
+    /// addresses, else a mount of its own, which takes the privilege.
     ///
     /// # Errors
     /// [`Failure`] if `/sys` shows another namespace, and sysfs cannot be mounted.
     pub fn of(links: &[Link]) -> Result<Self, Failure> {
-        let refusal = match mount() {
-            Ok((interfaces, mount)) => return Ok(Self { interfaces, _mount: Some(mount) }),
-            Err(errno) => errno,
-        };
         let interfaces = PathBuf::from("/sys/class/net");
         if shows(&interfaces, links) {
             return Ok(Self { interfaces, _mount: None });
         }
-        Err(Failure(format!(
-            "/sys shows the interfaces of another network namespace, and a sysfs of this one cannot be mounted ({refusal}): \
-             it takes CAP_SYS_ADMIN, or a /sys of this namespace, as `ip netns exec` provides it"
-        )))
+        let (interfaces, mount) = mount().map_err(|errno| {
+            Failure(format!(
+                "/sys shows the interfaces of another network namespace, and a sysfs of this one cannot be mounted ({errno}): \
+                 it takes CAP_SYS_ADMIN, or a /sys of this namespace, as `ip netns exec` provides it"
+            ))
+        })?;
+        Ok(Self { interfaces, _mount: Some(mount) })
     }
 
     /// The directory of an interface.
