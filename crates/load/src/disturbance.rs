@@ -23,6 +23,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::cpu;
+use crate::others::{OTHERS_PERCENT_MAX, Others};
+
+/// Operations below which a rate or a percentile is a matter of chance.
+pub const OPERATIONS_MIN: f64 = 30.0;
 
 /// Lost time from which on a measurement is none, percent of the time measured.
 pub const LOST_PERCENT_MAX: f64 = 5.0;
@@ -120,7 +124,19 @@ impl fmt::Display for Side {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Disturbance {
     losses: Vec<(Side, Loss)>,
+    others: Vec<(Place, Others)>,
     has_mixed_regimes: bool,
+    operations: Option<f64>,
+}
+
+/// The machine of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// That of the load.
+    Here,
+    /// That of the targets, if it is another one.
+    Targets,
 }
 
 /// Why numbers are no measurement.
@@ -133,6 +149,15 @@ pub enum Unmeasured {
         /// What it lost.
         loss: Loss,
     },
+    /// Others had more than [`OTHERS_PERCENT_MAX`] of a side's time.
+    Others {
+        /// Where.
+        place: Place,
+        /// What they had.
+        others: Others,
+    },
+    /// Fewer than [`OPERATIONS_MIN`] operations finished.
+    Few(f64),
     /// More than [`SHARE_MAX`] of the ceiling: the ceiling was disturbed.
     Share(f64),
     /// Not one operation finished.
@@ -151,6 +176,18 @@ impl fmt::Display for Unmeasured {
                     stolen_ns => write!(f, " ({} ms stolen by the hypervisor)", stolen_ns / 1_000_000),
                 }
             }
+            Self::Others { place, others } => {
+                let percent = |ns| others.percent_of_core(ns);
+                write!(f, "other programs took {:.0} % of a core", percent(others.run_ns))?;
+                if others.stolen_ns > 0 {
+                    write!(f, ", the hypervisor {:.0} %", percent(others.stolen_ns))?;
+                }
+                match place {
+                    Place::Here => Ok(()),
+                    Place::Targets => f.write_str(" on the targets' machine"),
+                }
+            }
+            Self::Few(operations) => write!(f, "only {operations:.0} operations finished"),
             Self::Share(share) => {
                 write!(f, "{share:.2} of the ceiling: other load slowed the ceiling down")
             }
@@ -175,8 +212,27 @@ impl Serialize for Disturbance {
             #[serde(flatten)]
             loss: Loss,
         }
-        let told = |&(side, loss): &(Side, Loss)| Told { side, lost_percent: loss.percent(), loss };
-        serializer.collect_seq(self.losses.iter().map(told))
+        #[derive(Serialize)]
+        struct ToldOthers {
+            place: Place,
+            others_percent: f64,
+            #[serde(flatten)]
+            others: Others,
+        }
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Either {
+            Loss(Told),
+            Others(ToldOthers),
+        }
+        let losses = self
+            .losses
+            .iter()
+            .map(|&(side, loss)| Either::Loss(Told { side, lost_percent: loss.percent(), loss }));
+        let others = self.others.iter().map(|&(place, others)| {
+            Either::Others(ToldOthers { place, others_percent: others.percent(), others })
+        });
+        serializer.collect_seq(losses.chain(others))
     }
 }
 
@@ -189,12 +245,25 @@ impl Disturbance {
     /// That the cores of both sides shared a cache in one part of the measurement, and none in another.
     #[must_use]
     pub fn of_mixed_regimes() -> Self {
-        Self { losses: Vec::new(), has_mixed_regimes: true }
+        Self { has_mixed_regimes: true, ..Self::default() }
+    }
+
+    /// Adds what others had of a machine. Then this decides, and no longer what threads lost: the same rule for threads that spin and
+    /// for those that sleep, of processes and of the kernel.
+    pub fn add_others(&mut self, place: Place, others: Others) {
+        self.others.push((place, others));
+    }
+
+    /// Sets how many operations finished.
+    pub fn count(&mut self, operations: Option<f64>) {
+        self.operations = operations;
     }
 
     /// Adds all of another one.
     pub fn merge(&mut self, other: &Self) {
         self.losses.extend_from_slice(&other.losses);
+        self.others.extend_from_slice(&other.others);
+        self.operations = self.operations.or(other.operations);
         self.has_mixed_regimes |= other.has_mixed_regimes;
     }
 
@@ -210,6 +279,19 @@ impl Disturbance {
         self.losses.iter().copied().max_by(|(_, a), (_, b)| a.percent().total_cmp(&b.percent()))
     }
 
+    /// What others had of the machine where they had most.
+    #[must_use]
+    pub fn most_others(&self) -> Option<(Place, Others)> {
+        self.others.iter().copied().max_by(|(_, a), (_, b)| a.percent().total_cmp(&b.percent()))
+    }
+
+    /// Percent of a side's time that was lost to others.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        let lost = || self.worst().map_or(0.0, |(_, loss)| loss.percent());
+        self.most_others().map_or_else(lost, |(_, others)| others.percent())
+    }
+
     /// Whether numbers taken meanwhile are a measurement.
     ///
     /// # Errors
@@ -218,7 +300,15 @@ impl Disturbance {
         if operations.is_some_and(|operations| operations <= 0.0) {
             return Err(Unmeasured::Nothing);
         }
-        if let Some((side, loss)) = self.worst().filter(|(_, loss)| loss.percent() > LOST_PERCENT_MAX) {
+        if let Some(operations) = self.operations.filter(|count| *count < OPERATIONS_MIN) {
+            return Err(Unmeasured::Few(operations));
+        }
+        if let Some((place, others)) = self.most_others() {
+            if others.percent() > OTHERS_PERCENT_MAX {
+                return Err(Unmeasured::Others { place, others });
+            }
+        } else if let Some((side, loss)) = self.worst().filter(|(_, loss)| loss.percent() > LOST_PERCENT_MAX)
+        {
             return Err(Unmeasured::LostTime { side, loss });
         }
         if self.has_mixed_regimes {
@@ -500,6 +590,38 @@ mod tests {
         disturbance.merge(&Disturbance::of_mixed_regimes());
         disturbance.merge(&Disturbance::default());
         assert_eq!(disturbance.judge(Some(1.0), Some(0.9)), Err(Unmeasured::Regime));
+    }
+
+    #[test]
+    fn what_others_had_decides_over_what_threads_lost() {
+        let others = |run_ms: u64| Others {
+            elapsed_ns: 1000 * MS,
+            core_count: 2,
+            run_ns: run_ms * MS,
+            stolen_ns: 10 * MS,
+        };
+        let judge = |wait_ms, run_ms| {
+            let mut disturbance = Disturbance::default();
+            disturbance.add(Side::Host, Some(loss(&[thread(900, wait_ms, "0")])));
+            disturbance.add_others(Place::Here, others(run_ms));
+            disturbance.judge(Some(1.0), Some(0.9))
+        };
+        // Threads of a stack that share a core wait for each other, and those of another one for nobody.
+        assert_eq!([judge(600, 40), judge(0, 40)], [Ok(()), Ok(())]);
+        for wait_ms in [0, 600] {
+            let told = judge(wait_ms, 620).expect_err("62 %").to_string();
+            assert_eq!(told, "other programs took 62 % of a core, the hypervisor 1 %");
+        }
+    }
+
+    #[test]
+    fn a_handful_of_operations_is_no_measurement() {
+        let mut disturbance = Disturbance::default();
+        disturbance.count(Some(7.2));
+        assert_eq!(disturbance.judge(Some(20.7), None), Err(Unmeasured::Few(7.2)));
+        assert_eq!(Unmeasured::Few(7.2).to_string(), "only 7 operations finished");
+        disturbance.count(Some(30.0));
+        assert_eq!(disturbance.judge(Some(86.0), None), Ok(()));
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub mod kernel_threads;
 pub mod key_value;
 pub mod keys;
 pub mod ledger;
+pub mod others;
 mod pattern;
 pub mod random;
 pub mod recorder;
