@@ -16,7 +16,7 @@ study() {
 
 modprobe -r nvme-rdma nvme-tcp nvmet-rdma nvmet-tcp 2>/dev/null || true
 study --only 'itself, read qd1' >/tmp/said
-has_line 'kernel (needs modprobe -a .*nvme-tcp' </tmp/said
+has_line 'kernel (needs modprobe -a .*nvme-tcp.*nvmet-tcp' </tmp/said
 has_line 'nvlane host, kernel target (needs modprobe -a .*nvmet-tcp' </tmp/said
 
 modprobe -a nvme-tcp nvmet-tcp nvme-rdma nvmet-rdma rdma_rxe

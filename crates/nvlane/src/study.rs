@@ -18,8 +18,9 @@ use reactor::CoreList;
 use study::bench::{Bench, Cores, Devices, Times};
 use study::catalogue::Entry;
 use study::experiment::{Cell, Error, Experiment};
+use study::headline::Verdict;
 use study::machine::{self, Rounds};
-use study::progress::{Progress, Terminal};
+use study::progress::{Lines, Progress, Terminal};
 use study::results::{Settings, Study};
 use study::two_machines::{self, TargetMachine};
 use study::{catalogue, csv, page, summary, svg};
@@ -53,8 +54,9 @@ Between two machines, with the same nvlane on both: the first starts targets on 
     nvlane study core-latency --target 192.0.2.2 --token TOKEN      on the other one, which gets the report
     nvlane study all --target 192.0.2.2 --token TOKEN               all experiments
 
-A round in which other load took more than 5 % of a side's core is discarded. A cell without any round left is shown as n/a and gets no \
-verdict.
+A measurement during which other programs and the hypervisor had more than 5 % of the time of a side's cores is discarded: in grey, and \
+in results.json with the reason. What depends on a cell without any other gets no verdict. Neither does a number whose goal lies within the \
+interval of what the rounds allow to say (99 %).
 
 layers samples threads with perf_event_open: without root it needs kernel.perf_event_paranoid of 1 or less, and tells what is missing \
 otherwise.
@@ -76,7 +78,7 @@ pub(crate) struct StudyArguments {
     /// Directory for the report. With all, one for each experiment is made in it. [default: study/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Exit with code 1 if a bar is missed or a cell could not be measured.
+    /// Exit with code 1 if a bar is missed or gets no verdict, or a cell could not be measured.
     #[arg(long)]
     check: bool,
     /// Measure only some cells: comma-separated names, or texts that their names contain. With all: some experiments.
@@ -86,7 +88,7 @@ pub(crate) struct StudyArguments {
     /// for each operation) or file of core-latency. [default: null]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["null", "ram", "delay", "file"])]
     storage: Vec<String>,
-    /// Number of rounds, whether or not the medians are stable. [default: 3 to 9, until the medians are stable]
+    /// Number of rounds. [default: 3 to 9, until the medians are stable; up to 18 until each goal has a verdict; with --quick 3 to 6]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
     /// Seconds for additional rounds of cells that other load disturbed. [default: as long as the rounds took]
@@ -171,8 +173,12 @@ fn one(arguments: &StudyArguments, name: &str) -> Ended {
         return Ok(ExitCode::SUCCESS);
     }
     let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let is_missed = study.headline.iter().any(|headline| headline.verdict() == Some(Verdict::Missed));
     let reason = match (study.measured.unmeasured().count(), study.unmeasured.len()) {
-        (0, 0) => "a bar was missed".to_owned(),
+        (0, 0) if is_missed => "a bar was missed".to_owned(),
+        (0, 0) => {
+            format!("no verdict on {}: the goal is within the interval", count(study.open_count(), "number"))
+        }
         (0, numbers) => format!("no verdict on {}: the machine was disturbed", count(numbers, "number")),
         (cells, _) => format!("{} could not be measured: the machine was disturbed", count(cells, "cell")),
     };
@@ -192,7 +198,7 @@ fn find(name: &str) -> Result<&'static Entry, Failure> {
     })
 }
 
-/// Measures the cells of an experiment, with progress on a terminal.
+/// Measures the cells of an experiment, with progress on the standard error.
 fn measure(
     arguments: &StudyArguments,
     entry: &Entry,
@@ -203,8 +209,11 @@ fn measure(
     let rounds = arguments.rounds();
     let settings = Settings::new(bench, rounds, arguments.quick);
     let environment = arguments.far.environment(bench);
-    let mut progress: Box<dyn Progress> =
-        if std::io::stderr().is_terminal() { Box::new(Terminal::new()) } else { Box::new(()) };
+    let mut progress: Box<dyn Progress> = if std::io::stderr().is_terminal() {
+        Box::new(Terminal::new())
+    } else {
+        Box::new(Lines::new(std::io::stderr()))
+    };
     let measured = machine::run(&entry.about, experiment, cells, bench, rounds, &mut *progress)?;
     let target_machine = TargetMachine::of(bench, &entry.about);
     let study = Study::new(&entry.about, experiment, measured, environment, target_machine, settings);
@@ -312,6 +321,7 @@ impl StudyArguments {
             lost: Arc::default(),
             latency: Arc::default(),
             line_times: Arc::default(),
+            side_cores: Arc::default(),
         })
     }
 }

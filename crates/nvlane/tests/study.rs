@@ -12,7 +12,10 @@ fn a_study_leaves_a_report_for_people_and_one_for_programs() {
     let out = directory.path().join("ceiling");
     let words =
         ["study", "ceiling", "--only", "read qd4", "--rounds", "2", "-t", "0.05", "--extra", "0", "--out"];
-    let told = run(words.iter().copied().chain([out.to_str().expect("text")])).text();
+    let ended = run(words.iter().copied().chain([out.to_str().expect("text")]));
+    let first = ended.stderr.lines().next();
+    assert_eq!(first, Some("ceiling  round 1 of 2  cell 1 of 1: read qd4"), "progress on a pipe");
+    let told = ended.text_beside_progress();
     assert!(told.contains("read qd4") && told.contains("least share of the ceiling"), "{told}");
 
     let results = fs::read(out.join("results.json")).expect("results");
@@ -51,7 +54,7 @@ fn all_experiments_leave_one_page_and_can_be_compared() {
     let words =
         ["study", "all", "--only", "inline-send", "--rounds", "2", "-t", "0.05", "--extra", "0", "--out"];
     let out = out.to_str().expect("text");
-    let told = run(words.iter().copied().chain([out])).text();
+    let told = run(words.iter().copied().chain([out])).text_beside_progress();
     assert!(told.contains("inline-send") && told.contains("report: "), "{told}");
     let page = fs::read_to_string(format!("{out}/report.html")).expect("a page");
     assert!(page.contains("TCP or RDMA?") && page.contains("<details id=\"inline-send\">"));
@@ -86,7 +89,7 @@ fn processor_time_is_told_by_layer_where_threads_can_be_sampled() {
         );
         return;
     }
-    assert!(ended.text().contains("Samples of cpu-clock"));
+    assert!(ended.text_beside_progress().contains("Samples of cpu-clock"));
     let results = fs::read(out.join("results.json")).expect("results");
     let results: serde_json::Value = serde_json::from_slice(&results).expect("JSON");
     let of =

@@ -1,7 +1,7 @@
 //! The environment of an experiment: cores, times, and loads on a target.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -100,6 +100,8 @@ pub struct Bench {
     pub latency: Arc<Mutex<Option<Distribution>>>,
     /// Times of a cache line between both cores in the current cell's measurement, ns.
     pub line_times: Arc<Mutex<Vec<f64>>>,
+    /// The most cores of each side that the current cell asked for.
+    pub side_cores: Arc<AtomicU32>,
 }
 
 /// The far side of a load: a target, as the load reaches it.
@@ -172,6 +174,7 @@ impl Bench {
     /// That many cores of the host's side, or all that there are.
     #[must_use]
     pub fn host_side(&self, count: u32) -> Vec<usize> {
+        self.side_cores.fetch_max(count, Ordering::Relaxed);
         match self.pairs.as_slice() {
             [] => self.host_cores.clone(),
             pairs => pairs.iter().take(count as usize).map(|pair| pair.host).collect(),
@@ -181,7 +184,22 @@ impl Bench {
     /// That many cores of the target's side, or all that there are; of a study server, those of its machine.
     #[must_use]
     pub fn target_side(&self, count: u32) -> Vec<usize> {
+        self.side_cores.fetch_max(count, Ordering::Relaxed);
         self.pairs.iter().take(count as usize).map(|pair| pair.target).collect()
+    }
+
+    /// Begins to record which cores a cell uses.
+    pub(crate) fn forget_cores(&self) {
+        self.side_cores.store(0, Ordering::Relaxed);
+    }
+
+    /// The cores of this machine that the current cell uses; none, where the scheduler chooses among all.
+    pub(crate) fn used_cores(&self) -> Vec<usize> {
+        let count = self.side_cores.load(Ordering::Relaxed).max(1) as usize;
+        match self.pairs.as_slice() {
+            [] => self.host_cores.clone(),
+            pairs => pairs.iter().take(count).flat_map(|pair| [pair.host, pair.target]).collect(),
+        }
     }
 
     /// Whether the targets run on another machine.
@@ -499,6 +517,7 @@ impl Bench {
             lost: Arc::default(),
             latency: Arc::default(),
             line_times: Arc::default(),
+            side_cores: Arc::default(),
         }
     }
 }
@@ -526,6 +545,9 @@ mod tests {
         let bench = Bench { pairs, host_cores: vec![0], ..Bench::for_tests() };
         assert_eq!([1, 2, 3, 32].map(|lanes| bench.core_count_for(lanes)), [1, 2, 3, 3]);
         assert_eq!((bench.host_side(2), bench.target_side(2)), (vec![0, 4], vec![1, 5]));
+        assert_eq!(bench.used_cores(), [0, 1, 4, 5]);
+        bench.forget_cores();
+        assert_eq!(bench.used_cores(), [0, 1]);
         let without = Bench::for_tests();
         assert_eq!(
             (without.core_count_for(32), without.host_side(1), without.target_side(1)),

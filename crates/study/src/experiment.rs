@@ -42,6 +42,11 @@ pub trait Experiment {
         None
     }
 
+    /// What it would measure, too, and what that needs.
+    fn lacking(&self) -> Vec<Lacking> {
+        Vec::new()
+    }
+
     /// More fields of `results.json`, by name.
     fn details(&self) -> Map<String, Value> {
         Map::new()
@@ -52,6 +57,13 @@ pub trait Experiment {
     fn spins(&self, cell: &Cell) -> bool {
         let _ = cell;
         false
+    }
+
+    /// Whether the values of a cell depend on what else runs on the machine. Counts, and time that the kernel counts for one process, do
+    /// not.
+    fn is_disturbed_by_others(&self, cell: &Cell) -> bool {
+        let _ = cell;
+        true
     }
 
     /// Measures a cell once. Targets that it needs are started on first use, and kept.
@@ -77,6 +89,23 @@ pub trait Experiment {
     fn tables(&self, measured: &Measured) -> Vec<Table> {
         let _ = measured;
         Vec::new()
+    }
+}
+
+/// What an experiment does not measure on these machines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Lacking {
+    /// Its name.
+    pub name: String,
+    /// What there has to be.
+    pub needs: String,
+}
+
+impl Lacking {
+    /// Both in a line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!("{} (needs {})", self.name, self.needs)
     }
 }
 

@@ -53,7 +53,7 @@ mod prelude {
     pub(super) use crate::target_options::{Spin, TargetTuning};
 }
 
-use crate::figure::{Point, Series};
+use crate::figure::Series;
 use crate::measured::{CellRounds, Measured};
 
 /// Default size of an operation, bytes.
@@ -65,7 +65,9 @@ pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
 /// A series of a value over a numeric parameter of the cells.
 #[allow(clippy::cast_precision_loss)] // Depths, counts and sizes.
 fn line<'a>(name: &str, cells: impl Iterator<Item = &'a CellRounds>, x: &str, value: &str) -> Series {
-    Series::new(name, cells.map(|cell| (cell.cell.number(x) as f64, cell.spread(value))))
+    let cells: Vec<_> = cells.map(|cell| (cell.cell.number(x) as f64, cell)).collect();
+    Series::new(name, cells.iter().map(|(x, cell)| (*x, cell.spread(value))))
+        .with_discarded(cells.iter().map(|(x, cell)| (*x, cell.discarded_spread(value))))
 }
 
 /// A series of a value over another value that was measured with it.
@@ -74,19 +76,22 @@ fn against<'a>(
     cells: impl IntoIterator<Item = &'a CellRounds>,
     (x, value): (&str, &str),
 ) -> Series {
-    let point = |cell: &CellRounds| {
-        let spread = cell.spread(value)?;
-        let x = cell.median(x)?;
-        Some(Point { x, y: spread.median, low: spread.quartile_1, high: spread.quartile_3 })
-    };
-    Series { name: name.into(), points: cells.into_iter().filter_map(point).collect(), is_reference: false }
+    let cells: Vec<_> = cells.into_iter().collect();
+    let place = |cell: &&CellRounds| Some((cell.median(x)?, cell.spread(value)));
+    let discarded =
+        |cell: &&CellRounds| Some((cell.discarded_spread(x)?.median, cell.discarded_spread(value)));
+    Series::new(name, cells.iter().filter_map(place)).with_discarded(cells.iter().filter_map(discarded))
 }
 
 /// A value of the cells with these names, one bar for each, without cells that have none.
 #[allow(clippy::cast_precision_loss)] // The index of a name.
 fn bars(name: &str, measured: &Measured, cells: impl IntoIterator<Item = String>, value: &str) -> Series {
-    let spread = |cell: String| measured.cell(&cell)?.spread(value);
-    Series::new(name, cells.into_iter().enumerate().map(|(index, cell)| (index as f64, spread(cell))))
+    let cells: Vec<_> =
+        cells.into_iter().enumerate().map(|(index, cell)| (index as f64, measured.cell(&cell))).collect();
+    Series::new(name, cells.iter().map(|(x, cell)| (*x, cell.and_then(|cell| cell.spread(value)))))
+        .with_discarded(
+            cells.iter().map(|(x, cell)| (*x, cell.and_then(|cell| cell.discarded_spread(value)))),
+        )
 }
 
 /// What the experiments' tests share.

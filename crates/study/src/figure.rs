@@ -1,5 +1,7 @@
 //! The data of a figure; `svg` draws it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use load::steady::Spread;
 
 use crate::format::{nearly_all, number, table_number, tick};
@@ -135,6 +137,12 @@ pub struct Series {
     pub name: String,
     /// Its points, from left to right.
     pub points: Vec<Point>,
+    /// Points of cells whose measurements were all discarded.
+    pub discarded: Vec<Point>,
+    /// Whether measurements were discarded, also where none of their values is drawn.
+    pub is_discarded: bool,
+    /// Its colour; the next one of its plot, if none is given.
+    pub colour: Option<usize>,
     /// Whether this is a reference that the other series are compared with.
     pub is_reference: bool,
 }
@@ -161,18 +169,38 @@ pub struct Mark {
     pub y: f64,
 }
 
+fn points(values: impl IntoIterator<Item = (f64, Option<Spread>)>) -> Vec<Point> {
+    let point = |(x, spread): (f64, Option<Spread>)| {
+        let Spread { median, quartile_1, quartile_3, .. } = spread?;
+        median.is_finite().then_some(Point { x, y: median, low: quartile_1, high: quartile_3 })
+    };
+    values.into_iter().filter_map(point).collect()
+}
+
 impl Series {
     /// A series of measured values, without cells that have none.
     pub fn new(name: impl Into<String>, values: impl IntoIterator<Item = (f64, Option<Spread>)>) -> Self {
-        let point = |(x, spread): (f64, Option<Spread>)| {
-            let Spread { median, quartile_1, quartile_3, .. } = spread?;
-            median.is_finite().then_some(Point { x, y: median, low: quartile_1, high: quartile_3 })
-        };
-        Self {
-            name: name.into(),
-            points: values.into_iter().filter_map(point).collect(),
-            is_reference: false,
-        }
+        Self::of(name, points(values))
+    }
+
+    /// A series of points.
+    pub fn of(name: impl Into<String>, points: Vec<Point>) -> Self {
+        let name = name.into();
+        Self { name, points, discarded: Vec::new(), is_discarded: false, colour: None, is_reference: false }
+    }
+
+    /// The same series with values of discarded measurements.
+    #[must_use]
+    pub fn with_discarded(mut self, values: impl IntoIterator<Item = (f64, Option<Spread>)>) -> Self {
+        self.discarded = points(values);
+        self.is_discarded |= !self.discarded.is_empty();
+        self
+    }
+
+    /// The same series; some of its measurements were discarded.
+    #[must_use]
+    pub fn discarded_if(self, is_discarded: bool) -> Self {
+        Self { is_discarded: self.is_discarded || is_discarded, ..self }
     }
 
     /// The same series as a reference.
@@ -235,6 +263,31 @@ impl Plot {
     pub fn with_mark(mut self, label: impl Into<String>, y: f64) -> Self {
         self.marks.push(Mark { label: label.into(), y });
         self
+    }
+}
+
+/// Gives each name one colour in all figures, and the names of a plot different ones, as far as there are so many. Parts of stacked
+/// bars keep those of their plot.
+pub(crate) fn colour_by_name(figures: &mut [Figure], count: usize) {
+    let has_colour = |series: &Series| !series.is_reference;
+    let plots = || figures.iter().map(|figure| &figure.plot).filter(|plot| !plot.is_stacked);
+    let mut colours: BTreeMap<String, usize> = BTreeMap::new();
+    for series in plots().flat_map(|plot| &plot.series).filter(|series| has_colour(series)) {
+        if colours.contains_key(&series.name) {
+            continue;
+        }
+        let beside = plots().filter(|plot| plot.series.iter().any(|other| other.name == series.name));
+        let taken: BTreeSet<usize> = beside
+            .flat_map(|plot| &plot.series)
+            .filter_map(|other| colours.get(&other.name).copied())
+            .collect();
+        let free = (0..count).find(|colour| !taken.contains(colour));
+        colours.insert(series.name.clone(), free.unwrap_or(colours.len() % count));
+    }
+    for figure in figures.iter_mut().filter(|figure| !figure.plot.is_stacked) {
+        for series in figure.plot.series.iter_mut().filter(|series| has_colour(series)) {
+            series.colour = colours.get(&series.name).copied();
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::interval::Interval;
+
 /// A headline number of an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Headline {
@@ -9,8 +11,21 @@ pub struct Headline {
     pub key: String,
     /// Value.
     pub value: f64,
+    /// The interval that the value lies in; `None` if there are too few rounds for one.
+    pub interval: Option<Interval>,
     /// Bar, if there is one.
     pub bar: Option<Bar>,
+}
+
+/// What the measurements say of a bar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The whole interval is on its side.
+    Reached,
+    /// All of it is on the other.
+    Missed,
+    /// The bar is within the interval, or there is none.
+    Open,
 }
 
 /// Bar of a headline number.
@@ -33,6 +48,17 @@ impl Bar {
             Self::AtLeast(limit) => value >= limit,
             Self::AtMost(limit) => value <= limit,
             Self::Below(limit) => value < limit,
+        }
+    }
+
+    /// What an interval says.
+    #[must_use]
+    pub fn verdict(self, interval: Option<Interval>) -> Verdict {
+        let ends = interval.map(|Interval { low, high }| [low, high].map(|end| self.is_reached(end)));
+        match ends {
+            Some([true, true]) => Verdict::Reached,
+            Some([false, false]) => Verdict::Missed,
+            _ => Verdict::Open,
         }
     }
 
@@ -59,7 +85,7 @@ impl Headline {
     /// A number without a bar.
     #[must_use]
     pub fn new(key: impl Into<String>, value: f64) -> Self {
-        Self { key: key.into(), value, bar: None }
+        Self { key: key.into(), value, interval: None, bar: None }
     }
 
     /// With a bar.
@@ -68,7 +94,19 @@ impl Headline {
         Self { bar: Some(bar), ..self }
     }
 
-    /// Whether the number reaches its bar; `None` without a bar.
+    /// With the interval that it lies in.
+    #[must_use]
+    pub fn within(self, low: f64, high: f64) -> Self {
+        Self { interval: Some(Interval { low, high }), ..self }
+    }
+
+    /// What the measurements say of its bar; `None` without a bar.
+    #[must_use]
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.bar.map(|bar| bar.verdict(self.interval))
+    }
+
+    /// Whether the number is on the right side of its bar, however uncertain it is; `None` without a bar.
     #[must_use]
     pub fn is_reached(&self) -> Option<bool> {
         self.bar.map(|bar| bar.is_reached(self.value))
@@ -83,7 +121,7 @@ impl Headlines {
     /// Adds a number, unless it is `None`.
     pub fn push(&mut self, key: impl Into<String>, value: Option<f64>, bar: Option<Bar>) {
         if let Some(value) = value.filter(|value| value.is_finite()) {
-            self.0.push(Headline { key: key.into(), value, bar });
+            self.0.push(Headline { key: key.into(), value, interval: None, bar });
         }
     }
 
@@ -111,6 +149,17 @@ mod tests {
             assert_eq!(bar.is_reached(value), is_reached, "{value} {} {}", bar.words(), bar.limit());
         }
         assert_eq!(Headline::new("x", 1.0).is_reached(), None);
+    }
+
+    #[test]
+    fn a_verdict_needs_an_interval_on_one_side_of_the_bar() {
+        let of = |low, high| Headline::new("x", 1.0).with_bar(Bar::AtMost(2.0)).within(low, high).verdict();
+        assert_eq!(of(-3.8, 1.9), Some(Verdict::Reached));
+        assert_eq!(of(-3.8, 86.8), Some(Verdict::Open));
+        assert_eq!(of(2.1, 86.8), Some(Verdict::Missed));
+        let alone = Headline::new("x", 1.0).with_bar(Bar::AtLeast(0.5));
+        assert_eq!((alone.verdict(), alone.is_reached()), (Some(Verdict::Open), Some(true)), "one round");
+        assert_eq!(Headline::new("x", 1.0).within(0.0, 2.0).verdict(), None);
     }
 
     #[test]

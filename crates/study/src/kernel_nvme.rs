@@ -92,6 +92,12 @@ fn parse_address(line: &str) -> Option<IpAddr> {
     words.get(at + 1)?.split('/').next()?.parse().ok()
 }
 
+/// What is missing of several things.
+fn together(checks: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {
+    let needs: Vec<String> = checks.into_iter().filter_map(Result::err).collect();
+    if needs.is_empty() { Ok(()) } else { Err(needs.join("; ")) }
+}
+
 /// Whether this process may set up the kernel's host and target.
 fn may_set_up() -> Result<(), String> {
     if rustix::process::geteuid().is_root() { Ok(()) } else { Err("root".into()) }

@@ -37,6 +37,8 @@ pub mod headline;
 pub mod held_lanes;
 mod hit_ratio;
 mod idle_lanes;
+pub mod interval;
+mod judged;
 mod kept;
 mod kernel_nvme;
 mod key_value;

@@ -6,19 +6,23 @@
 //! round 3   A B C D        ends when every median is stable, or at the maximum of rounds
 //! ```
 //!
-//! A round of a cell during which other load took processor time from either side is discarded, and all rounds of a cell
-//! whose median share of the ceiling is impossible. Cells with fewer measurements than the minimum get more rounds, within
-//! a time limit.
+//! A round of a cell during which other programs had processor time of its cores is discarded ([`load::others`]), and all rounds of
+//! a cell whose median share of the ceiling is impossible. Cells with fewer measurements than the minimum get more rounds, within
+//! a time limit. So do numbers with a goal until their interval is on one side of it, up to a number of rounds.
 
 use std::time::Instant;
 
+use load::disturbance::Place;
+use load::others::{Census, Others};
 use load::steady::Spread;
 
 use crate::bench::Bench;
 use crate::experiment::{About, Cell, Error, Experiment};
+use crate::judged;
 use crate::measured::{CellRounds, Measured};
 use crate::one_regime;
 use crate::progress::{Progress, Step};
+use crate::remote::others::Counts;
 pub use crate::rounds::Rounds;
 
 /// Half the width of the median's 95 % interval, as a fraction of the median: the notch of a box plot.
@@ -58,7 +62,8 @@ pub fn run(
             let end = *extra_end
                 .get_or_insert_with(|| Instant::now() + rounds.extra.unwrap_or_else(|| start.elapsed()));
             let is_lacking = cells.iter().any(|cell| cell.calm_count() < rounds.min);
-            if !is_lacking || Instant::now() >= end {
+            let is_open = || round < rounds.judged_max && judged::goals(experiment, &cells).1;
+            if !(is_lacking && Instant::now() < end || is_open()) {
                 break;
             }
         }
@@ -68,6 +73,7 @@ pub fn run(
             let cell = &cells[index].cell;
             progress.on_step(&Step { experiment: about.name, cell: &cell.name, turn, count, round, rounds });
             drop((bench.take_noted(), bench.take_latency()));
+            let watch = Watch::start(bench)?;
             let measured = if experiment.spins(cell) {
                 one_regime::measure(bench, || experiment.measure(cell, bench))
             } else {
@@ -81,7 +87,14 @@ pub fn run(
             if bench.is_stopped() {
                 break;
             }
-            values[index] = Some((measured?, bench.take_noted(), bench.take_latency()));
+            let measured = measured?;
+            let mut disturbance = bench.take_noted();
+            let others = watch.end(bench)?;
+            if experiment.is_disturbed_by_others(cell) {
+                others.into_iter().for_each(|(place, others)| disturbance.add_others(place, others));
+            }
+            disturbance.count(measured.get("iops").map(|iops| iops * bench.times.measure.as_secs_f64()));
+            values[index] = Some((measured, disturbance, bench.take_latency()));
         }
         // An incomplete round allows no comparison.
         let Some(values) = values.into_iter().collect::<Option<Vec<_>>>() else { break };
@@ -94,13 +107,50 @@ pub fn run(
             && cells.iter().all(|cell| cell.calm_count() > 0);
         let is_enough = cells.iter().all(|cell| cell.calm_count() >= rounds.min);
         if is_stable && is_enough && round + 1 >= rounds.min {
-            break;
+            let (has_goals, is_open) = judged::goals(experiment, &cells);
+            if !has_goals || !is_open && round + 1 >= rounds.judged_min {
+                break;
+            }
         }
     }
     cells.iter_mut().for_each(CellRounds::settle);
     progress.on_end();
     let measured = Measured { cells, is_stable };
     if measured.round_count() == 0 { Err(Error::Stopped) } else { Ok(measured) }
+}
+
+/// Shorter measurements are not judged by others.
+const WATCHED_NS_MIN: u64 = 100_000_000;
+
+/// Counts what others have of the cores while a cell is measured, on each machine.
+#[derive(Debug)]
+struct Watch {
+    census: Census,
+    /// The study server, if it is a process of this machine.
+    partners: Vec<u32>,
+}
+
+impl Watch {
+    fn start(bench: &Bench) -> Result<Self, Error> {
+        bench.forget_cores();
+        let server = bench.server.as_ref().map(|server| server.watch_others()).transpose()?;
+        let partners = match server {
+            Some(Counts::Here(process)) => vec![process],
+            Some(Counts::There) | None => Vec::new(),
+        };
+        Ok(Self { census: Census::now(&partners), partners })
+    }
+
+    fn end(self, bench: &Bench) -> Result<Vec<(Place, Others)>, Error> {
+        let census = Census::now(&self.partners);
+        let mut others = vec![(Place::Here, census.others_since(&self.census, &bench.used_cores()))];
+        if let Some(server) = bench.server.as_ref().filter(|_| self.partners.is_empty()) {
+            others.push((Place::Targets, server.others()?));
+        }
+        // The kernel counts in hundredths of a second.
+        others.retain(|(_, others)| others.elapsed_ns >= WATCHED_NS_MIN);
+        Ok(others)
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +161,7 @@ mod tests {
     use crate::distribution::Distribution;
     use crate::experiment::{Machines, Values};
     use crate::figure::Figure;
-    use crate::headline::Headlines;
+    use crate::headline::{Bar, Headlines};
 
     const ABOUT: About = About {
         name: "known",
@@ -134,6 +184,10 @@ mod tests {
             ["a", "b", "c"].map(Cell::new).to_vec()
         }
 
+        fn is_disturbed_by_others(&self, _: &Cell) -> bool {
+            false
+        }
+
         fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
             self.asked.push(cell.name.clone());
             let round = (self.asked.len() - 1) / 3;
@@ -148,6 +202,49 @@ mod tests {
         fn figures(&self, _: &Measured) -> Vec<Figure> {
             Vec::new()
         }
+    }
+
+    /// A number with a goal of 100, which changes from round to round.
+    struct Judged {
+        values: Vec<f64>,
+        round: usize,
+    }
+
+    impl Experiment for Judged {
+        fn cells(&self) -> Vec<Cell> {
+            vec![Cell::new("a")]
+        }
+
+        fn is_disturbed_by_others(&self, _: &Cell) -> bool {
+            false
+        }
+
+        fn measure(&mut self, _: &Cell, _: &Bench) -> Result<Values, Error> {
+            self.round += 1;
+            Ok([("p99_us", self.values[(self.round - 1) % self.values.len()])].into())
+        }
+
+        fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
+            headlines.push("p99_us", measured.median("a", "p99_us"), Some(Bar::AtMost(100.0)));
+        }
+
+        fn figures(&self, _: &Measured) -> Vec<Figure> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn rounds_go_on_until_there_is_a_verdict() {
+        let rounds_of = |values: &[f64], rounds| {
+            let mut judged = Judged { values: values.to_vec(), round: 0 };
+            let cells = judged.cells();
+            let about = About { judged_by: "p99_us", ..ABOUT };
+            run(&about, &mut judged, cells, &Bench::for_tests(), rounds, &mut ()).unwrap().round_count()
+        };
+        assert_eq!(rounds_of(&[90.0, 91.0, 92.0], Rounds::USUAL), 6, "far below");
+        assert_eq!(rounds_of(&[99.0, 99.2, 98.7, 99.5], Rounds::QUICK), 5, "a little below");
+        assert_eq!(rounds_of(&[99.0, 101.0], Rounds::USUAL), 18, "around it");
+        assert_eq!(rounds_of(&[99.0, 101.0], Rounds::exactly(4)), 4);
     }
 
     fn run_known(values: &[f64], rounds: Rounds) -> (Measured, String) {

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use crate::cell::{Cell, Values};
 use crate::distribution::Distribution;
+use crate::interval::Rank;
 
 /// A cell and its rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,6 +27,9 @@ pub struct CellRounds {
     /// Distributions of latency of the valid rounds, if the experiment records them.
     #[serde(skip)]
     pub distributions: Vec<Distribution>,
+    /// What stands for the medians of its rounds.
+    #[serde(skip)]
+    rank: Rank,
 }
 
 /// A discarded round of a cell.
@@ -37,8 +41,7 @@ pub struct Rejected {
     pub reason: Unmeasured,
     /// Processor time that each side lost to other load.
     pub disturbance: Disturbance,
-    /// The values, which are not used.
-    #[serde(skip)]
+    /// The values, which no number and no verdict is computed from.
     pub values: Values,
 }
 
@@ -57,6 +60,18 @@ impl CellRounds {
             rejected: Vec::new(),
             disturbances: Vec::new(),
             distributions: Vec::new(),
+            rank: Rank::Median,
+        }
+    }
+
+    /// A copy in which this stands for the medians, without distributions.
+    #[must_use]
+    pub fn at(&self, rank: Rank) -> Self {
+        Self {
+            rejected: self.rejected.clone(),
+            rounds: self.rounds.clone(),
+            rank,
+            ..Self::new(self.cell.clone())
         }
     }
 
@@ -143,7 +158,27 @@ impl CellRounds {
     /// Median of a value over all rounds.
     #[must_use]
     pub fn median(&self, value: &str) -> Option<f64> {
-        self.spread(value).map(|spread| spread.median)
+        self.median_of(&self.each(value))
+    }
+
+    /// The same where a number falls as this one rises: the other end, where an end of the interval stands for the median.
+    #[must_use]
+    pub fn opposite_median(&self, value: &str) -> Option<f64> {
+        self.rank.opposite().of(&self.each(value))
+    }
+
+    /// Median of numbers computed from each round.
+    #[must_use]
+    pub fn median_of(&self, rounds: &[f64]) -> Option<f64> {
+        self.rank.of(rounds)
+    }
+
+    /// Quartiles of a value over the discarded rounds of a cell without a valid one.
+    #[must_use]
+    pub fn discarded_spread(&self, value: &str) -> Option<Spread> {
+        self.unmeasured()?;
+        let values = self.rejected.iter().filter_map(|rejected| rejected.values.get(value).copied());
+        Spread::of(&values.filter(|value| value.is_finite()).collect::<Vec<_>>())
     }
 
     /// A value of each round that has it.
@@ -197,7 +232,7 @@ impl Measured {
         let (a, b) = (self.cell(a)?, self.cell(b)?);
         let rounds = a.rounds.iter().zip(&b.rounds).filter(|(a, b)| regime_of(a) == regime_of(b));
         let both = rounds.filter_map(|(a, b)| Some(how(*a.get(value)?, *b.get(value)?)));
-        Spread::of(&both.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>()).map(|spread| spread.median)
+        a.median_of(&both.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>())
     }
 
     /// Cells without a valid round.

@@ -12,7 +12,7 @@ pub use all::{Absent, All};
 
 use load::environment::Environment;
 
-use crate::experiment::Claim;
+use crate::experiment::{Claim, Lacking};
 use crate::figure::Figure;
 use crate::format::{bytes, escape, micros, quantity};
 use crate::results::Study;
@@ -76,6 +76,7 @@ fn header(page: &mut String, study: &Study) {
     for conditions in study.only_here.iter().chain(&study.conditions) {
         let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
     }
+    needs(page, &lacking(study));
     if let Some(machine) = &study.target_machine {
         for line in machine.lines(&study.environment) {
             let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&line));
@@ -91,6 +92,23 @@ fn header(page: &mut String, study: &Study) {
         );
     }
     page.push_str("</header>\n");
+}
+
+/// What could not be measured here, a line each.
+fn lacking(study: &Study) -> Vec<String> {
+    study.lacking.iter().map(Lacking::line).collect()
+}
+
+/// Writes what could not be measured here, and what it needs.
+fn needs(page: &mut String, lines: &[String]) {
+    if lines.is_empty() {
+        return;
+    }
+    page.push_str("<p class=\"small\">Not measured here:</p>\n<ul class=\"needs\">");
+    for line in lines {
+        let _ = write!(page, "<li>{}</li>", escape(line));
+    }
+    page.push_str("</ul>\n");
 }
 
 /// What is said of figures from an emulated machine.
@@ -206,7 +224,11 @@ fn claims(page: &mut String, study: &Study) {
                     "<div class=\"big\">{}</div><p class=\"small\">{} {}</p>",
                     quantity(&headline.key, headline.value),
                     escape(&words(&headline.key)),
-                    headline.bar.map_or("", |bar| numbers::verdict(Some(headline.value), bar))
+                    headline.bar.map_or("", |bar| numbers::verdict(
+                        Some(headline.value),
+                        headline.interval,
+                        bar
+                    ))
                 );
             }
             None if study.unmeasured.iter().any(|none| none.key == *ours) => {
@@ -373,7 +395,7 @@ mod tests {
         assert!(
             page.contains("<td>n/a</td><td>at least 4.00× <span class=\"verdict\">no verdict</span></td>")
         );
-        let row = "<th scope=\"row\">one</th><td class=\"none\" colspan=\"2\"><span>n/a: no operation finished</span></td>";
+        let row = "<tr class=\"discarded\"><th scope=\"row\">one<span class=\"reason\">discarded: no operation finished</span></th><td>0</td><td></td></tr>";
         assert!(page.contains(row), "{page}");
         assert!(page.contains(">no data</text>"));
     }

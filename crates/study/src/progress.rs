@@ -49,6 +49,38 @@ impl Progress for () {
     fn on_step(&mut self, _: &Step<'_>) {}
 }
 
+/// Time between two lines of [`Lines`].
+const LINE_TIME: Duration = Duration::from_secs(5);
+
+/// Progress as lines of text, for a pipe or a file: one at the beginning, then one every few seconds.
+#[derive(Debug)]
+pub struct Lines<Output> {
+    output: Output,
+    start: Instant,
+    done: u32,
+    next: Instant,
+}
+
+impl<Output: Write> Lines<Output> {
+    /// Progress of a study that begins now.
+    pub fn new(output: Output) -> Self {
+        let now = Instant::now();
+        Self { output, start: now, done: 0, next: now }
+    }
+}
+
+impl<Output: Write> Progress for Lines<Output> {
+    fn on_step(&mut self, step: &Step<'_>) {
+        let now = Instant::now();
+        if now >= self.next {
+            // A failure to show progress is ignored.
+            let _ = writeln!(self.output, "{}", line(step, self.done, self.start.elapsed()));
+            self.next = now + LINE_TIME;
+        }
+        self.done += 1;
+    }
+}
+
 /// Progress as one line on a terminal.
 #[derive(Debug)]
 pub struct Terminal {
@@ -89,7 +121,9 @@ impl Progress for Terminal {
 /// The line shown after `done` measurements that took `elapsed` in total.
 fn line(step: &Step<'_>, done: u32, elapsed: Duration) -> String {
     let Step { experiment, cell, turn, count, round, rounds } = step;
-    let of = if rounds.min == rounds.max {
+    let of = if *round >= rounds.max {
+        format!("beyond {}, for what was disturbed or has no verdict", rounds.max)
+    } else if rounds.min == rounds.max {
         format!("of {}", rounds.max)
     } else {
         format!("of {} to {}", rounds.min, rounds.max)
@@ -123,6 +157,23 @@ mod tests {
     }
 
     #[test]
+    fn a_pipe_gets_a_line_at_once_and_then_one_now_and_then() {
+        let mut progress = Lines::new(Vec::new());
+        for turn in 0..4 {
+            progress.on_step(&step(0, turn, Rounds::exactly(3)));
+        }
+        progress.next = Instant::now();
+        progress.on_step(&step(1, 0, Rounds::exactly(3)));
+        progress.on_end();
+        let text = String::from_utf8(progress.output).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert_eq!(lines[0], "ceiling  round 1 of 3  cell 1 of 4: read qd1");
+        assert!(lines[1].starts_with("ceiling  round 2 of 3  cell 1 of 4: read qd1  0:00 left"), "{text}");
+        assert!(!text.contains(['\r', '\x1b']));
+    }
+
+    #[test]
     fn the_time_left_is_told_once_it_can_be_known() {
         let shown = |step: Step<'_>, done, seconds| line(&step, done, Duration::from_secs(seconds));
         assert_eq!(
@@ -136,6 +187,10 @@ mod tests {
         assert_eq!(
             shown(step(4, 0, Rounds::USUAL), 16, 160),
             "ceiling  round 5 of 3 to 9  cell 1 of 4: read qd1  0:40 to 3:20 left"
+        );
+        assert_eq!(
+            shown(step(3, 1, Rounds::exactly(3)), 13, 130),
+            "ceiling  round 4 beyond 3, for what was disturbed or has no verdict  cell 2 of 4: read qd1  0:30 left"
         );
         assert_eq!(
             shown(step(2, 3, Rounds::exactly(3)), 11, 110),

@@ -27,6 +27,7 @@ mod lines;
 mod measuring;
 mod memory_reader;
 mod occupancy;
+pub(crate) mod others;
 mod ports;
 pub(crate) mod program;
 mod protocol;

@@ -7,11 +7,14 @@ use serde_json::{Map, Value, json};
 
 use crate::bench::{Bench, Times};
 use crate::distribution;
-use crate::experiment::{About, Experiment};
-use crate::figure::Figure;
-use crate::headline::{Bar, Headline};
+use crate::experiment::{About, Experiment, Lacking};
+use crate::figure::{Figure, colour_by_name};
+use crate::headline::{Bar, Headline, Verdict};
+use crate::interval::Interval;
+use crate::judged;
 use crate::machine::Rounds;
 use crate::measured::{CellRounds, Measured, Rejected};
+use crate::svg::COLOUR_COUNT;
 use crate::table::Table;
 use crate::two_machines::TargetMachine;
 
@@ -35,6 +38,8 @@ pub struct Study {
     pub seen: Vec<String>,
     /// Conditions that decide which other results these can be compared with.
     pub conditions: Option<String>,
+    /// What was not measured, and what it needs.
+    pub lacking: Vec<Lacking>,
     /// Measurements.
     pub measured: Measured,
     /// Headline numbers.
@@ -70,6 +75,8 @@ pub struct Settings {
     pub rounds_min: usize,
     /// Maximum of rounds.
     pub rounds_max: usize,
+    /// Maximum while a number has no verdict.
+    pub rounds_judged_max: usize,
     /// Medians are stable when half the width of each 95 % interval is at most this fraction of the median.
     pub tolerance: f64,
 }
@@ -88,6 +95,7 @@ impl Settings {
             idle_s: idle.as_secs_f64(),
             rounds_min: rounds.min,
             rounds_max: rounds.max,
+            rounds_judged_max: rounds.judged_max,
             tolerance: rounds.tolerance,
         }
     }
@@ -107,6 +115,7 @@ pub struct Unmeasurable {
 fn headline(experiment: &dyn Experiment, measured: &Measured) -> (Vec<Headline>, Vec<Unmeasurable>) {
     let mut told = experiment.headline(measured);
     if measured.cells.iter().all(|cell| cell.rejected.is_empty()) {
+        judged::add_intervals(experiment, &measured.cells, &mut told);
         return (told, Vec::new());
     }
     let [low, high] = [0.01, 100.0].map(|factor| experiment.headline(&measured.as_if_measured(factor)));
@@ -118,16 +127,18 @@ fn headline(experiment: &dyn Experiment, measured: &Measured) -> (Vec<Headline>,
             unknown.push(Unmeasurable { key, bar });
         }
     }
+    judged::add_intervals(experiment, &measured.cells, &mut told);
     (told, unknown)
 }
 
-/// A bar and whether it was reached; `None` without a number.
+/// A bar and whether it was reached; `None` without a number, or where its interval has the bar within it.
 #[derive(Clone, Debug, Serialize)]
 struct BarResult<'a> {
     key: &'a str,
     #[serde(flatten)]
     bar: Bar,
     value: Option<f64>,
+    interval: Option<Interval>,
     is_reached: Option<bool>,
 }
 
@@ -143,15 +154,18 @@ impl Study {
         settings: Settings,
     ) -> Self {
         let (headline, unmeasured) = headline(experiment, &measured);
+        let mut figures = experiment.figures(&measured);
+        colour_by_name(&mut figures, COLOUR_COUNT);
         Self {
             about: about.clone(),
             headline,
             unmeasured,
-            figures: experiment.figures(&measured),
+            figures,
             tables: experiment.tables(&measured),
             seen: experiment.seen(),
             conditions: experiment.conditions(&measured),
             details: experiment.details(),
+            lacking: experiment.lacking(),
             environment,
             target_machine,
             only_here: None,
@@ -179,8 +193,7 @@ impl Study {
         let cells = &self.measured.cells;
         let rejected: Vec<_> = cells.iter().flat_map(|cell| &cell.rejected).collect();
         let worst = rejected.iter().max_by(|a, b| {
-            let percent =
-                |rejected: &Rejected| rejected.disturbance.worst().map_or(0.0, |(_, loss)| loss.percent());
+            let percent = |rejected: &Rejected| rejected.disturbance.percent();
             percent(a).total_cmp(&percent(b))
         })?;
         let lost = self.measured.unmeasured().count();
@@ -198,7 +211,16 @@ impl Study {
     pub fn is_reached(&self) -> bool {
         self.measured.unmeasured().next().is_none()
             && self.unmeasured.is_empty()
-            && self.headline.iter().all(|headline| headline.is_reached() != Some(false))
+            && self
+                .headline
+                .iter()
+                .all(|headline| matches!(headline.verdict(), None | Some(Verdict::Reached)))
+    }
+
+    /// Number of bars without a verdict although there is a number: its interval has the bar within it.
+    #[must_use]
+    pub fn open_count(&self) -> usize {
+        self.headline.iter().filter(|headline| headline.verdict() == Some(Verdict::Open)).count()
     }
 
     /// As JSON.
@@ -210,13 +232,21 @@ impl Study {
         headline.extend(self.unmeasured.iter().map(|unmeasured| (unmeasured.key.clone(), Value::Null)));
         let bars = self.headline.iter().filter_map(|headline| {
             let bar = headline.bar?;
-            let Headline { key, value, .. } = headline;
-            let is_reached = Some(bar.is_reached(*value));
-            Some(BarResult { key, bar, value: Some(*value), is_reached })
+            let Headline { key, value, interval, .. } = headline;
+            let is_reached = match bar.verdict(*interval) {
+                Verdict::Reached => Some(true),
+                Verdict::Missed => Some(false),
+                Verdict::Open => None,
+            };
+            Some(BarResult { key, bar, value: Some(*value), interval: *interval, is_reached })
         });
         let bars = bars.chain(self.unmeasured.iter().filter_map(|Unmeasurable { key, bar }| {
-            Some(BarResult { key, bar: (*bar)?, value: None, is_reached: None })
+            Some(BarResult { key, bar: (*bar)?, value: None, interval: None, is_reached: None })
         }));
+        let intervals = self.headline.iter();
+        let intervals: Map<String, Value> = intervals
+            .filter_map(|headline| Some((headline.key.clone(), json!(headline.interval?))))
+            .collect();
         let mut results = json!({
             "schema": SCHEMA,
             "experiment": self.about.name,
@@ -227,6 +257,7 @@ impl Study {
             "rounds": self.measured.round_count(),
             "is_stable": self.measured.is_stable,
             "headline": headline,
+            "intervals": intervals,
             "bars": bars.collect::<Vec<_>>(),
             "cells": self.measured.cells.iter().map(cell).collect::<Vec<_>>(),
         });
@@ -244,6 +275,9 @@ impl Study {
         }
         if !self.seen.is_empty() {
             results["seen"] = json!(self.seen);
+        }
+        if !self.lacking.is_empty() {
+            results["lacking"] = json!(self.lacking);
         }
         for (name, detail) in &self.details {
             results[name] = detail.clone();
@@ -319,17 +353,19 @@ pub(crate) mod example {
                 idle_s: 3.0,
                 rounds_min: 3,
                 rounds_max: 3,
+                rounds_judged_max: 6,
                 tolerance: 0.05,
             },
             seen: Vec::new(),
             conditions: Some("Both cores share a cache.".into()),
             details: Map::new(),
+            lacking: Vec::new(),
             measured,
             unmeasured: Vec::new(),
             headline: vec![
-                Headline::new("gain", 12.0).with_bar(Bar::AtLeast(4.0)),
-                Headline::new("share_min", 0.85).with_bar(Bar::AtLeast(0.9)),
-                Headline::new("p50_us", 8.5),
+                Headline::new("gain", 12.0).with_bar(Bar::AtLeast(4.0)).within(11.0, 13.0),
+                Headline::new("share_min", 0.85).with_bar(Bar::AtLeast(0.9)).within(0.83, 0.87),
+                Headline::new("p50_us", 8.5).within(8.5, 8.5),
             ],
             tables: Vec::new(),
             figures: vec![Figure {
@@ -418,8 +454,58 @@ mod tests {
         assert!(!none.is_reached());
         let some = study_of(&[[100.0, 0.0], [100.0, 900.0]]);
         assert_eq!((some.value("gain"), some.unmeasured.len()), (Some(9.0), 0));
-        assert!(some.is_reached());
+        assert_eq!((some.open_count(), some.is_reached()), (1, false), "one round has both");
+        let more = study_of(&[[100.0, 0.0], [100.0, 900.0], [101.0, 907.0], [99.0, 893.0]]);
+        assert!(more.is_reached(), "{:?}", more.headline);
         assert_eq!(study_of(&[[100.0, 0.0]]).unmeasured.len(), 1, "a cell without a measurement");
+    }
+
+    #[test]
+    fn the_least_of_several_numbers_has_the_least_of_their_ends() {
+        /// The least gain of two, and a cost.
+        struct Least;
+        impl Experiment for Least {
+            fn cells(&self) -> Vec<Cell> {
+                ["one", "two", "three"].map(Cell::new).to_vec()
+            }
+            fn measure(&mut self, _: &Cell, _: &Bench) -> Result<Values, Error> {
+                Err(Error::Stopped)
+            }
+            fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
+                let gain = |of| measured.ratio(of, "one", "iops");
+                let least = gain("two").zip(gain("three")).map(|(a, b)| a.min(b));
+                headlines.push("least", least, Some(Bar::AtLeast(2.0)));
+                headlines.push("cost", gain("two").map(|gain| 10.0 - gain), Some(Bar::AtMost(7.5)));
+            }
+            fn figures(&self, _: &Measured) -> Vec<Figure> {
+                Vec::new()
+            }
+        }
+        // The machine is at half speed in some rounds: ratios do not know it.
+        let rounds = |of: fn(f64) -> f64| {
+            let speed = |round: u32| if round.is_multiple_of(3) { 50.0 } else { 100.0 };
+            (0..8).map(|round| vec![("iops", speed(round) * of(f64::from(round)))]).collect()
+        };
+        let of = |name, values| (Cell::new(name), values);
+        let measured = crate::measured::of_rounds(vec![
+            of("one", rounds(|_| 1.0)),
+            of("two", rounds(|round| 2.1 + round)),
+            of("three", rounds(|round| 3.0 - round / 10.0)),
+        ]);
+        let Study { about, environment, settings, .. } = example::study();
+        let study = Study::new(&about, &Least, measured, environment, None, settings);
+        let [least, cost] = study.headline.as_slice() else { panic!("{:?}", study.headline) };
+        let interval = |headline: &Headline| {
+            headline.interval.map(|Interval { low, high }| [low, high].map(|end| (end * 10.0).round() / 10.0))
+        };
+        assert_eq!(interval(least), Some([2.1, 3.0]));
+        assert_eq!((least.verdict(), cost.verdict()), (Some(Verdict::Reached), Some(Verdict::Open)));
+        assert_eq!(interval(cost), Some([0.9, 7.9]));
+        let json = study.to_json();
+        assert_eq!(
+            (&json["bars"][1]["is_reached"], &json["bars"][1]["interval"][1]),
+            (&Value::Null, &json!(7.9))
+        );
     }
 
     #[test]

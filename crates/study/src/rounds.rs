@@ -9,6 +9,10 @@ pub struct Rounds {
     pub min: usize,
     /// Maximum.
     pub max: usize,
+    /// Minimum where a number has a goal.
+    pub judged_min: usize,
+    /// Maximum while a number has no verdict.
+    pub judged_max: usize,
     /// Medians are stable when half the width of each 95 % interval is at most this fraction of the median.
     pub tolerance: f64,
     /// Time within which rounds beyond the maximum begin for disturbed cells; `None`: as long as the rounds before
@@ -18,13 +22,14 @@ pub struct Rounds {
 
 impl Rounds {
     /// Rounds until medians are stable.
-    pub const USUAL: Self = Self { min: 3, max: 9, tolerance: 0.05, extra: None };
+    pub const USUAL: Self =
+        Self { min: 3, max: 9, judged_min: 6, judged_max: 18, tolerance: 0.05, extra: None };
     /// A few rounds, for a first result.
-    pub const QUICK: Self = Self::exactly(3);
+    pub const QUICK: Self = Self { judged_max: 6, ..Self::exactly(3) };
 
     /// Exactly this number, whether or not the medians are stable.
     #[must_use]
     pub const fn exactly(count: usize) -> Self {
-        Self { min: count, max: count, tolerance: 0.05, extra: None }
+        Self { min: count, max: count, judged_min: count, judged_max: count, tolerance: 0.05, extra: None }
     }
 }

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use crate::catalogue::{self, Entry};
 use crate::format::{quantity, table_number, value_name};
+use crate::headline::Verdict;
+use crate::interval::Interval;
 use crate::measured::CellRounds;
 use crate::page::{CALM, EMULATED, rounds_in_words};
 use crate::results::Study;
@@ -43,6 +45,12 @@ pub fn of(study: &Study) -> String {
     for conditions in study.only_here.iter().chain(&study.conditions) {
         let _ = writeln!(text, "{conditions}");
     }
+    if !study.lacking.is_empty() {
+        text.push_str("Not measured here:\n");
+        for lacking in &study.lacking {
+            let _ = writeln!(text, "  {}", lacking.line());
+        }
+    }
     if !study.seen.is_empty() {
         let _ = writeln!(text, "beside {}", study.seen.join(", "));
     }
@@ -52,19 +60,28 @@ pub fn of(study: &Study) -> String {
     for headline in &study.headline {
         let _ =
             write!(text, "{:<width$}  {:>9}", words(&headline.key), quantity(&headline.key, headline.value));
-        if let (Some(bar), Some(is_reached)) = (headline.bar, headline.is_reached()) {
-            let word = if is_reached { "reached" } else { "not reached" };
+        if let (Some(bar), Some(verdict)) = (headline.bar, headline.verdict()) {
+            let word = match verdict {
+                Verdict::Reached => "reached",
+                Verdict::Missed => "not reached",
+                Verdict::Open => "no verdict",
+            };
             let _ = write!(text, "  {word}: {} {}", bar.words(), quantity(&headline.key, bar.limit()));
+            match headline.interval {
+                Some(Interval { low, high }) if low < high => {
+                    let [low, high] = [low, high].map(|end| quantity(&headline.key, end));
+                    let _ = write!(text, "  (between {low} and {high})");
+                }
+                Some(_) => {}
+                None => text.push_str("  (too few rounds)"),
+            }
         }
         text.push('\n');
     }
     for none in &study.unmeasured {
-        let _ = writeln!(
-            text,
-            "{:<width$}  {:>9}  no verdict: the machine was disturbed",
-            words(&none.key),
-            "n/a"
-        );
+        let verdict = if none.bar.is_some() { "no verdict: " } else { "" };
+        let name = words(&none.key);
+        let _ = writeln!(text, "{name:<width$}  {:>9}  {verdict}the machine was disturbed", "n/a");
     }
     text
 }

@@ -38,7 +38,7 @@ const LETTER: f64 = 7.2;
 /// Most dots of a line.
 const DOTS_MAX: usize = 24;
 /// Number of colours.
-const COLOUR_COUNT: usize = 10;
+pub(crate) const COLOUR_COUNT: usize = 10;
 
 /// The colours of both schemes, by name.
 pub(crate) const COLOURS: &str = include_str!("svg/colours.css");
@@ -120,7 +120,7 @@ fn in_words(plot: &Plot) -> String {
     }
     for series in plot.series.iter().filter(|series| plot.shows(series)) {
         let (Some(first), Some(last)) = (series.points.first(), series.points.last()) else {
-            let _ = write!(words, "; {}: no data", series.name);
+            let _ = write!(words, "; {}: {}", series.name, without_points(series));
             continue;
         };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The index of a name.
@@ -154,7 +154,8 @@ fn body(plot: &Plot, sheet: &Sheet) -> String {
         legend_height + 14.0,
         escape(&plot.y.label)
     );
-    if plot.series.iter().all(|series| series.points.is_empty()) {
+    let is_empty = |series: &Series| series.points.is_empty() && series.discarded.is_empty();
+    if plot.series.iter().all(is_empty) {
         let _ = write!(
             body,
             r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="middle">no data</text>"#,
@@ -197,7 +198,14 @@ fn colour(plot: &Plot, index: usize) -> String {
     if plot.series[index].is_reference {
         return "c-reference".to_owned();
     }
-    format!("c{}", rank(plot, index) % COLOUR_COUNT)
+    format!("c{}", plot.series[index].colour.unwrap_or_else(|| rank(plot, index)) % COLOUR_COUNT)
+}
+
+/// The name of each series and its colour.
+#[cfg(test)]
+pub(crate) fn colours(plot: &Plot) -> Vec<(String, String)> {
+    let of = |(index, series): (usize, &Series)| (series.name.clone(), colour(plot, index));
+    plot.series.iter().enumerate().map(of).collect()
 }
 
 /// Dash pattern of a line, which distinguishes references.
@@ -209,19 +217,32 @@ fn dashes(plot: &Plot, index: usize) -> &'static str {
     }
 }
 
+/// Why a series has no points.
+fn without_points(series: &Series) -> &'static str {
+    if series.is_discarded { "discarded" } else { "no data" }
+}
+
+/// Class of what was discarded.
+const DISCARDED: &str = "c-discarded";
+
 /// The entries of the legend: class of the key, and name. A single series without a mark has none.
 fn legend_entries(plot: &Plot) -> Vec<(String, String)> {
-    if plot.series.len() < 2 && plot.marks.is_empty() {
+    let has_discarded = plot.series.iter().any(|series| !series.discarded.is_empty());
+    if plot.series.len() < 2 && plot.marks.is_empty() && !has_discarded {
         return Vec::new();
     }
     let series = plot.series.iter().enumerate().filter(|(_, series)| plot.shows(series));
     let series = series.map(|(index, series)| {
-        let name =
-            if series.points.is_empty() { format!("{}: no data", series.name) } else { series.name.clone() };
+        let name = if series.points.is_empty() {
+            format!("{}: {}", series.name, without_points(series))
+        } else {
+            series.name.clone()
+        };
         (format!("key {}{}", colour(plot, index), dashes(plot, index)), name)
     });
     let marks = plot.marks.iter().map(|mark| ("key mark".to_owned(), mark.label.clone()));
-    series.chain(marks).collect()
+    let discarded = has_discarded.then(|| (format!("key {DISCARDED}"), "discarded measurements".to_owned()));
+    series.chain(marks).chain(discarded).collect()
 }
 
 /// Place of each entry of the legend, and its number of lines.
@@ -247,6 +268,17 @@ fn legend(plot: &Plot, sheet: &Sheet) -> (String, f64) {
     let (places, lines) = legend_places(&entries, sheet.right());
     let mut text = String::new();
     for ((class, name), (x, y)) in entries.iter().zip(places) {
+        if class.ends_with(DISCARDED) {
+            let _ = write!(
+                text,
+                r#"<circle class="ring {DISCARDED}" cx="{:.1}" cy="{:.1}" r="4.2"/><text class="name" x="{:.1}" y="{y:.1}">{}</text>"#,
+                x + 8.0,
+                y - 4.0,
+                x + 21.0,
+                escape(name)
+            );
+            continue;
+        }
         let _ = write!(
             text,
             r#"<line class="{class}" x1="{x:.1}" x2="{:.1}" y1="{:.1}" y2="{:.1}"/><text class="name" x="{:.1}" y="{y:.1}">{}</text>"#,
@@ -266,9 +298,32 @@ fn vertical(plot: &Plot, top: f64, sheet: &Sheet) -> Ruler {
     let values = points.flat_map(|point| {
         if plot.is_stacked { [plot.stack_height(point.x); 3] } else { [point.y, point.low, point.high] }
     });
-    let values = values.chain(plot.marks.iter().map(|mark| mark.y));
+    let values: Vec<f64> = values.chain(plot.marks.iter().map(|mark| mark.y)).collect();
+    // What was discarded must not squeeze what was not: further out it is drawn at the edge.
+    let most = values.iter().copied().fold(0.0, f64::max);
+    let discarded = plot.series.iter().flat_map(|series| &series.discarded).map(|point| point.y);
+    let discarded = discarded.filter(|y| plot.y.scale == Scale::Log || most == 0.0 || *y <= 2.0 * most);
+    let values = values.into_iter().chain(discarded);
     let values = values.chain(plot.wholes.iter().map(|whole| whole.high));
     Ruler::around(plot.y.scale, values, (sheet.floor, top))
+}
+
+/// A point of the discarded measurements of a series: grey around its colour.
+fn draw_discarded(
+    body: &mut String,
+    plot: &Plot,
+    index: usize,
+    place: &str,
+    point: &Point,
+    (x, y): (f64, f64),
+) {
+    let text = format!("{} · {place}: {}, discarded", plot.series[index].name, plot.y.value(point.y));
+    let _ = write!(
+        body,
+        r#"<g class="point {DISCARDED}"><title>{}</title><circle class="aim" cx="{x:.1}" cy="{y:.1}" r="11"/><circle class="dot" cx="{x:.1}" cy="{y:.1}" r="4.2"/><circle class="core {}" cx="{x:.1}" cy="{y:.1}" r="1.7"/></g>"#,
+        escape(&text),
+        colour(plot, index)
+    );
 }
 
 /// The tooltip of a point.
@@ -302,7 +357,7 @@ fn x_tick(body: &mut String, x: f64, text: &str, sheet: &Sheet) {
 }
 
 fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y: &Ruler, sheet: &Sheet) {
-    let points = plot.series.iter().flat_map(|series| &series.points);
+    let points = plot.series.iter().flat_map(|series| series.points.iter().chain(&series.discarded));
     let values = points.map(|point| point.x).chain(ticks.iter().map(|&(value, _)| value));
     let x = Ruler::over(axis.scale, values, (LEFT + 14.0, sheet.right() - 14.0));
     let chosen = || x.ticks().into_iter().map(|value| (value, axis.tick(value))).collect();
@@ -317,6 +372,13 @@ fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y
         }
     }
     x_label(body, &axis.label, sheet);
+    for (index, series) in plot.series.iter().enumerate() {
+        for point in series.discarded.iter().filter(|point| axis.scale != Scale::Log || point.x > 0.0) {
+            let at = own_ticks.iter().find(|&&(value, _)| value == point.x);
+            let at = at.map_or_else(|| axis.value(point.x), |(_, text)| text.clone());
+            draw_discarded(body, plot, index, &at, point, (x.place(point.x), y.place(point.y)));
+        }
+    }
     let has_curves = plot.series.iter().any(|series| series.points.len() > DOTS_MAX);
     // References are drawn first, below the others.
     let mut order: Vec<usize> = (0..plot.series.len()).collect();
@@ -378,7 +440,7 @@ mod tests {
 
     fn series(name: &str, points: &[(f64, f64)]) -> Series {
         let points = points.iter().map(|&(x, y)| point(x, y)).collect();
-        Series { name: name.into(), points, is_reference: false }
+        Series::of(name, points)
     }
 
     fn example() -> Plot {
@@ -405,6 +467,48 @@ mod tests {
             vec![series("qd1", &[(0.0, 0.9), (1.0, 0.8)]), series("qd32", &[(0.0, 0.7), (1.0, 0.95)])],
         );
         insta::assert_snapshot!(draw(&plot).replace("><", ">\n<"));
+    }
+
+    #[test]
+    fn what_was_discarded_is_grey_and_in_the_legend() {
+        let spread = |y| load::steady::Spread::of(&[y]);
+        let plot = |y: Axis, is_bars: bool| {
+            let none = series("kernel", &[]).with_discarded([(1.0, spread(20.7)), (32.0, spread(900.0))]);
+            let some = series("nvlane", &[(1.0, 1e5)]).with_discarded([(32.0, spread(3e5))]);
+            let without_values = series("SPDK", &[]).discarded_if(true);
+            let of = vec![some, none, without_values, series("other", &[])];
+            if is_bars {
+                let index = |mut series: Series| {
+                    for point in series.points.iter_mut().chain(&mut series.discarded) {
+                        point.x = if point.x == 1.0 { 0.0 } else { 1.0 };
+                    }
+                    series
+                };
+                let names = ["qd1", "qd32"].map(str::to_owned).to_vec();
+                Plot::bars("", names, y, of.into_iter().map(index).collect())
+            } else {
+                Plot::lines(Axis::log("depth"), ticks(&[1, 32], |depth| depth.to_string()), y, of)
+            }
+        };
+        for (y, is_bars) in [
+            (Axis::log("IOPS"), false),
+            (Axis::linear("IOPS"), false),
+            (Axis::log("IOPS"), true),
+            (Axis::linear("IOPS"), true),
+        ] {
+            let drawn = draw(&plot(y, is_bars));
+            for name in
+                ["nvlane", "kernel: discarded", "SPDK: discarded", "other: no data", "discarded measurements"]
+            {
+                assert!(drawn.contains(&format!(">{name}</text>")), "{name}: {drawn}");
+            }
+            assert_eq!(drawn.matches("class=\"point c-discarded\"").count(), 2 * 3, "{drawn}");
+            assert!(
+                drawn.contains(": 20.7, discarded</title>") && drawn.contains("; kernel: discarded;"),
+                "{drawn}"
+            );
+            assert!(!drawn.contains("NaN") && !drawn.contains(">n/a<"));
+        }
     }
 
     #[test]

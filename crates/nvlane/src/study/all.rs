@@ -1,6 +1,5 @@
 //! `nvlane study all`: every experiment that this machine can run, each with its report, and one page for all.
 
-use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -8,6 +7,7 @@ use anyhow::Context;
 use study::bench::Bench;
 use study::catalogue::{self, Entry};
 use study::experiment::Error;
+use study::headline::Verdict;
 use study::page::{self, Absent, All};
 use study::results::Study;
 
@@ -35,12 +35,10 @@ pub(super) fn run(arguments: &StudyArguments) -> Ended {
     make(&out)?;
     output::check_file(Some(&out.join("report.html")))?;
     let mut all = All { environment: arguments.far.environment(&bench), ..All::default() };
-    let (is_seen, mut has_failed, mut lost) = (std::io::stderr().is_terminal(), false, None);
+    let (mut has_failed, mut lost) = (false, None);
     for (index, entry) in entries.iter().enumerate() {
         let name = entry.about.name;
-        if is_seen {
-            eprintln!("{} of {}: {name}", index + 1, entries.len());
-        }
+        eprintln!("{} of {}: {name}", index + 1, entries.len());
         let out = out.join(name);
         // Targets may run in another directory.
         let scratch = std::path::absolute(&out).context("the directory of the report")?;
@@ -108,9 +106,10 @@ fn run_one(
 fn outcome(all: &All) -> String {
     let mut text = String::new();
     for study in &all.studies {
-        let reached = study.headline.iter().filter(|headline| headline.is_reached() == Some(true)).count();
+        let reached =
+            study.headline.iter().filter(|headline| headline.verdict() == Some(Verdict::Reached)).count();
         let with_bar = study.headline.iter().filter(|headline| headline.bar.is_some()).count();
-        let unknown = study.unmeasured.iter().filter(|none| none.bar.is_some()).count();
+        let unknown = study.unmeasured.iter().filter(|none| none.bar.is_some()).count() + study.open_count();
         let unknown = if unknown > 0 { format!(", {unknown} without a verdict") } else { String::new() };
         let lost = study.measured.unmeasured().count();
         let disturbed = if lost > 0 { format!(", {lost} cells disturbed") } else { String::new() };

@@ -52,6 +52,15 @@ impl Ended {
         self.stdout
     }
 
+    /// The output of a study, which shows its progress beside it.
+    #[track_caller]
+    pub(crate) fn text_beside_progress(self) -> String {
+        assert_eq!(self.code, 0, "{self:?}");
+        let is_progress = |line: &str| line.contains("  cell ") || line.contains(" of ");
+        assert!(self.stderr.lines().all(is_progress), "{}", self.stderr);
+        self.stdout
+    }
+
     #[track_caller]
     pub(crate) fn json(self) -> serde_json::Value {
         serde_json::from_str(&self.text()).expect("JSON")

@@ -3,7 +3,6 @@
 
 use host::{Options, Receive};
 use load::cache_line::Regime;
-use load::steady::Spread;
 
 use super::prelude::*;
 use crate::bench::Load;
@@ -187,7 +186,11 @@ impl Experiment for Ceiling {
             headlines.push(key(row_of(&cell.cell).judged, cell), Some(share), bar_of(cell));
         }
         let single = measured.cell("file read qd1");
-        let added = single.and_then(|cell| Some(cell.median("p50_us")? - cell.median("ceiling_p50_us")?));
+        let added = single.and_then(|cell| {
+            let each = cell.rounds.iter();
+            let each = each.filter_map(|round| Some(round.get("p50_us")? - round.get("ceiling_p50_us")?));
+            cell.median_of(&each.collect::<Vec<_>>())
+        });
         headlines.push("file_read_qd1_added_p50_us", added, Some(ADDED_US));
     }
 
@@ -267,9 +270,9 @@ impl Ceiling {
 fn least_share(cell: &CellRounds) -> Option<f64> {
     let medians = [Regime::SharedCache, Regime::OwnCaches].into_iter().filter_map(|regime| {
         let shares = cell.each(share_in(regime));
-        (shares.len() >= JUDGED_ROUNDS).then(|| Spread::of(&shares)).flatten()
+        (shares.len() >= JUDGED_ROUNDS).then(|| cell.median_of(&shares)).flatten()
     });
-    medians.map(|spread| spread.median).reduce(f64::min).or_else(|| cell.median(row_of(&cell.cell).judged))
+    medians.reduce(f64::min).or_else(|| cell.median(row_of(&cell.cell).judged))
 }
 
 /// A target with memory that has been written once: pages that were never written are one page of zeroes.

@@ -140,7 +140,7 @@ impl Experiment for CoreLatency {
     fn answer(&self, measured: &Measured, headlines: &mut Headlines) {
         for (storage, _) in STORAGES {
             let knee = |policy| knee(measured, storage, policy);
-            let over_immediate = |policy| Some(knee(policy)? / knee(IMMEDIATE)?);
+            let over_immediate = |policy| Some(knee(policy)? / opposite_knee(measured, storage, IMMEDIATE)?);
             let (of, bar) =
                 if storage == NULL { (String::new(), Some(GAIN)) } else { (format!("{storage}_"), None) };
             for (policy, bar) in [(ADAPTIVE, bar), (FIXED, None), (TURN, None)] {
@@ -187,14 +187,28 @@ fn cells_of<'a>(
 
 /// Highest throughput of a policy at which p50 is within [`P50_US`], IOPS.
 fn knee(measured: &Measured, storage: &str, policy: &str) -> Option<f64> {
+    knee_by(measured, storage, policy, [CellRounds::median, CellRounds::opposite_median])
+}
+
+/// The same at the other end of its interval, for a number that falls as this knee rises.
+fn opposite_knee(measured: &Measured, storage: &str, policy: &str) -> Option<f64> {
+    knee_by(measured, storage, policy, [CellRounds::opposite_median, CellRounds::median])
+}
+
+/// The knee by a median of rates, which raises it, and one of latencies, which lowers it.
+fn knee_by(
+    measured: &Measured,
+    storage: &str,
+    policy: &str,
+    [rate, latency]: [fn(&CellRounds, &str) -> Option<f64>; 2],
+) -> Option<f64> {
     let is_carried = |cell: &&CellRounds| {
-        let median = |value| cell.median(value);
-        let is_whole =
-            median("iops").zip(median("offered_iops")).map(|(iops, offered)| iops >= offered * CARRIED_SHARE);
-        is_whole == Some(true) && median("p50_us").is_some_and(|us| us <= P50_US)
+        let rates = rate(cell, "iops").zip(cell.spread("offered_iops"));
+        let is_whole = rates.is_some_and(|(iops, offered)| iops >= offered.median * CARRIED_SHARE);
+        is_whole && latency(cell, "p50_us").is_some_and(|us| us <= P50_US)
     };
     let carried = cells_of(measured, storage, policy).filter(is_carried);
-    carried.filter_map(|cell| cell.median("iops")).max_by(f64::total_cmp)
+    carried.filter_map(|cell| rate(cell, "iops")).max_by(f64::total_cmp)
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl Experiment for CoreScaling {
                 })
             };
             let points = numbers.iter().filter_map(at).collect();
-            Series { name: format!("{way}, linear"), points, is_reference: true }
+            Series::of(format!("{way}, linear"), points).as_reference()
         };
         let speed = WAYS.map(linear).into_iter().chain(WAYS.map(over("iops"))).collect();
         vec![

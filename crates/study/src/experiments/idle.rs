@@ -41,6 +41,10 @@ impl Experiment for Idle {
         idle_lanes::check(bench, LANE_COUNTS.into_iter().max().unwrap_or(0))
     }
 
+    fn is_disturbed_by_others(&self, _: &Cell) -> bool {
+        false
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         idle_lanes::measure(bench, bench.serve()?, cell.number("lanes"), None)
     }
@@ -56,10 +60,8 @@ impl Experiment for Idle {
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
         let names: Vec<String> = measured.cells.iter().map(|cell| cell.cell.name.clone()).collect();
-        #[allow(clippy::cast_precision_loss)] // The index of a cell.
         let over = |name: &str, value: &str| {
-            let cells = measured.cells.iter().enumerate();
-            Series::new(name, cells.map(|(index, cell)| (index as f64, cell.spread(value))))
+            bars(name, measured, measured.cells.iter().map(|cell| cell.cell.name.clone()), value)
         };
         let cpu = Plot::bars(
             "idle lanes",

@@ -78,6 +78,10 @@ impl Experiment for KvAccesses {
         partitions.flat_map(|partition| LEVELS.map(|level| of(partition.clone(), level))).collect()
     }
 
+    fn is_disturbed_by_others(&self, _: &Cell) -> bool {
+        false
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let round = self.rounds.entry(cell.name.clone()).or_default();
         *round += 1;

@@ -144,11 +144,7 @@ impl Experiment for KvAllocation {
             let lost = slab_loss_percent(work.new);
             Point { x: at.into(), y: lost, low: lost, high: lost }
         });
-        let slabs = Series {
-            name: "slabs that double, computed".into(),
-            points: slabs.collect(),
-            is_reference: true,
-        };
+        let slabs = Series::of("slabs that double, computed", slabs.collect()).as_reference();
         vec![
             Figure::new(
                 "Time of a store and of a delete",

@@ -37,6 +37,10 @@ impl Experiment for KvMemory {
         VALUE_BYTES.map(|bytes| Cell::new(cell_name(bytes)).with("value_bytes", bytes)).to_vec()
     }
 
+    fn is_disturbed_by_others(&self, _: &Cell) -> bool {
+        false
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let value_bytes = cell.word("value_bytes");
         let pair = value_bytes + KEY_BYTES;

@@ -271,7 +271,12 @@ impl Experiment for Layers {
         }
         let others = measured.cells.iter().flat_map(|cell| {
             SIDES.into_iter().filter_map(|side| {
-                Some(cell.median(side.layers[Layer::Other as usize])? / whole(cell, side)? * 100.0)
+                let percent = |round: &Values| {
+                    let of = |key: &&str| round.get(*key).copied();
+                    let whole: f64 = side.layers.iter().map(of).sum::<Option<f64>>()?;
+                    Some(of(&side.layers[Layer::Other as usize])? / whole * 100.0)
+                };
+                cell.median_of(&cell.rounds.iter().filter_map(percent).collect::<Vec<_>>())
             })
         });
         headlines.push("other_percent_max", others.max_by(f64::total_cmp), Some(OTHER_PERCENT));

@@ -6,9 +6,8 @@ mod stack;
 
 use std::cell::OnceCell;
 
-use load::steady::Spread;
-
 use super::prelude::*;
+use crate::experiment::Lacking;
 use crate::queue_load::QueueLoad;
 use crate::study_file::StudyFile;
 use stack::{KERNEL, LOCAL, SPDK, SPDK_ON_OURS, STACKS, Stack};
@@ -90,14 +89,16 @@ pub(crate) struct Stacks {
 #[derive(Debug)]
 struct There {
     /// Stacks that they have not, and what they need.
-    absent: Vec<(&'static str, String)>,
+    absent: Vec<Lacking>,
     /// What a reader has to know of those that they have.
     seen: Vec<String>,
 }
 
 impl There {
     fn on(bench: &Bench) -> Self {
-        let absent = STACKS.iter().filter_map(|stack| Some((stack.name, stack.check(bench).err()?)));
+        let absent = STACKS.iter().filter_map(|stack| {
+            Some(Lacking { name: stack.name.to_owned(), needs: stack.check(bench).err()? })
+        });
         let mut there = Self { absent: absent.collect(), seen: Vec::new() };
         for stack in STACKS {
             if there.has(&stack) {
@@ -111,7 +112,7 @@ impl There {
     }
 
     fn has(&self, stack: &Stack) -> bool {
-        self.absent.iter().all(|(name, _)| *name != stack.name)
+        self.absent.iter().all(|absent| absent.name != stack.name)
     }
 }
 
@@ -137,12 +138,12 @@ impl Experiment for Stacks {
         self.there.get().map(|there| there.seen.clone()).unwrap_or_default()
     }
 
+    fn lacking(&self) -> Vec<Lacking> {
+        self.there.get().map(|there| there.absent.clone()).unwrap_or_default()
+    }
+
     fn conditions(&self, measured: &Measured) -> Option<String> {
-        let absent = self.there.get().map(|there| there.absent.as_slice()).unwrap_or_default();
-        let absent: Vec<_> = absent.iter().map(|(name, needs)| format!("{name} (needs {needs})")).collect();
-        let absent = (!absent.is_empty()).then(|| format!("Not there: {}.", absent.join("; ")));
-        let told: Vec<_> = absent.into_iter().chain(figures::shared_cores(measured)).collect();
-        (!told.is_empty()).then(|| told.join(" "))
+        figures::shared_cores(measured)
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -174,9 +175,9 @@ impl Experiment for Stacks {
                 );
             }
         }
-        let single = |stack| measured.median(&cell_name(stack, READ, 1), "p50_us");
         for (key, stack) in [("nvlane", OURS), ("kernel", KERNEL), ("rdma", KERNEL_RDMA), ("spdk", SPDK)] {
-            let added = single(stack).zip(single(LOCAL)).map(|(stack, local)| stack - local);
+            let of = |stack| cell_name(stack, READ, 1);
+            let added = measured.difference(&of(stack), &of(LOCAL), "p50_us");
             headlines.push(format!("added_p50_us_{key}"), added, None);
         }
         for (key, stack) in [("local", LOCAL), ("nvlane", OURS), ("kernel", KERNEL), ("spdk", SPDK)] {
@@ -217,7 +218,7 @@ impl Experiment for Stacks {
 fn median_percent(cell: &CellRounds, part: &str, whole: &str) -> Option<f64> {
     let percents = cell.rounds.iter().filter_map(|round| Some(round.get(part)? / round.get(whole)? * 100.0));
     let percents: Vec<f64> = percents.filter(|percent| percent.is_finite()).collect();
-    Some(Spread::of(&percents)?.median)
+    cell.median_of(&percents)
 }
 
 fn stack_of(cell: &Cell) -> Stack {
@@ -397,9 +398,9 @@ mod tests {
         let (stacks, bench) = (Stacks::default(), Bench::for_tests());
         let suited = stacks.cells().into_iter().filter(|cell| stacks.suits(cell, &bench));
         let suited: Vec<_> = suited.map(|cell| cell.text("stack").to_owned()).collect();
-        let told = stacks.conditions(&Measured::default());
+        let told: Vec<_> = stacks.lacking().iter().map(Lacking::line).collect();
         for stack in STACKS {
-            let is_told = told.as_ref().is_some_and(|told| told.contains(&format!("{} (needs ", stack.name)));
+            let is_told = told.iter().any(|told| told.starts_with(&format!("{} (needs ", stack.name)));
             assert_eq!(is_told, stack.check(&bench).is_err(), "{told:?}");
             assert_eq!(is_told, !suited.contains(&stack.name.to_owned()), "{told:?}");
         }

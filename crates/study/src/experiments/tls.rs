@@ -129,6 +129,10 @@ impl Experiment for Tls {
         cell.text("kind") == throughput::KIND
     }
 
+    fn is_disturbed_by_others(&self, cell: &Cell) -> bool {
+        cell.text("kind") != idle::KIND
+    }
+
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let targets = &mut self.targets;
         match cell.text("kind") {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use load::runner::LocalStorage;
 use store::FileKind;
 
-use super::{Transport, may_set_up, module, refused};
+use super::{Transport, may_set_up, module, refused, together};
 use crate::error::Error;
 
 /// Connects are written to it.
@@ -33,8 +33,7 @@ impl KernelHost {
     /// # Errors
     /// What there has to be.
     pub(crate) fn check(transport: Transport) -> Result<(), String> {
-        module::need(&["nvme_fabrics", &format!("nvme_{}", transport.name())])?;
-        may_set_up()
+        together([module::need(&["nvme_fabrics", &format!("nvme_{}", transport.name())]), may_set_up()])
     }
 
     /// Connects to a subsystem with one namespace, with this number of I/O queues, or one for each core if there are fewer.

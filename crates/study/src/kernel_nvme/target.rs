@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::{Transport, may_set_up, module, refused, write};
+use super::{Transport, may_set_up, module, refused, together, write};
 use crate::error::Error;
 
 const NVMET: &str = "/sys/kernel/config/nvmet";
@@ -32,12 +32,11 @@ impl KernelTarget {
     /// # Errors
     /// What there has to be.
     pub(crate) fn check(transport: Transport, wanted: Option<IpAddr>) -> Result<(), String> {
-        module::need(&["nvmet", &format!("nvmet_{}", transport.name())])?;
-        if !Path::new(NVMET).exists() {
-            return Err("mount -t configfs none /sys/kernel/config".into());
-        }
-        transport.address(wanted)?;
-        may_set_up()
+        let modules = module::need(&["nvmet", &format!("nvmet_{}", transport.name())]);
+        let has_configfs = modules.is_err() || Path::new(NVMET).exists();
+        let configfs =
+            if has_configfs { Ok(()) } else { Err("mount -t configfs none /sys/kernel/config".into()) };
+        together([modules, configfs, transport.address(wanted).map(drop), may_set_up()])
     }
 
     /// Serves a file with direct I/O.

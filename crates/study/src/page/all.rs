@@ -8,7 +8,7 @@ use super::answers::{Answer, answers};
 use super::{begin, chips, end, numbers, svg, table};
 use crate::experiment::Claim;
 use crate::format::{escape, quantity};
-use crate::headline::Headline;
+use crate::headline::Verdict;
 use crate::results::Study;
 use crate::words::words;
 
@@ -44,8 +44,8 @@ pub(super) fn render(all: &All) -> String {
     page.push_str(if is_between_two { "between two machines</h1>\n" } else { "on this machine</h1>\n" });
     header(&mut page, all);
     page.push_str("</header>\n<section class=\"answers\">\n");
-    for answer in answers(&all.studies) {
-        write_answer(&mut page, &answer);
+    for answer in answers(&all.studies, &all.absent) {
+        write_answer(&mut page, &answer, &all.studies);
     }
     page.push_str("</section>\n");
     talks(&mut page, &all.studies);
@@ -86,7 +86,7 @@ fn header(page: &mut String, all: &All) {
     super::warnings(page, study);
 }
 
-fn write_answer(page: &mut String, answer: &Answer) {
+fn write_answer(page: &mut String, answer: &Answer, studies: &[Study]) {
     let _ = write!(page, "<article>\n<h2>{}</h2>\n", answer.question);
     match &answer.sentence {
         Some((sentence, certainty)) => {
@@ -96,10 +96,12 @@ fn write_answer(page: &mut String, answer: &Answer) {
             "<p>Not answered: what it needs was not measured, or the machine was disturbed.</p>\n<p class=\"small\">",
         ),
     }
-    for source in answer.sources {
+    let has_report = |source: &&&str| studies.iter().any(|study| study.about.name == **source);
+    for source in answer.sources.iter().filter(has_report) {
         let _ = write!(page, " <a href=\"{source}/report.html\">{source}</a>");
     }
     page.push_str("</p>\n");
+    super::needs(page, &answer.needs);
     if let Some(figure) = &answer.figure {
         let _ = write!(
             page,
@@ -134,6 +136,7 @@ fn talks(page: &mut String, studies: &[Study]) {
             let headline = study.headline.iter().find(|headline| headline.key == *ours);
             let unknown = study.unmeasured.iter().find(|none| none.key == *ours);
             let value = headline.map(|headline| headline.value);
+            let interval = headline.and_then(|headline| headline.interval);
             let (here, what) = match (value, unknown) {
                 (Some(value), _) => (quantity(ours, value), words(ours)),
                 (None, Some(_)) => ("n/a".to_owned(), "the machine was disturbed".to_owned()),
@@ -141,7 +144,12 @@ fn talks(page: &mut String, studies: &[Study]) {
             };
             let bar = headline.and_then(|headline| headline.bar).or_else(|| unknown?.bar);
             let goal = bar.map_or(String::new(), |bar| {
-                format!("{} {} {}", bar.words(), quantity(ours, bar.limit()), numbers::verdict(value, bar))
+                format!(
+                    "{} {} {}",
+                    bar.words(),
+                    quantity(ours, bar.limit()),
+                    numbers::verdict(value, interval, bar)
+                )
             });
             let name = study.about.name;
             let _ = writeln!(
@@ -169,6 +177,7 @@ fn experiment(page: &mut String, study: &Study) {
     for conditions in study.only_here.iter().chain(&study.conditions) {
         let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(conditions));
     }
+    super::needs(page, &super::lacking(study));
     if let Some(disturbance) = study.disturbance() {
         let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(&disturbance));
     }
@@ -183,13 +192,13 @@ fn experiment(page: &mut String, study: &Study) {
 
 /// How many of an experiment's goals were reached, missed and not judged.
 fn goals(study: &Study) -> String {
-    let reached = study.headline.iter().filter_map(Headline::is_reached);
-    let (reached, missed): (Vec<bool>, Vec<bool>) = reached.partition(|is_reached| *is_reached);
+    let count =
+        |verdict| study.headline.iter().filter(|headline| headline.verdict() == Some(verdict)).count();
     let unknown = study.unmeasured.iter().filter(|none| none.bar.is_some()).count();
     let counts = [
-        ("reached", "reached", reached.len()),
-        ("missed", "not reached", missed.len()),
-        ("", "no verdict", unknown),
+        ("reached", "reached", count(Verdict::Reached)),
+        ("missed", "not reached", count(Verdict::Missed)),
+        ("", "no verdict", unknown + count(Verdict::Open)),
     ];
     let mut text = String::new();
     for (class, words, count) in counts.into_iter().filter(|(.., count)| *count > 0) {
@@ -211,9 +220,12 @@ fn absent(page: &mut String, absent: &[Absent]) {
 
 #[cfg(test)]
 mod tests {
+    use load::disturbance::Disturbance;
+
     use super::*;
     use crate::catalogue;
     use crate::distribution::Distribution;
+    use crate::experiment::Lacking;
     use crate::measured::of_rounds;
     use crate::results::{Settings, example};
 
@@ -268,6 +280,89 @@ mod tests {
         }
         assert!(page.contains("no memcached &lt;1.6.40&gt;"));
         super::super::tests::assert_accessible(&page);
+    }
+
+    /// The targets of a page's links.
+    fn links(page: &str) -> Vec<&str> {
+        page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect()
+    }
+
+    #[test]
+    fn every_link_leads_somewhere() {
+        let mut all = simulated();
+        let mut check = |kept: &[&str]| {
+            all.studies.retain(|study| kept.contains(&study.about.name));
+            for link in links(&render(&all)) {
+                let (name, file) = link.split_once('/').expect("a directory");
+                assert!(all.studies.iter().any(|study| study.about.name == name), "{link}");
+                assert!(["report.html", "results.json", "results.csv"].contains(&file), "{link}");
+            }
+        };
+        check(&catalogue::ALL.iter().map(|entry| entry.about.name).collect::<Vec<_>>());
+        check(&["stacks", "ablation", "idle"]);
+        check(&["idle"]);
+        check(&[]);
+        let page = super::super::render(&example::study());
+        assert!(links(&page).iter().all(|link| ["results.json", "results.csv"].contains(link)), "{page}");
+    }
+
+    #[test]
+    fn a_name_has_one_colour_in_all_figures_of_a_report() {
+        for mut study in simulated().studies {
+            let entry = catalogue::find(study.about.name).unwrap();
+            // Also where a part of the cells was discarded.
+            for cell in study.measured.cells.iter_mut().step_by(3) {
+                let rounds = std::mem::take(&mut cell.rounds);
+                cell.distributions.clear();
+                for _ in rounds {
+                    cell.push([("iops", 0.0)].into(), Disturbance::default());
+                }
+            }
+            let Study { about, measured, settings, .. } = study.clone();
+            let disturbed =
+                Study::new(&about, &*entry.make(), measured, Environment::default(), None, settings);
+            for figures in [study.figures, disturbed.figures] {
+                let mut colours = std::collections::BTreeMap::new();
+                for figure in figures.iter().filter(|figure| !figure.plot.is_stacked) {
+                    let of_plot = svg::colours(&figure.plot);
+                    let different: std::collections::BTreeSet<_> = of_plot
+                        .iter()
+                        .map(|(_, colour)| colour)
+                        .filter(|colour| *colour != "c-reference")
+                        .collect();
+                    let with_colour = of_plot.iter().filter(|(_, colour)| colour != "c-reference").count();
+                    assert_eq!(different.len(), with_colour, "{}: {}", study.about.name, figure.title);
+                    for (name, colour) in of_plot {
+                        let first = colours.entry(name.clone()).or_insert_with(|| colour.clone());
+                        assert_eq!(*first, colour, "{}: {name} in {}", study.about.name, figure.title);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_says_what_it_needs() {
+        let mut all = simulated();
+        let stacks = all.studies.iter_mut().find(|study| study.about.name == "stacks").unwrap();
+        let needs = "modprobe -a nvme-rdma; root; an RDMA <device>";
+        stacks.lacking = vec![Lacking { name: "kernel, RDMA".into(), needs: needs.into() }];
+        for cell in &mut stacks.measured.cells {
+            if cell.cell.text("stack") == "kernel, RDMA" {
+                cell.rounds.clear();
+            }
+        }
+        let page = render(&all);
+        let (first, _) = page.split_once("What the talks report").unwrap();
+        assert!(
+            first.contains(
+                "<li>kernel, RDMA (needs modprobe -a nvme-rdma; root; an RDMA &lt;device&gt;)</li>"
+            ),
+            "{first}"
+        );
+        all.studies.retain(|study| study.about.name != "stacks");
+        all.absent = vec![Absent { name: "stacks", title: "", reason: "no room for a file".into() }];
+        assert!(render(&all).contains("<li>stacks: no room for a file</li>"));
     }
 
     #[test]

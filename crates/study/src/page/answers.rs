@@ -3,6 +3,7 @@
 
 use load::steady::Spread;
 
+use super::Absent;
 use crate::experiments::{IO_BYTES, stacks};
 use crate::figure::{Axis, Figure, Plot, Series, ticks};
 use crate::format::{micros, number};
@@ -17,12 +18,14 @@ pub(super) struct Answer {
     /// The sentence, and how certain its numbers are; `None` if something it needs was not measured.
     pub(super) sentence: Option<(String, String)>,
     pub(super) figure: Option<Figure>,
+    /// What was not measured for it, and what that needs.
+    pub(super) needs: Vec<String>,
 }
 
 const TRANSPORT: &str = "TCP or RDMA?";
 
 /// The questions, in order.
-pub(super) fn answers(studies: &[Study]) -> [Answer; 3] {
+pub(super) fn answers(studies: &[Study], absent: &[Absent]) -> [Answer; 3] {
     let find = |name: &str| studies.iter().find(|study| study.about.name == name);
     let (ceiling, ablation, low_load) = (find("ceiling"), find("ablation"), find("low-load-latency"));
     let beside_rdma = find("stacks").and_then(|study| Some((beside_rdma(study)?, study)));
@@ -32,12 +35,14 @@ pub(super) fn answers(studies: &[Study]) -> [Answer; 3] {
             sources: &["stacks"],
             sentence: Some(sentence),
             figure: figure_named(study, "Distribution of latency: read, depth 1"),
+            needs: Vec::new(),
         },
         None => Answer {
             question: TRANSPORT,
             sources: &["ceiling"],
             sentence: ceiling.and_then(transport),
             figure: ceiling.and_then(|study| figure_named(study, "Latency: read")),
+            needs: transport_needs(find("stacks"), absent),
         },
     };
     [
@@ -47,14 +52,28 @@ pub(super) fn answers(studies: &[Study]) -> [Answer; 3] {
             sources: &["ablation", "low-load-latency"],
             sentence: ablation.zip(low_load).and_then(|(ablation, low_load)| batching(ablation, low_load)),
             figure: ablation.and_then(|study| study.figures.first().cloned()),
+            needs: Vec::new(),
         },
         Answer {
             question: "What does a core carry?",
             sources: &["ceiling"],
             sentence: ceiling.and_then(per_core),
             figure: ceiling.map(per_core_figure),
+            needs: Vec::new(),
         },
     ]
+}
+
+/// What the comparison with RDMA needs where it was not measured.
+fn transport_needs(stacks: Option<&Study>, absent: &[Absent]) -> Vec<String> {
+    match stacks {
+        Some(study) => super::lacking(study),
+        None => absent
+            .iter()
+            .filter(|absent| absent.name == stacks::ABOUT.name)
+            .map(|absent| format!("{}: {}", absent.name, absent.reason))
+            .collect(),
+    }
 }
 
 fn figure_named(study: &Study, title: &str) -> Option<Figure> {

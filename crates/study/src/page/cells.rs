@@ -29,7 +29,9 @@ fn columns(about: &About) -> Vec<&'static str> {
 pub(super) fn write(page: &mut String, study: &Study) {
     let cells = &study.measured.cells;
     let mut columns = columns(&study.about);
-    columns.retain(|name| cells.iter().any(|cell| cell.spread(name).is_some()));
+    columns.retain(|name| {
+        cells.iter().any(|cell| cell.spread(name).or_else(|| cell.discarded_spread(name)).is_some())
+    });
     let bests: Vec<Option<f64>> = columns.iter().map(|name| best(cells, name)).collect();
     page.push_str("<section>\n<h2>Every cell</h2>\n<p class=\"small\">Median of the rounds, ± half the distance of the quartiles");
     page.push_str(if bests.iter().any(Option::is_some) {
@@ -84,9 +86,24 @@ fn row<'a>(
     cell: &CellRounds,
     columns: impl ExactSizeIterator<Item = (&'a str, Option<f64>)>,
 ) {
-    let class = if begins_group { " class=\"group\"" } else { "" };
-    let _ = write!(page, "<tr{class}><th scope=\"row\">{}</th>", escape(name));
-    if let Some(reason) = cell.not_available() {
+    let reason = cell.not_available();
+    let is_discarded = reason.is_some() && !cell.rejected.is_empty();
+    let classes = [("group", begins_group), ("discarded", is_discarded)];
+    let classes: Vec<_> = classes.into_iter().filter_map(|(class, is_of)| is_of.then_some(class)).collect();
+    let class = if classes.is_empty() { String::new() } else { format!(" class=\"{}\"", classes.join(" ")) };
+    let _ = write!(page, "<tr{class}><th scope=\"row\">{}", escape(name));
+    if let Some(reason) = cell.unmeasured().filter(|_| is_discarded) {
+        let _ = write!(page, "<span class=\"reason\">discarded: {}</span></th>", escape(&reason.to_string()));
+        for (name, _) in columns {
+            let spread = cell.discarded_spread(name);
+            let text = spread.map_or(String::new(), |spread| table_number(name, spread.median));
+            let _ = write!(page, "<td>{text}</td>");
+        }
+        page.push_str("</tr>\n");
+        return;
+    }
+    page.push_str("</th>");
+    if let Some(reason) = reason {
         let _ = writeln!(
             page,
             "<td class=\"none\" colspan=\"{}\"><span>{}</span></td></tr>",
@@ -157,7 +174,7 @@ mod tests {
     fn a_table_of_some_cells_has_their_values_or_the_reason() {
         let mut study = example::study();
         study.measured.cells[1] = CellRounds::new(study.measured.cells[1].cell.clone());
-        study.measured.cells[1].push([("iops", 0.0)].into(), Disturbance::default());
+        study.measured.cells[1].push([("iops", 0.0), ("p50_us", 700.0)].into(), Disturbance::default());
         let row = |name: &str, cell: &str| Row { name: name.into(), cell: cell.into() };
         let empty = Table {
             title: "Latency of nothing".into(),
@@ -179,8 +196,9 @@ mod tests {
             page.contains("<tr><th scope=\"row\">depth 1</th><td title=\"8.50, 8.50, 8.50\">8.50"),
             "{page}"
         );
-        let none = "<tr class=\"group\"><th scope=\"row\">depth 128</th><td class=\"none\" colspan=\"2\"><span>n/a: no operation finished";
-        assert!(page.contains(none), "{page}");
+        let none = "<tr class=\"group discarded\"><th scope=\"row\">depth 128<span class=\"reason\">discarded: no operation finished</span></th><td>700 µs</td><td></td></tr>";
+        let none = none.replace("700 µs", "700");
+        assert!(page.contains(&none), "{page}");
         assert_eq!(page.matches("<th scope=\"row\">").count(), 2);
         assert!(!page.contains("Latency of nothing"), "{page}");
     }

@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use super::table;
 use crate::format::{escape, number, quantity};
-use crate::headline::{Bar, Headline};
+use crate::headline::{Bar, Headline, Verdict};
+use crate::interval::Interval;
 use crate::results::Study;
 use crate::words::{known_beginning, words};
 
@@ -17,12 +18,13 @@ const MATRIX_MIN: usize = 4;
 struct Entry<'a> {
     key: &'a str,
     value: Option<f64>,
+    interval: Option<Interval>,
     bar: Option<Bar>,
 }
 
 impl Entry<'_> {
-    fn is_reached(&self) -> Option<bool> {
-        Some(self.bar?.is_reached(self.value?))
+    fn verdict(&self) -> Option<Verdict> {
+        self.value.and(self.bar).map(|bar| bar.verdict(self.interval))
     }
 
     /// Kind, row and depth of a number over depths: `share_read_qd4` is (`share`, `read`, 4), and `read_4k_qd1_tls_over_clear`
@@ -41,8 +43,14 @@ impl Entry<'_> {
 /// All numbers of a study, in order.
 fn entries(study: &Study) -> Vec<Entry<'_>> {
     let known = study.headline.iter();
-    let known = known.map(|Headline { key, value, bar }| Entry { key, value: Some(*value), bar: *bar });
-    let unknown = study.unmeasured.iter().map(|none| Entry { key: &none.key, value: None, bar: none.bar });
+    let known = known.map(|Headline { key, value, interval, bar }| Entry {
+        key,
+        value: Some(*value),
+        interval: *interval,
+        bar: *bar,
+    });
+    let unknown = study.unmeasured.iter();
+    let unknown = unknown.map(|none| Entry { key: &none.key, value: None, interval: None, bar: none.bar });
     known.chain(unknown).collect()
 }
 
@@ -60,6 +68,12 @@ pub(super) fn write(page: &mut String, study: &Study, level: u8) {
     }
     kinds.retain(|kind| entries.iter().filter(|entry| is_of(entry, kind)).count() >= MATRIX_MIN);
     let _ = writeln!(page, "<section>\n<h{level}>In numbers</h{level}>");
+    if entries.iter().any(|entry| entry.verdict() == Some(Verdict::Open)) {
+        page.push_str(
+            "<p class=\"small\">No verdict (?): the goal is within the interval that the number lies in, with a certainty of 99 %. More \
+             rounds make it smaller: --rounds COUNT.</p>\n",
+        );
+    }
     if entries.iter().any(|entry| entry.value.is_none()) {
         page.push_str(
             "<p class=\"small\">n/a: needs measurements that were discarded, because the machine was disturbed.</p>\n",
@@ -85,8 +99,11 @@ fn list(page: &mut String, entries: &[&Entry<'_>]) {
     let has_goals = entries.iter().any(|entry| entry.bar.is_some());
     let columns = ["number", "measured", "goal"];
     table::begin(page, "In numbers", "numbers", columns.into_iter().take(if has_goals { 3 } else { 2 }));
-    for Entry { key, value, bar } in entries {
-        let measured = value.map_or("n/a".to_owned(), |value| quantity(key, value));
+    for Entry { key, value, interval, bar } in entries {
+        let mut measured = value.map_or("n/a".to_owned(), |value| quantity(key, value));
+        if let Some(interval) = interval.filter(|interval| bar.is_some() && interval.low < interval.high) {
+            let _ = write!(measured, " <span class=\"spread\">{}</span>", between(key, interval));
+        }
         let _ = write!(
             page,
             "<tr><th scope=\"row\" title=\"{}\">{}</th><td>{measured}</td>",
@@ -94,8 +111,8 @@ fn list(page: &mut String, entries: &[&Entry<'_>]) {
             escape(&words(key))
         );
         if has_goals {
-            let goal = bar.map_or(String::new(), |bar| {
-                format!("{} {} {}", bar.words(), quantity(key, bar.limit()), verdict(*value, bar))
+            let goal = bar.as_ref().map_or(String::new(), |bar| {
+                format!("{} {} {}", bar.words(), quantity(key, bar.limit()), verdict(*value, *interval, *bar))
             });
             let _ = write!(page, "<td>{goal}</td>");
         }
@@ -104,11 +121,22 @@ fn list(page: &mut String, entries: &[&Entry<'_>]) {
     table::end(page);
 }
 
+/// The ends of an interval, in words.
+pub(super) fn between(key: &str, interval: Interval) -> String {
+    format!("{} to {}", quantity(key, interval.low), quantity(key, interval.high))
+}
+
 /// Whether a number reaches its goal, as a word in its colour.
-pub(super) fn verdict(value: Option<f64>, bar: Bar) -> &'static str {
-    match value.map(|value| bar.is_reached(value)) {
-        Some(true) => "<span class=\"verdict reached\">reached</span>",
-        Some(false) => "<span class=\"verdict missed\">not reached</span>",
+pub(super) fn verdict(value: Option<f64>, interval: Option<Interval>, bar: Bar) -> &'static str {
+    match value.map(|_| bar.verdict(interval)) {
+        Some(Verdict::Reached) => "<span class=\"verdict reached\">reached</span>",
+        Some(Verdict::Missed) => "<span class=\"verdict missed\">not reached</span>",
+        Some(Verdict::Open) if interval.is_none() => {
+            "<span class=\"verdict\" title=\"too few rounds for an interval\">no verdict</span>"
+        }
+        Some(Verdict::Open) => {
+            "<span class=\"verdict\" title=\"the goal is within the interval\">no verdict</span>"
+        }
         None => "<span class=\"verdict\">no verdict</span>",
     }
 }
@@ -151,13 +179,18 @@ fn matrix(page: &mut String, kind: &str, entries: &[&Entry<'_>], level: u8) {
                 continue;
             };
             // A sign beside the colour, for those who do not see it.
-            let (class, sign) = match entry.is_reached() {
-                Some(true) => (" class=\"reached\"", " ✓"),
-                Some(false) => (" class=\"missed\"", " ✗"),
+            let (class, sign) = match entry.verdict() {
+                Some(Verdict::Reached) => (" class=\"reached\"", " ✓"),
+                Some(Verdict::Missed) => (" class=\"missed\"", " ✗"),
+                Some(Verdict::Open) => ("", " ?"),
                 None => ("", ""),
             };
+            let title = entry.interval.map_or_else(
+                || entry.key.to_owned(),
+                |interval| format!("{}: {}", entry.key, between(entry.key, interval)),
+            );
             let value = entry.value.map_or("n/a".to_owned(), |value| quantity(entry.key, value));
-            let _ = write!(page, "<td title=\"{}\"{class}>{value}{sign}</td>", escape(entry.key));
+            let _ = write!(page, "<td title=\"{}\"{class}>{value}{sign}</td>", escape(&title));
         }
         // A row that was not measured as a whole has no extreme.
         let values: Option<Vec<(&str, f64)>> =
@@ -185,31 +218,40 @@ mod tests {
     fn numbers_over_depths_are_one_matrix_with_one_goal() {
         let mut study = example::study();
         let goal = Bar::AtLeast(0.9);
-        study.headline = vec![Headline::new("share_min", 0.88).with_bar(goal)];
+        study.headline = vec![Headline::new("share_min", 0.88).with_bar(goal).within(0.865, 0.895)];
         for (row, values) in [("read", [0.95, 0.88]), ("write", [0.91, 0.92])] {
             for (depth, value) in [1, 128].into_iter().zip(values) {
-                study.headline.push(Headline::new(format!("share_{row}_qd{depth}"), value).with_bar(goal));
+                let headline = Headline::new(format!("share_{row}_qd{depth}"), value).with_bar(goal);
+                study.headline.push(headline.within(value - 0.015, value + 0.015));
             }
         }
         study.unmeasured = vec![Unmeasurable { key: "share_mix_qd1".into(), bar: Some(goal) }];
         let mut page = String::new();
         write(&mut page, &study, 2);
-        assert_eq!(page.matches("0.90").count(), 2, "one goal of the list, one of the matrix: {page}");
+        assert_eq!(
+            page.matches("at least 0.90").count(),
+            2,
+            "one goal of the list, one of the matrix: {page}"
+        );
         assert!(
             page.contains(
-                "<th scope=\"row\">read</th><td title=\"share_read_qd1\" class=\"reached\">0.95 ✓</td>"
+                "<th scope=\"row\">read</th><td title=\"share_read_qd1: 0.93 to 0.96\" class=\"reached\">0.95 ✓</td>"
             ),
             "{page}"
         );
         assert!(
-            page.contains("<td title=\"share_read_qd128\" class=\"missed\">0.88 ✗</td><td>0.88</td></tr>")
+            page.contains(
+                "<td title=\"share_read_qd128: 0.86 to 0.90\" class=\"missed\">0.88 ✗</td><td>0.88</td></tr>"
+            ),
+            "{page}"
         );
+        assert!(page.contains(">0.91 ?</td>") && page.contains("No verdict (?)"), "{page}");
         assert!(page.contains(
             "<tr><th scope=\"row\">mix</th><td title=\"share_mix_qd1\">n/a</td><td></td><td>n/a</td></tr>"
         ));
         assert!(
             page.contains(
-                "<th scope=\"row\" title=\"share_min\">least share of the ceiling</th><td>0.88</td>"
+                "<th scope=\"row\" title=\"share_min\">least share of the ceiling</th><td>0.88 <span class=\"spread\">0.86 to 0.90</span></td>"
             )
         );
     }

@@ -10,6 +10,7 @@ use load::ceiling::far_end;
 use load::cpu::CpuTime;
 use load::disturbance::Loss;
 use load::environment::Environment;
+use load::others::Others;
 use security::access_token::CHALLENGE_BYTES;
 use security::psk::Cipher;
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,7 @@ use crate::target_options::{KeyAccess, NamespaceKind, TargetTuning};
 pub const PORT: u16 = 4421;
 
 /// Version of these messages. Builds without a commit have one version of nvlane, so each change of a message raises this.
-const REVISION: u32 = 3;
+const REVISION: u32 = 4;
 
 /// Longest line of a study, bytes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 16 << 10;
@@ -138,6 +139,10 @@ pub(crate) enum Request {
     EndSampling,
     /// Energy of the server's machine so far.
     Energy,
+    /// Begins to count what other programs have of the server's cores; ends the count before.
+    WatchOthers,
+    /// The count.
+    Others,
     /// Starts the far end of a ceiling; ends the one before.
     StartCeiling(StartCeiling),
     /// Waits until the far end of the ceiling is ready.
@@ -342,6 +347,15 @@ pub(crate) enum Reply {
         /// What it lost to other load.
         loss: Option<Loss>,
     },
+    /// Others are counted.
+    OthersWatched {
+        /// The server's process.
+        process: u32,
+        /// Which start of which machine this is.
+        boot: Option<String>,
+    },
+    /// To [`Request::Others`].
+    Others(Others),
     /// A target is sampled.
     SamplingStarted,
     /// To [`Request::EndSampling`].

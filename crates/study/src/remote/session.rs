@@ -26,6 +26,7 @@ use super::lines::{LineError, Lines};
 use super::measuring::Measuring;
 use super::memory_reader::memory;
 use super::occupancy::Occupancy;
+use super::others::FarOthers;
 use super::protocol::{
     MachineDescription, REQUEST_BYTES_MAX, Reply, Request, SentKeys, StartCeiling, StartFileLoad,
     StartMemoryReader, StartTarget, TOKEN_PURPOSE, own_version,
@@ -106,6 +107,7 @@ pub(super) fn serve(
         device: Device::new(settings, data_address, on_event),
         sampling: FarSampling::default(),
         energy: FarEnergy::default(),
+        others: FarOthers::default(),
         peers: BTreeMap::new(),
         file_targets: BTreeMap::new(),
         count: 0,
@@ -163,6 +165,7 @@ struct Session<'a> {
     /// Before the targets that it samples.
     sampling: FarSampling,
     energy: FarEnergy,
+    others: FarOthers,
     targets: BTreeMap<u32, StartedTarget>,
     // What is set on it goes after the targets.
     device: Device<'a>,
@@ -265,6 +268,8 @@ impl Session<'_> {
             }
             Request::EndSampling => self.sampling.end(),
             Request::Energy => self.energy.read(),
+            Request::WatchOthers => Ok(self.others.watch()),
+            Request::Others => self.others.end(self.settings.cores.cores()),
             Request::Stop { target }
                 if self.peers.remove(&target).is_some() || self.file_targets.remove(&target).is_some() =>
             {

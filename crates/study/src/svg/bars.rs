@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::axis::Ruler;
-use super::{BAR_WIDTH_MAX, LEFT, LETTER, Sheet, colour, names, title, x_label};
+use super::{BAR_WIDTH_MAX, LEFT, LETTER, Sheet, colour, draw_discarded, names, title, x_label};
 use crate::figure::{Plot, Scale, Series};
 
 /// Draws the series of a plot over the names of its horizontal axis.
@@ -23,7 +23,9 @@ pub(super) fn draw(
     for (index, name) in names.iter().enumerate() {
         let middle = LEFT + (index as f64 + 0.5) * group;
         sheet.names.write(body, name, (middle, sheet.floor + 18.0));
-        let is_empty = |series: &&Series| !series.points.iter().any(|point| point.x == index as f64);
+        let is_empty = |series: &&Series| {
+            !series.points.iter().chain(&series.discarded).any(|point| point.x == index as f64)
+        };
         if plot.series.iter().all(|series| is_empty(&series)) {
             let _ = write!(
                 body,
@@ -48,6 +50,12 @@ pub(super) fn draw(
     let between = if is_log { LETTER } else { -LETTER };
     let has_numbers = widest + between <= if count > 1.0 { width } else { group };
     for (index, series) in plot.series.iter().enumerate() {
+        for point in &series.discarded {
+            let middle = LEFT + (point.x + 0.5) * group + (index as f64 - (count - 1.0) / 2.0) * width;
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The index of a name.
+            let name = names.get(point.x as usize).map_or("", String::as_str);
+            draw_discarded(body, plot, index, name, point, (middle, y.place(point.y)));
+        }
         let _ = write!(body, r#"<g class="{}">"#, colour(plot, index));
         for point in series.points.iter().filter(|point| !is_log || point.y > 0.0) {
             let middle = LEFT + (point.x + 0.5) * group + (index as f64 - (count - 1.0) / 2.0) * width;

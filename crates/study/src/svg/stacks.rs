@@ -20,6 +20,13 @@ pub(super) fn draw(
     for (index, name) in names.iter().enumerate() {
         let middle = LEFT + (index as f64 + 0.5) * group;
         sheet.names.write(body, name, (middle, sheet.floor + 18.0));
+        if plot.stack_height(index as f64) == 0.0 {
+            let _ = write!(
+                body,
+                r#"<text class="tick" x="{middle:.1}" y="{:.1}" text-anchor="middle">n/a</text>"#,
+                sheet.floor - 8.0
+            );
+        }
     }
     x_label(body, label, sheet);
     let mut tops = vec![0.0; names.len()];

@@ -16,9 +16,10 @@ const PERCENT_MAX: f64 = 99.99;
 /// Percentiles of the table of latencies.
 const PERCENTILES: [&str; 5] = ["p50_us", "p90_us", "p99_us", "p999_us", "p9999_us"];
 
-/// The stacks that were measured.
+/// The stacks that were measured, also those whose measurements were discarded: each has its colour in all figures.
 fn present(measured: &Measured) -> impl Iterator<Item = &'static Stack> {
-    STACKS.iter().filter(|stack| measured.of("stack", stack.name).any(|cell| cell.calm_count() > 0))
+    let is_there = |cell: &CellRounds| cell.calm_count() > 0 || !cell.rejected.is_empty();
+    STACKS.iter().filter(move |stack| measured.of("stack", stack.name).any(is_there))
 }
 
 /// The cumulative distribution of latency of a cell.
@@ -31,7 +32,8 @@ fn curve(name: &str, cell: Option<&CellRounds>) -> Series {
         low: percent.quartile_1,
         high: percent.quartile_3.min(PERCENT_MAX),
     };
-    Series { name: name.into(), points: shares.map(point).collect(), is_reference: false }
+    Series::of(name, shares.map(point).collect())
+        .discarded_if(cell.is_some_and(|cell| cell.unmeasured().is_some()))
 }
 
 /// Percentiles of every stack, at each depth.
@@ -70,8 +72,7 @@ pub(super) fn shared_cores(measured: &Measured) -> Option<String> {
 
 /// All figures.
 pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
-    let stacks =
-        || STACKS.iter().filter(|stack| measured.of("stack", stack.name).any(|cell| cell.calm_count() > 0));
+    let stacks = || present(measured);
     let shown =
         |stack: &Stack, series: Series| if stack.name == LOCAL { series.as_reference() } else { series };
     let mut figures = Vec::new();
@@ -126,7 +127,8 @@ pub(super) fn figures(measured: &Measured) -> Vec<Figure> {
     }
     let names = DEPTHS.map(|depth| format!("depth {depth}")).to_vec();
     let of = |stack: &Stack| {
-        bars(stack.name, measured, DEPTHS.map(|depth| cell_name(stack.name, READ, depth)), "machine_us")
+        let cells = DEPTHS.map(|depth| cell_name(stack.name, READ, depth));
+        shown(stack, bars(stack.name, measured, cells, "machine_us"))
     };
     figures.push(Figure::new(
         "Processor time: read",
@@ -164,7 +166,9 @@ fn parts_of_time(measured: &Measured, workload: &str, stacks: &[&Stack]) -> Figu
         Plot::stacks("", names, Axis::linear("µs per operation"), PARTS.into_iter().map(part).collect());
     Figure::new(
         format!("Processor time by side: {workload}, depth {PARTS_DEPTH}"),
-        "Of the processes of host and target, in user space and in the kernel. Neither process: the kernel's own threads, which are          its NVMe host and target, interrupts, and other programs. The line at the end of a bar is between the quartiles of the          whole. Lower is better.",
+        "Of the processes of host and target, in user space and in the kernel. Neither process: the kernel's own threads, which are \
+         its NVMe host and target, interrupts, and other programs. The line at the end of a bar is between the quartiles of the \
+         whole. Lower is better.",
         plot.with_wholes(over_stacks("", &|cell| Spread::of(&each_whole(cell)))),
     )
 }

@@ -73,15 +73,15 @@ impl Stack {
     /// # Errors
     /// What there has to be.
     pub(super) fn check(self, bench: &Bench) -> Result<(), String> {
-        match self.host {
-            Software::Kernel => KernelHost::check(self.transport)?,
-            Software::Spdk => drop(spdk::host_program()?),
-            Software::None | Software::Nvlane => {}
-        }
-        if !bench.is_remote() && bench.cores.is_none() && self.needs_two_cores() {
-            return Err("a core for each side".into());
-        }
-        self.target_kind().map_or(Ok(()), |kind| check_target(kind, bench).map(drop))
+        let host = match self.host {
+            Software::Kernel => KernelHost::check(self.transport),
+            Software::Spdk => spdk::host_program().map(drop),
+            Software::None | Software::Nvlane => Ok(()),
+        };
+        let has_cores = bench.is_remote() || bench.cores.is_some() || !self.needs_two_cores();
+        let cores = if has_cores { Ok(()) } else { Err("a core for each side".into()) };
+        let target = self.target_kind().map_or(Ok(()), |kind| check_target(kind, bench).map(drop));
+        all_needs([host, target, cores])
     }
 
     /// What a reader has to know of its target.
@@ -154,6 +154,18 @@ impl Stack {
         let host = KernelHost::connect(self.transport, SocketAddr::new(ip, port), nqn.as_str(), load.jobs)?;
         bench.run_device(&host.storage(), account, of_bench(bench, load))
     }
+}
+
+/// All that several checks find missing.
+fn all_needs(checks: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {
+    let mut needs: Vec<String> = Vec::new();
+    for need in checks.into_iter().filter_map(Result::err) {
+        // Both sides may need the same.
+        let of = need.split("; ").map(str::to_owned).filter(|need| !needs.contains(need));
+        let new: Vec<_> = of.collect();
+        needs.extend(new);
+    }
+    if needs.is_empty() { Ok(()) } else { Err(needs.join("; ")) }
 }
 
 /// Checks that the machine of the targets has one of this kind. Returns what a reader has to know of it.
