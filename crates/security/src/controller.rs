@@ -84,7 +84,8 @@ pub enum Received {
 /// any ─wrong message─▶ Failure1 ─on_receive─▶ Idle if a transaction succeeded before, else Failed
 /// ```
 ///
-/// The queue stays authenticated once a transaction has succeeded: a later one that fails changes nothing.
+/// The queue stays authenticated once a transaction has succeeded: a later one that fails changes nothing here, and its
+/// [refusal](Self::take_refusal) is for the caller to judge.
 #[derive(Debug)]
 pub struct ControllerAuthentication {
     names: Names,
@@ -108,6 +109,8 @@ pub struct ControllerAuthentication {
     failure: Option<Reason>,
     /// Of the host's last Negotiate.
     offered: Vec<Group>,
+    /// Why a later transaction was refused, once the host knows or does not ask.
+    refusal: Option<Reason>,
     exponentiation: Option<Exponentiation>,
     exponentiation_count: u64,
 }
@@ -159,6 +162,7 @@ impl ControllerAuthentication {
             generated: None,
             failure: None,
             offered: Vec::new(),
+            refusal: None,
             exponentiation: None,
             exponentiation_count: 0,
         }
@@ -190,6 +194,15 @@ impl ControllerAuthentication {
         }
     }
 
+    /// The host begins another transaction before the present one, which is not its first, has ended: a command of that may
+    /// have failed on the way. A refusal stands.
+    pub fn restart(&mut self) {
+        if self.is_running() && !self.is_owed() && !matches!(self.state, State::Failure1(_)) {
+            self.abandon();
+            self.state = State::Idle;
+        }
+    }
+
     /// How the queue was authenticated by the last transaction that succeeded.
     #[must_use]
     pub const fn authenticated(&self) -> Option<Authenticated> {
@@ -205,6 +218,12 @@ impl ControllerAuthentication {
     #[must_use]
     pub const fn failure(&self) -> Option<Reason> {
         self.failure
+    }
+
+    /// Why the host was refused in a transaction after its first, once: when it has received the failure, or has not done so in
+    /// time.
+    pub fn take_refusal(&mut self) -> Option<Reason> {
+        self.refusal.take()
     }
 
     /// Whether a transaction has begun and not ended: it needs a deadline.
@@ -249,6 +268,10 @@ impl ControllerAuthentication {
             State::Success1(_, proof) if proof.authenticated.is_bidirectional => State::Success2(proof),
             State::Success1(_, proof) => self.succeed(proof),
             State::Failure1(_) if self.is_owed() => State::Failed,
+            State::Failure1(reason) => {
+                self.refusal = Some(reason);
+                State::Idle
+            }
             _ => State::Idle,
         };
         Received::Message(message)
@@ -301,6 +324,11 @@ impl ControllerAuthentication {
     /// Abandons a transaction that takes too long: the queue is as before it, or over if that was the first.
     pub fn on_timeout(&mut self) {
         if self.is_running() {
+            if let State::Failure1(reason) = self.state
+                && !self.is_owed()
+            {
+                self.refusal = Some(reason);
+            }
             self.failure = Some(Reason::Failed);
             self.abandon();
             self.state = if self.is_owed() { State::Failed } else { State::Idle };

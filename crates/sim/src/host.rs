@@ -119,8 +119,6 @@ pub(crate) struct Host {
     is_key_replaced: bool,
     /// An attempt to reconnect has failed by a wrong bit in its TLS handshake.
     has_failed_handshake: bool,
-    /// Its last authentication ended in the middle.
-    is_transaction_cut: bool,
     /// When its association connected last.
     dialled_ns: u64,
     staging: Vec<u8>,
@@ -230,7 +228,6 @@ impl Host {
             clear_count: scenario.clear_count,
             is_key_replaced: false,
             has_failed_handshake: false,
-            is_transaction_cut: false,
             dialled_ns: 0,
             staging: vec![0; STAGING_BYTES],
             stages: Stages::new("association", "TCP connect"),
@@ -642,11 +639,8 @@ impl Host {
                 }
             }
             MachineEvent::AuthenticationFailed { cause } => {
-                // A command may fail in passing, as any other. The target then waits for the rest of that transaction, and
-                // refuses the first message of the next one.
-                let is_refused = matches!(cause, LinkError::Authentication(_));
-                let was_cut = std::mem::replace(&mut self.is_transaction_cut, !is_refused);
-                if is_refused && !was_cut {
+                // A command may fail in passing, as any other: the next transaction begins anew.
+                if matches!(cause, LinkError::Authentication(_)) {
                     shared.find(format!("host {index} is refused when it authenticates again: {cause}"));
                 }
             }

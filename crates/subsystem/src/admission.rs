@@ -16,6 +16,7 @@ use wire::text::quoted;
 
 use crate::audit::{Event, OfMemcached, Recorder};
 use crate::limits::Limits;
+use crate::source::Source;
 use crate::state::ConnectionsState;
 
 /// Interval between log lines for one reason, ns.
@@ -38,6 +39,7 @@ pub(crate) mod reason {
     pub(crate) const ADDRESS: &str = "address not in the allow list of the listener";
     pub(crate) const DOES_NOT_CONNECT: &str = "commands in place of Connect";
     pub(crate) const NOT_AUTHENTICATED: &str = "host not authenticated";
+    pub(crate) const NOT_AUTHENTICATED_AGAIN: &str = "host refused when it authenticated again";
     pub(crate) const NO_POLICY: &str = "nothing is known of its listener";
     pub(crate) const TLS: &str = "TLS failed";
     pub(crate) const IN_CLEAR: &str = "in clear, where TLS is required";
@@ -88,7 +90,7 @@ struct PerAddress {
     count_max: u32,
     count_per_address_max: u32,
     count: u32,
-    by_address: BTreeMap<IpAddr, u32>,
+    by_address: BTreeMap<Source, u32>,
 }
 
 /// Counters of memcached connections, of all reactors.
@@ -265,7 +267,10 @@ impl Admission {
         detail: Option<&str>,
     ) {
         // Events of their own say with more detail which host or client has not authenticated.
-        if ![reason::NOT_AUTHENTICATED, reason::MEMCACHED_NOT_AUTHENTICATED].contains(&reason) {
+        let is_of_trust =
+            [reason::NOT_AUTHENTICATED, reason::NOT_AUTHENTICATED_AGAIN, reason::MEMCACHED_NOT_AUTHENTICATED]
+                .contains(&reason);
+        if !is_of_trust {
             self.audit.record(|| Event::ConnectionRefused {
                 peer,
                 reason,
@@ -278,14 +283,12 @@ impl Admission {
         if now_ns < tally.quiet_until_ns {
             return;
         }
-        tracing::info!(
-            ?peer,
-            reason,
-            detail,
-            count = tally.unlogged,
-            total = tally.count,
-            "ended or refused connections"
-        );
+        let (count, total) = (tally.unlogged, tally.count);
+        if is_of_trust {
+            tracing::warn!(?peer, reason, detail, count, total, "ended or refused connections");
+        } else {
+            tracing::info!(?peer, reason, detail, count, total, "ended or refused connections");
+        }
         (tally.unlogged, tally.quiet_until_ns) = (0, now_ns + LOG_NS);
     }
 
@@ -339,7 +342,8 @@ impl PerAddress {
     }
 
     fn admit(&mut self, address: Option<IpAddr>) -> Result<(), Full> {
-        let of_address = address.and_then(|address| self.by_address.get(&address)).copied().unwrap_or(0);
+        let source = address.map(|address| Source::from(Some(address)));
+        let of_address = source.and_then(|source| self.by_address.get(&source)).copied().unwrap_or(0);
         if self.count >= self.count_max {
             return Err(Full::All);
         }
@@ -347,8 +351,8 @@ impl PerAddress {
             return Err(Full::OfAddress);
         }
         self.count += 1;
-        if let Some(address) = address {
-            self.by_address.insert(address, of_address + 1);
+        if let Some(source) = source {
+            self.by_address.insert(source, of_address + 1);
         }
         Ok(())
     }
@@ -356,11 +360,11 @@ impl PerAddress {
     fn on_gone(&mut self, address: Option<IpAddr>) {
         debug_assert!(self.count > 0, "a connection is gone that was never there");
         self.count = self.count.saturating_sub(1);
-        let Some(address) = address else { return };
-        if let Some(count) = self.by_address.get_mut(&address) {
+        let Some(source) = address.map(|address| Source::from(Some(address))) else { return };
+        if let Some(count) = self.by_address.get_mut(&source) {
             *count -= 1;
             if *count == 0 {
-                self.by_address.remove(&address);
+                self.by_address.remove(&source);
             }
         }
     }

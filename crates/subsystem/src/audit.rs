@@ -10,7 +10,6 @@
 
 mod event;
 mod file;
-mod limit;
 mod line;
 mod queue;
 mod writer;

@@ -1,6 +1,7 @@
 //! Which hosts must authenticate, and with which secrets. wire §22
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use security::controller::ControllerSettings;
 use security::group::Group;
@@ -21,6 +22,31 @@ pub struct Authentication<S = Secrets> {
     pub hashes: Vec<HashFunction>,
     /// Usable groups, the preferred one first.
     pub groups: Vec<Group>,
+    /// What becomes of a host that is refused when it authenticates again.
+    pub refused_again: RefusedAgain,
+}
+
+/// What becomes of the association of a host that has authenticated, and is refused when it does so again: its secret was
+/// replaced, for instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RefusedAgain {
+    /// It ends.
+    #[default]
+    Disconnect,
+    /// It stays, by the authentication of before.
+    Keep,
+}
+
+impl FromStr for RefusedAgain {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "disconnect" => Ok(Self::Disconnect),
+            "keep" => Ok(Self::Keep),
+            _ => Err(format!("\"{text}\" is neither \"disconnect\" nor \"keep\"")),
+        }
+    }
 }
 
 /// The secrets of an association.
@@ -42,7 +68,13 @@ pub const GROUPS: [Group; 4] = [Group::Ffdhe2048, Group::Ffdhe3072, Group::Ffdhe
 
 impl<S> Default for Authentication<S> {
     fn default() -> Self {
-        Self { hosts: BTreeMap::new(), others: None, hashes: HASHES.to_vec(), groups: GROUPS.to_vec() }
+        Self {
+            hosts: BTreeMap::new(),
+            others: None,
+            hashes: HASHES.to_vec(),
+            groups: GROUPS.to_vec(),
+            refused_again: RefusedAgain::default(),
+        }
     }
 }
 

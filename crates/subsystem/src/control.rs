@@ -32,6 +32,7 @@ mod outputs;
 mod rollout;
 mod shutdown;
 mod state;
+mod unauthenticated;
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -42,14 +43,16 @@ use security::secure_channel::SecureChannel;
 use security::tls::GeneratedKeys;
 use wire::nqn::{HostId, Nqn};
 use wire::opcode::{AdminOpcode, FabricsType};
+use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::admission::{Admission, reason};
 use crate::audit::Recorder;
+use crate::authentication::RefusedAgain;
 use crate::catalog::Catalog;
 use crate::command_form::check_form;
-use crate::controller::ControllerKey;
 use crate::discovery::Discovery;
+use crate::lane_end::LaneEnd;
 use crate::lane_id::{CommandId, LaneId};
 use crate::limits::Limits;
 use crate::message::{
@@ -58,7 +61,7 @@ use crate::message::{
 };
 use apply::Change;
 use associations::{Associations, Cause, LaneUse};
-use authentications::{Authentications, Failed};
+use authentications::{Authentications, News};
 use commands::QueueCommands;
 use connect::{Connects, PendingConnect, Scene};
 use listings::Listings;
@@ -87,6 +90,12 @@ pub struct ControlSettings {
     pub wall_ns: u64,
     /// Takes the events of the audit log.
     pub audit: Recorder,
+}
+
+/// Whether this is a command of in-band authentication.
+fn is_authentication(sqe: &Sqe) -> bool {
+    let types = [FabricsType::AUTHENTICATION_SEND, FabricsType::AUTHENTICATION_RECEIVE];
+    sqe.opcode == AdminOpcode::FABRICS.raw() && types.contains(&sqe.fctype())
 }
 
 /// The control plane: hands each input to the part that it concerns.
@@ -161,9 +170,10 @@ impl Control {
             RequestKind::Failures(failures) => {
                 self.associations.on_failures(lane, &failures, &self.catalog, &self.outputs);
             }
-            RequestKind::Expelled => self.on_expelled(now_ns, lane),
-            RequestKind::Ended => self.on_ended(now_ns, lane),
+            RequestKind::Expelled(reason) => self.on_expelled(now_ns, lane, reason),
+            RequestKind::Ended(end) => self.on_ended(now_ns, lane, end),
         }
+        self.act_on_news(now_ns);
     }
 
     /// Handles a command: a Connect, or one of a connected lane.
@@ -173,31 +183,10 @@ impl Control {
             return self.outputs.answer(command, Err(status));
         }
         let Some(LaneUse { controller, qid, .. }) = self.associations.lane(command.lane) else {
-            if sqe.opcode == AdminOpcode::FABRICS.raw() && sqe.fctype() == FabricsType::CONNECT {
-                let (connects, mut scene) = self.scene(now_ns);
-                return connects.on_connect(&mut scene, request);
-            }
-            return self.outputs.answer(command, Err(Status::COMMAND_SEQUENCE_ERROR));
+            return self.on_command_of_none(now_ns, request);
         };
-        if sqe.opcode == AdminOpcode::FABRICS.raw() {
-            let failed = match sqe.fctype() {
-                FabricsType::AUTHENTICATION_SEND => {
-                    self.renew_secrets(now_ns, controller, command.lane);
-                    let (message, outputs) = (&request.data, &mut self.outputs);
-                    Some(self.authentications.on_send(now_ns, command, &sqe, message, outputs))
-                }
-                FabricsType::AUTHENTICATION_RECEIVE => {
-                    Some(self.authentications.on_receive(now_ns, command, &sqe, &mut self.outputs))
-                }
-                _ => None,
-            };
-            if let Some(failed) = failed {
-                return failed.into_iter().for_each(|failed| self.on_failed(now_ns, failed));
-            }
-        }
-        if self.authentications.is_owed(command.lane) {
-            // The lane refuses such commands itself.
-            return self.outputs.answer(command, Err(Status::AUTHENTICATION_REQUIRED.with_dnr()));
+        if is_authentication(&sqe) {
+            return self.authenticate(now_ns, command, &sqe, &request.data);
         }
         let mut commands = QueueCommands {
             limits: &self.limits,
@@ -212,6 +201,69 @@ impl Control {
             commands.on_admin_command(controller, command, &sqe, &request.data);
         } else {
             commands.on_io_command(controller, qid, command, &sqe);
+        }
+    }
+
+    /// Handles a command on a lane that belongs to no controller: a Connect, or an authentication after it.
+    fn on_command_of_none(&mut self, now_ns: u64, request: PendingConnect) {
+        let (command, sqe) = (request.command, request.sqe);
+        if self.connects.unauthenticated.has(command.lane) {
+            if is_authentication(&sqe) {
+                return self.authenticate(now_ns, command, &sqe, &request.data);
+            }
+            // The lane refuses such commands itself.
+            return self.outputs.answer(command, Err(Status::AUTHENTICATION_REQUIRED.with_dnr()));
+        }
+        if sqe.opcode == AdminOpcode::FABRICS.raw() && sqe.fctype() == FabricsType::CONNECT {
+            let (connects, mut scene) = self.scene(now_ns);
+            return connects.on_connect(&mut scene, request);
+        }
+        // Also while it waits to belong to one.
+        self.outputs.answer(command, Err(Status::COMMAND_SEQUENCE_ERROR));
+    }
+
+    fn authenticate(&mut self, now_ns: u64, command: CommandId, sqe: &Sqe, message: &[u8]) {
+        if sqe.fctype() == FabricsType::AUTHENTICATION_SEND {
+            self.authentications.restart(command.lane, message);
+            self.renew_secrets(now_ns, command.lane);
+            self.authentications.on_send(now_ns, command, sqe, message, &mut self.outputs);
+        } else {
+            self.authentications.on_receive(now_ns, command, sqe, &mut self.outputs);
+        }
+    }
+
+    /// Acts on what has become of authentications.
+    fn act_on_news(&mut self, now_ns: u64) {
+        while let Some(news) = self.authentications.next_news() {
+            match news {
+                News::Authenticated { lane, answers } => {
+                    let (connects, mut scene) = self.scene(now_ns);
+                    connects.on_authenticated(&mut scene, lane, answers);
+                }
+                News::Failed { lane, peer } => {
+                    self.connects.unauthenticated.remove(lane);
+                    self.admission.on_complaint(now_ns, peer, reason::NOT_AUTHENTICATED, None);
+                }
+                News::FailedAgain { lane, peer } => {
+                    self.admission.on_complaint(now_ns, peer, reason::NOT_AUTHENTICATED_AGAIN, None);
+                    self.on_failed_again(now_ns, lane);
+                }
+            }
+        }
+    }
+
+    /// A host was refused when it authenticated again: its association ends, unless the subsystem keeps such hosts, or asks
+    /// this one for no secret any more.
+    fn on_failed_again(&mut self, now_ns: u64, lane: LaneId) {
+        let Some(LaneUse { controller, .. }) = self.associations.lane(lane) else { return };
+        let Some(record) = self.associations.get(controller) else { return };
+        let subsystem = self.catalog.subsystem_of(controller.kind);
+        let is_kept = subsystem.is_some_and(|subsystem| {
+            let authentication = &subsystem.authentication;
+            authentication.refused_again == RefusedAgain::Keep || authentication.of(&record.host).is_none()
+        });
+        if !is_kept {
+            self.associations.end(now_ns, controller, Cause::RefusedAgain, &mut self.outputs);
         }
     }
 
@@ -237,6 +289,7 @@ impl Control {
                 };
                 let mut state = snapshot.target();
                 state.waiting_connect_count = self.connects.waiting_count();
+                state.unauthenticated_count = self.connects.unauthenticated.count();
                 state.connections = self.admission.state();
                 let _ = answers.send(OrderAnswer::State(Box::new(state)));
             }
@@ -262,24 +315,24 @@ impl Control {
         self.associations.on_flushed(asked_by);
     }
 
-    /// A queue that authenticates again needs the secrets of the present configuration, not those of its Connect.
-    fn renew_secrets(&mut self, now_ns: u64, controller: ControllerKey, lane: LaneId) {
+    /// A transaction begins with the secrets of the present configuration, not those of the Connect.
+    fn renew_secrets(&mut self, now_ns: u64, lane: LaneId) {
         if !self.authentications.is_between_transactions(lane) {
             return;
         }
-        let Some(record) = self.associations.get(controller) else { return };
-        let subsystem = self.catalog.subsystem_of(controller.kind);
+        let Some(names) = self.authentications.names(lane).cloned() else { return };
+        let subsystem = self.catalog.named(&names.subsystem);
         // What the queue may generate stays as it is.
         let present = subsystem
-            .and_then(|subsystem| subsystem.authentication_at(now_ns, record.names(), SecureChannel::None));
+            .and_then(|(_, subsystem)| subsystem.authentication_at(now_ns, names, SecureChannel::None));
         let (settings, former_end_ns) = present.unzip();
         self.authentications.set_secrets(lane, settings.as_ref(), former_end_ns.flatten());
     }
 
     /// The worker has the result of an exponentiation.
     pub fn on_exponentiated(&mut self, now_ns: u64, lane: LaneId, result: Exponentiated) {
-        let failed = self.authentications.on_exponentiated(now_ns, lane, result, &mut self.outputs);
-        failed.into_iter().for_each(|failed| self.on_failed(now_ns, failed));
+        self.authentications.on_exponentiated(now_ns, lane, result, &mut self.outputs);
+        self.act_on_news(now_ns);
     }
 
     /// The next exponentiation to run on another thread, and its lane: its result comes to
@@ -299,11 +352,6 @@ impl Control {
         self.authentications.on_key_pair(result);
     }
 
-    /// A host has failed to authenticate.
-    fn on_failed(&mut self, now_ns: u64, failed: Failed) {
-        self.admission.on_complaint(now_ns, failed.peer, reason::NOT_AUTHENTICATED, None);
-    }
-
     /// Handles expired deadlines: to be called at or after [`next_deadline_ns`](Self::next_deadline_ns).
     pub fn on_deadline(&mut self, now_ns: u64) {
         if !self.outputs.take_deadline(now_ns) {
@@ -311,9 +359,8 @@ impl Control {
         }
         self.reconsider_connects(now_ns, None);
         self.associations.expire(now_ns, &mut self.outputs);
-        for failed in self.authentications.expire(now_ns, &mut self.outputs) {
-            self.on_failed(now_ns, failed);
-        }
+        self.authentications.expire(now_ns, &mut self.outputs);
+        self.act_on_news(now_ns);
         self.associations.expire_listeners(now_ns, &self.catalog.removed_listeners, &mut self.outputs);
         self.shutdown.on_deadline(now_ns, self.associations.lane_count(), &mut self.outputs);
     }
@@ -353,18 +400,19 @@ impl Control {
     }
 
     /// A lane was closed for a missed deadline. A well-behaved host takes the loss of a queue as the end of its
-    /// association; others must not keep the remaining ones.
-    fn on_expelled(&mut self, now_ns: u64, lane: LaneId) {
-        if let Some(LaneUse { controller, .. }) = self.associations.lane(lane) {
-            self.associations.end(now_ns, controller, Cause::Stalled, &mut self.outputs);
+    /// association; others must not keep the remaining ones. A queue whose host has not authenticated ends alone.
+    fn on_expelled(&mut self, now_ns: u64, lane: LaneId, reason: &'static str) {
+        if let Some(LaneUse { controller, qid, .. }) = self.associations.lane(lane) {
+            let cause = Cause::Stalled { qid, reason };
+            self.associations.end(now_ns, controller, cause, &mut self.outputs);
         }
     }
 
     /// A lane has ended.
-    fn on_ended(&mut self, now_ns: u64, lane: LaneId) {
+    fn on_ended(&mut self, now_ns: u64, lane: LaneId, end: LaneEnd) {
         self.connects.on_lane_ended(lane);
-        self.authentications.on_lane_ended(lane);
-        let ended = self.associations.on_lane_ended(now_ns, lane, &mut self.outputs);
+        self.authentications.on_lane_ended(now_ns, lane, end, &mut self.outputs);
+        let ended = self.associations.on_lane_ended(now_ns, lane, end, &mut self.outputs);
         let Some(hostid) = ended else { return };
         self.reconsider_connects(now_ns, Some(hostid));
         self.shutdown.on_lane_ended(self.associations.lane_count(), &mut self.outputs);

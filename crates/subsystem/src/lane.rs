@@ -21,8 +21,9 @@ use wire::pdu::Digests;
 use crate::attached::{Attachments, ViewIndex};
 use crate::key_value::arriving::Intake;
 use crate::lane_counters::LaneCounters;
+use crate::lane_end::LaneEnd;
 use crate::lane_id::LaneId;
-use crate::message::{AdmissionMessage, Established, Failure, Message};
+use crate::message::{AdmissionMessage, Established, Failure, Joined, Message};
 use crate::running::RunningTable;
 use crate::stopwatch::{Stage, Stopwatch};
 
@@ -75,6 +76,8 @@ pub(crate) struct Lane {
     zero_copy: Threshold,
     /// Its unsent answers count in the buffer quota.
     pub(crate) is_behind: bool,
+    /// Why it ends: the first reason counts.
+    pub(crate) end: Option<LaneEnd>,
     /// The lists of the lane table that it is on. Only the table changes them.
     pub(crate) marks: Marks,
 }
@@ -156,6 +159,7 @@ impl Lane {
             failures: Vec::new(),
             zero_copy: Threshold::NEVER,
             is_behind: false,
+            end: None,
             marks: Marks {
                 is_dirty: false,
                 awaits_notices: false,
@@ -172,34 +176,30 @@ impl Lane {
         (!is_closed).then_some(self.socket)
     }
 
-    /// The control plane has accepted its Connect.
-    pub(crate) fn establish(&mut self, established: Established, namespaces: &Attachments, now_ns: u64) {
-        let Established { qid, association, .. } = established;
+    /// The control plane has accepted its Connect. Returns what its queue has of its controller, unless its host must
+    /// authenticate first.
+    pub(crate) fn establish(&mut self, established: Established, now_ns: u64) -> Option<Joined> {
         self.queue.establish(established.entries, established.is_flow_control_disabled);
-        if !qid.is_admin() {
-            self.queue.set_in_capsule_bytes(established.in_capsule_bytes);
-        }
-        self.set_doorbell(established.doorbell);
-        let state = match established.subsystem {
+        self.enter(LaneState::Authenticating { qid: established.qid }, now_ns);
+        established.joined
+    }
+
+    /// It is a queue of a controller from now on.
+    pub(crate) fn join(&mut self, joined: Joined, namespaces: &Attachments, now_ns: u64) {
+        let Joined { in_capsule_bytes, association, subsystem, doorbell } = joined;
+        let qid = self.state.qid();
+        self.set_doorbell(doorbell);
+        let state = match subsystem {
             Some(subsystem) if !qid.is_admin() => {
                 let view = namespaces.view_of(subsystem, &association.host);
                 LaneState::Io(IoQueue { qid, subsystem, view, association, order: Order::Arrival })
             }
             _ => LaneState::Admin { association },
         };
-        if established.owes_authentication {
-            self.enter(LaneState::Authenticating { next: Box::new(state) }, now_ns);
-        } else {
-            self.enter(state, now_ns);
+        if !qid.is_admin() {
+            self.queue.set_in_capsule_bytes(in_capsule_bytes);
         }
-    }
-
-    /// Its host has authenticated; the lane may be closing meanwhile.
-    pub(crate) fn authenticate(&mut self, now_ns: u64) {
-        if let LaneState::Authenticating { next } = &mut self.state {
-            let next = std::mem::replace(&mut **next, LaneState::Initialising);
-            self.enter(next, now_ns);
-        }
+        self.enter(state, now_ns);
     }
 
     /// Changes when waiting answers are sent, from the next decision on.

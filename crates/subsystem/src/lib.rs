@@ -69,14 +69,17 @@ pub mod subsystem;
 
 // Names, numbers and limits, which know nothing of the rest.
 pub mod allow_list;
+mod allowance;
 pub mod identity;
 pub mod lane_counters;
+pub mod lane_end;
 pub mod lane_id;
 pub mod limits;
 pub mod listener_gate;
 pub mod machine;
 pub mod memcached_trust;
 mod named_uuid;
+mod source;
 mod unconnected;
 
 pub use serving::{MEMCACHED, Serving};

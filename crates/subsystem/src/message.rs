@@ -16,7 +16,7 @@ mod reactor;
 
 pub use connection::{AdmissionMessage, ConnectionMessage, Moving, PlacementMessage, Placing};
 pub use control::{Channel, ControlMessage, Failure, Request, RequestKind};
-pub use lane::{Answer, Established, LaneMessage};
+pub use lane::{Answer, Established, Joined, LaneMessage};
 pub use order::{
     NewNamespace, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step, StepError, StepOutcome,
 };

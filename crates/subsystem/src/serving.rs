@@ -349,12 +349,7 @@ impl Serving {
             LaneMessage::Answer(answer) => self.lanes.on_answer(io, *answer),
             LaneMessage::End(id) => self.lanes.end(io, id),
             LaneMessage::Abort { lane, cid, asked_by } => self.lanes.on_abort(io, lane, cid, asked_by),
-            LaneMessage::Authenticated(id) => {
-                let now_ns = io.now_ns();
-                if let Some(lane) = self.lanes.lanes.by_id(id) {
-                    lane.authenticate(now_ns);
-                }
-            }
+            LaneMessage::Authenticated(id, joined) => self.lanes.join(io, id, *joined),
             LaneMessage::SetDoorbell(id, policy) => {
                 if let Some(lane) = self.lanes.lanes.by_id(id) {
                     lane.set_doorbell(policy);

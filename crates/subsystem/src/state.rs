@@ -26,6 +26,8 @@ pub struct TargetState {
     pub discovery_controllers: Vec<ControllerState>,
     /// Connects that wait for an earlier association of their host to end.
     pub waiting_connect_count: usize,
+    /// Queues that have connected, and whose hosts have not authenticated yet.
+    pub unauthenticated_count: usize,
     /// Connections, and counts of those refused or closed.
     pub connections: ConnectionsState,
     /// The reactors; empty if they were not asked.

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nvlane_subsystem::authentication::GROUPS;
+use nvlane_subsystem::authentication::{GROUPS, RefusedAgain};
 use nvlane_subsystem::config::{SecretSource, SecretSources, TimeoutConfig};
 use nvlane_subsystem::server::Target;
 use peer::queue::{Move, Queue};
@@ -234,8 +234,14 @@ fn a_reload_reads_secrets_again_and_connected_hosts_stay() {
     fs::write(&key, secret(2).to_text().as_str()).expect("a file");
     assert!(target.reload(&config).is_complete());
     assert!(connect(&secret(1)).is_err());
-    // Who was connected before stays, but shows a present secret if it authenticates again.
+    // Who was connected before stays, but shows a present secret if it authenticates again: else it is kept only if the
+    // configuration says so.
     let refused = Err(HostFailure::Refused(Reason::Failed));
+    let mut evicted = connect(&secret(2)).expect("authenticated");
+    assert_eq!(authenticate(&mut evicted, &host, &secret(1), Group::Null, true), refused);
+    evicted.link.expect_closed().expect("the end");
+    config.subsystems[0].authentication.refused_again = RefusedAgain::Keep;
+    assert!(target.reload(&config).is_complete());
     for (secret, outcome) in [(&old, refused), (&secret(1), refused), (&secret(2), Ok(()))] {
         assert_eq!(authenticate(&mut before, &host, secret, Group::Null, true), outcome);
         before.must(Sqe::keep_alive(), Move::None).expect("in use");

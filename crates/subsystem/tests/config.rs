@@ -1,6 +1,7 @@
 //! The configuration file: its meaning, and the errors reported for mistakes.
 
 use nvlane_subsystem::access::{HostRights, Right};
+use nvlane_subsystem::authentication::RefusedAgain;
 use nvlane_subsystem::config::{
     ConfigFile, ListenerConfig, NamespaceConfig, SecretSources, SubsystemConfig, TargetConfig, Threads,
     TimeoutConfig, TlsPolicy,
@@ -533,7 +534,7 @@ fn references_to_secrets_are_read_and_mistakes_named() {
         |lines: &str| format!("[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:a\"\nhosts = \"any\"\n{lines}\n");
     let text = with(
         "dhchap_secret = \"file:/k/all\"\ndhchap_ctrl_secret = \"credential:own\"\ndhchap_hash = [\"sha384\", \"sha256\"]\n\
-         dhchap_dhgroup = [\"null\"]\n[[subsystem.host]]\nnqn = \"nqn.2026-01.io.nvlane:h\"\ndhchap_secret = \"env:KEY\"",
+         dhchap_dhgroup = [\"null\"]\nrefused_reauthentication = \"keep\"\n[[subsystem.host]]\nnqn = \"nqn.2026-01.io.nvlane:h\"\ndhchap_secret = \"env:KEY\"",
     );
     let config = config(&text);
     let authentication = &config.subsystems[0].authentication;
@@ -550,13 +551,19 @@ fn references_to_secrets_are_read_and_mistakes_named() {
         authentication.hashes.iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["SHA-384", "SHA-256"]
     );
-    assert_eq!(authentication.groups.len(), 1);
+    assert_eq!((authentication.groups.len(), authentication.refused_again), (1, RefusedAgain::Keep));
     for (lines, part) in [
         ("dhchap_secret = \"DHHC-1:00:AAAA:\"", "put it into a file"),
         ("dhchap_secret = \"/k\"", "expected file:PATH, env:NAME, credential:NAME or keyring:NAME"),
         ("dhchap_ctrl_secret = \"file:/k\"", "add dhchap_secret"),
         ("dhchap_hash = [\"md5\"]", "no hash function \"md5\": take some of sha512, sha384, sha256"),
         ("dhchap_dhgroup = []", "no group is left"),
+        ("refused_reauthentication = \"kept\"", "\"kept\" is neither \"disconnect\" nor \"keep\""),
+        (
+            "refused_reauthentication = \"keep\"",
+            "refused_reauthentication = \"keep\" is for hosts that authenticate, and none has a secret: add dhchap_secret, or \
+             leave it out",
+        ),
         (
             "[[subsystem.host]]\nnqn = \"a\"\ndhchap_secret = \"env:A\"\n[[subsystem.host]]\nnqn = \"a\"\ndhchap_secret = \"env:B\"",
             "there twice",

@@ -125,8 +125,8 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         ),
         sites: &[Site(
             "crates/subsystem/src/control/connect.rs",
-            "established.owes_authentication = is_owed;",
-            "established.owes_authentication = !BUG && is_owed;",
+            "filter(|_| !has_authenticated)",
+            "filter(|_| !BUG && !has_authenticated)",
         )],
     },
     Bug {
@@ -156,8 +156,35 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         judge: control("authentication::a_host_without_the_secret_learns_that_and_is_closed"),
         sites: &[Site(
             AUTHENTICATIONS,
-            "if !queue.machine.is_over() {",
-            "if BUG || !queue.machine.is_over() {",
+            "if queue.machine.is_over() && ",
+            "if !BUG && queue.machine.is_over() && ",
+        )],
+    },
+    // Nobody is evicted by a secret that is replaced.
+    Bug {
+        name: "host-refused-again-stays-connected",
+        judge: control(
+            "authentication::a_host_that_is_refused_when_it_authenticates_again_loses_its_association",
+        ),
+        sites: &[Site("crates/subsystem/src/control.rs", "if !is_kept {", "if !BUG && !is_kept {")],
+    },
+    Bug {
+        name: "queues-without-authentication-unbounded",
+        judge: control("unauthenticated::the_oldest_queue_of_an_address_makes_room_for_the_next"),
+        sites: &[Site(
+            "crates/subsystem/src/control/connect.rs",
+            "self.unauthenticated.next_to_leave(Source::from(connect.peer)) {",
+            "self.unauthenticated.next_to_leave(Source::from(connect.peer)).filter(|_| !BUG) {",
+        )],
+    },
+    // With one id left, a stranger has it.
+    Bug {
+        name: "controller-id-promised-once",
+        judge: control("unauthenticated::a_stranger_takes_no_id_away_from_a_host"),
+        sites: &[Site(
+            "crates/subsystem/src/control/connect.rs",
+            "key.kind == kind && range.contains(",
+            "!BUG && key.kind == kind && range.contains(",
         )],
     },
     Bug {

@@ -212,8 +212,8 @@ pub(super) const UNDER_ATTACK: &[Bug] = &[
         ),
         sites: &[Site(
             "crates/subsystem/src/control.rs",
-            "            self.associations.end(now_ns, controller, Cause::Stalled, &mut self.outputs);",
-            "            if !BUG { self.associations.end(now_ns, controller, Cause::Stalled, &mut self.outputs); }",
+            "            self.associations.end(now_ns, controller, cause, &mut self.outputs);",
+            "            if !BUG { self.associations.end(now_ns, controller, cause, &mut self.outputs); }",
         )],
     },
     // What is left in the socket of a connection that closes wakes its reactor time and again.

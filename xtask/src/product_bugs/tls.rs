@@ -142,11 +142,18 @@ pub(super) const TLS: &[Bug] = &[
             "control",
             "concatenation::no_queue_in_clear_belongs_to_a_controller_with_a_secure_channel",
         ),
-        sites: &[Site(
-            "crates/subsystem/src/control/connect.rs",
-            "if is_secured && connect.channel.is_clear() {",
-            "if !BUG && is_secured && connect.channel.is_clear() {",
-        )],
+        sites: &[
+            Site(
+                "crates/subsystem/src/control/connect.rs",
+                "if wish.command.qid.is_admin() || !connect.channel.is_clear() {",
+                "if BUG || wish.command.qid.is_admin() || !connect.channel.is_clear() {",
+            ),
+            Site(
+                "crates/subsystem/src/control/connect.rs",
+                "if self.is_secured(record) && connect.channel.is_clear() {",
+                "if !BUG && self.is_secured(record) && connect.channel.is_clear() {",
+            ),
+        ],
     },
     // A host that asks for no key uses its queues in clear.
     Bug {

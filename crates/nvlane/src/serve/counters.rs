@@ -63,7 +63,12 @@ pub(super) fn log(target: &Target) {
 /// Logs the number of connections, and a line per reason for which connections were refused or closed.
 pub(super) fn tell_connections(state: &TargetState) {
     let connections = &state.connections;
-    tracing::info!(hosts = connections.count, memcached = connections.memcached_count, "connections");
+    tracing::info!(
+        hosts = connections.count,
+        unauthenticated = state.unauthenticated_count,
+        memcached = connections.memcached_count,
+        "connections"
+    );
     for (reason, count) in &connections.complaints {
         tracing::info!(reason, count, "connections refused or closed");
     }

@@ -13,6 +13,7 @@ use host::security::message::Reason;
 use host::security::secret::Secret;
 use host::{Association, Credentials, Error, Event, Lane, LinkError, Namespace, Options, ReconnectSettings};
 use reactor::EngineKind;
+use subsystem::authentication::RefusedAgain;
 use subsystem::config::{SecretSource, SecretSources, TargetConfig};
 use subsystem::state::QueueState;
 use tempfile::TempDir;
@@ -195,8 +196,8 @@ fn read_until_authenticated(lane: &mut Lane, namespace: &Namespace, count: u64) 
     }
 }
 
-/// At an interval, on the admin queue and on a lane that never has room: refusals leave the queues in use, and a
-/// controller that cannot show its secret loses the association.
+/// At an interval, on the admin queue and on a lane that never has room: refusals leave the queues in use if the target says
+/// so, and else end the association; a controller that cannot show its secret loses it, too.
 #[test]
 fn queues_in_use_authenticate_again() {
     for engine in engines() {
@@ -204,6 +205,7 @@ fn queues_in_use_authenticate_again() {
         let mut rig = Rig::with(engine, &["ram:4M?lba=4096"], |config| {
             keys.require(config);
             config.timeouts.secret_overlap_ms = 0;
+            config.subsystems[0].authentication.refused_again = RefusedAgain::Keep;
         });
         let options = Options {
             depth: 1,
@@ -211,7 +213,7 @@ fn queues_in_use_authenticate_again() {
             reauthenticate: Some(Duration::from_millis(50)),
             ..with(credentials(1, Some(2)))
         };
-        let association = connect(&rig, options).expect("both have shown their secrets");
+        let association = rig.connect(options);
         let events = association.events();
         open(&association, 1).write_at(&[7; 4096], 0).expect("a write");
         let namespace = association.namespace(Nsid::new(1)).expect("a namespace");
@@ -231,6 +233,14 @@ fn queues_in_use_authenticate_again() {
         rig.reload(|_| {});
         read_until_authenticated(&mut lane, &namespace, before + 2);
         assert_eq!(lane.counters().losses, 0);
+
+        keys.write("host", 5);
+        rig.reload(|config| config.subsystems[0].authentication.refused_again = RefusedAgain::Disconnect);
+        while !matches!(event(), Event::Down { .. }) {}
+        keys.write("host", 1);
+        rig.reload(|_| {});
+        let before = lane.counters().authentications;
+        read_until_authenticated(&mut lane, &namespace, before + 2);
 
         keys.write("controller", 9);
         rig.reload(|_| {});

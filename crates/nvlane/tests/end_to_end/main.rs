@@ -32,6 +32,7 @@ mod rights;
 mod segments;
 mod setup;
 mod storage;
+mod strangers;
 mod tls;
 mod tls_relay;
 mod zero_copy;

@@ -67,7 +67,12 @@ pub(crate) enum Event {
         both_ways: bool,
     },
     /// The host of a queue has not authenticated.
-    AuthenticationFailed { queue: OfQueue, reason: String },
+    AuthenticationFailed {
+        queue: OfQueue,
+        /// It had authenticated before.
+        again: bool,
+        reason: String,
+    },
     /// A memcached client has authenticated, with a password, a certificate, or both.
     MemcachedAuthenticated(OfMemcached),
     /// A memcached client has sent a wrong user or password.
@@ -75,7 +80,14 @@ pub(crate) enum Event {
     /// Commands of a host that has no right to write to the namespace.
     WriteRefused { queue: OfQueue, namespace: u32, command_count: usize },
     /// An association ends.
-    Disconnected { queue: OfQueue, reason: &'static str },
+    Disconnected {
+        queue: OfQueue,
+        /// Who has ended it: the host, the target, or the network.
+        closed_by: &'static str,
+        reason: &'static str,
+        /// What the host has done, or not done.
+        detail: Option<String>,
+    },
 }
 
 /// A memcached connection and its client.
@@ -189,6 +201,20 @@ impl Event {
         }
     }
 
+    /// Address of the peer that has caused it.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Started { .. } | Self::Stopped {} => None,
+            Self::ConnectRefused { peer, .. } | Self::ConnectionRefused { peer, .. } => *peer,
+            Self::MemcachedAuthenticated(client) | Self::MemcachedAuthenticationFailed(client) => client.peer,
+            Self::Connected { queue, .. }
+            | Self::Authenticated { queue, .. }
+            | Self::AuthenticationFailed { queue, .. }
+            | Self::WriteRefused { queue, .. }
+            | Self::Disconnected { queue, .. } => queue.peer,
+        }
+    }
+
     /// The name of the event in its line.
     pub(super) fn name(&self) -> &'static str {
         match self {
@@ -251,8 +277,9 @@ impl Event {
                 line.shown("group", group);
                 line.flag("both_ways", *both_ways);
             }
-            Self::AuthenticationFailed { queue, reason } => {
+            Self::AuthenticationFailed { queue, again, reason } => {
                 queue.write(line);
+                line.flag("again", *again);
                 line.text("reason", reason);
             }
             Self::MemcachedAuthenticated(client) | Self::MemcachedAuthenticationFailed(client) => {
@@ -263,9 +290,11 @@ impl Event {
                 line.number("namespace", (*namespace).into());
                 line.number("command_count", *command_count as u64);
             }
-            Self::Disconnected { queue, reason } => {
+            Self::Disconnected { queue, closed_by, reason, detail } => {
                 queue.write(line);
+                line.text("closed_by", closed_by);
                 line.text("reason", reason);
+                line.optional("detail", detail.as_deref());
             }
         }
     }

@@ -133,7 +133,8 @@ mod tests {
             queue: 0,
         };
         let mut text = Vec::new();
-        let event = Event::Disconnected { queue, reason: "host disconnected" };
+        let event =
+            Event::Disconnected { queue, closed_by: "host", reason: "host disconnected", detail: None };
         let time = UNIX_EPOCH + Duration::from_micros(1_000_001);
         append(&mut text, time, event.name(), |line| event.write(line));
         String::from_utf8(text).expect("ASCII")
@@ -146,7 +147,7 @@ mod tests {
             "{\"time\":\"1970-01-01T00:00:01.000001Z\",\"event\":\"disconnected\",\"peer\":\"192.0.2.1:4000\",\
              \"host\":\"h\",\"host_id\":\"11111111-2222-3333-4444-555555555555\",\
              \"subsystem\":\"nqn.2026-01.io.nvlane:disks\",\"controller\":1,\"queue\":0,\
-             \"reason\":\"host disconnected\"}\n"
+             \"closed_by\":\"host\",\"reason\":\"host disconnected\"}\n"
         );
     }
 

@@ -1,6 +1,6 @@
 //! Events between the control plane and the writer: a bounded queue, whose lock is held for moments only.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +10,18 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::Serialize;
 
 use super::Event;
-use super::limit::Allowance;
 use super::line::Line;
+use crate::allowance::{Allowances, Rate};
+use crate::source::Source;
 
 /// Events that wait at most: about 2 MiB.
 const EVENT_COUNT_MAX: usize = 4096;
+
+/// Lines of one kind for one source.
+const OF_SOURCE: Rate = Rate { burst: 500.0, per_s: 10.0 };
+
+/// Lines of one kind for all sources.
+const OF_ALL: Rate = Rate { burst: 4000.0, per_s: 80.0 };
 
 /// Where lines go.
 #[derive(Debug)]
@@ -28,7 +35,7 @@ pub(super) enum Destination {
 /// Lines that were left out, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Omitted {
-    /// More lines of a kind than its limit.
+    /// More lines of a kind and source than their limit.
     pub(super) rate_limit: u64,
     /// The writer was slower than the events.
     pub(super) queue_full: u64,
@@ -60,7 +67,7 @@ pub struct AuditState {
     pub file: String,
     /// Lines written since the target started.
     pub written_count: u64,
-    /// Lines left out because there were too many of their kind.
+    /// Lines left out because there were too many of their kind from one source, or from all.
     pub rate_limited_count: u64,
     /// Lines left out because the file is slower than the events.
     pub queue_full_count: u64,
@@ -81,9 +88,10 @@ pub(super) struct Work {
 }
 
 /// The queue of one audit log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queue {
     is_on: AtomicBool,
+    begun: Instant,
     state: Mutex<State>,
     /// For the writer: there is work.
     work: Condvar,
@@ -91,10 +99,10 @@ pub(super) struct Queue {
     ended: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     events: VecDeque<(SystemTime, Event)>,
-    allowances: BTreeMap<&'static str, Allowance>,
+    allowances: Allowances,
     omitted: Omitted,
     /// The writer waits for the time to tell of omitted lines: a flood of them does not wake it.
     is_omission_known: bool,
@@ -103,6 +111,29 @@ struct State {
     destinations: Vec<Destination>,
     is_closed: bool,
     has_ended: bool,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let state = State {
+            events: VecDeque::new(),
+            allowances: Allowances::new(OF_SOURCE, OF_ALL),
+            omitted: Omitted::default(),
+            is_omission_known: false,
+            written_count: 0,
+            error: None,
+            destinations: Vec::new(),
+            is_closed: false,
+            has_ended: false,
+        };
+        Self {
+            is_on: AtomicBool::new(false),
+            begun: Instant::now(),
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            ended: Condvar::new(),
+        }
+    }
 }
 
 impl Queue {
@@ -121,9 +152,10 @@ impl Queue {
     }
 
     fn push_at(&self, now: Instant, event: Event) {
+        let passed = now.saturating_duration_since(self.begun).as_nanos();
+        let now_ns = u64::try_from(passed).unwrap_or(u64::MAX);
         let mut state = self.lock();
-        let allowance = state.allowances.entry(event.kind()).or_insert_with(|| Allowance::new(now));
-        let is_news = if !allowance.take(now) {
+        let is_news = if !state.allowances.take(now_ns, event.kind(), Source::from(event.peer())) {
             state.omitted.rate_limit += 1;
             !state.is_omission_known
         } else if state.events.len() >= EVENT_COUNT_MAX {
@@ -212,19 +244,27 @@ mod tests {
     use super::*;
 
     fn refused(reason: &'static str) -> Event {
-        Event::ConnectionRefused { peer: None, reason, detail: None }
+        refused_of(1, reason)
+    }
+
+    fn refused_of(host: u8, reason: &'static str) -> Event {
+        let peer = Some(([192, 0, 2, host], 4000).into());
+        Event::ConnectionRefused { peer, reason, detail: None }
     }
 
     #[test]
-    fn a_flood_of_one_kind_hides_no_other() {
+    fn a_flood_of_one_address_hides_no_other_kind_and_no_other_address() {
         let queue = Queue::default();
         let now = Instant::now();
         (0..100_000).for_each(|_| queue.push_at(now, refused("flood")));
         queue.push_at(now, refused("other"));
+        queue.push_at(now, refused_of(2, "flood"));
         let work = queue.wait(Omitted::default(), now + Duration::from_secs(3600));
-        assert_eq!(work.events.len(), 501);
+        assert_eq!(work.events.len(), 502);
         assert_eq!(work.omitted, Omitted { rate_limit: 99_500, ..Omitted::default() });
-        assert_eq!(work.events.back().map(|(_, event)| event.kind()), Some("other"));
+        let last: Vec<_> =
+            work.events.iter().skip(500).map(|(_, event)| (event.kind(), event.peer())).collect();
+        assert_eq!(last, [("other", refused_of(1, "").peer()), ("flood", refused_of(2, "").peer())]);
     }
 
     #[test]

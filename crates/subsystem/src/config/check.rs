@@ -16,7 +16,7 @@ use wire::uuid::Uuid;
 use super::{ListenerConfig, SubsystemConfig, TargetConfig, Threads, TlsPolicy};
 use crate::access::HostRights;
 use crate::allow_list::AllowList;
-use crate::authentication::Authentication;
+use crate::authentication::{Authentication, RefusedAgain};
 use crate::identity::storage_name;
 use crate::key_rights::KeyRights;
 use crate::subsystem::Access;
@@ -406,6 +406,13 @@ impl TargetConfig {
 
     fn check_namespaces(&self, subsystem_at: usize, findings: &mut Findings) {
         let subsystem = &self.subsystems[subsystem_at];
+        let authentication = &subsystem.authentication;
+        if authentication.refused_again == RefusedAgain::Keep && authentication.is_empty() {
+            let message = "refused_reauthentication = \"keep\" is for hosts that authenticate, and none has a secret: add \
+                           dhchap_secret, or leave it out"
+                .into();
+            findings.add(Place::Subsystem(subsystem_at, "refused_reauthentication"), message);
+        }
         let mut numbers = BTreeSet::new();
         for (at, namespace) in subsystem.namespaces.iter().enumerate() {
             let place = |key| Place::Namespace(subsystem_at, at, key);

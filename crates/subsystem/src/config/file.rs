@@ -302,6 +302,7 @@ struct RawSubsystem {
     dhchap_ctrl_secret: Option<Spanned<String>>,
     dhchap_hash: Option<Spanned<Vec<String>>>,
     dhchap_dhgroup: Option<Spanned<Vec<String>>>,
+    refused_reauthentication: Option<Spanned<String>>,
     tls_key: Option<Spanned<String>>,
     #[serde(default)]
     host: Vec<Spanned<RawHost>>,
@@ -721,6 +722,10 @@ impl Reader<'_> {
         if let Some(names) = raw.dhchap_dhgroup {
             self.spans.insert(Place::Subsystem(at, "dhchap_dhgroup"), names.span());
             authentication.groups = self.choices(&names, "group", &Group::ALL);
+        }
+        if let Some(refused) = raw.refused_reauthentication {
+            self.spans.insert(Place::Subsystem(at, "refused_reauthentication"), refused.span());
+            authentication.refused_again = self.parsed(&refused, "").unwrap_or_default();
         }
         if let Some(span) = raw.tls_key.as_ref().map(Spanned::span) {
             self.spans.insert(Place::Subsystem(at, "tls_key"), span);

@@ -59,6 +59,7 @@ impl AuthenticationConfig {
             others: self.others.as_ref().map(SecretSources::read).transpose()?,
             hashes: self.hashes.clone(),
             groups: self.groups.clone(),
+            refused_again: self.refused_again,
         })
     }
 }

@@ -33,6 +33,7 @@ use crate::catalog::Catalog;
 use crate::controller::features::Features;
 use crate::controller::{ControllerKey, ControllerKind, ControllerRecord, Life, PendingAbort, Transition};
 use crate::lane_counters::{LaneCounters, LaneTotals};
+use crate::lane_end::LaneEnd;
 use crate::lane_id::{CommandId, LaneId};
 use crate::limits::Limits;
 use crate::message::{Failure, LaneMessage, Message, ReactorMessage};
@@ -62,14 +63,16 @@ pub(super) struct LaneUse {
 /// The reason why an association ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The admin queue's connection was closed.
-    HostGone,
+    /// The admin queue's connection has ended so.
+    AdminEnded(LaneEnd),
     /// The keep-alive timeout passed without a command.
     KeepAliveExpired,
     /// A discovery controller was idle.
     Idle,
-    /// The host missed a deadline on one of its queues.
-    Stalled,
+    /// The host missed a deadline on this queue.
+    Stalled { qid: Qid, reason: &'static str },
+    /// The host was refused when it authenticated again.
+    RefusedAgain,
     /// The configuration no longer allows the host.
     Removed,
     /// The listener that it came in through was removed.
@@ -82,13 +85,33 @@ impl Cause {
     /// The reason in the audit log.
     const fn text(self) -> &'static str {
         match self {
-            Self::HostGone => "host disconnected",
+            Self::AdminEnded(LaneEnd::Host) => "host disconnected",
+            Self::AdminEnded(LaneEnd::Lost) => "connection lost",
+            Self::AdminEnded(LaneEnd::Target(_)) => "connection closed for an error of the host",
             Self::KeepAliveExpired => "keep-alive expired",
             Self::Idle => "idle discovery controller",
-            Self::Stalled => "a queue missed a deadline",
+            Self::Stalled { .. } => "a queue missed a deadline",
+            Self::RefusedAgain => "host refused when it authenticated again",
             Self::Removed => "host no longer allowed",
             Self::ListenerRemoved => "listener removed",
             Self::Stopping => "target stopping",
+        }
+    }
+
+    /// Who has ended the association, in the audit log.
+    const fn closed_by(self) -> &'static str {
+        match self {
+            Self::AdminEnded(end) => end.closed_by(),
+            _ => "target",
+        }
+    }
+
+    /// What the host has done, or not done, in the audit log.
+    fn detail(self) -> Option<String> {
+        match self {
+            Self::AdminEnded(LaneEnd::Target(reason)) => Some(reason.to_owned()),
+            Self::Stalled { qid, reason } => Some(format!("queue {qid}: {reason}")),
+            _ => None,
         }
     }
 }
@@ -356,7 +379,9 @@ impl Associations {
         log_end(record, cause, now_ns);
         outputs.audit.record(|| Event::Disconnected {
             queue: record.of_queue(record.peer, Qid::ADMIN),
+            closed_by: cause.closed_by(),
             reason: cause.text(),
+            detail: cause.detail(),
         });
         if record.admin.is_some() {
             answer_waiting(record, outputs);
@@ -394,6 +419,7 @@ impl Associations {
         &mut self,
         now_ns: u64,
         lane: LaneId,
+        end: LaneEnd,
         outputs: &mut Outputs,
     ) -> Option<HostId> {
         let LaneUse { controller: key, qid, .. } = self.lanes.remove(&lane)?;
@@ -406,7 +432,7 @@ impl Associations {
             record.admin = None;
             // No lane is left to answer.
             record.aborts.clear();
-            self.end(now_ns, key, Cause::HostGone, outputs);
+            self.end(now_ns, key, Cause::AdminEnded(end), outputs);
         } else {
             record.io.remove(&qid);
             for PendingAbort { asked_by, .. } in record.aborts.extract_if(.., |abort| abort.lane == lane) {
@@ -540,13 +566,21 @@ fn log_end(record: &ControllerRecord, cause: Cause, now_ns: u64) {
     let (cntlid, host) = (record.key.cntlid.get(), quoted(&record.host));
     let silent_ms = now_ns.saturating_sub(record.association.last_sign_ns()) / MILLISECOND_NS;
     match cause {
-        Cause::HostGone => tracing::info!(cntlid, %host, "host disconnected"),
+        Cause::AdminEnded(LaneEnd::Host) => tracing::info!(cntlid, %host, "host disconnected"),
+        Cause::AdminEnded(end) => {
+            tracing::info!(cntlid, %host, reason = end.reason(), "admin queue closed: ending the association");
+        }
         Cause::KeepAliveExpired => {
             let timeout_ms = record.keep_alive.timeout_ms();
             tracing::warn!(cntlid, %host, timeout_ms, silent_ms, "keep-alive expired: ending the association");
         }
         Cause::Idle => tracing::debug!(cntlid, %host, silent_ms, "discovery controller idle: ending it"),
-        Cause::Stalled => tracing::info!(cntlid, %host, "a queue of it was closed: ending the association"),
+        Cause::Stalled { qid, reason } => {
+            tracing::info!(cntlid, %host, qid = qid.get(), reason, "a queue of it was closed: ending the association");
+        }
+        Cause::RefusedAgain => {
+            tracing::warn!(cntlid, %host, "host was refused when it authenticated again: ending its association");
+        }
         Cause::Removed => {
             tracing::info!(cntlid, %host, "host is no longer allowed: ending its association");
         }

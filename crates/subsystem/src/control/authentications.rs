@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! Connect accepted ─▶ owed: the lane takes Authentication Send and Receive only
-//!   Send, Receive … Exponentiation ─▶ worker ─▶ result … ─▶ succeeded: Authenticated to the lane
-//!                                                         └▶ failed, or too late: the lane ends
-//! later transactions (re-authentication) change nothing when they fail
+//!   Send, Receive … Exponentiation ─▶ worker ─▶ result … ─▶ News::Authenticated
+//!                                                         └▶ failed, or too late: the lane ends, News::Failed
+//! later transactions (re-authentication) ─▶ refused: News::FailedAgain
+//!                                        └▶ not complete in time: nothing has changed
 //! ```
 //!
 //! A host with TLS by a generated key has authenticated before: it owes nothing, and may authenticate again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use security::controller::{ControllerAuthentication, ControllerSettings, Receive
 use security::exponentiation::{Exponentiated, Exponentiation};
 use security::fresh::{Fresh, RANDOM_BYTES, SequenceNumbers};
 use security::group::Group;
+use security::message::Kind;
 use security::names::Names;
 use security::tls::GeneratedKeys;
 use wire::fabrics::AuthenticationCommand;
@@ -28,13 +30,15 @@ use wire::status::Status;
 use wire::text::quoted;
 use zeroize::Zeroizing;
 
-use super::exponentiations::{Exponentiations, Rank, Source, Ticket, WAITING_PER_ADDRESS_MAX};
+use super::exponentiations::{Exponentiations, Rank, Ticket};
 use super::key_pairs::KeyPairs;
 use super::outputs::{MILLISECOND_NS, Outputs};
 use crate::admin::{Outcome, Reply, room};
+use crate::allowance::{Allowances, Rate};
 use crate::audit::{Event, OfQueue};
+use crate::lane_end::LaneEnd;
 use crate::lane_id::{CommandId, LaneId};
-use crate::message::{LaneMessage, Message};
+use crate::source::Source;
 
 /// Time from Connect to the end of the first transaction, ns.
 const FIRST_NS: u64 = 30_000 * MILLISECOND_NS;
@@ -45,6 +49,12 @@ const LATER_NS: u64 = 120_000 * MILLISECOND_NS;
 /// The largest buffer of an Authentication Receive, bytes: hosts have 4096.
 const ROOM_BYTES_MAX: usize = 8192;
 
+/// Failures in the log, one by one: beyond this they are counted only.
+const TOLD_OF_SOURCE: Rate = Rate { burst: 5.0, per_s: 0.1 };
+
+/// As above, of all sources.
+const TOLD_OF_ALL: Rate = Rate { burst: 50.0, per_s: 1.0 };
+
 /// The queues whose hosts must authenticate.
 pub(super) struct Authentications {
     queues: BTreeMap<LaneId, Queue>,
@@ -54,6 +64,19 @@ pub(super) struct Authentications {
     /// Queues with an exponentiation to run.
     exponentiations: Exponentiations,
     key_pairs: KeyPairs,
+    news: VecDeque<News>,
+    /// Failures that the log tells one by one.
+    told: Allowances,
+}
+
+/// What has become of an authentication.
+pub(super) enum News {
+    /// The host of a queue that owed it has authenticated. It learns that by these answers.
+    Authenticated { lane: LaneId, answers: Vec<(CommandId, Outcome)> },
+    /// The host of a queue has not; the queue has been ordered to end, or has ended.
+    Failed { lane: LaneId, peer: Option<SocketAddr> },
+    /// A host that had authenticated before was refused.
+    FailedAgain { lane: LaneId, peer: Option<SocketAddr> },
 }
 
 /// The host of a queue, for the log.
@@ -71,6 +94,23 @@ impl Who {
     fn of_queue(&self) -> OfQueue {
         let Self { peer, host, hostid, subsystem, cntlid, qid } = self;
         OfQueue::new(*peer, host, *hostid, subsystem, (*cntlid, qid.get()))
+    }
+
+    /// Tells that the host has not authenticated, at least in the audit log. `again` if it had before.
+    fn tell_failure(&self, told: &mut Allowances, now_ns: u64, again: bool, reason: &str, outputs: &Outputs) {
+        let (peer, host, qid) = (self.peer.map(tracing::field::display), quoted(&self.host), self.qid.get());
+        let (kind, text) = if again {
+            ("again", "host is refused when it authenticates again")
+        } else {
+            ("first", "host is not authenticated: closing its connection")
+        };
+        if told.take(now_ns, kind, Source::from(self.peer)) {
+            tracing::warn!(peer, %host, qid, reason, "{text}");
+        } else {
+            tracing::debug!(peer, %host, qid, reason, "{text}");
+        }
+        let reason = reason.to_owned();
+        outputs.audit.record(|| Event::AuthenticationFailed { queue: self.of_queue(), again, reason });
     }
 }
 
@@ -98,18 +138,14 @@ struct Queue {
     who: Who,
     /// No transaction has succeeded yet.
     is_owed: bool,
-    /// When the first transaction, or the present one, must have ended, ns.
+    /// It was told that the host has not authenticated.
+    has_failed: bool,
+    /// When the first transaction, or the present one, must have ended, ns. Nothing puts it off.
     deadline_ns: Option<u64>,
     /// An Authentication Receive that waits for an exponentiation, and the bytes of its buffer.
     receive: Option<(CommandId, usize)>,
     /// Its exponentiation waits.
     waits: Option<Ticket>,
-}
-
-/// The host of a queue failed to authenticate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failed {
-    pub(super) peer: Option<SocketAddr>,
 }
 
 impl Authentications {
@@ -124,7 +160,14 @@ impl Authentications {
             generated: Arc::default(),
             exponentiations: Exponentiations::default(),
             key_pairs: KeyPairs::default(),
+            news: VecDeque::new(),
+            told: Allowances::new(TOLD_OF_SOURCE, TOLD_OF_ALL),
         }
+    }
+
+    /// What has become of an authentication, in order.
+    pub(super) fn next_news(&mut self) -> Option<News> {
+        self.news.pop_front()
     }
 
     pub(super) fn set_generated_keys(&mut self, keys: Arc<GeneratedKeys>) {
@@ -161,6 +204,7 @@ impl Authentications {
                 former_end_ns,
                 who,
                 is_owed,
+                has_failed: false,
                 deadline_ns,
                 receive: None,
                 waits: None,
@@ -168,12 +212,29 @@ impl Authentications {
         );
     }
 
-    /// Whether the queue of a lane has authenticated, and the next Send begins a later transaction.
-    pub(super) fn is_between_transactions(&self, lane: LaneId) -> bool {
-        self.queues.get(&lane).is_some_and(|queue| !queue.is_owed && !queue.machine.is_running())
+    /// A host that has authenticated sends this message: if it begins a transaction, the one before is over, ended or not.
+    pub(super) fn restart(&mut self, lane: LaneId, message: &[u8]) {
+        if let Some(queue) = self.queues.get_mut(&lane).filter(|queue| !queue.is_owed)
+            && Kind::of(message).is_ok_and(|(kind, _)| kind == Kind::Negotiate)
+        {
+            queue.machine.restart();
+            if !queue.machine.is_running() {
+                queue.deadline_ns = None;
+            }
+        }
     }
 
-    /// Sets the secrets for later transactions of a lane, by the present configuration; see
+    /// Whether the next Send on this lane begins a transaction.
+    pub(super) fn is_between_transactions(&self, lane: LaneId) -> bool {
+        self.queues.get(&lane).is_some_and(|queue| !queue.machine.is_running() && !queue.machine.is_over())
+    }
+
+    /// The names that the host of a lane authenticates by.
+    pub(super) fn names(&self, lane: LaneId) -> Option<&Names> {
+        self.queues.get(&lane).map(|queue| &queue.names)
+    }
+
+    /// Sets the secrets for the transactions to come of a lane, by the present configuration; see
     /// [`ControllerAuthentication::set_secrets`].
     pub(super) fn set_secrets(
         &mut self,
@@ -187,15 +248,24 @@ impl Authentications {
         }
     }
 
-    pub(super) fn on_lane_ended(&mut self, lane: LaneId) {
+    /// A lane has ended: an authentication that it owed has failed.
+    pub(super) fn on_lane_ended(&mut self, now_ns: u64, lane: LaneId, end: LaneEnd, outputs: &mut Outputs) {
+        self.give_up(now_ns, lane, end.reason(), outputs);
         if let Some(ticket) = self.queues.remove(&lane).and_then(|queue| queue.waits) {
             self.exponentiations.remove(&ticket);
         }
     }
 
-    /// Whether the host of a lane must authenticate before anything else.
-    pub(super) fn is_owed(&self, lane: LaneId) -> bool {
-        self.queues.get(&lane).is_some_and(|queue| queue.is_owed)
+    /// A queue ends before its host has authenticated. The order to end it is the caller's.
+    pub(super) fn give_up(&mut self, now_ns: u64, lane: LaneId, reason: &str, outputs: &Outputs) {
+        let Some(queue) = self.queues.get_mut(&lane).filter(|queue| queue.is_owed && !queue.has_failed)
+        else {
+            return;
+        };
+        queue.has_failed = true;
+        let peer = queue.who.peer;
+        queue.who.tell_failure(&mut self.told, now_ns, false, reason, outputs);
+        self.news.push_back(News::Failed { lane, peer });
     }
 
     /// How the host of a lane was authenticated, for the operator.
@@ -216,50 +286,39 @@ impl Authentications {
         sqe: &Sqe,
         message: &[u8],
         outputs: &mut Outputs,
-    ) -> Option<Failed> {
+    ) {
         let Some(queue) = self.queues.get_mut(&command.lane) else {
-            outputs.answer(command, Err(Status::INVALID_FIELD.with_dnr()));
-            return None;
+            return outputs.answer(command, Err(Status::INVALID_FIELD.with_dnr()));
         };
         let fields = AuthenticationCommand::from_sqe(sqe);
         let is_whole = !message.is_empty() && usize::try_from(fields.length) == Ok(message.len());
         if !fields.is_known_protocol() || !is_whole {
-            outputs.answer(command, Err(Status::INVALID_FIELD.with_dnr()));
-            return None;
+            return outputs.answer(command, Err(Status::INVALID_FIELD.with_dnr()));
         }
         let mut random = Zeroizing::new([0; RANDOM_BYTES]);
         if let Err(error) = self.random.fill(&mut *random) {
             tracing::error!(%error, "the system has no random numbers");
-            outputs.answer(command, Err(Status::INTERNAL_ERROR));
-            return None;
+            return outputs.answer(command, Err(Status::INTERNAL_ERROR));
         }
         queue.machine.on_send(message, Fresh::new(&random, self.sequence.take()));
-        if !queue.is_owed {
-            queue.deadline_ns = queue.machine.is_running().then(|| now_ns.saturating_add(LATER_NS));
-            queue.deadline_ns.into_iter().for_each(|deadline_ns| outputs.wake_about(deadline_ns));
+        if queue.deadline_ns.is_none() && queue.machine.is_running() {
+            let deadline_ns = now_ns.saturating_add(LATER_NS);
+            queue.deadline_ns = Some(deadline_ns);
+            outputs.wake_about(deadline_ns);
         }
-        self.go_on(now_ns, command.lane, outputs, Some((command, Ok(Reply::default()))))
+        self.go_on(now_ns, command.lane, outputs, Some((command, Ok(Reply::default()))));
     }
 
     /// Handles an Authentication Receive.
-    pub(super) fn on_receive(
-        &mut self,
-        now_ns: u64,
-        command: CommandId,
-        sqe: &Sqe,
-        outputs: &mut Outputs,
-    ) -> Option<Failed> {
+    pub(super) fn on_receive(&mut self, now_ns: u64, command: CommandId, sqe: &Sqe, outputs: &mut Outputs) {
         let room = match self.check_receive(command, sqe) {
             Ok(room) => room,
-            Err(status) => {
-                outputs.answer(command, Err(status));
-                return None;
-            }
+            Err(status) => return outputs.answer(command, Err(status)),
         };
         if let Some(queue) = self.queues.get_mut(&command.lane) {
             queue.receive = Some((command, room));
         }
-        self.go_on(now_ns, command.lane, outputs, None)
+        self.go_on(now_ns, command.lane, outputs, None);
     }
 
     /// The bytes of the buffer of an Authentication Receive.
@@ -321,15 +380,16 @@ impl Authentications {
         lane: LaneId,
         result: Exponentiated,
         outputs: &mut Outputs,
-    ) -> Option<Failed> {
+    ) {
         self.exponentiations.on_done();
-        self.queues.get_mut(&lane)?.machine.on_exponentiated(result);
-        self.go_on(now_ns, lane, outputs, None)
+        if let Some(queue) = self.queues.get_mut(&lane) {
+            queue.machine.on_exponentiated(result);
+            self.go_on(now_ns, lane, outputs, None);
+        }
     }
 
     /// Ends queues whose hosts have not authenticated in time, and abandons later transactions that take too long.
-    pub(super) fn expire(&mut self, now_ns: u64, outputs: &mut Outputs) -> Vec<Failed> {
-        let mut failed = Vec::new();
+    pub(super) fn expire(&mut self, now_ns: u64, outputs: &mut Outputs) {
         for (lane, queue) in &mut self.queues {
             match queue.deadline_ns {
                 Some(deadline_ns) if deadline_ns > now_ns => outputs.wake_about(deadline_ns),
@@ -339,26 +399,20 @@ impl Authentications {
                     if let Some((command, _)) = queue.receive.take() {
                         outputs.answer(command, Err(Status::INTERNAL_ERROR));
                     }
-                    if queue.is_owed {
-                        let Who { peer, host, qid, .. } = &queue.who;
-                        tracing::info!(
-                            peer = peer.map(tracing::field::display),
-                            host = %quoted(host),
-                            qid = qid.get(),
-                            "host has not authenticated in time: closing its connection"
-                        );
-                        outputs.audit.record(|| Event::AuthenticationFailed {
-                            queue: queue.who.of_queue(),
-                            reason: "not in time".to_owned(),
-                        });
+                    let peer = queue.who.peer;
+                    if queue.is_owed && !queue.has_failed {
+                        queue.has_failed = true;
+                        queue.who.tell_failure(&mut self.told, now_ns, false, "not in time", outputs);
                         outputs.end_lane(*lane);
-                        failed.push(Failed { peer: *peer });
+                        self.news.push_back(News::Failed { lane: *lane, peer });
+                    } else if let Some(reason) = queue.machine.take_refusal() {
+                        queue.who.tell_failure(&mut self.told, now_ns, true, &reason.to_string(), outputs);
+                        self.news.push_back(News::FailedAgain { lane: *lane, peer });
                     }
                 }
                 None => {}
             }
         }
-        failed
     }
 
     /// Answers what can be answered, `answer` last, and ends the queue if its host has failed.
@@ -368,9 +422,11 @@ impl Authentications {
         lane: LaneId,
         outputs: &mut Outputs,
         answer: Option<(CommandId, Outcome)>,
-    ) -> Option<Failed> {
-        let refused = self.ask_for_exponentiation(lane);
-        let queue = self.queues.get_mut(&lane)?;
+    ) {
+        if let Some(refused) = self.ask_for_exponentiation(lane) {
+            self.refuse(now_ns, refused, outputs);
+        }
+        let Some(queue) = self.queues.get_mut(&lane) else { return };
         let mut answers: Vec<_> = answer.into_iter().collect();
         if let Some((command, room)) = queue.receive.take() {
             match queue.machine.on_receive(room) {
@@ -406,34 +462,26 @@ impl Authentications {
                 group: authenticated.group,
                 both_ways: authenticated.is_bidirectional,
             });
-            // Before the answer: the host's next command may follow that at once.
-            outputs.post(lane.reactor, Message::Lane(LaneMessage::Authenticated(lane)));
+            return self.news.push_back(News::Authenticated { lane, answers });
         }
         for (command, outcome) in answers {
             outputs.answer(command, outcome);
         }
-        if !queue.machine.is_over() {
-            return refused.and_then(|refused| self.refuse(refused, outputs));
+        let peer = queue.who.peer;
+        if let Some(reason) = queue.machine.take_refusal() {
+            queue.who.tell_failure(&mut self.told, now_ns, true, &reason.to_string(), outputs);
+            self.news.push_back(News::FailedAgain { lane, peer });
         }
-        let Who { peer, host, qid, .. } = &queue.who;
-        let offered = queue.machine.unusable_groups().map(|groups| {
-            let names: Vec<String> = groups.iter().map(Group::to_string).collect();
-            format!("only {}, which dhchap_dhgroup of the subsystem does not list", names.join(", "))
-        });
-        tracing::info!(
-            peer = peer.map(tracing::field::display),
-            host = %quoted(host),
-            qid = qid.get(),
-            reason = queue.machine.failure().map(tracing::field::display),
-            offered,
-            "host is not authenticated: closing its connection"
-        );
-        outputs.audit.record(|| Event::AuthenticationFailed {
-            queue: queue.who.of_queue(),
-            reason: queue.machine.failure().map_or_else(|| "ended".to_owned(), |failure| failure.to_string()),
-        });
-        outputs.end_lane(lane);
-        Some(Failed { peer: *peer })
+        if queue.machine.is_over() && !queue.has_failed {
+            let reason =
+                queue.machine.failure().map_or_else(|| "ended".to_owned(), |reason| reason.to_string());
+            let offered = queue.machine.unusable_groups().map_or_else(String::new, |groups| {
+                let names: Vec<String> = groups.iter().map(Group::to_string).collect();
+                format!(": the host offers only {}, which dhchap_dhgroup of the subsystem does not list", names.join(", "))
+            });
+            self.give_up(now_ns, lane, &format!("{reason}{offered}"), outputs);
+            outputs.end_lane(lane);
+        }
     }
 }
 
@@ -442,7 +490,7 @@ impl Authentications {
     /// whose one is to wait no longer because there are too many of its address.
     fn ask_for_exponentiation(&mut self, lane: LaneId) -> Option<LaneId> {
         let queue = self.queues.get_mut(&lane)?;
-        let source = Source::of(queue.who.peer);
+        let source = Source::from(queue.who.peer);
         let rank = queue.machine.exponentiation().map(|exponentiation| Rank {
             is_stranger: queue.is_owed,
             time: exponentiation.group().time(),
@@ -468,24 +516,13 @@ impl Authentications {
     }
 
     /// Ends a queue because too many of its address wait to authenticate.
-    fn refuse(&mut self, lane: LaneId, outputs: &mut Outputs) -> Option<Failed> {
-        let queue = self.queues.get_mut(&lane)?;
-        queue.waits = None;
-        queue.machine.on_timeout();
-        let Who { peer, host, qid, .. } = &queue.who;
-        tracing::info!(
-            peer = peer.map(tracing::field::display),
-            host = %quoted(host),
-            qid = qid.get(),
-            most = WAITING_PER_ADDRESS_MAX,
-            "too many hosts of this address authenticate at once: closing its connection"
-        );
-        outputs.audit.record(|| Event::AuthenticationFailed {
-            queue: queue.who.of_queue(),
-            reason: "too many of its address authenticate at once".to_owned(),
-        });
+    fn refuse(&mut self, now_ns: u64, lane: LaneId, outputs: &mut Outputs) {
+        if let Some(queue) = self.queues.get_mut(&lane) {
+            queue.waits = None;
+            queue.machine.on_timeout();
+        }
+        self.give_up(now_ns, lane, "too many of its address authenticate at once", outputs);
         outputs.end_lane(lane);
-        Some(Failed { peer: *peer })
     }
 }
 

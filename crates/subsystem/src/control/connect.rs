@@ -3,9 +3,14 @@
 //! ```text
 //!                ┌─▶ refused
 //! on_connect ────┼─▶ accepted
-//!                └─▶ held ──lanes have ended─▶ looked at again
-//!                      └────too late─────────▶ refused, to be tried again
+//!     │          └─▶ held ──lanes have ended─▶ looked at again
+//!     │                └────too late─────────▶ refused, to be tried again
+//!     └─host must authenticate─▶ accepted, of no controller ─on_authenticated─▶ as above
 //! ```
+//!
+//! A queue whose host must authenticate is accepted by what the configuration says of the names in its Connect. Whether there
+//! is such a controller, and what state it and its queue ids are in, decides only after the host has authenticated: anybody
+//! can send these names, and learns nothing else of their owner. It has no effect on that owner's association before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -15,11 +20,11 @@ use std::sync::Arc;
 
 use proto::async_events::AsyncEventQueue;
 use proto::controller::Controller;
-use proto::doorbell::Policy;
 use proto::keep_alive::KeepAlive;
 use reactor::ListenerTag;
 use reactor::random::SplitMix64;
 use security::controller::ControllerSettings;
+use security::names::Names;
 use security::secure_channel::SecureChannel;
 use security::tls::Policy as TlsPolicy;
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, InvalidParameter};
@@ -33,8 +38,10 @@ use zerocopy::FromBytes;
 use super::associations::{Associations, LaneUse};
 use super::authentications::{Authentications, Beginning, Who};
 use super::outputs::{MILLISECOND_NS, Outputs};
+use super::unauthenticated::{Candidate, Unauthenticated};
+use crate::admin::Outcome;
 use crate::association::Association;
-use crate::audit::{Event, TlsInUse};
+use crate::audit::{Event, OfQueue, TlsInUse};
 use crate::catalog::Catalog;
 use crate::controller::error_log::ErrorLog;
 use crate::controller::features::Features;
@@ -43,12 +50,14 @@ use crate::discovery::Route;
 use crate::lane_counters::{LaneCounters, LaneTotals};
 use crate::lane_id::{CommandId, LaneId};
 use crate::limits::{Limits, VERSION};
-use crate::message::{Answer, Channel, Established};
+use crate::message::{Answer, Channel, Established, Joined, LaneMessage, Message};
+use crate::source::Source;
 
 /// The Connects that wait, and the ids of new controllers.
 pub(super) struct Connects {
     limits: Limits,
     entropy: u64,
+    pub(super) unauthenticated: Unauthenticated,
     /// Connects that wait for other lanes to end, in order of arrival.
     held: Vec<HeldConnect>,
     /// Where the search for a free controller id continues.
@@ -68,8 +77,17 @@ pub(super) struct Scene<'a> {
 /// A Connect that waits.
 struct HeldConnect {
     connect: PendingConnect,
+    proved: Option<Proved>,
     hostid: HostId,
     until_ns: u64,
+}
+
+/// A Connect that was accepted before its host has authenticated, which it has done now.
+struct Proved {
+    /// By these the host learns that it has.
+    answers: Vec<(CommandId, Outcome)>,
+    /// The controller that the Connect has promised.
+    promised: Option<ControllerKey>,
 }
 
 /// A Connect as received.
@@ -96,8 +114,8 @@ struct Wish {
 
 /// The decision about a Connect.
 enum Verdict {
-    /// Creates this controller.
-    NewController(ControllerKind, RangeInclusive<u16>),
+    /// Creates a controller.
+    NewController,
     /// Adds an I/O queue to this controller.
     NewQueue(ControllerKey),
     /// Waits.
@@ -132,6 +150,12 @@ fn invalid(parameter: InvalidParameter) -> Refusal {
     Refusal { status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter, why: None }
 }
 
+/// Refuses an I/O queue in clear.
+fn in_clear() -> Refusal {
+    let refusal = Refusal::from(Status::CONNECT_INVALID_HOST.with_dnr());
+    Refusal { why: Some(IN_CLEAR), ..refusal }
+}
+
 /// Why an I/O queue is refused whose admin queue uses TLS, or is to.
 const IN_CLEAR: &str = "connect refused: the queue is in clear, and the admin queue of its controller is not";
 
@@ -143,6 +167,9 @@ const OTHER_HOSTID: &str =
 const WITHOUT_KEY: &str = "connect refused: the listener has tls = \"concatenated\", and the queue is in clear: only the admin \
                            queue of a host with a secret may be";
 
+/// Why a queue ends whose host has not authenticated.
+const MADE_ROOM: &str = "made room: too many queues whose hosts have not authenticated";
+
 /// Offsets of the names in Connect's data. wire §6.2
 const SUBSYSTEM_NAME: std::ops::Range<usize> = 256..512;
 const HOST_NAME: std::ops::Range<usize> = 512..768;
@@ -152,7 +179,13 @@ const CNTLIDS: RangeInclusive<u16> = 1..=Cntlid::MAX.get();
 
 impl Connects {
     pub(super) fn new(limits: Limits, entropy: u64) -> Self {
-        Self { limits, entropy, held: Vec::new(), cntlid_cursors: BTreeMap::new() }
+        Self {
+            limits,
+            entropy,
+            unauthenticated: Unauthenticated::new(limits.unconnected_count_max),
+            held: Vec::new(),
+            cntlid_cursors: BTreeMap::new(),
+        }
     }
 
     /// The number of Connects that wait.
@@ -160,17 +193,37 @@ impl Connects {
         self.held.len()
     }
 
+    /// Whether the Connect of this lane waits.
+    pub(super) fn is_held(&self, lane: LaneId) -> bool {
+        self.held.iter().any(|held| held.connect.command.lane == lane)
+    }
+
     pub(super) fn on_connect(&mut self, scene: &mut Scene<'_>, connect: PendingConnect) {
-        if self.held.iter().any(|held| held.connect.command.lane == connect.command.lane) {
+        if self.is_held(connect.command.lane) {
             let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
             return scene.outputs.answer(connect.command, Err(status));
         }
-        self.consider(scene, connect, None);
+        self.consider(scene, connect, None, None);
+    }
+
+    /// The host of a queue has authenticated: decides whether its Connect still stands, before the host learns of it.
+    pub(super) fn on_authenticated(
+        &mut self,
+        scene: &mut Scene<'_>,
+        lane: LaneId,
+        answers: Vec<(CommandId, Outcome)>,
+    ) {
+        if let Some(Candidate { connect, promised }) = self.unauthenticated.prove(lane) {
+            self.consider(scene, connect, Some(Proved { answers, promised }), None);
+        }
     }
 
     /// A lane has ended: its Connect waits no more.
     pub(super) fn on_lane_ended(&mut self, lane: LaneId) {
-        self.held.retain(|held| held.connect.command.lane != lane);
+        self.unauthenticated.remove(lane);
+        for held in self.held.extract_if(.., |held| held.connect.command.lane == lane) {
+            self.unauthenticated.release(held.proved.and_then(|proved| proved.promised));
+        }
     }
 
     /// Decides again about Connects that wait: for a host whose lanes have ended, or for all after time has passed.
@@ -179,26 +232,48 @@ impl Connects {
             if of_host.is_some_and(|hostid| hostid != held.hostid) {
                 self.held.push(held);
             } else {
-                self.consider(scene, held.connect, Some(held.until_ns));
+                self.consider(scene, held.connect, held.proved, Some(held.until_ns));
             }
         }
     }
 
     /// Decides about a Connect, which may be held until `until_ns`, or as long as its reason allows.
-    fn consider(&mut self, scene: &mut Scene<'_>, connect: PendingConnect, until_ns: Option<u64>) {
+    fn consider(
+        &mut self,
+        scene: &mut Scene<'_>,
+        connect: PendingConnect,
+        proved: Option<Proved>,
+        until_ns: Option<u64>,
+    ) {
         let wish = match wish(&connect) {
             Ok(wish) => wish,
-            Err(refusal) => return scene.refuse(&connect, &refusal, None),
+            Err(refusal) => return self.refuse(scene, &connect, proved, &refusal, None),
         };
-        let why = match scene.judge(&self.limits, &connect, &wish) {
-            Err(refusal) => return scene.refuse(&connect, &refusal, Some(&wish)),
-            Ok(Verdict::NewController(kind, range)) => {
-                return match self.allocate(scene.associations, kind, &range) {
-                    Some(cntlid) => self.new_controller(scene, connect, wish, ControllerKey { kind, cntlid }),
-                    None => scene.refuse(&connect, &Status::CONNECT_CONTROLLER_BUSY.into(), Some(&wish)),
+        let (kind, range) = match scene.judge_form(&self.limits, &connect, &wish) {
+            Ok(kind) => kind,
+            Err(refusal) => return self.refuse(scene, &connect, proved, &refusal, Some(&wish)),
+        };
+        if proved.is_none()
+            && let Some(authentication) = scene.owed(&connect, &wish, kind)
+        {
+            return self.accept_unauthenticated(scene, connect, &wish, (kind, &range), authentication);
+        }
+        let why = match scene.judge(&self.limits, &connect, &wish, kind) {
+            Err(refusal) => return self.refuse(scene, &connect, proved, &refusal, Some(&wish)),
+            Ok(Verdict::NewController) => {
+                let key = match &proved {
+                    Some(Proved { promised, .. }) => *promised,
+                    None => self.allocate(scene.associations, kind, &range),
+                };
+                return match key.filter(|key| scene.associations.get(*key).is_none()) {
+                    Some(key) => self.new_controller(scene, connect, proved, &wish, key),
+                    None => {
+                        let busy = Status::CONNECT_CONTROLLER_BUSY.into();
+                        self.refuse(scene, &connect, proved, &busy, Some(&wish));
+                    }
                 };
             }
-            Ok(Verdict::NewQueue(key)) => return scene.new_queue(connect, &wish, key),
+            Ok(Verdict::NewQueue(key)) => return scene.new_queue(connect, proved, &wish, key),
             Ok(Verdict::Hold(why)) => why,
         };
         let (wait_ms, status) = match why {
@@ -208,10 +283,72 @@ impl Connects {
         let longest_ns = scene.now_ns.saturating_add(wait_ms.saturating_mul(MILLISECOND_NS));
         let until_ns = until_ns.unwrap_or(longest_ns);
         if scene.now_ns >= until_ns {
-            return scene.refuse(&connect, &status.into(), Some(&wish));
+            return self.refuse(scene, &connect, proved, &status.into(), Some(&wish));
         }
         scene.outputs.wake_at(until_ns);
-        self.held.push(HeldConnect { connect, hostid: wish.hostid, until_ns });
+        self.held.push(HeldConnect { connect, proved, hostid: wish.hostid, until_ns });
+    }
+
+    fn refuse(
+        &mut self,
+        scene: &mut Scene<'_>,
+        connect: &PendingConnect,
+        proved: Option<Proved>,
+        refusal: &Refusal,
+        wish: Option<&Wish>,
+    ) {
+        self.unauthenticated.release(proved.as_ref().and_then(|proved| proved.promised));
+        scene.refuse(connect, proved, refusal, wish);
+    }
+
+    /// Accepts a queue that is to belong to a controller once its host has authenticated.
+    fn accept_unauthenticated(
+        &mut self,
+        scene: &mut Scene<'_>,
+        connect: PendingConnect,
+        wish: &Wish,
+        (kind, range): (ControllerKind, &RangeInclusive<u16>),
+        (settings, former_end_ns): (ControllerSettings, Option<u64>),
+    ) {
+        let is_admin = wish.command.qid.is_admin();
+        if let Err(refusal) = scene.judge_unsecured(&connect, wish, kind) {
+            return scene.refuse(&connect, None, &refusal, Some(wish));
+        }
+        while let Some(oldest) = self.unauthenticated.next_to_leave(Source::from(connect.peer)) {
+            self.dismiss(scene, oldest);
+        }
+        let promised = if is_admin { self.promise(scene.associations, kind, range) } else { None };
+        if is_admin && promised.is_none() {
+            return scene.refuse(&connect, None, &Status::CONNECT_CONTROLLER_BUSY.into(), Some(wish));
+        }
+        let cntlid = promised.map_or(wish.cntlid, |key| key.cntlid);
+        scene.begin_authentication(&connect, wish, cntlid, (settings, former_end_ns), true);
+        scene.complete(&connect, wish, cntlid, None);
+        self.unauthenticated.add(Candidate { connect, promised });
+    }
+
+    /// Ends a queue whose host has not authenticated, so that there is room for another.
+    fn dismiss(&mut self, scene: &mut Scene<'_>, lane: LaneId) {
+        self.unauthenticated.remove(lane);
+        scene.authentications.give_up(scene.now_ns, lane, MADE_ROOM, scene.outputs);
+        scene.outputs.end_lane(lane);
+    }
+
+    /// An id for a controller of a host that has not authenticated. If all are in use or promised, the one that is promised to
+    /// fewest is promised once more.
+    fn promise(
+        &mut self,
+        associations: &Associations,
+        kind: ControllerKind,
+        range: &RangeInclusive<u16>,
+    ) -> Option<ControllerKey> {
+        self.allocate(associations, kind, range).or_else(|| {
+            let is_usable = |(key, _): &(ControllerKey, usize)| {
+                key.kind == kind && range.contains(&key.cntlid.get()) && associations.get(*key).is_none()
+            };
+            let promises = self.unauthenticated.promises().filter(is_usable);
+            promises.min_by_key(|(_, count)| *count).map(|(key, _)| key)
+        })
     }
 
     /// A free id of the range, searched from the one after the last given, so that no id is reused soon. wire §28.14
@@ -221,7 +358,7 @@ impl Connects {
         associations: &Associations,
         kind: ControllerKind,
         range: &RangeInclusive<u16>,
-    ) -> Option<Cntlid> {
+    ) -> Option<ControllerKey> {
         let (first, last) = (*range.start(), *range.end());
         let count = u64::from(last.checked_sub(first)?) + 1;
         let begin = u64::from(first) + SplitMix64::nth(self.entropy ^ seed_of(kind), 1) % count;
@@ -229,13 +366,23 @@ impl Connects {
         let cursor = *self.cntlid_cursors.get(&kind).unwrap_or(&begin);
         let cursor = if range.contains(&cursor) { cursor } else { first };
         let mut candidates = (cursor..=last).chain(first..cursor);
-        let is_free = |id: &u16| associations.get(ControllerKey { kind, cntlid: Cntlid::new(*id) }).is_none();
+        let is_free = |id: &u16| {
+            let key = ControllerKey { kind, cntlid: Cntlid::new(*id) };
+            associations.get(key).is_none() && !self.unauthenticated.is_promised(key)
+        };
         let id = candidates.find(is_free)?;
         self.cntlid_cursors.insert(kind, if id == last { first } else { id + 1 });
-        Some(Cntlid::new(id))
+        Some(ControllerKey { kind, cntlid: Cntlid::new(id) })
     }
 
-    fn new_controller(&self, scene: &mut Scene<'_>, connect: PendingConnect, wish: Wish, key: ControllerKey) {
+    fn new_controller(
+        &mut self,
+        scene: &mut Scene<'_>,
+        connect: PendingConnect,
+        proved: Option<Proved>,
+        wish: &Wish,
+        key: ControllerKey,
+    ) {
         let now_ns = scene.now_ns;
         let association = Arc::new(Association::new(wish.host.clone()));
         association.on_sign(now_ns);
@@ -245,8 +392,8 @@ impl Connects {
         }
         let record = ControllerRecord {
             key,
-            subnqn: wish.subnqn,
-            host: wish.host,
+            subnqn: wish.subnqn.clone(),
+            host: wish.host.clone(),
             hostid: wish.hostid,
             peer: connect.peer,
             uses_tls: !connect.channel.is_clear(),
@@ -280,12 +427,19 @@ impl Connects {
             "host connected"
         );
         scene.associations.add(record, scene.outputs);
-        scene.accept(connect, &wish.command, key);
+        self.unauthenticated.release(proved.as_ref().and_then(|proved| proved.promised));
+        scene.accept(connect, proved, wish, key);
     }
 }
 
 impl Scene<'_> {
-    fn judge(&self, limits: &Limits, connect: &PendingConnect, wish: &Wish) -> Result<Verdict, Refusal> {
+    /// Judges a Connect by what the configuration says, and returns the kind of the controller and the ids for new ones.
+    fn judge_form(
+        &self,
+        limits: &Limits,
+        connect: &PendingConnect,
+        wish: &Wish,
+    ) -> Result<(ControllerKind, RangeInclusive<u16>), Refusal> {
         // A target that is stopping may be restarted soon.
         if self.is_stopping {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
@@ -294,16 +448,64 @@ impl Scene<'_> {
         if connect.channel == Channel::ClearForKey {
             self.judge_clear(wish, kind)?;
         }
-        let is_admin = wish.command.qid.is_admin();
+        let qid = wish.command.qid;
         // 0-based: 0 in the field, refused for every queue, is one entry.
-        let entries_min = if is_admin { limits.admin_queue_entries_min.into() } else { 2 };
-        if !(entries_min..=limits.entries_max(is_admin)).contains(&wish.command.queue_entries) {
+        let entries_min = if qid.is_admin() { limits.admin_queue_entries_min.into() } else { 2 };
+        if !(entries_min..=limits.entries_max(qid.is_admin())).contains(&wish.command.queue_entries) {
             return Err(invalid(InvalidParameter::SQSIZE));
         }
-        if is_admin {
-            self.judge_admin(limits, wish, kind, range)
+        if qid.is_admin() {
+            // Controllers are dynamic: a host cannot request one by its id. wire §6.2
+            if wish.cntlid != Cntlid::DYNAMIC {
+                return Err(invalid(InvalidParameter::CNTLID));
+            }
+            return Ok((kind, range));
+        }
+        if kind == ControllerKind::Discovery || qid.get() > limits.io_queue_count_max {
+            return Err(invalid(InvalidParameter::QID));
+        }
+        if wish.cntlid > Cntlid::MAX {
+            return Err(invalid(InvalidParameter::CNTLID));
+        }
+        Ok((kind, range))
+    }
+
+    /// Whether a host that has not authenticated may connect an I/O queue in clear: not if all its admin queues use TLS, or are
+    /// to. Which of its controllers the queue names makes no difference.
+    fn judge_unsecured(
+        &self,
+        connect: &PendingConnect,
+        wish: &Wish,
+        kind: ControllerKind,
+    ) -> Result<(), Refusal> {
+        if wish.command.qid.is_admin() || !connect.channel.is_clear() {
+            return Ok(());
+        }
+        let live = self.associations.of_kind(kind).filter(|record| record.life == Life::Live);
+        let mut of_host = live.filter(|record| record.belongs_to(&wish.host, wish.hostid)).peekable();
+        if of_host.peek().is_some() && of_host.all(|record| self.is_secured(record)) {
+            return Err(in_clear());
+        }
+        Ok(())
+    }
+
+    /// Whether the admin queue of a controller uses TLS, or has generated the key with which its host is to connect again.
+    fn is_secured(&self, record: &ControllerRecord) -> bool {
+        record.uses_tls || record.admin.is_some_and(|lane| self.authentications.has_generated(lane))
+    }
+
+    /// Judges a Connect by the controllers that there are.
+    fn judge(
+        &self,
+        limits: &Limits,
+        connect: &PendingConnect,
+        wish: &Wish,
+        kind: ControllerKind,
+    ) -> Result<Verdict, Refusal> {
+        if wish.command.qid.is_admin() {
+            self.judge_admin(limits, wish, kind)
         } else {
-            self.judge_io(limits, connect, wish, kind)
+            self.judge_io(connect, wish, kind)
         }
     }
 
@@ -345,17 +547,7 @@ impl Scene<'_> {
         Err(Refusal { why: Some(WITHOUT_KEY), ..refusal })
     }
 
-    fn judge_admin(
-        &self,
-        limits: &Limits,
-        wish: &Wish,
-        kind: ControllerKind,
-        range: RangeInclusive<u16>,
-    ) -> Result<Verdict, Refusal> {
-        // Controllers are dynamic: a host cannot request one by its id. wire §6.2
-        if wish.cntlid != Cntlid::DYNAMIC {
-            return Err(invalid(InvalidParameter::CNTLID));
-        }
+    fn judge_admin(&self, limits: &Limits, wish: &Wish, kind: ControllerKind) -> Result<Verdict, Refusal> {
         let of_host = || self.associations.all().filter(|record| record.belongs_to(&wish.host, wish.hostid));
         let is_ending = |record: &ControllerRecord| record.life == Life::Ending && record.key.kind == kind;
         if kind != ControllerKind::Discovery && of_host().any(is_ending) {
@@ -366,24 +558,16 @@ impl Scene<'_> {
         if is_full {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
-        Ok(Verdict::NewController(kind, range))
+        Ok(Verdict::NewController)
     }
 
     fn judge_io(
         &self,
-        limits: &Limits,
         connect: &PendingConnect,
         wish: &Wish,
         kind: ControllerKind,
     ) -> Result<Verdict, Refusal> {
-        let is_discovery = kind == ControllerKind::Discovery;
-        if is_discovery || wish.command.qid.get() > limits.io_queue_count_max {
-            return Err(invalid(InvalidParameter::QID));
-        }
         let key = ControllerKey { kind, cntlid: wish.cntlid };
-        if wish.cntlid > Cntlid::MAX {
-            return Err(invalid(InvalidParameter::CNTLID));
-        }
         let Some(record) = self.associations.get(key).filter(|record| record.life == Life::Live) else {
             // Its association may just have expired: without DNR the host starts over instead of giving up. wire §28.29
             let status = Status::CONNECT_INVALID_PARAMETERS;
@@ -395,12 +579,8 @@ impl Scene<'_> {
         if record.hostid != wish.hostid {
             return Err(Refusal { why: Some(OTHER_HOSTID), ..invalid(InvalidParameter::HOSTID) });
         }
-        // The admin queue of a secure channel that is yet to be set up is in clear itself.
-        let is_secured =
-            record.uses_tls || record.admin.is_some_and(|lane| self.authentications.has_generated(lane));
-        if is_secured && connect.channel.is_clear() {
-            let refusal = Refusal::from(Status::CONNECT_INVALID_HOST.with_dnr());
-            return Err(Refusal { why: Some(IN_CLEAR), ..refusal });
+        if self.is_secured(record) && connect.channel.is_clear() {
+            return Err(in_clear());
         }
         if !record.is_ready() {
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
@@ -411,53 +591,80 @@ impl Scene<'_> {
         Ok(Verdict::NewQueue(key))
     }
 
-    fn new_queue(&mut self, connect: PendingConnect, wish: &Wish, key: ControllerKey) {
+    fn new_queue(
+        &mut self,
+        connect: PendingConnect,
+        proved: Option<Proved>,
+        wish: &Wish,
+        key: ControllerKey,
+    ) {
         let (lane, qid) = (connect.command.lane, wish.command.qid);
         let Some(record) = self.associations.get_mut(key) else { unreachable!("it was just found") };
         record.io.insert(qid, lane);
         tracing::debug!(cntlid = key.cntlid.get(), qid = qid.get(), ?lane, "queue connected");
-        self.accept(connect, &wish.command, key);
+        self.accept(connect, proved, wish, key);
     }
 
-    /// Completes a Connect with a queue of this controller.
-    fn accept(&mut self, connect: PendingConnect, command: &ConnectCommand, key: ControllerKey) {
+    /// Makes a queue one of this controller: completes its Connect, or the authentication that came after.
+    fn accept(&mut self, connect: PendingConnect, proved: Option<Proved>, wish: &Wish, key: ControllerKey) {
+        let lane = connect.command.lane;
         let doorbell = self.catalog.doorbell_of(key.kind, connect.listener);
         let Some(record) = self.associations.get(key) else { unreachable!("it was just found") };
-        let authentication = self.authentication(record, &connect, command);
-        // Only a host that has authenticated has a generated key.
-        let is_owed = authentication.is_some() && !matches!(connect.channel, Channel::GeneratedKey(_));
-        let mut established = established(command, record, doorbell);
-        established.owes_authentication = is_owed;
-        let must_generate_key = connect.channel == Channel::ClearForKey;
-        let result = ConnectResult::default()
-            .with_cntlid(key.cntlid.get())
-            .with_authentication_required(is_owed)
-            .with_secure_channel_required(must_generate_key);
-        let of_queue = || record.of_queue(connect.peer, command.qid);
-        self.outputs.audit.record(|| Event::Connected {
-            queue: of_queue(),
-            listener: connect.local,
-            tls: connect.tls,
-            must_authenticate: is_owed,
-        });
-        if let Some((settings, former_end_ns)) = authentication {
-            let who = Who {
-                peer: connect.peer,
-                host: record.host.clone(),
-                hostid: record.hostid,
-                subsystem: record.subnqn.clone(),
-                cntlid: key.cntlid,
-                qid: command.qid,
-            };
-            let key_in_use = match &connect.channel {
-                Channel::GeneratedKey(identity) => Some(identity.to_string()),
-                _ => None,
-            };
-            let beginning = Beginning { settings, who, key_in_use, must_generate_key, former_end_ns };
-            self.authentications.begin(self.now_ns, connect.command.lane, beginning, self.outputs);
+        let joined = Joined {
+            doorbell,
+            in_capsule_bytes: record.in_capsule_bytes,
+            association: Arc::clone(&record.association),
+            subsystem: match key.kind {
+                ControllerKind::Io(subsystem) => Some(subsystem),
+                ControllerKind::Discovery => None,
+            },
+        };
+        match proved {
+            Some(Proved { answers, .. }) => {
+                joined.association.on_sign(self.now_ns);
+                // Before the answers: the host's next command may follow them at once.
+                let authenticated = LaneMessage::Authenticated(lane, Box::new(joined));
+                self.outputs.post(lane.reactor, Message::Lane(authenticated));
+                for (command, outcome) in answers {
+                    self.outputs.answer(command, outcome);
+                }
+            }
+            None => {
+                // Only a host that has authenticated has a generated key: it owes nothing, and may authenticate again.
+                if let Some(authentication) = self.authentication(&connect, wish, key.kind) {
+                    self.begin_authentication(&connect, wish, key.cntlid, authentication, false);
+                }
+                self.complete(&connect, wish, key.cntlid, Some(joined));
+            }
         }
-        let lane_use = LaneUse { controller: key, qid: command.qid, listener: connect.listener, doorbell };
-        self.associations.add_lane(connect.command.lane, lane_use, connect.counters);
+        let lane_use =
+            LaneUse { controller: key, qid: wish.command.qid, listener: connect.listener, doorbell };
+        self.associations.add_lane(lane, lane_use, connect.counters);
+    }
+
+    /// Completes a Connect with success. Without `joined` the host must authenticate.
+    fn complete(&mut self, connect: &PendingConnect, wish: &Wish, cntlid: Cntlid, joined: Option<Joined>) {
+        let must_authenticate = joined.is_none();
+        let result = ConnectResult::default()
+            .with_cntlid(cntlid.get())
+            .with_authentication_required(must_authenticate)
+            .with_secure_channel_required(connect.channel == Channel::ClearForKey);
+        self.outputs.audit.record(|| {
+            let qid = wish.command.qid.get();
+            Event::Connected {
+                queue: OfQueue::new(connect.peer, &wish.host, wish.hostid, &wish.subnqn, (cntlid, qid)),
+                listener: connect.local,
+                tls: connect.tls,
+                must_authenticate,
+            }
+        });
+        let established = Established {
+            qid: wish.command.qid,
+            entries: u16::try_from(wish.command.queue_entries).unwrap_or(u16::MAX),
+            is_flow_control_disabled: wish.command.attributes.disable_sq_flow_control(),
+            host: wish.host.to_string(),
+            joined,
+        };
         self.outputs.complete(Answer {
             command: connect.command,
             status: Status::SUCCESS,
@@ -467,16 +674,53 @@ impl Scene<'_> {
         });
     }
 
-    /// The settings by which the host of a controller must authenticate on a new queue, if it must, and when former
-    /// secrets among them are accepted no more, ns.
+    fn begin_authentication(
+        &mut self,
+        connect: &PendingConnect,
+        wish: &Wish,
+        cntlid: Cntlid,
+        (settings, former_end_ns): (ControllerSettings, Option<u64>),
+        is_owed: bool,
+    ) {
+        let who = Who {
+            peer: connect.peer,
+            host: wish.host.clone(),
+            hostid: wish.hostid,
+            subsystem: wish.subnqn.clone(),
+            cntlid,
+            qid: wish.command.qid,
+        };
+        let key_in_use = match &connect.channel {
+            Channel::GeneratedKey(identity) if !is_owed => Some(identity.to_string()),
+            _ => None,
+        };
+        let must_generate_key = connect.channel == Channel::ClearForKey;
+        let beginning = Beginning { settings, who, key_in_use, must_generate_key, former_end_ns };
+        self.authentications.begin(self.now_ns, connect.command.lane, beginning, self.outputs);
+    }
+
+    /// The settings by which the host of a new queue must authenticate before anything else, if it must.
+    fn owed(
+        &self,
+        connect: &PendingConnect,
+        wish: &Wish,
+        kind: ControllerKind,
+    ) -> Option<(ControllerSettings, Option<u64>)> {
+        let has_authenticated = matches!(connect.channel, Channel::GeneratedKey(_));
+        self.authentication(connect, wish, kind).filter(|_| !has_authenticated)
+    }
+
+    /// The settings by which the host of a new queue may authenticate, if it has a secret, and when former secrets among
+    /// them are accepted no more, ns.
     fn authentication(
         &self,
-        record: &ControllerRecord,
         connect: &PendingConnect,
-        command: &ConnectCommand,
+        wish: &Wish,
+        kind: ControllerKind,
     ) -> Option<(ControllerSettings, Option<u64>)> {
-        let subsystem = self.catalog.subsystem_of(record.key.kind)?;
-        subsystem.authentication_at(self.now_ns, record.names(), self.secure_channel(connect, command))
+        let subsystem = self.catalog.subsystem_of(kind)?;
+        let names = Names { host: wish.host.clone(), subsystem: wish.subnqn.clone() };
+        subsystem.authentication_at(self.now_ns, names, self.secure_channel(connect, &wish.command))
     }
 
     /// The secure channel concatenation that a host may ask for on a new queue: on admin queues only, in clear where the
@@ -493,7 +737,15 @@ impl Scene<'_> {
         }
     }
 
-    fn refuse(&mut self, connect: &PendingConnect, refusal: &Refusal, wish: Option<&Wish>) {
+    /// Refuses a Connect. One that was accepted before its host has authenticated ends, and the command by which the host has
+    /// authenticated fails in its place.
+    fn refuse(
+        &mut self,
+        connect: &PendingConnect,
+        proved: Option<Proved>,
+        refusal: &Refusal,
+        wish: Option<&Wish>,
+    ) {
         let status = refusal.status;
         let reason = status.name_in(StatusTable::Fabrics);
         let parameter = refusal.parameter.name();
@@ -533,6 +785,10 @@ impl Scene<'_> {
                 tracing::info!(peer, host, subsystem, reason, parameter, "connect refused: malformed");
             }
         }
+        if let Some(Proved { answers, .. }) = proved {
+            answers.into_iter().for_each(|(command, _)| self.outputs.answer(command, Err(status)));
+            return self.outputs.end_lane(connect.command.lane);
+        }
         self.outputs.complete(Answer {
             command: connect.command,
             status,
@@ -559,23 +815,6 @@ fn wish(connect: &PendingConnect) -> Result<Wish, Refusal> {
         return Err(invalid(InvalidParameter::HOSTID));
     }
     Ok(Wish { command, host, hostid: data.hostid, subnqn, cntlid: data.cntlid() })
-}
-
-fn established(command: &ConnectCommand, record: &ControllerRecord, doorbell: Policy) -> Established {
-    Established {
-        doorbell,
-        qid: command.qid,
-        entries: u16::try_from(command.queue_entries).unwrap_or(u16::MAX),
-        is_flow_control_disabled: command.attributes.disable_sq_flow_control(),
-        in_capsule_bytes: record.in_capsule_bytes,
-        association: Arc::clone(&record.association),
-        subsystem: match record.key.kind {
-            ControllerKind::Io(subsystem) => Some(subsystem),
-            ControllerKind::Discovery => None,
-        },
-        host: record.host.to_string(),
-        owes_authentication: false,
-    }
 }
 
 fn seed_of(kind: ControllerKind) -> u64 {

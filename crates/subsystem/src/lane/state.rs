@@ -29,8 +29,8 @@ pub(crate) enum LaneState {
     Unconnected { refused_count: u8 },
     /// The control plane decides on its Connect.
     Connecting { qid: Qid },
-    /// Its Connect was accepted, and its host must authenticate before the lane enters the next state.
-    Authenticating { next: Box<LaneState> },
+    /// Its Connect was accepted, and its host must authenticate: until then it belongs to no association.
+    Authenticating { qid: Qid },
     /// The admin queue of a controller.
     Admin { association: Arc<Association> },
     /// An I/O queue of a controller.
@@ -88,10 +88,10 @@ impl LaneState {
     pub(crate) fn qid(&self) -> Qid {
         match self {
             Self::Initialising | Self::Unconnected { .. } | Self::Admin { .. } => Qid::ADMIN,
-            Self::Authenticating { next } => next.qid(),
-            Self::Connecting { qid } | Self::Io(IoQueue { qid, .. }) | Self::Closing(Closing { qid, .. }) => {
-                *qid
-            }
+            Self::Connecting { qid }
+            | Self::Authenticating { qid }
+            | Self::Io(IoQueue { qid, .. })
+            | Self::Closing(Closing { qid, .. }) => *qid,
         }
     }
 
@@ -100,7 +100,6 @@ impl LaneState {
     pub(crate) fn association(&self) -> Option<&Arc<Association>> {
         match self {
             Self::Admin { association } | Self::Io(IoQueue { association, .. }) => Some(association),
-            Self::Authenticating { next } => next.association(),
             _ => None,
         }
     }
@@ -114,11 +113,10 @@ impl LaneState {
         }
     }
 
-    /// The I/O queue that it serves, or will serve once its host has authenticated.
+    /// The I/O queue that it serves.
     pub(crate) fn io_queue_mut(&mut self) -> Option<&mut IoQueue> {
         match self {
             Self::Io(queue) => Some(queue),
-            Self::Authenticating { next } => next.io_queue_mut(),
             _ => None,
         }
     }

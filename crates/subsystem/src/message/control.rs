@@ -13,6 +13,7 @@ use wire::status::Status;
 use super::order::Order;
 use crate::audit::TlsInUse;
 use crate::lane_counters::LaneCounters;
+use crate::lane_end::LaneEnd;
 use crate::lane_id::{CommandId, LaneId};
 
 /// A message to the control plane.
@@ -93,10 +94,10 @@ pub enum RequestKind {
     },
     /// Commands failed; the newest last.
     Failures(Vec<Failure>),
-    /// The lane was closed for a missed deadline: its association ends. `Ended` follows.
-    Expelled,
+    /// The lane was closed for a missed deadline, for this reason: its association ends. `Ended` follows.
+    Expelled(&'static str),
     /// The lane has ended, and so has every operation that it started on a namespace.
-    Ended,
+    Ended(LaneEnd),
 }
 
 /// What protects a connection.

@@ -28,8 +28,8 @@ pub enum LaneMessage {
         /// The Abort command that waits for the outcome.
         asked_by: CommandId,
     },
-    /// The host of a lane that owed it has authenticated: the lane takes commands.
-    Authenticated(LaneId),
+    /// The host of a lane that owed it has authenticated, and its queue belongs to a controller now: the lane takes commands.
+    Authenticated(LaneId, Box<Joined>),
     /// Changes the lane's doorbell policy.
     SetDoorbell(LaneId, DoorbellPolicy),
 }
@@ -58,6 +58,15 @@ pub struct Established {
     pub entries: u16,
     /// Whether SQ flow control is disabled.
     pub is_flow_control_disabled: bool,
+    /// NQN of its host, for the log.
+    pub host: String,
+    /// The controller that it is a queue of; `None` if its host must authenticate before anything else.
+    pub joined: Option<Joined>,
+}
+
+/// What a queue has of its controller.
+#[derive(Clone, Debug)]
+pub struct Joined {
     /// In-capsule data, bytes.
     pub in_capsule_bytes: u32,
     /// State shared with the other lanes of its controller.
@@ -66,8 +75,4 @@ pub struct Established {
     pub subsystem: Option<SubsystemId>,
     /// Doorbell policy.
     pub doorbell: DoorbellPolicy,
-    /// NQN of its host, for the log.
-    pub host: String,
-    /// Whether the host must authenticate before anything else.
-    pub owes_authentication: bool,
 }

@@ -24,6 +24,7 @@ use crate::key_value::arriving::Intake;
 use crate::key_value::digested::{self, Digested};
 use crate::key_value_io::ArrivingValues;
 use crate::lane::{Lane, LaneState, LaneTimeouts, Order, Secure, payload_digest};
+use crate::lane_end::LaneEnd;
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::{LaneLists, LaneTable};
 use crate::message::{ControlMessage, Failure, Message, Request, RequestKind};
@@ -267,6 +268,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             lane.queue.complete(slot, status, 0);
             if matches!(lane.state, LaneState::Unconnected { refused_count: UNCONNECTED_COMMAND_COUNT_MAX.. })
             {
+                lane.end.get_or_insert(LaneEnd::Target(reason::DOES_NOT_CONNECT));
                 lane.complain(self.io, reason::DOES_NOT_CONNECT, None);
                 return After::Close;
             }

@@ -26,11 +26,13 @@ use crate::executor::Executor;
 use crate::io_command::Caller;
 use crate::key_value_io::ArrivingValues;
 use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Secure, Wait, payload_digest};
+use crate::lane_end::LaneEnd;
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::{LaneTable, Swept};
 use crate::listener_gate::{ListenerGate, Passage};
 use crate::message::{
-    AdmissionMessage, Answer, ControlMessage, Failure, Message, PlacementMessage, Request, RequestKind,
+    AdmissionMessage, Answer, ControlMessage, Failure, Joined, Message, PlacementMessage, Request,
+    RequestKind,
 };
 use crate::namespace_table::NamespaceTable;
 use crate::running::{Owner, Step};
@@ -198,7 +200,8 @@ impl LaneServer {
     fn count_unconnected(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         if let Some(oldest) = lists.on_unconnected(lane) {
-            if let Some(lane) = self.lanes.get(oldest) {
+            if let Some(lane) = self.lanes.get_mut(oldest) {
+                lane.end.get_or_insert(LaneEnd::Target(reason::MADE_ROOM));
                 lane.complain(io, reason::MADE_ROOM, None);
             }
             self.close(io, oldest);
@@ -226,9 +229,10 @@ impl LaneServer {
     /// Closes a lane whose peer missed a deadline, and reports it at once: the association ends before the commands of
     /// the lane that a backend still has, because its other lanes may hold buffers, and its host may reconnect.
     fn expel(&mut self, io: &mut impl Io<Message>, index: u32, reason: &'static str) {
-        if let Some(lane) = self.lanes.get(index).filter(|lane| lane.socket().is_some()) {
+        if let Some(lane) = self.lanes.get_mut(index).filter(|lane| lane.socket().is_some()) {
             lane.complain(io, reason, None);
-            let request = Request { lane: lane.id, kind: RequestKind::Expelled };
+            lane.end.get_or_insert(LaneEnd::Target(reason));
+            let request = Request { lane: lane.id, kind: RequestKind::Expelled(reason) };
             io.post(0, Message::Control(ControlMessage::Request(request)));
         }
         self.close(io, index);
@@ -284,6 +288,7 @@ impl LaneServer {
                 detail.push_str(", with the identity ");
                 detail.push_str(&claimed);
             }
+            lane.end.get_or_insert(LaneEnd::Target(reason));
             lane.complain(io, reason, detail);
         }
     }
@@ -347,11 +352,13 @@ impl LaneServer {
                 false
             }
             Received::Ended => {
+                lane.end.get_or_insert(LaneEnd::Host);
                 self.close(io, index);
                 true
             }
             Received::Failed(error) => {
                 tracing::debug!(%error, peer = ?lane.peer, "connection broken");
+                lane.end.get_or_insert(LaneEnd::Lost);
                 self.close(io, index);
                 true
             }
@@ -458,6 +465,10 @@ impl LaneServer {
         let now_ns = io.now_ns();
         let Some(lane) = self.lanes.get_mut(index) else { return };
         lane.complain(io, reason_of(violation), None);
+        lane.end.get_or_insert(match violation {
+            Violation::EndedByPeer { .. } => LaneEnd::Host,
+            _ => LaneEnd::Target(reason_of(violation)),
+        });
         tracing::debug!(peer = ?lane.peer, qid = %lane.state.qid(), %violation, "peer broke the transport protocol");
         if !lane.queue.fail(violation) {
             return self.close(io, index);
@@ -538,7 +549,7 @@ impl LaneServer {
             0,
             Message::Admission(AdmissionMessage::Gone(Visitor::Host, lane.peer.map(|peer| peer.ip()))),
         );
-        let request = Request { lane: lane.id, kind: RequestKind::Ended };
+        let request = Request { lane: lane.id, kind: RequestKind::Ended(lane.end.unwrap_or_default()) };
         io.post(0, Message::Control(ControlMessage::Request(request)));
     }
 
@@ -637,6 +648,7 @@ impl LaneServer {
                 if lane.tls.is_some() {
                     Self::on_tls(io, lane);
                 }
+                lane.end.get_or_insert(LaneEnd::Lost);
                 self.close(io, index);
             }
         }
@@ -804,30 +816,22 @@ impl LaneServer {
     /// The control plane has completed a command, possibly the Connect of its lane.
     pub(super) fn on_answer(&mut self, io: &mut impl Io<Message>, answer: Answer) {
         let now_ns = io.now_ns();
-        let zero_copy = self.settings.zero_copy;
         let id = answer.command.lane;
         let entry = self.lanes.entry(id.index).filter(|(lane, _)| lane.id == id && lane.takes_commands());
         let Some((lane, lists)) = entry else { return };
         let slot = answer.command.slot;
-        let (mut connected, mut joined) = (0, None);
+        let mut joined = None;
         if let LaneState::Connecting { .. } = lane.state {
             match answer.established {
                 Some(established) => {
-                    tracing::info!(
+                    tracing::debug!(
                         peer = lane.peer.map(tracing::field::display),
                         qid = %established.qid,
                         host = %quoted(&established.host),
-                        "lane connected"
+                        must_authenticate = established.joined.is_none(),
+                        "queue connected"
                     );
-                    connected = u64::from(!established.qid.is_admin());
-                    joined = (!established.qid.is_admin()).then(|| Arc::clone(&established.association));
-                    lane.establish(established, &self.commands.namespaces, now_ns);
-                    if let Some(socket) = lane.socket() {
-                        io.establish(socket);
-                    }
-                    if joined.is_some() {
-                        lane.set_zero_copy(io, zero_copy);
-                    }
+                    joined = lane.establish(established, now_ns);
                 }
                 None => lane.enter(LaneState::Unconnected { refused_count: 0 }, now_ns),
             }
@@ -843,12 +847,33 @@ impl LaneServer {
         let is_refused = matches!(lane.state, LaneState::Unconnected { .. });
         lists.mark_dirty(lane);
         lane.arm_timer(io, &self.settings.timeouts);
-        if joined.is_some() {
-            self.commands.set_association(id.index, joined);
+        if let Some(joined) = joined {
+            self.join(io, id, joined);
         }
-        self.io_lanes_ever += connected;
         if is_refused {
             self.count_unconnected(io, id.index);
+        }
+    }
+
+    /// A lane that has connected, and authenticated if it must, is a queue of a controller from now on.
+    pub(super) fn join(&mut self, io: &mut impl Io<Message>, id: LaneId, joined: Joined) {
+        let Some(lane) = self.lanes.by_id(id) else { return };
+        let LaneState::Authenticating { qid } = lane.state else { return };
+        let association = Arc::clone(&joined.association);
+        tracing::info!(
+            peer = lane.peer.map(tracing::field::display),
+            %qid,
+            host = %quoted(&association.host),
+            "lane connected"
+        );
+        lane.join(joined, &self.commands.namespaces, io.now_ns());
+        if let Some(socket) = lane.socket() {
+            io.establish(socket);
+        }
+        if !qid.is_admin() {
+            lane.set_zero_copy(io, self.settings.zero_copy);
+            self.commands.set_association(id.index, Some(association));
+            self.io_lanes_ever += 1;
         }
     }
 

@@ -141,7 +141,8 @@ impl World {
                 for _ in 0..ms / 1000 {
                     if !is_silent {
                         let established = self.target.established.values();
-                        established.for_each(|lane| lane.association.on_sign(self.target.now_ns));
+                        let joined = established.filter_map(|lane| lane.joined.as_ref());
+                        joined.for_each(|joined| joined.association.on_sign(self.target.now_ns));
                     }
                     self.target.pass(SECOND_NS);
                 }

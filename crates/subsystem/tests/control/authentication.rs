@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use nvlane_subsystem::authentication::{Authentication, Secrets};
-use nvlane_subsystem::lane_id::LaneId;
+use nvlane_subsystem::authentication::{Authentication, RefusedAgain, Secrets};
+use nvlane_subsystem::lane_id::{CommandId, LaneId};
 use nvlane_subsystem::message::{LaneMessage, Message, Step};
 use security::fresh::{Fresh, RANDOM_BYTES};
 use security::group::Group;
@@ -55,7 +55,7 @@ pub(crate) fn settings(name: &str, host: u8, controller: Option<u8>, group: Grou
     }
 }
 
-fn send(message: &[u8]) -> Sqe {
+pub(crate) fn send(message: &[u8]) -> Sqe {
     let length = u32::try_from(message.len()).expect("short");
     AuthenticationCommand::new(length).to_send_sqe().with_data(Sgl::in_capsule(length))
 }
@@ -96,7 +96,7 @@ pub(crate) fn generate(
             let command = target.send(lane, receive(), &[]);
             compute(target);
             let answer = target.answer(command);
-            assert_eq!(answer.status, Status::SUCCESS);
+            assert_eq!(answer.status, Status::SUCCESS, "of the Receive");
             let data = answer.data.expect("a message");
             assert_eq!(data.len(), ROOM as usize, "all of the buffer");
             host.on_receive(&data);
@@ -108,9 +108,29 @@ pub(crate) fn generate(
     host.outcome().expect("just seen").map(|_| host.take_generated())
 }
 
+/// Has a host do so without a group, up to the Receive that brings it the success or failure.
+pub(crate) fn prove_late(
+    target: &mut Target,
+    lane: LaneId,
+    settings: HostSettings,
+) -> (HostAuthentication, CommandId) {
+    let fresh = Fresh::new(&[0x5A; RANDOM_BYTES], NonZeroU32::MIN);
+    let mut host = HostAuthentication::new(settings, 3, fresh);
+    for is_last in [false, true] {
+        let message = host.next_send().expect("a message");
+        assert_eq!(target.ask_with(lane, send(&message), &message).status, Status::SUCCESS);
+        let command = target.send(lane, receive(), &[]);
+        if is_last {
+            return (host, command);
+        }
+        host.on_receive(&target.answer(command).data.expect("the challenge"));
+    }
+    unreachable!("the second message is the last")
+}
+
 /// Whether the lane was told that its host has authenticated.
 fn is_told(target: &Target, lane: LaneId) -> bool {
-    let is_it = |(_, message): &(usize, Message)| matches!(message, Message::Lane(LaneMessage::Authenticated(told)) if *told == lane);
+    let is_it = |(_, message): &(usize, Message)| matches!(message, Message::Lane(LaneMessage::Authenticated(told, _)) if *told == lane);
     target.messages.iter().any(is_it)
 }
 
@@ -118,7 +138,7 @@ fn is_told(target: &Target, lane: LaneId) -> bool {
 pub(crate) fn connect(target: &mut Target, name: &str) -> LaneId {
     let (lane, answer) = target.connect(&ConnectSpec::admin(host(name), DISKS));
     assert_eq!((answer.status, answer.result >> 16), (Status::SUCCESS, 2), "ATR");
-    assert!(target.established[&lane].owes_authentication);
+    assert!(target.established[&lane].joined.is_none(), "it owes authentication");
     lane
 }
 
@@ -140,11 +160,10 @@ fn a_host_with_the_secret_authenticates_each_queue() {
         let shown = target.state().subsystems[0].controllers[0].queues[0].authentication.clone();
         let ways = if controller.is_some() { ", both ways" } else { "" };
         assert_eq!(shown, Some(format!("SHA-256, {group}{ways}")));
-        // Again on the live queue; a failure changes nothing.
-        assert_eq!(authenticate(&mut target, admin, settings(HOST, 7, controller, group)), Ok(()));
-        let wrong = settings(HOST, 8, None, Group::Null);
-        let refused = Err(HostFailure::Refused(Reason::Failed));
-        assert_eq!(authenticate(&mut target, admin, wrong), refused);
+        // Again on the live queues.
+        for lane in [admin, io] {
+            assert_eq!(authenticate(&mut target, lane, settings(HOST, 7, controller, group)), Ok(()));
+        }
         target.property(admin, Property::VS);
         assert!(target.ended.is_empty());
     }
@@ -188,20 +207,13 @@ fn a_host_that_does_not_authenticate_is_closed_in_time() {
     let waiting = target.send(begun, receive(), &[]);
     target.counters[&begun].received_bytes.add(1);
     for _ in 0..25 {
-        // Both show signs of life.
-        for lane in [idle, begun] {
-            target.established[&lane].association.on_sign(target.now_ns);
-        }
+        // What it sends puts nothing off.
+        target.ask(idle, Sqe::keep_alive());
         target.pass(SECOND_NS);
     }
     assert!(target.ended.is_empty());
     assert!(!target.answers.contains_key(&waiting));
-    for _ in 0..8 {
-        for lane in [idle, begun] {
-            target.established[&lane].association.on_sign(target.now_ns);
-        }
-        target.pass(SECOND_NS);
-    }
+    target.pass(8 * SECOND_NS);
     assert!(target.ended.contains(&idle) && target.ended.contains(&begun));
     // The result of an ended lane is ignored.
     compute(&mut target);
@@ -361,7 +373,7 @@ fn only_hosts_with_a_secret_are_asked_and_nobody_by_discovery() {
     connect(&mut target, HOST);
     for (name, subsystem) in [(OTHER_HOST, DISKS), (HOST, SERVICE)] {
         let association = target.associate(host(name), subsystem);
-        assert!(!target.established[&association.admin].owes_authentication);
+        assert!(target.established[&association.admin].joined.is_some());
         // It has nothing to authenticate with.
         let answer = target.ask_with(association.admin, send(&[0; 80]), &[0; 80]);
         assert_eq!(answer.status, Status::INVALID_FIELD.with_dnr());
@@ -393,4 +405,103 @@ fn secrets_of_before_are_accepted_for_a_while() {
     for (host, controller, is_accepted) in [(1, 2, false), (3, 4, true)] {
         assert_eq!(try_with(&mut target, host, controller), is_accepted, "{host} {controller}");
     }
+}
+
+/// Rotates the secret of all hosts from 1 to 3.
+fn rotate(target: &mut Target, refused_again: RefusedAgain) {
+    require(target, Authentication { refused_again, ..one_for_all(1, 2) });
+    require(target, Authentication { refused_again, ..one_for_all(3, 2) });
+}
+
+/// A host whose secret was replaced is connected until it authenticates again after the overlap.
+#[test]
+fn a_host_that_is_refused_when_it_authenticates_again_loses_its_association() {
+    let refused = Err(HostFailure::Refused(Reason::Failed));
+    for is_io in [false, true] {
+        let mut target = Target::new();
+        require(&mut target, one_for_all(1, 2));
+        let (admin, io) = ready(&mut target);
+        let lane = if is_io { io } else { admin };
+        rotate(&mut target, RefusedAgain::Disconnect);
+        assert_eq!(authenticate(&mut target, lane, settings(HOST, 1, None, Group::Null)), Ok(()));
+        assert_eq!(authenticate(&mut target, lane, settings(HOST, 3, None, Group::Null)), Ok(()));
+        for _ in 0..61 {
+            target.joined(admin).association.on_sign(target.now_ns);
+            target.pass(SECOND_NS);
+        }
+        assert!(target.ended.is_empty());
+        assert_eq!(authenticate(&mut target, lane, settings(HOST, 1, None, Group::Null)), refused);
+        assert!(target.ended.contains(&admin) && target.ended.contains(&io));
+        let complaints = target.state().connections.complaints;
+        assert_eq!(complaints.get("host refused when it authenticated again"), Some(&1));
+        let lane = connect(&mut target, HOST);
+        assert_eq!(authenticate(&mut target, lane, settings(HOST, 1, None, Group::Null)), refused);
+    }
+}
+
+/// One that does not ask for the outcome loses it when its time is over, whatever it sends meanwhile.
+#[test]
+fn a_refusal_that_its_host_does_not_ask_for_counts_in_time() {
+    let mut target = Target::new();
+    require(&mut target, one_for_all(1, 2));
+    let (admin, _) = ready(&mut target);
+    target.ask_with(admin, send(&[9; 80]), &[9; 80]);
+    for _ in 0..122 {
+        target.ask_with(admin, send(&[9; 80]), &[9; 80]);
+        target.joined(admin).association.on_sign(target.now_ns);
+        target.pass(SECOND_NS);
+    }
+    assert!(target.ended.contains(&admin));
+}
+
+/// A command of a transaction has failed on the way, and its host begins anew.
+#[test]
+fn a_later_transaction_may_begin_before_the_one_before_has_ended() {
+    let mut target = Target::new();
+    require(&mut target, one_for_all(1, 2));
+    let (admin, _) = ready(&mut target);
+    for group in [Group::Null, Group::Ffdhe2048] {
+        let fresh = Fresh::new(&[0x5A; RANDOM_BYTES], NonZeroU32::MIN);
+        let mut host = HostAuthentication::new(settings(HOST, 1, None, group), 9, fresh);
+        let offer = host.next_send().expect("an offer");
+        assert_eq!(target.ask_with(admin, send(&offer), &offer).status, Status::SUCCESS);
+        assert_eq!(authenticate(&mut target, admin, settings(HOST, 1, None, group)), Ok(()));
+        // It begins with the secrets of the present.
+        target.ask_with(admin, send(&offer), &offer);
+        require(&mut target, one_for_all(1, 2));
+    }
+    rotate(&mut target, RefusedAgain::Disconnect);
+    assert_eq!(authenticate(&mut target, admin, settings(HOST, 3, None, Group::Null)), Ok(()));
+    target.property(admin, Property::VS);
+}
+
+#[test]
+fn a_subsystem_may_keep_hosts_that_are_refused_when_they_authenticate_again() {
+    let mut target = Target::new();
+    require(&mut target, one_for_all(1, 2));
+    let (admin, io) = ready(&mut target);
+    rotate(&mut target, RefusedAgain::Keep);
+    let refused = Err(HostFailure::Refused(Reason::Failed));
+    for lane in [admin, io] {
+        assert_eq!(authenticate(&mut target, lane, settings(HOST, 5, None, Group::Null)), refused);
+    }
+    target.property(admin, Property::VS);
+    let complaints = target.state().connections.complaints;
+    assert_eq!(complaints.get("host refused when it authenticated again"), Some(&2));
+    // Nobody asks for a secret any more.
+    require(&mut target, Authentication::default());
+    target.pass(61 * SECOND_NS - 60 * SECOND_NS);
+    assert_eq!(authenticate(&mut target, admin, settings(HOST, 3, None, Group::Null)), refused);
+    target.property(admin, Property::VS);
+}
+
+/// An enabled controller with one I/O queue, both authenticated with secret 1.
+pub(crate) fn ready(target: &mut Target) -> (LaneId, LaneId) {
+    let admin = connect(target, HOST);
+    assert_eq!(authenticate(target, admin, settings(HOST, 1, None, Group::Null)), Ok(()));
+    target.enable(admin);
+    let cntlid = wire::id::Cntlid::new(target.state().subsystems[0].controllers[0].cntlid);
+    let (io, _) = target.connect(&ConnectSpec::io(host(HOST), DISKS, cntlid, 1));
+    assert_eq!(authenticate(target, io, settings(HOST, 1, None, Group::Null)), Ok(()));
+    (admin, io)
 }

@@ -48,7 +48,7 @@ fn connect_with(target: &mut Target, name: &str, identity: &str) -> LaneId {
     let (lane, answer) = target.connect(&ConnectSpec::admin(host(name), DISKS));
     target.channel = Channel::Clear;
     assert_eq!((answer.status, answer.result >> 16), (Status::SUCCESS, 0), "no ATR");
-    assert!(!target.established[&lane].owes_authentication);
+    assert!(target.established[&lane].joined.is_some());
     lane
 }
 
@@ -78,7 +78,7 @@ fn the_admin_queue_generates_a_key_where_the_listener_allows_tls() {
     target.channel = Channel::GeneratedKey(identity.into());
     let (io, answer) = target.connect(&spec);
     assert_eq!((answer.status, answer.result >> 16), (Status::SUCCESS, 0), "no ATR");
-    assert!(!target.established[&io].owes_authentication);
+    assert!(target.established[&io].joined.is_some());
     let shown = target.state().subsystems[0].controllers[0].queues[0].authentication.clone();
     assert_eq!(shown.as_deref(), Some("TLS with a generated key"));
 }
@@ -194,12 +194,15 @@ fn another_transaction_replaces_the_key() {
     // A key that is replaced is that of the connection; the same request as in clear makes no sense there.
     let third = identity(&mut target, secured, asks(HOST, SecureChannel::ReplaceTlsPsk)).expect("a key");
     assert!(!has_key(&target, second) && has_key(&target, &third));
-    let refused = Err(HostFailure::Refused(Reason::SecureChannel));
-    assert_eq!(identity(&mut target, secured, asks(HOST, SecureChannel::NewTlsPsk)), refused);
-    // What fails changes nothing.
+    // What fails changes no key, and ends the association.
     let wrong = HostSettings { host: secrets(8, None).host, ..asks(HOST, SecureChannel::ReplaceTlsPsk) };
-    assert_eq!(identity(&mut target, secured, wrong), Err(HostFailure::Refused(Reason::Failed)));
-    assert!(has_key(&target, &third) && !target.ended.contains(&secured));
+    for (asked, reason) in
+        [(asks(HOST, SecureChannel::NewTlsPsk), Reason::SecureChannel), (wrong, Reason::Failed)]
+    {
+        let secured = connect_with(&mut target, HOST, &third);
+        assert_eq!(identity(&mut target, secured, asked), Err(HostFailure::Refused(reason)));
+        assert!(has_key(&target, &third) && target.ended.contains(&secured));
+    }
 }
 
 #[test]

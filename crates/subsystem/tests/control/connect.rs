@@ -44,7 +44,10 @@ fn an_admin_connect_makes_a_controller() {
     assert!((1..=0xFFEF).contains(&answer.result), "an id, and no authentication: {:#x}", answer.result);
     let established = answer.established.expect("a lane");
     assert_eq!((established.qid, established.entries), (Qid::ADMIN, 32));
-    assert!(established.is_flow_control_disabled && established.subsystem.is_some());
+    assert!(
+        established.is_flow_control_disabled
+            && established.joined.is_some_and(|joined| joined.subsystem.is_some())
+    );
     assert_eq!(established.host, HOST);
 }
 
@@ -57,8 +60,8 @@ fn an_io_connect_adds_a_queue_to_its_controller() {
     let established = &target.established[&lane];
     assert_eq!((established.qid, established.entries), (Qid::new(7), 128));
     assert!(std::sync::Arc::ptr_eq(
-        &established.association,
-        &target.established[&association.admin].association
+        &target.joined(lane).association,
+        &target.joined(association.admin).association
     ));
 }
 

@@ -10,10 +10,11 @@ use nvlane_subsystem::audit::Recorder;
 use nvlane_subsystem::config::TlsPolicy;
 use nvlane_subsystem::control::{Control, ControlSettings};
 use nvlane_subsystem::lane_counters::LaneCounters;
+use nvlane_subsystem::lane_end::LaneEnd;
 use nvlane_subsystem::lane_id::{CommandId, LaneId};
 use nvlane_subsystem::limits::Limits;
 use nvlane_subsystem::message::{
-    Answer, Channel, Established, LaneMessage, Message, NewNamespace, Order, OrderAnswer, OrderKind,
+    Answer, Channel, Established, Joined, LaneMessage, Message, NewNamespace, Order, OrderAnswer, OrderKind,
     ReactorMessage, Request, RequestKind, Step, StepOutcome,
 };
 use nvlane_subsystem::state::TargetState;
@@ -154,6 +155,8 @@ pub(crate) struct Target {
     pub(crate) channel: Channel,
     pub(crate) generated: Arc<GeneratedKeys>,
     pub(crate) local: Option<SocketAddr>,
+    /// Where hosts come from.
+    pub(crate) peer: SocketAddr,
     lane_count: u32,
     slots: BTreeMap<LaneId, u16>,
     reactor_count: u16,
@@ -199,6 +202,7 @@ impl Target {
             channel: Channel::Clear,
             generated,
             local: Some("192.0.2.5:4420".parse().unwrap()),
+            peer: "192.0.2.77:40000".parse().unwrap(),
             lane_count: 0,
             slots: BTreeMap::new(),
             reactor_count: 2,
@@ -226,7 +230,7 @@ impl Target {
             channel: self.channel.clone(),
             sqe,
             data: data.into(),
-            peer: Some("192.0.2.77:40000".parse().unwrap()),
+            peer: Some(self.peer),
             listener: self.listener,
             local: self.local,
             tls: None,
@@ -311,13 +315,13 @@ impl Target {
     pub(crate) fn end(&mut self, lane: LaneId) {
         self.open.retain(|command| command.lane != lane);
         self.ended.insert(lane);
-        self.control.on_request(self.now_ns, Request { lane, kind: RequestKind::Ended });
+        self.control.on_request(self.now_ns, Request { lane, kind: RequestKind::Ended(LaneEnd::Host) });
         self.settle();
     }
 
     /// The lane's reactor has closed it for a missed deadline. What it has begun may go on.
     pub(crate) fn expel(&mut self, lane: LaneId) {
-        self.control.on_request(self.now_ns, Request { lane, kind: RequestKind::Expelled });
+        self.control.on_request(self.now_ns, Request { lane, kind: RequestKind::Expelled("reads nothing") });
         self.settle();
     }
 
@@ -362,7 +366,8 @@ impl Target {
                     assert_eq!(reactor, usize::from(lane.reactor));
                     self.open.retain(|command| command.lane != lane);
                     self.ended.insert(lane);
-                    self.control.on_request(self.now_ns, Request { lane, kind: RequestKind::Ended });
+                    let kind = RequestKind::Ended(LaneEnd::default());
+                    self.control.on_request(self.now_ns, Request { lane, kind });
                 }
                 Message::Reactor(ReactorMessage::Table(table)) if self.habits.tables_are_taken => {
                     self.control.on_table_in_use(u16::try_from(reactor).unwrap(), table.version);
@@ -370,9 +375,21 @@ impl Target {
                 Message::Reactor(ReactorMessage::Flush { asked_by, .. }) if self.habits.flushes_are_done => {
                     self.control.on_flushed(asked_by);
                 }
-                message => self.messages.push((reactor, message)),
+                message => {
+                    if let Message::Lane(LaneMessage::Authenticated(lane, joined)) = &message
+                        && let Some(established) = self.established.get_mut(lane)
+                    {
+                        established.joined = Some((**joined).clone());
+                    }
+                    self.messages.push((reactor, message));
+                }
             }
         }
+    }
+
+    /// What the queue of a lane has of its controller.
+    pub(crate) fn joined(&self, lane: LaneId) -> &Joined {
+        self.established[&lane].joined.as_ref().expect("a queue of a controller")
     }
 
     /// Lanes that were ordered to end and have not yet.

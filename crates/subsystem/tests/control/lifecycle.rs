@@ -165,7 +165,7 @@ fn silence_ends_an_association_after_its_lanes() {
 fn any_command_on_any_lane_is_a_sign_of_life() {
     let mut target = Target::new();
     let association = target.ready(host(HOST), DISKS, 1);
-    let shared = std::sync::Arc::clone(&target.established[&association.io[0]].association);
+    let shared = std::sync::Arc::clone(&target.joined(association.io[0]).association);
     for _ in 0..10 {
         target.pass(4 * SECOND_NS);
         shared.on_sign(target.now_ns);
@@ -195,7 +195,7 @@ fn a_host_without_keep_alive_may_be_silent_for_ever() {
 fn a_target_that_was_stopped_itself_gives_hosts_time_to_be_heard() {
     let mut target = Target::new();
     let association = target.ready(host(HOST), DISKS, 0);
-    let shared = std::sync::Arc::clone(&target.established[&association.admin].association);
+    let shared = std::sync::Arc::clone(&target.joined(association.admin).association);
     // As if the process had been suspended for a minute.
     target.now_ns += 60 * SECOND_NS;
     target.control.on_deadline(target.now_ns);
@@ -213,7 +213,7 @@ fn a_thousand_idle_associations_cost_a_few_looks_a_second() {
     let mut look_count = 0;
     for _ in 0..20 {
         for (at, association) in hosts.iter().enumerate() {
-            let shared = &target.established[&association.admin].association;
+            let shared = &target.joined(association.admin).association;
             shared.on_sign(target.now_ns + at as u64 * 3_000_000);
         }
         let end_ns = target.now_ns + SECOND_NS;

@@ -14,3 +14,4 @@ mod namespaces;
 mod pages;
 mod reload;
 mod rights;
+mod unauthenticated;
