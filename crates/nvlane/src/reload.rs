@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::exit::{Ended, Failure, Kind};
 use crate::output::Output;
+use crate::serve::start_thread;
 use crate::serve::state_file::{self, Change, Head, ProcessId, Reload, monotonic_ns, start_ticks};
 
 #[derive(Debug, Args)]
@@ -74,7 +75,7 @@ pub(crate) fn reload(arguments: &ReloadArguments) -> Ended {
     let timeout = Duration::from_secs(arguments.timeout);
     let (path, pid) = (arguments.state.clone(), arguments.pid);
     // The state file may be on storage that hangs.
-    std::thread::spawn(move || done.send(ask(&path, pid, timeout)));
+    start_thread(move || drop(done.send(ask(&path, pid, timeout))))?;
     let reload = outcome.recv_timeout(timeout + READ_TIME).unwrap_or_else(|_| {
         let (path, seconds) = (arguments.state.display(), arguments.timeout);
         Err(Failure::new(Kind::Failed, format!("{path} could not be read within {seconds} s")))
@@ -86,7 +87,7 @@ pub(crate) fn reload(arguments: &ReloadArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the target of a state file reload, and waits for the outcome.
+/// Makes the target of a state file reload, and waits for the outcome.
 fn ask(path: &Path, pid: Option<u32>, timeout: Duration) -> Result<Reload, Failure> {
     let until = Instant::now() + timeout;
     let (head, owner) = read(path)?;

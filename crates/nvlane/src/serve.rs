@@ -245,7 +245,7 @@ fn warn_about_memory(config: &TargetConfig) {
 }
 
 /// Starts a thread beside the reactors.
-fn start_thread(work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+pub(crate) fn start_thread(work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     std::thread::Builder::new().spawn(work).context("this user may have no more threads (ulimit -u)")?;
     Ok(())
 }
