@@ -179,7 +179,7 @@ impl fmt::Display for Unmeasured {
             Self::Others { place, others } => {
                 let percent = |ns| others.percent_of_core(ns);
                 write!(f, "other programs took {:.0} % of a core", percent(others.run_ns))?;
-                if others.stolen_ns > 0 {
+                if percent(others.stolen_ns) >= 0.5 {
                     write!(f, ", the hypervisor {:.0} %", percent(others.stolen_ns))?;
                 }
                 match place {
@@ -300,9 +300,6 @@ impl Disturbance {
         if operations.is_some_and(|operations| operations <= 0.0) {
             return Err(Unmeasured::Nothing);
         }
-        if let Some(operations) = self.operations.filter(|count| *count < OPERATIONS_MIN) {
-            return Err(Unmeasured::Few(operations));
-        }
         if let Some((place, others)) = self.most_others() {
             if others.percent() > OTHERS_PERCENT_MAX {
                 return Err(Unmeasured::Others { place, others });
@@ -310,6 +307,9 @@ impl Disturbance {
         } else if let Some((side, loss)) = self.worst().filter(|(_, loss)| loss.percent() > LOST_PERCENT_MAX)
         {
             return Err(Unmeasured::LostTime { side, loss });
+        }
+        if let Some(operations) = self.operations.filter(|count| *count < OPERATIONS_MIN) {
+            return Err(Unmeasured::Few(operations));
         }
         if self.has_mixed_regimes {
             return Err(Unmeasured::Regime);
@@ -612,6 +612,11 @@ mod tests {
             let told = judge(wait_ms, 620).expect_err("62 %").to_string();
             assert_eq!(told, "other programs took 62 % of a core, the hypervisor 1 %");
         }
+        let mut disturbance = Disturbance::default();
+        disturbance.count(Some(3.0));
+        disturbance.add_others(Place::Targets, Others { stolen_ns: MS, ..others(620) });
+        let told = disturbance.judge(Some(9.0), None).expect_err("why there are so few").to_string();
+        assert_eq!(told, "other programs took 62 % of a core on the targets' machine");
     }
 
     #[test]
