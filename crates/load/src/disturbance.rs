@@ -297,15 +297,16 @@ impl Disturbance {
     /// # Errors
     /// Why they are none.
     pub fn judge(&self, operations: Option<f64>, share: Option<f64>) -> Result<(), Unmeasured> {
+        // What others had is why few operations or none finished.
+        let others = self.most_others();
+        if let Some((place, others)) = others.filter(|(_, others)| others.percent() > OTHERS_PERCENT_MAX) {
+            return Err(Unmeasured::Others { place, others });
+        }
         if operations.is_some_and(|operations| operations <= 0.0) {
             return Err(Unmeasured::Nothing);
         }
-        if let Some((place, others)) = self.most_others() {
-            if others.percent() > OTHERS_PERCENT_MAX {
-                return Err(Unmeasured::Others { place, others });
-            }
-        } else if let Some((side, loss)) = self.worst().filter(|(_, loss)| loss.percent() > LOST_PERCENT_MAX)
-        {
+        let worst = self.worst().filter(|(_, loss)| loss.percent() > LOST_PERCENT_MAX);
+        if let Some((side, loss)) = worst.filter(|_| others.is_none()) {
             return Err(Unmeasured::LostTime { side, loss });
         }
         if let Some(operations) = self.operations.filter(|count| *count < OPERATIONS_MIN) {

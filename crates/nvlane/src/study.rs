@@ -177,7 +177,10 @@ fn one(arguments: &StudyArguments, name: &str) -> Ended {
     let reason = match (study.measured.unmeasured().count(), study.unmeasured.len()) {
         (0, 0) if is_missed => "a bar was missed".to_owned(),
         (0, 0) => {
-            format!("no verdict on {}: the goal is within the interval", count(study.open_count(), "number"))
+            format!(
+                "no verdict on {}: too uncertain after so many rounds (--rounds)",
+                count(study.open_count(), "number")
+            )
         }
         (0, numbers) => format!("no verdict on {}: the machine was disturbed", count(numbers, "number")),
         (cells, _) => format!("{} could not be measured: the machine was disturbed", count(cells, "cell")),
