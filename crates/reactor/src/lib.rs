@@ -22,6 +22,7 @@ mod engine;
 mod epoll;
 mod ethtool_ioctl;
 mod event;
+mod file_lock;
 mod in_flight;
 mod interface;
 mod io;
@@ -74,6 +75,7 @@ pub use descriptors::{allow_descriptors, remedy as descriptor_remedy, reserve_de
 pub use ethtool_ioctl::ethtool_ioctl;
 pub use event::EngineKind;
 pub use interface::{interface_index, with_numbered_zone};
+pub use file_lock::{is_open_for_writing, is_range_locked, lock_range_shared};
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use lines::{LINE_BYTES, Line, Lines, Untouched, prefetch};
 pub use mailbox::{Address, Mailbox};
