@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -70,6 +70,9 @@ impl Target {
         let log = File::options().create(true).append(true).open(self.log_path())?;
         let mut command = ends_with_us("KILL", &self.program);
         command.arg("target").arg("--config").arg(self.config_path()).args(&self.extra);
+        if !self.extra.iter().any(|option| option == "--state") {
+            command.arg("--state").arg(self.state_path());
+        }
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let process = self.process.insert(command.spawn().context("cannot run the target")?);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
@@ -104,7 +107,12 @@ impl Target {
     pub(crate) fn reload(&mut self, namespaces: &[String]) -> Result<()> {
         namespaces.clone_into(&mut self.namespaces);
         self.configure()?;
-        self.signal(Signal::HUP)
+        // Namespaces are removed under connected hosts. Some changes are to be refused.
+        let mut command = Command::new(&self.program);
+        command.args(["reload", "--force", "--state"]).arg(self.state_path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().context("cannot run nvlane reload")?;
+        Ok(())
     }
 
     /// Has it require the secret in the first of these files, and show that in the second, with this hash function and
@@ -209,6 +217,10 @@ impl Target {
 
     fn config_path(&self) -> PathBuf {
         self.dir.join("target.toml")
+    }
+
+    fn state_path(&self) -> PathBuf {
+        self.dir.join("state.json")
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
