@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use store::Source;
+use store::{Size, Source};
 use subsystem::access::HostRights;
 use subsystem::config::{
     AuthenticationConfig, ClientCertificates, ConfigFile, ListenerConfig, MemcachedListenerConfig,
@@ -32,7 +32,7 @@ pub(crate) struct CheckArguments {
     /// The configuration.
     #[arg(long, short, value_name = "FILE")]
     config: PathBuf,
-    /// Identifies this machine, as for `nvlane target`. [default: a hash of /etc/machine-id]
+    /// Identifies this machine, as for `nvlane target`. [default: a hash of /etc/machine-id and the hardware]
     #[arg(long, value_name = "ID", env = "NVLANE_MACHINE_ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     machine: Option<String>,
     /// Check the text only, not the storage it names.
@@ -56,6 +56,18 @@ pub(crate) fn check(arguments: &CheckArguments) -> Ended {
     }
     for warning in file.located(&file.config.warnings()).0 {
         eprintln!("warning: {warning}");
+    }
+    for storage in file
+        .config
+        .subsystems
+        .iter()
+        .flat_map(|subsystem| &subsystem.namespaces)
+        .map(|namespace| &namespace.storage)
+    {
+        if let Some((missing, free)) = storage.lacking_space().filter(|_| !arguments.text_only) {
+            let (missing, free) = (Size(missing), Size(free));
+            eprintln!("warning: {storage} can grow by {missing}, and its file system has {free} free");
+        }
     }
     inspected.map_err(Failure::usage)?;
     Ok(ExitCode::SUCCESS)

@@ -32,8 +32,8 @@ is lost then. Do not probe a target that others depend on.
 Rows for features that the target does not offer (keys and values, authentication, TLS, reservations) check that it refuses them. Some \
 need more than its address:
   nvlane probe ADDR --overwrite --memcached 127.0.0.1:11211 --target-log target.log \\
-    --removable 2 --remove 'cp without.toml target.toml && kill -HUP 4711' \\
-    --restore 'cp with.toml target.toml && kill -HUP 4711'
+    --removable 2 --remove 'cp without.toml target.toml && nvlane reload --force --state state.json' \\
+    --restore 'cp with.toml target.toml && nvlane reload --force --state state.json'
   nvlane probe ADDR/NQN --tls --tls-key tls.key      # rows T8 to T20: sessions, where the listener speaks TLS
 
 The probe does not authenticate: rows that need commands beyond that are skipped where the target wants authentication, and rows in \

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::exit::{Ended, Failure, Kind};
 use crate::output::Output;
+use crate::serve::force_request::ForceRequest;
 use crate::serve::start_thread;
 use crate::serve::state_file::{self, Change, Head, ProcessId, Reload, monotonic_ns, start_ticks};
 
@@ -30,6 +31,7 @@ again, also those of options.
 
 Prints each change with its outcome. Exits with 0 if all changes are in place, with 1 if not, or if a secret cannot be read again: \
 environment variables, and credentials of systemd, which it passes at the start. \
+A namespace or subsystem that hosts are connected to is removed with --force only. \
 A reopened namespace may have lost unflushed writes; therefore the first flush of each connected host fails.
 
 The state file may belong to a user that is trusted less: the signal goes to a target of the file's owner, or not at all.")]
@@ -41,6 +43,9 @@ pub(crate) struct ReloadArguments {
     /// $MAINPID.
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
+    /// Also remove namespaces and subsystems to which hosts are connected: they lose their disks.
+    #[arg(long)]
+    force: bool,
     /// Seconds to wait for the target, at most a day.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=86_400))]
     timeout: u64,
@@ -73,9 +78,9 @@ impl fmt::Display for Shown<'_> {
 pub(crate) fn reload(arguments: &ReloadArguments) -> Ended {
     let (done, outcome) = channel();
     let timeout = Duration::from_secs(arguments.timeout);
-    let (path, pid) = (arguments.state.clone(), arguments.pid);
+    let (path, pid, is_forced) = (arguments.state.clone(), arguments.pid, arguments.force);
     // The state file may be on storage that hangs.
-    start_thread(move || drop(done.send(ask(&path, pid, timeout))))?;
+    start_thread(move || drop(done.send(ask(&path, pid, is_forced, timeout))))?;
     let reload = outcome.recv_timeout(timeout + READ_TIME).unwrap_or_else(|_| {
         let (path, seconds) = (arguments.state.display(), arguments.timeout);
         Err(Failure::new(Kind::Failed, format!("{path} could not be read within {seconds} s")))
@@ -88,7 +93,7 @@ pub(crate) fn reload(arguments: &ReloadArguments) -> Ended {
 }
 
 /// Makes the target of a state file reload, and waits for the outcome.
-fn ask(path: &Path, pid: Option<u32>, timeout: Duration) -> Result<Reload, Failure> {
+fn ask(path: &Path, pid: Option<u32>, is_forced: bool, timeout: Duration) -> Result<Reload, Failure> {
     let until = Instant::now() + timeout;
     let (head, owner) = read(path)?;
     let process = head.process;
@@ -99,6 +104,8 @@ fn ask(path: &Path, pid: Option<u32>, timeout: Duration) -> Result<Reload, Failu
     }
     let target = open(path, process, owner)?;
     let asked_ns = monotonic_ns();
+    // Withdrawn once the outcome is there.
+    let _request = is_forced.then(|| ForceRequest::make(path, process)).transpose()?;
     pidfd_send_signal(&target, Signal::HUP).map_err(|errno| match errno {
         Errno::PERM => Failure::new(
             Kind::Unreachable,

@@ -4,6 +4,7 @@ mod connect_command;
 mod counters;
 mod device_lanes;
 mod device_queues;
+pub(crate) mod force_request;
 mod memcached_options;
 pub(crate) mod state_file;
 
@@ -79,7 +80,8 @@ no secrets, its text is printable ASCII, and each kind of line is limited to 500
 others. A file that cannot be written loses lines, not service.
 
 SIGHUP rereads the configuration and all secrets, also those of options, applies the differences, reopens closed namespaces and the audit \
-log, and follows files and devices that have grown; `nvlane reload` sends it and prints the outcome. SIGUSR2 only opens the audit log \
+log, and follows files and devices that have grown; `nvlane reload` sends it and prints the outcome. It removes no namespace under \
+connected hosts (`nvlane reload --force`). SIGUSR2 only opens the audit log \
 again, for logrotate. SIGUSR1 writes the counters and the phases of command latency of each lane \
 to the log, and the state to --state FILE. SIGTERM and SIGINT end the target once commands in flight have ended; with --run, \
 SIGTERM is passed on to the command, and the target ends with it.")]
@@ -96,7 +98,7 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "NQN")]
     nqn: Option<Nqn>,
     /// Identifies this machine in generated NQNs, serial numbers and UUIDs: for containers and cloned machines, which
-    /// share /etc/machine-id. [default: a hash of /etc/machine-id]
+    /// share /etc/machine-id. [default: a hash of /etc/machine-id and the hardware]
     #[arg(long, value_name = "ID", env = "NVLANE_MACHINE_ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     machine: Option<String>,
     /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, kv:ram:SIZE or kv:file:PATH?size=SIZE,
@@ -314,6 +316,7 @@ impl Serving<'_> {
                 Some(Wake::Signal(SIGHUP)) => {
                     self.manager.tell(format_args!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_ns() / 1000));
                     file.begin_reload();
+                    target.keep_used(!force_request::take(self.arguments.state.as_deref()));
                     let report = self.reload(&mut target);
                     file.end_reload(&report);
                     device_queues.look(&target);

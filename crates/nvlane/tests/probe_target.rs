@@ -31,15 +31,15 @@ fn probe(engine: &str) -> (Vec<String>, Vec<String>) {
     }
     let log = std::fs::File::create(path("log")).expect("a log");
     let script = r#"
-        target=$PPID
-        reload() { echo "cp $1.toml target.toml && kill -HUP $target"; }
+        reload() { echo "cp $1.toml target.toml && $NVLANE reload --force --state state.json"; }
         "$NVLANE" probe "$NVLANE_ADDR" --overwrite --pause 2000 --json all.json --memcached "$NVLANE_MEMCACHED" \
             --target-log log --removable 2 --remove "$(reload without)" --restore "$(reload with)"
         all=$?
         "$NVLANE" probe "$NVLANE_ADDR?ns=4" --overwrite --json full.json --row K1 --row K4 --row K8 || exit
         exit $all"#;
     let mut command = nvlane();
-    command.args(["target", "--listen", "127.0.0.1:0", "--config", "target.toml", "--run", script]);
+    command.args(["target", "--listen", "127.0.0.1:0", "--config", "target.toml", "--state", "state.json"]);
+    command.args(["--run", script]);
     command.current_dir(&directory).env("NVLANE", env!("CARGO_BIN_EXE_nvlane")).env("NVLANE_LOG", "info");
     let status = command.stderr(log).stdout(std::process::Stdio::null()).status().expect("the target runs");
     let said = std::fs::read_to_string(path("log")).expect("a log");

@@ -4,6 +4,7 @@ mod file;
 mod file_backend;
 #[cfg(test)]
 mod file_faults;
+mod file_health;
 mod file_open;
 mod file_shared;
 mod memory;
@@ -11,7 +12,9 @@ mod null;
 mod raw_file;
 
 pub use file::FileStore;
+pub(crate) use file_health::lacking_space;
 pub use file_open::{Contents, FileKind, FileSettings};
+pub(crate) use file_open::{check_creatable, check_writable, directory_of};
 pub use memory::{MemorySettings, MemoryStore};
 pub use null::NullStore;
 pub use raw_file::RawFile;

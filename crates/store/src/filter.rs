@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use reactor::Completion;
 
+use crate::health::Health;
 use crate::namespace::{Backend, BlockStore, Generation, Geometry, Grown, Request, StoreIo, Ticket};
 
 /// The kinds of requests.
@@ -176,6 +177,10 @@ impl<S: Setting> BlockStore for Filtered<S> {
 
     fn closed_because(&self) -> Option<String> {
         self.below.closed_because()
+    }
+
+    fn health(&self) -> Health {
+        self.below.health()
     }
 
     fn can_change_underneath(&self) -> bool {

@@ -25,6 +25,9 @@ use wire::uuid::Uuid;
 /// The attribute.
 pub const ATTRIBUTE: &str = "user.nvlane.identity";
 
+/// The attribute with the block size that a file of blocks is served with, bytes, in digits.
+pub const BLOCK_SIZE_ATTRIBUTE: &str = "user.nvlane.block_size";
+
 /// The largest attribute that is read, and the longest path that is written, bytes: file systems limit all attributes
 /// of a file to 4 KiB.
 const ATTRIBUTE_BYTES_MAX: usize = 2048;
@@ -121,20 +124,22 @@ pub fn of_open(file: impl AsFd) -> Option<Uuid> {
 }
 
 /// The identity of a file: the existing one, or a new one that is stored with the file. `machine` identifies this
-/// machine.
+/// machine, and `former` did so before.
 ///
 /// # Errors
 /// If the file cannot be opened, or its file system keeps no attributes.
-pub fn claim(path: &Path, machine: Uuid) -> io::Result<(Uuid, Origin)> {
+pub fn claim(path: &Path, machine: Uuid, former: Uuid) -> io::Result<(Uuid, Origin)> {
     let file = open(path)?;
     let metadata = file.metadata()?;
     let place =
         path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned());
     let (uuid, origin) = match Record::of(&file)? {
         None => (random()?, Origin::New),
-        Some(known) => match original(&known, machine, FileId::from(&metadata)) {
+        Some(known) => match original(&known, [machine, former], FileId::from(&metadata)) {
             Some(original) => (random()?, Origin::CopyOf(original)),
-            None if known.machine == machine && known.inode == metadata.ino() => (known.uuid, Origin::Kept),
+            None if [machine, former].contains(&known.machine) && known.inode == metadata.ino() => {
+                (known.uuid, Origin::Kept)
+            }
             None => (known.uuid, Origin::Moved),
         },
     };
@@ -152,9 +157,31 @@ pub fn claim(path: &Path, machine: Uuid) -> io::Result<(Uuid, Origin)> {
     Ok((uuid, origin))
 }
 
+/// The block size that a file was served with, bytes; `None` if it was not served, or its file system keeps no attributes.
+#[must_use]
+pub fn kept_block_bytes(path: &Path) -> Option<u32> {
+    let mut value = [0; 10];
+    let length = rustix::fs::fgetxattr(&open(path).ok()?, BLOCK_SIZE_ATTRIBUTE, &mut value[..]).ok()?;
+    std::str::from_utf8(value.get(..length)?).ok()?.trim().parse().ok()
+}
+
+/// Keeps the block size that a file is served with from now on.
+///
+/// # Errors
+/// If the file cannot be opened, or its file system keeps no attributes.
+pub fn keep_block_bytes(path: &Path, block_bytes: u32) -> io::Result<()> {
+    if kept_block_bytes(path) == Some(block_bytes) {
+        return Ok(());
+    }
+    let (file, value) = (open(path)?, block_bytes.to_string());
+    rustix::fs::fsetxattr(&file, BLOCK_SIZE_ATTRIBUTE, value.as_bytes(), XattrFlags::empty())?;
+    file.sync_all()
+}
+
 /// The file that an identity was given to, if it is still there and is another one than `this`.
-fn original(known: &Record, machine: Uuid, this: FileId) -> Option<PathBuf> {
-    let path = known.path.as_ref().filter(|_| known.machine == machine && known.inode != this.inode)?;
+fn original(known: &Record, machines: [Uuid; 2], this: FileId) -> Option<PathBuf> {
+    let path =
+        known.path.as_ref().filter(|_| machines.contains(&known.machine) && known.inode != this.inode)?;
     let other = open(path).ok()?;
     let is_other = FileId::from(&other.metadata().ok()?) != this;
     let is_same_identity = Record::of(&other).ok()??.uuid == known.uuid;
@@ -195,7 +222,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let probe = directory.path().join("probe");
         std::fs::write(&probe, "").unwrap();
-        match claim(&probe, machine(1)) {
+        match claim(&probe, machine(1), machine(1)) {
             Ok(_) => Some(directory),
             Err(error) => {
                 eprintln!("skipped: the directory for temporary files keeps no attributes: {error}");
@@ -244,18 +271,18 @@ mod tests {
         let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         std::fs::write(&a, "data").unwrap();
         assert_eq!(read(&a), None);
-        let (uuid, origin) = claim(&a, machine(1)).unwrap();
+        let (uuid, origin) = claim(&a, machine(1), machine(1)).unwrap();
         assert_eq!((origin, read(&a)), (Origin::New, Some(uuid)));
         std::fs::rename(&a, &b).unwrap();
-        assert_eq!(claim(&b, machine(1)).unwrap(), (uuid, Origin::Kept));
+        assert_eq!(claim(&b, machine(1), machine(1)).unwrap(), (uuid, Origin::Kept));
         // To another machine, and within this one to another file system: a new inode, and the old file is gone.
         copy(&b, &a, true);
         std::fs::remove_file(&b).unwrap();
-        assert_eq!(claim(&a, machine(2)).unwrap(), (uuid, Origin::Moved));
-        assert_eq!(claim(&a, machine(2)).unwrap(), (uuid, Origin::Kept), "said once");
+        assert_eq!(claim(&a, machine(2), machine(2)).unwrap(), (uuid, Origin::Moved));
+        assert_eq!(claim(&a, machine(2), machine(2)).unwrap(), (uuid, Origin::Kept), "said once");
         copy(&a, &b, true);
         std::fs::remove_file(&a).unwrap();
-        assert_eq!(claim(&b, machine(2)).unwrap(), (uuid, Origin::Moved));
+        assert_eq!(claim(&b, machine(2), machine(2)).unwrap(), (uuid, Origin::Moved));
     }
 
     #[test]
@@ -263,17 +290,17 @@ mod tests {
         let Some(directory) = directory() else { return };
         let [original, plain, full] = ["original", "plain", "full"].map(|name| directory.path().join(name));
         std::fs::write(&original, "data").unwrap();
-        let (uuid, _) = claim(&original, machine(1)).unwrap();
+        let (uuid, _) = claim(&original, machine(1), machine(1)).unwrap();
         copy(&original, &plain, false);
         copy(&original, &full, true);
         assert_eq!(read(&full), Some(uuid), "cp has copied the attribute");
-        let (plain_uuid, origin) = claim(&plain, machine(1)).unwrap();
+        let (plain_uuid, origin) = claim(&plain, machine(1), machine(1)).unwrap();
         assert_eq!(origin, Origin::New);
-        let (full_uuid, origin) = claim(&full, machine(1)).unwrap();
+        let (full_uuid, origin) = claim(&full, machine(1), machine(1)).unwrap();
         assert_eq!(origin, Origin::CopyOf(original.canonicalize().unwrap()));
         assert!(uuid != plain_uuid && uuid != full_uuid && plain_uuid != full_uuid);
-        assert_eq!(claim(&original, machine(1)).unwrap(), (uuid, Origin::Kept));
-        assert_eq!(claim(&full, machine(1)).unwrap(), (full_uuid, Origin::Kept));
+        assert_eq!(claim(&original, machine(1), machine(1)).unwrap(), (uuid, Origin::Kept));
+        assert_eq!(claim(&full, machine(1), machine(1)).unwrap(), (full_uuid, Origin::Kept));
     }
 
     #[test]
@@ -281,21 +308,45 @@ mod tests {
         let Some(directory) = directory() else { return };
         let [old, moved] = ["old", "moved"].map(|name| directory.path().join(name));
         std::fs::write(&old, "data").unwrap();
-        let (uuid, _) = claim(&old, machine(1)).unwrap();
+        let (uuid, _) = claim(&old, machine(1), machine(1)).unwrap();
         copy(&old, &moved, true);
         std::fs::remove_file(&old).unwrap();
         std::fs::write(&old, "other data").unwrap();
-        let (other, _) = claim(&old, machine(1)).unwrap();
-        assert_eq!(claim(&moved, machine(1)).unwrap(), (uuid, Origin::Moved));
+        let (other, _) = claim(&old, machine(1), machine(1)).unwrap();
+        assert_eq!(claim(&moved, machine(1), machine(1)).unwrap(), (uuid, Origin::Moved));
         assert_ne!(uuid, other);
+    }
+
+    #[test]
+    fn a_file_keeps_its_identity_when_that_of_its_machine_changes() {
+        let Some(directory) = directory() else { return };
+        let [original, full] = ["original", "full"].map(|name| directory.path().join(name));
+        std::fs::write(&original, "data").unwrap();
+        let (uuid, _) = claim(&original, machine(1), machine(1)).unwrap();
+        copy(&original, &full, true);
+        let copied = claim(&full, machine(2), machine(1)).unwrap().1;
+        assert_eq!(copied, Origin::CopyOf(original.canonicalize().unwrap()), "which is still seen");
+        assert_eq!(claim(&original, machine(2), machine(1)).unwrap(), (uuid, Origin::Kept));
+        assert_eq!(claim(&original, machine(2), machine(2)).unwrap(), (uuid, Origin::Kept));
+    }
+
+    #[test]
+    fn a_block_size_is_kept_with_a_file() {
+        let Some(directory) = directory() else { return };
+        let path = directory.path().join("a");
+        std::fs::write(&path, "data").unwrap();
+        assert_eq!(kept_block_bytes(&path), None);
+        keep_block_bytes(&path, 512).unwrap();
+        assert_eq!(kept_block_bytes(&path), Some(512));
+        assert_eq!(kept_block_bytes(&directory.path().join("missing")), None);
     }
 
     #[test]
     fn only_regular_files_have_one() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(claim(directory.path(), machine(1)).is_err());
-        assert!(claim(&directory.path().join("missing"), machine(1)).is_err());
-        assert!(claim(Path::new("/dev/null"), machine(1)).is_err());
+        assert!(claim(directory.path(), machine(1), machine(1)).is_err());
+        assert!(claim(&directory.path().join("missing"), machine(1), machine(1)).is_err());
+        assert!(claim(Path::new("/dev/null"), machine(1), machine(1)).is_err());
         assert_eq!(read(&directory.path().join("missing")), None);
     }
 }

@@ -4,6 +4,8 @@
 
 mod block;
 mod filter;
+mod health;
+pub mod holders;
 pub mod identity;
 mod key_value;
 mod namespace;
@@ -22,6 +24,7 @@ pub use block::{
     Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, RawFile,
 };
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
+pub use health::{Health, SPARE_PERCENT_MIN};
 pub use key_value::{
     ExaminedFile, ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings, KeyValueSettings, KeyValueShape,
     KeyValueStore, Logged, PartitionReport, RecoveryProgress,

@@ -15,6 +15,8 @@
 
 use reactor::{Buffer, Completion, Operation, Payload, Pool};
 
+use crate::health::Health;
+
 /// Range of valid block sizes, bytes: the powers of two in it.
 pub(crate) const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=65536;
 
@@ -348,6 +350,11 @@ pub trait BlockStore: Send + Sync {
         None
     }
 
+    /// The condition of the storage at the last look.
+    fn health(&self) -> Health {
+        Health::default()
+    }
+
     /// Whether the storage can change without the target, so that [`revalidate`](Self::revalidate) has something to
     /// check.
     fn can_change_underneath(&self) -> bool {
@@ -355,7 +362,7 @@ pub trait BlockStore: Send + Sync {
     }
 
     /// Compares the namespace with the current state of its storage: adopts growth, and closes the namespace if the
-    /// storage was cut, deleted or removed. May block.
+    /// storage was cut, deleted or removed. Renews [`health`](Self::health). May block.
     fn revalidate(&self) -> Option<Grown> {
         None
     }

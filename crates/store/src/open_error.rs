@@ -1,7 +1,7 @@
 //! Errors of opening a namespace's storage, each with its remedy.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -74,6 +74,14 @@ pub enum OpenError {
     Locked {
         /// Its path.
         path: PathBuf,
+    },
+    /// Another program, or the kernel, has the file open for writing.
+    #[error("{} is open for writing by {by}: both would destroy each other's data", path.display())]
+    Held {
+        /// Its path.
+        path: PathBuf,
+        /// Who has it.
+        by: String,
     },
     /// The file system does not allocate space ahead of writes.
     #[error("the file system of {} cannot allocate space ahead: `sparse` has each write allocate its own", path.display())]
@@ -198,6 +206,31 @@ pub enum OpenError {
         /// The smallest block size possible.
         block_bytes_min: u32,
     },
+    /// The kernel holds the device read-only.
+    #[error(
+        "{} is read-only, hosts could not write to it: add ?readonly to serve it for reading, or make it writable \
+         (blockdev --setrw)",
+        path.display()
+    )]
+    WriteProtected {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// The file was served with another block size.
+    #[error(
+        "{} was served with blocks of {kept} bytes, and would be with {block_bytes}: hosts keep partition tables and file \
+         systems by block number, and would not find theirs. Write lba={kept} as before; or, to give up what hosts have \
+         written there, setfattr -x {} {}",
+        path.display(), crate::identity::BLOCK_SIZE_ATTRIBUTE, path.display()
+    )]
+    OtherBlockSize {
+        /// Its path.
+        path: PathBuf,
+        /// The block size requested.
+        block_bytes: u32,
+        /// The block size that it was served with.
+        kept: u32,
+    },
     /// The path now leads to another file.
     #[error("{} was replaced by another file", path.display())]
     Replaced {
@@ -226,6 +259,17 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+impl OpenError {
+    /// The path of storage that others use at present.
+    #[must_use]
+    pub fn path_in_use(&self) -> Option<&Path> {
+        match self {
+            Self::Locked { path } | Self::Busy { path } | Self::Held { path, .. } => Some(path),
+            _ => None,
+        }
+    }
 }
 
 /// The remedy for a system error, where one is known.

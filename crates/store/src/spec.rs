@@ -32,14 +32,17 @@
 mod parse;
 mod print;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kv::log::Sync;
 use reactor::page_bytes;
 use wire::uuid::Uuid;
 
-use crate::block::{Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore};
+use crate::block::{
+    Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, check_creatable,
+    check_writable, directory_of, lacking_space,
+};
 use crate::filter::Filter;
 use crate::key_value::file::memory_bytes_default;
 use crate::key_value::{
@@ -208,19 +211,7 @@ impl Spec {
     pub fn open_with_pages(&self, is_shared: bool, page_bytes: usize) -> Result<Store, OpenError> {
         let is_read_only = self.is_read_only;
         let block_bytes = self.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT);
-        let is_sparse = !matches!(self.source, Source::KeyValueFile { is_sparse: false, .. });
-        let file = |path: &Path, kind, contents, bytes| {
-            let (path, block_bytes) = (path.to_owned(), self.block_bytes);
-            FileStore::open(&FileSettings {
-                path,
-                kind,
-                contents,
-                bytes,
-                block_bytes,
-                is_read_only,
-                is_sparse,
-            })
-        };
+        let file = || FileStore::open(&self.file_settings().expect("it is in a file or on a device"));
         let blocks: Arc<dyn BlockStore> = match &self.source {
             &Source::Memory { bytes, huge_pages } => {
                 let settings =
@@ -228,17 +219,14 @@ impl Spec {
                 Arc::new(MemoryStore::new(&settings)?)
             }
             Source::Null { bytes } => Arc::new(NullStore::new(*bytes, block_bytes, is_read_only)?),
-            Source::File { path, bytes } => {
-                Arc::new(file(path, FileKind::Regular, Contents::Blocks, *bytes)?)
-            }
-            Source::Device { path } => Arc::new(file(path, FileKind::Device, Contents::Blocks, None)?),
+            Source::File { .. } | Source::Device { .. } => Arc::new(file()?),
             &Source::KeyValue { bytes, evicts, item_bytes, allows_flush, prefaults } => {
                 let settings = KeyValueSettings { bytes, evicts, item_bytes, allows_flush, prefaults };
                 return Ok(Store::Keys(Arc::new(KeyValueStore::in_memory(settings))));
             }
             &Source::KeyValueFile {
                 ref path,
-                bytes,
+                bytes: _,
                 memory_bytes,
                 sync,
                 item_bytes,
@@ -246,7 +234,7 @@ impl Spec {
                 prefaults,
                 is_sparse: _,
             } => {
-                let below = self.filtered(Arc::new(file(path, FileKind::Regular, Contents::Pairs, bytes)?));
+                let below = self.filtered(Arc::new(file()?));
                 let path = path.clone();
                 let settings =
                     KeyValueFileSettings { path, memory_bytes, sync, item_bytes, allows_flush, prefaults };
@@ -254,6 +242,52 @@ impl Spec {
             }
         };
         Ok(Store::Blocks(self.filtered(blocks)))
+    }
+
+    /// How its file or device is opened, if it has one.
+    fn file_settings(&self) -> Option<FileSettings> {
+        let (path, kind, contents, bytes) = match &self.source {
+            Source::File { path, bytes } => (path, FileKind::Regular, Contents::Blocks, *bytes),
+            Source::KeyValueFile { path, bytes, .. } => (path, FileKind::Regular, Contents::Pairs, *bytes),
+            Source::Device { path } => (path, FileKind::Device, Contents::Blocks, None),
+            Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => return None,
+        };
+        Some(FileSettings {
+            path: path.clone(),
+            kind,
+            contents,
+            bytes,
+            block_bytes: self.block_bytes,
+            is_read_only: self.is_read_only,
+            is_sparse: !matches!(self.source, Source::KeyValueFile { is_sparse: false, .. }),
+        })
+    }
+
+    /// Whether its file or device could be opened, or made, as far as can be seen without changing anything.
+    ///
+    /// # Errors
+    /// What opening it would report. [`OpenError::Locked`] of storage that a target has open.
+    pub fn inspect(&self) -> Result<(), OpenError> {
+        let Some(settings) = self.file_settings() else { return Ok(()) };
+        let is_new = settings.kind == FileKind::Regular && settings.bytes.is_some() && !self.is_read_only;
+        let read_only = Self { is_read_only: true, filters: Vec::new(), ..self.clone() };
+        match read_only.open(false) {
+            Ok(_) if self.is_read_only => return Ok(()),
+            Ok(_) => {}
+            // It would be made larger.
+            Err(OpenError::CannotGrow { .. }) if !self.is_read_only => {}
+            Err(OpenError::Missing { path, .. }) if is_new && directory_of(&path).is_dir() => {
+                return check_creatable(&settings);
+            }
+            Err(error) => return Err(error),
+        }
+        check_writable(&settings)
+    }
+
+    /// Space that its file may still need and its file system does not have, and that which it has, bytes. May block.
+    #[must_use]
+    pub fn lacking_space(&self) -> Option<(u64, u64)> {
+        lacking_space(&self.file_settings()?)
     }
 
     /// The filters over `below`.

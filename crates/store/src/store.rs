@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::health::Health;
 use crate::key_value::{KeyValueShape, KeyValueStore, RecoveryProgress};
 use crate::namespace::{BlockStore, Generation, Grown};
 use crate::open_error::OpenError;
@@ -130,6 +131,12 @@ impl Store {
     #[must_use]
     pub fn closed_because(&self) -> Option<String> {
         self.watched()?.closed_because()
+    }
+
+    /// The condition of the storage at the last look.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.watched().map_or_else(Health::default, BlockStore::health)
     }
 
     /// How far the logs of a key-value file have been read; `None` once they are.

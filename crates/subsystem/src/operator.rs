@@ -10,13 +10,15 @@ mod memcached;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod used;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reactor::{Listener, ListenerTag, page_bytes};
 use security::tls::Keyring;
@@ -117,6 +119,8 @@ pub struct Operator {
     next_tag: ListenerTag,
     /// What new connections go through.
     gate: Arc<ListenerGate>,
+    /// Whether reloads keep what connected hosts use.
+    keeps_used: bool,
     /// Number of reactors that share the storage.
     reactor_count: usize,
     bind: Bind,
@@ -214,6 +218,7 @@ impl Operator {
             identities,
             passed: PassedSources::of(config),
             next_tag: 1,
+            keeps_used: false,
             reactor_count: reactor_count.into(),
             bind,
             page_bytes,
@@ -251,8 +256,11 @@ impl Operator {
                     let place = Place::Namespace(at, namespace_at, "storage");
                     vec![Problem { place, message }]
                 };
-                let store = self.open_in_time(&namespace.spec).map_err(|error| problem(error.to_string()))?;
-                let settled = self.identities.settle(&subsystem.nqn, *nsid, namespace).map_err(problem)?;
+                let store = waiting::open(|| self.open_new(&namespace.spec));
+                let store = store.map_err(|error| problem(error.to_string()))?;
+                let block_bytes = store.blocks().map(|blocks| blocks.geometry().block_bytes);
+                let settled = self.identities.settle(&subsystem.nqn, *nsid, namespace, block_bytes);
+                let settled = settled.map_err(problem)?;
                 self.stores.insert((subsystem.nqn.clone(), *nsid), store.clone());
                 let namespace = new_namespace(&settled, store);
                 self.with_subsystem(&subsystem.nqn, |known| drop(known.namespaces.insert(*nsid, settled)));
@@ -338,6 +346,9 @@ impl Operator {
         // The new overlap applies to this reload already: 0 ends the former secrets at once.
         self.running.config.timeouts.secret_overlap_ms = wanted.config.timeouts.secret_overlap_ms;
         let mut changes = diff(&self.running, &wanted);
+        if self.keeps_used {
+            self.keep_used(&mut changes, post);
+        }
         changes.extend(self.memory_set_by_clients(&wanted));
         self.identities.begin(&self.running, &changes);
         let closed = self.closed();
@@ -467,7 +478,8 @@ impl Operator {
             }
             Change::AddNamespace(nqn, nsid, namespace) => {
                 let store = self.open(&namespace.spec)?;
-                let settled = self.identities.settle(nqn, *nsid, namespace)?;
+                let block_bytes = store.blocks().map(|blocks| blocks.geometry().block_bytes);
+                let settled = self.identities.settle(nqn, *nsid, namespace, block_bytes)?;
                 let step = Step::AddNamespace {
                     subsystem: nqn.clone(),
                     nsid: *nsid,
@@ -494,27 +506,6 @@ impl Operator {
         match self.stores.iter().find(|(key, _)| has_name && is_it(key)) {
             Some((_, store)) => Ok(store.clone()),
             None => self.open_new(spec).map_err(|error| error.to_string()),
-        }
-    }
-
-    /// As [`open_new`](Self::open_new), but waits a while for storage that is in use. I/O begun by a killed target
-    /// completes after it and holds its lock until then, so none of it lands after our writes.
-    fn open_in_time(&self, spec: &Spec) -> Result<Store, OpenError> {
-        let until = Instant::now() + STORAGE_WAIT;
-        let mut was_told = false;
-        loop {
-            match self.open_new(spec) {
-                Err(error @ (OpenError::Locked { .. } | OpenError::Busy { .. }))
-                    if Instant::now() < until =>
-                {
-                    if !was_told {
-                        tracing::info!(%error, "waiting until the storage is no longer in use");
-                        was_told = true;
-                    }
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                result => return result,
-            }
         }
     }
 
@@ -763,16 +754,10 @@ fn read_keyring(config: &TargetConfig, discovery_nqn: &Nqn) -> Result<Arc<Keyrin
     Ok(Arc::new(keyring))
 }
 
-/// How long an address may stay in use by sockets that a killed target left in the kernel.
-const BIND_WAIT: Duration = Duration::from_secs(2);
-
-/// How long storage may stay in use by I/O that a killed target began.
-const STORAGE_WAIT: Duration = Duration::from_secs(5);
-
 /// An address may come after the target: by DHCP, with a container's network, or once IPv6 has found that no other machine
 /// has it.
 fn bind(address: SocketAddr) -> Result<Listener, String> {
-    let bound = Listener::bind_in_time(address, BIND_WAIT).or_else(|error| {
+    let bound = waiting::bind(address).or_else(|error| {
         if error.kind() != std::io::ErrorKind::AddrNotAvailable {
             return Err(error);
         }

@@ -217,6 +217,11 @@ impl Target {
         with_audit(Report::default(), self.audit.reopen())
     }
 
+    /// Whether reloads from now on refuse to remove namespaces and subsystems to which hosts are connected.
+    pub fn keep_used(&mut self, keeps: bool) {
+        self.operator.set_keeps_used(keeps);
+    }
+
     /// Gives the packets of connections accepted from now on these priorities; all others have 0.
     pub fn set_socket_priorities(&self, priorities: Vec<SocketPriority>) {
         self.addresses[0].post(Message::Placement(PlacementMessage::SetPriorities(priorities)));

@@ -113,8 +113,16 @@ pub struct NamespaceState {
     pub bytes: u64,
     /// Bytes of a logical block.
     pub block_bytes: u32,
-    /// Whether it is read-only.
+    /// Whether it is read-only, by the configuration or because its storage is.
     pub read_only: bool,
+    /// Whether its storage has become read-only.
+    pub write_protected: bool,
+    /// Whether writes are refused for lack of space.
+    pub full: bool,
+    /// Space left, percent, as in the SMART log: of the file system where the file needs more of it, else 100.
+    pub spare_percent: u8,
+    /// Free space of the file system; `None` if unknown.
+    pub free_bytes: Option<u64>,
     /// Hosts that see it; `None` for all hosts of the subsystem.
     pub hosts: Option<Vec<String>>,
     /// Hosts that may write to it; `None` for all that see it.

@@ -44,6 +44,33 @@ fn a_core_that_is_not_there_is_named() {
 }
 
 #[test]
+fn check_refuses_what_the_target_refuses() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("nvlane.toml");
+    let whole = "[reactors]\ncores = \"0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[subsystem]]\n\
+                 nqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = \"any\"\n[[subsystem.namespace]]\nstorage = \"ram:1M\"\n";
+    for (right, wrong, said) in [
+        ("\"0\"", "\"1023\"", "there is no core 1023"),
+        ("127.0.0.1:0", "224.0.0.1:4420", "the address of a group"),
+        ("127.0.0.1:0", "[ff02::1]:4420", "the address of a group"),
+        ("127.0.0.1:0", "255.255.255.255:4420", "the address of all machines"),
+        ("\"any\"", "[\"any\"]", "without brackets"),
+        ("ram:1M", "file:/proc/none/none?size=1M", "make its directory first"),
+        ("ram:1M", "null:1000", "not a multiple of its block size"),
+    ] {
+        std::fs::write(&config, whole.replace(right, wrong)).expect("written");
+        let config = config.to_str().expect("text");
+        let of_check = run(["check", "--config", config]);
+        let of_target = run(["target", "--config", config]);
+        assert_eq!((of_check.code, of_target.code), (USAGE, USAGE), "{wrong}: {of_check:?} {of_target:?}");
+        let [of_check, of_target] =
+            [of_check, of_target].map(|ended| ended.stderr.lines().last().map(str::to_owned));
+        assert!(of_check.as_ref().is_some_and(|line| line.contains(said)), "{of_check:?}");
+        assert_eq!(of_check, of_target);
+    }
+}
+
+#[test]
 fn numbers_and_times_say_what_they_should_be() {
     for (command, hint) in [
         (&["perf", "-q", "many"][..], "write a whole number"),

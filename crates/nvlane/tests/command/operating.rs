@@ -153,6 +153,59 @@ fn reload_shows_what_came_of_it() {
 }
 
 #[test]
+fn a_namespace_under_connected_hosts_is_removed_with_force_only() {
+    let mut target = Target::start("epoll", &["ram:1M", "ram:1M"]);
+    let host = target.connect();
+    target.storage.pop();
+    target.configure();
+    let ended = target.reload();
+    assert_eq!(ended.code, 1);
+    assert!(
+        ended.stdout.contains("not done, 1 host is connected")
+            && ended.stdout.contains("nvlane reload --force"),
+        "{ended:?}"
+    );
+    let count = || target.state()["subsystems"][0]["namespaces"].as_array().map(Vec::len);
+    assert_eq!(count(), Some(2));
+    let state = target.path("state.json");
+    let text = run([Path::new("reload"), "--force".as_ref(), "--state".as_ref(), &state]).text();
+    assert!(text.starts_with("remove ") && text.ends_with("done\n"), "{text}");
+    assert_eq!(count(), Some(1));
+    assert!(!target.path("state.json.force").exists());
+    drop(host);
+}
+
+#[test]
+fn a_full_disk_is_told_by_the_state_the_smart_log_and_the_log() {
+    let disk = tempfile::tempdir().expect("a directory");
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=4M", "tmpfs"]).arg(disk.path()).output();
+    if !mounted.as_ref().is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no file system can be mounted here (that takes root): {mounted:?}");
+        return;
+    }
+    let other = disk.path().join("other");
+    fs::write(&other, vec![1; 2 << 20]).expect("written");
+    let target = Target::start("epoll", &[&format!("file:{}/a?size=16M", disk.path().display())]);
+    let namespace = |state: &Value| state["subsystems"][0]["namespaces"][0].clone();
+    assert_eq!(namespace(&target.state())["full"], false);
+    let mut host = target.connect();
+    let refused = (0..16).find_map(|at| status(host.write_at(&vec![1; 1 << 20], at << 20)));
+    assert_eq!(refused, Some(Status::CAPACITY_EXCEEDED.with_dnr()));
+    target.await_state(|state| namespace(state)["full"] == true && namespace(state)["spare_percent"] == 0);
+    let log = run(["smart-log", &target.address, "-o", "json"]).json();
+    assert_eq!((&log["critical_warning"], &log["avail_spare"]), (&1.into(), &0.into()), "{log}");
+    fs::remove_file(other).expect("removed");
+    target.await_state(|state| namespace(state)["full"] == false);
+    let log = run(["smart-log", &target.address, "-o", "json"]).json();
+    assert_eq!((&log["critical_warning"], &log["spare_thresh"]), (&0.into(), &10.into()), "{log}");
+    assert_eq!(status(host.write_at(&vec![1; 1 << 20], 15 << 20)), None);
+    drop(host);
+    target.end();
+    let _ = Command::new("umount").arg(disk.path()).status();
+}
+
+#[test]
 fn reload_says_why_it_reaches_no_target() {
     let complain = |state: &Path| run([Path::new("reload"), "--state".as_ref(), state]);
     let directory = tempfile::tempdir().expect("a directory");

@@ -3,11 +3,13 @@
 use crate::support::run;
 
 /// A file of 4 MiB, and its address for `perf`.
-fn file() -> (tempfile::NamedTempFile, String) {
+fn file() -> (tempfile::TempPath, String) {
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().set_len(4 << 20).expect("a size");
-    let address = format!("file:{}", file.path().display());
-    (file, address)
+    // Nobody else has it open for writing.
+    let path = file.into_temp_path();
+    let address = format!("file:{}", path.display());
+    (path, address)
 }
 
 #[test]
@@ -61,7 +63,7 @@ fn options_for_targets_are_refused_and_nothing_is_written() {
         let complaint = run([&load, words].concat()).complaint(2);
         assert!(complaint.contains(named) && complaint.contains("local storage"), "{complaint}");
     }
-    let content = std::fs::read(file.path()).expect("the file");
+    let content = std::fs::read(&file).expect("the file");
     assert!(content.iter().all(|byte| *byte == 0));
 }
 

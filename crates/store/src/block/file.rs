@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex};
 use reactor::File;
 
 use super::file_backend::FileBackend;
+use super::file_health::{self, HealthCell};
 use super::file_open::{self, Contents, FileKind, FileSettings, Traits};
 use super::file_shared::{Current, Shared, Source, lock, watch_of};
-use crate::namespace::{Backend, BlockStore, Generation, Geometry, Grown, StoreError};
+use crate::health::Health;
+use crate::namespace::{BLOCK_BYTES_DEFAULT, Backend, BlockStore, Generation, Geometry, Grown, StoreError};
 use crate::open_error::{OpenError, check_size};
 use crate::size::Size;
 
@@ -25,11 +27,18 @@ impl FileStore {
     /// # Errors
     /// The problem of the storage, with its remedy.
     pub fn open(settings: &FileSettings) -> Result<Self, OpenError> {
+        check_block_bytes(settings)?;
         let opened = file_open::open(settings)?;
+        file_health::warn_of_lacking_space(settings);
         let (bytes, block_bytes, traits) = (opened.bytes, opened.block_bytes, opened.traits);
         let name = settings.path.display().to_string();
         tracing::debug!(name, bytes, block_bytes, ?traits, "opened");
-        let current = Mutex::new(Current { opened: Some(opened), wanted: settings.bytes, noted: None });
+        let current = Mutex::new(Current {
+            opened: Some(opened),
+            wanted: settings.bytes,
+            noted: None,
+            looks: Box::default(),
+        });
         let source = Source::Os { settings: settings.clone(), current };
         Ok(Self::new(name, source, bytes, block_bytes, settings.is_read_only, traits))
     }
@@ -68,6 +77,7 @@ impl FileStore {
             can_zero: AtomicBool::new(true),
             reason: Mutex::default(),
             has_shrunk: AtomicBool::new(false),
+            health: HealthCell::default(),
             write_grain_bytes: traits.write_grain_bytes,
             deallocate_grain_bytes: traits.deallocate_grain_bytes,
         };
@@ -125,6 +135,7 @@ impl BlockStore for FileStore {
             }
             current.reopen(settings, shared).map_err(io::Error::other)?;
         }
+        shared.health.reset();
         *lock(&shared.reason) = None;
         shared.open_next_generation();
         tracing::info!(name = shared.name, "reopened");
@@ -143,6 +154,10 @@ impl BlockStore for FileStore {
         Some(lock(&self.shared.reason).clone().unwrap_or_else(|| StoreError::Closed.to_string()))
     }
 
+    fn health(&self) -> Health {
+        self.shared.health.get()
+    }
+
     fn can_change_underneath(&self) -> bool {
         matches!(self.shared.source, Source::Os { .. })
     }
@@ -159,6 +174,10 @@ impl BlockStore for FileStore {
         shared.inspect_open(opened.data.as_fd(), watch_of(settings, opened), gate).ok()?;
         let actual = file_open::size(&opened.data).ok()?;
         current.note_place(settings, &shared.name);
+        let Current { opened, looks, .. } = &mut *current;
+        if let Some(opened) = opened {
+            shared.health.look(looks, settings, opened, &shared.name);
+        }
         let before = shared.bytes();
         let after = actual - actual % u64::from(shared.block_bytes);
         if after <= before || settings.contents == Contents::Pairs {
@@ -180,6 +199,20 @@ impl BlockStore for FileStore {
         }
         shared.bytes.store(after, Ordering::Release);
         Some(Grown { before, after })
+    }
+}
+
+/// Hosts keep partition tables and file systems by block number: a file is not served with another block size than before.
+fn check_block_bytes(settings: &FileSettings) -> Result<(), OpenError> {
+    if settings.kind != FileKind::Regular || settings.contents != Contents::Blocks {
+        return Ok(());
+    }
+    let block_bytes = settings.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT);
+    match crate::identity::kept_block_bytes(&settings.path) {
+        Some(kept) if kept != block_bytes => {
+            Err(OpenError::OtherBlockSize { path: settings.path.clone(), block_bytes, kept })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -461,7 +494,10 @@ mod tests {
     #[test]
     fn a_file_that_was_deleted_or_replaced_closes_its_namespace_until_it_is_back() {
         on_every_system(65536, |path, store, rig| {
-            let claimed = crate::identity::claim(path, crate::identity::random().unwrap());
+            let claimed = {
+                let machine = crate::identity::random().unwrap();
+                crate::identity::claim(path, machine, machine)
+            };
             rig.write(0, &[1; 4096]).unwrap();
             let other = path.with_extension("other");
             std::fs::write(&other, vec![9; 65536]).unwrap();
@@ -576,7 +612,7 @@ mod tests {
         assert_eq!(store.geometry().block_bytes, 4096, "what the device has");
         assert_eq!(store.geometry().bytes(), 64 << 10);
         assert!(store.resize(32 << 10).is_err() && store.resize(64 << 10).is_ok());
-        assert!(matches!(FileStore::open(&settings), Err(OpenError::Busy { .. })));
+        assert!(matches!(FileStore::open(&settings), Err(OpenError::Locked { .. })));
         let store: Arc<dyn BlockStore> = Arc::new(store);
         for engine in ENGINES {
             let Some(rig) = Rig::attach(&store, engine) else { continue };
@@ -620,10 +656,200 @@ mod tests {
         assert!(matches!(refused, OpenError::BlockTooSmall { block_bytes_min: 4096, .. }), "{refused}");
     }
 
+    #[test]
+    fn a_device_that_is_read_only_is_refused_or_write_protected_as_long_as_it_is() {
+        let Some(device) = LoopDevice::new(64 << 10) else { return };
+        let set = |option: &str| {
+            let status = std::process::Command::new("blockdev").arg(option).arg(&device.path).status();
+            assert!(status.unwrap().success());
+        };
+        let settings = FileSettings {
+            kind: FileKind::Device,
+            bytes: None,
+            block_bytes: None,
+            ..settings(&device.path, 0)
+        };
+        set("--setro");
+        let refused = FileStore::open(&settings).err().expect("hosts could not write").to_string();
+        assert!(refused.contains("?readonly") && refused.contains("--setrw"), "{refused}");
+        let to_read = FileSettings { is_read_only: true, ..settings.clone() };
+        assert!(FileStore::open(&to_read).unwrap().geometry().is_read_only);
+        set("--setrw");
+        let store: Arc<dyn BlockStore> = Arc::new(open_in_time(|| FileStore::open(&settings)).unwrap());
+        for engine in ENGINES {
+            let Some(mut rig) = Rig::attach(&store, engine) else { continue };
+            assert_eq!(rig.write(0, &[1; 4096]), Ok(vec![]));
+            for found_by_look in [false, true] {
+                set("--setro");
+                if found_by_look {
+                    store.revalidate();
+                }
+                for is_durable in [false, true] {
+                    let write = Step::Write { offset: 0, data: vec![2; 4096], is_durable };
+                    assert_eq!(rig.run(write), Err(StoreError::ReadOnly));
+                }
+                assert!(store.health().is_write_protected && store.geometry().is_read_only);
+                assert_eq!(rig.flush(), Ok(vec![]), "of what was written before");
+                assert_eq!(rig.read(0, 4096), Ok(vec![1; 4096]));
+                assert_eq!(store.closed_because(), None);
+                set("--setrw");
+                store.revalidate();
+                assert!(!store.health().is_write_protected && !store.geometry().is_read_only);
+                assert_eq!(rig.write(0, &[1; 4096]), Ok(vec![]));
+            }
+        }
+    }
+
+    /// A file system of this size, for as long as it lives; `None` without the right to mount one.
+    struct SmallDisk(TempDir);
+
+    impl SmallDisk {
+        fn new(bytes: u64) -> Option<Self> {
+            let directory = tempfile::tempdir().unwrap();
+            let made = std::process::Command::new("mount")
+                .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"])
+                .arg(directory.path())
+                .output();
+            if made.as_ref().is_ok_and(|output| output.status.success()) {
+                return Some(Self(directory));
+            }
+            eprintln!("skipped: no file system can be mounted here (that takes root): {made:?}");
+            None
+        }
+    }
+
+    impl Drop for SmallDisk {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_seen_until_there_is_space_again() {
+        const MIB: u64 = 1 << 20;
+        let Some(disk) = SmallDisk::new(8 * MIB) else { return };
+        let path = disk.0.path().join("a");
+        let store: Arc<dyn BlockStore> = Arc::new(FileStore::open(&settings(&path, 32 * MIB)).unwrap());
+        for engine in ENGINES {
+            let Some(mut rig) = Rig::attach(&store, engine) else { continue };
+            store.revalidate();
+            assert!(!store.health().lacks_space(), "{:?}", store.health());
+            let other = disk.0.path().join("other");
+            std::fs::write(&other, vec![1; 4 << 20]).unwrap();
+            store.revalidate();
+            let health = store.health();
+            assert!((40..=50).contains(&health.spare_percent) && !health.lacks_space(), "{health:?}");
+            let refused = (0..32).map(|at| rig.write(at * MIB, &vec![1; 1 << 20])).find(Result::is_err);
+            assert_eq!(refused, Some(Err(StoreError::NoSpace)));
+            let health = store.health();
+            assert!(health.is_full && health.lacks_space(), "at once: {health:?}");
+            store.revalidate();
+            store.revalidate();
+            assert!(store.health().is_full, "nothing has changed: {:?}", store.health());
+            assert_eq!(store.closed_because(), None);
+            std::fs::remove_file(other).unwrap();
+            store.revalidate();
+            let health = store.health();
+            assert!(!health.is_full && !health.lacks_space(), "{health:?}");
+            assert_eq!(rig.run(Step::Deallocate { offset: 0, length: 32 * MIB }), Ok(vec![]));
+        }
+    }
+
+    #[test]
+    fn a_file_is_not_served_with_another_block_size_than_before() {
+        let beside = std::env::current_exe().unwrap();
+        let directory = tempfile::tempdir_in(beside.parent().unwrap()).unwrap();
+        let settings = settings(&directory.path().join("a"), 65536);
+        drop(FileStore::open(&settings).unwrap());
+        if crate::identity::keep_block_bytes(&settings.path, 512).is_err() {
+            eprintln!("skipped: the build directory keeps no attributes");
+            return;
+        }
+        for block_bytes in [None, Some(4096)] {
+            let other = FileSettings { block_bytes, bytes: Some(131_072), ..settings.clone() };
+            let refused = open_in_time(|| FileStore::open(&other)).err().expect("refused").to_string();
+            assert!(refused.contains("lba=512") && refused.contains("setfattr -x"), "{refused}");
+        }
+        assert_eq!(std::fs::metadata(&settings.path).unwrap().len(), 65536, "it has not grown");
+        drop(open_in_time(|| FileStore::open(&settings)).unwrap());
+        let status = rustix::fs::removexattr(&settings.path, crate::identity::BLOCK_SIZE_ATTRIBUTE);
+        assert_eq!(status, Ok(()));
+        open_in_time(|| FileStore::open(&FileSettings { block_bytes: None, ..settings.clone() })).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_others_write_is_refused_with_their_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(&directory.path().join("a"), 65536);
+        drop(FileStore::open(&settings).unwrap());
+        let to_read = FileSettings { is_read_only: true, ..settings.clone() };
+        let refusal = || {
+            let found = open_in_time(|| FileStore::open(&settings)).map(drop);
+            let seen = file_open::check_writable(&settings).unwrap_err().to_string();
+            let refused = found.unwrap_err();
+            assert!(matches!(refused, OpenError::Held { .. }), "{refused}");
+            assert_eq!(refused.to_string(), seen, "check says the same");
+            drop(open_in_time(|| FileStore::open(&to_read)).unwrap());
+            seen
+        };
+        // As QEMU has it: a right that it shares with nobody, by a description that cannot write.
+        let locking = std::fs::File::open(&settings.path).unwrap();
+        reactor::lock_range_shared(locking.as_fd(), 201, 1).unwrap();
+        assert!(refusal().contains("QEMU"));
+        drop(locking);
+        let mut writer = std::process::Command::new("sh")
+            .args(["-c", "exec 9>>\"$1\"; exec sleep 60", "sh"])
+            .arg(&settings.path)
+            .spawn()
+            .unwrap();
+        while crate::holders::writers(&settings.path).first().is_none_or(|holder| holder.name != "sleep") {}
+        assert!(refusal().contains(&format!("sleep (process {})", writer.id())));
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        let store = open_in_time(|| FileStore::open(&settings)).unwrap();
+        let other = std::fs::File::open(&settings.path).unwrap();
+        assert!(reactor::is_range_locked(other.as_fd(), 201, 1).unwrap(), "QEMU keeps away");
+        drop(store);
+        if let Some(device) = LoopDevice::on(&settings.path) {
+            assert!(refusal().contains(device.path.to_str().unwrap()));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_not_reopened() {
+        let Some(device) = LoopDevice::new(64 << 10) else { return };
+        let settings = FileSettings {
+            kind: FileKind::Device,
+            bytes: None,
+            block_bytes: None,
+            ..settings(&device.path, 0)
+        };
+        let store: Arc<dyn BlockStore> = Arc::new(open_in_time(|| FileStore::open(&settings)).unwrap());
+        // Its storage is gone, and the device is there.
+        device.file.as_file().set_len(0).unwrap();
+        let refused = store.reopen().unwrap_err().to_string();
+        assert!(refused.contains("cannot"), "{refused}");
+        assert!(store.closed_because().is_some());
+        device.file.as_file().set_len(64 << 10).unwrap();
+        store.reopen().unwrap();
+        assert_eq!(store.closed_because(), None);
+    }
+
     /// A block device on a file, for as long as it lives.
     struct LoopDevice {
         path: PathBuf,
         file: tempfile::NamedTempFile,
+    }
+
+    /// The same on a file that stays.
+    struct Attached {
+        path: PathBuf,
+    }
+
+    impl Drop for Attached {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("losetup").arg("--detach").arg(&self.path).status();
+        }
     }
 
     impl LoopDevice {
@@ -644,6 +870,12 @@ mod tests {
                     None
                 }
             }
+        }
+
+        fn on(path: &Path) -> Option<Attached> {
+            let made = std::process::Command::new("losetup").args(["--find", "--show"]).arg(path).output();
+            let output = made.ok().filter(|output| output.status.success())?;
+            Some(Attached { path: String::from_utf8(output.stdout).unwrap().trim().into() })
         }
 
         fn size(&self, bytes: u64) {

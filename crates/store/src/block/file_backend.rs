@@ -155,11 +155,13 @@ impl FileBackend {
         // The caller may have checked against the geometry before a resize.
         let end = offset.checked_add(length).filter(|end| *end <= shared.bytes());
         let end = end.ok_or(StoreError::Truncated)?;
-        match (request, shared.is_read_only()) {
-            (Request::Read { .. }, _) | (_, false) => {}
+        match request {
+            Request::Read { .. } => {}
             // Nothing was written, so there is nothing to flush.
-            (Request::Flush, true) => return Ok(None),
-            (_, true) => return Err(StoreError::ReadOnly),
+            Request::Flush if shared.is_read_only() => return Ok(None),
+            Request::Flush => {}
+            _ if shared.refuses_writes() => return Err(StoreError::ReadOnly),
+            _ => {}
         }
         Ok(match *request {
             Request::Read { .. } => Some(Work::Read { offset, done: 0 }),
@@ -306,6 +308,12 @@ impl FileBackend {
         io.reply(ticket, Reply { result, buffer });
     }
 
+    fn fail_flush(&mut self, io: &mut dyn StoreIo, errno: Errno) {
+        let error = write_error(errno);
+        self.shared.on_refusal(error);
+        self.end_flush(io, Err(error));
+    }
+
     /// Retries a task, now or later; fails it with `errno` after too many attempts.
     fn retry(&mut self, io: &mut dyn StoreIo, ticket: Ticket, errno: Errno, buffer: Option<Buffer>) {
         let Some(task) = self.tasks.get_mut(&ticket) else { return };
@@ -352,7 +360,7 @@ impl FileBackend {
         let Some(task) = self.tasks.get(&ticket) else { return };
         let gate = task.gate;
         match task.work {
-            Work::Flush => self.end_flush(io, Err(write_error(errno))),
+            Work::Flush => self.fail_flush(io, errno),
             Work::Read { .. } => {
                 self.end(io, ticket, Err(StoreError::ReadFailed(errno.raw_os_error())), buffer);
             }
@@ -362,6 +370,7 @@ impl FileBackend {
                     StoreError::NoSpace if self.shared.is_cut(&self.files, gate) => StoreError::Truncated,
                     error => error,
                 };
+                self.shared.on_refusal(error);
                 self.end(io, ticket, Err(error), buffer);
             }
         }
@@ -505,7 +514,7 @@ impl Backend for FileBackend {
         };
         match (result, &task.work) {
             (Err(errno), _) if is_passing(errno) => self.retry(io, ticket, errno, buffer),
-            (result, Work::Flush) => self.end_flush(io, result.map(drop).map_err(write_error)),
+            (Ok(_), Work::Flush) => self.end_flush(io, Ok(())),
             (Ok(_), _) if task.gate != self.shared.gate() => {
                 self.end(io, ticket, Err(StoreError::Closed), buffer);
             }
@@ -550,6 +559,7 @@ fn write_error(errno: Errno) -> StoreError {
     match errno {
         Errno::NOSPC | Errno::DQUOT => StoreError::NoSpace,
         Errno::FBIG => StoreError::FileSizeLimit,
+        Errno::ROFS | Errno::PERM => StoreError::ReadOnly,
         _ => StoreError::WriteFailed(errno.raw_os_error()),
     }
 }

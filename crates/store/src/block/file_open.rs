@@ -6,9 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, OFlags, Stat, StatxFlags};
+use rustix::fs::{Access, AtFlags, CWD, FallocateFlags, FlockOperation, OFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
+use super::file_health::is_device_read_only;
+use crate::holders;
 use crate::key_value::{mark, superblock};
 use crate::namespace::{BLOCK_BYTES, BLOCK_BYTES_DEFAULT};
 use crate::open_error::{OpenError, check_size};
@@ -193,7 +195,7 @@ fn create(settings: &FileSettings, bytes: u64) -> Result<Opened, OpenError> {
     if settings.is_read_only {
         return Err(missing(settings));
     }
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let file = new_file(path, directory, bytes)?;
     let made = (|| {
         // The name must survive a crash, as must the size.
@@ -227,14 +229,17 @@ fn open_existing(
     // Checked before opening: opening a FIFO would wait for its other end.
     check_place(settings)?;
     let place = identity_at(settings).map_err(|error| system("look at", path, error))?;
+    check_device(settings)?;
     let kept = before.filter(|before| before.identity == place);
     let (keeper, data, is_direct) = match kept {
         Some(before) => before.share().map_err(|error| system("open", path, error))?,
         None => {
+            check_free(settings)?;
             let (keeper, is_direct) = open_keeper(settings, |flags| open_with(settings, flags))?;
             let stat = rustix::fs::fstat(&keeper).map_err(|errno| system("look at", path, errno.into()))?;
             let data = open_again(settings, Identity::of(&stat), is_direct)?;
             lock(settings, &data)?;
+            lock_as_qemu(settings, &data)?;
             (keeper, data, is_direct)
         }
     };
@@ -358,6 +363,10 @@ fn open_keeper(
     };
     let path = &settings.path;
     let refused = |error: io::Error| match Errno::from_io_error(&error) {
+        // A target claims it as well, but locks it first of all.
+        Some(Errno::BUSY) if std::fs::File::open(path).is_ok_and(|file| is_locked(&file)) => {
+            OpenError::Locked { path: path.clone() }
+        }
         Some(Errno::BUSY) => OpenError::Busy { path: path.clone() },
         _ => system("open", path, error),
     };
@@ -397,6 +406,153 @@ fn lock(settings: &FileSettings, data: &OwnedFd) -> Result<(), OpenError> {
         }
         Err(errno) => Err(system("lock", &settings.path, errno.into())),
     }
+}
+
+/// Bytes that QEMU locks in files of disks: one for each right that a process uses, and one for each that it does not
+/// share with others. (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`, `BLK_PERM_*`)
+const QEMU_USED: u64 = 100;
+const QEMU_UNSHARED: u64 = 200;
+const QEMU_READ: u64 = 0;
+const QEMU_WRITE: u64 = 1;
+const QEMU_RESIZE: u64 = 3;
+/// What a namespace that can be written uses, and what of it nobody else may.
+const QEMU_USES: [u64; 3] = [QEMU_READ, QEMU_WRITE, QEMU_RESIZE];
+const QEMU_KEEPS: [u64; 2] = [QEMU_WRITE, QEMU_RESIZE];
+
+/// Keeps QEMU and its tools away from a file that is written here, and respects their locks.
+fn lock_as_qemu(settings: &FileSettings, data: &OwnedFd) -> Result<(), OpenError> {
+    if settings.is_read_only || settings.kind == FileKind::Device || !check_qemu(settings, data)? {
+        return Ok(());
+    }
+    let own = QEMU_USES.map(|right| QEMU_USED + right).into_iter();
+    for byte in own.chain(QEMU_KEEPS.map(|right| QEMU_UNSHARED + right)) {
+        reactor::lock_range_shared(data.as_fd(), byte, 1)
+            .map_err(|error| system("lock", &settings.path, error))?;
+    }
+    Ok(())
+}
+
+/// Whether the file system has such locks; an error if another program has one in our way.
+fn check_qemu(settings: &FileSettings, file: &impl AsFd) -> Result<bool, OpenError> {
+    let in_the_way = QEMU_USES.map(|right| QEMU_UNSHARED + right).into_iter();
+    for byte in in_the_way.chain(QEMU_KEEPS.map(|right| QEMU_USED + right)) {
+        match reactor::is_range_locked(file.as_fd(), byte, 1) {
+            Ok(false) => {}
+            Ok(true) => return Err(held(settings, "QEMU or one of its tools")),
+            // Without locks, nothing keeps others away.
+            Err(_) => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// Refuses a file that is to be written while others have it open for writing: a loop device, or another process.
+fn check_free(settings: &FileSettings) -> Result<(), OpenError> {
+    if settings.is_read_only || settings.kind == FileKind::Device {
+        return Ok(());
+    }
+    if let Some(device) = loop_device(&settings.path) {
+        return Err(OpenError::Held { path: settings.path.clone(), by: device });
+    }
+    // Where it cannot be read, opening says so.
+    let Ok(file) = std::fs::File::open(&settings.path) else { return Ok(()) };
+    let is_written = reactor::is_open_for_writing(file.as_fd()) == Some(true) && !is_locked(&file);
+    match is_written && !holders::writers(&settings.path).is_empty() {
+        true => Err(held(settings, "another process")),
+        false => Ok(()),
+    }
+}
+
+/// Whether storage could be opened for writing, without doing so.
+///
+/// # Errors
+/// What opening it would report.
+pub(crate) fn check_writable(settings: &FileSettings) -> Result<(), OpenError> {
+    let path = &settings.path;
+    let access = rustix::fs::accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS);
+    access.map_err(|errno| system("open", path, errno.into()))?;
+    if settings.kind == FileKind::Device {
+        check_device(settings)?;
+        return open_keeper(settings, |flags| {
+            open_with(&FileSettings { is_read_only: true, ..settings.clone() }, flags)
+        })
+        .map(drop);
+    }
+    check_free(settings)?;
+    let file = std::fs::File::open(path).map_err(|error| system("open", path, error))?;
+    if is_locked(&file) { Ok(()) } else { check_qemu(settings, &file).map(drop) }
+}
+
+/// Whether a file could be made, as far as can be seen without doing so.
+///
+/// # Errors
+/// What making it would report.
+pub(crate) fn check_creatable(settings: &FileSettings) -> Result<(), OpenError> {
+    let path = &settings.path;
+    let directory = directory_of(path);
+    let access = rustix::fs::accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+    access.map_err(|errno| system("create", path, errno.into()))?;
+    let bytes = settings.bytes.unwrap_or(0);
+    check_bytes(
+        settings,
+        format!("the namespace on {}", path.display()),
+        bytes,
+        settings.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT),
+    )?;
+    let free = rustix::fs::statvfs(directory).map(|system| system.f_bavail.saturating_mul(system.f_frsize));
+    if !settings.is_sparse && free.is_ok_and(|free| free < bytes) {
+        return Err(system("allocate space for", path, Errno::NOSPC.into()));
+    }
+    Ok(())
+}
+
+fn check_device(settings: &FileSettings) -> Result<(), OpenError> {
+    let path = &settings.path;
+    let place = identity_at(settings).map_err(|error| system("look at", path, error))?;
+    let is_refused = !settings.is_read_only
+        && settings.kind == FileKind::Device
+        && is_device_read_only(place.special) == Some(true);
+    if is_refused { Err(OpenError::WriteProtected { path: path.clone() }) } else { Ok(()) }
+}
+
+pub(crate) fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether another target has locked the file.
+fn is_locked(file: &std::fs::File) -> bool {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
+        Err(errno) => errno == Errno::WOULDBLOCK,
+        // Not left to the end of the description, which a process that is being started may have as well.
+        Ok(()) => rustix::fs::flock(file, FlockOperation::NonBlockingUnlock).is_err(),
+    }
+}
+
+/// A loop device that is attached to a file.
+fn loop_device(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let devices = std::fs::read_dir("/sys/block").ok()?.flatten();
+    let mut attached = devices.filter(|device| {
+        let backing = std::fs::read_to_string(device.path().join("loop/backing_file"));
+        backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == path)
+    });
+    let name = attached.next()?.file_name().to_string_lossy().into_owned();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mount = mounts.lines().find_map(|line| {
+        let mut words = line.split(' ');
+        let partition = words.next()?.strip_prefix("/dev/")?.strip_prefix(&name)?;
+        (partition.is_empty() || partition.starts_with('p')).then_some(words.next()?)
+    });
+    Some(match mount {
+        Some(place) => format!("/dev/{name}, mounted on {place}"),
+        None => format!("/dev/{name} (losetup --detach)"),
+    })
+}
+
+/// The error of a file that others write; `by` where no process is seen.
+fn held(settings: &FileSettings, by: &str) -> OpenError {
+    let by = holders::writers(&settings.path).first().map_or_else(|| by.to_owned(), ToString::to_string);
+    OpenError::Held { path: settings.path.clone(), by }
 }
 
 /// The alignment of offsets and lengths for direct I/O on the file, if the kernel reports it (Linux 6.1); 0 if direct

@@ -22,6 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use reactor::File;
 use rustix::io::Errno;
 
+use super::file_health::{self, HealthCell, Looks};
 use super::file_open::{self, FileKind, FileSettings, Opened};
 use crate::namespace::{Generation, Geometry, StoreError};
 use crate::open_error::OpenError;
@@ -45,6 +46,7 @@ pub(super) struct Shared {
     pub(super) reason: Mutex<Option<String>>,
     /// Whether the namespace has been shrunk: bytes behind its end may come from its own late writes.
     pub(super) has_shrunk: AtomicBool,
+    pub(super) health: HealthCell,
     pub(super) write_grain_bytes: u32,
     pub(super) deallocate_grain_bytes: u32,
 }
@@ -65,6 +67,7 @@ pub(super) struct Current {
     pub(super) wanted: Option<u64>,
     /// The last logged state of path or size, so that each change is logged once.
     pub(super) noted: Option<String>,
+    pub(super) looks: Box<Looks>,
 }
 
 /// The file descriptions of one reactor.
@@ -98,7 +101,7 @@ impl Shared {
         Geometry {
             block_bytes,
             block_count: self.bytes() / u64::from(block_bytes),
-            is_read_only: self.is_read_only,
+            is_read_only: self.refuses_writes(),
             can_deallocate: !self.is_read_only && self.can_punch(),
             preferred_write_blocks: blocks(self.write_grain_bytes),
             preferred_deallocate_blocks: blocks(self.deallocate_grain_bytes),
@@ -111,6 +114,11 @@ impl Shared {
 
     pub(super) fn is_read_only(&self) -> bool {
         self.is_read_only
+    }
+
+    /// Whether writes are refused: by the configuration, or by the storage.
+    pub(super) fn refuses_writes(&self) -> bool {
+        self.is_read_only || self.health.is_write_protected()
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -162,12 +170,27 @@ impl Shared {
         let is_direct = self.is_direct.load(Ordering::Relaxed);
         match error {
             StoreError::FileSizeLimit => true,
+            // A device looks first whether it is read-only; a file system that is may also have failed to flush.
+            StoreError::ReadOnly => self.is_device(),
             StoreError::NoSpace => is_direct,
             StoreError::WriteFailed(errno) => {
                 is_direct && [Errno::INVAL, Errno::OPNOTSUPP].map(Errno::raw_os_error).contains(&errno)
             }
             _ => false,
         }
+    }
+
+    /// Records that the storage has refused a write or flush, if it will refuse others too.
+    pub(super) fn on_refusal(&self, error: StoreError) {
+        match error {
+            StoreError::NoSpace => self.health.on_full(&self.name),
+            StoreError::ReadOnly => self.health.on_write_protected(&self.name),
+            _ => {}
+        }
+    }
+
+    fn is_device(&self) -> bool {
+        matches!(&self.source, Source::Os { settings, .. } if settings.kind == FileKind::Device)
     }
 
     /// Descriptions for a reactor, of the current generation.
@@ -352,6 +375,7 @@ impl Current {
                 (None, _) => Ok(opened),
             }
         });
+        let opened = opened.and_then(|opened| file_health::check_use(settings, &opened).map(|()| opened));
         let opened = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -378,7 +402,8 @@ impl Current {
         shared.can_punch.store(traits.can_punch, Ordering::Relaxed);
         shared.can_zero.store(true, Ordering::Relaxed);
         shared.has_shrunk.store(false, Ordering::Relaxed);
-        *self = Self { opened: Some(opened), wanted: self.wanted, noted: None };
+        let looks = Box::default();
+        *self = Self { opened: Some(opened), wanted: self.wanted, noted: None, looks };
         Ok(())
     }
 

@@ -62,7 +62,7 @@ pub(crate) fn execute(record: &mut ControllerRecord, around: &Surroundings<'_>, 
     if length > around.limits.transfer_bytes_max as usize || !command.offset.is_multiple_of(4) {
         return Err(Status::INVALID_FIELD.with_dnr());
     }
-    let page = page(record, around, &command)?;
+    let page = page(record, around, &command, sqe.nsid())?;
     if command.offset > page.len() as u64 {
         return Err(Status::INVALID_FIELD.with_dnr());
     }
@@ -85,11 +85,12 @@ fn page(
     record: &mut ControllerRecord,
     around: &Surroundings<'_>,
     command: &GetLogPage,
+    nsid: Nsid,
 ) -> Result<Arc<[u8]>, Status> {
     Ok(match command.lid {
         Lid::SUPPORTED_PAGES => supported_pages(record.key.kind).into(),
         Lid::ERROR => record.errors.page().into(),
-        Lid::SMART => health::page(record, around).into(),
+        Lid::SMART => health::page(record, around, nsid).into(),
         Lid::FIRMWARE_SLOTS => {
             let slots = FirmwareSlots::single(super::identify::firmware());
             slots.map_err(|_| Status::INTERNAL_ERROR)?.as_bytes().into()

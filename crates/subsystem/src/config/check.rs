@@ -1,7 +1,7 @@
 //! Checks of a configuration: contradictions and values out of range, found before anything is touched.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use proto::WINDOW_COUNT_MAX;
 use proto::handshake::H2C_DATA_BYTES_MIN;
@@ -218,6 +218,9 @@ impl TargetConfig {
                     format!("the listener on {address} leads to nothing: turn on subsystems or discovery");
                 findings.add(Place::Listener(at), message);
             }
+            if let Some(message) = not_listenable(address) {
+                findings.add(Place::Listener(at), message);
+            }
             let overlaps = |other: &SocketAddr| {
                 let is_wild = address.ip().is_unspecified() || other.ip().is_unspecified();
                 let same_family = address.is_ipv4() == other.is_ipv4();
@@ -239,6 +242,9 @@ impl TargetConfig {
             findings.add(Place::Memcached(0), message);
         }
         for (at, listener) in self.memcached.iter().enumerate() {
+            if let Some(message) = listener.address.ip().and_then(not_listenable) {
+                findings.add(Place::Memcached(at), message);
+            }
             if listener.address.ip().is_none() && listener.allow != AllowList::Any {
                 let message = format!(
                     "{} is a Unix socket, whose clients have no address: leave allow out, and set the permissions of its file \
@@ -337,6 +343,7 @@ impl TargetConfig {
                     format!("controller ids {first} to {last}: take a range within 1 to {}", Cntlid::MAX);
                 findings.add(Place::Subsystem(at, "cntlids"), message);
             }
+            check_hosts(at, subsystem, findings);
             check_secrets(at, subsystem, findings);
             self.check_namespaces(at, findings);
             check_rights(at, subsystem, findings);
@@ -494,6 +501,35 @@ impl TargetConfig {
                 }
             }
         }
+    }
+}
+
+/// Why nothing can listen on an address, whatever addresses the machine has.
+fn not_listenable(address: SocketAddr) -> Option<String> {
+    let what = match address.ip() {
+        ip if ip.is_multicast() => "the address of a group",
+        IpAddr::V4(ip) if ip.is_broadcast() => "the address of all machines",
+        IpAddr::V4(ip) if ip.octets()[0] >= 240 => "a reserved address",
+        _ => return None,
+    };
+    Some(format!("cannot listen on {address}, {what}: take one of this machine, or 0.0.0.0 or [::] for all"))
+}
+
+/// Words for all hosts in lists of hosts, where they are names like any other and let nobody in.
+fn check_hosts(at: usize, subsystem: &SubsystemConfig, findings: &mut Findings) {
+    let mut check = |place, access: &Access| {
+        let Access::Only(hosts) = access else { return };
+        for host in hosts.iter().filter(|host| matches!(host.as_str(), "any" | "all" | "*")) {
+            let message = format!(
+                "a list names single hosts, and \"{host}\" is none: write hosts = \"any\", without brackets"
+            );
+            findings.add(place, message);
+        }
+    };
+    check(Place::Subsystem(at, "hosts"), &subsystem.access);
+    for (namespace_at, namespace) in subsystem.namespaces.iter().enumerate() {
+        check(Place::Namespace(at, namespace_at, "hosts"), &namespace.rights.visible_to);
+        check(Place::Namespace(at, namespace_at, "write_hosts"), &namespace.rights.writable_by);
     }
 }
 

@@ -152,10 +152,7 @@ impl ConfigFile {
     /// # Errors
     /// Everything that is not in order with them.
     pub fn inspect(&self) -> Result<(), ConfigErrors> {
-        let mut problems = self.config.inspect();
-        problems.extend(self.config.read_secrets().err().unwrap_or_default());
-        problems.extend(self.config.read_tls_keys().err().unwrap_or_default());
-        problems.extend(self.config.read_memcached_trust().err().unwrap_or_default());
+        let problems = self.config.inspect();
         if problems.is_empty() { Ok(()) } else { Err(self.located(&problems)) }
     }
 

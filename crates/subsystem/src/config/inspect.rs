@@ -1,14 +1,16 @@
 //! Looks at the storage of a configuration without changing anything.
 
+use std::io;
 use std::path::Path;
 
+use reactor::CoreList;
 use store::{OpenError, Source, Spec};
 
-use super::{Place, Problem, TargetConfig};
+use super::{Place, Problem, TargetConfig, Threads};
 use crate::audit;
 
 impl TargetConfig {
-    /// What is not in order with the storage and the audit log, as far as can be seen without creating or growing anything.
+    /// What is not in order with the storage, the cores, the secrets and the audit log, as far as can be seen without creating or growing anything.
     /// May block.
     #[must_use]
     pub fn inspect(&self) -> Vec<Problem> {
@@ -22,46 +24,52 @@ impl TargetConfig {
                 }
             }
         }
+        if let Threads::Cores(list) = &self.reactors.threads
+            && let Err(error) = try_cores(list)
+        {
+            problems.push(Problem { place: Place::Reactors("cores"), message: error.to_string() });
+        }
         if let Some(Err(message)) = self.audit.file.as_deref().map(audit::inspect) {
             problems.push(Problem { place: Place::Audit, message });
         }
+        problems.extend(self.read_secrets().err().unwrap_or_default());
+        problems.extend(self.read_tls_keys().err().unwrap_or_default());
+        problems.extend(self.read_memcached_trust().err().unwrap_or_default());
         problems
     }
 }
 
+/// Pins a thread to each of these cores: the present affinity may have fewer cores than there are to choose from.
+fn try_cores(list: &CoreList) -> io::Result<()> {
+    std::thread::scope(|scope| {
+        let tried = scope.spawn(|| list.cores().iter().try_for_each(|core| reactor::pin(*core)));
+        tried.join().unwrap_or_else(|_| Err(io::Error::other("the thread that tried the cores has failed")))
+    })
+}
+
 fn inspect(spec: &Spec, reactor_count: usize) -> Result<(), OpenError> {
     spec.check_shares(reactor_count)?;
-    if let Source::KeyValue { .. } = spec.source {
-        return Ok(());
-    }
-    if let Source::Memory { bytes, .. } = spec.source {
+    if let Source::Memory { bytes, .. } | Source::Null { bytes } = spec.source {
         // Available memory is only known when it is allocated: check the shape alone.
         let shape = Spec { source: Source::Null { bytes }, filters: Vec::new(), ..spec.clone() };
         return shape.open(false).map(drop).map_err(|error| match error {
-            OpenError::SizeNotBlocks { bytes, block_bytes, .. } => {
+            OpenError::SizeNotBlocks { bytes, block_bytes, .. }
+                if matches!(spec.source, Source::Memory { .. }) =>
+            {
                 OpenError::SizeNotBlocks { name: "the RAM namespace".into(), bytes, block_bytes }
             }
             error => error,
         });
     }
-    let read_only = Spec { is_read_only: true, filters: Vec::new(), ..spec.clone() };
-    match read_only.open(false) {
-        Ok(_) => Ok(()),
+    match spec.inspect() {
         // A running target has it, perhaps with this very configuration.
         Err(OpenError::Locked { .. }) => Ok(()),
-        // It would be made, or made larger.
-        Err(OpenError::CannotGrow { .. }) if !spec.is_read_only => Ok(()),
         Err(OpenError::Missing { path, remedy }) => {
             let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
             let has_place = directory.is_none_or(Path::is_dir);
             let remedy = match spec.source {
                 Source::File { .. } | Source::KeyValueFile { .. } if !has_place => {
                     "make its directory first, with mkdir -p"
-                }
-                Source::File { bytes: Some(_), .. } | Source::KeyValueFile { bytes: Some(_), .. }
-                    if !spec.is_read_only =>
-                {
-                    return Ok(());
                 }
                 Source::File { .. } | Source::KeyValueFile { .. } if !spec.is_read_only => {
                     "add size= to have it made"
@@ -70,6 +78,6 @@ fn inspect(spec: &Spec, reactor_count: usize) -> Result<(), OpenError> {
             };
             Err(OpenError::Missing { path, remedy })
         }
-        Err(error) => Err(error),
+        result => result,
     }
 }

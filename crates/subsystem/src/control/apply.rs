@@ -130,6 +130,11 @@ impl Change<'_> {
                 let known = self.namespace_to_change(&subsystem, nsid)?;
                 storage.into_iter().for_each(|storage| known.storage = storage);
             }
+            Step::SpaceLow { subsystem, nsid } => {
+                let (id, known) = self.catalog.named_mut(&subsystem)?;
+                let rights = known.namespaces.get(&nsid).ok_or(StepError::NoNamespace)?.rights.newest();
+                self.associations.on_space_low(id, rights, self.outputs);
+            }
         }
         Ok(ended_count)
     }

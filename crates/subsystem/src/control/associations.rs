@@ -25,7 +25,7 @@ use wire::status::Status;
 use wire::text::quoted;
 
 use super::outputs::{MILLISECOND_NS, Outputs};
-use crate::access::{Concerned, Right};
+use crate::access::{Concerned, HostRights, Right};
 use crate::admin::abort::{self, Aborting};
 use crate::admin::{Outcome, Reply, reply_dw0};
 use crate::audit::Event;
@@ -357,6 +357,24 @@ impl Associations {
                 record.events.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
                 tell_events(record, outputs);
             }
+        }
+    }
+
+    /// Notifies the hosts that see a namespace with these rights that its storage has too little space left.
+    pub(super) fn on_space_low(
+        &mut self,
+        subsystem: SubsystemId,
+        rights: &HostRights,
+        outputs: &mut Outputs,
+    ) {
+        let is_concerned = |record: &&mut ControllerRecord| {
+            record.life == Life::Live
+                && record.key.kind == ControllerKind::Io(subsystem)
+                && rights.of(&record.host) != Right::None
+        };
+        for record in self.controllers.values_mut().filter(is_concerned) {
+            record.events.raise(AsyncEvent::SMART_SPARE);
+            tell_events(record, outputs);
         }
     }
 

@@ -3,7 +3,7 @@
 use proto::controller::ControllerState as MachineState;
 use reactor::Counter;
 use store::RecoveryProgress;
-use wire::id::Qid;
+use wire::id::{Nsid, Qid};
 
 use super::associations::Associations;
 use super::authentications::Authentications;
@@ -14,7 +14,7 @@ use crate::lane_id::LaneId;
 use crate::state::{
     ControllerState, ListenerState, NamespaceState, QueueState, RecoveryState, SubsystemState, TargetState,
 };
-use crate::subsystem::{Subsystem, SubsystemId};
+use crate::subsystem::{Namespace, Subsystem, SubsystemId};
 
 /// The parts of the control plane that the snapshot shows.
 pub(super) struct Snapshot<'a> {
@@ -49,13 +49,17 @@ impl Snapshot<'_> {
     }
 
     fn subsystem(&self, id: SubsystemId, subsystem: &Subsystem) -> SubsystemState {
-        let namespaces = subsystem.namespaces.iter().map(|(nsid, namespace)| NamespaceState {
+        let of_namespace = |(nsid, namespace): (&Nsid, &Namespace)| NamespaceState {
             nsid: nsid.get(),
             uuid: namespace.uuid.to_string(),
             storage: namespace.storage.clone(),
             bytes: namespace.store.bytes(),
             block_bytes: namespace.store.block_bytes(),
             read_only: namespace.store.is_read_only(),
+            write_protected: namespace.store.health().is_write_protected,
+            full: namespace.store.health().is_full,
+            spare_percent: namespace.store.health().spare_percent,
+            free_bytes: namespace.store.health().free_bytes,
             hosts: namespace.rights.newest().visible_to.names(),
             write_hosts: namespace.rights.newest().writable_by.names(),
             key_prefixes: namespace.rights.newest().keys.prefixes(),
@@ -66,13 +70,13 @@ impl Snapshot<'_> {
                 let RecoveryProgress { partition_count, read_bytes, bytes } = progress;
                 RecoveryState { partition_count, read_bytes, bytes }
             }),
-        });
+        };
         SubsystemState {
             nqn: subsystem.nqn.to_string(),
             serial: subsystem.serial.clone(),
             model: subsystem.model.clone(),
             hosts: subsystem.access.names(),
-            namespaces: namespaces.collect(),
+            namespaces: subsystem.namespaces.iter().map(of_namespace).collect(),
             controllers: self.controllers(ControllerKind::Io(id)),
         }
     }

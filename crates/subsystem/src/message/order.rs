@@ -211,6 +211,13 @@ pub enum Step {
         /// The specification of its storage, if that is another one now.
         storage: Option<String>,
     },
+    /// Announces that the storage of a namespace has too little space left: hosts read the SMART log.
+    SpaceLow {
+        /// NQN of the subsystem.
+        subsystem: Nqn,
+        /// Namespace id.
+        nsid: Nsid,
+    },
 }
 
 impl Step {
@@ -236,7 +243,8 @@ impl Step {
             | Self::RemoveNamespace { .. }
             | Self::ReplaceNamespace { .. }
             | Self::SetRights { .. }
-            | Self::StorageChanged { .. } => false,
+            | Self::StorageChanged { .. }
+            | Self::SpaceLow { .. } => false,
         }
     }
 }
@@ -287,6 +295,7 @@ impl fmt::Debug for Step {
             }
             Self::SetRights { subsystem, nsid, .. } => write!(f, "SetRights({subsystem}, {nsid})"),
             Self::StorageChanged { subsystem, nsid, .. } => write!(f, "StorageChanged({subsystem}, {nsid})"),
+            Self::SpaceLow { subsystem, nsid } => write!(f, "SpaceLow({subsystem}, {nsid})"),
         }
     }
 }

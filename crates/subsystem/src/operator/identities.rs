@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use store::identity::{FileId, Origin, claim, read};
+use store::identity::{FileId, Origin, claim, keep_block_bytes, read};
 use store::{Source, Spec};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
@@ -75,12 +75,13 @@ impl Identities {
         }
     }
 
-    /// Settles the identity of a namespace whose storage has just been opened.
+    /// Settles the identity of a namespace whose storage has just been opened, with blocks of this size if it has any.
     pub(super) fn settle(
         &mut self,
         nqn: &Nqn,
         nsid: Nsid,
         namespace: &ResolvedNamespace,
+        block_bytes: Option<u32>,
     ) -> Result<ResolvedNamespace, String> {
         let key = (nqn.clone(), nsid);
         let mut settled = namespace.clone();
@@ -95,6 +96,14 @@ impl Identities {
         }
         if let (Some(path), false) = (file_path(&namespace.spec), namespace.is_uuid_given) {
             self.claim(path, &mut settled);
+        }
+        if let (Source::File { path, .. }, Some(block_bytes)) = (&namespace.spec.source, block_bytes)
+            && let Err(error) = keep_block_bytes(path, block_bytes)
+        {
+            tracing::warn!(
+                file = %path.display(), %error,
+                "its block size cannot be kept with the file: give lba={block_bytes} at each start"
+            );
         }
         let others = self.taken.iter().filter(|(other, _)| **other != key);
         let storage = storage_name(&namespace.spec);
@@ -129,7 +138,8 @@ impl Identities {
 
     fn claim(&self, path: &Path, namespace: &mut ResolvedNamespace) {
         let shown = path.display();
-        match claim(path, self.target.machine().uuid()) {
+        let machine = self.target.machine();
+        match claim(path, machine.uuid(), machine.former_uuid()) {
             Ok((uuid, origin)) => {
                 namespace.identify(uuid);
                 match origin {

@@ -2,7 +2,8 @@
 
 use reactor::{Listener, ListenerTag};
 
-use super::{BIND_WAIT, Operator, Outcome, Report};
+use super::waiting::ADDRESS_WAIT;
+use super::{Operator, Outcome, Report};
 use crate::config::{MemcachedAddress, MemcachedListenerConfig};
 use crate::memcached_trust::MemcachedTrust;
 use crate::message::Step;
@@ -36,7 +37,7 @@ pub(super) fn trust_of(
 pub(super) fn bind(address: &MemcachedAddress) -> Result<Listener, String> {
     match address {
         MemcachedAddress::Ip(address) => super::bind(*address),
-        MemcachedAddress::Unix { path, mode } => Listener::bind_path_in_time(path, *mode, BIND_WAIT)
+        MemcachedAddress::Unix { path, mode } => Listener::bind_path_in_time(path, *mode, ADDRESS_WAIT)
             .map_err(|error| format!("cannot listen on {address}: {error}")),
     }
 }

@@ -15,11 +15,19 @@ use crate::message::Step;
 pub(super) struct Seen {
     generation: Generation,
     bytes: u64,
+    is_write_protected: bool,
+    lacks_space: bool,
 }
 
 impl Seen {
     fn of(store: &Store) -> Self {
-        Self { generation: store.generation(), bytes: store.bytes() }
+        let health = store.health();
+        Self {
+            generation: store.generation(),
+            bytes: store.bytes(),
+            is_write_protected: health.is_write_protected,
+            lacks_space: health.lacks_space(),
+        }
     }
 }
 
@@ -74,15 +82,23 @@ impl Operator {
             let now = Seen::of(store);
             let key = (nqn.clone(), *nsid);
             let Some(before) = self.seen.insert(key, now).filter(|before| *before != now) else { continue };
-            steps.push(Step::StorageChanged { subsystem: nqn.clone(), nsid: *nsid, storage: None });
+            let name = self.name_of(nqn, *nsid);
+            let shape = |seen: Seen| Seen { lacks_space: false, ..seen };
+            if shape(now) != shape(before) {
+                steps.push(Step::StorageChanged { subsystem: nqn.clone(), nsid: *nsid, storage: None });
+            }
+            if now.lacks_space && !before.lacks_space {
+                steps.push(Step::SpaceLow { subsystem: nqn.clone(), nsid: *nsid });
+            }
+            told(&name, before, now, store, &mut report);
             if now.bytes != before.bytes && !now.generation.is_closed() {
-                let (name, was, is) = (self.name_of(nqn, *nsid), Size(before.bytes), Size(now.bytes));
+                let (was, is) = (Size(before.bytes), Size(now.bytes));
                 report
                     .add(Outcome::Done, format!("resize {name} with its storage: done, from {was} to {is}"));
             }
             if now.generation.is_closed() && !before.generation.is_closed() {
                 let why = store.closed_because().unwrap_or_default();
-                report.add(Outcome::Failed, format!("{} is closed: {why}", self.name_of(nqn, *nsid)));
+                report.add(Outcome::Failed, format!("{name} is closed: {why}"));
             }
         }
         announce(steps, post, &mut report);
@@ -107,5 +123,29 @@ impl Operator {
             self.running.subsystems.get(nqn).and_then(|subsystem| subsystem.namespaces.get(&nsid));
         let storage = namespace.map_or_else(String::new, |namespace| format!(" ({})", namespace.spec));
         format!("{nqn} namespace {nsid}{storage}")
+    }
+}
+
+/// Reports what has become of the space and the write protection of open storage.
+fn told(name: &str, before: Seen, now: Seen, store: &Store, report: &mut Report) {
+    if now.generation.is_closed() {
+        return;
+    }
+    match (before.is_write_protected, now.is_write_protected) {
+        (false, true) => {
+            report.add(Outcome::Failed, format!("{name} is write protected: its storage is read-only now"));
+        }
+        (true, false) => report.add(Outcome::Done, format!("{name} is not write protected any more")),
+        _ => {}
+    }
+    let health = store.health();
+    let free = health.free_bytes.map_or_else(String::new, |free| format!(", {} are free", Size(free)));
+    match (before.lacks_space, now.lacks_space) {
+        (false, true) => {
+            let what = if health.is_full { "has no space left for writes" } else { "has little space left" };
+            report.add(Outcome::Failed, format!("{name} {what}{free}: hosts see it in the SMART log"));
+        }
+        (true, false) => report.add(Outcome::Done, format!("{name} has space again{free}")),
+        _ => {}
     }
 }

@@ -50,6 +50,20 @@ fn an_event_comes_again_only_after_its_log_was_read() {
     assert_eq!(target.answer(second).status, Status::SUCCESS);
 }
 
+/// wire §13: the events of critical warnings, each with a bit of its own
+#[test]
+fn storage_without_space_is_told_to_hosts_that_ask_for_it() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 0);
+    let request = target.send(association.admin, Sqe::async_event_request(), &[]);
+    let low = || Step::SpaceLow { subsystem: nqn(DISKS), nsid: Nsid::new(1) };
+    target.apply(vec![low()]);
+    assert!(target.open.contains(&request), "nobody has asked");
+    target.demand(association.admin, Sqe::set_feature(Fid::ASYNC_EVENTS, Nsid::NONE, 1));
+    target.apply(vec![low()]);
+    assert_eq!(target.answer(request).result, AsyncEvent::SMART_SPARE.bits().into());
+}
+
 /// A host that completes its event requests by itself: their lanes say so before the commands that have the ids now
 /// come.
 #[test]
