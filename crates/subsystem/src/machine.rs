@@ -117,6 +117,9 @@ struct Sources {
 /// The file with the id in one of our directories.
 const KEPT_ID: &str = "machine-id";
 
+/// Files of the host library.
+const HOST_FILES: [&str; 2] = ["hostid", "hostnqn"];
+
 impl Sources {
     fn of_this_machine() -> Self {
         let variable =
@@ -185,8 +188,12 @@ impl Sources {
 
     /// Whether one of our directories has been in use, but not by a version that keeps the hardware.
     fn is_used(&self) -> bool {
-        let has_any =
-            |directory: &PathBuf| std::fs::read_dir(directory).is_ok_and(|mut all| all.next().is_some());
+        // The host library keeps its identity in the user's directory, on machines that never had a target.
+        let is_of_target =
+            |entry: std::fs::DirEntry| !HOST_FILES.iter().any(|name| entry.file_name() == *name);
+        let has_any = |directory: &PathBuf| {
+            std::fs::read_dir(directory).is_ok_and(|all| all.flatten().any(is_of_target))
+        };
         self.kept().next().is_none() && self.state.iter().any(has_any)
     }
 
@@ -360,6 +367,15 @@ mod tests {
         assert_eq!(sources(root.path(), &["state"], Some(1), &[1]).known(), Some(Machine::named(ID)));
         assert_eq!([on(Some(1), &[1]), on(Some(1), &[1])], [Machine::named(ID).uuid(); 2]);
         assert_ne!(on(Some(2), &[2]), Machine::named(ID).uuid(), "a clone from now on");
+    }
+
+    #[test]
+    fn an_identity_of_a_host_is_no_sign_of_a_target() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("etc"), ID).unwrap();
+        std::fs::create_dir(root.path().join("state")).unwrap();
+        std::fs::write(root.path().join("state/hostid"), "").unwrap();
+        assert_ne!(uuid(&sources(root.path(), &["state"], Some(1), &[])), Machine::named(ID).uuid());
     }
 
     #[test]

@@ -148,6 +148,10 @@ fn data_for_smaller_blocks_is_not_taken_for_larger_ones() {
             ];
             let r2ts = [write, compare, pair[0], pair[1]].map(|cid| host.io.r2t(cid));
             rig.reload(|config| config.subsystems[0].namespaces.clear());
+            if storage == "file" {
+                // Without the attribute, it is a file that was never served.
+                let _ = rustix::fs::removexattr(rig.file(0), store::identity::BLOCK_SIZE_ATTRIBUTE);
+            }
             let larger = rig.namespace_config(0, &format!("{storage}:1M?lba=4096"));
             rig.reload(|config| config.subsystems[0].namespaces.push(larger));
             for r2t in &r2ts {

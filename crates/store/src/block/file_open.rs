@@ -469,8 +469,8 @@ fn check_free(settings: &FileSettings) -> Result<(), OpenError> {
 /// What opening it would report.
 pub(crate) fn check_writable(settings: &FileSettings) -> Result<(), OpenError> {
     let path = &settings.path;
-    let access = rustix::fs::accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS);
-    access.map_err(|errno| system("open", path, errno.into()))?;
+    check_access(path, Access::READ_OK | Access::WRITE_OK)
+        .map_err(|errno| system("open", path, errno.into()))?;
     if settings.kind == FileKind::Device {
         check_device(settings)?;
         return open_keeper(settings, |flags| {
@@ -490,8 +490,8 @@ pub(crate) fn check_writable(settings: &FileSettings) -> Result<(), OpenError> {
 pub(crate) fn check_creatable(settings: &FileSettings) -> Result<(), OpenError> {
     let path = &settings.path;
     let directory = directory_of(path);
-    let access = rustix::fs::accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
-    access.map_err(|errno| system("create", path, errno.into()))?;
+    check_access(directory, Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|errno| system("create", path, errno.into()))?;
     let bytes = settings.bytes.unwrap_or(0);
     check_bytes(
         settings,
@@ -504,6 +504,15 @@ pub(crate) fn check_creatable(settings: &FileSettings) -> Result<(), OpenError> 
         return Err(system("allocate space for", path, Errno::NOSPC.into()));
     }
     Ok(())
+}
+
+/// Whether the process may do this with a file.
+fn check_access(path: &Path, wanted: Access) -> Result<(), Errno> {
+    match rustix::fs::accessat(CWD, path, wanted, AtFlags::EACCESS) {
+        Err(errno @ (Errno::ACCESS | Errno::ROFS)) => Err(errno),
+        // Where the question is forbidden (seccomp), opening tells.
+        _ => Ok(()),
+    }
 }
 
 fn check_device(settings: &FileSettings) -> Result<(), OpenError> {

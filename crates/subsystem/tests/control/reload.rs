@@ -98,6 +98,13 @@ fn a_start_puts_everything_in_place() {
     assert_eq!(read_nsid_list(&list).map(Nsid::get).collect::<Vec<_>>(), [1, 5]);
 }
 
+/// A message without the address that is in use, and without this process, which uses it.
+fn nameless(text: &str, address: std::net::SocketAddr) -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let holder = format!("{} (process {})", name.trim_end(), std::process::id());
+    text.replace(&address.to_string(), "ADDRESS").replace(&holder, "PROCESS")
+}
+
 #[test]
 fn what_cannot_be_started_leaves_nothing_behind() {
     let directory = tempfile::tempdir().unwrap();
@@ -113,7 +120,7 @@ fn what_cannot_be_started_leaves_nothing_behind() {
     let taken = config(&format!("{}[[listener]]\naddress = \"{address}\"\n", disks(&[&new])));
     let problems = Operator::start(&taken, 1).err().expect("the port is taken");
     assert_eq!(problems[0].place, Place::Listener(0));
-    insta::assert_snapshot!(problems[0].message.replace(&address.to_string(), "ADDRESS"), @"cannot listen on ADDRESS: Address already in use (os error 98): end what listens there, or take another port");
+    insta::assert_snapshot!(nameless(&problems[0].message, address), @"cannot listen on ADDRESS: Address already in use (os error 98), by PROCESS: end what listens there, or take another port");
     assert!(!directory.path().join("new").exists());
 }
 
@@ -209,10 +216,10 @@ fn a_part_that_fails_stays_and_the_rest_is_applied() {
     );
     let report = running.reload(&wanted);
     let text = shown(&report).replace(&directory.path().display().to_string(), "/place");
-    insta::assert_snapshot!(text.replace(&address.to_string(), "ADDRESS"), @r"
+    insta::assert_snapshot!(nameless(&text, address), @r"
     Done: resize nqn.2026-01.io.nvlane:disks namespace 2 to 2M: done
     Done: add nqn.2026-01.io.nvlane:disks namespace 4 (ram:1M): done
-    Failed: add listener ADDRESS: not done, cannot listen on ADDRESS: Address already in use (os error 98): end what listens there, or take another port
+    Failed: add listener ADDRESS: not done, cannot listen on ADDRESS: Address already in use (os error 98), by PROCESS: end what listens there, or take another port
     Failed: add nqn.2026-01.io.nvlane:disks namespace 3 (file:/place/nowhere/b?size=1M): not done, cannot create /place/nowhere/b: No such file or directory (os error 2)
     Failed: add nqn.2026-01.io.nvlane:disks namespace 5 (file:/place/missing): not done, /place/missing does not exist: add ?size=10G to create a file of that size
     ");
