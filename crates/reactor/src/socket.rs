@@ -284,17 +284,9 @@ impl Listener {
         Ok(listener)
     }
 
-    /// As [`bind`](Self::bind), but waits up to `patience` for an address that is in use: after a process was killed,
-    /// the kernel keeps the listeners that its ring watched until the ring is torn down.
-    ///
-    /// # Errors
-    /// As [`bind`](Self::bind).
-    pub fn bind_in_time(address: SocketAddr, patience: Duration) -> io::Result<Self> {
-        in_time(patience, || Self::bind(address))
-    }
-
     /// Listens on a Unix socket whose file has these permissions. A file that a killed process has left is replaced;
-    /// waits up to `patience` for one that is in use, as [`bind_in_time`](Self::bind_in_time).
+    /// waits up to `patience` for one that is in use: after a process was killed, the kernel keeps the listeners that its
+    /// ring watched until the ring is torn down.
     ///
     /// # Errors
     /// The file cannot be made, is no socket, or belongs to a listener; the path is longer than 107 bytes.
@@ -587,16 +579,6 @@ pub(crate) mod tests {
     fn a_busy_port_is_an_error() {
         let first = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         assert_eq!(Listener::bind(first.address()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-    }
-
-    #[test]
-    fn a_port_that_becomes_free_is_waited_for() {
-        let first = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = first.address();
-        let second = std::thread::spawn(move || Listener::bind_in_time(address, Duration::from_secs(30)));
-        std::thread::sleep(Duration::from_millis(20));
-        drop(first);
-        assert_eq!(second.join().unwrap().unwrap().address(), address);
     }
 
     #[test]
