@@ -68,9 +68,12 @@ fn part_of(page: &[u8], length: u64) -> &[u8] {
     &page[..usize::try_from(length).expect("small")]
 }
 
+/// The service that the log is of.
+static SERVICE: LazyLock<host::Address> = LazyLock::new(|| "[fe80::1%eth0]".parse().expect("an address"));
+
 fn look_at(entry: &DiscoveryEntry) {
     let _ = (entry.ip(), entry.port(), entry.subsystem());
-    if let Ok(address) = address_of(entry) {
+    if let Ok(address) = address_of(entry, &SERVICE) {
         let text = address.to_string();
         assert!(!text.chars().any(char::is_control), "{text:?} goes to a terminal");
         let again: host::Address = text.parse().expect("what we print we take");

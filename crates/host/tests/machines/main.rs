@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nvlane_host::association_machine::{
     AssociationAction, AssociationMachine, AssociationSettings, MachineEvent,
 };
-use nvlane_host::attachment::{Attachment, Inaccessible};
+use nvlane_host::attachment::{Attachment, Barrier, Inaccessible};
 use nvlane_host::flush_epoch::FlushEpoch;
 use nvlane_host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use nvlane_host::{
@@ -848,7 +848,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn inaccessible(states: [u8; 2]) -> Inaccessible {
     let states = (1..).zip(states).map(|(nsid, state)| (Nsid::new(nsid), AnaState::from_raw(state)));
-    states.filter(|(_, state)| state.raw() > 2).collect()
+    let barred = states.filter(|(_, state)| state.raw() > 2);
+    barred.map(|(nsid, state)| (nsid, Barrier::Ana(state))).collect()
 }
 
 proptest! {
