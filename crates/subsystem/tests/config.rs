@@ -253,15 +253,16 @@ fn mistyped_words_come_with_what_was_probably_meant() {
         (subsystem("[[subsystem.namespaces]]\nstorage = \"ram:1G\""), "did you mean `namespace`?"),
         (subsystem("namespace = \"ram:1G\""), "write [[subsystem.namespace]]"),
         (subsystem("namespace = [\"ram:1G\"]"), "expected a table; write [[subsystem.namespace]]"),
-        (subsystem("[[subsystem.namespace]]\nstorage = ram:1G"), "text must be in quotes; write \"ram:1G\""),
+        (subsystem("[[subsystem.namespace]]\nstorage = ram:1G"), "text must be in quotes: write \"ram:1G\""),
         (subsystem("host = [\"nqn.2026-01.io.nvlane:h\"]"), "did you mean `hosts`"),
         (subsystem("host = \"any\""), "did you mean `hosts`"),
-        (subsystem("").replace("\"any\"", "any"), "text must be in quotes; write \"any\""),
+        (subsystem("dhchap_secret = DHHC-1:00:c2VjcmV0:"), "a secret is not written here, but where it is"),
+        (subsystem("").replace("\"any\"", "any"), "text must be in quotes: write \"any\""),
         (subsystem("").replace("any", "all"), "write \"any\" for all hosts, or a list of host NQNs"),
         (subsystem("").replace("any", "nqn.2026-01.io.nvlane:h"), "write [\"nqn.2026-01.io.nvlane:h\"]"),
     ] {
         let said = errors(&text);
-        assert!(said.contains(meant), "{text}{said}");
+        assert!(said.contains(meant) && !said.contains("c2VjcmV0"), "{text}{said}");
     }
 }
 

@@ -3,7 +3,7 @@
 use store::nearest;
 
 /// Words of the reader, and those of TOML.
-const WORDS: [(&str, &str); 12] = [
+const WORDS: [(&str, &str); 11] = [
     ("invalid type: map, expected a sequence", "a table where a list of tables is expected: write [[name]]"),
     ("unknown field", "unknown key"),
     ("missing field", "missing key"),
@@ -14,24 +14,34 @@ const WORDS: [(&str, &str); 12] = [
     ("expected path string", "expected a path in quotes"),
     ("expected a string", "expected text in quotes"),
     ("expected a boolean", "expected true or false"),
-    ("string values must be quoted, expected literal string", "text must be in quotes"),
     ("sequence", "list"),
 ];
+
+/// Secrets and TLS keys begin so.
+const SECRETS: [&str; 2] = ["DHHC-1:", "NVMeTLSkey-1:"];
 
 /// Types of the reader begin so.
 const TYPE: &str = "expected struct Raw";
 
 /// The first line of an error: the others repeat it.
 pub(super) fn explained(error: &toml::de::Error, text: &str) -> String {
+    let at = error.span().map_or(0, |span| text.floor_char_boundary(span.start));
+    match unquoted(text, at) {
+        // A secret in place of a reference to one: it is not repeated.
+        Some(word) if SECRETS.iter().any(|form| word.starts_with(form)) => {
+            return "text must be in quotes; a secret is not written here, but where it is: \"file:PATH\""
+                .into();
+        }
+        Some(word) => return format!("text must be in quotes: write \"{word}\""),
+        None => {}
+    }
     let message = error.message().lines().next().unwrap_or("this is no TOML").to_owned();
     let mut message = WORDS.iter().fold(message, |message, (rust, toml)| message.replace(rust, toml));
     if let Some(at) = message.find(TYPE) {
         message.truncate(at);
         message.push_str("expected a table");
     }
-    let at = error.span().map_or(0, |span| text.floor_char_boundary(span.start));
-    let hint = misspelled(&message).or_else(|| unquoted(text, at)).or_else(|| misplaced(&message, text, at));
-    match hint {
+    match misspelled(&message).or_else(|| misplaced(&message, text, at)) {
         Some(hint) => format!("{message}; {hint}"),
         None => message,
     }
@@ -51,7 +61,7 @@ fn misspelled(message: &str) -> Option<String> {
 }
 
 /// A value that is none, but would be with quotes: an address, a size, a name.
-fn unquoted(text: &str, at: usize) -> Option<String> {
+fn unquoted(text: &str, at: usize) -> Option<&str> {
     let is_end = |sign: char| sign.is_whitespace() || ",[]{}=\"'#".contains(sign);
     let (before, behind) = text.split_at(at);
     let start =
@@ -62,7 +72,7 @@ fn unquoted(text: &str, at: usize) -> Option<String> {
     // Where a value stands, in a text that is no TOML because of it.
     let is_value = line.contains('=') && line.trim_end().ends_with(['=', '[', ',']);
     let parses = |value: &str| format!("x = {value}").parse::<toml::Table>().is_ok();
-    (is_value && !parses(word) && !word.contains('\\')).then(|| format!("write \"{word}\""))
+    (is_value && !parses(word) && !word.contains('\\')).then_some(word)
 }
 
 /// A value for another key.
