@@ -359,9 +359,10 @@ impl fmt::Display for Advice<'_> {
             LinkError::GeneratedKey(TlsFailure::Alert(TlsAlert::UNKNOWN_PSK_IDENTITY)) => {
                 f.write_str("; the target has forgotten the key: if it was restarted, connect again")
             }
-            LinkError::GeneratedKey(TlsFailure::Alert(TlsAlert::DECRYPT_ERROR)) => {
-                f.write_str("; the target derives another key, as Linux before 7.1 does")
-            }
+            LinkError::GeneratedKey(TlsFailure::Alert(TlsAlert::DECRYPT_ERROR)) => f.write_str(
+                "; the target has forgotten the key (if it was restarted, connect again), or derives another one, as Linux \
+                 before 7.1 does",
+            ),
             LinkError::GeneratedKey(TlsFailure::NotTls | TlsFailure::Closed) => f.write_str(
                 "; does the target allow TLS on this listener? Some generate no key for hosts that ask for their secret as \
                  well: try without --dhchap-ctrl-secret",

@@ -58,12 +58,14 @@ impl HashFunction {
 
     /// The digest of secret data.
     pub(crate) fn digest(self, data: &[u8]) -> SecretBytes {
+        #[inline(never)]
         fn run<D: Digest>(data: &[u8]) -> SecretBytes {
             let mut digest = D::digest(data);
             let secret = SecretBytes::from(digest.as_slice());
             digest.as_mut_slice().zeroize();
             secret
         }
+        let _wiped = StackWiped;
         match self {
             Self::Sha256 => run::<Sha256>(data),
             Self::Sha384 => run::<Sha384>(data),
@@ -73,12 +75,14 @@ impl HashFunction {
 
     /// HMAC of the concatenated parts.
     pub(crate) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> SecretBytes {
+        #[inline(never)]
         fn run<D: EagerHash>(key: &[u8], parts: &[&[u8]]) -> SecretBytes {
             let mut tag = mac::<D>(key, parts).finalize().into_bytes();
             let secret = SecretBytes::from(tag.as_slice());
             tag.as_mut_slice().zeroize();
             secret
         }
+        let _wiped = StackWiped;
         match self {
             Self::Sha256 => run::<Sha256>(key, parts),
             Self::Sha384 => run::<Sha384>(key, parts),
@@ -88,12 +92,30 @@ impl HashFunction {
 
     /// Whether `expected` is the HMAC of the concatenated parts. Takes the same time wherever they differ.
     pub(crate) fn hmac_is(self, key: &[u8], parts: &[&[u8]], expected: &[u8]) -> bool {
-        match self {
-            Self::Sha256 => mac::<Sha256>(key, parts).verify_slice(expected),
-            Self::Sha384 => mac::<Sha384>(key, parts).verify_slice(expected),
-            Self::Sha512 => mac::<Sha512>(key, parts).verify_slice(expected),
+        #[inline(never)]
+        fn run<D: EagerHash>(key: &[u8], parts: &[&[u8]], expected: &[u8]) -> bool {
+            mac::<D>(key, parts).verify_slice(expected).is_ok()
         }
-        .is_ok()
+        let _wiped = StackWiped;
+        match self {
+            Self::Sha256 => run::<Sha256>(key, parts, expected),
+            Self::Sha384 => run::<Sha384>(key, parts, expected),
+            Self::Sha512 => run::<Sha512>(key, parts, expected),
+        }
+    }
+}
+
+/// Overwrites the stack below, when dropped. The libraries wipe the state of a hash function when it is dropped, but not
+/// what its moves leave behind: the last bytes that it took in, be they of a password, and the block of a key.
+struct StackWiped;
+
+impl Drop for StackWiped {
+    #[inline(never)]
+    fn drop(&mut self) {
+        // Above what the computation uses, also in a build without optimizations.
+        const BYTES: usize = 4096;
+        let mut room = [0_u8; BYTES];
+        core::hint::black_box(&mut room);
     }
 }
 

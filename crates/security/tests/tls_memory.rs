@@ -17,6 +17,9 @@ const SESSIONS: usize = 200;
 /// Bar of docs/design/tls.md: bytes of an idle lane with TLS beyond one without.
 const IDLE_BYTES_MAX: usize = 32 << 10;
 
+/// Bytes of a handshake that is under way.
+const HANDSHAKE_BYTES_MAX: usize = 48 << 10;
+
 fn carry(from: &mut Session, to: &mut Session) -> usize {
     let bytes = from.output().to_vec();
     let mut rest = &bytes[..];
@@ -81,6 +84,42 @@ fn sessions(is_host: bool, is_used: bool, is_idle: bool) -> (Vec<Session>, usize
     kept.resize_with(SESSIONS, begin);
     let after = (CountingAllocator::held_bytes(), resident_bytes());
     (kept, (after.0 - before.0) / SESSIONS, (after.1 - before.1) / SESSIONS)
+}
+
+/// A ClientHello that anybody may record and send again: the host never completes the handshake.
+#[test]
+fn a_handshake_that_stops_after_the_client_hello_is_bounded() {
+    let key = TlsKey::new(Some(HashFunction::Sha256), vec![1; 32].into()).expect("a key");
+    let host =
+        "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".parse().expect("a name");
+    let subsystem = "nqn.2016-06.io.nvlane:disk".parse().expect("a name");
+    let keys = HostKeys { key: key.clone(), derivation: Derivation::Standard };
+    let offer = keys.offer(IdentityOffer::Both, &host, &subsystem);
+    let ring = Arc::new(Keyring::new(vec![KnownKey { subsystem: None, host: None, key }]));
+    let hello = Session::host(&offer).expect("a session").output().to_vec();
+    let begin = || {
+        let mut target = Session::target(Arc::clone(&ring));
+        let mut rest = &hello[..];
+        while !rest.is_empty() {
+            let taken = target.receive(rest.len(), |room| {
+                let count = room.len().min(rest.len());
+                room[..count].copy_from_slice(&rest[..count]);
+                (count, count)
+            });
+            rest = &rest[taken.unwrap_or(0)..];
+        }
+        target.read(&mut []).expect("a ServerHello");
+        target.on_sent(target.output().len());
+        target
+    };
+    drop(begin());
+    let mut kept = Vec::with_capacity(SESSIONS);
+    let before = (CountingAllocator::held_bytes(), resident_bytes());
+    kept.resize_with(SESSIONS, begin);
+    let after = (CountingAllocator::held_bytes(), resident_bytes());
+    let (bytes, resident) = ((after.0 - before.0) / SESSIONS, (after.1 - before.1) / SESSIONS);
+    println!("handshake under way: {bytes} bytes of the allocator, {resident} resident");
+    assert!(bytes.max(resident) < HANDSHAKE_BYTES_MAX, "{bytes}, resident {resident}");
 }
 
 #[test]

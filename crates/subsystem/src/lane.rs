@@ -517,6 +517,21 @@ impl Lane {
         io.close_holding(socket, held);
     }
 
+    /// A lane with TLS has received: the rest of a record must come in time, beginning with the last plaintext.
+    pub(crate) fn watch_record(
+        &mut self,
+        io: &mut impl Io<Message>,
+        timeouts: &LaneTimeouts,
+        had_plaintext: bool,
+    ) {
+        if !self.tls.as_ref().is_some_and(Secure::is_within_record) {
+            self.deadlines.stop(Wait::Record);
+        } else if had_plaintext || !self.deadlines.is_on(Wait::Record) {
+            self.deadlines.start(Wait::Record, io.now_ns());
+            self.arm_timer(io, timeouts);
+        }
+    }
+
     /// Releases memory that an idle lane does not need. Returns whether that was possible.
     pub(crate) fn shrink(&mut self) -> bool {
         if self.held.is_some() || self.state.pairs().is_some() || self.tickets().next().is_some() {

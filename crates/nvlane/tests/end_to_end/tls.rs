@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use host::security::hash::HashFunction;
@@ -15,6 +16,7 @@ use host::security::tls_key::TlsKey;
 use host::{
     Address, Association, Error, Event, Lane, LaneSet, LinkError, Options, ReconnectSettings, discovery,
 };
+use peer::queue::Move;
 use reactor::EngineKind;
 use subsystem::config::{SecretSource, TargetConfig, TlsKeySources, TlsPolicy};
 use tempfile::TempDir;
@@ -22,6 +24,8 @@ use wire::discovery::{SecureChannel, TcpSecurity};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::pdu::Digests;
+use wire::property::Property;
+use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::raw::RawHost;
@@ -121,7 +125,7 @@ fn another_key_is_refused_at_once_on_both_sides() {
         assert!(error.is_permanent());
         assert_eq!(error.to_string(), "TLS: the peer sent the TLS alert decrypt_error");
         let error = refused(&rig, with(key(HashFunction::Sha384, 1)));
-        assert!(matches!(&error, LinkError::Tls(Failure::Alert(Alert::UNKNOWN_PSK_IDENTITY))), "{error}");
+        assert!(matches!(&error, LinkError::Tls(Failure::Alert(Alert::DECRYPT_ERROR))), "{error}");
         let complaints = rig.state().connections.complaints;
         assert_eq!(complaints.get("TLS failed"), Some(&1), "{complaints:?}");
         assert_eq!(complaints.get("TLS identity without a key"), Some(&1), "{complaints:?}");
@@ -227,6 +231,70 @@ fn a_connect_under_other_names_than_those_of_the_key_ends_the_connection() {
     }
 }
 
+/// Forwards a connection. Once `withholds`, the last byte that the host sends does not arrive, and nothing behind it.
+fn forward(to: SocketAddr, withholds: Arc<AtomicBool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        let (mut host, _) = listener.accept().expect("a host");
+        let mut target = TcpStream::connect(to).expect("a target");
+        let (mut from_target, mut to_host) =
+            (target.try_clone().expect("a socket"), host.try_clone().expect("a socket"));
+        thread::spawn(move || {
+            let _ = io::copy(&mut from_target, &mut to_host);
+            let _ = to_host.shutdown(Shutdown::Both);
+        });
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = host.read(&mut buffer) {
+            let is_last = withholds.load(Ordering::Acquire);
+            let kept = usize::from(is_last);
+            if target.write_all(&buffer[..count - kept]).is_err() {
+                return;
+            }
+            if is_last {
+                // Until the target ends the connection.
+                let _ = host.read(&mut buffer);
+                return;
+            }
+        }
+    });
+    address
+}
+
+/// hostile T21
+#[test]
+fn the_rest_of_a_record_is_not_waited_for_without_end() {
+    let keys = Keys::new();
+    keys.write(&key(HashFunction::Sha256, 1));
+    for engine in engines() {
+        let rig = Rig::with(engine, &["ram:64M"], |config| {
+            keys.require(config, TlsPolicy::Required);
+            config.timeouts.pdu_ms = 500;
+        });
+        let own = RawHost::dialler(&rig);
+        let host_keys = HostKeys { key: key(HashFunction::Sha256, 1), derivation: Derivation::Standard };
+        let offer = host_keys.offer(IdentityOffer::Both, &own.nqn.clone().into(), &own.subsystem);
+        let withholds = Arc::new(AtomicBool::new(false));
+        let through = forward(rig.socket_address(), Arc::clone(&withholds));
+        let relay = TlsRelay::to_target(through, Session::host(&offer).expect("a session"));
+        let host = peer::raw_host::RawHost { address: relay.address, ..own.clone() };
+        let mut queue = host.queue(Digests::empty()).expect("initialised");
+        host.connect_admin(&mut queue).expect("connected");
+        // An association that is silent between records stays.
+        thread::sleep(Duration::from_millis(1500));
+        queue.must(Sqe::property_get(Property::CAP), Move::None).expect("answered");
+        withholds.store(true, Ordering::Release);
+        let begun = Instant::now();
+        queue.submit(Sqe::property_get(Property::CAP), Move::None).expect("sent");
+        queue.link.expect_closed().expect("closed");
+        assert!(begun.elapsed() < SOON, "after {:?}", begun.elapsed());
+        let complaints = rig.state().connections.complaints;
+        assert_eq!(complaints.get("TLS record not complete in time"), Some(&1), "{complaints:?}");
+        drop(relay);
+        rig.await_quiet();
+    }
+}
+
 #[test]
 fn a_host_with_tls_is_refused_by_a_listener_in_clear() {
     for engine in engines() {
@@ -254,7 +322,7 @@ fn a_key_is_for_the_host_that_it_is_configured_for() {
     );
     rig.reload(|config| configure(config, "nqn.2014-08.org.nvmexpress:uuid:another"));
     let error = refused(&rig, with(key(HashFunction::Sha256, 1)));
-    assert!(matches!(&error, LinkError::Tls(Failure::Alert(Alert::UNKNOWN_PSK_IDENTITY))), "{error}");
+    assert!(matches!(&error, LinkError::Tls(Failure::Alert(Alert::DECRYPT_ERROR))), "{error}");
 }
 
 #[test]

@@ -320,7 +320,12 @@ impl Library {
 
     /// Continues the handshake. Ready once it is complete.
     pub(super) fn negotiate(&mut self) -> Result<Outcome<()>, Error> {
-        outcome(self.connection.poll_negotiate().map_ok(|_| ()))
+        let negotiated = outcome(self.connection.poll_negotiate().map_ok(|_| ()));
+        if let Ok(Outcome::Waits) = negotiated {
+            // The peer may leave it at that, and its ClientHello may be another host's.
+            self.shrink();
+        }
+        negotiated
     }
 
     /// The records after the handshake; `None` with TLS 1.2, or with a cipher suite of certificates only, which the library

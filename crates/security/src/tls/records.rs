@@ -15,6 +15,9 @@ use crate::secret_bytes::SecretBytes;
 /// Input that is taken in at once, bytes: eight full records.
 const INPUT_BYTES: usize = 8 * (HEADER_BYTES + PLAIN_BYTES_MAX + 1 + TAG_BYTES);
 
+/// Input of a peer that has not sent more at once, bytes: the longest record.
+const FIRST_INPUT_BYTES: usize = HEADER_BYTES + SEALED_BYTES_MAX;
+
 const HEADER_BYTES: usize = 5;
 
 /// Most plaintext of a record, bytes.
@@ -28,6 +31,7 @@ const SEALED_BYTES_MAX: usize = PLAIN_BYTES_MAX + 256;
 const KEY_RECORDS_MAX: u64 = 23_726_566;
 
 /// Content types of records.
+const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
@@ -57,6 +61,8 @@ pub(super) struct Records {
     input: Vec<u8>,
     start: usize,
     end: usize,
+    /// The peer fills it: it has its full size.
+    is_filled: bool,
     /// The peer sends no more.
     is_ended: bool,
     /// The peer has said so, by close_notify.
@@ -95,6 +101,7 @@ impl Records {
             input: input.to_vec(),
             start: 0,
             end: input.len(),
+            is_filled: false,
             is_ended: false,
             is_peer_closed: false,
             plain: Vec::new(),
@@ -115,8 +122,9 @@ impl Records {
             self.input.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end.saturating_sub(self.start));
         }
-        if self.input.len() < INPUT_BYTES {
-            self.input.resize(INPUT_BYTES, 0);
+        let most = if self.is_filled { INPUT_BYTES } else { FIRST_INPUT_BYTES };
+        if self.input.len() < most {
+            self.input.resize(most, 0);
         }
         self.input.get_mut(self.end..).unwrap_or_default()
     }
@@ -124,6 +132,7 @@ impl Records {
     /// This number of bytes was received.
     pub(super) fn on_input(&mut self, count: usize) {
         self.end = self.end.saturating_add(count).min(self.input.len());
+        self.is_filled |= self.end == self.input.len();
     }
 
     /// The peer sends no more.
@@ -134,6 +143,11 @@ impl Records {
     /// Whether a read has something: plaintext, a complete record, or an error.
     pub(super) fn has_input(&self) -> bool {
         self.plain_start < self.plain_end || (!self.is_peer_closed && !matches!(self.next_record(), Ok(None)))
+    }
+
+    /// Whether a record has begun that is not complete, and nothing else is there.
+    pub(super) fn is_within_record(&self) -> bool {
+        self.start < self.end && !self.is_peer_closed && !self.has_input()
     }
 
     /// Decrypts into `into`, which has room for a byte or more.
@@ -204,7 +218,13 @@ impl Records {
         let Some((header, rest)) = available.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let [kind, _, _, high, low] = *header;
         if kind != APPLICATION_DATA {
-            return Err(broken("a record without encryption", Alert::UNEXPECTED_MESSAGE));
+            let message = match kind {
+                CHANGE_CIPHER_SPEC => "a change of cipher suite after the handshake",
+                ALERT => "an alert without encryption",
+                HANDSHAKE => "a message of the handshake without encryption, such as a second ClientHello",
+                _ => "bytes that are no record of TLS",
+            };
+            return Err(broken(message, Alert::UNEXPECTED_MESSAGE));
         }
         let sealed = usize::from(u16::from_be_bytes([high, low]));
         if sealed > SEALED_BYTES_MAX {
@@ -312,10 +332,12 @@ impl Records {
 
     /// Frees the buffers that are empty.
     pub(super) fn shrink(&mut self) {
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-            self.input = Vec::new();
-        }
+        // A part of a record stays.
+        self.input.truncate(self.end);
+        self.input.drain(..self.start.min(self.end));
+        self.input.shrink_to_fit();
+        (self.start, self.end) = (0, self.input.len());
+        self.is_filled = false;
         if self.plain_start == self.plain_end {
             (self.plain_start, self.plain_end) = (0, 0);
             self.plain = Vec::new();
@@ -513,6 +535,39 @@ mod tests {
         give(&mut again, target.output());
         let end = read_all(&mut again, 100).1;
         assert!(matches!(end, Err(RecordError::Broken(_, Alert::BAD_RECORD_MAC))), "{end:?}");
+    }
+
+    /// hostile T21
+    #[test]
+    fn a_part_of_a_record_holds_no_more_than_a_record() {
+        let (mut records, mut key) = target();
+        let begun = record(&mut key, APPLICATION_DATA, b"data", 0);
+        assert!(records.input_room().len() <= FIRST_INPUT_BYTES);
+        give(&mut records, &begun[..1]);
+        assert!(records.is_within_record() && records.input.capacity() <= FIRST_INPUT_BYTES);
+        // Who fills it gets more; the part of a record that follows stays when the rest is freed.
+        let (mut records, mut key) = target();
+        let whole = vec![1; PLAIN_BYTES_MAX];
+        let bytes: Vec<u8> = (0..20).flat_map(|_| record(&mut key, APPLICATION_DATA, &whole, 0)).collect();
+        let mut rest: &[u8] = &bytes;
+        let mut most = 0;
+        while !rest.is_empty() {
+            let room = records.input_room();
+            most = room.len().max(most);
+            let (now, later) = rest.split_at(rest.len().min(room.len()));
+            room[..now.len()].copy_from_slice(now);
+            records.on_input(now.len());
+            rest = later;
+            read_all(&mut records, 20_000).1.expect("good records");
+        }
+        assert!(most > 4 * FIRST_INPUT_BYTES && !records.is_within_record());
+        let begun = record(&mut key, APPLICATION_DATA, b"data", 0);
+        give(&mut records, &begun[..10]);
+        records.shrink();
+        assert!(records.is_within_record() && records.input.capacity() < 100);
+        give(&mut records, &begun[10..]);
+        assert!(!records.is_within_record());
+        assert_eq!(read_all(&mut records, 100), (b"data".to_vec(), Ok(Read::Dry)));
     }
 
     #[test]

@@ -265,6 +265,15 @@ impl Session {
         }
     }
 
+    /// Whether a record has begun that is not complete, after the handshake.
+    #[must_use]
+    pub fn is_within_record(&self) -> bool {
+        match &self.state {
+            State::Hello { .. } | State::First { .. } | State::Library(_) => false,
+            State::Open(records) => self.failure.is_none() && records.is_within_record(),
+        }
+    }
+
     /// Takes plaintext, and drives the handshake.
     ///
     /// # Errors
@@ -468,7 +477,8 @@ impl Session {
                         None => {
                             let first = identities.first().map(|first| String::from_utf8_lossy(first));
                             let first = first.unwrap_or_default().into_owned();
-                            (Failure::UnknownIdentity(first), Some(Alert::UNKNOWN_PSK_IDENTITY))
+                            // As for a wrong key: the alert does not tell which names exist. RFC 8446 section 6.2
+                            (Failure::UnknownIdentity(first), Some(Alert::DECRYPT_ERROR))
                         }
                     }
                 }
@@ -558,7 +568,14 @@ impl Session {
                     Failure::Protocol(message)
                 }
             },
-            State::Hello { .. } | State::First { .. } | State::Open(_) => Failure::MalformedHello,
+            State::Open(records) => match class {
+                ErrorClass::Failed(message, alert) => {
+                    records.close(alert);
+                    Failure::Protocol(message)
+                }
+                ErrorClass::Alert | ErrorClass::Closed => Failure::Closed,
+            },
+            State::Hello { .. } | State::First { .. } => Failure::MalformedHello,
         };
         self.failure = Some(failure.clone());
         failure

@@ -153,6 +153,12 @@ impl Stream {
         self.has_end || self.session.has_input()
     }
 
+    /// Whether a record has begun that is not complete, after the handshake.
+    #[must_use]
+    pub fn is_within_record(&self) -> bool {
+        self.session.is_within_record()
+    }
+
     /// Whether the socket may have more than [`receive`](Self::receive) took last, although that was less than it had room
     /// for: a caller that hears only of new input asks again.
     #[must_use]

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use reactor::small_file::SmallFile;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use security::secret::Secret;
 use security::tls::{Keyring, KnownKey};
 use security::tls_key::TlsKey;
@@ -152,6 +153,9 @@ impl SecretSource {
     /// # Errors
     /// It cannot be read.
     pub(super) fn read_text(&self, bytes_max: usize, kind: Kind) -> Result<Zeroizing<String>, String> {
+        if kind == Kind::Secret {
+            keep_out_of_dumps();
+        }
         let file = |path: &Path| read_file(path, bytes_max, kind).map_err(|error| error.to_string());
         let text = match self {
             Self::File(path) => file(path),
@@ -181,7 +185,15 @@ pub(super) fn credential_path(name: &str) -> Option<PathBuf> {
 /// # Errors
 /// It cannot be read, is too long, or is not text.
 pub fn read_secret_file(path: &Path) -> io::Result<Zeroizing<String>> {
+    keep_out_of_dumps();
     Ok(Zeroizing::new(read_file(path, FILE_BYTES_MAX, Kind::Secret)?.trim().to_owned()))
+}
+
+/// A process that reads a secret leaves no core dump, and other processes of its user cannot read its memory.
+fn keep_out_of_dumps() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "core dumps of this process will have its secrets");
+    }
 }
 
 /// Whether a text must not be read by others.
@@ -219,6 +231,7 @@ fn remedy(path: &Path, error: &io::Error) -> String {
 /// # Errors
 /// As [`read_secret_file`].
 pub fn read_secret(from: impl Read) -> io::Result<Zeroizing<String>> {
+    keep_out_of_dumps();
     Ok(Zeroizing::new(read_all(from, FILE_BYTES_MAX)?.trim().to_owned()))
 }
 
@@ -281,6 +294,8 @@ mod tests {
         writeln!(file, " {TEXT} ").expect("written");
         let source = format!("file:{}", file.path().display()).parse::<SecretSource>().expect("a reference");
         assert_eq!(*source.read::<Secret>().expect("a secret").to_text(), TEXT);
+        let behavior = rustix::process::dumpable_behavior().expect("Linux");
+        assert_eq!(behavior, DumpableBehavior::NotDumpable, "no core dump has it");
         let both = SecretSources { host: source.clone(), controller: Some(source) };
         assert!(both.read().expect_err("one secret").ends_with("are the same"));
     }

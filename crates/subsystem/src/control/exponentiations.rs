@@ -11,6 +11,7 @@
 //! number, their turns end later. An address has a bounded number of exponentiations that wait: the last one goes, which
 //! is that of the most expensive group.
 
+use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lane_id::LaneId;
@@ -78,7 +79,7 @@ impl Exponentiations {
         // Those of strangers are the last.
         let too_many = turns.waiting.len() > WAITING_PER_ADDRESS_MAX;
         let last = turns.waiting.last_entry().filter(|last| too_many && last.key().0.is_stranger);
-        let refused = last.map(|last| last.remove());
+        let refused = last.map(OccupiedEntry::remove);
         self.set_head(source);
         (ticket, refused)
     }

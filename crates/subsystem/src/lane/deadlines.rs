@@ -12,7 +12,7 @@ const PROGRESS_BYTES_MIN: u64 = 64 << 10;
 pub(crate) struct LaneTimeouts {
     /// From accept to ICReq, and from ICReq to Connect.
     pub(crate) connect_ns: u64,
-    /// From a PDU's first byte to its last.
+    /// From a PDU's first byte to its last, and of a record of TLS.
     pub(crate) pdu_ns: u64,
     /// From a send that the socket had no room for to one that it has room for.
     pub(crate) send_ns: u64,
@@ -55,16 +55,26 @@ pub(crate) enum Wait {
     Data,
     /// Close, after our TermReq.
     Close,
+    /// Send the rest of a record of TLS.
+    Record,
 }
 
 impl Wait {
-    const ALL: [Self; 7] =
-        [Self::IcReq, Self::Connect, Self::Close, Self::Pdu, Self::Read, Self::Acknowledge, Self::Data];
+    const ALL: [Self; 8] = [
+        Self::IcReq,
+        Self::Connect,
+        Self::Close,
+        Self::Pdu,
+        Self::Record,
+        Self::Read,
+        Self::Acknowledge,
+        Self::Data,
+    ];
 
     fn timeout_ns(self, timeouts: &LaneTimeouts) -> u64 {
         match self {
             Self::IcReq | Self::Connect => timeouts.connect_ns,
-            Self::Pdu => timeouts.pdu_ns,
+            Self::Pdu | Self::Record => timeouts.pdu_ns,
             Self::Read | Self::Acknowledge => timeouts.send_ns,
             Self::Data => timeouts.data_ns,
             Self::Close => timeouts.terminate_ns,
@@ -81,6 +91,7 @@ impl Wait {
             Self::Acknowledge => "acknowledges nothing",
             Self::Data => "data not sent in time",
             Self::Close => "not closed in time",
+            Self::Record => "TLS record not complete in time",
         }
     }
 }

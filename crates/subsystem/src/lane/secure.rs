@@ -83,6 +83,11 @@ impl Secure {
         self.stream.has_input()
     }
 
+    /// Whether a record has begun that is not complete, after the handshake.
+    pub(crate) fn is_within_record(&self) -> bool {
+        self.stream.is_within_record()
+    }
+
     /// Logs what the handshake has agreed on, the first time that it is called after it.
     pub(crate) fn log_established(&mut self, peer: Option<SocketAddr>) {
         let Some(established) = self.stream.established() else { return };

@@ -220,6 +220,10 @@ impl LaneServer {
         let asked_since_ns =
             if awaits_data { lane.asked_since_ns(&self.commands.running, now_ns) } else { None };
         lane.deadlines.set(Wait::Data, asked_since_ns);
+        if lane.held.is_some() {
+            // Its socket is not read: the rest of a record may have come.
+            lane.deadlines.stop(Wait::Record);
+        }
         match lane.deadlines.next(&self.settings.timeouts) {
             Some((deadline_ns, wait)) if deadline_ns <= now_ns => self.expel(io, index, wait.reason()),
             _ => lane.arm_timer(io, &self.settings.timeouts),
@@ -323,6 +327,7 @@ impl LaneServer {
         });
         if lane.tls.is_some() {
             Self::on_tls(io, lane);
+            lane.watch_record(io, &self.settings.timeouts, matches!(received, Received::Bytes(_)));
         }
         match received {
             Received::Bytes(count) => {
