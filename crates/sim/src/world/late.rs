@@ -9,6 +9,9 @@ use crate::shared::network::Connection;
 /// How long the target waits beyond the keep-alive timeout.
 pub(super) const GRACE_NS: u64 = 2 * SECOND;
 
+/// How long a queue may owe authentication.
+const AUTHENTICATION_NS: u64 = 30 * SECOND;
+
 /// Operations of one command that follow each other, at most: attempts, and parts.
 const OPERATION_COUNT: u64 = 40;
 
@@ -106,7 +109,18 @@ impl World {
                 (late.end_ns, late.started_ns) = (end_ns, started_ns);
                 continue;
             }
-            if let Some(served) = of_host.clone().find(|connection| connection.is_served()) {
+            // One that owes authentication has a deadline of its own, and can write nothing.
+            let is_asked = self.shared.scenario.authentication.is_some();
+            let may_owe = |connection: &&Connection| {
+                let until_ns = connection.accepted_ns.map(|at_ns| at_ns + AUTHENTICATION_NS + under_way_ns);
+                is_asked && until_ns.is_some_and(|until_ns| until_ns > now_ns)
+            };
+            let (owing, served): (Vec<_>, Vec<_>) =
+                of_host.clone().filter(|connection| connection.is_served()).partition(may_owe);
+            if !owing.is_empty() {
+                continue;
+            }
+            if let Some(served) = served.first() {
                 let heard_ns = served.heard_ns;
                 self.shared.find(format!(
                     "host {}: the target still serves a connection of an association that is lost, and has heard nothing \

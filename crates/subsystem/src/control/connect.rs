@@ -182,7 +182,7 @@ impl Connects {
         Self {
             limits,
             entropy,
-            unauthenticated: Unauthenticated::new(limits.unconnected_count_max),
+            unauthenticated: Unauthenticated::new(&limits),
             held: Vec::new(),
             cntlid_cursors: BTreeMap::new(),
         }

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use super::connect::PendingConnect;
 use crate::controller::ControllerKey;
 use crate::lane_id::LaneId;
+use crate::limits::Limits;
 use crate::source::Source;
 
-/// One source may have this part of all.
+/// One source may have this part of all, or as many as a controller may have queues.
 const SOURCE_PART: usize = 4;
 
 /// Queues whose hosts have not authenticated yet.
@@ -40,16 +41,17 @@ pub(super) struct Candidate {
 }
 
 impl Unauthenticated {
-    /// At most `count_max` of all sources.
-    pub(super) fn new(count_max: u32) -> Self {
-        let count_max = usize::try_from(count_max).unwrap_or(usize::MAX);
+    /// For these limits.
+    pub(super) fn new(limits: &Limits) -> Self {
+        let count_max = usize::try_from(limits.unconnected_count_max).unwrap_or(usize::MAX);
+        let queue_count_max = usize::from(limits.io_queue_count_max).saturating_add(1);
         Self {
             queues: BTreeMap::new(),
             sources: BTreeMap::new(),
             promised: BTreeMap::new(),
             next_number: 0,
             count_max,
-            count_per_source_max: count_max.div_ceil(SOURCE_PART),
+            count_per_source_max: count_max.div_ceil(SOURCE_PART).max(queue_count_max),
         }
     }
 
