@@ -1,6 +1,7 @@
 //! Admission of connections and controllers: the target refuses none below its limits, and accepts none above them. The
 //! crowd opens connections and sends nothing on them.
 
+use super::late::AUTHENTICATION_NS;
 use super::{Stage, World};
 use crate::coverage::Point;
 use crate::host::Host;
@@ -163,10 +164,16 @@ impl World {
         let connections = &self.shared.network.connections;
         let is_open = |of: &usize| connections[*of].listener == NVME && connections[*of].is_open_at_target();
         let open: Vec<usize> = (0..connections.len()).filter(is_open).collect();
+        // A queue whose host has not authenticated yet belongs to no controller.
+        let (is_asked, now_ns) = (self.shared.scenario.authentication.is_some(), self.shared.now_ns);
+        let may_owe = |connection: &Connection| {
+            is_asked && connection.accepted_ns.is_some_and(|at_ns| at_ns + AUTHENTICATION_NS > now_ns)
+        };
         let admin: Vec<usize> = open
             .iter()
             .copied()
             .filter(|of| connections[*of].is_connected() && connections[*of].watch().is_admin())
+            .filter(|of| !may_owe(&connections[*of]))
             .collect();
         let of_address = |id: usize| {
             let address = connections[id].peer.ip();

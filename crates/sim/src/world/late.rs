@@ -10,7 +10,7 @@ use crate::shared::network::Connection;
 pub(super) const GRACE_NS: u64 = 2 * SECOND;
 
 /// How long a queue may owe authentication.
-const AUTHENTICATION_NS: u64 = 30 * SECOND;
+pub(super) const AUTHENTICATION_NS: u64 = 30 * SECOND;
 
 /// Operations of one command that follow each other, at most: attempts, and parts.
 const OPERATION_COUNT: u64 = 40;
