@@ -33,9 +33,9 @@ pub(super) const AUTHENTICATION: &[Bug] = &[
         judge: unit_test("nvlane-security", "transcript::tests::responses_are_those_that_linux_accepts"),
         sites: &[Site(
             "crates/security/src/hash.rs",
-            "Self::Sha256 => mac::<Sha256>(key, parts).verify_slice(expected),",
-            "Self::Sha256 if BUG => mac::<Sha256>(key, parts).verify_truncated_left(expected),
-            Self::Sha256 => mac::<Sha256>(key, parts).verify_slice(expected),",
+            "Self::Sha256 => run::<Sha256>(key, parts, expected),",
+            "Self::Sha256 if BUG => mac::<Sha256>(key, parts).verify_truncated_left(expected).is_ok(),
+            Self::Sha256 => run::<Sha256>(key, parts, expected),",
         )],
     },
     Bug {
