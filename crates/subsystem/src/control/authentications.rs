@@ -477,7 +477,10 @@ impl Authentications {
                 queue.machine.failure().map_or_else(|| "ended".to_owned(), |reason| reason.to_string());
             let offered = queue.machine.unusable_groups().map_or_else(String::new, |groups| {
                 let names: Vec<String> = groups.iter().map(Group::to_string).collect();
-                format!(": the host offers only {}, which dhchap_dhgroup of the subsystem does not list", names.join(", "))
+                format!(
+                    ": the host offers only {}, which dhchap_dhgroup of the subsystem does not list",
+                    names.join(", ")
+                )
             });
             self.give_up(now_ns, lane, &format!("{reason}{offered}"), outputs);
             outputs.end_lane(lane);
