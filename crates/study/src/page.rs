@@ -1,5 +1,6 @@
 //! `report.html`: a self-contained page, of one experiment or of all.
 
+mod absent;
 mod all;
 mod answers;
 mod cells;
@@ -8,7 +9,8 @@ mod table;
 
 use std::fmt::Write;
 
-pub use all::{Absent, All};
+pub use absent::Absent;
+pub use all::All;
 
 use load::environment::Environment;
 

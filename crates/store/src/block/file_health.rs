@@ -5,14 +5,13 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{SeekFrom, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 
-use super::file_open::{self, FileKind, FileSettings, Opened, directory_of};
+use super::file_open::{self, FileKind, FileSettings, Opened, directory_of, is_device_read_only};
 use crate::health::Health;
 use crate::open_error::OpenError;
 use crate::size::Size;
@@ -242,13 +241,6 @@ fn is_write_protected(settings: &FileSettings, opened: &Opened, was: bool) -> bo
         _ => false,
     };
     was && file_open::open_again(settings, opened.identity, false).err().is_some_and(is_refusal)
-}
-
-/// Whether the kernel holds a block device read-only (`blockdev --getro`); `None` if it does not say.
-pub(super) fn is_device_read_only(device: u64) -> Option<bool> {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let path = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/ro"));
-    Some(std::fs::read_to_string(path).ok()?.trim() == "1")
 }
 
 /// Does what reactors will do with reopened storage, and what its hosts will do first: opens it once more, writes a block

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, FallocateFlags, FlockOperation, OFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
-use super::file_health::is_device_read_only;
 use crate::holders;
 use crate::key_value::{mark, superblock};
 use crate::namespace::{BLOCK_BYTES, BLOCK_BYTES_DEFAULT};
@@ -667,6 +666,13 @@ fn missing(settings: &FileSettings) -> OpenError {
 
 fn system(action: &'static str, path: &Path, source: io::Error) -> OpenError {
     OpenError::System { action, path: path.to_owned(), source }
+}
+
+/// Whether the kernel holds a block device read-only (`blockdev --getro`); `None` if it does not say.
+pub(super) fn is_device_read_only(device: u64) -> Option<bool> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let path = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/ro"));
+    Some(std::fs::read_to_string(path).ok()?.trim() == "1")
 }
 
 #[cfg(test)]

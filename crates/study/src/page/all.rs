@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use load::environment::Environment;
 
+use super::absent::Absent;
 use super::answers::{Answer, answers};
 use super::{begin, chips, end, numbers, svg, table};
 use crate::experiment::Claim;
@@ -24,17 +25,6 @@ pub struct All {
     pub absent: Vec<Absent>,
     /// The machine.
     pub environment: Environment,
-}
-
-/// An experiment without results.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Absent {
-    /// Name.
-    pub name: &'static str,
-    /// The question it answers.
-    pub title: &'static str,
-    /// Why there are none.
-    pub reason: String,
 }
 
 pub(super) fn render(all: &All) -> String {

@@ -3,7 +3,7 @@
 
 use load::steady::Spread;
 
-use super::Absent;
+use super::absent::Absent;
 use crate::experiments::{IO_BYTES, stacks};
 use crate::figure::{Axis, Figure, Plot, Series, ticks};
 use crate::format::{micros, number};

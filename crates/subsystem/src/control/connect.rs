@@ -14,14 +14,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use proto::async_events::AsyncEventQueue;
 use proto::controller::Controller;
 use proto::keep_alive::KeepAlive;
-use reactor::ListenerTag;
 use reactor::random::SplitMix64;
 use security::controller::ControllerSettings;
 use security::names::Names;
@@ -30,7 +28,6 @@ use security::tls::Policy as TlsPolicy;
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, InvalidParameter};
 use wire::id::Cntlid;
 use wire::nqn::{HostId, HostName, Nqn};
-use wire::sqe::Sqe;
 use wire::status::{Status, StatusTable};
 use wire::text::{Text, quoted};
 use zerocopy::FromBytes;
@@ -38,16 +35,17 @@ use zerocopy::FromBytes;
 use super::associations::{Associations, LaneUse};
 use super::authentications::{Authentications, Beginning, Who};
 use super::outputs::{MILLISECOND_NS, Outputs};
+use super::pending_connect::PendingConnect;
 use super::unauthenticated::{Candidate, Unauthenticated};
 use crate::admin::Outcome;
 use crate::association::Association;
-use crate::audit::{Event, OfQueue, TlsInUse};
+use crate::audit::{Event, OfQueue};
 use crate::catalog::Catalog;
 use crate::controller::error_log::ErrorLog;
 use crate::controller::features::Features;
 use crate::controller::{ControllerKey, ControllerKind, ControllerRecord, Life, Transition};
 use crate::discovery::Route;
-use crate::lane_counters::{LaneCounters, LaneTotals};
+use crate::lane_counters::LaneTotals;
 use crate::lane_id::{CommandId, LaneId};
 use crate::limits::{Limits, VERSION};
 use crate::message::{Answer, Channel, Established, Joined, LaneMessage, Message};
@@ -88,19 +86,6 @@ struct Proved {
     answers: Vec<(CommandId, Outcome)>,
     /// The controller that the Connect has promised.
     promised: Option<ControllerKey>,
-}
-
-/// A Connect as received.
-pub(super) struct PendingConnect {
-    pub(super) command: CommandId,
-    pub(super) sqe: Sqe,
-    pub(super) data: Box<[u8]>,
-    pub(super) peer: Option<SocketAddr>,
-    pub(super) listener: ListenerTag,
-    pub(super) channel: Channel,
-    pub(super) local: Option<SocketAddr>,
-    pub(super) tls: Option<TlsInUse>,
-    pub(super) counters: Arc<LaneCounters>,
 }
 
 /// A Connect whose fields are valid.

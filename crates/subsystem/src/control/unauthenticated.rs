@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::connect::PendingConnect;
+use super::pending_connect::PendingConnect;
 use crate::controller::ControllerKey;
 use crate::lane_id::LaneId;
 use crate::limits::Limits;
