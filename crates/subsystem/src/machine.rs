@@ -117,9 +117,6 @@ struct Sources {
 /// The file with the id in one of our directories.
 const KEPT_ID: &str = "machine-id";
 
-/// Files of the host library.
-const HOST_FILES: [&str; 2] = ["hostid", "hostnqn"];
-
 impl Sources {
     fn of_this_machine() -> Self {
         let variable =
@@ -174,27 +171,14 @@ impl Sources {
     /// The machine with this id: as it is kept, if that is this machine, or a new one.
     fn with_hardware(&self, of_id: Uuid) -> Machine {
         let kept = self.kept().find(|kept| kept.is_of(of_id, &self.hardware));
-        let identity = kept.map(|kept| kept.identity).or_else(|| {
-            // Where a target of an earlier version has run, identities stay what they were: of the id alone.
-            if self.is_used() { None } else { self.hardware.name() }.map(|name| named(of_id, &name))
-        });
+        let made = || self.hardware.name().map(|name| named(of_id, &name));
+        let identity = kept.map(|kept| kept.identity).or_else(made);
         Machine { identity: identity.unwrap_or(of_id), of_id }
     }
 
     /// What is kept, of this machine or of one that it is a clone of.
     fn kept(&self) -> impl Iterator<Item = Kept> {
         self.state.iter().filter_map(|directory| Kept::read(directory))
-    }
-
-    /// Whether one of our directories has been in use, but not by a version that keeps the hardware.
-    fn is_used(&self) -> bool {
-        // The host library keeps its identity in the user's directory, on machines that never had a target.
-        let is_of_target =
-            |entry: std::fs::DirEntry| !HOST_FILES.iter().any(|name| entry.file_name() == *name);
-        let has_any = |directory: &PathBuf| {
-            std::fs::read_dir(directory).is_ok_and(|all| all.flatten().any(is_of_target))
-        };
-        self.kept().next().is_none() && self.state.iter().any(has_any)
     }
 
     /// Keeps the identity, and all that is known of the hardware.
@@ -358,24 +342,15 @@ mod tests {
     }
 
     #[test]
-    fn where_an_earlier_version_has_run_identities_stay() {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::write(root.path().join("etc"), ID).unwrap();
-        std::fs::create_dir(root.path().join("state")).unwrap();
-        std::fs::write(root.path().join("state/disk.img"), "").unwrap();
-        let on = |dmi, macs: &[u8]| uuid(&sources(root.path(), &["state"], dmi, macs));
-        assert_eq!(sources(root.path(), &["state"], Some(1), &[1]).known(), Some(Machine::named(ID)));
-        assert_eq!([on(Some(1), &[1]), on(Some(1), &[1])], [Machine::named(ID).uuid(); 2]);
-        assert_ne!(on(Some(2), &[2]), Machine::named(ID).uuid(), "a clone from now on");
-    }
-
-    #[test]
-    fn an_identity_of_a_host_is_no_sign_of_a_target() {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::write(root.path().join("etc"), ID).unwrap();
-        std::fs::create_dir(root.path().join("state")).unwrap();
-        std::fs::write(root.path().join("state/hostid"), "").unwrap();
-        assert_ne!(uuid(&sources(root.path(), &["state"], Some(1), &[])), Machine::named(ID).uuid());
+    fn clones_differ_whatever_is_in_their_state_directory() {
+        let identities = [1, 2].map(|card| {
+            let root = tempfile::tempdir().unwrap();
+            std::fs::write(root.path().join("etc"), ID).unwrap();
+            std::fs::create_dir(root.path().join("state")).unwrap();
+            std::fs::write(root.path().join("state/disk.img"), "").unwrap();
+            uuid(&sources(root.path(), &["state"], None, &[card]))
+        });
+        assert_ne!(identities[0], identities[1]);
     }
 
     #[test]
