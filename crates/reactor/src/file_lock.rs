@@ -24,8 +24,22 @@ fn lock(kind: i32, start: u64, length: u64) -> libc::flock {
 /// The file system has no such locks, or somebody has locked the range exclusively.
 pub fn lock_range_shared(file: BorrowedFd<'_>, start: u64, length: u64) -> io::Result<()> {
     let wanted = lock(libc::F_RDLCK, start, length);
+    set(file, &wanted)
+}
+
+/// Releases all ranges that this description has locked, although it may stay open: a ring or a process that is being
+/// started may have it as well.
+///
+/// # Errors
+/// The file system has no such locks.
+pub fn unlock_ranges(file: BorrowedFd<'_>) -> io::Result<()> {
+    // A length of 0 reaches to the end of the file, wherever that is.
+    set(file, &lock(libc::F_UNLCK, 0, 0))
+}
+
+fn set(file: BorrowedFd<'_>, wanted: &libc::flock) -> io::Result<()> {
     // SAFETY: the kernel reads the structure, which lives through the call.
-    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) };
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, std::ptr::from_ref(wanted)) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -80,6 +94,8 @@ mod tests {
         assert!(is_range_locked(other.as_fd(), 200, 4).unwrap());
         assert!(!is_range_locked(other.as_fd(), 202, 2).unwrap());
         assert!(!is_range_locked(file.as_file().as_fd(), 200, 4).unwrap(), "its own");
+        unlock_ranges(file.as_file().as_fd()).unwrap();
+        assert!(!is_range_locked(other.as_fd(), 200, 4).unwrap(), "released while it is open");
         lock_range_shared(other.as_fd(), 201, 1).unwrap();
         drop(file);
         let file = tempfile::NamedTempFile::new().unwrap();

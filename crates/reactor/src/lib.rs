@@ -74,7 +74,7 @@ pub use counting::{Allocations, CountingAllocator};
 pub use descriptors::{allow_descriptors, remedy as descriptor_remedy, reserve_descriptors};
 pub use ethtool_ioctl::ethtool_ioctl;
 pub use event::EngineKind;
-pub use file_lock::{is_open_for_writing, is_range_locked, lock_range_shared};
+pub use file_lock::{is_open_for_writing, is_range_locked, lock_range_shared, unlock_ranges};
 pub use interface::{interface_index, with_numbered_zone};
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use lines::{LINE_BYTES, Line, Lines, Untouched, prefetch};

@@ -570,8 +570,10 @@ fn direct_alignment(file: &OwnedFd) -> Option<u32> {
     (statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0).then_some(statx.stx_dio_offset_align)
 }
 
-/// Releases the lock, although the description may still be in use.
+/// Releases the locks, although the description may still be in use.
 pub(super) fn unlock(opened: &Opened) {
+    // Where the file system has no such locks, there is nothing to release.
+    let _ = reactor::unlock_ranges(opened.data.as_fd());
     if let Err(errno) = rustix::fs::flock(&opened.data, FlockOperation::NonBlockingUnlock) {
         tracing::debug!(%errno, "was not locked");
     }
