@@ -1,6 +1,7 @@
 //! Protocol conversations as clients hold them, and malformed input.
 
 mod collective;
+mod edges;
 mod watch;
 
 use proptest::prelude::*;

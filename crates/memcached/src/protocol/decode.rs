@@ -583,9 +583,9 @@ fn plain<'a>(
     command: &mut Command<'a>,
 ) -> Decoded<'a> {
     let mut word = || words.next().unwrap_or_default();
-    let mut on_key = |verb, key| {
+    let mut on_key = |verb: Verb, key| {
         if !is_key(key) {
-            return refuse(is_quiet, BAD_LINE);
+            return refuse(verb.is_silent(), BAD_LINE);
         }
         *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
         Decoded::Command
@@ -595,6 +595,8 @@ fn plain<'a>(
         b"get" | b"gets" | b"gat" | b"gats" => Decoded::Answer(BAD_LINE),
         b"delete" => {
             let (key, second, third) = (word(), word(), word());
+            // The only word is a key, whatever it is.
+            let is_quiet = is_quiet && !second.is_empty();
             if !matches!(second, b"" | b"0" | b"noreply") || !matches!(third, b"" | b"noreply") {
                 let text = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
                 return refuse(is_quiet, text);
