@@ -54,6 +54,8 @@ pub(crate) const AWAY: u32 = 1 << 31;
 pub(crate) const LOG_OFFSET_BYTES: usize = 8;
 
 const CAS_BITS: u32 = 48;
+/// The largest CAS number that a pair can have.
+pub const CAS_MAX: u64 = (1 << CAS_BITS) - 1;
 /// Bits of the length of a value without parts: at most that of a piece.
 const LENGTH_BITS: u32 = 13;
 const FLAG_BITS: u32 = 16;

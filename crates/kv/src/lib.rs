@@ -68,7 +68,7 @@ pub use chunked::ChunkList;
 pub use clock::Clock;
 pub use counters::Counters;
 pub use evicted::Evicted;
-pub use item::{HEADER_BYTES as ITEM_HEADER_BYTES, USES_MAX};
+pub use item::{CAS_MAX, HEADER_BYTES as ITEM_HEADER_BYTES, USES_MAX};
 pub use kept::Kept;
 pub use key::{KEY_BYTES_MAX, KeyHash};
 #[cfg(any(test, feature = "count-touches"))]

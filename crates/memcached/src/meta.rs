@@ -44,6 +44,7 @@ struct Options {
 impl Options {
     fn read(extra: &[u8]) -> Result<Self, &'static [u8]> {
         const BAD_INITIAL: &[u8] = b"CLIENT_ERROR invalid numeric initial value\r\n";
+        const BAD_CAS: &[u8] = b"CLIENT_ERROR CAS number of flag E is not one of 48 bits\r\n";
         const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta value\r\n";
         let mut options = Self::default();
         for (letter, token) in flags(extra) {
@@ -56,7 +57,10 @@ impl Options {
                 b'N' => options.vivify = Some(time()?),
                 b'R' => options.recache_s = Some(time()?),
                 b'C' => options.cas = Some(number()?),
-                b'E' => options.new_cas = Some(number()?),
+                b'E' => {
+                    let cas = number().ok().filter(|&cas| cas <= kv::CAS_MAX);
+                    options.new_cas = Some(cas.ok_or(BAD_CAS)?);
+                }
                 b'F' => {
                     let flags = number::parse(token).and_then(|flags| u32::try_from(flags).ok());
                     options.flags = flags.ok_or(BAD_LINE)?;
