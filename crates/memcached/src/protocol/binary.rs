@@ -262,11 +262,13 @@ impl Executor<'_> {
             Op::Touch => {
                 self.service.counters.touch_count += 1;
                 let expiry_s = self.expiry(i64::from(word(extra)));
-                if self.partition.processor.find(hash, key).is_some()
-                    && self.partition.processor.set_expiry(hash, key, expiry_s)
-                {
+                // Of the pair before, which may expire at once.
+                let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
+                let place = self.partition.processor.find(hash, key);
+                let flags = place.map_or(0, |place| self.partition.processor.attributes(place).flags);
+                if self.partition.processor.set_expiry(hash, key, expiry_s) {
                     self.service.counters.touch_hit_count += 1;
-                    self.binary_end(header, hash, key, is_quiet, SUCCESS, out);
+                    respond(out, header, SUCCESS, &flags.to_be_bytes(), &[], &[], cas);
                 } else {
                     refuse(out, header, NOT_FOUND);
                 }

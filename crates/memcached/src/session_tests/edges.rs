@@ -28,3 +28,14 @@ fn a_cas_number_of_more_than_48_bits_is_refused() {
         (&format!("ms k 1 E5|x|ms k 1 C{}|y|cas k 0 0 1 {}|z|", next + 5, next + 5), "HD|EX|EXISTS|"),
     ]);
 }
+
+#[test]
+fn a_binary_touch_returns_the_flags_also_of_a_pair_that_expires_at_once() {
+    let mut client = Client::with(1);
+    let mut ask = |bytes: Vec<u8>| responses(&client.send(&bytes)).remove(0);
+    let (_, _, _, cas) = ask(packet(0x01, &[0, 0, 0, 7, 0, 0, 0, 0], b"e", b"v", 0));
+    for exptime in [100u32, 2_592_001] {
+        assert_eq!(ask(packet(0x1c, &exptime.to_be_bytes(), b"e", &[], 0)), (0x1c, 0, vec![0, 0, 0, 7], cas));
+    }
+    assert_eq!(ask(packet(0x1c, &100u32.to_be_bytes(), b"e", &[], 0)).1, 1);
+}
