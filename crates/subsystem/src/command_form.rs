@@ -15,7 +15,7 @@ use wire::sqe::{Fuse, Psdt, Sqe};
 use wire::status::Status;
 
 /// Checks the flags of a command that is not half of a pair. Reserved bits are not judged, nor is the use of a data
-/// pointer where no data moves.
+/// pointer where no data moves. wire §29
 ///
 /// # Errors
 /// The status to refuse it with.

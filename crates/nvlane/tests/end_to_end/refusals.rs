@@ -81,7 +81,7 @@ fn data_that_no_sgl_describes_is_refused() {
     });
 }
 
-/// wire §5, wire §14
+/// wire §5, wire §14, wire §29
 #[test]
 fn fields_that_mean_nothing_are_not_judged() {
     on_each(|lane| {
