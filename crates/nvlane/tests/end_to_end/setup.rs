@@ -144,6 +144,19 @@ impl Rig {
         }
     }
 
+    /// Waits until this reason is counted once: a host may see the end of its connection before that.
+    pub(crate) fn await_complaint(&self, reason: &str) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let complaints = self.state().connections.complaints;
+            if complaints.get(reason) == Some(&1) {
+                return;
+            }
+            assert!(Instant::now() < until, "{reason}: {complaints:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     pub(crate) fn socket_address(&self) -> SocketAddr {
         self.address
     }

@@ -126,9 +126,8 @@ fn another_key_is_refused_at_once_on_both_sides() {
         assert_eq!(error.to_string(), "TLS: the peer sent the TLS alert decrypt_error");
         let error = refused(&rig, with(key(HashFunction::Sha384, 1)));
         assert!(matches!(&error, LinkError::Tls(Failure::Alert(Alert::DECRYPT_ERROR))), "{error}");
-        let complaints = rig.state().connections.complaints;
-        assert_eq!(complaints.get("TLS failed"), Some(&1), "{complaints:?}");
-        assert_eq!(complaints.get("TLS identity without a key"), Some(&1), "{complaints:?}");
+        rig.await_complaint("TLS failed");
+        rig.await_complaint("TLS identity without a key");
         rig.await_quiet();
     }
 }
@@ -140,8 +139,7 @@ fn a_host_in_clear_is_refused_where_tls_is_required_and_served_where_it_is_allow
         let mut rig = rig(engine, &keys, TlsPolicy::Required);
         let error = refused(&rig, options());
         assert!(matches!(&error, LinkError::Closed { .. } | LinkError::Socket(_)), "{error}");
-        let complaints = rig.state().connections.complaints;
-        assert_eq!(complaints.get("in clear, where TLS is required"), Some(&1), "{complaints:?}");
+        rig.await_complaint("in clear, where TLS is required");
         rig.reload(|config| config.listeners[0].tls = TlsPolicy::Allowed);
         for options in [options(), with(key(HashFunction::Sha256, 1))] {
             let association =
