@@ -217,11 +217,11 @@ fn loads_are_measured_with_the_account_of_the_other_machine() {
         let cells = results["cells"].as_array().expect("cells");
         assert!(!cells.is_empty(), "{name}");
         for cell in cells {
-            // On a busy machine a cell has a reason instead of values, and what each side lost.
+            // On a busy machine a cell has a reason instead of values, and what others had.
             match &cell["values"] {
                 Value::Null => {
                     let losses = cell["rejected"][0]["disturbance"].as_array().expect("losses");
-                    assert!(losses.iter().any(|loss| loss["side"] == "target"), "{name}: {cell}");
+                    assert!(!losses.is_empty(), "{name}: {cell}");
                 }
                 told => {
                     assert!(values.iter().all(|value| told[value]["median"].is_number()), "{name}: {cell}");
@@ -327,7 +327,7 @@ fn silent_connections_keep_no_study_out() {
     let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(&server.address).expect("accepted")).collect();
     let directory = tempfile::tempdir().expect("a directory");
     Ended::of(server.study("kv-memory", directory.path()).args(["--only", "16 + 500 B", "--rounds", "1"]))
-        .text();
+        .text_beside_progress();
     drop(silent);
 }
 
@@ -463,8 +463,10 @@ fn another_server_runs_on_the_machine_of_the_targets() {
     let cells = results["cells"].as_array().expect("cells");
     assert_eq!(cells.len(), 1, "{cells:?}");
     for value in ["ops", "ops_per_cpu", "server_ns"] {
-        let median = cells[0]["values"][value]["median"].as_f64();
-        assert!(median.is_some_and(|median| median > 0.0), "{value}: {cells:?}");
+        // Discarded numbers of a busy machine are kept.
+        let discarded = &cells[0]["rejected"][0]["values"][value];
+        let number = cells[0]["values"][value]["median"].as_f64().or(discarded.as_f64());
+        assert!(number.is_some_and(|number| number > 0.0), "{value}: {cells:?}");
     }
     assert!(results["seen"].to_string().contains("memcached 1.6.40"), "{results}");
     wait_until("the other server ends with its study", || server.targets().is_empty());
@@ -500,8 +502,8 @@ os.execv(os.environ["NVLANE"], [
 ])
 "#;
 
-/// That each cell with this parameter has this value, or on a busy machine what each of these sides lost.
-fn measured_or_disturbed(results: &Value, parameter: &str, of: &str, value: &str, sides: &[&str]) {
+/// That each cell with this parameter has this value, or on a busy machine what others had.
+fn measured_or_disturbed(results: &Value, parameter: &str, of: &str, value: &str) {
     let cells = results["cells"].as_array().expect("cells");
     let cells = cells.iter().filter(|cell| cell["parameters"][parameter] == of);
     let cells: Vec<_> = cells.collect();
@@ -509,8 +511,7 @@ fn measured_or_disturbed(results: &Value, parameter: &str, of: &str, value: &str
     for cell in cells {
         if cell["values"].is_null() {
             let losses = cell["rejected"][0]["disturbance"].as_array().expect("losses");
-            let lost = |side: &&str| losses.iter().any(|loss| loss["side"] == **side);
-            assert!(sides.iter().all(lost), "{of}: {cell}");
+            assert!(!losses.is_empty(), "{of}: {cell}");
             continue;
         }
         assert!(cell["values"][value]["median"].as_f64().is_some_and(|median| median > 0.0), "{of}: {cell}");
@@ -535,17 +536,13 @@ fn targets_of_others_and_the_file_itself_are_measured_on_the_other_machine() {
     study.args(["--only", "read qd32", "--rounds", "1", "-t", "0.05", "--extra", "0"]);
     let told = Ended::of(&mut study).text_beside_progress();
     let results = json_of(&out.join("results.json"));
-    for (stack, sides) in [
-        ("the file itself", &["host"][..]),
-        ("nvlane", &["host", "target"]),
-        ("nvlane host, SPDK target", &["host", "target"]),
-    ] {
-        measured_or_disturbed(&results, "stack", stack, "iops", sides);
+    for stack in ["the file itself", "nvlane", "nvlane host, SPDK target"] {
+        measured_or_disturbed(&results, "stack", stack, "iops");
     }
     assert!(results["seen"].to_string().contains("SPDK v26.05"), "{results}");
     assert!(told.contains("Measured between two machines."), "{told}");
-    let lacking = results["conditions"].as_str().unwrap_or_default();
-    assert!(lacking.contains("SPDK (needs spdk_nvme_perf of SPDK"), "of the load's machine: {lacking}");
+    let lacking = results["lacking"].to_string();
+    assert!(lacking.contains("spdk_nvme_perf"), "of the load's machine: {lacking}");
     assert!(lacking.contains("on the targets' machine, 127.0.0.1"), "{lacking}");
 
     let out = directory.path().join("ceiling");
@@ -554,7 +551,7 @@ fn targets_of_others_and_the_file_itself_are_measured_on_the_other_machine() {
     study.args(["--rounds", "1", "-t", "0.05", "--extra", "0"]);
     Ended::of(&mut study).text_beside_progress();
     let results = json_of(&out.join("results.json"));
-    measured_or_disturbed(&results, "storage", "file", "ceiling_iops", &["host", "target"]);
+    measured_or_disturbed(&results, "storage", "file", "ceiling_iops");
     wait_until("all targets end with their study", || server.targets().is_empty());
 }
 
