@@ -68,7 +68,7 @@ TOML
 adq apply --config /tmp/target-side.toml
 ip netns exec near "$NVLANE" target --listen 192.0.2.2:4420 --listen 192.0.2.2:4421 --namespace ram:16M --nqn nqn.2026-01.io.nvlane:adq \
     --cores 0,1 --adq-record /tmp/adq --state /tmp/state.json 2>/tmp/target.log & target=$!
-wait_for 20 grep -q ready /tmp/target.log
+wait_for 60 grep -q ready /tmp/target.log
 deviations() { python3 -c 'import json; print("; ".join(json.load(open("/tmp/state.json"))["adq"][0]["deviations"]))'; }
 [ -z "$(deviations)" ] || fail "out of line: $(deviations)"
 load() { ip netns exec far "$NVLANE" perf "192.0.2.2:$1/nqn.2026-01.io.nvlane:adq" -t 1 -a 0 -w randread >/dev/null; }
