@@ -782,7 +782,7 @@ fn each_side_is_sampled_on_its_machine() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(results) = layers(&server, directory.path()) else { return };
     assert!(results["target_machine"]["without"].is_null(), "{results}");
-    measured_or_disturbed(&results, "workload", "read", "target_samples", &["host", "target"]);
+    measured_or_disturbed(&results, "workload", "read", "target_samples");
     let conditions = results["conditions"].as_str().expect("the numbers of samples");
     assert!(!conditions.contains("n/a"), "{conditions}");
     // Where something has no name, the machine is named.
@@ -804,7 +804,7 @@ fn a_server_that_may_not_sample_leaves_the_layers_of_the_host() {
     let conditions = results["conditions"].as_str().expect("the reason");
     let expected = "The layers of the target are n/a: on the targets' machine, 127.0.0.1: samples of threads are not permitted";
     assert!(conditions.contains(expected) && conditions.contains("n/a of the target"), "{conditions}");
-    measured_or_disturbed(&results, "workload", "read", "host_samples", &["host", "target"]);
+    measured_or_disturbed(&results, "workload", "read", "host_samples");
     assert!(results["cells"][0]["values"]["target_samples"].is_null(), "{results}");
 }
 
@@ -860,7 +860,7 @@ fn power_is_that_of_both_machines_or_the_one_without_counters_is_named() {
     Ended::of(&mut study).text_beside_progress();
     let results = json_of(&directory.path().join("results.json"));
     assert!(results["target_machine"]["without"].is_null(), "{results}");
-    measured_or_disturbed(&results, "load", "write 4k qd128", "both_ops_per_cpu", &["host", "target"]);
+    measured_or_disturbed(&results, "load", "write 4k qd128", "both_ops_per_cpu");
     let conditions = results["conditions"].as_str().expect("a sentence");
     if conditions.contains("n/a") {
         for machine in ["on the host's machine: ", "on the targets' machine, 127.0.0.1: "] {
@@ -869,7 +869,7 @@ fn power_is_that_of_both_machines_or_the_one_without_counters_is_named() {
     } else {
         // Both are this machine, which counts once.
         assert!(conditions.contains("those of one machine"), "{conditions}");
-        measured_or_disturbed(&results, "load", "write 4k qd128", "watts", &["host", "target"]);
+        measured_or_disturbed(&results, "load", "write 4k qd128", "watts");
     }
 }
 
