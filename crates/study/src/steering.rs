@@ -147,13 +147,10 @@ impl SteeredDevice<'_> {
         [self.launcher, &words].concat()
     }
 
-    /// A command of the shell for each receive queue, in the order of their names, which may use arguments. It has a
-    /// `/sys` of its own: that of this process may show another network namespace.
+    /// A command of the shell for each receive queue, in the order of their names, which may use arguments.
     fn for_each_queue(&self, command: &str, arguments: &[&str]) -> Words {
-        let script = format!(
-            "mount -t sysfs sysfs /sys; for queue in \"/sys/class/net/$0/queues/\"rx-*; do {command}; done"
-        );
-        let words = ["unshare", "--mount", "sh", "-ec", &script, self.interface];
+        let script = format!("for queue in \"/sys/class/net/$0/queues/\"rx-*; do {command}; done");
+        let words = ["sh", "-ec", &script, self.interface];
         let words = words.iter().chain(arguments).map(|word| (*word).to_owned());
         self.launcher.iter().cloned().chain(words).collect()
     }
