@@ -75,7 +75,7 @@ const START: &[(&str, &[&str])] = &[
     ("always", NEW_PAIRS),
     ("batch", NEW_PAIRS),
     ("none", NEW_PAIRS),
-    ("short", &["resize", "fsync", "allocate", "label", "fsync"]),
+    ("short", &["resize", "fsync", "allocate", "label", "fsync", "label", "fsync"]),
     ("state", PLACED),
     // A reload that makes it longer.
     ("short", &["resize", "flush"]),
@@ -99,8 +99,9 @@ const SUPERBLOCKS: Range<u64> = 8192..16384;
 /// A file that is written under another name and renamed.
 const PLACED: &[&str] = &["fsync", "fsync names"];
 
-/// Size and name; whether it can be punched; the identity.
-const NEW_BLOCKS: &[&str] = &["resize", "fsync", "fsync names", "allocate", "label", "fsync"];
+/// Size and name; whether it can be punched; the identity; the block size.
+const NEW_BLOCKS: &[&str] =
+    &["resize", "fsync", "fsync names", "allocate", "label", "fsync", "label", "fsync"];
 
 /// Size and name; the mark; whether it can be punched; its space; the superblock, those of the logs, and again that of
 /// the file; the identity.
