@@ -1,7 +1,7 @@
 //! What rounds allow to say of a median: the interval that it lies in.
 //!
 //! A verdict needs an interval on one side of its goal. The interval is between two of the rounds' numbers in order, which holds for
-//! any distribution of them: it has the median in at least [`CONFIDENCE`] of all cases. Fewer than eight rounds have no two such
+//! any distribution of them: it has the median in at least 99 % of all cases. Fewer than eight rounds have no two such
 //! numbers; there the interval reaches beyond the least and the greatest by a part of their distance, as much as a normal distribution
 //! needs for the same. One round has no interval.
 //!

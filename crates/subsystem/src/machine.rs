@@ -6,7 +6,7 @@
 //! 1. the id: `/etc/machine-id`; `/var/lib/dbus/machine-id` where there is no `/etc/machine-id`, not even an empty one (then
 //!    the other is that of an image); else one that is made once and kept in the file `machine-id` of a state directory;
 //! 2. the hardware, so that clones of a machine differ: its DMI product UUID, or its first network address that is no
-//!    virtual one ([`Hardware`]).
+//!    virtual one.
 //!
 //! The identity is made once, and kept in the file `machine` of a state directory with hashes of all this. It stays as long
 //! as the id and a part of the hardware stay: only root may read the DMI UUID, and a network card may be replaced.
