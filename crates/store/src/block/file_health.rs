@@ -117,29 +117,19 @@ impl HealthCell {
         }
     }
 
-    /// Begins anew, after the storage was reopened.
+    /// Begins anew, after the storage was reopened; the next look finds the space.
     pub(super) fn reset(&self) {
-        let fresh = Self::default();
-        self.is_write_protected.store(fresh.is_write_protected.into_inner(), Ordering::Relaxed);
-        self.is_full.store(fresh.is_full.into_inner(), Ordering::Relaxed);
+        self.is_write_protected.store(false, Ordering::Relaxed);
+        self.is_full.store(false, Ordering::Relaxed);
     }
 
-    /// Compares with the storage. May block.
+    /// Compares with the storage; the operator's report names what has changed. May block.
     pub(super) fn look(&self, looks: &mut Looks, settings: &FileSettings, opened: &Opened, name: &str) {
         if settings.is_read_only {
             return;
         }
         let is_protected = is_write_protected(settings, opened, self.is_write_protected());
-        if self.is_write_protected.swap(is_protected, Ordering::Relaxed) != is_protected {
-            if is_protected {
-                tracing::warn!(
-                    name,
-                    "the storage is read-only now: hosts find the namespace write protected"
-                );
-            } else {
-                tracing::info!(name, "the storage can be written again");
-            }
-        }
+        self.is_write_protected.store(is_protected, Ordering::Relaxed);
         let space = space(settings, opened);
         self.free_bytes.store(space.map_or(UNKNOWN, |space| space.free), Ordering::Relaxed);
         let refused_count = self.refused_count.swap(0, Ordering::Relaxed);
@@ -157,8 +147,6 @@ impl HealthCell {
             }
         } else if self.is_full.load(Ordering::Relaxed) && looks.is_over(now, free) {
             self.is_full.store(false, Ordering::Relaxed);
-            let free = free.map_or_else(|| "unknown".to_owned(), |free| Size(free).to_string());
-            tracing::info!(name, free, "there is space for writes again");
             *looks = Looks::default();
         }
         let spare_percent = match self.is_full.load(Ordering::Relaxed) {
