@@ -19,7 +19,7 @@ const KILL: u64 = 1 << 8;
 /// A process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number; 0 if it is not known.
+    /// Its number.
     pub pid: u32,
     /// Its command, as the kernel keeps it: at most 15 bytes.
     pub name: String,
@@ -27,10 +27,7 @@ pub struct Holder {
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pid {
-            0 => f.write_str(&self.name),
-            pid => write!(f, "{} (process {pid})", self.name.escape_debug()),
-        }
+        write!(f, "{} (process {})", self.name.escape_debug(), self.pid)
     }
 }
 

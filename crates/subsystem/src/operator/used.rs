@@ -38,8 +38,8 @@ impl Operator {
             if hosts.is_empty() {
                 continue;
             }
-            let (first, count) = hosts.split_at(hosts.len().min(NAMED_HOST_COUNT));
-            let more = if count.is_empty() { String::new() } else { format!(" and {} more", count.len()) };
+            let (first, others) = hosts.split_at(hosts.len().min(NAMED_HOST_COUNT));
+            let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
             let why = format!(
                 "{} connected and would lose it: {}{more}. Disconnect there, or insist with nvlane reload --force",
                 is_or_are(hosts.len()),

@@ -43,28 +43,29 @@ impl Wait {
         Self { begun: Instant::now(), looked: None, told: None, limit: LIVING_WAIT }
     }
 
-    /// Sleeps a little; `false` if it has waited long enough for what `held` has. `living`: how long a process that lives
-    /// may keep it.
+    /// Sleeps a little; `false` if it has waited long enough for who holds it: `None` is another program, of which nothing is
+    /// known. `living`: how long a process that lives may keep it.
     fn goes_on(
         &mut self,
         what: &dyn std::fmt::Display,
         living: Duration,
-        held: impl FnOnce() -> Held,
+        held: impl FnOnce() -> Option<Held>,
     ) -> bool {
         let now = Instant::now();
         if self.looked.is_none_or(|at| now - at >= LOOK_INTERVAL) {
             self.looked = Some(now);
             let held = held();
             self.limit = match &held {
-                Held::By(_) => living,
-                Held::ByDying(_) | Held::Unseen { sees_all: true } => DYING_WAIT,
-                Held::Unseen { sees_all: false } => UNSEEN_WAIT,
+                None | Some(Held::By(_)) => living,
+                Some(Held::ByDying(_) | Held::Unseen { sees_all: true }) => DYING_WAIT,
+                Some(Held::Unseen { sees_all: false }) => UNSEEN_WAIT,
             };
             if self.told.is_none_or(|at| now - at >= TELL_INTERVAL) {
                 let by = match held {
-                    Held::By(holder) => holder.to_string(),
-                    Held::ByDying(holder) => format!("{holder}, which is being killed"),
-                    Held::Unseen { .. } => {
+                    None => "another program".into(),
+                    Some(Held::By(holder)) => holder.to_string(),
+                    Some(Held::ByDying(holder)) => format!("{holder}, which is being killed"),
+                    Some(Held::Unseen { .. }) => {
                         "no process that can be seen: the kernel completes I/O of one that was killed".into()
                     }
                 };
@@ -96,11 +97,11 @@ pub(super) fn open(open: impl Fn() -> Result<Store, OpenError>) -> Result<Store,
     }
 }
 
-fn held_storage(error: &OpenError) -> Held {
+/// Who holds storage; `None` if it is no target, whose lock would tell: the kernel, or a program that the error names.
+fn held_storage(error: &OpenError) -> Option<Held> {
     match error {
-        OpenError::Locked { path } => holders::of_file(path),
-        // Not a target, whose lock would tell: the kernel, or a program that is named already.
-        _ => Held::By(holders::Holder { pid: 0, name: "another program".into() }),
+        OpenError::Locked { path } => Some(holders::of_file(path)),
+        _ => None,
     }
 }
 
@@ -112,7 +113,7 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<Listener> {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 if !wait.goes_on(&address, ADDRESS_WAIT, || held_address(address)) {
                     return Err(match held_address(address) {
-                        Held::By(holder) if holder.pid != 0 => {
+                        Some(Held::By(holder)) => {
                             io::Error::new(error.kind(), format!("{error}, by {holder}"))
                         }
                         _ => error,
@@ -124,16 +125,15 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<Listener> {
     }
 }
 
-/// Who listens on an address.
-fn held_address(address: SocketAddr) -> Held {
-    let unknown = || Held::By(holders::Holder { pid: 0, name: "another program".into() });
+/// Who listens on an address; `None` if nothing does: a socket that is bound only, or one of another network namespace that
+/// this one is not told of.
+fn held_address(address: SocketAddr) -> Option<Held> {
     let tables =
         ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
     let inodes: Vec<&str> =
         tables.iter().flat_map(|table| table.lines()).filter_map(|line| listening(line, address)).collect();
     let held = inodes.iter().map(|inode| holders::of_link(&format!("socket:[{inode}]")));
-    // Nothing listens: a socket that is bound only, or one of another network namespace that this one is not told of.
-    held.max_by_key(|held| matches!(held, Held::By(_))).unwrap_or_else(unknown)
+    held.max_by_key(|held| matches!(held, Held::By(_)))
 }
 
 /// The inode of a listener in a line of /proc/net/tcp, if it could have the address.
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(listening(&connected, "127.0.0.1:4420".parse().unwrap()), None);
         let here = std::net::TcpListener::bind("[::1]:0").unwrap();
         let held = held_address(here.local_addr().unwrap());
-        assert!(matches!(&held, Held::By(holder) if holder.pid == std::process::id()), "{held:?}");
+        assert!(matches!(&held, Some(Held::By(holder)) if holder.pid == std::process::id()), "{held:?}");
     }
 
     /// A lock that stays although the process that took it has ended, as with I/O of a killed target.
@@ -196,7 +196,7 @@ mod tests {
         let spec: store::Spec = format!("file:{}", path.display()).parse().unwrap();
         let begun = Instant::now();
         let refused = spec.open(false).err().expect("it is locked");
-        assert!(matches!(held_storage(&refused), Held::Unseen { .. }), "{refused}");
+        assert!(matches!(held_storage(&refused), Some(Held::Unseen { .. })), "{refused}");
         open(|| spec.open(false)).unwrap();
         assert!(begun.elapsed() > LIVING_WAIT);
         keeper.wait().unwrap();
