@@ -58,12 +58,15 @@ pub enum Barrier {
 }
 
 impl Barrier {
-    /// The failure that commands end with, unless they wait.
-    pub(crate) fn failure(self) -> Option<Failure> {
+    /// The state whose end commands wait for.
+    ///
+    /// # Errors
+    /// The failure that they end with, if they are not to wait.
+    pub(crate) fn awaited(self) -> Result<AnaState, Failure> {
         match self {
-            Self::Ana(AnaState::PERSISTENT_LOSS) => Some(Failure::Status(Status::ANA_PERSISTENT_LOSS)),
-            Self::Ana(_) => None,
-            Self::Replaced => Some(Failure::Replaced),
+            Self::Ana(AnaState::PERSISTENT_LOSS) => Err(Failure::Status(Status::ANA_PERSISTENT_LOSS)),
+            Self::Ana(state) => Ok(state),
+            Self::Replaced => Err(Failure::Replaced),
         }
     }
 }

@@ -33,7 +33,7 @@ impl AnaStates {
     pub(super) fn of(&self, nsid: Nsid) -> Option<Barrier> {
         if nsid == Nsid::ALL {
             let mut barriers = self.inaccessible.iter().map(|(_, barrier)| *barrier);
-            return barriers.find(|barrier| barrier.failure().is_some());
+            return barriers.find(|barrier| barrier.awaited().is_err());
         }
         let at = self.inaccessible.binary_search_by_key(&nsid, |(nsid, _)| *nsid).ok()?;
         self.inaccessible.get(at).map(|(_, barrier)| *barrier)

@@ -12,7 +12,7 @@ use super::ana_states::AnaStates;
 use super::command::{IS_EXACT, IS_OWN, IS_UNCERTAIN, KeptCommand, Tag};
 use super::held::{HeldCommands, Release, Released, gave_up};
 use super::timeouts::{ConnectionWait, MS, clock_ms};
-use crate::attachment::{Barrier, Inaccessible};
+use crate::attachment::Inaccessible;
 use crate::buffer::Data;
 use crate::failure::Failure;
 use crate::retry::{self, Verdict};
@@ -130,12 +130,12 @@ impl<B> Backlog<B> {
     pub(super) fn admit(&mut self, command: KeptCommand<B>) -> Result<KeptCommand<B>, Option<Completion<B>>> {
         match self.ana.of(command.sqe.nsid()) {
             None => Ok(command),
-            Some(barrier) => match (barrier, barrier.failure()) {
-                (Barrier::Ana(state), None) => {
+            Some(barrier) => match barrier.awaited() {
+                Ok(state) => {
                     self.held.hold_for_state(command, state);
                     Err(None)
                 }
-                (_, failure) => Err(Some(command.stop(failure.unwrap_or(Failure::Replaced)))),
+                Err(failure) => Err(Some(command.stop(failure))),
             },
         }
     }
