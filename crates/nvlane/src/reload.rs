@@ -13,6 +13,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
+use wire::text::without_hidden;
 
 use crate::exit::{Ended, Failure, Kind};
 use crate::output::Output;
@@ -71,7 +72,8 @@ impl fmt::Display for Shown<'_> {
         if self.changes.is_empty() {
             return f.write_str("nothing to change\n");
         }
-        self.changes.iter().try_for_each(|change| writeln!(f, "{}", change.text))
+        // The file may be of a user that is trusted less, and this terminal of root.
+        self.changes.iter().try_for_each(|change| writeln!(f, "{}", without_hidden(&change.text, false)))
     }
 }
 
@@ -241,6 +243,13 @@ fn read(path: &Path) -> Result<(Head, u32), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_that_a_state_file_says_controls_the_terminal() {
+        let change = Change { outcome: "done".into(), text: "add \x1b]0;x\x07\nrm".into() };
+        let shown = Shown { is_complete: true, changes: &[change] }.to_string();
+        assert_eq!(shown, "add \\u{1b}]0;x\\u{7}\\nrm\n");
+    }
 
     #[test]
     fn a_target_is_told_from_other_processes() {
