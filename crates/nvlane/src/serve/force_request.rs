@@ -1,14 +1,14 @@
-//! The request of `nvlane reload --force`: a file beside the state file, there before the SIGHUP.
+//! The request of `nvlane reload --force`: a file beside the state file, written before the SIGHUP.
 //!
-//! SIGHUP has no argument, and whoever else sends it, such as systemd, means a reload without force. Another signal would
-//! end a target that does not know it; a file that it does not look for changes nothing.
+//! SIGHUP carries no argument, and other senders of it, such as systemd, mean a reload without force. A target of an earlier
+//! version would end at another signal, but ignores a file that it does not look for.
 
 use std::fs::{File, Permissions};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use reactor::small_file::SmallFile;
 use serde::{Deserialize, Serialize};
 
 use super::state_file::{ProcessId, monotonic_ns, start_ticks};
@@ -18,7 +18,7 @@ use crate::exit::{Failure, Kind};
 const AGE_NS_MAX: u64 = 10_000_000_000;
 
 /// The longest request, bytes.
-const BYTES_MAX: u64 = 1024;
+const BYTES_MAX: usize = 1024;
 
 #[derive(Serialize, Deserialize)]
 struct Content {
@@ -66,7 +66,7 @@ impl Drop for ForceRequest {
 pub(super) fn take(state: Option<&Path>) -> bool {
     let Some(path) = state.map(path) else { return false };
     let content = read(&path);
-    // The same file would not be taken again, but a stale one is nobody's.
+    // A request counts once, and one for another process or of another user not at all.
     let _ = std::fs::remove_file(&path);
     let Some(Content { process, asked_ns }) = content else { return false };
     let (pid, now_ns) = (std::process::id(), monotonic_ns());
@@ -76,16 +76,12 @@ pub(super) fn take(state: Option<&Path>) -> bool {
 }
 
 fn read(path: &Path) -> Option<Content> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path).ok()?;
-    let metadata = file.metadata().ok()?;
-    let is_trusted = metadata.uid() == 0 || metadata.uid() == rustix::process::geteuid().as_raw();
-    if !metadata.is_file() || !is_trusted {
+    let file = SmallFile::open_regular(path).ok()?;
+    let owner = file.metadata().uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
         return None;
     }
-    let mut text = Vec::new();
-    file.take(BYTES_MAX).read_to_end(&mut text).ok()?;
-    serde_json::from_slice(&text).ok()
+    serde_json::from_str(&file.read_text(BYTES_MAX).ok()?).ok()
 }
 
 fn path(state: &Path) -> PathBuf {
