@@ -15,7 +15,7 @@ use crate::netlink::link::Link;
 #[derive(Debug)]
 pub struct Sysfs {
     interfaces: PathBuf,
-    /// A mount that nobody else sees, and that ends with the process; `None` if it is the one at `/sys`.
+    /// The descriptor of a detached mount, which ends with it; `None` for the mount at `/sys`.
     _mount: Option<OwnedFd>,
 }
 

@@ -607,7 +607,7 @@ mod tests {
             disturbance.add_others(Place::Here, others(run_ms));
             disturbance.judge(Some(1.0), Some(0.9))
         };
-        // Threads of a stack that share a core wait for each other, and those of another one for nobody.
+        // The threads of one stack share a core and wait for each other; those of another stack do not wait.
         assert_eq!([judge(600, 40), judge(0, 40)], [Ok(()), Ok(())]);
         for wait_ms in [0, 600] {
             let told = judge(wait_ms, 620).expect_err("62 %").to_string();

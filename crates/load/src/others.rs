@@ -1,8 +1,8 @@
-//! Processor time that went to something else than an experiment: to programs that do not belong to it, and to the hypervisor.
+//! Processor time that an experiment did not get: that of programs outside of the experiment, and that of the hypervisor.
 //!
-//! One measure for every stack. What a stack's own threads wait for says little of the machine: nvlane's and SPDK's spin and see each
-//! interruption, the kernel's host and target work in threads and interrupts that belong to no process, and whoever sleeps waits
-//! for nobody. So the time of the *others* is counted, whoever suffers from it:
+//! One measure judges every stack. The time that a stack's own threads wait does not: threads of nvlane and SPDK spin and are
+//! interrupted, threads that sleep do not wait, and the kernel's host and target run in kernel threads and interrupts, which belong
+//! to no process. So the time of all *other* programs is counted, whichever stack is measured:
 //!
 //! ```text
 //! Census (start) ──┐  each process: time, parent, core        own: this process and its descendants, and the kernel's threads
@@ -10,9 +10,9 @@
 //! Census (end)   ──┘  each core: time in processes, stolen
 //! ```
 //!
-//! Processes that begin and end between two readings are in their parents' account of their children. In a container with process
-//! numbers of its own, or where `/proc` hides the processes of other users, the rest is what the cores spent in processes beyond our
-//! own; that is a sample of the kernel's at each tick, and includes its own threads, which cannot be told apart there.
+//! The time of a process that begins and ends between two readings is in its parent's sum over children. Where `/proc` does not show
+//! all processes (a container, `hidepid`), the time of others is the time that the cores spent in processes, less our own. The
+//! kernel samples that time once per tick, and it includes kernel threads.
 
 use std::collections::BTreeMap;
 use std::fs;
