@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 
 use memcached::{ListenerAddress, ListenerStats, Watchers};
 use proto::Violation;
+use reactor::Source;
 use reactor::{Counter, ListenerTag};
 use wire::text::quoted;
 
 use crate::audit::{Event, OfMemcached, Recorder};
 use crate::limits::Limits;
-use crate::source::Source;
 use crate::state::ConnectionsState;
 
 /// Interval between log lines for one reason, ns.
@@ -342,7 +342,7 @@ impl PerAddress {
     }
 
     fn admit(&mut self, address: Option<IpAddr>) -> Result<(), Full> {
-        let source = address.map(|address| Source::from(Some(address)));
+        let source = address.map(Source::from);
         let of_address = source.and_then(|source| self.by_address.get(&source)).copied().unwrap_or(0);
         if self.count >= self.count_max {
             return Err(Full::All);
@@ -360,7 +360,7 @@ impl PerAddress {
     fn on_gone(&mut self, address: Option<IpAddr>) {
         debug_assert!(self.count > 0, "a connection is gone that was never there");
         self.count = self.count.saturating_sub(1);
-        let Some(source) = address.map(|address| Source::from(Some(address))) else { return };
+        let Some(source) = address.map(Source::from) else { return };
         if let Some(count) = self.by_address.get_mut(&source) {
             *count -= 1;
             if *count == 0 {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::source::Source;
+use reactor::Source;
 
 /// Allowances of single sources that are kept.
 const SOURCE_COUNT_MAX: usize = 8192;

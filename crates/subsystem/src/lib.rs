@@ -79,7 +79,6 @@ pub mod listener_gate;
 pub mod machine;
 pub mod memcached_trust;
 mod named_uuid;
-mod source;
 mod unconnected;
 
 pub use serving::{MEMCACHED, Serving};

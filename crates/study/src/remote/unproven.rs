@@ -1,14 +1,13 @@
 //! Connections that have not proven the token: few at a time, and a new one always gets a place.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use reactor::Source;
 
 /// Connections at a time. The owner of the token proves it within a round trip, in which fewer others come.
 const COUNT_MAX: usize = 64;
-
-/// Bits of an IPv6 address that name its network: one machine may have all addresses of it.
-const NETWORK_BITS: u32 = 64;
 
 /// Connections that have not proven the token.
 #[derive(Debug, Default)]
@@ -27,7 +26,7 @@ struct Connections {
 #[derive(Debug)]
 struct Connection {
     number: u64,
-    source: IpAddr,
+    source: Source,
     /// The socket, to close it.
     stream: TcpStream,
 }
@@ -53,7 +52,7 @@ impl Unproven {
         }
         all.latest += 1;
         let number = all.latest;
-        all.waiting.push(Connection { number, source: source(peer), stream });
+        all.waiting.push(Connection { number, source: Source::from(peer.ip()), stream });
         Ok(Place { all: self, number })
     }
 
@@ -90,14 +89,6 @@ impl Place<'_> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.all.lock().waiting.retain(|one| one.number != self.number);
-    }
-}
-
-/// What connections are counted by: an IPv4 address, or the network of an IPv6 address.
-fn source(peer: SocketAddr) -> IpAddr {
-    match peer.ip().to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << NETWORK_BITS)).into(),
-        ip @ IpAddr::V4(_) => ip,
     }
 }
 

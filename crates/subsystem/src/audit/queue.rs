@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use reactor::Source;
 use serde::Serialize;
 
 use super::Event;
 use super::line::Line;
 use crate::allowance::{Allowances, Rate};
-use crate::source::Source;
 
 /// Events that wait at most: about 2 MiB.
 const EVENT_COUNT_MAX: usize = 4096;

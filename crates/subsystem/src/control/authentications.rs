@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use reactor::Source;
 use reactor::randomness::Randomness;
 use security::controller::{ControllerAuthentication, ControllerSettings, Received};
 use security::exponentiation::{Exponentiated, Exponentiation};
@@ -38,7 +39,6 @@ use crate::allowance::{Allowances, Rate};
 use crate::audit::{Event, OfQueue};
 use crate::lane_end::LaneEnd;
 use crate::lane_id::{CommandId, LaneId};
-use crate::source::Source;
 
 /// Time from Connect to the end of the first transaction, ns.
 const FIRST_NS: u64 = 30_000 * MILLISECOND_NS;

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use proto::async_events::AsyncEventQueue;
 use proto::controller::Controller;
 use proto::keep_alive::KeepAlive;
+use reactor::Source;
 use reactor::random::SplitMix64;
 use security::controller::ControllerSettings;
 use security::names::Names;
@@ -49,7 +50,6 @@ use crate::lane_counters::LaneTotals;
 use crate::lane_id::{CommandId, LaneId};
 use crate::limits::{Limits, VERSION};
 use crate::message::{Answer, Channel, Established, Joined, LaneMessage, Message};
-use crate::source::Source;
 
 /// The Connects that wait, and the ids of new controllers.
 pub(super) struct Connects {

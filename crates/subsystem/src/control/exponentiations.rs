@@ -15,7 +15,7 @@ use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lane_id::LaneId;
-use crate::source::Source;
+use reactor::Source;
 
 /// Exponentiations of an address that wait, of hosts that have not authenticated before. A host of Linux authenticates one
 /// queue after the other, so these are as many hosts behind one address.
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     fn source(number: u32) -> Source {
-        Source::from(Some(std::net::IpAddr::V4(number.into())))
+        Source::from(std::net::IpAddr::V4(number.into()))
     }
 
     fn lane(number: u32) -> LaneId {

@@ -11,7 +11,7 @@ use super::pending_connect::PendingConnect;
 use crate::controller::ControllerKey;
 use crate::lane_id::LaneId;
 use crate::limits::Limits;
-use crate::source::Source;
+use reactor::Source;
 
 /// One source may have this part of all, or as many as a controller may have queues.
 const SOURCE_PART: usize = 4;

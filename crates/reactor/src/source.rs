@@ -1,4 +1,4 @@
-//! The source of connections, as limits count it: who has one address of an IPv6 network has them all.
+//! The source of a connection, as limits count it: a machine may have all addresses of an IPv6 network.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -7,11 +7,11 @@ const NETWORK_BITS: u32 = 64;
 
 /// An IPv4 address or the first 64 bits of an IPv6 address; `None` of a peer without an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Source(Option<IpAddr>);
+pub struct Source(Option<IpAddr>);
 
-impl From<Option<IpAddr>> for Source {
-    fn from(address: Option<IpAddr>) -> Self {
-        Self(address.map(|address| match address.to_canonical() {
+impl From<IpAddr> for Source {
+    fn from(address: IpAddr) -> Self {
+        Self(Some(match address.to_canonical() {
             IpAddr::V6(address) => {
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << NETWORK_BITS)))
             }
@@ -22,7 +22,7 @@ impl From<Option<IpAddr>> for Source {
 
 impl From<Option<SocketAddr>> for Source {
     fn from(peer: Option<SocketAddr>) -> Self {
-        Self::from(peer.map(|peer| peer.ip()))
+        peer.map_or_else(Self::default, |peer| Self::from(peer.ip()))
     }
 }
 
