@@ -20,6 +20,7 @@ use crate::key::{KeyHash, KeyHasher};
 use crate::pairs::Pairs;
 use crate::place::Place;
 use crate::regions::{Queue, REGION_BYTES, REGION_LINES, REGIONS_MAX, Regions, Slots};
+use crate::reserve::REGION_MEMORY_BYTES;
 use crate::settings::{Eviction, Settings};
 use crate::table::Table;
 use crate::table::lines::{Cell, append_line};
@@ -43,15 +44,12 @@ struct Plan {
 }
 
 impl Plan {
-    /// Memory of a region with its records, bytes.
-    const REGION_BYTES: usize = REGION_BYTES + Regions::RECORD_BYTES + Index::RECORD_BYTES;
-
     /// # Errors
     /// If it is more than a partition can have.
     fn new(memory_bytes: usize, remembers: bool) -> io::Result<Self> {
         let memory_bytes = memory_bytes.max(Settings::MEMORY_BYTES_MIN);
         let ghost_bytes = if remembers { Ghosts::bytes_for(memory_bytes) } else { 0 };
-        let region_count = (memory_bytes - ghost_bytes) / Self::REGION_BYTES;
+        let region_count = (memory_bytes - ghost_bytes) / REGION_MEMORY_BYTES;
         if region_count > REGIONS_MAX {
             let message = "a partition has at most 128 GiB: use more reactors";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -133,10 +131,11 @@ impl Allocator {
 
     /// Whether there is memory for values of `bytes`, if necessary after dropping values that are in the log.
     pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
-        // Besides its pieces a value takes a block, and perhaps a line of the index.
-        let wanted = self.pairs.reserved_regions() + bytes.div_ceil(REGION_BYTES) + 2;
         loop {
             let heap = &self.pairs.heap;
+            // Besides its pieces a value takes a block, and perhaps a line of the index.
+            let line = usize::from(heap.regions.free_slots(Slots::Buckets) == 0);
+            let wanted = heap.regions.reserved_count() + bytes.div_ceil(REGION_BYTES) + 1 + line;
             let free_count = heap.regions.free_count() + heap.chunked.free_regions();
             if free_count >= wanted.min(heap.regions.target()) {
                 return true;
@@ -149,7 +148,9 @@ impl Allocator {
 
     /// Takes `width` neighbouring empty cells for an entry of a key that has none.
     pub(crate) fn take_cells(&mut self, hash: KeyHash, width: usize) -> Option<Cell> {
-        self.resize_if_needed();
+        if !self.resize_if_needed() {
+            return None;
+        }
         loop {
             let last = match self.pairs.table.free_cells(&mut self.pairs.heap, hash, width) {
                 Ok(cell) => return Some(cell),
@@ -213,28 +214,28 @@ impl Allocator {
     }
 
     /// Advances a resize of the index, or begins one if necessary. Called before a pair is added; entries may move.
+    /// Returns whether one may be added: with a log, the index has the size that a recovery gives it.
     #[inline]
-    fn resize_if_needed(&mut self) {
-        if !self.pairs.table.index.has_right_size() {
-            self.resize();
-        }
+    fn resize_if_needed(&mut self) -> bool {
+        self.pairs.table.index.has_right_size() || self.resize()
     }
 
     #[cold]
-    fn resize(&mut self) {
+    fn resize(&mut self) -> bool {
         if self.pairs.table.index.is_resizing() {
             let mut left_count = if self.pairs.table.index.is_growing() { 1 } else { EMPTY_BUCKETS_AT_ONCE };
             while left_count > 0 && self.move_bucket() {
                 left_count -= 1;
             }
-            return;
+            return true;
         }
         let Pairs { heap, table, counters, journal, .. } = &mut self.pairs;
         match table.wanted_groups(heap, counters.pair_count, journal.is_some()) {
             Some(groups) if table.index.regions_missing(groups) == 0 => table.index.begin(groups),
-            Some(groups) => self.gather_regions(groups),
+            Some(groups) => return self.gather_regions(groups),
             None => table.free_unused_regions(heap),
         }
+        true
     }
 
     /// Whether stored pairs may be evicted, or their values dropped to the log, for the index.
@@ -242,8 +243,9 @@ impl Allocator {
         self.evictor.may_evict() || self.pairs.journal.is_some()
     }
 
-    /// Takes some of the regions that `groups` groups need. If there are not enough, the index grows as far as it can.
-    fn gather_regions(&mut self, groups: u64) {
+    /// Takes some of the regions that `groups` groups need. If there are not enough, the index grows as far as it can,
+    /// or, with a log, not at all. Returns whether a pair may be added.
+    fn gather_regions(&mut self, groups: u64) -> bool {
         for _ in 0..self.pairs.table.index.regions_missing(groups).min(REGIONS_AT_ONCE) {
             if let Some(line) = self.pairs.heap.regions.take_index() {
                 self.pairs.table.index.add_region(line);
@@ -251,10 +253,15 @@ impl Allocator {
             }
             // Make room by one region's worth of pairs per call.
             if self.may_make_room() && self.evictor.make_room(&mut self.pairs, Demand::Index) {
-                return;
+                return true;
             }
-            return self.pairs.table.give_up_growing(&mut self.pairs.heap);
+            if self.pairs.journal.is_some() {
+                return false;
+            }
+            self.pairs.table.give_up_growing(&mut self.pairs.heap);
+            break;
         }
+        true
     }
 
     /// Moves the next bucket of a resize. `false` if there is none, or no memory to move it.

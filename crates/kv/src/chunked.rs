@@ -51,6 +51,13 @@ impl Chunked {
         self.source.taken_count() * CHUNK_BYTES
     }
 
+    /// Whether chunks are read, or are not of an item.
+    pub(crate) fn is_any_held(&self) -> bool {
+        let lists = || self.lists.iter().flatten();
+        let item_chunk_count: usize = lists().map(|chunks| chunks.len()).sum();
+        item_chunk_count < self.source.taken_count() || lists().any(|chunks| Arc::strong_count(chunks) > 1)
+    }
+
     /// Drops all values.
     pub(crate) fn clear(&mut self) {
         self.lists.clear();

@@ -33,6 +33,7 @@ use crate::key::KeyHash;
 use crate::pairs::Pairs;
 use crate::place::Place;
 use crate::regions::{Queue, REGION_BYTES, REGION_UNITS, Regions, Slots, Use, units};
+use crate::reserve::{FREED_MIN, STUB_UNITS_MAX};
 use crate::settings::Eviction;
 use crate::stub::Stub;
 use crate::table::lines::set_item;
@@ -64,7 +65,7 @@ const CANDIDATE_COUNT: usize = 8;
 /// Regions among which the sparsest is sought at a time, while pairs may be evicted.
 const SPARSE_COUNT: usize = 64;
 /// Units that emptying a region must free: while pairs may be evicted, and if not.
-const LEAST_FREED: (usize, usize) = (REGION_UNITS / 4, REGION_UNITS / 64);
+const LEAST_FREED: (usize, usize) = (REGION_UNITS / 4, FREED_MIN);
 /// Buckets moved at a time to end a growth of the index before it can shrink.
 const GROWTH_STEPS: usize = 4096;
 /// Regions scanned for expired items at a time, when eviction is disabled.
@@ -144,7 +145,7 @@ impl Evictor {
         match queue {
             Queue::New if since_stored > WHOLE => {}
             Queue::New => self.new_share += step * (kept_count / new_count).max(1) as u64,
-            Queue::Kept => {
+            Queue::Kept | Queue::Fetched => {
                 let step = step * (new_count / kept_count).max(1) as u64;
                 self.new_share = self.new_share.saturating_sub(step);
                 self.keep_for(regions, self.kept_for + LONGER_IF_MISSED * bytes as u64);
@@ -372,6 +373,9 @@ impl Evictor {
             let candidates = &mut candidates[..seen];
             candidates.sort_unstable();
             for &(_, region) in &*candidates {
+                if !begin_demotion(pairs, region) {
+                    continue;
+                }
                 // Held items, and those that are being read, are left.
                 let mut is_any_left = false;
                 let demoted_count = each_item(pairs, region, |pairs, item| {
@@ -450,21 +454,67 @@ fn evict(pairs: &mut Pairs, item: u32) -> KeyHash {
     hash
 }
 
-/// Reduces an item to a stub if its value is in the log; evicts it if it has expired. Returns whether that freed
-/// memory.
-fn demote(pairs: &mut Pairs, item: u32) -> bool {
+/// Whether the value of an item can leave memory now.
+fn may_demote(pairs: &Pairs, item: u32) -> bool {
     let header = pairs.heap.header(item);
     if header.bits & HELD != 0 || pairs.heap.has_readers(item, header) {
         return false;
     }
+    let is_written = || {
+        let offset = pairs.log_offset(item);
+        let in_flight = pairs.journal.as_ref().map(|journal| &journal.in_flight);
+        offset.is_some_and(|offset| in_flight.is_none_or(|range| !range.contains(&offset)))
+    };
+    pairs.is_expired(&header) || is_written()
+}
+
+/// Prepares a region for dropping its values. `false` if that could use up the last free regions: stubs take memory
+/// before the region is free, and what is left in it once it is moved.
+fn begin_demotion(pairs: &mut Pairs, region: u32) -> bool {
+    let regions = &pairs.heap.regions;
+    let free_count = regions.free_count();
+    let Use::Items(queue) = regions.use_of(region) else { return false };
+    if free_count > regions.kept_for_moves() {
+        return true;
+    }
+    let (mut dropped_units, mut left_units, mut part_units) = (0, 0, 0);
+    let dropped_count = each_item(pairs, region, |pairs, item| {
+        let header = pairs.heap.header(item);
+        let units = pairs.heap.item_units(item, header);
+        let is_dropped = may_demote(pairs, item);
+        if is_dropped {
+            dropped_units += units;
+            part_units += pairs.heap.part_units(item, header);
+        } else {
+            left_units += units;
+        }
+        is_dropped
+    });
+    let regions = &mut pairs.heap.regions;
+    // What is left can be moved, and the region is free then.
+    let is_emptied =
+        left_units == 0 || queue != Queue::Fetched && dropped_units >= FREED_MIN && !regions.has_held(region);
+    if is_emptied {
+        regions.end_filling(region);
+        return true;
+    }
+    // Parts are freed whatever is left in the region.
+    let has_room = dropped_count * STUB_UNITS_MAX <= regions.room_in_filling(Queue::Kept);
+    part_units > 0 && (free_count > 1 || has_room)
+}
+
+/// Reduces an item to a stub if its value is in the log; evicts it if it has expired. Returns whether that freed
+/// memory.
+fn demote(pairs: &mut Pairs, item: u32) -> bool {
+    if !may_demote(pairs, item) {
+        return false;
+    }
+    let header = pairs.heap.header(item);
     if pairs.is_expired(&header) {
         evict(pairs, item);
         return true;
     }
     let Some(log_offset) = pairs.log_offset(item) else { return false };
-    if pairs.journal.as_ref().is_some_and(|journal| journal.in_flight.contains(&log_offset)) {
-        return false;
-    }
     let stub = Stub::of(&pairs.heap, item, header, log_offset);
     let (key, length) = pairs.key_of(item);
     let key = &key[..length];
@@ -520,6 +570,9 @@ fn empty_by_moving(pairs: &mut Pairs, region: u32) -> bool {
     let use_ = pairs.heap.regions.use_of(region);
     match use_ {
         Use::Items(queue) => {
+            pairs.heap.regions.end_filling(region);
+            // With a log, stores have the regions of New that they took for themselves.
+            let queue = if pairs.journal.is_some() { Queue::Kept } else { queue };
             each_item(pairs, region, |pairs, item| move_item(pairs, item, queue).is_some());
         }
         Use::Slots(slots) => empty_slots(pairs, region, slots),

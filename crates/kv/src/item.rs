@@ -17,6 +17,7 @@
 use reactor::CHUNK_BYTES;
 
 use crate::access::STAMP_BITS;
+use crate::key::KEY_BYTES_MAX;
 use crate::regions::{PIECE_BYTES, units};
 
 /// Bytes of every header.
@@ -50,6 +51,8 @@ pub(crate) const EXPIRY_AT: usize = 12;
 
 /// Set in the length of a stub's list: the offset of its record follows, in two numbers.
 pub(crate) const AWAY: u32 = 1 << 31;
+/// Bytes of flags that do not fit in 16 bits.
+const WIDE_BYTES: usize = 4;
 /// Bytes of the offset of a record in the log.
 pub(crate) const LOG_OFFSET_BYTES: usize = 8;
 
@@ -156,6 +159,9 @@ impl Header {
 }
 
 impl Layout {
+    /// Bytes of the longest stub.
+    pub(crate) const STUB_BYTES_MAX: usize = HEADER_BYTES + WIDE_BYTES + 8 + LOG_OFFSET_BYTES + KEY_BYTES_MAX;
+
     /// The layout of an item. With `has_log`, it includes an offset in the log if a stub would take at most half as
     /// many lines.
     #[inline]
@@ -237,7 +243,8 @@ pub(crate) fn chunk_count(value_bytes: usize) -> usize {
 #[inline]
 fn log_offset_bytes(fixed: usize, key_bytes: usize, value_bytes: usize) -> usize {
     let whole = (fixed + key_bytes + value_bytes).div_ceil(reactor::LINE_BYTES);
-    let stub = (fixed + 8 + LOG_OFFSET_BYTES + key_bytes).div_ceil(reactor::LINE_BYTES);
+    // With the longest flags: no change of the flags makes an item in its block one that never leaves memory.
+    let stub = (HEADER_BYTES + WIDE_BYTES + 8 + LOG_OFFSET_BYTES + key_bytes).div_ceil(reactor::LINE_BYTES);
     if whole >= 2 * stub { LOG_OFFSET_BYTES } else { 0 }
 }
 

@@ -53,6 +53,7 @@ mod processor;
 mod record;
 mod regions;
 mod relocation;
+mod reserve;
 #[cfg(test)]
 mod resize_tests;
 mod settings;

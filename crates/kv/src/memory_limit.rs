@@ -11,7 +11,7 @@ pub struct MemoryLimit {
     bytes: AtomicU64,
     partition_count: AtomicUsize,
     /// The least memory of one partition, bytes.
-    share_bytes_min: u64,
+    share_bytes_min: AtomicU64,
     /// The least memory for the present pairs, as the partitions have reported it, bytes.
     needed_bytes: AtomicU64,
 }
@@ -26,7 +26,7 @@ impl MemoryLimit {
         Self {
             bytes: AtomicU64::new(bytes),
             partition_count: AtomicUsize::new(1),
-            share_bytes_min: Settings::MEMORY_BYTES_MIN as u64,
+            share_bytes_min: AtomicU64::new(Settings::MEMORY_BYTES_MIN as u64),
             needed_bytes: AtomicU64::new(0),
         }
     }
@@ -34,7 +34,14 @@ impl MemoryLimit {
     /// The same for partitions with logs.
     #[must_use]
     pub fn with_logs(bytes: u64) -> Self {
-        Self { share_bytes_min: Settings::MEMORY_BYTES_MIN_WITH_LOG as u64, ..Self::new(bytes) }
+        let limit = Self::new(bytes);
+        limit.require(Settings::MEMORY_BYTES_MIN_WITH_LOG as u64);
+        limit
+    }
+
+    /// Sets the least memory of one partition, before the first is made.
+    pub fn require(&self, share_bytes_min: u64) {
+        self.share_bytes_min.store(share_bytes_min, Ordering::Release);
     }
 
     /// Sets the number of partitions, before the first is made.
@@ -68,7 +75,7 @@ impl MemoryLimit {
     /// The least memory of one partition, bytes.
     #[must_use]
     pub fn share_bytes_min(&self) -> u64 {
-        self.share_bytes_min
+        self.share_bytes_min.load(Ordering::Acquire)
     }
 
     /// The most memory, bytes.

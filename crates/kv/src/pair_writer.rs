@@ -13,7 +13,7 @@ use crate::key::KeyHash;
 use crate::pair::{Attributes, Extension, Stored};
 use crate::pending::Pending;
 use crate::place::Place;
-use crate::regions::{PIECE_BYTES, Queue, Slots};
+use crate::regions::{PIECE_BYTES, Purpose, Queue, Slots};
 use crate::settings::Settings;
 use crate::stub::Stub;
 use crate::table::lines::Cell;
@@ -181,6 +181,20 @@ impl PairWriter {
         self.begin_in(Queue::New, key, value_bytes, attributes)
     }
 
+    /// As [`begin`](Self::begin), for a value that is in the log, with the memory kept for `purpose`.
+    pub(crate) fn begin_fetched(
+        &mut self,
+        key: &[u8],
+        value_bytes: usize,
+        attributes: Attributes,
+        purpose: Purpose,
+    ) -> Option<Pending> {
+        let before = self.allocator.pairs.heap.regions.set_purpose(purpose);
+        let pending = self.begin_in(Queue::Fetched, key, value_bytes, attributes);
+        self.allocator.pairs.heap.regions.set_purpose(before);
+        pending
+    }
+
     /// As [`begin`](Self::begin), for an item of a queue.
     fn begin_in(
         &mut self,
@@ -194,6 +208,16 @@ impl PairWriter {
             count => self.allocator.take_chunks(count)?,
         };
         self.begin_with(queue, key, value_bytes, attributes, chunks)
+    }
+
+    /// As [`begin`](Self::begin), for a value read at the start that never leaves memory.
+    pub(crate) fn begin_short(
+        &mut self,
+        key: &[u8],
+        value_bytes: usize,
+        attributes: Attributes,
+    ) -> Option<Pending> {
+        self.begin_in(Queue::Kept, key, value_bytes, attributes)
     }
 
     /// As [`begin_in`](Self::begin_in), for a value whose whole mebibytes already have their memory.
@@ -295,6 +319,7 @@ impl PairWriter {
         let bytes = (key.len() + value_bytes) as u64;
         pairs.counters.pair_bytes += bytes;
         pairs.heap.regions.stored_bytes += bytes;
+        debug_assert!(pairs.can_fetch(), "the longest value could not be fetched");
         Stored::Done
     }
 
@@ -451,7 +476,7 @@ impl PairWriter {
     /// Stores a pair whose value stays in the log.
     pub(crate) fn restore_stub(&mut self, hash: KeyHash, key: &[u8], pair: &Stub) -> bool {
         let layout = pair.layout(key);
-        let Some(item) = self.allocator.take_block(Queue::New, layout.units()) else { return false };
+        let Some(item) = self.allocator.take_block(Queue::Kept, layout.units()) else { return false };
         let heap = &mut self.allocator.pairs.heap;
         pair.write(heap, item, &layout, key);
         heap.hold(item);

@@ -18,8 +18,13 @@ use crate::item::{EXPIRY_AT, Header, LOG_OFFSET_BYTES, Layout, expiry_in};
 use crate::journal::Journal;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::place::Place;
+use crate::regions::{Purpose, Use};
+use crate::reserve;
 use crate::stub::Stub;
 use crate::table::Table;
+
+/// Regions of the largest memory of which debug builds check after each store that all values can be fetched.
+const CHECKED_REGIONS_MAX: usize = 16;
 
 /// The pairs of a partition.
 pub(crate) struct Pairs {
@@ -156,6 +161,34 @@ impl Pairs {
         self.journal.as_ref().is_none_or(|journal| journal.has_room(&self.counters, pair_bytes))
     }
 
+    /// Number of regions that the pairs need so that each value can be fetched, once all changes are written and nothing
+    /// is sent: for what then stays in memory, however it is scattered, for the longest value, and for moving.
+    pub(crate) fn needed_regions(&self) -> usize {
+        let mut fixed_units = 0;
+        for region in 0..self.heap.regions.count() as u32 {
+            let is_of_items = matches!(self.heap.regions.use_of(region), Use::Items(_));
+            let mut from = 0;
+            while is_of_items && let Some((at, item)) = self.heap.regions.next_item(region, from) {
+                from = at + 1;
+                let header = self.heap.header(item);
+                let (key_bytes, pair_bytes) = (header.key_bytes.into(), self.heap.pair_bytes(item));
+                let flags = self.heap.attributes(Place::of_item(item)).flags;
+                let layout = self.layout(key_bytes, pair_bytes - key_bytes, flags);
+                let is_short = layout.log_offset_at == 0;
+                fixed_units += if is_short { layout.units() } else { Layout::stub(key_bytes, flags).units() };
+            }
+        }
+        self.heap.regions.needed_for_fetches(fixed_units)
+    }
+
+    /// Whether each value can be fetched, if that is checked: in debug builds, in a small memory that keeps its size.
+    pub(crate) fn can_fetch(&self) -> bool {
+        let regions = &self.heap.regions;
+        let is_small = regions.count() <= CHECKED_REGIONS_MAX && regions.count() == regions.target();
+        let is_checked = self.journal.as_ref().is_some_and(|journal| journal.purpose == Purpose::Stores);
+        !is_small || !is_checked || self.needed_regions() <= regions.count()
+    }
+
     /// The pair of a key whose value is only in the log.
     pub(crate) fn stub(&self, hash: KeyHash, key: &[u8]) -> Option<Stub> {
         self.journal.as_ref()?;
@@ -208,14 +241,14 @@ impl Pairs {
         }
     }
 
-    /// Number of free regions reserved for moving items and for stubs.
-    pub(crate) fn reserved_regions(&self) -> usize {
-        let wanted = if self.journal.is_some() { 2 } else { 1 };
-        wanted.min(self.heap.regions.target() / 8)
-    }
-
-    /// Reserves the regions for moving items and for stubs.
+    /// Sets how many regions are kept free.
     pub(crate) fn reserve_regions(&mut self) {
-        self.heap.regions.reserve(self.reserved_regions());
+        let count = self.heap.regions.target();
+        let (reserve, purpose) = match &self.journal {
+            None => (reserve::without_log(count), Purpose::Stores),
+            Some(journal) => (reserve::with_log(count, journal.value_bytes_max), journal.purpose),
+        };
+        self.heap.regions.set_reserve(reserve, self.journal.is_some());
+        self.heap.regions.set_purpose(purpose);
     }
 }

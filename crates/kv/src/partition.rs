@@ -44,6 +44,12 @@ impl Partition {
         self
     }
 
+    /// Number of partitions that share its limit, itself included.
+    #[must_use]
+    pub fn sharer_count(&self) -> usize {
+        self.limit.as_ref().map_or(1, |limit| limit.partition_count())
+    }
+
     /// Sets the memory of all partitions, and begins to give this one its share of it.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ use crate::pair::{Attributes, Condition, Extension, Marks, Stored};
 use crate::pair_writer::PairWriter;
 use crate::pairs::Pairs;
 use crate::place::{Home, Place};
-use crate::regions::{REGION_BYTES, Regions, Slots};
+use crate::regions::{Purpose, REGION_BYTES, Regions, Slots};
 use crate::settings::Settings;
 use crate::table::ListPosition;
 use crate::value::Value;
@@ -609,11 +609,20 @@ impl Processor {
         self.pairs().table.list(&self.pairs().heap, &self.pairs().clock, first, each)
     }
 
-    /// Attaches a log: changes are recorded from now on. `log_bytes_max` limits the records of all pairs.
-    pub(crate) fn begin_log(&mut self, log_bytes_max: u64, answers_wait: bool) {
-        self.pairs_mut().journal = Some(Box::new(Journal::new(log_bytes_max, answers_wait)));
+    /// Attaches a log that is read next: changes are recorded from now on. `log_bytes_max` limits the records of all
+    /// pairs, `value_bytes_max` each value.
+    pub(crate) fn begin_log(&mut self, log_bytes_max: u64, value_bytes_max: usize, answers_wait: bool) {
+        let journal = Journal::new(log_bytes_max, value_bytes_max, answers_wait);
+        self.pairs_mut().journal = Some(Box::new(journal));
         self.pairs_mut().heap.has_log = true;
         self.pairs_mut().reserve_regions();
+    }
+
+    /// Ends the reading of the log: from now on pairs are stored.
+    pub(crate) fn end_recovery(&mut self) {
+        let pairs = self.pairs_mut();
+        pairs.journal.as_mut().expect("there is a log").purpose = Purpose::Stores;
+        pairs.reserve_regions();
     }
 
     /// Whether there is a log. If so, some commands cannot be executed and answered at once.

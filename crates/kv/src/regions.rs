@@ -37,8 +37,36 @@ const NONE: u32 = u32::MAX;
 pub(crate) enum Queue {
     /// New items.
     New,
-    /// Items that were moved, because they had been used or to empty a region; stubs.
+    /// Items that were moved, because they had been used or to empty a region; stubs, and short values read at the start.
     Kept,
+    /// Items whose values were fetched from the log, or read at the start: each can leave memory once it is written.
+    Fetched,
+}
+
+/// What memory is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Moving items, and stubs of values that leave memory.
+    Moves,
+    /// A value fetched from the log.
+    Fetches,
+    /// Pairs read at the start.
+    Recovery,
+    /// New pairs, and the index.
+    Stores,
+}
+
+/// Numbers of regions that are kept free, by what others are taken for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reserve {
+    pub(crate) moves: usize,
+    pub(crate) fetches: usize,
+    pub(crate) recovery: usize,
+    pub(crate) stores: usize,
+    /// Regions for the longest value that may be fetched.
+    pub(crate) value: usize,
+    /// Units that a region of fixed items may waste.
+    pub(crate) wasted_units: usize,
 }
 
 /// What the slots of a region are for.
@@ -110,17 +138,21 @@ pub(crate) struct Regions {
     /// The queues of items, and the regions with free slots of each kind.
     lists: [List; LIST_COUNT],
     /// The region of each queue that is being filled.
-    filling: [u32; 2],
+    filling: [u32; QUEUE_COUNT],
     /// Free slots of each kind.
     free_slots: [usize; 2],
     slot_regions: [usize; 2],
     /// Units of the blocks of items of each queue, and of their pieces and chunks.
-    item_units: [usize; 2],
-    part_units: [usize; 2],
+    item_units: [usize; QUEUE_COUNT],
+    part_units: [usize; QUEUE_COUNT],
     /// Units of items that were freed or skipped in regions that are in use.
     hole_units: usize,
-    /// Free regions reserved for moving items.
+    /// The free regions to be kept, what memory is taken for, and how many regions are kept free then.
+    reserve: Reserve,
+    purpose: Purpose,
     reserved_count: usize,
+    /// Whether blocks of one line may cross lines: no unit is skipped then, whatever the order of the blocks.
+    is_packed: bool,
     /// Regions with items whose values may be in the log.
     may_drop_count: usize,
     /// Regions whose memory is lent to chunks.
@@ -131,17 +163,18 @@ pub(crate) struct Regions {
     pub(crate) inline_stored_count: u64,
 }
 
-const LIST_COUNT: usize = 4;
+const QUEUE_COUNT: usize = 3;
+const LIST_COUNT: usize = QUEUE_COUNT + 2;
 
 /// Units that a block of `bytes` takes.
 #[inline]
-pub(crate) fn units(bytes: usize) -> usize {
+pub(crate) const fn units(bytes: usize) -> usize {
     bytes.div_ceil(UNIT_BYTES)
 }
 
 impl Slots {
     fn list(self) -> usize {
-        2 + self.number()
+        QUEUE_COUNT + self.number()
     }
 
     fn number(self) -> usize {
@@ -174,13 +207,16 @@ impl Regions {
             target: count,
             withheld_count: 0,
             lists: [List { first: NONE, last: NONE }; LIST_COUNT],
-            filling: [NONE; 2],
+            filling: [NONE; QUEUE_COUNT],
             free_slots: [0; 2],
             slot_regions: [0; 2],
-            item_units: [0; 2],
-            part_units: [0; 2],
+            item_units: [0; QUEUE_COUNT],
+            part_units: [0; QUEUE_COUNT],
             hole_units: 0,
+            reserve: Reserve::default(),
+            purpose: Purpose::Stores,
             reserved_count: 0,
+            is_packed: false,
             may_drop_count: 0,
             lent: Vec::new(),
             stored_bytes: 0,
@@ -200,9 +236,14 @@ impl Regions {
         self.target
     }
 
-    /// Number of regions that are not reserved, after a resize.
+    /// Number of regions that stores may take, after a resize.
     pub(crate) fn usable_count(&self) -> usize {
-        self.target - self.reserved_count
+        self.target.saturating_sub(self.reserve.stores)
+    }
+
+    /// Number of free regions that are kept for other purposes than the present one.
+    pub(crate) fn reserved_count(&self) -> usize {
+        self.reserved_count
     }
 
     /// Number of free regions, without those that a resize withholds.
@@ -275,9 +316,30 @@ impl Regions {
         region * REGION_LINES as u32
     }
 
-    /// Reserves `count` free regions for moving items.
-    pub(crate) fn reserve(&mut self, count: usize) {
-        self.reserved_count = count;
+    /// Sets how many free regions are kept, and whether blocks may cross lines.
+    pub(crate) fn set_reserve(&mut self, reserve: Reserve, is_packed: bool) {
+        (self.reserve, self.is_packed) = (reserve, is_packed);
+        self.set_purpose(self.purpose);
+    }
+
+    /// Sets what memory is taken for from now on. Returns what it was taken for before.
+    pub(crate) fn set_purpose(&mut self, purpose: Purpose) -> Purpose {
+        self.reserved_count = match purpose {
+            Purpose::Moves => self.reserve.moves,
+            Purpose::Fetches => self.reserve.fetches,
+            Purpose::Recovery => self.reserve.recovery,
+            Purpose::Stores => self.reserve.stores,
+        };
+        std::mem::replace(&mut self.purpose, purpose)
+    }
+
+    /// Number of regions that fixed items of so many units need, however they are scattered, with what is not of items,
+    /// and with room for the longest value and for moving.
+    pub(crate) fn needed_for_fetches(&self, fixed_units: usize) -> usize {
+        let full_units = REGION_UNITS - self.reserve.wasted_units;
+        let items = fixed_units.div_ceil(full_units);
+        let is_other = |region: &&Region| matches!(region.use_, Use::Index | Use::Slots(Slots::Buckets));
+        items + self.regions.iter().filter(is_other).count() + self.reserve.fetches + self.reserve.value
     }
 
     /// Takes a block of `units` for an item of a queue; its first unit.
@@ -294,9 +356,9 @@ impl Regions {
 
     /// As [`take`](Self::take), for an item that is moved or reduced to a stub. Uses reserved regions.
     pub(crate) fn take_for_move(&mut self, queue: Queue, units: usize) -> Option<u32> {
-        let reserved_count = std::mem::take(&mut self.reserved_count);
+        let purpose = self.set_purpose(Purpose::Moves);
         let at = self.take(queue, units);
-        self.reserved_count = reserved_count;
+        self.set_purpose(purpose);
         at
     }
 
@@ -305,7 +367,8 @@ impl Regions {
         let region = &mut self.regions[index as usize];
         let filled = usize::from(region.filled);
         // A block of one line lies in one line.
-        let first = if units == LINE_UNITS { filled.next_multiple_of(LINE_UNITS) } else { filled };
+        let first =
+            if units == LINE_UNITS && !self.is_packed { filled.next_multiple_of(LINE_UNITS) } else { filled };
         if first + units > REGION_UNITS {
             return None;
         }
@@ -430,6 +493,19 @@ impl Regions {
                 *filling = NONE;
             }
         }
+    }
+
+    /// Units that the next blocks of a queue have without another region.
+    pub(crate) fn room_in_filling(&self, queue: Queue) -> usize {
+        match self.filling[queue as usize] {
+            NONE => 0,
+            index => REGION_UNITS - usize::from(self.regions[index as usize].filled),
+        }
+    }
+
+    /// Number of free regions down to which values are fetched: the rest is for moving.
+    pub(crate) fn kept_for_moves(&self) -> usize {
+        self.reserve.fetches
     }
 
     /// Bytes of items stored since this region of items was begun.
@@ -587,7 +663,9 @@ impl Regions {
             let region = &self.regions[index];
             let (weight, freed) = match region.use_ {
                 Use::Items(queue)
-                    if self.filling[queue as usize] != index as u32 && region.held_count == 0 =>
+                    if queue != Queue::Fetched
+                        && (self.is_packed || self.filling[queue as usize] != index as u32)
+                        && region.held_count == 0 =>
                 {
                     // Moving the items skips as many units again: without what was freed, it would never end.
                     (taken, usize::from(region.filled - region.skipped) - taken)

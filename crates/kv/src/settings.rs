@@ -1,6 +1,7 @@
 //! Settings of a partition.
 
 use crate::regions::REGION_BYTES;
+use crate::reserve;
 
 /// Policy when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +31,15 @@ impl Settings {
     /// Minimum memory of a partition, bytes: for its index, pairs of several classes, and records.
     pub const MEMORY_BYTES_MIN: usize = 4 * REGION_BYTES;
 
-    /// Minimum memory of a partition with a log, bytes: so many regions that one is reserved for stubs.
-    pub const MEMORY_BYTES_MIN_WITH_LOG: usize = 12 * REGION_BYTES;
+    /// Minimum memory of a partition with the smallest log, bytes.
+    pub const MEMORY_BYTES_MIN_WITH_LOG: usize = Self::memory_bytes_min_with_log(1);
+
+    /// Minimum memory of a partition with a log of values of up to `value_bytes_max`, bytes: the longest can be stored,
+    /// and whatever is stored can be read.
+    #[must_use]
+    pub const fn memory_bytes_min_with_log(value_bytes_max: usize) -> usize {
+        reserve::memory_bytes_min(value_bytes_max).next_multiple_of(REGION_BYTES)
+    }
 }
 
 impl Default for Settings {

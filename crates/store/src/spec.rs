@@ -44,10 +44,9 @@ use crate::block::{
     check_writable, directory_of, lacking_space,
 };
 use crate::filter::Filter;
-use crate::key_value::file::memory_bytes_default;
+use crate::key_value::file::{memory_bytes_default, share_bytes_min};
 use crate::key_value::{
-    KeyValueFileSettings, KeyValueSettings, KeyValueStore, MEMORY_BYTES_MIN, MEMORY_BYTES_MIN_WITH_LOG,
-    check_memory, superblock,
+    KeyValueFileSettings, KeyValueSettings, KeyValueStore, MEMORY_BYTES_MIN, check_memory, superblock,
 };
 use crate::namespace::{BLOCK_BYTES_DEFAULT, BlockStore};
 use crate::open_error::OpenError;
@@ -184,8 +183,10 @@ impl Spec {
         match &self.source {
             Source::KeyValue { bytes, .. } => check_memory(*bytes, reactor_count, MEMORY_BYTES_MIN),
             Source::KeyValueFile { path, bytes, memory_bytes, .. } => {
-                if let Some(bytes) = *memory_bytes {
-                    check_memory(bytes, reactor_count, MEMORY_BYTES_MIN_WITH_LOG)?;
+                if let Some(memory_bytes) = *memory_bytes {
+                    let file_bytes = bytes.or_else(|| Some(std::fs::metadata(path).ok()?.len())).unwrap_or(0);
+                    let share_bytes_min = share_bytes_min(file_bytes, reactor_count.max(1) as u64);
+                    check_memory(memory_bytes, reactor_count, share_bytes_min)?;
                 }
                 match *bytes {
                     Some(bytes) => superblock::check_size(path, bytes, reactor_count.max(1) as u64),

@@ -674,26 +674,29 @@ impl From<Failure> for Refusal {
             Failure::Missing { .. } => b"SERVER_ERROR a part of the log is missing\r\n",
             Failure::Unreadable => b"SERVER_ERROR the log cannot be read\r\n",
             Failure::Unwritable => b"SERVER_ERROR the log cannot be written\r\n",
-            Failure::NoMemory => b"SERVER_ERROR the log does not fit in memory\r\n",
+            Failure::NoMemory { .. } => b"SERVER_ERROR the log does not fit in memory\r\n",
             Failure::Stopped => b"SERVER_ERROR the namespace is gone\r\n",
         };
-        Self::new(answer, memcached::Refusal::INTERNAL_ERROR, Status::KV_UNRECOVERED_ERROR.with_dnr())
+        let status = match failure {
+            Failure::NoMemory { .. } | Failure::Stopped => Status::NAMESPACE_NOT_READY,
+            _ => Status::KV_UNRECOVERED_ERROR,
+        };
+        Self::new(answer, memcached::Refusal::INTERNAL_ERROR, status.with_dnr())
     }
 }
 
 impl From<FetchError> for Refusal {
     fn from(error: FetchError) -> Self {
-        let status = Status::KV_UNRECOVERED_ERROR;
         match error {
             FetchError::Unreadable => Self::new(
                 b"SERVER_ERROR the value cannot be read\r\n",
                 memcached::Refusal::INTERNAL_ERROR,
-                status.with_dnr(),
+                Status::KV_UNRECOVERED_ERROR.with_dnr(),
             ),
             FetchError::NoMemory => Self::new(
                 b"SERVER_ERROR out of memory reading the value\r\n",
                 memcached::Refusal::OUT_OF_MEMORY,
-                status,
+                Status::COMMAND_INTERRUPTED,
             ),
         }
     }

@@ -12,6 +12,15 @@ const DAMAGED_SECTORS: Judge = unit_test(
     "log::tests::damage::a_damaged_sector_is_known_and_what_it_may_hide_is_not_served",
 );
 
+const STUBS_READ: Judge = unit_test(
+    "nvlane-kv",
+    "log::tests::full_memory::stubs_of_one_line_can_be_read_at_once_and_after_a_restart",
+);
+const MIXED_READ: Judge = unit_test(
+    "nvlane-kv",
+    "log::tests::full_memory::values_of_all_lengths_can_be_read_at_once_and_after_a_restart",
+);
+
 /// Keys and values: each key is linearizable through both protocols; an answered change survives as its `sync` says.
 pub(super) const KEYS_AND_VALUES: &[Bug] = &[
     Bug {
@@ -156,6 +165,41 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             "crates/memcached/src/protocol/binary.rs",
             "0x02 | 0x12 => (Op::Store(Mode::Add), opcode == 0x12),",
             "0x02 | 0x12 => (Op::Store(if BUG { Mode::Set } else { Mode::Add }), opcode == 0x12),",
+        )],
+    },
+    // Stores fill memory with keys, and no value that is only in the log finds any.
+    Bug {
+        name: "no-memory-kept-for-fetches",
+        judge: STUBS_READ,
+        sites: &[Site(
+            "crates/kv/src/regions.rs",
+            "Purpose::Stores => self.reserve.stores,",
+            "Purpose::Stores if BUG => 1,
+            Purpose::Stores => self.reserve.stores,",
+        )],
+    },
+    // Keys that never leave memory come among fetched values, whose regions are then not free again.
+    Bug {
+        name: "fetched-among-stored",
+        judge: MIXED_READ,
+        sites: &[Site(
+            "crates/kv/src/pair_writer.rs",
+            "self.begin_in(Queue::Fetched, key, value_bytes, attributes)",
+            "self.begin_in(if BUG { Queue::New } else { Queue::Fetched }, key, value_bytes, attributes)",
+        )],
+    },
+    // Recovery grows the index, and has no memory left for pairs.
+    Bug {
+        name: "index-smaller-than-recovered",
+        judge: STUBS_READ,
+        sites: &[Site(
+            "crates/kv/src/allocator.rs",
+            "            if self.pairs.journal.is_some() {
+                return false;
+            }",
+            "            if self.pairs.journal.is_some() && !BUG {
+                return false;
+            }",
         )],
     },
     // A conditional store replaces a pair that has changed since it was read.

@@ -21,6 +21,7 @@ use crate::index::GROUP_LINES;
 use crate::pairs::Pairs;
 use crate::regions::{REGION_BYTES, REGION_LINES, Slots, Use};
 use crate::relocation::relocate;
+use crate::reserve::REGION_MEMORY_BYTES;
 use crate::settings::Settings;
 
 /// Regions added in one step: a gibibyte.
@@ -187,6 +188,13 @@ impl Allocator {
         ResizeStep::Done
     }
 
+    /// Adds memory beyond the limit, if the system has some: for pairs that are not served, to find how much they need.
+    pub(crate) fn exceed_limit(&mut self) {
+        let count = self.pairs.heap.regions.target();
+        let grown = self.resize_to((count + count / 4 + 1) * REGION_MEMORY_BYTES);
+        while grown.is_ok() && self.is_resizing() && self.grow() == ResizeStep::More {}
+    }
+
     /// The least memory for the present pairs if none may be evicted, bytes.
     pub(crate) fn needed_bytes(&self) -> usize {
         let Self { pairs, .. } = self;
@@ -207,7 +215,7 @@ impl Allocator {
         // Regions end in a part that no block fits in, and some are filled only in part.
         let regions = (lines + lines / 32).div_ceil(REGION_LINES) + PARTIAL_REGIONS;
         let chunk_bytes = if pairs.journal.is_none() { heap.chunked.taken_bytes() } else { 0 };
-        let bytes = regions * Plan::REGION_BYTES + chunk_bytes / REGION_BYTES * Plan::REGION_BYTES;
+        let bytes = regions * REGION_MEMORY_BYTES + chunk_bytes / REGION_BYTES * REGION_MEMORY_BYTES;
         if pairs.journal.is_some() { bytes.max(Settings::MEMORY_BYTES_MIN_WITH_LOG) } else { bytes }
     }
 

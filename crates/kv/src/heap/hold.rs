@@ -89,6 +89,11 @@ impl Heap {
         Some(piece)
     }
 
+    /// Whether anything is sent or received, and may not leave memory before that ends.
+    pub(crate) fn is_any_held(&self) -> bool {
+        !self.pins.is_empty() || self.pending_count > 0 || self.chunked.is_any_held()
+    }
+
     /// Ends the pins of kept values that were dropped. Returns whether that may have freed memory.
     pub(crate) fn release_returned_pins(&mut self) -> bool {
         if self.returned.count.load(Ordering::Acquire) == 0 {

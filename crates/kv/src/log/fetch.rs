@@ -5,6 +5,7 @@ use crate::key::KeyHash;
 use crate::pending::Pending;
 use crate::processor::Processor;
 use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, TAIL_BYTES};
+use crate::regions::Purpose;
 use crate::stub::Stub;
 
 /// A value being fetched.
@@ -87,14 +88,22 @@ impl Log {
                     self.end_fetch(processor, number, Ok(()));
                     continue;
                 };
-                let Some(pending) = processor.writer.begin(&fetch.key, stub.value_bytes, stub.attributes)
-                else {
-                    // A value can leave memory once it is written, or was fetched.
-                    let is_writing = self.flight.is_some() || self.stream.is_some();
-                    if is_reading || is_writing || processor.pairs_mut().changes().has_due() {
-                        self.fetches_await_memory = true;
+                let Some(pending) = processor.writer.begin_fetched(
+                    &fetch.key,
+                    stub.value_bytes,
+                    stub.attributes,
+                    Purpose::Fetches,
+                ) else {
+                    self.fetches_await_memory = true;
+                    // A value can leave memory once it is written, was fetched, or is not sent any more. Without
+                    // the changes written, segments that are short could not be cleaned.
+                    let changes = processor.pairs_mut().changes();
+                    self.wants_changes |= changes.due_change().is_some();
+                    let is_writing = self.flight.is_some() || self.stream.is_some() || changes.has_due();
+                    if is_reading || is_writing || processor.pairs().heap.is_any_held() {
                         return None;
                     }
+                    debug_assert!(processor.is_resizing(), "no memory for a value of {}", stub.value_bytes);
                     if !fetch.is_rewrite {
                         self.fetch_queue.pop_front();
                         self.end_fetch(processor, number, Err(FetchError::NoMemory));

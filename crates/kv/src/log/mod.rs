@@ -94,11 +94,10 @@ pub struct LogSettings {
 }
 
 impl LogSettings {
-    /// The longest value. It is a fraction of a segment: a record never spans segments, and skipping to the next wastes
-    /// little.
+    /// The longest value.
     #[must_use]
     pub fn value_bytes_max(&self) -> usize {
-        usize::try_from(self.segment_bytes / 8).unwrap_or(usize::MAX).min(256 << 20)
+        value_bytes_max(self.segment_bytes)
     }
 
     /// The longest record, bytes.
@@ -111,6 +110,13 @@ impl LogSettings {
     pub fn live_bytes_max(&self) -> u64 {
         (self.segment_count - 3) * self.segment_bytes / 5 * 3
     }
+}
+
+/// The longest value of a log with segments of this many bytes. It is a fraction: a record never spans segments, and
+/// skipping to the next wastes little.
+#[must_use]
+pub fn value_bytes_max(segment_bytes: u64) -> usize {
+    usize::try_from(segment_bytes / 8).unwrap_or(usize::MAX).min(256 << 20)
 }
 
 /// Number of copies of the superblock.
@@ -208,7 +214,10 @@ pub enum Failure {
     /// A write or flush failed: it is unknown what survives.
     Unwritable,
     /// Not enough memory for the pairs in the log.
-    NoMemory,
+    NoMemory {
+        /// The least that suffices, bytes.
+        needed_bytes: u64,
+    },
     /// Its namespace was removed, or the target stopped.
     Stopped,
 }
@@ -309,7 +318,8 @@ pub struct Log {
     cleaner: Cleaner,
     fetches: Vec<Option<Fetch>>,
     fetch_queue: VecDeque<u32>,
-    /// Whether fetches wait for memory, until the next write or read of a fetch completes.
+    /// Whether fetches wait for memory, until the next write or read of a fetch completes, or
+    /// [`retry_fetches`](Self::retry_fetches).
     fetches_await_memory: bool,
     /// Whether it does only what makes changes durable.
     is_stopping: bool,
@@ -321,7 +331,8 @@ pub struct Log {
 impl Log {
     /// A log that has not been read yet. The partition must be empty; from now on its changes are recorded.
     pub fn new(settings: LogSettings, processor: &mut Processor) -> Self {
-        processor.begin_log(settings.live_bytes_max(), settings.sync == Sync::Always);
+        let answers_wait = settings.sync == Sync::Always;
+        processor.begin_log(settings.live_bytes_max(), settings.value_bytes_max(), answers_wait);
         Self {
             settings,
             phase: Phase::Recovering(Box::new(Recovery::new(settings.segment_count))),
@@ -545,6 +556,17 @@ impl Log {
     pub fn progress(&self, processor: &mut Processor) -> Option<u64> {
         let is_behind = self.flight.is_some() || self.written < processor.pairs_mut().changes().count();
         is_behind.then_some(self.counters.write_count)
+    }
+
+    /// Whether fetches wait for memory that others use. It may become free without the log being told.
+    #[must_use]
+    pub fn awaits_memory(&self) -> bool {
+        self.fetches_await_memory
+    }
+
+    /// Has fetches that wait for memory look for some again.
+    pub fn retry_fetches(&mut self) {
+        self.fetches_await_memory = false;
     }
 
     /// The next key whose fetch has completed or failed.

@@ -9,6 +9,8 @@ use crate::pair::Attributes;
 use crate::pending::Pending;
 use crate::processor::Processor;
 use crate::record::{Head, Kind, Location};
+use crate::regions::{Purpose, REGION_BYTES, Regions};
+use crate::reserve::memory_bytes_for;
 use crate::stub::Stub;
 
 /// CAS numbers skipped at recovery: they may have been given to values that were lost with the power.
@@ -93,6 +95,9 @@ struct Replay {
     is_first: bool,
     /// Whether records of the group are missing: it was never complete, and nothing of this run follows it.
     is_torn: bool,
+    /// Bytes of the values of the group in memory: they cannot leave it before the group is complete.
+    held_bytes: usize,
+    /// Whether pairs found no memory within the limit. What is read beyond it shows how much they need.
     is_short_of_memory: bool,
 }
 
@@ -206,9 +211,6 @@ impl Log {
             return;
         }
         scanner.on_end(&mut sink);
-        if recovery.replay.is_short_of_memory {
-            return self.fail(Failure::NoMemory);
-        }
         self.on_scanned(processor);
     }
 
@@ -369,6 +371,12 @@ impl Log {
             }
             None => {
                 recovery.replay.drop_group(processor);
+                let (pairs, is_short) = (processor.pairs(), recovery.replay.is_short_of_memory);
+                let needed_count = pairs.needed_regions();
+                if is_short || needed_count > pairs.heap.regions.count() {
+                    let needed_bytes = memory_bytes_for(needed_count, self.settings.value_bytes_max()) as u64;
+                    return self.fail(Failure::NoMemory { needed_bytes });
+                }
                 self.segments = std::mem::take(&mut recovery.segments).into();
                 self.settle(processor);
             }
@@ -377,11 +385,23 @@ impl Log {
 
     /// Ends reading: passes over the CAS numbers of lost values.
     fn settle(&mut self, processor: &mut Processor) {
+        processor.end_recovery();
         let next_cas = &mut processor.writer.next_cas;
         *next_cas = (*next_cas + CAS_LOST_COUNT) & ((1 << 48) - 1);
         self.durable_end = self.head_end();
         self.phase = Phase::Settling { is_flushed: false };
     }
+}
+
+/// Regions for the keys of a group of changes and its short values.
+const GROUP_REGIONS: usize = PIECE_BYTES / REGION_BYTES;
+
+/// Whether there is memory to keep a value, if those of its group then take `held_bytes`: a quarter stays free, and room
+/// for as much again that does not leave memory.
+fn has_room_for_value(regions: &Regions, held_bytes: usize) -> bool {
+    let kept_count = regions.target() - regions.usable_count();
+    let wanted = kept_count + 2 * (held_bytes.div_ceil(REGION_BYTES) + 1) + GROUP_REGIONS;
+    regions.free_count() >= wanted.max(regions.count() / 4)
 }
 
 struct ReplaySink<'a> {
@@ -425,7 +445,7 @@ impl Sink for ReplaySink<'_> {
                 let pairs = processor.pairs();
                 let layout = pairs.layout(key.len(), head.value_bytes, head.flags);
                 let may_be_stub = layout.log_offset_at != 0;
-                let is_short = pairs.heap.regions.free_count() < pairs.heap.regions.count() / 4;
+                let is_short = !has_room_for_value(&pairs.heap.regions, replay.held_bytes + head.value_bytes);
                 let pending = if !may_be_stub {
                     // Only the pair that it replaces may leave room for it.
                     replay.found = Some(Found::Short(pair, hash, Vec::new()));
@@ -433,10 +453,13 @@ impl Sink for ReplaySink<'_> {
                 } else if is_short {
                     None
                 } else {
-                    processor.writer.begin(key, head.value_bytes, attributes)
+                    processor.writer.begin_fetched(key, head.value_bytes, attributes, Purpose::Recovery)
                 };
                 match pending {
-                    Some(pending) => Found::Whole(pair, hash, pending, 0),
+                    Some(pending) => {
+                        replay.held_bytes += head.value_bytes;
+                        Found::Whole(pair, hash, pending, 0)
+                    }
                     None => Found::Stub(pair, hash),
                 }
             }
@@ -477,14 +500,18 @@ impl Sink for ReplaySink<'_> {
 impl Replay {
     /// Applies the records of a complete group.
     fn apply_group(&mut self, processor: &mut Processor) {
+        self.held_bytes = 0;
         for (key, found) in std::mem::take(&mut self.group) {
-            self.is_short_of_memory |= !found.apply(processor, &key);
+            if !found.apply(processor, &key) {
+                self.is_short_of_memory = true;
+                processor.writer.allocator.exceed_limit();
+            }
         }
     }
 
     /// Drops the records of a group that was never complete.
     fn drop_group(&mut self, processor: &mut Processor) {
-        self.is_torn = false;
+        (self.is_torn, self.held_bytes) = (false, 0);
         self.group.drain(..).for_each(|(_, found)| found.abandon(processor));
     }
 }
@@ -495,7 +522,7 @@ impl Found {
         match self {
             Self::Whole(pair, hash, pending, _) => processor.writer.restore(hash, key, &pair, pending, 0),
             Self::Short(pair, hash, value) => {
-                let Some(pending) = processor.writer.begin(key, value.len(), pair.attributes) else {
+                let Some(pending) = processor.writer.begin_short(key, value.len(), pair.attributes) else {
                     return false;
                 };
                 pending.fill(&mut processor.pairs_mut().heap, 0, &value);

@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod full_memory;
 mod pressure;
 
 use std::collections::BTreeMap;
@@ -902,7 +903,7 @@ fn expired_pairs_make_room_after_a_recovery() {
     let expiry_s = bench.processor.now_s() + 1000;
     // Recovery leaves those of the end in the log.
     let attributes_of =
-        |number: u32| Attributes { flags: 0, expiry_s: if number >= 8_000 { expiry_s } else { 0 } };
+        |number: u32| Attributes { flags: 0, expiry_s: if number >= 4_000 { expiry_s } else { 0 } };
     let store = |bench: &mut Bench, number: u32, attributes| {
         let key = format!("{number:016}").into_bytes();
         let hash = bench.processor.hash(&key);

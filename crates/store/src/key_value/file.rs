@@ -10,8 +10,8 @@ use kv::{Eviction, MemoryLimit, Partition, Processor, Settings};
 use super::logged::Logged;
 use super::random::Random;
 use super::recovery::{RecoveryProgress, SharedProgress};
-use super::superblock::Superblock;
-use super::{KeyValueShape, MEMORY_BYTES_MIN_WITH_LOG, check_memory, prefault};
+use super::superblock::{self, Superblock};
+use super::{KeyValueShape, check_memory, prefault};
 use crate::namespace::BlockStore;
 use crate::open_error::OpenError;
 
@@ -24,6 +24,13 @@ const MEMORY_BYTES_LEAST: u64 = 16 << 20;
 /// Memory of all partitions of a key-value file of this many bytes, if none is given and it suffices for them.
 pub(crate) fn memory_bytes_default(file_bytes: u64) -> u64 {
     MEMORY_BYTES_LEAST.max(file_bytes / MEMORY_SHARE)
+}
+
+/// Minimum memory of each of `partition_count` partitions of a key-value file of this many bytes: whatever is stored can
+/// be read.
+pub(crate) fn share_bytes_min(file_bytes: u64, partition_count: u64) -> u64 {
+    let value_bytes_max = superblock::value_bytes_max(file_bytes, partition_count);
+    Settings::memory_bytes_min_with_log(value_bytes_max) as u64
 }
 
 /// Settings of a key-value namespace in a file.
@@ -89,6 +96,7 @@ impl KeyValueFile {
         let superblock = Superblock::open_simulated(head, &settings.path, bytes, partition_count, &random)?;
         let limit = Arc::new(MemoryLimit::with_logs(memory_bytes(&settings, &*below, partition_count)));
         limit.divide(usize::try_from(partition_count).unwrap_or(usize::MAX));
+        limit.require(share_bytes_min(bytes, partition_count));
         Ok(Self { settings, below, divided: Mutex::new(Some(Divided::new(superblock))), limit, random })
     }
 
@@ -121,13 +129,15 @@ impl KeyValueFile {
     }
 
     pub(super) fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
-        if let Some(bytes) = self.settings.memory_bytes {
-            check_memory(bytes, count, MEMORY_BYTES_MIN_WITH_LOG)?;
-        }
         let bytes = self.below.geometry().bytes();
+        let share_bytes_min = share_bytes_min(bytes, count.max(1) as u64);
+        if let Some(bytes) = self.settings.memory_bytes {
+            check_memory(bytes, count, share_bytes_min)?;
+        }
         let superblock = Superblock::open(&self.settings.path, bytes, count.max(1) as u64, &self.random)?;
         *self.divided.lock().unwrap_or_else(PoisonError::into_inner) = Some(Divided::new(superblock));
         self.limit.divide(count);
+        self.limit.require(share_bytes_min);
         self.limit.set(memory_bytes(&self.settings, &*self.below, count as u64));
         Ok(())
     }
@@ -157,6 +167,7 @@ impl KeyValueFile {
 
 /// Memory of all partitions: as the settings say, or enough for the file and for each partition.
 fn memory_bytes(settings: &KeyValueFileSettings, below: &dyn BlockStore, partition_count: u64) -> u64 {
-    let least = partition_count.saturating_mul(MEMORY_BYTES_MIN_WITH_LOG);
-    settings.memory_bytes.unwrap_or(memory_bytes_default(below.geometry().bytes()).max(least))
+    let file_bytes = below.geometry().bytes();
+    let least = partition_count.saturating_mul(share_bytes_min(file_bytes, partition_count));
+    settings.memory_bytes.unwrap_or(memory_bytes_default(file_bytes).max(least))
 }

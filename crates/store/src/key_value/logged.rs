@@ -16,12 +16,16 @@ use reactor::{Buffer, Completion, Pool};
 
 use super::recovery::{Reading, SharedProgress, WAIT_NS};
 use crate::namespace::{Backend, Intercepted, Reply, Request, StoreError, StoreIo, Ticket};
+use crate::size::Size;
 
 /// Maximum requests in flight below.
 const RUN_COUNT_MAX: usize = 64;
 
 /// Interval between attempts to get a buffer, ns.
 const BUFFER_WAIT_NS: u64 = 200_000;
+
+/// Interval between attempts to get memory for a value, while others are sent, ns.
+const MEMORY_WAIT_NS: u64 = 5_000_000;
 
 /// Time without changes after which the end of the log is marked in the file, ns.
 const MARK_NS: u64 = 1_000_000_000;
@@ -35,6 +39,7 @@ const STOP_TIMER: u32 = 0x00ff_fffe;
 const MARK_TIMER: u32 = 0x00ff_fffd;
 const SPACE_TIMER: u32 = 0x00ff_fffc;
 const READING_TIMER: u32 = 0x00ff_fffb;
+const MEMORY_TIMER: u32 = 0x00ff_fffa;
 
 /// Interval between attempts at a write for which there was no space, ns.
 const SPACE_NS: u64 = 1_000_000_000;
@@ -54,6 +59,7 @@ pub struct Logged {
     recovered: VecDeque<(usize, Option<Option<Buffer>>)>,
     recovery: Recovery,
     is_timer_set: bool,
+    is_memory_timer_set: bool,
     /// While the timer of the mark runs: the writes of the log when it was set.
     mark_timer: Option<u64>,
     is_failure_reported: bool,
@@ -111,6 +117,7 @@ impl Logged {
             recovered: VecDeque::new(),
             recovery: Recovery::Due(progress),
             is_timer_set: false,
+            is_memory_timer_set: false,
             mark_timer: None,
             is_failure_reported: false,
             space: Space::Enough,
@@ -290,6 +297,10 @@ impl Logged {
             };
             self.begin(io, run, request);
         }
+        if !self.is_memory_timer_set && self.log().awaits_memory() {
+            self.is_memory_timer_set = true;
+            io.set_timer(io.now_ns() + MEMORY_WAIT_NS, io.own(MEMORY_TIMER));
+        }
         if self.mark_timer.is_none() && self.with_log(|log, processor| log.lacks_mark(processor)) {
             self.mark_timer = Some(self.counters().write_count);
             io.set_timer(io.now_ns() + MARK_NS, io.own(MARK_TIMER));
@@ -330,6 +341,9 @@ impl Logged {
             if self.mark_timer.take() == Some(self.counters().write_count) {
                 self.with_log(|log, _| log.mark());
             }
+        } else if ticket == io.own(MEMORY_TIMER) {
+            self.is_memory_timer_set = false;
+            self.with_log(|log, _| log.retry_fetches());
         } else if ticket == io.own(SPACE_TIMER) {
             self.try_again(io);
         } else if ticket == io.own(READING_TIMER) {
@@ -459,8 +473,13 @@ impl Logged {
             let remedy = match failure {
                 Failure::Superblocks { .. } | Failure::Damaged { .. } | Failure::Missing { .. } => {
                     ": see what is damaged with `nvlane kv check`, and save the rest with `nvlane kv repair`"
+                        .into()
                 }
-                _ => "",
+                Failure::NoMemory { needed_bytes } => {
+                    let bytes = needed_bytes * self.partition.sharer_count() as u64;
+                    format!(": its pairs need `memory={}` or more", Size(bytes.next_multiple_of(1 << 16)))
+                }
+                _ => String::new(),
             };
             tracing::error!(
                 %path, partition, ?failure,
@@ -523,7 +542,7 @@ mod tests {
             sync,
         };
         let processor = Processor::new(Settings {
-            memory_bytes: 256 << 10,
+            memory_bytes: 1 << 20,
             inline_bytes_max: 0,
             eviction: Eviction::None,
             value_bytes_max: settings.value_bytes_max(),

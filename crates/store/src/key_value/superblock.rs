@@ -56,9 +56,7 @@ pub(super) struct Superblock {
 impl Superblock {
     /// Creates the superblock of a new file of this many bytes; `None` if that is too small.
     fn new(bytes: u64, partition_count: u64, random: &Random) -> Option<Self> {
-        let share = bytes.saturating_sub(head_bytes(partition_count)) / partition_count.max(1);
-        let segment_bytes = share / SEGMENT_COUNT / BLOCK_BYTES * BLOCK_BYTES;
-        let segment_bytes = segment_bytes.clamp(*SEGMENT_BYTES.start(), *SEGMENT_BYTES.end());
+        let (share, segment_bytes) = divided(bytes, partition_count);
         let segment_count = share / segment_bytes;
         let (identity, seed) = (random.draw(), random.draw());
         (segment_count >= SEGMENT_COUNT_MIN).then_some(Self {
@@ -253,6 +251,18 @@ pub(super) struct Copies {
     is_divided: bool,
     /// The first byte of the one that is damaged.
     pub(super) damaged: Option<u64>,
+}
+
+/// The share of each partition of a file of this many bytes, and the bytes of a segment.
+fn divided(bytes: u64, partition_count: u64) -> (u64, u64) {
+    let share = bytes.saturating_sub(head_bytes(partition_count)) / partition_count.max(1);
+    let segment_bytes = share / SEGMENT_COUNT / BLOCK_BYTES * BLOCK_BYTES;
+    (share, segment_bytes.clamp(*SEGMENT_BYTES.start(), *SEGMENT_BYTES.end()))
+}
+
+/// The longest value of a file of this many bytes.
+pub(super) fn value_bytes_max(bytes: u64, partition_count: u64) -> usize {
+    kv::log::value_bytes_max(divided(bytes, partition_count).1)
 }
 
 /// Bytes before the first segment of a file of this many partitions, and before the superblocks of the log of this

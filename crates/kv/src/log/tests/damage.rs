@@ -90,7 +90,7 @@ enum Start {
 }
 
 fn start(image: &[u8]) -> (Start, Vec<Notice>) {
-    let mut bench = Bench::open_with(settings(Sync::Always), Disk::of(image.to_vec()), 256 << 10);
+    let mut bench = Bench::open_with(settings(Sync::Always), Disk::of(image.to_vec()), 1 << 20);
     while !bench.log.is_ready() && bench.step() {}
     let notices = std::iter::from_fn(|| bench.log.next_notice()).collect();
     if bench.log.is_ready() { (Start::Serves(pairs(&mut bench)), notices) } else { (Start::Refused, notices) }

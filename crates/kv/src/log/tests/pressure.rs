@@ -180,8 +180,8 @@ fn cleaning_goes_on_while_memory_is_full_of_unwritten_values() {
         let sync = [Sync::Always, Sync::Batch, Sync::None][seed as usize % 3];
         let has_long = seed % 2 == 0;
         let segment_bytes = if has_long { 2 << 20 } else { 64 << 10 };
-        let memory_bytes = if has_long { 1 << 20 } else { Settings::MEMORY_BYTES_MIN_WITH_LOG };
         let settings = LogSettings { segment_bytes, ..settings(sync) };
+        let memory_bytes = Settings::memory_bytes_min_with_log(settings.value_bytes_max());
         let mut pressed = Pressed::of(settings, memory_bytes, seed);
         for round in 0..if has_long { 12_000 } else { 3000 } {
             let (key, length) = if has_long && pressed.random.below(40) == 0 {
