@@ -133,9 +133,8 @@ impl Allocator {
     pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
         loop {
             let heap = &self.pairs.heap;
-            // Besides its pieces a value takes a block, and perhaps a line of the index.
-            let line = usize::from(heap.regions.free_slots(Slots::Buckets) == 0);
-            let wanted = heap.regions.reserved_count() + bytes.div_ceil(REGION_BYTES) + 1 + line;
+            // Besides its pieces a value takes a block.
+            let wanted = heap.regions.reserved_count() + bytes.div_ceil(REGION_BYTES) + 1;
             let free_count = heap.regions.free_count() + heap.chunked.free_regions();
             if free_count >= wanted.min(heap.regions.target()) {
                 return true;
