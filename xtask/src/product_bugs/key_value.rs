@@ -178,28 +178,24 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             Purpose::Stores => self.reserve.stores,",
         )],
     },
-    // Keys that never leave memory come among fetched values, whose regions are then not free again.
+    // What is moved takes regions that stores then fill, although no memory was left for them.
     Bug {
-        name: "fetched-among-stored",
+        name: "moves-among-stored",
         judge: MIXED_READ,
         sites: &[Site(
-            "crates/kv/src/pair_writer.rs",
-            "self.begin_in(Queue::Fetched, key, value_bytes, attributes)",
-            "self.begin_in(if BUG { Queue::New } else { Queue::Fetched }, key, value_bytes, attributes)",
+            "crates/kv/src/eviction.rs",
+            "let queue = if pairs.journal.is_some() { Queue::Kept }",
+            "let queue = if pairs.journal.is_some() && !BUG { Queue::Kept }",
         )],
     },
-    // Recovery grows the index, and has no memory left for pairs.
+    // Values are dropped although that frees no region, and the last free ones are full of stubs.
     Bug {
-        name: "index-smaller-than-recovered",
+        name: "dropped-without-gain",
         judge: STUBS_READ,
         sites: &[Site(
-            "crates/kv/src/allocator.rs",
-            "            if self.pairs.journal.is_some() {
-                return false;
-            }",
-            "            if self.pairs.journal.is_some() && !BUG {
-                return false;
-            }",
+            "crates/kv/src/eviction.rs",
+            "    if free_count > regions.kept_for_moves() {",
+            "    if BUG || free_count > regions.kept_for_moves() {",
         )],
     },
     // A conditional store replaces a pair that has changed since it was read.
