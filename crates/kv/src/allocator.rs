@@ -131,18 +131,21 @@ impl Allocator {
 
     /// Whether there is memory for values of `bytes`, if necessary after dropping values that are in the log.
     pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
-        loop {
-            let heap = &self.pairs.heap;
-            // Besides its pieces a value takes a block.
-            let wanted = heap.regions.reserved_count() + bytes.div_ceil(REGION_BYTES) + 1;
-            let free_count = heap.regions.free_count() + heap.chunked.free_regions();
-            if free_count >= wanted.min(heap.regions.target()) {
-                return true;
-            }
+        while !self.has_free(bytes) {
             if !self.evictor.make_room(&mut self.pairs, Demand::Items) {
                 return false;
             }
         }
+        true
+    }
+
+    /// Whether there is free memory for values of `bytes`.
+    pub(crate) fn has_free(&self, bytes: usize) -> bool {
+        let heap = &self.pairs.heap;
+        // Besides its pieces a value takes a block.
+        let wanted = heap.regions.reserved_count() + bytes.div_ceil(REGION_BYTES) + 1;
+        let free_count = heap.regions.free_count() + heap.chunked.free_regions();
+        free_count >= wanted.min(heap.regions.target())
     }
 
     /// Takes `width` neighbouring empty cells for an entry of a key that has none.

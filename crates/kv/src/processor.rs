@@ -644,10 +644,23 @@ impl Processor {
         self.pairs().stub(hash, key).is_some()
     }
 
-    /// Whether there is memory for values of `bytes`, if necessary by dropping values that are in the log. If not,
-    /// there will be once more has been written.
-    pub fn has_room(&mut self, bytes: usize) -> bool {
-        self.writer.allocator.has_room(bytes)
+    /// Whether there is memory for values of `bytes`, if necessary by dropping values that are in the log: but not the
+    /// value of `needed`, which may have been fetched for the command that brings the others. If not, there will be once
+    /// more has been written.
+    pub fn has_room(&mut self, bytes: usize, needed: Option<&[u8]>) -> bool {
+        if self.writer.allocator.has_free(bytes) {
+            return true;
+        }
+        let pin = needed.and_then(|key| {
+            let hash = self.hash(key);
+            let place = self.pairs().locate(hash, key).filter(|_| !self.is_stub(hash, key))?;
+            self.pairs_mut().heap.pin(place)
+        });
+        let has_room = self.writer.allocator.has_room(bytes);
+        if let Some(pin) = pin {
+            self.pairs_mut().heap.unpin(pin);
+        }
+        has_room
     }
 }
 

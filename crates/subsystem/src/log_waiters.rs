@@ -148,13 +148,15 @@ impl LogWaiters {
 
     /// Whether a request may be executed: the log admits its change, if it may make one, and the values that it brings
     /// fit in memory, or waiting would not help.
-    fn has_room(&mut self, keys: &mut LoggedKeys<'_>, needs: Needs) -> bool {
+    fn has_room(&mut self, keys: &mut LoggedKeys<'_>, needs: Needs<'_>) -> bool {
         self.shortage = match needs {
             _ if keys.logged.is_full() => None,
             Needs { change_bytes: Some(bytes), .. } if !keys.logged.admits(bytes) => {
                 Some(Shortage::Log(bytes))
             }
-            Needs { brought_bytes: 1.., .. } if !keys.logged.has_room(needs.brought_bytes) => {
+            Needs { brought_bytes: 1.., needed, .. }
+                if !keys.logged.has_room(needs.brought_bytes, needed) =>
+            {
                 keys.logged.progress().map(Shortage::Memory)
             }
             _ => None,
@@ -212,14 +214,14 @@ impl LogWaiters {
         let (mut number, mut copied) = (None, Copied::default());
         let mut rest = RemoteBatch::default();
         batch.for_each(|session, ticket, hash, command| {
-            if !rest.is_empty() || !self.has_room(keys, Needs::of_command(command)) {
+            let mut room = [0; KEY_BYTES_MAX];
+            let key = command.stored_key(&mut room);
+            if !rest.is_empty() || !self.has_room(keys, Needs::of_command(command, key)) {
                 return rest.push(session, ticket, hash, command);
             }
             if command.may_change() && keys.logged.is_full() {
                 return answers.push_refused(session, ticket, Refusal::NO_SPACE.answer);
             }
-            let mut room = [0; KEY_BYTES_MAX];
-            let key = command.stored_key(&mut room);
             let needs_value = command.verb.needs_value();
             if self.station.is_reserved(key) || needs_value && keys.logged.is_stub(key) {
                 let mut one = RemoteBatch::default();
@@ -379,7 +381,9 @@ impl LogWaiters {
 
     /// Serves a request; one that has to wait is queued again.
     fn serve(&mut self, io: &mut impl Io<Message>, keys: &mut LoggedKeys<'_>, request: PartitionRequest) {
-        if self.is_behind_values(&request) || !self.has_room(keys, Needs::of(&request.work)) {
+        if self.is_behind_values(&request)
+            || !self.has_room(keys, Needs::of(&request.work, &mut [0; KEY_BYTES_MAX]))
+        {
             return self.put_back(std::iter::once(request));
         }
         keys.logged.partition().set_now(io.unix_s());
@@ -485,7 +489,7 @@ impl LogWaiters {
         request: PartitionRequest,
         short: &mut Vec<PartitionRequest>,
     ) {
-        if !short.is_empty() || !self.has_room(keys, Needs::of(&request.work)) {
+        if !short.is_empty() || !self.has_room(keys, Needs::of(&request.work, &mut [0; KEY_BYTES_MAX])) {
             short.push(request);
         } else {
             self.serve(io, keys, request);
@@ -704,34 +708,44 @@ impl From<FetchError> for Refusal {
 
 /// What a request needs to be executed.
 #[derive(Clone, Copy, Default)]
-struct Needs {
+struct Needs<'a> {
     /// Bytes of values that it stores or reserves.
     brought_bytes: usize,
     /// If it may change pairs, bytes to be written to the log for that.
     change_bytes: Option<usize>,
+    /// The key whose value must be in memory.
+    needed: Option<&'a [u8]>,
 }
 
-impl Needs {
-    /// What a request needs; memcached commands are checked one by one.
-    fn of(work: &Work) -> Self {
+impl<'a> Needs<'a> {
+    /// What a request needs; memcached commands are checked one by one. `room` receives a key that must be decoded.
+    fn of(work: &'a Work, room: &'a mut [u8; KEY_BYTES_MAX]) -> Self {
         let (brought_bytes, change_bytes) = match work {
             Work::Act { key, action, .. } => {
                 let change_bytes = action.change_bytes();
                 (action.brought_bytes(), change_bytes.map(|bytes| key.as_bytes().len() + bytes))
             }
             Work::RunPart { part, .. } => (part.operation_bytes(), Some(part.operation_bytes())),
-            Work::StoreLarge { store, .. } => (store.rest_bytes(), Some(store.value_bytes())),
+            Work::StoreLarge { store, .. } => {
+                let head = store.head();
+                let change_bytes = Some(store.value_bytes());
+                let needed = head.verb.needs_value().then(|| head.stored_key(room));
+                return Self { brought_bytes: store.rest_bytes(), change_bytes, needed };
+            }
             Work::Reserve { count, .. } => (count * CHUNK_BYTES, None),
             Work::Execute(_) | Work::Fetch { .. } | Work::Collect { .. } => (0, None),
         };
-        Self { brought_bytes, change_bytes }
+        // No NVMe command that brings a value needs another one.
+        Self { brought_bytes, change_bytes, needed: None }
     }
 
-    fn of_command(command: &Command<'_>) -> Self {
+    /// What a memcached command on `key` needs.
+    fn of_command(command: &Command<'_>, key: &'a [u8]) -> Self {
         let change_bytes = command.key.len() + command.value.len();
         Self {
             brought_bytes: command.value.len(),
             change_bytes: command.may_change().then_some(change_bytes),
+            needed: command.verb.needs_value().then_some(key),
         }
     }
 }

@@ -198,6 +198,19 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             "    if BUG || free_count > regions.kept_for_moves() {",
         )],
     },
+    // The value that a command needs leaves memory for the one that it brings, and is fetched without end.
+    Bug {
+        name: "needed-dropped-for-brought",
+        judge: unit_test(
+            "nvlane-kv",
+            "log::tests::full_memory::room_for_a_value_is_not_made_by_dropping_the_one_that_its_command_needs",
+        ),
+        sites: &[Site(
+            "crates/kv/src/processor.rs",
+            "        let pin = needed.and_then(|key| {",
+            "        let pin = needed.filter(|_| !BUG).and_then(|key| {",
+        )],
+    },
     // A conditional store replaces a pair that has changed since it was read.
     Bug {
         name: "cas-not-compared",

@@ -212,10 +212,10 @@ impl Logged {
         self.with_log(|log, processor| log.settled(processor))
     }
 
-    /// Whether memory for values of this many bytes is available. If not, and the log is [behind](Self::progress), it
-    /// will be.
-    pub fn has_room(&mut self, bytes: usize) -> bool {
-        self.partition.processor.has_room(bytes)
+    /// Whether memory for values of this many bytes is available while the value of `needed` stays in memory. If not, and
+    /// the log is [behind](Self::progress), it will be.
+    pub fn has_room(&mut self, bytes: usize, needed: Option<&[u8]>) -> bool {
+        self.partition.processor.has_room(bytes, needed)
     }
 
     /// Whether a change of this many bytes of key and value may be made now. If not, it may be made soon.

@@ -184,3 +184,26 @@ fn a_log_that_does_not_fit_says_how_much_memory_it_needs() {
     full.restart();
     full.check_all();
 }
+
+/// A command that brings a value and needs another one, as `ms` does, may find room or not: the value that was fetched
+/// for it stays either way, or it would be fetched without end.
+#[test]
+fn room_for_a_value_is_not_made_by_dropping_the_one_that_its_command_needs() {
+    let settings = roomy(Sync::Always, 64 << 10);
+    let longest = settings.value_bytes_max();
+    let memory_bytes = Settings::memory_bytes_min_with_log(longest);
+    let mut full = Full::new(settings, memory_bytes, Mix { key_bytes: &[16], value_bytes: &[20, 8000] }, 8);
+    full.fill(0);
+    full.bench.settle();
+    let mut found_count = 0;
+    for number in 0..full.pairs.len() as u32 {
+        let key = key(number, 16);
+        full.check(number);
+        let Bench { processor, log, .. } = &mut full.bench;
+        found_count += u32::from(processor.has_room(longest, Some(&key)));
+        assert_eq!(log.progress(processor), None, "there is nothing to wait for");
+        assert!(!processor.is_stub(processor.hash(&key), &key), "{number} is to be fetched again");
+        assert!(!processor.pairs().heap.is_any_held(), "it is kept no longer than that");
+    }
+    assert!(found_count > 0, "other values are dropped");
+}

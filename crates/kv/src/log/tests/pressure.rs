@@ -46,13 +46,13 @@ impl Pressed {
     /// Whether a command may store a value of this length now.
     fn may_store(&mut self, length: usize) -> bool {
         let Bench { processor, log, .. } = &mut self.bench;
-        log.admits(processor, 1 + length) && processor.has_room(length)
+        log.admits(processor, 1 + length) && processor.has_room(length, None)
     }
 
     /// Stores a value once there is memory, as commands do. Returns how it went.
     fn set(&mut self, key: u8, first: u8, length: usize) -> Stored {
         let mut waited_for = None;
-        while !self.bench.processor.has_room(length) {
+        while !self.bench.processor.has_room(length, None) {
             let progress = self.bench.log.progress(&mut self.bench.processor);
             if progress.is_none() {
                 break;
