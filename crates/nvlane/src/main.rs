@@ -93,8 +93,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // First of all: a signal that arrives before a target handles it must wait, and not end the process.
-    let mask = reactor::block_signals();
+    // A signal that arrives before a target handles it must wait, and not end the process.
+    let mask = early_signals::former_mask();
     let words = std::env::args_os().collect();
     let words = match kv::address::complete(words, &Cli::command(), std::env::var_os("NVLANE_ADDR")) {
         Ok(words) => words,
