@@ -327,6 +327,8 @@ pub(crate) struct Watch {
     pub(crate) is_shut_down: bool,
     /// Its Connect has succeeded.
     pub(crate) is_connected: bool,
+    /// Its host has sent a command of a controller, which it does after authentication.
+    pub(crate) is_in_use: bool,
     commands: BTreeMap<u16, Seen>,
     /// One end has said that the other has broken the protocol.
     pub(crate) has_term_req: bool,
@@ -532,6 +534,9 @@ impl Watch {
             Opcode::Admin(raw)
         };
         coverage.reach(Point::Command(opcode));
+        let before_use =
+            [FabricsType::CONNECT, FabricsType::AUTHENTICATION_SEND, FabricsType::AUTHENTICATION_RECEIVE];
+        self.is_in_use |= !before_use.iter().any(|kind| opcode == Opcode::Fabrics(kind.raw()));
         if opcode == Opcode::Fabrics(FabricsType::CONNECT.raw()) {
             self.is_io = cdw10 >> 16 != 0;
             self.has_sent_connect = true;
