@@ -6,6 +6,7 @@
 //!  ▲ └──any other line: CLIENT_ERROR unauthenticated──┐ └──wrong: CLIENT_ERROR──┐
 //!  └──────────────────────────────────────────────────┴─────────────────────────┘
 //! Value too long for any user and password ──▶ Discard ──all of it──▶ Line
+//! Value too long to be discarded: CLIENT_ERROR; its lines are lines
 //! ```
 //!
 //! What was received of a value is wiped once it was compared.
@@ -21,6 +22,8 @@ const VALUE_BYTES_MAX: usize = 1024;
 /// Most refusals on a connection: beyond, it is closed. So the answers to one receive are bounded, and a client that
 /// guesses passwords has to connect again.
 const REFUSAL_COUNT_MAX: u32 = 1000;
+/// Longest value that is discarded, bytes, as in memcached: a longer one is refused before it arrives.
+const DISCARDED_BYTES_MAX: u32 = 16 << 10;
 const LINE_END: &[u8] = b"\r\n";
 const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad authentication token format\r\n";
 /// The first byte of a request of the binary protocol.
@@ -123,6 +126,9 @@ impl Authentication {
                     }
                     match value_bytes(&self.pending) {
                         None => self.refuse(b"CLIENT_ERROR unauthenticated\r\n", out),
+                        Some(bytes) if bytes > DISCARDED_BYTES_MAX => {
+                            self.refuse(b"CLIENT_ERROR auth token too long\r\n", out);
+                        }
                         Some(bytes) => {
                             let with_end = u64::from(bytes).saturating_add(LINE_END.len() as u64);
                             self.state = match usize::try_from(with_end) {
@@ -272,10 +278,15 @@ mod tests {
 
     #[test]
     fn a_long_value_is_discarded_and_a_long_line_or_another_protocol_closes() {
-        let long = format!("set foo 0 0 100000|{}|get a|", "x".repeat(100_000));
+        let long = format!("set foo 0 0 16384|{}|get a|", "x".repeat(16_384));
         for piece in [1000, 200_000] {
             let (said, outcome, _) = talk(&long, piece);
             assert_eq!(said, "CLIENT_ERROR bad authentication token format|CLIENT_ERROR unauthenticated|");
+            assert_eq!(outcome, Outcome::More);
+        }
+        for length in ["16385", "2147483647", "4294967295"] {
+            let (said, outcome, _) = talk(&format!("set foo 0 0 {length}|foo bar|"), 1000);
+            assert_eq!(said, "CLIENT_ERROR auth token too long|CLIENT_ERROR unauthenticated|", "{length}");
             assert_eq!(outcome, Outcome::More);
         }
         assert_eq!(talk(&"x".repeat(2047), 100).1, Outcome::More);
