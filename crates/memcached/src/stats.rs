@@ -1,7 +1,7 @@
 //! The answer to `stats`.
 //!
-//! Dashboards and exporters read fields by name and fail without one, so every field of memcached is there: with 0 if
-//! nvlane has nothing of its kind. All sizes of items are one slab class, number 1, whose chunks are lines and whose
+//! Dashboards and exporters read fields by name, and fail without one or with one too many, so the fields are those of
+//! memcached: with 0 if nvlane has nothing of its kind. All sizes of items are one slab class, number 1, whose chunks are lines and whose
 //! pages are regions.
 
 use std::fs;
@@ -29,7 +29,7 @@ const ABSENT: &str = "\
 
 /// Settings of what nvlane does not have: numbers, and those that memcached calls `no` when they are off.
 const ABSENT_NUMBERS: &str = "\
-    udpport verbosity oldest num_threads_per_udp slab_automove lru_crawler_sleep lru_crawler_tocrawl \
+    tcpport udpport verbosity oldest num_threads_per_udp slab_automove lru_crawler_sleep lru_crawler_tocrawl \
     tcp_backlog hashpower_init reqs_per_event slab_automove_ratio slab_automove_window \
     tail_repair_time hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor temporary_ttl \
     watcher_logbuf_size worker_logbuf_size read_buf_mem_limit umask num_napi_ids";
@@ -39,10 +39,10 @@ const ABSENT_SWITCHES: &str = "\
 
 /// Fields of the items of a slab class that nvlane does not have.
 const ABSENT_OF_ITEMS: &str = "\
-    number_hot number_warm number_cold age_hot age_warm age mem_requested_hot evicted_nonzero evicted_time \
+    number_hot number_warm number_cold age_hot age_warm age evicted_nonzero evicted_time \
     tailrepairs expired_unfetched evicted_active crawler_reclaimed crawler_items_checked lrutail_reflocked \
     moves_to_cold moves_to_warm moves_within_lru direct_reclaims hits_to_hot hits_to_warm hits_to_cold \
-    hits_to_temp number_temp age_temp lru_bumps_dropped";
+    hits_to_temp";
 
 impl Executor<'_> {
     /// The statistics of this partition since the last reset.
@@ -227,7 +227,7 @@ fn items(stats: &PartitionStats, each: &mut impl FnMut(&str, &str)) {
 fn slabs(stats: &PartitionStats, each: &mut impl FnMut(&str, &str)) {
     const REGION: u64 = REGION_BYTES as u64;
     const LINE: u64 = LINE_BYTES as u64;
-    let (d, p) = (&stats.commands, &stats.processor);
+    let d = &stats.commands;
     let (chunks, used) = (stats.limit_bytes / LINE, stats.taken_bytes / LINE);
     for (name, value) in [
         ("chunk_size", LINE),
@@ -237,7 +237,6 @@ fn slabs(stats: &PartitionStats, each: &mut impl FnMut(&str, &str)) {
         ("used_chunks", used),
         ("free_chunks", chunks.saturating_sub(used)),
         ("free_chunks_end", 0),
-        ("mem_requested", p.pair_bytes),
         ("get_hits", d.get_hit_count),
         ("cmd_set", d.set_count),
         ("delete_hits", d.delete_hit_count),
