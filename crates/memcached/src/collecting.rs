@@ -110,6 +110,7 @@ pub(crate) fn push_collected(
             let is_known = router.executor().for_each_stat(of, stats, &listener, each);
             match binary {
                 None if !is_known => out.extend_from_slice(b"ERROR\r\n"),
+                Some(header) if !is_known => response::refuse(out, *header, response::NOT_FOUND),
                 _ => end_stats(*binary, out),
             }
         }

@@ -1,6 +1,7 @@
 //! One command on one key, in any of the encodings.
 
 use crate::number;
+use kv::Stored;
 
 /// How a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,18 @@ pub enum Mode {
     Append,
     /// Prepend to the present value.
     Prepend,
+}
+
+impl Mode {
+    /// Whether it stores a value longer than that of the request.
+    pub(crate) fn extends(self) -> bool {
+        matches!(self, Self::Append | Self::Prepend)
+    }
+
+    /// Whether the whole value of an extension would be too long, which is answered as a missing one is.
+    pub(crate) fn is_too_long(self, stored: Stored) -> bool {
+        self.extends() && stored == Stored::TooLarge
+    }
 }
 
 /// The operation of a command. Times are as the client sent them.
@@ -98,29 +111,35 @@ pub enum DumpForm {
     Fields,
     /// `mgdump`: an `mg` command for each key.
     Commands,
+    /// `stats cachedump`: length and expiry of each key that a line of text can have.
+    Items {
+        /// How many keys are left to list; `None` for all.
+        left: Option<u32>,
+    },
 }
 
 impl DumpForm {
-    /// The answer to a dump before whose command others are not answered yet.
-    pub(crate) fn refusal(self) -> &'static [u8] {
+    /// The answer to a dump before whose command others are not answered yet; `None` if it may follow them.
+    pub(crate) fn refusal(self) -> Option<&'static [u8]> {
         match self {
-            Self::Fields => b"ERROR cannot pipeline other commands before metadump\r\n",
-            Self::Commands => b"ERROR cannot pipeline other commands before mgdump\r\n",
+            Self::Fields => Some(b"ERROR cannot pipeline other commands before metadump\r\n"),
+            Self::Commands => Some(b"ERROR cannot pipeline other commands before mgdump\r\n"),
+            Self::Items { .. } => None,
         }
     }
 
     /// The line before all keys.
     pub(crate) fn start(self) -> &'static [u8] {
         match self {
-            Self::Fields => b"",
-            Self::Commands => b"OK\r\n",
+            Self::Fields | Self::Commands => b"OK\r\n",
+            Self::Items { .. } => b"",
         }
     }
 
     /// The line after all keys.
     pub(crate) fn end(self) -> &'static [u8] {
         match self {
-            Self::Fields => b"END\r\n",
+            Self::Fields | Self::Items { .. } => b"END\r\n",
             Self::Commands => b"EN\r\n",
         }
     }

@@ -1,4 +1,4 @@
-//! `lru_crawler metadump` and `mgdump`: all keys, partition by partition and piece by piece.
+//! `lru_crawler metadump`, `mgdump` and `stats cachedump`: all keys, partition by partition and piece by piece.
 //!
 //! A piece is the answer to a command of its own, so it may come from another partition. Behind its lines it has the
 //! position at which the next piece continues, which the session removes:
@@ -7,10 +7,14 @@
 //! lines ─ position (8 bytes) ─ CONTINUES        or: lines ─ ENDS
 //! ```
 //!
-//! Each key that is there throughout a dump is in it once, whatever happens to others meanwhile.
+//! Each key that is there throughout a dump is in it once, whatever happens to others meanwhile. The crawler's dumps are
+//! served one at a time, as in memcached, unless a client does not take its own.
+
+use std::sync::Arc;
 
 use crate::answer::AnswerId;
 use crate::command::DumpForm;
+use crate::crawler::{Crawler, CrawlerTurn};
 use crate::execute::Executor;
 use crate::meta::push_item_fields;
 use crate::number;
@@ -35,11 +39,26 @@ pub(crate) struct Dump {
     pub(crate) position: [u8; 8],
     /// The piece under way.
     pub(crate) awaited: Option<AnswerId>,
+    /// Keeps others from a dump of the crawler.
+    turn: Option<CrawlerTurn>,
 }
 
 impl Dump {
-    pub(crate) fn new(form: DumpForm, count: usize) -> Self {
-        Self { form, count, partition: 0, position: [0; 8], awaited: None }
+    /// Begins a dump of `count` partitions. `None` if it has to wait for that of another session.
+    pub(crate) fn begin(form: DumpForm, count: usize, crawler: &Arc<Crawler>, now_s: u32) -> Option<Self> {
+        let turn = match form {
+            DumpForm::Fields | DumpForm::Commands => Some(CrawlerTurn::take(crawler, now_s)?),
+            DumpForm::Items { .. } => None,
+        };
+        Some(Self { form, count, partition: 0, position: [0; 8], awaited: None, turn })
+    }
+
+    /// Notes that the next piece is requested, because the client has taken the one before it.
+    pub(crate) fn on_request(&mut self, id: AnswerId, now_s: u32) {
+        self.awaited = Some(id);
+        if let Some(turn) = &self.turn {
+            turn.note(now_s);
+        }
     }
 
     /// Takes the position off a piece, and appends the line after all keys to the last one. Returns whether it is the
@@ -50,22 +69,27 @@ impl Dump {
             Some(CONTINUES) => {
                 self.position = piece.last_chunk().copied().unwrap_or_default();
                 piece.truncate(piece.len().saturating_sub(self.position.len()));
-                false
             }
             Some(ENDS) => {
                 self.partition += 1;
                 self.position = [0; 8];
-                if self.partition == self.count {
-                    piece.extend_from_slice(self.form.end());
-                }
-                self.partition == self.count
             }
             // The reason why there are no more.
             last => {
                 piece.extend(last);
-                true
+                return true;
             }
         }
+        let mut is_last = self.partition == self.count;
+        if let DumpForm::Items { left: Some(left) } = &mut self.form {
+            let line_count = memchr::memchr_iter(b'\n', piece).count();
+            *left = left.saturating_sub(u32::try_from(line_count).unwrap_or(u32::MAX));
+            is_last |= *left == 0;
+        }
+        if is_last {
+            piece.extend_from_slice(self.form.end());
+        }
+        is_last
     }
 }
 
@@ -73,8 +97,12 @@ impl Executor<'_> {
     /// Appends the piece of a dump that begins at a position.
     pub(crate) fn dump(&mut self, form: DumpForm, position: &[u8], out: &mut Vec<u8>) {
         let (mut keys, mut ends) = (Vec::new(), Vec::with_capacity(PIECE_COUNT));
+        let count_max = match form {
+            DumpForm::Items { left: Some(left) } => PIECE_COUNT.min(left as usize),
+            _ => PIECE_COUNT,
+        };
         let next = self.partition.processor.list(ListPosition::from_bytes(position), |key| {
-            let has_room = ends.len() < PIECE_COUNT;
+            let has_room = ends.len() < count_max;
             if has_room {
                 keys.extend_from_slice(key);
                 ends.push(keys.len());
@@ -87,6 +115,7 @@ impl Executor<'_> {
             match form {
                 DumpForm::Fields => self.push_fields(self.partition.processor.hash(key), key, out),
                 DumpForm::Commands => push_command(key, out),
+                DumpForm::Items { .. } => self.push_item(self.partition.processor.hash(key), key, out),
             }
             start = *end;
         }
@@ -120,6 +149,26 @@ impl Executor<'_> {
         out.extend_from_slice(b" flags=");
         number::push(out, attributes.flags.into());
         out.extend_from_slice(b" \n");
+    }
+
+    /// Appends the length and the expiry of a pair, unless its key would not be one word of a line.
+    fn push_item(&mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
+        if key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
+            return;
+        }
+        let processor = &mut self.partition.processor;
+        let Some(place) = processor.find(hash, key) else { return };
+        let expires_s = match processor.attributes(place).expiry_s {
+            0 => 0,
+            expiry_s => processor.clock().base_s().cast_unsigned() + u64::from(expiry_s),
+        };
+        out.extend_from_slice(b"ITEM ");
+        out.extend_from_slice(key);
+        out.extend_from_slice(b" [");
+        number::push(out, processor.value_bytes(place) as u64);
+        out.extend_from_slice(b" b; ");
+        number::push(out, expires_s);
+        out.extend_from_slice(b" s]\r\n");
     }
 }
 

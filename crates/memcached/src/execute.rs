@@ -21,6 +21,9 @@ use kv::{
 /// Longest relative time, s; larger numbers are Unix time.
 const RELATIVE_S_MAX: i64 = 30 * 24 * 60 * 60;
 
+/// A number that no value has: a client that expects number 0 expects none, so that it never matches.
+const CAS_OF_NONE: u64 = u64::MAX;
+
 const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
@@ -405,6 +408,7 @@ impl Executor<'_> {
         }
         match stored {
             Stored::Done => b"STORED\r\n",
+            _ if mode.is_too_long(stored) => b"NOT_STORED\r\n",
             Stored::Exists if cas.is_some() => b"EXISTS\r\n",
             Stored::NotFound if cas.is_some() => b"NOT_FOUND\r\n",
             Stored::Exists | Stored::NotFound => b"NOT_STORED\r\n",
@@ -414,7 +418,7 @@ impl Executor<'_> {
     }
 
     /// Stores a value in one of the modes. `attributes` are flags and time as the client sent them; a value that is
-    /// appended or prepended to keeps its own.
+    /// appended or prepended to keeps its own. Where there is no memory, a set removes the old value.
     pub(crate) fn store_value(
         &mut self,
         hash: KeyHash,
@@ -427,6 +431,7 @@ impl Executor<'_> {
         let attributes = Attributes { flags, expiry_s: self.expiry(exptime) };
         let length = value.len() + self.service.arrived_chunks.len() * CHUNK_BYTES;
         let condition = match (cas, mode) {
+            (Some(0), _) => Condition::Unchanged(CAS_OF_NONE),
             (Some(cas), _) => Condition::Unchanged(cas),
             (None, Mode::Set) => Condition::Always,
             (None, Mode::Add) => Condition::Absent,
@@ -455,8 +460,10 @@ impl Executor<'_> {
         match stored {
             Stored::NoMemory => {
                 self.service.counters.no_memory_count += 1;
-                // No value is better than an outdated one.
-                self.partition.processor.delete(hash, key);
+                if mode == Mode::Set && cas.is_none() {
+                    // No value is better than an outdated one.
+                    self.partition.processor.delete(hash, key);
+                }
             }
             Stored::TooLarge => self.service.counters.too_large_count += 1,
             _ => {}

@@ -22,6 +22,7 @@ mod collective;
 mod command;
 pub mod connection_stats;
 mod counters;
+mod crawler;
 mod dump;
 mod execute;
 mod gets;

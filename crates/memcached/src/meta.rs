@@ -59,7 +59,8 @@ impl Options {
                 b'C' => options.cas = Some(number()?),
                 b'E' => {
                     let cas = number().ok().filter(|&cas| cas <= kv::CAS_MAX);
-                    options.new_cas = Some(cas.ok_or(BAD_CAS)?);
+                    // Number 0 is none.
+                    options.new_cas = Some(cas.ok_or(BAD_CAS)?).filter(|&cas| cas != 0);
                 }
                 b'F' => {
                     let flags = number::parse(token).and_then(|flags| u32::try_from(flags).ok());
@@ -282,12 +283,14 @@ impl Executor<'_> {
             Some(_) => return out.extend_from_slice(b"CLIENT_ERROR invalid mode for ms M token\r\n"),
         };
         let attributes = (options.flags, options.exptime.unwrap_or(0));
-        let extends = matches!(mode, Mode::Append | Mode::Prepend);
-        let mut cas = options.cas.filter(|_| mode != Mode::Add);
+        let extends = mode.extends();
+        // Number 0 is that of no value: a set expects it in vain, an extension does not expect it.
+        let mut cas = options.cas.filter(|&cas| mode != Mode::Add && !(extends && cas == 0));
         let mut stale = None;
         // A number older than the value's: with `I` it is stored all the same, and remains as stale as it is old.
         if let Some(expected) = cas
             && options.invalidates
+            && expected != 0
             && !extends
             && let Some(now) = self.partition.processor.cas(hash, key)
             && expected < now
@@ -315,6 +318,7 @@ impl Executor<'_> {
         }
         let name: &[u8] = match stored {
             Stored::Done => b"HD",
+            _ if mode.is_too_long(stored) => b"NS",
             Stored::Exists if cas.is_some() => b"EX",
             Stored::NotFound if cas.is_some() => b"NF",
             Stored::Exists | Stored::NotFound => b"NS",
@@ -412,7 +416,8 @@ impl Executor<'_> {
         };
         let create = options.vivify.map(|exptime| (options.initial, exptime));
         let delta = options.delta.unwrap_or(1);
-        let name: &[u8] = match self.arithmetic(hash, key, is_decrement, delta, create, options.cas) {
+        let cas = options.cas.filter(|&cas| cas != 0);
+        let name: &[u8] = match self.arithmetic(hash, key, is_decrement, delta, create, cas) {
             Ok(number) => {
                 if let Some(cas) = options.new_cas {
                     self.partition.processor.set_cas(hash, key, cas);

@@ -75,6 +75,7 @@ impl Executor<'_> {
     ) {
         let status: &[u8] = match stored {
             Stored::Done => b"stored",
+            _ if mode.is_too_long(stored) => b"not_stored",
             Stored::Exists if has_cas => b"exists",
             Stored::NotFound if has_cas => b"not_found",
             Stored::Exists | Stored::NotFound => b"not_stored",

@@ -47,6 +47,8 @@ const AWAITED_BYTES_MIN: usize = OUTPUT_BYTES_MAX / 64 + 1;
 const AWAITED_BYTES_FIRST: usize = OUTPUT_BYTES_MAX / 16;
 /// Limit on output plus a value of less than a mebibyte, bytes: above it, an arriving value waits for its buffer.
 const SHORT_BYTES_MAX: usize = CHUNK_BYTES - 128 * 1024;
+/// The answer to a dump while another session has one.
+const DUMP_BUSY: &[u8] = b"BUSY currently processing crawler request\r\n";
 /// Limit on queued answers behind an awaited one: with more, execution stops as well.
 const QUEUE_COUNT_MAX: usize = 4096;
 
@@ -315,8 +317,11 @@ impl Session {
     #[must_use]
     pub fn needs_no_pairs(&self, input: &[u8]) -> bool {
         let is_general = |line: &[u8]| {
-            let verb = line.trim_ascii().split(|byte| *byte == b' ').next().unwrap_or_default();
-            line.is_empty() || [&b"version"[..], b"stats", b"quit", b"mn"].contains(&verb)
+            let mut words = line.trim_ascii().split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+            let verb = words.next().unwrap_or_default();
+            line.is_empty()
+                || [&b"version"[..], b"stats", b"quit", b"mn"].contains(&verb)
+                    && words.next() != Some(b"cachedump")
         };
         !self.is_within_command() && input.split(|byte| *byte == b'\n').all(is_general)
     }
@@ -733,12 +738,16 @@ impl Session {
                 self.ask_all(router, asked, CollectiveRequest::Stats);
             }
             Decoded::Watch(kinds) => self.begin_watch(router, kinds),
-            Decoded::Dump(form) if self.waiting_bytes() > 0 => {
-                self.sink().bytes_mut().extend_from_slice(form.refusal());
+            Decoded::Dump(form) if self.waiting_bytes() > 0 && form.refusal().is_some() => {
+                self.sink().bytes_mut().extend_from_slice(form.refusal().unwrap_or_default());
             }
             Decoded::Dump(form) => {
-                self.sink().bytes_mut().extend_from_slice(form.start());
-                self.dump = Some(Box::new(Dump::new(form, count)));
+                let executor = router.executor();
+                let (crawler, now_s) =
+                    (&executor.service.watch.watchers().crawler, executor.partition.processor.now_s());
+                self.dump = Dump::begin(form, count, crawler, now_s).map(Box::new);
+                let answer = if self.dump.is_some() { form.start() } else { DUMP_BUSY };
+                self.sink().bytes_mut().extend_from_slice(answer);
             }
             Decoded::Limit { megabytes, is_quiet } => {
                 if let Some(refusal) = limit_refusal(megabytes, count) {
@@ -788,7 +797,7 @@ impl Session {
             let id = self.push_awaited(0, &command.verb);
             let hash = router.executor().partition.processor.hash(&dump.position);
             router.send(dump.partition, id, hash, &command);
-            dump.awaited = Some(id);
+            dump.on_request(id, router.executor().partition.processor.now_s());
             self.dump = Some(dump);
         }
         Progress::Stalled

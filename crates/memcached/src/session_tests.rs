@@ -107,16 +107,19 @@ fn classic_commands_are_answered_as_memcached_does() {
     ]);
 }
 
-/// What memcached 1.6.45 answered to scripts, except where docs/memcached.md lists a difference.
+/// Scripts (`>`), what memcached 1.6.45 answered to them (`<`), and what is answered instead (`!`) where docs/memcached.md
+/// lists a difference.
 #[test]
 fn scripts_are_answered_as_memcached_answered_them() {
     let text = include_str!("../tests/answers_of_memcached.txt");
     let mut wrong = Vec::new();
-    let lines: Vec<_> = text.lines().collect();
-    for script in lines.chunks(2) {
-        let [said, answered] = [(script[0], "> "), (script[1], "< ")]
-            .map(|(line, mark)| line.strip_prefix(mark).expect("a script and its answer"));
-        let said = said.replace('|', "\r\n");
+    let mut lines = text.lines().peekable();
+    while let Some(said) = lines.next() {
+        let said = said.strip_prefix("> ").expect("a script").replace('|', "\r\n");
+        let mut answered = lines.next().and_then(|line| line.strip_prefix("< ")).expect("its answer");
+        if let Some(differs) = lines.next_if(|line| line.starts_with('!')) {
+            answered = differs.strip_prefix("! ").expect("another answer");
+        }
         for count in [1, 3] {
             let answer = Client::with(count).send(said.as_bytes());
             let answer = String::from_utf8_lossy(&answer).replace("\r\n", "|");
@@ -310,10 +313,7 @@ fn values_have_a_limit() {
     client.talk("get a|", &format!("VALUE a 0 1048000|{value}|END|"));
     // Several at once are sent piece by piece.
     client.talk("get a a a|", &format!("{}END|", format!("VALUE a 0 1048000|{value}|").repeat(3)));
-    client.talk(
-        &format!("append a 0 0 1000|{}|", "z".repeat(1000)),
-        "SERVER_ERROR object too large for cache|",
-    );
+    client.talk(&format!("append a 0 0 1000|{}|", "z".repeat(1000)), "NOT_STORED|");
 }
 
 /// A client of partitions with `memory_bytes` of memory, which may store values of any length.
@@ -541,7 +541,8 @@ fn the_time_since_the_last_access_is_told() {
     assert!(debug.starts_with(b"ME item exp=-1 la=3630 cas="), "{}", String::from_utf8_lossy(&debug));
     let dump = client.send(b"lru_crawler metadump all\r\n");
     let dump = String::from_utf8(dump).expect("text");
-    assert!(dump.lines().all(|line| line == "END" || line.contains(" la=1700000100 ")), "{dump}");
+    let mut lines = dump.lines().filter(|line| !["OK", "END"].contains(line));
+    assert!(lines.all(|line| line.contains(" la=1700000100 ")), "{dump}");
 }
 
 #[test]

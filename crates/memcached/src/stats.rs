@@ -86,8 +86,8 @@ impl Executor<'_> {
             b"items" => items(stats, &mut each),
             b"slabs" => slabs(stats, &mut each),
             b"sizes" => each("sizes_status", "disabled"),
-            // No more than an end.
-            b"cachedump" => {}
+            // Of the binary protocol; nothing is counted by prefix.
+            b"detail off" | b"detail dump" => {}
             _ => return false,
         }
         true

@@ -10,6 +10,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::crawler::Crawler;
 use crate::number;
 
 /// Kinds of events, one bit each.
@@ -70,6 +71,8 @@ pub struct Watchers {
     dropped_count: AtomicU64,
     skipped_count: AtomicU64,
     sent_count: AtomicU64,
+    /// The dumps of the crawler, whose clients are watchers as well in memcached.
+    pub(crate) crawler: Arc<Crawler>,
 }
 
 /// Counts of watchers and their lines.

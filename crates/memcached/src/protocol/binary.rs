@@ -211,6 +211,7 @@ impl Executor<'_> {
                 let stored = self.store_value(hash, key, mode, command.value, (flags, exptime), condition);
                 let status = match (stored, mode) {
                     (Stored::NotFound, Mode::Append | Mode::Prepend) => NOT_STORED,
+                    _ if mode.is_too_long(stored) => NOT_STORED,
                     _ => status_of(stored),
                 };
                 self.binary_end(header, hash, key, is_quiet, status, out);

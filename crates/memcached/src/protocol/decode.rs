@@ -24,6 +24,9 @@ const LINE_BYTES_MIN: usize = 3;
 const WORD_COUNT_MAX: usize = 20;
 const OPAQUE_BYTES_MAX: usize = 32;
 
+/// Slab classes that memcached may have.
+const SLAB_CLASS_COUNT: u32 = 64;
+
 pub(crate) const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 /// The answer to all bad flags of `ma`.
 pub(crate) const BAD_FLAG_OF_MA: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";
@@ -644,6 +647,7 @@ fn plain<'a>(
             (b"detail", b"dump") => Decoded::Answer(b"END\r\n"),
             (b"detail", b"on") => Decoded::Answer(b"CLIENT_ERROR stats detail not supported\r\n"),
             (b"detail", _) => Decoded::Answer(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
+            (b"cachedump", class) => cachedump(class, word()),
             (of, _) => Decoded::Stats { of, binary: None },
         },
         b"quit" => Decoded::Quit,
@@ -674,6 +678,22 @@ fn plain<'a>(
         // HTTP, as from a browser tricked into posting here.
         _ if Words(line).last().is_some_and(|word| word.starts_with(b"HTTP/")) => Decoded::Close,
         _ => refuse(is_quiet, b"ERROR\r\n"),
+    }
+}
+
+/// `stats cachedump <class> <limit>`: all pairs are in class 1.
+fn cachedump<'a>(class: &[u8], limit: &[u8]) -> Decoded<'a> {
+    if limit.is_empty() {
+        return Decoded::Answer(b"CLIENT_ERROR bad command line\r\n");
+    }
+    let number = |word| number::parse(word).and_then(|number| u32::try_from(number).ok());
+    match (number(class), number(limit)) {
+        (Some(1), Some(limit)) => {
+            Decoded::Dump(DumpForm::Items { left: Some(limit).filter(|limit| *limit > 0) })
+        }
+        (Some(..SLAB_CLASS_COUNT), Some(_)) => Decoded::Answer(b"END\r\n"),
+        (Some(_), Some(_)) => Decoded::Answer(b"CLIENT_ERROR Illegal slab id\r\n"),
+        _ => Decoded::Answer(BAD_LINE),
     }
 }
 

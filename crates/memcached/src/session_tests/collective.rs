@@ -19,7 +19,7 @@ fn statistics_have_the_names_that_clients_read() {
         assert!(
             String::from_utf8(client.send(b"stats settings\r\n")).expect("text").contains("item_size_max")
         );
-        client.talk("stats cachedump 1 1|stats bogus|", "END|ERROR|");
+        client.talk("stats bogus|", "ERROR|");
         client.talk("stats sizes|", "STAT sizes_status disabled|END|");
         for (of, field) in
             [("items", "items:1:number 1"), ("slabs", "1:cmd_set 1"), ("slabs", "active_slabs 1")]
@@ -51,7 +51,7 @@ fn connections_of_all_reactors_are_listed_in_order() {
 fn a_dump_has_every_key_once_and_commands_behind_it_wait() {
     for count in [1, 3] {
         let mut client = Client::with(count);
-        client.talk("lru_crawler metadump all|version|", &format!("END|VERSION {VERSION}|"));
+        client.talk("lru_crawler metadump all|version|", &format!("OK|END|VERSION {VERSION}|"));
         let mut wanted: BTreeSet<String> = (0..2000).map(|at| format!("key{at}")).collect();
         for key in &wanted {
             client.talk(&format!("set {key} 7 100 {}|{}|", key.len() * 20, key.repeat(20)), "STORED|");
@@ -64,7 +64,7 @@ fn a_dump_has_every_key_once_and_commands_behind_it_wait() {
         };
         for class in ["all", "hash"] {
             let dump = client.send(format!("lru_crawler metadump {class}\r\nmn\r\n").as_bytes());
-            assert!(dump.ends_with(b"END\r\nMN\r\n"));
+            assert!(dump.starts_with(b"OK\r\nkey=") && dump.ends_with(b"END\r\nMN\r\n"));
             let found = keys(dump);
             assert_eq!(found.len(), 2000, "each once");
             assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), wanted);
@@ -74,17 +74,13 @@ fn a_dump_has_every_key_once_and_commands_behind_it_wait() {
             "flush_all|set s 0 0 1|1|ms YSBiCg== 1 b F3|2|set x%/ 0 1700000500 2|22|",
             "OK|STORED|HD|STORED|",
         );
-        let mut lines: Vec<_> = client
-            .send(b"lru_crawler metadump all\r\n")
-            .split(|&byte| byte == b'\n')
-            .map(<[u8]>::to_vec)
-            .collect();
-        lines.sort();
-        let lines: Vec<_> = lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
-        assert!(lines[2].starts_with("key=a%20b%0A exp=-1 la=1700000000 cas="), "{lines:?}");
-        assert!(lines[2].ends_with(" fetch=no cls=1 size=21 flags=3 "), "{lines:?}");
-        assert!(lines[3].starts_with("key=s exp=-1 la=1700000000 cas=0 fetch=no cls=1 size="), "{lines:?}");
-        assert!(lines[4].starts_with("key=x%25%2F exp=1700000500 la=1700000000 cas="), "{lines:?}");
+        let dump = String::from_utf8(client.send(b"lru_crawler metadump all\r\n")).expect("text");
+        let mut lines: Vec<_> = dump.split('\n').filter(|line| line.starts_with("key=")).collect();
+        lines.sort_unstable();
+        assert!(lines[0].starts_with("key=a%20b%0A exp=-1 la=1700000000 cas="), "{lines:?}");
+        assert!(lines[0].ends_with(" fetch=no cls=1 size=21 flags=3 "), "{lines:?}");
+        assert!(lines[1].starts_with("key=s exp=-1 la=1700000000 cas=0 fetch=no cls=1 size="), "{lines:?}");
+        assert!(lines[2].starts_with("key=x%25%2F exp=1700000500 la=1700000000 cas="), "{lines:?}");
         wanted = ["mg YSBiCg== b", "mg s", "mg x%/"].map(str::to_owned).into();
         let dump = String::from_utf8(client.send(b"lru_crawler mgdump all\r\n")).expect("text");
         let body =
@@ -94,6 +90,71 @@ fn a_dump_has_every_key_once_and_commands_behind_it_wait() {
             "lru_crawler metadump 7|lru_crawler metadump|",
             "BADCLASS invalid class id|CLIENT_ERROR not supported|",
         );
+    }
+}
+
+#[test]
+fn a_dump_of_the_crawler_is_the_only_one_while_its_client_takes_it() {
+    const BUSY: &str = "BUSY currently processing crawler request|";
+    let mut client = Client::new();
+    client.talk("set a 0 0 1|1|", "STORED|");
+    let mut other = Session::new(ListenerSettings::default());
+    assert_eq!(other.on_bytes(&mut client.partitions, b"lru_crawler mgdump all\r\n"), Progress::Stalled);
+    assert_eq!(other.output(), b"OK\r\n");
+    client.talk("lru_crawler mgdump all|", BUSY);
+    client.talk("lru_crawler metadump hash|", BUSY);
+    client.talk("stats cachedump 1 0|mn|", "ITEM a [1 b; 0 s]|END|MN|");
+    drop(other);
+    client.talk("lru_crawler mgdump all|mn|", "OK|mg a|EN|MN|");
+    client.talk("lru_crawler mgdump hash|", "OK|mg a|EN|");
+    // One that does not take its dump keeps others from theirs for a while.
+    let mut other = Session::new(ListenerSettings::default());
+    other.on_bytes(&mut client.partitions, b"lru_crawler mgdump all\r\n");
+    client.partitions.wait(9);
+    client.talk("lru_crawler mgdump all|", BUSY);
+    client.partitions.wait(1);
+    client.talk("lru_crawler mgdump all|", "OK|mg a|EN|");
+    drop(other);
+    client.talk("lru_crawler mgdump all|", "OK|mg a|EN|");
+}
+
+#[test]
+fn cachedump_lists_the_pairs_of_a_class_up_to_a_limit() {
+    for count in [1, 3] {
+        let mut client = Client::with(count);
+        client.talk("stats cachedump 1 0|stats cachedump 1 5|", "END|END|");
+        let mut wanted = BTreeSet::new();
+        for number in 0..700 {
+            let (key, length) = (format!("key{number}"), number % 30);
+            let (exptime, expires_s) = if number % 2 == 0 { (100, 1_700_000_100_u64) } else { (0, 0) };
+            client.talk(&format!("set {key} 0 {exptime} {length}|{}|", "v".repeat(length)), "STORED|");
+            wanted.insert(format!("ITEM {key} [{length} b; {expires_s} s]"));
+        }
+        // Keys that would not be a word of a line.
+        client.talk("ms YSBi 1 b|1|ms YQpi 1 b|1|", "HD|HD|");
+        let mut list = |limit: usize| {
+            let answer = client.send(format!("mn\r\nstats cachedump 1 {limit}\r\nmn\r\n").as_bytes());
+            let answer = String::from_utf8(answer).expect("text");
+            let items = answer.strip_prefix("MN\r\n").and_then(|items| items.strip_suffix("END\r\nMN\r\n"));
+            items.expect("both ends").lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        for limit in [1, 255, 256, 257, 600] {
+            let items = list(limit);
+            assert!(
+                items.len() == limit && items.iter().all(|item| wanted.contains(item)),
+                "{limit}: {items:?}"
+            );
+        }
+        let items = list(0);
+        assert_eq!((items.len(), items.into_iter().collect::<BTreeSet<_>>()), (700, wanted));
+        client.talk("stats cachedump 2 0|stats cachedump 63 7|stats cachedump 0 0|", "END|END|END|");
+        client.talk(
+            "stats cachedump 64 0|stats cachedump 1|stats cachedump|stats cachedump 1 x|stats cachedump x 1|",
+            "CLIENT_ERROR Illegal slab id|CLIENT_ERROR bad command line|CLIENT_ERROR bad command line|\
+             CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|",
+        );
+        assert!(!client.session.needs_no_pairs(b"stats cachedump 1 0\r\n"));
+        assert!(client.session.needs_no_pairs(b"stats items\r\nstats\r\n"));
     }
 }
 

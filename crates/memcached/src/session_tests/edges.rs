@@ -29,6 +29,56 @@ fn a_cas_number_of_more_than_48_bits_is_refused() {
     ]);
 }
 
+/// Number 0 is that of no value.
+#[test]
+fn a_set_that_expects_number_0_never_matches_and_an_extension_expects_nothing() {
+    talk(&[
+        ("ms k 1 C0|1|ms k 1 I C0|1|ms k 1 MR C0|1|cas k 0 0 1 0|1|", "NF|NF|NF|NOT_FOUND|"),
+        ("ms k 1 E9|1|ms k 1 C0|2|ms k 1 I C0|2|ms k 1 MR C0|2|cas k 0 0 1 0|2|", "HD|EX|EX|EX|EXISTS|"),
+        // A stale value, which a number that is too low replaces otherwise.
+        ("md k I E9|ms k 1 I C0|2|ms k 1 C0 I T5|2|mg k v c|", "HD|EX|EX|VA 1 c9 X W|1|"),
+        ("ms k 1 I C8|2|mg k v|", "HD|VA 1 Z X|2|"),
+        ("ms k 1|1|ms k 1 MA C0|2|ms k 1 MP C0|0|ms k 1 MA C1|3|mg k v|", "HD|HD|HD|EX|VA 3|012|"),
+        ("ms k 1|1|ma k C0 v|ma k C1 v|md k C0|md k|", "HD|VA 1|2|EX|EX|HD|"),
+        ("ms k 1 E7|1|ms k 1 E0|1|ms k 1 C7|2|ms k 1 C0|2|md k C0|", "HD|HD|EX|EX|EX|"),
+    ]);
+}
+
+/// What is too long is not the value of the request, so the old value stays.
+#[test]
+fn an_extension_whose_result_is_too_long_is_not_stored() {
+    let (long, half) = ("v".repeat(1_000_000), "w".repeat(100_000));
+    talk(&[
+        (&format!("set a 5 0 1000000|{long}|"), "STORED|"),
+        (&format!("append a 0 0 100000|{half}|prepend a 0 0 100000|{half}|"), "NOT_STORED|NOT_STORED|"),
+        (&format!("append a 0 0 100000 noreply|{half}|mn|"), "MN|"),
+        (
+            &format!("ms a 100000 MA|{half}|ms a 100000 MP k O7|{half}|ms a 100000 MA N0|{half}|"),
+            "NS|NS ka O7|NS|",
+        ),
+        ("mg a s f|append a 0 0 1|x|mg a s|", "HD s1000000 f5|STORED|HD s1000001|"),
+        // The value of the request itself: it is refused as that of a set is.
+        (
+            &format!("append a 0 0 2000000|{long}{long}|mg a s|"),
+            "SERVER_ERROR object too large for cache|HD s1000001|",
+        ),
+    ]);
+    let mut client = Client::with(1);
+    client.send(&packet(0x01, &[0; 8], b"a", long.as_bytes(), 0));
+    for opcode in [0x0e, 0x0f] {
+        let answer = responses(&client.send(&packet(opcode, &[], b"a", half.as_bytes(), 0))).remove(0);
+        assert_eq!((answer.1, answer.2), (5, b"Not stored.".to_vec()));
+    }
+}
+
+#[test]
+fn a_binary_request_for_unknown_statistics_is_refused() {
+    let mut client = Client::with(1);
+    for of in [&b"bogus"[..], b"cachedump 1 0", b"detail"] {
+        assert_eq!(responses(&client.send(&packet(0x10, &[], of, &[], 0))).remove(0).1, 1);
+    }
+}
+
 #[test]
 fn a_binary_touch_returns_the_flags_also_of_a_pair_that_expires_at_once() {
     let mut client = Client::with(1);
