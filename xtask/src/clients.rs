@@ -15,8 +15,8 @@ use crate::command::{program, root, target_dir};
 use crate::deps::{self, Clients};
 
 /// The scripts, without `.sh`.
-const SUITES: [&str; 7] =
-    ["auth", "gomemcache", "memccapable", "pylibmc", "pymemcache", "python-memcached", "tls"];
+const SUITES: [&str; 8] =
+    ["auth", "exporter", "gomemcache", "memccapable", "pylibmc", "pymemcache", "python-memcached", "tls"];
 
 /// What the listener of a suite asks of clients: options of `nvlane target`.
 fn demands(suite: &str) -> &'static [&'static str] {
@@ -110,7 +110,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut failed = Vec::new();
     // The tests of the protocol do not depend on the engine: one is enough.
     if runs_own_tests && let Some(engine) = engines.clone().next() {
-        let source = deps::memcached_source()?;
+        let source = deps::memcached_source(&own_tests::version()?)?;
         let dir = new_dir(target_dir().join("clients").join(engine).join(OWN_TESTS))?;
         for time in 1..=options.times {
             let run = || own_tests::run(&nvlane, &source, engine, &dir);
@@ -186,7 +186,7 @@ fn run_suite(
     command.args(["--namespace", &storage, "--memcached", "127.0.0.1:0"]).args(demands(suite)).arg("--run");
     command.arg(root().join("interop/memcached").join(suite).with_extension("sh"));
     command.env("PYTHON", &clients.python).env("PYTHON_MEMCACHED", &clients.python_memcached);
-    command.env("PYLIBMC", &clients.pylibmc);
+    command.env("PYLIBMC", &clients.pylibmc).env("EXPORTER", &clients.exporter);
     command.env("GOMEMCACHE", &clients.gomemcache).env("GOCACHE", &clients.go_cache);
     command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let status = command.status().context("cannot run timeout")?;

@@ -117,9 +117,17 @@ impl Failures {
 
 /// The command's output, as one line.
 pub(crate) fn output_of(command: &mut Command) -> Result<String> {
+    Ok(text_of(command)?.lines().next().unwrap_or_default().trim().to_owned())
+}
+
+/// Runs a command, and returns what it prints.
+///
+/// # Errors
+/// It cannot be started, or fails.
+pub(crate) fn text_of(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {}", shown(command)))?;
     ensure!(output.status.success(), "{}: {}", shown(command), output.status);
-    Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().trim().to_owned())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Whether this program is on the path.

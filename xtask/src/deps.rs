@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::command::{cargo, is_installed, output_of, root, run, target_dir};
+use crate::command::{cargo, is_installed, output_of, root, run, target_dir, text_of};
 
 /// A program, its Debian package, and its purpose.
 struct Program {
@@ -66,6 +66,8 @@ pub(crate) struct Clients {
     /// Sources of gomemcache, and the directory of what Go has built.
     pub(crate) gomemcache: PathBuf,
     pub(crate) go_cache: PathBuf,
+    /// A Prometheus exporter.
+    pub(crate) exporter: PathBuf,
 }
 
 /// Installs the memcached clients: those in Python in their own virtual environment.
@@ -83,8 +85,15 @@ pub(crate) fn install_clients() -> Result<Clients> {
         pylibmc: source_of(PYLIBMC).join("tests"),
         gomemcache: place.join("go").join(GOMEMCACHE),
         go_cache: place.join("go-build"),
+        exporter: place.join("bin/exporter"),
     };
-    let wanted = [PYTHON_PACKAGES, &[GOMEMCACHE]].concat().join("\n");
+    let exporter = root().join("interop/memcached/exporter");
+    let read = |name: &str| {
+        let path = exporter.join(name);
+        std::fs::read_to_string(&path).with_context(|| path.display().to_string())
+    };
+    let exporter_sources = [read("go.mod")?, read("go.sum")?, read("main.go")?].concat();
+    let wanted = [PYTHON_PACKAGES, &[GOMEMCACHE, &exporter_sources]].concat().join("\n");
     let stamp = place.join("installed");
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(clients);
@@ -106,80 +115,101 @@ pub(crate) fn install_clients() -> Result<Clients> {
         let archive = place.join(format!("{}.tar.gz", package.replace("==", "-")));
         run(Command::new(&python).args(["-m", "tarfile", "-e"]).arg(archive).arg(&place))?;
     }
-    let mut go = Command::new("go");
-    go.args(["mod", "download", "-modcacherw", GOMEMCACHE]).env("GOMODCACHE", place.join("go"));
-    go.current_dir(&place);
-    // pip repeats a failed download, go does not.
-    run(&mut go).or_else(|_| run(&mut go))?;
+    let go = |dir: &Path, arguments: &[&str]| {
+        let mut go = Command::new("go");
+        go.args(arguments).current_dir(dir);
+        go.env("GOMODCACHE", place.join("go")).env("GOCACHE", &clients.go_cache);
+        // pip repeats a failed download, go does not.
+        run(&mut go).or_else(|_| run(&mut go))
+    };
+    go(&place, &["mod", "download", "-modcacherw", GOMEMCACHE])?;
+    let program = clients.exporter.to_string_lossy();
+    go(&exporter, &["build", "-modcacherw", "-buildvcs=false", "-o", &program])?;
     std::fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
     Ok(clients)
 }
 
-/// Gets Debian's source package of memcached, unless it is present, and returns the directory of the sources. The mirrors
-/// are those that this machine gets packages from.
+/// Releases of Debian among which a version of memcached's sources is sought.
+const SOURCE_RELEASES: [&str; 2] = ["unstable", "testing"];
+
+/// The key with which Debian signs its releases.
+const DEBIAN_KEY: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Gets this version of memcached from Debian's source packages, unless it is present, and returns the directory of the
+/// sources. The mirror is the one that this machine gets packages from.
 ///
 /// # Errors
-/// As [`install`].
-pub(crate) fn memcached_source() -> Result<PathBuf> {
+/// As [`install`]; no release of Debian has this version.
+pub(crate) fn memcached_source(version: &str) -> Result<PathBuf> {
     let place = target_dir().join("tools/memcached-source");
-    let unpacked = || {
-        let entries = std::fs::read_dir(&place).ok()?;
-        let names = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        names.into_iter().find(|path| path.join("t/lib/MemcachedTest.pm").is_file())
-    };
-    if let Some(source) = unpacked() {
+    let source = place.join(format!("memcached-{version}"));
+    let is_there = || source.join("t/lib/MemcachedTest.pm").is_file();
+    if is_there() {
         return Ok(source);
     }
+    let by_hand = format!("unpack the sources of memcached {version} into {}", source.display());
     if !is_installed("apt-get") {
-        bail!("unpack memcached's sources into {} first", place.display());
+        bail!("{by_hand} first");
     }
     // Package lists of sources are kept apart from the system's: most machines have none.
     let _ = std::fs::remove_dir_all(&place);
-    for dir in ["lists/partial", "cache/archives/partial", "sources"] {
+    for dir in ["lists/partial", "cache/archives/partial"] {
         std::fs::create_dir_all(place.join(dir))?;
     }
-    write_source_lists(Path::new("/etc/apt"), &place.join("sources"))?;
-    let apt = |arguments: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command.current_dir(&place).args(["-qq", "-o", "Dir::Etc::sourcelist=/dev/null", "-o"]);
-        command.arg(format!("Dir::Etc::sourceparts={}", place.join("sources").display())).arg("-o");
+    let mirror = debian_mirror()?;
+    let list = SOURCE_RELEASES
+        .map(|release| format!("deb-src [signed-by={DEBIAN_KEY}] {mirror} {release} main\n"))
+        .concat();
+    std::fs::write(place.join("sources.list"), list)?;
+    let apt = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.current_dir(&place).args(["-qq", "-o", "Dir::Etc::sourceparts=-", "-o"]);
+        command.arg(format!("Dir::Etc::sourcelist={}", place.join("sources.list").display())).arg("-o");
         command.arg(format!("Dir::State::lists={}", place.join("lists").display())).arg("-o");
         command.arg(format!("Dir::Cache={}", place.join("cache").display()));
         command.args(["-o", "APT::Sandbox::User=root"]).args(arguments);
         command
     };
-    run(&mut apt(&["update"]))?;
-    run(&mut apt(&["source", "--download-only", "--tar-only", "memcached"]))?;
+    run(&mut apt("apt-get", &["update"]))?;
+    let packages = text_of(&mut apt("apt-cache", &["showsrc", "--only-source", "memcached"]))?;
+    let versions: Vec<_> = packages.lines().filter_map(|line| line.strip_prefix("Version: ")).collect();
+    let Some(package) = versions.iter().find(|package| upstream(package) == version) else {
+        bail!("Debian has memcached {}, not {version}: {by_hand}", versions.join(" and "));
+    };
+    let package = format!("memcached={package}");
+    run(&mut apt("apt-get", &["source", "--download-only", "--tar-only", &package]))?;
     let archive = std::fs::read_dir(&place)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.to_string_lossy().contains(".orig.tar."))
         .context("apt-get has brought no archive of memcached's sources")?;
     run(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&place))?;
     std::fs::remove_dir_all(place.join("lists"))?;
-    unpacked().context("memcached's sources have no tests")
+    ensure!(is_there(), "memcached's sources have no tests in {}", source.display());
+    Ok(source)
 }
 
-/// Writes apt's lists of sources of a machine once more, for source packages.
-fn write_source_lists(from: &Path, to: &Path) -> Result<()> {
-    let entries = std::fs::read_dir(from.join("sources.list.d")).into_iter().flatten();
-    let parts = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    for path in std::iter::once(from.join("sources.list")).chain(parts) {
-        let is_list = path.extension().is_some_and(|extension| extension == "list" || extension == "sources");
-        let Some(name) = path.file_name().filter(|_| is_list) else { continue };
-        let Ok(text) = std::fs::read_to_string(&path) else { continue };
-        std::fs::write(to.join(name), with_sources(&text))?;
+/// Where this machine gets Debian's packages.
+fn debian_mirror() -> Result<String> {
+    let mirror = || {
+        let of = ["Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"];
+        let mut command = Command::new("apt-get");
+        let uri = output_of(command.args(["indextargets", "--format", "$(REPO_URI)"]).args(of)).ok()?;
+        Some(uri).filter(|uri| !uri.is_empty())
+    };
+    if let Some(mirror) = mirror() {
+        return Ok(mirror);
     }
-    Ok(())
+    if !rustix::process::geteuid().is_root() {
+        bail!("apt knows no mirror of Debian; perhaps it helps to run: sudo apt-get update");
+    }
+    update_package_lists()?;
+    mirror().context("apt knows no mirror of Debian")
 }
 
-/// A list of package sources, in either of apt's formats, as a list of source packages.
-fn with_sources(text: &str) -> String {
-    let lines = text.lines().map(|line| match line.split_once(char::is_whitespace) {
-        Some(("Types:", _)) => "Types: deb-src".to_owned(),
-        Some(("deb", rest)) => format!("deb-src {rest}"),
-        _ => line.to_owned(),
-    });
-    lines.map(|line| line + "\n").collect()
+/// The version of the sources in that of a Debian package: without epoch and revision.
+fn upstream(package: &str) -> &str {
+    let version = package.split_once(':').map_or(package, |(_, version)| version);
+    version.rsplit_once('-').map_or(version, |(version, _)| version)
 }
 
 /// Installs the tools that count instructions, and returns the path of gungraun's runner.
@@ -338,15 +368,13 @@ pub(crate) fn lab(series: &[&str]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::with_sources;
+    use super::upstream;
 
     #[test]
-    fn lists_of_packages_become_lists_of_source_packages() {
-        let old =
-            "# main\ndeb http://mirror.example/debian stable main\ndeb-src http://mirror.example/x s main\n";
-        let new = "# main\ndeb-src http://mirror.example/debian stable main\ndeb-src http://mirror.example/x s main\n";
-        assert_eq!(with_sources(old), new);
-        let old = "Types: deb\nURIs: http://mirror.example/debian\nSuites: stable\n";
-        assert_eq!(with_sources(old), old.replace("Types: deb", "Types: deb-src"));
+    fn packages_name_the_version_of_their_sources() {
+        for package in ["1.6.45-1", "1.6.45-1+deb12u1", "1:1.6.45-0.1~exp1", "1.6.45"] {
+            assert_eq!(upstream(package), "1.6.45", "{package}");
+        }
+        assert_eq!(upstream("2.0-rc1-3"), "2.0-rc1");
     }
 }

@@ -87,7 +87,7 @@ impl Executor<'_> {
             b"slabs" => slabs(stats, &mut each),
             b"sizes" => each("sizes_status", "disabled"),
             // Of the binary protocol; nothing is counted by prefix.
-            b"detail off" | b"detail dump" => {}
+            b"detail on" | b"detail off" | b"detail dump" => {}
             _ => return false,
         }
         true

@@ -77,6 +77,9 @@ fn a_binary_request_for_unknown_statistics_is_refused() {
     for of in [&b"bogus"[..], b"cachedump 1 0", b"detail"] {
         assert_eq!(responses(&client.send(&packet(0x10, &[], of, &[], 0))).remove(0).1, 1);
     }
+    for of in [&b"detail on"[..], b"detail dump", b"detail off"] {
+        assert_eq!(responses(&client.send(&packet(0x10, &[], of, &[], 0))).remove(0).1, 0);
+    }
 }
 
 #[test]
