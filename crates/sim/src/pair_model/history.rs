@@ -223,7 +223,6 @@ impl History {
             | (Outcome::NotStored, Answer::NotStored)
             | (Outcome::Exists, Answer::Exists)
             | (Outcome::NotNumeric, Answer::NotNumeric)
-            | (Outcome::TooLarge, Answer::TooLarge)
             | (Outcome::NoMemory, Answer::NoMemory)
             | (Outcome::NoMemory | Outcome::NoSpace, Answer::NoSpace) => true,
             _ => false,

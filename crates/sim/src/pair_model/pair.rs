@@ -160,7 +160,6 @@ pub(super) enum Outcome {
     Exists,
     Number(u64),
     NotNumeric,
-    TooLarge,
     NoMemory,
     NoSpace,
 }
@@ -265,7 +264,7 @@ impl Command {
                 let parts = if *mode == Mode::Append { [&pair.value, value] } else { [value, &pair.value] };
                 let value: Rc<[u8]> = parts.into_iter().flat_map(|part| part.iter().copied()).collect();
                 match value.len() > rules.value_bytes_max {
-                    true => (same, Outcome::TooLarge),
+                    true => (same, Outcome::NotStored),
                     false => {
                         (Some(Pair { value, version: self.id, ..pair.clone() }), Outcome::Done(Some(self.id)))
                     }
