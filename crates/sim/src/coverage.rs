@@ -329,6 +329,8 @@ pub(crate) struct Watch {
     pub(crate) is_connected: bool,
     /// Its host has sent a command of a controller, which it does after authentication.
     pub(crate) is_in_use: bool,
+    /// A message of authentication was refused.
+    pub(crate) is_unproved: bool,
     commands: BTreeMap<u16, Seen>,
     /// One end has said that the other has broken the protocol.
     pub(crate) has_term_req: bool,
@@ -460,6 +462,8 @@ impl Watch {
             if let Some(seen) = self.commands.remove(&word(header, 20)) {
                 self.is_connected |=
                     seen.opcode == Opcode::Fabrics(FabricsType::CONNECT.raw()) && status.is_success();
+                self.is_unproved |= seen.opcode == Opcode::Fabrics(FabricsType::AUTHENTICATION_SEND.raw())
+                    && !status.is_success();
                 coverage.reach(Point::Status(seen.opcode, status.code()));
                 self.requests.on_answer(&seen.requests, status);
                 if limits.is_short_of_controllers

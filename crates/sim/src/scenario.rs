@@ -30,6 +30,8 @@ pub(crate) const US: u64 = 1000;
 pub(crate) const MS: u64 = 1_000_000;
 /// ns.
 pub(crate) const SECOND: u64 = 1_000_000_000;
+/// What the target rounds deadlines up to, ns.
+pub(crate) const TIMER_STEP_NS: u64 = SECOND / 4;
 
 /// A reactor's pool, unless it is to be scarce, bytes.
 pub(crate) const POOL_BYTES: usize = 4 << 20;

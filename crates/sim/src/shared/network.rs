@@ -156,6 +156,11 @@ impl Connection {
         self.owners[1].is_some() && !self.closed[1] && self.is_connected()
     }
 
+    /// Whether it is a queue whose host may have to authenticate, if hosts have to.
+    pub(crate) fn may_owe_authentication(&self) -> bool {
+        self.is_connected() && !self.watch.is_in_use
+    }
+
     /// Its association has ended: the target sends nothing after this time, but what it had no room for.
     pub(crate) fn silence(&mut self, from_ns: u64) {
         let has_room = !self.streams[Side::Host as usize].is_awaited;

@@ -2,16 +2,15 @@
 //! deadline, or has received or sent a wrong bit; its association ends; or a connection without a queue makes room for a
 //! newer one.
 
+use reactor::Source;
+
 use super::World;
 use super::admission::may_lack_queue;
 use crate::coverage::Point;
 use crate::host::BARRED;
-use crate::scenario::{MS, SECOND};
+use crate::scenario::{MS, TIMER_STEP_NS};
 use crate::shared::network::{Connection, NVME};
 use crate::tls_right::Right;
-
-/// What the target rounds deadlines up to, ns.
-const TIMER_STEP_NS: u64 = SECOND / 4;
 
 /// What a host that owes data must send within the timeout of a target that lacks buffers, bytes.
 const PROGRESS_BYTES: u64 = 64 << 10;
@@ -33,6 +32,7 @@ impl World {
                 (connection.is_connected(), connection.watch().has_sent_connect);
             let may_be_refused = connection.tls.right() != Right::Serve;
             let has_cause = !is_queue && (may_be_refused || self.may_close_unconnected(id))
+                || is_queue && self.may_close_unauthenticated(id)
                 || has_sent_connect && self.may_close_queue(id);
             if !has_cause {
                 let what = if is_queue { "a queue" } else { "no queue" };
@@ -63,6 +63,33 @@ impl World {
             self.note_limited(id);
         }
         is_full
+    }
+
+    /// Whether a queue may be closed because its host has not authenticated: it was refused, as Connect would have been,
+    /// or makes room for a newer one.
+    fn may_close_unauthenticated(&self, id: usize) -> bool {
+        let scenario = &self.shared.scenario;
+        let connections = &self.shared.network.connections;
+        if scenario.authentication.is_none() || !connections[id].may_owe_authentication() {
+            return false;
+        }
+        if connections[id].watch().is_unproved {
+            return true;
+        }
+        let limits = &scenario.limits;
+        let count_max = limits.unconnected_count_max as usize;
+        let queue_count_max = usize::from(limits.io_queue_count_max) + 1;
+        // Open connections count, and those that were closed in the same turn.
+        let now_ns = self.shared.now_ns;
+        let owing = connections.iter().filter(|other| {
+            let is_there = other.is_open_at_target() || other.closed_by_target_ns == Some(now_ns);
+            is_there && other.listener == NVME && other.may_owe_authentication()
+        });
+        let count = owing.clone().count();
+        let of_source_count = owing
+            .filter(|other| Source::from(other.peer.ip()) == Source::from(connections[id].peer.ip()))
+            .count();
+        count >= count_max || of_source_count >= count_max.div_ceil(4).max(queue_count_max)
     }
 
     /// Whether a queue may be closed, or what was to be one.

@@ -38,10 +38,10 @@ impl World {
             let waiting: Vec<Waiting> = queues.iter().flat_map(|id| connections[*id].waiting()).collect();
             waiting.iter().for_each(|waiting| self.shared.reach_event(waiting.name_at_expiry()));
             // A queue that owes authentication belongs to no association.
-            let may_owe = self.shared.scenario.authentication.is_some();
+            let is_asked = self.shared.scenario.authentication.is_some();
             for id in queues {
                 let connection = &mut self.shared.network.connections[id];
-                if connection.is_connected() && (connection.watch().is_in_use || !may_owe) {
+                if connection.is_connected() && !(is_asked && connection.may_owe_authentication()) {
                     connection.silence(silent_from_ns);
                 }
             }

@@ -3,7 +3,7 @@
 //! storage. The association of a host that is not allowed any more ends as soon as its commands in flight have.
 
 use super::World;
-use crate::scenario::SECOND;
+use crate::scenario::{SECOND, TIMER_STEP_NS};
 use crate::shared::network::Connection;
 
 /// How long the target waits beyond the keep-alive timeout.
@@ -112,8 +112,8 @@ impl World {
             // One that owes authentication has a deadline of its own, and can write nothing.
             let is_asked = self.shared.scenario.authentication.is_some();
             let may_owe = |connection: &&Connection| {
-                let until_ns = connection.accepted_ns.map(|at_ns| at_ns + AUTHENTICATION_NS + under_way_ns);
-                is_asked && until_ns.is_some_and(|until_ns| until_ns > now_ns)
+                let until_ns = connection.heard_ns + AUTHENTICATION_NS + TIMER_STEP_NS + under_way_ns;
+                is_asked && connection.may_owe_authentication() && until_ns > now_ns
             };
             let (owing, served): (Vec<_>, Vec<_>) =
                 of_host.clone().filter(|connection| connection.is_served()).partition(may_owe);
