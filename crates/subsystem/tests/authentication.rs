@@ -253,7 +253,9 @@ fn a_reload_reads_secrets_again_and_connected_hosts_stay() {
     connect(&secret(2)).expect("authenticated");
     // Without secrets no host is asked to authenticate.
     config.subsystems[0].authentication.others = None;
-    assert!(target.reload(&config).is_complete());
+    config.subsystems[0].authentication.refused_again = RefusedAgain::Disconnect;
+    let report = target.reload(&config);
+    assert!(report.is_complete(), "{report}");
     assert_eq!(authenticate(&mut before, &host, &secret(2), Group::Null, true), refused);
     before.must(Sqe::keep_alive(), Move::None).expect("in use");
     host.associate(Digests::empty(), 32).expect("an association");

@@ -423,9 +423,8 @@ impl Authentications {
         outputs: &mut Outputs,
         answer: Option<(CommandId, Outcome)>,
     ) {
-        if let Some(refused) = self.ask_for_exponentiation(lane) {
-            self.refuse(now_ns, refused, outputs);
-        }
+        // It may be this lane: its command is answered first.
+        let refused = self.ask_for_exponentiation(lane);
         let Some(queue) = self.queues.get_mut(&lane) else { return };
         let mut answers: Vec<_> = answer.into_iter().collect();
         if let Some((command, room)) = queue.receive.take() {
@@ -484,6 +483,9 @@ impl Authentications {
             });
             self.give_up(now_ns, lane, &format!("{reason}{offered}"), outputs);
             outputs.end_lane(lane);
+        }
+        if let Some(refused) = refused {
+            self.refuse(now_ns, refused, outputs);
         }
     }
 }
