@@ -6,7 +6,7 @@
 //!  ▲ └──any other line: CLIENT_ERROR unauthenticated──┐ └──wrong: CLIENT_ERROR──┐
 //!  └──────────────────────────────────────────────────┴─────────────────────────┘
 //! Value too long for any user and password ──▶ Discard ──all of it──▶ Line
-//! Value too long to be discarded: CLIENT_ERROR; its lines are lines
+//! Value too long to be discarded: CLIENT_ERROR; what follows is read as lines
 //! ```
 //!
 //! What was received of a value is wiped once it was compared.

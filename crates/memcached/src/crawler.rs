@@ -1,8 +1,8 @@
-//! Turns of memcached's crawler, of which a target has one: a dump at a time.
+//! Dumps by memcached's crawler: a target serves one at a time.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Seconds for which a client may leave its dump: then another one may begin.
+/// A client that takes nothing of its dump for so long keeps others from theirs no longer, s.
 const STALLED_S: u32 = 10;
 
 /// The dumps of the crawler of a target.

@@ -738,8 +738,10 @@ impl Session {
                 self.ask_all(router, asked, CollectiveRequest::Stats);
             }
             Decoded::Watch(kinds) => self.begin_watch(router, kinds),
-            Decoded::Dump(form) if self.waiting_bytes() > 0 && form.refusal().is_some() => {
-                self.sink().bytes_mut().extend_from_slice(form.refusal().unwrap_or_default());
+            Decoded::Dump(form)
+                if let Some(refusal) = form.refusal().filter(|_| self.waiting_bytes() > 0) =>
+            {
+                self.sink().bytes_mut().extend_from_slice(refusal);
             }
             Decoded::Dump(form) => {
                 let executor = router.executor();

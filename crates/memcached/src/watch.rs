@@ -71,7 +71,7 @@ pub struct Watchers {
     dropped_count: AtomicU64,
     skipped_count: AtomicU64,
     sent_count: AtomicU64,
-    /// The dumps of the crawler, whose clients are watchers as well in memcached.
+    /// Which session has the dump of the crawler.
     pub(crate) crawler: Arc<Crawler>,
 }
 
