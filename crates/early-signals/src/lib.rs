@@ -5,7 +5,8 @@
 //! initializer of this crate runs as soon as the dynamic loader has finished. A signal that arrives earlier, while the
 //! kernel executes the program or the loader relocates it, ends any program.
 //!
-//! Linking this crate is enough, so it is for programs only: a library would block the signals of whoever uses it.
+//! The initializer runs in every program that links this crate. No library may depend on it: each program that uses the
+//! library would start with its signals blocked.
 
 use std::sync::OnceLock;
 

@@ -15,6 +15,9 @@ use crate::tls_right::Right;
 /// What a host that owes data must send within the timeout of a target that lacks buffers, bytes.
 const PROGRESS_BYTES: u64 = 64 << 10;
 
+/// One source may have this part of the queues that owe authentication, or as many as a controller may have queues.
+const SOURCE_PART: usize = 4;
+
 impl World {
     /// Judges what the target has closed.
     pub(super) fn judge_closes(&mut self) {
@@ -89,7 +92,7 @@ impl World {
         let of_source_count = owing
             .filter(|other| Source::from(other.peer.ip()) == Source::from(connections[id].peer.ip()))
             .count();
-        count >= count_max || of_source_count >= count_max.div_ceil(4).max(queue_count_max)
+        count >= count_max || of_source_count >= count_max.div_ceil(SOURCE_PART).max(queue_count_max)
     }
 
     /// Whether a queue may be closed, or what was to be one.

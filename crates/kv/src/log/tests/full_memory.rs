@@ -10,7 +10,8 @@ struct Mix {
     value_bytes: &'static [usize],
 }
 
-/// A partition, and what it has: by number of a key its length, and the first byte and the length of its value.
+/// A partition and the pairs that it must have. For the number of each key: the length of the key, and the first byte and
+/// the length of the value.
 struct Full {
     settings: LogSettings,
     memory_bytes: usize,
@@ -164,7 +165,7 @@ fn values_of_all_lengths_can_be_read_at_once_and_after_a_restart() {
     check_mix(5, &[10, 100], &[1, 50, 90, 200, 500, 1000, 4000]);
 }
 
-/// A log that was filled with more memory is refused, and the number that is told suffices.
+/// Recovery refuses a log that was filled with more memory and does not fit. The memory that the failure names suffices.
 #[test]
 fn a_log_that_does_not_fit_says_how_much_memory_it_needs() {
     let settings = roomy(Sync::Batch, 64 << 10);
