@@ -761,3 +761,24 @@ fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, AnswerId)], ref
     }
     io.post(from, MemcachedReply::Answers(answers).into());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value that cannot be had for lack of memory is there: only a host that asks again, or another memory, gets it.
+    #[test]
+    fn a_host_is_told_why_a_value_cannot_be_had() {
+        let of_fetch = |error| Refusal::from(error).status;
+        assert_eq!(of_fetch(FetchError::NoMemory), Status::COMMAND_INTERRUPTED, "it may be repeated");
+        assert_eq!(of_fetch(FetchError::Unreadable), Status::KV_UNRECOVERED_ERROR.with_dnr());
+        let of_log = |failure| Refusal::from(failure).status;
+        for failure in [Failure::NoMemory { needed_bytes: 1 }, Failure::Stopped] {
+            assert_eq!(of_log(failure), Status::NAMESPACE_NOT_READY.with_dnr(), "{failure:?}");
+        }
+        assert_eq!(Refusal::NOT_READY.status, Status::NAMESPACE_NOT_READY, "it may be repeated");
+        for failure in [Failure::Unreadable, Failure::Unwritable, Failure::Missing { generation: 1 }] {
+            assert_eq!(of_log(failure), Status::KV_UNRECOVERED_ERROR.with_dnr(), "{failure:?}");
+        }
+    }
+}
