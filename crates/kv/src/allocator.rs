@@ -129,6 +129,11 @@ impl Allocator {
         }
     }
 
+    /// Removes some of the pairs that have expired. `false` if none has.
+    pub(crate) fn remove_some_expired(&mut self) -> bool {
+        self.evictor.remove_some_expired(&mut self.pairs)
+    }
+
     /// Whether there is memory for values of `bytes`, if necessary after dropping values that are in the log.
     pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
         while !self.has_free(bytes) {
@@ -192,9 +197,12 @@ impl Allocator {
 
     /// Removes all pairs without recording a change.
     pub(crate) fn clear(&mut self) {
-        let Pairs { heap, table, counters, .. } = &mut self.pairs;
+        let Pairs { heap, table, counters, journal, .. } = &mut self.pairs;
         heap.release_returned_pins();
         (counters.pair_count, counters.inline_count, counters.pair_bytes) = (0, 0, 0);
+        if let Some(journal) = journal {
+            journal.forget_lengths();
+        }
         if !heap.pins.is_empty() || heap.pending_count > 0 {
             return table.clear_entries(heap);
         }

@@ -51,8 +51,9 @@ pub(crate) struct Changes {
     /// none but it.
     is_clear_due: bool,
     taken_before_clear: u64,
-    /// Keys to be rewritten without a change.
-    rewrites: VecDeque<(KeyHash, Box<[u8]>)>,
+    /// Keys to be rewritten without a change, each with the bytes of its record, and all of these.
+    rewrites: VecDeque<(KeyHash, Box<[u8]>, usize)>,
+    rewrite_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -143,12 +144,20 @@ impl Changes {
         self.next = self.entries.len();
         self.pending_bytes = 0;
         self.rewrites.clear();
+        self.rewrite_bytes = 0;
         self.drop_taken();
     }
 
-    /// Requests that a key is rewritten, because the segment with its record will be reused.
-    pub(crate) fn request_rewrite(&mut self, hash: KeyHash, key: &[u8]) {
-        self.rewrites.push_back((hash, key.into()));
+    /// Requests that a key is rewritten, because the segment with its record will be reused. Its pair has `pair_bytes`.
+    pub(crate) fn request_rewrite(&mut self, hash: KeyHash, key: &[u8], pair_bytes: usize) {
+        let record_bytes = RECORD_EXTRA_BYTES + pair_bytes;
+        self.rewrites.push_back((hash, key.into(), record_bytes));
+        self.rewrite_bytes += record_bytes;
+    }
+
+    /// Bytes of the records of keys to be rewritten.
+    pub(crate) fn rewrite_bytes(&self) -> usize {
+        self.rewrite_bytes
     }
 
     /// Number of keys to be rewritten.
@@ -181,7 +190,7 @@ impl Changes {
 
     /// The next key to be rewritten, likewise.
     pub(crate) fn due_rewrite(&self) -> Option<Due> {
-        let (hash, key) = self.rewrites.front()?;
+        let (hash, key, _) = self.rewrites.front()?;
         Some(Due::of(*hash, key, true))
     }
 
@@ -189,7 +198,9 @@ impl Changes {
     pub(crate) fn take(&mut self, due: &Due) {
         match due {
             Due::Clear => self.is_clear_due = false,
-            Due::Key { is_rewrite: true, .. } => drop(self.rewrites.pop_front()),
+            Due::Key { is_rewrite: true, .. } => {
+                self.rewrite_bytes -= self.rewrites.pop_front().map_or(0, |(.., record_bytes)| record_bytes);
+            }
             Due::Key { .. } => {
                 self.pending_bytes -= self.entries[self.next].record_bytes();
                 self.next += 1;

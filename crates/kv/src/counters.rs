@@ -43,5 +43,9 @@ counters! {
         pub demoted_count: u64,
         /// Values fetched from the log.
         pub loaded_count: u64,
+        /// Stores refused because memory was full.
+        pub no_memory_count: u64,
+        /// Stores refused because the log was full.
+        pub log_full_count: u64,
     }
 }

@@ -307,7 +307,7 @@ impl Evictor {
 
     /// Removes expired items: of one part of the regions in which there are any. `false` if there are none, which costs
     /// nothing until the first of the others expires: memory may be full for long, and each store asks.
-    fn remove_some_expired(&mut self, pairs: &mut Pairs) -> bool {
+    pub(crate) fn remove_some_expired(&mut self, pairs: &mut Pairs) -> bool {
         if pairs.heap.unexpired_until_s >= pairs.clock.now_s() {
             return false;
         }

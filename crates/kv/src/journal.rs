@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::changes::Changes;
 use crate::counters::Counters;
+use crate::headroom::Headroom;
 use crate::key::KeyHash;
 use crate::record::RECORD_EXTRA_BYTES;
 use crate::regions::Purpose;
@@ -12,8 +13,9 @@ use crate::regions::Purpose;
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub(crate) changes: Changes,
-    /// Limit on the records of all pairs, bytes.
-    log_bytes_max: u64,
+    headroom: Headroom,
+    /// Bytes of the longest record, as far as known.
+    longest_bytes: u64,
     /// The longest value.
     pub(crate) value_bytes_max: usize,
     /// What memory is taken for: recovery, and then stores.
@@ -25,12 +27,13 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// The journal of an empty partition, whose records may take `log_bytes_max`, and the longest value
-    /// `value_bytes_max`. What is in the log is read first.
-    pub(crate) fn new(log_bytes_max: u64, value_bytes_max: usize, answers_wait: bool) -> Self {
+    /// The journal of an empty partition, whose longest value may have `value_bytes_max`. What is in the log is read
+    /// first.
+    pub(crate) fn new(headroom: Headroom, value_bytes_max: usize, answers_wait: bool) -> Self {
         Self {
             changes: Changes::default(),
-            log_bytes_max,
+            headroom,
+            longest_bytes: 0,
             value_bytes_max,
             purpose: Purpose::Recovery,
             answers_wait,
@@ -43,9 +46,60 @@ impl Journal {
         if self.answers_wait { self.changes.unsettled(hash) } else { None }
     }
 
-    /// Whether the log has room for one more pair of `pair_bytes`.
-    pub(crate) fn has_room(&self, counters: &Counters, pair_bytes: usize) -> bool {
-        let used = counters.pair_bytes + (counters.pair_count + 1) * RECORD_EXTRA_BYTES as u64;
-        used + pair_bytes as u64 <= self.log_bytes_max
+    /// Notes a pair whose record must have place in the log.
+    #[inline]
+    pub(crate) fn note_length(&mut self, pair_bytes: usize) {
+        self.longest_bytes = self.longest_bytes.max(record_bytes(pair_bytes));
     }
+
+    /// All pairs were removed.
+    pub(crate) fn forget_lengths(&mut self) {
+        self.longest_bytes = 0;
+    }
+
+    /// Whether the log has room for one more pair of `pair_bytes`, in place of one of `replaced_bytes`.
+    pub(crate) fn has_room(
+        &self,
+        counters: &Counters,
+        pair_bytes: usize,
+        replaced_bytes: Option<usize>,
+    ) -> bool {
+        let new_bytes = record_bytes(pair_bytes);
+        let live_bytes = live_bytes(counters) - replaced_bytes.map_or(0, record_bytes);
+        live_bytes + new_bytes <= self.headroom.live_bytes_max(self.longest_bytes.max(new_bytes))
+    }
+
+    /// Number of free segments below which the oldest is cleaned.
+    pub(crate) fn cleaned_below(&self, counters: &Counters) -> usize {
+        self.headroom.cleaned_below(live_bytes(counters), self.longest_bytes)
+    }
+
+    /// What the pairs take of the log.
+    pub(crate) fn room(&self, counters: &Counters) -> LogRoom {
+        let live_bytes_max = self.headroom.live_bytes_max(self.longest_bytes);
+        let bytes = self.headroom.bytes();
+        LogRoom { live_bytes: live_bytes(counters), live_bytes_max, headroom_bytes: bytes - live_bytes_max }
+    }
+}
+
+crate::counters! {
+    /// What the pairs of a partition take of its log.
+    pub struct LogRoom {
+        /// Bytes of the records of all pairs.
+        pub live_bytes: u64,
+        /// Limit on these.
+        pub live_bytes_max: u64,
+        /// The rest of the log: for cleaning, headers, and the ends of writes and of segments.
+        pub headroom_bytes: u64,
+    }
+}
+
+/// Bytes of the record of a pair.
+fn record_bytes(pair_bytes: usize) -> u64 {
+    (RECORD_EXTRA_BYTES + pair_bytes) as u64
+}
+
+/// Bytes of the records of all pairs.
+fn live_bytes(counters: &Counters) -> u64 {
+    counters.pair_bytes + counters.pair_count * RECORD_EXTRA_BYTES as u64
 }

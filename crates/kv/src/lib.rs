@@ -28,6 +28,7 @@ mod eviction_tests;
 mod ghosts;
 #[cfg(test)]
 mod growth_tests;
+mod headroom;
 mod heap;
 mod index;
 mod item;
@@ -70,11 +71,12 @@ pub use clock::Clock;
 pub use counters::Counters;
 pub use evicted::Evicted;
 pub use item::{CAS_MAX, HEADER_BYTES as ITEM_HEADER_BYTES, USES_MAX};
+pub use journal::LogRoom;
 pub use kept::Kept;
 pub use key::{KEY_BYTES_MAX, KeyHash};
 #[cfg(any(test, feature = "count-touches"))]
 pub use memory::Touches;
-pub use memory_limit::MemoryLimit;
+pub use memory_limit::{MemoryLimit, Usage};
 pub use pair::{Attributes, Condition, Extension, Marks, Stored};
 pub use partition::Partition;
 pub use place::{Home, Place};

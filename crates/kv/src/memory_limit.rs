@@ -1,6 +1,7 @@
-//! The memory of a namespace, shared by its partitions: each has an equal share.
+//! The memory of a namespace, shared by its partitions: each has an equal share. And what their pairs take of it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::regions::{REGION_BYTES, REGIONS_MAX};
 use crate::settings::Settings;
@@ -14,6 +15,30 @@ pub struct MemoryLimit {
     share_bytes_min: AtomicU64,
     /// The least memory for the present pairs, as the partitions have reported it, bytes.
     needed_bytes: AtomicU64,
+    /// What the partitions have reported of their pairs: by each.
+    usage: Mutex<Vec<Usage>>,
+}
+
+crate::counters! {
+    /// What pairs take, and how many were refused.
+    pub struct Usage {
+        /// Pairs.
+        pub pair_count: u64,
+        /// Bytes of keys and values.
+        pub pair_bytes: u64,
+        /// Memory in use, bytes.
+        pub memory_bytes: u64,
+        /// Bytes of the records of all pairs; 0 without a log.
+        pub log_bytes: u64,
+        /// Limit on these.
+        pub log_bytes_max: u64,
+        /// The rest of the logs, bytes: for cleaning, headers, and the ends of writes and of segments.
+        pub log_headroom_bytes: u64,
+        /// Stores refused because memory was full.
+        pub no_memory_count: u64,
+        /// Stores refused because the log was full.
+        pub log_full_count: u64,
+    }
 }
 
 impl MemoryLimit {
@@ -28,6 +53,7 @@ impl MemoryLimit {
             partition_count: AtomicUsize::new(1),
             share_bytes_min: AtomicU64::new(Settings::MEMORY_BYTES_MIN as u64),
             needed_bytes: AtomicU64::new(0),
+            usage: Mutex::default(),
         }
     }
 
@@ -88,6 +114,24 @@ impl MemoryLimit {
     #[must_use]
     pub fn needed_bytes(&self) -> u64 {
         self.needed_bytes.load(Ordering::Acquire)
+    }
+
+    /// What the pairs of all partitions take, as of when each last reported it.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let mut all = Usage::default();
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|usage| all += *usage);
+        all
+    }
+
+    /// Records what the pairs of a partition take. Returns the number to report under.
+    pub(crate) fn report_usage(&self, number: Option<usize>, usage: Usage) -> usize {
+        let mut all = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = number.unwrap_or(all.len());
+        let count = all.len().max(number + 1);
+        all.resize(count, Usage::default());
+        all[number] = usage;
+        number
     }
 
     /// Records that a partition needs `now` bytes instead of `before`.

@@ -200,7 +200,7 @@ impl Twins {
                     self.model.remove(&key);
                 }
             }
-            Stored::TooLarge => panic!("nothing is too large here"),
+            Stored::TooLarge | Stored::LogFull => panic!("nothing is too large here, and there is no log"),
         }
     }
 

@@ -63,6 +63,8 @@ pub enum Stored {
     NotFound,
     /// Not enough memory.
     NoMemory,
+    /// The log is full, but for the headroom of its cleaning.
+    LogFull,
     /// The value exceeds the longest permitted length.
     TooLarge,
 }

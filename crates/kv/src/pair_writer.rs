@@ -318,6 +318,9 @@ impl PairWriter {
         pairs.counters.pair_count += 1;
         let bytes = (key.len() + value_bytes) as u64;
         pairs.counters.pair_bytes += bytes;
+        if let Some(journal) = &mut pairs.journal {
+            journal.note_length(bytes as usize);
+        }
         pairs.heap.regions.stored_bytes += bytes;
         debug_assert!(pairs.can_fetch(), "the longest value could not be fetched");
         Stored::Done

@@ -152,13 +152,22 @@ impl Pairs {
     /// Has the record of an unchanged item written again. Until it is written, the item must not become a stub.
     pub(crate) fn rewrite(&mut self, hash: KeyHash, key: &[u8], item: u32) {
         self.clear_log_offset(item);
-        self.changes().request_rewrite(hash, key);
+        let pair_bytes = self.heap.pair_bytes(item);
+        self.changes().request_rewrite(hash, key, pair_bytes);
     }
 
-    /// Whether the log, if there is one, has room for one more pair of `pair_bytes`.
+    /// Whether the log, if there is one, has room for a pair of `pair_bytes`, in place of the one that was found.
     #[inline]
-    pub(crate) fn has_log_room(&self, pair_bytes: usize) -> bool {
-        self.journal.as_ref().is_none_or(|journal| journal.has_room(&self.counters, pair_bytes))
+    pub(crate) fn has_log_room(&self, pair_bytes: usize, found: Option<Place>) -> bool {
+        self.journal.as_ref().is_none_or(|journal| {
+            let replaced_bytes = found.and_then(Place::item).map(|item| self.heap.pair_bytes(item));
+            journal.has_room(&self.counters, pair_bytes, replaced_bytes)
+        })
+    }
+
+    /// Number of free segments of the log below which the oldest is cleaned.
+    pub(crate) fn cleaned_below(&self) -> usize {
+        self.journal.as_ref().map_or(0, |journal| journal.cleaned_below(&self.counters))
     }
 
     /// Number of regions that the pairs need so that each value can be fetched, once all changes are written and nothing

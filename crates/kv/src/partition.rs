@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::log::{Log, LogSettings};
-use crate::memory_limit::MemoryLimit;
+use crate::memory_limit::{MemoryLimit, Usage};
 use crate::processor::Processor;
 
 /// One reactor's part of the key space, and the entry point for protocols.
@@ -19,6 +19,8 @@ pub struct Partition {
     limit: Option<Arc<MemoryLimit>>,
     /// The least memory for the present pairs, as reported there, bytes.
     reported_bytes: u64,
+    /// What the pairs take as reported there, and the number that it was reported under.
+    reported: (Usage, Option<usize>),
 }
 
 impl Partition {
@@ -26,7 +28,14 @@ impl Partition {
     #[must_use]
     pub fn new(mut processor: Processor, unix_s: i64) -> Self {
         processor.pairs_mut().clock = Clock::at(unix_s);
-        Self { processor, log: None, clear_at_s: None, limit: None, reported_bytes: 0 }
+        Self {
+            processor,
+            log: None,
+            clear_at_s: None,
+            limit: None,
+            reported_bytes: 0,
+            reported: (Usage::default(), None),
+        }
     }
 
     /// A partition with a log, which must be recovered first. The processor must be empty.
@@ -81,6 +90,32 @@ impl Partition {
         if let Some(limit) = &self.limit {
             let now = self.processor.needed_bytes() as u64;
             limit.report(std::mem::replace(&mut self.reported_bytes, now), now);
+        }
+    }
+
+    /// What its pairs take.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let (counters, log) = (self.processor.counters(), self.processor.log_room().unwrap_or_default());
+        Usage {
+            pair_count: counters.pair_count,
+            pair_bytes: counters.pair_bytes,
+            memory_bytes: self.processor.used_bytes() as u64,
+            log_bytes: log.live_bytes,
+            log_bytes_max: log.live_bytes_max,
+            log_headroom_bytes: log.headroom_bytes,
+            no_memory_count: counters.no_memory_count,
+            log_full_count: counters.log_full_count,
+        }
+    }
+
+    /// Reports what its pairs take to the limit that it shares.
+    pub fn report_usage(&mut self) {
+        let (now, (before, number)) = (self.usage(), self.reported);
+        if let Some(limit) = &self.limit
+            && (now != before || number.is_none())
+        {
+            self.reported = (now, Some(limit.report_usage(number, now)));
         }
     }
 

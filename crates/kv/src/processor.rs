@@ -30,15 +30,16 @@ use reactor::{CHUNK_BYTES, Chunk, Untouched};
 
 use crate::allocator::ResizeStep;
 use crate::atomic::{Atomic, AtomicResult};
-use crate::bucket::{Bucket, inline_cells};
+use crate::bucket::{Bucket, CELL_BYTES, inline_cells};
 use crate::chunked::ChunkList;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::evicted::Evicted;
+use crate::headroom::Headroom;
 use crate::heap::is_equal;
 use crate::index::{GROUP_LINES, Index};
 use crate::item::{BITS_AT, FETCHED, HEADER_BYTES, Header, LARGE, STALE, WIDE, WON, chunk_count};
-use crate::journal::Journal;
+use crate::journal::{Journal, LogRoom};
 use crate::kept::Kept;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::pair::{Attributes, Condition, Extension, Marks, Stored};
@@ -131,6 +132,13 @@ impl Processor {
             + self.pairs().heap.regions.taken_lines() * reactor::LINE_BYTES
             + self.pairs().heap.regions.taken_slots(Slots::Buckets) * reactor::LINE_BYTES
             + self.pairs().heap.chunked.taken_bytes()
+    }
+
+    /// Bytes of the cells of pairs that are stored in the index itself.
+    #[must_use]
+    pub fn inline_bytes(&self) -> usize {
+        let cells = self.pairs().table.index.used_cells - self.pairs().item_count();
+        cells as usize * CELL_BYTES
     }
 
     /// Bytes of the buckets and their groups' overflow lines.
@@ -364,17 +372,27 @@ impl Processor {
         if value.len() > self.settings.value_bytes_max {
             return Stored::TooLarge;
         }
-        if !self.pairs().has_log_room(key.len() + value.len()) {
-            return Stored::NoMemory;
-        }
+        let Some(found) = self.make_log_room(hash, key, value.len(), found) else {
+            return self.counted(Stored::LogFull);
+        };
         // A pair in the index has no number by which a record in the log can be recognised as current.
         let is_small = attributes == Attributes::default()
             && key.len() + value.len() <= self.settings.inline_bytes_max
             && !self.has_log();
-        if is_small && let Some(width) = inline_cells(key.len(), value.len()) {
-            return self.writer.put_inline(hash, key, value, width, found);
-        }
-        self.writer.put_item(hash, key, value, attributes, found)
+        let stored = match inline_cells(key.len(), value.len()) {
+            Some(width) if is_small => self.writer.put_inline(hash, key, value, width, found),
+            _ => self.writer.put_item(hash, key, value, attributes, found),
+        };
+        self.counted(stored)
+    }
+
+    /// The result of a store, counted if it was refused for lack of room.
+    #[inline]
+    fn counted(&mut self, stored: Stored) -> Stored {
+        let counters = &mut self.pairs_mut().counters;
+        counters.no_memory_count += u64::from(stored == Stored::NoMemory);
+        counters.log_full_count += u64::from(stored == Stored::LogFull);
+        stored
     }
 
     /// Checks whether a value that has not arrived yet could be stored now, memory aside.
@@ -393,9 +411,36 @@ impl Processor {
         if value_bytes > self.settings.value_bytes_max {
             return Err(Stored::TooLarge);
         }
-        let has_memory = chunk_count(value_bytes) <= self.pairs().heap.chunked.count_max;
-        let has_log_room = self.pairs().has_log_room(key.len() + value_bytes);
-        if has_memory && has_log_room { Ok(()) } else { Err(Stored::NoMemory) }
+        if chunk_count(value_bytes) > self.pairs().heap.chunked.count_max {
+            return Err(self.counted(Stored::NoMemory));
+        }
+        match self.make_log_room(hash, key, value_bytes, found) {
+            Some(_) => Ok(()),
+            None => Err(self.counted(Stored::LogFull)),
+        }
+    }
+
+    /// Makes room in the log, if there is one, for a value of a key in place of the pair that was found, if necessary by
+    /// removing expired pairs. Returns where the pair is then; `None` if there is no room.
+    #[inline]
+    fn make_log_room(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value_bytes: usize,
+        found: Option<Place>,
+    ) -> Option<Option<Place>> {
+        let pair_bytes = key.len() + value_bytes;
+        if self.pairs().has_log_room(pair_bytes, found) {
+            return Some(found);
+        }
+        while self.writer.allocator.remove_some_expired() {
+            let found = self.pairs_mut().find(hash, key);
+            if self.pairs().has_log_room(pair_bytes, found) {
+                return Some(found);
+            }
+        }
+        None
     }
 
     /// Takes memory for `count` mebibytes of an arriving value. `None` if there is none.
@@ -419,17 +464,22 @@ impl Processor {
         }
         let value_bytes = chunks.len() * CHUNK_BYTES + rest.len();
         match self.would_store(hash, key, value_bytes, condition) {
-            Ok(()) => self.writer.put_chunks(hash, key, chunks, rest, attributes),
+            Ok(()) => {
+                let stored = self.writer.put_chunks(hash, key, chunks, rest, attributes);
+                self.counted(stored)
+            }
             Err(refusal) => refusal,
         }
     }
 
     /// Stores a value extended by more bytes before or after it.
     pub fn extend(&mut self, hash: KeyHash, key: &[u8], place: Place, more: Extension<'_>) -> Stored {
-        if !self.pairs().has_log_room(key.len() + self.value_bytes(place) + more.byte_count()) {
-            return Stored::NoMemory;
-        }
-        self.writer.extend(hash, key, place, more)
+        let value_bytes = self.value_bytes(place) + more.byte_count();
+        let stored = match self.make_log_room(hash, key, value_bytes, Some(place)) {
+            Some(Some(place)) => self.writer.extend(hash, key, place, more),
+            _ => Stored::LogFull,
+        };
+        self.counted(stored)
     }
 
     /// Calls `each` with the parts of a value in order, to be changed in place; it counts as a new value, or as
@@ -609,10 +659,10 @@ impl Processor {
         self.pairs().table.list(&self.pairs().heap, &self.pairs().clock, first, each)
     }
 
-    /// Attaches a log that is read next: changes are recorded from now on. `log_bytes_max` limits the records of all
-    /// pairs, `value_bytes_max` each value.
-    pub(crate) fn begin_log(&mut self, log_bytes_max: u64, value_bytes_max: usize, answers_wait: bool) {
-        let journal = Journal::new(log_bytes_max, value_bytes_max, answers_wait);
+    /// Attaches a log that is read next: changes are recorded from now on. `headroom` limits the records of all pairs,
+    /// `value_bytes_max` each value.
+    pub(crate) fn begin_log(&mut self, headroom: Headroom, value_bytes_max: usize, answers_wait: bool) {
+        let journal = Journal::new(headroom, value_bytes_max, answers_wait);
         self.pairs_mut().journal = Some(Box::new(journal));
         self.pairs_mut().heap.has_log = true;
         self.pairs_mut().reserve_regions();
@@ -623,6 +673,12 @@ impl Processor {
         let pairs = self.pairs_mut();
         pairs.journal.as_mut().expect("there is a log").purpose = Purpose::Stores;
         pairs.reserve_regions();
+    }
+
+    /// What the pairs take of the log, if there is one.
+    #[must_use]
+    pub fn log_room(&self) -> Option<LogRoom> {
+        Some(self.pairs().journal.as_ref()?.room(&self.pairs().counters))
     }
 
     /// Whether there is a log. If so, some commands cannot be executed and answered at once.

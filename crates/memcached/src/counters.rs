@@ -2,6 +2,8 @@
 
 use std::ops::AddAssign;
 
+use kv::LogRoom;
+
 use crate::refusal::Refusal;
 
 kv::counters! {
@@ -47,6 +49,8 @@ kv::counters! {
         pub too_large_count: u64,
         /// Values for which there was no memory.
         pub no_memory_count: u64,
+        /// Values for which there was no room in the log.
+        pub log_full_count: u64,
     }
 }
 
@@ -65,6 +69,10 @@ pub struct PartitionStats {
     pub taken_bytes: u64,
     /// Memory taken by the index, bytes.
     pub index_bytes: u64,
+    /// Of this, by pairs that are in the index itself.
+    pub inline_bytes: u64,
+    /// What pairs take of the log, if there is one.
+    pub log: Option<LogRoom>,
     /// Why the change of the request may not survive.
     pub refusal: Option<Refusal>,
 }
@@ -77,6 +85,10 @@ impl AddAssign for PartitionStats {
         self.needed_bytes += other.needed_bytes;
         self.taken_bytes += other.taken_bytes;
         self.index_bytes += other.index_bytes;
+        self.inline_bytes += other.inline_bytes;
+        if let Some(more) = other.log {
+            *self.log.get_or_insert_default() += more;
+        }
         self.refusal = self.refusal.or(other.refusal);
     }
 }

@@ -25,6 +25,7 @@ const RELATIVE_S_MAX: i64 = 30 * 24 * 60 * 60;
 const CAS_OF_NONE: u64 = u64::MAX;
 
 const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+pub(crate) const LOG_FULL: &[u8] = b"SERVER_ERROR log is full, the rest is headroom for cleaning\r\n";
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
 /// The memcached service on one partition: listener settings, counters, and buffers for the command being executed.
@@ -413,6 +414,7 @@ impl Executor<'_> {
             Stored::NotFound if cas.is_some() => b"NOT_FOUND\r\n",
             Stored::Exists | Stored::NotFound => b"NOT_STORED\r\n",
             Stored::NoMemory => NO_MEMORY,
+            Stored::LogFull => LOG_FULL,
             Stored::TooLarge => TOO_LARGE,
         }
     }
@@ -458,8 +460,10 @@ impl Executor<'_> {
             self.log_stored(hash, key, (mode, cas.is_some()), (length, stored));
         }
         match stored {
-            Stored::NoMemory => {
-                self.service.counters.no_memory_count += 1;
+            Stored::NoMemory | Stored::LogFull => {
+                let c = &mut self.service.counters;
+                *(if stored == Stored::NoMemory { &mut c.no_memory_count } else { &mut c.log_full_count }) +=
+                    1;
                 if mode == Mode::Set && cas.is_none() {
                     // No value is better than an outdated one.
                     self.partition.processor.delete(hash, key);
@@ -575,6 +579,7 @@ impl Executor<'_> {
                 out.extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
             }
             Err(Refusal::Stored(Stored::NotFound)) => out.extend_from_slice(b"NOT_FOUND\r\n"),
+            Err(Refusal::Stored(Stored::LogFull)) => out.extend_from_slice(LOG_FULL),
             Err(Refusal::Stored(_)) => out.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
         }
     }

@@ -3,7 +3,7 @@
 use reactor::CHUNK_BYTES;
 
 use crate::command::{Command, Mode, Verb};
-use crate::execute::{Executor, Refusal};
+use crate::execute::{Executor, LOG_FULL, Refusal};
 use crate::number;
 use crate::protocol::decode::{BAD_FLAG_OF_MA, BAD_LINE, flags};
 use kv::{Attributes, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Place, Stored};
@@ -325,6 +325,7 @@ impl Executor<'_> {
             Stored::NoMemory => {
                 return out.extend_from_slice(b"SERVER_ERROR out of memory storing object\r\n");
             }
+            Stored::LogFull => return out.extend_from_slice(LOG_FULL),
             Stored::TooLarge => {
                 return out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
             }

@@ -80,6 +80,7 @@ impl Executor<'_> {
             Stored::NotFound if has_cas => b"not_found",
             Stored::Exists | Stored::NotFound => b"not_stored",
             Stored::NoMemory => b"no_memory",
+            Stored::LogFull => b"log_full",
             Stored::TooLarge => b"too_large",
         };
         let name: &[u8] = match mode {
@@ -95,7 +96,7 @@ impl Executor<'_> {
         let expiry_s = place.map_or(0, |place| processor.attributes(place).expiry_s);
         let ttl_s = expiry_s.saturating_sub(processor.now_s());
         let length = place.map_or(length, |place| processor.value_bytes(place));
-        let has_none = matches!(stored, Stored::NoMemory | Stored::TooLarge);
+        let has_none = matches!(stored, Stored::NoMemory | Stored::LogFull | Stored::TooLarge);
         let client = self.service.client;
         self.service.watch.log(kind::MUTATIONS, |out| {
             push_key(out, b"item_store", key);

@@ -62,6 +62,8 @@ impl Executor<'_> {
             needed_bytes: self.partition.processor.needed_bytes() as u64,
             taken_bytes: self.partition.processor.taken_bytes() as u64,
             index_bytes: self.partition.processor.index_bytes() as u64,
+            inline_bytes: self.partition.processor.inline_bytes() as u64,
+            log: self.partition.processor.log_room(),
             refusal: None,
         }
     }
@@ -144,7 +146,7 @@ impl Executor<'_> {
             ("hash_power_level", (stats.index_bytes / LINE_BYTES as u64).checked_ilog2().unwrap_or(0).into()),
             ("hash_bytes", stats.index_bytes),
             ("evicted_unfetched", p.evicted_unread_count),
-            ("bytes", stats.taken_bytes - stats.index_bytes),
+            ("bytes", stats.taken_bytes - stats.index_bytes + stats.inline_bytes),
             ("curr_items", p.pair_count),
             ("total_items", p.stored_count),
             ("evictions", p.evicted_count),
@@ -156,6 +158,12 @@ impl Executor<'_> {
             ("log_watcher_skipped", w.skipped_count),
         ] {
             each(name, &value.to_string());
+        }
+        if let Some(log) = &stats.log {
+            each("log_bytes", &log.live_bytes.to_string());
+            each("log_limit_bytes", &log.live_bytes_max.to_string());
+            each("log_headroom_bytes", &log.headroom_bytes.to_string());
+            each("store_log_full", &d.log_full_count.to_string());
         }
         if listener.trust.tls.is_some() {
             each("ssl_handshake_errors", &listener.tls_failed_count.to_string());

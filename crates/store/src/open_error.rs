@@ -139,6 +139,20 @@ pub enum OpenError {
         /// The minimum size.
         bytes_min: u64,
     },
+    /// A key-value file was divided for its size.
+    #[error(
+        "{} has {} and size={} is more: a key-value file keeps its size. Leave size out, or copy its pairs to a new \
+         file with `nvlane kv dump` and `nvlane kv load`",
+        path.display(), Size(*bytes), Size(*wanted)
+    )]
+    PairsKeepSize {
+        /// Its path.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The size requested.
+        wanted: u64,
+    },
     /// A key-value file was cut.
     #[error(
         "{} has {} bytes, and its superblock says {}: it was cut. Bring back what lay behind, or see what is left with \

@@ -10,14 +10,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::scan::{Scanner, Sink};
-use super::{Failure, Job, Log, PIECE_BYTES, RESERVE_COUNT, Sync, Work};
+use super::{Failure, Job, Log, PIECE_BYTES, Sync, Work};
 use crate::key::KeyHash;
 use crate::processor::Processor;
 use crate::record::{Head, Kind};
 use crate::stub::Stub;
 
 /// Keys waiting to be rewritten above which scanning pauses.
-const REWRITE_COUNT_MAX: usize = 512;
+const REWRITE_COUNT_MAX: usize = 4096;
 /// Fetches of values to be rewritten above which scanning pauses.
 const FETCH_COUNT_MAX: usize = 8;
 
@@ -40,12 +40,30 @@ pub(super) struct Cleaner {
     rewrites_settled: u64,
     /// The last change of keys that were to be rewritten, and are written as changed instead.
     awaited: u64,
+    /// Segments cleaned since a change was made, and the number of changes then: after a round, more of them bring
+    /// nothing.
+    idle: (u64, u64),
 }
 
 impl Cleaner {
     /// Records that everything written so far is durable.
     pub(super) fn on_settled(&mut self) {
         self.rewrites_settled = self.rewrites_written;
+    }
+
+    /// Whether keys come to those that are to be rewritten before any of these are written.
+    pub(super) fn is_collecting(&self, rewrite_count: usize) -> bool {
+        self.scanner.is_some() && rewrite_count <= REWRITE_COUNT_MAX || self.fetch_count > 0
+    }
+
+    /// Notes a segment that was cleaned, or the number of changes. Returns whether segments that are cleaned now may
+    /// bring something.
+    fn is_useful(&mut self, change_count: u64, segment_count: u64) -> bool {
+        let (cleaned_count, before) = self.idle;
+        if change_count != before {
+            self.idle = (0, change_count);
+        }
+        change_count != before || cleaned_count < segment_count
     }
 }
 
@@ -73,11 +91,9 @@ impl Log {
             let segment = self.segments.pop_front().expect("the one that was read");
             self.free.push_back((segment.generation, segment.slot));
             self.counters.cleaned_count += 1;
+            self.cleaner.idle.0 += 1;
         }
-        let low =
-            usize::try_from(self.settings.segment_count / 4).unwrap_or(usize::MAX).max(RESERVE_COUNT + 2);
-        let is_low = self.free.len() < low && self.segments.len() > 1;
-        if self.cleaner.scanner.is_none() && is_low && matches!(self.phase, super::Phase::Ready) {
+        if self.cleaner.scanner.is_none() && self.is_cleaning_due(processor) {
             let oldest = self.segments.front().expect("more than one");
             self.cleaner.rescued.retain(|_, generation| *generation > oldest.generation);
             let block_bytes = self.settings.block_bytes;
@@ -85,6 +101,17 @@ impl Log {
             self.cleaner.is_settling = scanner.next_position().is_none();
             self.cleaner.scanner = Some(scanner).filter(|_| !self.cleaner.is_settling);
         }
+    }
+
+    /// Whether the oldest segment is to be cleaned: few are free, and stores wait for more, or cleaning brings some.
+    fn is_cleaning_due(&mut self, processor: &mut Processor) -> bool {
+        let low = processor.pairs().cleaned_below();
+        let is_low = self.free.len() < low && self.segments.len() > 1;
+        let change_count = processor.pairs_mut().changes().count();
+        is_low
+            && matches!(self.phase, super::Phase::Ready)
+            && (self.is_short_of_segments()
+                || self.cleaner.is_useful(change_count, self.settings.segment_count))
     }
 
     /// Whether cleaning waits until the removal of all pairs is durable: without the records in the segment some of
@@ -160,7 +187,9 @@ impl Log {
         if processor.is_stub(hash, key) {
             self.fetch_for_rewrite(processor, hash, key);
         } else {
-            processor.pairs_mut().changes().request_rewrite(hash, key);
+            let pairs = processor.pairs_mut();
+            let pair_bytes = pairs.item(hash, key).map_or(key.len(), |item| pairs.heap.pair_bytes(item));
+            pairs.changes().request_rewrite(hash, key, pair_bytes);
         }
     }
 }
@@ -268,11 +297,11 @@ mod tests {
         log.cleaner.is_reading = false;
         let hash = processor.hash(b"key");
         for _ in 0..REWRITE_COUNT_MAX {
-            processor.pairs_mut().changes().request_rewrite(hash, b"key");
+            processor.pairs_mut().changes().request_rewrite(hash, b"key", 3);
         }
         assert_eq!(log.next_clean(&mut processor), read(8192, 7680), "so many may wait");
         log.cleaner.is_reading = false;
-        processor.pairs_mut().changes().request_rewrite(hash, b"key");
+        processor.pairs_mut().changes().request_rewrite(hash, b"key", 3);
         assert_eq!(log.next_clean(&mut processor), None);
         assert!(!log.cleaner.is_reading);
     }

@@ -36,6 +36,7 @@ mod write;
 
 use std::collections::VecDeque;
 
+use crate::headroom::Headroom;
 use crate::key::KEY_BYTES_MAX;
 use crate::log_header::LogSuperblock;
 pub use crate::log_header::{decode_numbers, encode_numbers};
@@ -54,9 +55,6 @@ pub const PIECE_BYTES: usize = 256 * 1024;
 
 /// Minimum number of segments of a log.
 pub const SEGMENT_COUNT_MIN: u64 = 12;
-
-/// Free segments reserved for rewriting current records, so that cleaning can always proceed.
-const RESERVE_COUNT: usize = 2;
 
 /// When answers to changes are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -97,27 +95,26 @@ impl LogSettings {
     /// The longest value.
     #[must_use]
     pub fn value_bytes_max(&self) -> usize {
-        value_bytes_max(self.segment_bytes)
+        value_bytes_max(self.segment_bytes, self.segment_count)
     }
 
     /// The longest record, bytes.
     fn record_bytes_max(&self) -> u64 {
         (RECORD_EXTRA_BYTES + KEY_BYTES_MAX + self.value_bytes_max()) as u64
     }
-
-    /// Limit on the sum of all pairs' records, bytes. Above it, cleaning would rewrite segments over and over.
-    #[must_use]
-    pub fn live_bytes_max(&self) -> u64 {
-        (self.segment_count - 3) * self.segment_bytes / 5 * 3
-    }
 }
 
-/// The longest value of a log with segments of this many bytes. It is a fraction: a record never spans segments, and
-/// skipping to the next wastes little.
+/// The longest value of a log with so many segments of this many bytes: a 512th of it, but an eighth of a segment at
+/// least, and a quarter at most, since a record never spans segments.
 #[must_use]
-pub fn value_bytes_max(segment_bytes: u64) -> usize {
-    usize::try_from(segment_bytes / 8).unwrap_or(usize::MAX).min(256 << 20)
+pub fn value_bytes_max(segment_bytes: u64, segment_count: u64) -> usize {
+    let share = (segment_bytes / 512).saturating_mul(segment_count);
+    let bytes = share.clamp(segment_bytes / 8, segment_bytes / 4).min(VALUE_BYTES_MAX);
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
+
+/// The longest value of the largest log.
+const VALUE_BYTES_MAX: u64 = 128 << 20;
 
 /// Number of copies of the superblock.
 pub const SUPERBLOCK_COUNT: usize = 2;
@@ -285,6 +282,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct Log {
     settings: LogSettings,
+    headroom: Headroom,
     phase: Phase,
     /// Bytes of segments read at the start, and to be read.
     recovered_bytes: (u64, u64),
@@ -332,9 +330,12 @@ impl Log {
     /// A log that has not been read yet. The partition must be empty; from now on its changes are recorded.
     pub fn new(settings: LogSettings, processor: &mut Processor) -> Self {
         let answers_wait = settings.sync == Sync::Always;
-        processor.begin_log(settings.live_bytes_max(), settings.value_bytes_max(), answers_wait);
+        let shape = (settings.segment_count, settings.segment_bytes, settings.block_bytes);
+        let headroom = Headroom::new(shape, PIECE_BYTES, processor.settings().memory_bytes);
+        processor.begin_log(headroom, settings.value_bytes_max(), answers_wait);
         Self {
             settings,
+            headroom,
             phase: Phase::Recovering(Box::new(Recovery::new(settings.segment_count))),
             recovered_bytes: (0, 0),
             segments: VecDeque::new(),
@@ -463,6 +464,8 @@ impl Log {
                     .or_else(|| self.next_clean(processor))
                     .or_else(|| self.wants_write(processor).then_some(Work::Write))
                     .or_else(|| self.next_flush())
+                    // A key to be written again may turn out to have its value in the log only.
+                    .or_else(|| self.next_fetch(processor))
             }
         }
     }

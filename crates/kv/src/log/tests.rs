@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod full_log;
 mod full_memory;
 mod pressure;
 
@@ -388,10 +389,17 @@ fn a_full_log_refuses_and_takes_again_what_was_made_room_for() {
         bench.settle();
         count += 1;
     }
-    assert!(u64::from(count) * 900 > settings.live_bytes_max() * 8 / 10, "{count}");
+    assert_eq!(bench.set(&[b'k', count], &[7; 900]), Stored::LogFull);
+    let room = bench.processor.log_room().expect("there is a log");
+    assert!(room.live_bytes + 1000 > room.live_bytes_max, "{room:?}");
+    assert_eq!(room.live_bytes_max + room.headroom_bytes, settings.segment_count * settings.segment_bytes);
+    assert_eq!(bench.set(&[b'k', 5], &[8; 900]), Stored::Done, "in place of one that is as long");
     let hash = bench.processor.hash(&[b'k', 3]);
     assert!(bench.processor.delete(hash, &[b'k', 3]));
     assert_eq!(bench.set(b"kx", &[7; 900]), Stored::Done);
+    assert_eq!(bench.set(&[b'k', count], &[7; 900]), Stored::LogFull);
+    assert!(bench.processor.counters().log_full_count >= 3);
+    assert_eq!(bench.processor.counters().no_memory_count, 0);
     bench.settle();
     assert_eq!(bench.log.settled(&mut bench.processor), bench.processor.pairs_mut().changes().count());
 }
@@ -915,7 +923,7 @@ fn expired_pairs_make_room_after_a_recovery() {
     while store(&mut bench, count, attributes_of(count)) == Stored::Done {
         count += 1;
     }
-    let has_log_room = |bench: &Bench| bench.processor.pairs().has_log_room(316);
+    let has_log_room = |bench: &Bench| bench.processor.pairs().has_log_room(316, None);
     assert!(has_log_room(&bench), "memory is full, and the log is not");
     let mut bench = Bench::open_with(settings, bench.disk, 1 << 20);
     bench.recover();

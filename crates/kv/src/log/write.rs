@@ -10,8 +10,11 @@
 //!   └────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! A key with a change is not rewritten, since its present state belongs to a group of changes.
+//!
+//! Keys to be rewritten are collected until they fill a write, as long as more can come: the rest of a write's last block
+//! is empty.
 
-use super::{Failure, Log, PIECE_BYTES, Phase, RESERVE_COUNT, Segment, Sync, Write};
+use super::{Failure, Log, PIECE_BYTES, Phase, Segment, Sync, Write};
 use crate::changes::Due;
 use crate::item::Header;
 use crate::item::MARKS;
@@ -103,14 +106,14 @@ impl Log {
     pub fn admits(&self, processor: &mut Processor, bytes: usize) -> bool {
         let pending_bytes = processor.pairs_mut().changes().pending_bytes();
         let is_continued = |group: &Group| group.is_continued && group.takes == Takes::Changes;
-        let limit = u64::min(GROUP_BYTES as u64, self.settings.segment_bytes / 4);
+        let limit = u64::min(GROUP_BYTES as u64, self.settings.segment_bytes / 2);
         let fits = pending_bytes == 0 || (pending_bytes + RECORD_EXTRA_BYTES + bytes) as u64 <= limit;
         fits && !self.group.as_ref().is_some_and(is_continued) && !self.is_short_of_segments()
     }
 
     /// Whether segments are short, so that only writes that free segments may proceed.
-    fn is_short_of_segments(&self) -> bool {
-        self.usable_count() <= RESERVE_COUNT
+    pub(super) fn is_short_of_segments(&self) -> bool {
+        self.usable_count() <= self.headroom.reserve_count
     }
 
     /// Whether to write a superblock before anything else.
@@ -182,6 +185,7 @@ impl Log {
     /// The next record of the group, or of one that begins now. Groups of changes and of rewritten keys take turns.
     fn choose(&mut self, processor: &mut Processor) -> Option<Due> {
         let is_short = self.is_short_of_segments();
+        let are_rewrites_due = self.are_rewrites_due(processor);
         let changes = processor.pairs_mut().changes();
         if let Some(Group { takes, record_count, is_continued }) = self.group {
             let due = match takes {
@@ -194,22 +198,33 @@ impl Log {
             self.group = None;
         }
         let takes_changes = !is_short || self.wants_changes || changes.is_clear_due();
-        let is_turn = self.turn == Takes::Changes || self.wants_changes || changes.rewrite_count() == 0;
+        let is_turn = self.turn == Takes::Changes || self.wants_changes || !are_rewrites_due;
         let change = changes.due_change().filter(|_| takes_changes && is_turn);
         let (takes, due) = match change {
             Some(due) => (Takes::Changes, due),
-            None => (Takes::Rewrites, changes.due_rewrite()?),
+            None => (Takes::Rewrites, changes.due_rewrite().filter(|_| are_rewrites_due)?),
         };
         self.group = Some(Group { takes, record_count: 0, is_continued: false });
         Some(due)
     }
 
-    /// Whether a record can begin at this position of the head, in what is left of the buffer.
-    fn has_place(&self, position: u64, record_bytes: usize, room: usize) -> bool {
+    /// Whether there are keys to be rewritten, and they fill a write, or no more come before some are written.
+    fn are_rewrites_due(&self, processor: &mut Processor) -> bool {
+        let changes = processor.pairs_mut().changes();
+        let is_full = changes.rewrite_bytes() >= self.headroom.gathered_bytes;
+        let may_grow = self.cleaner.is_collecting(changes.rewrite_count()) && !self.fetches_await_memory;
+        changes.rewrite_count() > 0 && (is_full || !may_grow)
+    }
+
+    /// Whether a record can begin at this position of the head, in what is left of the buffer, with the end of its group
+    /// behind it.
+    fn has_place(&self, position: u64, head: &Head, room: usize) -> bool {
+        let record_bytes = head.record_bytes();
+        let end_bytes = if head.kind == Kind::GroupEnd { 0 } else { RECORD_EXTRA_BYTES };
         let is_there = if self.is_large(record_bytes) {
             room >= self.settings.block_bytes as usize
         } else {
-            record_bytes <= room
+            record_bytes + end_bytes <= room
         };
         is_there && position + record_bytes as u64 <= self.settings.segment_bytes
     }
@@ -360,8 +375,7 @@ impl Log {
             let Some(mut due) = self.next_due(processor) else { break };
             let mut found = self.find(processor, &due);
             let position = start + at as u64;
-            let has_place =
-                |found: &Found| self.has_place(position, found.head.record_bytes(), buffer.len() - at);
+            let has_place = |found: &Found| self.has_place(position, &found.head, buffer.len() - at);
             if !has_place(&found) {
                 if !matches!(due, Due::Key { is_rewrite: true, .. }) {
                     break;

@@ -172,7 +172,7 @@ fn status_of(stored: Stored) -> u16 {
         Stored::Done => SUCCESS,
         Stored::Exists => EXISTS,
         Stored::NotFound => NOT_FOUND,
-        Stored::NoMemory => NO_MEMORY,
+        Stored::NoMemory | Stored::LogFull => NO_MEMORY,
         Stored::TooLarge => TOO_LARGE,
     }
 }

@@ -254,10 +254,9 @@ fn open_existing(
         return Err(OpenError::BlockTooSmall { path: path.clone(), block_bytes, block_bytes_min: alignment });
     }
     let mut bytes = size(&keeper).map_err(|error| system("find the size of", path, error))?;
-    if settings.contents == Contents::Pairs {
-        check_pairs(settings, Identity::of(&stat), bytes, grow_to)?;
-    }
-    if let Some(wanted) = grow_to {
+    let is_divided =
+        settings.contents == Contents::Pairs && is_divided(settings, Identity::of(&stat), bytes, grow_to)?;
+    if let Some(wanted) = grow_to.filter(|_| !is_divided) {
         bytes = grow(settings, &keeper, bytes, wanted)?;
     }
     if bytes == 0 && settings.kind == FileKind::Regular {
@@ -326,21 +325,33 @@ fn check_contents(settings: &FileSettings, identity: Identity) -> Result<(), Ope
     Err(OpenError::WrongKind { path: path.clone(), is, remedy })
 }
 
-/// Refuses a key-value file that was cut: growing it would replace its pairs by zeroes.
-fn check_pairs(
+/// Whether a key-value file was divided for its size, which it keeps. Refuses one that was cut: growing it would replace
+/// its pairs by zeroes.
+fn is_divided(
     settings: &FileSettings,
     identity: Identity,
     bytes: u64,
-    grow_to: Option<u64>,
-) -> Result<(), OpenError> {
-    if bytes == 0 && grow_to.is_some() {
+    wanted: Option<u64>,
+) -> Result<bool, OpenError> {
+    let path = &settings.path;
+    if bytes == 0 && wanted.is_some() {
         return Err(OpenError::Empty {
-            name: settings.path.display().to_string(),
+            name: path.display().to_string(),
             remedy: "it was cut, or never used; remove it to begin an empty store",
         });
     }
     let file = std::fs::File::from(open_again(settings, identity, false)?);
-    superblock::check_cut(&settings.path, &file, bytes)
+    let divided = superblock::divided_bytes(path, &file, bytes)?;
+    match (divided, wanted) {
+        (Some(_), Some(wanted)) if wanted > bytes => {
+            Err(OpenError::PairsKeepSize { path: path.clone(), bytes, wanted })
+        }
+        // An earlier version made it longer, which it does not use.
+        (Some(divided), Some(wanted)) if wanted < divided => {
+            Err(OpenError::TooLarge { path: path.clone(), bytes, wanted })
+        }
+        _ => Ok(divided.is_some()),
+    }
 }
 
 fn open_with(settings: &FileSettings, flags: OFlags) -> io::Result<OwnedFd> {

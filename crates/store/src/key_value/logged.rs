@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kv::log::{Failure, Job, Loaded, Log, Notice, PIECE_BYTES, Work};
-use kv::{KeyHash, Partition, Processor};
+use kv::{KeyHash, LogRoom, Partition, Processor};
 use reactor::{Buffer, Completion, Pool};
 
 use super::recovery::{Reading, SharedProgress, WAIT_NS};
@@ -63,6 +63,9 @@ pub struct Logged {
     /// While the timer of the mark runs: the writes of the log when it was set.
     mark_timer: Option<u64>,
     is_failure_reported: bool,
+    /// Stores refused by the log and for lack of memory, when that was told last.
+    refused: (u64, u64),
+    is_full_reported: bool,
     space: Space,
     /// Once it was stopped: when the log gives up, ns.
     stop_until_ns: Option<u64>,
@@ -120,6 +123,8 @@ impl Logged {
             is_memory_timer_set: false,
             mark_timer: None,
             is_failure_reported: false,
+            refused: (0, 0),
+            is_full_reported: false,
             space: Space::Enough,
             stop_until_ns: None,
         }
@@ -451,8 +456,42 @@ impl Logged {
         }
     }
 
+    /// Logs when stores begin to be refused because the log or memory is full, and when the log has room again.
+    fn report_refusals(&mut self) {
+        let counters = self.partition.processor.counters();
+        let now = (counters.log_full_count, counters.no_memory_count);
+        let before = std::mem::replace(&mut self.refused, now);
+        if now == before && !self.is_full_reported {
+            return;
+        }
+        let Some(LogRoom { live_bytes, live_bytes_max, headroom_bytes }) =
+            self.partition.processor.log_room()
+        else {
+            return;
+        };
+        let (path, partition) = (self.place.0.display(), self.place.1);
+        if self.is_full_reported && live_bytes < live_bytes_max / 20 * 19 {
+            self.is_full_reported = false;
+            tracing::info!(%path, partition, live_bytes, live_bytes_max, "key-value log has room again");
+        }
+        if now.0 > before.0 && !std::mem::replace(&mut self.is_full_reported, true) {
+            tracing::warn!(
+                %path, partition, live_bytes, live_bytes_max, headroom_bytes,
+                "key-value log is full: stores that need more are refused; the rest of it is headroom for cleaning"
+            );
+        }
+        if now.1 > before.1 && before.1 == 0 {
+            let bytes = self.partition.processor.settings().memory_bytes;
+            tracing::warn!(
+                %path, partition, bytes, live_bytes, live_bytes_max,
+                "memory of a key-value namespace is full of keys and short values: stores that need more are refused"
+            );
+        }
+    }
+
     /// Logs what recovery has passed over, and the failure of the log once.
     fn report(&mut self) {
+        self.report_refusals();
         while let Some(notice) = self.with_log(|log, _| log.next_notice()) {
             let (path, partition) = (self.place.0.display(), self.place.1);
             match notice {

@@ -35,8 +35,12 @@ const COPIES_LENGTH: usize = 2 * BLOCK_LENGTH;
 /// Length of the superblocks of a log.
 const LOG_LENGTH: usize = SUPERBLOCK_COUNT * BLOCK_LENGTH;
 
-/// Segments of a partition's log, unless their size reaches a limit.
-const SEGMENT_COUNT: u64 = 64;
+/// Segments of a partition's log, unless their size reaches a limit: the more there are, the less is kept free for
+/// cleaning, but each has a header.
+const SEGMENT_COUNT: u64 = 128;
+/// Half as many before they are shorter than this, bytes.
+const SEGMENT_COUNT_SMALL: u64 = SEGMENT_COUNT / 2;
+const SEGMENT_BYTES_SMALL: u64 = 256 << 10;
 const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 
 /// The content of a superblock.
@@ -256,13 +260,15 @@ pub(super) struct Copies {
 /// The share of each partition of a file of this many bytes, and the bytes of a segment.
 fn divided(bytes: u64, partition_count: u64) -> (u64, u64) {
     let share = bytes.saturating_sub(head_bytes(partition_count)) / partition_count.max(1);
-    let segment_bytes = share / SEGMENT_COUNT / BLOCK_BYTES * BLOCK_BYTES;
+    let small = (share / SEGMENT_COUNT_SMALL).min(SEGMENT_BYTES_SMALL);
+    let segment_bytes = (share / SEGMENT_COUNT).max(small) / BLOCK_BYTES * BLOCK_BYTES;
     (share, segment_bytes.clamp(*SEGMENT_BYTES.start(), *SEGMENT_BYTES.end()))
 }
 
 /// The longest value of a file of this many bytes.
 pub(super) fn value_bytes_max(bytes: u64, partition_count: u64) -> usize {
-    kv::log::value_bytes_max(divided(bytes, partition_count).1)
+    let (share, segment_bytes) = divided(bytes, partition_count);
+    kv::log::value_bytes_max(segment_bytes, share / segment_bytes)
 }
 
 /// Bytes before the first segment of a file of this many partitions, and before the superblocks of the log of this
@@ -276,8 +282,11 @@ pub(super) fn head_length(partition_count: u64) -> usize {
     usize::try_from(head_bytes(partition_count)).expect("few blocks for each")
 }
 
-/// Checks that a file is not shorter than its superblock says, if it has one.
-pub(crate) fn check_cut(path: &Path, file: &File, bytes: u64) -> Result<(), OpenError> {
+/// The size that a file is divided for, if it has a superblock.
+///
+/// # Errors
+/// If it is shorter.
+pub(crate) fn divided_bytes(path: &Path, file: &File, bytes: u64) -> Result<Option<u64>, OpenError> {
     let mut copy = vec![0; BLOCK_LENGTH];
     for offset in COPIES {
         match file.read_exact_at(&mut copy, offset) {
@@ -291,11 +300,11 @@ pub(crate) fn check_cut(path: &Path, file: &File, bytes: u64) -> Result<(), Open
         if let Some((found, _)) = Superblock::decode(&copy) {
             return match found.end() > bytes {
                 true => Err(OpenError::PairsCut { path: path.to_owned(), bytes, bytes_min: found.end() }),
-                false => Ok(()),
+                false => Ok(Some(found.end())),
             };
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Minimum file size for this many partitions, bytes.
@@ -360,6 +369,29 @@ fn write(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    /// The longest value is some 512th of a partition's share, and segments are many, but not short.
+    #[test]
+    fn files_of_all_sizes_are_divided_into_segments_that_hold_four_of_the_longest_values() {
+        for (bytes, partition_count) in [
+            (1 << 20, 1),
+            (8 << 20, 1),
+            (16 << 20, 1),
+            (64 << 20, 1),
+            (64 << 20, 2),
+            (1 << 30, 3),
+            (1 << 40, 1),
+        ] {
+            let made = Superblock::new(bytes, partition_count, &Random::System).unwrap();
+            let Superblock { segment_bytes, segment_count, .. } = made;
+            assert!(made.end() <= bytes && made.end() > bytes / 10 * 9, "{bytes}");
+            let longest = value_bytes_max(bytes, partition_count) as u64;
+            assert_eq!(longest, made.log(0, Sync::Always, 0).value_bytes_max() as u64);
+            assert!(longest <= segment_bytes / 4 && longest >= segment_bytes / 8, "{made:?}");
+            let share = segment_bytes * segment_count;
+            assert!(longest >= (share / 513).min(128 << 20), "{made:?}: {longest}");
+        }
+    }
+
     #[test]
     fn a_file_is_divided_once_and_what_is_no_such_file_is_left_alone() {
         let place = tempfile::tempdir().unwrap();
@@ -369,7 +401,7 @@ mod tests {
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let open = |path, bytes, count| Superblock::open(path, bytes, count, &Random::System);
         let made = open(&path, 64 << 20, 2).unwrap();
-        assert_eq!((made.segment_bytes, made.segment_count), (520_192, 64));
+        assert_eq!((made.segment_bytes, made.segment_count), (262_144, 127));
         assert_eq!(open(&path, 64 << 20, 2).unwrap(), made);
         let refusal = |bytes, count| open(&path, bytes, count).unwrap_err().to_string();
         assert!(refusal(64 << 20, 3).contains("2 threads"), "{}", refusal(64 << 20, 3));

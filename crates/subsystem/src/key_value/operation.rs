@@ -122,7 +122,7 @@ pub(crate) fn status_of(stored: Stored) -> Status {
         Stored::Done => Status::SUCCESS,
         Stored::Exists => Status::KEY_EXISTS.with_dnr(),
         Stored::NotFound => Status::KEY_DOES_NOT_EXIST.with_dnr(),
-        Stored::NoMemory => Status::CAPACITY_EXCEEDED.with_dnr(),
+        Stored::NoMemory | Stored::LogFull => Status::CAPACITY_EXCEEDED.with_dnr(),
         Stored::TooLarge => Status::INVALID_VALUE_SIZE.with_dnr(),
     }
 }

@@ -5,20 +5,20 @@ use super::*;
 
 /// Lengths of keys and values of a workload.
 #[derive(Clone, Copy, Debug)]
-struct Mix {
-    key_bytes: &'static [usize],
-    value_bytes: &'static [usize],
+pub(super) struct Mix {
+    pub(super) key_bytes: &'static [usize],
+    pub(super) value_bytes: &'static [usize],
 }
 
 /// A partition and the pairs that it must have. For the number of each key: the length of the key, and the first byte and
 /// the length of the value.
-struct Full {
+pub(super) struct Full {
     settings: LogSettings,
     memory_bytes: usize,
-    bench: Bench,
-    random: SplitMix64,
+    pub(super) bench: Bench,
+    pub(super) random: SplitMix64,
     mix: Mix,
-    pairs: BTreeMap<u32, (usize, u8, usize)>,
+    pub(super) pairs: BTreeMap<u32, (usize, u8, usize)>,
 }
 
 fn key(number: u32, bytes: usize) -> Vec<u8> {
@@ -28,7 +28,7 @@ fn key(number: u32, bytes: usize) -> Vec<u8> {
 }
 
 impl Full {
-    fn new(settings: LogSettings, memory_bytes: usize, mix: Mix, seed: u64) -> Self {
+    pub(super) fn new(settings: LogSettings, memory_bytes: usize, mix: Mix, seed: u64) -> Self {
         let mut bench = Bench::open_with(settings, Disk::new(&settings), memory_bytes);
         bench.recover();
         Self { settings, memory_bytes, bench, random: SplitMix64::new(seed), mix, pairs: BTreeMap::new() }
@@ -39,7 +39,7 @@ impl Full {
     }
 
     /// Stores a value of a key, as soon as the log admits it. Returns whether there was room.
-    fn store(&mut self, number: u32) -> bool {
+    pub(super) fn store(&mut self, number: u32) -> bool {
         let key_bytes = self.pairs.get(&number).map(|pair| pair.0);
         let key_bytes = key_bytes.unwrap_or_else(|| self.one_of(self.mix.key_bytes));
         let value_bytes = self.one_of(self.mix.value_bytes);
@@ -60,7 +60,7 @@ impl Full {
     }
 
     /// Stores new keys until some are refused one after the other.
-    fn fill(&mut self, first: u32) -> u32 {
+    pub(super) fn fill(&mut self, first: u32) -> u32 {
         let (mut number, mut refused_count) = (first, 0);
         while refused_count < 20 {
             if self.store(number) { number += 1 } else { refused_count += 1 }
@@ -84,7 +84,7 @@ impl Full {
     }
 
     /// Reads every key once, in any order.
-    fn check_all(&mut self) {
+    pub(super) fn check_all(&mut self) {
         let mut numbers: Vec<u32> = self.pairs.keys().copied().collect();
         while !numbers.is_empty() {
             let at = self.random.below(numbers.len() as u64) as usize;
@@ -92,7 +92,7 @@ impl Full {
         }
     }
 
-    fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.bench.log.request_flush(&mut self.bench.processor);
         self.bench.settle();
         let disk = Disk::of(self.bench.disk.durable());
@@ -105,7 +105,10 @@ impl Full {
         let mut end = 0;
         for round in 0..3 {
             end = self.fill(end);
-            assert!(self.bench.processor.pairs().has_log_room(2000), "memory is full, and the log is not");
+            assert!(
+                self.bench.processor.pairs().has_log_room(2000, None),
+                "memory is full, and the log is not"
+            );
             self.check_all();
             for _ in 0..500 {
                 let number = self.random.below(end.into()) as u32;
