@@ -121,6 +121,13 @@ impl Device {
             Err(unusable) => (Geometry { lba_bytes: 0, block_count: 0 }, Some(unusable.to_string())),
         };
         let is_of_blocks = info.csi == Csi::NVM;
+        let (bytes, used_bytes) = match info.keys {
+            Some(keys) => (keys.bytes, keys.used_bytes),
+            None => {
+                let in_bytes = |blocks: u64| blocks.saturating_mul(lba_bytes.into());
+                (in_bytes(block_count), in_bytes(info.used_blocks))
+            }
+        };
         let address = association.address();
         let address = address.clone().with_port(address.port()).with_nsid(info.nsid);
         Self {
@@ -130,9 +137,9 @@ impl Device {
             firmware: controller.identify.firmware().to_string_lossy().into_owned(),
             model_number: controller.identify.model().to_string_lossy().into_owned(),
             serial_number: controller.identify.serial().to_string_lossy().into_owned(),
-            used_bytes: info.used_blocks.saturating_mul(lba_bytes.into()),
+            used_bytes,
             maximum_lba: block_count,
-            physical_size: block_count.saturating_mul(lba_bytes.into()),
+            physical_size: bytes,
             sector_size: lba_bytes,
             uuid: info.uuid.map(|uuid| uuid.to_string()),
             by_id: is_of_blocks.then(|| disk_path(info.uuid, info.nguid, info.eui64)).flatten(),

@@ -91,8 +91,10 @@ pub struct Geometry {
 /// The limits of a key-value namespace. wire §23
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySpace {
-    /// Bytes of all keys and values.
+    /// Bytes of all keys and values, at most.
     pub bytes: u64,
+    /// Bytes of the present keys and values.
+    pub used_bytes: u64,
     /// Bytes of a key, at most 16.
     pub key_bytes_max: u16,
     /// Bytes of a value.
@@ -125,6 +127,7 @@ impl KeySpace {
         });
         Some(Self {
             bytes: identify.nsze.get(),
+            used_bytes: identify.nuse.get(),
             key_bytes_max: format.key_bytes_max.get().min(16),
             value_bytes_max: format.value_bytes_max.get(),
             vendor: vendor.unwrap_or_default(),
@@ -486,8 +489,11 @@ pub fn changes(before: &[NamespaceInfo], after: &[NamespaceInfo]) -> Vec<Nsid> {
     let find = |all: &[NamespaceInfo], nsid| {
         all.binary_search_by_key(&nsid, |info| info.nsid).ok().and_then(|index| all.get(index)).copied()
     };
-    // The blocks in use change all the time: no reason for a notice.
-    let settled = |info: NamespaceInfo| NamespaceInfo { used_blocks: 0, ..info };
+    // What is in use changes all the time: no reason for a notice.
+    let settled = |info: NamespaceInfo| {
+        let keys = info.keys.map(|keys| KeySpace { used_bytes: 0, ..keys });
+        NamespaceInfo { used_blocks: 0, keys, ..info }
+    };
     let changed = |nsid| find(before, nsid).map(settled) != find(after, nsid).map(settled);
     let mut nsids: Vec<Nsid> =
         before.iter().chain(after).map(|info| info.nsid).filter(|&id| changed(id)).collect();
@@ -740,6 +746,7 @@ mod tests {
     fn a_namespace_of_keys_and_values_is_found_with_its_limits() {
         let mut page = KvNamespace::default();
         page.nsze.set(1 << 30);
+        page.nuse.set(1 << 20);
         page.nmic = Nmic::SHARED;
         page.nsattr = Nsattr::WRITE_PROTECTED;
         page.anagrpid.set(3);
@@ -769,6 +776,7 @@ mod tests {
         assert_eq!(info.geometry, Err(Unusable::CommandSet { csi: Csi::KV }));
         assert_eq!((info.is_shared, info.is_write_protected, info.ana_group), (true, true, 3));
         let plain = KeySpace {
+            used_bytes: 1 << 20,
             bytes: 1 << 30,
             key_bytes_max: 16,
             value_bytes_max: 1 << 20,

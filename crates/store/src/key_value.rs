@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use kv::{MemoryLimit, Partition, Settings};
+use kv::{MemoryLimit, Partition, Settings, Usage};
 
 pub use crate::key_value::examine::{ExaminedFile, PartitionReport};
 use crate::key_value::file::KeyValueFile;
@@ -174,6 +174,12 @@ impl KeyValueStore {
     pub fn memory_bytes_min(&self) -> u64 {
         let limit = self.limit();
         limit.share_bytes_min().saturating_mul(limit.partition_count() as u64)
+    }
+
+    /// What the present pairs take, as of when partitions last reported it.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.limit().usage()
     }
 
     /// The least memory for the present pairs, bytes, as of when partitions last reported it: 0 if they may be evicted.

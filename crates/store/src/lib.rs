@@ -29,6 +29,7 @@ pub use key_value::{
     ExaminedFile, ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings, KeyValueSettings, KeyValueShape,
     KeyValueStore, Logged, PartitionReport, RecoveryProgress,
 };
+pub use kv::Usage;
 pub use kv::log::{Damage, DamageKind, Sync};
 pub use namespace::{
     Backend, BlockStore, Generation, Geometry, Grown, OWN_TICKET, Reply, Request, StoreError, StoreIo, Ticket,

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use kv::Usage;
+
 use crate::health::Health;
 use crate::key_value::{KeyValueShape, KeyValueStore, RecoveryProgress};
 use crate::namespace::{BlockStore, Generation, Grown};
@@ -145,6 +147,24 @@ impl Store {
         match self {
             Self::Blocks(_) => None,
             Self::Keys(keys) => keys.recovery(),
+        }
+    }
+
+    /// What keys and values take, as of when partitions last reported it; `None` of blocks.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        match self {
+            Self::Blocks(_) => None,
+            Self::Keys(keys) => Some(keys.usage()),
+        }
+    }
+
+    /// Memory of keys and values, bytes; 0 of blocks.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Blocks(_) => 0,
+            Self::Keys(keys) => keys.memory_bytes(),
         }
     }
 

@@ -304,7 +304,12 @@ pub(crate) struct Attachments {
     pub(crate) has_logs: bool,
     /// Whether the memory of a partition may be on its way to another size.
     pub(crate) is_resizing: bool,
+    /// When the next report of what pairs take is due, ns.
+    usage_due_ns: u64,
 }
+
+/// Interval between reports of what pairs take while a reactor works, ns.
+const USAGE_NS: u64 = 100_000_000;
 
 /// The place of a view, valid until the table is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -453,10 +458,22 @@ impl Attachments {
         }
     }
 
-    /// Has all partitions report the least memory for their pairs.
+    /// Has all partitions report what their pairs take, and the least memory for them.
     pub(crate) fn report_needed_memory(&mut self) {
         for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
             keys.partition.unread().report_needed_memory();
+            keys.partition.unread().report_usage();
+        }
+    }
+
+    /// Has partitions report what their pairs take, when the reactor pauses, and now and then while it works.
+    #[inline]
+    pub(crate) fn report_usage(&mut self, now_ns: u64, worked: bool) {
+        if self.key_value.is_some() && (!worked || now_ns >= self.usage_due_ns) {
+            self.usage_due_ns = now_ns + USAGE_NS;
+            for keys in self.slots.iter_mut().flatten().filter_map(Attached::keys) {
+                keys.partition.unread().report_usage();
+            }
         }
     }
 

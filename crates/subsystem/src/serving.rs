@@ -543,6 +543,7 @@ impl Application for Serving {
             self.post_watched(io);
             self.was_watched = is_watched;
         }
+        self.lanes.commands.namespaces.report_usage(io.now_ns(), worked);
         if self.lanes.commands.table_settled {
             self.lanes.commands.table_settled = false;
             self.report_table(io);

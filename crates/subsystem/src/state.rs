@@ -135,6 +135,38 @@ pub struct NamespaceState {
     pub closed: Option<String>,
     /// How far its logs have been read; `None` once they are, or without logs.
     pub recovery: Option<RecoveryState>,
+    /// Its keys and values; `None` if it has blocks.
+    pub pairs: Option<PairsState>,
+}
+
+/// The keys and values of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PairsState {
+    /// Pairs.
+    pub count: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+    /// Memory in use, bytes.
+    pub used_memory_bytes: u64,
+    /// Stores refused because memory was full.
+    pub refused_memory_count: u64,
+    /// The log; `None` without one.
+    pub log: Option<LogState>,
+}
+
+/// The log of a key-value namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LogState {
+    /// Bytes of the records of all pairs.
+    pub used_bytes: u64,
+    /// Limit on these.
+    pub usable_bytes: u64,
+    /// The rest: for cleaning, headers, and the ends of writes and of segments.
+    pub headroom_bytes: u64,
+    /// Stores refused because the log was full.
+    pub refused_count: u64,
 }
 
 /// The reading of the logs of a key-value namespace at the start.

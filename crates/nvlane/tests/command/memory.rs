@@ -51,6 +51,23 @@ impl Target {
         run(["reload".as_ref(), "--state".as_ref(), state.as_os_str()])
     }
 
+    /// Its state now.
+    fn state(&self) -> serde_json::Value {
+        let path = self.directory.path().join("state.json");
+        // What is there is of an earlier time.
+        let _ = fs::remove_file(&path);
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::USR1).expect("it runs");
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(state) = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
+                return state;
+            }
+            assert!(Instant::now() < until, "no state");
+            sleep(Duration::from_millis(10));
+        }
+    }
+
     fn client(&self) -> Client {
         let stream = TcpStream::connect(&self.memcached).expect("a connection");
         // The end of a batch does not wait for the acknowledgement of what is before it.
@@ -211,4 +228,75 @@ fn a_log_keeps_what_leaves_memory() {
     assert_eq!(text, "give nqn.2026-01.io.nvlane:memory namespace 1 8M of memory: done\n");
     assert_eq!(client.stat("stats", "limit_maxbytes"), 8 * MEBIBYTE);
     assert_eq!(client.present(0..20_000), 20_000);
+}
+
+#[test]
+fn a_full_log_says_so_in_answers_statistics_the_state_and_the_list() {
+    let target = Target::start(1, "kv:file:DIR/keys?size=8M&memory=8M&sync=none");
+    let mut client = target.client();
+    let value = "v".repeat(4000);
+    let mut store = |key: usize| client.ask(&format!("set key{key} 0 0 4000\r\n{value}"));
+    let count = (0..4000).find(|&key| store(key) != "STORED").expect("it becomes full");
+    assert!(count * 4043 > (8 << 20) / 10 * 8, "{count} values of 4000 bytes in 8 MiB");
+    let refused = "SERVER_ERROR log is full, the rest is headroom for cleaning";
+    assert_eq!(store(count), refused);
+    assert_eq!(store(count / 2), "STORED", "in place of one that is as long");
+    let [used, limit, headroom] =
+        ["log_bytes", "log_limit_bytes", "log_headroom_bytes"].map(|name| client.stat("stats", name));
+    assert!(
+        used <= limit && used + 4043 > limit && limit + headroom <= 8 << 20,
+        "{used}, {limit}, {headroom}"
+    );
+    assert_eq!(client.stat("stats", "curr_items"), count as u64);
+    assert_eq!((client.stat("stats", "store_log_full"), client.stat("stats", "store_no_memory")), (2, 0));
+    let state = target.state();
+    let pairs = &state["subsystems"][0]["namespaces"][0]["pairs"];
+    let pair_bytes = (0..count).map(|key| 4000 + format!("key{key}").len() as u64).sum::<u64>();
+    assert_eq!((&pairs["count"], &pairs["bytes"]), (&count.into(), &pair_bytes.into()), "{pairs}");
+    assert_eq!((&pairs["log"]["used_bytes"], &pairs["log"]["usable_bytes"]), (&used.into(), &limit.into()));
+    assert_eq!((&pairs["log"]["refused_count"], &pairs["refused_memory_count"]), (&2.into(), &0.into()));
+    let address = state["listeners"][0]["address"].as_str().expect("an address");
+    let list = run(["list", "-o", "json", address]).json();
+    let device = &list["Devices"][0];
+    assert_eq!((&device["UsedBytes"], &device["PhysicalSize"]), (&pair_bytes.into(), &(8 << 20).into()));
+}
+
+/// Pairs of a few bytes are in the index itself.
+#[test]
+fn pairs_in_the_index_and_in_memory_are_counted() {
+    let target = Target::start(2, "kv:ram:8M");
+    let mut client = target.client();
+    assert_eq!(client.stat("stats", "bytes"), 0);
+    assert_eq!(client.ask("set k 0 0 1\r\nv"), "STORED");
+    let bytes = client.stat("stats", "bytes");
+    assert!((2..64).contains(&bytes), "{bytes}");
+    let state = target.state();
+    let pairs = &state["subsystems"][0]["namespaces"][0]["pairs"];
+    assert_eq!(
+        (&pairs["count"], &pairs["bytes"], &pairs["log"]),
+        (&1.into(), &2.into(), &serde_json::Value::Null)
+    );
+    let address = state["listeners"][0]["address"].as_str().expect("an address");
+    assert_eq!(run(["list", "-o", "json", address]).json()["Devices"][0]["UsedBytes"], 2);
+}
+
+#[test]
+fn a_key_value_file_keeps_its_size() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("keys");
+    let start = |options: &str| {
+        let spec = format!("kv:file:{}{options}", path.display());
+        run(["target", "--listen", "127.0.0.1:0", "--namespace", &spec, "--run", "true"])
+    };
+    assert_eq!(start("?size=8M&memory=8M").code, 0);
+    let refused = start("?size=16M&memory=8M");
+    assert_eq!((refused.code, refused.stderr.contains("keeps its size")), (2, true), "{refused:?}");
+    assert_eq!(fs::metadata(&path).expect("the file").len(), 8 << 20);
+    assert_eq!(start("?size=8M&memory=8M").code, 0);
+    assert_ne!(start("?size=4M&memory=8M").code, 0);
+    // An earlier version made it longer, and did not use that.
+    fs::File::options().write(true).open(&path).and_then(|file| file.set_len(16 << 20)).expect("longer");
+    for options in ["?memory=8M", "?size=8M&memory=8M", "?size=16M&memory=8M"] {
+        assert_eq!(start(options).code, 0, "{options}");
+    }
 }

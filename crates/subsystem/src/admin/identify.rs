@@ -64,6 +64,7 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
                 Ok(match space.store.key_value() {
                     Some(shape) => {
                         let is_limited = !around.subsystem.is_some_and(Subsystem::has_key_value_only);
+                        let shape = (shape, space.store.usage().unwrap_or_default());
                         namespace::key_value(space, shape, around.limits, is_limited).as_bytes().to_vec()
                     }
                     None => NvmNamespace::default().as_bytes().to_vec(),

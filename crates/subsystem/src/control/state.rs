@@ -2,7 +2,7 @@
 
 use proto::controller::ControllerState as MachineState;
 use reactor::Counter;
-use store::RecoveryProgress;
+use store::{RecoveryProgress, Store};
 use wire::id::{Nsid, Qid};
 
 use super::associations::Associations;
@@ -12,7 +12,8 @@ use crate::controller::{ControllerKind, ControllerRecord, Life, Transition};
 use crate::lane_counters::LaneCounters;
 use crate::lane_id::LaneId;
 use crate::state::{
-    ControllerState, ListenerState, NamespaceState, QueueState, RecoveryState, SubsystemState, TargetState,
+    ControllerState, ListenerState, LogState, NamespaceState, PairsState, QueueState, RecoveryState,
+    SubsystemState, TargetState,
 };
 use crate::subsystem::{Namespace, Subsystem, SubsystemId};
 
@@ -23,6 +24,25 @@ pub(super) struct Snapshot<'a> {
     pub(super) authentications: &'a Authentications,
     /// The version of the namespace table that every reactor serves.
     pub(super) version_in_use: u64,
+}
+
+/// The keys and values of a namespace, if it has any.
+fn pairs(store: &Store) -> Option<PairsState> {
+    let usage = store.usage()?;
+    let log = LogState {
+        used_bytes: usage.log_bytes,
+        usable_bytes: usage.log_bytes_max,
+        headroom_bytes: usage.log_headroom_bytes,
+        refused_count: usage.log_full_count,
+    };
+    Some(PairsState {
+        count: usage.pair_count,
+        bytes: usage.pair_bytes,
+        memory_bytes: store.memory_bytes(),
+        used_memory_bytes: usage.memory_bytes,
+        refused_memory_count: usage.no_memory_count,
+        log: (usage.log_bytes_max > 0).then_some(log),
+    })
 }
 
 impl Snapshot<'_> {
@@ -70,6 +90,7 @@ impl Snapshot<'_> {
                 let RecoveryProgress { partition_count, read_bytes, bytes } = progress;
                 RecoveryState { partition_count, read_bytes, bytes }
             }),
+            pairs: pairs(&namespace.store),
         };
         SubsystemState {
             nqn: subsystem.nqn.to_string(),

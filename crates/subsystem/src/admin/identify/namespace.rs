@@ -1,6 +1,6 @@
 //! Identify namespace (CNS 00, 11), and the structure independent of the command set (CNS 08). wire §10.2
 
-use store::{Geometry, KeyValueShape};
+use store::{Geometry, KeyValueShape, Usage};
 use wire::identify::command_set::{
     IndependentNamespace, KvFormat, KvNamespace, KvVendorArea, KvVendorCommands, Nstat,
 };
@@ -50,12 +50,13 @@ pub(super) fn identify(
 /// A namespace of the key-value command set. wire §23
 pub(super) fn key_value(
     namespace: &Namespace,
-    shape: KeyValueShape,
+    (shape, usage): (KeyValueShape, Usage),
     limits: &Limits,
     is_limited: bool,
 ) -> KvNamespace {
     let mut structure = KvNamespace::default();
     structure.nsze.set(shape.bytes);
+    structure.nuse.set(usage.pair_bytes.min(shape.bytes));
     structure.nmic = Nmic::SHARED;
     structure.set_format_count(1);
     // Values cannot be read in parts: a value must fit into one transfer if transfers are limited.
