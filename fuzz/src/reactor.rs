@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read};
 
 use reactor::{
-    Application, Arrival, BusyPolling, Connection, Io, Listener, ListenerTag, Operation, Pool, Received,
-    Segment, Sent, SocketId, Timers, Token,
+    Application, Arrival, BusyPolling, Connection, Io, Listener, ListenerTag, Moment, Operation, Pool,
+    Received, Segment, Sent, SocketId, Timers, Token,
 };
 use subsystem::Serving;
 use subsystem::message::Message;
@@ -200,6 +200,11 @@ impl Core {
 impl Io<Message> for Core {
     fn now_ns(&self) -> u64 {
         self.now_ns
+    }
+
+    fn moment(&self) -> Moment {
+        let since_boot_s = (self.now_ns / 1_000_000_000).cast_signed();
+        Moment { boot: 1, since_boot_s, unix_s: 1_700_000_000 + since_boot_s }
     }
 
     fn listen(&mut self, _: ListenerTag, _: Listener) -> io::Result<()> {

@@ -63,6 +63,12 @@ impl AccessClock {
         }
     }
 
+    /// Has all accesses so far count as of this second: those of pairs that were read from a log.
+    pub(crate) fn begin(&mut self, now_s: u32) {
+        self.began_s = [now_s; _];
+        self.due_s = now_s + TICK_S;
+    }
+
     /// The stamp of an access now.
     #[inline(always)]
     pub(crate) fn now(&self) -> u8 {

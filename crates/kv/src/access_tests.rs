@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use reactor::Moment;
 use reactor::random::SplitMix64;
 
 use crate::pair::{Attributes, Condition, Stored};
@@ -13,7 +14,11 @@ const START_S: i64 = 1_700_000_000;
 
 fn partition(memory_bytes: usize) -> Partition {
     let settings = Settings { memory_bytes, seed: 3, ..Settings::default() };
-    Partition::new(Processor::new(settings).expect("memory"), START_S)
+    Partition::new(Processor::new(settings).expect("memory"), at(START_S))
+}
+
+fn at(unix_s: i64) -> Moment {
+    Moment { boot: 1, since_boot_s: unix_s - START_S, unix_s }
 }
 
 fn put(partition: &mut Partition, key: &[u8], length: usize) {
@@ -31,7 +36,7 @@ fn read(partition: &mut Partition, key: &[u8], counts: bool) -> Option<i64> {
     if counts {
         processor.touch(place);
     }
-    Some(processor.clock().base_s() + i64::from(at_s))
+    Some(processor.clock().unix_of(at_s))
 }
 
 /// Steps of 20 s with stores of new keys, reads, and another memory now and then.
@@ -44,7 +49,7 @@ fn the_last_access_is_known_to_its_resolution_whatever_happens_to_the_item() {
     for step in 0..6000u64 {
         let now_s = START_S + 20 * step.cast_signed();
         // Requests come in many receives.
-        (0..8).for_each(|_| partition.set_now(now_s));
+        (0..8).for_each(|_| partition.set_now(at(now_s)));
         for _ in 0..3 {
             let number = random.draw() % 12_000;
             put(
@@ -97,7 +102,7 @@ fn an_item_is_written_once_per_tick() {
     let key = b"sixteen bytes ..";
     put(&mut partition, key, 32);
     for minute in 0..3 {
-        partition.set_now(START_S + 60 * minute);
+        partition.set_now(at(START_S + 60 * minute));
         assert!((0..3).all(|_| read(&mut partition, key, true).is_some()));
         let before = partition.processor.touches();
         assert!((0..100).all(|_| read(&mut partition, key, true).is_some()));

@@ -4,7 +4,7 @@ mod resize;
 
 use std::io;
 
-use reactor::Chunk;
+use reactor::{Chunk, Moment};
 
 pub use resize::ResizeStep;
 use resize::Resizing;
@@ -68,7 +68,7 @@ impl Allocator {
         let mut heap = Heap::new(plan.region_count)?;
         let first_line = heap.regions.take_index().expect("all regions are free");
         let table = Table::new(Index::new(first_line, plan.region_count), KeyHasher::new(settings.seed));
-        let (counters, clock) = (Counters::default(), Clock::at(0));
+        let (counters, clock) = (Counters::default(), Clock::at(Moment::default()));
         let mut pairs = Pairs { heap, table, counters, clock, journal: None };
         pairs.reserve_regions();
         let evictor = Evictor::new(settings.eviction, Ghosts::new(plan.ghost_bytes));
@@ -193,6 +193,14 @@ impl Allocator {
         }
         self.pairs.counters.evicted_count += 1;
         self.pairs.unlink(hash, Place::new(home, cell, item));
+    }
+
+    /// Removes all items that have an expiry, as if it had passed.
+    pub(crate) fn remove_expiring(&mut self) {
+        let now_s = std::mem::replace(&mut self.pairs.clock.now_s, u32::MAX);
+        let region_count = self.pairs.heap.regions.count();
+        self.evictor.remove_expired(&mut self.pairs, region_count);
+        self.pairs.clock.now_s = now_s;
     }
 
     /// Removes all pairs without recording a change.

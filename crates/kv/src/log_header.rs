@@ -2,6 +2,8 @@
 //!
 //! Both are numbers with a checksum, and fit in one sector, so that a write of one leaves the old or the new one.
 
+use crate::clock::LogTime;
+
 /// Bytes of a header of `count` numbers.
 const fn header_bytes(count: usize) -> usize {
     8 + count * 8 + 4
@@ -94,28 +96,93 @@ pub(crate) struct LogSuperblock {
     pub(crate) is_closed: bool,
     /// A CAS number that no value had.
     pub(crate) next_cas: u64,
+    /// When it was written; `None` in a new log, and in one of an earlier version of nvlane.
+    pub(crate) time: Option<LogTime>,
 }
+
+/// Bits of the last number of a superblock.
+const HAS_TIME: u64 = 1;
+const IS_LAST: u64 = 2;
 
 impl LogSuperblock {
     const MAGIC: [u8; 8] = *b"nvlkvlog";
 
     /// That of a log without segments.
     pub(crate) fn new(log: u64) -> Self {
-        Self { log, sequence: 0, oldest: 1, newest: 0, run: 0, known_end: 0, is_closed: true, next_cas: 1 }
+        Self {
+            log,
+            sequence: 0,
+            oldest: 1,
+            newest: 0,
+            run: 0,
+            known_end: 0,
+            is_closed: true,
+            next_cas: 1,
+            time: None,
+        }
     }
 
     pub(crate) fn encode(&self, into: &mut [u8]) {
-        let Self { log, sequence, oldest, newest, run, known_end, is_closed, next_cas } = *self;
-        let numbers = [log, sequence, oldest, newest, run, known_end, is_closed.into(), next_cas];
+        let Self { log, sequence, oldest, newest, run, known_end, is_closed, next_cas, time } = *self;
+        let [boot, since_boot_s, log_s, unix_s, bits] = time.map_or([0; 5], |time| {
+            let bits = HAS_TIME | if time.is_last { IS_LAST } else { 0 };
+            let [since_boot_s, log_s, unix_s] =
+                [time.since_boot_s, time.log_s, time.unix_s].map(i64::cast_unsigned);
+            [time.boot, since_boot_s, log_s, unix_s, bits]
+        });
+        let numbers = [
+            log,
+            sequence,
+            oldest,
+            newest,
+            run,
+            known_end,
+            is_closed.into(),
+            next_cas,
+            boot,
+            since_boot_s,
+            log_s,
+            unix_s,
+            bits,
+        ];
         encode_numbers(Self::MAGIC, &numbers, into);
     }
 
     /// Decodes a superblock of this log; `None` if it is none, or damaged.
     pub(crate) fn decode(bytes: &[u8], log: u64) -> Option<Self> {
-        let [of, sequence, oldest, newest, run, known_end, is_closed, next_cas] =
-            decode_numbers(Self::MAGIC, bytes)?;
-        let is_closed = is_closed == 1;
-        (of == log).then_some(Self { log, sequence, oldest, newest, run, known_end, is_closed, next_cas })
+        // Those of earlier versions end before the time.
+        let [
+            of,
+            sequence,
+            oldest,
+            newest,
+            run,
+            known_end,
+            is_closed,
+            next_cas,
+            boot,
+            since_boot_s,
+            log_s,
+            unix_s,
+            bits,
+        ] = decode_numbers(Self::MAGIC, bytes).or_else(|| {
+            let mut numbers = [0; 13];
+            *numbers.first_chunk_mut::<8>()? = decode_numbers(Self::MAGIC, bytes)?;
+            Some(numbers)
+        })?;
+        let [since_boot_s, log_s, unix_s] = [since_boot_s, log_s, unix_s].map(u64::cast_signed);
+        let time = LogTime { boot, since_boot_s, log_s, unix_s, is_last: bits & IS_LAST != 0 };
+        (of == log).then_some(Self {
+            log,
+            sequence,
+            oldest,
+            newest,
+            run,
+            known_end,
+            is_closed: is_closed == 1,
+            next_cas,
+            time: (bits & HAS_TIME != 0).then_some(time),
+        })
     }
 
     /// Index of the copy that this one is written to.
@@ -132,7 +199,8 @@ mod tests {
     proptest! {
         #[test]
         fn headers_read_back_unless_a_bit_has_changed(
-            numbers: [u64; 7], flag: bool, bit in 0..header_bytes(8) * 8,
+            numbers: [u64; 7], flag: bool, time in proptest::option::of(any::<[i64; 3]>()),
+            bit in 0..header_bytes(8) * 8,
         ) {
             let [log, run, generation, oldest, previous_end, previous_run, next_cas] = numbers;
             let header = SegmentHeader {
@@ -141,6 +209,9 @@ mod tests {
             let superblock = LogSuperblock {
                 log, sequence: generation, oldest, newest: previous_run, run, known_end: previous_end,
                 is_closed: flag, next_cas,
+                time: time.map(|[since_boot_s, log_s, unix_s]| LogTime {
+                    boot: run, since_boot_s, log_s, unix_s, is_last: !flag,
+                }),
             };
             let (mut first, mut second) = ([0; 512], [0; 512]);
             header.encode(&mut first);
@@ -154,6 +225,18 @@ mod tests {
             second[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(SegmentHeader::decode(&first, log), None);
             prop_assert_eq!(LogSuperblock::decode(&second, log), None);
+        }
+
+        #[test]
+        fn superblocks_of_earlier_versions_have_no_time(numbers: [u64; 5], flag: bool) {
+            let [log, sequence, newest, known_end, next_cas] = numbers;
+            let mut bytes = [0; 512];
+            let written = [log, sequence, 1, newest, 2, known_end, flag.into(), next_cas];
+            encode_numbers(LogSuperblock::MAGIC, &written, &mut bytes);
+            let expected = LogSuperblock {
+                log, sequence, oldest: 1, newest, run: 2, known_end, is_closed: flag, next_cas, time: None,
+            };
+            prop_assert_eq!(LogSuperblock::decode(&bytes, log), Some(expected));
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use reactor::Moment;
+
 use crate::clock::Clock;
 use crate::log::{Log, LogSettings};
 use crate::memory_limit::{MemoryLimit, Usage};
@@ -24,10 +26,10 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// A partition in memory; `unix_s` is the current time.
+    /// A partition in memory, whose clock starts now.
     #[must_use]
-    pub fn new(mut processor: Processor, unix_s: i64) -> Self {
-        processor.pairs_mut().clock = Clock::at(unix_s);
+    pub fn new(mut processor: Processor, now: Moment) -> Self {
+        processor.pairs_mut().clock = Clock::at(now);
         Self {
             processor,
             log: None,
@@ -40,8 +42,8 @@ impl Partition {
 
     /// A partition with a log, which must be recovered first. The processor must be empty.
     #[must_use]
-    pub fn with_log(processor: Processor, unix_s: i64, settings: LogSettings) -> Self {
-        let mut partition = Self::new(processor, unix_s);
+    pub fn with_log(processor: Processor, now: Moment, settings: LogSettings) -> Self {
+        let mut partition = Self::new(processor, now);
         partition.log = Some(Box::new(Log::new(settings, &mut partition.processor)));
         partition
     }
@@ -130,10 +132,10 @@ impl Partition {
         Some((self.log.as_deref_mut()?, &mut self.processor))
     }
 
-    /// Sets the time, Unix time in seconds.
-    pub fn set_now(&mut self, unix_s: i64) {
+    /// Sets the time.
+    pub fn set_now(&mut self, now: Moment) {
         let pairs = self.processor.pairs_mut();
-        pairs.clock.set(unix_s);
+        pairs.clock.set(now);
         if pairs.heap.access.is_due(pairs.clock.now_s) {
             self.age_stamps();
         }

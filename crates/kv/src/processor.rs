@@ -668,11 +668,18 @@ impl Processor {
         self.pairs_mut().reserve_regions();
     }
 
-    /// Ends the reading of the log: from now on pairs are stored.
-    pub(crate) fn end_recovery(&mut self) {
+    /// Ends the reading of the log: from now on pairs are stored. Returns by how much the wall clock is behind the log, s,
+    /// if it is: then no pair has an expiry.
+    pub(crate) fn end_recovery(&mut self, expires_until_s: i64) -> Option<i64> {
+        let behind_s = self.pairs_mut().clock.end_recovery(expires_until_s);
+        if behind_s.is_some() {
+            self.writer.allocator.remove_expiring();
+        }
         let pairs = self.pairs_mut();
+        pairs.heap.access.begin(pairs.clock.now_s());
         pairs.journal.as_mut().expect("there is a log").purpose = Purpose::Stores;
         pairs.reserve_regions();
+        behind_s
     }
 
     /// What the pairs take of the log, if there is one.

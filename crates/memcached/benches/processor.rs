@@ -27,7 +27,7 @@ use nvlane_memcached::{
     ListenerStats, Progress, Router, Service, Session, Verb,
 };
 use reactor::random::SplitMix64;
-use reactor::{Lines, prefetch};
+use reactor::{Lines, Moment, prefetch};
 
 const BATCH: usize = 256;
 
@@ -309,7 +309,7 @@ fn main() {
     let settings = Settings { memory_bytes, eviction: Eviction::None, ..Settings::default() };
     let processor = Processor::new(settings).expect("memory");
     let service = Service::new(ListenerSettings::default());
-    let mut alone = Alone(Partition::new(processor, 1_700_000_000), service);
+    let mut alone = Alone(Partition::new(processor, Moment::default()), service);
     // In the second round memory is already touched: the remaining cost is the index's own.
     for round in ["memory new", "memory touched before"] {
         alone.0.processor.clear();

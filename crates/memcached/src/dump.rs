@@ -136,7 +136,8 @@ impl Executor<'_> {
         let (attributes, marks) = (processor.attributes(place), processor.marks(place));
         let size = processor.value_bytes(place) + key.len() + ITEM_HEADER_BYTES;
         let cas = if place.item().is_some() { processor.cas(hash, key).unwrap_or(0) } else { 0 };
-        let unix_s = |at_s: u32| processor.clock().base_s().cast_unsigned() + u64::from(at_s);
+        let clock = *processor.clock();
+        let unix_s = |at_s: u32| clock.unix_of(at_s).max(0).cast_unsigned();
         let accessed_s = unix_s(processor.last_access_s(place).unwrap_or(processor.now_s()));
         out.extend_from_slice(b"key=");
         number::push_url_encoded(out, key);
@@ -160,7 +161,7 @@ impl Executor<'_> {
         let Some(place) = processor.find(hash, key) else { return };
         let expires_s = match processor.attributes(place).expiry_s {
             0 => 0,
-            expiry_s => processor.clock().base_s().cast_unsigned() + u64::from(expiry_s),
+            expiry_s => processor.clock().unix_of(expiry_s).max(0).cast_unsigned(),
         };
         out.extend_from_slice(b"ITEM ");
         out.extend_from_slice(key);

@@ -132,7 +132,8 @@ impl Executor<'_> {
         Executor { partition: self.partition, service: self.service }
     }
 
-    /// The expiry for a client's time value.
+    /// The expiry for a client's time value: Unix time is converted now, so a later step of the wall clock changes
+    /// nothing.
     #[must_use]
     pub fn expiry(&self, exptime: i64) -> u32 {
         let now_s = i64::from(self.partition.processor.now_s());
@@ -140,7 +141,7 @@ impl Executor<'_> {
             0 => return 0,
             ..0 => return Clock::EXPIRED_S,
             1..=RELATIVE_S_MAX => now_s + exptime,
-            _ => exptime.saturating_sub(self.partition.processor.clock().base_s()),
+            _ => exptime.saturating_sub(self.partition.processor.clock().unix_s()).saturating_add(now_s),
         };
         if at_s <= now_s { Clock::EXPIRED_S } else { u32::try_from(at_s).unwrap_or(0) }
     }

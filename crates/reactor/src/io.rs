@@ -11,6 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::buffers::Pool;
 use crate::busy_poll::{Arrival, BusyPolling};
+use crate::moment::Moment;
 use crate::operation::{Completion, Operation, Token};
 use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent};
@@ -110,11 +111,8 @@ pub trait Io<M> {
         self.now_ns()
     }
 
-    /// Unix time, s. Expiry times of keys refer to it.
-    fn unix_s(&self) -> i64 {
-        // The coarse clock of the kernel's last tick is cheap enough to read for every command.
-        clock_gettime(ClockId::RealtimeCoarse).tv_sec
-    }
+    /// The moment of this turn, by which keys expire.
+    fn moment(&self) -> Moment;
 
     /// Unix time, us.
     fn unix_us(&self) -> u64 {

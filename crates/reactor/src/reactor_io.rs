@@ -30,6 +30,7 @@ use crate::engine::Engine;
 use crate::event::Interest;
 use crate::io::{Application, Connection, ConnectionHandle, Io, ListenerTag, SocketId};
 use crate::mailbox::{Address, Mailbox};
+use crate::moment::{Moment, MomentClock};
 use crate::operation::{Operation, Token};
 use crate::program_allocator::give_back_freed_memory;
 use crate::segment::Segment;
@@ -81,6 +82,7 @@ pub(crate) struct ReactorIo<M> {
     own_messages: VecDeque<M>,
     timers: Timers,
     start: Instant,
+    moments: MomentClock,
     pub(crate) now_ns: u64,
     pub(crate) stops: bool,
     pub(crate) busy_polling: BusyPolling,
@@ -132,6 +134,7 @@ impl<M: Send + 'static> ReactorIo<M> {
         accepts_per_s: u32,
         busy_polling: BusyPolling,
     ) -> Self {
+        let start = Instant::now();
         Self {
             engine,
             pool,
@@ -149,7 +152,8 @@ impl<M: Send + 'static> ReactorIo<M> {
             accept_warning_ns: 0,
             own_messages: VecDeque::new(),
             timers: Timers::default(),
-            start: Instant::now(),
+            start,
+            moments: MomentClock::new(start),
             now_ns: 0,
             stops: false,
             busy_polling,
@@ -160,6 +164,7 @@ impl<M: Send + 'static> ReactorIo<M> {
     pub(crate) fn set_peers(&mut self, index: usize, addresses: Vec<Address<M>>, start: Instant) {
         assert!(index < addresses.len(), "reactor {index} of {}", addresses.len());
         (self.index, self.addresses, self.start) = (index, addresses, start);
+        self.moments = MomentClock::new(start);
     }
 
     pub(crate) fn read_clock(&mut self) {
@@ -448,6 +453,11 @@ impl<M: Send + 'static> Io<M> for ReactorIo<M> {
 
     fn clock_ns(&self) -> u64 {
         elapsed_ns(self.start)
+    }
+
+    #[inline]
+    fn moment(&self) -> Moment {
+        self.moments.at(self.now_ns)
     }
 
     fn listen(&mut self, tag: ListenerTag, listener: Listener) -> io::Result<()> {

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use reactor::{Buffer, Completion, File, Operation, Pool, Timers};
+use reactor::{Buffer, Completion, File, Moment, Operation, Pool, Timers};
 use rustix::io::Errno;
 use store::{Backend, BlockStore, FileStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 
@@ -214,6 +214,10 @@ struct Running {
 impl StoreIo for Recorder {
     fn now_ns(&self) -> u64 {
         self.now_ns
+    }
+
+    fn moment(&self) -> Moment {
+        Moment::default()
     }
 
     fn pool(&self) -> &Pool {
@@ -659,6 +663,10 @@ struct Replay {
 impl StoreIo for Replay {
     fn now_ns(&self) -> u64 {
         0
+    }
+
+    fn moment(&self) -> Moment {
+        Moment::default()
     }
 
     fn pool(&self) -> &Pool {

@@ -26,7 +26,6 @@ pub(crate) use pair::{Action, Answer, Mode};
 
 use crate::pair_settings::{PairDurability, PairSettings};
 use crate::scenario::SECOND;
-use crate::shared::unix_ns;
 
 /// How the end of a process or of the power affects pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +46,8 @@ pub(crate) struct PairModel {
     pub(crate) refusals: &'static [&'static str],
     /// Changes that were answered.
     pub(crate) acknowledged_count: u64,
+    /// For how long the target's machine was suspended, s.
+    pub(crate) suspended_s: i64,
 }
 
 impl PairModel {
@@ -60,7 +61,13 @@ impl PairModel {
             closed_since_ns: None,
             refusals: &[],
             acknowledged_count: 0,
+            suspended_s: 0,
         }
+    }
+
+    /// The time by which pairs expire, s.
+    fn time_s(&self, now_ns: u64) -> i64 {
+        (now_ns / SECOND).cast_signed() + self.suspended_s
     }
 
     /// Whether one more command on this key can be judged.
@@ -90,14 +97,14 @@ impl PairModel {
     pub(crate) fn begin(&mut self, key: usize, action: Action, origin: Origin, now_ns: u64) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        let command = Command { id, action, begin_s: unix_s(now_ns), begin_ns: now_ns };
+        let command = Command { id, action, begin_s: self.time_s(now_ns), begin_ns: now_ns, step_s: 0 };
         self.keys[key].begin(command, origin);
         id
     }
 
     /// A command is answered.
     pub(crate) fn end(&mut self, key: usize, id: u64, answer: &Answer, now_ns: u64) -> Result<(), Finding> {
-        let now_s = unix_s(now_ns);
+        let now_s = self.time_s(now_ns);
         let begin_ns = self.keys[key].begin_ns(id);
         if let Some(since_ns) = self.closed_since_ns
             && begin_ns.is_some_and(|begin_ns| begin_ns > since_ns)
@@ -122,7 +129,7 @@ impl PairModel {
 
     /// Commands that were lost before this moment have taken effect by now, or never will.
     pub(crate) fn rule_out(&mut self, before_ns: u64, now_ns: u64) {
-        let now_s = unix_s(now_ns);
+        let now_s = self.time_s(now_ns);
         self.keys.iter_mut().for_each(|key| key.rule_out(before_ns, now_s));
     }
 
@@ -143,9 +150,21 @@ impl PairModel {
 
     /// The target is down.
     pub(crate) fn on_crash(&mut self, crash: Crash, now_ns: u64) {
-        let now_s = unix_s(now_ns);
+        let now_s = self.time_s(now_ns);
         let durability = self.durability;
         self.keys.iter_mut().for_each(|key| key.on_crash(durability, crash, now_s));
+    }
+
+    /// The wall clock was set by so much: an absolute time of a command that is out may be converted before or after.
+    pub(crate) fn on_wall_set(&mut self, step_s: u64) {
+        self.keys.iter_mut().for_each(|key| key.on_wall_set(step_s.cast_signed()));
+    }
+
+    /// The target starts again after the power went at `cut_ns`: its wall clock tells how long ago that was, if it is
+    /// right.
+    pub(crate) fn on_boot(&mut self, cut_ns: u64, now_ns: u64, is_wall_right: bool) {
+        let (cut_s, now_s) = (self.time_s(cut_ns), self.time_s(now_ns));
+        self.keys.iter_mut().for_each(|key| key.on_boot(cut_s, now_s, is_wall_right));
     }
 
     /// Everything that is pending and was not lost: for a report.
@@ -153,11 +172,6 @@ impl PairModel {
         let counts = self.keys.iter().enumerate().map(|(key, history)| (key, history.pending_count()));
         counts.filter(|(_, count)| *count > 0).collect()
     }
-}
-
-/// Unix time, s.
-fn unix_s(now_ns: u64) -> i64 {
-    (unix_ns(now_ns) / SECOND).cast_signed()
 }
 
 /// A value that names the command that brings it.

@@ -6,15 +6,15 @@ use std::rc::Rc;
 
 use reactor::{
     Application, Arrival, BLOCK_BYTES_MIN, Buffer, BusyPolling, Completion, Connection, Held, Io, Listener,
-    ListenerTag, Notice, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token,
+    ListenerTag, Moment, Notice, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token,
 };
 use subsystem::Serving;
 use subsystem::message::Message;
 
-use crate::scenario::{SECOND, US};
+use crate::scenario::US;
 use crate::sent_bytes::SentBytes;
 use crate::shared::network::{Got, Took};
-use crate::shared::{Actor, Shared, Side, unix_ns};
+use crate::shared::{Actor, Shared, Side};
 
 /// Turns without work, while a socket has input, after which a reactor wastes its core.
 const IDLE_COUNT_MAX: u32 = 10_000;
@@ -360,12 +360,12 @@ impl Io<Message> for SimIo<'_> {
         self.shared.now_ns
     }
 
-    fn unix_s(&self) -> i64 {
-        (unix_ns(self.shared.now_ns) / SECOND).cast_signed()
+    fn moment(&self) -> Moment {
+        self.shared.clocks.moment(self.shared.now_ns)
     }
 
     fn unix_us(&self) -> u64 {
-        unix_ns(self.shared.now_ns) / US
+        self.shared.clocks.unix_ns(self.shared.now_ns) / US
     }
 
     fn listen(&mut self, _: ListenerTag, _: Listener) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! What everything in the simulated world has in common: time, chance, and what happens next.
 
+pub(crate) mod clocks;
 pub(crate) mod disk;
 pub(crate) mod network;
 pub(crate) mod tls_view;
@@ -13,16 +14,9 @@ use crate::scenario::{SECOND, Scenario, US};
 use crate::timeline::About;
 use crate::tls_keys::TlsKeys;
 use crate::trace::Trace;
+use clocks::Clocks;
 use disk::{Disk, LOG_OPERATIONS};
 use network::Network;
-
-/// When a run begins, ns since the beginning of 1970.
-const START_NS: u64 = 1_700_000_000 * SECOND;
-
-/// Unix time, ns.
-pub(crate) fn unix_ns(now_ns: u64) -> u64 {
-    START_NS + now_ns
-}
 
 /// An actor that runs on events: a reactor, an association's thread, a lane's thread.
 pub(crate) type Actor = usize;
@@ -117,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) disk: Disk,
     /// Of the key-value namespace.
     pub(crate) log_disk: Disk,
+    /// Of the target's machine.
+    pub(crate) clocks: Clocks,
     /// What the run has reached.
     pub(crate) coverage: Coverage,
     /// When the target last started.
@@ -153,6 +149,7 @@ impl Shared {
             tls_keys: TlsKeys::default(),
             disk,
             log_disk,
+            clocks: Clocks::new(),
             coverage: Coverage::default(),
             started_ns: 0,
             barred_since_ns: None,

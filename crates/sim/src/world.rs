@@ -53,7 +53,7 @@ use crate::removable::Removable;
 use crate::rights::Rights;
 use crate::scenario::{CommandId, Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
-use crate::shared::{Actor, Event, Shared, unix_ns};
+use crate::shared::{Actor, Event, Shared};
 
 use admission::Crowd;
 use command::Command;
@@ -632,7 +632,7 @@ impl World {
             entropy: scenario.seed ^ self.target_count << 32,
             randomness: Randomness::Simulated(SplitMix64::new(scenario.seed ^ self.target_count << 48)),
             now_ns: self.shared.now_ns,
-            wall_ns: unix_ns(self.shared.now_ns),
+            wall_ns: self.shared.clocks.unix_ns(self.shared.now_ns),
             audit: Recorder::default(),
         };
         if let Machine::Second { since_ns } = &mut self.machine {
@@ -753,6 +753,7 @@ impl World {
             }
             Fault::LogError { of } => self.shared.log_disk.next_error = Some(of),
             Fault::Memory { share } => self.resize_pairs(share),
+            Fault::SetClock { .. } | Fault::Suspend { .. } => self.change_clocks(fault),
             Fault::Resize { block_count } => self.shrink(block_count),
             Fault::Cancel => self.cancel_one(),
             Fault::Remove { away_ns, returns } => self.remove_second(away_ns, returns),

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use kv::{MemoryLimit, Partition, Settings, Usage};
+use reactor::Moment;
 
 pub use crate::key_value::examine::{ExaminedFile, PartitionReport};
 use crate::key_value::file::KeyValueFile;
@@ -119,14 +120,14 @@ impl KeyValueStore {
         }
     }
 
-    /// Attaches the calling reactor to the partition of its number; `unix_s` is the current time.
+    /// Attaches the calling reactor to the partition of its number.
     ///
     /// # Errors
     /// The reason why this thread cannot use the partition: no memory, or a file that is not divided yet.
-    pub fn attach(&self, reactor: usize, unix_s: i64) -> io::Result<KeyValueBackend> {
+    pub fn attach(&self, reactor: usize, now: Moment) -> io::Result<KeyValueBackend> {
         match &self.0 {
-            Kind::Memory(memory) => memory.attach(unix_s).map(KeyValueBackend::Memory),
-            Kind::File(file) => file.attach(reactor, unix_s).map(KeyValueBackend::Logged),
+            Kind::Memory(memory) => memory.attach(now).map(KeyValueBackend::Memory),
+            Kind::File(file) => file.attach(reactor, now).map(KeyValueBackend::Logged),
         }
     }
 

@@ -13,7 +13,7 @@
 //! namespace: the caller has checked them against the geometry. If the namespace has shrunk since, the reply is
 //! [`StoreError::Truncated`].
 
-use reactor::{Buffer, Completion, Operation, Payload, Pool};
+use reactor::{Buffer, Completion, Moment, Operation, Payload, Pool};
 
 use crate::health::Health;
 
@@ -199,6 +199,8 @@ pub enum StoreError {
 pub trait StoreIo {
     /// The time of this turn, ns since a fixed moment.
     fn now_ns(&self) -> u64;
+    /// The moment of this turn, by which keys expire.
+    fn moment(&self) -> Moment;
     /// This reactor's buffers.
     fn pool(&self) -> &Pool;
     /// A buffer for work on the critical path: from the pool, else the reserve.
@@ -232,6 +234,10 @@ pub(crate) struct Intercepted<'a, F> {
 impl<F: FnMut(&mut dyn StoreIo, Ticket, Reply)> StoreIo for Intercepted<'_, F> {
     fn now_ns(&self) -> u64 {
         self.io.now_ns()
+    }
+
+    fn moment(&self) -> Moment {
+        self.io.moment()
     }
 
     fn pool(&self) -> &Pool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kv::log::Failure;
 use kv::{Partition, ResizeStep};
 use memcached::{Executor, ListenerSettings, Service, Watchers};
-use reactor::Completion;
+use reactor::{Completion, Moment};
 use store::{
     Backend, Generation, Geometry, KeyValueBackend, KeyValueShape, KeyValueStore, Logged, OWN_TICKET, Store,
     StoreIo, Ticket,
@@ -154,12 +154,12 @@ impl Keys {
     fn attach(
         store: &KeyValueStore,
         reactor: usize,
-        unix_s: i64,
+        now: Moment,
         watchers: &Arc<Watchers>,
     ) -> io::Result<Self> {
         let KeyValueShape { item_bytes, allows_flush, .. } = store.shape();
         let settings = ListenerSettings { value_bytes_max: item_bytes as usize, allows_flush };
-        let partition = match store.attach(reactor, unix_s)? {
+        let partition = match store.attach(reactor, now)? {
             KeyValueBackend::Memory(partition) => KeysIn::Memory(partition),
             KeyValueBackend::Logged(logged) => KeysIn::Log(logged, Box::default()),
         };
@@ -387,7 +387,7 @@ impl Found {
 impl Attachments {
     /// Switches to another table: attaches new namespaces and releases removed ones.
     /// `reactor` is this one's number.
-    pub(crate) fn replace(&mut self, table: Arc<NamespaceTable>, reactor: usize, unix_s: i64) {
+    pub(crate) fn replace(&mut self, table: Arc<NamespaceTable>, reactor: usize, now: Moment) {
         self.reactor = reactor;
         let mut gone = std::mem::take(&mut self.by_id);
         self.views.clear();
@@ -397,7 +397,7 @@ impl Attachments {
             for entry in entries {
                 self.newest = self.newest.max(Some(entry.id));
                 let known = self.by_id.get(&entry.id).copied();
-                let at = known.or_else(|| gone.remove(&entry.id)).or_else(|| self.attach(entry, unix_s));
+                let at = known.or_else(|| gone.remove(&entry.id)).or_else(|| self.attach(entry, now));
                 let found = match at {
                     Some(at) => {
                         self.by_id.insert(entry.id, at);
@@ -500,11 +500,11 @@ impl Attachments {
     }
 
     /// Attaches a namespace that is new.
-    fn attach(&mut self, entry: &NamespaceEntry, unix_s: i64) -> Option<AttachedIndex> {
+    fn attach(&mut self, entry: &NamespaceEntry, now: Moment) -> Option<AttachedIndex> {
         let backing = match &entry.store {
             Store::Blocks(store) => store.attach().map(|backend| Backing::Blocks(Blocks::new(backend))),
             Store::Keys(store) => {
-                let keys = Keys::attach(store, self.reactor, unix_s, &self.watchers);
+                let keys = Keys::attach(store, self.reactor, now, &self.watchers);
                 keys.map(|keys| Backing::Keys(Box::new(keys)))
             }
         };

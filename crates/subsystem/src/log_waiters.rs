@@ -386,7 +386,7 @@ impl LogWaiters {
         {
             return self.put_back(std::iter::once(request));
         }
-        keys.logged.partition().set_now(io.unix_s());
+        keys.logged.partition().set_now(io.moment());
         let PartitionRequest { from, namespace, work } = request;
         let is_full = keys.logged.is_full();
         match work {

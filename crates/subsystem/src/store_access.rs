@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use reactor::{Buffer, Io, Operation, Pool};
+use reactor::{Buffer, Io, Moment, Operation, Pool};
 use store::{Reply, StoreIo, Ticket};
 
 use crate::attached::AttachedIndex;
@@ -44,6 +44,10 @@ pub(crate) struct StoreAccess<'a, I> {
 impl<I: Io<Message>> StoreIo for StoreAccess<'_, I> {
     fn now_ns(&self) -> u64 {
         self.io.now_ns()
+    }
+
+    fn moment(&self) -> Moment {
+        self.io.moment()
     }
 
     fn pool(&self) -> &Pool {

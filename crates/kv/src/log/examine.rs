@@ -13,6 +13,7 @@ use std::io;
 use super::recover::CAS_LOST_COUNT;
 use super::segment_bytes::{ReadAt, SegmentBytes};
 use super::{LogSettings, SUPERBLOCK_COUNT};
+use crate::clock::LogTime;
 use crate::key::KEY_BYTES_MAX;
 use crate::log_header::{LogSuperblock, SegmentHeader};
 use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, RECORD_EXTRA_BYTES, TAIL_BYTES};
@@ -83,6 +84,8 @@ pub struct Examined {
     /// Damage that hides records: its index, where it begins, and its length.
     holes: Vec<(usize, Hole)>,
     next_cas: u64,
+    /// When the log was last marked, if that is known.
+    pub(super) time: Option<LogTime>,
 }
 
 /// What is certain about a key.
@@ -204,6 +207,7 @@ impl Examined {
                 None => self.note(DamageKind::Superblock, 0, offset, settings.block_bytes),
             }
         }
+        self.time = newest.and_then(|superblock| superblock.time);
         if newest.is_none() {
             self.damages.clear();
             let bytes = SUPERBLOCK_COUNT as u64 * settings.block_bytes;

@@ -36,6 +36,7 @@ mod write;
 
 use std::collections::VecDeque;
 
+use crate::clock::UNMARKED_S;
 use crate::headroom::Headroom;
 use crate::key::KEY_BYTES_MAX;
 use crate::log_header::LogSuperblock;
@@ -55,6 +56,10 @@ pub const PIECE_BYTES: usize = 256 * 1024;
 
 /// Minimum number of segments of a log.
 pub const SEGMENT_COUNT_MIN: u64 = 12;
+
+/// Interval of the superblocks that show the time while pairs expire, s.
+pub const MARKED_S: u32 = 20;
+const _: () = assert!(UNMARKED_S >= 3 * MARKED_S as i64, "a mark may be late");
 
 /// When answers to changes are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -235,6 +240,12 @@ pub enum Notice {
         /// Their first byte in the file.
         offset: u64,
     },
+    /// The wall clock shows less than it did when the log was written, before the boot of the machine: pairs with an
+    /// expiry count as expired.
+    ClockBehind {
+        /// By so much at least.
+        seconds: i64,
+    },
 }
 
 /// Work done by a log.
@@ -298,6 +309,8 @@ pub struct Log {
     durable_end: u64,
     /// Whether a superblock with that end is wanted.
     is_mark_wanted: bool,
+    /// The latest expiry of a pair, in log time.
+    expires_until_s: i64,
     flight: Option<Flight>,
     stream: Option<Stream>,
     group: Option<Group>,
@@ -344,6 +357,7 @@ impl Log {
             has_head: false,
             durable_end: 0,
             is_mark_wanted: false,
+            expires_until_s: 0,
             flight: None,
             stream: None,
             group: None,
@@ -441,6 +455,26 @@ impl Log {
     pub fn mark(&mut self) {
         self.is_mark_wanted = true;
         self.wants_flush_now |= self.is_unflushed;
+    }
+
+    /// Whether pairs may expire after the time that the superblock shows: every [`MARKED_S`] it may have to be written
+    /// again then.
+    #[must_use]
+    pub fn awaits_expiry(&self) -> bool {
+        let marked_s = self.recorded.time.map_or(i64::MIN, |mark| mark.log_s);
+        self.is_ready() && !self.is_stopping && marked_s < self.expires_until_s
+    }
+
+    /// Whether the superblock is to show the present time, so that a later start knows which pairs have expired: some may
+    /// do so before the next look but one, or the wall clock was set.
+    fn is_time_due(&self, processor: &Processor) -> bool {
+        let (clock, marked_s) = (processor.clock(), i64::from(MARKED_S));
+        let next_but_one_s = clock.now_s().saturating_add(2 * MARKED_S);
+        self.awaits_expiry()
+            && self.recorded.time.is_none_or(|mark| {
+                let may_expire = processor.pairs().heap.unexpired_until_s < next_but_one_s;
+                may_expire && clock.log_s() - mark.log_s >= marked_s || clock.is_set_since(&mark)
+            })
     }
 
     /// The next operation, if there is one. It counts as under way until `on_*` or [`put_back`](Self::put_back).

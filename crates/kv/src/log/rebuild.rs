@@ -86,6 +86,7 @@ pub fn rebuild(
             known_end: previous_end,
             is_closed: true,
             next_cas,
+            time: examined.time,
         };
         let mut block = vec![0; block_bytes];
         superblock.encode(&mut block);

@@ -97,6 +97,8 @@ struct Replay {
     is_torn: bool,
     /// Bytes of the values of the group in memory: they cannot leave it before the group is complete.
     held_bytes: usize,
+    /// The latest expiry of a pair, in log time.
+    expires_until_s: i64,
     /// Whether pairs found no memory within the limit. What is read beyond it shows how much they need.
     is_short_of_memory: bool,
 }
@@ -191,7 +193,7 @@ impl Log {
             return;
         }
         if recovery.superblock.is_none() {
-            return self.on_superblocks(bytes);
+            return self.on_superblocks(processor, bytes);
         }
         if (recovery.headers.len() as u64) < recovery.slot_count {
             recovery.headers.push(SegmentHeader::decode(bytes, self.settings.identity));
@@ -215,7 +217,7 @@ impl Log {
     }
 
     /// Takes the newer of the superblocks.
-    fn on_superblocks(&mut self, bytes: &[u8]) {
+    fn on_superblocks(&mut self, processor: &mut Processor, bytes: &[u8]) {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         let offset = self.settings.superblock_start;
         let block_bytes = self.settings.block_bytes;
@@ -232,6 +234,9 @@ impl Log {
         match recovery.superblock {
             Some(superblock) => {
                 self.recorded = superblock;
+                if let Some(time) = &superblock.time {
+                    processor.pairs_mut().clock.resume(time);
+                }
                 recovery.ahead.next = NextRead::Header(0);
             }
             None => self.fail(Failure::Superblocks { offset }),
@@ -377,6 +382,7 @@ impl Log {
                     let needed_bytes = memory_bytes_for(needed_count, self.settings.value_bytes_max()) as u64;
                     return self.fail(Failure::NoMemory { needed_bytes });
                 }
+                self.expires_until_s = recovery.replay.expires_until_s;
                 self.segments = std::mem::take(&mut recovery.segments).into();
                 self.settle(processor);
             }
@@ -385,7 +391,9 @@ impl Log {
 
     /// Ends reading: passes over the CAS numbers of lost values.
     fn settle(&mut self, processor: &mut Processor) {
-        processor.end_recovery();
+        if let Some(seconds) = processor.end_recovery(self.expires_until_s) {
+            self.notices.push_back(Notice::ClockBehind { seconds });
+        }
         let next_cas = &mut processor.writer.next_cas;
         *next_cas = (*next_cas + CAS_LOST_COUNT) & ((1 << 48) - 1);
         self.durable_end = self.head_end();
@@ -419,17 +427,16 @@ impl Sink for ReplaySink<'_> {
         replay.found = Some(match head.kind {
             Kind::Removed => Found::Removed,
             Kind::Cleared => Found::Cleared,
-            Kind::GroupEnd => Found::GroupEnd(head.flags, position + head.record_bytes() as u64),
+            Kind::GroupEnd => {
+                processor.pairs_mut().clock.on_log_time(head.expiry_s);
+                Found::GroupEnd(head.flags, position + head.record_bytes() as u64)
+            }
             Kind::Pair => {
-                let now_s = i64::from(self.processor.now_s());
-                let expiry_s = match head.expiry_s {
-                    0 => 0,
-                    expiry_s if expiry_s - self.processor.clock().base_s() <= now_s => {
-                        // The pair has expired, and replaces the previous one all the same.
-                        replay.found = Some(Found::Removed);
-                        return;
-                    }
-                    expiry_s => u32::try_from(expiry_s - self.processor.clock().base_s()).unwrap_or(u32::MAX),
+                replay.expires_until_s = replay.expires_until_s.max(head.expiry_s);
+                let Some(expiry_s) = self.processor.clock().restored(head.expiry_s) else {
+                    // The pair has expired, and replaces the previous one all the same.
+                    replay.found = Some(Found::Removed);
+                    return;
                 };
                 let attributes = Attributes { flags: head.flags, expiry_s };
                 let pair = Stub {

@@ -1,5 +1,6 @@
 //! The log on a disk in memory, which knows what a power cut may take back.
 
+mod clock;
 mod crash;
 mod damage;
 mod full_log;
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use reactor::Moment;
 use reactor::random::SplitMix64;
 
 use super::*;
@@ -21,6 +23,11 @@ use crate::settings::{Eviction, Settings};
 
 const SECTOR_BYTES: usize = 512;
 const UNIX_S: i64 = 1_000_000;
+
+/// So many seconds after the first moment, of one boot.
+fn after(seconds: i64) -> Moment {
+    Moment { boot: 1, since_boot_s: 1000 + seconds, unix_s: UNIX_S + seconds }
+}
 
 fn settings(sync: Sync) -> LogSettings {
     LogSettings {
@@ -124,7 +131,7 @@ impl Bench {
             ..Settings::default()
         });
         let mut processor = processor.expect("memory");
-        processor.pairs_mut().clock = Clock::at(UNIX_S);
+        processor.pairs_mut().clock = Clock::at(after(0));
         static RUN: AtomicU64 = AtomicU64::new(1);
         let settings = LogSettings { run: RUN.fetch_add(1, Ordering::Relaxed), ..settings };
         let log = Log::new(settings, &mut processor);
@@ -663,7 +670,7 @@ fn attributes_marks_numbers_and_expiry_come_back() {
     bench.settle();
     assert_eq!(bench.log.counters().record_count, 3, "each key once");
     let mut again = Bench::open(settings, Disk::of(bench.disk.durable()));
-    again.processor.pairs_mut().clock.set(UNIX_S + 10);
+    again.processor.pairs_mut().clock.set(after(10));
     again.recover();
     assert!(again.value(b"b").is_none() && again.value(b"c").is_some());
     let place = again.processor.find(hash, b"a").expect("it has not ended");
@@ -672,7 +679,7 @@ fn attributes_marks_numbers_and_expiry_come_back() {
     assert_eq!(again.processor.cas(hash, b"a"), cas);
     again.set(b"a", b"new");
     assert!(again.processor.cas(hash, b"a") > cas);
-    again.processor.pairs_mut().clock.set(UNIX_S + 200);
+    again.processor.pairs_mut().clock.set(after(200));
     assert!(again.value(b"a").is_some(), "it was stored again");
 }
 

@@ -126,7 +126,13 @@ impl Log {
         if self.is_short_of_segments() && self.usable_count() < self.free.len() {
             return true;
         }
-        if !self.has_head || self.stream.is_some() {
+        if self.stream.is_some() {
+            return false;
+        }
+        if self.is_time_due(processor) {
+            return true;
+        }
+        if !self.has_head {
             return false;
         }
         if self.recorded.is_closed {
@@ -254,7 +260,8 @@ impl Log {
             Due::GroupEnd => {
                 let Found { head, item } = none(Kind::GroupEnd, 0);
                 let record_count = self.group.map_or(0, |group| group.record_count);
-                return Found { head: Head { flags: record_count, ..head }, item };
+                let log_s = processor.clock().log_s();
+                return Found { head: Head { flags: record_count, expiry_s: log_s, ..head }, item };
             }
             Due::Key { hash, key, length, .. } => (*hash, &key[..*length]),
         };
@@ -270,7 +277,7 @@ impl Log {
             value_bytes: processor.pairs().heap.pair_bytes(item) - key.len(),
             flags: processor.attributes(place).flags,
             cas,
-            expiry_s: if expiry == 0 { 0 } else { processor.clock().base_s() + i64::from(expiry) },
+            expiry_s: processor.clock().logged(expiry),
             is_first: false,
         };
         Found { head, item: Some(item) }
@@ -317,7 +324,7 @@ impl Log {
 
     /// Writes the superblock that is not the last one written, with the present extent of the log.
     fn write_superblock(&mut self, processor: &mut Processor, buffer: &mut [u8]) -> Write {
-        let last = self.recorded;
+        let (last, is_over) = (self.recorded, self.is_over(processor));
         let (newest, run) = self.segments.back().map_or((0, 0), |head| (head.generation, head.run));
         let superblock = LogSuperblock {
             log: self.settings.identity,
@@ -326,8 +333,9 @@ impl Log {
             newest,
             run,
             known_end: self.durable_end,
-            is_closed: !self.has_head || self.is_over(processor),
+            is_closed: !self.has_head || is_over,
             next_cas: processor.writer.next_cas,
+            time: Some(processor.clock().log_time(is_over)),
         };
         buffer.fill(0);
         superblock.encode(buffer);
@@ -404,6 +412,7 @@ impl Log {
                 group.record_count += 1;
             }
             if let Some(item) = item {
+                self.expires_until_s = self.expires_until_s.max(head.expiry_s);
                 processor.pairs_mut().set_log_offset(item, log_offset);
                 if self.is_large(head.record_bytes()) {
                     let heap = &mut processor.pairs_mut().heap;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use kv::{Kept, KeyHash, MemoryLimit, Partition, Processor, Settings};
+use reactor::Moment;
 
 use crate::answer::AnswerId;
 use crate::collective::CollectiveRequest;
@@ -28,6 +29,7 @@ pub struct Partitions {
     pub all: Vec<(Partition, Service)>,
     /// Messages in the order in which they were sent.
     pub sent: Vec<Sent>,
+    now: Moment,
 }
 
 /// A message to a partition.
@@ -99,12 +101,13 @@ impl Partitions {
         let limit = Arc::new(MemoryLimit::new((settings.memory_bytes * count) as u64));
         limit.divide(count);
         let watchers = Arc::<Watchers>::default();
+        let now = Moment { boot: 1, since_boot_s: 1000, unix_s: 1_700_000_000 };
         let partition = || {
             let processor = Processor::new(settings.clone()).expect("memory");
             let service = Service::new(listener).watched_by(Arc::clone(&watchers));
-            (Partition::new(processor, 1_700_000_000).within(&limit), service)
+            (Partition::new(processor, now).within(&limit), service)
         };
-        Self { all: (0..count).map(|_| partition()).collect(), sent: Vec::new() }
+        Self { all: (0..count).map(|_| partition()).collect(), sent: Vec::new(), now }
     }
 
     /// The executor of a partition.
@@ -178,9 +181,15 @@ impl Partitions {
 
     /// Lets time pass.
     pub fn wait(&mut self, seconds: i64) {
+        self.now.since_boot_s += seconds;
+        self.set_wall_clock(seconds);
+    }
+
+    /// Sets the wall clock this much forward, or back.
+    pub fn set_wall_clock(&mut self, seconds: i64) {
+        self.now.unix_s += seconds;
         for (partition, _) in &mut self.all {
-            let now_s = partition.processor.clock().unix_s() + seconds;
-            partition.set_now(now_s);
+            partition.set_now(self.now);
         }
     }
 }

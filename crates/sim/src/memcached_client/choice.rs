@@ -9,6 +9,9 @@ use crate::pair_model::{Action, Mode, Origin, PairModel, value};
 use crate::pair_settings::PairSettings;
 use crate::shared::Shared;
 
+/// Up to this number a time of the memcached protocol counts from now on, s; others are Unix time.
+const RELATIVE_S_MAX: i64 = 30 * 24 * 60 * 60;
+
 impl MemcachedClient {
     /// Begins a command of this connection.
     pub(super) fn begin(
@@ -48,6 +51,13 @@ impl MemcachedClient {
             8 => self.choice.between(100, 2_592_000).cast_signed(),
             _ => self.choice.between(1, 4).cast_signed(),
         }
+    }
+
+    /// A time to live as a client may give it: every third one as Unix time, unless that would be taken for seconds.
+    fn time_word(&self, shared: &Shared, model: &PairModel, exptime: i64) -> i64 {
+        let unix_s = shared.clocks.moment(shared.now_ns).unix_s + exptime;
+        let is_absolute = exptime > 0 && unix_s > RELATIVE_S_MAX && model.next_id().is_multiple_of(3);
+        if is_absolute { unix_s } else { exptime }
     }
 
     /// A value for the next command: text, or now and then a number.
@@ -144,7 +154,8 @@ impl MemcachedClient {
         }));
         let cas = if let Mode::Cas(cas) = mode { format!(" {cas}") } else { String::new() };
         let quiet = if is_answered { "" } else { " noreply" };
-        let text = format!("{verb} {} {flags} {exptime} {}{cas}{quiet}\r\n", name(key), value.len());
+        let time = self.time_word(shared, model, exptime);
+        let text = format!("{verb} {} {flags} {time} {}{cas}{quiet}\r\n", name(key), value.len());
         let text = text + std::str::from_utf8(&value).expect("text");
         let action = Action::Store { mode, value, flags, exptime };
         let command = self.begin(shared, model, key, action, is_answered);
@@ -189,7 +200,7 @@ impl MemcachedClient {
     fn touch(&mut self, shared: &mut Shared, model: &mut PairModel, key: usize) {
         shared.coverage.reach(Point::Form("memcached touch"));
         let exptime = self.exptime();
-        let text = format!("touch {} {exptime}", name(key));
+        let text = format!("touch {} {}", name(key), self.time_word(shared, model, exptime));
         self.short(shared, model, key, text, Action::Touch { exptime });
     }
 
@@ -213,8 +224,9 @@ impl MemcachedClient {
                 let flags = if self.choice.one_in(3) { self.choice.next() as u32 } else { 0 };
                 let cas = if let Mode::Cas(cas) = mode { format!(" C{cas}") } else { String::new() };
                 let wants_cas = if self.choice.one_in(2) { " c" } else { "" };
+                let time = self.time_word(shared, model, exptime);
                 let head = format!(
-                    "ms {name} {} O{opaque} T{exptime} F{flags} M{letter}{cas}{wants_cas}\r\n",
+                    "ms {name} {} O{opaque} T{time} F{flags} M{letter}{cas}{wants_cas}\r\n",
                     value.len()
                 );
                 let text = head + std::str::from_utf8(&value).expect("text");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Crash;
-use super::pair::{Answer, Command, Outcome, Rules, State};
+use super::pair::{Answer, Command, Outcome, Pair, Rules, State};
 use crate::pair_settings::{MemoryPressure, PairDurability, PairSettings};
 
 /// What was found wrong.
@@ -18,6 +18,9 @@ const PENDING_COUNT_MAX_UNDER_PRESSURE: usize = 3;
 /// Explanations of the answers so far up to which another command begins: a read that waits while others change the key
 /// may have found each of its values.
 const CONFIGURATION_COUNT_MAX: usize = 300;
+
+/// What may pass without a mark in the log, s.
+const UNMARKED_S: i64 = 61;
 
 /// Where a command comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -388,6 +391,33 @@ impl History {
         replaced.for_each(|past| past.is_written_over = true);
     }
 
+    /// Commands that are out may have begun before the wall clock was set, and end after it.
+    pub(super) fn on_wall_set(&mut self, step_s: i64) {
+        self.pending.iter_mut().for_each(|pending| pending.command.step_s += step_s);
+    }
+
+    /// What had not expired when the power went, at `cut_s`, may have lost what passes without a mark in the log, or if
+    /// the wall clock was wrong at any time all that was left; or it has gained the time in which the power was off.
+    pub(super) fn on_boot(&mut self, cut_s: i64, now_s: i64, is_wall_right: bool) {
+        let shift = |state: &mut State| {
+            if let Some(Pair { expiry_s: Some((low_s, high_s)), .. }) = state
+                && *high_s > cut_s
+            {
+                *low_s = if is_wall_right { low_s.saturating_sub(UNMARKED_S) } else { i64::MIN };
+                *high_s += now_s - cut_s + 1;
+            }
+        };
+        self.configurations.iter_mut().for_each(|one| shift(&mut one.state));
+        self.configurations.sort_unstable();
+        self.configurations.dedup();
+        for (mut state, past) in std::mem::take(&mut self.past) {
+            shift(&mut state);
+            let known = self.past.entry(state).or_insert(past);
+            known.last_ns = known.last_ns.max(past.last_ns);
+            known.is_written_over &= past.is_written_over;
+        }
+    }
+
     pub(super) fn on_crash(&mut self, durability: PairDurability, crash: Crash, now_s: i64) {
         let reachable = self.reachable(None, now_s);
         if durability == PairDurability::Always {
@@ -460,7 +490,7 @@ mod tests {
     use crate::pair_model::{Action, Mode};
 
     fn command(id: u64, action: Action) -> Command {
-        Command { id, action, begin_s: 0, begin_ns: 0 }
+        Command { id, action, begin_s: 0, begin_ns: 0, step_s: 0 }
     }
 
     fn set(id: u64, value: &str) -> Command {

@@ -13,7 +13,7 @@ use crate::pair_settings::MemoryPressure;
 pub(crate) struct Pair {
     pub(super) value: Rc<[u8]>,
     pub(super) flags: u32,
-    /// Unix time of its expiry, s: the earliest and the latest, since the second in which it was set is not known.
+    /// Its expiry, s: the earliest and the latest, since the second in which it was set is not known.
     pub(super) expiry_s: Option<(i64, i64)>,
     /// The command that made the value.
     pub(super) version: u64,
@@ -169,9 +169,11 @@ pub(super) enum Outcome {
 pub(super) struct Command {
     pub(super) id: u64,
     pub(super) action: Action,
-    /// Unix time at its beginning, s.
+    /// When it began, s.
     pub(super) begin_s: i64,
     pub(super) begin_ns: u64,
+    /// By how much the wall clock was set since then, s.
+    pub(super) step_s: i64,
 }
 
 /// What decides about commands beside the state of their key.
@@ -190,7 +192,7 @@ impl Command {
         match exptime {
             0 => Some(None),
             ..0 => None,
-            _ => Some(Some((self.begin_s + exptime, now_s + exptime))),
+            _ => Some(Some((self.begin_s + exptime - self.step_s, now_s + exptime + self.step_s))),
         }
     }
 

@@ -25,7 +25,7 @@ use crate::memcached_client::{MemcachedClient, Task, name};
 use crate::pair_model::{Action, Answer, Crash, Mode, Origin, PairModel, Vector, VectorWork, value};
 use crate::pair_settings::{BLOCK_BYTES, MemoryPressure, PairDurability, PairSettings};
 use crate::random::Random;
-use crate::scenario::{MS, SECOND};
+use crate::scenario::{Fault, MS, SECOND};
 use crate::shared::disk::{LOG_FILE, Trouble};
 use crate::shared::{Actor, Event, Shared};
 
@@ -105,6 +105,8 @@ pub(crate) struct Pairs {
     idle_since_ns: Option<u64>,
     /// When the log was last looked at.
     looked_ns: u64,
+    /// When the power went, until the target starts.
+    cut_ns: Option<u64>,
 }
 
 impl Pairs {
@@ -121,6 +123,7 @@ impl Pairs {
             store: None,
             idle_since_ns: None,
             looked_ns: 0,
+            cut_ns: None,
             settings,
         }
     }
@@ -136,6 +139,9 @@ impl Pairs {
             store.set_reactor_count(reactor_count).expect("memory for each");
         }
         shared.log_disk.forgive();
+        if let Some(cut_ns) = self.cut_ns.take() {
+            self.model.on_boot(cut_ns, shared.now_ns, shared.clocks.is_right());
+        }
         self.store = Some(store.clone());
         let namespace = NewNamespace {
             store,
@@ -158,6 +164,8 @@ impl Pairs {
         let crash = if is_power_cut || has_failed { Crash::PowerCut } else { Crash::Kill };
         if is_power_cut {
             shared.log_disk.on_power_cut(&mut shared.random);
+            shared.clocks.reboot(shared.scenario.chance, shared.now_ns);
+            self.cut_ns = Some(shared.now_ns);
         } else {
             let goes_on = shared.scenario.writes_outlive_kill;
             shared.log_disk.on_kill(&mut shared.random, goes_on, held_until_ns);
@@ -295,6 +303,22 @@ fn open(
 }
 
 impl World {
+    /// The wall clock of the target's machine is set, or the machine is suspended.
+    pub(super) fn change_clocks(&mut self, fault: Fault) {
+        let Some(pairs) = &mut self.pairs else { return };
+        match fault {
+            Fault::SetClock { ahead_s } => {
+                let step_s = self.shared.clocks.set_wall(ahead_s);
+                pairs.model.on_wall_set(step_s);
+            }
+            Fault::Suspend { seconds } => {
+                self.shared.clocks.suspend(seconds);
+                pairs.model.suspended_s += seconds.cast_signed();
+            }
+            _ => {}
+        }
+    }
+
     /// The operator changes the memory of the key-value namespace.
     pub(super) fn resize_pairs(&mut self, share: u8) {
         let is_late = self.stage > Stage::Settle || !self.machine.is_first();

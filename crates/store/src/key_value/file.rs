@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kv::log::Sync;
 use kv::{Eviction, MemoryLimit, Partition, Processor, Settings};
+use reactor::Moment;
 
 use super::logged::Logged;
 use super::random::Random;
@@ -109,7 +110,7 @@ impl KeyValueFile {
         self.divided()?.progress.get()
     }
 
-    pub(super) fn attach(&self, reactor: usize, unix_s: i64) -> io::Result<Logged> {
+    pub(super) fn attach(&self, reactor: usize, now: Moment) -> io::Result<Logged> {
         let Divided { superblock, progress } =
             self.divided().ok_or_else(|| io::Error::other("the number of reactors was not set"))?;
         let log = superblock.log(reactor as u64, self.settings.sync, self.random.draw());
@@ -123,7 +124,7 @@ impl KeyValueFile {
         if self.settings.prefaults {
             prefault::begin(&mut processor)?;
         }
-        let partition = Partition::with_log(processor, unix_s, log).within(&self.limit);
+        let partition = Partition::with_log(processor, now, log).within(&self.limit);
         let below = self.below.attach()?;
         Ok(Logged::new(partition, below, (self.settings.path.clone(), reactor), progress))
     }

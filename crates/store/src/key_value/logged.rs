@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kv::log::{Failure, Job, Loaded, Log, Notice, PIECE_BYTES, Work};
+use kv::log::{Failure, Job, Loaded, Log, MARKED_S, Notice, PIECE_BYTES, Work};
 use kv::{KeyHash, LogRoom, Partition, Processor};
 use reactor::{Buffer, Completion, Pool};
 
@@ -40,6 +40,7 @@ const MARK_TIMER: u32 = 0x00ff_fffd;
 const SPACE_TIMER: u32 = 0x00ff_fffc;
 const READING_TIMER: u32 = 0x00ff_fffb;
 const MEMORY_TIMER: u32 = 0x00ff_fffa;
+const TIME_TIMER: u32 = 0x00ff_fff9;
 
 /// Interval between attempts at a write for which there was no space, ns.
 const SPACE_NS: u64 = 1_000_000_000;
@@ -60,6 +61,7 @@ pub struct Logged {
     recovery: Recovery,
     is_timer_set: bool,
     is_memory_timer_set: bool,
+    is_time_timer_set: bool,
     /// While the timer of the mark runs: the writes of the log when it was set.
     mark_timer: Option<u64>,
     is_failure_reported: bool,
@@ -121,6 +123,7 @@ impl Logged {
             recovery: Recovery::Due(progress),
             is_timer_set: false,
             is_memory_timer_set: false,
+            is_time_timer_set: false,
             mark_timer: None,
             is_failure_reported: false,
             refused: (0, 0),
@@ -270,6 +273,7 @@ impl Logged {
 
     /// Continues reading and writing the log.
     pub fn poll(&mut self, io: &mut dyn StoreIo) {
+        self.partition.set_now(io.moment());
         self.advance(io);
         self.follow_recovery(io);
         self.report();
@@ -310,6 +314,10 @@ impl Logged {
             self.mark_timer = Some(self.counters().write_count);
             io.set_timer(io.now_ns() + MARK_NS, io.own(MARK_TIMER));
         }
+        if !self.is_time_timer_set && self.log().awaits_expiry() {
+            self.is_time_timer_set = true;
+            io.set_timer(io.now_ns() + u64::from(MARKED_S) * 1_000_000_000, io.own(TIME_TIMER));
+        }
     }
 
     /// Tells the progress of recovery.
@@ -346,6 +354,8 @@ impl Logged {
             if self.mark_timer.take() == Some(self.counters().write_count) {
                 self.with_log(|log, _| log.mark());
             }
+        } else if ticket == io.own(TIME_TIMER) {
+            self.is_time_timer_set = false;
         } else if ticket == io.own(MEMORY_TIMER) {
             self.is_memory_timer_set = false;
             self.with_log(|log, _| log.retry_fetches());
@@ -503,6 +513,11 @@ impl Logged {
                     "bytes behind the last whole write of a log are dropped: they are older, or of one write that the end \
                      of the target cut before it was answered, or damaged"
                 ),
+                Notice::ClockBehind { seconds } => tracing::warn!(
+                    %path, partition, seconds,
+                    "the wall clock shows less than it did when a log was written, before the boot: the log's pairs with \
+                     a time to live count as expired"
+                ),
             }
         }
         if let Some(failure) = self.log().failure()
@@ -535,7 +550,7 @@ mod tests {
 
     use kv::log::{LogSettings, Sync};
     use kv::{Attributes, Condition, Eviction, Settings, Stored};
-    use reactor::Operation;
+    use reactor::{Moment, Operation};
     use rustix::io::Errno;
 
     use super::*;
@@ -587,7 +602,7 @@ mod tests {
             value_bytes_max: settings.value_bytes_max(),
             ..Settings::default()
         });
-        let partition = Partition::with_log(processor.unwrap(), 1_000_000, settings);
+        let partition = Partition::with_log(processor.unwrap(), Moment::default(), settings);
         let logged = Rc::new(RefCell::new(Logged::new(
             partition,
             store.attach().unwrap(),
@@ -677,6 +692,48 @@ mod tests {
                 }
             );
         }
+    }
+
+    /// Pairs expire while nothing is asked and nothing is written but the time.
+    #[test]
+    fn the_time_is_marked_while_pairs_may_expire() {
+        let (logged, place, mut double) = open(Sync::Always);
+        poll(&logged, &mut double);
+        let perform_all = |double: &mut Double| {
+            while !double.io.running.is_empty() {
+                double.perform(0);
+            }
+        };
+        let set_for = |double: &mut Double, seconds: u32| {
+            {
+                let partition = &mut logged.borrow_mut().partition;
+                partition.set_now(double.io.moment());
+                let processor = &mut partition.processor;
+                let expiry_s = if seconds == 0 { 0 } else { processor.now_s() + seconds };
+                let hash = processor.hash(b"key");
+                let attributes = Attributes { flags: 0, expiry_s };
+                let stored = processor.store(hash, b"key", b"value", attributes, Condition::Always);
+                assert_eq!(stored, Stored::Done);
+            }
+            logged.borrow_mut().poll(&mut double.io);
+            perform_all(double);
+        };
+        let marks_within = |double: &mut Double, seconds: u64| {
+            let before = place.borrow().log.len();
+            for _ in 0..seconds {
+                double.pass(1_000_000_000);
+                perform_all(double);
+            }
+            place.borrow().log.len() - before
+        };
+        set_for(&mut double, 0);
+        assert_eq!(marks_within(&mut double, 600), 0, "no pair expires");
+        set_for(&mut double, 500);
+        assert_eq!(marks_within(&mut double, 5), 1, "the end of the log");
+        assert_eq!(marks_within(&mut double, 400), 0, "no pair expires yet");
+        let count = marks_within(&mut double, 120);
+        assert!((2..7).contains(&count), "{count} marks");
+        assert_eq!(marks_within(&mut double, 600), 0, "every pair has expired");
     }
 
     #[test]

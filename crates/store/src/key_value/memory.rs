@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use kv::{Eviction, MemoryLimit, Partition, Processor, Settings};
+use reactor::Moment;
 
 use super::random::Random;
 use super::{KeyValueShape, check_memory, prefault};
@@ -43,7 +44,7 @@ impl KeyValueMemory {
         Ok(())
     }
 
-    pub(super) fn attach(&self, unix_s: i64) -> io::Result<Partition> {
+    pub(super) fn attach(&self, now: Moment) -> io::Result<Partition> {
         let mut processor = Processor::new(Settings {
             memory_bytes: self.limit.share(),
             eviction: if self.settings.evicts { Eviction::Clock } else { Eviction::None },
@@ -53,7 +54,7 @@ impl KeyValueMemory {
         if self.settings.prefaults {
             prefault::begin(&mut processor)?;
         }
-        Ok(Partition::new(processor, unix_s).within(&self.limit))
+        Ok(Partition::new(processor, now).within(&self.limit))
     }
 
     pub(super) fn shape(&self) -> KeyValueShape {
@@ -89,7 +90,7 @@ mod tests {
             };
             let memory = KeyValueMemory::new(settings, &Random::System);
             memory.set_reactor_count(1).unwrap();
-            let mut partition = memory.attach(1_700_000_000).unwrap();
+            let mut partition = memory.attach(Moment::default()).unwrap();
             let processor = &mut partition.processor;
             let mut store = |number: u32| {
                 let key = number.to_le_bytes();

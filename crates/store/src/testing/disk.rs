@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use reactor::{Allocation, Buffer, Completion, File, Operation, Pool, Timers};
+use reactor::{Allocation, Buffer, Completion, File, Moment, Operation, Pool, Timers};
 use rustix::io::Errno;
 
 use super::{Bench, Outcome, Step, begin, outcome_of};
@@ -123,6 +123,11 @@ pub(crate) struct DiskIo {
 impl StoreIo for DiskIo {
     fn now_ns(&self) -> u64 {
         self.now_ns
+    }
+
+    fn moment(&self) -> Moment {
+        let since_boot_s = (self.now_ns / 1_000_000_000).cast_signed();
+        Moment { boot: 1, since_boot_s, unix_s: 1_000_000 + since_boot_s }
     }
 
     fn pool(&self) -> &Pool {

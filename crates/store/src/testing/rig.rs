@@ -6,8 +6,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use reactor::{
-    Address, Application, Completion, Connection, EngineKind, Io, ListenerTag, Mailbox, Operation, Pool,
-    Reactor, Settings, SocketId, Token,
+    Address, Application, Completion, Connection, EngineKind, Io, ListenerTag, Mailbox, Moment, Operation,
+    Pool, Reactor, Settings, SocketId, Token,
 };
 
 use super::{Bench, Outcome, Step, begin, outcome_of};
@@ -50,6 +50,10 @@ struct Bridge<'a, I> {
 impl<I: Io<Message>> StoreIo for Bridge<'_, I> {
     fn now_ns(&self) -> u64 {
         self.io.now_ns()
+    }
+
+    fn moment(&self) -> Moment {
+        self.io.moment()
     }
 
     fn pool(&self) -> &Pool {

@@ -194,13 +194,15 @@ pub(crate) fn own_result(opcode: KvOpcode, result: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use kv::{Condition, Processor, Settings, Stored};
+    use reactor::Moment;
 
     use super::*;
 
     /// Keys that no host can address are passed over in several messages, and the keys among them are all listed.
     #[test]
     fn a_list_over_keys_of_others_is_continued_on_the_same_partition() {
-        let mut partition = Partition::new(Processor::new(Settings::default()).expect("memory"), 1000);
+        let mut partition =
+            Partition::new(Processor::new(Settings::default()).expect("memory"), Moment::default());
         let processor = &mut partition.processor;
         let mut put = |key: &[u8]| {
             let hash = processor.hash(key);

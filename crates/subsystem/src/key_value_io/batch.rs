@@ -179,7 +179,7 @@ impl<I: Io<Message>> BatchStart<'_, '_, I> {
         };
         let partition = self.start.commands.namespaces.keys_mut(self.at).partition();
         let partition = partition.ok_or(Status::INVALID_OPCODE.with_dnr())?;
-        partition.set_now(self.start.io.unix_s());
+        partition.set_now(self.start.io.moment());
         let scratch = &mut self.start.commands.scratch;
         if is_own {
             let (data, room) = buffer.split_at_mut(length);

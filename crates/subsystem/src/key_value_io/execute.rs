@@ -208,7 +208,7 @@ impl<I: Io<Message>> KeyValueStart<'_, '_, I> {
 
     fn partition(&mut self) -> Checked<&mut Partition> {
         let partition = self.start.commands.namespaces.keys_mut(self.at).serving_partition()?;
-        partition.set_now(self.start.io.unix_s());
+        partition.set_now(self.start.io.moment());
         Ok(partition)
     }
 

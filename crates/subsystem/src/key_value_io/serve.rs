@@ -3,7 +3,7 @@
 use kv::Partition;
 use kv::log::Failure;
 use memcached::{CollectiveRequest, Executor, PIECE_BYTES, PartitionStats};
-use reactor::Io;
+use reactor::{Io, Moment};
 use wire::status::Status;
 
 use crate::attached::{Attachments, Keys};
@@ -31,9 +31,9 @@ fn refused_status(namespaces: &mut Attachments, namespace: NamespaceId) -> Statu
 }
 
 /// The partition of a namespace, if it can serve, with its clock set.
-fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId, unix_s: i64) -> Option<&mut Partition> {
+fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId, now: Moment) -> Option<&mut Partition> {
     let partition = namespaces.keys_of(namespace)?.partition()?;
-    partition.set_now(unix_s);
+    partition.set_now(now);
     Some(partition)
 }
 
@@ -43,9 +43,9 @@ fn partition_unread_of(namespaces: &mut Attachments, namespace: NamespaceId) -> 
 }
 
 /// The partition of a namespace as the memcached protocol sees it, if it can serve, with its clock set.
-fn executor_of(namespaces: &mut Attachments, namespace: NamespaceId, unix_s: i64) -> Option<Executor<'_>> {
+fn executor_of(namespaces: &mut Attachments, namespace: NamespaceId, now: Moment) -> Option<Executor<'_>> {
     let executor = namespaces.keys_of(namespace)?.executor()?;
-    executor.partition.set_now(unix_s);
+    executor.partition.set_now(now);
     Some(executor)
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
     match work {
         Work::Execute(batch) => {
             let mut answers = RemoteAnswers::with_capacity(batch.len());
-            match executor_of(namespaces, namespace, io.unix_s()) {
+            match executor_of(namespaces, namespace, io.moment()) {
                 Some(mut executor) => {
                     let processor = &executor.partition.processor;
                     batch.hashes().for_each(|hash| processor.prefetch(hash));
@@ -99,7 +99,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
         }
         Work::StoreLarge { session, ticket, store } => {
             let mut answers = RemoteAnswers::default();
-            match executor_of(namespaces, namespace, io.unix_s()) {
+            match executor_of(namespaces, namespace, io.moment()) {
                 Some(executor) => {
                     answers.push_executed(session, ticket, executor, |executor, bytes| {
                         executor.execute_large(store, bytes);
@@ -112,7 +112,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
             io.post(from, MemcachedReply::Answers(answers).into());
         }
         Work::Collect { session, ticket, request } => {
-            let executor = executor_of(namespaces, namespace, io.unix_s());
+            let executor = executor_of(namespaces, namespace, io.moment());
             let stats = executor.map(|mut executor| executor.collect(request));
             namespaces.is_resizing |= matches!(request, CollectiveRequest::SetMemory { .. });
             let stats = Box::new(stats.unwrap_or_else(|| PartitionStats {
@@ -124,7 +124,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
         Work::Act { ticket, key, action } => {
             let next = io.reactor() + 1;
             let is_last = next == io.reactor_count();
-            let outcome = match partition_of(namespaces, namespace, io.unix_s()) {
+            let outcome = match partition_of(namespaces, namespace, io.moment()) {
                 Some(partition) => perform(partition, &key, action, is_last),
                 None => Ok(KvOutcome::new(refused_status(namespaces, namespace))),
             };
@@ -138,7 +138,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, req
             }
         }
         Work::RunPart { ticket, part } => {
-            let outcomes = match partition_of(namespaces, namespace, io.unix_s()) {
+            let outcomes = match partition_of(namespaces, namespace, io.moment()) {
                 Some(partition) => part.run(partition),
                 None => part.refused(refused_status(namespaces, namespace)),
             };

@@ -793,7 +793,7 @@ impl LaneServer {
 
     /// Switches to another table of namespaces: each lane reaches those that its host sees from now on.
     pub(super) fn on_table(&mut self, io: &mut impl Io<Message>, table: Arc<NamespaceTable>, reactor: u16) {
-        self.commands.namespaces.replace(table, reactor.into(), io.unix_s());
+        self.commands.namespaces.replace(table, reactor.into(), io.moment());
         for queue in self.lanes.iter_mut().filter_map(|lane| lane.state.io_queue_mut()) {
             queue.on_table(&self.commands.namespaces);
         }

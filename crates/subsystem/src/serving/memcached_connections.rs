@@ -17,7 +17,7 @@ use memcached::{
 };
 use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
-use reactor::{Chunk, Connection, Io, Listener, ListenerTag, Received, Segment, Sent, SocketId};
+use reactor::{Chunk, Connection, Io, Listener, ListenerTag, Moment, Received, Segment, Sent, SocketId};
 use security::tls::Failure;
 use zeroize::Zeroize;
 
@@ -173,9 +173,9 @@ fn complain(
 }
 
 /// The partition that memcached clients use, with its clock set.
-fn partition(namespaces: &mut Attachments, unix_s: i64) -> Option<(NamespaceId, Executor<'_>)> {
+fn partition(namespaces: &mut Attachments, now: Moment) -> Option<(NamespaceId, Executor<'_>)> {
     let (namespace, executor) = namespaces.key_value()?;
-    executor.partition.set_now(unix_s);
+    executor.partition.set_now(now);
     Some((namespace, executor))
 }
 
@@ -462,7 +462,7 @@ impl MemcachedConnections {
         {
             connection.session.refuse(refusal.answer.line);
         }
-        let Some((namespace, executor)) = partition(namespaces, io.unix_s()) else {
+        let Some((namespace, executor)) = partition(namespaces, io.moment()) else {
             connection.is_closing = true;
             connection.pause_or_resume(io);
             return self.mark(index);
@@ -791,7 +791,7 @@ impl MemcachedConnections {
         index: u32,
         call: impl FnOnce(&mut Session, &mut Route<'_, I>) -> T,
     ) -> Option<T> {
-        let (namespace, executor) = partition(namespaces, io.unix_s())?;
+        let (namespace, executor) = partition(namespaces, io.moment())?;
         let connection = self.connections[index as usize].as_deref_mut()?;
         let session = session_of(connection.generation, number_of(io, index));
         let asked = (connection.listener, connection.trust);

@@ -1,0 +1,23 @@
+//! What the clocks of the target's machine do.
+
+use super::{Fault, Scenario};
+use crate::random::Random;
+use crate::shared::clocks::WALL_AHEAD_S;
+
+impl Scenario {
+    /// Steps of the wall clock, and a machine that is suspended: only keys expire by these clocks.
+    pub(super) fn draw_clocks(&mut self) {
+        let mut random = Random::new(self.seed, 47);
+        let Some(pairs) = self.pairs.as_ref().filter(|_| random.one_in(2)) else { return };
+        // The time of a log is marked right after a pause, but what is read before that is answered.
+        let seconds_max = if pairs.file_bytes() > 0 { 15 } else { 1000 };
+        for _ in 0..random.between(1, 4) {
+            let fault = match random.one_in(3) {
+                true => Fault::Suspend { seconds: random.scaled(1, seconds_max) },
+                false => Fault::SetClock { ahead_s: random.pick(&WALL_AHEAD_S) },
+            };
+            self.faults.push((random.below(self.command_count), fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+}
