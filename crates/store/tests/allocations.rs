@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nvlane_store::{Backend, BlockStore, Geometry, Reply, Request, Spec, Store, StoreIo, Ticket};
-use reactor::{Completion, CountingAllocator, File, Operation, Payload, Pool};
+use reactor::{Completion, CountingAllocator, File, Moment, Operation, Payload, Pool};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -18,6 +18,10 @@ struct Desk {
 impl StoreIo for Desk {
     fn now_ns(&self) -> u64 {
         0
+    }
+
+    fn moment(&self) -> Moment {
+        Moment::default()
     }
 
     fn pool(&self) -> &Pool {
