@@ -101,6 +101,41 @@ pub(super) const KEYS_AND_VALUES: &[Bug] = &[
             "self.clock.has_passed(header.expiry) && !BUG",
         )],
     },
+    Bug {
+        name: "expiry-follows-wall-clock",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/kv/src/clock.rs",
+            "u32::try_from(now.since_boot_s - self.base_s)",
+            "u32::try_from(if BUG { now.unix_s - self.log_base_s } else { now.since_boot_s - self.base_s })",
+        )],
+    },
+    // A start with a wall clock that was set loses pairs, or serves what has expired.
+    Bug {
+        name: "start-follows-wall-clock",
+        judge: KeySimulation,
+        sites: &[Site(
+            "crates/kv/src/clock.rs",
+            "let is_same_boot = boot != 0",
+            "let is_same_boot = !BUG && boot != 0",
+        )],
+    },
+    // Pairs expire unseen, and come back after a power cut with a wall clock that is behind.
+    Bug {
+        name: "time-of-log-not-marked",
+        judge: unit_test(
+            "nvlane-store",
+            "key_value::logged::tests::the_time_is_marked_while_pairs_may_expire",
+        ),
+        sites: &[Site(
+            "crates/kv/src/log/mod.rs",
+            "let (clock, marked_s) = (processor.clock(), i64::from(MARKED_S));",
+            "if BUG {
+            return false;
+        }
+        let (clock, marked_s) = (processor.clock(), i64::from(MARKED_S));",
+        )],
+    },
     // A command fails although nothing is wrong.
     Bug {
         name: "exist-fails-on-other-reactor",
