@@ -76,6 +76,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     network("stacks", 300).on_newest(),
     network("study-interface", 600).on_newest(),
     disk("power-cuts", 400).on_newest(),
+    disk("clock", 240).on_newest(),
     host("fio-verify", &["1=ram:64M"], 240),
     host("fstrim", &["1=file:disk:512M"], 180).on_newest(),
     host("ext4", &["1=file:disk:512M"], 120).on_newest(),
