@@ -54,7 +54,12 @@ pub(super) struct LoadArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A dump contains every pair that exists throughout exactly once; pairs stored or deleted meanwhile may be missing. It does not contain \
-memcached's flags, expiry, and pairs with keys of more than 16 bytes, which NVMe's commands do not have.")]
+memcached's flags, expiry, and pairs with keys of more than 16 bytes, which NVMe's commands do not have: a line on standard error says so. \
+`load` stores pairs without flags, which never expire.
+
+Pairs whose values are lost by damage are named on standard error.
+
+Exit code 0: every pair was written. 1: the values of some are lost.")]
 pub(super) struct DumpArguments {
     #[command(flatten)]
     place: OnlyPlace,
@@ -238,13 +243,18 @@ pub(super) fn dump(arguments: &DumpArguments) -> Ended {
         Box::new(BufWriter::new(File::create(file).with_context(|| file.display().to_string())?))
     };
     let mut progress = Progress::new();
-    let mut last: Option<Key> = None;
+    let (mut lost_count, mut last) = (0, None::<Key>);
     loop {
         let page = keys.list(last.as_ref())?;
         let skipped = usize::from(last.is_some() && page.first() == last.as_ref());
         let Some(new) = page.get(skipped..).filter(|new| !new.is_empty()) else { break };
         for some in new.chunks(BATCH_COUNT) {
             for_each_value(&mut keys, some, |key, value| {
+                let Some(value) = value else {
+                    eprintln!("nvlane: the value of {} is lost by damage", key.as_bytes().escape_ascii());
+                    lost_count += 1;
+                    return Ok(());
+                };
                 let line = serde_json::to_string(&Line::new(key.as_bytes(), value)).context("JSON")?;
                 writeln!(output, "{line}").map_err(written)?;
                 progress.add(1, "dumping");
@@ -255,15 +265,18 @@ pub(super) fn dump(arguments: &DumpArguments) -> Ended {
     }
     output.flush().map_err(written)?;
     progress.end("dumped");
-    Ok(ExitCode::SUCCESS)
+    eprintln!(
+        "nvlane: not in a dump: flags and expiry times of memcached clients, and their keys of more than 16 bytes"
+    );
+    Ok(ExitCode::from(u8::from(lost_count > 0)))
 }
 
-/// Calls `each` with those of the keys that exist and their values: in batches if the target has them, after asking for
-/// the lengths, and long values one by one.
+/// Calls `each` with those of the keys that exist and their values, or `None` for one that is lost: in batches if the
+/// target has them, after asking for the lengths, and long values one by one.
 fn for_each_value(
     namespace: &mut BlockingKeyValue,
     keys: &[Key],
-    mut each: impl FnMut(&Key, &[u8]) -> Result<(), Failure>,
+    mut each: impl FnMut(&Key, Option<&[u8]>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut alone: Vec<Key> = Vec::new();
     match namespace.batch() {
@@ -286,20 +299,29 @@ fn for_each_value(
             }
             for (key, outcome) in asked.iter().zip(namespace.run_batch(&mut batch)?) {
                 if !outcome.status.is_success() {
+                    // Deleted meanwhile, or there is a reason that the single command tells.
+                    alone.extend(Some(*key).filter(|_| !outcome.status.is(Status::KEY_DOES_NOT_EXIST)));
                     continue;
                 }
                 if outcome.result > outcome.data.len() as u64 {
                     // Replaced by a longer value meanwhile.
                     alone.push(*key);
                 } else {
-                    each(key, outcome.data)?;
+                    each(key, Some(outcome.data))?;
                 }
             }
         }
     }
     for key in alone {
-        if let Some(value) = namespace.retrieve(&key)? {
-            each(&key, &value)?;
+        match namespace.retrieve(&key) {
+            Ok(Some(value)) => each(&key, Some(&value))?,
+            Ok(None) => {}
+            Err(host::Error::Failed { failure, .. })
+                if failure.status().is_some_and(|status| status.is(Status::KV_UNRECOVERED_ERROR)) =>
+            {
+                each(&key, None)?;
+            }
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())

@@ -245,7 +245,7 @@ fn keys_take_the_address_from_the_environment() {
     kv(&["cas", "visits", "7", "8"]).text();
     kv(&["vector", "visits", "reduce"]).text();
     assert_eq!(kv(&["list"]).text(), "visits\n");
-    assert!(kv(&["dump"]).text().contains("visits"));
+    assert!(kv(&["dump"]).dumped().contains("visits"));
     // The argument comes first.
     let line = kv(&["get", "127.0.0.1:1/nqn.2026-01.io.nvlane:x", "key"]).complaint(4);
     assert!(line.contains("127.0.0.1:1"), "{line}");

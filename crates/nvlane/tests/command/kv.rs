@@ -68,9 +68,10 @@ fn numbers_and_vectors_change_at_the_target() {
 fn verbs_without_words_take_the_address_of_the_environment() {
     let target = Target::serving(&["kv:ram:64M"]);
     kv(&target, "set", &["greeting", "hello"]).text();
-    for (verb, shown) in [("list", "greeting\n"), ("dump", "{\"key\":\"greeting\",\"value\":\"hello\"}\n")] {
-        let ended = Ended::of(nvlane().args(["kv", verb]).env("NVLANE_ADDR", &target.address));
-        assert_eq!(ended.text(), shown);
+    let ended = |verb| Ended::of(nvlane().args(["kv", verb]).env("NVLANE_ADDR", &target.address));
+    assert_eq!(ended("list").text(), "greeting\n");
+    assert_eq!(ended("dump").dumped(), "{\"key\":\"greeting\",\"value\":\"hello\"}\n");
+    for verb in ["list", "dump"] {
         assert!(run(["kv", verb]).complaint(2).starts_with("no address: "), "{verb}");
     }
 }
@@ -85,7 +86,7 @@ fn pairs_move_from_one_namespace_to_another() {
     let mut child = child.args(["kv", "load", &from.address]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(lines.join("\n").as_bytes()).unwrap();
     assert!(child.wait().unwrap().success());
-    let dump = kv(&from, "dump", &[]).text();
+    let dump = kv(&from, "dump", &[]).dumped();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("pairs.jsonl");
     std::fs::write(&file, &dump).unwrap();
@@ -96,7 +97,7 @@ fn pairs_move_from_one_namespace_to_another() {
         lines
     };
     lines.sort();
-    assert!(sorted(&dump) == lines && sorted(&kv(&to, "dump", &[]).text()) == lines);
+    assert!(sorted(&dump) == lines && sorted(&kv(&to, "dump", &[]).dumped()) == lines);
     std::fs::write(&file, "{\"key\":\"k\"}\n").unwrap();
     assert!(
         kv(&to, "load", &[file.to_str().unwrap()])

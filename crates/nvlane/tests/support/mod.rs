@@ -61,6 +61,15 @@ impl Ended {
         self.stdout
     }
 
+    /// The pairs of `kv dump`, which says what a dump lacks.
+    #[track_caller]
+    pub(crate) fn dumped(self) -> String {
+        assert_eq!(self.code, 0, "{self:?}");
+        let lines: Vec<&str> = self.stderr.lines().collect();
+        assert!(matches!(lines[..], [line] if line.starts_with("nvlane: not in a dump: ")), "{lines:?}");
+        self.stdout
+    }
+
     #[track_caller]
     pub(crate) fn json(self) -> serde_json::Value {
         serde_json::from_str(&self.text()).expect("JSON")
