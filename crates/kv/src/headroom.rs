@@ -6,14 +6,14 @@
 //!              │ the segment being filled, and what each round of cleaning gains at least
 //!              │ reserve                               begun for cleaning only: stores wait meanwhile
 //! ```
-//! Of each segment the header is no record, nor are the rest of the last block of each write, and the end that the next
-//! record does not fit in.
+//! Of each segment the header is no record, nor are the rest of the last block of each write, the list of names of the
+//! write before, and the end that the next record does not fit in. A name in a list counts as a part of its record.
 //!
 //! Rewriting the records of a segment may take more room than they took. If all records lie in the oldest segments, and
 //! these are full to the last byte, the reserve covers that until cleaning comes to the first empty space. So cleaning
 //! ends every shortage, whatever the lengths and the order of the records.
 
-use crate::record::RECORD_EXTRA_BYTES;
+use crate::record::{NAMES_EXTRA_BYTES, RECORD_EXTRA_BYTES};
 
 /// Segments of the reserve besides those for the rests of blocks: one is filled while another one is cleaned, and one is
 /// for changes that must be durable before a segment is freed.
@@ -48,9 +48,9 @@ impl Headroom {
         memory_bytes: usize,
     ) -> Self {
         let gathered_bytes = (memory_bytes / GATHERED_ONE_IN).clamp(block_bytes as usize, write_bytes_max);
-        // Each write has the end of a group and the rest of a block.
+        // Each write has a list of names, the end of a group and the rest of a block.
         let write_count = segment_bytes.div_ceil(gathered_bytes as u64);
-        let writes_bytes = write_count * (block_bytes + RECORD_EXTRA_BYTES as u64);
+        let writes_bytes = write_count * (block_bytes + (NAMES_EXTRA_BYTES + RECORD_EXTRA_BYTES) as u64);
         let reserve_count = WORKING_COUNT + (segment_count * writes_bytes).div_ceil(segment_bytes);
         Self {
             segment_bytes,

@@ -1,12 +1,13 @@
 //! The journal of a partition with a log: changes to be written, and the capacity of the log.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::changes::Changes;
 use crate::counters::Counters;
 use crate::headroom::Headroom;
-use crate::key::KeyHash;
-use crate::record::RECORD_EXTRA_BYTES;
+use crate::key::{KeyHash, name_of};
+use crate::record::{NAME_BYTES, RECORD_EXTRA_BYTES};
 use crate::regions::Purpose;
 
 /// Changes that are to be written to a log.
@@ -22,6 +23,8 @@ pub(crate) struct Journal {
     pub(crate) purpose: Purpose,
     /// Whether answers wait until their changes are durable.
     answers_wait: bool,
+    /// The names of keys whose only records are damaged.
+    pub(crate) hidden: BTreeSet<u32>,
     /// The part of the file that is being written, and cannot be read yet.
     pub(crate) in_flight: Range<u64>,
 }
@@ -37,8 +40,29 @@ impl Journal {
             value_bytes_max,
             purpose: Purpose::Recovery,
             answers_wait,
+            hidden: BTreeSet::new(),
             in_flight: 0..0,
         }
+    }
+
+    /// Records that a key has changed, and has a value of this length now, or was removed.
+    #[inline]
+    pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8], value_bytes: usize) {
+        self.changes.note(hash, key, value_bytes);
+        if !self.hidden.is_empty() {
+            self.hidden.remove(&name_of(key));
+        }
+    }
+
+    /// Records that all pairs were removed.
+    pub(crate) fn note_clear(&mut self) {
+        self.changes.note_clear();
+        self.hidden.clear();
+    }
+
+    /// Whether the only record of a key may be damaged.
+    pub(crate) fn is_hidden(&self, key: &[u8]) -> bool {
+        !self.hidden.is_empty() && self.hidden.contains(&name_of(key))
     }
 
     /// The change that an answer about a key must wait for, if any.
@@ -94,12 +118,15 @@ crate::counters! {
     }
 }
 
-/// Bytes of the record of a pair.
+/// Bytes of the record of a pair, besides key and value, and of its name in a list.
+const EXTRA_BYTES: usize = RECORD_EXTRA_BYTES + NAME_BYTES;
+
+/// Bytes of the record of a pair and of its name.
 fn record_bytes(pair_bytes: usize) -> u64 {
-    (RECORD_EXTRA_BYTES + pair_bytes) as u64
+    (EXTRA_BYTES + pair_bytes) as u64
 }
 
-/// Bytes of the records of all pairs.
+/// Bytes of the records of all pairs and of their names.
 fn live_bytes(counters: &Counters) -> u64 {
-    counters.pair_bytes + counters.pair_count * RECORD_EXTRA_BYTES as u64
+    counters.pair_bytes + counters.pair_count * EXTRA_BYTES as u64
 }

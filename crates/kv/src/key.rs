@@ -5,6 +5,11 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 /// Longest key, bytes.
 pub const KEY_BYTES_MAX: usize = 250;
 
+/// The name of a key in the log: a checksum of it, the same at each start.
+pub(crate) fn name_of(key: &[u8]) -> u32 {
+    reactor::crc32c::checksum(key)
+}
+
 /// The hash of a key, which determines its partition, bucket and tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyHash(pub(crate) u64);

@@ -60,6 +60,21 @@ impl SegmentHeader {
         encode_numbers(Self::MAGIC, &numbers, into);
     }
 
+    /// Decodes a header that differs from these bytes by one bit, and corrects that.
+    pub(crate) fn correct(bytes: &mut [u8], log: u64) -> Option<Self> {
+        if bytes[0] == 0 {
+            return None;
+        }
+        (0..Self::BYTES * 8).find_map(|bit| {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let header = Self::decode(bytes, log);
+            if header.is_none() {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            header
+        })
+    }
+
     /// Decodes a header; `None` if this log has written none here.
     pub(crate) fn decode(bytes: &[u8], log: u64) -> Option<Self> {
         let [of, run, generation, oldest, previous_end, previous_run, next_cas, is_ordered] =
@@ -106,6 +121,8 @@ const IS_LAST: u64 = 2;
 
 impl LogSuperblock {
     const MAGIC: [u8; 8] = *b"nvlkvlog";
+    /// Its size, bytes. The names of the last write are behind it.
+    pub(crate) const BYTES: usize = header_bytes(13);
 
     /// That of a log without segments.
     pub(crate) fn new(log: u64) -> Self {

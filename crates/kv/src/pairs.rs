@@ -120,7 +120,7 @@ impl Pairs {
     #[inline]
     pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8], value_bytes: usize) {
         if let Some(journal) = &mut self.journal {
-            journal.changes.note(hash, key, value_bytes);
+            journal.note(hash, key, value_bytes);
         }
     }
 
@@ -183,7 +183,7 @@ impl Pairs {
                 let (key_bytes, pair_bytes) = (header.key_bytes.into(), self.heap.pair_bytes(item));
                 let flags = self.heap.attributes(Place::of_item(item)).flags;
                 let layout = self.layout(key_bytes, pair_bytes - key_bytes, flags);
-                let is_short = layout.log_offset_at == 0;
+                let is_short = layout.log_offset_at == 0 && !self.heap.is_stub(item, header);
                 fixed_units += if is_short { layout.units() } else { Layout::stub(key_bytes, flags).units() };
             }
         }
@@ -202,6 +202,21 @@ impl Pairs {
     pub(crate) fn stub(&self, hash: KeyHash, key: &[u8]) -> Option<Stub> {
         self.journal.as_ref()?;
         Stub::read(&self.heap, self.item(hash, key)?)
+    }
+
+    /// Whether the value of an item is lost.
+    pub(crate) fn is_lost(&self, item: u32) -> bool {
+        Stub::read(&self.heap, item).is_some_and(|stub| stub.is_lost())
+    }
+
+    /// Records that the value of a key, which is only in the log, is lost.
+    pub(crate) fn lose(&mut self, hash: KeyHash, key: &[u8]) {
+        let Some(item) = self.item(hash, key) else { return };
+        let header = self.heap.header(item);
+        if self.heap.is_stub(item, header) {
+            let offset = self.heap.memory.bytes_mut(item, header.list_at(), LOG_OFFSET_BYTES);
+            offset.copy_from_slice(&Stub::LOST.to_le_bytes());
+        }
     }
 
     /// The key of an item, padded, and its length.

@@ -560,7 +560,7 @@ impl Processor {
     /// Removes all pairs.
     pub fn clear(&mut self) {
         if let Some(journal) = &mut self.pairs_mut().journal {
-            journal.changes.note_clear();
+            journal.note_clear();
         }
         self.writer.allocator.clear();
     }
@@ -701,10 +701,16 @@ impl Processor {
         self.pairs().journal.as_ref()?.awaited(hash)
     }
 
-    /// Whether the value of a key is only in the log. It must be fetched before it can be used.
+    /// Whether the value of a key is only in the log, or lost. It must be fetched before it can be used.
     #[must_use]
     pub fn is_stub(&self, hash: KeyHash, key: &[u8]) -> bool {
-        self.pairs().stub(hash, key).is_some()
+        self.pairs().stub(hash, key).is_some() || self.is_hidden(hash, key)
+    }
+
+    /// Whether nothing is known of a key, and its only record may be damaged.
+    pub(crate) fn is_hidden(&self, hash: KeyHash, key: &[u8]) -> bool {
+        let is_hidden = self.pairs().journal.as_ref().is_some_and(|journal| journal.is_hidden(key));
+        is_hidden && self.pairs().locate(hash, key).is_none()
     }
 
     /// Whether there is memory for values of `bytes`, if necessary by dropping values that are in the log: but not the

@@ -14,7 +14,7 @@
 //! covers the first and the value: a write that was torn between them leaves the value of an earlier record there.
 //!
 //! Records form groups, in one write or several, each with a record of its own at its end: a group without it does not
-//! count.
+//! count. A write begins with a list of the names of the keys written before it ([`Kind::Names`]).
 
 use reactor::crc32c;
 
@@ -26,6 +26,12 @@ pub(crate) const HEAD_BYTES: usize = 32;
 pub(crate) const TAIL_BYTES: usize = 4;
 /// Bytes of a record besides key and value.
 pub(crate) const RECORD_EXTRA_BYTES: usize = HEAD_BYTES + TAIL_BYTES;
+/// Size of a name in a list of names.
+pub(crate) const NAME_BYTES: usize = 4;
+/// Size of the record of a list of names, besides the names: the range that it is of has three numbers.
+pub(crate) const NAMES_EXTRA_BYTES: usize = RECORD_EXTRA_BYTES + 3 * 8;
+/// The most bytes of a record before its value.
+pub(crate) const KEYED_BYTES_MAX: usize = HEAD_BYTES + KEY_BYTES_MAX;
 
 /// The state of a key in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +44,22 @@ pub(crate) enum Kind {
     Cleared,
     /// The group of records before it is complete; its flags are their number, and it has no key.
     GroupEnd,
+    /// The names of the keys of records before it, as its value; it has no key and belongs to no group.
+    Names,
+    /// The key has a value that was damaged.
+    Lost,
+}
+
+impl Kind {
+    /// Whether such records have a key.
+    fn has_key(self) -> bool {
+        matches!(self, Self::Pair | Self::Removed | Self::Lost)
+    }
+
+    /// Whether such records may have a value.
+    pub(crate) fn has_value(self) -> bool {
+        matches!(self, Self::Pair | Self::Names)
+    }
 }
 
 /// A record without its key and value.
@@ -67,6 +89,12 @@ pub(crate) struct Location {
 }
 
 impl Head {
+    /// The head of a list of names.
+    pub(crate) fn names(value_bytes: usize) -> Self {
+        let (kind, is_first) = (Kind::Names, false);
+        Self { kind, key_bytes: 0, marks: 0, value_bytes, flags: 0, cas: 0, expiry_s: 0, is_first }
+    }
+
     /// Size of the whole record.
     pub(crate) fn record_bytes(&self) -> usize {
         RECORD_EXTRA_BYTES + self.key_bytes + self.value_bytes
@@ -80,6 +108,8 @@ impl Head {
             Kind::Removed => 2,
             Kind::Cleared => 3,
             Kind::GroupEnd => 4,
+            Kind::Names => 5,
+            Kind::Lost => 6,
         };
         into[..4].copy_from_slice(&[kind, self.key_bytes as u8, self.marks, self.is_first.into()]);
         into[8..12].copy_from_slice(&(self.value_bytes as u32).to_le_bytes());
@@ -101,11 +131,13 @@ impl Head {
             2 => Kind::Removed,
             3 => Kind::Cleared,
             4 => Kind::GroupEnd,
+            5 => Kind::Names,
+            6 => Kind::Lost,
             _ => return None,
         };
         let key_bytes = usize::from(bytes[1]);
         let has_key = (1..=KEY_BYTES_MAX).contains(&key_bytes);
-        if matches!(kind, Kind::Cleared | Kind::GroupEnd) == has_key || bytes[3] > 1 {
+        if kind.has_key() != has_key || !kind.has_value() && word(8) > 0 || bytes[3] > 1 {
             return None;
         }
         Some(Self {
@@ -125,6 +157,19 @@ impl Head {
         let head = Self::decode(bytes.first_chunk()?)?;
         let bytes = bytes.get(..HEAD_BYTES + head.key_bytes)?;
         Self::is_genuine(bytes, location).then_some(head)
+    }
+
+    /// Corrects the bit before its value in which a record differs from these bytes, and reads it. The checksum's
+    /// distance makes it the only one.
+    pub(crate) fn correct(bytes: &mut [u8], location: Location) -> Option<Self> {
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if let Some(head) = Self::read(bytes, location) {
+                return Some(head);
+            }
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        None
     }
 
     /// Whether these bytes, up to the value, are a record written at this location.

@@ -19,6 +19,20 @@ pub(crate) struct Stub {
 }
 
 impl Stub {
+    /// In place of the offset of a value that is lost.
+    pub(crate) const LOST: u64 = u64::MAX;
+
+    /// The pair of a key whose value is lost.
+    pub(crate) fn lost(cas: u64) -> Self {
+        let (attributes, log_offset) = (Attributes::default(), Self::LOST);
+        Self { value_bytes: 0, attributes, marks: 0, cas, stamp: 0, log_offset }
+    }
+
+    /// Whether its value is lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.log_offset == Self::LOST
+    }
+
     /// The pair of an item that is in the log at `log_offset`.
     pub(crate) fn of(heap: &Heap, item: u32, header: Header, log_offset: u64) -> Self {
         Self {

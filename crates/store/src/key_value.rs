@@ -24,7 +24,7 @@ pub use crate::key_value::logged::Logged;
 use crate::key_value::memory::KeyValueMemory;
 pub use crate::key_value::memory::KeyValueSettings;
 use crate::key_value::random::Random;
-pub use crate::key_value::recovery::RecoveryProgress;
+pub use crate::key_value::recovery::{DamagePassedOver, RecoveryProgress};
 use crate::namespace::BlockStore;
 use crate::open_error::OpenError;
 
@@ -154,6 +154,14 @@ impl KeyValueStore {
         match &self.0 {
             Kind::Memory(_) => None,
             Kind::File(file) => file.recovery(),
+        }
+    }
+
+    /// Damage found in the logs of a file and passed over, if there is any.
+    pub(crate) fn damage(&self) -> Option<DamagePassedOver> {
+        match &self.0 {
+            Kind::Memory(_) => None,
+            Kind::File(file) => file.damage(),
         }
     }
 

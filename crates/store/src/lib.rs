@@ -26,11 +26,11 @@ pub use block::{
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 pub use health::{Health, SPARE_PERCENT_MIN};
 pub use key_value::{
-    ExaminedFile, ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings, KeyValueSettings, KeyValueShape,
-    KeyValueStore, Logged, PartitionReport, RecoveryProgress,
+    DamagePassedOver, ExaminedFile, ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings,
+    KeyValueSettings, KeyValueShape, KeyValueStore, Logged, PartitionReport, RecoveryProgress,
 };
 pub use kv::Usage;
-pub use kv::log::{Damage, DamageKind, Sync};
+pub use kv::log::{Certainty, Damage, DamageKind, Sync};
 pub use namespace::{
     Backend, BlockStore, Generation, Geometry, Grown, OWN_TICKET, Reply, Request, StoreError, StoreIo, Ticket,
 };

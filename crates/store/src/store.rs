@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kv::Usage;
 
 use crate::health::Health;
-use crate::key_value::{KeyValueShape, KeyValueStore, RecoveryProgress};
+use crate::key_value::{DamagePassedOver, KeyValueShape, KeyValueStore, RecoveryProgress};
 use crate::namespace::{BlockStore, Generation, Grown};
 use crate::open_error::OpenError;
 
@@ -165,6 +165,15 @@ impl Store {
         match self {
             Self::Blocks(_) => 0,
             Self::Keys(keys) => keys.memory_bytes(),
+        }
+    }
+
+    /// Damage found in the logs of a key-value file and passed over, if there is any.
+    #[must_use]
+    pub fn damage(&self) -> Option<DamagePassedOver> {
+        match self {
+            Self::Blocks(_) => None,
+            Self::Keys(keys) => keys.damage(),
         }
     }
 

@@ -697,6 +697,11 @@ impl From<FetchError> for Refusal {
                 memcached::Refusal::INTERNAL_ERROR,
                 Status::KV_UNRECOVERED_ERROR.with_dnr(),
             ),
+            FetchError::Damaged => Self::new(
+                b"SERVER_ERROR the value is damaged\r\n",
+                memcached::Refusal::INTERNAL_ERROR,
+                Status::KV_UNRECOVERED_ERROR.with_dnr(),
+            ),
             FetchError::NoMemory => Self::new(
                 b"SERVER_ERROR out of memory reading the value\r\n",
                 memcached::Refusal::OUT_OF_MEMORY,

@@ -137,6 +137,8 @@ pub struct NamespaceState {
     pub recovery: Option<RecoveryState>,
     /// Its keys and values; `None` if it has blocks.
     pub pairs: Option<PairsState>,
+    /// Damage found in its logs and passed over; `None` if there is none, or without logs.
+    pub damage: Option<DamageState>,
 }
 
 /// The keys and values of a namespace.
@@ -167,6 +169,17 @@ pub struct LogState {
     pub headroom_bytes: u64,
     /// Stores refused because the log was full.
     pub refused_count: u64,
+}
+
+/// Damage in the logs of a key-value namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DamageState {
+    /// Damaged places.
+    pub count: u64,
+    /// Keys whose values are lost by that.
+    pub lost_key_count: u64,
+    /// Records of unknown keys that are lost by that.
+    pub lost_unknown_count: u64,
 }
 
 /// The reading of the logs of a key-value namespace at the start.

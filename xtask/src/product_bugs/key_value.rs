@@ -287,4 +287,24 @@ pub(super) const DAMAGED_FILES: &[Bug] = &[
             "true if is_hidden && !BUG => Certainty::Uncertain,",
         )],
     },
+    // Older versions of keys are served whose last records are in a lost sector.
+    Bug {
+        name: "older-version-served",
+        judge: DAMAGED_SECTORS,
+        sites: &[Site(
+            "crates/kv/src/log/recover.rs",
+            "            && !lost.is_empty()",
+            "            && !(BUG || lost.is_empty())",
+        )],
+    },
+    // What a lost sector hides is not known without the names of its write.
+    Bug {
+        name: "hole-without-names-passed-over",
+        judge: unit_test("nvlane-kv", "log::tests::damage::a_sector_without_its_names_closes_the_log"),
+        sites: &[Site(
+            "crates/kv/src/log/passed_over.rs",
+            "find(|hole| !hole.is_bounded())",
+            "find(|hole| !hole.is_bounded() && !BUG)",
+        )],
+    },
 ];

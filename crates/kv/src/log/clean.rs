@@ -8,12 +8,14 @@
 //! that a power cut leaves of the pair. Of a removed pair the removal is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-use super::scan::{Scanner, Sink};
-use super::{Failure, Job, Log, PIECE_BYTES, Sync, Work};
+use super::passed_over::DamageKind;
+use super::scan::{Ending, Scanner, Sink};
+use super::{Failure, Job, Log, Notice, PIECE_BYTES, Segment, Sync, Work};
 use crate::key::KeyHash;
 use crate::processor::Processor;
-use crate::record::{Head, Kind};
+use crate::record::{Head, Kind, Location};
 use crate::stub::Stub;
 
 /// Keys waiting to be rewritten above which scanning pauses.
@@ -96,8 +98,9 @@ impl Log {
         if self.cleaner.scanner.is_none() && self.is_cleaning_due(processor) {
             let oldest = self.segments.front().expect("more than one");
             self.cleaner.rescued.retain(|_, generation| *generation > oldest.generation);
-            let block_bytes = self.settings.block_bytes;
-            let scanner = Scanner::new(oldest.run, oldest.generation, block_bytes, oldest.end);
+            let Segment { run, generation, end, .. } = *oldest;
+            let location = Location { run, generation, position: self.settings.block_bytes };
+            let scanner = Scanner::new(location, self.settings.block_bytes, end).whole_to(end);
             self.cleaner.is_settling = scanner.next_position().is_none();
             self.cleaner.scanner = Some(scanner).filter(|_| !self.cleaner.is_settling);
         }
@@ -154,10 +157,34 @@ impl Log {
         let oldest = *self.segments.front().expect("the one that is read");
         let start = self.slot_start(oldest.slot);
         let Cleaner { replaced, rescued, .. } = &mut self.cleaner;
-        let mut sink = CleanSink { processor, start, replaced, rescued, stubs: Vec::new() };
+        let mut sink = CleanSink {
+            processor,
+            start,
+            replaced,
+            rescued,
+            stubs: Vec::new(),
+            head_at: 0,
+            damaged: Vec::new(),
+            hole: None,
+        };
         scanner.on_bytes(bytes, &mut sink);
-        let stubs = sink.stubs;
-        if scanner.next_position().is_some() {
+        let is_over = scanner.next_position().is_none();
+        if is_over {
+            scanner.on_end(&mut sink);
+        }
+        let CleanSink { stubs, damaged, hole, .. } = sink;
+        // Of a value that is in memory, or was replaced, nothing is lost.
+        for position in damaged {
+            let (generation, offset) = (oldest.generation, start + position);
+            self.notice(Notice::Passed { kind: DamageKind::Value, generation, offset });
+        }
+        // What damage hides that was there at the start is known since then.
+        let known = |hole: &Range<u64>| self.holes.contains(&(oldest.generation, hole.start));
+        if let Some(hole) = hole.filter(|hole| !known(hole)) {
+            let (generation, offset) = (oldest.generation, start + hole.start);
+            return self.fail(Failure::Damaged { generation, offset });
+        }
+        if !is_over {
             self.cleaner.scanner = Some(scanner);
         } else if scanner.end() == oldest.end {
             self.cleaner.is_settling = true;
@@ -184,7 +211,7 @@ impl Log {
             return;
         }
         self.cleaner.rescued.insert(hash.raw(), self.segments.back().map_or(0, |head| head.generation));
-        if processor.is_stub(hash, key) {
+        if processor.pairs().stub(hash, key).is_some_and(|stub| !stub.is_lost()) {
             self.fetch_for_rewrite(processor, hash, key);
         } else {
             let pairs = processor.pairs_mut();
@@ -201,6 +228,11 @@ struct CleanSink<'a> {
     rescued: &'a BTreeMap<u64, u64>,
     /// Keys whose values are only in this segment.
     stubs: Vec<(KeyHash, Box<[u8]>)>,
+    /// Position of the present record, and of records whose values are damaged.
+    head_at: u64,
+    damaged: Vec<u64>,
+    /// A range whose records cannot be read.
+    hole: Option<Range<u64>>,
 }
 
 impl CleanSink<'_> {
@@ -217,10 +249,14 @@ impl Sink for CleanSink<'_> {
     fn on_head(&mut self, head: &Head, key: &[u8], position: u64) {
         let hash = self.processor.hash(key);
         let pairs = self.processor.pairs_mut();
-        if head.kind != Kind::Pair {
+        self.head_at = position;
+        if !matches!(head.kind, Kind::Pair | Kind::Lost) {
             return;
         }
         let Some(item) = pairs.item(hash, key) else { return self.on_replaced(hash, key) };
+        if pairs.is_lost(item) {
+            return pairs.changes().request_rewrite(hash, key, key.len());
+        }
         let here = self.start + position;
         let stub = Stub::read(&pairs.heap, item);
         let offset = stub.as_ref().map(|stub| stub.log_offset).or_else(|| pairs.log_offset(item));
@@ -235,12 +271,22 @@ impl Sink for CleanSink<'_> {
 
     fn on_value(&mut self, _: &[u8]) {}
 
-    fn on_end(&mut self, _: bool) {}
+    fn on_end(&mut self, ending: Ending) {
+        if ending == Ending::Damaged {
+            self.damaged.push(self.head_at);
+        }
+    }
+
+    fn on_corrected(&mut self, _: u64) {}
+
+    fn on_hole(&mut self, range: Range<u64>) {
+        self.hole.get_or_insert(range);
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LogSettings, Segment};
+    use super::super::LogSettings;
     use super::*;
     use crate::settings::Settings;
 
@@ -264,7 +310,8 @@ mod tests {
         };
         let mut log = Log::new(settings, &mut processor);
         log.segments = [Segment { run: 1, generation: 5, slot: SLOT, end: segment_bytes }].into();
-        log.cleaner.scanner = Some(Scanner::new(1, 5, BLOCK_BYTES, segment_bytes));
+        let location = Location { run: 1, generation: 5, position: BLOCK_BYTES };
+        log.cleaner.scanner = Some(Scanner::new(location, BLOCK_BYTES, segment_bytes));
         (processor, log)
     }
 

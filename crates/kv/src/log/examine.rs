@@ -5,40 +5,21 @@
 //!        a damaged value  ──▶ its key is lost, unless it was written again
 //!        a damaged head   ──▶ one wrong bit is corrected; or a hole up to the next genuine record
 //!        a hole           ──▶ may hide a newer version of any key last written before it: these are uncertain
+//!        a list of names  ──▶ of these only the keys whose names were written there, and were not read
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
+use super::names::{Hole, NameList, Recent, name_of_all};
+use super::passed_over::DamageKind;
 use super::recover::CAS_LOST_COUNT;
 use super::segment_bytes::{ReadAt, SegmentBytes};
 use super::{LogSettings, SUPERBLOCK_COUNT};
 use crate::clock::LogTime;
-use crate::key::KEY_BYTES_MAX;
+use crate::key::name_of;
 use crate::log_header::{LogSuperblock, SegmentHeader};
-use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, RECORD_EXTRA_BYTES, TAIL_BYTES};
-
-/// The most bytes of a record before its value.
-const KEYED_BYTES_MAX: usize = HEAD_BYTES + KEY_BYTES_MAX;
-
-/// A kind of damage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DamageKind {
-    /// One of the two superblocks: the other one suffices.
-    Superblock,
-    /// Both superblocks: it is unknown whether segments are missing at the end.
-    Superblocks,
-    /// The header of a segment, whose records are found without it.
-    Header,
-    /// A whole segment.
-    Segment,
-    /// One bit of a record before its value: it is known which.
-    Bit,
-    /// A value: only its key is lost.
-    Value,
-    /// Records that cannot be read.
-    Records,
-}
+use crate::record::{Checksum, HEAD_BYTES, Head, KEYED_BYTES_MAX, Kind, Location, TAIL_BYTES};
 
 /// Damage of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +49,6 @@ struct Latest {
 /// A position in the log: generation, and offset in the segment.
 type Order = (u64, u64);
 
-/// A range whose records are unknown: where it begins, and its length.
-type Hole = (Order, u64);
-
 /// What a log holds.
 #[derive(Debug, Default)]
 pub struct Examined {
@@ -81,8 +59,11 @@ pub struct Examined {
     /// Bytes behind the last whole write, which are no write: first byte in the file.
     pub dropped_from: Option<u64>,
     keys: HashMap<Box<[u8]>, Latest>,
-    /// Damage that hides records: its index, where it begins, and its length.
+    /// Where segments are, by their generation.
+    slots: BTreeMap<u64, u64>,
+    /// Damage that hides records: its index, and the records that it hides.
     holes: Vec<(usize, Hole)>,
+    recent: Recent,
     next_cas: u64,
     /// When the log was last marked, if that is known.
     pub(super) time: Option<LogTime>,
@@ -95,7 +76,7 @@ pub enum Certainty {
     Certain,
     /// It has this value, unless a damaged range has a newer version.
     Uncertain,
-    /// Its value is damaged.
+    /// Its value is damaged, or was at an earlier start.
     Lost,
 }
 
@@ -119,7 +100,7 @@ impl Examined {
     /// If the file cannot be read.
     pub fn read(settings: &LogSettings, file_bytes: u64, read: &mut ReadAt<'_>) -> io::Result<Self> {
         let mut examined = Self { next_cas: 1, ..Self::default() };
-        let superblock = examined.read_superblocks(settings, read)?;
+        let (superblock, last_names) = examined.read_superblocks(settings, read)?.unzip();
         let segments = examined.find_segments(settings, superblock, read)?;
         let mut group = Group { is_first: true, ..Group::default() };
         for segment in segments {
@@ -129,7 +110,7 @@ impl Examined {
             }
             let Some(slot) = segment.slot else {
                 examined.note(DamageKind::Segment, segment.generation, 0, settings.segment_bytes);
-                examined.hide(((segment.generation, 0), settings.segment_bytes));
+                examined.hide(Hole::new(segment.generation, 0, u64::MAX));
                 group.is_damaged = true;
                 continue;
             };
@@ -143,11 +124,14 @@ impl Examined {
             examined.read_segment(settings, &segment, start, &mut bytes, is_cut, &mut group)?;
             group.last = Some((segment.generation, start, segment.end));
         }
+        if let Some(names) = last_names.flatten() {
+            examined.take_names(settings, &names, None);
+        }
         examined.end_run(settings, &mut group);
         if superblock.is_none() {
             // It comes first.
             let end = examined.generations.map_or(1, |(_, newest)| newest + 1);
-            examined.holes.push((0, ((end, 0), u64::MAX)));
+            examined.holes.push((0, Hole::new(end, 0, u64::MAX)));
         }
         examined.count_keys();
         Ok(examined)
@@ -156,11 +140,11 @@ impl Examined {
     /// Every key that has a value, or had one that is damaged, in the order of the log.
     #[must_use]
     pub fn keys(&self) -> Vec<Kept<'_>> {
-        let pairs = self.keys.iter().filter(|(_, latest)| latest.head.kind == Kind::Pair);
+        let pairs = self.keys.iter().filter(|(_, latest)| latest.head.kind != Kind::Removed);
         let mut pairs: Vec<_> = pairs.collect();
         pairs.sort_unstable_by_key(|(_, latest)| latest.order);
         let kept = pairs.into_iter().map(|(key, latest)| {
-            let is_hidden = self.holes.iter().any(|(_, hole)| hides(hole, key, latest.order));
+            let is_hidden = self.is_hidden(key, latest.order);
             let certainty = match latest.is_value_whole {
                 false => Certainty::Lost,
                 true if is_hidden => Certainty::Uncertain,
@@ -172,10 +156,37 @@ impl Examined {
         kept.collect()
     }
 
-    /// Whether damaged ranges may hold keys of which nothing else is known.
+    /// Whether no damage was found, and no key lost its value to earlier damage.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.damages.is_empty() && !self.keys.values().any(|latest| latest.head.kind == Kind::Lost)
+    }
+
+    /// Whether damaged ranges may hold keys of which nothing else is known, and nobody knows how many.
     #[must_use]
     pub fn has_holes(&self) -> bool {
-        !self.holes.is_empty()
+        self.holes.iter().any(|(_, hole)| !hole.is_bounded())
+    }
+
+    /// The names (CRC32C) of keys with records in damaged ranges, of which nothing else is known.
+    #[must_use]
+    pub fn unknown_names(&self) -> BTreeSet<u32> {
+        let mut names: BTreeSet<u32> =
+            self.holes.iter().flat_map(|(_, hole)| hole.hidden()).copied().collect();
+        names.remove(&name_of_all());
+        if !names.is_empty() {
+            for key in self.keys.keys() {
+                names.remove(&name_of(key));
+            }
+        }
+        names
+    }
+
+    /// Whether a hole may hide a later record of a key.
+    fn is_hidden(&self, key: &[u8], order: Order) -> bool {
+        let name = name_of(key);
+        let is_it = |hole: &Hole| (hole.generation, hole.from) > order && hole.may_hide(key.len(), name);
+        self.holes.iter().any(|(_, hole)| is_it(hole))
     }
 
     /// A CAS number above all that were given.
@@ -189,25 +200,56 @@ impl Examined {
 
     /// The last damage hides records.
     fn hide(&mut self, hole: Hole) {
+        if hole.end < u64::MAX {
+            self.recent.on_hole(hole.generation, hole.end);
+        }
         self.holes.push((self.damages.len() - 1, hole));
+    }
+
+    /// Takes the names of records that were written: those that were not read are in holes.
+    fn take_names(&mut self, settings: &LogSettings, names: &NameList, at: Option<Order>) {
+        let missing = self.recent.missing(names);
+        if let Some((generation, position)) = at {
+            self.recent.restart(generation, position);
+        }
+        let Some(missing) = missing else { return };
+        for (_, hole) in &mut self.holes {
+            hole.on_list(names, &missing);
+        }
+        if !missing.is_empty() && !self.holes.iter().any(|(_, hole)| hole.meets(names)) {
+            let NameList { generation, from, to, .. } = *names;
+            self.note(DamageKind::Records, generation, self.offset_in(settings, generation, from), to - from);
+            let mut hole = Hole::between(generation, from, to);
+            hole.on_list(names, &missing);
+            self.holes.push((self.damages.len() - 1, hole));
+        }
+    }
+
+    /// A byte of a segment, in the file; 0 if it is unknown where the segment is.
+    fn offset_in(&self, settings: &LogSettings, generation: u64, position: u64) -> u64 {
+        let slot = self.slots.get(&generation);
+        slot.map_or(0, |slot| settings.start + slot * settings.segment_bytes + position)
     }
 
     fn read_superblocks(
         &mut self,
         settings: &LogSettings,
         read: &mut ReadAt<'_>,
-    ) -> io::Result<Option<LogSuperblock>> {
-        let mut newest: Option<LogSuperblock> = None;
+    ) -> io::Result<Option<(LogSuperblock, Option<NameList>)>> {
+        let mut newest: Option<(LogSuperblock, Option<NameList>)> = None;
         let mut block = vec![0; settings.block_bytes as usize];
         for copy in 0..SUPERBLOCK_COUNT as u64 {
             let offset = settings.superblock_start + copy * settings.block_bytes;
             read(offset, &mut block)?;
             match LogSuperblock::decode(&block, settings.identity) {
-                Some(found) => newest = newest.filter(|it| it.sequence > found.sequence).or(Some(found)),
+                Some(found) => {
+                    let names = NameList::decode_behind(&found, &block);
+                    newest = newest.filter(|(it, _)| it.sequence > found.sequence).or(Some((found, names)));
+                }
                 None => self.note(DamageKind::Superblock, 0, offset, settings.block_bytes),
             }
         }
-        self.time = newest.and_then(|superblock| superblock.time);
+        self.time = newest.as_ref().and_then(|(superblock, _)| superblock.time);
         if newest.is_none() {
             self.damages.clear();
             let bytes = SUPERBLOCK_COUNT as u64 * settings.block_bytes;
@@ -230,7 +272,7 @@ impl Examined {
             read(settings.start + slot * settings.segment_bytes, &mut block)?;
             match SegmentHeader::decode(&block, settings.identity) {
                 Some(header) => drop(headers.insert(header.generation, (header, slot))),
-                None => match correct_header(&mut block, settings.identity) {
+                None => match SegmentHeader::correct(&mut block, settings.identity) {
                     Some(header) => {
                         corrected.push((header.generation, settings.start + slot * settings.segment_bytes));
                         headers.insert(header.generation, (header, slot));
@@ -268,6 +310,7 @@ impl Examined {
             if let Some(&(header, slot)) = headers.get(&generation) {
                 let SegmentHeader { run, is_ordered, .. } = header;
                 extents.push(Extent { generation, run, slot: Some(slot), end, is_ordered });
+                self.slots.insert(generation, slot);
                 continue;
             }
             // Its records show where it is.
@@ -289,6 +332,7 @@ impl Examined {
             }
             let run = slot.map_or(0, |(_, run)| run);
             let slot = slot.map(|(slot, _)| slot);
+            self.slots.extend(slot.map(|slot| (generation, slot)));
             extents.push(Extent { generation, run, slot, end, is_ordered: true });
         }
         Ok(extents)
@@ -327,7 +371,8 @@ impl Examined {
             if let Some(head) = Head::read(&keyed, at(position)).filter(fits) {
                 let is_whole = is_value_whole(&head, bytes, position, Checksum::behind(&keyed))?;
                 if is_whole || position < whole {
-                    self.take(group, &head, &keyed, order, start, is_whole);
+                    self.take(settings, group, &head, &keyed, order, is_whole);
+                    self.take_list(settings, &head, bytes, order, is_whole)?;
                     position += head.record_bytes();
                     continue;
                 }
@@ -341,17 +386,18 @@ impl Examined {
                 }
                 if matches!(segment.end, End::Unknown) || is_cut {
                     self.note(DamageKind::Records, generation, start + position as u64, left as u64);
-                    self.hide((order, left as u64));
+                    self.hide(Hole::new(generation, position as u64, limit as u64));
                     group.is_damaged = true;
                 } else if !is_blank {
                     self.dropped_from = Some(start + position as u64);
                 }
                 return Ok(());
             }
-            if let Some(head) = correct(&mut keyed, at(position)).filter(fits) {
+            if let Some(head) = Head::correct(&mut keyed, at(position)).filter(fits) {
                 self.note(DamageKind::Bit, generation, start + position as u64, head.record_bytes() as u64);
                 let is_whole = is_value_whole(&head, bytes, position, Checksum::behind(&keyed))?;
-                self.take(group, &head, &keyed, order, start, is_whole);
+                self.take(settings, group, &head, &keyed, order, is_whole);
+                self.take_list(settings, &head, bytes, order, is_whole)?;
                 position += head.record_bytes();
                 continue;
             }
@@ -368,7 +414,7 @@ impl Examined {
             })?;
             let is_rest = !position.is_multiple_of(block_bytes) && next - position == to_block;
             if set_count > 1 || !is_rest {
-                self.hide((order, (next - position) as u64));
+                self.hide(Hole::new(generation, position as u64, next as u64));
                 group.is_damaged = true;
             }
             position = next;
@@ -376,34 +422,66 @@ impl Examined {
         Ok(())
     }
 
+    /// Takes the names in a record, if it is a list of them.
+    fn take_list(
+        &mut self,
+        settings: &LogSettings,
+        head: &Head,
+        bytes: &mut SegmentBytes<'_, '_>,
+        order: Order,
+        is_whole: bool,
+    ) -> io::Result<()> {
+        if head.kind == Kind::Names && is_whole {
+            let value = bytes.at(order.1 as usize + HEAD_BYTES, head.value_bytes)?;
+            if let Some(names) = NameList::decode(value) {
+                self.take_names(settings, &names, Some(order));
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a record for the latest of its key.
     fn take(
         &mut self,
+        settings: &LogSettings,
         group: &mut Group,
         head: &Head,
         keyed: &[u8],
         order: Order,
-        start: u64,
         is_value_whole: bool,
     ) {
         let key = &keyed[HEAD_BYTES..HEAD_BYTES + head.key_bytes];
         self.next_cas = self.next_cas.max(head.cas);
+        let offset = self.offset_in(settings, order.0, order.1);
         if !is_value_whole {
-            let offset = start + order.1;
-            self.note(DamageKind::Value, order.0, offset, head.record_bytes() as u64);
+            let kind = if head.kind == Kind::Names { DamageKind::Names } else { DamageKind::Value };
+            self.note(kind, order.0, offset, head.record_bytes() as u64);
+        }
+        if head.kind == Kind::Names {
+            return;
         }
         if head.kind == Kind::GroupEnd {
             let (found, wanted) = (group.records.len(), head.flags as usize);
             if found != wanted && !group.is_damaged && !(group.is_first && found < wanted) {
-                self.note(DamageKind::Records, order.0, start + order.1, head.record_bytes() as u64);
-                self.hide((order, u64::MAX));
+                self.note(DamageKind::Records, order.0, offset, head.record_bytes() as u64);
+                // Somewhere in the group, or before it.
+                let first = group.records.first().map_or(order, |(_, first)| first.order);
+                let hole = match first.0 == order.0 {
+                    true => {
+                        let from = self.recent.unlisted_from(first.0, first.1);
+                        Hole::between(order.0, from, order.1 + 1)
+                    }
+                    false => Hole::new(order.0, order.1, u64::MAX),
+                };
+                self.holes.push((self.damages.len() - 1, hole));
             }
             group.is_first = false;
             return self.end_group(group);
         }
-        let value_offset = start + order.1 + (HEAD_BYTES + head.key_bytes) as u64;
+        self.recent.on_record(order.0, order.1, name_of(key));
+        let value_offset = offset + (HEAD_BYTES + head.key_bytes) as u64;
         // What a removal has in place of a value is nothing that could be lost.
-        let is_value_whole = is_value_whole || head.kind == Kind::Removed;
+        let is_value_whole = (is_value_whole || head.kind == Kind::Removed) && head.kind != Kind::Lost;
         group.records.push((key.into(), Latest { order, head: *head, value_offset, is_value_whole }));
     }
 
@@ -429,11 +507,15 @@ impl Examined {
         {
             let bytes = end.saturating_sub(order.1).min(settings.segment_bytes);
             self.note(DamageKind::Records, generation, start + order.1, bytes);
-            self.hide(((generation, end), u64::MAX));
+            let first =
+                group.records.iter().map(|(_, first)| first.order).find(|first| first.0 == generation);
+            let from = self.recent.unlisted_from(generation, first.unwrap_or(order).1);
+            self.holes.push((self.damages.len() - 1, Hole::between(generation, from, end)));
             group.is_damaged = true;
         }
         if std::mem::take(&mut group.is_damaged) {
-            let hole = self.holes.iter().map(|(_, (order, _))| *order).max().unwrap_or_default();
+            let holes = self.holes.iter().map(|(_, hole)| (hole.generation, hole.from));
+            let hole = holes.max().unwrap_or_default();
             group.records.retain(|(_, latest)| latest.order < hole);
             self.end_group(group);
         }
@@ -454,11 +536,12 @@ impl Examined {
             }
         }
         for (at, hole) in &self.holes {
-            let touched = self
-                .keys
-                .iter()
-                .filter(|(key, latest)| latest.head.kind == Kind::Pair && hides(hole, key, latest.order));
-            self.damages[*at].key_count = touched.count() as u64;
+            let is_touched = |(key, latest): &(&Box<[u8]>, &Latest)| {
+                latest.head.kind == Kind::Pair
+                    && (hole.generation, hole.from) > latest.order
+                    && hole.may_hide(key.len(), name_of(key))
+            };
+            self.damages[*at].key_count = self.keys.iter().filter(is_touched).count() as u64;
         }
     }
 }
@@ -495,11 +578,6 @@ enum End {
     Unknown,
 }
 
-/// Whether a hole may hide a later record of a key.
-fn hides((from, bytes): &Hole, key: &[u8], order: Order) -> bool {
-    *from > order && *bytes >= (RECORD_EXTRA_BYTES + key.len()) as u64
-}
-
 /// Where the last write begins, as far as its first record tells; 0 if no record does.
 fn last_write(
     bytes: &mut SegmentBytes<'_, '_>,
@@ -533,30 +611,4 @@ fn is_value_whole(
         true
     })?;
     Ok(bytes.at(tail_at, TAIL_BYTES)? == checksum.finish().to_le_bytes())
-}
-
-/// Corrects the bit before its value in which a record differs from these bytes. The checksum's distance makes it the
-/// only one.
-fn correct(bytes: &mut [u8], location: Location) -> Option<Head> {
-    for bit in 0..bytes.len() * 8 {
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        if let Some(head) = Head::read(bytes, location) {
-            return Some(head);
-        }
-        bytes[bit / 8] ^= 1 << (bit % 8);
-    }
-    None
-}
-
-/// A header that differs from these bytes by one bit.
-fn correct_header(block: &mut [u8], log: u64) -> Option<SegmentHeader> {
-    if block[0] == 0 {
-        return None;
-    }
-    (0..SegmentHeader::BYTES * 8).find_map(|bit| {
-        block[bit / 8] ^= 1 << (bit % 8);
-        let header = SegmentHeader::decode(block, log);
-        block[bit / 8] ^= 1 << (bit % 8);
-        header
-    })
 }

@@ -1,6 +1,6 @@
 //! Fetching values from the log.
 
-use super::{FetchError, Job, Loaded, Log, PIECE_BYTES, Work};
+use super::{FetchError, Job, Loaded, Log, Notice, PIECE_BYTES, Work};
 use crate::key::KeyHash;
 use crate::pending::Pending;
 use crate::processor::Processor;
@@ -40,7 +40,7 @@ impl Log {
     }
 
     pub(super) fn fetch_for_rewrite(&mut self, processor: &mut Processor, hash: KeyHash, key: &[u8]) {
-        if processor.is_stub(hash, key) {
+        if processor.pairs().stub(hash, key).is_some() {
             self.queue_fetch(hash, key, true);
         }
     }
@@ -83,9 +83,12 @@ impl Log {
             let is_reading = self.fetches.iter().flatten().any(|fetch| fetch.is_reading);
             let fetch = self.fetches[number as usize].as_mut().expect("it waits");
             if fetch.reading.is_none() {
-                let Some(stub) = processor.pairs().stub(fetch.hash, &fetch.key) else {
+                let stub = processor.pairs().stub(fetch.hash, &fetch.key);
+                let Some(stub) = stub.filter(|stub| !stub.is_lost()) else {
+                    let is_lost = stub.is_some() || processor.is_hidden(fetch.hash, &fetch.key);
+                    let result = if is_lost { Err(FetchError::Damaged) } else { Ok(()) };
                     self.fetch_queue.pop_front();
-                    self.end_fetch(processor, number, Ok(()));
+                    self.end_fetch(processor, number, result);
                     continue;
                 };
                 let Some(pending) = processor.writer.begin_fetched(
@@ -163,7 +166,8 @@ impl Log {
             if now.is_some_and(|stub| stub.log_offset != log_offset) {
                 return self.fetch_queue.push_back(number);
             }
-            let result = if now.is_none() { Ok(()) } else { Err(FetchError::Unreadable) };
+            let error = if bytes.is_some() { FetchError::Damaged } else { FetchError::Unreadable };
+            let result = if now.is_none() { Ok(()) } else { Err(error) };
             return self.end_fetch(processor, number, result);
         }
         self.end_fetch(processor, number, Ok(()));
@@ -179,6 +183,17 @@ impl Log {
                     match pairs.item(fetch.hash, &fetch.key) {
                         Some(item) => pairs.rewrite(fetch.hash, &fetch.key, item),
                         None => self.await_change(processor, fetch.hash),
+                    }
+                }
+                // The segment is freed: from now on a record says that the value is lost.
+                Err(FetchError::Damaged) => {
+                    let pairs = processor.pairs_mut();
+                    let offset = pairs.stub(fetch.hash, &fetch.key).map(|stub| stub.log_offset);
+                    pairs.lose(fetch.hash, &fetch.key);
+                    pairs.changes().request_rewrite(fetch.hash, &fetch.key, fetch.key.len());
+                    if offset.is_none_or(|offset| !self.lost_offsets.remove(&offset)) {
+                        self.counters.lost_key_count += 1;
+                        self.notice(Notice::LostKey { key: fetch.key.clone() });
                     }
                 }
                 // Its segment must not be freed.
@@ -202,11 +217,17 @@ impl Reading {
     ) -> bool {
         let value_at = HEAD_BYTES + key.len();
         if self.done == 0 {
-            let Some(first) = bytes.get(..value_at) else { return false };
-            let head = Head::decode(first[..HEAD_BYTES].try_into().expect("its length"));
+            let Some(mut first) = bytes.get(..value_at) else { return false };
+            let (mut head, mut corrected) = (Head::read(first, location), Vec::new());
+            if head.is_none() {
+                // A wrong bit was corrected when the record was read at the start.
+                corrected.extend_from_slice(first);
+                head = Head::correct(&mut corrected, location);
+                first = &corrected;
+            }
             let is_it =
                 head.is_some_and(|head| head.kind == Kind::Pair && head.value_bytes == self.stub.value_bytes);
-            if !is_it || first[HEAD_BYTES..] != *key || !Head::is_genuine(first, location) {
+            if !is_it || first[HEAD_BYTES..] != *key {
                 return false;
             }
             self.checksum = Checksum::behind(first);

@@ -26,6 +26,8 @@
 mod clean;
 mod examine;
 mod fetch;
+mod names;
+mod passed_over;
 mod rebuild;
 mod recover;
 mod scan;
@@ -34,7 +36,7 @@ mod segment_bytes;
 mod tests;
 mod write;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::clock::UNMARKED_S;
 use crate::headroom::Headroom;
@@ -44,8 +46,10 @@ pub use crate::log_header::{decode_numbers, encode_numbers};
 use crate::processor::Processor;
 use crate::record::RECORD_EXTRA_BYTES;
 use clean::Cleaner;
-pub use examine::{Certainty, Damage, DamageKind, Examined, Kept};
+pub use examine::{Certainty, Damage, Examined, Kept};
 use fetch::Fetch;
+use names::NameList;
+pub use passed_over::DamageKind;
 pub use rebuild::{WriteAt, rebuild};
 use recover::Recovery;
 pub use segment_bytes::ReadAt;
@@ -60,6 +64,9 @@ pub const SEGMENT_COUNT_MIN: u64 = 12;
 /// Interval of the superblocks that show the time while pairs expire, s.
 pub const MARKED_S: u32 = 20;
 const _: () = assert!(UNMARKED_S >= 3 * MARKED_S as i64, "a mark may be late");
+
+/// Notices that wait to be told; further ones are only counted.
+const NOTICE_COUNT_MAX: usize = 100;
 
 /// When answers to changes are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -185,8 +192,10 @@ pub struct Loaded {
 /// Why a value could not be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchError {
-    /// The read failed, or found something else.
+    /// The read failed.
     Unreadable,
+    /// The record of the value is damaged, or was.
+    Damaged,
     /// Memory is full of what cannot leave it.
     NoMemory,
 }
@@ -224,9 +233,23 @@ pub enum Failure {
     Stopped,
 }
 
-/// What recovery has found and passed over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What was found in the log and passed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
+    /// Damage.
+    Passed {
+        /// Its kind.
+        kind: DamageKind,
+        /// Generation of the segment.
+        generation: u64,
+        /// Its first byte in the file.
+        offset: u64,
+    },
+    /// The value of a key is lost by damage.
+    LostKey {
+        /// The key.
+        key: Box<[u8]>,
+    },
     /// One of the superblocks is damaged; the other one suffices.
     Superblock {
         /// Its first byte in the file.
@@ -263,6 +286,12 @@ pub struct LogCounters {
     pub record_count: u64,
     /// Segments freed.
     pub cleaned_count: u64,
+    /// Damage found and passed over.
+    pub damage_count: u64,
+    /// Keys whose values are lost by that.
+    pub lost_key_count: u64,
+    /// Records of unknown keys that are lost by that.
+    pub lost_unknown_count: u64,
 }
 
 /// A segment in use.
@@ -314,6 +343,8 @@ pub struct Log {
     flight: Option<Flight>,
     stream: Option<Stream>,
     group: Option<Group>,
+    /// The names of the keys that were written since the last list of names.
+    names: NameList,
     /// What the next group takes if there is a choice, and whether it takes changes in any case.
     turn: Takes,
     wants_changes: bool,
@@ -326,6 +357,10 @@ pub struct Log {
     flush_wanted: u64,
     /// Whether a flush is wanted regardless.
     wants_flush_now: bool,
+    /// Damage that hides records: the generation of its segment, and its first byte there.
+    holes: Vec<(u64, u64)>,
+    /// Offsets of damaged records of keys that were told to be lost.
+    lost_offsets: BTreeSet<u64>,
     cleaner: Cleaner,
     fetches: Vec<Option<Fetch>>,
     fetch_queue: VecDeque<u32>,
@@ -361,6 +396,7 @@ impl Log {
             flight: None,
             stream: None,
             group: None,
+            names: NameList::default(),
             turn: Takes::Changes,
             wants_changes: false,
             is_flushing: false,
@@ -368,6 +404,8 @@ impl Log {
             is_unflushed: false,
             flush_wanted: 0,
             wants_flush_now: false,
+            holes: Vec::new(),
+            lost_offsets: BTreeSet::new(),
             cleaner: Cleaner::default(),
             fetches: Vec::new(),
             fetch_queue: VecDeque::new(),
@@ -614,6 +652,14 @@ impl Log {
     /// What recovery has found and passed over.
     pub fn next_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
+    }
+
+    /// Tells of something that is passed over. Of much, only the beginning is told.
+    fn notice(&mut self, notice: Notice) {
+        self.counters.damage_count += u64::from(matches!(notice, Notice::Passed { .. }));
+        if self.notices.len() < NOTICE_COUNT_MAX {
+            self.notices.push_back(notice);
+        }
     }
 
     fn fail(&mut self, failure: Failure) {

@@ -3,10 +3,12 @@
 use std::io;
 
 use super::examine::{Examined, Kept};
+use super::names::NameList;
 use super::segment_bytes::ReadAt;
 use super::{LogSettings, PIECE_BYTES, SUPERBLOCK_COUNT};
+use crate::key::name_of;
 use crate::log_header::{LogSuperblock, SegmentHeader};
-use crate::record::{Head, Kind, Location, RECORD_EXTRA_BYTES, TAIL_BYTES};
+use crate::record::{HEAD_BYTES, Head, Kind, Location, RECORD_EXTRA_BYTES, TAIL_BYTES};
 
 /// Writes bytes of the file at an offset.
 pub type WriteAt<'a> = dyn FnMut(u64, &[u8]) -> io::Result<()> + 'a;
@@ -29,12 +31,14 @@ pub fn rebuild(
     let mut segment = SegmentWriter { write, start: 0, written_bytes: 0, pending: Vec::new() };
     let mut piece = Vec::new();
     let mut record_count = 0;
+    let mut names = NameList::default();
     let at = |generation| Location { run, generation, position: 0 };
     let slot_start = |generation: u64| settings.start + (generation - 1) * settings.segment_bytes;
     for pair in kept {
         let record_bytes = pair.record_bytes as usize;
         // Each segment is a group, whose end is a record.
-        let has_room = segment.len() + record_bytes + RECORD_EXTRA_BYTES <= settings.segment_bytes as usize;
+        let needed_bytes = names.record_bytes() + record_bytes + RECORD_EXTRA_BYTES;
+        let has_room = segment.len() + needed_bytes <= settings.segment_bytes as usize;
         if generation == 0 || !has_room {
             if generation > 0 {
                 previous_end = end_segment(&mut segment, record_count, at(generation), block_bytes)?;
@@ -56,6 +60,15 @@ pub fn rebuild(
             };
             (segment.start, segment.written_bytes) = (slot_start(generation), 0);
             header.encode(segment.next(block_bytes));
+            names.to = previous_end;
+            write_names(&mut segment, &mut names, at(generation), true);
+        }
+        names.names.push(name_of(pair.key));
+        if !names.fits_behind(block_bytes) {
+            names.names.pop();
+            names.to = segment.len() as u64;
+            write_names(&mut segment, &mut names, at(generation), false);
+            names.names.push(name_of(pair.key));
         }
         record_count += 1;
         let position = segment.len();
@@ -90,6 +103,8 @@ pub fn rebuild(
         };
         let mut block = vec![0; block_bytes];
         superblock.encode(&mut block);
+        names.to = previous_end;
+        names.encode_behind(&superblock, &mut block);
         (segment.write)(settings.superblock_start + superblock.copy() * settings.block_bytes, &block)?;
     }
     Ok(())
@@ -128,6 +143,25 @@ impl SegmentWriter<'_, '_> {
         self.pending.clear();
         Ok(())
     }
+}
+
+/// Writes the names of the records before, if there are any, and begins the next list.
+fn write_names(
+    segment: &mut SegmentWriter<'_, '_>,
+    names: &mut NameList,
+    location: Location,
+    is_first: bool,
+) {
+    let location = Location { position: segment.len() as u64, ..location };
+    if names.generation > 0 {
+        let head = Head { is_first, ..Head::names(names.value_bytes()) };
+        let mut checksum = head.encode(&[], location, segment.next(HEAD_BYTES));
+        let value = segment.next(head.value_bytes);
+        names.encode(value);
+        checksum.update(value);
+        segment.next(TAIL_BYTES).copy_from_slice(&checksum.finish().to_le_bytes());
+    }
+    names.restart(location.generation, location.position);
 }
 
 /// Ends the group of a segment, and fills its last block. Returns the segment's end.

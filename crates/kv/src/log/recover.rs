@@ -1,9 +1,14 @@
 //! Recovery: reading the log at the start.
 
-use super::scan::{Scanner, Sink};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::names::NameList;
+use super::passed_over::{DamageKind, Passed, keys_named};
+use super::scan::{Ending, Scanner, Sink};
 use super::{Failure, Job, Log, LogSettings, Notice, PIECE_BYTES, Phase, SUPERBLOCK_COUNT, Segment, Work};
 use crate::item::MARKS;
-use crate::key::{KEY_BYTES_MAX, KeyHash};
+use crate::key::{KEY_BYTES_MAX, KeyHash, name_of};
 use crate::log_header::{LogSuperblock, SegmentHeader};
 use crate::pair::Attributes;
 use crate::pending::Pending;
@@ -24,12 +29,18 @@ const READ_COUNT_MAX: usize = 16;
 pub(super) struct Recovery {
     ahead: ReadAhead,
     superblock: Option<LogSuperblock>,
+    /// The names of the keys of the last write.
+    last_names: Option<NameList>,
     headers: Vec<Option<SegmentHeader>>,
+    /// Slots in whose headers a wrong bit was corrected.
+    corrected_slots: Vec<u64>,
     slot_count: u64,
     /// Segments to read, from the oldest on, and the index of the current one.
     segments: Vec<Segment>,
     at: usize,
     scanner: Option<Scanner>,
+    /// Bytes of the next read that were handled before.
+    skipped: usize,
     replay: Replay,
     /// Once all records are read, unless their end is known.
     tail: Option<Tail>,
@@ -76,6 +87,10 @@ struct Tail {
     /// One past the last block to look at.
     limit: u64,
     is_ordered: bool,
+    /// The end of the segment.
+    segment_end: u64,
+    /// Where bytes that are no write begin.
+    dropped_from: Option<u64>,
 }
 
 /// The group of records being read, and the record.
@@ -83,14 +98,20 @@ struct Tail {
 struct Replay {
     /// First byte of the segment in the file.
     start: u64,
+    generation: u64,
+    /// Everything before this position of it was written.
+    whole_to: u64,
     /// The run that wrote the group: no other one completes it.
     run: u64,
     /// One past the last complete group of the segment.
     end: u64,
     key: Vec<u8>,
+    /// The present record, and its position.
     found: Option<Found>,
-    /// Complete records of the group, with their keys.
-    group: Vec<(Box<[u8]>, Found)>,
+    position: u64,
+    /// Complete records of the group, each with its segment and position, and its key.
+    group: Vec<((u64, u64), Box<[u8]>, Found)>,
+    passed: Passed,
     /// Whether the group is the first of the log: the beginning of it may have been in a segment that was freed.
     is_first: bool,
     /// Whether records of the group are missing: it was never complete, and nothing of this run follows it.
@@ -114,6 +135,8 @@ enum Found {
     /// A pair with its value, too short to leave memory.
     Short(Stub, KeyHash, Vec<u8>),
     Stub(Stub, KeyHash),
+    /// A list of names, as far as it was read.
+    Names(Vec<u8>),
 }
 
 impl Recovery {
@@ -121,11 +144,14 @@ impl Recovery {
         Self {
             ahead: ReadAhead { next: NextRead::Superblocks, put_back: None, count: 0, stale_count: 0 },
             superblock: None,
+            last_names: None,
             headers: Vec::new(),
+            corrected_slots: Vec::new(),
             slot_count,
             segments: Vec::new(),
             at: 0,
             scanner: None,
+            skipped: 0,
             replay: Replay { key: Vec::with_capacity(KEY_BYTES_MAX), is_first: true, ..Replay::default() },
             tail: None,
         }
@@ -196,7 +222,13 @@ impl Log {
             return self.on_superblocks(processor, bytes);
         }
         if (recovery.headers.len() as u64) < recovery.slot_count {
-            recovery.headers.push(SegmentHeader::decode(bytes, self.settings.identity));
+            let mut header = SegmentHeader::decode(bytes, self.settings.identity);
+            if header.is_none() {
+                header = SegmentHeader::correct(&mut bytes.to_vec(), self.settings.identity);
+                let slot = recovery.headers.len() as u64;
+                recovery.corrected_slots.extend(header.map(|_| slot));
+            }
+            recovery.headers.push(header);
             if recovery.headers.len() as u64 == recovery.slot_count {
                 self.determine_segments(processor);
             }
@@ -208,12 +240,16 @@ impl Log {
         }
         let mut sink = ReplaySink { processor, replay: &mut recovery.replay };
         let scanner = recovery.scanner.as_mut().expect("a segment is being read");
-        scanner.on_bytes(bytes, &mut sink);
-        if scanner.next_position().is_some() {
-            return;
+        scanner.on_bytes(&bytes[std::mem::take(&mut recovery.skipped)..], &mut sink);
+        let is_over = scanner.next_position().is_none();
+        if is_over {
+            scanner.on_end(&mut sink);
         }
-        scanner.on_end(&mut sink);
-        self.on_scanned(processor);
+        let notices = std::mem::take(&mut recovery.replay.passed.notices);
+        notices.into_iter().for_each(|notice| self.notice(notice));
+        if is_over {
+            self.on_scanned(processor);
+        }
     }
 
     /// Takes the newer of the superblocks.
@@ -229,7 +265,10 @@ impl Log {
             let is_newer = |found: &LogSuperblock| {
                 recovery.superblock.is_none_or(|before| before.sequence < found.sequence)
             };
-            recovery.superblock = found.filter(is_newer).or(recovery.superblock);
+            if let Some(found) = found.filter(is_newer) {
+                recovery.superblock = Some(found);
+                recovery.last_names = NameList::decode_behind(&found, copy);
+            }
         }
         match recovery.superblock {
             Some(superblock) => {
@@ -254,10 +293,14 @@ impl Log {
             superblock => superblock.known_end,
         };
         let is_ordered = recovery.headers[slot as usize].is_some_and(|header| header.is_ordered);
-        let next = recovery.segments.get(recovery.at + 1);
+        let next = recovery.segments.get(recovery.at + 1).copied();
+        let is_end = next.is_none_or(|next| next.run != run);
+        if is_end {
+            recovery.replay.end_damaged_group(processor, (generation, known_end.min(end)));
+        }
         let group_end = recovery.replay.end.max(1).next_multiple_of(self.settings.block_bytes).min(end);
         // A run and a superblock end with a complete group.
-        let whole_end = if next.is_some_and(|next| next.run == run) { end } else { group_end };
+        let whole_end = if is_end { group_end } else { end };
         let is_torn = recovery.replay.is_torn && (next.is_some() || is_ordered);
         if whole_end < known_end || is_torn {
             let offset = self.settings.start + slot * self.settings.segment_bytes + whole_end;
@@ -268,6 +311,11 @@ impl Log {
             recovery.segments[recovery.at].end = group_end;
         }
         if end == limit {
+            if next.is_none() {
+                recovery.replay.end_damaged_group(processor, (generation, u64::MAX));
+                let group_end = recovery.replay.end.next_multiple_of(self.settings.block_bytes).min(end);
+                recovery.segments[recovery.at].end = group_end.max(self.settings.block_bytes.min(end));
+            }
             recovery.at += 1;
             return self.begin_segment(processor);
         }
@@ -277,7 +325,8 @@ impl Log {
         // order of writes nothing follows from one.
         let reach = if is_ordered { self.settings.record_bytes_max() + 2 * PIECE_BYTES as u64 } else { 1 };
         let limit = (end + reach).next_multiple_of(block_bytes).min(segment_bytes);
-        recovery.tail = Some(Tail { end, position, limit, is_ordered });
+        let (segment_end, dropped_from) = (segment_bytes, None);
+        recovery.tail = Some(Tail { end, position, limit, is_ordered, segment_end, dropped_from });
         // What is read ahead began behind the end.
         recovery.ahead.stale_count = recovery.ahead.count;
         recovery.ahead.put_back = None;
@@ -297,20 +346,45 @@ impl Log {
         for (block, position) in blocks.zip((tail.position..).step_by(settings.block_bytes as usize)) {
             let is_write = |head: Head| head.is_first && position > end;
             if Head::read(block, Location { run, generation, position }).is_some_and(is_write) && is_ordered {
-                return self.fail(Failure::Damaged { generation, offset });
+                return self.pass_over(end, position);
             }
             let behind = end.saturating_sub(position) as usize;
             let is_first = position + settings.block_bytes > end && position <= end;
             if is_first && block[behind..].iter().any(|&byte| byte != 0) {
-                self.notices.push_back(Notice::Dropped { generation, offset });
+                tail.dropped_from = Some(offset);
             }
         }
         tail.position += bytes.len() as u64;
         if tail.position == tail.limit {
+            let dropped_from = tail.dropped_from;
             recovery.tail = None;
+            recovery.replay.end_damaged_group(processor, (generation, u64::MAX));
+            let group_end = recovery.replay.end.next_multiple_of(settings.block_bytes).min(end);
+            recovery.segments[recovery.at].end = group_end.max(settings.block_bytes.min(end));
             recovery.at += 1;
+            if let Some(offset) = dropped_from {
+                self.notice(Notice::Dropped { generation, offset });
+            }
             self.begin_segment(processor);
         }
+    }
+
+    /// Reads the newest segment on from the end of its last record: what follows up to `whole_to` is damaged.
+    fn pass_over(&mut self, end: u64, whole_to: u64) {
+        let Phase::Recovering(recovery) = &mut self.phase else { return };
+        let tail = recovery.tail.take().expect("it is being read");
+        let (at, block_bytes) = (recovery.at, self.settings.block_bytes);
+        let segment = &mut recovery.segments[at];
+        segment.end = tail.segment_end;
+        let Segment { run, generation, end: limit, .. } = *segment;
+        let location = Location { run, generation, position: end };
+        recovery.scanner = Some(Scanner::new(location, block_bytes, limit).whole_to(whole_to));
+        recovery.skipped = (end % block_bytes) as usize;
+        recovery.replay.whole_to = whole_to;
+        recovery.ahead.stale_count = recovery.ahead.count;
+        recovery.ahead.put_back = None;
+        recovery.ahead.next = NextRead::Records { at, position: end - end % block_bytes };
+        self.recovered_bytes.1 = self.recovered_bytes.0 + limit - end;
     }
 
     /// Determines the log from all headers: it is the newest segment, the oldest one it needs, and all between them.
@@ -352,6 +426,12 @@ impl Log {
         free.sort_unstable();
         self.free = free.into();
         recovery.ahead.next = NextRead::Records { at: 0, position: self.settings.block_bytes };
+        let corrected = &recovery.corrected_slots;
+        let corrected = recovery.segments.iter().filter(|segment| corrected.contains(&segment.slot));
+        for Segment { generation, slot, .. } in corrected.copied().collect::<Vec<_>>() {
+            let offset = self.slot_start(slot);
+            self.notice(Notice::Passed { kind: DamageKind::Header, generation, offset });
+        }
         self.begin_segment(processor);
     }
 
@@ -361,11 +441,17 @@ impl Log {
         match recovery.segments.get(recovery.at) {
             Some(segment) => {
                 let block_bytes = self.settings.block_bytes;
-                recovery.scanner =
-                    Some(Scanner::new(segment.run, segment.generation, block_bytes, segment.end));
+                let Segment { run, generation, end, .. } = *segment;
+                let whole_to = match self.recorded {
+                    _ if recovery.at + 1 < recovery.segments.len() => end,
+                    superblock if superblock.newest < generation => 0,
+                    superblock => superblock.known_end,
+                };
+                let location = Location { run, generation, position: block_bytes };
+                recovery.scanner = Some(Scanner::new(location, block_bytes, end).whole_to(whole_to));
                 let replay = &mut recovery.replay;
                 replay.start = self.settings.start + segment.slot * self.settings.segment_bytes;
-                replay.end = 0;
+                (replay.generation, replay.whole_to, replay.end) = (generation, whole_to, 0);
                 if std::mem::replace(&mut replay.run, segment.run) != segment.run {
                     replay.drop_group(processor);
                 }
@@ -376,6 +462,21 @@ impl Log {
             }
             None => {
                 recovery.replay.drop_group(processor);
+                let newest = recovery.segments.last().map_or((0, 0), |last| (last.generation, last.end));
+                let last_names = recovery.last_names.take_if(|names| names.generation == newest.0);
+                if let Some(names) = &last_names {
+                    recovery.replay.take_names(processor, names, None);
+                }
+                if let Some((generation, position)) = recovery.replay.passed.unbounded() {
+                    let segment = recovery.segments.iter().find(|segment| segment.generation == generation);
+                    let start = segment.map_or(0, |segment| segment.slot * self.settings.segment_bytes);
+                    let offset = self.settings.start + start + position;
+                    return self.fail(Failure::Damaged { generation, offset });
+                }
+                // It has the names of records that could not be read, too.
+                let last_names = last_names.filter(|names| names.to == newest.1);
+                let recent = &recovery.replay.passed.recent;
+                self.names = last_names.unwrap_or_else(|| recent.list(newest.0, newest.1));
                 let (pairs, is_short) = (processor.pairs(), recovery.replay.is_short_of_memory);
                 let needed_count = pairs.needed_regions();
                 if is_short || needed_count > pairs.heap.regions.count() {
@@ -384,7 +485,9 @@ impl Log {
                 }
                 self.expires_until_s = recovery.replay.expires_until_s;
                 self.segments = std::mem::take(&mut recovery.segments).into();
+                let passed = std::mem::take(&mut recovery.replay.passed);
                 self.settle(processor);
+                self.tell_lost(processor, passed);
             }
         }
     }
@@ -422,9 +525,15 @@ impl Sink for ReplaySink<'_> {
         let replay = &mut *self.replay;
         replay.key.clear();
         replay.key.extend_from_slice(key);
+        replay.position = position;
+        if !matches!(head.kind, Kind::GroupEnd | Kind::Names) {
+            replay.passed.recent.on_record(replay.generation, position, name_of(key));
+        }
         let processor = &mut *self.processor;
         processor.writer.next_cas = processor.writer.next_cas.max(head.cas);
         replay.found = Some(match head.kind {
+            Kind::Names => Found::Names(Vec::with_capacity(head.value_bytes)),
+            Kind::Lost => Found::Stub(Stub::lost(head.cas), processor.hash(key)),
             Kind::Removed => Found::Removed,
             Kind::Cleared => Found::Cleared,
             Kind::GroupEnd => {
@@ -479,36 +588,159 @@ impl Sink for ReplaySink<'_> {
                 pending.fill(&mut self.processor.pairs_mut().heap, *filled, part);
                 *filled += part.len();
             }
-            Some(Found::Short(_, _, value)) => value.extend_from_slice(part),
+            Some(Found::Short(_, _, value) | Found::Names(value)) => value.extend_from_slice(part),
             _ => {}
         }
     }
 
-    fn on_end(&mut self, is_whole: bool) {
+    fn on_end(&mut self, ending: Ending) {
         let replay = &mut *self.replay;
-        let Some(found) = replay.found.take() else { return };
+        let Some(mut found) = replay.found.take() else { return };
+        let order = (replay.generation, replay.position);
+        if ending == Ending::Damaged {
+            let is_list = matches!(found, Found::Names(_));
+            replay.pass(if is_list { DamageKind::Names } else { DamageKind::Value }, replay.position);
+            found = found.without_value(self.processor);
+            if let Found::Stub(pair, _) = &found {
+                replay.passed.doubt(&replay.key, pair.log_offset);
+            }
+        }
         match found {
-            Found::GroupEnd(record_count, end) if is_whole && !replay.is_torn => {
+            Found::Names(value) => {
+                if ending == Ending::Whole
+                    && let Some(names) = NameList::decode(&value)
+                {
+                    replay.take_names(self.processor, &names, Some(order));
+                }
+            }
+            Found::GroupEnd(record_count, end) if ending != Ending::Cut && !replay.is_torn => {
                 // Without a flush, a power cut may take back a part of a group and leave the next one.
                 let (found, wanted) = (replay.group.len(), record_count as usize);
-                replay.is_torn = found > wanted || found < wanted && !replay.is_first;
+                let is_damaged = replay.passed.is_group_damaged();
+                let is_torn = !is_damaged && (found > wanted || found < wanted && !replay.is_first);
+                replay.is_torn = is_torn && replay.position >= replay.whole_to;
                 replay.is_first = false;
+                if is_torn && !replay.is_torn {
+                    // Of the empty rest of a block it is not known that a record was there.
+                    let first = replay.group.first().map_or(order, |(first, ..)| *first);
+                    replay.pass(DamageKind::Records, replay.position);
+                    replay.passed.on_gap(first, (order.0, order.1 + 1));
+                }
                 if !replay.is_torn {
                     replay.end = end;
                     replay.apply_group(self.processor);
                 }
             }
-            found if is_whole && !replay.is_torn => replay.group.push((replay.key[..].into(), found)),
+            found if ending != Ending::Cut && !replay.is_torn => {
+                if let Found::Stub(pair, _) = &found
+                    && pair.is_lost()
+                {
+                    replay.passed.doubt(&replay.key, pair.log_offset);
+                }
+                replay.group.push((order, replay.key[..].into(), found));
+            }
             found => found.abandon(self.processor),
         }
+    }
+
+    fn on_corrected(&mut self, position: u64) {
+        self.replay.pass(DamageKind::Bit, position);
+    }
+
+    fn on_hole(&mut self, range: Range<u64>) {
+        self.replay.on_hole(range);
     }
 }
 
 impl Replay {
+    /// Damage at a position of the segment is passed over.
+    fn pass(&mut self, kind: DamageKind, position: u64) {
+        let (generation, offset) = (self.generation, self.start + position);
+        self.passed.notices.push(Notice::Passed { kind, generation, offset });
+    }
+
+    /// Records in a range of the segment cannot be read.
+    fn on_hole(&mut self, range: Range<u64>) {
+        self.pass(DamageKind::Records, range.start);
+        self.passed.on_hole(self.generation, range);
+    }
+
+    /// Names were read of records that were written: keys whose last records are in holes are lost.
+    fn take_names(&mut self, processor: &mut Processor, names: &NameList, at: Option<(u64, u64)>) {
+        let hole_count = self.passed.hole_count();
+        if let Some((from, lost)) = self.passed.on_names(names)
+            && !lost.is_empty()
+        {
+            self.lose(processor, &lost, from);
+        }
+        if self.passed.hole_count() > hole_count {
+            self.pass(DamageKind::Records, names.from);
+        }
+        if let Some((generation, position)) = at {
+            self.passed.recent.restart(generation, position);
+        }
+    }
+
+    /// The last records of keys with these names are in a hole that begins here.
+    fn lose(&mut self, processor: &mut Processor, names: &BTreeSet<u32>, from: (u64, u64)) {
+        let mut unknown = names.clone();
+        for (order, key, found) in &mut self.group {
+            let is_lost = *order < from && names.contains(&name_of(key));
+            if is_lost && !matches!(found, Found::Cleared) {
+                unknown.remove(&name_of(key));
+                self.passed.doubt(key, Stub::LOST);
+                let stub = Found::Stub(Stub::lost(found.cas()), processor.hash(key));
+                std::mem::replace(found, stub).abandon(processor);
+            }
+        }
+        for (key, cas) in keys_named(processor, names) {
+            unknown.remove(&name_of(&key));
+            self.passed.doubt(&key, Stub::LOST);
+            let hash = processor.hash(&key);
+            self.is_short_of_memory |= !processor.writer.restore_stub(hash, &key, &Stub::lost(cas));
+        }
+        self.passed.hidden.extend(unknown);
+    }
+
+    /// Ends a group whose end could not be read. If everything up to `whole_to` is known to be written, with the end of a
+    /// group, its records up to there count. Else those before a hole do, and others are of the next group.
+    fn end_damaged_group(&mut self, processor: &mut Processor, whole_to: (u64, u64)) {
+        let hole = self.passed.last_hole().filter(|(from, _)| *from < whole_to);
+        let is_whole = whole_to.1 < u64::MAX;
+        let Some(to) =
+            hole.map(|(from, _)| from).filter(|_| !is_whole).or(Some(whole_to).filter(|_| is_whole))
+        else {
+            return;
+        };
+        let count = self.group.partition_point(|(order, ..)| *order < to);
+        if whole_to.1 == 0 || count == 0 && hole.is_none() {
+            return;
+        }
+        let rest = self.group.split_off(count);
+        let mut orders = self.group.iter().map(|(order, ..)| *order);
+        let behind = orders.find(|order| hole.is_none_or(|(from, _)| *order > from));
+        if is_whole && let Some(first) = behind {
+            self.pass(DamageKind::Records, first.1);
+            self.passed.on_gap(first, whole_to);
+        }
+        let end = if is_whole { Some(whole_to) } else { hole.map(|(from, end)| (from.0, end)) };
+        if let Some((_, end)) = end.filter(|(generation, _)| *generation == self.generation) {
+            self.end = self.end.max(end);
+        }
+        self.apply_group(processor);
+        self.group = rest;
+    }
+
     /// Applies the records of a complete group.
     fn apply_group(&mut self, processor: &mut Processor) {
         self.held_bytes = 0;
-        for (key, found) in std::mem::take(&mut self.group) {
+        self.passed.end_group();
+        for (_, key, found) in std::mem::take(&mut self.group) {
+            match found {
+                Found::Cleared => self.passed.hidden.clear(),
+                _ if self.passed.hidden.is_empty() => {}
+                _ => drop(self.passed.hidden.remove(&name_of(&key))),
+            }
             if !found.apply(processor, &key) {
                 self.is_short_of_memory = true;
                 processor.writer.allocator.exceed_limit();
@@ -519,7 +751,8 @@ impl Replay {
     /// Drops the records of a group that was never complete.
     fn drop_group(&mut self, processor: &mut Processor) {
         (self.is_torn, self.held_bytes) = (false, 0);
-        self.group.drain(..).for_each(|(_, found)| found.abandon(processor));
+        self.passed.end_group();
+        self.group.drain(..).for_each(|(_, _, found)| found.abandon(processor));
     }
 }
 
@@ -547,7 +780,27 @@ impl Found {
                 processor.writer.allocator.clear();
                 true
             }
-            Self::GroupEnd(..) => true,
+            Self::GroupEnd(..) | Self::Names(_) => true,
+        }
+    }
+
+    /// The CAS number of its pair.
+    fn cas(&self) -> u64 {
+        match self {
+            Self::Whole(pair, ..) | Self::Short(pair, ..) | Self::Stub(pair, _) => pair.cas,
+            _ => 0,
+        }
+    }
+
+    /// The same of a record whose value is damaged: the pair stays in the log, where it cannot be read.
+    fn without_value(self, processor: &mut Processor) -> Self {
+        match self {
+            Self::Whole(pair, hash, pending, _) => {
+                processor.writer.abandon(pending);
+                Self::Stub(pair, hash)
+            }
+            Self::Short(pair, hash, _) => Self::Stub(pair, hash),
+            found => found,
         }
     }
 

@@ -5,9 +5,30 @@
 //!   ├──0──▶ Skip ──the rest of the block is 0──▶ Head
 //!   └──anything else, at any point──▶ Ended
 //! ```
+//!
+//! Up to a position before which everything was written, anything else is damage. A wrong bit of a head is corrected, and
+//! what cannot be read is passed over:
+//!
+//! ```text
+//! Head, Skip ──anything else──▶ Search ──one bit of the head, or the next genuine record──▶ Head
+//! Tail ──checksum wrong──▶ Head
+//! ```
+
+use std::ops::Range;
 
 use crate::key::KEY_BYTES_MAX;
-use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, TAIL_BYTES};
+use crate::record::{Checksum, HEAD_BYTES, Head, KEYED_BYTES_MAX, Location, TAIL_BYTES};
+
+/// How a record ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Its checksum is right.
+    Whole,
+    /// What follows its key is damaged.
+    Damaged,
+    /// It was not written to its end, and no record follows.
+    Cut,
+}
 
 /// Receives the records of a segment.
 pub(crate) trait Sink {
@@ -15,8 +36,12 @@ pub(crate) trait Sink {
     fn on_head(&mut self, head: &Head, key: &[u8], position: u64);
     /// A part of its value follows.
     fn on_value(&mut self, part: &[u8]);
-    /// The record ends; `is_whole` if its checksum is right.
-    fn on_end(&mut self, is_whole: bool);
+    /// The record ends.
+    fn on_end(&mut self, ending: Ending);
+    /// One wrong bit is corrected, or does not matter: at this byte of the segment, or behind it.
+    fn on_corrected(&mut self, position: u64);
+    /// Records in this range cannot be read.
+    fn on_hole(&mut self, range: Range<u64>);
 }
 
 /// Scanner of a segment, and its progress.
@@ -26,13 +51,22 @@ pub(crate) struct Scanner {
     block_bytes: u64,
     /// Bytes from here on are not read.
     limit: u64,
-    /// One past the last whole record, and past the rest of its block if that is empty.
+    /// Everything before this was written.
+    whole_to: u64,
+    /// One past the last record, and past the rest of its block if that is empty.
     end: u64,
     state: State,
-    buffer: [u8; HEAD_BYTES + KEY_BYTES_MAX],
+    buffer: [u8; KEYED_BYTES_MAX],
     filled: usize,
     head: Option<Head>,
+    /// Where the present record begins, or the empty rest of a block.
+    begun_at: u64,
     checksum: Checksum,
+    /// The bytes among which a record is sought, and the first of them at which none was found.
+    window: Vec<u8>,
+    sought: usize,
+    /// Bytes passed over that are not zero.
+    set_count: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,23 +75,34 @@ enum State {
     Skip,
     Value { left: usize },
     Tail,
+    Search,
     Ended,
 }
 
 impl Scanner {
-    /// A scanner of a segment from its second block on, up to `limit`.
-    pub(crate) fn new(run: u64, generation: u64, block_bytes: u64, limit: u64) -> Self {
+    /// A scanner of a segment from a position on, up to `limit`.
+    pub(crate) fn new(location: Location, block_bytes: u64, limit: u64) -> Self {
         Self {
-            location: Location { run, generation, position: block_bytes },
+            location,
             block_bytes,
             limit,
-            end: block_bytes,
+            whole_to: 0,
+            end: location.position,
             state: State::Head,
             buffer: [0; HEAD_BYTES + KEY_BYTES_MAX],
             filled: 0,
             head: None,
+            begun_at: location.position,
             checksum: Checksum::behind(&[0; HEAD_BYTES]),
+            window: Vec::new(),
+            sought: 0,
+            set_count: 0,
         }
+    }
+
+    /// The same, with everything before a position known to be written.
+    pub(crate) fn whole_to(self, position: u64) -> Self {
+        Self { whole_to: position.min(self.limit), ..self }
     }
 
     /// Position of the next bytes to read; `None` at the end.
@@ -65,15 +110,28 @@ impl Scanner {
         (self.state != State::Ended && self.location.position < self.limit).then_some(self.location.position)
     }
 
-    /// One past the last whole record, and past the rest of its block if that is empty.
+    /// One past the last record, and past the rest of its block if that is empty.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
     /// Ends the scan: no more can be read, or there is nothing more.
     pub(crate) fn on_end(&mut self, sink: &mut impl Sink) {
+        // A head whose end is behind what may be read is none.
+        while self.state == State::Search
+            || self.state == State::Head && self.filled > 0 && self.begun_at < self.whole_to
+        {
+            if self.state == State::Head {
+                self.begin_search(self.filled);
+            }
+            self.search(true, sink);
+            if self.state == State::Search {
+                self.end_hole(self.whole_to, sink);
+                self.state = State::Ended;
+            }
+        }
         if matches!(self.state, State::Value { .. } | State::Tail) {
-            sink.on_end(false);
+            sink.on_end(Ending::Cut);
         }
         self.state = State::Ended;
     }
@@ -89,7 +147,13 @@ impl Scanner {
                     let to_block = (self.location.position + 1).next_multiple_of(self.block_bytes);
                     let left = (to_block - self.location.position) as usize;
                     let count = left.min(bytes.len());
-                    if bytes[..count].iter().any(|&byte| byte != 0) {
+                    let is_empty = bytes[..count].iter().all(|&byte| byte == 0);
+                    if !is_empty && self.begun_at < self.whole_to {
+                        self.buffer.fill(0);
+                        self.begin_search((self.location.position - self.begun_at) as usize);
+                        continue;
+                    }
+                    if !is_empty {
                         return self.on_end(sink);
                     }
                     if left == count {
@@ -98,10 +162,18 @@ impl Scanner {
                     }
                     count
                 }
-                State::Head => match self.on_head(bytes, sink) {
-                    Some(count) => count,
-                    None => return self.on_end(sink),
-                },
+                State::Head => {
+                    let before = self.filled;
+                    match self.on_head(bytes, sink) {
+                        Some(count) => count,
+                        None if self.begun_at < self.whole_to => {
+                            let count = self.filled - before;
+                            self.begin_search(self.filled);
+                            count
+                        }
+                        None => return self.on_end(sink),
+                    }
+                }
                 State::Value { left } => {
                     let part = &bytes[..left.min(bytes.len())];
                     self.checksum.update(part);
@@ -119,14 +191,23 @@ impl Scanner {
                     self.buffer[self.filled..self.filled + count].copy_from_slice(&bytes[..count]);
                     self.filled += count;
                     if self.filled == TAIL_BYTES {
-                        if self.buffer[..TAIL_BYTES] != self.checksum.finish().to_le_bytes() {
+                        let is_whole = self.buffer[..TAIL_BYTES] == self.checksum.finish().to_le_bytes();
+                        if !is_whole && self.begun_at >= self.whole_to {
                             return self.on_end(sink);
                         }
-                        sink.on_end(true);
+                        sink.on_end(if is_whole { Ending::Whole } else { Ending::Damaged });
                         self.end = self.location.position + count as u64;
                         (self.state, self.filled, self.head) = (State::Head, 0, None);
                     }
                     count
+                }
+                State::Search => {
+                    let count = bytes.len().min(KEYED_BYTES_MAX);
+                    self.window.extend_from_slice(&bytes[..count]);
+                    self.location.position += count as u64;
+                    bytes = &bytes[count..];
+                    self.search(false, sink);
+                    continue;
                 }
             };
             self.location.position += count as u64;
@@ -136,10 +217,10 @@ impl Scanner {
 
     /// Handles bytes up to the value. Returns `None` if they are not of a record.
     fn on_head(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Option<usize> {
-        let start = self.location.position - self.filled as u64;
+        self.begun_at = self.location.position - self.filled as u64;
         if self.filled == 0 && bytes[0] == 0 {
             // At the start of a block this means that nothing was written.
-            if start.is_multiple_of(self.block_bytes) {
+            if self.begun_at.is_multiple_of(self.block_bytes) {
                 return None;
             }
             self.state = State::Skip;
@@ -157,7 +238,7 @@ impl Scanner {
             None => {
                 let first = self.buffer[..HEAD_BYTES].try_into().expect("its length");
                 let head = Head::decode(first)?;
-                if start + head.record_bytes() as u64 > self.limit {
+                if self.begun_at + head.record_bytes() as u64 > self.limit {
                     return None;
                 }
                 self.head = Some(head);
@@ -167,24 +248,85 @@ impl Scanner {
                 head
             }
         };
-        if !Head::is_genuine(&self.buffer[..self.filled], Location { position: start, ..self.location }) {
+        let location = Location { position: self.begun_at, ..self.location };
+        if !Head::is_genuine(&self.buffer[..self.filled], location) {
             return None;
         }
-        if head.kind != Kind::Pair && head.value_bytes != 0 {
-            return None;
-        }
-        sink.on_head(&head, &self.buffer[HEAD_BYTES..self.filled], start);
+        sink.on_head(&head, &self.buffer[HEAD_BYTES..self.filled], self.begun_at);
         self.checksum = Checksum::behind(&self.buffer);
         self.filled = 0;
         self.state =
             if head.value_bytes == 0 { State::Tail } else { State::Value { left: head.value_bytes } };
         Some(count)
     }
+
+    /// Begins to look for the next record: what begins at `begun_at` is none. The first `count` bytes of it are known: zeros,
+    /// or in the buffer.
+    fn begin_search(&mut self, count: usize) {
+        self.window.clear();
+        self.window.extend(self.buffer.iter().copied().chain(std::iter::repeat(0)).take(count));
+        (self.state, self.filled, self.head, self.sought, self.set_count) = (State::Search, 0, None, 0, 0);
+    }
+
+    /// Looks for a record in the window, whose bytes end where those that were handled do. `is_last` if no more follow.
+    fn search(&mut self, is_last: bool, sink: &mut impl Sink) {
+        while self.state == State::Search && self.sought < self.window.len() {
+            if self.window.len() - self.sought < KEYED_BYTES_MAX && !is_last {
+                // The window need not hold what has been looked at.
+                self.window.drain(..self.sought);
+                self.sought = 0;
+                return;
+            }
+            let position = self.location.position - (self.window.len() - self.sought) as u64;
+            let location = Location { position, ..self.location };
+            let fits = |head: &Head| position + head.record_bytes() as u64 <= self.limit;
+            let rest = &mut self.window[self.sought..];
+            if position == self.begun_at {
+                let count = rest.len().min(KEYED_BYTES_MAX);
+                let mut keyed = rest[..count].to_vec();
+                if Head::correct(&mut keyed, location).filter(fits).is_some() {
+                    rest[..count].copy_from_slice(&keyed);
+                    sink.on_corrected(position);
+                    self.go_on(sink);
+                    continue;
+                }
+            }
+            if position >= self.whole_to || Head::read(rest, location).filter(fits).is_some() {
+                self.end_hole(position, sink);
+                self.go_on(sink);
+                continue;
+            }
+            self.set_count += usize::from(rest[0] != 0);
+            self.sought += 1;
+        }
+    }
+
+    /// Reports what was passed over up to a position.
+    fn end_hole(&mut self, position: u64, sink: &mut impl Sink) {
+        // The empty rest of a block with one wrong byte hides no record.
+        let is_rest = !self.begun_at.is_multiple_of(self.block_bytes)
+            && position == self.begun_at.next_multiple_of(self.block_bytes);
+        if is_rest && self.set_count <= 1 {
+            sink.on_corrected(self.begun_at);
+        } else {
+            sink.on_hole(self.begun_at..position);
+        }
+        self.end = position;
+    }
+
+    /// Goes on with the bytes of the window at which the search has ended.
+    fn go_on(&mut self, sink: &mut impl Sink) {
+        let rest = self.window.split_off(self.sought);
+        self.location.position -= rest.len() as u64;
+        self.state = State::Head;
+        self.on_bytes(&rest, sink);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Kind;
 
     const BLOCK_BYTES: usize = 512;
 
@@ -196,9 +338,13 @@ mod tests {
 
         fn on_value(&mut self, _part: &[u8]) {}
 
-        fn on_end(&mut self, is_whole: bool) {
-            self.0 += usize::from(is_whole);
+        fn on_end(&mut self, ending: Ending) {
+            self.0 += usize::from(ending == Ending::Whole);
         }
+
+        fn on_corrected(&mut self, _position: u64) {}
+
+        fn on_hole(&mut self, _range: Range<u64>) {}
     }
 
     #[test]
@@ -221,7 +367,8 @@ mod tests {
         for (last, end) in [(0, 2 * BLOCK_BYTES), (1, BLOCK_BYTES + record_bytes)] {
             block[BLOCK_BYTES - 1] = last;
             for piece_bytes in [1, 7, 300, BLOCK_BYTES] {
-                let (mut scanner, mut count) = (Scanner::new(1, 2, position, 2 * position), Count(0));
+                let location = Location { run: 1, generation: 2, position };
+                let (mut scanner, mut count) = (Scanner::new(location, position, 2 * position), Count(0));
                 block.chunks(piece_bytes).for_each(|piece| scanner.on_bytes(piece, &mut count));
                 assert_eq!((scanner.end(), count.0), (end as u64, 1), "pieces of {piece_bytes} bytes");
             }

@@ -13,11 +13,14 @@
 //!
 //! Keys to be rewritten are collected until they fill a write, as long as more can come: the rest of a write's last block
 //! is empty.
+//!
+//! A write begins with the names of the keys written before it.
 
 use super::{Failure, Log, PIECE_BYTES, Phase, Segment, Sync, Write};
 use crate::changes::Due;
 use crate::item::Header;
 use crate::item::MARKS;
+use crate::key::name_of;
 use crate::log_header::{LogSuperblock, SegmentHeader};
 use crate::pins::Pin;
 use crate::place::Place;
@@ -26,6 +29,9 @@ use crate::record::{Checksum, HEAD_BYTES, Head, Kind, Location, RECORD_EXTRA_BYT
 
 /// Bytes of the changes of a group, which fit in one write with a segment's header and the end of the group.
 const GROUP_BYTES: usize = PIECE_BYTES - 4096 - RECORD_EXTRA_BYTES;
+
+/// Names that a write may leave to a later one.
+const DEFERRED_NAMES_MAX: usize = 32;
 
 /// A write under way, and the log's state once it completes.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +103,7 @@ impl Log {
         }
         let Some(due) = self.next_due(processor) else { return false };
         let found = self.find(processor, &due);
-        self.fits(found.head.record_bytes()) || self.can_roll()
+        self.fits_next(&found) || self.can_roll()
     }
 
     /// Whether a change of `bytes` of key and value may be made now. Changes wait while a group of changes goes on in
@@ -107,6 +113,7 @@ impl Log {
         let pending_bytes = processor.pairs_mut().changes().pending_bytes();
         let is_continued = |group: &Group| group.is_continued && group.takes == Takes::Changes;
         let limit = u64::min(GROUP_BYTES as u64, self.settings.segment_bytes / 2);
+        let limit = limit.saturating_sub(self.names.record_bytes() as u64);
         let fits = pending_bytes == 0 || (pending_bytes + RECORD_EXTRA_BYTES + bytes) as u64 <= limit;
         fits && !self.group.as_ref().is_some_and(is_continued) && !self.is_short_of_segments()
     }
@@ -138,9 +145,24 @@ impl Log {
         if self.recorded.is_closed {
             return processor.pairs_mut().changes().has_due();
         }
+        if self.needs_names(processor) {
+            return false;
+        }
         let behind_bytes = self.durable_end.saturating_sub(self.recorded.known_end);
         let is_marked = self.is_mark_wanted && behind_bytes > 0 && !self.is_unflushed;
         is_marked || behind_bytes >= self.mark_bytes() || self.is_over(processor)
+    }
+
+    /// Whether to write the names of the last write before the superblock that ends the log for now: they do not fit
+    /// in it.
+    fn needs_names(&self, processor: &mut Processor) -> bool {
+        if self.names.fits_behind(self.settings.block_bytes as usize) || !self.has_head {
+            return false;
+        }
+        let is_between = self.group.is_none_or(|group| group.record_count == 0) && self.stream.is_none();
+        let end = self.head_end() + (self.names.record_bytes() + RECORD_EXTRA_BYTES) as u64;
+        let is_wanted = self.is_mark_wanted && !self.is_unflushed || self.is_stopping;
+        is_wanted && is_between && end <= self.settings.segment_bytes && self.has_settled(processor)
     }
 
     /// Bytes of a segment after which a superblock names its end.
@@ -158,9 +180,10 @@ impl Log {
         while let Some(due) = self.choose(processor) {
             let Due::Key { hash, key, length, is_rewrite } = &due else { return Some(due) };
             let key = &key[..*length];
+            let stub = processor.pairs().stub(*hash, key);
             if *is_rewrite && processor.pairs_mut().changes().is_pending(*hash, key) {
                 self.await_change(processor, *hash);
-            } else if processor.is_stub(*hash, key) {
+            } else if stub.is_some_and(|stub| !stub.is_lost()) {
                 // Its value has been dropped from memory since, and is in the log.
                 if *is_rewrite {
                     self.fetch_for_rewrite(processor, *hash, key);
@@ -203,6 +226,11 @@ impl Log {
             }
             self.group = None;
         }
+        if self.needs_names(processor) {
+            self.group = Some(Group { takes: Takes::Rewrites, record_count: 0, is_continued: false });
+            return Some(Due::GroupEnd);
+        }
+        let changes = processor.pairs_mut().changes();
         let takes_changes = !is_short || self.wants_changes || changes.is_clear_due();
         let is_turn = self.turn == Takes::Changes || self.wants_changes || !are_rewrites_due;
         let change = changes.due_change().filter(|_| takes_changes && is_turn);
@@ -270,6 +298,10 @@ impl Log {
         };
         let item = place.item().expect("with a log, pairs lie outside of the index");
         let Header { cas, expiry, bits, .. } = processor.pairs().heap.header(item);
+        if processor.pairs().is_lost(item) {
+            let Found { head, item } = none(Kind::Lost, key.len());
+            return Found { head: Head { cas, ..head }, item };
+        }
         let head = Head {
             kind: Kind::Pair,
             key_bytes: key.len(),
@@ -287,7 +319,9 @@ impl Log {
         self.segments.back().map_or(0, |segment| segment.end)
     }
 
-    fn fits(&self, bytes: usize) -> bool {
+    /// Whether a write that begins with a record, behind the names of those before it, fits in the head.
+    fn fits_next(&self, found: &Found) -> bool {
+        let bytes = self.names.record_bytes() + found.head.record_bytes();
         self.has_head && self.head_end() + bytes as u64 <= self.settings.segment_bytes
     }
 
@@ -339,6 +373,10 @@ impl Log {
         };
         buffer.fill(0);
         superblock.encode(buffer);
+        if self.names.generation == newest {
+            self.names.to = self.head_end();
+            self.names.encode_behind(&superblock, buffer);
+        }
         self.flight = Some(Flight::Superblock(superblock));
         let offset = self.settings.superblock_start + superblock.copy() * self.settings.block_bytes;
         Write { offset, length: buffer.len(), is_durable: true }
@@ -360,7 +398,7 @@ impl Log {
         let mut at = 0;
         if self.stream.is_none() {
             let due = self.next_due(processor)?;
-            if !self.fits(self.find(processor, &due).head.record_bytes()) {
+            if !self.fits_next(&self.find(processor, &due)) {
                 self.roll(processor.writer.next_cas, &mut buffer[..block_bytes]);
                 at = block_bytes;
             }
@@ -370,7 +408,7 @@ impl Log {
         let slot_start = self.slot_start(slot);
         let first_position = start + at as u64;
         let first_offset = self.stream.as_ref().map_or(slot_start + start, |stream| stream.log_offset);
-        let mut written = None;
+        let (mut written, mut has_names) = (None, false);
         while written.is_none() {
             if let Some(stream) = &mut self.stream {
                 at += stream.write_part(processor, &mut buffer[at..]);
@@ -382,6 +420,10 @@ impl Log {
             }
             let Some(mut due) = self.next_due(processor) else { break };
             let mut found = self.find(processor, &due);
+            if !std::mem::replace(&mut has_names, true) && !self.defers_names(generation, at, &found) {
+                let location = Location { run: self.settings.run, generation, position: start + at as u64 };
+                at += self.write_names(location, first_position, &mut buffer[at..]);
+            }
             let position = start + at as u64;
             let has_place = |found: &Found| self.has_place(position, &found.head, buffer.len() - at);
             if !has_place(&found) {
@@ -410,6 +452,9 @@ impl Log {
             let log_offset = slot_start + position;
             if let Some(group) = &mut self.group {
                 group.record_count += 1;
+            }
+            if !matches!(due, Due::GroupEnd) {
+                self.names.names.push(name_of(key));
             }
             if let Some(item) = item {
                 self.expires_until_s = self.expires_until_s.max(head.expiry_s);
@@ -445,6 +490,40 @@ impl Log {
         // A superblock names the segment next: no power cut may take it back then.
         let is_durable = self.settings.sync != Sync::None || has_rolled;
         Some(Write { offset: slot_start + start, length, is_durable })
+    }
+
+    /// Whether few names are left to a later write, since this one, whose next record is at this byte of it, would take one
+    /// more block for them.
+    fn defers_names(&self, generation: u64, at: usize, next: &Found) -> bool {
+        let bytes = at + next.head.record_bytes() + RECORD_EXTRA_BYTES;
+        let blocks = |bytes: usize| bytes.div_ceil(self.settings.block_bytes as usize);
+        let is_longer = blocks(bytes) < blocks(bytes + self.names.record_bytes());
+        is_longer && self.names.generation == generation && self.names.names.len() < DEFERRED_NAMES_MAX
+    }
+
+    /// Writes the names of the records before this location, if there is place for them, and begins the next list.
+    /// Returns the bytes written. Without a list it is unknown what damage there may hide.
+    fn write_names(&mut self, location: Location, first_position: u64, into: &mut [u8]) -> usize {
+        let Location { generation, position, .. } = location;
+        let record_bytes = self.names.record_bytes();
+        let head = Head { is_first: position == first_position, ..Head::names(self.names.value_bytes()) };
+        let is_written = record_bytes > 0 && self.has_place(position, &head, into.len());
+        if is_written {
+            let is_before = |segment: &&Segment| segment.generation == self.names.generation;
+            let before = self.segments.iter().rev().find(is_before);
+            self.names.to = if self.names.generation == generation {
+                position
+            } else {
+                before.map_or(self.names.from, |segment| segment.end)
+            };
+            let mut checksum = head.encode(&[], location, into);
+            let value = &mut into[HEAD_BYTES..record_bytes - TAIL_BYTES];
+            self.names.encode(value);
+            checksum.update(value);
+            into[record_bytes - TAIL_BYTES..record_bytes].copy_from_slice(&checksum.finish().to_le_bytes());
+        }
+        self.names.restart(generation, position);
+        if is_written { record_bytes } else { 0 }
     }
 
     /// Ends a group. Returns what is written once its last write is.

@@ -207,6 +207,7 @@ impl DamageLine {
             DamageKind::Segment => "a segment is missing",
             DamageKind::Bit => "one bit of a record, which is corrected",
             DamageKind::Value => "the value of a record",
+            DamageKind::Names => "the names of keys in other records, which are there",
             DamageKind::Records => "records that cannot be read",
         };
         let Damage { generation, bytes, key_count, .. } = *damage;

@@ -10,7 +10,7 @@ use reactor::Moment;
 
 use super::logged::Logged;
 use super::random::Random;
-use super::recovery::{RecoveryProgress, SharedProgress};
+use super::recovery::{DamagePassedOver, RecoveryProgress, SharedProgress};
 use super::superblock::{self, Superblock};
 use super::{KeyValueShape, check_memory, prefault};
 use crate::namespace::BlockStore;
@@ -108,6 +108,11 @@ impl KeyValueFile {
     /// How far the logs have been read; `None` once they are.
     pub(super) fn recovery(&self) -> Option<RecoveryProgress> {
         self.divided()?.progress.get()
+    }
+
+    /// Damage found in the logs, if there is any.
+    pub(super) fn damage(&self) -> Option<DamagePassedOver> {
+        self.divided()?.progress.damage()
     }
 
     pub(super) fn attach(&self, reactor: usize, now: Moment) -> io::Result<Logged> {

@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kv::log::{Failure, Job, Loaded, Log, MARKED_S, Notice, PIECE_BYTES, Work};
+use kv::log::{DamageKind, Failure, Job, Loaded, Log, MARKED_S, Notice, PIECE_BYTES, Work};
 use kv::{KeyHash, LogRoom, Partition, Processor};
 use reactor::{Buffer, Completion, Pool};
 
-use super::recovery::{Reading, SharedProgress, WAIT_NS};
+use super::recovery::{DamagePassedOver, Reading, SharedProgress, WAIT_NS};
 use crate::namespace::{Backend, Intercepted, Reply, Request, StoreError, StoreIo, Ticket};
 use crate::size::Size;
 
@@ -59,6 +59,9 @@ pub struct Logged {
     /// Reads of recovery by the number of their ticket, in order, with what has arrived: `None` if it failed.
     recovered: VecDeque<(usize, Option<Option<Buffer>>)>,
     recovery: Recovery,
+    /// Where damage is reported, and what was.
+    shared: Arc<SharedProgress>,
+    damage: DamagePassedOver,
     is_timer_set: bool,
     is_memory_timer_set: bool,
     is_time_timer_set: bool,
@@ -120,7 +123,9 @@ impl Logged {
             run_count: 0,
             replies: Vec::new(),
             recovered: VecDeque::new(),
-            recovery: Recovery::Due(progress),
+            recovery: Recovery::Due(Arc::clone(&progress)),
+            shared: progress,
+            damage: DamagePassedOver::default(),
             is_timer_set: false,
             is_memory_timer_set: false,
             is_time_timer_set: false,
@@ -499,9 +504,32 @@ impl Logged {
         }
     }
 
-    /// Logs what recovery has passed over, and the failure of the log once.
+    /// Reports the damage found since the last call.
+    fn report_damage(&mut self) {
+        let counters = self.log().counters();
+        let now = DamagePassedOver {
+            count: counters.damage_count,
+            lost_key_count: counters.lost_key_count,
+            lost_unknown_count: counters.lost_unknown_count,
+        };
+        if now == self.damage {
+            return;
+        }
+        let before = std::mem::replace(&mut self.damage, now);
+        self.shared.add_damage(before, now);
+        if self.is_ready() {
+            let DamagePassedOver { count, lost_key_count, lost_unknown_count } = now;
+            tracing::warn!(
+                path = %self.place.0.display(), partition = self.place.1, count, lost_key_count, lost_unknown_count,
+                "damage in the log of a key-value namespace is passed over; `nvlane kv check` tells all of it"
+            );
+        }
+    }
+
+    /// Logs what was found in the log and passed over, and the failure of the log once.
     fn report(&mut self) {
         self.report_refusals();
+        self.report_damage();
         while let Some(notice) = self.with_log(|log, _| log.next_notice()) {
             let (path, partition) = (self.place.0.display(), self.place.1);
             match notice {
@@ -517,6 +545,14 @@ impl Logged {
                     %path, partition, seconds,
                     "the wall clock shows less than it did when a log was written, before the boot: the log's pairs with \
                      a time to live count as expired"
+                ),
+                Notice::Passed { kind, generation, offset } => tracing::warn!(
+                    %path, partition, generation, offset,
+                    "damage in the log of a key-value namespace: {}", what_is_damaged(kind)
+                ),
+                Notice::LostKey { key } => tracing::error!(
+                    %path, partition, key = %key.escape_ascii(),
+                    "the value of a key is lost by damage: commands that need it are refused"
                 ),
             }
         }
@@ -540,6 +576,19 @@ impl Logged {
                 "the key-value namespace is closed until the target is started again{remedy}"
             );
         }
+    }
+}
+
+/// What damage means that a log passes over.
+fn what_is_damaged(kind: DamageKind) -> &'static str {
+    match kind {
+        DamageKind::Bit => "one bit, which is corrected or does not matter",
+        DamageKind::Header => "one bit of the header of a segment, which is corrected",
+        DamageKind::Value => "the value of a record",
+        DamageKind::Names => "the names of keys in other records, which are there",
+        DamageKind::Records => "records that cannot be read",
+        DamageKind::Segment => "a segment",
+        DamageKind::Superblock | DamageKind::Superblocks => "a superblock",
     }
 }
 

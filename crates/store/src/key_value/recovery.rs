@@ -21,12 +21,27 @@ pub struct RecoveryProgress {
     pub bytes: u64,
 }
 
-/// The progress of all partitions together. Each reactor adds the bytes that it has read.
+/// Damage that was found in the logs of a key-value file and passed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DamagePassedOver {
+    /// Damaged places.
+    pub count: u64,
+    /// Keys whose values are lost by that: commands that need one are refused until it is stored again or deleted.
+    pub lost_key_count: u64,
+    /// Records of unknown keys that are lost by that.
+    pub lost_unknown_count: u64,
+}
+
+/// The progress of all partitions together, and the damage found. Each reactor adds the bytes that it has read, and what
+/// it has found.
 #[derive(Debug, Default)]
 pub(super) struct SharedProgress {
     partition_count: AtomicUsize,
     read_bytes: AtomicU64,
     bytes: AtomicU64,
+    damage_count: AtomicU64,
+    lost_key_count: AtomicU64,
+    lost_unknown_count: AtomicU64,
 }
 
 impl SharedProgress {
@@ -43,6 +58,24 @@ impl SharedProgress {
             bytes: self.bytes.load(Ordering::Relaxed),
         };
         (progress.partition_count > 0).then_some(progress)
+    }
+
+    /// The damage found so far, if there is any.
+    pub(super) fn damage(&self) -> Option<DamagePassedOver> {
+        let damage = DamagePassedOver {
+            count: self.damage_count.load(Ordering::Relaxed),
+            lost_key_count: self.lost_key_count.load(Ordering::Relaxed),
+            lost_unknown_count: self.lost_unknown_count.load(Ordering::Relaxed),
+        };
+        (damage.count > 0).then_some(damage)
+    }
+
+    /// A partition has found damage: so much `now`, and `before` when it last told.
+    pub(super) fn add_damage(&self, before: DamagePassedOver, now: DamagePassedOver) {
+        self.damage_count.fetch_add(now.count - before.count, Ordering::Relaxed);
+        self.lost_key_count.fetch_add(now.lost_key_count - before.lost_key_count, Ordering::Relaxed);
+        let unknown_count = now.lost_unknown_count - before.lost_unknown_count;
+        self.lost_unknown_count.fetch_add(unknown_count, Ordering::Relaxed);
     }
 }
 

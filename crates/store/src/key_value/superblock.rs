@@ -26,7 +26,9 @@ pub(super) const BLOCK_BYTES: u64 = 4096;
 const BLOCK_LENGTH: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"nvlanekv";
-const VERSION: u64 = 2;
+/// Since version 3 writes list the names of the keys written before. Files of version 2 are made such as they are opened.
+const VERSION: u64 = 3;
+const VERSION_WITHOUT_NAMES: u64 = 2;
 
 /// Offsets of the copies, and the length of both together.
 const COPIES: [u64; 2] = [0, BLOCK_BYTES];
@@ -112,12 +114,14 @@ impl Superblock {
         }
     }
 
-    /// Decodes one copy. Returns it with whether the file is divided.
-    fn decode(bytes: &[u8]) -> Option<(Self, bool)> {
+    /// Decodes one copy.
+    fn decode(bytes: &[u8]) -> Option<Decoded> {
         let [version, identity, seed, partition_count, segment_bytes, segment_count, is_divided] =
             kv::log::decode_numbers(MAGIC, bytes)?;
         let superblock = Self { identity, seed, partition_count, segment_bytes, segment_count };
-        (version == VERSION).then_some((superblock, is_divided == 1))
+        let (is_divided, is_current) = (is_divided == 1, version == VERSION);
+        let is_known = is_current || version == VERSION_WITHOUT_NAMES;
+        is_known.then_some(Decoded { superblock, is_divided, is_current })
     }
 
     /// Reads the superblock of an open file that holds one, or divides an empty file.
@@ -143,6 +147,12 @@ impl Superblock {
                 "one of the two superblocks of a key-value file is damaged, and is written again"
             );
         }
+        if found.is_some_and(|found| !found.is_current) {
+            tracing::info!(
+                path = %path.display(),
+                "a key-value file of an earlier version is written on: earlier versions of nvlane open it no more"
+            );
+        }
         let is_divided = found.is_some_and(|found| found.is_divided);
         if !is_divided {
             let mut logs = vec![0; head_length(partition_count) - COPIES_LENGTH];
@@ -151,7 +161,7 @@ impl Superblock {
             write(&file, &copies, 0).map_err(system("write"))?;
             write(&file, &logs, COPIES_LENGTH as u64).map_err(system("write"))?;
         }
-        if !is_divided || found.is_some_and(|found| found.damaged.is_some()) {
+        if !is_divided || found.is_some_and(|found| found.damaged.is_some() || !found.is_current) {
             superblock.write_copies(&file).map_err(system("write"))?;
         }
         Ok(superblock)
@@ -169,6 +179,7 @@ impl Superblock {
                 remedy: "nothing is left of it",
             });
         }
+        check_begun(&copies[..count], path)?;
         Self::read(&copies, path)?.ok_or_else(|| OpenError::WrongKind {
             path: path.to_owned(),
             is: "all zeros where its superblock should be",
@@ -193,7 +204,10 @@ impl Superblock {
     ) -> Result<Self, OpenError> {
         let (copies, logs) = head.split_at_mut(COPIES_LENGTH);
         let superblock = match Self::read(copies, path)? {
-            Some(found) => found.superblock,
+            Some(found) => {
+                found.superblock.encode(true, copies);
+                found.superblock
+            }
             None => {
                 let superblock = Self::divide(path, bytes, partition_count, random)?;
                 superblock.encode(true, copies);
@@ -213,12 +227,18 @@ impl Superblock {
         let refuse = |is, remedy| Err(OpenError::WrongKind { path: path.to_owned(), is, remedy });
         let (first, second) = copies.split_at(BLOCK_LENGTH);
         let (found, damaged) = match (Self::decode(first), Self::decode(second)) {
-            (Some((superblock, first)), Some((_, second))) => (Some((superblock, first || second)), None),
+            (Some(first), Some(second)) => {
+                let is_divided = first.is_divided || second.is_divided;
+                let is_current = first.is_current && second.is_current;
+                (Some(Decoded { is_divided, is_current, ..first }), None)
+            }
             (Some(found), None) => (Some(found), Some(BLOCK_BYTES)),
             (None, second) => (second, Some(0)),
         };
         match found {
-            Some((superblock, is_divided)) => Ok(Some(Copies { superblock, is_divided, damaged })),
+            Some(Decoded { superblock, is_divided, is_current }) => {
+                Ok(Some(Copies { superblock, is_divided, is_current, damaged }))
+            }
             None if first[..8] == MAGIC && first[8..16] == 1_u64.to_le_bytes() => {
                 refuse("a key-value file of an earlier version of nvlane", "copy the pairs with that version")
             }
@@ -248,11 +268,21 @@ impl Superblock {
     }
 }
 
+/// A copy of a superblock.
+#[derive(Clone, Copy)]
+struct Decoded {
+    superblock: Superblock,
+    is_divided: bool,
+    is_current: bool,
+}
+
 /// The copies of a superblock.
 #[derive(Clone, Copy)]
 pub(super) struct Copies {
     pub(super) superblock: Superblock,
     is_divided: bool,
+    /// Whether both are of the present version.
+    is_current: bool,
     /// The first byte of the one that is damaged.
     pub(super) damaged: Option<u64>,
 }
@@ -285,26 +315,31 @@ pub(super) fn head_length(partition_count: u64) -> usize {
 /// The size that a file is divided for, if it has a superblock.
 ///
 /// # Errors
-/// If it is shorter.
+/// If it is shorter, or was cut within its first superblock.
 pub(crate) fn divided_bytes(path: &Path, file: &File, bytes: u64) -> Result<Option<u64>, OpenError> {
-    let mut copy = vec![0; BLOCK_LENGTH];
-    for offset in COPIES {
-        match file.read_exact_at(&mut copy, offset) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-            result => result.map_err(|source| OpenError::System {
-                action: "read",
-                path: path.to_owned(),
-                source,
-            })?,
-        }
-        if let Some((found, _)) = Superblock::decode(&copy) {
-            return match found.end() > bytes {
-                true => Err(OpenError::PairsCut { path: path.to_owned(), bytes, bytes_min: found.end() }),
-                false => Ok(Some(found.end())),
-            };
-        }
+    let system = |source| OpenError::System { action: "read", path: path.to_owned(), source };
+    let mut copies = vec![0; usize::try_from(bytes).unwrap_or(COPIES_LENGTH).min(COPIES_LENGTH)];
+    file.read_exact_at(&mut copies, 0).map_err(system)?;
+    check_begun(&copies, path)?;
+    let found = copies.chunks(BLOCK_LENGTH).find_map(Superblock::decode);
+    match found.map(|found| found.superblock.end()) {
+        Some(end) if end > bytes => Err(OpenError::PairsCut { path: path.to_owned(), bytes, bytes_min: end }),
+        end => Ok(end),
     }
-    Ok(None)
+}
+
+/// Checks that a file that begins with these bytes, and has no more of them than its superblocks, is not what is left of
+/// a key-value file that was cut within its first superblock.
+fn check_begun(copies: &[u8], path: &Path) -> Result<(), OpenError> {
+    let is_begun = copies.starts_with(&MAGIC) && copies.len() < COPIES_LENGTH;
+    if is_begun && copies.chunks(BLOCK_LENGTH).all(|copy| Superblock::decode(copy).is_none()) {
+        return Err(OpenError::WrongKind {
+            path: path.to_owned(),
+            is: "a key-value file that was cut: nothing but a part of its superblock is left",
+            remedy: "bring back a copy of the file",
+        });
+    }
+    Ok(())
 }
 
 /// Minimum file size for this many partitions, bytes.
@@ -393,6 +428,26 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_was_cut_anywhere_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("pairs");
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        let bytes = bytes_min(1);
+        file.set_len(bytes).unwrap();
+        let made = Superblock::open(&path, bytes, 1, &Random::System).unwrap();
+        divided_bytes(&path, &file, bytes).unwrap();
+        for length in (8..700).chain([4095, 4096, 4097, 8191, 8192, bytes - 1]).rev() {
+            file.set_len(length).unwrap();
+            let refusal = divided_bytes(&path, &file, length).unwrap_err().to_string();
+            assert!(refusal.contains("was cut"), "{length}: {refusal}");
+            match Superblock::read_damaged(&file, &path) {
+                Ok(found) => assert_eq!(found.superblock, made, "{length}"),
+                Err(refusal) => assert!(length < 68 && refusal.to_string().contains("was cut"), "{refusal}"),
+            }
+        }
+    }
+
+    #[test]
     fn a_file_is_divided_once_and_what_is_no_such_file_is_left_alone() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("pairs");
@@ -419,6 +474,20 @@ mod tests {
             file.read_exact_at(&mut healed, 0).unwrap();
             assert!(healed == head, "the damaged copy is written again");
         }
+        // A file of the version before is opened, and is of this version then.
+        let mut old = vec![0; COPIES_LENGTH];
+        made.encode(true, &mut old);
+        for copy in old.chunks_mut(BLOCK_LENGTH) {
+            let numbers = kv::log::decode_numbers::<7>(MAGIC, copy).unwrap();
+            let [_, others @ ..] = numbers;
+            let numbers: Vec<u64> = [VERSION_WITHOUT_NAMES].into_iter().chain(others).collect();
+            kv::log::encode_numbers(MAGIC, &numbers, copy);
+        }
+        file.write_all_at(&old, 0).unwrap();
+        assert_eq!(open(&path, 64 << 20, 2).unwrap(), made);
+        let mut renewed = vec![0; head.len()];
+        file.read_exact_at(&mut renewed, 0).unwrap();
+        assert!(renewed == head);
         // The power failed while the file was divided.
         let mut half = vec![0; COPIES_LENGTH];
         made.encode(false, &mut half);

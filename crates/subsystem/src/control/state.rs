@@ -2,7 +2,7 @@
 
 use proto::controller::ControllerState as MachineState;
 use reactor::Counter;
-use store::{RecoveryProgress, Store};
+use store::{DamagePassedOver, RecoveryProgress, Store};
 use wire::id::{Nsid, Qid};
 
 use super::associations::Associations;
@@ -12,7 +12,7 @@ use crate::controller::{ControllerKind, ControllerRecord, Life, Transition};
 use crate::lane_counters::LaneCounters;
 use crate::lane_id::LaneId;
 use crate::state::{
-    ControllerState, ListenerState, LogState, NamespaceState, PairsState, QueueState, RecoveryState,
+    ControllerState, DamageState, ListenerState, LogState, NamespaceState, PairsState, QueueState, RecoveryState,
     SubsystemState, TargetState,
 };
 use crate::subsystem::{Namespace, Subsystem, SubsystemId};
@@ -91,6 +91,10 @@ impl Snapshot<'_> {
                 RecoveryState { partition_count, read_bytes, bytes }
             }),
             pairs: pairs(&namespace.store),
+            damage: namespace.store.damage().map(|damage| {
+                let DamagePassedOver { count, lost_key_count, lost_unknown_count } = damage;
+                DamageState { count, lost_key_count, lost_unknown_count }
+            }),
         };
         SubsystemState {
             nqn: subsystem.nqn.to_string(),
