@@ -536,12 +536,12 @@ impl Examined {
             }
         }
         for (at, hole) in &self.holes {
-            let is_touched = |(key, latest): &(&Box<[u8]>, &Latest)| {
-                latest.head.kind == Kind::Pair
-                    && (hole.generation, hole.from) > latest.order
-                    && hole.may_hide(key.len(), name_of(key))
+            let is_hidden = |key: &[u8], latest: &Latest| {
+                (hole.generation, hole.from) > latest.order && hole.may_hide(key.len(), name_of(key))
             };
-            self.damages[*at].key_count = self.keys.iter().filter(is_touched).count() as u64;
+            let pairs = self.keys.iter().filter(|(_, latest)| latest.head.kind == Kind::Pair);
+            let hidden = pairs.filter(|(key, latest)| is_hidden(key, latest));
+            self.damages[*at].key_count = hidden.count() as u64;
         }
     }
 }

@@ -93,6 +93,9 @@ struct Tail {
     dropped_from: Option<u64>,
 }
 
+/// A position in the log: generation, and offset in the segment.
+type Order = (u64, u64);
+
 /// The group of records being read, and the record.
 #[derive(Debug, Default)]
 struct Replay {
@@ -110,7 +113,7 @@ struct Replay {
     found: Option<Found>,
     position: u64,
     /// Complete records of the group, each with its segment and position, and its key.
-    group: Vec<((u64, u64), Box<[u8]>, Found)>,
+    group: Vec<(Order, Box<[u8]>, Found)>,
     passed: Passed,
     /// Whether the group is the first of the log: the beginning of it may have been in a segment that was freed.
     is_first: bool,
